@@ -2,16 +2,9 @@
 
 from __future__ import annotations
 
-import ctypes
-import gc
 import hashlib
-import multiprocessing
 import os
-import signal
-import sys
-from concurrent.futures import ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
@@ -24,6 +17,7 @@ from kernel_archive.archive.recipe import default_recipes, find_recipe, recipe_f
 from kernel_archive.archive.shards import writer_version
 from kernel_archive.archive.stage import StagedRun, read_staged, stage_run
 from kernel_archive.archive.swap import check_target, locked, replaced_directory, stage_directory
+from kernel_archive.archive.team import Team, team
 from kernel_archive.bins import DEFAULT_SCHEME, Scheme
 from kernel_archive.errors import (
     ArchiveMismatchError,
@@ -36,7 +30,7 @@ from kernel_archive.errors import (
 from kernel_archive.ids import CANARY, canonical_json
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from kernel_archive.archive.recipe import LoadedRecipe
 
@@ -109,53 +103,25 @@ def _refuse_repeated_inputs(runs: Iterable[StagedRun]) -> None:
             raise RecipeError(finding.render(), findings=[finding])
 
 
-def _begin_worker() -> None:
-    """A worker ends with its parent, leaves Ctrl-C to it, and does without the cyclic collector."""
-    gc.disable()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    if sys.platform.startswith("linux"):
-        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
-
-
-@contextmanager
-def _workers(jobs: Sequence[Job], count: int) -> Iterator[ProcessPoolExecutor | None]:
-    """Processes for reading and writing, or none where they would cost more than they bring."""
+def _processes(jobs: Sequence[Job], most: int) -> int:
+    """How many processes read: one where more would cost more than they bring."""
     size = sum(path.stat().st_size for job in jobs for path in job.run_files().files)
-    count = min(count, len(jobs))
-    if count <= 1 or size < PARALLEL_BYTES:
-        yield None
-        return
-    # Spawned, not forked: Arrow's threads do not survive a fork.
-    pool = ProcessPoolExecutor(count, mp_context=multiprocessing.get_context("spawn"), initializer=_begin_worker)
-    try:
-        yield pool
-    except BrokenProcessPool as error:
-        raise KernelArchiveError(
-            "a process that read logs was ended from outside (out of memory?), or the build was started from a script "
-            'without `if __name__ == "__main__":`. What was staged is kept; build again, with --jobs 1 if need be'
-        ) from error
-    finally:
-        pool.shutdown(wait=True, cancel_futures=True)
+    return 1 if size < PARALLEL_BYTES else max(1, min(most, len(jobs)))
 
 
 def _stage_all(
-    jobs: Sequence[Job], stage: Path, *, strict: bool, pool: ProcessPoolExecutor | None, advance: Advance | None
+    jobs: Sequence[Job], stage: Path, *, strict: bool, workers: Team, advance: Advance | None
 ) -> tuple[list[str], int]:
     """Fragment names in the order of the jobs, and how many were made anew."""
     before = {p.stem for p in stage.glob("*.parquet")}
-    keys: list[str] = []
-    if pool is None:
-        for i, job in enumerate(jobs):
-            keys.append(stage_run(job, stage, strict=strict))
-            if advance:
-                advance(i + 1, len(jobs), job.search_id)
-    else:
-        futures = [pool.submit(stage_run, job, stage, strict=strict) for job in jobs]
-        for i, future in enumerate(futures):
-            keys.append(future.result())
-            if advance:
-                advance(i + 1, len(jobs), jobs[i].search_id)
-    return keys, len(set(keys) - before)
+    sizes = {job.search_id: sum(path.stat().st_size for path in job.run_files().files) for job in jobs}
+    largest_first = sorted(jobs, key=lambda job: -sizes[job.search_id])
+    keys: dict[str, str] = {}
+    for i, key in workers.do([partial(stage_run, job, stage, strict=strict) for job in largest_first]):
+        keys[largest_first[i].search_id] = key
+        if advance:
+            advance(len(keys), len(jobs), largest_first[i].search_id)
+    return [keys[job.search_id] for job in jobs], len(set(keys.values()) - before)
 
 
 def _summary(directory: Path, manifest: Manifest, *, unchanged: bool, replaced: str | None, staged: int) -> BuildResult:
@@ -247,8 +213,8 @@ def build_archive(
             canonical_json([FORMAT, STAGE_VERSION, __version__, writer_version(), scheme, finish_key])
         ).hexdigest()
         named = version or (DATA_VERSION if shipped else None)
-        with _workers(listed, jobs or os.cpu_count() or 1) as pool:
-            keys, staged = _stage_all(listed, stage, strict=strict, pool=pool, advance=advance)
+        with team(_processes(listed, jobs or os.cpu_count() or 1)) as workers:
+            keys, staged = _stage_all(listed, stage, strict=strict, workers=workers, advance=advance)
             build_key = hashlib.sha256(canonical_json([unknown_versions, sorted(keys), facts, named])).hexdigest()
             present = _present(target)
             if present is not None and present.reports.get("build_key") == build_key and _whole(target, present):
@@ -257,7 +223,9 @@ def build_archive(
             runs = [read_staged(path) for path in paths]
             _refuse_repeated_inputs(runs)
             with replaced_directory(target) as new:
-                manifest = _write(new, runs, paths, facts, scheme, named, build_key, stage / "spill", supersedes, pool)
+                manifest = _write(
+                    new, runs, paths, facts, scheme, named, build_key, stage / "spill", supersedes, workers
+                )
                 published = [
                     p for p in (path.with_name(f"{path.stem}.published.parquet") for path in paths) if p.is_file()
                 ]
@@ -291,7 +259,7 @@ def _write(
     build_key: str,
     scratch: Path,
     supersedes: Sequence[tuple[str, str]],
-    pool: ProcessPoolExecutor | None,
+    workers: Team,
 ) -> Manifest:
     """Tables and manifest of the measured part."""
     import duckdb
@@ -301,7 +269,7 @@ def _write(
     fragments = {str(row["search_id"]): path for run, path in zip(runs, paths, strict=True) for row in run.searches}
     try:
         tables, report = consolidate(
-            runs, fragments, directory, scheme=scheme, scratch=scratch, supersedes=supersedes, pool=pool
+            runs, fragments, directory, scheme=scheme, scratch=scratch, supersedes=supersedes, workers=workers
         )
     except (duckdb.IOException, duckdb.OutOfMemoryException) as error:
         raise KernelArchiveError(f"the merge could not go on: {error}. The staged fragments are kept") from error

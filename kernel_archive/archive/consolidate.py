@@ -21,13 +21,13 @@ from kernel_archive.schema import TABLES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
-    from concurrent.futures import Executor
     from pathlib import Path
 
     import duckdb
 
     from kernel_archive.archive.manifest import TableFacts
     from kernel_archive.archive.stage import StagedRun
+    from kernel_archive.archive.team import Team
 
 __all__ = ["SUPERSEDED", "WITHHELD", "consolidate"]
 
@@ -123,9 +123,8 @@ HAVING count(*) FILTER (outcome <> 'success') = 0 AND min(speedup) >= 1;
 
 CREATE TABLE kernel AS
 SELECT m.*, f.evaluation_id, f.search_id, f.seq, n.label_evaluation, n.label_search,
-       (m.held_out OR NOT EXISTS (
-           SELECT 1 FROM measured t WHERE t.held_out AND (t.program_id = m.program_id OR t.token_id = m.token_id)
-       )) AS kept,
+       (m.held_out OR NOT (m.program_id IN (SELECT program_id FROM measured WHERE held_out)
+                           OR m.token_id IN (SELECT token_id FROM measured WHERE held_out))) AS kept,
        count(*) OVER (PARTITION BY m.problem, m.reference_id, m.gpu, m.token_id) > 1 AS near_duplicate,
        m.speedup > {IMPLAUSIBLE_SPEEDUP} AS implausible_speedup,
        m.speedup_max > {UNSTABLE_RATIO} * m.speedup_min AS unstable,
@@ -226,6 +225,10 @@ def _connect(scratch: Path, threads: int | None = None) -> duckdb.DuckDBPyConnec
     if threads is not None:
         connection.execute(f"SET threads = {threads}")
     return connection
+
+
+def _import_duckdb() -> None:
+    import duckdb  # noqa: F401 - so that it is there when it is needed
 
 
 class WideRows:
@@ -393,7 +396,7 @@ def consolidate(
     scheme: Scheme,
     scratch: Path,
     supersedes: Iterable[tuple[str, str]] = (),
-    pool: Executor | None = None,
+    workers: Team,
 ) -> tuple[dict[str, TableFacts], dict[str, Any]]:
     """Write the measured tables of an archive.
 
@@ -404,25 +407,13 @@ def consolidate(
         scheme: bin scheme of the labels.
         scratch: where DuckDB may spill.
         supersedes: pairs of builders (new, old): a kernel that both measured has its label from the new one alone.
-        pool: processes that write wide splits side by side; in this process when not given.
+        workers: the processes that write wide splits side by side.
 
     Returns:
         Facts per table, and counts for the manifest.
     """
+    workers.ahead(_import_duckdb)
     work = Consolidation(fragments, SCHEMES[scheme].name, scratch, supersedes)
-    parts = {
-        (table, split): WritePart(
-            table=table,
-            split=split,
-            directory=directory,
-            fragments=fragments,
-            scheme=scheme,
-            scratch=scratch,
-            threads=None if pool is None else 1,
-        )
-        for table, split in _WIDE
-    }
-    futures = {} if pool is None else {key: pool.submit(part.run) for key, part in parts.items()}
     rows = sorted((row for run in runs for row in run.searches), key=lambda r: str(r["search_id"]))
     tables: dict[str, TableFacts] = {}
     tables["searches"] = write_table(directory, "searches", {"train": _small("searches", rows)})
@@ -441,7 +432,19 @@ def consolidate(
     tables["gpus"] = write_table(directory, "gpus", {"train": _small("gpus", gpus)})
     report = work.report()
     work.connection.close()
-    written = {key: futures[key].result() if key in futures else part.run() for key, part in parts.items()}
+    parts = [
+        WritePart(
+            table=table,
+            split=split,
+            directory=directory,
+            fragments=fragments,
+            scheme=scheme,
+            scratch=scratch,
+            threads=None if workers.alone else 1,
+        )
+        for table, split in _WIDE
+    ]
+    written = {_WIDE[i]: rows for i, rows in workers.do([part.run for part in parts])}
     for name in dict.fromkeys(table for table, _ in _WIDE):
         tables[name] = table_facts({split: written[name, split] for split in TABLES[name].splits})
     for name in _HANDED_ON:

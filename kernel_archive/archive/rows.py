@@ -72,6 +72,8 @@ def _micros(text: str | None) -> int | None:
 
 def _encodable(code: str) -> str:
     """Text that Arrow can hold: lone surrogates become replacement marks."""
+    if code.isascii():
+        return code
     try:
         code.encode()
     except UnicodeEncodeError:
@@ -130,11 +132,12 @@ class SearchRows:
         gpu = self.settled("gpu", facts.gpu)
         model = self.settled("model", facts.model)
         references: dict[tuple[str, str], dict[str, Any]] = {}
+        reference_ids: dict[str, str] = {}
 
         def reference(code: str | None, of: str) -> str:
             if code is None:
                 return ""
-            rid = program_id(code)
+            rid = reference_ids.get(code) or reference_ids.setdefault(code, program_id(code))
             if (of, rid) not in references:
                 references[of, rid] = self.reference_row(rid, of, code)
             return rid
