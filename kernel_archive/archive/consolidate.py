@@ -33,7 +33,7 @@ __all__ = ["SUPERSEDED", "WITHHELD", "consolidate"]
 
 #: Reason in ``evaluations.excluded`` of training measurements whose program is held out.
 WITHHELD: Final = "withheld from train: the program or a near duplicate of it is in test"
-#: Reason in ``evaluations.excluded`` of measurements that a better one took the place of.
+#: Reason in ``evaluations.excluded`` of measurements that a better one took the place of, also where it is no success.
 SUPERSEDED: Final = "superseded: measured again by a builder that supersedes this one"
 #: So many rows of one table are held with their texts at a time.
 CHUNK_ROWS: Final = 4000
@@ -48,6 +48,8 @@ _WIDE: Final = (("kernels", "test"), ("evaluations", "train"), ("failures", "tra
 # What counts for the label; and what found the program, also where its measurement was superseded.
 _GOOD = "(outcome = 'success' AND excluded IS NULL)"
 _FOUND = f"(outcome = 'success' AND (excluded IS NULL OR excluded = '{SUPERSEDED}'))"
+# A verdict on the program, good or bad, of a run that is counted.
+_JUDGED = "(excluded IS NULL AND outcome <> 'infrastructure_failure')"
 _ORDER = "role_rank, search_id, seq"
 
 _NARROW = """
@@ -65,7 +67,7 @@ CREATE TABLE succession AS SELECT unnest($new) AS newer, unnest($old) AS older;
 CREATE TABLE superseded AS
 SELECT DISTINCT e.evaluation_id
 FROM ev e JOIN succession s ON s.older = e.builder
-JOIN (SELECT DISTINCT kernel_id, builder FROM ev WHERE {_GOOD}) n ON n.builder = s.newer AND n.kernel_id = e.kernel_id
+JOIN (SELECT DISTINCT kernel_id, builder FROM ev WHERE {_JUDGED}) n ON n.builder = s.newer AND n.kernel_id = e.kernel_id
 WHERE e.outcome = 'success' AND e.excluded IS NULL;
 
 UPDATE ev SET excluded = '{SUPERSEDED}' WHERE evaluation_id IN (SELECT evaluation_id FROM superseded)
@@ -139,7 +141,7 @@ SELECT kernel_id, evaluation_id, search_id, seq, n_evaluations FROM (
                PARTITION BY kernel_id ORDER BY outcome = 'infrastructure_failure', {_ORDER}
            ) AS n
     FROM ev
-    WHERE excluded IS NULL AND kernel_id NOT IN (SELECT kernel_id FROM ev WHERE outcome = 'success')
+    WHERE excluded IS NULL AND kernel_id NOT IN (SELECT kernel_id FROM measured)
 ) WHERE n = 1;
 """
 

@@ -87,7 +87,7 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         url: where the raw logs or their description are.
         citation: how to cite them.
         notes: what a user of the data must know; the card prints them.
-        supersedes: builders whose measurements of a kernel no longer count once this one has measured it.
+        supersedes: builders whose measurements of a kernel no longer count once this one has judged it, well or ill.
         exclude: rows kept out.
     """
 

@@ -10,6 +10,7 @@ import fcntl
 import os
 import secrets
 import time
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final, Self
 
@@ -92,7 +93,14 @@ class JsonLines:
         os.fsync(self._file)
 
     def close(self) -> None:
-        """Close the file and give the lock back."""
+        """Close the file and give the lock back; a file into which nothing was written, and its empty folder, go away.
+
+        A run that a deadline stopped before its first line would otherwise lie there as a log that nobody can read.
+        """
+        if os.fstat(self._file).st_size == 0:
+            with suppress(OSError):
+                self.path.unlink()
+                self.path.parent.rmdir()
         os.close(self._file)
 
     def __enter__(self) -> Self:

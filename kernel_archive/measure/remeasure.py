@@ -207,7 +207,8 @@ def remeasure_programs(
                                 found.setdefault(i, []).append(feedback["aggregated_speedup"])
                             else:
                                 failed.add(i)
-                        _write_run(directory, task, r, measurer, watch, settings, count)
+                        if count:
+                            _write_run(directory, task, r, measurer, watch, settings, count)
                     measurer.replace(task)
         finally:
             if pool is not None:

@@ -189,3 +189,29 @@ def test_a_better_measurement_takes_the_place_of_a_superseded_one(tmp_path):
     assert superseded == [{"speedup": 3.0, "excluded": SUPERSEDED}]
     assert archive.manifest.reports["superseded_evaluations"] == 1
     assert validate_archive(archive.path) == []
+
+
+def test_a_program_that_a_better_measurement_refuses_is_a_failure(tmp_path):
+    """Passed once, refused by the builder that supersedes: no label is left; a driver's failure refuses nothing."""
+    old, new = RunLog(serial=1000), RunLog(serial=9000)
+    root = old.root(program("seed"), 1.0)
+    old.child(root, program("refused"), 3.0)
+    old.child(root, program("not_reached"), 2.0)
+    again = new.root(program("refused"), None, outcome="incorrect")
+    new.child(again, program("not_reached"), None, outcome="infrastructure_failure")
+    old.write(tmp_path / "old/logs/run")
+    new.write(tmp_path / "new/logs/again")
+    first = recipe(tmp_path / "old", ("logs/*", "held_out"), name="old")
+    second = recipe(tmp_path / "new", ("logs/*", "archive"), name="new")
+    second.write_text(second.read_text().replace("licence", 'supersedes = ["old"]\nlicence'))
+    build_archive([str(second), str(first)], out=tmp_path / "out", jobs=1)
+    archive = open_archive(tmp_path / "out")
+    kernels = {r["kernel_id"] for r in rows(archive, "SELECT kernel_id FROM kernels")}
+    assert kernels == {kid(program("seed")), kid(program("not_reached"))}
+    assert rows(archive, "SELECT kernel_id, outcome FROM failures") == [
+        {"kernel_id": kid(program("refused")), "outcome": "incorrect"}
+    ]
+    assert rows(archive, "SELECT speedup, excluded FROM evaluations WHERE excluded IS NOT NULL") == [
+        {"speedup": 3.0, "excluded": SUPERSEDED}
+    ]
+    assert validate_archive(archive.path) == []

@@ -121,3 +121,15 @@ def test_document_is_replaced_whole(tmp_path):
     write_json(tmp_path / "run.json", {"a": 2})
     assert msgspec.json.decode((tmp_path / "run.json").read_bytes()) == {"a": 2}
     assert [p.name for p in tmp_path.iterdir()] == ["run.json"]
+
+
+def test_a_file_without_a_line_goes_away(tmp_path):
+    """A run that was stopped before its first line leaves nothing that a build would trip over; one with lines stays."""
+    JsonLines(tmp_path / "run" / "events.jsonl").close()
+    assert not (tmp_path / "run").exists()
+    first = JsonLines(tmp_path / "run" / "events.jsonl")
+    second = JsonLines(tmp_path / "run" / "timing.jsonl")
+    first.append({"kind": "step_started"})
+    for file in (first, second):
+        file.close()
+    assert [p.name for p in (tmp_path / "run").iterdir()] == ["events.jsonl"]
