@@ -6,10 +6,13 @@ that memory does not grow with the size of the programs.
 
 from __future__ import annotations
 
+import itertools
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 
 from kernel_archive.archive.flags import DRIFT_RATIO, IMPLAUSIBLE_SPEEDUP, UNSTABLE_RATIO
 from kernel_archive.archive.literal import literal_path
@@ -37,8 +40,6 @@ WITHHELD: Final = "withheld from train: the program or a near duplicate of it is
 SUPERSEDED: Final = "superseded: measured again by a builder that supersedes this one"
 #: So many rows of one table are held with their texts at a time.
 CHUNK_ROWS: Final = 4000
-#: So many fragments are opened at a time for rows without texts.
-CHUNK_FILES: Final = 64
 #: DuckDB spills to disk above this.
 MEMORY_LIMIT: Final = "600MB"
 
@@ -108,13 +109,13 @@ SELECT * EXCLUDE (sorted),
 FROM grouped;
 
 CREATE TABLE first_seen AS
-SELECT kernel_id, evaluation_id, search_id, seq FROM (
+SELECT kernel_id, search_id, seq FROM (
     SELECT *, row_number() OVER (PARTITION BY kernel_id ORDER BY {_ORDER}) AS n FROM ev WHERE {_FOUND}
 ) WHERE n = 1;
 
 CREATE TABLE nearest AS
-SELECT kernel_id, evaluation_id AS label_evaluation, search_id AS label_search FROM (
-    SELECT e.kernel_id, e.evaluation_id, e.search_id,
+SELECT kernel_id, search_id AS label_search, seq AS label_seq FROM (
+    SELECT e.kernel_id, e.search_id, e.seq,
            row_number() OVER (PARTITION BY e.kernel_id ORDER BY abs(e.speedup - m.speedup), {_ORDER}) AS n
     FROM ev e JOIN measured m USING (kernel_id) WHERE {_GOOD}
 ) WHERE n = 1;
@@ -124,7 +125,7 @@ SELECT source_key FROM ev GROUP BY source_key
 HAVING count(*) FILTER (outcome <> 'success') = 0 AND min(speedup) >= 1;
 
 CREATE TABLE kernel AS
-SELECT m.*, f.evaluation_id, f.search_id, f.seq, n.label_evaluation, n.label_search,
+SELECT m.*, f.search_id, f.seq, n.label_search, n.label_seq,
        (m.held_out OR NOT (m.program_id IN (SELECT program_id FROM measured WHERE held_out)
                            OR m.token_id IN (SELECT token_id FROM measured WHERE held_out))) AS kept,
        count(*) OVER (PARTITION BY m.problem, m.reference_id, m.gpu, m.token_id) > 1 AS near_duplicate,
@@ -135,7 +136,7 @@ SELECT m.*, f.evaluation_id, f.search_id, f.seq, n.label_evaluation, n.label_sea
 FROM measured m JOIN first_seen f USING (kernel_id) JOIN nearest n USING (kernel_id);
 
 CREATE TABLE failure AS
-SELECT kernel_id, evaluation_id, search_id, seq, n_evaluations FROM (
+SELECT kernel_id, search_id, seq, n_evaluations FROM (
     SELECT *, count(*) OVER (PARTITION BY kernel_id)::INTEGER AS n_evaluations,
            row_number() OVER (
                PARTITION BY kernel_id ORDER BY outcome = 'infrastructure_failure', {_ORDER}
@@ -171,8 +172,9 @@ class Consolidation:
             if statement.strip():
                 self.connection.execute(statement)
         self._edges()
-        for name in _HANDED_ON:
-            self.connection.execute(f"COPY {name} TO '{_handed_on(scratch, name)}' (FORMAT parquet)")
+        for name, query in _HANDED_ON.items():
+            target = str(_handed_on(scratch, name)).replace("'", "''")
+            self.connection.execute(f"COPY ({query}) TO '{target}' (FORMAT parquet)")
 
     def _edges(self) -> None:
         """Flag kernels whose least and largest measurement fall into different bins."""
@@ -210,47 +212,53 @@ class Consolidation:
         }
 
 
-#: Narrow tables that the writers of wide rows need.
-_HANDED_ON: Final = ("kernel", "failure", "edges", "superseded")
+def _flag_list() -> str:
+    conditions = (
+        f"CASE WHEN {'kernel_id IN (SELECT kernel_id FROM edges)' if flag == 'edge' else flag} THEN '{flag}' END"
+        for flag in _FLAGS
+    )
+    return f"list_filter([{', '.join(conditions)}], lambda x: x IS NOT NULL) AS flags"
 
 
-def _handed_on(scratch: Path, name: str) -> str:
-    return str(scratch / f"{name}.narrow.parquet").replace("'", "''")
+#: What the writers of wide rows need, in the order of the rows.
+_HANDED_ON: Final = {
+    "kernel": f"""
+        SELECT kernel_id, program_id, token_id, problem, reference_id, gpu, speedup, n_measurements, speedup_min,
+               speedup_max, held_out, search_id, seq, label_search, label_seq, {_flag_list()}
+        FROM kernel WHERE held_out OR kept ORDER BY search_id, seq""",
+    "failure": "SELECT kernel_id, search_id, seq, n_evaluations FROM failure ORDER BY search_id, seq",
+    "superseded": "SELECT evaluation_id FROM superseded",
+    "withheld": "SELECT kernel_id FROM kernel WHERE NOT (held_out OR kept)",
+}
+#: Columns of the evaluation that a kernel's label comes from; all others are of the evaluation that found it.
+_LABEL_COLUMNS: Final = ("runtime_us", "reference_runtime_us", "cases")
 
 
-def _connect(scratch: Path, threads: int | None = None) -> duckdb.DuckDBPyConnection:
+def _handed_on(scratch: Path, name: str) -> Path:
+    return scratch / f"{name}.narrow.parquet"
+
+
+def _connect(scratch: Path) -> duckdb.DuckDBPyConnection:
     import duckdb
 
     connection = duckdb.connect(":memory:")
     connection.execute(f"SET memory_limit = '{MEMORY_LIMIT}'")
     connection.execute("SET temp_directory = ?", [str(scratch)])
-    if threads is not None:
-        connection.execute(f"SET threads = {threads}")
     return connection
 
 
-def _import_duckdb() -> None:
-    import duckdb  # noqa: F401 - so that it is there when it is needed
-
-
 class WideRows:
-    """Rows of one table with their texts, read again from the fragments, a few searches at a time."""
+    """Rows of one table with their texts, taken out of the fragments by position, a few searches at a time."""
 
-    def __init__(
-        self, fragments: Mapping[str, Path], scheme: Scheme, scratch: Path, threads: int | None = None
-    ) -> None:
+    def __init__(self, fragments: Mapping[str, Path], scheme: Scheme, scratch: Path) -> None:
         """The same arguments as :class:`Consolidation`, which must have been made before."""
         self.fragments = fragments
         self.scheme = scheme
-        self.connection = _connect(scratch, threads)
-        for name in _HANDED_ON:
-            self.connection.execute(
-                f"CREATE TABLE {name} AS SELECT * FROM read_parquet('{literal_path(_handed_on(scratch, name))}')"
-            )
+        self.scratch = scratch
 
-    def files(self, names: Iterable[str]) -> list[str]:
-        """Fragments of searches."""
-        return sorted({literal_path(self.fragments[name]) for name in names})
+    def narrow(self, name: str) -> pa.Table:
+        """A table that the consolidation handed on."""
+        return pq.read_table(_handed_on(self.scratch, name))
 
     def rows(self, table: str, split: str) -> Iterator[pa.Table]:
         """Rows of one split of ``kernels``, ``failures`` or ``evaluations``."""
@@ -258,89 +266,83 @@ class WideRows:
             return self.kernels(split)
         return self.failures() if table == "failures" else self.evaluations()
 
-    def chunks(self, source: str) -> Iterator[tuple[list[str], list[str]]]:
-        """Contiguous searches with about ``CHUNK_ROWS`` rows of a narrow query: their ids and fragment files."""
-        counts = self.connection.execute(f"SELECT search_id, count(*) FROM {source} GROUP BY 1 ORDER BY 1").fetchall()
-        names: list[str] = []
-        rows = 0
-        for name, count in counts:
-            names.append(name)
-            rows += count
-            if rows >= CHUNK_ROWS:
-                yield names, self.files(names)
-                names, rows = [], 0
-        if names:
-            yield names, self.files(names)
+    def take(self, searches: list[str], positions: list[int], columns: list[str]) -> pa.Table:
+        """Rows of fragments by search and position in the fragment; neighbours of one fragment are read together."""
+        parts: list[pa.Table] = []
+        places = enumerate(self.fragments[name] for name in searches)
+        for path, group in itertools.groupby(places, key=lambda place: place[1]):
+            at = [positions[i] for i, _ in group]
+            parts.append(pq.ParquetFile(path).read(columns).take(pa.array(at, pa.int64())))
+        return pa.concat_tables(parts)
 
     def kernels(self, split: str) -> Iterator[pa.Table]:
         """Rows of ``kernels`` for ``train`` or ``test``, by search and position in it."""
-        condition = "k.held_out" if split == "test" else "NOT k.held_out AND k.kept"
-        cursor = self.connection
-        flags = ", ".join(
-            f"CASE WHEN {'k.kernel_id IN (SELECT kernel_id FROM edges)' if f == 'edge' else 'k.' + f} THEN '{f}' END"
-            for f in _FLAGS
+        kernel = self.narrow("kernel")
+        kernel = kernel.filter(kernel["held_out"] if split == "test" else pc.invert(kernel["held_out"]))
+        for chunk in _chunks(kernel):
+            found = self.found(chunk, "kernels")
+            label = self.labels(chunk, found)
+            rows = chunk.drop_columns(["held_out", "seq", "label_search", "label_seq"])
+            for name in found.column_names:
+                rows = rows.append_column(name, (label if name in _LABEL_COLUMNS else found)[name])
+            rows = rows.append_column("bin", pa.array(assign_bins(rows["speedup"].to_numpy(), self.scheme)))
+            yield _shaped(rows.append_column("bin_scheme", pa.repeat(self.scheme, rows.num_rows)), "kernels")
+
+    def found(self, chunk: pa.Table, table: str) -> pa.Table:
+        """The columns of a table that its narrow rows do not have, from the evaluations that they name."""
+        known = {*chunk.column_names, "bin", "bin_scheme", "canary"}
+        columns = [name for name in TABLES[table].schema.names if name not in known]
+        return self.take(chunk["search_id"].to_pylist(), chunk["seq"].to_pylist(), columns)
+
+    def labels(self, chunk: pa.Table, found: pa.Table) -> pa.Table:
+        """:data:`_LABEL_COLUMNS` of the evaluations nearest to the medians; mostly those that found the kernels."""
+        own = zip(chunk["search_id"].to_pylist(), chunk["seq"].to_pylist(), strict=True)
+        nearest = zip(chunk["label_search"].to_pylist(), chunk["label_seq"].to_pylist(), strict=True)
+        elsewhere = sorted(
+            (place, i) for i, (mine, place) in enumerate(zip(own, nearest, strict=True)) if mine != place
         )
-        query = f"""
-            SELECT k.kernel_id, k.program_id, k.token_id, k.problem, s.family, s.language, k.gpu, k.speedup,
-                   l.runtime_us, l.reference_runtime_us, l.cases, k.n_measurements, k.speedup_min, k.speedup_max,
-                   s.generation_method, s.model, k.search_id, s.step, s.parent_kernel_id, s.parent_distance, k.reference_id,
-                   list_filter([{flags}], lambda x: x IS NOT NULL) AS flags, s.source_file, s.source_line, s.code
-            FROM kernel k
-            JOIN read_parquet($files) s ON s.evaluation_id = k.evaluation_id
-            JOIN label l ON l.evaluation_id = k.label_evaluation
-            WHERE {condition} AND k.search_id IN (SELECT unnest($names))
-            ORDER BY k.search_id, k.seq
-        """
-        for names, files in self.chunks(f"(SELECT * FROM kernel k WHERE {condition})"):
-            labels = cursor.execute(
-                "SELECT DISTINCT label_search FROM kernel WHERE search_id IN (SELECT unnest($names))", {"names": names}
-            ).fetchall()
-            cursor.execute(
-                """CREATE OR REPLACE TEMP TABLE label AS
-                   SELECT evaluation_id, runtime_us, reference_runtime_us, cases FROM read_parquet($files)
-                   WHERE evaluation_id IN (
-                       SELECT label_evaluation FROM kernel WHERE search_id IN (SELECT unnest($names)))""",
-                {"files": self.files(row[0] for row in labels), "names": names},
-            )
-            rows = cursor.sql(query, params={"files": files, "names": names}).to_arrow_table()
-            bins = pa.array(assign_bins(rows.column("speedup").to_numpy(), self.scheme))
-            rows = rows.append_column("bin", bins)
-            rows = rows.append_column("bin_scheme", pa.array([self.scheme] * rows.num_rows, pa.string()))
-            yield _shaped(rows, "kernels")
+        label = found.select(_LABEL_COLUMNS)
+        if not elsewhere:
+            return label
+        searches, positions = zip(*(place for place, _ in elsewhere), strict=True)
+        others = self.take([*searches], [*positions], [*_LABEL_COLUMNS])
+        at = list(range(chunk.num_rows))
+        for j, (_, i) in enumerate(elsewhere):
+            at[i] = chunk.num_rows + j
+        return pa.concat_tables([label, others]).take(pa.array(at, pa.int64()))
 
     def failures(self) -> Iterator[pa.Table]:
         """Rows of ``failures``."""
-        query = """
-            SELECT s.kernel_id, s.program_id, s.token_id, s.problem, s.family, s.language, s.gpu, s.outcome, s.error_type,
-                   f.n_evaluations, s.generation_method, s.model, s.search_id, s.step, s.parent_kernel_id,
-                   s.parent_distance, s.reference_id, s.source_file, s.source_line, s.error_text, s.code
-            FROM failure f JOIN read_parquet($files) s ON s.evaluation_id = f.evaluation_id
-            WHERE f.search_id IN (SELECT unnest($names)) ORDER BY f.search_id, f.seq
-        """
-        for names, files in self.chunks("failure"):
-            rows = self.connection.sql(query, params={"files": files, "names": names}).to_arrow_table()
+        for chunk in _chunks(self.narrow("failure")):
+            rows = chunk.drop_columns(["seq"])
+            found = self.found(rows.append_column("seq", chunk["seq"]), "failures")
+            for name in found.column_names:
+                rows = rows.append_column(name, found[name])
             yield _shaped(rows, "failures")
 
     def evaluations(self) -> Iterator[pa.Table]:
         """Rows of ``evaluations``, all of them."""
-        columns = [c.name for c in TABLES["evaluations"].columns if c.name not in {"canary", "excluded"}]
-        query = f"""
-            SELECT {", ".join("s." + c for c in columns)}, coalesce(s.excluded, r.reason, w.reason) AS excluded
-            FROM read_parquet($files) s
-            LEFT JOIN (SELECT evaluation_id, '{SUPERSEDED}' AS reason FROM superseded) r USING (evaluation_id)
-            LEFT JOIN (SELECT kernel_id, '{WITHHELD}' AS reason FROM kernel WHERE NOT kept) w USING (kernel_id)
-            WHERE s.search_id IN (SELECT unnest($names)) ORDER BY s.search_id, s.seq
-        """
-        names: list[str] = []
-        files: set[Path] = set()
-        for name in (*sorted(self.fragments), None):
-            if name is not None:
-                names.append(name)
-                files.add(self.fragments[name])
-            if names and (name is None or len(files) >= CHUNK_FILES):
-                given = {"files": sorted(map(literal_path, files)), "names": names}
-                yield _shaped(self.connection.sql(query, params=given).to_arrow_table(), "evaluations")
-                names, files = [], set()
+        columns = [c.name for c in TABLES["evaluations"].columns if c.name != "canary"]
+        superseded, withheld = self.narrow("superseded")["evaluation_id"], self.narrow("withheld")["kernel_id"]
+        for path, names in itertools.groupby(sorted(self.fragments), key=self.fragments.__getitem__):
+            rows = pq.ParquetFile(path).read(columns)
+            # A file of several searches comes again for each that stands apart in the order.
+            mine = rows.filter(pc.is_in(rows["search_id"], pa.array([*names], pa.string())))
+            mine = mine.take(pc.sort_indices(mine["search_id"])) if len(pc.unique(mine["search_id"])) > 1 else mine
+            reason = pc.if_else(pc.is_in(mine["evaluation_id"], superseded), SUPERSEDED, None)
+            reason = pc.coalesce(reason, pc.if_else(pc.is_in(mine["kernel_id"], withheld), WITHHELD, None))
+            at = mine.schema.get_field_index("excluded")
+            yield _shaped(mine.set_column(at, "excluded", pc.coalesce(mine["excluded"], reason)), "evaluations")
+
+
+def _chunks(rows: pa.Table) -> Iterator[pa.Table]:
+    """Slices of narrow rows that end where searches end, of about ``CHUNK_ROWS`` rows."""
+    searches = rows["search_id"].to_pylist()
+    start = 0
+    for end in range(1, len(searches) + 1):
+        if end == len(searches) or (end - start >= CHUNK_ROWS and searches[end] != searches[end - 1]):
+            yield rows.slice(start, end - start)
+            start = end
 
 
 class WritePart(msgspec.Struct, frozen=True, kw_only=True):
@@ -352,11 +354,10 @@ class WritePart(msgspec.Struct, frozen=True, kw_only=True):
     fragments: dict[str, Path]
     scheme: Scheme
     scratch: Path
-    threads: int | None
 
     def run(self) -> SplitRows:
         """Write the split's shards."""
-        wide = WideRows(self.fragments, self.scheme, self.scratch, self.threads)
+        wide = WideRows(self.fragments, self.scheme, self.scratch)
         metadata = {"bin_scheme": self.scheme} if self.table == "kernels" else None
         return write_split(self.directory, self.table, self.split, wide.rows(self.table, self.split), metadata=metadata)
 
@@ -414,7 +415,6 @@ def consolidate(
     Returns:
         Facts per table, and counts for the manifest.
     """
-    workers.ahead(_import_duckdb)
     work = Consolidation(fragments, SCHEMES[scheme].name, scratch, supersedes)
     rows = sorted((row for run in runs for row in run.searches), key=lambda r: str(r["search_id"]))
     tables: dict[str, TableFacts] = {}
@@ -442,7 +442,6 @@ def consolidate(
             fragments=fragments,
             scheme=scheme,
             scratch=scratch,
-            threads=None if workers.alone else 1,
         )
         for table, split in _WIDE
     ]
@@ -450,5 +449,5 @@ def consolidate(
     for name in dict.fromkeys(table for table, _ in _WIDE):
         tables[name] = table_facts({split: written[name, split] for split in TABLES[name].splits})
     for name in _HANDED_ON:
-        (scratch / f"{name}.narrow.parquet").unlink(missing_ok=True)
+        _handed_on(scratch, name).unlink(missing_ok=True)
     return tables, report

@@ -88,10 +88,9 @@ def digest_rows(table: str, rows: pa.Table) -> list[tuple[str, bytes]]:
     for name in names:
         column = rows.column(name)
         columns.append((column.cast(pa.int64()) if pa.types.is_timestamp(column.type) else column).to_pylist())
-    keys = rows.column(TABLES[table].key).to_pylist()
     return [
         (key, row_digest(dict(zip(names, values, strict=True))))
-        for key, values in zip(keys, zip(*columns, strict=True), strict=True)
+        for key, values in zip(columns[names.index(TABLES[table].key)], zip(*columns, strict=True), strict=True)
     ]
 
 
@@ -212,7 +211,8 @@ def write_split(
                 write_page_index=True,
                 store_schema=False,
             )
-        writer.write_table(group, row_group_size=max(1, group.num_rows))
+        # In one piece: where the parts of a group meet would show in the pages.
+        writer.write_table(group.combine_chunks(), row_group_size=max(1, group.num_rows))
         written[-1] = (written[-1][0], written[-1][1] + group.num_rows)
 
     try:

@@ -6,9 +6,11 @@ of what it brings.
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 import gc
 import multiprocessing
+import os
 import signal
 import sys
 from collections import deque
@@ -17,7 +19,7 @@ from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager, suppress
 from functools import partial
 from queue import SimpleQueue
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from kernel_archive.errors import KernelArchiveError
 
@@ -33,6 +35,7 @@ Result = TypeVar("Result")
 def _begin() -> None:
     """A further process ends with this one, leaves Ctrl-C to it, and does without the cyclic collector."""
     gc.disable()
+    atexit.register(os._exit, 0)  # at once: the system takes back the memory faster than the interpreter
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     if sys.platform.startswith("linux"):
         ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
@@ -48,17 +51,6 @@ class Team:
 
     def __init__(self, pool: ProcessPoolExecutor | None = None, others: int = 0) -> None:
         self._pool, self._others = pool, others if pool is not None else 0
-
-    @property
-    def alone(self) -> bool:
-        """Whether there is no further process."""
-        return self._pool is None
-
-    def ahead(self, call: Callable[[], Any]) -> None:
-        """Let the further processes make a call whose result nobody needs (an import), while this one is busy."""
-        if self._pool is not None:
-            for _ in range(self._others):
-                self._pool.submit(call)
 
     def do(self, calls: Sequence[Callable[[], Result]]) -> Iterator[tuple[int, Result]]:
         """Make all calls; position and result of each as it ends.

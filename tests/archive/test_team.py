@@ -47,7 +47,6 @@ def test_alone_makes_every_call_here():
     """Without further processes every call is made in this one, each once."""
     alone = Team()
     found = dict(alone.do([partial(square, n) for n in range(5)]))
-    assert alone.alone
     assert found == {n: (n * n, os.getpid()) for n in range(5)}
 
 
@@ -59,7 +58,6 @@ def test_all_processes_work(tmp_path):
         assert sorted(i for i, _ in results) == [0, 1]
         many = dict(both.do([partial(square, n) for n in range(40)]))
     assert {n: value for n, (value, _) in many.items()} == {n: n * n for n in range(40)}
-    assert not both.alone
 
 
 def test_nobody_waits_while_this_process_is_busy():
