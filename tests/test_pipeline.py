@@ -35,10 +35,14 @@ def test_counts_are_those_of_an_independent_reader(shipped):
     ).to_pylist()
     assert row == {"evaluations": 1258, "successes": 1180, "programs": 1134, "searches": 76}
     counted = archive.sql(
-        """SELECT count(DISTINCT kernel_id) AS n FROM evaluations
-           WHERE outcome = 'success' AND (excluded IS NULL OR excluded LIKE 'superseded%')"""
+        """SELECT count(*) AS n, count(*) FILTER (NOT counted) AS refused, count(*) FILTER (NOT counted AND wrong) AS wrong FROM (
+               SELECT kernel_id, bool_or(outcome = 'success' AND excluded IS NULL) AS counted,
+                      bool_or(outcome = 'incorrect' AND builder = 'h200-2026-11-v2') AS wrong
+               FROM evaluations GROUP BY kernel_id
+               HAVING bool_or(outcome = 'success' AND (excluded IS NULL OR excluded LIKE 'superseded%')))"""
     ).to_pylist()
-    assert archive.sql("SELECT count(*) AS n FROM kernels").to_pylist() == counted
+    assert counted == [{"n": 4397, "refused": 15, "wrong": 15}]
+    assert archive.sql("SELECT count(*) AS n FROM kernels").to_pylist() == [{"n": 4382}]
     methods = archive.sql(
         "SELECT generation_method AS m, sum(n_successes)::INT AS n FROM searches WHERE builder = 'h200-2026-11' GROUP BY 1 ORDER BY 1"
     ).to_pylist()
