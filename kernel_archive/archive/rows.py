@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import pyarrow as pa
 
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 __all__ = ["FRAGMENT_SCHEMA", "SearchRows", "bad_exclude", "case_array", "language_of", "run_path"]
 
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 #: Error texts longer than this are cut; a compiler can print megabytes.
 ERROR_TEXT_LIMIT: Final = 4000
 
@@ -66,7 +67,7 @@ def _micros(text: str | None) -> int | None:
         return None
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=UTC)
-    delta = moment - datetime(1970, 1, 1, tzinfo=UTC)
+    delta = moment - _EPOCH
     return (delta.days * 86400 + delta.seconds) * 1_000_000 + delta.microseconds
 
 
@@ -90,6 +91,30 @@ def _geometric_mean(values: Iterable[float | None]) -> float | None:
         logs.append(math.log(value))
     # Rounded to a picosecond: logarithms may differ in the last digit between machines, digests may not.
     return round(math.exp(math.fsum(logs) / len(logs)), 6) if logs else None
+
+
+def _whole(stated: float | None, cases: Iterable[float | None]) -> float | None:
+    """The time that the log states for the whole program, else the geometric mean over its cases."""
+    return stated if stated is not None else _geometric_mean(cases)
+
+
+class _Program(NamedTuple):
+    """A program text and what follows from it."""
+
+    text: str
+    program: str
+    tokens: str
+    language: str
+
+
+class _Identity(NamedTuple):
+    """What an evaluation measured."""
+
+    program: _Program
+    kernel: str
+    problem: str
+    gpu: str
+    reference: str
 
 
 class SearchRows:
@@ -153,33 +178,26 @@ class SearchRows:
                     message=f"GPU {printable(gpu)} of {self.search_id} is not known; kept as it is",
                 )
             )
-        out: dict[str, list[Any]] = {name: [] for name in FRAGMENT_SCHEMA.names}
         by_node: dict[str, int] = {}
         excluded = job.excluded.get(self.search_id, {})
-        ids: list[str] = []
-        identities: dict[str, tuple[str, str, str, str]] = {}
-        dropped = 0
+        kept: list[Evaluation] = []
+        identities: list[_Identity] = []
+        programs: dict[str, _Program] = {}
         for record in self.evaluations:
+            fault = self._refused(record, by_node)
+            if fault is not None:
+                self.findings.append(fault)
+                continue
             row_problem = normalise_problem(record.problem) if record.problem is not None else problem
             row_gpu = canonical_gpu(record.gpu) if record.gpu is not None else gpu
             if row_problem is None or row_gpu is None:
-                missing = "problem" if row_problem is None else "gpu"
-                finding = Finding(
-                    code=f"no-{missing}",
-                    message=f"neither the log nor the recipe says the {missing} of {self.search_id}",
-                    file=record.source_file,
-                    fix=f'Add {missing} = "..." to its [[source]]',
-                )
-                raise RecipeError(finding.render(), findings=[finding])
-            raw = record.code
-            known = identities.get(raw)
+                raise self._missing("problem" if row_problem is None else "gpu", record)
+            text = _encodable(canonical_text(record.code))
+            pid = program_id(text)
+            known = programs.get(pid)
             if known is None:
-                text = _encodable(canonical_text(raw))
-                known = (text, program_id(text), token_id(text), language_of(text))
-                identities[raw] = known
-            text, program, tokens, language = known
-            if not text.strip():
-                dropped += 1
+                known = programs[pid] = _Program(text, pid, token_id(text), language_of(text))
+            if not known.text:
                 continue
             if record.reference_code is not None:
                 rid = reference(record.reference_code, row_problem)
@@ -187,88 +205,13 @@ class SearchRows:
                 rid = reference(main_reference, row_problem)
             else:
                 rid = reference(job.reference_text(row_problem), row_problem)
-            kid = kernel_id(problem=row_problem, reference_program_id=rid, gpu=row_gpu, program=program)
-            speedup = record.speedup
-            if record.outcome == "success" and not (speedup is not None and math.isfinite(speedup) and speedup > 0):
-                self.findings.append(
-                    Finding(
-                        code="bad-speedup",
-                        message="a success without a finite speedup above 0 skipped",
-                        file=record.source_file,
-                        line=record.source_line,
-                        field="speedup",
-                        value=repr(speedup),
-                    )
-                )
-                dropped += 1
-                continue
-            if record.node_id in by_node:
-                self.findings.append(
-                    Finding(
-                        code="duplicate-node",
-                        severity="warning",
-                        message=f"node {printable(record.node_id)} stands twice in {self.search_id}; the first is kept",
-                        file=record.source_file,
-                        line=record.source_line,
-                    )
-                )
-                dropped += 1
-                continue
-            by_node[record.node_id] = len(ids)
-            ids.append(kid)
-            runtime, reference_runtime = record.runtime_us, record.reference_runtime_us
-            if record.cases and record.outcome == "success":
-                runtime = _geometric_mean(c.runtime_us for c in record.cases) if runtime is None else runtime
-                reference_runtime = (
-                    _geometric_mean(c.reference_runtime_us for c in record.cases)
-                    if reference_runtime is None
-                    else reference_runtime
-                )
-            error_text = record.error_text
-            if error_text is not None and len(error_text) > ERROR_TEXT_LIMIT:
-                error_text = error_text[:ERROR_TEXT_LIMIT]
-            values: dict[str, Any] = {
-                "evaluation_id": evaluation_id(search_id=self.search_id, node_id=record.node_id),
-                "kernel_id": kid,
-                "program_id": program,
-                "problem": row_problem,
-                "gpu": row_gpu,
-                "reference_id": rid,
-                "search_id": self.search_id,
-                "node_id": _encodable(record.node_id),
-                "parent_node_id": record.parent_node_id,
-                "step": record.step,
-                "is_root": record.is_root,
-                "outcome": record.outcome,
-                "error_type": None if record.error_type is None else _encodable(record.error_type)[:200],
-                "speedup": speedup if record.outcome == "success" else None,
-                "runtime_us": runtime if record.outcome == "success" else None,
-                "reference_runtime_us": reference_runtime if record.outcome == "success" else None,
-                "cases": record.cases if record.outcome == "success" else (),
-                "n_logged": record.n_logged,
-                "started_at": _micros(record.started_at),
-                "completed_at": _micros(record.completed_at),
-                "gpu_seconds": record.gpu_seconds,
-                "input_tokens": record.input_tokens,
-                "output_tokens": record.output_tokens,
-                "excluded": excluded.get(record.node_id),
-                "builder": job.builder,
-                "source_file": record.source_file,
-                "source_line": record.source_line,
-                "source_digest": self.digests.get(record.source_file, self.digest),
-                "seq": offset + len(ids) - 1,
-                "role": job.source.role,
-                "source_key": job.source_key,
-                "generation_method": job.source.generation_method,
-                "model": record.model if record.model is not None else model,
-                "family": family_of(row_problem),
-                "language": language,
-                "token_id": tokens,
-                "error_text": None if error_text is None else _encodable(error_text),
-                "code": text,
-            }
-            for name, value in values.items():
-                out[name].append(value)
+            kid = kernel_id(problem=row_problem, reference_program_id=rid, gpu=row_gpu, program=known.program)
+            by_node[record.node_id] = len(kept)
+            kept.append(record)
+            identities.append(_Identity(known, kid, row_problem, row_gpu, rid))
+        dropped = len(self.evaluations) - len(kept)
+        out = self._columns(kept, identities, offset, excluded, model)
+        ids = out["kernel_id"]
         self.lineage(out, by_node, ids)
         for node in sorted(excluded.keys() - by_node.keys()):
             raise bad_exclude(job, f"node {node!r}, which {self.search_id} does not have", node)
@@ -276,6 +219,98 @@ class SearchRows:
             facts.counts["rows_dropped"] = facts.counts.get("rows_dropped", 0) + dropped
         rid_main = program_id(main_reference) if main_reference is not None else None
         return out, self.search_row(out, problem, gpu, model, rid_main), list(references.values())
+
+    def _missing(self, what: str, record: Evaluation) -> RecipeError:
+        finding = Finding(
+            code=f"no-{what}",
+            message=f"neither the log nor the recipe says the {what} of {self.search_id}",
+            file=record.source_file,
+            fix=f'Add {what} = "..." to its [[source]]',
+        )
+        return RecipeError(finding.render(), findings=[finding])
+
+    def _refused(self, record: Evaluation, by_node: dict[str, int]) -> Finding | None:
+        """Why a record can't be a row, if it can't."""
+        speedup = record.speedup
+        if record.outcome == "success" and not (speedup is not None and math.isfinite(speedup) and speedup > 0):
+            return Finding(
+                code="bad-speedup",
+                message="a success without a finite speedup above 0 skipped",
+                file=record.source_file,
+                line=record.source_line,
+                field="speedup",
+                value=repr(speedup),
+            )
+        if record.node_id in by_node:
+            return Finding(
+                code="duplicate-node",
+                severity="warning",
+                message=f"node {printable(record.node_id)} stands twice in {self.search_id}; the first is kept",
+                file=record.source_file,
+                line=record.source_line,
+            )
+        return None
+
+    def _columns(
+        self,
+        kept: list[Evaluation],
+        identities: list[_Identity],
+        offset: int,
+        excluded: dict[str, str],
+        model: str | None,
+    ) -> dict[str, list[Any]]:
+        """Columns of the kept records, all but those of :meth:`lineage`. Columns, not rows: that is much faster."""
+        job, n = self.job, len(kept)
+        passed = [record.outcome == "success" for record in kept]
+        families = {problem: family_of(problem) for problem in {i.problem for i in identities}}
+        return {
+            "evaluation_id": [evaluation_id(search_id=self.search_id, node_id=r.node_id) for r in kept],
+            "kernel_id": [i.kernel for i in identities],
+            "program_id": [i.program.program for i in identities],
+            "problem": [i.problem for i in identities],
+            "gpu": [i.gpu for i in identities],
+            "reference_id": [i.reference for i in identities],
+            "search_id": [self.search_id] * n,
+            "node_id": [_encodable(r.node_id) for r in kept],
+            "parent_node_id": [r.parent_node_id for r in kept],
+            "parent_kernel_id": [],
+            "parent_distance": [],
+            "step": [r.step for r in kept],
+            "is_root": [r.is_root for r in kept],
+            "outcome": [r.outcome for r in kept],
+            "error_type": [None if r.error_type is None else _encodable(r.error_type)[:200] for r in kept],
+            "speedup": [r.speedup if ok else None for r, ok in zip(kept, passed, strict=True)],
+            "runtime_us": [
+                _whole(r.runtime_us, (c.runtime_us for c in r.cases)) if ok else None
+                for r, ok in zip(kept, passed, strict=True)
+            ],
+            "reference_runtime_us": [
+                _whole(r.reference_runtime_us, (c.reference_runtime_us for c in r.cases)) if ok else None
+                for r, ok in zip(kept, passed, strict=True)
+            ],
+            "cases": [r.cases if ok else () for r, ok in zip(kept, passed, strict=True)],
+            "n_logged": [r.n_logged for r in kept],
+            "started_at": [_micros(r.started_at) for r in kept],
+            "completed_at": [_micros(r.completed_at) for r in kept],
+            "gpu_seconds": [r.gpu_seconds for r in kept],
+            "input_tokens": [r.input_tokens for r in kept],
+            "output_tokens": [r.output_tokens for r in kept],
+            "excluded": [excluded.get(r.node_id) for r in kept],
+            "builder": [job.builder] * n,
+            "source_file": [r.source_file for r in kept],
+            "source_line": [r.source_line for r in kept],
+            "source_digest": [self.digests.get(r.source_file, self.digest) for r in kept],
+            "seq": list(range(offset, offset + n)),
+            "role": [job.source.role] * n,
+            "source_key": [job.source_key] * n,
+            "generation_method": [job.source.generation_method] * n,
+            "model": [r.model if r.model is not None else model for r in kept],
+            "family": [families[i.problem] for i in identities],
+            "language": [i.program.language for i in identities],
+            "token_id": [i.program.tokens for i in identities],
+            "error_text": [None if r.error_text is None else _encodable(r.error_text[:ERROR_TEXT_LIMIT]) for r in kept],
+            "code": [i.program.text for i in identities],
+        }
 
     def lineage(self, out: dict[str, list[Any]], by_node: dict[str, int], ids: list[str]) -> None:
         """Fill ``parent_kernel_id`` and ``parent_distance``: the nearest ancestor that this log still has."""
