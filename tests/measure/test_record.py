@@ -11,6 +11,7 @@ from collections import Counter
 from pathlib import Path
 
 import msgspec
+import pyarrow as pa
 import pytest
 
 from kernel_archive.errors import DataError, RecipeError, UsageError
@@ -62,6 +63,22 @@ def test_shipped_plan_is_valid():
     for attempts_ in load_module(folder / "kernels" / "series.py").SERIES.values():
         series = [Attempt(a["title"], a["note"], a["code"], a["parent"]) for a in attempts_]
         assert len({a.code for a in WrittenSeries(series).attempts}) == len(series)
+
+
+def test_shipped_agents_made_what_their_logs_hold():
+    """Every attempt of the shipped agent runs is that of the series beside them, and no program comes twice in a series."""
+    folder = Path(__file__).parents[2] / "builders" / "h200-2026-11-v2"
+    plan = read_plan(folder / "agents.toml")
+    assert len(plan.runs) == 14
+    for run in plan.runs:
+        written = run.agent(plan.base).attempts
+        with pa.CompressedInputStream(
+            pa.OSFile(str(folder / "logs" / run.key / "attempts.jsonl.zst")), "zstd"
+        ) as stream:
+            logged = [msgspec.json.decode(line) for line in stream.read().splitlines()]
+        assert [row["code"] for row in logged] == [a.code for a in written], run.key
+        assert [row["parent_attempt"] for row in logged] == [a.parent for a in written]
+        assert len({a.code for a in written}) == len(written)
 
 
 @pytest.mark.parametrize(
