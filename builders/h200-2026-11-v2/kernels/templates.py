@@ -5,7 +5,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-import cuda
+import cuda_cpp
 import fp8_ce
 import gdn
 import trimul
@@ -20,12 +20,12 @@ _TRITON = {
     "trimul": trimul.TRI,
 }
 _CUDA = {
-    "fp8_quant": {**fp8_ce.FP8_CUDA, **cuda.FP8},
-    "cross_entropy": {**fp8_ce.CE_CUDA, **cuda.CE},
-    "gdn_recompute_w_u": cuda.WU,
-    "gdn_chunk_fwd_o": cuda.O,
-    "gdn_chunk_fwd_h": cuda.H,
-    "trimul": cuda.TRI,
+    "fp8_quant": {**fp8_ce.FP8_CUDA, **cuda_cpp.FP8},
+    "cross_entropy": {**fp8_ce.CE_CUDA, **cuda_cpp.CE},
+    "gdn_recompute_w_u": cuda_cpp.WU,
+    "gdn_chunk_fwd_o": cuda_cpp.O,
+    "gdn_chunk_fwd_h": cuda_cpp.H,
+    "trimul": cuda_cpp.TRI,
 }
 
 
