@@ -88,10 +88,10 @@ def digest_rows(table: str, rows: pa.Table) -> list[tuple[str, bytes]]:
     for name in names:
         column = rows.column(name)
         columns.append((column.cast(pa.int64()) if pa.types.is_timestamp(column.type) else column).to_pylist())
-    return [
-        (key, row_digest(dict(zip(names, values, strict=True))))
-        for key, values in zip(columns[names.index(TABLES[table].key)], zip(*columns, strict=True), strict=True)
-    ]
+    # A struct with its fields in the order of the keys has the JSON of the dictionary, and is made and encoded faster.
+    row = msgspec.defstruct("Row", names)
+    keys = columns[names.index(TABLES[table].key)]
+    return [(key, row_digest(row(*values))) for key, values in zip(keys, zip(*columns, strict=True), strict=True)]
 
 
 class _Regrouped:
