@@ -30,7 +30,7 @@ from kernel_archive.errors import (
 from kernel_archive.ids import CANARY, canonical_json
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from kernel_archive.archive.recipe import LoadedRecipe
 
@@ -103,18 +103,27 @@ def _refuse_repeated_inputs(runs: Iterable[StagedRun]) -> None:
             raise RecipeError(finding.render(), findings=[finding])
 
 
-def _processes(jobs: Sequence[Job], most: int) -> int:
+def _sizes(jobs: Sequence[Job]) -> dict[str, int]:
+    """Bytes that each run's reader may read, by search id."""
+    return {job.search_id: sum(path.stat().st_size for path in job.run_files().files) for job in jobs}
+
+
+def _processes(sizes: Mapping[str, int], most: int) -> int:
     """How many processes read: one where more would cost more than they bring."""
-    size = sum(path.stat().st_size for job in jobs for path in job.run_files().files)
-    return 1 if size < PARALLEL_BYTES else max(1, min(most, len(jobs)))
+    return 1 if sum(sizes.values()) < PARALLEL_BYTES else max(1, min(most, len(sizes)))
 
 
 def _stage_all(
-    jobs: Sequence[Job], stage: Path, *, strict: bool, workers: Team, advance: Advance | None
+    jobs: Sequence[Job],
+    sizes: Mapping[str, int],
+    stage: Path,
+    *,
+    strict: bool,
+    workers: Team,
+    advance: Advance | None,
 ) -> tuple[list[str], int]:
     """Fragment names in the order of the jobs, and how many were made anew."""
     before = {p.stem for p in stage.glob("*.parquet")}
-    sizes = {job.search_id: sum(path.stat().st_size for path in job.run_files().files) for job in jobs}
     largest_first = sorted(jobs, key=lambda job: -sizes[job.search_id])
     keys: dict[str, str] = {}
     for i, key in workers.do([partial(stage_run, job, stage, strict=strict) for job in largest_first]):
@@ -213,8 +222,9 @@ def build_archive(
             canonical_json([FORMAT, STAGE_VERSION, __version__, writer_version(), scheme, finish_key])
         ).hexdigest()
         named = version or (DATA_VERSION if shipped else None)
-        with team(_processes(listed, jobs or os.cpu_count() or 1)) as workers:
-            keys, staged = _stage_all(listed, stage, strict=strict, workers=workers, advance=advance)
+        sizes = _sizes(listed)
+        with team(_processes(sizes, jobs or os.cpu_count() or 1)) as workers:
+            keys, staged = _stage_all(listed, sizes, stage, strict=strict, workers=workers, advance=advance)
             build_key = hashlib.sha256(canonical_json([unknown_versions, sorted(keys), facts, named])).hexdigest()
             present = _present(target)
             if present is not None and present.reports.get("build_key") == build_key and _whole(target, present):
