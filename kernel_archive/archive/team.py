@@ -32,9 +32,19 @@ __all__ = ["Team", "team"]
 Result = TypeVar("Result")
 
 
+class _NoPandas:
+    """Arrow imports pandas, where it is installed, before it converts its first list: a third of a second for nothing."""
+
+    @staticmethod
+    def find_spec(name: str, _path: object = None, _target: object = None) -> None:
+        if name == "pandas":
+            raise ModuleNotFoundError("not needed here", name=name)
+
+
 def _begin() -> None:
-    """A further process ends with this one, leaves Ctrl-C to it, and does without the cyclic collector."""
+    """A further process ends with this one, leaves Ctrl-C to it, and does without the cyclic collector and pandas."""
     gc.disable()
+    sys.meta_path.insert(0, _NoPandas())
     atexit.register(os._exit, 0)  # at once: the system takes back the memory faster than the interpreter
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     if sys.platform.startswith("linux"):
