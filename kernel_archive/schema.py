@@ -122,14 +122,14 @@ _KERNELS = Table(
 
 _FAILURES = Table(
     name="failures",
-    title="One row per distinct program that never passed, per problem, reference and GPU",
+    title="One row per distinct program without a success that counts, per problem, reference and GPU",
     splits=("train",),
     key="kernel_id",
     columns=(
         _KERNEL_ID, _PROGRAM_ID, _TOKEN_ID, _PROBLEM, _FAMILY, _LANGUAGE, _GPU,
         Column("outcome", _S, "compile_failed, runtime_error, incorrect or infrastructure_failure"),
         Column("error_type", _S, "name of the error where the log has one", nullable=True),
-        Column("n_evaluations", _I32, "evaluations of this program, all failed"),
+        Column("n_evaluations", _I32, "failed evaluations of this program"),
         _METHOD, _MODEL, _SEARCH, _STEP, _PARENT, _DISTANCE, _REFERENCE_ID, _FILE, _LINE, _CANARY,
         Column("error_text", _S, "error message, at most 4,000 characters", nullable=True),
         Column("code", _S, "the program, canonical text"),

@@ -26,6 +26,7 @@ from kernel_archive.errors import (
     KernelArchiveError,
     RecipeError,
     TargetExistsError,
+    printable,
 )
 from kernel_archive.ids import CANARY, canonical_json
 
@@ -259,6 +260,23 @@ def _replaces(target: Path, present: Manifest | None, new: Manifest, *, allowed:
     return present.version
 
 
+def _fragments(runs: Sequence[StagedRun], paths: Sequence[Path]) -> dict[str, Path]:
+    """The fragment of every search. A file of several searches can hold one that is called like another run."""
+    found: dict[str, tuple[Path, StagedRun]] = {}
+    for run, path in zip(runs, paths, strict=True):
+        for row in run.searches:
+            _, other = found.setdefault(str(row["search_id"]), (path, run))
+            if other is not run:
+                finding = Finding(
+                    code="same-search-twice",
+                    message=f"two runs hold a search called {printable(str(row['search_id']))}: {other.path} and {run.path}",
+                    field="source.path",
+                    fix="Rename one of the files, or let only one of them match",
+                )
+                raise RecipeError(finding.render(), findings=[finding])
+    return {name: path for name, (path, _) in found.items()}
+
+
 def _write(
     directory: Path,
     runs: list[StagedRun],
@@ -276,7 +294,7 @@ def _write(
 
     from kernel_archive.archive.consolidate import consolidate
 
-    fragments = {str(row["search_id"]): path for run, path in zip(runs, paths, strict=True) for row in run.searches}
+    fragments = _fragments(runs, paths)
     try:
         tables, report = consolidate(
             runs, fragments, directory, scheme=scheme, scratch=scratch, supersedes=supersedes, workers=workers

@@ -49,8 +49,8 @@ _WIDE: Final = (("kernels", "test"), ("evaluations", "train"), ("failures", "tra
 # What counts for the label; and what found the program, also where its measurement was superseded.
 _GOOD = "(outcome = 'success' AND excluded IS NULL)"
 _FOUND = f"(outcome = 'success' AND (excluded IS NULL OR excluded = '{SUPERSEDED}'))"
-# A verdict on the program, good or bad, of a run that is counted.
-_JUDGED = "(excluded IS NULL AND outcome <> 'infrastructure_failure')"
+# A verdict on the program, good or bad; a success that its recipe excludes is a bad one.
+_JUDGED = "(outcome <> 'infrastructure_failure')"
 _ORDER = "role_rank, search_id, seq"
 
 _NARROW = """
@@ -143,6 +143,8 @@ SELECT kernel_id, search_id, seq, n_evaluations FROM (
            ) AS n
     FROM ev
     WHERE excluded IS NULL AND kernel_id NOT IN (SELECT kernel_id FROM measured)
+      -- A driver's failure says nothing about a program that passed and was excluded.
+      AND (outcome <> 'infrastructure_failure' OR kernel_id NOT IN (SELECT kernel_id FROM ev WHERE outcome = 'success'))
 ) WHERE n = 1;
 """
 
@@ -323,14 +325,22 @@ class WideRows:
     def evaluations(self) -> Iterator[pa.Table]:
         """Rows of ``evaluations``, all of them."""
         columns = [c.name for c in TABLES["evaluations"].columns if c.name != "canary"]
-        superseded, withheld = self.narrow("superseded")["evaluation_id"], self.narrow("withheld")["kernel_id"]
+        superseded = frozenset(self.narrow("superseded")["evaluation_id"].to_pylist())
+        withheld = frozenset(self.narrow("withheld")["kernel_id"].to_pylist())
         for path, names in itertools.groupby(sorted(self.fragments), key=self.fragments.__getitem__):
             rows = pq.ParquetFile(path).read(columns)
             # A file of several searches comes again for each that stands apart in the order.
             mine = rows.filter(pc.is_in(rows["search_id"], pa.array([*names], pa.string())))
             mine = mine.take(pc.sort_indices(mine["search_id"])) if len(pc.unique(mine["search_id"])) > 1 else mine
-            reason = pc.if_else(pc.is_in(mine["evaluation_id"], superseded), SUPERSEDED, None)
-            reason = pc.coalesce(reason, pc.if_else(pc.is_in(mine["kernel_id"], withheld), WITHHELD, None))
+            reason = pa.array(
+                [
+                    SUPERSEDED if evaluation in superseded else WITHHELD if kernel in withheld else None
+                    for evaluation, kernel in zip(
+                        mine["evaluation_id"].to_pylist(), mine["kernel_id"].to_pylist(), strict=True
+                    )
+                ],
+                pa.string(),
+            )
             at = mine.schema.get_field_index("excluded")
             yield _shaped(mine.set_column(at, "excluded", pc.coalesce(mine["excluded"], reason)), "evaluations")
 
@@ -409,7 +419,7 @@ def consolidate(
         directory: the archive directory being made.
         scheme: bin scheme of the labels.
         scratch: where DuckDB may spill.
-        supersedes: pairs of builders (new, old): a kernel that both measured has its label from the new one alone.
+        supersedes: pairs of builders (new, old): what the new one has judged has no label from the old one.
         workers: the processes that write wide splits side by side.
 
     Returns:

@@ -65,12 +65,13 @@ class Team:
     def do(self, calls: Sequence[Callable[[], Result]]) -> Iterator[tuple[int, Result]]:
         """Make all calls; position and result of each as it ends.
 
-        Put the longest first: whoever is free takes the next. Calls and results go through pickle. After an error no further
-        call begins, and of several errors that of the first call in the list is raised.
+        Put the longest first: whoever is free takes the next. Calls and results go through pickle. After an error, or when
+        nobody wants further results, no further call begins; of several errors that of the first call in the list is raised.
+        The cyclic collector rests meanwhile.
         """
         todo = deque(enumerate(calls))
         handed_out: list[int] = []
-        ended: SimpleQueue[tuple[int, Future[Result]]] = SimpleQueue()
+        ended: SimpleQueue[tuple[int, Future[Result] | Exception]] = SimpleQueue()
         failed: dict[int, BaseException] = {}
         seen = 0
 
@@ -80,18 +81,21 @@ class Team:
             return None
 
         def hand_out() -> None:
-            if self._pool is not None and (next_one := take()) is not None:
-                i, call = next_one
-                handed_out.append(i)
+            if self._pool is None or (next_one := take()) is None:
+                return
+            i, call = next_one
+            handed_out.append(i)
+            try:
                 self._pool.submit(call).add_done_callback(partial(take_back, i))
+            except Exception as error:  # noqa: BLE001 - a pool that is broken or closed: raised by whoever waits for the result
+                ended.put((i, error))
 
         # Called in a thread of the pool, so that nobody waits while this process is busy. The next call is handed out before
         # the result is passed on: whoever has seen the results of all handed-out calls has seen all.
         def take_back(i: int, future: Future[Result]) -> None:
-            if future.exception() is None:
-                hand_out()
-            else:
+            if future.cancelled() or future.exception() is not None:
                 todo.clear()
+            hand_out()
             ended.put((i, future))
 
         def results(*, wait: bool) -> Iterator[tuple[int, Result]]:
@@ -99,37 +103,44 @@ class Team:
             while seen < len(handed_out) and (wait or not ended.empty()):
                 i, future = ended.get()
                 seen += 1
-                if (fault := future.exception()) is None:
+                fault = future if isinstance(future, Exception) else future.exception()
+                if fault is None and not isinstance(future, Exception):
                     yield i, future.result()
-                else:
+                elif fault is not None:
                     failed[i] = fault
+                    todo.clear()
 
-        for _ in range(self._others):
-            hand_out()
-        while (mine := take()) is not None:
-            i, call = mine
-            try:
-                result = call()
-            except Exception as error:  # noqa: BLE001 - raised below, when it is known whether an earlier call failed too
-                failed[i] = error
-                todo.clear()
-            else:
-                yield i, result
-            yield from results(wait=False)
-        yield from results(wait=True)
+        collected = gc.isenabled()
+        gc.disable()
+        try:
+            for _ in range(self._others):
+                hand_out()
+            while (mine := take()) is not None:
+                i, call = mine
+                try:
+                    result = call()
+                except Exception as error:  # noqa: BLE001 - raised below, when it is known whether an earlier call failed too
+                    failed[i] = error
+                    todo.clear()
+                else:
+                    yield i, result
+                yield from results(wait=False)
+            yield from results(wait=True)
+        finally:
+            todo.clear()
+            if collected:
+                gc.enable()
         if failed:
             raise failed[min(failed)]
 
 
 @contextmanager
 def team(size: int) -> Iterator[Team]:
-    """A team of so many processes, this one among them; the cyclic collector rests in all of them meanwhile.
+    """A team of so many processes, this one among them.
 
     Raises:
         KernelArchiveError: a further process was ended from outside.
     """
-    collected = gc.isenabled()
-    gc.disable()
     # Spawned, not forked: Arrow's threads do not survive a fork.
     pool = (
         ProcessPoolExecutor(size - 1, mp_context=multiprocessing.get_context("spawn"), initializer=_begin)
@@ -146,5 +157,3 @@ def team(size: int) -> Iterator[Team]:
     finally:
         if pool is not None:
             pool.shutdown(wait=True, cancel_futures=True)
-        if collected:
-            gc.enable()

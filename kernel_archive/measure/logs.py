@@ -54,14 +54,26 @@ class JsonLines:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        path.parent.mkdir(parents=True, exist_ok=True)
-        self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
-        try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            os.close(self._file)
-            raise BusyError(f"{path}: another process is recording into this run") from error
+        self._made_folder = not path.parent.exists()
+        while True:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+            try:
+                fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                os.close(self._file)
+                raise BusyError(f"{path}: another process is recording into this run") from error
+            if self._is_there():
+                break
+            os.close(self._file)  # its last writer took the empty file away between opening and locking
         self.repaired = self._repair()
+
+    def _is_there(self) -> bool:
+        """Whether the path still names the open file."""
+        try:
+            return os.path.samestat(os.fstat(self._file), self.path.stat())
+        except OSError:
+            return False
 
     def _repair(self) -> str | None:
         """End or cut off a last line without its end; what was done, ``None`` when nothing had to be."""
@@ -93,14 +105,15 @@ class JsonLines:
         os.fsync(self._file)
 
     def close(self) -> None:
-        """Close the file and give the lock back; a file into which nothing was written, and its empty folder, go away.
+        """Close the file and give the lock back; a file into which nothing was written, and the folder made for it, go away.
 
         A run that a deadline stopped before its first line would otherwise lie there as a log that nobody can read.
         """
-        if os.fstat(self._file).st_size == 0:
+        if os.fstat(self._file).st_size == 0 and self._is_there():
             with suppress(OSError):
                 self.path.unlink()
-                self.path.parent.rmdir()
+                if self._made_folder:
+                    self.path.parent.rmdir()
         os.close(self._file)
 
     def __enter__(self) -> Self:

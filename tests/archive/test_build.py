@@ -343,3 +343,33 @@ def test_a_reference_stays_in_the_recipe_s_folder(tmp_path):
             job.reference_text(name)
     with pytest.raises(RecipeError, match="cannot be read"):
         job.reference_text("trimul")
+
+
+def test_two_runs_that_hold_a_search_of_the_same_name_are_refused(tmp_path):
+    """A file of several searches can hold one that is called like another file: their rows must not be mixed up."""
+    reference = "import torch\ndef reference(d):\n    return d\n"
+
+    def write(path, search, first):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        rows = [
+            {
+                "comparison_id": f"{path.stem}-{i}", "pack": "trimul", "hardware": "H200", "aggregated_speedup": 1.75, "true_bin": 6,
+                "anchor_code": reference, "candidate_code": program(f"{first + i}"), "source_search": search,
+            }
+            for i in range(3)
+        ]  # fmt: skip
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+    write(tmp_path / "src/logs/t.jsonl", "a", 0)
+    write(tmp_path / "src/logs/t/a.jsonl", None, 10)
+    source = tmp_path / "src" / "builder.toml"
+    source.write_text(
+        'name = "x"\nlicence = "CC-BY-4.0"\ndescription = "d"\n'
+        + "".join(
+            f'[[source]]\npath = "{p}"\nformat = "hub-eval-set"\nrole = "held_out"\ngeneration_method = "tree_search"\n'
+            for p in ("logs/t.jsonl", "logs/t/*")
+        )
+    )
+    with pytest.raises(RecipeError, match="two runs hold a search called x/t/a"):
+        build_archive([str(source)], out=tmp_path / "out", jobs=1)
+    assert not (tmp_path / "out").exists()

@@ -215,3 +215,37 @@ def test_a_program_that_a_better_measurement_refuses_is_a_failure(tmp_path):
         {"speedup": 3.0, "excluded": SUPERSEDED}
     ]
     assert validate_archive(archive.path) == []
+
+
+def excluding(recipe_path, search, node):
+    """A recipe with an exclude entry."""
+    recipe_path.write_text(
+        recipe_path.read_text() + f'\n[[exclude]]\nsearch = "{search}"\nnode = "{node}"\nreason = "a cheat"\n'
+    )
+
+
+def test_what_an_exclusion_means_to_other_builders(tmp_path):
+    """An excluded success of the builder that supersedes ends the older label; a driver's failure is no verdict on a cheat."""
+    old, new = RunLog(serial=1000), RunLog(serial=9000)
+    root = old.root(program("seed"), 1.0)
+    old.child(root, program("cheat"), 3.0)
+    own = old.child(root, program("own cheat"), 4.0)
+    excluded = new.root(program("cheat"), 3.5)
+    new.child(excluded, program("own cheat"), None, outcome="infrastructure_failure")
+    old.write(tmp_path / "old/logs/run")
+    new.write(tmp_path / "new/logs/again")
+    first = recipe(tmp_path / "old", ("logs/*", "held_out"), name="old")
+    second = recipe(tmp_path / "new", ("logs/*", "archive"), name="new")
+    second.write_text(second.read_text().replace("licence", 'supersedes = ["old"]\nlicence'))
+    excluding(first, "run", own)
+    excluding(second, "again", excluded)
+    build_archive([str(second), str(first)], out=tmp_path / "out", jobs=1)
+    archive = open_archive(tmp_path / "out")
+    assert [r["kernel_id"] for r in rows(archive, "SELECT kernel_id FROM kernels")] == [kid(program("seed"))]
+    assert rows(archive, "SELECT kernel_id FROM failures") == []
+    assert rows(archive, "SELECT speedup, excluded FROM evaluations WHERE excluded IS NOT NULL ORDER BY 1") == [
+        {"speedup": 3.0, "excluded": SUPERSEDED},
+        {"speedup": 3.5, "excluded": "a cheat"},
+        {"speedup": 4.0, "excluded": "a cheat"},
+    ]
+    assert validate_archive(archive.path) == []

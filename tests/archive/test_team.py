@@ -34,6 +34,12 @@ def nap(seconds):
     return os.getpid()
 
 
+def slow_write(path):
+    """A call that leaves a trace."""
+    time.sleep(0.05)
+    path.write_text("made")
+
+
 def wait_for(path):
     """A call that ends when a file is there."""
     for _ in range(1000):
@@ -95,11 +101,39 @@ def test_a_killed_process_is_one_clear_error():
         list(both.do([die, partial(time.sleep, 0.1)]))
 
 
+def test_nobody_wants_further_results(tmp_path, capfd):
+    """A consumer that stops ends the calls: none begins any more, and nothing is printed."""
+    files = [tmp_path / str(n) for n in range(30)]
+    with team(2) as both:
+        list(both.do([partial(nap, 0), partial(nap, 0)]))  # it is up
+        found = both.do([*(partial(slow_write, f) for f in files)])
+        next(found)
+        found.close()
+        time.sleep(0.5)
+        made = sum(f.exists() for f in files)
+        assert made <= 4
+        assert dict(both.do([partial(square, 3)]))[0][0] == 9
+    assert sum(f.exists() for f in files) == made
+    with team(2) as both:
+        next(both.do([*(partial(slow_write, f) for f in files)]))
+    assert capfd.readouterr() == ("", "")
+
+
+def test_a_pool_that_takes_no_further_call_is_an_error():
+    """A process that can't be started, seen in the pool's own thread, ends the wait."""
+
+    class Full:
+        def submit(self, call):
+            raise OSError("no further process")
+
+    with pytest.raises(OSError, match="no further process"):
+        list(Team(Full(), 1).do([partial(square, n) for n in range(3)]))
+
+
 def test_the_collector_rests_and_comes_back():
     """Whatever the calls do, the cyclic collector is as it was."""
     assert gc.isenabled()
-    with team(1):
-        assert not gc.isenabled()
+    assert next(Team().do([gc.isenabled])) == (0, False)
     assert gc.isenabled()
     with pytest.raises(ValueError, match="call 1"), team(1) as one:
         list(one.do([partial(fail, 1)]))

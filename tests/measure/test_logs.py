@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import signal
 import subprocess
@@ -133,3 +134,37 @@ def test_a_file_without_a_line_goes_away(tmp_path):
     for file in (first, second):
         file.close()
     assert [p.name for p in (tmp_path / "run").iterdir()] == ["events.jsonl"]
+
+
+def test_only_its_own_empty_file_goes_away(tmp_path):
+    """A folder that was there stays; a file that another writer put in its place stays."""
+    (tmp_path / "kept").mkdir()
+    JsonLines(tmp_path / "kept" / "events.jsonl").close()
+    assert list((tmp_path / "kept").iterdir()) == []
+    first = JsonLines(tmp_path / "run" / "events.jsonl")
+    (tmp_path / "run").rename(tmp_path / "away")
+    second = JsonLines(tmp_path / "run" / "events.jsonl")
+    second.append({"kind": "step_started"})
+    first.close()
+    second.close()
+    assert (tmp_path / "run" / "events.jsonl").read_bytes() == b'{"kind":"step_started"}\n'
+
+
+def test_a_writer_never_gets_a_file_that_is_gone(tmp_path, monkeypatch):
+    """Its last writer takes the empty file away just before the lock is given: the next one makes it anew."""
+    path = tmp_path / "run" / "events.jsonl"
+    real, calls = fcntl.flock, []
+
+    def late(file, how):
+        if not calls:
+            path.unlink()
+            path.parent.rmdir()
+        calls.append(file)
+        return real(file, how)
+
+    monkeypatch.setattr(fcntl, "flock", late)
+    log = JsonLines(path)
+    log.append({"a": 1})
+    log.close()
+    assert len(calls) == 2
+    assert path.read_bytes() == b'{"a":1}\n'
