@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import atexit
 import ctypes
-import gc
 import multiprocessing
 import os
 import signal
@@ -42,8 +41,7 @@ class _NoPandas:
 
 
 def _begin() -> None:
-    """A further process ends with this one, leaves Ctrl-C to it, and does without the cyclic collector and pandas."""
-    gc.disable()
+    """A further process ends with this one, leaves Ctrl-C to it, and does without pandas."""
     sys.meta_path.insert(0, _NoPandas())
     atexit.register(os._exit, 0)  # at once: the system takes back the memory faster than the interpreter
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -67,7 +65,6 @@ class Team:
 
         Put the longest first: whoever is free takes the next. Calls and results go through pickle. After an error, or when
         nobody wants further results, no further call begins; of several errors that of the first call in the list is raised.
-        The cyclic collector rests meanwhile.
         """
         todo = deque(enumerate(calls))
         handed_out: list[int] = []
@@ -110,8 +107,6 @@ class Team:
                     failed[i] = fault
                     todo.clear()
 
-        collected = gc.isenabled()
-        gc.disable()
         try:
             for _ in range(self._others):
                 hand_out()
@@ -128,8 +123,6 @@ class Team:
             yield from results(wait=True)
         finally:
             todo.clear()
-            if collected:
-                gc.enable()
         if failed:
             raise failed[min(failed)]
 

@@ -1,6 +1,5 @@
 """A team of processes: every call is made once, errors are those of the first call at fault, nobody is waited for in vain."""
 
-import gc
 import os
 import signal
 import time
@@ -128,13 +127,3 @@ def test_a_pool_that_takes_no_further_call_is_an_error():
 
     with pytest.raises(OSError, match="no further process"):
         list(Team(Full(), 1).do([partial(square, n) for n in range(3)]))
-
-
-def test_the_collector_rests_and_comes_back():
-    """Whatever the calls do, the cyclic collector is as it was."""
-    assert gc.isenabled()
-    assert next(Team().do([gc.isenabled])) == (0, False)
-    assert gc.isenabled()
-    with pytest.raises(ValueError, match="call 1"), team(1) as one:
-        list(one.do([partial(fail, 1)]))
-    assert gc.isenabled()
