@@ -1,11 +1,16 @@
 """How far repeated measurements of a kernel agree, before and after interleaving.
 
 Measures every program of a JSON-lines file (``task``, ``code``, optional ``label``) several times, each time in another
-worker process, once with candidate and reference one after the other (mean of each, inputs warm in L2: the earlier
-protocol) and once interleaved (median of each, L2 flushed). Prints, per task, the spread of the speedups of a program:
-(largest - least) / median, its median and 90th percentile over the programs; and how many programs change their bin.
+worker process and under each protocol:
 
-    python benchmarks/measure.py programs.jsonl --repeat 3 --out spread.jsonl
+    interleaved   candidate and reference in turn, medians, L2 flushed: the archive's protocol
+    in_order      the same, but first every call of the candidate, then every call of the reference: what turns alone do
+    sequential    in order, means, inputs warm in L2: the earlier protocol
+
+Prints, per task, the spread of the speedups of a program: (largest - least) / median, its median and 90th percentile over
+the programs; and how many programs change their bin.
+
+    python benchmarks/measure.py programs.jsonl --repeat 3 --protocol in_order,interleaved --out spread.jsonl
 """
 
 from __future__ import annotations
@@ -27,6 +32,7 @@ from kernel_archive.measure.verdict import evaluation
 
 COMMON = {"max_case_seconds": 0.35, "timeout_s": 60.0, "candidates_per_worker": 100_000}
 PROTOCOLS = {
+    "in_order": Settings(order="sequential", **COMMON),
     "sequential": Settings(order="sequential", statistic="mean", l2="warm", remeasure=0, **COMMON),
     "interleaved": Settings(**COMMON),
 }
@@ -41,7 +47,7 @@ def main() -> None:
     parser.add_argument("--gpu", default="H200")
     parser.add_argument("--out", type=Path)
     parser.add_argument("--seconds", type=float, default=1e9, help="start no further measurement after so many seconds")
-    parser.add_argument("--protocol", choices=[*PROTOCOLS, "both"], default="both")
+    parser.add_argument("--protocol", default="sequential,interleaved", help="names, with commas")
     options = parser.parse_args()
     begin = time.monotonic()
     rows = [json.loads(line) for line in options.programs.read_text().splitlines()]
@@ -51,7 +57,9 @@ def main() -> None:
     # Not the first: interrupts are served there.
     mine, others = (cpus[1:3], cpus[3:]) if len(cpus) >= 6 else (cpus, cpus)
     found: dict[tuple[str, int], list[float]] = {}
-    chosen = list(PROTOCOLS) if options.protocol == "both" else [options.protocol]
+    chosen = options.protocol.split(",")
+    if unknown := set(chosen) - set(PROTOCOLS):
+        parser.error(f"no such protocol: {', '.join(sorted(unknown))}; there are: {', '.join(PROTOCOLS)}")
     with tempfile.TemporaryDirectory() as cache:
         pool = CompilePool(
             max(1, len(others) - 1),
