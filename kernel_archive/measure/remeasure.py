@@ -169,7 +169,8 @@ def remeasure_programs(
                 cpus=others,
             )
         try:
-            ahead = [pool.submit(p.task, p.code) for p in programs] if pool else []
+            missing = _missing(programs, out, repeat)
+            ahead = {i: pool.submit(programs[i].task, programs[i].code) for i in missing} if pool else {}
             for r in range(1, repeat + 1):
                 for task in tasks:
                     directory = out / f"{task}__r{r}"
@@ -177,7 +178,7 @@ def remeasure_programs(
                         JsonLines(directory / "attempts.jsonl") as log,
                         JsonLines(directory / "timing.jsonl") as timing,
                     ):
-                        have = {row["code"]: row for row in read_lines(directory / "attempts.jsonl")}
+                        have = _had(directory)
                         count = len(have)
                         for i, program in enumerate(programs):
                             if program.task != task:
@@ -215,6 +216,24 @@ def remeasure_programs(
                 pool.close()
             watch.close()
     return _summary(programs, found, failed, tasks)
+
+
+def _had(directory: Path) -> dict[str, Any]:
+    """The measurements of a run directory by program."""
+    return {row["code"]: row for row in read_lines(directory / "attempts.jsonl")}
+
+
+def _missing(programs: Sequence[Program], out: Path, repeat: int) -> list[int]:
+    """Positions of the programs that some repetition has not measured yet; only they need compiling."""
+    have: dict[tuple[str, int], dict[str, Any]] = {}
+    for task in {p.task for p in programs}:
+        for r in range(1, repeat + 1):
+            directory = out / f"{task}__r{r}"
+            if (directory / "attempts.jsonl").exists():
+                with JsonLines(directory / "attempts.jsonl"):  # opening cuts off a torn last line
+                    have[task, r] = _had(directory)
+    repetitions = range(1, repeat + 1)
+    return [i for i, p in enumerate(programs) if any(p.code not in have.get((p.task, r), ()) for r in repetitions)]
 
 
 def _write_run(

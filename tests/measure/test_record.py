@@ -16,6 +16,7 @@ import pytest
 
 from kernel_archive.errors import DataError, RecipeError, UsageError
 from kernel_archive.measure.agent import AgentRun, Attempt, TuningAgent, WrittenSeries
+from kernel_archive.measure.compile_ahead import CompilePool
 from kernel_archive.measure.logs import read_lines
 from kernel_archive.measure.plan import read_plan
 from kernel_archive.measure.providers import Parent, TemplateProvider, load_module
@@ -308,3 +309,24 @@ def test_measured_again_in_other_workers(tmp_path):
     before = (tmp_path / "rehearsal__r1" / "attempts.jsonl").read_bytes()
     remeasure_programs(programs, tmp_path, repeat=2, device="standin", settings=settings)
     assert (tmp_path / "rehearsal__r1" / "attempts.jsonl").read_bytes() == before
+
+
+def test_remeasuring_goes_on_after_a_torn_line(tmp_path, monkeypatch):
+    """Killed while writing: the torn line is cut off, only what is missing is compiled and measured again."""
+    module = load_module(PLAN.with_name("templates.py"))
+    good = module.render("", "", module.seed("", ""))
+    programs = [Program("rehearsal", good, 1.0), Program("rehearsal", good + "\n# b", 1.0), Program("rehearsal", "x =")]
+    settings = Settings(max_runs=4, candidates_per_worker=10, remeasure=0)
+    remeasure_programs(programs, tmp_path, repeat=1, device="standin", settings=settings)
+    log = tmp_path / "rehearsal__r1" / "attempts.jsonl"
+    whole = log.read_bytes().splitlines(keepends=True)
+    assert len(whole) == 3
+    log.write_bytes(b"".join(whole[:2]) + whole[2][:40])
+    compiled = []
+    submit = CompilePool.submit
+    monkeypatch.setattr(CompilePool, "submit", lambda self, t, code: compiled.append(code) or submit(self, t, code))
+    again = remeasure_programs(programs, tmp_path, repeat=1, device="standin", settings=settings)
+    assert compiled == ["x ="]
+    assert log.read_bytes().splitlines(keepends=True)[:2] == whole[:2]
+    assert [row["code"] for row in read_lines(log)] == [p.code for p in programs]
+    assert again.notes == ["1 kernels failed at least once now: see the logs for the reasons"]
