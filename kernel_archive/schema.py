@@ -160,7 +160,7 @@ _EVALUATIONS = Table(
         Column("gpu_seconds", _F, "upper bound of the GPU time that it took, s", nullable=True),
         Column("input_tokens", _I64, "tokens sent to the model for this program", nullable=True),
         Column("output_tokens", _I64, "tokens that the model answered", nullable=True),
-        Column("excluded", _S, "why it is in no other table: an [[exclude]] entry's reason, or withheld from train", nullable=True),
+        Column("excluded", _S, "why it is in no other table: an [[exclude]] entry's reason, superseded, contested, or withheld from train", nullable=True),
         Column("builder", _S, "recipe that brought it"),
         _FILE, _LINE,
         Column("source_digest", _S, "sha256 of that file as read"),

@@ -14,6 +14,7 @@ __all__ = ["audit_archive"]
 
 #: What makes one example worse than another.
 _WORST: Final = {
+    "contested": "speedup DESC",
     "edge": "speedup_max / speedup_min DESC",
     "implausible_speedup": "speedup DESC",
     "near_duplicate": "token_id",

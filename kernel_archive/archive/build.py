@@ -297,7 +297,14 @@ def _write(
     fragments = _fragments(runs, paths)
     try:
         tables, report = consolidate(
-            runs, fragments, directory, scheme=scheme, scratch=scratch, supersedes=supersedes, workers=workers
+            runs,
+            fragments,
+            directory,
+            scheme=scheme,
+            scratch=scratch,
+            supersedes=supersedes,
+            unanimous=[str(recipe["name"]) for recipe in recipes if recipe["unanimous"]],
+            workers=workers,
         )
     except (duckdb.IOException, duckdb.OutOfMemoryException) as error:
         raise KernelArchiveError(f"the merge could not go on: {error}. The staged fragments are kept") from error

@@ -32,12 +32,14 @@ if TYPE_CHECKING:
     from kernel_archive.archive.stage import StagedRun
     from kernel_archive.archive.team import Team
 
-__all__ = ["SUPERSEDED", "WITHHELD", "consolidate"]
+__all__ = ["CONTESTED", "SUPERSEDED", "WITHHELD", "consolidate"]
 
 #: Reason in ``evaluations.excluded`` of training measurements whose program is held out.
 WITHHELD: Final = "withheld from train: the program or a near duplicate of it is in test"
 #: Reason in ``evaluations.excluded`` of measurements that a better one took the place of, also where it is no success.
 SUPERSEDED: Final = "superseded: measured again by a builder that supersedes this one"
+#: Reason in ``evaluations.excluded`` of successes that a failure of the same program contradicts (``unanimous`` recipes).
+CONTESTED: Final = "contested: another measurement of this program by the same builder failed"
 #: So many rows of one table are held with their texts at a time.
 CHUNK_ROWS: Final = 4000
 #: DuckDB spills to disk above this.
@@ -72,6 +74,22 @@ JOIN (SELECT DISTINCT kernel_id, builder FROM ev WHERE {_JUDGED}) n ON n.builder
 WHERE e.outcome = 'success' AND e.excluded IS NULL;
 
 UPDATE ev SET excluded = '{SUPERSEDED}' WHERE evaluation_id IN (SELECT evaluation_id FROM superseded)
+"""
+
+# A failure contests nothing when its recipe excludes it, or when a builder that supersedes its own has judged the kernel.
+_CONTEST = f"""
+CREATE TABLE contested AS
+SELECT DISTINCT kernel_id, builder FROM ev
+WHERE outcome <> 'success' AND {_JUDGED} AND excluded IS NULL
+  AND (kernel_id, builder) NOT IN (
+      SELECT (e.kernel_id, s.older) FROM ev e JOIN succession s ON s.newer = e.builder WHERE {_JUDGED}
+  );
+
+CREATE TABLE unanimous AS SELECT unnest($names) AS builder;
+
+UPDATE ev SET excluded = '{CONTESTED}'
+WHERE {_GOOD} AND builder IN (SELECT builder FROM unanimous)
+  AND (kernel_id, builder) IN (SELECT (kernel_id, builder) FROM contested)
 """
 
 # Per case: the median of the reference's time over all successes of this problem, reference, GPU and case.
@@ -129,6 +147,7 @@ SELECT m.*, f.search_id, f.seq, n.label_search, n.label_seq,
        (m.held_out OR NOT (m.program_id IN (SELECT program_id FROM measured WHERE held_out)
                            OR m.token_id IN (SELECT token_id FROM measured WHERE held_out))) AS kept,
        count(*) OVER (PARTITION BY m.problem, m.reference_id, m.gpu, m.token_id) > 1 AS near_duplicate,
+       m.kernel_id IN (SELECT kernel_id FROM contested) AS contested,
        m.speedup > {IMPLAUSIBLE_SPEEDUP} AS implausible_speedup,
        m.speedup_max > {UNSTABLE_RATIO} * m.speedup_min AS unstable,
        m.kernel_id IN (SELECT kernel_id FROM ev JOIN drifted USING (evaluation_id) WHERE {_GOOD}) AS reference_drift,
@@ -148,16 +167,29 @@ SELECT kernel_id, search_id, seq, n_evaluations FROM (
 ) WHERE n = 1;
 """
 
-_FLAGS = ("edge", "implausible_speedup", "near_duplicate", "reference_drift", "survivor_source", "unstable")
+_FLAGS = (
+    "contested",
+    "edge",
+    "implausible_speedup",
+    "near_duplicate",
+    "reference_drift",
+    "survivor_source",
+    "unstable",
+)
 
 
 class Consolidation:
     """The relational middle of a build: identity, repeats, flags, over narrow columns of all fragments."""
 
     def __init__(
-        self, fragments: Mapping[str, Path], scheme: Scheme, scratch: Path, supersedes: Iterable[tuple[str, str]] = ()
+        self,
+        fragments: Mapping[str, Path],
+        scheme: Scheme,
+        scratch: Path,
+        supersedes: Iterable[tuple[str, str]] = (),
+        unanimous: Iterable[str] = (),
     ) -> None:
-        """Fragments by search id (several may share one), bin scheme, where DuckDB may spill, (new, old) builders."""
+        """Fragments by search id (several may share one), bin scheme, where DuckDB may spill; see :func:`consolidate`."""
         self.scheme = scheme
         self.scratch = scratch
         scratch.mkdir(parents=True, exist_ok=True)
@@ -168,6 +200,10 @@ class Consolidation:
         create, find, update = _SUPERSEDE.split(";\n")
         self.connection.execute(create, {"new": [new for new, _ in pairs], "old": [old for _, old in pairs]})
         self.connection.execute(find)
+        self.connection.execute(update)
+        contest, name, update = _CONTEST.split(";\n")
+        self.connection.execute(contest)
+        self.connection.execute(name, {"names": sorted(unanimous)})
         self.connection.execute(update)
         self.connection.execute(_DRIFT, {"files": files})
         for statement in _KERNELS.split(";\n"):
@@ -206,7 +242,10 @@ class Consolidation:
             for flag in _FLAGS
         }
         return {
-            "excluded_evaluations": self.count(f"SELECT count(*) FROM ev WHERE excluded <> '{SUPERSEDED}'"),
+            "contested_evaluations": self.count(f"SELECT count(*) FROM ev WHERE excluded = '{CONTESTED}'"),
+            "excluded_evaluations": self.count(
+                f"SELECT count(*) FROM ev WHERE excluded NOT IN ('{SUPERSEDED}', '{CONTESTED}')"
+            ),
             "flags": flag_counts,
             "superseded_evaluations": self.count("SELECT count(*) FROM superseded"),
             "remeasured_kernels": self.count("SELECT count(*) FROM kernel WHERE n_measurements > 1"),
@@ -229,7 +268,7 @@ _HANDED_ON: Final = {
                speedup_max, held_out, search_id, seq, label_search, label_seq, {_flag_list()}
         FROM kernel WHERE held_out OR kept ORDER BY search_id, seq""",
     "failure": "SELECT kernel_id, search_id, seq, n_evaluations FROM failure ORDER BY search_id, seq",
-    "superseded": "SELECT evaluation_id FROM superseded",
+    "overruled": f"SELECT evaluation_id, excluded FROM ev WHERE excluded IN ('{SUPERSEDED}', '{CONTESTED}')",
     "withheld": "SELECT kernel_id FROM kernel WHERE NOT (held_out OR kept)",
 }
 #: Columns of the evaluation that a kernel's label comes from; all others are of the evaluation that found it.
@@ -325,7 +364,7 @@ class WideRows:
     def evaluations(self) -> Iterator[pa.Table]:
         """Rows of ``evaluations``, all of them."""
         columns = [c.name for c in TABLES["evaluations"].columns if c.name != "canary"]
-        superseded = frozenset(self.narrow("superseded")["evaluation_id"].to_pylist())
+        overruled = dict(zip(*(column.to_pylist() for column in self.narrow("overruled").columns), strict=True))
         withheld = frozenset(self.narrow("withheld")["kernel_id"].to_pylist())
         for path, names in itertools.groupby(sorted(self.fragments), key=self.fragments.__getitem__):
             rows = pq.ParquetFile(path).read(columns)
@@ -334,7 +373,7 @@ class WideRows:
             mine = mine.take(pc.sort_indices(mine["search_id"])) if len(pc.unique(mine["search_id"])) > 1 else mine
             reason = pa.array(
                 [
-                    SUPERSEDED if evaluation in superseded else WITHHELD if kernel in withheld else None
+                    overruled.get(evaluation) or (WITHHELD if kernel in withheld else None)
                     for evaluation, kernel in zip(
                         mine["evaluation_id"].to_pylist(), mine["kernel_id"].to_pylist(), strict=True
                     )
@@ -409,6 +448,7 @@ def consolidate(
     scheme: Scheme,
     scratch: Path,
     supersedes: Iterable[tuple[str, str]] = (),
+    unanimous: Iterable[str] = (),
     workers: Team,
 ) -> tuple[dict[str, TableFacts], dict[str, Any]]:
     """Write the measured tables of an archive.
@@ -420,12 +460,13 @@ def consolidate(
         scheme: bin scheme of the labels.
         scratch: where DuckDB may spill.
         supersedes: pairs of builders (new, old): what the new one has judged has no label from the old one.
+        unanimous: builders of which a kernel has a label only when none of its measurements failed.
         workers: the processes that write wide splits side by side.
 
     Returns:
         Facts per table, and counts for the manifest.
     """
-    work = Consolidation(fragments, SCHEMES[scheme].name, scratch, supersedes)
+    work = Consolidation(fragments, SCHEMES[scheme].name, scratch, supersedes, unanimous)
     rows = sorted((row for run in runs for row in run.searches), key=lambda r: str(r["search_id"]))
     tables: dict[str, TableFacts] = {}
     tables["searches"] = write_table(directory, "searches", {"train": _small("searches", rows)})

@@ -32,6 +32,11 @@ class Flag(msgspec.Struct, frozen=True):
 
 FLAGS: Final[tuple[Flag, ...]] = (
     Flag(
+        "contested",
+        "another measurement of the same program on the same GPU failed (a wrong result, an error, a time limit)",
+        "its outputs lie at the tolerance, or it works now and then: the label is of the measurements that passed",
+    ),
+    Flag(
         "edge",
         "repeat measurements of the kernel fall into different bins (under the archive's scheme)",
         "the label may change when it is measured again",

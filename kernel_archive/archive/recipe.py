@@ -88,6 +88,7 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         citation: how to cite them.
         notes: what a user of the data must know; the card prints them.
         supersedes: builders whose measurements of a kernel no longer count once this one has judged it, well or ill.
+        unanimous: a kernel that one of this builder's measurements refuses has no label from the others.
         exclude: rows kept out.
     """
 
@@ -101,6 +102,7 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     citation: str | None = None
     notes: list[str] = []
     supersedes: list[_Name] = []
+    unanimous: bool = False
     exclude: list[Exclude] = []
 
 
@@ -254,6 +256,7 @@ def recipe_facts(loaded: LoadedRecipe) -> dict[str, Any]:
         "citation": recipe.citation,
         "notes": list(recipe.notes),
         "supersedes": list(recipe.supersedes),
+        "unanimous": recipe.unanimous,
         "digest": "sha256:" + sha256_hex(canonical_json(recipe)),
     }
 

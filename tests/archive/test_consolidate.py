@@ -6,7 +6,7 @@ import pytest
 from support.puct import REFERENCE, RunLog, program, recipe
 
 from kernel_archive.archive.build import build_archive
-from kernel_archive.archive.consolidate import SUPERSEDED, WITHHELD
+from kernel_archive.archive.consolidate import CONTESTED, SUPERSEDED, WITHHELD
 from kernel_archive.archive.open import open_archive
 from kernel_archive.archive.validate import validate_archive
 from kernel_archive.ids import kernel_id, program_id
@@ -214,6 +214,69 @@ def test_a_program_that_a_better_measurement_refuses_is_a_failure(tmp_path):
     assert rows(archive, "SELECT speedup, excluded FROM evaluations WHERE excluded IS NOT NULL") == [
         {"speedup": 3.0, "excluded": SUPERSEDED}
     ]
+    assert validate_archive(archive.path) == []
+
+
+def test_one_refusal_ends_a_label_where_the_recipe_wants_unanimity(tmp_path):
+    """Passed twice, refused once: a label with the flag ``contested``, or none; what another builder measured stands."""
+    first, again, other = RunLog(serial=1000), RunLog(serial=5000), RunLog(serial=9000)
+    root = first.root(program("seed"), 1.0)
+    first.child(root, program("twice"), 3.0)
+    first.child(root, program("elsewhere"), 2.0)
+    crashed = first.child(root, program("not judged"), 4.0)
+    twice = again.root(program("twice"), 3.5)
+    again.child(twice, program("twice"), None, outcome="incorrect")
+    again.child(twice, program("elsewhere"), None, outcome="incorrect")
+    again.child(crashed, program("not judged"), None, outcome="infrastructure_failure")
+    other.root(program("elsewhere"), 2.5)
+    first.write(tmp_path / "mine/logs/run")
+    again.write(tmp_path / "mine/logs/run2")
+    other.write(tmp_path / "other/logs/run")
+    mine = recipe(tmp_path / "mine", ("logs/*", "held_out"), name="mine")
+    others = recipe(tmp_path / "other", ("logs/*", "training"), name="other")
+    labels = "SELECT kernel_id, speedup, flags FROM kernels ORDER BY speedup"
+
+    build_archive([str(mine), str(others)], out=tmp_path / "out", jobs=1)
+    archive = open_archive(tmp_path / "out")
+    found = {r["kernel_id"]: (r["speedup"], r["flags"]) for r in rows(archive, labels)}
+    contested = {k: speedup for k, (speedup, flags) in found.items() if "contested" in flags}
+    assert contested == {kid(program("twice")): 3.25, kid(program("elsewhere")): 2.25}
+    assert archive.manifest.reports["contested_evaluations"] == 0
+    assert validate_archive(archive.path) == []
+
+    mine.write_text(mine.read_text().replace("licence", "unanimous = true\nlicence"))
+    build_archive([str(mine), str(others)], out=tmp_path / "out", jobs=1)
+    archive = open_archive(tmp_path / "out")
+    assert {r["kernel_id"]: (r["speedup"], r["flags"]) for r in rows(archive, labels)} == {
+        kid(program("seed")): (1.0, []),
+        kid(program("elsewhere")): (2.5, ["contested", "survivor_source"]),
+        kid(program("not judged")): (4.0, []),
+    }
+    assert rows(archive, "SELECT kernel_id, outcome FROM failures") == [
+        {"kernel_id": kid(program("twice")), "outcome": "incorrect"}
+    ]
+    assert rows(archive, "SELECT speedup, excluded FROM evaluations WHERE excluded IS NOT NULL ORDER BY 1") == [
+        {"speedup": speedup, "excluded": CONTESTED} for speedup in (2.0, 3.0, 3.5)
+    ]
+    assert archive.manifest.reports["contested_evaluations"] == 3
+    assert validate_archive(archive.path) == []
+
+
+def test_a_superseded_refusal_contests_nothing(tmp_path):
+    """The older builder refused what the newer one passes: the label has no flag."""
+    old, new = RunLog(serial=1000), RunLog(serial=9000)
+    root = old.root(program("seed"), 1.0)
+    old.child(root, program("mended"), None, outcome="incorrect")
+    new.root(program("mended"), 3.5)
+    old.write(tmp_path / "old/logs/run")
+    new.write(tmp_path / "new/logs/again")
+    first = recipe(tmp_path / "old", ("logs/*", "held_out"), name="old")
+    second = recipe(tmp_path / "new", ("logs/*", "held_out"), name="new")
+    second.write_text(second.read_text().replace("licence", 'supersedes = ["old"]\nunanimous = true\nlicence'))
+    build_archive([str(second), str(first)], out=tmp_path / "out", jobs=1)
+    archive = open_archive(tmp_path / "out")
+    kernel = next(r for r in rows(archive, "SELECT * FROM kernels") if r["kernel_id"] == kid(program("mended")))
+    assert (kernel["speedup"], "contested" in kernel["flags"]) == (3.5, False)
     assert validate_archive(archive.path) == []
 
 
