@@ -41,8 +41,19 @@ def test_counts_are_those_of_an_independent_reader(shipped):
                FROM evaluations GROUP BY kernel_id
                HAVING bool_or(outcome = 'success' AND (excluded IS NULL OR excluded LIKE 'superseded%')))"""
     ).to_pylist()
-    assert counted == [{"n": 4397, "refused": 15, "wrong": 15}]
-    assert archive.sql("SELECT count(*) AS n FROM kernels").to_pylist() == [{"n": 4382}]
+    assert counted == [{"n": 4385, "refused": 15, "wrong": 15}]
+    assert archive.sql("SELECT count(*) AS n FROM kernels").to_pylist() == [{"n": 4370}]
+    passed_and_failed = archive.sql(
+        """SELECT kernel_id, count(*) FILTER (kernel_id IN (SELECT kernel_id FROM failures)) > 0 AS is_failure FROM (
+               SELECT kernel_id FROM evaluations WHERE builder = 'h200-2026-11-v2' GROUP BY 1
+               HAVING bool_or(outcome = 'success') AND bool_or(outcome NOT IN ('success', 'infrastructure_failure')))
+           GROUP BY 1"""
+    ).to_pylist()
+    assert [r["is_failure"] for r in passed_and_failed] == [True] * 14
+    assert archive.sql("SELECT min(n_measurements) AS n FROM kernels").to_pylist() == [{"n": 2}]
+    assert archive.sql("SELECT min(n_measurements) AS n FROM kernels JOIN eval USING (kernel_id)").to_pylist() == [
+        {"n": 3}
+    ]
     methods = archive.sql(
         "SELECT generation_method AS m, sum(n_successes)::INT AS n FROM searches WHERE builder = 'h200-2026-11' GROUP BY 1 ORDER BY 1"
     ).to_pylist()
