@@ -51,13 +51,15 @@ def main() -> None:
     options = parser.parse_args()
     begin = time.monotonic()
     rows = [json.loads(line) for line in options.programs.read_text().splitlines()]
+    if not rows:
+        parser.error(f"{options.programs} holds no program")
     tasks = list(dict.fromkeys(r["task"] for r in rows))
     out = options.out.open("w") if options.out else None
     cpus = sorted(os.sched_getaffinity(0))
     # Not the first: interrupts are served there.
     mine, others = (cpus[1:3], cpus[3:]) if len(cpus) >= 6 else (cpus, cpus)
     found: dict[tuple[str, int], list[float]] = {}
-    chosen = options.protocol.split(",")
+    chosen = list(dict.fromkeys(options.protocol.split(",")))
     if unknown := set(chosen) - set(PROTOCOLS):
         parser.error(f"no such protocol: {', '.join(sorted(unknown))}; there are: {', '.join(PROTOCOLS)}")
     with tempfile.TemporaryDirectory() as cache:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from kernel_archive.measure.plan import Plan, Run
     from kernel_archive.measure.search import Job
 
-__all__ = ["AT_ONCE", "Recorded", "record", "share_processors"]
+__all__ = ["AT_ONCE", "Recorded", "earlier_run", "record", "share_processors"]
 
 #: So many runs take turns; the next of the plan starts when one has finished. Enough to hide the compilers.
 AT_ONCE = 14
@@ -99,8 +99,20 @@ def _document(run: Run, plan: Plan, path: Path) -> dict[str, Any]:
         DataError: the directory was recorded under other settings and must not be continued.
     """
     document = _header(run, plan)
-    if not path.exists():
+    earlier = earlier_run(path, document)
+    if earlier is None:
         return document
+    return {**earlier, **document, "start": earlier.get("start", document["start"])}
+
+
+def earlier_run(path: Path, document: dict[str, Any]) -> dict[str, Any] | None:
+    """The ``run.json`` of an earlier call that ``document`` goes on with, if there is one.
+
+    Raises:
+        DataError: it can't be read, or was recorded under other settings.
+    """
+    if not path.exists():
+        return None
     try:
         earlier = msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
@@ -114,7 +126,7 @@ def _document(run: Run, plan: Plan, path: Path) -> dict[str, Any]:
                 fix="Record into another directory",
             )  # fmt: skip
             raise DataError.from_findings([finding])
-    return {**earlier, **document, "start": earlier.get("start", document["start"])}
+    return earlier
 
 
 def _check_all(runs: Sequence[Run], plan: Plan, out: Path) -> None:

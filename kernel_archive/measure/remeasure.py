@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from kernel_archive.bins import SCHEMES, bin_of
-from kernel_archive.errors import UsageError, printable
+from kernel_archive.errors import DataError, Finding, UsageError, printable
 from kernel_archive.gpus import canonical_gpu
 from kernel_archive.ids import program_id
 from kernel_archive.measure.api import resolve_gpu
@@ -17,7 +17,7 @@ from kernel_archive.measure.compile_ahead import CompilePool
 from kernel_archive.measure.hardware import Watch
 from kernel_archive.measure.logs import JsonLines, now, read_lines, write_json
 from kernel_archive.measure.measurer import Measurer
-from kernel_archive.measure.record import share_processors
+from kernel_archive.measure.record import earlier_run, share_processors
 from kernel_archive.measure.tasks import get_task
 from kernel_archive.measure.verdict import evaluation
 
@@ -130,7 +130,8 @@ def remeasure_programs(
 ) -> Again:
     """Measure programs ``repeat`` times, every repetition in other workers; one run directory per task and repetition.
 
-    A directory that is there already is gone on with: programs in it are not measured again.
+    A directory that is there already is gone on with: programs in it are not measured again. A program that is named twice
+    is measured once.
 
     Args:
         programs: what to measure.
@@ -147,8 +148,10 @@ def remeasure_programs(
 
     Raises:
         BusyError: another process records into the directory.
+        DataError: a log there was damaged, or made with other settings.
         MeasurerError: no worker comes up.
     """
+    programs = list({(p.task, p.code): p for p in reversed(programs)}.values())[::-1]
     deadline = time.monotonic() + seconds
     name = resolve_gpu(device, gpu)
     mine, others = share_processors(part, parts)
@@ -169,7 +172,7 @@ def remeasure_programs(
                 cpus=others,
             )
         try:
-            missing = _missing(programs, out, repeat)
+            missing = _missing(programs, out, repeat, settings)
             ahead = {i: pool.submit(programs[i].task, programs[i].code) for i in missing} if pool else {}
             for r in range(1, repeat + 1):
                 for task in tasks:
@@ -179,7 +182,7 @@ def remeasure_programs(
                         JsonLines(directory / "timing.jsonl") as timing,
                     ):
                         have = _had(directory)
-                        count = len(have)
+                        had = count = max((row["attempt"] for row in have.values()), default=-1) + 1
                         for i, program in enumerate(programs):
                             if program.task != task:
                                 continue
@@ -208,8 +211,9 @@ def remeasure_programs(
                                 found.setdefault(i, []).append(feedback["aggregated_speedup"])
                             else:
                                 failed.add(i)
-                        if count:
-                            _write_run(directory, task, r, measurer, watch, settings, count)
+                        if count > had or (count and not (directory / "run.json").exists()):
+                            wanted = {p.code for p in programs if p.task == task}
+                            _write_run(directory, task, r, measurer, watch, settings, wanted)
                     measurer.replace(task)
         finally:
             if pool is not None:
@@ -219,37 +223,65 @@ def remeasure_programs(
 
 
 def _had(directory: Path) -> dict[str, Any]:
-    """The measurements of a run directory by program."""
-    return {row["code"]: row for row in read_lines(directory / "attempts.jsonl")}
+    """The measurements of a run directory by program.
+
+    Raises:
+        DataError: a line is no row of ours.
+    """
+    path = directory / "attempts.jsonl"
+    have: dict[str, Any] = {}
+    for number, row in enumerate(read_lines(path), 1):
+        try:
+            _ = row["attempt"] + 1, row["evaluation"]["observation"]["feedback"]["kind"]
+            have[row["code"]] = row
+        except (KeyError, TypeError) as error:
+            finding = Finding(
+                code="wrong-format", message="not a row of a remeasurement", file=str(path), line=number,
+                field=str(error).strip("'"), fix="This run can't be resumed; move it away and measure anew",
+            )  # fmt: skip
+            raise DataError.from_findings([finding]) from error
+    return have
 
 
-def _missing(programs: Sequence[Program], out: Path, repeat: int) -> list[int]:
-    """Positions of the programs that some repetition has not measured yet; only they need compiling."""
+def _missing(programs: Sequence[Program], out: Path, repeat: int, settings: Settings) -> list[int]:
+    """Positions of the programs that some repetition has not measured yet; only they need compiling.
+
+    Raises:
+        DataError: a log there was damaged, or made with other settings.
+    """
     have: dict[tuple[str, int], dict[str, Any]] = {}
     for task in {p.task for p in programs}:
         for r in range(1, repeat + 1):
             directory = out / f"{task}__r{r}"
             if (directory / "attempts.jsonl").exists():
+                earlier_run(directory / "run.json", _header(task, settings))
                 with JsonLines(directory / "attempts.jsonl"):  # opening cuts off a torn last line
                     have[task, r] = _had(directory)
     repetitions = range(1, repeat + 1)
     return [i for i, p in enumerate(programs) if any(p.code not in have.get((p.task, r), ()) for r in repetitions)]
 
 
-def _write_run(
-    directory: Path, task: str, repetition: int, measurer: Measurer, watch: Watch, settings: Settings, count: int
-) -> None:
+def _header(task: str, settings: Settings) -> dict[str, Any]:
+    """What a run and its continuation have in common."""
     facts = get_task(task)
+    return {
+        "method": "remeasurement", "task": task, "mutator": "none",
+        "measurement": msgspec.json.decode(msgspec.json.encode(settings.describe())), "reference_source": facts.reference,
+        "benchmark_cases": list(facts.benchmark_cases), "correctness_cases": list(facts.correctness_cases),
+        "tolerance": {"rtol": facts.rtol, "atol": facts.atol},
+    }  # fmt: skip
+
+
+def _write_run(
+    directory: Path, task: str, repetition: int, measurer: Measurer, watch: Watch, settings: Settings, wanted: set[str]
+) -> None:
     software = {**measurer.facts.get("software", {}), "driver": watch.first.get("driver_version")}
     rows = list(read_lines(directory / "attempts.jsonl"))
     write_json(directory / "run.json", {
-        "method": "remeasurement", "task": task, "mutator": "none", "run": directory.name,
-        "search": {"repetition": repetition, "aggregation": "geomean"}, "finished": True, "evaluations": count,
-        "start": rows[0]["started_at"] if rows else None, "end": rows[-1]["completed_at"] if rows else None,
+        **_header(task, settings), "run": directory.name, "search": {"repetition": repetition, "aggregation": "geomean"},
+        "finished": wanted <= {row["code"] for row in rows}, "evaluations": len(rows),
+        "start": rows[0]["started_at"], "end": rows[-1]["completed_at"],
         **measurer.facts, "software": software, "nvidia_smi": watch.first, "environment_last": watch.latest(),
-        "measurement": settings.describe(), "reference_source": facts.reference,
-        "benchmark_cases": list(facts.benchmark_cases), "correctness_cases": list(facts.correctness_cases),
-        "tolerance": {"rtol": facts.rtol, "atol": facts.atol},
     })  # fmt: skip
 
 

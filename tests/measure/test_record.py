@@ -311,6 +311,34 @@ def test_measured_again_in_other_workers(tmp_path):
     assert (tmp_path / "rehearsal__r1" / "attempts.jsonl").read_bytes() == before
 
 
+def test_remeasuring_again_changes_nothing_that_stands(tmp_path):
+    """A program named twice is measured once; what is there keeps its run.json; other settings and foreign rows are refused."""
+    module = load_module(PLAN.with_name("templates.py"))
+    good = Program("rehearsal", module.render("", "", module.seed("", "")), 1.0)
+    other = Program("rehearsal", good.code + "\n# b", 1.0)
+    settings = Settings(max_runs=4, candidates_per_worker=10, remeasure=0)
+
+    def again(programs, **changes):
+        return remeasure_programs(
+            programs, tmp_path, repeat=1, device="standin", settings=msgspec.structs.replace(settings, **changes)
+        )
+
+    directory = tmp_path / "rehearsal__r1"
+    assert again([good, good]).tasks["rehearsal"].measured == 1
+    run = (directory / "run.json").read_bytes()
+    again([good])
+    assert (directory / "run.json").read_bytes() == run
+    with pytest.raises(DataError, match="other settings"):
+        again([good, other], max_runs=3)
+    again([good, other, good])
+    assert [row["attempt"] for row in read_lines(directory / "attempts.jsonl")] == [0, 1]
+    assert msgspec.json.decode((directory / "run.json").read_bytes())["evaluations"] == 2
+    with (directory / "attempts.jsonl").open("ab") as log:
+        log.write(b'{"attempt": 2}\n')
+    with pytest.raises(DataError, match=r":3"):
+        again([good, other])
+
+
 def test_remeasuring_goes_on_after_a_torn_line(tmp_path, monkeypatch):
     """Killed while writing: the torn line is cut off, only what is missing is compiled and measured again."""
     module = load_module(PLAN.with_name("templates.py"))
