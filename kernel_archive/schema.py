@@ -84,7 +84,7 @@ _STEP = Column("step", _I32, "step of the search, from 0, where the log orders t
 _PARENT = Column(
     "parent_kernel_id",
     _S,
-    "kernel id of the nearest ancestor that the log still has (in kernels or failures)",
+    "kernel id of the nearest ancestor that the log still has (in kernels or failures; in evaluations alone when its recipe excludes it)",
     nullable=True,
 )
 _DISTANCE = Column(

@@ -48,9 +48,9 @@ MEMORY_LIMIT: Final = "600MB"
 #: Splits with texts or many rows, the longest to write first.
 _WIDE: Final = (("kernels", "test"), ("evaluations", "train"), ("failures", "train"), ("kernels", "train"))
 
-# What counts for the label; and what found the program, also where its measurement was superseded.
+# What counts for the label; and what found the program, also where its measurement was superseded or contested.
 _GOOD = "(outcome = 'success' AND excluded IS NULL)"
-_FOUND = f"(outcome = 'success' AND (excluded IS NULL OR excluded = '{SUPERSEDED}'))"
+_FOUND = f"(outcome = 'success' AND (excluded IS NULL OR excluded IN ('{SUPERSEDED}', '{CONTESTED}')))"
 # A verdict on the program, good or bad; a success that its recipe excludes is a bad one.
 _JUDGED = "(outcome <> 'infrastructure_failure')"
 _ORDER = "role_rank, search_id, seq"
@@ -76,11 +76,12 @@ WHERE e.outcome = 'success' AND e.excluded IS NULL;
 UPDATE ev SET excluded = '{SUPERSEDED}' WHERE evaluation_id IN (SELECT evaluation_id FROM superseded)
 """
 
-# A failure contests nothing when its recipe excludes it, or when a builder that supersedes its own has judged the kernel.
+# A refusal, like a success that its recipe excludes, contests the successes beside it, unless a builder that supersedes
+# its own has judged the kernel, or its recipe excludes it.
 _CONTEST = f"""
 CREATE TABLE contested AS
 SELECT DISTINCT kernel_id, builder FROM ev
-WHERE outcome <> 'success' AND {_JUDGED} AND excluded IS NULL
+WHERE {_JUDGED} AND (outcome = 'success') = (excluded IS NOT NULL)
   AND (kernel_id, builder) NOT IN (
       SELECT (e.kernel_id, s.older) FROM ev e JOIN succession s ON s.newer = e.builder WHERE {_JUDGED}
   );
@@ -154,8 +155,8 @@ SELECT m.*, f.search_id, f.seq, n.label_search, n.label_seq,
        m.kernel_id IN (SELECT kernel_id FROM ev JOIN survivors USING (source_key) WHERE {_GOOD}) AS survivor_source
 FROM measured m JOIN first_seen f USING (kernel_id) JOIN nearest n USING (kernel_id);
 
-CREATE TABLE failure AS
-SELECT kernel_id, search_id, seq, n_evaluations FROM (
+CREATE TABLE refused AS
+SELECT kernel_id, search_id AS label_search, seq AS label_seq, n_evaluations FROM (
     SELECT *, count(*) OVER (PARTITION BY kernel_id)::INTEGER AS n_evaluations,
            row_number() OVER (
                PARTITION BY kernel_id ORDER BY outcome = 'infrastructure_failure', {_ORDER}
@@ -165,6 +166,15 @@ SELECT kernel_id, search_id, seq, n_evaluations FROM (
       -- A driver's failure says nothing about a program that passed and was excluded.
       AND (outcome <> 'infrastructure_failure' OR kernel_id NOT IN (SELECT kernel_id FROM ev WHERE outcome = 'success'))
 ) WHERE n = 1;
+
+-- What found the program: mostly what refused it, else a success that does not count.
+CREATE TABLE failure AS
+SELECT r.*, e.search_id, e.seq FROM refused r JOIN (
+    SELECT kernel_id, search_id, seq, row_number() OVER (
+        PARTITION BY kernel_id ORDER BY outcome = 'infrastructure_failure', {_ORDER}
+    ) AS n
+    FROM ev WHERE kernel_id IN (SELECT kernel_id FROM refused)
+) e USING (kernel_id) WHERE e.n = 1;
 """
 
 _FLAGS = (
@@ -267,12 +277,15 @@ _HANDED_ON: Final = {
         SELECT kernel_id, program_id, token_id, problem, reference_id, gpu, speedup, n_measurements, speedup_min,
                speedup_max, held_out, search_id, seq, label_search, label_seq, {_flag_list()}
         FROM kernel WHERE held_out OR kept ORDER BY search_id, seq""",
-    "failure": "SELECT kernel_id, search_id, seq, n_evaluations FROM failure ORDER BY search_id, seq",
+    "failure": "SELECT kernel_id, search_id, seq, label_search, label_seq, n_evaluations FROM failure ORDER BY search_id, seq",
     "overruled": f"SELECT evaluation_id, excluded FROM ev WHERE excluded IN ('{SUPERSEDED}', '{CONTESTED}')",
     "withheld": "SELECT kernel_id FROM kernel WHERE NOT (held_out OR kept)",
 }
-#: Columns of the evaluation that a kernel's label comes from; all others are of the evaluation that found it.
-_LABEL_COLUMNS: Final = ("runtime_us", "reference_runtime_us", "cases")
+#: Columns of the evaluation that the label or the refusal comes from; all others are of the one that found the program.
+_LABEL_COLUMNS: Final = {
+    "kernels": ("runtime_us", "reference_runtime_us", "cases"),
+    "failures": ("outcome", "error_type", "error_text"),
+}
 
 
 def _handed_on(scratch: Path, name: str) -> Path:
@@ -320,14 +333,19 @@ class WideRows:
         """Rows of ``kernels`` for ``train`` or ``test``, by search and position in it."""
         kernel = self.narrow("kernel")
         kernel = kernel.filter(kernel["held_out"] if split == "test" else pc.invert(kernel["held_out"]))
-        for chunk in _chunks(kernel):
-            found = self.found(chunk, "kernels")
-            label = self.labels(chunk, found)
-            rows = chunk.drop_columns(["held_out", "seq", "label_search", "label_seq"])
-            for name in found.column_names:
-                rows = rows.append_column(name, (label if name in _LABEL_COLUMNS else found)[name])
+        for chunk in _chunks(kernel.drop_columns(["held_out"])):
+            rows = self.joined(chunk, "kernels")
             rows = rows.append_column("bin", pa.array(assign_bins(rows["speedup"].to_numpy(), self.scheme)))
             yield _shaped(rows.append_column("bin_scheme", pa.repeat(self.scheme, rows.num_rows)), "kernels")
+
+    def joined(self, chunk: pa.Table, table: str) -> pa.Table:
+        """Narrow rows with the columns of the evaluations that they name."""
+        rows = chunk.drop_columns(["seq", "label_search", "label_seq"])
+        found = self.found(chunk, table)
+        label = self.labels(chunk, found, _LABEL_COLUMNS[table])
+        for name in found.column_names:
+            rows = rows.append_column(name, (label if name in _LABEL_COLUMNS[table] else found)[name])
+        return rows
 
     def found(self, chunk: pa.Table, table: str) -> pa.Table:
         """The columns of a table that its narrow rows do not have, from the evaluations that they name."""
@@ -335,18 +353,18 @@ class WideRows:
         columns = [name for name in TABLES[table].schema.names if name not in known]
         return self.take(chunk["search_id"].to_pylist(), chunk["seq"].to_pylist(), columns)
 
-    def labels(self, chunk: pa.Table, found: pa.Table) -> pa.Table:
-        """:data:`_LABEL_COLUMNS` of the evaluations nearest to the medians; mostly those that found the kernels."""
+    def labels(self, chunk: pa.Table, found: pa.Table, columns: Sequence[str]) -> pa.Table:
+        """Columns of the evaluations nearest to the medians, or of the refusals; mostly those that found the programs."""
         own = zip(chunk["search_id"].to_pylist(), chunk["seq"].to_pylist(), strict=True)
         nearest = zip(chunk["label_search"].to_pylist(), chunk["label_seq"].to_pylist(), strict=True)
         elsewhere = sorted(
             (place, i) for i, (mine, place) in enumerate(zip(own, nearest, strict=True)) if mine != place
         )
-        label = found.select(_LABEL_COLUMNS)
+        label = found.select(columns)
         if not elsewhere:
             return label
         searches, positions = zip(*(place for place, _ in elsewhere), strict=True)
-        others = self.take([*searches], [*positions], [*_LABEL_COLUMNS])
+        others = self.take([*searches], [*positions], [*columns])
         at = list(range(chunk.num_rows))
         for j, (_, i) in enumerate(elsewhere):
             at[i] = chunk.num_rows + j
@@ -355,11 +373,7 @@ class WideRows:
     def failures(self) -> Iterator[pa.Table]:
         """Rows of ``failures``."""
         for chunk in _chunks(self.narrow("failure")):
-            rows = chunk.drop_columns(["seq"])
-            found = self.found(rows.append_column("seq", chunk["seq"]), "failures")
-            for name in found.column_names:
-                rows = rows.append_column(name, found[name])
-            yield _shaped(rows, "failures")
+            yield _shaped(self.joined(chunk, "failures"), "failures")
 
     def evaluations(self) -> Iterator[pa.Table]:
         """Rows of ``evaluations``, all of them."""

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from kernel_archive.archive.consolidate import SUPERSEDED, WITHHELD
+from kernel_archive.archive.consolidate import CONTESTED, SUPERSEDED, WITHHELD
 
-__all__ = ["CROSS_CHECKS", "CrossCheck"]
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+__all__ = ["CROSS_CHECKS", "CrossCheck", "unanimity_checks"]
 
 
 class CrossCheck(msgspec.Struct, frozen=True):
@@ -99,7 +102,7 @@ CROSS_CHECKS: Final[tuple[CrossCheck, ...]] = (
         f"""SELECT kernel_id FROM kernels WHERE (split = 'test') <> (kernel_id IN (
                 SELECT e.kernel_id FROM evaluations e JOIN searches s USING (search_id)
                 WHERE s.role = 'held_out' AND e.outcome = 'success'
-                  AND (e.excluded IS NULL OR e.excluded = '{SUPERSEDED}')))""",
+                  AND (e.excluded IS NULL OR e.excluded IN ('{SUPERSEDED}', '{CONTESTED}'))))""",
     ),
     CrossCheck(
         "unknown-parent",
@@ -118,3 +121,32 @@ CROSS_CHECKS: Final[tuple[CrossCheck, ...]] = (
                  AND e.source_line IS NOT DISTINCT FROM k.source_line)""",
     ),
 )
+
+
+# What contests a success beside it: a refusal, or a success that its recipe excludes.
+_REFUSED = f"""SELECT (kernel_id, builder) FROM evaluations
+               WHERE outcome <> 'infrastructure_failure' AND (outcome = 'success') = (excluded IS NOT NULL)
+                 AND coalesce(excluded, '') NOT IN ('{CONTESTED}', '{SUPERSEDED}', '{WITHHELD}')"""
+
+
+def unanimity_checks(builders: Iterable[str]) -> tuple[CrossCheck, ...]:
+    """Rules of the builders whose recipe is ``unanimous``, and of all others."""
+    names = ", ".join("'" + name.replace("'", "''") + "'" for name in builders) or "NULL"
+    return (
+        CrossCheck(
+            "label-despite-refusal",
+            "counts although its builder is unanimous and another of its measurements of this program failed",
+            "evaluations",
+            f"""SELECT evaluation_id FROM evaluations
+                WHERE outcome = 'success' AND (excluded IS NULL OR excluded = '{WITHHELD}') AND builder IN ({names})
+                  AND (kernel_id, builder) IN ({_REFUSED})""",
+        ),
+        CrossCheck(
+            "contested-by-nothing",
+            "is contested, but its builder is not unanimous or has refused nothing",
+            "evaluations",
+            f"""SELECT evaluation_id FROM evaluations
+                WHERE excluded = '{CONTESTED}'
+                  AND ((builder IN ({names})) IS NOT TRUE OR (kernel_id, builder) NOT IN ({_REFUSED}))""",
+        ),
+    )

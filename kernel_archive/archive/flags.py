@@ -33,7 +33,8 @@ class Flag(msgspec.Struct, frozen=True):
 FLAGS: Final[tuple[Flag, ...]] = (
     Flag(
         "contested",
-        "another measurement of the same program on the same GPU failed (a wrong result, an error, a time limit)",
+        "another measurement of the same program on the same GPU failed (a wrong result, an error, a time limit) or is a "
+        "success that its recipe excludes; what a builder has superseded, and what the driver failed at, aside",
         "its outputs lie at the tolerance, or it works now and then: the label is of the measurements that passed",
     ),
     Flag(

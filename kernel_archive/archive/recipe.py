@@ -88,7 +88,8 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         citation: how to cite them.
         notes: what a user of the data must know; the card prints them.
         supersedes: builders whose measurements of a kernel no longer count once this one has judged it, well or ill.
-        unanimous: a kernel that one of this builder's measurements refuses has no label from the others.
+        unanimous: a kernel that one of this builder's measurements refuses, or that has an excluded one, has no label from
+            the others.
         exclude: rows kept out.
     """
 

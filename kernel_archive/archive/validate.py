@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from kernel_archive.archive.crosschecks import CROSS_CHECKS
+from kernel_archive.archive.crosschecks import CROSS_CHECKS, unanimity_checks
 from kernel_archive.archive.open import Archive, open_archive
 from kernel_archive.archive.shards import digest_rows
 from kernel_archive.bins import assign_bins, scheme
@@ -271,7 +271,8 @@ def _labels(archive: Archive) -> Iterator[Finding]:
 
 
 def _cross(archive: Archive) -> Iterator[Finding]:
-    for check in CROSS_CHECKS:
+    unanimous = [str(builder.get("name")) for builder in archive.manifest.builders if builder.get("unanimous")]
+    for check in (*CROSS_CHECKS, *unanimity_checks(unanimous)):
         rows = archive.sql(check.query)
         yield from _rows(check.code, check.message, check.table, sorted(rows.column(0).to_pylist()))
     for table, column, allowed in (("evaluations", "outcome", OUTCOMES), ("searches", "role", ROLES)):

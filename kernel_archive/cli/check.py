@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import click
 
 from kernel_archive.cli.common import archive_argument, emit, json_option, print_findings, print_table
@@ -72,13 +74,16 @@ def audit(archive_path: str | None, examples: int, as_json: bool) -> None:
             f"labels that differ between the bin schemes: {result['labels_that_differ_between_schemes']} of {result['kernels']}"
         )
         if result["excluded"]:
+            by_reason: dict[str, list[dict[str, Any]]] = {}
+            for row in result["excluded"]:
+                by_reason.setdefault(row["reason"], []).append(row)
             print_table(
-                ["excluded", "node", "speedup", "reason"],
+                ["excluded: reason", "evaluations", "for example"],
                 [
-                    (e["search_id"], e["node_id"], "-" if e["speedup"] is None else f"{e['speedup']:.3g}x", e["reason"])
-                    for e in result["excluded"][:20]
+                    (reason, f"{len(rows):,}", f"{rows[0]['search_id']} node {rows[0]['node_id']}")
+                    for reason, rows in sorted(by_reason.items())
                 ],
-                left=4,
+                left=1,
             )
 
     emit(result, as_json=as_json, text=text)

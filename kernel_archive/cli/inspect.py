@@ -76,7 +76,7 @@ def info(archive_path: str | None, as_json: bool) -> None:
             ("tokens", "not logged" if facts["input_tokens"] is None else f"{facts['input_tokens']:,} in, {_number(facts['output_tokens'])} out"),
             ("flags", ", ".join(f"{k} {v:,}" for k, v in facts["flags"].items())),
             ("inputs", f"{facts['inputs']['runs']} runs, {facts['inputs']['bytes'] / 1e6:.1f} MB, {facts['findings']['total']} findings"),
-            ("excluded", f"{facts['excluded']} evaluations, kept with their reasons in the table evaluations (superseded ones among them)"),
+            ("excluded", f"{facts['excluded']} evaluations, kept with their reasons in the table evaluations (superseded and contested ones among them)"),
         ]  # fmt: skip
         print_table(["", ""], lines, left=2)
 

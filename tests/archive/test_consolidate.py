@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import duckdb
+import pyarrow as pa
 import pytest
 from support.puct import REFERENCE, RunLog, program, recipe
 
 from kernel_archive.archive.build import build_archive
 from kernel_archive.archive.consolidate import CONTESTED, SUPERSEDED, WITHHELD
+from kernel_archive.archive.crosschecks import unanimity_checks
 from kernel_archive.archive.open import open_archive
 from kernel_archive.archive.validate import validate_archive
 from kernel_archive.ids import kernel_id, program_id
@@ -260,6 +263,74 @@ def test_one_refusal_ends_a_label_where_the_recipe_wants_unanimity(tmp_path):
     ]
     assert archive.manifest.reports["contested_evaluations"] == 3
     assert validate_archive(archive.path) == []
+
+
+def unanimous(recipe_path):
+    """A recipe with unanimity."""
+    recipe_path.write_text(recipe_path.read_text().replace("licence", "unanimous = true\nlicence"))
+    return recipe_path
+
+
+def test_a_contested_program_keeps_its_origin(tmp_path):
+    """Found by a held-out search, refused when measured again: the failure names the search; elsewhere it stays in test."""
+    mine, again, other = RunLog(serial=1000), RunLog(serial=5000), RunLog(serial=9000)
+    root = mine.root(program("seed"), 1.0)
+    mine.child(root, program("refused"), 3.0)
+    mine.child(root, program("shared"), 4.0)
+    first = again.root(program("refused"), None, outcome="incorrect")
+    again.child(first, program("shared"), None, outcome="runtime_error")
+    other.root(program("shared"), 2.5)
+    mine.write(tmp_path / "mine/logs/run")
+    again.write(tmp_path / "mine/again/run2")
+    other.write(tmp_path / "other/logs/run")
+    recipes = [
+        unanimous(recipe(tmp_path / "mine", ("logs/*", "held_out"), ("again/*", "archive"), name="mine")),
+        recipe(tmp_path / "other", ("logs/*", "training"), name="other"),
+    ]
+    build_archive([str(r) for r in recipes], out=tmp_path / "out", jobs=1)
+    archive = open_archive(tmp_path / "out")
+    columns = "outcome, search_id, parent_kernel_id, source_file"
+    (failure,) = rows(archive, f"SELECT {columns}, error_text IS NOT NULL AS text FROM failures")
+    assert (failure["outcome"], failure["search_id"], failure["text"]) == ("incorrect", "mine/run", True)
+    assert failure["parent_kernel_id"] == kid(program("seed"))
+    assert failure["source_file"].startswith("logs/run")
+    (shared,) = [r for r in rows(archive, "SELECT * FROM kernels") if r["kernel_id"] == kid(program("shared"))]
+    assert (shared["split"], shared["speedup"], shared["search_id"]) == ("test", 2.5, "mine/run")
+    assert validate_archive(archive.path) == []
+
+
+def test_an_excluded_success_contests_the_others(tmp_path):
+    """One measurement of a cheat is excluded: under unanimity the repetition of the cheat has no label either."""
+    log = RunLog(serial=1000)
+    root = log.root(program("seed"), 1.0)
+    cheat = log.child(root, program("cheat"), 90.0)
+    log.child(root, program("cheat"), 80.0)
+    log.write(tmp_path / "mine/logs/run")
+    mine = recipe(tmp_path / "mine", ("logs/*", "held_out"), name="mine")
+    excluding(mine, "run", cheat)
+    build_archive([str(mine)], out=tmp_path / "out", jobs=1)
+    flags = rows(open_archive(tmp_path / "out"), "SELECT speedup, flags FROM kernels ORDER BY speedup")
+    assert [(r["speedup"], "contested" in r["flags"]) for r in flags] == [(1.0, False), (80.0, True)]
+    build_archive([str(unanimous(mine))], out=tmp_path / "out", jobs=1)
+    archive = open_archive(tmp_path / "out")
+    assert [r["speedup"] for r in rows(archive, "SELECT speedup FROM kernels")] == [1.0]
+    assert validate_archive(archive.path) == []
+
+
+@pytest.mark.parametrize(
+    ("unanimity", "excluded", "code"),
+    [(True, None, "label-despite-refusal"), (False, CONTESTED, "contested-by-nothing")],
+)
+def test_validation_knows_unanimity(tmp_path, unanimity, excluded, code):
+    """A label beside a refusal, and a contest without the rule, are found in tables that agree otherwise."""
+    found = [c for c in unanimity_checks(["mine"] if unanimity else []) if c.code == code]
+    table = pa.table({
+        "evaluation_id": ["a", "b", "c"], "kernel_id": ["k", "k", "l"], "builder": ["mine"] * 3,
+        "outcome": ["success", "incorrect", "success"], "excluded": pa.array([excluded, None, None], pa.string()),
+    })  # fmt: skip
+    with duckdb.connect() as connection:
+        connection.register("evaluations", table)
+        assert [connection.sql(check.query).fetchall() for check in found] == [[("a",)]]
 
 
 def test_a_superseded_refusal_contests_nothing(tmp_path):
