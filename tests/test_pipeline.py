@@ -49,7 +49,7 @@ def test_counts_are_those_of_an_independent_reader(shipped):
                HAVING bool_or(outcome = 'success') AND bool_or(outcome NOT IN ('success', 'infrastructure_failure')))
            GROUP BY 1"""
     ).to_pylist()
-    assert [r["is_failure"] for r in passed_and_failed] == [True] * 14
+    assert [r["is_failure"] for r in passed_and_failed] == [True] * 20
     assert archive.sql("SELECT min(n_measurements) AS n FROM kernels").to_pylist() == [{"n": 2}]
     assert archive.sql("SELECT min(n_measurements) AS n FROM kernels JOIN eval USING (kernel_id)").to_pylist() == [
         {"n": 3}
