@@ -118,11 +118,13 @@ def earlier_run(path: Path, document: dict[str, Any]) -> dict[str, Any] | None:
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         finding = Finding(code="bad-json", file=str(path), message=f"not valid: {error}", fix="Move the run away")
         raise DataError.from_findings([finding]) from error
-    for name in ("task", "method", "reference_source", "measurement"):
+    fixed = ["task", "method", "reference_source", "measurement", "benchmark_cases", "correctness_cases", "tolerance"]
+    for name in fixed:
         if earlier.get(name) != document[name]:
             finding = Finding(
                 code="another-plan", file=str(path), field=name,
-                message="the run was recorded under other settings and can't be continued",
+                message="the run was recorded under other settings and can't be continued"
+                if name in earlier else "the run does not say under which settings it was recorded and can't be continued",
                 fix="Record into another directory",
             )  # fmt: skip
             raise DataError.from_findings([finding])

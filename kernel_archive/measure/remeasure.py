@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import statistics
 import time
-from typing import TYPE_CHECKING, Any
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any, Self
 
 import msgspec
 
@@ -19,10 +20,10 @@ from kernel_archive.measure.logs import JsonLines, now, read_lines, write_json
 from kernel_archive.measure.measurer import Measurer
 from kernel_archive.measure.record import earlier_run, share_processors
 from kernel_archive.measure.tasks import get_task
-from kernel_archive.measure.verdict import evaluation
+from kernel_archive.measure.verdict import Measurement, evaluation
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Collection, Sequence
     from pathlib import Path
 
     from kernel_archive.archive.open import Archive
@@ -151,7 +152,10 @@ def remeasure_programs(
         DataError: a log there was damaged, or made with other settings.
         MeasurerError: no worker comes up.
     """
-    programs = list({(p.task, p.code): p for p in reversed(programs)}.values())[::-1]
+    once: dict[tuple[str, str], Program] = {}
+    for program in programs:
+        once.setdefault((program.task, program.code), program)
+    programs = list(once.values())
     deadline = time.monotonic() + seconds
     name = resolve_gpu(device, gpu)
     mine, others = share_processors(part, parts)
@@ -176,44 +180,25 @@ def remeasure_programs(
             ahead = {i: pool.submit(programs[i].task, programs[i].code) for i in missing} if pool else {}
             for r in range(1, repeat + 1):
                 for task in tasks:
-                    directory = out / f"{task}__r{r}"
-                    with (
-                        JsonLines(directory / "attempts.jsonl") as log,
-                        JsonLines(directory / "timing.jsonl") as timing,
-                    ):
-                        have = _had(directory)
-                        had = count = max((row["attempt"] for row in have.values()), default=-1) + 1
+                    with _Repetition(out / f"{task}__r{r}", task, r, settings) as run:
                         for i, program in enumerate(programs):
                             if program.task != task:
                                 continue
-                            row = have.get(program.code)
-                            if row is None:
+                            feedback = run.have.get(program.code)
+                            if feedback is None:
                                 if time.monotonic() >= deadline:
                                     continue
                                 ahead[i].result()
                                 started = now()
                                 measured = measurer.measure(task, program.code)
-                                row = {
-                                    "attempt": count, "parent_attempt": None, "title": "measured again",
-                                    "note": f"repetition {r}", "code": program.code, "started_at": started,
-                                    "completed_at": now(), "evaluation": evaluation(measured),
-                                }  # fmt: skip
-                                timing.append({
-                                    "program": program_id(program.code), "started_at": started,
-                                    "completed_at": now(), **measured.timing(),
-                                })  # fmt: skip
-                                log.append(row)
-                                count += 1
+                                feedback = run.add(program.code, started, measured, measurer, watch)
                             done += 1
                             advance(done, total, task)
-                            feedback = row["evaluation"]["observation"]["feedback"]
-                            if feedback["kind"] == "success":
-                                found.setdefault(i, []).append(feedback["aggregated_speedup"])
+                            if feedback.kind == "success":
+                                found.setdefault(i, []).append(feedback.aggregated_speedup or 0.0)
                             else:
                                 failed.add(i)
-                        if count > had or (count and not (directory / "run.json").exists()):
-                            wanted = {p.code for p in programs if p.task == task}
-                            _write_run(directory, task, r, measurer, watch, settings, wanted)
+                        run.finish({p.code for p in programs if p.task == task})
                     measurer.replace(task)
         finally:
             if pool is not None:
@@ -222,67 +207,154 @@ def remeasure_programs(
     return _summary(programs, found, failed, tasks)
 
 
-def _had(directory: Path) -> dict[str, Any]:
-    """The measurements of a run directory by program.
+class _Feedback(msgspec.Struct):
+    kind: str
+    aggregated_speedup: float | None = None
+
+
+class _Observation(msgspec.Struct):
+    feedback: _Feedback
+
+
+class _Evaluation(msgspec.Struct):
+    observation: _Observation
+
+
+class _Row(msgspec.Struct):
+    """What a run that is gone on with must hold of each attempt."""
+
+    attempt: int
+    code: str
+    started_at: str
+    completed_at: str
+    evaluation: _Evaluation
+
+
+def _rows(directory: Path) -> list[_Row]:
+    """The measurements of a run directory.
 
     Raises:
         DataError: a line is no row of ours.
     """
     path = directory / "attempts.jsonl"
-    have: dict[str, Any] = {}
-    for number, row in enumerate(read_lines(path), 1):
+    rows = []
+    for number, value in enumerate(read_lines(path), 1):
         try:
-            _ = row["attempt"] + 1, row["evaluation"]["observation"]["feedback"]["kind"]
-            have[row["code"]] = row
-        except (KeyError, TypeError) as error:
+            row = msgspec.convert(value, _Row)
+            if row.evaluation.observation.feedback.kind == "success":
+                msgspec.convert(row.evaluation.observation.feedback.aggregated_speedup, float)
+        except msgspec.ValidationError as error:
+            text, _, where = str(error).partition(" - at `$")
             finding = Finding(
-                code="wrong-format", message="not a row of a remeasurement", file=str(path), line=number,
-                field=str(error).strip("'"), fix="This run can't be resumed; move it away and measure anew",
+                code="wrong-format", message=f"not a row of a remeasurement: {text}", file=str(path), line=number,
+                field=where.strip("`.") or None, fix="This run can't be resumed; move it away and measure anew",
             )  # fmt: skip
             raise DataError.from_findings([finding]) from error
-    return have
+        rows.append(row)
+    return rows
+
+
+class _Repetition:
+    """One run directory: what it holds, and its ``run.json``, written before the first new row and after the last.
+
+    ``finished`` says whether it holds every program that the last call asked for.
+
+    Raises:
+        BusyError: another process records into it.
+        DataError: its log is damaged, or made with other settings.
+    """
+
+    def __init__(self, directory: Path, task: str, repetition: int, settings: Settings) -> None:
+        self.directory = directory
+        self._repetition = repetition
+        self._added = False
+        self._facts: dict[str, Any] = {}
+        self._environment: dict[str, Any] = {}
+        facts = get_task(task)
+        self._document: dict[str, Any] = {
+            "method": "remeasurement", "task": task, "mutator": "none", "run": directory.name,
+            "search": {"repetition": repetition, "aggregation": "geomean"},
+            "measurement": msgspec.json.decode(msgspec.json.encode(settings.describe())),
+            "reference_source": facts.reference, "benchmark_cases": list(facts.benchmark_cases),
+            "correctness_cases": list(facts.correctness_cases), "tolerance": {"rtol": facts.rtol, "atol": facts.atol},
+        }  # fmt: skip
+        with ExitStack() as stack:
+            self._log = stack.enter_context(JsonLines(directory / "attempts.jsonl"))  # this cuts off a torn last line
+            self._timing = stack.enter_context(JsonLines(directory / "timing.jsonl"))
+            self._earlier = earlier_run(directory / "run.json", self._document)
+            rows = _rows(directory)
+            if rows and self._earlier is None:
+                finding = Finding(
+                    code="no-run-json", message="there are measurements, and no run.json says how they were made",
+                    file=str(directory), fix="Move the folder away",
+                )  # fmt: skip
+                raise DataError.from_findings([finding])
+            self._open = stack.pop_all()
+        self.have = {row.code: row.evaluation.observation.feedback for row in rows}
+        self._next = max((row.attempt for row in rows), default=-1) + 1
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._open.close()
+
+    def add(self, code: str, started: str, measured: Measurement, measurer: Measurer, watch: Watch) -> _Feedback:
+        """Log a measurement."""
+        if not self._added:
+            self._facts = {
+                **measurer.facts, "nvidia_smi": watch.first,
+                "software": {**measurer.facts.get("software", {}), "driver": watch.first.get("driver_version")},
+            }  # fmt: skip
+            self._write(finished=False)
+            self._added = True
+        row = {
+            "attempt": self._next, "parent_attempt": None, "title": "measured again",
+            "note": f"repetition {self._repetition}", "code": code, "started_at": started, "completed_at": now(),
+            "evaluation": evaluation(measured),
+        }  # fmt: skip
+        self._timing.append({
+            "program": program_id(code), "started_at": started, "completed_at": now(), **measured.timing(),
+        })  # fmt: skip
+        self._log.append(row)
+        self._next += 1
+        self._environment = watch.latest()
+        self.have[code] = msgspec.convert(row["evaluation"], _Evaluation).observation.feedback
+        return self.have[code]
+
+    def finish(self, wanted: set[str]) -> None:
+        """State what the directory holds now: when this call added to it, or an earlier one was killed before it could."""
+        if self._added:
+            self._facts["environment_last"] = self._environment
+            self._write(finished=wanted <= self.have.keys())
+        elif self._earlier is not None and self._earlier.get("evaluations") != len(_rows(self.directory)):
+            self._facts = self._earlier
+            self._write(finished=wanted <= self.have.keys())
+
+    def _write(self, *, finished: bool) -> None:
+        rows = _rows(self.directory)
+        write_json(self.directory / "run.json", {
+            **self._facts, **self._document, "finished": finished, "evaluations": len(rows),
+            "start": rows[0].started_at if rows else None, "end": rows[-1].completed_at if rows else None,
+        })  # fmt: skip
 
 
 def _missing(programs: Sequence[Program], out: Path, repeat: int, settings: Settings) -> list[int]:
     """Positions of the programs that some repetition has not measured yet; only they need compiling.
 
     Raises:
+        BusyError: another process records into a directory.
         DataError: a log there was damaged, or made with other settings.
     """
-    have: dict[tuple[str, int], dict[str, Any]] = {}
+    have: dict[tuple[str, int], Collection[str]] = {}
     for task in {p.task for p in programs}:
         for r in range(1, repeat + 1):
             directory = out / f"{task}__r{r}"
             if (directory / "attempts.jsonl").exists():
-                earlier_run(directory / "run.json", _header(task, settings))
-                with JsonLines(directory / "attempts.jsonl"):  # opening cuts off a torn last line
-                    have[task, r] = _had(directory)
+                with _Repetition(directory, task, r, settings) as run:
+                    have[task, r] = run.have.keys()
     repetitions = range(1, repeat + 1)
     return [i for i, p in enumerate(programs) if any(p.code not in have.get((p.task, r), ()) for r in repetitions)]
-
-
-def _header(task: str, settings: Settings) -> dict[str, Any]:
-    """What a run and its continuation have in common."""
-    facts = get_task(task)
-    return {
-        "method": "remeasurement", "task": task, "mutator": "none",
-        "measurement": msgspec.json.decode(msgspec.json.encode(settings.describe())), "reference_source": facts.reference,
-        "benchmark_cases": list(facts.benchmark_cases), "correctness_cases": list(facts.correctness_cases),
-        "tolerance": {"rtol": facts.rtol, "atol": facts.atol},
-    }  # fmt: skip
-
-
-def _write_run(
-    directory: Path, task: str, repetition: int, measurer: Measurer, watch: Watch, settings: Settings, wanted: set[str]
-) -> None:
-    software = {**measurer.facts.get("software", {}), "driver": watch.first.get("driver_version")}
-    rows = list(read_lines(directory / "attempts.jsonl"))
-    write_json(directory / "run.json", {
-        **_header(task, settings), "run": directory.name, "search": {"repetition": repetition, "aggregation": "geomean"},
-        "finished": wanted <= {row["code"] for row in rows}, "evaluations": len(rows),
-        "start": rows[0]["started_at"], "end": rows[-1]["completed_at"],
-        **measurer.facts, "software": software, "nvidia_smi": watch.first, "environment_last": watch.latest(),
-    })  # fmt: skip
 
 
 def _summary(

@@ -333,10 +333,55 @@ def test_remeasuring_again_changes_nothing_that_stands(tmp_path):
     again([good, other, good])
     assert [row["attempt"] for row in read_lines(directory / "attempts.jsonl")] == [0, 1]
     assert msgspec.json.decode((directory / "run.json").read_bytes())["evaluations"] == 2
+    stale = msgspec.json.decode((directory / "run.json").read_bytes()) | {"evaluations": 1, "end": "before the kill"}
+    (directory / "run.json").write_bytes(msgspec.json.encode(stale))
+    again([good, other])
+    mended = msgspec.json.decode((directory / "run.json").read_bytes())
+    assert (mended["evaluations"], mended["finished"]) == (2, True)
+    assert mended["end"] != "before the kill"
     with (directory / "attempts.jsonl").open("ab") as log:
         log.write(b'{"attempt": 2}\n')
     with pytest.raises(DataError, match=r":3"):
         again([good, other])
+    (directory / "run.json").unlink()
+    (directory / "attempts.jsonl").write_bytes((directory / "attempts.jsonl").read_bytes().splitlines(True)[0])
+    with pytest.raises(DataError, match=r"no run.json"):
+        again([good, other])
+
+
+def test_a_killed_remeasurement_keeps_its_settings(tmp_path):
+    """Killed while it measures: run.json is there already, and other settings are refused."""
+    code = f"""
+import sys
+from pathlib import Path
+from kernel_archive.measure.providers import load_module
+from kernel_archive.measure.remeasure import Program, remeasure_programs
+from kernel_archive.measure.settings import Settings
+module = load_module(Path({str(PLAN.with_name("templates.py"))!r}))
+good = module.render("", "", module.seed("", ""))
+if __name__ == "__main__":
+    remeasure_programs([Program("rehearsal", good + "\\n# " + "b" * i) for i in range(200)], Path(sys.argv[1]), repeat=1,
+                       device="standin", settings=Settings(max_runs=4, candidates_per_worker=10, remeasure=0))
+"""
+    script = tmp_path / "again.py"
+    script.write_text(code)
+    log = tmp_path / "out" / "rehearsal__r1" / "attempts.jsonl"
+    process = subprocess.Popen([sys.executable, str(script), str(tmp_path / "out")])
+    try:
+        deadline = time.monotonic() + 60
+        while not (log.exists() and log.read_bytes().count(b"\n") >= 2) and time.monotonic() < deadline:
+            time.sleep(0.01)
+    finally:
+        process.kill()
+        process.wait()
+    rows = log.read_bytes().count(b"\n")
+    assert 2 <= rows < 200
+    run = msgspec.json.decode((log.parent / "run.json").read_bytes())
+    assert (run["finished"], run["measurement"]["max_runs"]) == (False, 4)
+    module = load_module(PLAN.with_name("templates.py"))
+    program = Program("rehearsal", module.render("", "", module.seed("", "")), None)
+    with pytest.raises(DataError, match="other settings"):
+        remeasure_programs([program], tmp_path / "out", repeat=1, device="standin", settings=Settings(max_runs=3))
 
 
 def test_remeasuring_goes_on_after_a_torn_line(tmp_path, monkeypatch):
