@@ -84,7 +84,7 @@ _STEP = Column("step", _I32, "step of the search, from 0, where the log orders t
 _PARENT = Column(
     "parent_kernel_id",
     _S,
-    "kernel id of the nearest ancestor that the log still has (in kernels or failures; in evaluations alone when its recipe excludes it)",
+    "kernel id of the nearest ancestor that the log still has (in kernels or failures; in evaluations alone when it is excluded or withheld)",
     nullable=True,
 )
 _DISTANCE = Column(
@@ -122,16 +122,16 @@ _KERNELS = Table(
 
 _FAILURES = Table(
     name="failures",
-    title="One row per distinct program without a success that counts, per problem, reference and GPU",
+    title="One row per distinct program that failed and has no success that counts, per problem, reference and GPU",
     splits=("train",),
     key="kernel_id",
     columns=(
         _KERNEL_ID, _PROGRAM_ID, _TOKEN_ID, _PROBLEM, _FAMILY, _LANGUAGE, _GPU,
-        Column("outcome", _S, "compile_failed, runtime_error, incorrect or infrastructure_failure"),
-        Column("error_type", _S, "name of the error where the log has one", nullable=True),
+        Column("outcome", _S, "compile_failed, runtime_error, incorrect or infrastructure_failure: of the evaluation that refused the program, which may be another than the one that source_file and source_line name (see evaluations)"),
+        Column("error_type", _S, "name of its error where the log has one", nullable=True),
         Column("n_evaluations", _I32, "failed evaluations of this program"),
         _METHOD, _MODEL, _SEARCH, _STEP, _PARENT, _DISTANCE, _REFERENCE_ID, _FILE, _LINE, _CANARY,
-        Column("error_text", _S, "error message, at most 4,000 characters", nullable=True),
+        Column("error_text", _S, "its error message, at most 4,000 characters", nullable=True),
         Column("code", _S, "the program, canonical text"),
     ),
 )  # fmt: skip

@@ -32,14 +32,16 @@ if TYPE_CHECKING:
     from kernel_archive.archive.stage import StagedRun
     from kernel_archive.archive.team import Team
 
-__all__ = ["CONTESTED", "SUPERSEDED", "WITHHELD", "consolidate"]
+__all__ = ["CONTESTED", "OVERRULED", "SUPERSEDED", "WITHHELD", "consolidate"]
 
 #: Reason in ``evaluations.excluded`` of training measurements whose program is held out.
 WITHHELD: Final = "withheld from train: the program or a near duplicate of it is in test"
 #: Reason in ``evaluations.excluded`` of measurements that a better one took the place of, also where it is no success.
 SUPERSEDED: Final = "superseded: measured again by a builder that supersedes this one"
-#: Reason in ``evaluations.excluded`` of successes that a failure of the same program contradicts (``unanimous`` recipes).
-CONTESTED: Final = "contested: another measurement of this program by the same builder failed"
+#: Reason in ``evaluations.excluded`` of successes that another measurement contradicts (``unanimous`` recipes).
+CONTESTED: Final = "contested: another measurement of this program by the same builder failed or is excluded"
+#: Successes that found their program and do not count for its label.
+OVERRULED: Final = frozenset({SUPERSEDED, CONTESTED})
 #: So many rows of one table are held with their texts at a time.
 CHUNK_ROWS: Final = 4000
 #: DuckDB spills to disk above this.

@@ -125,8 +125,8 @@ CROSS_CHECKS: Final[tuple[CrossCheck, ...]] = (
 
 # What contests a success beside it: a refusal, or a success that its recipe excludes.
 _REFUSED = f"""SELECT (kernel_id, builder) FROM evaluations
-               WHERE outcome <> 'infrastructure_failure' AND (outcome = 'success') = (excluded IS NOT NULL)
-                 AND coalesce(excluded, '') NOT IN ('{CONTESTED}', '{SUPERSEDED}', '{WITHHELD}')"""
+               WHERE (outcome NOT IN ('success', 'infrastructure_failure') AND coalesce(excluded, '{WITHHELD}') = '{WITHHELD}')
+                  OR (outcome = 'success' AND excluded NOT IN ('{CONTESTED}', '{SUPERSEDED}', '{WITHHELD}'))"""
 
 
 def unanimity_checks(builders: Iterable[str]) -> tuple[CrossCheck, ...]:

@@ -118,7 +118,7 @@ def show(wanted: str, code: bool, archive_path: str | None, as_json: bool) -> No
             )
             click.echo(f"{kernel['outcome']}: {textwrap.shorten(str(kernel['error_text'] or ''), 300)!r}")
         else:
-            click.echo(f"kernel {kernel['kernel_id']} is in evaluations only (excluded or withheld)")
+            click.echo(f"kernel {kernel['kernel_id']} is in evaluations only (excluded, contested or withheld)")
         if found["splits"]:
             click.echo(f"in splits: {', '.join(found['splits'])}")
         print_table(

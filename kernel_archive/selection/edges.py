@@ -7,7 +7,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from kernel_archive.archive.consolidate import SUPERSEDED
+from kernel_archive.archive.consolidate import OVERRULED
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable
@@ -107,8 +107,8 @@ def find_edges(
     again: the first by search id, then in the order of the log. Two speedups whose ratio is no number are damaged
     measurements: they give no edge either.
 
-    Where another builder has measured both programs again, the edge stays, with the ratio of the new measurements; where
-    it has measured one of them, the two speedups come from different ways of measuring, and there is no edge.
+    Where another builder has measured both programs again, and these measurements alone count, the edge stays, with
+    their ratio; where it has measured one of them, the two speedups come from different ways of measuring, and there is no edge.
 
     Args:
         evaluations: table ``evaluations`` with :data:`EDGE_COLUMNS`.
@@ -139,10 +139,10 @@ def find_edges(
             dropped["parent_failed"] += 1
             continue
         reasons = {excluded, parent_row[9]}
-        if reasons == {None, SUPERSEDED}:
-            dropped["superseded_on_one_side"] += 1
+        if None in reasons and reasons & OVERRULED:
+            dropped["overruled_on_one_side"] += 1
             continue
-        if reasons not in ({None}, {SUPERSEDED}):
+        if not reasons <= {None} | OVERRULED:
             dropped["excluded"] += 1
             continue
         child, parent = kernels.get(child_id), kernels.get(parent_row[1])

@@ -317,6 +317,25 @@ def test_an_excluded_success_contests_the_others(tmp_path):
     assert validate_archive(archive.path) == []
 
 
+def test_contested_and_withheld(tmp_path):
+    """Contested in its own builder, withheld for its near duplicate in test: validation finds nothing wrong."""
+    mine, other, held = RunLog(serial=1000), RunLog(serial=5000), RunLog(serial=9000)
+    first = mine.root(program("x"), 3.0)
+    mine.child(first, program("x"), None, outcome="incorrect")
+    other.root(program("x"), 2.0)
+    held.root(program("x") + "# a comment\n", 2.5)
+    recipes = []
+    for name, log, role in (("mine", mine, "training"), ("other", other, "training"), ("held", held, "held_out")):
+        log.write(tmp_path / name / "logs/run")
+        recipes.append(recipe(tmp_path / name, ("logs/*", role), name=name))
+    unanimous(recipes[0])
+    build_archive([str(r) for r in recipes], out=tmp_path / "out", jobs=1)
+    archive = open_archive(tmp_path / "out")
+    reasons = rows(archive, "SELECT outcome, excluded FROM evaluations WHERE builder = 'mine' ORDER BY outcome DESC")
+    assert [(r["outcome"], r["excluded"]) for r in reasons] == [("success", CONTESTED), ("incorrect", WITHHELD)]
+    assert validate_archive(archive.path) == []
+
+
 @pytest.mark.parametrize(
     ("unanimity", "excluded", "code"),
     [(True, None, "label-despite-refusal"), (False, CONTESTED, "contested-by-nothing")],

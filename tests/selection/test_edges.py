@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
 from support.archives import Run, Search, kernel_ids, make_tables, program, reference
 
-from kernel_archive.archive.consolidate import SUPERSEDED
+from kernel_archive.archive.consolidate import OVERRULED
 from kernel_archive.selection.edges import find_edges, kernels_by_id
 
 A, B, C, D = (program(x) for x in "ABCD")
@@ -81,12 +82,13 @@ def test_excluded_and_withheld_rows_give_no_edge():
     assert dropped == {"root": 2, "excluded": 3}
 
 
-def test_superseded_measurements():
+@pytest.mark.parametrize("reason", sorted(OVERRULED))
+def test_overruled_measurements(reason):
     """Both programs measured again: the edge stays, with the new ratio; one of them alone: the two don't compare."""
     old, new = Search("old"), Search("new", method="remeasurement")
     first = [
-        Run("old", A, 1.0, excluded=SUPERSEDED),
-        Run("old", B, 3.0, parent="n0", excluded=SUPERSEDED),
+        Run("old", A, 1.0, excluded=reason),
+        Run("old", B, 3.0, parent="n0", excluded=reason),
         Run("old", C, 5.0, parent="n1"),
         Run("old", D, 7.0, parent="n2"),
     ]
@@ -94,7 +96,7 @@ def test_superseded_measurements():
     found, dropped, (edge, other) = edges([old, new], [*first, *again])
     assert found == [(0, 1), (2, 3)]
     assert (edge.ratio, edge.own_ratio, other.ratio) == (2.0, 3.0, 7 / 5)
-    assert dropped == {"root": 1, "superseded_on_one_side": 1, "parent_not_in_log": 2}
+    assert dropped == {"root": 1, "overruled_on_one_side": 1, "parent_not_in_log": 2}
 
 
 def test_a_rule_of_ones_own_is_counted():
