@@ -194,8 +194,8 @@ def remeasure_programs(
                                 feedback = run.add(program.code, started, measured, measurer, watch)
                             done += 1
                             advance(done, total, task)
-                            if feedback.kind == "success":
-                                found.setdefault(i, []).append(feedback.aggregated_speedup or 0.0)
+                            if feedback.aggregated_speedup is not None:
+                                found.setdefault(i, []).append(feedback.aggregated_speedup)
                             else:
                                 failed.add(i)
                         run.finish({p.code for p in programs if p.task == task})
@@ -208,8 +208,14 @@ def remeasure_programs(
 
 
 class _Feedback(msgspec.Struct):
+    """A verdict; successes, and they alone, have a speedup."""
+
     kind: str
     aggregated_speedup: float | None = None
+
+    def __post_init__(self) -> None:
+        if (self.kind == "success") != (self.aggregated_speedup is not None):
+            raise ValueError("a success has a speedup, and nothing else has one")
 
 
 class _Observation(msgspec.Struct):
@@ -241,8 +247,6 @@ def _rows(directory: Path) -> list[_Row]:
     for number, value in enumerate(read_lines(path), 1):
         try:
             row = msgspec.convert(value, _Row)
-            if row.evaluation.observation.feedback.kind == "success":
-                msgspec.convert(row.evaluation.observation.feedback.aggregated_speedup, float)
         except msgspec.ValidationError as error:
             text, _, where = str(error).partition(" - at `$")
             finding = Finding(

@@ -339,10 +339,13 @@ def test_remeasuring_again_changes_nothing_that_stands(tmp_path):
     mended = msgspec.json.decode((directory / "run.json").read_bytes())
     assert (mended["evaluations"], mended["finished"]) == (2, True)
     assert mended["end"] != "before the kill"
-    with (directory / "attempts.jsonl").open("ab") as log:
-        log.write(b'{"attempt": 2}\n')
-    with pytest.raises(DataError, match=r":3"):
-        again([good, other])
+    whole = (directory / "attempts.jsonl").read_bytes()
+    third = msgspec.json.decode(whole.splitlines()[1]) | {"attempt": 2}
+    third["evaluation"]["observation"]["feedback"] = {"kind": "success"}
+    for foreign in (b'{"attempt": 2}', msgspec.json.encode(third)):
+        (directory / "attempts.jsonl").write_bytes(whole + foreign + b"\n")
+        with pytest.raises(DataError, match=r":3"):
+            again([good, other])
     (directory / "run.json").unlink()
     (directory / "attempts.jsonl").write_bytes((directory / "attempts.jsonl").read_bytes().splitlines(True)[0])
     with pytest.raises(DataError, match=r"no run.json"):
