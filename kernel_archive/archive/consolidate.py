@@ -1,29 +1,27 @@
 """From fragments to tables: identity, repeats, lineage, flags, train and test, in SQL over the fragments.
 
-Only narrow columns are held for the whole archive; texts and cases are read again run by run when rows are written, so
-that memory does not grow with the size of the programs.
+Only narrow columns are held for the whole archive; texts and cases are read again run by run when rows are written
+(:mod:`kernel_archive.archive.wide`), so that memory does not grow with the size of the programs.
 """
 
 from __future__ import annotations
 
-import itertools
 from typing import TYPE_CHECKING, Any, Final
 
-import msgspec
 import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from kernel_archive.archive.flags import DRIFT_RATIO, IMPLAUSIBLE_SPEEDUP, UNSTABLE_RATIO
 from kernel_archive.archive.literal import literal_path
-from kernel_archive.archive.shards import SplitRows, table_facts, write_split, write_table
+from kernel_archive.archive.reasons import CONTESTED, SUPERSEDED
+from kernel_archive.archive.shards import table_facts, write_table
+from kernel_archive.archive.wide import WritePart, narrow_file
 from kernel_archive.bins import SCHEMES, Scheme, assign_bins
 from kernel_archive.gpus import gpu_facts, is_known
 from kernel_archive.ids import CANARY
 from kernel_archive.schema import TABLES
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
 
     import duckdb
@@ -32,18 +30,8 @@ if TYPE_CHECKING:
     from kernel_archive.archive.stage import StagedRun
     from kernel_archive.archive.team import Team
 
-__all__ = ["CONTESTED", "OVERRULED", "SUPERSEDED", "WITHHELD", "consolidate"]
+__all__ = ["consolidate"]
 
-#: Reason in ``evaluations.excluded`` of training measurements whose program is held out.
-WITHHELD: Final = "withheld from train: the program or a near duplicate of it is in test"
-#: Reason in ``evaluations.excluded`` of measurements that a better one took the place of, also where it is no success.
-SUPERSEDED: Final = "superseded: measured again by a builder that supersedes this one"
-#: Reason in ``evaluations.excluded`` of successes that another measurement contradicts (``unanimous`` recipes).
-CONTESTED: Final = "contested: another measurement of this program by the same builder failed or is excluded"
-#: Successes that found their program and do not count for its label.
-OVERRULED: Final = frozenset({SUPERSEDED, CONTESTED})
-#: So many rows of one table are held with their texts at a time.
-CHUNK_ROWS: Final = 4000
 #: DuckDB spills to disk above this.
 MEMORY_LIMIT: Final = "600MB"
 
@@ -223,7 +211,7 @@ class Consolidation:
                 self.connection.execute(statement)
         self._edges()
         for name, query in _HANDED_ON.items():
-            target = str(_handed_on(scratch, name)).replace("'", "''")
+            target = str(narrow_file(scratch, name)).replace("'", "''")
             self.connection.execute(f"COPY ({query}) TO '{target}' (FORMAT parquet)")
 
     def _edges(self) -> None:
@@ -283,15 +271,6 @@ _HANDED_ON: Final = {
     "overruled": f"SELECT evaluation_id, excluded FROM ev WHERE excluded IN ('{SUPERSEDED}', '{CONTESTED}')",
     "withheld": "SELECT kernel_id FROM kernel WHERE NOT (held_out OR kept)",
 }
-#: Columns of the evaluation that the label or the refusal comes from; all others are of the one that found the program.
-_LABEL_COLUMNS: Final = {
-    "kernels": ("runtime_us", "reference_runtime_us", "cases"),
-    "failures": ("outcome", "error_type", "error_text"),
-}
-
-
-def _handed_on(scratch: Path, name: str) -> Path:
-    return scratch / f"{name}.narrow.parquet"
 
 
 def _connect(scratch: Path) -> duckdb.DuckDBPyConnection:
@@ -301,138 +280,6 @@ def _connect(scratch: Path) -> duckdb.DuckDBPyConnection:
     connection.execute(f"SET memory_limit = '{MEMORY_LIMIT}'")
     connection.execute("SET temp_directory = ?", [str(scratch)])
     return connection
-
-
-class WideRows:
-    """Rows of one table with their texts, taken out of the fragments by position, a few searches at a time."""
-
-    def __init__(self, fragments: Mapping[str, Path], scheme: Scheme, scratch: Path) -> None:
-        """The same arguments as :class:`Consolidation`, which must have been made before."""
-        self.fragments = fragments
-        self.scheme = scheme
-        self.scratch = scratch
-
-    def narrow(self, name: str) -> pa.Table:
-        """A table that the consolidation handed on."""
-        return pq.read_table(_handed_on(self.scratch, name))
-
-    def rows(self, table: str, split: str) -> Iterator[pa.Table]:
-        """Rows of one split of ``kernels``, ``failures`` or ``evaluations``."""
-        if table == "kernels":
-            return self.kernels(split)
-        return self.failures() if table == "failures" else self.evaluations()
-
-    def take(self, searches: list[str], positions: list[int], columns: list[str]) -> pa.Table:
-        """Rows of fragments by search and position in the fragment; neighbours of one fragment are read together."""
-        parts: list[pa.Table] = []
-        places = enumerate(self.fragments[name] for name in searches)
-        for path, group in itertools.groupby(places, key=lambda place: place[1]):
-            at = [positions[i] for i, _ in group]
-            parts.append(pq.ParquetFile(path).read(columns).take(pa.array(at, pa.int64())))
-        return pa.concat_tables(parts)
-
-    def kernels(self, split: str) -> Iterator[pa.Table]:
-        """Rows of ``kernels`` for ``train`` or ``test``, by search and position in it."""
-        kernel = self.narrow("kernel")
-        kernel = kernel.filter(kernel["held_out"] if split == "test" else pc.invert(kernel["held_out"]))
-        for chunk in _chunks(kernel.drop_columns(["held_out"])):
-            rows = self.joined(chunk, "kernels")
-            rows = rows.append_column("bin", pa.array(assign_bins(rows["speedup"].to_numpy(), self.scheme)))
-            yield _shaped(rows.append_column("bin_scheme", pa.repeat(self.scheme, rows.num_rows)), "kernels")
-
-    def joined(self, chunk: pa.Table, table: str) -> pa.Table:
-        """Narrow rows with the columns of the evaluations that they name."""
-        rows = chunk.drop_columns(["seq", "label_search", "label_seq"])
-        found = self.found(chunk, table)
-        label = self.labels(chunk, found, _LABEL_COLUMNS[table])
-        for name in found.column_names:
-            rows = rows.append_column(name, (label if name in _LABEL_COLUMNS[table] else found)[name])
-        return rows
-
-    def found(self, chunk: pa.Table, table: str) -> pa.Table:
-        """The columns of a table that its narrow rows do not have, from the evaluations that they name."""
-        known = {*chunk.column_names, "bin", "bin_scheme", "canary"}
-        columns = [name for name in TABLES[table].schema.names if name not in known]
-        return self.take(chunk["search_id"].to_pylist(), chunk["seq"].to_pylist(), columns)
-
-    def labels(self, chunk: pa.Table, found: pa.Table, columns: Sequence[str]) -> pa.Table:
-        """Columns of the evaluations nearest to the medians, or of the refusals; mostly those that found the programs."""
-        own = zip(chunk["search_id"].to_pylist(), chunk["seq"].to_pylist(), strict=True)
-        nearest = zip(chunk["label_search"].to_pylist(), chunk["label_seq"].to_pylist(), strict=True)
-        elsewhere = sorted(
-            (place, i) for i, (mine, place) in enumerate(zip(own, nearest, strict=True)) if mine != place
-        )
-        label = found.select(columns)
-        if not elsewhere:
-            return label
-        searches, positions = zip(*(place for place, _ in elsewhere), strict=True)
-        others = self.take([*searches], [*positions], [*columns])
-        at = list(range(chunk.num_rows))
-        for j, (_, i) in enumerate(elsewhere):
-            at[i] = chunk.num_rows + j
-        return pa.concat_tables([label, others]).take(pa.array(at, pa.int64()))
-
-    def failures(self) -> Iterator[pa.Table]:
-        """Rows of ``failures``."""
-        for chunk in _chunks(self.narrow("failure")):
-            yield _shaped(self.joined(chunk, "failures"), "failures")
-
-    def evaluations(self) -> Iterator[pa.Table]:
-        """Rows of ``evaluations``, all of them."""
-        columns = [c.name for c in TABLES["evaluations"].columns if c.name != "canary"]
-        overruled = dict(zip(*(column.to_pylist() for column in self.narrow("overruled").columns), strict=True))
-        withheld = frozenset(self.narrow("withheld")["kernel_id"].to_pylist())
-        for path, names in itertools.groupby(sorted(self.fragments), key=self.fragments.__getitem__):
-            rows = pq.ParquetFile(path).read(columns)
-            # A file of several searches comes again for each that stands apart in the order.
-            mine = rows.filter(pc.is_in(rows["search_id"], pa.array([*names], pa.string())))
-            mine = mine.take(pc.sort_indices(mine["search_id"])) if len(pc.unique(mine["search_id"])) > 1 else mine
-            reason = pa.array(
-                [
-                    overruled.get(evaluation) or (WITHHELD if kernel in withheld else None)
-                    for evaluation, kernel in zip(
-                        mine["evaluation_id"].to_pylist(), mine["kernel_id"].to_pylist(), strict=True
-                    )
-                ],
-                pa.string(),
-            )
-            at = mine.schema.get_field_index("excluded")
-            yield _shaped(mine.set_column(at, "excluded", pc.coalesce(mine["excluded"], reason)), "evaluations")
-
-
-def _chunks(rows: pa.Table) -> Iterator[pa.Table]:
-    """Slices of narrow rows that end where searches end, of about ``CHUNK_ROWS`` rows."""
-    searches = rows["search_id"].to_pylist()
-    start = 0
-    for end in range(1, len(searches) + 1):
-        if end == len(searches) or (end - start >= CHUNK_ROWS and searches[end] != searches[end - 1]):
-            yield rows.slice(start, end - start)
-            start = end
-
-
-class WritePart(msgspec.Struct, frozen=True, kw_only=True):
-    """One wide split to write, by whichever process: ``run`` does it."""
-
-    table: str
-    split: str
-    directory: Path
-    fragments: dict[str, Path]
-    scheme: Scheme
-    scratch: Path
-
-    def run(self) -> SplitRows:
-        """Write the split's shards."""
-        wide = WideRows(self.fragments, self.scheme, self.scratch)
-        metadata = {"bin_scheme": self.scheme} if self.table == "kernels" else None
-        return write_split(self.directory, self.table, self.split, wide.rows(self.table, self.split), metadata=metadata)
-
-
-def _shaped(rows: pa.Table, table: str) -> pa.Table:
-    """Columns as the schema orders them, with the canary."""
-    schema = TABLES[table].schema
-    if "canary" not in rows.column_names:
-        rows = rows.append_column("canary", pa.array([CANARY] * rows.num_rows, pa.string()))
-    return rows.select(schema.names).cast(schema)
 
 
 def _small(table: str, rows: list[dict[str, Any]]) -> pa.Table:
@@ -516,5 +363,5 @@ def consolidate(
     for name in dict.fromkeys(table for table, _ in _WIDE):
         tables[name] = table_facts({split: written[name, split] for split in TABLES[name].splits})
     for name in _HANDED_ON:
-        _handed_on(scratch, name).unlink(missing_ok=True)
+        narrow_file(scratch, name).unlink(missing_ok=True)
     return tables, report

@@ -7,7 +7,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from kernel_archive.archive.consolidate import OVERRULED
+from kernel_archive.archive.reasons import OVERRULED
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable

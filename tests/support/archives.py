@@ -23,8 +23,8 @@ import pyarrow as pa
 
 from kernel_archive import __version__
 from kernel_archive.archive.build import write_manifest
-from kernel_archive.archive.consolidate import WITHHELD
 from kernel_archive.archive.manifest import FORMAT, Manifest
+from kernel_archive.archive.reasons import WITHHELD
 from kernel_archive.archive.shards import write_table, writer_version
 from kernel_archive.archive.validate import archive_digest
 from kernel_archive.bins import assign_bins
