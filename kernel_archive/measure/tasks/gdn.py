@@ -31,6 +31,8 @@ def reference(data):
     """Apply each chunk's WY matrix to the scaled keys and values.
 
     u = A (beta * v),  w = A (beta * exp(g) * k), chunk by chunk and head by head.
+    A [B, T, H, 64] holds one lower triangular 64 x 64 matrix a chunk and head:
+    what lies above its diagonal is zero.
     """
     k, v, beta, A, g = data
     B, T, H, K = k.shape
