@@ -16,6 +16,9 @@ findings::
     ├── HubError                  the Hub refuses, can't be reached, or sends something else than was asked
     └── MissingExtraError         an optional dependency is needed
     UsageError                    the command was called wrongly: status 2
+
+``raise DataError.of(code="bad-row", message="...", file=..., line=...)`` raises one finding;
+``raise DataError.from_findings(findings)`` raises several.
 """
 
 from __future__ import annotations
@@ -27,6 +30,7 @@ import msgspec
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
+    from typing import Self
 
 __all__ = [
     "ArchiveMismatchError",
@@ -102,7 +106,24 @@ class KernelArchiveError(Exception):
         self.findings: tuple[Finding, ...] = tuple(findings)
 
     @classmethod
-    def from_findings(cls, findings: Iterable[Finding], summary: str | None = None) -> KernelArchiveError:
+    def of(
+        cls,
+        *,
+        code: str,
+        message: str,
+        file: str | None = None,
+        line: int | None = None,
+        field: str | None = None,
+        value: str | None = None,
+        fix: str | None = None,
+    ) -> Self:
+        """An error of one finding, given by the finding's own fields; ``raise DataError.of(code=..., message=...)``."""
+        return cls.from_findings(
+            [Finding(code=code, message=message, file=file, line=line, field=field, value=value, fix=fix)]
+        )
+
+    @classmethod
+    def from_findings(cls, findings: Iterable[Finding], summary: str | None = None) -> Self:
         """An error that carries findings; the message is ``summary`` or the first finding."""
         found = tuple(findings)
         return cls(summary or (found[0].render() if found else "unknown fault"), findings=found)

@@ -93,6 +93,17 @@ def test_printable_sends_nothing_to_a_terminal(text):
     assert len(errors.printable("a" * 1000)) == 121
 
 
+def test_an_error_of_one_finding_is_made_from_its_fields():
+    """``of`` keeps the class, renders the finding as the message, and ``from_findings`` takes several."""
+    error = errors.RecipeError.of(code="x", message="bad", file="f", line=2, field="a.b", value="\x1b", fix="Mend it")
+    assert isinstance(error, errors.RecipeError)
+    assert str(error) == "f:2: a.b: bad (got \\x1b). Mend it"
+    assert error.findings == (
+        errors.Finding(code="x", message="bad", file="f", line=2, field="a.b", value="\x1b", fix="Mend it"),
+    )
+    assert str(errors.DataError.from_findings([*error.findings, *error.findings], "two faults")) == "two faults"
+
+
 def test_errors_carry_findings_through_a_process_pool():
     """Pickling keeps message and findings: workers raise them."""
     import pickle
