@@ -31,12 +31,16 @@ class Attempt(msgspec.Struct, frozen=True):
         note: why it was tried.
         code: the program.
         parent: index of the attempt that it builds on.
+        forecast: what its author expects, before it is measured: ``expected_speedup`` and ``probabilities``.
+        tokens: tokens that its author wrote for it, where known.
     """
 
     title: str
     note: str
     code: str
     parent: int | None = None
+    forecast: dict[str, Any] | None = None
+    tokens: int | None = None
 
 
 class Agent(Protocol):
@@ -179,7 +183,8 @@ class AgentRun:
     @property
     def hyperparameters(self) -> dict[str, Any]:
         """For ``run.json``."""
-        return {"attempts": len(self._history), "aggregation": "geomean", "rng_seed": self._seed}
+        facts = getattr(self._agent, "facts", {})
+        return {"attempts": len(self._history), "aggregation": "geomean", "rng_seed": self._seed, **facts}
 
     def jobs(self) -> list[Job]:
         """The next attempt; empty when there is none."""
@@ -188,7 +193,8 @@ class AgentRun:
 
     def ahead(self) -> list[str]:
         """Programs that can be compiled before their turn."""
-        return [a.code for a in self._agent.attempts] if isinstance(self._agent, WrittenSeries) else []
+        written = getattr(self._agent, "attempts", ())
+        return [a.code for a in written[len(self._history) :]]
 
     def report(self, job: Job, measured: Measurement, started_at: str) -> None:
         """Write the measurement of the attempt.
@@ -206,6 +212,8 @@ class AgentRun:
         row = {
             "attempt": len(self._history), "parent_attempt": attempt.parent, "title": attempt.title,
             "note": attempt.note, "code": attempt.code, "started_at": started_at, "completed_at": now(),
+            **({"forecast": attempt.forecast} if attempt.forecast is not None else {}),
+            **({"output_tokens": attempt.tokens} if attempt.tokens is not None else {}),
             "evaluation": evaluation(measured),
         }  # fmt: skip
         self._log.append(row)

@@ -89,11 +89,11 @@ class Device(Protocol):
         """Bitwise equality, NaN equal to NaN."""
         ...
 
-    def difference(self, got: Any, expected: Any, rtol: float, atol: float) -> str | None:
-        """What is outside the tolerance, in words; None when nothing is."""
+    def difference(self, got: Any, expected: Any, rtol: float, atol: Any) -> str | None:
+        """What is outside the tolerance, in words; None when nothing is. An array ``atol`` is per index of dimension 0."""
         ...
 
-    def sample_wrong(self, got: Any, expected: Any, rtol: float, atol: float, seed: int) -> Any:
+    def sample_wrong(self, got: Any, expected: Any, rtol: float, atol: Any, seed: int) -> Any:
         """Whether a sample of elements is outside the tolerance; may stay on the device."""
         ...
 
@@ -122,9 +122,10 @@ class Device(Protocol):
         ...
 
 
-def difference_text(bad: int, total: int, rtol: float, atol: float, worst: float, nan: int) -> str:
+def difference_text(bad: int, total: int, rtol: float, atol: Any, worst: float, nan: int) -> str:
     """The sentence about elements outside the tolerance."""
-    return f"{bad} of {total} elements outside rtol={rtol} atol={atol}, largest difference {worst:.4e}, {nan} NaN"
+    bound = atol if isinstance(atol, int | float) else "by row"
+    return f"{bad} of {total} elements outside rtol={rtol} atol={bound}, largest difference {worst:.4e}, {nan} NaN"
 
 
 def open_device(name: str, task: Task) -> Device:

@@ -55,20 +55,25 @@ class CaseResult(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 class Result(msgspec.Struct, kw_only=True):
-    """One evaluation as the worker reports it: cases in order up to the first failure."""
+    """One evaluation as the worker reports it: cases in order up to the first failure.
+
+    ``narrow_domain`` says what went wrong on ``stress`` inputs after a success; it is empty when nothing did.
+    """
 
     cases: list[CaseResult]
     phases: dict[str, float] = {}
     salt: str = ""
+    narrow_domain: str = ""
 
 
 class Bench(msgspec.Struct):
-    """Inputs of one case, with the reference's outputs."""
+    """Inputs of one case, with the reference's outputs and how near to them a program must come."""
 
     shape: dict[str, Any]
     variant: str
     data: list[Any]
     expected: list[tuple[Any, ...]]
+    bounds: list[tuple[tuple[float, Any], ...]]
 
 
 class CandidateFailure(Exception):  # noqa: N818 - carries a verdict
@@ -93,11 +98,12 @@ class Evaluator:
         self.benchmark = (task.small_case,) if small else task.benchmark_cases
         checks = (task.small_case,) if small else task.correctness_cases
         self._checks = [self._bench(c, v, 2) for c in checks for v in VARIANTS]
+        self._stress = [self._bench(c, "stress", 1) for c in checks] if task.stress else []
         self._timed = [self._bench(c, "standard", max(2, settings.ring)) for c in self.benchmark]
         self._serial = 0
 
     def _bench(self, case: dict[str, Any], variant: Any, count: int) -> Bench:
-        data, expected = [], []
+        data, expected, bounds = [], [], []
         for k in range(count):
             seed = case_seed(self.settings.seed, self.task.name, sorted(case.items()), variant, k, self.salt)
             made = self.task.make_input(case, seed, variant, self.device.name)
@@ -105,8 +111,9 @@ class Evaluator:
             outputs = self._reference(self.device.clone(made))
             outputs = outputs if isinstance(outputs, tuple) else (outputs,)
             expected.append(self.device.snapshot(outputs))
+            bounds.append(self.task.bounds(made))
         self.device.synchronize()
-        return Bench(case, variant, data, expected)
+        return Bench(case, variant, data, expected, bounds)
 
     def warm(self) -> None:
         """Run the reference once on every timed case, so that the first program does not pay for lazy set-up."""
@@ -140,6 +147,9 @@ class Evaluator:
                 with clock("time_s"):
                     result.cases.append(self._time(function, bench))
                     integrity.check()
+            with clock("stress_s"):
+                result.narrow_domain = self._under_stress(function)
+                integrity.check()
         except CandidateFailure as failure:
             result.cases.append(
                 CaseResult(
@@ -161,6 +171,15 @@ class Evaluator:
             self.device.reset()
             sys.modules.pop(name, None)
         return result
+
+    def _under_stress(self, function: Callable[[Any], Any]) -> str:
+        """What a program that passed does wrong on inputs beyond the timed ones; empty when nothing."""
+        try:
+            for bench in self._stress:
+                self._verify(function, bench, len(bench.data))
+        except CandidateFailure as failure:
+            return failure.error[:_MAX_TEXT] or failure.name
+        return ""
 
     def _place(self, code: str) -> str:
         self._serial += 1
@@ -213,7 +232,7 @@ class Evaluator:
         held: list[tuple[Any, ...]] = []
         for i in range(calls):
             member = i % len(bench.data)
-            data, expected = self.device.clone(bench.data[member]), bench.expected[member]
+            data, expected, bounds = self.device.clone(bench.data[member]), bench.expected[member], bench.bounds[member]
             self.device.seed(self.settings.seed + i)
             self.device.prepare(expected, flush=False)
             sample = self._call(_with_snapshot(function, self.task, self.device), data)
@@ -221,17 +240,24 @@ class Evaluator:
             storages = [self.device.storage(o) for outs in held for o in outs]
             outputs = guards.check_form(self.task, self.device, returned, expected)
             guards.check_aliasing(self.task, self.device, data, outputs, storages)
-            self._compare(outputs, expected, bench, "")
+            self._compare(outputs, expected, bounds, bench, "")
             if queued is not None:
-                self._compare(queued, expected, bench, "stream")
+                self._compare(queued, expected, bounds, bench, "stream")
             guards.unmutated(self.task, self.device, bench.data[member], data)
             held.append(outputs)
             held[:] = held[-1:]
 
-    def _compare(self, outputs: tuple[Any, ...], expected: tuple[Any, ...], bench: Bench, guard: str) -> None:
+    def _compare(
+        self,
+        outputs: tuple[Any, ...],
+        expected: tuple[Any, ...],
+        bounds: tuple[tuple[float, Any], ...],
+        bench: Bench,
+        guard: str,
+    ) -> None:
         texts = []
-        for name, got, want in zip(self.task.outputs, outputs, expected, strict=True):
-            text = self.device.difference(got, want, self.task.rtol, self.task.atol)
+        for name, got, want, (rtol, atol) in zip(self.task.outputs, outputs, expected, bounds, strict=True):
+            text = self.device.difference(got, want, rtol, atol)
             if text:
                 texts.append(f"{name}: {text}")
         if texts and guard:
@@ -276,9 +302,9 @@ class Evaluator:
         """One timed call of the reference on the next input."""
         return self._time_one(self._reference, bench, index)
 
-    def compare(self, outputs: tuple[Any, ...], expected: tuple[Any, ...], bench: Bench) -> None:
-        """Full comparison; a difference is the program's failure."""
-        self._compare(outputs, expected, bench, "")
+    def compare(self, outputs: tuple[Any, ...], bench: Bench, member: int) -> None:
+        """Full comparison with one input's expected outputs; a difference is the program's failure."""
+        self._compare(outputs, bench.expected[member], bench.bounds[member], bench, "")
 
 
 class _Loop:
@@ -311,12 +337,13 @@ class _Loop:
         return reason
 
     def _one(self, index: int) -> None:
-        e, expected = self._evaluator, self._bench.expected[index % len(self._bench.data)]
+        e, member = self._evaluator, index % len(self._bench.data)
+        expected, bounds = self._bench.expected[member], self._bench.bounds[member]
         sample = e.time_candidate(self._function, self._bench, index)
         self._last = guards.check_form(e.task, e.device, sample.output, expected)
         seed = case_seed(e.settings.seed, "sample", e.salt, index)
-        for got, want in zip(self._last, expected, strict=True):
-            self._wrong.append(e.device.sample_wrong(got, want, e.task.rtol, e.task.atol, seed))
+        for got, want, (rtol, atol) in zip(self._last, expected, bounds, strict=True):
+            self._wrong.append(e.device.sample_wrong(got, want, rtol, atol, seed))
         sample.output = None
         self.mine.append(sample)
 
@@ -329,8 +356,7 @@ class _Loop:
         if self._evaluator.device.any_true(self._wrong):
             text = f"case {self._bench.shape}: wrong output in a timed call, right in the check before"
             raise CandidateFailure("incorrect", "", text)
-        last = self._bench.expected[(len(self.mine) - 1) % len(self._bench.data)]
-        self._evaluator.compare(self._last, last, self._bench)
+        self._evaluator.compare(self._last, self._bench, (len(self.mine) - 1) % len(self._bench.data))
 
 
 #: Exceptions of the compilers that programs use at their first call.

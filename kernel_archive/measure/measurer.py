@@ -208,11 +208,4 @@ class Measurer:
             )  # fmt: skip
         if answer.sticky:
             self.replace(task)
-        return measurement(
-            task,
-            result.cases,
-            statistic=self.settings.statistic,
-            phases=result.phases,
-            salt=result.salt,
-            wall_s=answer.wall_s,
-        )
+        return measurement(task, result, statistic=self.settings.statistic, wall_s=answer.wall_s)

@@ -15,6 +15,10 @@ name = "s{seed}"               # run directory: <method>/<task>__<name>
 steps = 40
 module = "kernels/templates.py"  # a template module (providers.py), relative to the plan
 language = "triton"
+
+[[search]]
+method = "agentic"
+chains = "chains/*/*"          # folders of programs that authors wrote one by one (chains.py); a run for each
 ```
 """
 
@@ -29,6 +33,7 @@ import msgspec
 
 from kernel_archive.errors import Finding, RecipeError, printable
 from kernel_archive.measure.agent import Attempt, TuningAgent, WrittenSeries
+from kernel_archive.measure.chains import Chain, read_chain
 from kernel_archive.measure.providers import TemplateProvider, load_module
 from kernel_archive.measure.search import Objective
 from kernel_archive.measure.settings import Settings
@@ -45,8 +50,9 @@ class _Entry(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """One ``[[search]]`` as written."""
 
     method: Method
-    task: str | list[str]
-    module: str
+    task: str | list[str] = []
+    module: str = ""
+    chains: str = ""
     name: str = "s{seed}"
     seed: int | list[int] = 0
     target_bin: int | list[int] = 0
@@ -62,7 +68,7 @@ class _Entry(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     only: list[str] = []
     root: Any = None
     series: str = ""
-    agent: Literal["series", "tuning"] = "series"
+    agent: Literal["series", "tuning", "chain"] = "series"
 
 
 class _File(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -86,6 +92,7 @@ class Run(msgspec.Struct, kw_only=True):
         seed: of its choices.
         entry: the entry that it comes from.
         objective: what it rewards.
+        folder: where its chain lies (``chains.py``).
     """
 
     key: str
@@ -95,6 +102,7 @@ class Run(msgspec.Struct, kw_only=True):
     seed: int
     entry: Any
     objective: Objective
+    folder: Path | None = None
 
     def strategy(self) -> Puct | HillClimbing:
         """Selection and admission."""
@@ -124,11 +132,13 @@ class Run(msgspec.Struct, kw_only=True):
         """What makes its programs, for ``run.json``."""
         if self.method != "agentic":
             return "template"
-        return "written series" if self.entry.agent == "series" else "rule-based agent"
+        return {"series": "written series", "chain": "language model", "tuning": "rule-based agent"}[self.entry.agent]
 
-    def agent(self, base: Path) -> WrittenSeries | TuningAgent:
-        """The agent: a rule-based one over templates, or ``SERIES[name]`` of the module, a list of attempts."""
+    def agent(self, base: Path) -> WrittenSeries | TuningAgent | Chain:
+        """The agent: a rule-based one over templates, a chain, or ``SERIES[name]`` of the module, a list of attempts."""
         e: _Entry = self.entry
+        if self.folder is not None:
+            return read_chain(self.folder)
         if e.agent == "tuning":
             module = load_module(base / e.module)
             return TuningAgent(module, self.task, self.language, seed=self.seed, budget=e.steps)
@@ -150,7 +160,26 @@ def _list(value: Any) -> list[Any]:
     return value if isinstance(value, list) else [value]
 
 
-def _runs(entry: _Entry) -> list[Run]:
+def _chains(entry: _Entry, base: Path) -> list[Run]:
+    """One run for every folder of a chain that holds programs: ``agentic/<problem>__<h or t>_<author>``."""
+    runs = []
+    for folder in sorted(p for p in base.glob(entry.chains) if any(p.glob("*.py"))):
+        chain = read_chain(folder)
+        task = get_task(chain.problem).name
+        key = f"agentic/{task}__{'h' if chain.author.role == 'held_out' else 't'}_{chain.author.author}"
+        runs.append(
+            Run(
+                key=key, method="agentic", task=task, language=chain.author.language, seed=0,
+                entry=msgspec.structs.replace(entry, agent="chain", steps=len(chain.attempts)), objective=Objective(),
+                folder=folder,
+            )
+        )  # fmt: skip
+    return runs
+
+
+def _runs(entry: _Entry, base: Path) -> list[Run]:
+    if entry.chains:
+        return _chains(entry, base)
     runs = []
     grid = itertools.product(_list(entry.task), _list(entry.language), _list(entry.seed), _list(entry.target_bin))
     for task, language, seed, target in grid:
@@ -185,7 +214,8 @@ def read_plan(path: Path) -> Plan:
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, msgspec.ValidationError) as error:
         finding = Finding(code="bad-plan", message=printable(str(error), 300), file=str(path))
         raise RecipeError.from_findings([finding]) from error
-    runs = [run for entry in file.search for run in _runs(entry)]
+    base = path.resolve().parent
+    runs = [run for entry in file.search for run in _runs(entry, base)]
     twice = sorted({r.key for r in runs if sum(o.key == r.key for o in runs) > 1})
     if twice:
         finding = Finding(
@@ -193,4 +223,4 @@ def read_plan(path: Path) -> Plan:
             field="search.name", fix="Put {seed}, {bin} or {language} into the name",
         )  # fmt: skip
         raise RecipeError.from_findings([finding])
-    return Plan(name=file.name, gpu=file.gpu, settings=file.settings, runs=runs, base=path.resolve().parent)
+    return Plan(name=file.name, gpu=file.gpu, settings=file.settings, runs=runs, base=base)

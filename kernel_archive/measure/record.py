@@ -152,6 +152,7 @@ def _header(run: Run, plan: Plan) -> dict[str, Any]:
         "benchmark_cases": list(task.benchmark_cases),
         "correctness_cases": list(task.correctness_cases),
         "tolerance": {"rtol": task.rtol, "atol": task.atol},
+        "checks": task.describe_checks(),
     }
 
 

@@ -280,7 +280,7 @@ class _Repetition:
             "search": {"repetition": repetition, "aggregation": "geomean"},
             "measurement": msgspec.json.decode(msgspec.json.encode(settings.describe())),
             "reference_source": facts.reference, "benchmark_cases": list(facts.benchmark_cases),
-            "correctness_cases": list(facts.correctness_cases), "tolerance": {"rtol": facts.rtol, "atol": facts.atol},
+            "correctness_cases": list(facts.correctness_cases), "tolerance": {"rtol": facts.rtol, "atol": facts.atol}, "checks": facts.describe_checks(),
         }  # fmt: skip
         with ExitStack() as stack:
             self._log = stack.enter_context(JsonLines(directory / "attempts.jsonl"))  # this cuts off a torn last line

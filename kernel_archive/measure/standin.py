@@ -85,18 +85,21 @@ class StandIn:
         """Bitwise equality, NaN equal to NaN."""
         return bool(self._equal(a, b, equal_nan=True))
 
-    def difference(self, got: Any, expected: Any, rtol: float, atol: float) -> str | None:
+    def difference(self, got: Any, expected: Any, rtol: float, atol: Any) -> str | None:
         """What is outside the tolerance, in words; ``None`` when nothing is."""
-        near = self._allclose(got, expected, rtol=rtol, atol=atol)
+        by_row = atol if isinstance(atol, int | float) else atol.reshape(-1, *[1] * (expected.ndim - 1))
+        near = self._allclose(got, expected, rtol=rtol, atol=by_row)
         bad = int((~near).sum())
         if not bad:
             return None
         worst = float(self._np.nanmax(abs(got - expected)))
         return difference_text(bad, got.size, rtol, atol, worst, int(self._np.isnan(got).sum()))
 
-    def sample_wrong(self, got: Any, expected: Any, rtol: float, atol: float, seed: int) -> Any:
+    def sample_wrong(self, got: Any, expected: Any, rtol: float, atol: Any, seed: int) -> Any:
         """Whether a sample of elements is outside the tolerance."""
         at = self._np.random.default_rng(seed).integers(0, expected.size, 256)
+        if not isinstance(atol, int | float):
+            atol = atol[at // (expected.size // len(expected))]
         return not self._allclose(got.reshape(-1)[at], expected.reshape(-1)[at], rtol=rtol, atol=atol).all()
 
     def any_true(self, flags: list[Any]) -> bool:

@@ -77,10 +77,16 @@ class TorchDevice:
 
     def prepare(self, expected: tuple[Any, ...], *, flush: bool) -> None:
         """Before a call: freed memory of the outputs' sizes is full of NaN, and the L2 holds nothing of the inputs."""
-        poison = [self._full(e.shape, math.nan, dtype=e.dtype, device=e.device) for e in expected]
+        poison = [self._full(e.shape, self._poison(e.dtype), dtype=e.dtype, device=e.device) for e in expected]
         del poison
         if flush and self.cuda:
             self._zero(self._scratch)
+
+    def _poison(self, dtype: Any) -> float | int | bool:
+        """A value that no result has: NaN, or the least integer."""
+        if dtype.is_floating_point:
+            return math.nan
+        return True if dtype is self._torch.bool else int(self._torch.iinfo(dtype).min)
 
     def call(self, function: Callable[[Any], Any], data: Any) -> Sample:
         """One timed call, from an idle device to an idle device."""
@@ -129,17 +135,32 @@ class TorchDevice:
 
     def equal(self, a: Any, b: Any) -> bool:
         """Bitwise equality, NaN equal to NaN."""
+        if a.element_size() == 1 and a.dtype.is_floating_point:  # 8-bit floats have no comparisons
+            return bool(self._equal(a.view(self._torch.uint8), b.view(self._torch.uint8)))
         if self._equal(a, b):
             return True
         return bool(self._isclose(a, b, rtol=0, atol=0, equal_nan=True).all())
 
-    def difference(self, got: Any, expected: Any, rtol: float, atol: float) -> str | None:
+    def _near(self, got: Any, expected: Any, rtol: float, atol: Any) -> Any:
+        """Element by element, whether ``|got - expected| <= atol + rtol |expected|``; NaN is near nothing.
+
+        Short floats are widened first: in bfloat16 the bound itself would be rounded.
+        """
+        if not expected.dtype.is_floating_point and not rtol and isinstance(atol, int | float) and not atol:
+            return got == expected
+        g, e = got.float(), expected.float()
+        if isinstance(atol, int | float):
+            return self._isclose(g, e, rtol=rtol, atol=atol)
+        return (g == e) | ((g - e).abs() <= atol + rtol * e.abs())
+
+    def difference(self, got: Any, expected: Any, rtol: float, atol: Any) -> str | None:
         """What is outside the tolerance, in words; ``None`` when nothing is. Works by slices of bounded size."""
         bad, worst, nan = 0, 0.0, 0
         step = max(1, (1 << 28) // max(1, expected[0].numel()))
         for i in range(0, expected.shape[0], step):
             g, e = got[i : i + step], expected[i : i + step]
-            near = self._isclose(g, e, rtol=rtol, atol=atol)
+            by_row = atol if isinstance(atol, int | float) else atol[i : i + step].view(-1, *[1] * (e.dim() - 1))
+            near = self._near(g, e, rtol, by_row)
             if bool(near.all()):
                 continue
             bad += int((~near).sum())
@@ -147,11 +168,13 @@ class TorchDevice:
             worst = max(worst, float((g.float() - e.float()).abs().nan_to_num(nan=0.0, posinf=3e38).max()))
         return difference_text(bad, expected.numel(), rtol, atol, worst, nan) if bad else None
 
-    def sample_wrong(self, got: Any, expected: Any, rtol: float, atol: float, seed: int) -> Any:
+    def sample_wrong(self, got: Any, expected: Any, rtol: float, atol: Any, seed: int) -> Any:
         """Whether a sample of elements is outside the tolerance; stays on the device, waits for nothing."""
         gen = self._torch.Generator(device=expected.device).manual_seed(seed)
         at = self._randint(0, expected.numel(), (2048,), generator=gen, device=expected.device)
-        near = self._isclose(got.reshape(-1)[at], expected.reshape(-1)[at], rtol=rtol, atol=atol)
+        if not isinstance(atol, int | float):
+            atol = atol[at // (expected.numel() // expected.shape[0])]
+        near = self._near(got.reshape(-1)[at], expected.reshape(-1)[at], rtol, atol)
         return ~near.all()
 
     def any_true(self, flags: list[Any]) -> bool:

@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from kernel_archive.measure.evaluate import CaseResult  # noqa: TC001 - msgspec reads the annotations
+from kernel_archive.measure.evaluate import CaseResult, Result  # noqa: TC001 - msgspec reads the annotations
 from kernel_archive.measure.stats import Distribution, geometric_mean
 
 __all__ = ["Measurement", "case_key", "evaluation", "failed_case", "measurement", "time_of"]
@@ -33,6 +33,7 @@ class Measurement(msgspec.Struct, kw_only=True):
         wall_s: seconds in the worker, all attempts.
         salt: with the seed, gives the inputs again.
         fresh_worker: whether the program was the first of its process.
+        narrow_domain: what a success does wrong on ``stress`` inputs; empty when nothing, or when the task has none.
     """
 
     task: str
@@ -49,6 +50,7 @@ class Measurement(msgspec.Struct, kw_only=True):
     wall_s: float = 0.0
     salt: str = ""
     fresh_worker: bool = True
+    narrow_domain: str = ""
 
     def timing(self) -> dict[str, Any]:
         """The line of ``timing.jsonl``: phases and both distributions of every case."""
@@ -85,11 +87,12 @@ def case_key(shape: dict[str, Any]) -> str:
     return ",".join(f"{k}={v}" for k, v in shape.items())
 
 
-def measurement(
-    task: str, cases: list[CaseResult], *, statistic: Statistic, phases: dict[str, float], salt: str, wall_s: float
-) -> Measurement:
+def measurement(task: str, result: Result, *, statistic: Statistic, wall_s: float) -> Measurement:
     """The verdict over cases: the first failed one decides, else the geometric mean of the cases' speedups."""
-    common: dict[str, Any] = {"task": task, "cases": cases, "statistic": statistic, "phases": phases, "salt": salt}
+    cases = result.cases
+    common: dict[str, Any] = {
+        "task": task, "cases": cases, "statistic": statistic, "phases": result.phases, "salt": result.salt
+    }  # fmt: skip
     for case in cases:
         if case.failure_kind != "none":
             return Measurement(
@@ -101,7 +104,9 @@ def measurement(
         assert case.candidate is not None  # noqa: S101 - a case without failure was timed
         assert case.reference is not None  # noqa: S101 - likewise
         ratios.append(time_of(case.reference, statistic) / time_of(case.candidate, statistic))
-    return Measurement(outcome="success", speedup=geometric_mean(ratios), wall_s=wall_s, **common)
+    return Measurement(
+        outcome="success", speedup=geometric_mean(ratios), wall_s=wall_s, narrow_domain=result.narrow_domain, **common
+    )
 
 
 def failed_case(kind: str, **fields: Any) -> dict[str, Any]:
@@ -151,6 +156,7 @@ def evaluation(m: Measurement) -> dict[str, Any]:
             "aggregated_speedup": m.speedup,
             "aggregation_method": "geomean",
             "per_case_speedups": per_case,
+            **({"narrow_domain": m.narrow_domain} if m.narrow_domain else {}),
         }
     elif m.outcome == "compile_failed":
         feedback = {"kind": "compile_failed", "compilation_error": m.error}

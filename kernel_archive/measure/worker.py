@@ -93,6 +93,17 @@ class Reply(msgspec.Struct, kw_only=True):
     wall_s: float = 0.0
 
 
+def _own_statics() -> None:
+    """Let no two CUDA extensions of one process share state.
+
+    Static variables of C++ templates are unique symbols of the whole process, whatever the library they come from: a
+    program would find the function attributes that an earlier one with the same kernel names has set.
+    """
+    os.environ["NVCC_APPEND_FLAGS"] = " ".join(
+        [os.environ.get("NVCC_APPEND_FLAGS", ""), "-Xcompiler", "-fno-gnu-unique"]
+    ).strip()
+
+
 def _use_cache(cache: str) -> None:
     """Programs never share a compiler cache: one can't plant a binary for another."""
     os.environ["TRITON_CACHE_DIR"] = str(Path(cache) / "triton")
@@ -163,6 +174,7 @@ def _time_mode(config: Config) -> tuple[Callable[[Request], Reply], dict[str, An
 
 
 def _serve(config: Config, requests: IO[bytes], replies: IO[bytes]) -> int:
+    _own_statics()
     if config.start_cpus:
         os.sched_setaffinity(0, set(config.start_cpus))
     start: Callable[[Config], tuple[Callable[[Request], Reply], dict[str, Any]]] = _time_mode

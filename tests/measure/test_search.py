@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from kernel_archive.errors import DataError, UsageError
-from kernel_archive.measure.evaluate import CaseResult
+from kernel_archive.measure.evaluate import CaseResult, Result
 from kernel_archive.measure.logs import read_lines
 from kernel_archive.measure.providers import CallableProvider, PoolProvider
 from kernel_archive.measure.search import Job, Objective, Search
@@ -26,7 +26,7 @@ def measured(speedup):
     if speedup is None:
         return Measurement(task="t", outcome="runtime_error", cases=[], error="boom", error_name="Boom")
     case = CaseResult(shape={"n": 1}, candidate=describe([100.0 / speedup] * 3), reference=describe([100.0] * 3))
-    return measurement("t", [case], statistic="median", phases={}, salt="s", wall_s=0.01)
+    return measurement("t", Result(cases=[case], salt="s"), statistic="median", wall_s=0.01)
 
 
 def speed_of(code):

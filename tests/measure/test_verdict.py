@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kernel_archive.measure.evaluate import CaseResult
+from kernel_archive.measure.evaluate import CaseResult, Result
 from kernel_archive.measure.stats import describe
 from kernel_archive.measure.verdict import Measurement, case_key, evaluation, measurement
 
@@ -16,7 +16,7 @@ def case(mine, theirs, **shape):
 
 def verdict(cases, statistic="median"):
     """The measurement over cases."""
-    return measurement("t", cases, statistic=statistic, phases={}, salt="s", wall_s=0.5)
+    return measurement("t", Result(cases=cases, salt="s"), statistic=statistic, wall_s=0.5)
 
 
 def test_speedup_is_the_geometric_mean_over_cases():

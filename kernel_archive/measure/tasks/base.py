@@ -14,9 +14,11 @@ if TYPE_CHECKING:
 
 __all__ = ["VARIANTS", "Task", "Variant", "Work", "benchmark_cases", "case_seed", "tolerance"]
 
-Variant = Literal["standard", "structured"]
+Variant = Literal["standard", "structured", "stress"]
 #: ``standard`` is the distribution that kernels are timed on. ``structured`` makes every row, column and half of an
 #: input different, so that a program which looks at part of it, or relies on identical statistics, gives itself away.
+#: A third one, ``stress``, lies outside what the timed inputs reach (large magnitudes, say): a program that fails it keeps
+#: its verdict and is marked ``narrow_domain``. Only tasks that say so have it (``Task.stress``).
 VARIANTS: tuple[Variant, ...] = ("standard", "structured")
 
 
@@ -51,6 +53,10 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
         meta_input: ``case -> data`` with shapes only (device ``meta``), for compiling ahead.
         work: ``case -> Work``.
         written_inputs: positions in ``data`` of buffers that the program may write and return.
+        tolerances: ``data -> ((rtol, atol), ...)``, one pair for every output, where ``rtol`` and ``atol`` alone don't do:
+            an atol is a number, or a one-dimensional array with a number for each index of the output's first dimension.
+        tolerance_note: the same in words, for ``run.json``; needed with ``tolerances``.
+        stress: whether ``make_input`` knows the variant ``stress``.
     """
 
     name: str
@@ -66,6 +72,20 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
     work: Callable[[dict[str, Any]], Work]
     meta_input: Callable[[dict[str, Any]], Any] | None = None
     written_inputs: tuple[int, ...] = ()
+    tolerances: Callable[[Any], tuple[tuple[float, Any], ...]] | None = None
+    tolerance_note: str = ""
+    stress: bool = False
+
+    def bounds(self, data: Any) -> tuple[tuple[float, Any], ...]:
+        """``(rtol, atol)`` of every output for one input: ``|got - expected| <= atol + rtol |expected|``."""
+        if self.tolerances is not None:
+            return self.tolerances(data)
+        return ((self.rtol, self.atol),) * len(self.outputs)
+
+    def describe_checks(self) -> dict[str, Any]:
+        """For ``run.json``: on which inputs programs are checked, and how near they must come."""
+        note = self.tolerance_note or "|got - expected| <= atol + rtol |expected|, every element of every output"
+        return {"distributions": [*VARIANTS, *(["stress"] if self.stress else [])], "tolerance": note}
 
     def load_reference(self) -> Callable[[Any], Any]:
         """The reference as a function."""

@@ -1,0 +1,147 @@
+"""Chains: programs that an author wrote one after another, each a file, with what the author expected of it.
+
+A folder of chains belongs to one author and holds ``author.json`` and a folder for every problem::
+
+    a01/author.json            who wrote: AuthorFacts
+    a01/trimul/01.py           a program
+    a01/trimul/01.json         what the author said of it before it was measured: ProgramFacts
+    a01/trimul/02.py ...
+
+The programs are numbered from 1 without a gap. A chain grows between the rounds of measuring, so its run goes on when
+``record`` is called again; a program that was measured must not change.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import msgspec
+
+from kernel_archive.errors import DataError, Finding, printable
+from kernel_archive.measure.agent import Attempt
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+__all__ = ["AuthorFacts", "Chain", "ProgramFacts", "read_chain"]
+
+Facts = TypeVar("Facts", bound=msgspec.Struct)
+
+
+class ProgramFacts(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """What an author says of a program before it is measured.
+
+    Attributes:
+        title: what it is, in a few words.
+        intent: what it tries, what it reacts to, what the author expects.
+        expected_speedup: the author's guess, x.
+        probabilities: the author's belief over the eight bins (scheme ``paper``); sums to 1 within 0.02.
+        parent: number of the program that it builds on; ``None`` for a new start.
+        tokens: tokens that the author wrote for it, where known.
+    """
+
+    title: str
+    intent: str
+    expected_speedup: float
+    probabilities: list[float]
+    parent: int | None = None
+    tokens: int | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse a forecast that is none."""
+        if not self.expected_speedup > 0:
+            raise ValueError("expected_speedup must be above 0")
+        if len(self.probabilities) != 8 or min(self.probabilities) < 0 or abs(sum(self.probabilities) - 1) > 0.02:
+            raise ValueError("probabilities are eight numbers of at least 0 that sum to 1")
+
+
+class AuthorFacts(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """Who wrote a folder of chains, and what the author was asked for.
+
+    Attributes:
+        author: id of the author, also the folder's name.
+        role: ``held_out`` or ``training``: what the chains may be used for.
+        model: the language model that wrote, as far as known.
+        experience: the experience that the brief asked for.
+        style: the style that the brief asked for.
+        language: language of the chains.
+        chains: problem -> what the brief said of that chain (aim, hypotheses, goal).
+    """
+
+    author: str
+    role: str
+    model: str
+    experience: str
+    style: str
+    language: str
+    chains: dict[str, dict[str, Any]]
+
+
+class Chain:
+    """One author's programs for one problem, as an agent (``measure.agent.Agent``).
+
+    Args:
+        author: who wrote them.
+        problem: what for.
+        attempts: the programs so far, in order.
+    """
+
+    def __init__(self, author: AuthorFacts, problem: str, attempts: Sequence[Attempt]) -> None:
+        self.author, self.problem, self.attempts = author, problem, tuple(attempts)
+
+    def next(self, history: Sequence[dict[str, Any]]) -> Attempt | None:
+        """The next program of the chain."""
+        return self.attempts[len(history)] if len(history) < len(self.attempts) else None
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """For ``run.json``: author and brief."""
+        a = self.author
+        brief = a.chains.get(self.problem, {})
+        return {
+            "author": a.author, "role": a.role, "model": a.model, "experience": a.experience, "style": a.style, "brief": brief,
+        }  # fmt: skip
+
+
+def _read(path: Path, kind: type[Facts]) -> Facts:
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=kind)
+    except OSError as error:
+        finding = Finding(code="unreadable", file=str(path), message=f"cannot be read: {error.strerror}")
+        raise DataError.from_findings([finding]) from error
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        text, _, where = str(error).partition(" - at `$")
+        finding = Finding(
+            code="bad-chain", file=str(path), field=where.strip("`.") or None, message=printable(text, 300)
+        )
+        raise DataError.from_findings([finding]) from error
+
+
+def read_chain(folder: Path) -> Chain:
+    """The chain in a folder; its author's facts lie beside it.
+
+    Raises:
+        DataError: a file is missing or at fault, with its name and field.
+    """
+    author = _read(folder.parent / "author.json", AuthorFacts)
+    attempts: list[Attempt] = []
+    for number, path in enumerate(sorted(folder.glob("*.py")), 1):
+        if path.stem != f"{number:02d}":
+            finding = Finding(
+                code="bad-chain", file=str(path), message=f"program {number} of a chain is called {number:02d}.py"
+            )
+            raise DataError.from_findings([finding])
+        facts = _read(path.with_suffix(".json"), ProgramFacts)
+        if facts.parent is not None and not 1 <= facts.parent < number:
+            finding = Finding(
+                code="bad-chain", file=str(path.with_suffix(".json")), field="parent", value=str(facts.parent),
+                message="a program builds on an earlier one of its chain",
+            )  # fmt: skip
+            raise DataError.from_findings([finding])
+        parent = None if facts.parent is None else facts.parent - 1
+        forecast = {"expected_speedup": facts.expected_speedup, "probabilities": facts.probabilities}
+        attempts.append(
+            Attempt(facts.title, facts.intent, path.read_text("utf-8"), parent, forecast=forecast, tokens=facts.tokens)
+        )
+    return Chain(author, folder.name, attempts)

@@ -1,0 +1,128 @@
+"""Tests of chains: programs in files become a run that goes on as the chain grows, with what the author expected."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from kernel_archive.errors import DataError
+from kernel_archive.measure.chains import read_chain
+from kernel_archive.measure.logs import read_lines
+from kernel_archive.measure.plan import read_plan
+from kernel_archive.measure.record import record
+from kernel_archive.measure.tasks import get_task
+
+SOFTMAX = """import numpy as np
+
+
+def custom_kernel(data):
+    (x,) = data
+    e = np.exp(x - x.max(axis=1, keepdims=True){shift})
+    z = e.sum(axis=1)
+    return e / z[:, None], z
+"""
+NO_MAXIMUM = """import numpy as np
+
+
+def custom_kernel(data):
+    (x,) = data
+    m = x.max(axis=1)
+    with np.errstate(all="ignore"):
+        e = np.exp(x)
+    z = e.sum(axis=1)
+    return e / z[:, None], z * np.exp(-m)
+"""
+AUTHOR = {
+    "author": "a01", "role": "held_out", "model": "some-model", "experience": "a student", "style": "terse",
+    "language": "NumPy", "chains": {"rehearsal": {"goal_bin": 4}},
+}  # fmt: skip
+FACTS = {
+    "parent": None, "title": "as the reference", "intent": "to see where it stands", "expected_speedup": 1.0,
+    "probabilities": [0, 0, 0, 0.5, 0.5, 0, 0, 0],
+}  # fmt: skip
+
+
+def write(folder, number, code, **facts):
+    """Program ``number`` of a chain."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder.parent / "author.json").write_text(json.dumps(AUTHOR))
+    (folder / f"{number:02d}.py").write_text(code)
+    (folder / f"{number:02d}.json").write_text(json.dumps({**FACTS, **facts}))
+
+
+@pytest.fixture
+def plan(tmp_path):
+    """A plan of all chains under ``chains``."""
+    path = tmp_path / "plan.toml"
+    path.write_text(
+        'name = "p"\ngpu = "H200"\n[settings]\ncases = "small"\nmax_runs = 3\nmax_case_seconds = 0.05\n'
+        '[[search]]\nmethod = "agentic"\nchains = "chains/*/*"\n'
+    )
+    return path
+
+
+def test_chain_is_recorded_and_goes_on(plan, tmp_path):
+    """The second call measures only what was added; forecasts stand beside the measurements, never as one."""
+    folder = tmp_path / "chains" / "a01" / "rehearsal"
+    write(folder, 1, SOFTMAX.format(shift=""))
+    record(read_plan(plan), tmp_path / "out", device="standin", compilers=0)
+    write(folder, 2, SOFTMAX.format(shift=" + 0.0"), parent=1, expected_speedup=0.9)
+    write(folder, 3, NO_MAXIMUM, parent=1)
+    done = record(read_plan(plan), tmp_path / "out", device="standin", compilers=0)
+    assert done.evaluations == 2
+    directory = tmp_path / "out" / "agentic" / "rehearsal__h_a01"
+    rows = list(read_lines(directory / "attempts.jsonl"))
+    assert [(r["attempt"], r["parent_attempt"]) for r in rows] == [(0, None), (1, 0), (2, 0)]
+    assert rows[1]["forecast"] == {"expected_speedup": 0.9, "probabilities": FACTS["probabilities"]}
+    feedback = [r["evaluation"]["observation"]["feedback"] for r in rows]
+    assert [f["kind"] for f in feedback] == ["success"] * 3
+    assert ["narrow_domain" in f for f in feedback] == [False, False, True]
+    run = json.loads((directory / "run.json").read_text())
+    assert (run["mutator"], run["search"]["author"], run["search"]["brief"]) == (
+        "language model",
+        "a01",
+        {"goal_bin": 4},
+    )
+    assert run["checks"]["distributions"] == ["standard", "structured", "stress"]
+
+
+def test_measured_program_must_not_change(plan, tmp_path):
+    """A file that was edited after it was measured is refused with the log's line."""
+    folder = tmp_path / "chains" / "a01" / "rehearsal"
+    write(folder, 1, SOFTMAX.format(shift=""))
+    record(read_plan(plan), tmp_path / "out", device="standin", compilers=0)
+    write(folder, 1, SOFTMAX.format(shift=" + 0.0"))
+    with pytest.raises(DataError, match=r"attempts.jsonl:1: the directory holds attempts that this agent did not make"):
+        record(read_plan(plan), tmp_path / "out", device="standin", compilers=0)
+
+
+@pytest.mark.parametrize(
+    ("facts", "match"),
+    [
+        ({"probabilities": [1.0]}, r"01\.json: probabilities are eight numbers"),
+        ({"expected_speedup": 0}, r"01\.json: expected_speedup must be above 0"),
+        ({"parent": 1}, r"01\.json: parent: a program builds on an earlier one"),
+        ({"guess": 1}, r"01\.json: .*unknown field `guess`"),
+    ],
+)
+def test_faulty_facts_name_file_and_field(tmp_path, facts, match):
+    """One clear sentence for each fault of what lies beside a program."""
+    folder = tmp_path / "a01" / "rehearsal"
+    write(folder, 1, SOFTMAX.format(shift=""), **facts)
+    with pytest.raises(DataError, match=match):
+        read_chain(folder)
+
+
+def test_gap_in_the_numbers_is_refused(tmp_path):
+    """Parents are numbers: a missing program would shift them."""
+    folder = tmp_path / "a01" / "rehearsal"
+    write(folder, 2, SOFTMAX.format(shift=""))
+    with pytest.raises(DataError, match=r"02\.py: program 1 of a chain is called 01\.py"):
+        read_chain(folder)
+
+
+def test_default_bounds_are_one_pair_for_each_output():
+    """Tasks without tolerances of their own use rtol and atol for every output."""
+    task = get_task("rehearsal")
+    assert task.bounds(None) == ((1e-6, 1e-9), (1e-6, 1e-9))
