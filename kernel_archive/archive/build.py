@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 import msgspec
 
 from kernel_archive._version import DATA_VERSION, __version__
-from kernel_archive.archive.jobs import STAGE_VERSION, Job, file_digest, jobs_of
-from kernel_archive.archive.manifest import FORMAT, MANIFEST_NAME, InputFacts, Manifest, read_manifest
+from kernel_archive.archive.jobs import STAGE_VERSION, Job, jobs_of
+from kernel_archive.archive.manifest import FORMAT, InputFacts, Manifest, read_manifest, shard_faults, write_manifest
 from kernel_archive.archive.recipe import default_recipes, find_recipe, recipe_facts, supersession, unique_names
 from kernel_archive.archive.shards import writer_version
 from kernel_archive.archive.stage import StagedRun, read_staged, stage_run
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from kernel_archive.archive.recipe import LoadedRecipe
 
-__all__ = ["BuildResult", "build_archive", "write_manifest"]
+__all__ = ["BuildResult", "build_archive"]
 
 #: Below this many bytes of logs a second process costs more than it brings.
 PARALLEL_BYTES: Final = 24 * 1024 * 1024
@@ -56,7 +56,7 @@ class BuildResult(msgspec.Struct, kw_only=True):
     Attributes:
         path: the archive directory.
         version: its version.
-        logical_digest: of its measured tables.
+        logical_digest: its digest.
         unchanged: nothing had to be done.
         replaced: version that stood there before, if another.
         runs: runs in all.
@@ -78,14 +78,6 @@ class BuildResult(msgspec.Struct, kw_only=True):
     findings: int
     shown: list[Finding]
     not_made: dict[str, str]
-
-
-def write_manifest(directory: Path, manifest: Manifest) -> None:
-    """Write ``manifest.json``: indented, keys in a fixed order, no time in it."""
-    path = directory / MANIFEST_NAME
-    temporary = path.with_name(f".{MANIFEST_NAME}.tmp")
-    temporary.write_bytes(msgspec.json.format(msgspec.json.encode(manifest, order="deterministic"), indent=1) + b"\n")
-    temporary.replace(path)
 
 
 def _refuse_repeated_inputs(runs: Iterable[StagedRun]) -> None:
@@ -164,11 +156,7 @@ def _whole(out: Path, manifest: Manifest) -> bool:
         return False
     if any(split.name != "canonical" for split in manifest.splits.values()):
         return False
-    shards = [s for facts in manifest.tables.values() for split in facts.splits.values() for s in split]
-    try:
-        return all(file_digest(out / s.path) == s.sha256 for s in shards)
-    except OSError:
-        return False
+    return not any(shard_faults(out, manifest.shards()))
 
 
 def build_archive(
@@ -249,10 +237,13 @@ def build_archive(
 
 def _replaces(target: Path, present: Manifest | None, new: Manifest, *, allowed: bool) -> str | None:
     """The version that would be replaced, if another; a release is only replaced when asked."""
-    if present is None or (present.version == new.version and present.logical_digest == new.logical_digest):
+    if present is None:
         return None
-    released = present.version != present.logical_digest.removeprefix("sha256:")[:12]
-    if released and not allowed:
+    # Splits made in another way do not make another release: they can be made again.
+    same_name = present.version == new.version or not (present.released or new.released)
+    if same_name and present.measured_digest == new.measured_digest:
+        return None
+    if present.released and not allowed:
         raise TargetExistsError(
             f"{target} holds release {present.version} ({present.logical_digest[:19]}…); this build is {new.version} "
             f"({new.logical_digest[:19]}…). Choose another --out, or overwrite it with --replace"
@@ -308,10 +299,6 @@ def _write(
         )
     except (duckdb.IOException, duckdb.OutOfMemoryException) as error:
         raise KernelArchiveError(f"the merge could not go on: {error}. The staged fragments are kept") from error
-    total = hashlib.sha256()
-    for name in sorted(tables):
-        total.update(f"{name}\0{tables[name].logical_digest}\0".encode())
-    digest = f"sha256:{total.hexdigest()}"
     findings = [finding for run in runs for finding in run.findings]
     codes: dict[str, int] = {}
     for finding in findings:
@@ -323,8 +310,8 @@ def _write(
     manifest = Manifest(
         format=FORMAT,
         name=DATASET_NAME,
-        version=version or digest.removeprefix("sha256:")[:12],
-        logical_digest=digest,
+        version=version or "",  # without a name it is called after its digest, which is known when it is written
+        logical_digest="",
         package=__version__,
         writer=writer_version(),
         bin_scheme=scheme,
@@ -351,5 +338,4 @@ def _write(
         reports={**report, "log_counts": dict(sorted(counts.items())), "build_key": build_key},
         canary=CANARY,
     )
-    write_manifest(directory, manifest)
-    return manifest
+    return write_manifest(directory, manifest)

@@ -14,13 +14,14 @@ from kernel_archive.errors import Finding, RecipeError
 from kernel_archive.ids import canonical_json
 from kernel_archive.readers import READERS
 from kernel_archive.readers.files import RunFiles
+from kernel_archive.storage import file_sha256
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from kernel_archive.archive.recipe import LoadedRecipe, Source
 
-__all__ = ["Job", "file_digest", "jobs_of"]
+__all__ = ["Job", "jobs_of"]
 
 #: Raised when the fragments' own layout or the derivation of their columns changes.
 STAGE_VERSION: Final = 2
@@ -97,12 +98,6 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
             raise RecipeError(finding.render(), findings=[finding]) from None
 
 
-def file_digest(path: Path) -> str:
-    """sha256 of a file as it is on disk, 64 hex digits."""
-    with path.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
-
-
 def run_digest(files: RunFiles) -> tuple[str, dict[str, str], int]:
     """Digest over names and digests of a run's files; the digest per provenance name; bytes on disk.
 
@@ -112,7 +107,7 @@ def run_digest(files: RunFiles) -> tuple[str, dict[str, str], int]:
     inside: dict[str, str] = {}
     size = 0
     for path in files.files:
-        digest = file_digest(path)
+        digest = file_sha256(path)
         each[files.name(path)] = digest
         inside[path.relative_to(files.root).as_posix() if path.is_relative_to(files.root) else path.name] = digest
         size += path.stat().st_size
@@ -126,7 +121,7 @@ def fragment_key(job: Job, digest: str) -> str:
     if job.source.reference is not None:
         pattern = job.source.reference.replace("{problem}", "*")
         if not Path(pattern).is_absolute():
-            references = {p.name: file_digest(p) for p in sorted(job.recipe_directory.glob(pattern)) if p.is_file()}
+            references = {p.name: file_sha256(p) for p in sorted(job.recipe_directory.glob(pattern)) if p.is_file()}
     key = {
         "stage": STAGE_VERSION,
         "reader": [reader.name, reader.version],

@@ -5,15 +5,19 @@ The manifest holds no time, host or user: same inputs and same writer give the s
 
 from __future__ import annotations
 
+import hashlib
 import re
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
 from kernel_archive.errors import ArchiveMismatchError, ArchiveNotFoundError, Finding, printable
+from kernel_archive.ids import canonical_json, sha256_hex
 from kernel_archive.schema import TABLES
+from kernel_archive.storage import file_sha256, write_atomically
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
     from pathlib import Path
 
 __all__ = [
@@ -25,15 +29,18 @@ __all__ = [
     "SplitFacts",
     "TableFacts",
     "read_manifest",
+    "shard_faults",
+    "write_manifest",
 ]
 
-#: Version of the directory layout.
-FORMAT: Final = 1
+#: Version of the manifest. Format 1 named an archive by the digest of its measured tables alone.
+FORMAT: Final = 2
+_READ_FORMATS: Final = (1, FORMAT)
 MANIFEST_NAME: Final = "manifest.json"
 
 
 class ShardFacts(msgspec.Struct, frozen=True):
-    """One Parquet file: path inside the archive, rows, bytes, sha256 of the bytes."""
+    """One Parquet file: path inside the archive, rows, bytes, sha256 of the bytes as 64 hex digits."""
 
     path: str
     rows: int
@@ -91,11 +98,10 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     """The whole manifest.
 
     Attributes:
-        format: version of the layout.
+        format: version of the manifest, 2 (or 1, see :attr:`whole_digest`).
         name: dataset name, ``gpu-forecasters/kernels``.
         version: a release's name, or the first 12 hex digits of the digest.
-        logical_digest: over the measured tables (kernels, failures, evaluations, searches, references, gpus); the
-            name of the content. Derived tables have digests of their own in ``splits``.
+        logical_digest: the name of the content, :attr:`whole_digest` when the manifest was written.
         package: version of this package that wrote it.
         writer: version of the Parquet writer.
         bin_scheme: scheme of ``kernels.bin``.
@@ -123,6 +129,93 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     reports: dict[str, Any]
     canary: str
 
+    @property
+    def measured_digest(self) -> str:
+        """Digest over the measured tables (kernels, failures, evaluations, searches, references, gpus).
+
+        It stays the same when splits are made in another way: it says which measurements an archive holds.
+        """
+        total = hashlib.sha256()
+        for name in sorted(name for name in self.tables if name in TABLES and not TABLES[name].derived):
+            total.update(f"{name}\0{self.tables[name].logical_digest}\0".encode())
+        return f"sha256:{total.hexdigest()}"
+
+    @property
+    def whole_digest(self) -> str:
+        """Digest over everything that a score depends on: every table, and the facts of every split.
+
+        A manifest of format 1 has the digest of the measured tables in this place: whoever is given such a digest knows
+        nothing of the evaluation labels.
+        """
+        if self.format == 1:
+            return self.measured_digest
+        content = {
+            "bin_scheme": self.bin_scheme,
+            "tables": {name: facts.logical_digest for name, facts in self.tables.items()},
+            "splits": self.splits,
+        }
+        return f"sha256:{sha256_hex(canonical_json(content))}"
+
+    @property
+    def released(self) -> bool:
+        """Whether the version is a name that somebody gave; else it is the beginning of the digest."""
+        return self.version != self.logical_digest.removeprefix("sha256:")[:12]
+
+    def shards(self, table: str | None = None, split: str | None = None) -> list[ShardFacts]:
+        """Every Parquet file, or those of one table or split, in order."""
+        return [
+            shard
+            for name, facts in self.tables.items()
+            if table in (None, name)
+            for part, shards in facts.splits.items()
+            if split in (None, part)
+            for shard in shards
+        ]
+
+
+def shard_faults(directory: Path, shards: Iterable[ShardFacts], *, content: bool = True) -> Iterator[Finding]:
+    """A finding for every file that is not what the manifest says: missing, of another size, or of other bytes.
+
+    Args:
+        directory: the archive directory.
+        shards: what the manifest says of the files (:meth:`Manifest.shards`).
+        content: compare the bytes too, by their sha256, not only presence and size.
+    """
+    for shard in shards:
+        path = directory / shard.path
+        code, message = "missing-file", None
+        try:
+            size = path.stat().st_size
+            if size != shard.bytes:
+                code, message = "wrong-size", f"{size} bytes, the manifest says {shard.bytes}"
+            elif content and file_sha256(path) != shard.sha256:
+                code, message = "wrong-sha256", "the bytes are not those that the manifest names"
+        except FileNotFoundError:
+            message = "named in the manifest, not there"
+        except OSError as error:
+            message = f"cannot be read: {error.strerror or error}"
+        if message is not None:
+            yield Finding(code=code, message=message, file=str(path), fix="Build or pull the archive again")
+
+
+def write_manifest(directory: Path, manifest: Manifest) -> Manifest:
+    """Write ``manifest.json``, with the digest of what it names: indented, keys in a fixed order, no time in it.
+
+    Returns:
+        The manifest as written. One that is called after its digest is called after the new one.
+    """
+    # As it will be read: a key or number that JSON spells differently would give another digest.
+    plain = msgspec.json.decode(msgspec.json.encode(manifest), type=Manifest)
+    digest = plain.whole_digest
+    sealed = msgspec.structs.replace(
+        plain,
+        version=plain.version if plain.released else digest.removeprefix("sha256:")[:12],
+        logical_digest=digest,
+    )
+    data = msgspec.json.format(msgspec.json.encode(sealed, order="deterministic"), indent=1) + b"\n"
+    write_atomically(directory / MANIFEST_NAME, data)
+    return sealed
+
 
 def read_manifest(directory: Path) -> Manifest:
     """The manifest of an archive directory.
@@ -143,13 +236,13 @@ def read_manifest(directory: Path) -> Manifest:
     try:
         manifest = msgspec.json.decode(data, type=Manifest)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        finding = Finding(
+        raise ArchiveMismatchError.of(
             code="bad-manifest", file=str(path), message=f"not a manifest: {error}", fix="Build the archive again"
-        )
-        raise ArchiveMismatchError(finding.render(), findings=[finding]) from None
-    if manifest.format != FORMAT:
+        ) from None
+    if manifest.format not in _READ_FORMATS:
         raise ArchiveMismatchError(
-            f"{path} has layout format {manifest.format}, this version reads {FORMAT}. Install a matching kernel-archive"
+            f"{path} has format {manifest.format}, this version reads {' and '.join(map(str, _READ_FORMATS))}. "
+            "Install a matching kernel-archive"
         )
     _refuse_foreign_names(manifest, path)
     return manifest

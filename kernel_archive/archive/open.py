@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from kernel_archive.archive.literal import literal_path
-from kernel_archive.archive.manifest import Manifest, read_manifest
+from kernel_archive.archive.manifest import Manifest, read_manifest, shard_faults
 from kernel_archive.errors import ArchiveMismatchError, UsageError, printable
 from kernel_archive.schema import TABLES
 
@@ -59,19 +59,15 @@ class Archive:
             raise UsageError(f"the archive has no table {table!r}; it has: {', '.join(self.tables)}")
         if split is not None and split not in facts.splits:
             raise UsageError(f"table {table} has no split {split!r}; it has: {', '.join(facts.splits)}")
-        paths = [self.path / s.path for name, shards in facts.splits.items() if split in (None, name) for s in shards]
-        sizes = [s.bytes for name, shards in facts.splits.items() if split in (None, name) for s in shards]
-        for path in paths:
-            if not path.is_file():
-                raise ArchiveMismatchError(
-                    f"{path} is named in the manifest and is missing. Build or pull the archive again"
-                )
-        if any(path.stat().st_size != size for path, size in zip(paths, sizes, strict=True)):
-            raise ArchiveMismatchError(
-                f"{table} in {self.path} is not as its manifest says: damaged, or built again since it was opened. "
-                "Open it again, or see kernel-archive validate"
+        shards = self.manifest.shards(table, split)
+        faults = list(shard_faults(self.path, shards, content=False))
+        if faults:
+            raise ArchiveMismatchError.from_findings(
+                faults,
+                f"{table} in {self.path} is not as its manifest says: damaged, or built again since it was opened "
+                f"({faults[0].render()}). Open it again, or see kernel-archive validate",
             )
-        return paths
+        return [self.path / shard.path for shard in shards]
 
     def arrow(self, table: str, split: str | None = None, columns: Sequence[str] | None = None) -> pa.Table:
         """A table (or split) as Arrow, in the order of the files."""

@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 from kernel_archive.archive.manifest import ShardFacts, TableFacts
 from kernel_archive.ids import CANARY, logical_digest, row_digest
 from kernel_archive.schema import TABLES, shard_name
+from kernel_archive.storage import file_sha256
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -119,9 +120,8 @@ class _Regrouped:
 
 
 def _file_facts(path: Path, root: Path, rows: int) -> ShardFacts:
-    with path.open("rb") as stream:
-        digest = hashlib.file_digest(stream, "sha256").hexdigest()
-    return ShardFacts(path=path.relative_to(root).as_posix(), rows=rows, bytes=path.stat().st_size, sha256=digest)
+    name, size = path.relative_to(root).as_posix(), path.stat().st_size
+    return ShardFacts(path=name, rows=rows, bytes=size, sha256=file_sha256(path))
 
 
 class SplitRows(msgspec.Struct, frozen=True):

@@ -5,7 +5,6 @@ Each layer is a function from an opened archive to findings; a layer only runs w
 
 from __future__ import annotations
 
-import hashlib
 from typing import TYPE_CHECKING, Any, Final
 
 import duckdb
@@ -15,6 +14,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from kernel_archive.archive.crosschecks import CROSS_CHECKS, unanimity_checks
+from kernel_archive.archive.manifest import shard_faults
 from kernel_archive.archive.open import Archive, open_archive
 from kernel_archive.archive.shards import digest_rows
 from kernel_archive.bins import assign_bins, scheme
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
     from pathlib import Path
 
-__all__ = ["Layer", "Report", "archive_digest", "validate_archive", "validate_measured"]
+__all__ = ["Layer", "Report", "digest_faults", "validate_archive", "validate_measured"]
 
 #: So many rows are named per rule; the rest is counted.
 NAMED: Final = 10
@@ -56,14 +56,6 @@ class Report(msgspec.Struct, kw_only=True):
         return [finding for layer in self.layers for finding in layer.findings]
 
 
-def archive_digest(tables: dict[str, str]) -> str:
-    """The archive's digest from the logical digests of its measured tables."""
-    total = hashlib.sha256()
-    for name in sorted(tables):
-        total.update(f"{name}\0{tables[name]}\0".encode())
-    return f"sha256:{total.hexdigest()}"
-
-
 def _rows(code: str, message: str, table: str, keys: Sequence[Any], fix: str | None = None) -> list[Finding]:
     """One finding that names the first rows and counts the rest."""
     if not len(keys):
@@ -74,37 +66,14 @@ def _rows(code: str, message: str, table: str, keys: Sequence[Any], fix: str | N
 
 
 def _layout(archive: Archive) -> Iterator[Finding]:
-    named: set[Path] = set()
-    for table, facts in archive.manifest.tables.items():
-        if table not in TABLES:
-            yield Finding(
-                code="unknown-table", message="the manifest names a table that this version does not know", value=table
-            )
-            continue
-        for split, shards in facts.splits.items():
-            if split not in TABLES[table].splits:
-                yield Finding(code="unknown-split", message=f"table {table} has no such split", value=split)
-            for shard in shards:
-                path = archive.path / shard.path
-                named.add(path)
-                if not path.is_file():
-                    yield Finding(
-                        code="missing-file",
-                        message="named in the manifest, not there",
-                        file=str(path),
-                        fix="Build or pull again",
-                    )
-                elif path.stat().st_size != shard.bytes:
-                    yield Finding(
-                        code="wrong-size",
-                        message=f"{path.stat().st_size} bytes, the manifest says {shard.bytes}",
-                        file=str(path),
-                    )
+    manifest = archive.manifest
+    yield from shard_faults(archive.path, manifest.shards(), content=False)
+    named = {archive.path / shard.path for shard in manifest.shards()}
     for path in sorted((archive.path / "data").rglob("*.parquet")):
         if path not in named:
             yield Finding(code="stray-file", message="not named in the manifest", file=str(path), fix="Delete it")
     for table in MEASURED_TABLES:
-        if table not in archive.manifest.tables:
+        if table not in manifest.tables:
             yield Finding(code="missing-table", message="the manifest lacks a table", value=table)
 
 
@@ -158,35 +127,9 @@ def _same_type(a: pa.DataType, b: pa.DataType) -> bool:
 
 
 def _digests(archive: Archive) -> Iterator[Finding]:
-    measured: dict[str, str] = {}
-    for table in archive.tables:
-        facts = archive.manifest.tables[table]
-        for shards in facts.splits.values():
-            for shard in shards:
-                with (archive.path / shard.path).open("rb") as stream:
-                    found = hashlib.file_digest(stream, "sha256").hexdigest()
-                if found != shard.sha256:
-                    yield Finding(
-                        code="wrong-sha256",
-                        message="the bytes are not those that the manifest names",
-                        file=str(archive.path / shard.path),
-                    )
-        found = logical_digest(digest_rows(table, archive.arrow(table)))
-        if found != facts.logical_digest:
-            yield Finding(
-                code="wrong-digest",
-                message=f"the rows' logical digest is {found[:19]}…, the manifest says {facts.logical_digest[:19]}…",
-                field=table,
-                fix="The content was changed after it was built: build or pull again",
-            )
-        if table in MEASURED_TABLES:
-            measured[table] = found
-    if archive_digest(measured) != archive.manifest.logical_digest:
-        yield Finding(
-            code="wrong-digest",
-            message="the archive's logical digest is not that of its tables",
-            value=archive.manifest.logical_digest,
-        )
+    manifest = archive.manifest
+    yield from shard_faults(archive.path, manifest.shards())
+    yield from digest_faults(archive)
     for name, split in archive.manifest.splits.items():
         held = archive.manifest.tables.get(name)
         if held is None or held.logical_digest != split.logical_digest:
@@ -195,6 +138,25 @@ def _digests(archive: Archive) -> Iterator[Finding]:
                 message="the split's facts name another digest than its table has",
                 field=f"splits.{name}",
             )
+
+
+def digest_faults(archive: Archive) -> Iterator[Finding]:
+    """A finding for every table whose rows are not those of its digest, and for the archive whose digest is another."""
+    for table in archive.tables:
+        found, named = logical_digest(digest_rows(table, archive.arrow(table))), archive.manifest.tables[table]
+        if found != named.logical_digest:
+            yield Finding(
+                code="wrong-digest",
+                message=f"the rows' logical digest is {found[:19]}…, the manifest says {named.logical_digest[:19]}…",
+                field=table,
+                fix="The content was changed after it was built: build or pull again",
+            )
+    if archive.manifest.whole_digest != archive.manifest.logical_digest:
+        yield Finding(
+            code="wrong-digest",
+            message="the archive's logical digest is not that of its tables and splits",
+            value=archive.manifest.logical_digest,
+        )
 
 
 def _ids(archive: Archive) -> Iterator[Finding]:

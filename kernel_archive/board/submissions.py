@@ -53,7 +53,7 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     Attributes:
         name: dataset name.
         version: version of the archive.
-        digest: logical digest of the archive's measured tables.
+        digest: logical digest of the archive.
         split: ``eval`` or ``discovery``.
         split_digest: logical digest of the split's rows.
     """

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from kernel_archive.archive.manifest import MANIFEST_NAME, Manifest, read_manifest
+from kernel_archive.archive.manifest import MANIFEST_NAME, Manifest, read_manifest, shard_faults
 from kernel_archive.archive.open import Archive, open_archive
 from kernel_archive.archive.swap import check_target, locked, replaced_directory, stage_directory
 from kernel_archive.errors import (
@@ -23,7 +23,7 @@ from kernel_archive.errors import (
 )
 from kernel_archive.publishing.card import CARD_FILES, EXTRA_FILES
 from kernel_archive.publishing.hub import check_name, connect, endpoint, hub_errors, tag_of
-from kernel_archive.publishing.verify import check_version, damaged_shards, is_digest, shards_of, verified, verify_bytes
+from kernel_archive.publishing.verify import check_version, is_digest, named_by_digest, verified, verify_bytes
 
 if TYPE_CHECKING:
     from huggingface_hub import HfApi
@@ -79,8 +79,7 @@ def _commit_of(api: HfApi, repo: str, version: str | None) -> str:
     if version is not None and is_digest(version):
         for name in ("main", *reversed(_versions(api, repo))):
             sha = str(api.dataset_info(repo, revision=name).sha)
-            digest = _manifest_at(api, repo, sha).logical_digest.removeprefix("sha256:")
-            if digest.startswith(version.removeprefix("sha256:")):
+            if named_by_digest(_manifest_at(api, repo, sha), version):
                 return sha
     known = _versions(api, repo)
     listed = ", ".join(printable(v) for v in known) if known else "none"
@@ -109,7 +108,7 @@ def _manifest_at(api: HfApi, repo: str, commit: str) -> Manifest:
 
 def _fetch(api: HfApi, repo: str, commit: str, manifest: Manifest) -> Path:
     """The folder with all files of a commit, each compared with the manifest; a damaged one is fetched again, once."""
-    shards = [shard.path for shard in shards_of(manifest)]
+    shards = [shard.path for shard in manifest.shards()]
     folder = Path(
         api.snapshot_download(
             repo,
@@ -119,9 +118,9 @@ def _fetch(api: HfApi, repo: str, commit: str, manifest: Manifest) -> Path:
             max_workers=4,
         )
     )
-    for finding in damaged_shards(folder, manifest):
-        if finding.file is not None:
-            api.hf_hub_download(repo, finding.file, repo_type="dataset", revision=commit, force_download=True)
+    for shard in manifest.shards():
+        if any(shard_faults(folder, [shard])):
+            api.hf_hub_download(repo, shard.path, repo_type="dataset", revision=commit, force_download=True)
     verify_bytes(folder, manifest, "The download came damaged twice, or the repository was changed by hand")
     return folder
 
@@ -140,8 +139,7 @@ def _check_asked(manifest: Manifest, version: str | None, repo: str, commit: str
     """Refuse content that is not what the asked version names."""
     if version is None or version == commit:
         return
-    unnamed = manifest.logical_digest.removeprefix("sha256:").startswith(manifest.version)
-    if unnamed and not is_digest(version):
+    if not manifest.released and not is_digest(version):
         return
     check_version(manifest, version, f"what {repo} holds under {printable(version)}")
 
@@ -180,15 +178,15 @@ def pull(repo: str, *, version: str | None = None, out: str | Path | None = None
             commit=commit,
             version=manifest.version,
             logical_digest=manifest.logical_digest,
-            files=sum(1 for _ in shards_of(manifest)),
-            unchanged=present == manifest and not damaged_shards(target, manifest),
+            files=len(manifest.shards()),
+            unchanged=present == manifest and not any(shard_faults(target, manifest.shards())),
             replaced=None,
         )
         if result.unchanged:
             return result
         if present is not None and present != manifest:
             if not replace:
-                same = present.logical_digest == manifest.logical_digest
+                same = present.measured_digest == manifest.measured_digest
                 held = "the same kernels with other splits or files" if same else f"version {present.version}"
                 raise TargetExistsError(
                     f"{target} holds {held}, {repo} has {manifest.version}. Choose another --out, or overwrite it with "
@@ -276,7 +274,7 @@ def _cached(repo: str, version: str | None, error: Exception) -> Path | None:
         return None
     for folder in sorted(store.iterdir(), key=lambda f: (-f.stat().st_mtime_ns, f.name)):
         manifest = _present(folder)
-        if manifest is None or not all((folder / shard.path).is_file() for shard in shards_of(manifest)):
+        if manifest is None or not all((folder / shard.path).is_file() for shard in manifest.shards()):
             continue
         if version is not None and folder.name != version:
             try:

@@ -106,8 +106,7 @@ def check_tag(tag: str, manifest: Manifest) -> str:
         or "@{" in tag
     ):
         raise UsageError(f"{tag!r} can't be a git tag")
-    unnamed = manifest.logical_digest.removeprefix("sha256:").startswith(manifest.version)
-    if not unnamed and tag_of(tag) != tag_of(manifest.version):
+    if manifest.released and tag_of(tag) != tag_of(manifest.version):
         raise UsageError(
             f"the archive is version {manifest.version}, so its tag is {tag_of(manifest.version)}, not {tag}. "
             f"Build it with --version {tag.removeprefix('v')} to publish it as that"
@@ -123,9 +122,7 @@ def _git_blob_id(data: bytes) -> str:
 def _local_files(archive: Archive, repo: str) -> dict[str, Path | bytes]:
     """Everything that is published: path in the repository -> file or content."""
     files: dict[str, Path | bytes] = {}
-    for facts in archive.manifest.tables.values():
-        for shards in facts.splits.values():
-            files |= {shard.path: archive.path / shard.path for shard in shards}
+    files |= {shard.path: archive.path / shard.path for shard in archive.manifest.shards()}
     files |= render_card(archive, name=repo)
     for name in (MANIFEST_NAME, *EXTRA_FILES):
         if (archive.path / name).is_file():

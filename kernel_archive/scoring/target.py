@@ -34,7 +34,7 @@ class TargetFacts(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         archive_name: dataset name, or ``arrays`` for a target made from plain arrays.
         archive_version: version of the archive.
-        archive_digest: logical digest of its measured tables.
+        archive_digest: logical digest of the archive.
         table: ``eval`` or ``discovery_pairs``.
         split_name: ``canonical``, or the name of a variant.
         split_digest: logical digest of the split's rows.
@@ -323,11 +323,8 @@ def _frozen_ends(facts: dict[str, Any]) -> tuple[float, float] | None:
 
 def _verify_files(archive: Archive, table: str) -> None:
     """The split's files have the bytes that the manifest names: no edited label is scored under an old digest."""
-    shards = [s for parts in archive.manifest.tables[table].splits.values() for s in parts]
-    for shard, path in zip(shards, archive.files(table), strict=True):
-        with path.open("rb") as stream:
-            digest = hashlib.file_digest(stream, "sha256").hexdigest()
-        if digest != shard.sha256.removeprefix("sha256:"):
-            raise ArchiveMismatchError(
-                f"{path} is not the file that the manifest describes: its sha256 differs. Build or pull it again"
-            )
+    from kernel_archive.archive.manifest import shard_faults
+
+    faults = list(shard_faults(archive.path, archive.manifest.shards(table)))
+    if faults:
+        raise ArchiveMismatchError.from_findings(faults)

@@ -47,7 +47,7 @@ class Snapshot:
 
     Attributes:
         label: what it is called: version or file.
-        digest: logical digest of the measured tables.
+        digest: logical digest of the archive.
         digests: logical digest per table.
         splits: facts of the derived tables.
     """

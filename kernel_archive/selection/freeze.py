@@ -85,7 +85,7 @@ def frozen_split(archive: Archive, table: str) -> FrozenSplit:
         table=table,
         archive=manifest.name,
         version=manifest.version,
-        archive_digest=manifest.logical_digest,
+        archive_digest=manifest.measured_digest,
         facts=facts,
         columns=names,
         rows=list(zip(*(rows[n].to_pylist() for n in names), strict=True)),
@@ -179,12 +179,12 @@ def check_frozen(archive: Archive) -> list[Finding]:
         except ArchiveMismatchError as error:
             found.extend(error.findings or [Finding(code="bad-frozen-split", file=str(path), message=str(error))])
             continue
-        if (frozen.archive, frozen.archive_digest) != (manifest.name, manifest.logical_digest):
+        if (frozen.archive, frozen.archive_digest) != (manifest.name, manifest.measured_digest):
             found.append(
                 Finding(
                     code="not-the-release",
                     message=f"the archive is called {manifest.version}, but its content is not that of the release: "
-                    f"{manifest.logical_digest[:19]}…, not {frozen.archive_digest[:19]}…",
+                    f"{manifest.measured_digest[:19]}…, not {frozen.archive_digest[:19]}…",
                     field="logical_digest",
                     fix="Build it with --version and a name of its own, or freeze the splits of the new release",
                 )

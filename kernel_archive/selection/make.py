@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -10,11 +9,11 @@ from typing import TYPE_CHECKING, Any, cast
 import msgspec
 import pyarrow.parquet as pq
 
-from kernel_archive.archive.build import write_manifest
-from kernel_archive.archive.open import Archive, open_archive
+from kernel_archive.archive.manifest import shard_faults, write_manifest
+from kernel_archive.archive.open import open_archive
 from kernel_archive.archive.shards import write_table
 from kernel_archive.archive.swap import locked, replaced_directory, stage_directory
-from kernel_archive.errors import ArchiveMismatchError, Finding
+from kernel_archive.errors import ArchiveMismatchError
 from kernel_archive.schema import TABLES
 from kernel_archive.selection.definitions import DERIVED_TABLES, DerivedTable
 from kernel_archive.selection.leakage import similarity_report
@@ -22,10 +21,11 @@ from kernel_archive.selection.plan import Plan, Rules, compared_programs, plan_s
 from kernel_archive.selection.published import published_rows, published_split
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Sequence
 
     from kernel_archive.archive.manifest import Manifest, SplitFacts, TableFacts
     from kernel_archive.bins import Scheme
+    from kernel_archive.errors import Finding
 
 __all__ = ["Made", "Rules", "make_splits", "remake_splits", "store_published"]
 
@@ -86,8 +86,7 @@ def _store(
         splits={name: splits[name] for name in DERIVED_TABLES if name in splits},
         reports={**manifest.reports, **reports},
     )
-    write_manifest(directory, changed)
-    return changed
+    return write_manifest(directory, changed)
 
 
 def make_splits(
@@ -154,7 +153,7 @@ def remake_splits(
         archive = open_archive(place)
         splits = archive.manifest.splits
         published = [] if reselect else [n for n in names if n in splits and splits[n].origin == "published"]
-        damaged = {n: list(_damaged_files(archive, n)) for n in names}
+        damaged = {n: list(shard_faults(place, archive.manifest.shards(n))) for n in names}
         _refuse_damage([finding for n in published for finding in damaged[n]])
         kept = [n for n in published if scheme is None or splits[n].scheme == scheme]
         chosen = [n for n in names if n not in kept]
@@ -171,25 +170,6 @@ def remake_splits(
                 made.kept = kept
                 return made
         return Made(facts=dict(splits), kept=kept, leakage=archive.manifest.reports.get("leakage", {}))
-
-
-def _damaged_files(archive: Archive, table: str) -> Iterator[Finding]:
-    """Files of a table that are not those that the manifest names, by presence, size and sha256."""
-    facts = archive.manifest.tables.get(table)
-    for shard in [s for shards in facts.splits.values() for s in shards] if facts is not None else ():
-        path = archive.path / shard.path
-        if not path.is_file():
-            message = "named in the manifest, not there"
-        elif path.stat().st_size != shard.bytes:
-            message = f"{path.stat().st_size} bytes, the manifest says {shard.bytes}"
-        else:
-            with path.open("rb") as stream:
-                if hashlib.file_digest(stream, "sha256").hexdigest() == shard.sha256:
-                    continue
-            message = "the bytes are not those that the manifest names"
-        yield Finding(
-            code="damaged-file", message=message, file=str(path), field=table, fix="Build or pull the archive again"
-        )
 
 
 def _refuse_damage(findings: Sequence[Finding]) -> None:

@@ -5,12 +5,16 @@ from __future__ import annotations
 import json
 import shutil
 
+import msgspec
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 import pytest
 from publishing.conftest import NAME
 
 import kernel_archive
 from kernel_archive.archive.manifest import read_manifest
 from kernel_archive.archive.open import open_archive
+from kernel_archive.archive.shards import write_table
 from kernel_archive.errors import ArchiveMismatchError, ArchiveNotFoundError
 from kernel_archive.publishing.verify import is_digest
 
@@ -281,14 +285,60 @@ def test_load_of_a_directory_checks_version_and_bytes(archive_path, tmp_path, mo
         kernel_archive.load(broken)
 
 
+def swapped_labels(place, *, manifest_format) -> None:
+    """Give every evaluation row another speedup, and the manifest everything that follows but the archive's digest."""
+    manifest = read_manifest(place)
+    rows = pq.read_table(place / "data/eval/test-00000-of-00001.parquet")
+    at = rows.schema.get_field_index("speedup")
+    rows = rows.set_column(at, rows.schema.field(at), pc.multiply(rows["speedup"], 1.01))
+    facts = write_table(place, "eval", {"test": rows}, metadata={"bin_scheme": "paper", "split": "canonical"})
+    split = msgspec.structs.replace(manifest.splits["eval"], logical_digest=facts.logical_digest)
+    forged = msgspec.structs.replace(
+        manifest,
+        format=manifest_format,
+        logical_digest=manifest.measured_digest if manifest_format == 1 else manifest.logical_digest,
+        tables={**manifest.tables, "eval": facts},
+        splits={**manifest.splits, "eval": split},
+    )
+    (place / "manifest.json").write_bytes(msgspec.json.encode(forged))
+
+
+def test_swapped_labels_are_not_what_a_digest_names(client, hub, archive_path, tmp_path):
+    """A repository whose evaluation labels were changed, with all digests below the archive's own, is refused."""
+    digest = read_manifest(archive_path).logical_digest
+    forged = tmp_path / "forged"
+    shutil.copytree(archive_path, forged)
+    swapped_labels(forged, manifest_format=2)
+    publish(hub, forged)
+    done = client.cli("pull", NAME, "--version", digest)
+    assert done.status == 1, done.text
+    assert not (client.cwd / NAME).exists()
+    with pytest.raises(ArchiveMismatchError):
+        kernel_archive.load(forged, digest)
+    with pytest.raises(ArchiveMismatchError, match="the archive as a whole"):
+        kernel_archive.load(forged)
+
+
+def test_a_digest_of_the_old_kind_is_known_as_such(archive_path, tmp_path):
+    """It names the measured tables: it opens an archive, of either format, and says that it says nothing of the labels."""
+    old = tmp_path / "old"
+    shutil.copytree(archive_path, old)
+    swapped_labels(old, manifest_format=1)
+    digest = read_manifest(archive_path).measured_digest
+    assert read_manifest(old).logical_digest == digest
+    for place in (archive_path, old):
+        with pytest.warns(UserWarning, match="digest of the old kind"):
+            kernel_archive.load(place, digest)
+
+
 def test_rows_are_verified_once_per_manifest(archive_path, tmp_path, monkeypatch):
     """That rows and digests agree is noted for exactly this manifest; bytes are compared every time."""
-    from kernel_archive.archive import shards
+    from kernel_archive.archive import validate
 
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     read = []
-    real = shards.digest_rows
-    monkeypatch.setattr(shards, "digest_rows", lambda table, rows: read.append(table) or real(table, rows))
+    real = validate.digest_rows
+    monkeypatch.setattr(validate, "digest_rows", lambda table, rows: read.append(table) or real(table, rows))
     kernel_archive.load(archive_path)
     assert "kernels" in read
     read.clear()

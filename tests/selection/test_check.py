@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 from support.archives import Run, Search, make_archive, program
 
-from kernel_archive.archive.build import write_manifest
+from kernel_archive.archive.manifest import write_manifest
 from kernel_archive.archive.open import open_archive
 from kernel_archive.archive.shards import write_table
 from kernel_archive.schema import TABLES

@@ -1,0 +1,86 @@
+"""Files on disk: written whole or not at all, locked, and digested. Every room that writes a file does it through here."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import secrets
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from kernel_archive.errors import KernelArchiveError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+__all__ = ["file_sha256", "locked", "new_file", "sync", "write_atomically"]
+
+
+def file_sha256(path: Path) -> str:
+    """The sha256 of a file's bytes, as 64 hex digits."""
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def sync(path: Path) -> None:
+    """Flush a file or a directory to the disk; a directory holds the names of its files, so renames in it count too."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+@contextmanager
+def new_file(path: Path, *, durable: bool = True) -> Iterator[Path]:
+    """A temporary path beside ``path`` to write; it takes the place of ``path`` when the block ends well.
+
+    Readers see the old file or the new one, never a part. The temporary file is removed when the block fails.
+
+    Args:
+        path: the file to make or replace; its directory must exist.
+        durable: flush the content before the rename and the directory after it, so that a power failure leaves the old
+            file or the new one. Without it a file may be empty after a power failure; for what is checked and made anew.
+    """
+    temporary = path.with_name(f".{path.name[:100]}.{secrets.token_hex(4)}.tmp")
+    try:
+        yield temporary
+        if durable:
+            sync(temporary)
+        temporary.replace(path)
+        if durable:
+            sync(path.parent)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def write_atomically(path: Path, data: bytes) -> None:
+    """Write a file whole: readers and a power failure see the old content or the new one (:func:`new_file`)."""
+    # Made anew or not at all: a link that somebody planted under this name is not followed.
+    with new_file(path) as temporary, temporary.open("xb") as stream:
+        stream.write(data)
+
+
+@contextmanager
+def locked(path: Path, *, busy: str | None = None) -> Iterator[None]:
+    """Hold a lock file while the block runs; the lock goes with the process, however it ends, the file stays.
+
+    Args:
+        path: the lock file; its directory must exist. A link is not followed.
+        busy: the message for a user when another process holds the lock; without one the call waits.
+
+    Raises:
+        KernelArchiveError: another process holds the lock, and ``busy`` was given.
+    """
+    import filelock
+
+    lock = filelock.FileLock(path, blocking=busy is None)
+    try:
+        lock.acquire()
+    except filelock.Timeout:
+        raise KernelArchiveError(str(busy)) from None
+    try:
+        yield
+    finally:
+        lock.release()
