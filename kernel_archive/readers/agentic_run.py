@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from kernel_archive.readers.events import Feedback  # noqa: TC001 - msgspec resolves it at run time
 from kernel_archive.readers.files import ReaderSpec, open_binary
 from kernel_archive.readers.jsonl import Rows
 from kernel_archive.readers.lenient import BAD_JSON, decode_loose, natural, not_negative
-from kernel_archive.readers.observations import Feedback, Judge
+from kernel_archive.readers.observations import Judge
 from kernel_archive.readers.records import Evaluation, SearchFacts
 from kernel_archive.readers.report import Report
 from kernel_archive.readers.run_facts import load_object, object_of, text_of

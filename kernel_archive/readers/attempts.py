@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import msgspec
-
+from kernel_archive.readers.events import Attempt
 from kernel_archive.readers.files import ReaderSpec
 from kernel_archive.readers.jsonl import Rows
 from kernel_archive.readers.lenient import seconds_between, step_number
-from kernel_archive.readers.observations import Judge, LoggedEvaluation
+from kernel_archive.readers.observations import Judge
 from kernel_archive.readers.records import Evaluation, SearchFacts
 from kernel_archive.readers.report import Report
 from kernel_archive.readers.run_facts import RUN_JSON, read_run_json
@@ -25,17 +24,6 @@ if TYPE_CHECKING:
 __all__ = ["SPEC", "read"]
 
 ATTEMPTS_FILE = "attempts.jsonl"
-
-
-class Attempt(msgspec.Struct):
-    """One row."""
-
-    attempt: int
-    code: str
-    evaluation: LoggedEvaluation | None = None
-    parent_attempt: int | None = None
-    started_at: str | None = None
-    completed_at: str | None = None
 
 
 def read(run: RunFiles) -> Iterator[Record]:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from kernel_archive.errors import Finding
+from kernel_archive.readers.events import Observation  # noqa: TC001 - msgspec resolves it at run time
 from kernel_archive.readers.lenient import BAD_JSON
-from kernel_archive.readers.observations import Observation  # noqa: TC001 - msgspec resolves it at run time
 
 if TYPE_CHECKING:
     from kernel_archive.readers.files import RunFiles
@@ -45,7 +45,7 @@ def confirm_forecasts(run: RunFiles, fold: SearchFold, report: Report) -> None:
             report.warning(value.code, f"{value.message}; its measurement is missing", file=name)
             continue
         try:
-            checked = msgspec.convert(value, CheckedForecast)
+            checked = msgspec.json.decode(msgspec.json.encode(value), type=CheckedForecast)
         except BAD_JSON as error:
             report.warning("bad-confirmation", f"no confirmed forecast: {error}", file=name)
             continue

@@ -1,25 +1,95 @@
-"""The events of max-reward PUCT logs, v2 and v3, and how one line becomes one.
+"""The words of search logs: every event, row and result that readers parse and the recorder writes.
 
-A line is decoded once, by a typed decoder that skips every field which nobody reads. Lines that fail go a slow,
-forgiving way; what that can't read either is searched for a whole event at its end (a writer that went on after a crash
-glues its first event to the broken line).
+One struct per line of ``events.jsonl`` (max-reward PUCT, v2 and v3), ``attempts.jsonl`` and ``timing.jsonl``, and the
+results inside them. Decoding skips every field that is not named here; encoding leaves out every field that was not set.
+A field that upstream logs may lack has a default, so that a reader can do without it.
 """
 
 from __future__ import annotations
 
-import re
 from typing import Any, Final
 
 import msgspec
 
-from kernel_archive.readers.lenient import BAD_JSON, build, decode_loose
-from kernel_archive.readers.observations import LoggedEvaluation  # noqa: TC001 - msgspec resolves it at run time
+__all__ = [
+    "EVENT_TYPES",
+    "Attempt",
+    "CandidateDeferred",
+    "CandidateSelected",
+    "EvaluationCompleted",
+    "EvaluationFailed",
+    "EvaluationRequested",
+    "EvaluationsDrained",
+    "Event",
+    "Feedback",
+    "ForecastCompleted",
+    "ForecastFailed",
+    "ForecastRequested",
+    "ForecastsDrained",
+    "Hardware",
+    "KernelTask",
+    "LoggedEvaluation",
+    "MutationCompleted",
+    "MutationFailed",
+    "MutationRequested",
+    "MutationsDrained",
+    "Node",
+    "Observation",
+    "SearchInitialized",
+    "StepCompleted",
+    "StepStarted",
+    "TimingLine",
+    "Usage",
+]
 
-__all__ = ["EVENT_KINDS", "BadLine", "Decoded", "Event", "Node", "decode_event", "salvage"]
+
+class Feedback(msgspec.Struct, omit_defaults=True):
+    """What the harness said of one program: ``kind`` is the outcome and says which other fields are set.
+
+    GPU-mode harnesses and KernelBench spell the fields differently; both spellings stand here.
+    """
+
+    kind: str
+    aggregated_speedup: float | None = None
+    aggregation_method: str | None = None
+    per_case_speedups: list[dict[str, Any]] | None = None
+    speedup: float | None = None
+    runtime_us: float | None = None  # KernelBench: misnamed in the logs, milliseconds
+    ref_runtime_us: float | None = None
+    compilation_error_name: str | None = None
+    compilation_error: str | None = None
+    runtime_error_name: str | None = None
+    runtime_error: str | None = None
+    traceback: str | None = None
+    runtime_error_traceback: str | None = None
+    error_message: str | None = None
+    correctness_issue: str | None = None
+    reason: str | None = None
+
+
+class Observation(msgspec.Struct, omit_defaults=True):
+    """What came back for one program: a measurement, or in compound logs a forecast or a wrapped measurement."""
+
+    feedback: Feedback | None = None
+    per_case_results: msgspec.Raw = msgspec.Raw(b"[]")  # not read: the feedback holds what counts of it
+    kind: str | None = None
+    inner: Observation | None = None
+    deferral_reason: str | None = None
+
+
+class LoggedEvaluation(msgspec.Struct):
+    """The ``evaluation`` object of an event, a node or an attempt.
+
+    The reward is what the search aims at: a speedup, a distance to a bin, a ratio of microseconds or a forecast. Readers
+    never take it for a speedup.
+    """
+
+    observation: Observation
+    reward: float | msgspec.UnsetType | None = msgspec.UNSET
 
 
 class Node(msgspec.Struct):
-    """A node of the search as logged."""
+    """A node of a search as logged; ``ancestors`` are the nearest first."""
 
     program_code: str
     ulid: str
@@ -37,7 +107,7 @@ class KernelTask(msgspec.Struct):
 
 
 class Hardware(msgspec.Struct):
-    """v3: where it is measured."""
+    """Where it is measured."""
 
     device_name: str | None = None
 
@@ -49,11 +119,13 @@ class Usage(msgspec.Struct):
     output_tokens: int | None = None
 
 
-class _Event(msgspec.Struct, tag_field="kind"):
-    """Any event."""
+class _Event(msgspec.Struct, tag_field="kind", omit_defaults=True):
+    """Any event; the tag of each class is its ``kind`` in the log."""
 
 
 class SearchInitialized(_Event, tag="search_initialized"):
+    """The first event: the starting program with its result; v3 also says what is searched for and where."""
+
     root: Node
     kernel_task: KernelTask | None = None
     seed_reference_code: str | None = None
@@ -61,59 +133,89 @@ class SearchInitialized(_Event, tag="search_initialized"):
 
 
 class StepStarted(_Event, tag="step_started"):
+    """Parents were selected. In v2 this event and ``step_completed`` are all that says which step an event is of."""
+
     step: int | None = None
+    parent_ulids: list[str] | None = None
 
 
 class StepCompleted(_Event, tag="step_completed"):
+    """The children of the step were admitted."""
+
     step: int | None = None
 
 
 class MutationRequested(_Event, tag="mutation_requested"):
+    """A program was asked for."""
+
     request_id: str
+    parent_ulid: str | None = None
+    started_at: str | None = None
 
 
 class MutationCompleted(_Event, tag="mutation_completed"):
+    """A program was proposed."""
+
     request_id: str
-    code: msgspec.Raw = msgspec.Raw(b'""')  # as a rule the evaluation request repeats it: decoded only where not
+    code: str | None = None
+    completed_at: str | None = None
     llm_usage: Usage | None = None
 
 
 class MutationFailed(_Event, tag="mutation_failed"):
+    """A proposal gave no program."""
+
     request_id: str
+    reason: str | None = None
+    completed_at: str | None = None
 
 
 class ForecastRequested(_Event, tag="forecast_requested"):
+    """v3: a forecast of a proposed program was asked for."""
+
     request_id: str
 
 
 class ForecastCompleted(_Event, tag="forecast_completed"):
+    """v3: a program was forecast, not measured."""
+
     request_id: str
     llm_usage: Usage | None = None
 
 
 class ForecastFailed(_Event, tag="forecast_failed"):
+    """v3: there is no forecast; such programs are never evaluated."""
+
     request_id: str
 
 
 class CandidateSelected(_Event, tag="candidate_selected"):
+    """v3: the program will be evaluated."""
+
     request_id: str
 
 
 class CandidateDeferred(_Event, tag="candidate_deferred"):
+    """v3: the program was proposed and will not be evaluated."""
+
     request_id: str
 
 
 class EvaluationRequested(_Event, tag="evaluation_requested"):
+    """A program was sent to the GPU. Its node's id is ``child_ulid`` in v2 and the request's id in v3."""
+
     request_id: str
     code: str
+    child_ulid: str | None = None
     parent_ulid: str | None = None
-    child_ulid: str | None = None  # v2; in v3 the node's id is the request's
     from_mutation_request_id: str | None = None
     started_at: str | None = None
     step: int | None = None
 
 
 class EvaluationCompleted(_Event, tag="evaluation_completed"):
+    """The result of a request. It carries neither program nor (in v2) parent."""
+
     request_id: str
     evaluation: LoggedEvaluation
     parent_ulid: str | None = None
@@ -122,6 +224,8 @@ class EvaluationCompleted(_Event, tag="evaluation_completed"):
 
 
 class EvaluationFailed(_Event, tag="evaluation_failed"):
+    """The driver gave an evaluation up: there is no verdict of the harness."""
+
     request_id: str
     reason: str | None = None
     parent_ulid: str | None = None
@@ -130,15 +234,15 @@ class EvaluationFailed(_Event, tag="evaluation_failed"):
 
 
 class MutationsDrained(_Event, tag="mutations_drained"):
-    pass
+    """v3: no further proposals of this parent."""
 
 
 class ForecastsDrained(_Event, tag="forecasts_drained"):
-    pass
+    """v3: no further forecasts of this parent."""
 
 
 class EvaluationsDrained(_Event, tag="evaluations_drained"):
-    pass
+    """v3: no further evaluations of this parent."""
 
 
 Event = (
@@ -161,110 +265,30 @@ Event = (
     | EvaluationsDrained
 )
 
-_TYPES: Final[dict[str, type[msgspec.Struct]]] = {
-    cls.__struct_config__.tag: cls  # type: ignore[misc]  # the tag of every event above is a string
-    for cls in _Event.__subclasses__()
+#: Kind -> struct, of every event.
+EVENT_TYPES: Final[dict[str, type[msgspec.Struct]]] = {
+    str(cls.__struct_config__.tag): cls for cls in _Event.__subclasses__()
 }
-EVENT_KINDS: Final = frozenset(_TYPES)
-decode_typed: Final = msgspec.json.Decoder(Event).decode
-_START: Final = re.compile(rb'\{\s?"kind"\s?:\s?"')
-#: How many places in a broken line are tried as the start of a whole event.
-_SALVAGE_TRIES: Final = 200
-#: How many glued events are looked for before the last one.
-_SALVAGE_DEPTH: Final = 4
 
 
-class Decoded(msgspec.Struct):
-    """A line read the slow way.
+class Attempt(msgspec.Struct, omit_defaults=True):
+    """One row of ``attempts.jsonl``: one attempt of an agent with its result."""
 
-    Attributes:
-        event: the event; ``None`` when its kind is unknown.
-        kind: its kind.
-        odd: fields left out because of their type, with their values.
-    """
-
-    event: Any
-    kind: str
-    odd: list[tuple[str, Any]] = []
-
-
-class BadLine(Exception):  # noqa: N818 - not an error of a user: caught where it is raised
-    """Raised inside this package when a line can't be read.
-
-    Attributes:
-        code: ``bad-json``, ``not-an-event`` or ``bad-event``.
-        field: the missing or wrong field.
-        known: the line names a kind of event that these logs have.
-    """
-
-    def __init__(self, message: str, code: str, *, field: str | None = None, known: bool = False) -> None:
-        super().__init__(message)
-        self.code = code
-        self.field = field
-        self.known = known
+    attempt: int
+    code: str
+    parent_attempt: int | None = None
+    title: str | None = None
+    note: str | None = None
+    started_at: str | None = None
+    completed_at: str | None = None
+    evaluation: LoggedEvaluation | None = None
 
 
-def decode_event(line: bytes) -> Decoded:
-    """One line, the slow and forgiving way.
+class TimingLine(msgspec.Struct, omit_defaults=True):
+    """One row of ``timing.jsonl``: one evaluation as the timer saw it. Only what readers use of it is named here."""
 
-    Raises:
-        BadLine: it is no JSON object with a ``kind``, or lacks what its kind needs.
-    """
-    try:
-        value = decode_loose(line)
-    except BAD_JSON as error:
-        raise BadLine(f"not valid JSON: {error}", "bad-json") from None
-    if not isinstance(value, dict) or not isinstance(value.get("kind"), str):
-        raise BadLine("not an event: no JSON object with a kind", "not-an-event")
-    return event_of(value)
-
-
-def event_of(value: dict[str, Any]) -> Decoded:
-    """An event from a decoded object that has a ``kind``.
-
-    Raises:
-        BadLine: it lacks what its kind needs.
-    """
-    kind: str = value["kind"]
-    cls = _TYPES.get(kind)
-    if cls is None:
-        return Decoded(None, kind)
-    odd: list[tuple[str, Any]] = []
-    try:
-        return Decoded(build(cls, value, odd), kind, odd)
-    except RecursionError:
-        raise BadLine("nested too deeply", "bad-event", known=True) from None
-    except ValueError as error:
-        field = str(error)
-        raise BadLine(
-            f"{kind} lacks {field}, or has it in a wrong form", "bad-event", field=field, known=True
-        ) from None
-
-
-def salvage(line: bytes, depth: int = 0) -> list[Any]:
-    """The whole events in a line that is none: the last one (a ``{"kind":`` from which the rest decodes), and those before.
-
-    A writer that broke off and went on without a new line leaves a piece, or all, of one event before the next.
-    """
-    starts = [m.start() for m in _START.finditer(line)]
-    for start in reversed(starts[-_SALVAGE_TRIES:]):
-        event = _whole(line[start:])
-        if event is not None:
-            before = line[:start]
-            if start == 0 or depth >= _SALVAGE_DEPTH:
-                return [event]
-            first = _whole(before)
-            return [*([first] if first is not None else salvage(before, depth + 1)), event]
-    return []
-
-
-def _whole(part: bytes) -> Any:
-    """The event that a part of a line is, or ``None``."""
-    try:
-        return decode_typed(part)
-    except BAD_JSON:
-        pass
-    try:
-        return decode_event(part).event
-    except BadLine:
-        return None
+    kind: str | None = None
+    speedup: float | None = None
+    wall_s: float | None = None
+    started_at: str | None = None
+    completed_at: str | None = None

@@ -8,14 +8,14 @@ import msgspec
 
 from kernel_archive.errors import printable
 from kernel_archive.readers import events as ev
-from kernel_archive.readers.lenient import BAD_JSON, natural, safe_text, seconds_between, step_number
+from kernel_archive.readers.lenient import natural, safe_text, seconds_between, step_number
 from kernel_archive.readers.observations import Judge
 from kernel_archive.readers.records import Evaluation, SearchFacts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from kernel_archive.readers.observations import Observation
+    from kernel_archive.readers.events import Observation
     from kernel_archive.readers.report import Report
 
 __all__ = ["EVALUATION_FAILED", "Request", "SearchFold"]
@@ -209,23 +209,18 @@ class SearchFold:
         if request is not None:
             return request
         proposal = self._codes.get(event.request_id)  # v3: one id for proposal and evaluation
-        if proposal is not None and event.parent_ulid is not None:
-            try:
-                code = msgspec.json.decode(proposal.code, type=str)
-            except BAD_JSON:
-                code = ""
-            if code:
-                step = event.step if event.step is not None else self._step
-                request = Request(event.request_id, code, event.parent_ulid, None, step_number(step))
-                self._requests[event.request_id] = request
-                self.report.warning(
-                    "request-rebuilt",
-                    "the result's request is missing; program and parent are those of its proposal",
-                    file=self.file,
-                    line=line,
-                    value=event.request_id,
-                )
-                return request
+        if proposal is not None and event.parent_ulid is not None and proposal.code:
+            step = event.step if event.step is not None else self._step
+            request = Request(event.request_id, proposal.code, event.parent_ulid, None, step_number(step))
+            self._requests[event.request_id] = request
+            self.report.warning(
+                "request-rebuilt",
+                "the result's request is missing; program and parent are those of its proposal",
+                file=self.file,
+                line=line,
+                value=event.request_id,
+            )
+            return request
         self.count("results_without_request")
         self.report.error(
             "result-without-request",

@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from kernel_archive.readers.checkpoints import read_whole
+from kernel_archive.readers.events import Feedback
 from kernel_archive.readers.files import ReaderSpec
 from kernel_archive.readers.fold import EVALUATION_FAILED
 from kernel_archive.readers.lenient import BAD_JSON, build, decode_loose, safe_text
-from kernel_archive.readers.observations import Feedback, Judge, Verdict
+from kernel_archive.readers.observations import Judge, Verdict
 from kernel_archive.readers.records import Evaluation, SearchFacts
 from kernel_archive.readers.report import Report
 from kernel_archive.readers.run_facts import UPSTREAM_FILES, object_of, read_upstream

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from kernel_archive.errors import printable
-from kernel_archive.readers import events as ev
+from kernel_archive.readers import salvage as ev
 from kernel_archive.readers.files import ReaderSpec
 from kernel_archive.readers.fold import SearchFold
 from kernel_archive.readers.lenient import BAD_JSON, decode_loose, from_text, natural, safe_text

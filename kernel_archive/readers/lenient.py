@@ -83,8 +83,8 @@ def build(cls: type[T], value: dict[str, Any], odd: list[tuple[str, Any]], path:
             continue
         given = value[name]
         if kind is msgspec.Raw:
-            out[name] = msgspec.Raw(msgspec.json.encode(given))
-        elif nested is not None and isinstance(given, dict):
+            continue  # a field that no reader looks into
+        if nested is not None and isinstance(given, dict):
             out[name] = build(nested, given, odd, f"{path}{name}.")
         else:
             try:

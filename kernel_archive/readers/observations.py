@@ -15,44 +15,10 @@ from kernel_archive.readers.lenient import finite, positive
 from kernel_archive.readers.records import Case
 
 if TYPE_CHECKING:
+    from kernel_archive.readers.events import Feedback
     from kernel_archive.readers.records import Outcome
 
-__all__ = ["Feedback", "Judge", "LoggedEvaluation", "Observation", "Verdict"]
-
-
-class Feedback(msgspec.Struct):
-    """One arm, GPU-mode or KernelBench; ``kind`` says which fields are set."""
-
-    kind: str
-    aggregated_speedup: float | None = None
-    per_case_speedups: list[dict[str, Any]] | None = None
-    speedup: float | None = None
-    runtime_us: float | None = None  # KernelBench: misnamed in the logs, milliseconds
-    ref_runtime_us: float | None = None
-    compilation_error_name: str | None = None
-    compilation_error: str | None = None
-    runtime_error_name: str | None = None
-    runtime_error: str | None = None
-    traceback: str | None = None
-    runtime_error_traceback: str | None = None
-    error_message: str | None = None
-    correctness_issue: str | None = None
-    reason: str | None = None
-
-
-class Observation(msgspec.Struct):
-    """What came back for one program: a measurement, or in compound logs a forecast or a wrapped measurement."""
-
-    feedback: Feedback | None = None
-    kind: str | None = None
-    inner: Observation | None = None
-    deferral_reason: str | None = None
-
-
-class LoggedEvaluation(msgspec.Struct):
-    """The ``evaluation`` object of an event or node."""
-
-    observation: Observation
+__all__ = ["Judge", "Verdict"]
 
 
 class Verdict(msgspec.Struct):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from kernel_archive.readers import events as ev
+from kernel_archive.readers import salvage as ev
 from kernel_archive.readers.compound import CONFIRMED_FILES, confirm_forecasts
 from kernel_archive.readers.files import ReaderSpec
 from kernel_archive.readers.fold import SearchFold

@@ -45,10 +45,10 @@ _LINES: Final[tuple[tuple[frozenset[str], str], ...]] = (
 
 
 def _kinds() -> dict[str, str]:
-    from kernel_archive.readers.events import EVENT_KINDS
+    from kernel_archive.readers.events import EVENT_TYPES
 
     theory = ("theory_building_initialized", "hypothesis_requested", "hypothesis_completed", "experiment_requested")
-    return {**dict.fromkeys(EVENT_KINDS, "puct-events"), **dict.fromkeys(theory, "the outer log of theory-builder")}
+    return {**dict.fromkeys(EVENT_TYPES, "puct-events"), **dict.fromkeys(theory, "the outer log of theory-builder")}
 
 
 def looks_like(path: Path) -> str:

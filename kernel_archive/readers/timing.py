@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from kernel_archive.readers.events import TimingLine
 from kernel_archive.readers.lenient import BAD_JSON, not_negative
 
 if TYPE_CHECKING:
@@ -22,28 +23,23 @@ if TYPE_CHECKING:
     from kernel_archive.readers.records import Evaluation
     from kernel_archive.readers.report import Report
 
-__all__ = ["TIMING_FILE", "TimingLine", "attach", "read_timing"]
+__all__ = ["TIMING_FILE", "attach", "read_timing"]
 
 TIMING_FILE = "timing.jsonl"
 
 
-class TimingLine(msgspec.Struct):
-    """One evaluation as the timer saw it."""
+class _Line(TimingLine):
+    """A line, and whether an evaluation has it already."""
 
-    kind: str | None = None
-    speedup: float | None = None
-    wall_s: float | None = None
-    started_at: str | None = None
-    completed_at: str | None = None
     taken: bool = False
 
 
-_decode = msgspec.json.Decoder(TimingLine).decode
+_decode = msgspec.json.Decoder(_Line).decode
 
 
-def read_timing(run: RunFiles, path: Path, report: Report) -> list[TimingLine]:
+def read_timing(run: RunFiles, path: Path, report: Report) -> list[_Line]:
     """The lines that can be read; the others as findings."""
-    out: list[TimingLine] = []
+    out: list[_Line] = []
     for item in run.lines(path):
         if not isinstance(item, tuple):
             report.add(item)
@@ -59,14 +55,14 @@ def read_timing(run: RunFiles, path: Path, report: Report) -> list[TimingLine]:
     return out
 
 
-def attach(evaluations: Sequence[Evaluation], timing: list[TimingLine]) -> int:
+def attach(evaluations: Sequence[Evaluation], timing: list[_Line]) -> int:
     """Give evaluations the wall time of their timing line, and its times where they have none.
 
     Returns:
         Timing lines that no evaluation was found for.
     """
     speedups = Counter(e.speedup for e in evaluations if e.speedup is not None)
-    lines: dict[float, list[TimingLine]] = {}
+    lines: dict[float, list[_Line]] = {}
     for row in timing:
         if row.speedup is not None:
             lines.setdefault(row.speedup, []).append(row)
@@ -90,7 +86,7 @@ def attach(evaluations: Sequence[Evaluation], timing: list[TimingLine]) -> int:
     return sum(not row.taken for row in timing)
 
 
-def _inside(record: Evaluation, row: TimingLine) -> bool:
+def _inside(record: Evaluation, row: _Line) -> bool:
     """Whether the row fits the evaluation: speedup, outcome, and its time span (ISO 8601 text of one zone)."""
     lost = record.error_type == "evaluation_failed" and row.speedup is None
     if not lost and (row.kind != record.outcome or row.speedup != record.speedup):
@@ -101,7 +97,7 @@ def _inside(record: Evaluation, row: TimingLine) -> bool:
     return start <= row.started_at and row.completed_at <= end
 
 
-def _take(record: Evaluation, row: TimingLine) -> None:
+def _take(record: Evaluation, row: _Line) -> None:
     row.taken = True
     wall = not_negative(row.wall_s)
     if wall is not None:

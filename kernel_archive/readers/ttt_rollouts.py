@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from kernel_archive.readers.events import Feedback  # noqa: TC001 - msgspec resolves it at run time
 from kernel_archive.readers.files import ReaderSpec
 from kernel_archive.readers.jsonl import Rows
 from kernel_archive.readers.lenient import natural, not_negative, safe_text, step_number
-from kernel_archive.readers.observations import Feedback, Judge
+from kernel_archive.readers.observations import Judge
 from kernel_archive.readers.records import Evaluation, SearchFacts
 from kernel_archive.readers.report import Report
 from kernel_archive.readers.run_facts import load_object, object_of, text_of
