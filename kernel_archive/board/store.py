@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import fcntl
-import gzip
 import hashlib
 import os
 import shutil
@@ -12,7 +11,7 @@ import unicodedata
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
@@ -30,6 +29,7 @@ from kernel_archive.board.submissions import (
     to_toml,
 )
 from kernel_archive.errors import DataError, Finding, KernelArchiveError, TargetExistsError, printable
+from kernel_archive.untrusted import is_parquet, open_bounded
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -79,12 +79,7 @@ def _lines(path: Path) -> bytes:
     Raises:
         DataError: they are longer than :data:`MAX_LINES_BYTES`.
     """
-    import pyarrow as pa
-
-    from kernel_archive.scoring.lines import magic_of
-
-    magic = magic_of(path)
-    if magic == b"PAR1":
+    if is_parquet(path):
         import pyarrow.parquet as pq
 
         out = bytearray()
@@ -95,12 +90,7 @@ def _lines(path: Path) -> bytes:
                 break
         data = bytes(out[: MAX_LINES_BYTES + 1])
     else:
-        stream: IO[bytes] | Any
-        if magic == b"\x28\xb5\x2f\xfd":
-            stream = pa.input_stream(str(path), compression="zstd")
-        else:
-            stream = gzip.GzipFile(path) if magic.startswith(b"\x1f\x8b") else path.open("rb")
-        with stream:
+        with open_bounded(path, max_bytes=1 << 40) as stream:
             data = stream.read(MAX_LINES_BYTES + 1)
     if len(data) > MAX_LINES_BYTES:
         finding = Finding(

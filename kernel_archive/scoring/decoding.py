@@ -81,9 +81,9 @@ def decode_line(text: bytes, *, file: str, line: int) -> dict[str, Any] | list[F
     """
     faults = Faults(file, line)
     try:
-        if not text.isascii():
-            text.decode()
-        value = msgspec.json.decode(text)
+        # As text from here on: the json module would read bytes as UTF-16 or UTF-32, too, where no check finds a name.
+        string = text.decode("utf-8")
+        value = msgspec.json.decode(string)
     except UnicodeDecodeError as error:
         faults.add("bad-utf8", f"not UTF-8 at byte {error.start + 1} of the line", fix="Save the file as UTF-8")
         return faults.found
@@ -92,7 +92,7 @@ def decode_line(text: bytes, *, file: str, line: int) -> dict[str, Any] | list[F
         return faults.found
     except msgspec.DecodeError as error:
         try:
-            value = json.loads(text)
+            value = json.loads(string)
         except RecursionError:
             faults.add("nested-too-deeply", "the line is nested too deeply to be a forecast")
             return faults.found
@@ -128,5 +128,5 @@ def repeated_keys(text: bytes) -> list[str]:
         found.extend(name for name, count in counts.items() if count > 1 and name in _NAMES)
         return dict(items)
 
-    json.loads(text, object_pairs_hook=pairs)
+    json.loads(text.decode("utf-8"), object_pairs_hook=pairs)
     return found

@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from kernel_archive.errors import Finding, ForecastError
+from kernel_archive.errors import Finding, ForecastError, printable
 from kernel_archive.scoring.collector import CheckReport, Collector
 from kernel_archive.scoring.decoding import decode_line, quick_entry
 from kernel_archive.scoring.forecasts import RAW_SUM_BOUNDS, Forecasts
 from kernel_archive.scoring.formats import MAX_REPEATS, READ
-from kernel_archive.scoring.lines import LineSource, magic_of, regular_file
-from kernel_archive.scoring.tables import table_rows
+from kernel_archive.untrusted import Lines, UntrustedFileError, is_parquet, parquet_rows, regular_file
 
 if TYPE_CHECKING:
     from kernel_archive.scoring.target import Target
@@ -70,9 +69,12 @@ def check_forecasts(
     Raises:
         ForecastError: there is no file that could be read.
     """
-    file = regular_file(path)
+    try:
+        file = regular_file(path)
+    except UntrustedFileError as error:
+        raise ForecastError.from_findings([error.finding(printable(str(path), 300))]) from None
     collector = Collector(file, target, surrogate, raw_sum_bounds, keep_rationales)
-    digest = _read_parquet(file, collector) if magic_of(file) == b"PAR1" else _read_lines(file, collector)
+    digest = _read_parquet(file, collector) if is_parquet(file) else _read_lines(file, collector)
     return collector.finish(name or name_of(path), digest)
 
 
@@ -94,7 +96,7 @@ def _max_lines(into: Collector) -> int:
 
 
 def _read_lines(path: Path, into: Collector) -> str:
-    source = LineSource(path, max_bytes=_max_bytes(into), max_lines=_max_lines(into))
+    source = Lines(path, max_bytes=_max_bytes(into), max_lines=_max_lines(into))
     last = 0
     for item in source:
         if isinstance(item, Finding):
@@ -124,7 +126,9 @@ def _read_lines(path: Path, into: Collector) -> str:
 
 def _read_parquet(path: Path, into: Collector) -> str:
     wanted = (READ | {"surrogate_label"}) - (set() if into.rationales is not None else {"rationale", "reasoning"})
-    for item in table_rows(path, name=into.name, wanted=wanted, max_rows=_max_lines(into), max_bytes=_max_bytes(into)):
+    for item in parquet_rows(
+        path, name=into.name, wanted=wanted, max_rows=_max_lines(into), max_bytes=_max_bytes(into)
+    ):
         if isinstance(item, Finding):
             into.add(item)
         else:

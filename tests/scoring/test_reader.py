@@ -242,6 +242,21 @@ def test_a_file_that_ends_in_a_line_says_so(write, target):
     assert codes(write(row(), json.dumps(row("b1b2c3d4")).encode()[:40]), target) == [("cut-off", 2)]
 
 
+@pytest.mark.parametrize("encoding", ["utf-16-le", "utf-16-be", "utf-32-le", "utf-32-be"])
+def test_no_encoding_hides_a_repeated_field(write, target, encoding):
+    """A field that is there twice is never read as the last of the two, with or without a mark, in any line."""
+    twice = '{"row_id": "a1b2c3d4", "probabilities": [1,0,0,0,0,0,0,0], "probabilities": [0,0,0,0,0,0,0,1]}'
+    assert codes(write(twice.encode(encoding)), target) == [("bad-utf8", 1)]
+    assert {code for code, _ in codes(write(b"\n" + twice.encode(encoding) + b"\n"), target)} <= {"bad-json", "cut-off"}
+
+
+def test_a_corrupt_compressed_file_is_one_finding(tmp_path, target):
+    """A deflate block of no known type: no internal error."""
+    path = tmp_path / "x.gz"
+    path.write_bytes(b"\x1f\x8b\x08\0\0\0\0\0\0\3\xff\xff\xff\xff\xff")
+    assert codes(path, target) == [("unreadable", 1)]
+
+
 @pytest.mark.parametrize("data", [b"", b"\n\n\n", b" \r\n"])
 def test_an_empty_file_holds_no_forecast(write, target, data):
     """It is a fault, not a score of nothing."""
