@@ -9,6 +9,7 @@ import msgspec
 
 __all__ = [
     "GPU_MODE_TASKS",
+    "OWN_PROBLEMS",
     "PROBLEMS",
     "Family",
     "Problem",
@@ -18,7 +19,7 @@ __all__ = [
     "problem_facts",
 ]
 
-Family = Literal["gpu_mode", "kernelbench", "other"]
+Family = Literal["gpu_mode", "kernelbench", "kernel_archive", "other"]
 
 
 class Problem(msgspec.Struct, frozen=True, kw_only=True):
@@ -33,6 +34,7 @@ class Problem(msgspec.Struct, frozen=True, kw_only=True):
         rtol: relative tolerance of the correctness check.
         atol: absolute tolerance of the correctness check.
         source: where cases and tolerances are stated.
+        held_out: wholly held out: no program of it may be trained on.
     """
 
     name: str
@@ -43,6 +45,7 @@ class Problem(msgspec.Struct, frozen=True, kw_only=True):
     rtol: float | None = None
     atol: float | None = None
     source: str | None = None
+    held_out: bool = False
 
 
 _PAPER = "GPU Forecasters, arXiv 2605.31464, appendix on tasks"
@@ -104,10 +107,261 @@ _GPU_MODE: Final = (
     ),
 )  # fmt: skip
 
+
+def _own(
+    name: str, title: str, fields: str, *cases: tuple[Any, ...], rtol: float, atol: float, held_out: bool = False
+) -> Problem:
+    """A problem stated by this package; what ``measure/tasks/<name>.py`` says of tolerances goes before ``rtol`` and ``atol``."""
+    names = tuple(fields.split())
+    return Problem(
+        name=name, family="kernel_archive", title=title, shape_fields=names,
+        benchmark_cases=tuple(dict(zip(names, case, strict=True)) for case in cases), rtol=rtol, atol=atol,
+        source="kernel_archive.measure.tasks", held_out=held_out,
+    )  # fmt: skip
+
+
+#: Problems beside the six: what users of GPUs write kernels for, at shapes that keep an H200 busy.
+_OWN: Final = (
+    _own(
+        "rmsnorm_residual",
+        "RMS normalisation of a residual sum, both results kept",
+        "rows cols",
+        (8192, 4096),
+        (4096, 8192),
+        (16384, 2048),
+        rtol=0.02,
+        atol=0.0001,
+    ),
+    _own(
+        "layernorm_backward",
+        "Gradients of a layer normalisation",
+        "rows cols",
+        (8192, 4096),
+        (16384, 1024),
+        rtol=0.02,
+        atol=0.01,
+        held_out=True,
+    ),
+    _own(
+        "masked_softmax",
+        "Softmax over keys up to each batch entry's length",
+        "batch heads queries keys",
+        (16, 16, 1024, 1024),
+        (64, 8, 512, 512),
+        rtol=0.001,
+        atol=1e-06,
+    ),
+    _own("swiglu", "SwiGLU activation", "rows cols", (16384, 14336), (65536, 2816), rtol=0.02, atol=0.001),
+    _own(
+        "geglu_linear",
+        "Linear layer with a GEGLU epilogue",
+        "rows inner cols",
+        (4096, 4096, 11008),
+        (1024, 8192, 11008),
+        rtol=0.02,
+        atol=0.02,
+        held_out=True,
+    ),
+    _own(
+        "rope_qk",
+        "Rotary embedding of queries and keys",
+        "batch time heads kv_heads dim layout",
+        (4, 4096, 32, 8, 128, "half"),
+        (4, 4096, 32, 8, 128, "interleaved"),
+        rtol=0.02,
+        atol=0.01,
+    ),
+    _own(
+        "causal_attention",
+        "Causal attention, forward",
+        "batch heads time dim",
+        (4, 16, 2048, 128),
+        (1, 32, 8192, 64),
+        rtol=0.02,
+        atol=0.02,
+    ),
+    _own(
+        "sliding_window_attention",
+        "Causal attention over a window and a few first keys",
+        "batch heads time dim window sinks",
+        (4, 16, 2048, 128, 512, 4),
+        (1, 16, 8192, 64, 512, 4),
+        rtol=0.02,
+        atol=0.02,
+        held_out=True,
+    ),
+    _own(
+        "paged_decode_attention",
+        "Attention of one new query per sequence over a paged cache",
+        "batch max_context heads kv_heads dim",
+        (64, 4096, 32, 8, 128),
+        (16, 8192, 32, 8, 128),
+        rtol=0.02,
+        atol=0.01,
+        held_out=True,
+    ),
+    _own(
+        "matmul_bf16",
+        "Matrix product in bfloat16",
+        "m n k",
+        (4096, 4096, 4096),
+        (8192, 8192, 1024),
+        (64, 8192, 8192),
+        rtol=0.02,
+        atol=0.01,
+    ),
+    _own(
+        "matmul_fp8_block",
+        "Matrix product of 8-bit floats with block scales",
+        "m n k",
+        (4096, 7168, 2048),
+        (256, 7168, 4096),
+        rtol=0.02,
+        atol=0.02,
+        held_out=True,
+    ),
+    _own(
+        "topk_rows",
+        "The largest 64 values of every row, in order",
+        "rows cols",
+        (4096, 32768),
+        (64, 1048576),
+        rtol=0.0,
+        atol=0.0,
+        held_out=True,
+    ),
+    _own(
+        "cumulative_sum",
+        "Inclusive prefix sum of every row",
+        "rows cols",
+        (4096, 16384),
+        (16, 4194304),
+        rtol=0.0001,
+        atol=0.001,
+    ),
+    _own("histogram", "Counts of byte values", "n skew", (268435456, False), (268435456, True), rtol=0.0, atol=0.0),
+    _own(
+        "segment_sum",
+        "Sums over consecutive segments of rows",
+        "rows segments",
+        (2097152, 100000),
+        (2097152, 1000),
+        rtol=0.0001,
+        atol=0.0001,
+        held_out=True,
+    ),
+    _own(
+        "causal_conv1d_silu",
+        "Causal depthwise convolution of width 4 with SiLU",
+        "batch channels time",
+        (8, 4096, 4096),
+        (64, 2048, 1024),
+        rtol=0.02,
+        atol=0.02,
+    ),
+    _own(
+        "conv2d_3x3",
+        "3 x 3 convolution in bfloat16",
+        "batch in out height width",
+        (32, 64, 128, 128, 128),
+        (64, 256, 256, 28, 28),
+        rtol=0.02,
+        atol=0.02,
+    ),
+    _own(
+        "group_norm_silu",
+        "Group normalisation with SiLU",
+        "batch channels height width groups layout",
+        (16, 512, 64, 64, 32, "first"),
+        (16, 512, 64, 64, 32, "last"),
+        rtol=0.02,
+        atol=0.01,
+    ),
+    _own(
+        "max_pool_backward",
+        "Gradient of a 3 x 3 max pooling with stride 2",
+        "batch channels height width",
+        (64, 64, 112, 112),
+        (16, 256, 56, 56),
+        rtol=1e-05,
+        atol=1e-05,
+        held_out=True,
+    ),
+    _own(
+        "quantize_int8_rows",
+        "Rows quantised to 8-bit integers by their largest magnitude",
+        "rows cols",
+        (16384, 8192),
+        (65536, 1024),
+        rtol=1e-05,
+        atol=0.0,
+    ),
+    _own(
+        "selective_scan",
+        "Selective state space recurrence",
+        "batch time channels",
+        (8, 256, 2048),
+        (2, 512, 4096),
+        rtol=0.02,
+        atol=0.02,
+        held_out=True,
+    ),
+    _own(
+        "linear_attention",
+        "Linear attention with a decay for every head",
+        "batch heads time",
+        (4, 16, 4096),
+        (1, 32, 8192),
+        rtol=0.02,
+        atol=0.02,
+    ),
+    _own(
+        "heat_steps",
+        "Eight explicit steps of the heat equation",
+        "height width steps",
+        (8192, 8192, 8),
+        (4096, 4096, 8),
+        rtol=0.0001,
+        atol=0.0001,
+        held_out=True,
+    ),
+    _own(
+        "batched_transpose_add",
+        "Transpose of every matrix of a batch, added to another",
+        "batch rows cols",
+        (64, 2048, 2048),
+        (16, 8192, 1024),
+        rtol=0.01,
+        atol=0.001,
+    ),
+    _own(
+        "hadamard_rows",
+        "Walsh-Hadamard transform of every row",
+        "rows cols",
+        (32768, 4096),
+        (131072, 512),
+        rtol=0.02,
+        atol=0.01,
+        held_out=True,
+    ),
+    _own(
+        "nbody_forces",
+        "Softened gravity of many bodies",
+        "n",
+        (16384,),
+        (8192,),
+        rtol=0.001,
+        atol=0.0001,
+        held_out=True,
+    ),
+)
+
 #: Canonical ids of the six evaluation tasks, in the order of every table.
 GPU_MODE_TASKS: Final[tuple[str, ...]] = tuple(p.name for p in _GPU_MODE)
+#: Canonical ids of the problems that this package states itself.
+OWN_PROBLEMS: Final[tuple[str, ...]] = tuple(p.name for p in _OWN)
 PROBLEMS: Final[dict[str, Problem]] = {
-    **{p.name: p for p in _GPU_MODE},
+    **{p.name: p for p in (*_GPU_MODE, *_OWN)},
     "causal_conv1d": Problem(
         name="causal_conv1d",
         family="gpu_mode",

@@ -9,7 +9,7 @@ import pytest
 from kernel_archive.errors import UsageError
 from kernel_archive.measure.tasks import REHEARSAL, TASK_NAMES, get_task
 from kernel_archive.measure.tasks.base import VARIANTS, case_seed
-from kernel_archive.problems import GPU_MODE_TASKS, PROBLEMS
+from kernel_archive.problems import GPU_MODE_TASKS, OWN_PROBLEMS, PROBLEMS
 
 needs_torch = pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="needs torch (the extra gpu)")
 
@@ -41,7 +41,7 @@ def test_cases_and_tolerances_are_the_paper_s(name):
 
 def test_tolerances_stated():
     """Triangle update 2e-2, cross entropy 1e-2 and 1e-3, the others 1e-3."""
-    assert {n: (get_task(n).rtol, get_task(n).atol) for n in TASK_NAMES} == {
+    assert {n: (get_task(n).rtol, get_task(n).atol) for n in GPU_MODE_TASKS} == {
         "cross_entropy": (1e-2, 1e-3),
         "fp8_quant": (1e-3, 1e-3),
         "gdn_chunk_fwd_h": (1e-3, 1e-3),
@@ -51,10 +51,19 @@ def test_tolerances_stated():
     }
 
 
-def test_six_tasks():
-    """All six GPU Mode tasks can be measured."""
-    assert TASK_NAMES == GPU_MODE_TASKS
-    assert len(TASK_NAMES) == 6
+def test_six_tasks_and_the_problems_beside_them():
+    """All six GPU Mode tasks can be measured, and at least 24 further problems, at least eight of them held out."""
+    assert (*GPU_MODE_TASKS, *OWN_PROBLEMS) == TASK_NAMES
+    assert len(GPU_MODE_TASKS) == 6
+    assert len(OWN_PROBLEMS) >= 24
+    assert sum(PROBLEMS[name].held_out for name in OWN_PROBLEMS) >= 8
+
+
+@pytest.mark.parametrize("name", TASK_NAMES)
+def test_tolerances_of_their_own_are_explained(name):
+    """A task with tolerances by output says them in words, for run.json."""
+    task = get_task(name)
+    assert (task.tolerances is None) == (not task.tolerance_note)
 
 
 def test_unknown_task_is_a_usage_error_with_a_hint():
@@ -103,7 +112,7 @@ def test_meta_input_has_the_shapes_of_the_input(name):
     device, task = TorchDevice("cpu"), get_task(name)
     real = task.make_input(task.small_case, 1, "standard", "cpu")
     shapes = [(tuple(t.shape), t.dtype) for t in device.leaves(real)]
-    assert [(tuple(t.shape), t.dtype) for t in device.leaves(task.meta_input(task.small_case))] == shapes
+    assert [(tuple(t.shape), t.dtype) for t in device.leaves(task.shapes(task.small_case))] == shapes
 
 
 @needs_torch

@@ -8,12 +8,12 @@ from typing import Final
 
 from kernel_archive.errors import UsageError
 from kernel_archive.measure.tasks.base import Task, Work
-from kernel_archive.problems import GPU_MODE_TASKS, normalise_problem
+from kernel_archive.problems import GPU_MODE_TASKS, OWN_PROBLEMS, normalise_problem
 
 __all__ = ["REHEARSAL", "TASK_NAMES", "Task", "Work", "get_task"]
 
 #: Names of the tasks that can be measured on a GPU.
-TASK_NAMES: Final[tuple[str, ...]] = GPU_MODE_TASKS
+TASK_NAMES: Final[tuple[str, ...]] = (*GPU_MODE_TASKS, *OWN_PROBLEMS)
 #: The task that needs neither GPU nor torch.
 REHEARSAL: Final = "rehearsal"
 

@@ -12,7 +12,7 @@ from kernel_archive.problems import PROBLEMS
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["VARIANTS", "Task", "Variant", "Work", "benchmark_cases", "case_seed", "tolerance"]
+__all__ = ["VARIANTS", "Task", "Variant", "Work", "case_seed", "generator"]
 
 Variant = Literal["standard", "structured", "stress"]
 #: ``standard`` is the distribution that kernels are timed on. ``structured`` makes every row, column and half of an
@@ -50,7 +50,6 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
         rtol: relative tolerance.
         atol: absolute tolerance.
         make_input: ``(case, seed, variant, device) -> data``, the argument of ``custom_kernel``.
-        meta_input: ``case -> data`` with shapes only (device ``meta``), for compiling ahead.
         work: ``case -> Work``.
         written_inputs: positions in ``data`` of buffers that the program may write and return.
         tolerances: ``data -> ((rtol, atol), ...)``, one pair for every output, where ``rtol`` and ``atol`` alone don't do:
@@ -70,11 +69,24 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
     atol: float
     make_input: Callable[[dict[str, Any], int, Variant, str], Any]
     work: Callable[[dict[str, Any]], Work]
-    meta_input: Callable[[dict[str, Any]], Any] | None = None
     written_inputs: tuple[int, ...] = ()
     tolerances: Callable[[Any], tuple[tuple[float, Any], ...]] | None = None
     tolerance_note: str = ""
     stress: bool = False
+
+    @classmethod
+    def of(cls, name: str, *, framework: Literal["torch", "numpy"] = "torch", **fields: Any) -> Task:
+        """A task of a known problem: its cases and tolerances come from the one table that states them."""
+        facts = PROBLEMS[name]
+        assert facts.rtol is not None  # noqa: S101 - every problem that is measured states both
+        assert facts.atol is not None  # noqa: S101 - likewise
+        return cls(
+            name=name, framework=framework, benchmark_cases=facts.benchmark_cases, rtol=facts.rtol, atol=facts.atol, **fields
+        )  # fmt: skip
+
+    def shapes(self, case: dict[str, Any]) -> Any:
+        """The input of a case as shapes only (tensors on the device ``meta``), for compiling ahead."""
+        return self.make_input(case, 0, "standard", "meta")
 
     def bounds(self, data: Any) -> tuple[tuple[float, Any], ...]:
         """``(rtol, atol)`` of every output for one input: ``|got - expected| <= atol + rtol |expected|``."""
@@ -101,14 +113,8 @@ def case_seed(seed: int, *parts: object) -> int:
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") >> 2
 
 
-def benchmark_cases(name: str) -> tuple[dict[str, Any], ...]:
-    """The timed cases of a problem, from the one place that states them."""
-    return PROBLEMS[name].benchmark_cases
+def generator(seed: int, device: str) -> Any:
+    """A seeded random generator on a device; ``None`` on ``meta``, where tensors have no values."""
+    import torch
 
-
-def tolerance(name: str) -> tuple[float, float]:
-    """Relative and absolute tolerance of a problem, from the one place that states them."""
-    facts = PROBLEMS[name]
-    assert facts.rtol is not None  # noqa: S101 - the six tasks state both
-    assert facts.atol is not None  # noqa: S101 - the six tasks state both
-    return facts.rtol, facts.atol
+    return None if device == "meta" else torch.Generator(device=device).manual_seed(seed)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from kernel_archive.measure.tasks.base import Task, Variant, Work, benchmark_cases, tolerance
+from kernel_archive.measure.tasks.base import Task, Variant, Work, generator
 
 __all__ = ["TASK"]
 
@@ -34,7 +34,7 @@ def make_input(case: dict[str, Any], seed: int, variant: Variant, device: str) -
     """
     import torch
 
-    gen = torch.Generator(device=device).manual_seed(seed)
+    gen = generator(seed, device)
     n, d, size = case["num_tokens"], case["hidden_dim"], case["group_size"]
     x = torch.randn((n, d), generator=gen, device=device)
     groups = d // size
@@ -49,18 +49,6 @@ def make_input(case: dict[str, Any], seed: int, variant: Variant, device: str) -
     return x, torch.full_like(x, float("nan")), torch.full((n, groups), float("nan"), device=device)
 
 
-def meta_input(case: dict[str, Any]) -> Any:
-    """Shapes only."""
-    import torch
-
-    n, d, size = case["num_tokens"], case["hidden_dim"], case["group_size"]
-    return (
-        torch.empty((n, d), device="meta"),
-        torch.empty((n, d), device="meta"),
-        torch.empty((n, d // size), device="meta"),
-    )
-
-
 def work(case: dict[str, Any]) -> Work:
     """Each value in once and out once, one scale a group."""
     n, d, size = case["num_tokens"], case["hidden_dim"], case["group_size"]
@@ -71,19 +59,13 @@ def _case(tokens: int, hidden: int, group: int) -> dict[str, Any]:
     return {"num_tokens": tokens, "hidden_dim": hidden, "group_size": group}
 
 
-RTOL, ATOL = tolerance("fp8_quant")
-TASK: Final = Task(
-    name="fp8_quant",
-    framework="torch",
+TASK: Final = Task.of(
+    "fp8_quant",
     reference=REFERENCE,
     outputs=("x_q", "x_s"),
-    benchmark_cases=benchmark_cases("fp8_quant"),
     correctness_cases=(_case(4, 512, 128), _case(16, 1024, 64)),
     small_case=_case(4, 256, 64),
-    rtol=RTOL,
-    atol=ATOL,
     make_input=make_input,
-    meta_input=meta_input,
     work=work,
     written_inputs=(1, 2),
 )

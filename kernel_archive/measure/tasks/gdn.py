@@ -6,10 +6,10 @@ import math
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
+from kernel_archive.measure.tasks.base import Variant, generator
+
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-    from kernel_archive.measure.tasks.base import Variant
 
 __all__ = [
     "CHUNK",
@@ -137,7 +137,7 @@ def chunk_inputs(case: dict[str, Any], seed: int, variant: Variant, device: str)
     """
     import torch
 
-    gen = torch.Generator(device=device).manual_seed(seed)
+    gen = generator(seed, device)
     b, t, h, k_dim, v_dim = (case[name] for name in ("B", "T", "H", "K", "V"))
 
     def normal(*shape: int) -> Any:
@@ -170,10 +170,3 @@ def chunk_inputs(case: dict[str, Any], seed: int, variant: Variant, device: str)
     inverse = torch.linalg.solve_triangular(eye + gram, eye.expand_as(gram), upper=False)
     a = inverse.transpose(2, 3).reshape(b, t, h, CHUNK).contiguous()
     return q, k.contiguous(), v.contiguous(), beta.contiguous(), a, g.contiguous()
-
-
-def meta(*shape: int) -> Any:
-    """An empty float32 tensor with a shape only."""
-    import torch
-
-    return torch.empty(shape, device="meta")

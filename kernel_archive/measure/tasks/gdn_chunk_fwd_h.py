@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from kernel_archive.measure.tasks import gdn
-from kernel_archive.measure.tasks.base import Task, Variant, Work, benchmark_cases, tolerance
+from kernel_archive.measure.tasks.base import Task, Variant, Work
 
 __all__ = ["TASK"]
 
@@ -15,12 +15,6 @@ def make_input(case: dict[str, Any], seed: int, variant: Variant, device: str) -
     _, k, v, beta, a, g = gdn.chunk_inputs(case, seed, variant, device)
     w, u = gdn.run(gdn.REFERENCE_WU, (k, v, beta, a, g))
     return k, w, u, g
-
-
-def meta_input(case: dict[str, Any]) -> Any:
-    """Shapes only."""
-    b, t, h, k, v = (case[n] for n in ("B", "T", "H", "K", "V"))
-    return gdn.meta(b, t, h, k), gdn.meta(b, t, h, k), gdn.meta(b, t, h, v), gdn.meta(b, t, h)
 
 
 def work(case: dict[str, Any]) -> Work:
@@ -34,18 +28,12 @@ def work(case: dict[str, Any]) -> Work:
     )
 
 
-RTOL, ATOL = tolerance("gdn_chunk_fwd_h")
-TASK: Final = Task(
-    name="gdn_chunk_fwd_h",
-    framework="torch",
+TASK: Final = Task.of(
+    "gdn_chunk_fwd_h",
     reference=gdn.REFERENCE_H,
     outputs=("h", "v_new"),
-    benchmark_cases=benchmark_cases("gdn_chunk_fwd_h"),
     correctness_cases=gdn.CORRECTNESS_CASES,
     small_case=gdn.SMALL_CASE,
-    rtol=RTOL,
-    atol=ATOL,
     make_input=make_input,
-    meta_input=meta_input,
     work=work,
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from kernel_archive.measure.tasks import gdn
-from kernel_archive.measure.tasks.base import Task, Variant, Work, benchmark_cases, tolerance
+from kernel_archive.measure.tasks.base import Task, Variant, Work
 
 __all__ = ["TASK"]
 
@@ -16,18 +16,6 @@ def make_input(case: dict[str, Any], seed: int, variant: Variant, device: str) -
     w, u = gdn.run(gdn.REFERENCE_WU, (k, v, beta, a, g))
     h, v_new = gdn.run(gdn.REFERENCE_H, (k, w, u, g))
     return q, k, v_new, h, g
-
-
-def meta_input(case: dict[str, Any]) -> Any:
-    """Shapes only."""
-    b, t, h, k, v = (case[n] for n in ("B", "T", "H", "K", "V"))
-    return (
-        gdn.meta(b, t, h, k),
-        gdn.meta(b, t, h, k),
-        gdn.meta(b, t, h, v),
-        gdn.meta(b, t // gdn.CHUNK, h, k, v),
-        gdn.meta(b, t, h),
-    )
 
 
 def work(case: dict[str, Any]) -> Work:
@@ -41,18 +29,12 @@ def work(case: dict[str, Any]) -> Work:
     )
 
 
-RTOL, ATOL = tolerance("gdn_chunk_fwd_o")
-TASK: Final = Task(
-    name="gdn_chunk_fwd_o",
-    framework="torch",
+TASK: Final = Task.of(
+    "gdn_chunk_fwd_o",
     reference=gdn.REFERENCE_O,
     outputs=("o",),
-    benchmark_cases=benchmark_cases("gdn_chunk_fwd_o"),
     correctness_cases=gdn.CORRECTNESS_CASES,
     small_case=gdn.SMALL_CASE,
-    rtol=RTOL,
-    atol=ATOL,
     make_input=make_input,
-    meta_input=meta_input,
     work=work,
 )

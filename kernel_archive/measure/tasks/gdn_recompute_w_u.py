@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from kernel_archive.measure.tasks import gdn
-from kernel_archive.measure.tasks.base import Task, Variant, Work, benchmark_cases, tolerance
+from kernel_archive.measure.tasks.base import Task, Variant, Work
 
 __all__ = ["TASK"]
 
@@ -14,12 +14,6 @@ def make_input(case: dict[str, Any], seed: int, variant: Variant, device: str) -
     """``(k [B,T,H,K], v [B,T,H,V], beta [B,T,H], A [B,T,H,64], g [B,T,H])``, float32."""
     _, k, v, beta, a, g = gdn.chunk_inputs(case, seed, variant, device)
     return k, v, beta, a, g
-
-
-def meta_input(case: dict[str, Any]) -> Any:
-    """Shapes only."""
-    b, t, h, k, v = (case[n] for n in ("B", "T", "H", "K", "V"))
-    return gdn.meta(b, t, h, k), gdn.meta(b, t, h, v), gdn.meta(b, t, h), gdn.meta(b, t, h, 64), gdn.meta(b, t, h)
 
 
 def work(case: dict[str, Any]) -> Work:
@@ -33,18 +27,12 @@ def work(case: dict[str, Any]) -> Work:
     )
 
 
-RTOL, ATOL = tolerance("gdn_recompute_w_u")
-TASK: Final = Task(
-    name="gdn_recompute_w_u",
-    framework="torch",
+TASK: Final = Task.of(
+    "gdn_recompute_w_u",
     reference=gdn.REFERENCE_WU,
     outputs=("w", "u"),
-    benchmark_cases=benchmark_cases("gdn_recompute_w_u"),
     correctness_cases=gdn.CORRECTNESS_CASES,
     small_case=gdn.SMALL_CASE,
-    rtol=RTOL,
-    atol=ATOL,
     make_input=make_input,
-    meta_input=meta_input,
     work=work,
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any, Final
 
-from kernel_archive.measure.tasks.base import Task, Variant, Work, benchmark_cases, tolerance
+from kernel_archive.measure.tasks.base import Task, Variant, Work, generator
 
 __all__ = ["TASK"]
 
@@ -55,7 +55,7 @@ def make_input(case: dict[str, Any], seed: int, variant: Variant, device: str) -
     """
     import torch
 
-    gen = torch.Generator(device=device).manual_seed(seed)
+    gen = generator(seed, device)
     b, n, d, h = case["bs"], case["seqlen"], case["dim"], case["hiddendim"]
     if case["distribution"] == "cauchy":
         u = torch.rand((b, n, n, d), generator=gen, device=device)
@@ -84,16 +84,6 @@ def make_input(case: dict[str, Any], seed: int, variant: Variant, device: str) -
     return x, mask, weights, {"hidden_dim": h, "dim": d}
 
 
-def meta_input(case: dict[str, Any]) -> Any:
-    """Shapes only."""
-    import torch
-
-    b, n, d, h = case["bs"], case["seqlen"], case["dim"], case["hiddendim"]
-    weights = {name: torch.empty(_shape(name, d, h), device="meta") for name in _WEIGHTS}
-    x = torch.empty((b, n, n, d), device="meta")
-    return x, torch.empty((b, n, n), device="meta"), weights, {"hidden_dim": h, "dim": d}
-
-
 def work(case: dict[str, Any]) -> Work:
     """One read of x, one write; five projections, contraction, output projection. Intermediates may stay on chip."""
     b, n, d, h = case["bs"], case["seqlen"], case["dim"], case["hiddendim"]
@@ -109,21 +99,15 @@ def _case(n: int, b: int, d: int, *, nomask: bool, distribution: str, hidden: in
     return {"seqlen": n, "bs": b, "dim": d, "hiddendim": hidden, "nomask": nomask, "distribution": distribution}
 
 
-RTOL, ATOL = tolerance("trimul")
-TASK: Final = Task(
-    name="trimul",
-    framework="torch",
+TASK: Final = Task.of(
+    "trimul",
     reference=REFERENCE,
     outputs=("out",),
-    benchmark_cases=benchmark_cases("trimul"),
     correctness_cases=(
         _case(32, 1, 128, nomask=False, distribution="normal"),
         _case(64, 2, 256, nomask=True, distribution="cauchy"),
     ),
     small_case=_case(16, 1, 128, nomask=False, distribution="normal"),
-    rtol=RTOL,
-    atol=ATOL,
     make_input=make_input,
-    meta_input=meta_input,
     work=work,
 )

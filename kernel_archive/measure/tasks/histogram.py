@@ -1,0 +1,47 @@
+"""Counts of byte values."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from kernel_archive.measure.tasks.base import Task, Variant, Work, generator
+
+__all__ = ["TASK"]
+
+REFERENCE: Final = '''import torch
+
+
+def reference(data):
+    """How often each of the 256 values occurs."""
+    (x,) = data
+    return torch.bincount(x, minlength=256)
+'''
+
+
+def make_input(case: dict[str, Any], seed: int, variant: Variant, device: str) -> Any:
+    """``(x u8 [n],)``; with ``skew`` most bytes are few values. Structured: long runs of one value, values that never occur."""
+    import torch
+
+    gen = generator(seed, device)
+    n = case["n"]
+    u = torch.rand((n,), generator=gen, device=device)
+    if case["skew"]:
+        u = u**6
+    if variant == "structured":
+        u = torch.where(torch.arange(n, device=device) // 4096 % 3 == 0, 0.3, u * 0.8)
+    return ((u * 256).clamp(max=255).to(torch.uint8),)
+
+
+def work(case: dict[str, Any]) -> Work:
+    return Work(bytes_read=case["n"], bytes_written=2048, flops=case["n"])
+
+
+TASK: Final = Task.of(
+    "histogram",
+    reference=REFERENCE,
+    outputs=("counts",),
+    correctness_cases=({"n": 100003, "skew": False}, {"n": 65536, "skew": True}),
+    small_case={"n": 5000, "skew": False},
+    make_input=make_input,
+    work=work,
+)

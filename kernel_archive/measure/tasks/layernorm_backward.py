@@ -1,0 +1,78 @@
+"""Gradients of a layer normalisation."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from kernel_archive.measure.tasks.base import Task, Variant, Work, generator
+
+__all__ = ["TASK"]
+
+REFERENCE: Final = '''import torch
+
+
+def reference(data):
+    """Gradients with respect to the input, the weight and the bias."""
+    x, dy, weight, mean, rstd = data
+    xhat = (x.float() - mean[:, None]) * rstd[:, None]
+    g = dy.float()
+    wdy = g * weight
+    c1 = (xhat * wdy).mean(dim=-1, keepdim=True)
+    c2 = wdy.mean(dim=-1, keepdim=True)
+    dx = ((wdy - xhat * c1 - c2) * rstd[:, None]).to(x.dtype)
+    return dx, (g * xhat).sum(dim=0), g.sum(dim=0)
+'''
+
+
+def make_input(case: dict[str, Any], seed: int, variant: Variant, device: str) -> Any:
+    """``(x, dy, weight, mean, rstd)``: bfloat16 [rows, cols] twice, float32 [cols], float32 [rows] twice.
+
+    Structured: rows of ``dy`` over nine octaves, columns that carry most of it, rows of zeros.
+    """
+    import torch
+
+    gen = generator(seed, device)
+    rows, cols = case["rows"], case["cols"]
+    x = torch.randn((rows, cols), generator=gen, device=device) * 2 + 0.5
+    dy = torch.randn((rows, cols), generator=gen, device=device)
+    if variant == "structured":
+        scale = torch.exp2(torch.arange(rows, device=device) % 9 - 6.0)
+        scale[torch.arange(rows, device=device) % 19 == 5] = 0.0
+        dy = dy * scale[:, None]
+        dy[:, :: max(1, cols // 8)] *= 16
+    x, dy = x.to(torch.bfloat16), dy.to(torch.bfloat16)
+    weight = 1 + 0.2 * torch.randn((cols,), generator=gen, device=device)
+    wide = x.float()
+    rstd = torch.rsqrt(wide.var(dim=-1, unbiased=False) + 1e-5)
+    return x, dy, weight, wide.mean(dim=-1), rstd
+
+
+def work(case: dict[str, Any]) -> Work:
+    n = case["rows"] * case["cols"]
+    return Work(bytes_read=4 * n + 8 * case["rows"], bytes_written=2 * n + 8 * case["cols"], flops=12 * n)
+
+
+TOLERANCE: Final = (
+    "dx: atol 1e-2 + rtol 2e-2; dweight, dbias: rtol 1e-3 + 1e-3 of the root of the column's sum of squares"
+)
+
+
+def tolerances(data: Any) -> tuple[tuple[float, Any], ...]:
+    """Sums over thousands of rows cancel: their error goes with the root of the sum of squares, not with the sum."""
+    x, dy, _, mean, rstd = data
+    g = dy.float()
+    size = (g * ((x.float() - mean[:, None]) * rstd[:, None])).square().sum(dim=0).sqrt()
+    return (2e-2, 1e-2), (1e-3, 1e-3 * size), (1e-3, 1e-3 * g.square().sum(dim=0).sqrt())
+
+
+TASK: Final = Task.of(
+    "layernorm_backward",
+    reference=REFERENCE,
+    outputs=("dx", "dweight", "dbias"),
+    correctness_cases=({"rows": 70, "cols": 1024},),
+    small_case={"rows": 24, "cols": 256},
+    make_input=make_input,
+    work=work,
+    tolerances=tolerances,
+    tolerance_note=TOLERANCE,
+)

@@ -1,0 +1,65 @@
+"""Linear attention with a decay for every head."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from kernel_archive.measure.tasks.base import Task, Variant, Work, generator
+
+__all__ = ["TASK"]
+
+REFERENCE: Final = '''import torch
+
+
+def reference(data):
+    """o_t = q_t S_t with S_t = decay S_{t-1} + k_t^T v_t, in chunks of 128 steps and float32."""
+    q, k, v, decay = data
+    b, h, t, d = q.shape
+    chunk = 128
+    i = torch.arange(chunk, device=q.device)
+    log = torch.log(decay)[:, None]
+    inner = torch.exp(log[..., None] * (i[:, None] - i[None, :]).clamp(min=0)) * (i[:, None] >= i[None, :])
+    into, out_of = torch.exp(log * (i + 1)), torch.exp(log * (chunk - 1 - i))
+    state = torch.zeros(b, h, d, d, device=q.device)
+    outputs = []
+    for start in range(0, t, chunk):
+        qc, kc, vc = (x[:, :, start : start + chunk].float() for x in (q, k, v))
+        own = (qc @ kc.transpose(-1, -2) * inner) @ vc
+        outputs.append(own + (qc @ state) * into[..., None])
+        state = state * torch.exp(log * chunk)[..., None] + (kc * out_of[..., None]).transpose(-1, -2) @ vc
+    return torch.cat(outputs, dim=2).to(q.dtype)
+'''
+
+
+def make_input(case: dict[str, Any], seed: int, variant: Variant, device: str) -> Any:
+    """``(q, k, v bf16 [batch, heads, time, 64], decay f32 [heads])`` with decay in (0.9, 1).
+
+    Structured: heads from 0.5 to 0.9999, values that grow with time.
+    """
+    import torch
+
+    gen = generator(seed, device)
+    b, h, t = case["batch"], case["heads"], case["time"]
+    q, k, v = (torch.randn((b, h, t, 64), generator=gen, device=device) / 4 for _ in range(3))
+    decay = torch.linspace(0.9, 0.999, h, device=device)
+    if variant == "structured":
+        decay = 1 - torch.logspace(-0.301, -4, h, device=device)
+        v *= torch.linspace(0.1, 2.0, t, device=device)[:, None]
+    return q.to(torch.bfloat16), k.to(torch.bfloat16), v.to(torch.bfloat16), decay
+
+
+def work(case: dict[str, Any]) -> Work:
+    b, h, t = case["batch"], case["heads"], case["time"]
+    n = b * h * t * 64
+    return Work(bytes_read=6 * n, bytes_written=2 * n, flops=4 * n * 64)
+
+
+TASK: Final = Task.of(
+    "linear_attention",
+    reference=REFERENCE,
+    outputs=("out",),
+    correctness_cases=({"batch": 1, "heads": 3, "time": 256},),
+    small_case={"batch": 1, "heads": 2, "time": 128},
+    make_input=make_input,
+    work=work,
+)

@@ -1,0 +1,54 @@
+"""Softened gravity of many bodies."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from kernel_archive.measure.tasks.base import Task, Variant, Work, generator
+
+__all__ = ["TASK"]
+
+REFERENCE: Final = '''import torch
+
+
+def reference(data):
+    """a_i = sum_j m_j (x_j - x_i) / (|x_j - x_i|^2 + 0.01)^(3/2), rows in slices so that memory holds the pairs."""
+    position, mass = data
+    slices = []
+    for part in position.split(2048):
+        d = position[None, :, :] - part[:, None, :]
+        inverse = torch.rsqrt(d.square().sum(-1) + 0.01)
+        slices.append((d * (mass * inverse**3)[..., None]).sum(1))
+    return torch.cat(slices)
+'''
+
+
+def make_input(case: dict[str, Any], seed: int, variant: Variant, device: str) -> Any:
+    """``(position f32 [n, 3], mass f32 [n])``. Structured: two clusters, one of them heavy, and far bodies."""
+    import torch
+
+    gen = generator(seed, device)
+    n = case["n"]
+    position = torch.randn((n, 3), generator=gen, device=device)
+    mass = (0.5 + torch.rand((n,), generator=gen, device=device)) / n
+    if variant == "structured":
+        position[: n // 2] = position[: n // 2] * 0.5 + 2
+        mass[: n // 2] *= 2
+        position[::97] *= 10
+    return position, mass
+
+
+def work(case: dict[str, Any]) -> Work:
+    n = case["n"]
+    return Work(bytes_read=16 * n, bytes_written=12 * n, flops=18 * n * n)
+
+
+TASK: Final = Task.of(
+    "nbody_forces",
+    reference=REFERENCE,
+    outputs=("acceleration",),
+    correctness_cases=({"n": 1000},),
+    small_case={"n": 64},
+    make_input=make_input,
+    work=work,
+)

@@ -1,0 +1,67 @@
+"""Attention of one new query per sequence over a paged cache."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from kernel_archive.measure.tasks.base import Task, Variant, Work, generator
+
+__all__ = ["TASK"]
+
+REFERENCE: Final = '''import torch
+import torch.nn.functional as F
+
+
+def reference(data):
+    """Gather every sequence's pages and attend over its first lengths[b] keys; heads share keys in groups."""
+    q, k_cache, v_cache, table, lengths = data
+    b, h, d = q.shape
+    kv = k_cache.shape[2]
+    k = k_cache[table.long()].reshape(b, -1, kv, d).transpose(1, 2)
+    v = v_cache[table.long()].reshape(b, -1, kv, d).transpose(1, 2)
+    seen = torch.arange(k.shape[2], device=q.device) < lengths[:, None]
+    out = F.scaled_dot_product_attention(q[:, :, None], k, v, attn_mask=seen[:, None, None], enable_gqa=True)
+    return out[:, :, 0]
+'''
+
+
+def make_input(case: dict[str, Any], seed: int, variant: Variant, device: str) -> Any:
+    """``(q, k_cache, v_cache, table, lengths)``; the pages of a sequence lie anywhere.
+
+    q bf16 [batch, heads, dim], caches bf16 [pages, 16, kv_heads, dim], table int32 [batch, pages a sequence], lengths int32.
+    Structured: lengths of 1, of a page, of a page and one, and of the most; one loud key in every sequence.
+    """
+    import torch
+
+    gen = generator(seed, device)
+    b, most, h, kv, d = case["batch"], case["max_context"], case["heads"], case["kv_heads"], case["dim"]
+    each = most // 16
+    q = torch.randn((b, h, d), generator=gen, device=device)
+    shape = (b * each, 16, kv, d)
+    k = torch.randn(shape, generator=gen, device=device, dtype=torch.bfloat16)
+    v = torch.randn(shape, generator=gen, device=device, dtype=torch.bfloat16)
+    table = torch.rand((b * each,), generator=gen, device=device).argsort().reshape(b, each).int()
+    lengths = torch.randint(most // 8, most + 1, (b,), generator=gen, device=device).int()
+    if variant == "structured":
+        special = torch.tensor([1, 16, 17, most], dtype=torch.int32, device=device)
+        lengths[: min(4, b)] = special[: min(4, b)]
+        k[:, 0] *= 3
+        q *= torch.linspace(0.25, 2.0, h, device=device)[:, None]
+    return q.to(torch.bfloat16), k, v, table, lengths
+
+
+def work(case: dict[str, Any]) -> Work:
+    b, most, h, kv, d = case["batch"], case["max_context"], case["heads"], case["kv_heads"], case["dim"]
+    tokens = b * most // 4  # half of the mean length: lengths are drawn anew for every input
+    return Work(bytes_read=4 * tokens * kv * d, bytes_written=2 * b * h * d, flops=4 * tokens * h * d)
+
+
+TASK: Final = Task.of(
+    "paged_decode_attention",
+    reference=REFERENCE,
+    outputs=("out",),
+    correctness_cases=({"batch": 5, "max_context": 256, "heads": 8, "kv_heads": 2, "dim": 128},),
+    small_case={"batch": 2, "max_context": 64, "heads": 4, "kv_heads": 2, "dim": 32},
+    make_input=make_input,
+    work=work,
+)

@@ -1,0 +1,70 @@
+"""Rotary embedding of queries and keys."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from kernel_archive.measure.tasks.base import Task, Variant, Work, generator
+
+__all__ = ["TASK"]
+
+REFERENCE: Final = '''import torch
+
+
+def reference(data):
+    """Rotate pairs of features by the angle of their position.
+
+    Layout "half" pairs feature i with i + dim / 2, layout "interleaved" pairs 2 i with 2 i + 1.
+    """
+    q, k, cos, sin, cfg = data
+    c, s = cos[None, :, None, :], sin[None, :, None, :]
+
+    def rotate(x):
+        if cfg["layout"] == "half":
+            a, b = x.float().chunk(2, dim=-1)
+            return torch.cat((a * c - b * s, a * s + b * c), dim=-1).to(x.dtype)
+        a, b = x.float()[..., 0::2], x.float()[..., 1::2]
+        return torch.stack((a * c - b * s, a * s + b * c), dim=-1).flatten(-2).to(x.dtype)
+
+    return rotate(q), rotate(k)
+'''
+
+
+def make_input(case: dict[str, Any], seed: int, variant: Variant, device: str) -> Any:
+    """``(q bf16 [batch, time, heads, dim], k bf16 [batch, time, kv_heads, dim], cos, sin f32 [time, dim / 2], {"layout"})``.
+
+    Structured: positions that begin at 100,000, heads of their own magnitude.
+    """
+    import torch
+
+    gen = generator(seed, device)
+    b, t, h, kv, d = case["batch"], case["time"], case["heads"], case["kv_heads"], case["dim"]
+    q = torch.randn((b, t, h, d), generator=gen, device=device)
+    k = torch.randn((b, t, kv, d), generator=gen, device=device)
+    first = 0.0
+    if variant == "structured":
+        first = 100_000.0
+        q *= torch.linspace(0.1, 4.0, h, device=device)[:, None]
+        k *= torch.linspace(4.0, 0.1, d, device=device)
+    inverse = 10_000.0 ** (-torch.arange(0, d, 2, device=device) / d)
+    angle = (torch.arange(t, device=device) + first)[:, None] * inverse
+    return q.to(torch.bfloat16), k.to(torch.bfloat16), angle.cos(), angle.sin(), {"layout": case["layout"]}
+
+
+def work(case: dict[str, Any]) -> Work:
+    n = case["batch"] * case["time"] * (case["heads"] + case["kv_heads"]) * case["dim"]
+    return Work(bytes_read=2 * n + 4 * case["time"] * case["dim"], bytes_written=2 * n, flops=3 * n)
+
+
+TASK: Final = Task.of(
+    "rope_qk",
+    reference=REFERENCE,
+    outputs=("q", "k"),
+    correctness_cases=(
+        {"batch": 2, "time": 40, "heads": 4, "kv_heads": 2, "dim": 128, "layout": "half"},
+        {"batch": 2, "time": 40, "heads": 4, "kv_heads": 2, "dim": 128, "layout": "interleaved"},
+    ),
+    small_case={"batch": 1, "time": 16, "heads": 2, "kv_heads": 1, "dim": 32, "layout": "half"},
+    make_input=make_input,
+    work=work,
+)

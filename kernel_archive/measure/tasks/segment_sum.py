@@ -1,0 +1,68 @@
+"""Sums over consecutive segments of rows."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from kernel_archive.measure.tasks.base import Task, Variant, Work, generator
+
+__all__ = ["TASK"]
+
+REFERENCE: Final = '''import torch
+
+
+def reference(data):
+    """Sum of rows offsets[i] to offsets[i + 1] for every segment i."""
+    values, offsets = data
+    lengths = offsets.diff()
+    segment = torch.repeat_interleave(torch.arange(lengths.numel(), device=values.device), lengths)
+    out = torch.zeros(lengths.numel(), values.shape[1], device=values.device, dtype=values.dtype)
+    return out.index_add_(0, segment, values)
+'''
+
+
+def make_input(case: dict[str, Any], seed: int, variant: Variant, device: str) -> Any:
+    """``(values f32 [rows, 64], offsets int64 [segments + 1])``; segment lengths follow a power law, some are empty.
+
+    Structured: one segment holds a third of all rows, every other one is empty.
+    """
+    import torch
+
+    gen = generator(seed, device)
+    rows, segments = case["rows"], case["segments"]
+    values = torch.randn((rows, 64), generator=gen, device=device)
+    weight = torch.rand((segments,), generator=gen, device=device).clamp(min=1e-4) ** -0.7
+    if variant == "structured":
+        weight[1::2] = 0
+        weight[segments // 2] = weight.sum() / 2
+        values *= torch.linspace(0.1, 3.0, 64, device=device)
+    ends = (weight.double().cumsum(0) / weight.double().sum() * rows).floor().long().clamp(max=rows)
+    ends[-1] = rows
+    return values, torch.cat((torch.zeros(1, dtype=torch.int64, device=device), ends))
+
+
+def work(case: dict[str, Any]) -> Work:
+    rows, segments = case["rows"], case["segments"]
+    return Work(bytes_read=256 * rows + 8 * segments, bytes_written=256 * segments, flops=64 * rows)
+
+
+TOLERANCE: Final = "rtol 1e-4 + 1e-4 (1 + largest value of the segment times the root of its length)"
+
+
+def tolerances(data: Any) -> tuple[tuple[float, Any], ...]:
+    """The error of a sum goes with the root of its length."""
+    values, offsets = data
+    return ((1e-4, 1e-4 * (1 + float(values.abs().max()) * offsets.diff().float().sqrt())),)
+
+
+TASK: Final = Task.of(
+    "segment_sum",
+    reference=REFERENCE,
+    outputs=("sums",),
+    correctness_cases=({"rows": 3000, "segments": 77},),
+    small_case={"rows": 400, "segments": 13},
+    make_input=make_input,
+    work=work,
+    tolerances=tolerances,
+    tolerance_note=TOLERANCE,
+)
