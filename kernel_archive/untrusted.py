@@ -30,14 +30,20 @@ __all__ = [
     "MAX_LINE_BYTES",
     "Lines",
     "UntrustedFileError",
+    "allowance",
+    "is_compressed",
     "is_parquet",
     "open_bounded",
     "parquet_rows",
+    "read_whole",
     "regular_file",
 ]
 
 #: A longer line, or a row of a table with more text, is reported and skipped; it is never held in memory.
 MAX_LINE_BYTES: Final = 1 << 20
+#: What a compressed file may come to: so many bytes, and so many times its own size (text of logs comes to 50 times).
+_FREE_BYTES: Final = 32 << 20
+_EXPANSION: Final = 100
 #: A table with more columns than this is none of ours: the widest has some fifty.
 MAX_COLUMNS: Final = 1_000
 _GZIP: Final = b"\x1f\x8b"
@@ -50,6 +56,8 @@ _MAX_FOOTER_ITEMS: Final = 20_000
 _MAX_FIXED: Final = 64
 #: Values of one column per row that a table may have: the eight bins of a nested distribution, and room.
 _MAX_VALUES: Final = 16
+#: What a value takes beside its own bytes once it is a Python object in a list.
+_POINTER: Final = 8
 
 
 class UntrustedFileError(Exception):
@@ -98,6 +106,19 @@ def _magic(path: Path) -> bytes:
 def is_parquet(path: Path) -> bool:
     """Whether the file begins as a Parquet file does."""
     return _magic(path) == _PARQUET
+
+
+def is_compressed(path: Path) -> bool:
+    """Whether the file begins as gzip or zstd does."""
+    magic = _magic(path)
+    return magic.startswith(_GZIP) or magic == _ZSTD
+
+
+def allowance(path: Path, most: int) -> int:
+    """What the text of a file may come to: ``most`` bytes, of a compressed file or a table less where it is small."""
+    if is_compressed(path) or is_parquet(path):
+        return min(most, _FREE_BYTES + _EXPANSION * path.stat().st_size)
+    return most
 
 
 class _Bounded(io.RawIOBase):
@@ -158,25 +179,44 @@ def open_bounded(path: Path, *, max_bytes: int) -> IO[bytes]:
     return io.BufferedReader(_Bounded(inner, max_bytes), 1 << 20)
 
 
+def read_whole(path: Path, *, max_bytes: int) -> bytes:
+    """All bytes of a file, decompressed; the checksum of its compression holds.
+
+    Raises:
+        UntrustedFileError: it can't be read, is damaged, or comes to more than ``max_bytes``.
+    """
+    try:
+        with open_bounded(path, max_bytes=max_bytes) as stream:
+            return stream.read()
+    except OSError as error:
+        raise UntrustedFileError("unreadable", f"cannot be read: {error.strerror or printable(str(error))}") from None
+
+
 class Lines:
     """The non-empty lines of a file with their numbers, and findings where a line can't be had.
 
     Attributes:
         path: the file.
-        name: the file as findings state it.
+        name: the file as findings state it; the path when not given.
+        max_line: bytes of the longest line that is read.
         lines: lines seen so far, empty ones included.
         bytes: bytes seen so far, decompressed.
         ended_mid_line: the last line has no line end.
+        at_end: the whole file was read, and the checksum of its compression holds.
     """
 
-    def __init__(self, path: Path, *, max_bytes: int, max_lines: int) -> None:
+    def __init__(
+        self, path: Path, *, max_bytes: int, max_lines: int, max_line: int = MAX_LINE_BYTES, name: str | None = None
+    ) -> None:
         self.path = path
-        self.name = printable(str(path), 300)
+        self.name = printable(str(path), 300) if name is None else name
         self.max_bytes = max_bytes
         self.max_lines = max_lines
+        self.max_line = max_line
         self.lines = 0
         self.bytes = 0
         self.ended_mid_line = False
+        self.at_end = False
         self._sha256 = hashlib.sha256()
 
     @property
@@ -188,9 +228,18 @@ class Lines:
         return Finding(code=code, message=message, file=self.name, line=self.lines, fix=fix)
 
     def __iter__(self) -> Iterator[tuple[int, bytes] | Finding]:
+        """Every line that is not blank, without the white space around it."""
+        for item in self.raw():
+            if isinstance(item, Finding):
+                yield item
+            elif text := item[1].strip():
+                yield item[0], text
+
+    def raw(self) -> Iterator[tuple[int, bytes] | Finding]:
+        """Every line as it stands in the file, with its line end."""
         try:
             # Two lines more than the bound, so that the end is said here, with the number of lines.
-            with open_bounded(self.path, max_bytes=self.max_bytes + 4 * MAX_LINE_BYTES) as stream:
+            with open_bounded(self.path, max_bytes=self.max_bytes + 4 * self.max_line) as stream:
                 yield from self._read(stream)
         except UntrustedFileError as error:
             yield error.finding(self.name, self.lines + 1)
@@ -198,7 +247,7 @@ class Lines:
             yield self._finding("unreadable", f"cannot be read: {error.strerror or printable(str(error))}")
 
     def _read(self, stream: IO[bytes]) -> Iterator[tuple[int, bytes] | Finding]:
-        while line := stream.readline(MAX_LINE_BYTES + 1):
+        while line := stream.readline(self.max_line + 1):
             self.lines += 1
             self._take(line)
             if self.lines == 1:
@@ -206,25 +255,24 @@ class Lines:
                     yield self._finding("bad-utf8", "the file is UTF-16 or UTF-32, or no text", "Save it as UTF-8")
                     return
                 line = line.removeprefix(codecs.BOM_UTF8)
-            if len(line) > MAX_LINE_BYTES and not line.endswith(b"\n"):
+            if len(line) > self.max_line and not line.endswith(b"\n"):
                 yield self._finding(
-                    "line-too-long", f"the line is longer than {MAX_LINE_BYTES >> 20} MiB", "Shorten its texts"
+                    "line-too-long", f"the line is longer than {self.max_line >> 20} MiB", "Shorten its texts"
                 )
-                while self.bytes <= self.max_bytes and (rest := stream.readline(MAX_LINE_BYTES)):
+                while self.bytes <= self.max_bytes and (rest := stream.readline(self.max_line)):
                     self._take(rest)
                     if rest.endswith(b"\n"):
                         break
             else:
                 self.ended_mid_line = not line.endswith(b"\n")
-                text = line.strip()
-                if text:
-                    yield self.lines, text
+                yield self.lines, line
             if self.bytes > self.max_bytes or self.lines > self.max_lines:
                 what = f"{self.max_bytes >> 20} MiB" if self.bytes > self.max_bytes else f"{self.max_lines:,} lines"
                 yield self._finding(
                     "file-too-large", f"reading stopped here: more than {what} uncompressed, which it can't need"
                 )
                 return
+        self.at_end = True
 
     def _take(self, data: bytes) -> None:
         self.bytes += len(data)
@@ -232,29 +280,36 @@ class Lines:
 
 
 def parquet_rows(
-    path: Path, *, name: str, wanted: Collection[str], max_rows: int, max_bytes: int
+    path: Path,
+    *,
+    name: str,
+    wanted: Collection[str] | None,
+    max_rows: int,
+    max_bytes: int,
+    max_row: int = MAX_LINE_BYTES,
 ) -> Iterator[tuple[int, dict[str, Any]] | Finding]:
     """Row number (from 1) and fields of every row, or what is wrong with the table.
 
     The sizes that the footer states are looked at first, only the columns that are wanted are read, texts stay
     dictionary-encoded until their lengths are known, and rows become Python objects in portions of bounded size. What
     is left to trust is the footer: a file whose pages are larger than it says can still take the memory of its
-    decompressed pages, a portion at a time.
+    decompressed pages, a portion at a time. Checksums of pages are checked where the writer left them.
 
     Args:
-        path: the file.
+        path: the file; one inside gzip or zstd is decompressed whole.
         name: the file as findings state it.
-        wanted: columns to read; the others come as ``None``, so that their names are known.
+        wanted: columns to read; the others come as ``None``, so that their names are known. All when ``None``.
         max_rows: more rows are refused.
         max_bytes: more text, or larger columns, are refused.
+        max_row: a row with more bytes is skipped.
     """
     import pyarrow as pa
 
     try:
-        yield from _rows(path, wanted, max_rows, max_bytes, name)
+        yield from _rows(path, wanted, max_rows, max_bytes, max_row, name)
     except UntrustedFileError as error:
         yield error.finding(name)
-    except (pa.ArrowException, OSError, ValueError, OverflowError, MemoryError) as error:
+    except (pa.ArrowException, OSError, ValueError, LookupError, TypeError, OverflowError, MemoryError) as error:
         message = f"not a Parquet file that can be read: {printable(str(error), 200)}"
         yield Finding(code="unreadable", message=message, file=name, fix="Write it again")
 
@@ -264,39 +319,44 @@ def _too_large(message: str) -> UntrustedFileError:
 
 
 def _rows(
-    path: Path, wanted: Collection[str], max_rows: int, max_bytes: int, name: str
+    path: Path, wanted: Collection[str] | None, max_rows: int, max_bytes: int, max_row: int, name: str
 ) -> Iterator[tuple[int, dict[str, Any]] | Finding]:
+    import pyarrow as pa
     import pyarrow.parquet as pq
 
-    _check_footer(path)
+    # A compressed file has no random access.
+    data = read_whole(path, max_bytes=max_bytes) if is_compressed(path) else None
+    source: Any = path if data is None else pa.py_buffer(data)
+    _check_footer(path, data)
     limits = {"thrift_string_size_limit": _MAX_FOOTER, "thrift_container_size_limit": _MAX_FOOTER_ITEMS}
-    with pq.ParquetFile(path, **limits) as parquet:
+    with pq.ParquetFile(source, **limits) as parquet:
         meta, schema = parquet.metadata, parquet.schema
         if meta.num_columns > MAX_COLUMNS:
             raise _too_large(f"the table has {meta.num_columns:,} columns, more than {MAX_COLUMNS:,}")
         top = parquet.schema_arrow.names
-        for field, count in Counter(top).items():
-            if count > 1 and field in wanted:
+        names = [field for field in top if wanted is None or field in wanted]
+        for field, count in Counter(names).items():
+            if count > 1:
                 message = "the table has two columns of this name"
-                yield Finding(code="repeated-field", message=message, file=name, field=field)
+                yield Finding(code="repeated-field", message=message, file=name, field=printable(field))
                 return
-        leaves = [c for c in range(meta.num_columns) if _top(schema.column(c).path, top) in wanted]
+        leaves = [c for c in range(meta.num_columns) if _top(schema.column(c).path, top) in names]
         _check_sizes(meta, schema, leaves, max_rows, max_bytes)
         texts = [schema.column(c).path for c in leaves if schema.column(c).physical_type == "BYTE_ARRAY"]
         groups = range(meta.num_row_groups)
-    names = [field for field in top if field in wanted]
-    unread: dict[str, Any] = dict.fromkeys(field for field in top if field not in wanted)
-    line = text = 0
-    with pq.ParquetFile(path, read_dictionary=texts, pre_buffer=False, **limits) as parquet:
+    unread: dict[str, Any] = dict.fromkeys(field for field in top if field not in names)
+    line = total = 0
+    options = {"read_dictionary": texts, "pre_buffer": False, "page_checksum_verification": True, **limits}
+    with pq.ParquetFile(source, **options) as parquet:
         # Row group by row group: Arrow can't join the dictionaries of nested texts of two of them.
         for batch in (b for g in groups for b in parquet.iter_batches(batch_size=1024, row_groups=[g], columns=names)):
-            for size, part in _portions(batch):
-                text += size
-                if text > max_bytes:
+            for size, part in _portions(batch, max_row):
+                total += size
+                if total > max_bytes:
                     raise _too_large(f"the table holds more than {max_bytes >> 20} MiB of text")
-                if size > MAX_LINE_BYTES and part.num_rows == 1:
+                if size > max_row and part.num_rows == 1:
                     line += 1
-                    message = f"the row holds more than {MAX_LINE_BYTES >> 20} MiB of text"
+                    message = f"the row holds more than {max_row >> 20} MiB of text"
                     yield Finding(code="line-too-long", message=message, file=name, line=line, fix="Shorten its texts")
                     continue
                 for row in part.to_pylist():
@@ -304,12 +364,16 @@ def _rows(
                     yield line, {**unread, **row}
 
 
-def _check_footer(path: Path) -> None:
+def _check_footer(path: Path, data: bytes | None) -> None:
     """The footer is described by the last eight bytes: its length, and the magic."""
-    size = path.stat().st_size
-    with path.open("rb") as stream:
-        stream.seek(max(0, size - 8))
-        length = int.from_bytes(stream.read(8)[:4], "little")
+    if data is not None:
+        size, tail = len(data), data[-8:]
+    else:
+        size = path.stat().st_size
+        with path.open("rb") as stream:
+            stream.seek(max(0, size - 8))
+            tail = stream.read(8)
+    length = int.from_bytes(tail[:4], "little")
     if _MAX_FOOTER < length < size:
         raise _too_large(f"the description of its columns takes {length >> 20} MiB")
 
@@ -342,32 +406,32 @@ def _check_sizes(meta: Any, schema: Any, leaves: list[int], max_rows: int, max_b
             raise _too_large(f"the column {printable(column.path)} holds values of {column.length:,} bytes")
 
 
-def _portions(batch: Any) -> Iterator[tuple[int, Any]]:
-    """A batch in parts with little text each, or of a single row: bytes of text, and the part."""
-    size = sum(_text_bytes(column) for column in batch.columns)
+def _portions(batch: Any, max_row: int) -> Iterator[tuple[int, Any]]:
+    """A batch in parts that come to little each, or of a single row: what the part comes to, and the part."""
+    size = sum(_cost(column) for column in batch.columns)
     # At most the text of one line: then no row can hold more than a line may.
-    if size <= MAX_LINE_BYTES or batch.num_rows <= 1:
+    if size <= max_row or batch.num_rows <= 1:
         yield size, batch
         return
     half = batch.num_rows // 2
-    yield from _portions(batch.slice(0, half))
-    yield from _portions(batch.slice(half))
+    yield from _portions(batch.slice(0, half), max_row)
+    yield from _portions(batch.slice(half), max_row)
 
 
-def _text_bytes(array: Any) -> int:
-    """Bytes of text in an array once every value stands for itself."""
+def _cost(array: Any) -> int:
+    """Bytes of an array once every value stands for itself: its text, and a pointer to it."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
     kind = array.type
     if pa.types.is_dictionary(kind):
         lengths = pc.binary_length(array.dictionary).cast(pa.int64())
-        return int(pc.sum(pc.take(lengths, array.indices)).as_py() or 0)
+        return int(pc.sum(pc.take(lengths, array.indices)).as_py() or 0) + _POINTER * len(array)
     if pa.types.is_struct(kind):
-        return sum(_text_bytes(child) for child in array.flatten())
+        return sum(_cost(child) for child in array.flatten())
     if pa.types.is_map(kind):
         start, end = array.offsets[0].as_py(), array.offsets[-1].as_py()
-        return sum(_text_bytes(child.slice(start, end - start)) for child in (array.keys, array.items))
+        return sum(_cost(child.slice(start, end - start)) for child in (array.keys, array.items))
     if pa.types.is_list(kind) or pa.types.is_large_list(kind):
-        return _text_bytes(array.flatten())
-    return int(array.nbytes)
+        return _cost(array.flatten()) + _POINTER * len(array)
+    return int(array.nbytes) + _POINTER * len(array)

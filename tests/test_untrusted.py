@@ -10,7 +10,16 @@ import pytest
 
 from kernel_archive.errors import Finding
 from kernel_archive.scoring import Target, check_forecasts
-from kernel_archive.untrusted import MAX_LINE_BYTES, Lines, UntrustedFileError, open_bounded, parquet_rows, regular_file
+from kernel_archive.untrusted import (
+    MAX_LINE_BYTES,
+    Lines,
+    UntrustedFileError,
+    allowance,
+    open_bounded,
+    parquet_rows,
+    read_whole,
+    regular_file,
+)
 
 P = [0, 0, 0, 0.1, 0.2, 0.7, 0, 0]
 
@@ -289,3 +298,62 @@ def test_rows_come_as_they_were_written(tmp_path):
     )
     pq.write_table(table, path, row_group_size=2)
     assert rows_of(path) == list(enumerate(table.to_pylist(), 1))
+
+
+@pytest.mark.parametrize("pack", [gzip.compress, zstd])
+def test_small_compressed_files_may_not_come_to_much(tmp_path, pack):
+    """What a compressed file may come to grows with its size; read whole, one that comes to more is an error."""
+    path = tmp_path / "f"
+    path.write_bytes(pack(b"x" * (40 << 20)))
+    allowed = allowance(path, 1 << 30)
+    assert 32 << 20 < allowed < 40 << 20
+    with pytest.raises(UntrustedFileError, match="more than"):
+        read_whole(path, max_bytes=allowed)
+    path.write_bytes(b"plain")
+    assert allowance(path, 1 << 30) == 1 << 30
+    assert read_whole(path, max_bytes=5) == b"plain"
+    with pytest.raises(UntrustedFileError, match="cannot be read"):
+        read_whole(tmp_path / "gone", max_bytes=5)
+
+
+def test_flipped_bits_of_gzip_never_go_unnoticed(tmp_path):
+    """Whatever bit behind its magic is flipped: only a file that was read to its end as it was written counts as such."""
+    path = tmp_path / "f"
+    rows = [f'{{"n": {n}, "t": "{n * 7919 % 1000}"}}' for n in range(60)]
+    packed = gzip.compress("\n".join(rows).encode())
+    for bit in range(16, 8 * len(packed), 3):
+        data = bytearray(packed)
+        data[bit // 8] ^= 1 << bit % 8
+        path.write_bytes(data)
+        lines, source = read(path)
+        assert source.at_end == (lines == rows)
+
+
+def test_lists_of_nothing_are_counted(tmp_path):
+    """A list of three million empty values takes no bytes in the file, and is a fault of its row."""
+    path = tmp_path / "t.parquet"
+    nulls = pa.ListArray.from_arrays(pa.array([0, 3_000_000], pa.int32()), pa.nulls(3_000_000))
+    pq.write_table(pa.table({"l": nulls}), path)
+    assert codes(rows_of(path, wanted=None)) == ["file-too-large"]
+    assert codes(rows_of(path, wanted=None, max_rows=10**6)) == ["line-too-long"]
+
+
+def test_damaged_pages_are_found_by_their_checksums(tmp_path):
+    """Where the writer left checksums of pages, a flipped byte of a page is a finding."""
+    path = tmp_path / "t.parquet"
+    table = pa.table({"n": pa.array(range(2000), pa.int64())})
+    pq.write_table(table, path, write_page_checksum=True, use_dictionary=False, compression="none")
+    data = bytearray(path.read_bytes())
+    data[8000] ^= 1
+    path.write_bytes(data)
+    assert codes(rows_of(path, wanted=None)) == ["unreadable"]
+
+
+@pytest.mark.parametrize("pack", [gzip.compress, zstd])
+def test_compressed_table(tmp_path, pack):
+    """A Parquet file inside gzip or zstd is read like the plain one; all columns when none are named."""
+    rows = [{"a": f"t{i}", "n": i, "l": [i, i], "s": {"x": "y", "z": None}} for i in range(3000)]
+    path = tmp_path / "t.parquet"
+    pq.write_table(pa.Table.from_pylist(rows), path)
+    path.write_bytes(pack(path.read_bytes()))
+    assert [row for _, row in rows_of(path, wanted=None)] == rows
