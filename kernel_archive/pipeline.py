@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from kernel_archive.archive.build import DATASET_NAME, BuildResult, build_archive
 from kernel_archive.bins import DEFAULT_SCHEME, Scheme
 from kernel_archive.content import content_path
+from kernel_archive.splits import SPLIT_TABLES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -15,7 +16,6 @@ if TYPE_CHECKING:
 
     from kernel_archive.archive.build import Advance
     from kernel_archive.archive.validate import Report
-    from kernel_archive.selection.definitions import DerivedTable
     from kernel_archive.selection.make import Made
 
 __all__ = ["BuildResult", "build", "ensure_archive", "remake_split", "validate"]
@@ -56,7 +56,7 @@ def build(
         from kernel_archive.selection.make import make_splits, store_published
 
         kept = store_published(directory, published)
-        make_splits(directory, names=[n for n in ("eval", "discovery_pairs", "train_pairs") if n not in kept])
+        make_splits(directory, names=[n for n in SPLIT_TABLES if n not in kept])
         write_card(directory)
 
     return build_archive(
@@ -102,7 +102,7 @@ def ensure_archive(directory: str | Path | None, *, say: Callable[[str], None], 
 
 def remake_split(
     directory: str | Path,
-    table: DerivedTable,
+    table: str,
     *,
     definition: str | Path | None = None,
     gpu: str | None = None,
@@ -114,7 +114,7 @@ def remake_split(
 
     Args:
         directory: the archive directory.
-        table: the split.
+        table: table of the split.
         definition: a definition of one's own.
         gpu: the GPU of ``eval``.
         scheme: bin scheme of the labels.
@@ -128,9 +128,10 @@ def remake_split(
     from kernel_archive.archive.open import open_archive
     from kernel_archive.errors import UsageError
     from kernel_archive.publishing.card import write_card
-    from kernel_archive.selection.make import Rules, remake_splits
+    from kernel_archive.selection.make import remake_splits
+    from kernel_archive.selection.plan import Rules
 
-    rules = Rules.changed(table=table, definition=definition, gpu=gpu, scheme=scheme, **changes)
+    rules = Rules.changed(table, definition=definition, gpu=gpu, scheme=scheme, **changes)
     facts = open_archive(directory).manifest.splits.get(table)
     asked = [name for name, value in {"definition": definition, "gpu": gpu, **changes}.items() if value is not None]
     if facts is not None and facts.origin == "published" and asked and not reselect:

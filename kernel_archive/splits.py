@@ -14,7 +14,7 @@ import msgspec
 
 from kernel_archive.errors import UsageError, printable
 
-__all__ = ["FORECAST_SPLITS", "SPLITS", "Kind", "Split", "split_of"]
+__all__ = ["FORECAST_SPLITS", "SPLITS", "SPLIT_TABLES", "Kind", "Split", "split_of"]
 
 #: What the rows of a split are, and with it which metrics apply: ``eval`` (a candidate against its reference),
 #: ``discovery`` (a child against its parent) or ``train`` (pairs to learn from, which nobody forecasts).
@@ -118,6 +118,9 @@ SPLITS: Final[dict[str, Split]] = {
         ),
     )
 }
+
+#: Table -> its split, in the same order: an archive's tables and manifest name a split by its table.
+SPLIT_TABLES: Final[dict[str, Split]] = {split.table: split for split in SPLITS.values()}
 
 #: The splits whose rows are forecast and scored.
 FORECAST_SPLITS: Final[dict[str, Split]] = {name: split for name, split in SPLITS.items() if split.kind != "train"}

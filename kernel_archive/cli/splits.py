@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from kernel_archive.bins import Scheme
-    from kernel_archive.selection.definitions import DerivedTable
     from kernel_archive.selection.diff import Difference
     from kernel_archive.selection.make import Made
 
@@ -26,7 +25,7 @@ reselect_option = click.option("--reselect", is_flag=True, help="Select anew wha
 
 
 def _remade(
-    archive_path: str | None, table: DerivedTable, *, bins: Scheme | None, reselect: bool, as_json: bool, **changes: Any
+    archive_path: str | None, table: str, *, bins: Scheme | None, reselect: bool, as_json: bool, **changes: Any
 ) -> tuple[Path, Made]:
     """Build the embedded archive where no directory was named and there is none yet, then make one split."""
     from kernel_archive.pipeline import ensure_archive, remake_split

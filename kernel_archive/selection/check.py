@@ -4,63 +4,29 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import msgspec
-
 from kernel_archive.errors import Finding, KernelArchiveError, printable
-from kernel_archive.schema import TABLES
-from kernel_archive.selection.base import CANONICAL
-from kernel_archive.selection.definitions import (
-    DERIVED_TABLES,
-    DiscoveryDefinition,
-    EvalDefinition,
-    TrainDefinition,
-)
-from kernel_archive.selection.freeze import check_frozen, differences, frozen_split
-from kernel_archive.selection.plan import Rules, identities, leakage_findings, select_splits
+from kernel_archive.selection.definitions import recorded_definition
+from kernel_archive.selection.freeze import check_frozen, differences, frozen_columns, frozen_split
+from kernel_archive.selection.plan import Rules, leakage_findings, present_members, select_split
 from kernel_archive.selection.published import published_labels
+from kernel_archive.selection.selected import CANONICAL
 from kernel_archive.selection.tables import ArchiveTables
+from kernel_archive.splits import SPLIT_TABLES
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping, Sequence
 
     from kernel_archive.archive.manifest import SplitFacts
     from kernel_archive.archive.open import Archive
-    from kernel_archive.selection.base import Identity, Selection
+    from kernel_archive.selection.selected import Member, Selection
 
-__all__ = ["check_splits", "recorded_rules"]
-
-
-def recorded_rules(splits: dict[str, SplitFacts]) -> Rules:
-    """The rules by which an archive's splits were selected, from the parameters that their facts record.
-
-    Raises:
-        msgspec.ValidationError: the parameters are not those of a definition.
-    """
-
-    def parameters(name: str, kind: type[msgspec.Struct]) -> dict[str, object] | None:
-        facts = splits.get(name)
-        if facts is None or facts.origin != "selected":
-            return None
-        stated = dict(facts.parameters)
-        if "preferred_gpu" in stated:
-            stated["gpu"] = stated["preferred_gpu"]
-        return {field: stated[field] for field in kind.__struct_fields__ if field in stated}
-
-    evaluation = parameters("eval", EvalDefinition)
-    discovery = parameters("discovery_pairs", DiscoveryDefinition)
-    train = parameters("train_pairs", TrainDefinition)
-    return Rules(
-        evaluation=None if evaluation is None else msgspec.convert(evaluation, EvalDefinition),
-        discovery=None if discovery is None else msgspec.convert(discovery, DiscoveryDefinition),
-        train=None if train is None else msgspec.convert(train, TrainDefinition),
-        gpu=None if evaluation is None else splits["eval"].parameters.get("gpu"),
-    )
+__all__ = ["check_splits"]
 
 
 def _presence(archive: Archive) -> Iterator[Finding]:
     """Every derived table has facts and the other way round, and a published split's labels are what its facts say."""
     manifest = archive.manifest
-    for name in DERIVED_TABLES:
+    for name, split in SPLIT_TABLES.items():
         facts, table = manifest.splits.get(name), manifest.tables.get(name)
         if (facts is None) != (table is None):
             missing = "facts" if facts is None else "rows"
@@ -79,69 +45,66 @@ def _presence(archive: Archive) -> Iterator[Finding]:
                 message = f"{rows} rows, the facts say {facts.rows}"
                 yield Finding(code="wrong-rows", message=message, field=name)
             if facts.origin == "published":
-                yield from published_labels(name, archive.arrow(name), facts)
-    unknown = sorted(set(manifest.splits) - set(DERIVED_TABLES))
-    for name in unknown:
-        yield Finding(
-            code="unknown-split", message="the manifest states facts of no derived table", value=printable(name)
-        )
+                yield from published_labels(split, archive.arrow(name), facts)
+    for name in sorted(manifest.splits.keys() - SPLIT_TABLES.keys()):
+        message = "the manifest states facts of no derived table"
+        yield Finding(code="unknown-split", message=message, value=printable(name))
 
 
 def _against(selection: Selection, archive: Archive, facts: SplitFacts) -> Iterator[Finding]:
     """What a split holds against what its definition selects."""
     again = selection.facts
-    columns = [selection.rows[n].to_pylist() for n in ("row_id", selection.task_column, "bin", selection.value_column)]
-    wanted = list(zip(*columns, strict=True))
+    table = selection.split.table
+    wanted = list(zip(*(selection.rows[n].to_pylist() for n in frozen_columns(selection.split)), strict=True))
     # The digest says nothing about the order of the rows: they are compared one by one.
-    named = list(differences(wanted, frozen_split(archive, selection.name).rows, selection.name, "its definition"))
+    named = list(differences(wanted, frozen_split(archive, table).rows, table, "its definition"))
     if named:
         yield from named
     elif again.logical_digest != facts.logical_digest:
         yield Finding(
             code="split-content",
             message="the rows are the selected ones, but columns or texts differ from the kernels",
-            field=selection.name,
+            field=table,
             fix="Make the split again",
         )
     elif again.facts != facts.facts:
         changed = sorted(k for k in {*again.facts, *facts.facts} if again.facts.get(k) != facts.facts.get(k))
         message = f"facts differ from those of the rows: {', '.join(changed)}"
-        yield Finding(code="split-facts", message=message, field=selection.name, fix="Make the split again")
+        yield Finding(code="split-facts", message=message, field=table, fix="Make the split again")
     elif again.name != facts.name and not facts.name.endswith("-reselected"):
         canonical = facts.name == CANONICAL
         yield Finding(
             code="split-name",
             severity="warning",
             message=f"is called {printable(facts.name)!r}; by this version's definitions it is {again.name!r}",
-            field=selection.name,
+            field=table,
             fix="Another version of the definitions made it" if canonical else None,
         )
 
 
-def _recomputed(tables: ArchiveTables, present: dict[str, Identity]) -> Iterator[Finding]:
-    archive = tables.archive
-    splits = archive.manifest.splits
-    names = [n for n in DERIVED_TABLES if n in present and splits[n].origin == "selected"]
-    if not names:
-        return
-    try:
-        rules = recorded_rules({n: splits[n] for n in names})
-        # Each one by itself, against what the archive holds of the others.
-        for name in names:
-            others = {n: identity for n, identity in present.items() if n != name}
-            made, _ = select_splits(tables, [name], rules, present=others)
-            yield from _against(made[name], archive, splits[name])
-    except (msgspec.ValidationError, KernelArchiveError, KeyError) as error:
-        yield Finding(
-            code="split-parameters",
-            message=f"the recorded parameters don't select anything: {printable(str(error), 300)}",
-            field="splits",
-            fix="Make the splits again",
-        )
+def _recomputed(tables: ArchiveTables, members: Mapping[str, Sequence[Member]]) -> Iterator[Finding]:
+    """What every selected split holds against what its recorded parameters select, given the other splits as they are."""
+    for name, split in SPLIT_TABLES.items():
+        facts = tables.archive.manifest.splits.get(name)
+        if facts is None or facts.origin != "selected":
+            continue
+        try:
+            definition = recorded_definition(split, facts.parameters)
+            gpu = facts.parameters.get("gpu") if split.kind == "eval" else None
+            others = {n: rows for n, rows in members.items() if n != name}
+            selection = select_split(split, tables, Rules(definitions={name: definition}, gpu=gpu), others)
+            yield from _against(selection, tables.archive, facts)
+        except (KernelArchiveError, KeyError) as error:
+            yield Finding(
+                code="split-parameters",
+                message=f"the recorded parameters don't select anything: {printable(str(error), 300)}",
+                field=name,
+                fix="Make the splits again",
+            )
 
 
 def check_splits(archive: Archive) -> list[Finding]:
-    """Findings about the derived tables of an archive.
+    """Findings about the splits of an archive.
 
     Facts and tables belong together; every selected row, label and fact is recomputed from the definition that the
     facts record; nothing of the evaluation is in training (found from the texts, whatever ids a table states); the
@@ -151,10 +114,5 @@ def check_splits(archive: Archive) -> list[Finding]:
     if any(f.severity == "error" for f in found):
         return found
     tables = ArchiveTables(archive)
-    present = identities(tables, [n for n in DERIVED_TABLES if n in TABLES])
-    return [
-        *found,
-        *_recomputed(tables, present),
-        *leakage_findings(tables, present),
-        *check_frozen(archive),
-    ]
+    members = present_members(tables)
+    return [*found, *_recomputed(tables, members), *leakage_findings(tables, members), *check_frozen(archive)]

@@ -2,34 +2,42 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
 from kernel_archive.archive.manifest import MANIFEST_NAME
-from kernel_archive.archive.open import Archive, open_archive
+from kernel_archive.archive.open import open_archive
 from kernel_archive.archive.shards import digest_rows
 from kernel_archive.errors import UsageError, printable
 from kernel_archive.schema import TABLES
-from kernel_archive.selection.base import VALUE_COLUMN
-from kernel_archive.selection.definitions import DERIVED_TABLES
 from kernel_archive.selection.freeze import read_frozen
+from kernel_archive.splits import FORECAST_SPLITS, SPLIT_TABLES
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable
 
     from kernel_archive.archive.manifest import SplitFacts
+    from kernel_archive.archive.open import Archive
 
-__all__ = ["Change", "Difference", "Snapshot", "TableDifference", "changelog", "diff", "snapshot"]
+__all__ = ["KINDS", "Change", "Difference", "TableDifference", "changelog", "diff"]
 
 #: Columns that say nothing new: texts follow from the ids, the canary is one text, the scheme is a fact of the table.
-_ASIDE: Final = frozenset(
-    {"code", "reference_code", "candidate_code", "parent_code", "child_code", "anchor_code", "canary"}
-)
+_ASIDE: Final = {"code", "canary", "bin_scheme"} | {c for s in SPLIT_TABLES.values() for c in (s.anchor, s.candidate)}
 _VALUES: Final = {
     "kernels": ("speedup", "n_measurements"),
-    **{name: (column,) for name, column in VALUE_COLUMN.items()},
+    **{name: (split.value,) for name, split in SPLIT_TABLES.items()},
+}
+#: The kinds of changes of a row, as :class:`TableDifference` lists them, and how a sentence says them.
+KINDS: Final = {
+    "added": "added",
+    "removed": "removed",
+    "remeasured": "measured again",
+    "relabelled": "relabelled",
+    "moved": "moved to another split",
+    "changed": "changed otherwise",
 }
 
 
@@ -42,69 +50,24 @@ class _Row(msgspec.Struct, frozen=True):
     rest: bytes | None
 
 
-class Snapshot:
+class _Side(msgspec.Struct, frozen=True, kw_only=True):
     """One side of a comparison.
 
     Attributes:
         label: what it is called: version or file.
         digest: logical digest of the archive.
         digests: logical digest per table.
-        splits: facts of the derived tables.
+        splits: facts of the splits.
+        whole: an archive, of which every column can be compared, not only frozen splits.
+        rows: rows of a table by id; with a digest of all other columns where that is asked for.
     """
 
-    def __init__(
-        self,
-        label: str,
-        digest: str,
-        digests: dict[str, str],
-        splits: dict[str, SplitFacts],
-        source: Archive | Mapping[str, dict[str, _Row]],
-    ) -> None:
-        """An archive, or rows per table."""
-        self.label = label
-        self.digest = digest
-        self.digests = digests
-        self.splits = splits
-        self._source = source
-
-    def rows(self, table: str, *, rest: bool) -> dict[str, _Row]:
-        """Rows of a table by id.
-
-        Args:
-            table: its name.
-            rest: also a digest of all other columns, where the source has them.
-        """
-        if not isinstance(self._source, Archive):
-            return self._source[table]
-        return {key: row for split in TABLES[table].splits for key, row in self._read(table, split, rest=rest)}
-
-    @property
-    def whole(self) -> bool:
-        """Whether every column can be compared."""
-        return isinstance(self._source, Archive)
-
-    def _read(self, table: str, split: str, *, rest: bool) -> Iterator[tuple[str, _Row]]:
-        archive = self._source
-        assert isinstance(archive, Archive)  # noqa: S101 - see rows()
-        if split not in archive.manifest.tables[table].splits:
-            return
-        spec = TABLES[table]
-        names = [c.name for c in spec.columns if c.name not in _ASIDE]
-        values = _VALUES.get(table, ())
-        needed = names if rest else [n for n in names if n in {spec.key, "problem", "bin", *values}]
-        rows = archive.arrow(table, split, columns=needed)
-        keys = rows[spec.key].to_pylist()
-        if table == "references":
-            keys = [f"{key} {problem}" for key, problem in zip(keys, rows["problem"].to_pylist(), strict=True)]
-        bins = rows["bin"].to_pylist() if "bin" in needed else [None] * len(keys)
-        columns = [rows[n].to_pylist() for n in values]
-        measured: list[tuple[Any, ...]] = list(zip(*columns, strict=True)) if columns else [()] * len(keys)
-        digests: list[bytes | None] = [None] * len(keys)
-        if rest:
-            others = rows.select([n for n in needed if n not in {"bin", "bin_scheme", *values}])
-            digests = [digest for _, digest in digest_rows(table, others)]
-        for key, bin_, value, digest in zip(keys, bins, measured, digests, strict=True):
-            yield key, _Row(split, bin_, value, digest)
+    label: str
+    digest: str
+    digests: dict[str, str]
+    splits: dict[str, SplitFacts]
+    whole: bool
+    rows: Callable[[str, bool], dict[str, _Row]]
 
 
 class Change(msgspec.Struct, frozen=True):
@@ -146,16 +109,7 @@ class TableDifference(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def same(self) -> bool:
         """Whether nothing changed."""
-        lists = (
-            self.added,
-            self.removed,
-            self.relabelled,
-            self.remeasured,
-            self.moved,
-            self.changed,
-            self.facts_changed,
-        )
-        return not any(lists)
+        return not any(getattr(self, name) for name in (*KINDS, "facts_changed"))
 
 
 class Difference(msgspec.Struct, frozen=True, kw_only=True):
@@ -185,35 +139,62 @@ class Difference(msgspec.Struct, frozen=True, kw_only=True):
         return all(t.same for t in self.tables) and not self.only_old and not self.only_new
 
 
-def snapshot(path: str | Path) -> Snapshot:
+def _archive_rows(archive: Archive, table: str, rest: bool) -> dict[str, _Row]:
+    spec = TABLES[table]
+    names = [c.name for c in spec.columns if c.name not in _ASIDE]
+    values = _VALUES.get(table, ())
+    needed = names if rest else [n for n in names if n in {spec.key, "problem", "bin", *values}]
+    found: dict[str, _Row] = {}
+    for split in archive.manifest.tables[table].splits:
+        rows = archive.arrow(table, split, columns=needed)
+        n = rows.num_rows
+        keys = rows[spec.key].to_pylist()
+        if table == "references":
+            keys = [f"{key} {problem}" for key, problem in zip(keys, rows["problem"].to_pylist(), strict=True)]
+        bins = rows["bin"].to_pylist() if "bin" in needed else [None] * n
+        measured = list(zip(*(rows[v].to_pylist() for v in values), strict=True)) if values else [()] * n
+        others = rows.select([name for name in needed if name not in {"bin", *values}])
+        digests = [digest for _, digest in digest_rows(table, others)] if rest else [None] * n
+        for key, bin_, value, digest in zip(keys, bins, measured, digests, strict=True):
+            found[key] = _Row(split, bin_, value, digest)
+    return found
+
+
+def _side(path: str | Path) -> _Side:
     """One side of a comparison: an archive directory, a folder of frozen splits, or one frozen split.
 
     Raises:
-        ArchiveNotFoundError: an empty or missing directory.
+        ArchiveNotFoundError: a missing directory.
         ArchiveMismatchError: it is something else.
         UsageError: the folder holds neither.
     """
     place = Path(path)
-    if place.is_file():
-        files = [place]
-    elif place.is_dir() and not (place / MANIFEST_NAME).exists():
-        files = [p for name in DERIVED_TABLES if (p := place / f"{name}.json").is_file()]
-    else:
-        files = []
-    if place.is_dir() and not files and not (place / MANIFEST_NAME).exists():
-        raise UsageError(f"{printable(str(place), 300)} is neither an archive directory nor a folder of frozen splits")
+    folder = place.is_dir() and not (place / MANIFEST_NAME).exists()
+    files = [p for name in SPLIT_TABLES if (p := place / f"{name}.json").is_file()] if folder else [place]
     if not files:
+        raise UsageError(f"{printable(str(place), 300)} is neither an archive directory nor a folder of frozen splits")
+    if not folder and not place.is_file():
         archive = open_archive(place)
         manifest = archive.manifest
-        digests = {name: facts.logical_digest for name, facts in manifest.tables.items()}
-        return Snapshot(manifest.version, manifest.logical_digest, digests, manifest.splits, archive)
-    frozen = [read_frozen(p) for p in files]
-    return Snapshot(
-        frozen[0].version,
-        frozen[0].archive_digest,
-        {f.table: f.facts.logical_digest for f in frozen},
-        {f.table: f.facts for f in frozen},
-        {f.table: {r[0]: _Row(TABLES[f.table].splits[0], r[2], (r[3],), None) for r in f.rows} for f in frozen},
+        return _Side(
+            label=manifest.version,
+            digest=manifest.logical_digest,
+            digests={name: facts.logical_digest for name, facts in manifest.tables.items()},
+            splits=manifest.splits,
+            whole=True,
+            rows=partial(_archive_rows, archive),
+        )
+    frozen = {f.table: f for f in map(read_frozen, files)}
+    first = next(iter(frozen.values()))
+    return _Side(
+        label=first.version,
+        digest=first.archive_digest,
+        digests={name: f.facts.logical_digest for name, f in frozen.items()},
+        splits={name: f.facts for name, f in frozen.items()},
+        whole=False,
+        rows=lambda table, _: {
+            row_id: _Row(TABLES[table].splits[0], bin_, (value,), None) for row_id, _, bin_, value in frozen[table].rows
+        },
     )
 
 
@@ -231,32 +212,23 @@ def _one(values: tuple[Any, ...]) -> Any:
     return values[0] if len(values) == 1 else list(values)
 
 
-def _compare(table: str, old: Snapshot, new: Snapshot) -> TableDifference:
-    facts = _facts_changed(old.splits.get(table), new.splits.get(table))
-    rest = old.whole and new.whole
-    if old.digests[table] == new.digests[table]:
-        # The same digest: the same rows, whatever the files look like. It says nothing of the split that a row is in.
-        rows = old.rows(table, rest=False)
-        others = new.rows(table, rest=False) if len(TABLES[table].splits) > 1 else rows
-        moved = [Change(k, rows[k].split, others[k].split) for k in sorted(rows) if rows[k].split != others[k].split]
-        return TableDifference(
-            table=table, rows_old=len(rows), rows_new=len(rows), added=[], removed=[], relabelled=[], remeasured=[],
-            moved=moved, changed=[], facts_changed=facts,
-        )  # fmt: skip
-    before, now = old.rows(table, rest=rest), new.rows(table, rest=rest)
-    both = sorted(key for key in before if key in now)
-    pairs = [(key, before[key], now[key]) for key in both]
+def _compare(table: str, old: _Side, new: _Side) -> TableDifference:
+    # The same digest: the same rows, whatever the files look like. It says nothing of the split that a row is in.
+    same = old.digests[table] == new.digests[table]
+    rest = old.whole and new.whole and not same
+    before, now = old.rows(table, rest), new.rows(table, rest)
+    pairs = [(key, before[key], now[key]) for key in sorted(before.keys() & now.keys())]
     return TableDifference(
         table=table,
         rows_old=len(before),
         rows_new=len(now),
-        added=sorted(key for key in now if key not in before),
-        removed=sorted(key for key in before if key not in now),
+        added=sorted(now.keys() - before.keys()),
+        removed=sorted(before.keys() - now.keys()),
         relabelled=[Change(k, a.bin, b.bin) for k, a, b in pairs if a.bin != b.bin],
         remeasured=[Change(k, _one(a.values), _one(b.values)) for k, a, b in pairs if a.values != b.values],
         moved=[Change(k, a.split, b.split) for k, a, b in pairs if a.split != b.split],
-        changed=[k for k, a, b in pairs if a.rest != b.rest and a.values == b.values] if rest else None,
-        facts_changed=facts,
+        changed=[k for k, a, b in pairs if a.rest != b.rest and a.values == b.values] if rest or same else None,
+        facts_changed=_facts_changed(old.splits.get(table), new.splits.get(table)),
     )
 
 
@@ -272,41 +244,26 @@ def diff(old: str | Path, new: str | Path) -> Difference:
         ArchiveMismatchError: something there can't be read.
         UsageError: the two have no table in common.
     """
-    a, b = snapshot(old), snapshot(new)
+    a, b = _side(old), _side(new)
     names = [name for name in TABLES if name in a.digests and name in b.digests]
     if not names:
         raise UsageError("the two have no table in common")
-    # A frozen split holds one or three tables by its nature: that is no change.
-    partial = not (a.whole and b.whole)
+    # A frozen split holds one or a few tables by its nature: that is no change.
+    whole = a.whole and b.whole
     return Difference(
         old=a.label,
         new=b.label,
         old_digest=a.digest,
         new_digest=b.digest,
         tables=[_compare(name, a, b) for name in names],
-        only_old=[] if partial else [n for n in TABLES if n in a.digests and n not in b.digests],
-        only_new=[] if partial else [n for n in TABLES if n in b.digests and n not in a.digests],
+        only_old=[n for n in TABLES if n in a.digests and n not in b.digests and whole],
+        only_new=[n for n in TABLES if n in b.digests and n not in a.digests and whole],
     )
 
 
-def _plural(n: int, what: str) -> str:
-    return f"{n:,} {what}"
-
-
 def _line(table: TableDifference) -> str:
-    parts = [
-        _plural(len(rows), what)
-        for rows, what in (
-            (table.added, "added"),
-            (table.removed, "removed"),
-            (table.remeasured, "measured again"),
-            (table.relabelled, "relabelled"),
-            (table.moved, "moved to another split"),
-            (table.changed or [], "changed otherwise"),
-        )
-        if rows
-    ]
-    changes = ", ".join(parts) if parts else "unchanged"
+    counts = {said: len(getattr(table, kind) or ()) for kind, said in KINDS.items()}
+    changes = ", ".join(f"{n:,} {said}" for said, n in counts.items() if n) or "unchanged"
     return f"- `{table.table}`: {changes} ({table.rows_old:,} to {table.rows_new:,} rows)."
 
 
@@ -330,6 +287,7 @@ def changelog(difference: Difference) -> str:
         lines.append(f"- Unchanged: {', '.join(same)}.")
     lines.extend(f"- `{name}` is new." for name in difference.only_new)
     lines.extend(f"- `{name}` is gone." for name in difference.only_old)
+    forecast = {split.table for split in FORECAST_SPLITS.values()}
     for table in difference.tables:
         for name, (old, new) in table.facts_changed.items():
             if name != "parameters":
@@ -337,7 +295,7 @@ def changelog(difference: Difference) -> str:
             else:
                 keys = sorted(k for k in {*old, *new} if old.get(k) != new.get(k))
                 lines.append(f"- `{table.table}`: selected with another {', '.join(keys)}.")
-        if table.table in ("eval", "discovery_pairs") and not table.same:
+        if table.table in forecast and not table.same:
             kept = table.rows_old - len(table.removed)
             touched = {c.id for c in (*table.relabelled, *table.remeasured)}
             lines.append(

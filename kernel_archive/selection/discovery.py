@@ -9,8 +9,7 @@ edges' own measurements differ from that is counted in the facts.
 from __future__ import annotations
 
 import math
-from collections import Counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import msgspec
 import numpy as np
@@ -18,29 +17,22 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from kernel_archive.bins import Scheme, assign_bins
-from kernel_archive.ids import canonical_json, sha256_hex
-from kernel_archive.selection.base import (
-    CANONICAL,
-    Identity,
-    Selection,
-    TableTexts,
-    Texts,
-    cell_counts,
-    label_facts,
-    pair_id,
-)
-from kernel_archive.selection.definitions import DiscoveryDefinition, load_definition
-from kernel_archive.selection.edges import Edge, Kernel, find_edges, kernels_by_id
+from kernel_archive.selection.definitions import DiscoveryDefinition, load_definition, variant_name
+from kernel_archive.selection.edges import Kernel, find_edges, kernels_by_id
+from kernel_archive.selection.selected import Row, Selection, by_program, pair_id, select
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from kernel_archive.selection.tables import ArchiveTables
+    from kernel_archive.splits import Split
+
 __all__ = ["case_ratio", "case_sums", "cutoff_counts", "select_discovery"]
 
 #: Significant digits of g_cases: logarithms may differ in the last bits between machines, measurements mean far fewer.
-DIGITS = 12
+DIGITS: Final = 12
 #: exp of more than this, or of its negative, is no number of 64 bits.
-_LARGEST_LOG = 700
+_LARGEST_LOG: Final = 700
 
 CaseSum = tuple[tuple[str, ...], float]
 
@@ -115,23 +107,7 @@ def _agreement(values: Sequence[float], others: Sequence[float | None], scheme: 
     }
 
 
-def _variant(rule: DiscoveryDefinition, standard: DiscoveryDefinition) -> str:
-    if rule == standard:
-        return CANONICAL
-    if msgspec.structs.replace(rule, scheme=standard.scheme) == standard:
-        return f"discovery-{rule.scheme}"
-    return f"discovery-{sha256_hex(canonical_json(rule))[:8]}"
-
-
-def select_discovery(
-    kernels: pa.Table,
-    evaluations: pa.Table,
-    searches: pa.Table,
-    definition: DiscoveryDefinition | None = None,
-    *,
-    texts: Texts | None = None,
-    canonical: DiscoveryDefinition | None = None,
-) -> Selection:
+def select_discovery(split: Split, tables: ArchiveTables, rule: DiscoveryDefinition | None = None) -> Selection:
     """Select the discovery pairs (DESIGN: "Splits").
 
     The edges of :func:`~kernel_archive.selection.edges.find_edges` in searches of the definition's methods and roles.
@@ -139,21 +115,18 @@ def select_discovery(
     those of a search stand together.
 
     Args:
-        kernels: table ``kernels``, both splits; ``code`` may be missing when ``texts`` is given.
-        evaluations: table ``evaluations``.
-        searches: table ``searches``.
-        definition: the canonical one when not given.
-        texts: where program texts come from.
-        canonical: what counts as canonical; the shipped definition when not given.
+        split: the split.
+        tables: the archive's tables.
+        rule: the canonical definition when not given.
 
     Raises:
         DataError: a speedup is not finite and above 0.
     """
-    standard = load_definition("discovery") if canonical is None else canonical
-    rule = standard if definition is None else definition
-    stated = {
-        row["search_id"]: row
-        for row in searches.select(["search_id", "role", "generation_method", "finished"]).to_pylist()
+    standard = cast("DiscoveryDefinition", load_definition(split.name))
+    rule = standard if rule is None else rule
+    finished = {
+        row["search_id"]: row["finished"]
+        for row in tables.searches.to_pylist()
         if row["role"] in rule.roles
         and row["generation_method"] in rule.methods
         and (rule.unfinished or row["finished"] is not False)
@@ -163,76 +136,45 @@ def select_discovery(
     def keep(parent: Kernel, child: Kernel) -> str | None:
         return "flagged" if flags.intersection(parent.flags + child.flags) else None
 
-    edges, dropped = find_edges(evaluations, stated, kernels_by_id(kernels), keep=keep if flags else None)
-    named = [(pair_id("discovery", e.parent.kernel_id, e.child.kernel_id), e) for e in edges]
-    named.sort(key=lambda item: (item[1].child.problem, item[1].child.gpu, item[1].search_id, item[0]))
-    ids = [row_id for row_id, _ in named]
-    ordered = [edge for _, edge in named]
-    ratios = [edge.ratio for edge in ordered]
-    bins = assign_bins(ratios, rule.scheme, row_ids=ids)
-    used = {k.kernel_id for e in ordered for k in (e.parent, e.child)}
-    sums = _case_sums_of(kernels, used)
-    by_cases = [case_ratio(sums.get(e.parent.kernel_id), sums.get(e.child.kernel_id)) for e in ordered]
-    source = texts if texts is not None else TableTexts(kernels)
-    parents, children = [e.parent for e in ordered], [e.child for e in ordered]
-    families = [k.family for k in children]
-    problems = [k.problem for k in children]
-    return Selection(
-        name="discovery_pairs",
-        rows=pa.table(
-            {
-                "row_id": pa.array(ids, pa.string()),
-                "problem": pa.array(problems, pa.string()),
-                "family": pa.array(families, pa.string()),
-                "gpu": pa.array([k.gpu for k in children], pa.string()),
-                "g": pa.array(ratios, pa.float64()),
-                "g_cases": pa.array(by_cases, pa.float64()),
-                "bin": pa.array(bins, pa.int8()),
-                "bin_scheme": pa.array([rule.scheme] * len(ids), pa.string()),
-                "parent_kernel_id": pa.array([k.kernel_id for k in parents], pa.string()),
-                "child_kernel_id": pa.array([k.kernel_id for k in children], pa.string()),
-                "search_id": pa.array([e.search_id for e in ordered], pa.string()),
-            }
-        ),
-        texts={
-            "parent_code": (source, [k.kernel_id for k in parents]),
-            "child_code": (source, [k.kernel_id for k in children]),
-        },
-        identity=Identity(
-            table="discovery_pairs",
-            row_ids=ids,
-            searches=[e.search_id for e in ordered],
-            problems=problems,
-            programs=[(a.program_id, b.program_id) for a, b in zip(parents, children, strict=True)],
-            tokens=[(a.token_id, b.token_id) for a, b in zip(parents, children, strict=True)],
-        ),
-        variant=_variant(rule, standard),
-        origin="selected",
-        scheme=rule.scheme,
-        parameters=msgspec.to_builtins(rule),
-        counts={
-            **label_facts(np.array(ratios, np.float64), bins, rule.scheme),
-            "cells": cell_counts(problems, bins),
-            "cutoffs": cutoff_counts(ratios, families, rule.cutoffs),
-            "excluded": dict(sorted(dropped.items())),
-            "gpus": dict(sorted(Counter(k.gpu for k in children).items())),
-            "searches": _search_counts(ordered, stated),
-            "near_duplicates": sum(a.token_id == b.token_id for a, b in zip(parents, children, strict=True)),
-            "own_measurements": _agreement(ratios, [e.own_ratio for e in ordered], rule.scheme),
-            "case_times": _agreement(ratios, by_cases, rule.scheme),
-        },
-    )
-
-
-def _case_sums_of(kernels: pa.Table, used: set[str]) -> dict[str, CaseSum]:
-    narrow = kernels.select(["kernel_id", "cases"])
+    edges, dropped = find_edges(tables.evaluations, finished, kernels_by_id(tables.kernels), keep=keep)
+    named = [(e, pair_id("discovery", e.parent.kernel_id, e.child.kernel_id)) for e in edges]
+    named.sort(key=lambda item: (item[0].child.problem, item[0].child.gpu, item[0].search_id, item[1]))
+    used = {k.kernel_id for e in edges for k in (e.parent, e.child)}
+    narrow = tables.kernels.select(["kernel_id", "cases"])
     chosen = narrow.filter(pc.is_in(narrow["kernel_id"], pa.array(sorted(used), pa.string())))
-    return case_sums(chosen["kernel_id"].to_pylist(), chosen["cases"])
-
-
-def _search_counts(edges: Sequence[Edge], stated: dict[str, dict[str, Any]]) -> dict[str, int]:
-    """How many searches gave edges, and how many edges come from searches that were stopped."""
-    return {
-        "with_edges": len({e.search_id for e in edges}),
-        "edges_of_stopped": sum(stated[e.search_id]["finished"] is False for e in edges),
+    sums = case_sums(chosen["kernel_id"].to_pylist(), chosen["cases"])
+    rows = [
+        Row(
+            row_id=row_id,
+            problem=e.child.problem,
+            family=e.child.family,
+            gpu=e.child.gpu,
+            search_id=e.search_id,
+            value=e.ratio,
+            anchor=e.parent.side,
+            candidate=e.child.side,
+            g_cases=case_ratio(sums.get(e.parent.kernel_id), sums.get(e.child.kernel_id)),
+        )
+        for e, row_id in named
+    ]
+    ratios = [row.value for row in rows]
+    facts: dict[str, Any] = {
+        "cutoffs": cutoff_counts(ratios, [row.family for row in rows], rule.cutoffs),
+        "excluded": dict(sorted(dropped.items())),
+        "searches": {
+            "with_edges": len({e.search_id for e in edges}),
+            "edges_of_stopped": sum(finished[e.search_id] is False for e in edges),
+        },
+        "near_duplicates": sum(row.anchor.token_id == row.candidate.token_id for row in rows),
+        "own_measurements": _agreement(ratios, [e.own_ratio for e, _ in named], rule.scheme),
+        "case_times": _agreement(ratios, [row.g_cases for row in rows], rule.scheme),
     }
+    return select(
+        split,
+        rows,
+        texts=by_program(split, rows, tables.texts),
+        scheme=rule.scheme,
+        variant=variant_name(split, rule, standard),
+        parameters=msgspec.to_builtins(rule),
+        counts=facts,
+    )

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from kernel_archive.archive.reasons import OVERRULED
+from kernel_archive.selection.selected import Side
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable
@@ -37,6 +38,11 @@ class Kernel:
     search_id: str
     speedup: float
     flags: tuple[str, ...]
+
+    @property
+    def side(self) -> Side:
+        """The kernel as one side of a row."""
+        return Side(self.program_id, self.token_id, self.kernel_id)
 
 
 @dataclass(frozen=True, slots=True)

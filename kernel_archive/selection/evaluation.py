@@ -1,32 +1,27 @@
-"""The evaluation split: at most ``cap`` kernels per task and bin, of one GPU, from held-out searches."""
+"""An evaluation split: at most ``cap`` kernels per task and bin, of one GPU, from held-out searches."""
 
 from __future__ import annotations
 
 import re
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
-import pyarrow as pa
 
-from kernel_archive.bins import N_BINS, assign_bins
+from kernel_archive.bins import assign_bins
 from kernel_archive.errors import UsageError, printable
 from kernel_archive.gpus import canonical_gpu
-from kernel_archive.ids import canonical_json, sha256_hex
-from kernel_archive.selection.base import (
-    CANONICAL,
-    Identity,
-    Selection,
-    TableTexts,
-    Texts,
-    cell_counts,
-    label_facts,
-    several_references,
-)
-from kernel_archive.selection.definitions import EvalDefinition, load_definition
+from kernel_archive.ids import sha256_hex
+from kernel_archive.selection.definitions import EvalDefinition, load_definition, variant_name
+from kernel_archive.selection.edges import kernels_by_id
+from kernel_archive.selection.selected import Row, Selection, Side, by_program, cell_counts, select
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+
+    from kernel_archive.selection.edges import Kernel
+    from kernel_archive.selection.tables import ArchiveTables
+    from kernel_archive.splits import Split
 
 __all__ = ["AmbiguousGpuError", "choose_gpu", "select_eval", "selection_hash"]
 
@@ -81,168 +76,109 @@ def choose_gpu(present: Iterable[str], preferred: str, asked: str | None = None)
     return names[0] if names else None
 
 
-def _variant(definition: EvalDefinition, gpu: str | None, canonical: EvalDefinition, canonical_gpu_: str | None) -> str:
-    """``canonical`` for exactly the canonical definition and its choice of the GPU, or a name that says what differs."""
-    if definition == canonical and gpu == canonical_gpu_:
-        return CANONICAL
-    parts = []
-    if definition.cap != canonical.cap:
-        parts.append(f"cap{definition.cap}")
-    if gpu != canonical_gpu_:
-        parts.append(_short(gpu or "none"))
-    elif definition.gpu != canonical.gpu:
-        # The same rows here, but other ones as soon as the archive has kernels on the preferred GPU.
-        parts.append("prefers" + _short(definition.gpu))
-    if definition.scheme != canonical.scheme:
-        parts.append(definition.scheme)
-    aside = {"cap": canonical.cap, "gpu": canonical.gpu, "scheme": canonical.scheme}
-    if msgspec.structs.replace(definition, **aside) != canonical:
-        parts.append(sha256_hex(canonical_json(definition))[:8])
-    return "-".join(["eval", *parts])
+def _gpu_told(rule: EvalDefinition, gpu: str | None, standard: EvalDefinition, per_gpu: Iterable[str]) -> str:
+    """What the name of a variant says of its GPU; nothing where the choice is the canonical one."""
 
+    def short(name: str) -> str:
+        return re.sub(r"[^a-z0-9]+", "", name.lower())
 
-def _short(gpu: str) -> str:
-    return re.sub(r"[^a-z0-9]+", "", gpu.lower())
+    try:
+        canonical = choose_gpu(per_gpu, standard.gpu)
+    except AmbiguousGpuError:
+        canonical = None
+    if gpu != canonical:
+        return short(gpu or "none")
+    # The same rows here, but other ones as soon as the archive has kernels on the preferred GPU.
+    return "" if rule.gpu == standard.gpu else f"prefers{short(rule.gpu)}"
 
 
 def select_eval(
-    kernels: pa.Table,
-    searches: pa.Table,
-    references: pa.Table,
-    definition: EvalDefinition | None = None,
-    *,
-    gpu: str | None = None,
-    texts: Texts | None = None,
-    canonical: EvalDefinition | None = None,
+    split: Split, tables: ArchiveTables, rule: EvalDefinition | None = None, *, gpu: str | None = None
 ) -> Selection:
-    """Select the evaluation split (DESIGN: "Splits").
+    """Select an evaluation split (DESIGN: "Splits").
 
     Kernels of the definition's tasks and one GPU, measured in searches of its role and with a known reference program,
     at most ``cap`` per task and bin: those with the smallest :func:`selection_hash`. Rows are sorted by task, bin and
     that hash, then by kernel id. Nothing depends on the order of the input.
 
     Args:
-        kernels: split ``test`` of ``kernels``; ``code`` may be missing when ``texts`` is given.
-        searches: table ``searches`` (``search_id``, ``role``).
-        references: table ``references`` (``reference_id``, ``problem``, ``code``).
-        definition: the canonical one when not given.
+        split: the split.
+        tables: the archive's tables.
+        rule: the canonical definition when not given.
         gpu: the GPU, when the definition's rule should not choose.
-        texts: where program texts come from; the kernels' ``code`` column when not given.
-        canonical: what counts as canonical; the shipped definition when not given.
 
     Raises:
         UsageError: the GPU asked for has no kernel here.
         AmbiguousGpuError: the GPU must be named.
         DataError: a speedup is not finite and above 0.
     """
-    standard = load_definition("eval") if canonical is None else canonical
-    rule = standard if definition is None else definition
-    names = ["kernel_id", "program_id", "token_id", "problem", "gpu", "speedup", "reference_id", "search_id", "flags"]
-    rows: list[dict[str, Any]] = kernels.select(names).to_pylist()
-    role_of = dict(zip(searches["search_id"].to_pylist(), searches["role"].to_pylist(), strict=True))
-    known = set(zip(references["reference_id"].to_pylist(), references["problem"].to_pylist(), strict=True))
+    standard = cast("EvalDefinition", load_definition(split.name))
+    rule = standard if rule is None else rule
+    references = tables.references.select(["reference_id", "problem"])
+    known = set(zip(*(column.to_pylist() for column in references.columns), strict=True))
+    flags = set(rule.exclude_flags)
     dropped: Counter[str] = Counter()
-    eligible: list[dict[str, Any]] = []
-    tasks, flags = set(rule.tasks), set(rule.exclude_flags)
-    for row in rows:
-        if row["problem"] not in tasks:
+    eligible: list[Kernel] = []
+    for kernel in kernels_by_id(tables.test).values():
+        if kernel.problem not in rule.tasks:
             dropped["other_problem"] += 1
-        elif role_of.get(row["search_id"]) != rule.role:
+        elif tables.roles.get(kernel.search_id) != rule.role:
             dropped["not_held_out"] += 1
-        elif (row["reference_id"], row["problem"]) not in known:
+        elif (kernel.reference_id, kernel.problem) not in known:
             dropped["unknown_reference"] += 1
-        elif flags.intersection(row["flags"]):
+        elif flags.intersection(kernel.flags):
             dropped["flagged"] += 1
         else:
-            eligible.append(row)
-    per_gpu = dict(sorted(Counter(row["gpu"] for row in eligible).items()))
+            eligible.append(kernel)
+    per_gpu = dict(sorted(Counter(kernel.gpu for kernel in eligible).items()))
     chosen_gpu = choose_gpu(per_gpu, rule.gpu, gpu)
     dropped["other_gpu"] = sum(n for name, n in per_gpu.items() if name != chosen_gpu)
-    candidates = [row for row in eligible if row["gpu"] == chosen_gpu]
-    bins = assign_bins(
-        [row["speedup"] for row in candidates], rule.scheme, row_ids=[row["kernel_id"] for row in candidates]
+    candidates = [kernel for kernel in eligible if kernel.gpu == chosen_gpu]
+    bins = assign_bins([k.speedup for k in candidates], rule.scheme, row_ids=[k.kernel_id for k in candidates])
+    ordered = sorted(
+        (
+            (k.problem, bin_, selection_hash(rule.selection_key, k.kernel_id), k.kernel_id, k)
+            for k, bin_ in zip(candidates, bins.tolist(), strict=True)
+        ),
+        key=lambda item: item[:4],
     )
-    for row, bin_ in zip(candidates, bins.tolist(), strict=True):
-        row["bin"] = bin_
-        row["hash"] = selection_hash(rule.selection_key, row["kernel_id"])
-    candidates.sort(key=lambda r: (r["problem"], r["bin"], r["hash"], r["kernel_id"]))
     filled: Counter[tuple[str, int]] = Counter()
-    taken: list[dict[str, Any]] = []
-    for row in candidates:
-        cell = (row["problem"], row["bin"])
-        if filled[cell] < rule.cap:
-            filled[cell] += 1
-            taken.append(row)
-    try:
-        standard_gpu = choose_gpu(per_gpu, standard.gpu)
-    except AmbiguousGpuError:
-        standard_gpu = None
-    ids = [row["kernel_id"] for row in taken]
-    problems = [row["problem"] for row in taken]
-    source = texts if texts is not None else TableTexts(kernels)
-    return Selection(
-        name="eval",
-        rows=pa.table(
-            {
-                "row_id": pa.array(ids, pa.string()),
-                "task": pa.array(problems, pa.string()),
-                "gpu": pa.array([row["gpu"] for row in taken], pa.string()),
-                "speedup": pa.array([row["speedup"] for row in taken], pa.float64()),
-                "bin": pa.array([row["bin"] for row in taken], pa.int8()),
-                "bin_scheme": pa.array([rule.scheme] * len(taken), pa.string()),
-                "kernel_id": pa.array(ids, pa.string()),
-                "search_id": pa.array([row["search_id"] for row in taken], pa.string()),
-            }
-        ),
-        texts={
-            "reference_code": (TableTexts(references, "reference_id"), [row["reference_id"] for row in taken]),
-            "candidate_code": (source, ids),
-        },
-        identity=Identity(
-            table="eval",
-            row_ids=ids,
-            searches=[row["search_id"] for row in taken],
-            problems=problems,
-            programs=[(row["program_id"],) for row in taken],
-            tokens=[(row["token_id"],) for row in taken],
-        ),
-        variant=_variant(rule, chosen_gpu, standard, standard_gpu),
-        origin="selected",
-        scheme=rule.scheme,
-        parameters={**msgspec.to_builtins(rule), "preferred_gpu": rule.gpu, "gpu": chosen_gpu},
-        counts=_facts(rule, taken, candidates, dropped, per_gpu),
-    )
-
-
-def _facts(
-    rule: EvalDefinition,
-    taken: list[dict[str, Any]],
-    candidates: list[dict[str, Any]],
-    dropped: Counter[str],
-    per_gpu: dict[str, int],
-) -> dict[str, Any]:
-    """Cells, labels, exclusions. Tasks without any kernel stand in the cells too: a gap must show."""
-    import numpy as np
-
-    def cells(rows: list[dict[str, Any]]) -> dict[str, list[int]]:
-        counted = cell_counts([r["problem"] for r in rows], np.array([r["bin"] for r in rows], np.int8))
-        return {task: counted.get(task, [0] * N_BINS) for task in sorted(rule.tasks)}
-
-    taken_cells = cells(taken)
-    tokens = Counter(row["token_id"] for row in taken)
-    return {
-        **label_facts(
-            np.array([r["speedup"] for r in taken], np.float64),
-            np.array([r["bin"] for r in taken], np.int8),
-            rule.scheme,
-        ),
-        "cells": taken_cells,
-        "available": cells(candidates),
-        "short_cells": sum(n < rule.cap for row in taken_cells.values() for n in row),
+    taken: list[Kernel] = []
+    for problem, bin_, _, _, kernel in ordered:
+        if filled[problem, bin_] < rule.cap:
+            filled[problem, bin_] += 1
+            taken.append(kernel)
+    rows = [
+        Row(
+            row_id=k.kernel_id,
+            problem=k.problem,
+            family=k.family,
+            gpu=k.gpu,
+            search_id=k.search_id,
+            value=k.speedup,
+            anchor=Side(k.reference_id, "", None),
+            candidate=k.side,
+        )
+        for k in taken
+    ]
+    tokens = Counter(k.token_id for k in taken)
+    # Tasks without any kernel stand in the cells too: a gap must show.
+    cells = cell_counts(filled.elements(), rule.tasks)
+    facts: dict[str, Any] = {
+        "cells": cells,
+        "available": cell_counts(((problem, bin_) for problem, bin_, *_ in ordered), rule.tasks),
+        "short_cells": sum(n < rule.cap for counts in cells.values() for n in counts),
         "excluded": dict(sorted(dropped.items())),
         "gpus": per_gpu,
-        "searches": len({row["search_id"] for row in taken}),
-        "references": len({(row["problem"], row["reference_id"]) for row in taken}),
-        **several_references([row["problem"] for row in taken], [row["reference_id"] for row in taken]),
+        "references": len({(k.problem, k.reference_id) for k in taken}),
         "near_duplicates": sum(n for n in tokens.values() if n > 1),
     }
+    return select(
+        split,
+        rows,
+        texts=by_program(split, rows, tables.texts),
+        scheme=rule.scheme,
+        variant=variant_name(split, rule, standard, gpu=_gpu_told(rule, chosen_gpu, standard, per_gpu)),
+        parameters={**msgspec.to_builtins(rule), "preferred_gpu": rule.gpu, "gpu": chosen_gpu},
+        counts=facts,
+    )

@@ -10,14 +10,26 @@ from kernel_archive.archive.manifest import SplitFacts  # noqa: TC001 - msgspec 
 from kernel_archive.archive.open import Archive, open_archive
 from kernel_archive.content import content_path
 from kernel_archive.errors import ArchiveMismatchError, Finding, UsageError, printable
-from kernel_archive.selection.base import TASK_COLUMN, VALUE_COLUMN
-from kernel_archive.selection.definitions import DERIVED_TABLES
+from kernel_archive.selection.selected import CANONICAL
+from kernel_archive.splits import SPLIT_TABLES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-__all__ = ["FROZEN_FORMAT", "FrozenSplit", "check_frozen", "freeze", "frozen_folder", "frozen_split", "read_frozen"]
+    from kernel_archive.splits import Split
+
+__all__ = [
+    "FROZEN_FORMAT",
+    "FrozenSplit",
+    "check_frozen",
+    "differences",
+    "freeze",
+    "frozen_columns",
+    "frozen_folder",
+    "frozen_split",
+    "read_frozen",
+]
 
 #: Version of the files' layout.
 FROZEN_FORMAT: Final = 1
@@ -68,6 +80,11 @@ def frozen_folder(version: str) -> Path:
     return content_path("splits") / "frozen" / version
 
 
+def frozen_columns(split: Split) -> tuple[str, str, str, str]:
+    """The columns of a split that are frozen: id, problem, bin and speedup."""
+    return ("row_id", split.task, "bin", split.value)
+
+
 def frozen_split(archive: Archive, table: str) -> FrozenSplit:
     """The frozen form of a split of an archive.
 
@@ -78,7 +95,7 @@ def frozen_split(archive: Archive, table: str) -> FrozenSplit:
     facts = manifest.splits.get(table)
     if facts is None:
         raise UsageError(f"the archive has no split {table!r}; it has: {', '.join(manifest.splits) or 'none'}")
-    names = ("row_id", TASK_COLUMN[table], "bin", VALUE_COLUMN[table])
+    names = frozen_columns(SPLIT_TABLES[table])
     rows = archive.arrow(table, columns=names)
     return FrozenSplit(
         format=FROZEN_FORMAT,
@@ -106,13 +123,13 @@ def freeze(archive: Archive | str | Path, folder: Path | None = None) -> list[Pa
         UsageError: a split is a variant: only canonical ones are frozen.
     """
     opened = archive if isinstance(archive, Archive) else open_archive(archive)
-    variants = [name for name, facts in opened.manifest.splits.items() if facts.name != "canonical"]
+    variants = [name for name, facts in opened.manifest.splits.items() if facts.name != CANONICAL]
     if variants:
         raise UsageError(f"only canonical splits are frozen; make these again without options: {', '.join(variants)}")
     place = frozen_folder(opened.manifest.version) if folder is None else folder
     place.mkdir(parents=True, exist_ok=True)
     written = []
-    for table in DERIVED_TABLES:
+    for table in SPLIT_TABLES:
         if table in opened.manifest.splits:
             path = place / f"{table}.json"
             path.write_bytes(frozen_split(opened, table).encode())
@@ -128,11 +145,15 @@ def read_frozen(path: Path) -> FrozenSplit:
     """
     try:
         found = msgspec.json.decode(path.read_bytes(), type=FrozenSplit)
-    except (OSError, msgspec.DecodeError, UnicodeDecodeError) as error:
-        finding = Finding(code="bad-frozen-split", file=str(path), message=f"not a frozen split: {error}")
-        raise ArchiveMismatchError(finding.render(), findings=[finding]) from None
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        message = f"not a frozen split: {error}"
+        raise ArchiveMismatchError.of(code="bad-frozen-split", file=str(path), message=message) from None
     if found.format != FROZEN_FORMAT:
-        raise ArchiveMismatchError(f"{path} has layout {found.format}, this version reads {FROZEN_FORMAT}")
+        message = f"has layout {found.format}, this version reads {FROZEN_FORMAT}"
+        raise ArchiveMismatchError.of(code="bad-frozen-split", file=str(path), message=message)
+    if found.table not in SPLIT_TABLES:
+        message = f"freezes a table that this version does not know: {printable(found.table)}"
+        raise ArchiveMismatchError.of(code="bad-frozen-split", file=str(path), message=message)
     return found
 
 
@@ -177,7 +198,7 @@ def check_frozen(archive: Archive) -> list[Finding]:
         try:
             frozen = read_frozen(path)
         except ArchiveMismatchError as error:
-            found.extend(error.findings or [Finding(code="bad-frozen-split", file=str(path), message=str(error))])
+            found.extend(error.findings)
             continue
         if (frozen.archive, frozen.archive_digest) != (manifest.name, manifest.measured_digest):
             found.append(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pyarrow.parquet as pq
@@ -15,26 +15,26 @@ from kernel_archive.archive.shards import write_table
 from kernel_archive.archive.swap import locked, replaced_directory, stage_directory
 from kernel_archive.errors import ArchiveMismatchError
 from kernel_archive.schema import TABLES
-from kernel_archive.selection.definitions import DERIVED_TABLES, DerivedTable
-from kernel_archive.selection.leakage import similarity_report
 from kernel_archive.selection.plan import Plan, Rules, compared_programs, plan_splits
 from kernel_archive.selection.published import published_rows, published_split
+from kernel_archive.selection.similarity import similarity_report
+from kernel_archive.splits import SPLIT_TABLES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
-    from kernel_archive.archive.manifest import Manifest, SplitFacts, TableFacts
+    from kernel_archive.archive.manifest import Manifest, SplitFacts
     from kernel_archive.bins import Scheme
-    from kernel_archive.errors import Finding
+    from kernel_archive.selection.selected import Selection
 
-__all__ = ["Made", "Rules", "make_splits", "remake_splits", "store_published"]
+__all__ = ["Made", "make_splits", "remake_splits", "store_published"]
 
 
 class Made(msgspec.Struct, kw_only=True):
     """What was done.
 
     Attributes:
-        facts: facts per derived table that the archive has now.
+        facts: facts per split's table that the archive has now.
         changed: tables that were written.
         kept: published tables that were left as they are.
         skipped: table -> why it was not made.
@@ -54,44 +54,37 @@ def _carry_out(plan: Plan, directory: Path) -> Made:
     with ThreadPoolExecutor(1) as pool:
         # The report reads texts only; compression, most of the writing, runs outside the interpreter's lock.
         report = pool.submit(similarity_report, *compared_programs(plan.tables, plan.selections))
-        written: dict[str, TableFacts] = {}
-        for name, selection in plan.selections.items():
-            metadata = {"bin_scheme": selection.scheme, "split": selection.variant}
-            (split,) = TABLES[name].splits
-            written[name] = write_table(directory, name, {split: selection.parts()}, metadata=metadata)
-            selection.written(written[name].logical_digest)
+        stored = _written(directory, manifest, plan.selections.values())
         similarity = report.result()
     leakage = {"warnings": [msgspec.to_builtins(f) for f in plan.warnings], "similarity": similarity}
-    facts = {name: selection.facts for name, selection in plan.selections.items()}
     # What was not asked for this time is still missing for the reason that was found then.
     before = manifest.reports.get("splits_not_made", {})
     missing = {**{n: why for n, why in before.items() if n not in plan.names}, **plan.skipped}
-    made = _store(directory, manifest, written, facts, {"leakage": leakage, "splits_not_made": missing})
-    return Made(facts=dict(made.splits), changed=list(written), skipped=plan.skipped, leakage=leakage)
+    reports = {**manifest.reports, "leakage": leakage, "splits_not_made": missing}
+    write_manifest(directory, msgspec.structs.replace(stored, reports=reports))
+    return Made(facts=dict(stored.splits), changed=list(plan.selections), skipped=plan.skipped, leakage=leakage)
 
 
-def _store(
-    directory: Path,
-    manifest: Manifest,
-    written: dict[str, TableFacts],
-    facts: dict[str, SplitFacts],
-    reports: dict[str, Any],
-) -> Manifest:
-    """Write the manifest with tables and facts of splits replaced."""
-    tables = {**manifest.tables, **written}
-    splits = {**manifest.splits, **facts}
-    changed = msgspec.structs.replace(
+def _written(directory: Path, manifest: Manifest, selections: Iterable[Selection]) -> Manifest:
+    """The manifest with these splits in place of those that it names, once their files are written."""
+    tables, splits = dict(manifest.tables), dict(manifest.splits)
+    for selection in selections:
+        name = selection.split.table
+        metadata = {"bin_scheme": selection.scheme, "split": selection.variant}
+        (split,) = TABLES[name].splits
+        tables[name] = write_table(directory, name, {split: selection.parts()}, metadata=metadata)
+        selection.written(tables[name].logical_digest)
+        splits[name] = selection.facts
+    return msgspec.structs.replace(
         manifest,
         tables={name: tables[name] for name in TABLES if name in tables},
-        splits={name: splits[name] for name in DERIVED_TABLES if name in splits},
-        reports={**manifest.reports, **reports},
+        splits={name: splits[name] for name in SPLIT_TABLES if name in splits},
     )
-    return write_manifest(directory, changed)
 
 
 def make_splits(
     directory: str | Path,
-    names: Sequence[str] = DERIVED_TABLES,
+    names: Sequence[str] = tuple(SPLIT_TABLES),
     *,
     rules: Rules | None = None,
     skip_ambiguous: bool = True,
@@ -154,7 +147,9 @@ def remake_splits(
         splits = archive.manifest.splits
         published = [] if reselect else [n for n in names if n in splits and splits[n].origin == "published"]
         damaged = {n: list(shard_faults(place, archive.manifest.shards(n))) for n in names}
-        _refuse_damage([finding for n in published for finding in damaged[n]])
+        if faults := [fault for n in published for fault in damaged[n]]:
+            # A published split can't be selected again: where its files were changed, only its source has it.
+            raise ArchiveMismatchError.from_findings(faults)
         kept = [n for n in published if scheme is None or splits[n].scheme == scheme]
         chosen = [n for n in names if n not in kept]
         if chosen:
@@ -172,12 +167,6 @@ def remake_splits(
         return Made(facts=dict(splits), kept=kept, leakage=archive.manifest.reports.get("leakage", {}))
 
 
-def _refuse_damage(findings: Sequence[Finding]) -> None:
-    """A published split can't be selected again: where its files were changed, only its source has it."""
-    if findings:
-        raise ArchiveMismatchError(findings[0].render(), findings=findings)
-
-
 def store_published(directory: str | Path, staged: Sequence[Path]) -> list[str]:
     """Write the splits that others published into an archive directory that nobody else reads yet.
 
@@ -186,32 +175,21 @@ def store_published(directory: str | Path, staged: Sequence[Path]) -> list[str]:
         staged: Parquet files of staged published rows; each file's rows keep their order, files come as given.
 
     Returns:
-        Names of the derived tables that were written.
+        Names of the tables that were written.
 
     Raises:
         DataError: a row id stands twice, a speedup is not finite and above 0, or a label is not 1 to 8.
     """
     rows = [row for path in staged for row in sorted(published_rows(pq.read_table(path)), key=lambda r: r.order)]
-    names = [name for name in DERIVED_TABLES if any(row.split == name for row in rows)]
-    if not names:
+    published = [split for name, split in SPLIT_TABLES.items() if any(row.split == name for row in rows)]
+    if not published:
         return []
-    place = Path(directory)
-    archive = open_archive(place)
+    archive = open_archive(directory)
     kernels = archive.arrow("kernels", columns=["problem", "gpu", "program_id", "kernel_id"])
-    written: dict[str, TableFacts] = {}
-    facts: dict[str, SplitFacts] = {}
-    for name in names:
-        selection = published_split(rows, cast("DerivedTable", name), kernels=kernels)
-        (split,) = TABLES[name].splits
-        metadata = {"bin_scheme": selection.scheme, "split": selection.variant}
-        written[name] = write_table(place, name, {split: selection.parts()}, metadata=metadata)
-        selection.written(written[name].logical_digest)
-        facts[name] = selection.facts
-    _store(
-        place,
-        archive.manifest,
-        written,
-        facts,
-        {"published_splits": {n: msgspec.to_builtins(f) for n, f in facts.items()}},
+    selections = {split.table: published_split(split, rows, kernels=kernels) for split in published}
+    stored = _written(Path(directory), archive.manifest, selections.values())
+    facts = {name: msgspec.to_builtins(selection.facts) for name, selection in selections.items()}
+    write_manifest(
+        Path(directory), msgspec.structs.replace(stored, reports={**stored.reports, "published_splits": facts})
     )
-    return names
+    return list(selections)

@@ -11,9 +11,11 @@ from kernel_archive.archive.manifest import write_manifest
 from kernel_archive.archive.open import open_archive
 from kernel_archive.archive.shards import write_table
 from kernel_archive.schema import TABLES
-from kernel_archive.selection.check import check_splits, recorded_rules
-from kernel_archive.selection.definitions import load_definition
-from kernel_archive.selection.make import Rules, make_splits
+from kernel_archive.selection.check import check_splits
+from kernel_archive.selection.definitions import load_definition, recorded_definition
+from kernel_archive.selection.make import make_splits
+from kernel_archive.selection.plan import Rules
+from kernel_archive.splits import SPLIT_TABLES
 
 SEARCHES = [Search("held"), Search("train", role="training")]
 RUNS = [
@@ -120,10 +122,9 @@ def test_tables_without_facts_and_facts_without_tables(place):
     assert set(codes(place)) == {"wrong-rows", "unknown-split"}
 
 
-def test_recorded_rules_come_back(place):
+def test_recorded_definitions_come_back(place):
     """The definition that a split was made by can be read from its facts."""
-    rules = recorded_rules(open_archive(place).manifest.splits)
-    assert rules.evaluation == load_definition("eval")
-    assert rules.discovery == load_definition("discovery")
-    assert rules.train == load_definition("train")
-    assert rules.gpu == "H200"
+    facts = open_archive(place).manifest.splits
+    for table, split in SPLIT_TABLES.items():
+        assert recorded_definition(split, facts[table].parameters) == load_definition(split.name)
+    assert facts["eval"].parameters["gpu"] == "H200"

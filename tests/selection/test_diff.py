@@ -13,7 +13,8 @@ from kernel_archive.errors import ArchiveMismatchError, ArchiveNotFoundError, Us
 from kernel_archive.schema import TABLES
 from kernel_archive.selection.diff import changelog, diff
 from kernel_archive.selection.freeze import freeze
-from kernel_archive.selection.make import Rules, make_splits
+from kernel_archive.selection.make import make_splits
+from kernel_archive.selection.plan import Rules
 
 SEARCHES = [Search("held"), Search("train", role="training")]
 RUNS = [

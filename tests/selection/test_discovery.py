@@ -9,27 +9,22 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.archives import Run, Search, kernel_ids, make_tables, program
+from support.archives import MemoryTables, Run, Search, kernel_ids, make_tables, program
 
 from kernel_archive.bins import bin_of
 from kernel_archive.schema import CASE, arrow_schema
 from kernel_archive.selection.definitions import load_definition, with_changes
 from kernel_archive.selection.discovery import case_ratio, case_sums, cutoff_counts, select_discovery
+from kernel_archive.splits import SPLITS
 
 RULE = load_definition("discovery")
 CODES = [program(f"d{i}") for i in range(24)]
 A, B, C, D = CODES[:4]
 
 
-def both(tables):
-    """Kernels of both splits."""
-    return pa.concat_tables([tables["kernels/train"], tables["kernels/test"]])
-
-
 def select(searches, runs, definition=RULE):
     """The pairs of a hand-made archive."""
-    tables = make_tables(searches, runs)
-    return select_discovery(both(tables), tables["evaluations"], tables["searches"], definition)
+    return select_discovery(SPLITS["discovery"], MemoryTables(make_tables(searches, runs)), definition)
 
 
 def test_table_has_exactly_the_schema_and_both_programs():
@@ -175,14 +170,9 @@ def trees(draw):
 @given(runs=trees(), seed=st.integers(0, 99))
 def test_any_row_order_gives_the_same_pairs(runs, seed):
     """Shuffled tables give the same table and facts; ids are unique; no program stands beside itself."""
-    tables = make_tables([Search("s"), Search("t")], runs)
-    rng = random.Random(seed)
-
-    def shuffled(table):
-        return table.take(pa.array(rng.sample(range(table.num_rows), table.num_rows), pa.int64()))
-
-    first = select_discovery(both(tables), tables["evaluations"], tables["searches"])
-    second = select_discovery(*(shuffled(t) for t in (both(tables), tables["evaluations"], tables["searches"])))
+    tables = MemoryTables(make_tables([Search("s"), Search("t")], runs))
+    first = select_discovery(SPLITS["discovery"], tables)
+    second = select_discovery(SPLITS["discovery"], tables.shuffled(random.Random(seed)))
     assert first.table.equals(second.table)
     assert first.facts == second.facts
     rows = first.rows.to_pylist()

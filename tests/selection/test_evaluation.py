@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.archives import Run, Search, kernel_ids, make_tables, program, reference
+from support.archives import MemoryTables, Run, Search, kernel_ids, make_tables, program, reference
 
 from kernel_archive.bins import SCHEMES, bin_of
 from kernel_archive.errors import DataError, UsageError
@@ -18,6 +18,7 @@ from kernel_archive.problems import GPU_MODE_TASKS
 from kernel_archive.schema import arrow_schema
 from kernel_archive.selection.definitions import load_definition, with_changes
 from kernel_archive.selection.evaluation import AmbiguousGpuError, select_eval, selection_hash
+from kernel_archive.splits import SPLITS
 
 RULE = load_definition("eval")
 # One program per run keeps what the examples cost small; texts are made once.
@@ -26,8 +27,7 @@ CODES = [program(f"e{i}") for i in range(64)]
 
 def select(searches, runs, definition=RULE, **options):
     """The split of a hand-made archive."""
-    tables = make_tables(searches, runs)
-    return select_eval(tables["kernels/test"], tables["searches"], tables["references"], definition, **options)
+    return select_eval(SPLITS["eval"], MemoryTables(make_tables(searches, runs)), definition, **options)
 
 
 def cells(selection):
@@ -100,8 +100,7 @@ def test_edges_are_labelled_by_the_scheme(scheme, edge):
 def test_label_comes_from_the_speedup_not_from_the_table():
     """A kernel whose stored bin follows another scheme is labelled anew; the count of differing labels is stated."""
     runs = [Run("s", CODES[0], 1.71), Run("s", CODES[1], 3.0)]
-    tables = make_tables([Search("s")], runs, scheme="released")
-    got = select_eval(tables["kernels/test"], tables["searches"], tables["references"])
+    got = select_eval(SPLITS["eval"], MemoryTables(make_tables([Search("s")], runs, scheme="released")))
     assert sorted(got.rows["bin"].to_pylist()) == [6, 7]
     assert got.facts.facts["label_differences"] == 1
 
@@ -132,9 +131,9 @@ def test_an_archive_without_held_out_kernels_gives_an_empty_split():
 
 def test_only_held_out_searches():
     """A kernel that stands in test though its search is not held out does not enter, and is counted."""
-    tables = make_tables([Search("s")], [Run("s", CODES[0], 3.0)])
-    searches = make_tables([Search("s", role="archive")], [Run("s", CODES[0], 3.0)])["searches"]
-    got = select_eval(tables["kernels/test"], searches, tables["references"])
+    runs = [Run("s", CODES[0], 3.0)]
+    searches = make_tables([Search("s", role="archive")], runs)["searches"]
+    got = select_eval(SPLITS["eval"], MemoryTables({**make_tables([Search("s")], runs), "searches": searches}))
     assert len(got) == 0
     assert got.facts.facts["excluded"]["not_held_out"] == 1
 
@@ -240,7 +239,7 @@ def test_bad_speedups_name_the_kernel():
     at = broken.schema.get_field_index("speedup")
     broken = broken.set_column(at, broken.schema.field(at), pa.array([float("nan")]))
     with pytest.raises(DataError) as error:
-        select_eval(broken, tables["searches"], tables["references"])
+        select_eval(SPLITS["eval"], MemoryTables({**tables, "kernels/test": broken}))
     assert broken["kernel_id"][0].as_py() in error.value.findings[0].field
 
 
@@ -263,17 +262,9 @@ SMALL = with_changes(RULE, cap=2)
 @given(runs=measured(least=1), seed=st.integers(0, 2**16))
 def test_any_row_order_gives_the_same_table(runs, seed):
     """Shuffled kernels, searches and references give the same rows, order, facts and digest."""
-    tables = make_tables(TWO, runs)
-    rng = random.Random(seed)
-
-    def shuffled(table):
-        order = list(range(table.num_rows))
-        rng.shuffle(order)
-        return table.take(pa.array(order, pa.int64()))
-
-    names = ("kernels/test", "searches", "references")
-    first = select_eval(*(tables[n] for n in names), SMALL)
-    second = select_eval(*(shuffled(tables[n]) for n in names), SMALL)
+    tables = MemoryTables(make_tables(TWO, runs))
+    first = select_eval(SPLITS["eval"], tables, SMALL)
+    second = select_eval(SPLITS["eval"], tables.shuffled(random.Random(seed)), SMALL)
     assert first.table.equals(second.table)
     assert first.facts == second.facts
 

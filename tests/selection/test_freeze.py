@@ -15,7 +15,8 @@ from kernel_archive.pipeline import build
 from kernel_archive.selection import freeze as module
 from kernel_archive.selection.check import check_splits
 from kernel_archive.selection.freeze import check_frozen, freeze, frozen_folder, frozen_split, read_frozen
-from kernel_archive.selection.make import Rules, make_splits, remake_splits
+from kernel_archive.selection.make import make_splits, remake_splits
+from kernel_archive.selection.plan import Rules
 
 SEARCHES = [Search("held"), Search("train", role="training")]
 RUNS = [

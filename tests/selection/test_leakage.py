@@ -8,12 +8,12 @@ from support.archives import Run, Search, kernel_ids, make_archive, program, ref
 from kernel_archive.archive.open import open_archive
 from kernel_archive.errors import LeakageError
 from kernel_archive.ids import program_id, token_id
-from kernel_archive.selection.base import Identity
-from kernel_archive.selection.leakage import NAMED, check_leakage, identify, refuse_leakage, similarity_report
+from kernel_archive.selection.leakage import NAMED, check_leakage, members_of, refuse_leakage
 from kernel_archive.selection.make import make_splits
-from kernel_archive.selection.plan import identities, leakage_findings
-from kernel_archive.selection.similarity import Program
+from kernel_archive.selection.plan import leakage_findings, present_members
+from kernel_archive.selection.selected import Member
 from kernel_archive.selection.tables import ArchiveTables
+from kernel_archive.splits import SPLITS
 
 A, B, C, D, E, F = (program(x) for x in "ABCDEF")
 SEARCHES = [Search("held"), Search("old", role="archive"), Search("train", role="training")]
@@ -55,7 +55,7 @@ def test_clean_archive_passes(tmp_path):
     """Nothing is found where nothing was planted, before and after writing."""
     assert findings(tmp_path) == {}
     tables = ArchiveTables(open_archive(tmp_path / "a"))
-    assert leakage_findings(tables, identities(tables)) == []
+    assert leakage_findings(tables, present_members(tables)) == []
 
 
 def test_held_out_search_in_training(tmp_path):
@@ -124,16 +124,15 @@ def test_many_leaks_are_counted_and_the_first_named(tmp_path):
     assert found["program-leak"].message.endswith("and 5 more")
 
 
-def identity(table, rows, **options):
-    """Identity of rows given as (id, search, codes)."""
-    return Identity(
-        table=table,
-        row_ids=[r[0] for r in rows],
-        searches=[r[1] for r in rows],
-        problems=["trimul" for _ in rows],
-        programs=[tuple(program_id(c) for c in r[2]) for r in rows],
-        tokens=[tuple(token_id(c) for c in r[2]) for r in rows],
-        **options,
+def row(row_id, search, *codes, seed=False):
+    """A row of a split with these programs."""
+    return Member(
+        row_id=row_id,
+        search_id=search,
+        problem="trimul",
+        programs=tuple(map(program_id, codes)),
+        tokens=tuple(map(token_id, codes)),
+        open_anchor=seed,
     )
 
 
@@ -144,28 +143,22 @@ def tables(tmp_path):
 
 
 def check(tables, **splits):
-    """Findings by code."""
-    found = check_leakage(
-        **{"evaluation": None, "discovery": None, "train": None, **splits},
-        kernels_train=tables.train,
-        searches=tables.searches,
-        references=tables.references,
-        evaluations=tables.evaluations,
-    )
-    return {f.code: f for f in found}
+    """Findings by code, of splits given as one row each."""
+    names = {"evaluation": "eval", "discovery": "discovery_pairs", "train": "train_pairs"}
+    return {f.code: f for f in check_leakage(tables, {names[n]: [member] for n, member in splits.items()})}
 
 
 def test_train_pairs_are_checked_by_themselves(tables):
     """Searches, programs and near duplicates in train_pairs are caught whatever kernels/train holds."""
-    evaluation = identity("eval", [("e", "published", (B,))])
-    for rows, code in (
-        ([("t", "held", (E, F))], "held-out-search"),
-        ([("t", "published", (E, F))], "held-out-search"),
-        ([("t", "train", (E, B))], "program-leak"),
-        ([("t", "train", (B, E))], "program-leak"),
-        ([("t", "train", (E, program("B", comment="x")))], "near-duplicate-leak"),
+    evaluation = row("e", "published", B)
+    for train, code in (
+        (row("t", "held", E, F), "held-out-search"),
+        (row("t", "published", E, F), "held-out-search"),
+        (row("t", "train", E, B), "program-leak"),
+        (row("t", "train", B, E), "program-leak"),
+        (row("t", "train", E, program("B", comment="x")), "near-duplicate-leak"),
     ):
-        found = check(tables, evaluation=evaluation, train=identity("train_pairs", rows))
+        found = check(tables, evaluation=evaluation, train=train)
         assert set(found) == {code}
         assert found[code].field == "train_pairs"
         assert "row t" in found[code].message
@@ -173,80 +166,50 @@ def test_train_pairs_are_checked_by_themselves(tables):
 
 def test_the_reference_as_anchor_is_no_leak(tables):
     """A seed pair shares the reference with every row of eval, which shows it to everybody; as a candidate it leaks."""
-    evaluation = identity("eval", [("e", "held", (reference("trimul"),))])
-    pair = [("t", "train", (reference("trimul"), F))]
-    assert check(tables, evaluation=evaluation, train=identity("train_pairs", pair, open_anchors=frozenset({0}))) == {}
-    assert set(check(tables, evaluation=evaluation, train=identity("train_pairs", pair))) == {"program-leak"}
+    evaluation = row("e", "held", reference("trimul"))
+    pair = ("t", "train", reference("trimul"), F)
+    assert check(tables, evaluation=evaluation, train=row(*pair, seed=True)) == {}
+    assert set(check(tables, evaluation=evaluation, train=row(*pair))) == {"program-leak"}
 
 
-def test_a_seed_label_opens_no_other_program(tables):
+@pytest.mark.parametrize("anchor", [B, reference("fp8_quant")])
+def test_a_seed_label_opens_no_other_program(tables, anchor):
     """A program of eval, or the reference of another problem, as anchor of a row that calls itself a seed is a leak."""
-    pair = [("t", "train", (B, F))]
-    train = identity("train_pairs", pair, open_anchors=frozenset({0}))
-    found = check(tables, evaluation=identity("eval", [("e", "held", (B,))]), train=train)
+    train = row("t", "train", anchor, F, seed=True)
+    found = check(tables, evaluation=row("e", "held", anchor), train=train)
     assert set(found) == {"program-leak"}
     assert "row t" in found["program-leak"].message
-    foreign = reference("fp8_quant")
-    train = identity("train_pairs", [("t", "train", (foreign, F))], open_anchors=frozenset({0}))
-    found = check(tables, evaluation=identity("eval", [("e", "held", (foreign,))]), train=train)
-    assert set(found) == {"program-leak"}
 
 
 def test_discovery_pairs_in_training(tables):
     """A search or a program pair of discovery_pairs in train_pairs is caught: also reversed, also as near duplicates."""
-    discovery = identity("discovery_pairs", [("d", "old", (C, D))])
-    for rows, code in (
-        ([("t", "old", (E, F))], "discovery-search"),
-        ([("t", "train", (C, D))], "discovery-pair"),
-        ([("t", "train", (D, C))], "discovery-pair"),
-        ([("t", "train", (program("D", comment="x"), program("C", comment="y")))], "discovery-pair"),
+    discovery = row("d", "old", C, D)
+    for train, code in (
+        (row("t", "old", E, F), "discovery-search"),
+        (row("t", "train", C, D), "discovery-pair"),
+        (row("t", "train", D, C), "discovery-pair"),
+        (row("t", "train", program("D", comment="x"), program("C", comment="y")), "discovery-pair"),
     ):
-        found = check(tables, discovery=discovery, train=identity("train_pairs", rows))
-        assert set(found) == {code}
-    assert check(tables, discovery=discovery, train=identity("train_pairs", [("t", "train", (C, F))])) == {}
+        assert set(check(tables, discovery=discovery, train=train)) == {code}
+    assert check(tables, discovery=discovery, train=row("t", "train", C, F)) == {}
 
 
 def test_published_training_pairs_are_a_warning(tables):
     """What others published together can't be mended by a build: said, not refused."""
-    found = check_leakage(
-        evaluation=identity("eval", [("e", "held", (B,))]),
-        discovery=None,
-        train=identity("train_pairs", [("t", "train", (E, B))]),
-        kernels_train=tables.train,
-        searches=tables.searches,
-        references=tables.references,
-        lenient=True,
-    )
+    members = {"eval": [row("e", "held", B)], "train_pairs": [row("t", "train", E, B)]}
+    found = check_leakage(tables, members, lenient=True)
     assert [f.severity for f in found] == ["warning"]
     assert refuse_leakage(found) == found
 
 
-def test_identity_comes_from_the_texts(tmp_path):
+def test_members_come_from_the_texts(tmp_path):
     """Whatever ids a table states, who is in it is found from its programs."""
     place = make_archive(tmp_path / "a", SEARCHES, RUNS)
     make_splits(place)
     tables = ArchiveTables(open_archive(place))
-    found = identities(tables)
-    assert found["eval"].programs == [
-        (program_id(c),) for c in tables.archive.arrow("eval")["candidate_code"].to_pylist()
-    ]
-    train = tables.archive.arrow("train_pairs").to_pylist()
-    assert found["train_pairs"].open_anchors == {i for i, r in enumerate(train) if r["pair_type"] == "seed"}
-    again = identify("train_pairs", [tables.archive.arrow("train_pairs")])
-    assert again == found["train_pairs"]
-
-
-def test_similarity_is_reported_with_examples():
-    """Rows with a very similar training program are counted per task and named, most similar first."""
-    long = program("long", size=40)
-    changed = long.replace("+ 0)", "+ 1)", 1)
-    training = {"trimul": [Program("t1", "trimul", changed)], "fp8_quant": [Program("t2", "fp8_quant", program("y"))]}
-    report = similarity_report(
-        [Program("r1", "trimul", long), Program("r2", "trimul", program("x")), Program("r3", "fp8_quant", long)],
-        training.__getitem__,
-    )
-    assert (report["rows"], report["similar_rows"]) == (3, 1)
-    assert report["per_task"] == {"fp8_quant": 0, "trimul": 1}
-    (example,) = report["examples"]
-    assert (example["row_id"], example["training"]) == ("r1", "t1")
-    assert 0.9 <= example["similarity"] < 1.0
+    found = present_members(tables)
+    codes = tables.archive.arrow("eval")["candidate_code"].to_pylist()
+    assert [m.programs for m in found["eval"]] == [(program_id(c),) for c in codes]
+    train = tables.archive.arrow("train_pairs")
+    assert [m.open_anchor for m in found["train_pairs"]] == [k == "seed" for k in train["pair_type"].to_pylist()]
+    assert members_of(SPLITS["train"], [train]) == found["train_pairs"]

@@ -17,7 +17,8 @@ from kernel_archive.errors import ArchiveMismatchError, KernelArchiveError, Leak
 from kernel_archive.schema import TABLES
 from kernel_archive.selection.check import check_splits
 from kernel_archive.selection.definitions import load_definition
-from kernel_archive.selection.make import Rules, make_splits, remake_splits, store_published
+from kernel_archive.selection.make import make_splits, remake_splits, store_published
+from kernel_archive.selection.plan import Rules
 
 SEARCHES = [
     Search("held/a", "trimul"),
@@ -170,7 +171,7 @@ def test_own_definition(archive, tmp_path):
     path.write_text(
         "\n".join(f"{k} = {msgspec.json.encode(v).decode()}" for k, v in {**rule, "roles": ["held_out"]}.items())
     )
-    made = remake_splits(archive, ["discovery_pairs"], rules=Rules.changed(table="discovery_pairs", definition=path))
+    made = remake_splits(archive, ["discovery_pairs"], rules=Rules.changed("discovery_pairs", definition=path))
     assert made.facts["discovery_pairs"].name.startswith("discovery-")
     assert set(open_archive(archive).arrow("discovery_pairs")["search_id"].to_pylist()) == {"held/a", "held/b"}
     assert check_splits(open_archive(archive)) == []
@@ -272,5 +273,5 @@ def test_reasons_of_splits_that_were_not_asked_for_stay(tmp_path):
     place = make_archive(tmp_path / "a", searches, [Run(s.search_id, program(s.search_id), 2.0) for s in searches])
     make_splits(place)
     before = open_archive(place).manifest.reports["splits_not_made"]
-    assert remake_splits(place, ["train_pairs"], rules=Rules.changed(table="train_pairs", seed=7)).changed
+    assert remake_splits(place, ["train_pairs"], rules=Rules.changed("train_pairs", seed=7)).changed
     assert open_archive(place).manifest.reports["splits_not_made"] == before

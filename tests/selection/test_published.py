@@ -14,13 +14,15 @@ from kernel_archive.bins import bin_of
 from kernel_archive.errors import DataError
 from kernel_archive.schema import arrow_schema
 from kernel_archive.selection.check import check_splits
-from kernel_archive.selection.make import Rules, make_splits, remake_splits, store_published
+from kernel_archive.selection.make import make_splits, remake_splits, store_published
+from kernel_archive.selection.plan import Rules
 from kernel_archive.selection.published import published_labels, published_rows, published_split, relabelled
+from kernel_archive.splits import SPLITS
 
 
 def test_ids_order_texts_and_labels_stay():
     """The 424 rows keep their ids, order, programs and labels under the released scheme."""
-    table = published_split(ROWS, "eval").table
+    table = published_split(SPLITS["eval"], ROWS).table
     assert table.schema == arrow_schema("eval")
     rows = table.to_pylist()
     assert [r["row_id"] for r in rows] == [r.row_id for r in ROWS]
@@ -33,7 +35,7 @@ def test_ids_order_texts_and_labels_stay():
 
 def test_report_says_what_the_papers_table_changes():
     """The facts count labels that change under the paper's table, and the cells of the published labels."""
-    facts = published_split(ROWS, "eval").facts
+    facts = published_split(SPLITS["eval"], ROWS).facts
     changing = {s for s in SPEEDUPS if bin_of(s) != bin_of(s, "released")}
     assert changing == {0.3, 0.6, 0.8, 1.2, 1.71, 2.5, 4.0}
     assert facts.facts["changes_under_paper"] == sum(r.speedup in changing for r in ROWS)
@@ -47,15 +49,15 @@ def test_report_says_what_the_papers_table_changes():
 def test_published_rows_of_two_references_are_counted():
     """A published task with two references is kept, and the facts warn of it; one with one reference is not named."""
     rows = [row(0), row(6, anchor_code=reference("other")), row(12), row(1)]
-    (found,) = published_split(rows, "eval").facts.facts["several_references"].items()
+    (found,) = published_split(SPLITS["eval"], rows).facts.facts["several_references"].items()
     assert (found[0], sorted(found[1].values())) == (rows[0].problem, [1, 2])
-    assert "several_references" not in published_split(ROWS, "eval").facts.facts
+    assert "several_references" not in published_split(SPLITS["eval"], ROWS).facts.facts
 
 
 def test_labels_that_break_the_rule_are_named():
     """A published label that is not that of its own rule stays, and is named with the label that the rule gives."""
     rows = [row(0), row(7, label=8), row(2)]
-    selection = published_split(rows, "eval")
+    selection = published_split(SPLITS["eval"], rows)
     assert selection.rows["bin"].to_pylist() == [1, 8, 2]
     odd = selection.facts.facts["disagree_with_rule"]
     assert (odd["rows"], odd["first"]) == (1, [{"row_id": rows[1].row_id, "speedup": 1.71, "label": 8, "rule": 5}])
@@ -68,7 +70,7 @@ def test_labels_that_break_the_rule_are_named():
 def test_faults_name_file_and_line(changes, code):
     """A repeated id, an impossible speedup or label is refused with file and line; all are listed."""
     with pytest.raises(DataError) as error:
-        published_split([ROWS[0], row(1, **changes)], "eval")
+        published_split(SPLITS["eval"], [ROWS[0], row(1, **changes)])
     last = error.value.findings[-1]
     assert (last.code, last.file, last.line) == (code, "eval.parquet", 2)
 
@@ -77,16 +79,16 @@ def test_discovery_and_training_rows():
     """Pairs keep their ids and labels too; families, cutoffs and kinds are counted."""
     pairs = [row(i, "discovery_pairs", anchor_code=program(f"parent{i}")) for i in range(12)]
     pairs.append(row(12, "discovery_pairs", problem="level3/48_Mamba2ReturnY", anchor_code=program("p")))
-    selection = published_split(pairs, "discovery_pairs")
+    selection = published_split(SPLITS["discovery"], pairs)
     assert selection.table.schema == arrow_schema("discovery_pairs")
     assert selection.facts.facts["cutoffs"]["all"]["2"] == sum(r.speedup >= 2 for r in pairs)
     assert selection.facts.facts["cutoffs"]["kernelbench"]["rows"] == 1
     kinds = ("seed", "parent_edit", "pair")
     pool = [row(i, "train_pairs", pair_type=kinds[i % 3]) for i in range(9)]
-    selection = published_split([*pairs, *pool], "train_pairs")
+    selection = published_split(SPLITS["train"], [*pairs, *pool])
     assert selection.table.schema == arrow_schema("train_pairs")
     assert selection.facts.facts["kinds"] == {"pair": 3, "parent_edit": 3, "seed": 3}
-    assert selection.identity.open_anchors == {0, 3, 6}
+    assert [i for i, m in enumerate(selection.members) if m.open_anchor] == [0, 3, 6]
 
 
 def test_the_same_program_has_the_archives_kernel_id():
@@ -97,24 +99,24 @@ def test_the_same_program_has_the_archives_kernel_id():
         {
             "problem": ["cross_entropy"],
             "gpu": ["A100-80GB"],
-            "program_id": [published_split(ROWS[:1], "eval").identity.programs[0][0]],
+            "program_id": [published_split(SPLITS["eval"], ROWS[:1]).members[0].programs[0]],
             "kernel_id": kernel_ids([search], runs),
         }
     )
-    assert published_split(ROWS[:1], "eval", kernels=kernels).rows["kernel_id"].to_pylist() == kernel_ids(
+    assert published_split(SPLITS["eval"], ROWS[:1], kernels=kernels).rows["kernel_id"].to_pylist() == kernel_ids(
         [search], runs
     )
 
 
 def test_relabelling_is_a_variant():
     """Labels under the paper's scheme change as counted, ids and order stay, and the name says that it is no original."""
-    selection = published_split(ROWS, "eval")
-    changed = relabelled(selection.table, "eval", "paper", selection.facts)
+    selection = published_split(SPLITS["eval"], ROWS)
+    changed = relabelled(SPLITS["eval"], selection.table, "paper", selection.facts)
     assert changed.variant == "published-paper"
     assert changed.table["row_id"].to_pylist() == [r.row_id for r in ROWS]
     assert changed.rows["bin"].to_pylist() == [bin_of(r.speedup) for r in ROWS]
     assert changed.table["candidate_code"].to_pylist() == [r.candidate_code for r in ROWS]
-    back = relabelled(changed.table, "eval", "released", changed.facts)
+    back = relabelled(SPLITS["eval"], changed.table, "released", changed.facts)
     assert (back.variant, back.table.equals(selection.table)) == ("canonical", True)
 
 
@@ -186,12 +188,12 @@ def test_published_seed_pair_with_an_eval_program_is_named(tmp_path):
 
 def test_changed_labels_of_a_published_split_are_found():
     """Labels that are neither as published nor by the rule are an error, and so are facts of other rows."""
-    selection = published_split(ROWS[:20], "eval")
+    selection = published_split(SPLITS["eval"], ROWS[:20])
     facts = selection.facts
-    assert list(published_labels("eval", selection.table, facts)) == []
+    assert list(published_labels(SPLITS["eval"], selection.table, facts)) == []
     at = selection.table.schema.get_field_index("bin")
     odd = selection.table.set_column(at, selection.table.schema.field(at), pa.array([8] * 20, pa.int8()))
-    assert {f.code for f in published_labels("eval", odd, facts)} == {"wrong-label", "split-facts"}
+    assert {f.code for f in published_labels(SPLITS["eval"], odd, facts)} == {"wrong-label", "split-facts"}
     assert isinstance(facts, SplitFacts)
 
 

@@ -12,12 +12,12 @@ from support.archives import program
 
 from kernel_archive.ids import token_text
 from kernel_archive.selection import similarity
-from kernel_archive.selection.similarity import Program, jaccard, token_grams
+from kernel_archive.selection.similarity import Program, find_near, jaccard, similarity_report, token_grams
 
 
-def find_near(rows, programs):
+def near(rows, programs):
     """Neighbours among programs in a list."""
-    return list(similarity.find_near(rows, lambda problem: [p for p in programs if p.problem == problem]))
+    return find_near(rows, lambda problem: [p for p in programs if p.problem == problem])
 
 
 WORDS = [
@@ -82,9 +82,9 @@ def test_white_space_comments_and_layout_do_not_count():
 @given(texts=st.lists(st.lists(st.sampled_from(WORDS), max_size=30).map("".join), max_size=6))
 def test_grams_of_a_text_do_not_depend_on_its_neighbours(texts):
     """A text among others has the hashes that it has alone, none reaching over its end."""
-    together = token_grams(texts)
-    for i, text in enumerate(texts):
-        assert together.of(i).tolist() == token_grams([text]).of(0).tolist()
+    for together, text in zip(token_grams(texts), texts, strict=True):
+        (alone,) = token_grams([text])
+        assert together.tolist() == alone.tolist()
 
 
 def corpus(n, seed=0):
@@ -100,44 +100,50 @@ def corpus(n, seed=0):
     return made
 
 
-@pytest.mark.parametrize("limit", [similarity.GRAM_LIMIT, 200])
-def test_near_rows_are_those_that_comparing_all_finds(monkeypatch, limit):
-    """Rows with a similar program of their problem are found, also when only a share of the 5-grams is compared first."""
-    monkeypatch.setattr(similarity, "GRAM_LIMIT", limit)
+@pytest.mark.parametrize("chunk", [similarity._CHUNK, 1000])
+def test_near_rows_are_those_that_comparing_all_finds(monkeypatch, chunk):
+    """Rows with a similar program of their problem are found, each with the nearest, however many texts go at a time."""
+    monkeypatch.setattr(similarity, "_CHUNK", chunk)
     programs = corpus(120)
     rows, training = programs[:40], programs[40:]
-    found = {n.row: n for n in find_near(rows, training)}
+    found = {n.row: n for n in near(rows, training)}
     for row in rows:
         values = {p.name: expected(row.code, p.code) for p in training if p.problem == row.problem}
         best = max(values.values())
         assert (row.name in found) == (best >= similarity.THRESHOLD), (row.name, best)
         if row.name in found:
-            assert found[row.name].similarity == pytest.approx(values[found[row.name].program], abs=1e-6)
-            assert found[row.name].similarity >= similarity.THRESHOLD
+            assert found[row.name].similarity == pytest.approx(best, abs=1e-6)
+            assert values[found[row.name].program] == best
     assert 0 < len(found) < len(rows)
 
 
 def test_other_problems_are_not_compared():
     """The same text under another problem is no neighbour here: exact copies are found by their ids."""
     one = program("same")
-    assert find_near([Program("r", "trimul", one)], [Program("t", "fp8_quant", one)]) == []
-    (near,) = find_near([Program("r", "trimul", one)], [Program("t", "trimul", one)])
-    assert (near.row, near.program, near.similarity) == ("r", "t", 1.0)
+    assert near([Program("r", "trimul", one)], [Program("t", "fp8_quant", one)]) == []
+    (one_near,) = near([Program("r", "trimul", one)], [Program("t", "trimul", one)])
+    assert (one_near.row, one_near.program, one_near.similarity) == ("r", "t", 1.0)
 
 
 def test_nothing_to_compare():
     """No rows, no programs, or programs too short for a 5-gram: nothing found, no error."""
     one = Program("r", "trimul", program("same"))
     short = Program("s", "trimul", "x = 1")
-    assert find_near([], [one]) == find_near([one], []) == []
-    assert find_near([short], [one, short]) == find_near([one], [short]) == []
+    assert near([], [one]) == near([one], []) == []
+    assert near([short], [one, short]) == near([one], [short]) == []
 
 
-def test_many_programs_go_in_blocks(monkeypatch):
-    """More programs than are compared at a time give the same neighbours."""
-    programs = corpus(90, seed=1)
-    whole = find_near(programs[:20], programs[20:])
-    monkeypatch.setattr(similarity, "_DOCUMENTS", 7)
-    assert [(n.row, n.similarity) for n in find_near(programs[:20], programs[20:])] == [
-        (n.row, n.similarity) for n in whole
-    ]
+def test_similarity_is_reported_with_examples():
+    """Rows with a very similar training program are counted per task and named, most similar first."""
+    long = program("long", size=40)
+    changed = long.replace("+ 0)", "+ 1)", 1)
+    training = {"trimul": [Program("t1", "trimul", changed)], "fp8_quant": [Program("t2", "fp8_quant", program("y"))]}
+    report = similarity_report(
+        [Program("r1", "trimul", long), Program("r2", "trimul", program("x")), Program("r3", "fp8_quant", long)],
+        training.__getitem__,
+    )
+    assert (report["rows"], report["similar_rows"]) == (3, 1)
+    assert report["per_task"] == {"fp8_quant": 0, "trimul": 1}
+    (example,) = report["examples"]
+    assert (example["row_id"], example["training"]) == ("r1", "t1")
+    assert 0.9 <= example["similarity"] < 1.0

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import random
 
-import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.archives import Run, Search, kernel_ids, make_tables, program, reference
+from support.archives import MemoryTables, Run, Search, kernel_ids, make_tables, program, reference
 
 from kernel_archive.ids import program_id, token_id
 from kernel_archive.schema import arrow_schema
-from kernel_archive.selection.base import Identity
 from kernel_archive.selection.definitions import load_definition, with_changes
+from kernel_archive.selection.selected import Member
 from kernel_archive.selection.training import HeldOut, held_out_programs, select_train
+from kernel_archive.splits import SPLITS
 
 RULE = load_definition("train")
 CODES = [program(f"t{i}") for i in range(48)]
@@ -25,10 +25,7 @@ REFERENCE = reference("trimul")
 
 def select(searches, runs, definition=RULE, **options):
     """The pairs of a hand-made archive."""
-    tables = make_tables(searches, runs)
-    return select_train(
-        tables["kernels/train"], tables["evaluations"], tables["searches"], tables["references"], definition, **options
-    )
+    return select_train(SPLITS["train"], MemoryTables(make_tables(searches, runs)), definition, **options)
 
 
 def kinds(selection):
@@ -85,10 +82,7 @@ def test_programs_of_held_out_searches_are_never_touched():
         Run("h", program("t2", comment="another"), None),
         Run("h", C, 2.0, excluded="wrong"),
     ]
-    tables = make_tables(searches, runs)
-    held = held_out_programs(
-        tables["evaluations"], tables["searches"], [tables["kernels/train"], tables["kernels/test"], tables["failures"]]
-    )
+    held = held_out_programs(MemoryTables(make_tables(searches, runs)))
     assert {program_id(A), program_id(C)} < held.programs
     assert token_id(program("t2")) in held.tokens
     got = select(searches, runs, held_out=held)
@@ -98,12 +92,10 @@ def test_programs_of_held_out_searches_are_never_touched():
 
 def test_programs_of_a_published_eval_are_never_touched():
     """Rows of an evaluation split that no search here explains are held out too."""
-    published = Identity(
-        table="eval", row_ids=["r"], searches=[""], problems=["trimul"], programs=[(program_id(A),)], tokens=[("x",)]
-    )
-    tables = make_tables([TRAIN], [Run("t", A), Run("t", B)])
-    held = held_out_programs(tables["evaluations"], tables["searches"], [tables["kernels/train"]], [published])
-    assert kinds(select([TRAIN], [Run("t", A), Run("t", B)], held_out=held))["seed"] == {(REFERENCE, B)}
+    published = Member(row_id="r", search_id="", problem="trimul", programs=(program_id(A),), tokens=("x",))
+    runs = [Run("t", A), Run("t", B)]
+    held = held_out_programs(MemoryTables(make_tables([TRAIN], runs)), {"eval": [published]})
+    assert kinds(select([TRAIN], runs, held_out=held))["seed"] == {(REFERENCE, B)}
 
 
 @pytest.mark.parametrize("swap", [False, True])
@@ -114,19 +106,18 @@ def test_discovery_pairs_are_never_trained_on(swap, near):
     def pair(*codes):
         ids = [tuple(f(c) for c in codes) for f in (program_id, token_id)]
         programs, tokens = (tuple(reversed(x)) if swap else x for x in ids)
-        return Identity(
-            table="discovery_pairs",
-            row_ids=["d"],
-            searches=["h"],
-            problems=["trimul"],
-            programs=[("elsewhere", "unknown") if near else programs],
-            tokens=[tokens if near else ("elsewhere", "unknown")],
+        elsewhere = ("elsewhere", "unknown")
+        return Member(
+            row_id="d",
+            search_id="h",
+            problem="trimul",
+            programs=elsewhere if near else programs,
+            tokens=tokens if near else elsewhere,
         )
 
     runs = [Run("t", A), Run("t", B, 3.0, parent="n0"), Run("t", C, 5.0)]
-    tables = make_tables([TRAIN], runs)
-    splits = [pair(A, B), pair(A, C), pair(REFERENCE, C)]
-    held = held_out_programs(tables["evaluations"], tables["searches"], [tables["kernels/train"]], splits)
+    splits = {"discovery_pairs": [pair(A, B), pair(A, C), pair(REFERENCE, C)]}
+    held = held_out_programs(MemoryTables(make_tables([TRAIN], runs)), splits)
     found = kinds(select([TRAIN], runs, held_out=held))
     assert found["seed"] == {(REFERENCE, A), (REFERENCE, B)}
     assert found["parent_edit"] == set()
@@ -193,16 +184,10 @@ def test_any_row_order_gives_the_same_pairs(speedups, seed):
         Run("t", c, s, parent=None if i < 2 else f"n{i // 2}")
         for i, (c, s) in enumerate(zip(CODES, speedups, strict=False))
     ]
-    tables = make_tables([TRAIN], runs)
-    rng = random.Random(seed)
-
-    def shuffled(table):
-        return table.take(pa.array(rng.sample(range(table.num_rows), table.num_rows), pa.int64()))
-
-    names = ("kernels/train", "evaluations", "searches", "references")
+    tables = MemoryTables(make_tables([TRAIN], runs))
     small = with_changes(RULE, pairs_per_task=8)
-    first = select_train(*(tables[n] for n in names), small)
-    second = select_train(*(shuffled(tables[n]) for n in names), small)
+    first = select_train(SPLITS["train"], tables, small)
+    second = select_train(SPLITS["train"], tables.shuffled(random.Random(seed)), small)
     assert first.table.equals(second.table)
     assert first.facts == second.facts
     keys = list(

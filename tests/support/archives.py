@@ -30,12 +30,25 @@ from kernel_archive.gpus import is_known
 from kernel_archive.ids import CANARY, evaluation_id, kernel_id, program_id, token_id
 from kernel_archive.problems import family_of
 from kernel_archive.schema import TABLES
+from kernel_archive.selection.tables import ArchiveTables
+from kernel_archive.selection.texts import ListTexts
 
 if TYPE_CHECKING:
+    import random
     from collections.abc import Callable, Iterable, Sequence
     from pathlib import Path
 
-__all__ = ["Run", "Search", "kernel_ids", "make_archive", "make_rows", "make_tables", "program", "reference"]
+__all__ = [
+    "MemoryTables",
+    "Run",
+    "Search",
+    "kernel_ids",
+    "make_archive",
+    "make_rows",
+    "make_tables",
+    "program",
+    "reference",
+]
 
 Rows = dict[tuple[str, str], list[dict[str, Any]]]
 _RANK = {"held_out": 0, "training": 1, "archive": 2}
@@ -306,6 +319,35 @@ def make_tables(searches: Sequence[Search], runs: Sequence[Run], *, scheme: str 
     """Measured tables in memory; ``kernels`` as ``kernels/train`` and ``kernels/test``, the others by name."""
     rows = make_rows(searches, runs, scheme=scheme)
     return {f"{t}/{s}" if t == "kernels" else t: _table(t, part) for (t, s), part in rows.items()}
+
+
+class MemoryTables(ArchiveTables):
+    """Tables as selection reads them, without an archive directory: those of :func:`make_tables`, or changed ones."""
+
+    def __init__(self, tables: dict[str, pa.Table]) -> None:
+        """Tables by name, ``kernels`` as ``kernels/train`` and ``kernels/test``."""
+        self.tables = tables
+
+    def shuffled(self, rng: random.Random) -> MemoryTables:
+        """The same rows in another order."""
+        return MemoryTables(
+            {n: t.take(pa.array(rng.sample(range(len(t)), len(t)), pa.int64())) for n, t in self.tables.items()}
+        )
+
+    def read(self, table: str, columns: Sequence[str], split: str | None = None) -> pa.Table:
+        """Columns of a table, or of one of its splits."""
+        if table != "kernels":
+            return self.tables[table].select(columns)
+        parts = [self.tables[f"kernels/{s}"].select(columns) for s in TABLES["kernels"].splits if split in (None, s)]
+        return pa.concat_tables(parts)
+
+    @property
+    def texts(self) -> ListTexts:
+        """Texts by program id."""
+        kernels = pa.concat_tables([self.tables["kernels/train"], self.tables["kernels/test"]])
+        references = self.tables["references"]
+        keys = kernels["program_id"].to_pylist() + references["reference_id"].to_pylist()
+        return ListTexts(kernels["code"].to_pylist() + references["code"].to_pylist(), keys)
 
 
 def make_archive(

@@ -5,11 +5,12 @@ from __future__ import annotations
 import random
 
 import pytest
-from support.archives import Run, Search, kernel_ids, make_archive, program
+from support.archives import Run, Search, make_archive, program, reference
 
 from kernel_archive.archive.open import open_archive
+from kernel_archive.ids import program_id
 from kernel_archive.selection.make import make_splits
-from kernel_archive.selection.tables import ArchiveTexts
+from kernel_archive.selection.texts import ArchiveTexts
 
 SEARCHES = [Search("h"), Search("t", role="training")]
 RUNS = [Run("ht"[i % 2], program(i), 1.0 + i) for i in range(700)]
@@ -25,7 +26,7 @@ def archive(tmp_path_factory):
 def test_texts_come_in_the_order_asked(archive, held):
     """Any keys in any order, repeats included, from memory or from the row groups that hold them."""
     texts = ArchiveTexts(archive, held_bytes=held)
-    by_id = dict(zip(kernel_ids(SEARCHES, RUNS), (r.code for r in RUNS), strict=True))
+    by_id = {program_id(code): code for code in (*(r.code for r in RUNS), reference("trimul"))}
     keys = random.Random(0).choices(list(by_id), k=300)
     assert texts.fetch(keys).to_pylist() == [by_id[k] for k in keys]
     assert texts.fetch([]).to_pylist() == []
@@ -37,7 +38,7 @@ def test_a_small_allowance_gives_the_same_split(tmp_path, monkeypatch):
     places = []
     for name, held in (("whole", 1 << 30), ("little", 0)):
         place = make_archive(tmp_path / name, SEARCHES, RUNS)
-        monkeypatch.setattr("kernel_archive.selection.tables.HELD_BYTES", held)
+        monkeypatch.setattr("kernel_archive.selection.texts.HELD_BYTES", held)
         make_splits(place)
         places.append({p.relative_to(place): p.read_bytes() for p in place.rglob("*") if p.is_file()})
     assert places[0] == places[1]

@@ -1,0 +1,116 @@
+"""Program texts for the rows of a split: from a list, or from the row groups of an archive's files."""
+
+from __future__ import annotations
+
+from threading import Lock
+from typing import TYPE_CHECKING, Final, Protocol
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from kernel_archive.archive.open import Archive
+
+__all__ = ["PART_ROWS", "ArchiveTexts", "ListTexts", "Texts"]
+
+#: Rows that are handed on at a time.
+PART_ROWS: Final = 1000
+#: Texts of an archive are held whole up to this size; of a larger one only what a block of rows needs.
+HELD_BYTES: Final = 96 * 1024 * 1024
+
+
+class Texts(Protocol):
+    """A source of program texts.
+
+    Attributes:
+        block_rows: keys that are best asked for at a time.
+    """
+
+    block_rows: int
+
+    def fetch(self, keys: Sequence[str]) -> pa.ChunkedArray:
+        """The texts of these keys, in their order."""
+
+
+class ListTexts:
+    """Texts in memory, by their keys; without keys by their positions, as text."""
+
+    block_rows = PART_ROWS
+
+    def __init__(self, texts: Sequence[str], keys: Sequence[str] | None = None) -> None:
+        """Texts and their keys; of a key that repeats the first text counts."""
+        self._texts = pa.chunked_array([pa.array(texts, pa.large_string())])
+        self._at: dict[str, int] = {}
+        for i, key in enumerate(map(str, range(len(texts))) if keys is None else keys):
+            self._at.setdefault(key, i)
+
+    def fetch(self, keys: Sequence[str]) -> pa.ChunkedArray:
+        """The texts of these keys, in their order."""
+        return self._texts.take(pa.array([self._at[k] for k in keys], pa.int64()))
+
+
+class ArchiveTexts:
+    """Texts of the kernels and references of an archive by program id, read from its files by row group.
+
+    Attributes:
+        block_rows: keys that are best asked for at a time.
+    """
+
+    def __init__(self, archive: Archive, *, held_bytes: int | None = None) -> None:
+        """Index the row groups; reads ids, no texts."""
+        self._groups: list[tuple[Path, int]] = []
+        starts = [0]
+        size = 0
+        names: list[str] = []
+        for table, key in (("kernels", "program_id"), ("references", "reference_id")):
+            for path in archive.files(table):
+                with pq.ParquetFile(path) as file:
+                    column = [c.path for c in map(file.schema.column, range(len(file.schema)))].index("code")
+                    for i in range(file.num_row_groups):
+                        group = file.metadata.row_group(i)
+                        self._groups.append((path, i))
+                        starts.append(starts[-1] + group.num_rows)
+                        size += group.column(column).total_uncompressed_size
+                    names.extend(file.read(columns=[key]).column(0).to_pylist())
+        self._starts = np.array(starts)
+        self._at = {name: i for i, name in enumerate(names)}
+        held = HELD_BYTES if held_bytes is None else held_bytes
+        self._hold = size <= held
+        self._whole: pa.ChunkedArray | None = None
+        self._lock = Lock()
+        average = size / max(1, len(names))
+        # When texts must be read again for every block, blocks are large: two columns of them take half of what may be held.
+        several = int(np.clip(held / 4 / max(average, 1.0), PART_ROWS, 100 * PART_ROWS))
+        self.block_rows = PART_ROWS if self._hold else several
+
+    def _read(self, groups: Sequence[int]) -> pa.ChunkedArray:
+        """Texts of whole row groups."""
+        chunks: list[pa.Array] = []
+        by_path: dict[Path, list[int]] = {}
+        for g in groups:
+            path, i = self._groups[g]
+            by_path.setdefault(path, []).append(i)
+        for path, rows in by_path.items():
+            with pq.ParquetFile(path) as file:
+                chunks.extend(file.read_row_groups(rows, columns=["code"]).column(0).chunks)
+        return pa.chunked_array(chunks, pa.string())
+
+    def fetch(self, keys: Sequence[str]) -> pa.ChunkedArray:
+        """The texts of these programs, in their order."""
+        at = np.array([self._at[k] for k in keys], np.int64)
+        if self._hold:
+            with self._lock:
+                if self._whole is None:
+                    self._whole = self._read(range(len(self._groups)))
+            return self._whole.take(pa.array(at))
+        group = np.searchsorted(self._starts, at, side="right") - 1
+        needed = np.unique(group)
+        # Positions in the concatenation of the needed groups.
+        sizes = self._starts[needed + 1] - self._starts[needed]
+        base = np.concatenate([[0], np.cumsum(sizes)[:-1]])
+        place = base[np.searchsorted(needed, group)] + at - self._starts[group]
+        return self._read(needed.tolist()).take(pa.array(place))
