@@ -137,7 +137,7 @@ def test_wrong_definition_is_explained(archive, tmp_path, capsys):
     err = capsys.readouterr().err
     assert "bad.toml" in err
     assert "fast" in err
-    assert "The fields are: tasks, gpu" in err
+    assert "The fields are: cap, exclude_flags, gpu" in err
     assert "Traceback" not in err
 
 
