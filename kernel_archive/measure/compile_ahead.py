@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kernel_archive.ids import program_id
+from kernel_archive.measure.messages import Config, Reply, Request
 from kernel_archive.measure.process import Lost, WorkerProcess
 from kernel_archive.measure.tasks import get_task
-from kernel_archive.measure.worker import Config, Reply, Request
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -126,7 +126,7 @@ class CompilePool:
     ) -> None:
         self._settings, self._cache = settings, cache
         self._arguments: dict[str, Any] = {
-            "mode": "compile", "task": task, "device": device, "settings": settings, "gpu": "",
+            "mode": "compile", "task": task, "device": device, "settings": settings, "cache": cache,
             "architecture": architecture, "cpus": cpus, "start_cpus": cpus, "nice": 10,
         }  # fmt: skip
         self._free: queue.SimpleQueue[WorkerProcess | None] = queue.SimpleQueue()
@@ -159,7 +159,6 @@ class CompilePool:
                 worker = None
                 return [f"no compiler worker comes up: {text}"]
             cache = self._cache / program_id(code)
-            cache.mkdir(parents=True, exist_ok=True)
             answer = worker.ask(code, cache, self._settings.compile_timeout_s, task)
             if isinstance(answer, Lost):
                 worker.kill()

@@ -7,6 +7,8 @@ candidate is.
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
@@ -14,11 +16,11 @@ import msgspec
 from kernel_archive.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from kernel_archive.measure.tasks.base import Task
 
-__all__ = ["DEVICES", "Device", "Sample", "difference_text", "open_device"]
+__all__ = ["DEVICES", "Device", "Sample", "difference_text", "exclusive", "open_device"]
 
 DEVICES = ("cuda", "cpu", "standin")
 
@@ -146,3 +148,20 @@ def open_device(name: str, task: Task) -> Device:
     from kernel_archive.measure.torch_device import TorchDevice
 
     return TorchDevice(name)
+
+
+@contextlib.contextmanager
+def exclusive(lock: int) -> Iterator[None]:
+    """Hold the device: setting up a worker must not disturb what another one times.
+
+    The kernel serves those who wait in turn. A lock that is polled for (filelock's) would starve a worker that starts
+    beside one that measures without a pause.
+
+    Args:
+        lock: descriptor of a file that nobody reaches by name, so that no program can hold it; opened by the holder.
+    """
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    try:
+        yield
+    finally:
+        fcntl.flock(lock, fcntl.LOCK_UN)

@@ -10,11 +10,11 @@ import msgspec
 
 from kernel_archive.errors import KernelArchiveError, printable
 from kernel_archive.ids import program_id
+from kernel_archive.measure.device import exclusive
 from kernel_archive.measure.evaluate import Result
 from kernel_archive.measure.process import Lost, WorkerProcess
 from kernel_archive.measure.stats import ReferenceBand
 from kernel_archive.measure.verdict import Measurement, case_key, measurement, time_of
-from kernel_archive.measure.worker import _exclusive
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -60,7 +60,7 @@ class Measurer:
         self.cpus, self.start_cpus = cpus, start_cpus
         self._own = tempfile.TemporaryDirectory(prefix="kernel-archive-")
         self.cache = cache or Path(self._own.name) / "cache"
-        self._lock = Path(self._own.name) / "device.lock"
+        self._lock = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the measurer
         self._workers: dict[str, WorkerProcess] = {}
         self._bands: dict[str, ReferenceBand] = {}
         self.restarts = 0
@@ -82,6 +82,7 @@ class Measurer:
         for worker in self._workers.values():
             worker.kill()
         self._workers.clear()
+        self._lock.close()
         self._own.cleanup()
 
     # ---------------------------------------------------------------- workers
@@ -89,8 +90,8 @@ class Measurer:
         """Start a worker for a task, if there is none; does not wait."""
         if task not in self._workers:
             self._workers[task] = WorkerProcess(
-                mode="time", task=task, device=self.device, settings=self.settings, gpu=self.gpu, cpus=self.cpus,
-                start_cpus=self.start_cpus, lock=self._lock,
+                mode="time", task=task, device=self.device, settings=self.settings, cache=self.cache, gpu=self.gpu, cpus=self.cpus,
+                start_cpus=self.start_cpus, lock=self._lock.fileno(),
             )  # fmt: skip
 
     def is_ready(self, task: str) -> bool:
@@ -178,8 +179,7 @@ class Measurer:
 
     def _ask(self, worker: WorkerProcess, task: str, code: str) -> Measurement:
         cache = self.cache / program_id(code)
-        cache.mkdir(parents=True, exist_ok=True)
-        with _exclusive(str(self._lock)):
+        with exclusive(self._lock.fileno()):
             answer = worker.ask(code, cache, self.settings.timeout_s)
         if isinstance(answer, Lost):
             printed = worker.output(600).strip()

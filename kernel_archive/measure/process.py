@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
-from kernel_archive.measure.sandbox import environment
-from kernel_archive.measure.worker import Config, Reply, Request
+from kernel_archive.measure.messages import Config, Reply, Request
+from kernel_archive.measure.sandbox import bubblewrap, bubblewrap_command, environment, hide_from_workers
 
 if TYPE_CHECKING:
     from kernel_archive.measure.settings import Settings
@@ -46,17 +46,42 @@ class Lost(msgspec.Struct, frozen=True):
     text: str
 
 
+def _tree(pid: int) -> list[int]:
+    """A process and its descendants."""
+    found = [pid]
+    for process in found:  # grows while it is walked
+        with contextlib.suppress(OSError):
+            for thread in os.scandir(f"/proc/{process}/task"):
+                with contextlib.suppress(OSError, ValueError):
+                    found += map(int, Path(thread.path, "children").read_text("ascii").split())
+    return found
+
+
 def _resident_gb(pid: int) -> float:
-    """Resident memory of a process, GB; 0 where it can't be read."""
-    try:
-        pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
-    except (OSError, IndexError, ValueError):
-        return 0.0
+    """Resident memory of a process and its descendants, GB; what can't be read counts as none."""
+    pages = 0
+    for process in _tree(pid):
+        with contextlib.suppress(OSError, IndexError, ValueError):
+            pages += int(Path(f"/proc/{process}/statm").read_text("ascii").split()[1])
     return pages * os.sysconf("SC_PAGE_SIZE") / 1e9
 
 
 class WorkerProcess:
-    """A worker. It serves one task; ``served`` counts its evaluations."""
+    """A worker. It serves one task; ``served`` counts its evaluations.
+
+    Args:
+        mode: ``time`` or ``compile``.
+        task: the task, or any task of the framework for ``compile``.
+        device: device name.
+        settings: the protocol.
+        cache: root of the compiler caches, one folder per program; the worker's own folder is made there too.
+        gpu: canonical name of the GPU, for the physical limit.
+        architecture: compute capability without its point, for compiling ahead.
+        cpus: processors while it answers; any when not given.
+        start_cpus: processors while it starts.
+        lock: descriptor of the file that is locked while the device is set up.
+        nice: how far it stands behind other processes.
+    """
 
     def __init__(
         self,
@@ -65,38 +90,53 @@ class WorkerProcess:
         task: str,
         device: str,
         settings: Settings,
-        gpu: str,
+        cache: Path,
+        gpu: str = "",
         architecture: str = "",
         cpus: list[int] | None = None,
         start_cpus: list[int] | None = None,
-        lock: Path | None = None,
+        lock: int | None = None,
         nice: int = 0,
     ) -> None:
         self.task, self.settings, self.served = task, settings, 0
-        self.scratch = Path(tempfile.mkdtemp(prefix="kernel-archive-worker-"))
+        cache.mkdir(parents=True, exist_ok=True)
+        self.scratch = Path(tempfile.mkdtemp(prefix="kernel-archive-worker-", dir=cache.resolve()))
+        program = bubblewrap()
+        # Opened anew: a lock belongs to an opening of a file, and a copy of the driver's would share its lock.
+        own_lock = os.open(f"/dev/fd/{lock}" if lock is not None else os.devnull, os.O_RDWR)
         config = Config(
             mode=mode, task=task, device=device, settings=settings, scratch=str(self.scratch),
             salt=secrets.token_hex(8), gpu=gpu, architecture=architecture, cpus=cpus or [],
-            start_cpus=start_cpus or [], lock=str(lock or ""),
+            start_cpus=start_cpus or [], lock=own_lock, bubblewrapped=program is not None,
         )  # fmt: skip
         self.salt = config.salt
         (self.scratch / "config.json").write_bytes(msgspec.json.encode(config))
+        before: list[str] = []
+        self._lent: Path | None = None
+        if program is None:
+            hide_from_workers()
+        else:
+            self._lent = self.scratch / "lent"
+            before = bubblewrap_command(
+                program, self.scratch, cache=cache.resolve(), gpu=device == "cuda" and mode == "time"
+            )
         request_read, self._requests = os.pipe()
         self._replies, reply_write = os.pipe()
         package = str(Path(__file__).resolve().parents[2])
         paths = [package, *(p for p in sys.path if p and p != package)]
-        with (self.scratch / "output.txt").open("wb") as output:
-            self._process = subprocess.Popen(
-                [
-                    sys.executable, "-c", _START.format(nice=nice, paths=json.dumps(paths)),
-                    str(self.scratch / "config.json"), str(request_read), str(reply_write),
-                ],
-                stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT,
-                pass_fds=(request_read, reply_write), start_new_session=True, cwd=self.scratch,
-                env=environment(self.scratch, self.scratch / "cache"),
-            )  # fmt: skip
-        os.close(request_read)
-        os.close(reply_write)
+        # Kept open: what a program makes of the file's name later is of no concern.
+        self._output = (self.scratch / "output.txt").open("w+b")
+        self._process = subprocess.Popen(
+            [
+                *before, sys.executable, "-c", _START.format(nice=nice, paths=json.dumps(paths)),
+                str(self.scratch / "config.json"), str(request_read), str(reply_write),
+            ],
+            stdin=subprocess.DEVNULL, stdout=self._output, stderr=subprocess.STDOUT,
+            pass_fds=(request_read, reply_write, own_lock), start_new_session=True, cwd=self.scratch,
+            env=environment(self.scratch),
+        )  # fmt: skip
+        for descriptor in (request_read, reply_write, own_lock):
+            os.close(descriptor)
         self._buffer = b""
         self._ended = False
         self.hello: Reply | None = None
@@ -126,16 +166,30 @@ class WorkerProcess:
 
     def output(self, limit: int = 2000) -> str:
         """The end of what it printed."""
-        try:
-            with (self.scratch / "output.txt").open("rb") as file:
-                file.seek(max(0, os.fstat(file.fileno()).st_size - limit))
-                return file.read(limit).decode("utf-8", "replace")
-        except OSError:
-            return ""
+        file = self._output.fileno()
+        return os.pread(file, limit, max(0, os.fstat(file).st_size - limit)).decode("utf-8", "replace")
 
     def ask(self, code: str, cache: Path, timeout: float, task: str = "") -> Reply | Lost:
-        """One program; waits for the answer, at most ``timeout`` seconds."""
-        request = Request(nonce=secrets.token_hex(8), code=code, cache=str(cache), task=task)
+        """One program and its compiler cache; waits for the answer, at most ``timeout`` seconds."""
+        request = Request(nonce=secrets.token_hex(8), code=code, cache=str(cache.resolve()), task=task)
+        if self._lent is None:
+            cache.mkdir(exist_ok=True)
+            return self._ask(request, timeout)
+        # Other programs' caches do not exist for a worker in bubblewrap: it is given this one and no other.
+        lent = self._lent / cache.name
+        try:
+            cache.rename(lent)
+        except FileNotFoundError:
+            lent.mkdir()
+        try:
+            return self._ask(request, timeout)
+        finally:
+            try:
+                lent.rename(cache)
+            except OSError:  # the program made something else of it, or another worker has one by now
+                shutil.rmtree(lent, ignore_errors=True)
+
+    def _ask(self, request: Request, timeout: float) -> Reply | Lost:
         data = memoryview(msgspec.json.encode(request) + b"\n")
         end = time.monotonic() + timeout
         try:
@@ -155,9 +209,11 @@ class WorkerProcess:
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(2.0)
         status = self._process.returncode
-        if status is not None and status < 0:
+        if status is not None:
+            # bubblewrap ends like a shell: a status above 128 stands for a signal.
+            number = -status if status < 0 else status - 128 if self._lent is not None else 0
             with contextlib.suppress(ValueError):
-                return Lost("died", f"the worker was ended by {signal.Signals(-status).name}")
+                return Lost("died", f"the worker was ended by {signal.Signals(number).name}")
         return Lost("died", f"the worker ended with status {status}")
 
     def _read(self, timeout: float) -> Reply | Lost:
@@ -173,6 +229,8 @@ class WorkerProcess:
                 if len(self._buffer) > _MAX_REPLY:
                     return Lost("garbage", f"an answer over {_MAX_REPLY >> 20} MB")
                 continue
+            if not self.alive:  # a child that it left behind may hold the pipe open
+                return self._died()
             if left <= 0:
                 return Lost("timeout", f"no answer within {timeout:.0f} s")
             used = _resident_gb(self.pid)
@@ -196,4 +254,6 @@ class WorkerProcess:
         for descriptor in (self._requests, self._replies):
             with contextlib.suppress(OSError):
                 os.close(descriptor)
-        shutil.rmtree(self.scratch, ignore_errors=True)
+        self._output.close()
+        with contextlib.suppress(RecursionError):  # folders within folders, more than Python can count
+            shutil.rmtree(self.scratch, ignore_errors=True)

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import os
-import platform
-import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -25,10 +22,6 @@ def custom_kernel(data):
     z = e.sum(axis=1)
     return e / z[:, None], z
 """
-linux_filter = pytest.mark.skipif(
-    sys.platform != "linux" or filter_program(platform.machine()) is None,
-    reason="no system call filter for this machine",
-)
 
 
 @pytest.fixture
@@ -44,35 +37,6 @@ def during(statement):
     return GOOD.replace("def custom_kernel(data):\n", f"def custom_kernel(data):\n{body}")
 
 
-@linux_filter
-@pytest.mark.parametrize(
-    "statement",
-    [
-        "import socket\nsocket.create_connection(('127.0.0.1', 9), 1)",
-        "import socket\nsocket.socket(socket.AF_INET, socket.SOCK_DGRAM)",
-        "import socket\nsocket.socket(socket.AF_INET6)",
-        "import urllib.request\nurllib.request.urlopen('http://127.0.0.1:9/', timeout=1)",
-        "import subprocess, sys\nsubprocess.run([sys.executable, '-c', 'import socket; socket.socket()'], check=True)",
-    ],
-)
-def test_no_network(measurer, statement):
-    """Sockets of every network family are refused, also in a child process."""
-    m = measurer.measure("rehearsal", during(statement))
-    assert m.outcome == "runtime_error"
-    assert m.error_name in {"PermissionError", "URLError", "CalledProcessError"}
-
-
-@linux_filter
-def test_other_processes_can_not_be_traced(measurer):
-    """The calls that look into another process are refused, also from C."""
-    code = during(
-        "import ctypes\nlibc = ctypes.CDLL(None, use_errno=True)\n"
-        "assert libc.ptrace(16, 1, 0, 0) == -1 and ctypes.get_errno() == 1, 'allowed'"
-    )
-    m = measurer.measure("rehearsal", code)
-    assert m.outcome == "success", m.error
-
-
 def test_environment_of_the_parent_is_gone(measurer, monkeypatch):
     """Secrets in the driver's environment do not reach a program."""
     monkeypatch.setenv("HF_TOKEN", "secret")
@@ -83,7 +47,7 @@ def test_environment_of_the_parent_is_gone(measurer, monkeypatch):
 def test_environment_is_a_short_list(tmp_path, monkeypatch):
     """Only what compilers and drivers need is handed on."""
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
-    env = environment(tmp_path / "s", tmp_path / "c")
+    env = environment(tmp_path / "s")
     assert "AWS_SECRET_ACCESS_KEY" not in env
     assert env["HOME"] == env["TMPDIR"] == str(tmp_path / "s")
 
@@ -152,26 +116,6 @@ def test_forged_answer_is_noticed(measurer):
     assert m.speedup is None
 
 
-def test_children_die_with_the_worker(measurer, tmp_path):
-    """A process that a program left behind is ended with its group."""
-    mark = tmp_path / "child"
-    code = during(
-        f"import subprocess\np = subprocess.Popen(['sleep', '60'])\nopen({str(mark)!r}, 'w').write(str(p.pid))"
-    )
-    measurer.measure("rehearsal", code)
-    child = int(mark.read_text())
-    measurer.close()
-    for _ in range(50):
-        try:
-            with Path(f"/proc/{child}/stat").open() as stat:
-                if stat.read().split()[2] == "Z":
-                    return
-        except FileNotFoundError:
-            return
-        time.sleep(0.1)
-    pytest.fail("the child lives on")
-
-
 def test_worker_is_replaced_after_its_share(measurer):
     """One program per worker by default: nothing of it can reach the next."""
     for _ in range(2):
@@ -232,21 +176,13 @@ def test_worker_that_does_not_come_up_is_the_harness_s_fault():
 
 def test_request_to_a_dead_worker_is_lost_not_raised(tmp_path):
     """A worker that died while idle gives a loss with its cause."""
-    worker = WorkerProcess(mode="time", task="rehearsal", device="standin", settings=Settings(), gpu="")
+    worker = WorkerProcess(mode="time", task="rehearsal", device="standin", settings=Settings(), cache=tmp_path)
     assert worker.ready(30)
     os.kill(worker.pid, 9)
-    answer = worker.ask(GOOD, tmp_path, 5)
+    answer = worker.ask(GOOD, tmp_path / "p", 5)
     worker.kill()
     assert isinstance(answer, Lost)
     assert "SIGKILL" in answer.text
-
-
-@linux_filter
-def test_confinement_is_recorded():
-    """What the sandbox achieved is part of every record."""
-    with Measurer("standin", Settings(max_runs=3)) as m:
-        m.measure("rehearsal", GOOD)
-        assert m.confined["network"].startswith("seccomp")
 
 
 def test_filter_is_well_formed():
