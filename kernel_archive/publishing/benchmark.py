@@ -10,19 +10,18 @@ import re
 from typing import TYPE_CHECKING, Any, Final
 
 from kernel_archive.errors import DataError
-from kernel_archive.publishing.markdown import dump_yaml
+from kernel_archive.publishing.templates import dump_yaml
 from kernel_archive.scoring.catalogue import HEADLINE
+from kernel_archive.splits import FORECAST_SPLITS
 
 if TYPE_CHECKING:
     from kernel_archive.archive.open import Archive
-    from kernel_archive.publishing.facts import CardFacts
     from kernel_archive.scoring.record import ScoreRecord
 
 __all__ = ["FRAMEWORK", "eval_results", "eval_yaml", "task_id"]
 
 #: Identifier of the harness that computes the scores.
 FRAMEWORK: Final = "kernel-archive"
-_TABLES: Final = {"eval": "eval", "discovery": "discovery_pairs"}
 
 
 def task_id(metric: str) -> str:
@@ -34,21 +33,22 @@ def task_id(metric: str) -> str:
     return re.sub(r"[^a-z0-9]+", "_", metric.lower()).strip("_")
 
 
-def eval_yaml(archive: Archive, title: str, facts: CardFacts) -> bytes:
+def eval_yaml(archive: Archive, title: str) -> bytes:
     """``eval.yaml``: what the dataset is as a benchmark, one task per headline metric of each split that it has."""
-    split = facts.splits["eval"]
+    manifest = archive.manifest
+    facts = manifest.splits["eval"]
     tasks = [
-        {"id": task_id(metric), "config": table, "split": "test"}
-        for kind, table in _TABLES.items()
-        if table in facts.splits
-        for metric in HEADLINE[kind]
+        {"id": task_id(metric), "config": split.table, "split": "test"}
+        for split in FORECAST_SPLITS.values()
+        if split.table in manifest.splits and manifest.splits[split.table].rows
+        for metric in HEADLINE[split.kind]
     ]
     made = {
         "name": title,
         "description": (
             "Forecast how much faster or slower a candidate GPU kernel runs than a reference, as probabilities over "
-            f"eight speedup bins. {split.rows} pairs of {len(split.grid.rows)} tasks, version "
-            f"{archive.manifest.version}. Scores: speedup recovered in % (higher is better), expected calibration "
+            f"eight speedup bins. {facts.rows} pairs of {sum(1 for n in facts.facts['cells'].values() if any(n))} tasks, "
+            f"version {manifest.version}. Scores: speedup recovered in % (higher is better), expected calibration "
             "error and forecast error in x (lower is better), average precision of discoveries (higher is better)."
         ),
         "evaluation_framework": FRAMEWORK,

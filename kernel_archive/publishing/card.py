@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
 from kernel_archive._version import __version__
+from kernel_archive.archive.manifest import MANIFEST_NAME
 from kernel_archive.archive.open import Archive, open_archive
 from kernel_archive.bins import scheme
-from kernel_archive.errors import Finding, UsageError
+from kernel_archive.errors import Finding, UsageError, printable
 from kernel_archive.publishing.benchmark import eval_yaml
 from kernel_archive.publishing.croissant import croissant
 from kernel_archive.publishing.facts import collect_facts
 from kernel_archive.publishing.hub import check_name
 from kernel_archive.publishing.pictures import pictures
 from kernel_archive.publishing.readme import readme, title_of
+from kernel_archive.storage import write_atomically
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
 __all__ = ["CARD_FILES", "EXTRA_FILES", "check_card", "render_card", "write_card"]
@@ -52,9 +53,9 @@ def render_card(archive: Archive, *, name: str | None = None) -> dict[str, bytes
     facts = collect_facts(archive)
     files = {"README.md": readme(archive, facts, shown).encode("utf-8", "replace")}
     files |= pictures(facts, scheme(archive.manifest.bin_scheme).name)
-    files["croissant.json"] = croissant(archive, shown, title_of(archive), facts.n_kernels)
-    if "eval" in facts.splits:
-        files["eval.yaml"] = eval_yaml(archive, title_of(archive), facts)
+    files["croissant.json"] = croissant(archive, shown, title_of(archive), facts["totals"]["kernels"])
+    if "eval" in archive.manifest.splits:
+        files["eval.yaml"] = eval_yaml(archive, title_of(archive))
     return files
 
 
@@ -71,9 +72,7 @@ def write_card(directory: Path) -> list[Path]:
             path.unlink(missing_ok=True)
             continue
         path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = path.with_name(f".{path.name}.tmp")
-        temporary.write_bytes(made[name])
-        temporary.replace(path)
+        write_atomically(path, made[name])
     return [directory / name for name in made]
 
 
@@ -83,44 +82,8 @@ def _card_name(archive: Archive) -> str | None:
         url = msgspec.json.decode((archive.path / "croissant.json").read_bytes())["url"]
         name = str(url).removeprefix("https://huggingface.co/datasets/")
         return check_name(name)
-    except (OSError, msgspec.DecodeError, KeyError, TypeError, UsageError):
+    except (OSError, msgspec.DecodeError, RecursionError, KeyError, TypeError, UsageError):
         return None
-
-
-def _stale(archive: Archive) -> Iterator[Finding]:
-    same_package = archive.manifest.package == __version__
-    made = render_card(archive, name=_card_name(archive))
-    for name in CARD_FILES:
-        path = archive.path / name
-        if name not in made:
-            if path.exists():
-                yield Finding(
-                    code="stale-card",
-                    message="this archive has no such file in its card",
-                    file=str(path),
-                    fix="Delete it",
-                )
-            continue
-        try:
-            present = path.read_bytes()
-        except OSError:
-            yield Finding(
-                code="missing-card", message="a file of the card is missing", file=str(path), fix="Build or pull again"
-            )
-            continue
-        if present != made[name]:
-            yield Finding(
-                code="stale-card",
-                message="the card is not what the data gives"
-                + (
-                    ""
-                    if same_package
-                    else f"; kernel-archive {archive.manifest.package} wrote it, this is {__version__}"
-                ),
-                severity="error" if same_package else "warning",
-                file=str(path),
-                fix="Build again; the card is never edited by hand",
-            )
 
 
 def check_card(archive: Archive) -> list[Finding]:
@@ -128,4 +91,32 @@ def check_card(archive: Archive) -> list[Finding]:
 
     An error when this version of the package wrote it, a warning when another did (its prose may differ).
     """
-    return list(_stale(archive))
+    from jinja2 import TemplateError
+
+    package = archive.manifest.package
+    try:
+        made = render_card(archive, name=_card_name(archive))
+    except (LookupError, TypeError, ValueError, AttributeError, TemplateError) as error:
+        # A manifest is a stranger's text: its builders, reports and facts may be of any shape.
+        message = f"no card can be made from it: {type(error).__name__}: {printable(str(error), 200)}"
+        return [
+            Finding(code="bad-manifest", message=message, file=str(archive.path / MANIFEST_NAME), fix="Build again")
+        ]
+    found: list[Finding] = []
+    for name in CARD_FILES:
+        path = archive.path / name
+        present = path.read_bytes() if path.is_file() else None
+        if present == made.get(name):
+            continue
+        fault: dict[str, Any] = {"code": "stale-card", "fix": "Build again; the card is never edited by hand"}
+        if present is None:
+            fault = {"code": "missing-card", "message": "a file of the card is missing", "fix": "Build or pull again"}
+        elif name not in made:
+            fault |= {"message": "this archive has no such file in its card", "fix": "Delete it"}
+        elif package == __version__:
+            fault |= {"message": "the card is not what the data gives"}
+        else:
+            message = f"the card is not what the data gives; kernel-archive {package} wrote it, this is {__version__}"
+            fault |= {"message": message, "severity": "warning"}
+        found.append(Finding(file=str(path), **fault))
+    return found

@@ -15,7 +15,6 @@ from kernel_archive.publishing.facts import splits_of
 from kernel_archive.schema import CASE, TABLES
 
 if TYPE_CHECKING:
-    from kernel_archive.archive.manifest import ShardFacts
     from kernel_archive.archive.open import Archive
     from kernel_archive.schema import Column
 
@@ -46,15 +45,9 @@ _CONTEXT: Final[dict[str, Any]] = {
 
 
 def _data_type(type_: pa.DataType) -> str:
-    if pa.types.is_boolean(type_):
-        return "sc:Boolean"
-    if pa.types.is_integer(type_):
-        return "sc:Integer"
-    if pa.types.is_floating(type_):
-        return "sc:Float"
-    if pa.types.is_timestamp(type_):
-        return "sc:DateTime"
-    return "sc:Text"
+    kinds = {"Boolean": pa.types.is_boolean, "Integer": pa.types.is_integer, "Float": pa.types.is_floating}
+    kinds["DateTime"] = pa.types.is_timestamp
+    return "sc:" + next((name for name, is_one in kinds.items() if is_one(type_)), "Text")
 
 
 def _source(files: dict[str, Any], column: str, path: str | None = None) -> dict[str, Any]:
@@ -87,10 +80,6 @@ def _field(record_set: str, column: Column, files: dict[str, Any]) -> dict[str, 
     return made
 
 
-def _file_id(shard: ShardFacts) -> str:
-    return shard.path.removeprefix("data/").removesuffix(".parquet")
-
-
 def croissant(archive: Archive, name: str, title: str, n_kernels: int) -> bytes:
     """The Croissant file of an archive.
 
@@ -108,27 +97,28 @@ def croissant(archive: Archive, name: str, title: str, n_kernels: int) -> bytes:
     record_sets: list[dict[str, Any]] = []
     for table in archive.tables:
         spec = TABLES[table]
-        for split, shards in splits_of(archive, table):
-            if not sum(shard.rows for shard in shards):
+        for split, shards, rows in splits_of(archive, table):
+            if not rows:
                 continue
-            for shard in shards:
-                distribution.append(
-                    {
-                        "@type": "cr:FileObject",
-                        "@id": _file_id(shard),
-                        "name": _file_id(shard),
-                        "description": f"{shard.rows} rows of {table}/{split}.",
-                        "contentSize": f"{shard.bytes} B",
-                        "contentUrl": shard.path,
-                        "encodingFormat": _PARQUET,
-                        "sha256": shard.sha256,
-                    }
-                )
             record_set = f"{table}_{split}"
-            if len(shards) == 1:
-                files: dict[str, Any] = {"fileObject": {"@id": _file_id(shards[0])}}
-            else:
+            ids = {shard.path: shard.path.removeprefix("data/").removesuffix(".parquet") for shard in shards}
+            distribution += [
+                {
+                    "@type": "cr:FileObject",
+                    "@id": ids[shard.path],
+                    "name": ids[shard.path],
+                    "description": f"{shard.rows} rows of {table}/{split}.",
+                    "contentSize": f"{shard.bytes} B",
+                    "contentUrl": shard.path,
+                    "encodingFormat": _PARQUET,
+                    "sha256": shard.sha256,
+                }
+                for shard in shards
+            ]
+            files: dict[str, Any] = {"fileObject": {"@id": ids[shards[0].path]}}
+            if len(shards) > 1:
                 # Each shard is named above with its digest; a file set reads them together, from beside this file.
+                files = {"fileSet": {"@id": f"{record_set}_files"}}
                 distribution.append(
                     {
                         "@type": "cr:FileSet",
@@ -138,7 +128,6 @@ def croissant(archive: Archive, name: str, title: str, n_kernels: int) -> bytes:
                         "includes": f"data/{table}/{split}-*.parquet",
                     }
                 )
-                files = {"fileSet": {"@id": f"{record_set}_files"}}
             record_sets.append(
                 {
                     "@type": "cr:RecordSet",

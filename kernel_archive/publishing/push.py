@@ -22,8 +22,9 @@ from kernel_archive.errors import (
     UsageError,
 )
 from kernel_archive.publishing.card import CARD_FILES, EXTRA_FILES, check_card, render_card
+from kernel_archive.publishing.facts import splits_of
 from kernel_archive.publishing.hub import check_name, connect, endpoint, hub_errors, tag_of
-from kernel_archive.publishing.notes import release_notes
+from kernel_archive.publishing.templates import render
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -197,6 +198,15 @@ def _refuse_invalid(findings: list[Finding], path: Path) -> None:
         raise DataError.from_findings(errors, summary)
 
 
+def _release_notes(archive: Archive, before: Path | None) -> str:
+    """What a version holds and what changed since the one that stands on the Hub, as Markdown; no time in it."""
+    from kernel_archive.selection.diff import changelog, diff
+
+    changes = "The first version here." if before is None else changelog(diff(before, archive.path)).strip()
+    tables = {name: splits_of(archive, name) for name in archive.tables}
+    return render("notes.md", manifest=archive.manifest, tables=tables, changes=changes).strip()
+
+
 def _commit(
     api: HfApi,
     repo: str,
@@ -268,7 +278,7 @@ def push(
                 f"{repo} has the tag {tag} already, with other content ({len(changes)} files differ); a published "
                 "version never changes. Build this one with another --version"
             )
-        notes = release_notes(archive, _version_before(api, repo, remote) if changes else None)
+        notes = _release_notes(archive, _version_before(api, repo, remote) if changes else None)
     result = PushResult(
         repo=repo,
         version=manifest.version,

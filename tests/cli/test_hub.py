@@ -8,12 +8,14 @@ import numpy as np
 import pytest
 import yaml
 from click.testing import CliRunner
+from support.archives import make_archive, six_tasks
 from support.published_layout import write_published
 
 from kernel_archive.archive.open import open_archive
 from kernel_archive.cli import cli, main
 from kernel_archive.cli.hub import eval_results, pull, push, reproduce
 from kernel_archive.scoring import Forecasts, load_target, score
+from kernel_archive.selection.make import make_splits
 
 
 @pytest.mark.parametrize("command", [push, pull, eval_results, reproduce])
@@ -53,9 +55,9 @@ def test_push_of_nothing(capsys, tmp_path, monkeypatch):
 
 def test_eval_results_from_a_score_file(capsys, tmp_path):
     """A score record becomes the Hub's YAML on stdout or in a file; another file is refused."""
-    from publishing.made_up import made_up_rows, write_archive
-
-    target = load_target(open_archive(write_archive(tmp_path / "archive", made_up_rows(48))))
+    archive = make_archive(tmp_path / "archive", *six_tasks())
+    make_splits(archive, ["eval"])
+    target = load_target(open_archive(archive))
     p = np.full((len(target), 8), 1 / 8)
     record = score(target, Forecasts.from_arrays(target, p), draws=0)
     path = tmp_path / "score.json"

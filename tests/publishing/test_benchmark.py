@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import yaml
 from huggingface_hub import parse_eval_result_entries
-from publishing.made_up import made_up_rows, write_archive
+from support.archives import make_archive, six_tasks
 
 from kernel_archive.archive.open import open_archive
 from kernel_archive.errors import DataError
@@ -14,6 +14,7 @@ from kernel_archive.publishing.benchmark import FRAMEWORK, eval_results, task_id
 from kernel_archive.publishing.card import render_card
 from kernel_archive.schema import TABLES
 from kernel_archive.scoring import HEADLINE, Forecasts, load_target, score
+from kernel_archive.selection.make import make_splits
 
 
 @pytest.fixture(scope="module")
@@ -38,9 +39,9 @@ def test_eval_yaml_names_a_task_per_headline_metric(archive_path):
 
 def test_eval_yaml_has_no_task_for_a_split_that_is_not_there(tmp_path):
     """Without discovery pairs there are only the tasks of the evaluation split."""
-    rows = made_up_rows(24)
-    rows["discovery_pairs", "test"] = []
-    made = render_card(open_archive(write_archive(tmp_path / "a" / "b", rows)))
+    path = make_archive(tmp_path / "a" / "b", *six_tasks())
+    make_splits(path, ["eval", "train_pairs"])
+    made = render_card(open_archive(path))
     assert {task["config"] for task in yaml.safe_load(made["eval.yaml"])["tasks"]} == {"eval"}
 
 

@@ -12,8 +12,8 @@ import msgspec
 import pytest
 import yaml
 from publishing.conftest import NAME
-from publishing.made_up import BUILDER, made_up_rows, write_archive
 from publishing.test_pull import publish
+from support.archives import RECIPE, make_archive, six_tasks
 
 from kernel_archive.archive.open import open_archive
 from kernel_archive.bins import assign_bins
@@ -22,6 +22,7 @@ from kernel_archive.publishing.card import CARD_FILES, check_card, render_card, 
 from kernel_archive.publishing.hub import check_name
 from kernel_archive.publishing.readme import configs
 from kernel_archive.schema import TABLES
+from kernel_archive.selection.make import make_splits
 
 
 def readme(path):
@@ -41,7 +42,7 @@ def test_card_has_every_file_and_nothing_undefined(archive_path):
     """All files are there, and no placeholder of a template is left."""
     for name in CARD_FILES:
         assert (archive_path / name).stat().st_size > 100, name
-    assert not re.search(r"\$[a-z_{]", readme(archive_path))
+    assert not re.search(r"{[{%]|[%}]}", readme(archive_path).replace("{{folder}}", ""))
 
 
 def test_front_matter_lists_every_table_with_its_files(archive_path):
@@ -104,12 +105,11 @@ def test_cells_under_the_cap_are_marked(archive_path):
 
 def test_notes_and_exclusions_are_known_problems(tmp_path):
     """What recipes note, what was excluded and why, and damaged logs stand under known problems."""
-    rows = made_up_rows(24)
-    rows["evaluations", "train"][0]["excluded"] = "looks at | the answer <b>"
-    path = write_archive(
+    path = make_archive(
         tmp_path / "a" / "b",
-        rows,
-        builders=[{**BUILDER, "notes": ["tf32 passes the check."]}],
+        *six_tasks(),
+        plant=lambda rows: rows["evaluations", "train"][0].update(excluded="looks at | the answer <b>"),
+        builders=[{**RECIPE, "notes": ["tf32 passes the check."]}],
         findings={"total": 7, "by_code": {"bad-json": 7}, "first": []},
     )
     write_card(path)
@@ -132,11 +132,14 @@ def test_same_archive_gives_same_bytes(archive_path, tmp_path):
 
 def test_card_does_not_depend_on_the_order_of_rows(tmp_path):
     """The same rows in another order give the same pictures and text, digests of files aside."""
-    rows = made_up_rows(48)
-    shuffled = {key: list(reversed(value)) for key, value in rows.items()}
+
+    def shuffle(rows):
+        rows.update({key: value[::-1] for key, value in rows.items()})
+
     cards = []
-    for i, given in enumerate((rows, shuffled)):
-        path = write_archive(tmp_path / str(i), given)
+    for i, plant in enumerate((None, shuffle)):
+        path = make_archive(tmp_path / str(i), *six_tasks(), plant=plant)
+        make_splits(path)
         cards.append(render_card(open_archive(path)))
     for name in CARD_FILES:
         if name != "croissant.json":
@@ -159,11 +162,7 @@ def test_check_card_finds_what_is_stale(archive_path, tmp_path):
 
 def test_card_follows_the_tables_that_are_there(tmp_path):
     """An archive without splits has a card without them, no eval.yaml, and no configuration for an empty table."""
-    rows = made_up_rows(24)
-    for name in ("eval", "discovery_pairs"):
-        rows[name, "test"] = []
-    rows["train_pairs", "train"] = rows["failures", "train"] = []
-    path = write_archive(tmp_path / "a" / "b", rows)
+    path = make_archive(tmp_path / "a" / "b", *six_tasks())
     (path / "eval.yaml").write_text("left over")
     write_card(path)
     assert not (path / "eval.yaml").exists()
@@ -180,12 +179,14 @@ def test_card_follows_the_tables_that_are_there(tmp_path):
 
 def test_hostile_names_stay_text(tmp_path):
     """Names, notes and licences of a foreign recipe can't break out of tables, into HTML, or into a template."""
-    rows = made_up_rows(24)
-    evil = "x|y`<script>alert(1)</script>\n# h1 $name \x1b[31m"
-    for row in rows["kernels", "train"] + rows["kernels", "test"]:
-        row["problem"] = evil
-    builder = {**BUILDER, "name": evil, "licence": evil, "description": evil, "notes": [evil], "citation": evil}
-    made = render_card(open_archive(write_archive(tmp_path / "a" / "b", rows, builders=[builder])))
+    evil = "x|y`<script>alert(1)</script>\n# h1 {{ name }} \x1b[31m"
+
+    def plant(rows):
+        for row in rows["kernels", "train"] + rows["kernels", "test"]:
+            row["problem"] = row["gpu"] = row["generation_method"] = evil
+
+    builder = {**RECIPE, "name": evil, "licence": evil, "description": evil, "notes": [evil], "citation": evil}
+    made = render_card(open_archive(make_archive(tmp_path / "a" / "b", *six_tasks(), plant=plant, builders=[builder])))
     text = made["README.md"].decode()
     assert "<script>" not in re.sub(r"`[^`\n]*`", "", text)
     assert "\x1b" not in text
@@ -212,10 +213,12 @@ def test_pictures_are_whole_svg_with_light_and_dark(archive_path):
 
 def test_many_problems_are_drawn_together(tmp_path):
     """Problems beyond the first dozen are one row of the picture, so that it stays readable; the counts add up."""
-    rows = made_up_rows(96)
-    for i, row in enumerate(rows["kernels", "train"] + rows["kernels", "test"]):
-        row["problem"] = f"kernelbench_l3_p{i % 30}"
-    made = render_card(open_archive(write_archive(tmp_path / "a" / "b", rows)))
+
+    def plant(rows):
+        for i, row in enumerate(rows["kernels", "train"] + rows["kernels", "test"]):
+            row["problem"] = f"kernelbench_l3_p{i % 30}"
+
+    made = render_card(open_archive(make_archive(tmp_path / "a" / "b", *six_tasks(), plant=plant)))
     text = made["assets/bins.svg"].decode()
     assert "19 others" in text
     assert text.count("kernelbench_l3_p") >= 11

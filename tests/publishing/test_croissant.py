@@ -6,7 +6,7 @@ import json
 
 import pytest
 from publishing.conftest import NAME
-from publishing.made_up import made_up_rows, write_archive
+from support.archives import make_archive, six_tasks
 
 from kernel_archive.archive import shards
 from kernel_archive.archive.open import open_archive
@@ -76,7 +76,7 @@ def test_croissant_names_every_file_with_its_digest(archive_path):
 def test_several_shards_are_read_together(tmp_path, monkeypatch):
     """A split of several files is one record set with all rows."""
     monkeypatch.setattr(shards, "SHARD_ROWS", 64)
-    path = write_archive(tmp_path / "a" / "b", made_up_rows(500))
+    path = make_archive(tmp_path / "a" / "b", *six_tasks(40), version="1.0.0")
     write_card(path)
     archive = open_archive(path)
     assert len(archive.files("gpus")) == 1

@@ -28,7 +28,7 @@ from kernel_archive.archive.shards import write_table, writer_version
 from kernel_archive.bins import assign_bins
 from kernel_archive.gpus import is_known
 from kernel_archive.ids import CANARY, evaluation_id, kernel_id, program_id, token_id
-from kernel_archive.problems import family_of
+from kernel_archive.problems import GPU_MODE_TASKS, family_of
 from kernel_archive.schema import TABLES
 from kernel_archive.selection.tables import ArchiveTables
 from kernel_archive.selection.texts import ListTexts
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 __all__ = [
+    "RECIPE",
     "MemoryTables",
     "Run",
     "Search",
@@ -48,9 +49,14 @@ __all__ = [
     "make_tables",
     "program",
     "reference",
+    "six_tasks",
 ]
 
 Rows = dict[tuple[str, str], list[dict[str, Any]]]
+#: What the manifest of a hand-made archive says of its recipe.
+RECIPE: dict[str, Any] = {
+    "name": "hand-made", "version": "1", "licence": "CC-BY-4.0", "description": "Made by hand.", "notes": [],
+}  # fmt: skip
 _RANK = {"held_out": 0, "training": 1, "archive": 2}
 
 
@@ -107,6 +113,24 @@ class Run:
     reference: str | None = None
     flags: tuple[str, ...] = ()
     distance: int = 1
+
+
+def six_tasks(n: int = 8) -> tuple[list[Search], list[Run]]:
+    """A held-out and a training search of each of the six tasks, each a chain of ``n`` kernels over all bins."""
+    roles = ("held_out", "training")
+    searches = [Search(f"{task}/{role}", task, role) for task in GPU_MODE_TASKS for role in roles]
+    speedups = [0.2, 0.3, 0.6, 0.9, 1.2, 1.7, 3.0, 5.0]
+    runs = [
+        Run(
+            s.search_id,
+            program(f"{s.search_id}{i}"),
+            speedups[i % 8] * (1 + 0.01 * i),
+            parent=f"n{i - 1}" if i else None,
+        )
+        for s in searches
+        for i in range(n)
+    ]
+    return searches, runs
 
 
 def kernel_ids(searches: Iterable[Search], runs: Iterable[Run]) -> list[str]:
@@ -358,7 +382,7 @@ def make_archive(
     version: str = "hand-made",
     scheme: str = "paper",
     plant: Callable[[Rows], None] | None = None,
-    reports: dict[str, Any] | None = None,
+    **manifest: Any,
 ) -> Path:
     """Write an archive directory with its measured tables and manifest; no splits, no card.
 
@@ -369,7 +393,7 @@ def make_archive(
         version: the archive's version.
         scheme: bin scheme of the labels.
         plant: changes the rows before they are written (leaks, damage).
-        reports: reports of the manifest.
+        manifest: further fields of the manifest.
     """
     rows = make_rows(searches, runs, scheme=scheme)
     if plant is not None:
@@ -380,13 +404,10 @@ def make_archive(
             tables[table.name] = write_table(
                 directory, table.name, {s: _table(table.name, rows[table.name, s]) for s in table.splits}
             )
-    recipe = {"name": "hand-made", "version": "1", "licence": "CC-BY-4.0", "description": "Made by hand.", "notes": []}
-    write_manifest(
-        directory,
-        Manifest(
-            format=FORMAT, name="gpu-forecasters/kernels", version=version, logical_digest="", package=__version__,
-            writer=writer_version(), bin_scheme=scheme, builders=[recipe], tables=tables, splits={}, inputs=[],
-            findings={"total": 0, "by_code": {}, "first": []}, reports=reports or {}, canary=CANARY,
-        ),
-    )  # fmt: skip
+    made: dict[str, Any] = {
+        "format": FORMAT, "name": "gpu-forecasters/kernels", "version": version, "logical_digest": "",
+        "package": __version__, "writer": writer_version(), "bin_scheme": scheme, "builders": [RECIPE], "tables": tables,
+        "splits": {}, "inputs": [], "findings": {"total": 0, "by_code": {}, "first": []}, "reports": {}, "canary": CANARY,
+    }  # fmt: skip
+    write_manifest(directory, Manifest(**{**made, **manifest}))
     return directory

@@ -1,17 +1,20 @@
-"""Small pieces of Markdown and YAML, safe for text that nobody here wrote."""
+"""The templates of ``cards/``: text and pictures that a contributor edits, filled in by Jinja.
+
+Filters make text that nobody here wrote safe: ``escape`` and ``code`` in Markdown; in a picture everything is escaped.
+"""
 
 from __future__ import annotations
 
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
-import yaml
-
+from kernel_archive.content import content_path
 from kernel_archive.errors import printable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    import jinja2
 
-__all__ = ["code", "dump_yaml", "escape", "number", "prose", "share", "table"]
+__all__ = ["code", "dump_yaml", "escape", "number", "prose", "render", "share"]
 
 _MARKS = "\\`*_{}[]<>#|!~$"
 
@@ -44,12 +47,27 @@ def prose(text: str, limit: int = 4000) -> str:
 
 def dump_yaml(value: Any) -> str:
     """A value as YAML: keys in their order, one line per text."""
+    import yaml
+
     return str(yaml.safe_dump(value, sort_keys=False, allow_unicode=True, width=10_000))
 
 
-def table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, left: int = 1) -> str:
-    """A pipe table; the first ``left`` columns left-aligned, the others right-aligned. Cells are Markdown already."""
-    lines = [f"| {' | '.join(columns)} |"]
-    lines.append("| " + " | ".join("---" if i < left else "--:" for i in range(len(columns))) + " |")
-    lines += [f"| {' | '.join(row)} |" for row in rows]
-    return "\n".join(lines)
+@cache
+def _environment() -> jinja2.Environment:
+    import jinja2
+
+    made = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(content_path("cards")),
+        autoescape=jinja2.select_autoescape(["svg"], default=False),
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    made.filters |= {f.__name__: f for f in (number, share, code, prose, dump_yaml, printable)} | {"md": escape}
+    return made
+
+
+def render(template: str, **values: Any) -> str:
+    """A template of ``cards/`` with these values; a name that it uses and that is not given is an error."""
+    return _environment().get_template(template).render(values)
