@@ -55,10 +55,10 @@ def new_file(path: Path, *, durable: bool = True) -> Iterator[Path]:
         temporary.unlink(missing_ok=True)
 
 
-def write_atomically(path: Path, data: bytes) -> None:
+def write_atomically(path: Path, data: bytes, *, durable: bool = True) -> None:
     """Write a file whole: readers and a power failure see the old content or the new one (:func:`new_file`)."""
     # Made anew or not at all: a link that somebody planted under this name is not followed.
-    with new_file(path) as temporary, temporary.open("xb") as stream:
+    with new_file(path, durable=durable) as temporary, temporary.open("xb") as stream:
         stream.write(data)
 
 

@@ -2,26 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
-from kernel_archive.archive.flags import FLAGS
+from kernel_archive.archive.labels import FLAGS
 from kernel_archive.bins import SCHEMES, assign_bins
 
 if TYPE_CHECKING:
     from kernel_archive.archive.open import Archive
 
 __all__ = ["audit_archive"]
-
-#: What makes one example worse than another.
-_WORST: Final = {
-    "contested": "speedup DESC",
-    "edge": "speedup_max / speedup_min DESC",
-    "implausible_speedup": "speedup DESC",
-    "near_duplicate": "token_id",
-    "reference_drift": "speedup DESC",
-    "survivor_source": "speedup DESC",
-    "unstable": "speedup_max / speedup_min DESC",
-}
 
 
 def audit_archive(archive: Archive, *, examples: int = 5) -> dict[str, Any]:
@@ -41,7 +30,7 @@ def audit_archive(archive: Archive, *, examples: int = 5) -> dict[str, Any]:
         worst = archive.sql(
             f"""SELECT kernel_id, problem, gpu, speedup, bin, n_measurements, speedup_min, speedup_max, search_id,
                        source_file, source_line
-                FROM kernels WHERE list_contains(flags, ?) ORDER BY {_WORST[flag.name]}, kernel_id LIMIT ?""",
+                FROM kernels WHERE list_contains(flags, ?) ORDER BY {flag.worst}, kernel_id LIMIT ?""",
             [flag.name, examples],
         ).to_pylist()
         flags.append(

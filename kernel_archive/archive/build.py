@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
+from collections import Counter
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
@@ -11,27 +11,27 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 import msgspec
 
 from kernel_archive._version import DATA_VERSION, __version__
+from kernel_archive.archive.consolidate import consolidate
 from kernel_archive.archive.jobs import STAGE_VERSION, Job, jobs_of
 from kernel_archive.archive.manifest import FORMAT, InputFacts, Manifest, read_manifest, shard_faults, write_manifest
 from kernel_archive.archive.recipe import default_recipes, find_recipe, recipe_facts, supersession, unique_names
 from kernel_archive.archive.shards import writer_version
-from kernel_archive.archive.stage import StagedRun, read_staged, stage_run
-from kernel_archive.archive.swap import check_target, locked, replaced_directory, stage_directory
-from kernel_archive.archive.team import Team, team
+from kernel_archive.archive.stage import StagedRun, stage_run
+from kernel_archive.archive.swap import check_target, locked_stage, replaced_directory, stage_directory
+from kernel_archive.archive.team import Call, Team, team
 from kernel_archive.bins import DEFAULT_SCHEME, Scheme
 from kernel_archive.errors import (
     ArchiveMismatchError,
     ArchiveNotFoundError,
     Finding,
-    KernelArchiveError,
     RecipeError,
     TargetExistsError,
     printable,
 )
-from kernel_archive.ids import CANARY, canonical_json
+from kernel_archive.ids import CANARY, canonical_json, sha256_hex
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from kernel_archive.archive.recipe import LoadedRecipe
 
@@ -80,50 +80,50 @@ class BuildResult(msgspec.Struct, kw_only=True):
     not_made: dict[str, str]
 
 
-def _refuse_repeated_inputs(runs: Iterable[StagedRun]) -> None:
-    """The same log twice would count every measurement twice; held out and training at once, it would leak."""
-    seen: dict[str, StagedRun] = {}
+def _refuse_repeats(runs: Sequence[StagedRun]) -> None:
+    """Refuse a log that is matched twice, and two runs that hold a search of one name.
+
+    The same log twice would count every measurement twice; held out and training at once, it would leak. A file of several
+    searches can hold one that is called like another run.
+    """
+    by_digest: dict[str, StagedRun] = {}
+    by_search: dict[str, StagedRun] = {}
     for run in runs:
-        other = seen.setdefault(run.digest, run)
+        other = by_digest.setdefault(run.digest, run)
         if other is not run and run.rows:
             roles = f" as {other.role} and as {run.role}" if other.role != run.role else ""
-            finding = Finding(
+            raise RecipeError.of(
                 code="same-run-twice",
                 message=f"the same run is matched twice{roles}: {other.search_id} and {run.search_id}",
                 field="source.path",
                 fix="Let each run match one source of one recipe",
             )
-            raise RecipeError(finding.render(), findings=[finding])
-
-
-def _sizes(jobs: Sequence[Job]) -> dict[str, int]:
-    """Bytes that each run's reader may read, by search id."""
-    return {job.search_id: sum(path.stat().st_size for path in job.run_files().files) for job in jobs}
-
-
-def _processes(sizes: Mapping[str, int], most: int) -> int:
-    """How many processes read: one where more would cost more than they bring."""
-    return 1 if sum(sizes.values()) < PARALLEL_BYTES else max(1, min(most, len(sizes)))
+        for row in run.searches:
+            name = str(row["search_id"])
+            other = by_search.setdefault(name, run)
+            if other is not run:
+                raise RecipeError.of(
+                    code="same-search-twice",
+                    message=f"two runs hold a search called {printable(name)}: {other.path} and {run.path}",
+                    field="source.path",
+                    fix="Rename one of the files, or let only one of them match",
+                )
 
 
 def _stage_all(
-    jobs: Sequence[Job],
-    sizes: Mapping[str, int],
-    stage: Path,
-    *,
-    strict: bool,
-    workers: Team,
-    advance: Advance | None,
-) -> tuple[list[str], int]:
-    """Fragment names in the order of the jobs, and how many were made anew."""
-    before = {p.stem for p in stage.glob("*.parquet")}
+    jobs: Sequence[Job], stage: Path, workers: Team, sizes: Mapping[str, int], *, strict: bool, advance: Advance | None
+) -> tuple[list[StagedRun], int]:
+    """What every run holds, in the order of the jobs, and how many runs were read anew."""
     largest_first = sorted(jobs, key=lambda job: -sizes[job.search_id])
-    keys: dict[str, str] = {}
-    for i, key in workers.do([partial(stage_run, job, stage, strict=strict) for job in largest_first]):
-        keys[largest_first[i].search_id] = key
+    runs: dict[str, StagedRun] = {}
+    anew = 0
+    calls = [Call(job.search_id, partial(stage_run, job, stage, strict=strict)) for job in largest_first]
+    for _, (run, was_read) in workers.do(calls):
+        runs[run.search_id] = run
+        anew += was_read
         if advance:
-            advance(len(keys), len(jobs), largest_first[i].search_id)
-    return [keys[job.search_id] for job in jobs], len(set(keys.values()) - before)
+            advance(len(runs), len(jobs), run.search_id)
+    return [runs[job.search_id] for job in jobs], anew
 
 
 def _summary(directory: Path, manifest: Manifest, *, unchanged: bool, replaced: str | None, staged: int) -> BuildResult:
@@ -199,40 +199,57 @@ def build_archive(
     # What a recipe says is what its file says, also when its sources come from a local copy.
     facts = sorted((recipe_facts(recipe) for recipe in recipes), key=lambda recipe: str(recipe["name"]))
     supersedes = supersession(facts)
-    shipped = not builders
     if override is not None:
         recipes = [override(recipe) for recipe in recipes]
     unique_names(recipes)
     recipes.sort(key=lambda loaded: loaded.recipe.name)
+    named = version or (None if builders else DATA_VERSION)
     stage = stage_directory(target)
-    with locked(stage):
+    with locked_stage(stage):
         listed = jobs_of(recipes, stage / "downloads")
-        unknown_versions = hashlib.sha256(
-            canonical_json([FORMAT, STAGE_VERSION, __version__, writer_version(), scheme, finish_key])
-        ).hexdigest()
-        named = version or (DATA_VERSION if shipped else None)
-        sizes = _sizes(listed)
-        with team(_processes(sizes, jobs or os.cpu_count() or 1)) as workers:
-            keys, staged = _stage_all(listed, sizes, stage, strict=strict, workers=workers, advance=advance)
-            build_key = hashlib.sha256(canonical_json([unknown_versions, sorted(keys), facts, named])).hexdigest()
+        sizes = {job.search_id: sum(path.stat().st_size for path in job.run_files().files) for job in listed}
+        processes = 1 if sum(sizes.values()) < PARALLEL_BYTES else min(jobs or os.cpu_count() or 1, len(listed))
+        with team(processes) as workers:
+            runs, anew = _stage_all(listed, stage, workers, sizes, strict=strict, advance=advance)
+            versions = [FORMAT, STAGE_VERSION, __version__, writer_version(), scheme, finish_key]
+            build_key = sha256_hex(canonical_json([versions, sorted(run.key for run in runs), facts, named]))
             present = _present(target)
             if present is not None and present.reports.get("build_key") == build_key and _whole(target, present):
-                return _summary(target, present, unchanged=True, replaced=None, staged=staged)
-            paths = [stage / f"{key}.parquet" for key in keys]
-            runs = [read_staged(path) for path in paths]
-            _refuse_repeated_inputs(runs)
+                return _summary(target, present, unchanged=True, replaced=None, staged=anew)
+            _refuse_repeats(runs)
             with replaced_directory(target) as new:
-                manifest = _write(
-                    new, runs, paths, facts, scheme, named, build_key, stage / "spill", supersedes, workers
+                tables, report = consolidate(
+                    runs,
+                    {str(row["search_id"]): run.fragment(stage) for run in runs for row in run.searches},
+                    new,
+                    scheme=scheme,
+                    scratch=stage / "spill",
+                    supersedes=supersedes,
+                    unanimous=[str(recipe["name"]) for recipe in facts if recipe["unanimous"]],
+                    workers=workers,
                 )
-                published = [
-                    p for p in (path.with_name(f"{path.stem}.published.parquet") for path in paths) if p.is_file()
-                ]
+                manifest = Manifest(
+                    format=FORMAT,
+                    name=DATASET_NAME,
+                    version=named or "",  # without a name it is called after its digest
+                    logical_digest="",  # found when it is written
+                    package=__version__,
+                    writer=writer_version(),
+                    bin_scheme=scheme,
+                    builders=facts,
+                    tables=tables,
+                    splits={},
+                    inputs=[_input_facts(run) for run in runs],
+                    findings=_findings(runs),
+                    reports={**report, "log_counts": _log_counts(runs), "build_key": build_key},
+                    canary=CANARY,
+                )
+                manifest = write_manifest(new, manifest)
                 if finish is not None:
-                    finish(new, published)
+                    finish(new, [path for run in runs if (path := run.published_rows(stage)) is not None])
                     manifest = read_manifest(new)
                 replaced = _replaces(target, present, manifest, allowed=replace)
-    return _summary(target, manifest, unchanged=False, replaced=replaced, staged=staged)
+    return _summary(target, manifest, unchanged=False, replaced=replaced, staged=anew)
 
 
 def _replaces(target: Path, present: Manifest | None, new: Manifest, *, allowed: bool) -> str | None:
@@ -251,91 +268,32 @@ def _replaces(target: Path, present: Manifest | None, new: Manifest, *, allowed:
     return present.version
 
 
-def _fragments(runs: Sequence[StagedRun], paths: Sequence[Path]) -> dict[str, Path]:
-    """The fragment of every search. A file of several searches can hold one that is called like another run."""
-    found: dict[str, tuple[Path, StagedRun]] = {}
-    for run, path in zip(runs, paths, strict=True):
-        for row in run.searches:
-            _, other = found.setdefault(str(row["search_id"]), (path, run))
-            if other is not run:
-                finding = Finding(
-                    code="same-search-twice",
-                    message=f"two runs hold a search called {printable(str(row['search_id']))}: {other.path} and {run.path}",
-                    field="source.path",
-                    fix="Rename one of the files, or let only one of them match",
-                )
-                raise RecipeError(finding.render(), findings=[finding])
-    return {name: path for name, (path, _) in found.items()}
-
-
-def _write(
-    directory: Path,
-    runs: list[StagedRun],
-    paths: list[Path],
-    recipes: list[dict[str, Any]],
-    scheme: Scheme,
-    version: str | None,
-    build_key: str,
-    scratch: Path,
-    supersedes: Sequence[tuple[str, str]],
-    workers: Team,
-) -> Manifest:
-    """Tables and manifest of the measured part."""
-    import duckdb
-
-    from kernel_archive.archive.consolidate import consolidate
-
-    fragments = _fragments(runs, paths)
-    try:
-        tables, report = consolidate(
-            runs,
-            fragments,
-            directory,
-            scheme=scheme,
-            scratch=scratch,
-            supersedes=supersedes,
-            unanimous=[str(recipe["name"]) for recipe in recipes if recipe["unanimous"]],
-            workers=workers,
-        )
-    except (duckdb.IOException, duckdb.OutOfMemoryException) as error:
-        raise KernelArchiveError(f"the merge could not go on: {error}. The staged fragments are kept") from error
-    findings = [finding for run in runs for finding in run.findings]
-    codes: dict[str, int] = {}
-    for finding in findings:
-        codes[finding.code] = codes.get(finding.code, 0) + 1
-    counts: dict[str, int] = {}
-    for run in runs:
-        for name, count in run.counts.items():
-            counts[name] = counts.get(name, 0) + count
-    manifest = Manifest(
-        format=FORMAT,
-        name=DATASET_NAME,
-        version=version or "",  # without a name it is called after its digest, which is known when it is written
-        logical_digest="",
-        package=__version__,
-        writer=writer_version(),
-        bin_scheme=scheme,
-        builders=recipes,
-        tables=tables,
-        splits={},
-        inputs=[
-            InputFacts(
-                search_id=run.search_id,
-                builder=run.builder,
-                path=run.path,
-                digest=f"sha256:{run.digest}",
-                bytes=run.bytes,
-                evaluations=run.rows,
-                findings=run.n_findings,
-            )
-            for run in runs
-        ],
-        findings={
-            "total": sum(run.n_findings for run in runs),
-            "by_code": dict(sorted(codes.items())),
-            "first": [msgspec.to_builtins(f) for f in findings[:FINDINGS_IN_MANIFEST]],
-        },
-        reports={**report, "log_counts": dict(sorted(counts.items())), "build_key": build_key},
-        canary=CANARY,
+def _input_facts(run: StagedRun) -> InputFacts:
+    return InputFacts(
+        search_id=run.search_id,
+        builder=run.builder,
+        path=run.path,
+        digest=f"sha256:{run.digest}",
+        bytes=run.bytes,
+        evaluations=run.rows,
+        findings=run.n_findings,
     )
-    return write_manifest(directory, manifest)
+
+
+def _findings(runs: Sequence[StagedRun]) -> dict[str, Any]:
+    """Findings as the manifest has them: their number, those kept by code, and the first ones in full."""
+    kept = [finding for run in runs for finding in run.findings]
+    codes = Counter(finding.code for finding in kept)
+    return {
+        "total": sum(run.n_findings for run in runs),
+        "by_code": dict(sorted(codes.items())),
+        "first": [msgspec.to_builtins(finding) for finding in kept[:FINDINGS_IN_MANIFEST]],
+    }
+
+
+def _log_counts(runs: Sequence[StagedRun]) -> dict[str, int]:
+    """Further counts of the formats, over all runs."""
+    total: Counter[str] = Counter()
+    for run in runs:
+        total.update(run.counts)
+    return dict(sorted(total.items()))

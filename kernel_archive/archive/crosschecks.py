@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from kernel_archive.archive.reasons import CONTESTED, SUPERSEDED, WITHHELD
+from kernel_archive.archive.labels import CONTESTED, SUPERSEDED, WITHHELD
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

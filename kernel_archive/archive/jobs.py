@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from kernel_archive.errors import Finding, RecipeError
+from kernel_archive.archive.recipe import RECIPE_NAME
+from kernel_archive.errors import RecipeError, printable
 from kernel_archive.ids import canonical_json
 from kernel_archive.readers import READERS
 from kernel_archive.readers.files import RunFiles
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 __all__ = ["Job", "jobs_of"]
 
 #: Raised when the fragments' own layout or the derivation of their columns changes.
-STAGE_VERSION: Final = 2
+STAGE_VERSION: Final = 3
 #: Independent counts may lie beside logs; they are no logs.
 _NOT_A_RUN: Final = frozenset({"EXPECTED.json", "README.md"})
 #: Names of problems that can stand in a file name.
@@ -65,6 +66,26 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
         """Names the ``[[source]]``: rules about a whole source (survivors only) group by it."""
         return f"{self.builder}#{self.source_index}"
 
+    @property
+    def recipe_file(self) -> Path:
+        """The recipe, for findings."""
+        return self.recipe_directory / RECIPE_NAME
+
+    @property
+    def run_path(self) -> str:
+        """The run's place, relative to its builder."""
+        return self.path.relative_to(self.base).as_posix() if self.path != self.base else self.path.name
+
+    def bad_exclude(self, what: str, value: str) -> RecipeError:
+        """The error of an ``[[exclude]]`` entry that names what is not there."""
+        return RecipeError.of(
+            code="bad-exclude",
+            message=f"an exclude entry names {what}",
+            file=str(self.recipe_file),
+            field="exclude",
+            value=value,
+        )
+
     def reference_text(self, problem: str | None) -> str | None:
         """The reference program that the recipe supplies for a problem, if it does.
 
@@ -74,28 +95,21 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
         if self.source.reference is None or problem is None:
             return None
         path = self.recipe_directory / self.source.reference.replace("{problem}", problem)
-        # A problem's name comes from a log: it may not lead out of the recipe's folder.
-        inside = path.resolve().is_relative_to(self.recipe_directory.resolve())
-        if not _PROBLEM_FILE.fullmatch(problem) or not inside:
-            finding = Finding(
-                code="bad-recipe",
-                message="the path of a reference program leaves the recipe's folder",
-                file=str(self.recipe_directory / "builder.toml"),
-                field=f"source[{self.source_index}].reference",
-                value=problem,
-            )
-            raise RecipeError(finding.render(), findings=[finding])
         try:
-            return path.read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            finding = Finding(
-                code="bad-recipe",
-                message=f"reference program cannot be read: {error}",
-                file=str(self.recipe_directory / "builder.toml"),
-                field=f"source[{self.source_index}].reference",
-                value=str(path.name),
-            )
-            raise RecipeError(finding.render(), findings=[finding]) from None
+            # A problem's name comes from a log: it may not lead out of the recipe's folder.
+            inside = path.resolve().is_relative_to(self.recipe_directory.resolve())
+            if _PROBLEM_FILE.fullmatch(problem) and inside:
+                return path.read_text(encoding="utf-8")
+            message, value = "the path of a reference program leaves the recipe's folder", problem
+        except (OSError, ValueError) as error:
+            message, value = f"reference program cannot be read: {error}", path.name
+        raise RecipeError.of(
+            code="bad-recipe",
+            message=message,
+            file=str(self.recipe_file),
+            field=f"source[{self.source_index}].reference",
+            value=value,
+        )
 
 
 def run_digest(files: RunFiles) -> tuple[str, dict[str, str], int]:
@@ -135,15 +149,12 @@ def fragment_key(job: Job, digest: str) -> str:
     return hashlib.sha256(canonical_json(key)).hexdigest()
 
 
-def _fixed_prefix(pattern: str) -> Path:
-    """The directory of a glob above its first wildcard."""
-    parts = Path(pattern).parts
-    fixed: list[str] = []
-    for part in parts[:-1]:
-        if any(mark in part for mark in "*?["):
-            break
-        fixed.append(part)
-    return Path(*fixed) if fixed else Path()
+def _split_pattern(path: str) -> tuple[Path, str]:
+    """A glob as the directory above its first wildcard, and the rest of it."""
+    parts = Path(path).parts
+    fixed = next((i for i, part in enumerate(parts) if any(mark in part for mark in "*?[")), len(parts))
+    fixed = min(fixed, len(parts) - 1)
+    return Path(*parts[:fixed]), "/".join(parts[fixed:])
 
 
 def _run_name(path: Path, base: Path) -> str:
@@ -161,28 +172,29 @@ def _matches(loaded: LoadedRecipe, source: Source, index: int, downloads: Path |
 
         yield from fetch(loaded, source, index, downloads)
         return
-    if Path(source.path).is_absolute():
-        base = _fixed_prefix(source.path)
-        pattern = Path(source.path).relative_to(base).as_posix()
-    else:
-        base, pattern = loaded.directory, source.path
-        if ".." in Path(pattern).parts:
-            full = os.path.normpath(base / pattern)
-            base = _fixed_prefix(full)
-            pattern = Path(full).relative_to(base).as_posix()
-    found = sorted(p for p in base.glob(pattern) if p.name not in _NOT_A_RUN)
+    base, pattern = loaded.directory, source.path
+    if Path(pattern).is_absolute() or ".." in Path(pattern).parts:
+        base, pattern = _split_pattern(os.path.normpath(base / pattern))
+    try:
+        found = sorted(p for p in base.glob(pattern) if p.name not in _NOT_A_RUN)
+    except (ValueError, NotImplementedError, RecursionError, OSError) as error:
+        reason = "too many levels" if isinstance(error, RecursionError) else printable(str(error))
+        raise _bad_path(loaded, source, index, "bad-recipe", f"the path cannot be looked for: {reason}") from None
     if not found:
-        finding = Finding(
-            code="no-match",
-            message="the path matches no file or directory",
-            file=str(loaded.file),
-            field=f"source[{index}].path",
-            value=source.path,
-            fix="Paths are relative to the recipe; wildcards are *, ? and **",
-        )
-        raise RecipeError(finding.render(), findings=[finding])
+        raise _bad_path(loaded, source, index, "no-match", "the path matches no file or directory")
     for path in found:
         yield path, base
+
+
+def _bad_path(loaded: LoadedRecipe, source: Source, index: int, code: str, message: str) -> RecipeError:
+    return RecipeError.of(
+        code=code,
+        message=message,
+        file=str(loaded.file),
+        field=f"source[{index}].path",
+        value=source.path,
+        fix="Paths are relative to the recipe; wildcards are *, ? and **",
+    )
 
 
 def jobs_of(recipes: list[LoadedRecipe], downloads: Path | None = None) -> list[Job]:
@@ -206,7 +218,7 @@ def jobs_of(recipes: list[LoadedRecipe], downloads: Path | None = None) -> list[
             for path, base in _matches(loaded, source, index, downloads):
                 search_id = f"{recipe.name}/{_run_name(path, base)}"
                 if search_id in jobs:
-                    finding = Finding(
+                    raise RecipeError.of(
                         code="duplicate-search",
                         message=f"two runs share the search id {search_id}: {jobs[search_id].path} and {path}",
                         file=str(loaded.file),
@@ -214,7 +226,6 @@ def jobs_of(recipes: list[LoadedRecipe], downloads: Path | None = None) -> list[
                         value=source.path,
                         fix="Let each run match one source only; a search can't be held out and training at once",
                     )
-                    raise RecipeError(finding.render(), findings=[finding])
                 jobs[search_id] = Job(
                     search_id=search_id,
                     builder=recipe.name,
@@ -231,12 +242,11 @@ def jobs_of(recipes: list[LoadedRecipe], downloads: Path | None = None) -> list[
                 )
         for name, nodes in excluded.items():
             if not any(name in job.excluded for job in jobs.values()):
-                finding = Finding(
+                raise RecipeError.of(
                     code="bad-exclude",
                     message="an exclude entry names a search that no source matches",
                     file=str(loaded.file),
                     field="exclude.search",
                     value=f"{name} (nodes {', '.join(nodes)})",
                 )
-                raise RecipeError(finding.render(), findings=[finding])
     return [jobs[key] for key in sorted(jobs)]

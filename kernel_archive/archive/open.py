@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -9,7 +10,6 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from kernel_archive.archive.literal import literal_path
 from kernel_archive.archive.manifest import Manifest, read_manifest, shard_faults
 from kernel_archive.errors import ArchiveMismatchError, UsageError, printable
 from kernel_archive.schema import TABLES
@@ -21,10 +21,19 @@ if TYPE_CHECKING:
     import duckdb
     import polars as pl
 
-__all__ = ["DEFAULT_DIRECTORY", "Archive", "open_archive"]
+__all__ = ["DEFAULT_DIRECTORY", "Archive", "literal_path", "open_archive"]
 
 #: Where commands look when they are given no archive: the dataset's own name, so that ``load_dataset`` finds it too.
 DEFAULT_DIRECTORY: Final = Path("gpu-forecasters/kernels")
+
+
+def literal_path(path: Path | str) -> str:
+    """A path as DuckDB takes it: it reads every path as a glob, so that glob characters stand in brackets.
+
+    >>> literal_path("runs[1]/a*.parquet")
+    'runs[[]1]/a[*].parquet'
+    """
+    return re.sub(r"[\[*?]", lambda mark: f"[{mark[0]}]", str(path))
 
 
 class Archive:

@@ -9,13 +9,16 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 import msgspec
 
 from kernel_archive.content import content_path
-from kernel_archive.errors import Finding, RecipeError, UsageError
+from kernel_archive.errors import RecipeError, UsageError, printable
 from kernel_archive.gpus import GPUS, is_known
+from kernel_archive.ids import canonical_json, sha256_hex
+from kernel_archive.readers import READERS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
 __all__ = [
+    "RECIPE_NAME",
     "Exclude",
     "LoadedRecipe",
     "Recipe",
@@ -123,16 +126,8 @@ def load_recipe(path: Path) -> LoadedRecipe:
     """
     shown = str(path)
 
-    def fail(
-        message: str,
-        *,
-        field: str | None = None,
-        value: str | None = None,
-        fix: str | None = None,
-        line: int | None = None,
-    ) -> RecipeError:
-        finding = Finding(code="bad-recipe", message=message, file=shown, field=field, value=value, fix=fix, line=line)
-        return RecipeError(finding.render(), findings=[finding])
+    def fail(message: str, **more: Any) -> RecipeError:
+        return RecipeError.of(code="bad-recipe", message=message, file=shown, **more)
 
     try:
         data = tomllib.loads(path.read_text(encoding="utf-8"))
@@ -140,15 +135,13 @@ def load_recipe(path: Path) -> LoadedRecipe:
         raise fail("there is no such recipe", fix="Name a shipped builder or the path of a builder.toml") from None
     except (OSError, UnicodeDecodeError) as error:
         raise fail(f"cannot be read: {error}") from None
-    except tomllib.TOMLDecodeError as error:
-        raise fail(f"not valid TOML: {error}") from None
+    except (ValueError, RecursionError) as error:  # also numbers too long, and tables too deep, for the parser
+        raise fail(f"not valid TOML: {printable(str(error))}") from None
     try:
         recipe = msgspec.convert(data, Recipe)
     except msgspec.ValidationError as error:
         text, _, where = str(error).partition(" - at `$")
         raise fail(text, field=where.strip("`.") or None, fix="See 'A builder recipe' in CONTRIBUTING.md") from None
-    from kernel_archive.readers import READERS
-
     for i, source in enumerate(recipe.source):
         if source.format not in READERS:
             raise fail(
@@ -209,14 +202,13 @@ def unique_names(recipes: Iterable[LoadedRecipe]) -> None:
     for loaded in recipes:
         other = seen.setdefault(loaded.recipe.name, loaded.file)
         if other != loaded.file:
-            finding = Finding(
+            raise RecipeError.of(
                 code="duplicate-builder",
                 message=f"two recipes are named alike: {other} and {loaded.file}",
                 field="name",
                 value=loaded.recipe.name,
                 fix="Rename one",
             )
-            raise RecipeError(finding.render(), findings=[finding])
 
 
 def local_copy(loaded: LoadedRecipe, directory: str | Path) -> LoadedRecipe:
@@ -245,21 +237,11 @@ def local_copy(loaded: LoadedRecipe, directory: str | Path) -> LoadedRecipe:
 
 def recipe_facts(loaded: LoadedRecipe) -> dict[str, Any]:
     """What the manifest keeps of a recipe."""
-    from kernel_archive.ids import canonical_json, sha256_hex
-
-    recipe = loaded.recipe
-    return {
-        "name": recipe.name,
-        "version": recipe.version,
-        "licence": recipe.licence,
-        "description": recipe.description,
-        "url": recipe.url,
-        "citation": recipe.citation,
-        "notes": list(recipe.notes),
-        "supersedes": list(recipe.supersedes),
-        "unanimous": recipe.unanimous,
-        "digest": "sha256:" + sha256_hex(canonical_json(recipe)),
-    }
+    names = (
+        "name", "version", "licence", "description", "url", "citation", "notes", "supersedes", "unanimous",
+    )  # fmt: skip
+    facts = {name: msgspec.to_builtins(getattr(loaded.recipe, name)) for name in names}
+    return {**facts, "digest": "sha256:" + sha256_hex(canonical_json(loaded.recipe))}
 
 
 def supersession(recipes: Iterable[dict[str, Any]]) -> list[tuple[str, str]]:
@@ -279,14 +261,13 @@ def supersession(recipes: Iterable[dict[str, Any]]) -> list[tuple[str, str]]:
         while waiting:
             old = waiting.pop()
             if old == name:
-                finding = Finding(
+                raise RecipeError.of(
                     code="bad-recipe",
                     message="a builder supersedes itself",
                     field="supersedes",
                     value=name,
                     fix="Take it out",
                 )
-                raise RecipeError(finding.render(), findings=[finding])
             if old not in seen:
                 seen.add(old)
                 waiting += direct.get(old, [])

@@ -5,14 +5,15 @@ from __future__ import annotations
 import hashlib
 import posixpath
 import shutil
-from pathlib import Path, PurePosixPath
+from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
 
-from kernel_archive.errors import Finding, RecipeError, printable
+from kernel_archive.errors import RecipeError, printable
 from kernel_archive.readers import READERS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     from kernel_archive.archive.recipe import LoadedRecipe, Source
 
@@ -31,15 +32,10 @@ def fetch(loaded: LoadedRecipe, source: Source, index: int, downloads: Path | No
     import fsspec
 
     def fail(message: str, fix: str) -> RecipeError:
-        finding = Finding(
-            code="bad-source",
-            message=message,
-            file=str(loaded.file),
-            field=f"source[{index}].path",
-            value=source.path,
-            fix=fix,
+        where = f"source[{index}].path"
+        return RecipeError.of(
+            code="bad-source", message=message, file=str(loaded.file), field=where, value=source.path, fix=fix
         )
-        return RecipeError(finding.render(), findings=[finding])
 
     if downloads is None:
         raise fail("a URL needs a place for its files", "Build with an --out directory")
@@ -61,6 +57,13 @@ def fetch(loaded: LoadedRecipe, source: Source, index: int, downloads: Path | No
     folder = downloads / hashlib.sha256(source.path.encode()).hexdigest()[:16]
     tags = {name: _tag(facts) for name, facts in sorted({**files, **beside}.items())}
     view = folder / hashlib.sha256(repr(tags).encode()).hexdigest()[:16]
+    places: dict[str, tuple[str, ...]] = {}
+    for name in tags:
+        place = _place(name, fixed)
+        if place is None:
+            message = f"the listing names a file outside of the folder it is in: {printable(name)}"
+            raise fail(message, "Such a listing is an attack or a damaged archive; nothing of it was fetched")
+        places[name] = place
     for name, tag in tags.items():
         kept = folder / "files" / tag
         if not kept.is_file():
@@ -74,14 +77,20 @@ def fetch(loaded: LoadedRecipe, source: Source, index: int, downloads: Path | No
                     "Run the build again: what came stays",
                 ) from error
             partial.replace(kept)
-        relative = PurePosixPath(name)
-        relative = relative.relative_to(fixed) if relative.is_relative_to(fixed) else PurePosixPath(relative.name)
-        target = view / Path(*relative.parts)
+        target = view.joinpath(*places[name])
         if not target.is_file():
             target.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(kept, target)
         if name in files:
             yield target, view
+
+
+def _place(name: str, fixed: PurePosixPath) -> tuple[str, ...] | None:
+    """Where a listed file goes below the folder of its source; ``None`` for a name that would lead out of it."""
+    path = PurePosixPath(name)
+    parts = path.relative_to(fixed).parts if path.is_relative_to(fixed) else (path.name,)
+    foreign = any(part in ("..", "/", "") or "\\" in part or "\0" in part for part in parts)
+    return None if foreign or not parts else parts
 
 
 def _tag(facts: dict[str, Any]) -> str:

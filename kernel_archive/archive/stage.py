@@ -1,12 +1,11 @@
-"""Staging: one run in, one Parquet fragment out, named by the digest of everything it depends on.
+"""Staging: one run in, one Parquet fragment out, named by the digest of everything that it depends on.
 
-A fragment holds every evaluation of the run with ids, parents and code, and in its footer the search's row, the
-references it names and the findings. Fragments make a build incremental and let it go on after a kill.
+A fragment holds every evaluation of the run with ids, parents and code. Beside it stand the search's row, the references
+and the findings, with the checksums of the files. Fragments make a build incremental and let it go on after a kill.
 """
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -14,12 +13,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from kernel_archive.archive.jobs import Job, fragment_key, run_digest
-from kernel_archive.archive.rows import FRAGMENT_SCHEMA, SearchRows, bad_exclude, case_array, run_path
+from kernel_archive.archive.search_rows import SearchRows, evaluation_table
 from kernel_archive.errors import Finding, LogError
 from kernel_archive.gpus import canonical_gpu
+from kernel_archive.ids import sha256_hex
 from kernel_archive.problems import normalise_problem
 from kernel_archive.readers import READERS
 from kernel_archive.readers.records import Evaluation, PublishedRow, SearchFacts
+from kernel_archive.storage import file_sha256, new_file, write_atomically
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -27,11 +28,10 @@ if TYPE_CHECKING:
 
     from kernel_archive.readers.records import Record
 
-__all__ = ["FRAGMENT_SCHEMA", "PUBLISHED_SCHEMA", "StagedRun", "read_staged", "stage_run"]
+__all__ = ["PUBLISHED_SCHEMA", "StagedRun", "stage_run"]
 
 #: Findings kept in full per run; the rest is counted.
 FINDINGS_KEPT: Final = 200
-_FOOTER: Final = b"kernel_archive.run"
 
 PUBLISHED_SCHEMA: Final = pa.schema(
     [
@@ -48,10 +48,10 @@ PUBLISHED_SCHEMA: Final = pa.schema(
 
 
 class StagedRun(msgspec.Struct, kw_only=True):
-    """What the footer of a fragment says.
+    """A run that has been read: what is kept beside its fragment.
 
     Attributes:
-        key: the fragment's name.
+        key: the fragment's name; its rows are in ``<key>.parquet``.
         search_id: the run's id.
         builder: the recipe.
         role: role of its source.
@@ -59,12 +59,13 @@ class StagedRun(msgspec.Struct, kw_only=True):
         digest: over its input files.
         bytes: of its input files on disk.
         rows: evaluations.
-        published: published split rows.
+        published: published split rows, in ``<key>.published.parquet``.
         searches: rows of ``searches`` (several where one file holds several).
         references: rows of ``references``.
         counts: further counts of the format.
         n_findings: all findings.
         findings: the first ones.
+        files: file name -> sha256 of the staged files.
     """
 
     key: str
@@ -81,6 +82,15 @@ class StagedRun(msgspec.Struct, kw_only=True):
     counts: dict[str, int]
     n_findings: int
     findings: list[Finding]
+    files: dict[str, str]
+
+    def fragment(self, stage: Path) -> Path:
+        """The file with its evaluations."""
+        return stage / f"{self.key}.parquet"
+
+    def published_rows(self, stage: Path) -> Path | None:
+        """The file with its published split rows, where it has some."""
+        return stage / f"{self.key}.published.parquet" if self.published else None
 
 
 def _collect(
@@ -111,20 +121,34 @@ def _collect(
     return ordered, published
 
 
-def _write(path: Path, table: pa.Table, footer: bytes | None = None) -> None:
-    """Write beside the target and rename: a fragment is whole or absent."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    if footer is not None:
-        table = table.replace_schema_metadata({_FOOTER: footer})
-    try:
+def _write_table(path: Path, table: pa.Table) -> str:
+    """Write a staged file; its sha256. Not flushed to the disk: what a power failure leaves is found by its checksum."""
+    with new_file(path, durable=False) as temporary:
         pq.write_table(table, temporary, compression="lz4", use_dictionary=False, write_statistics=False)
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
+        return file_sha256(temporary)
 
 
-def stage_run(job: Job, stage: Path, *, strict: bool = False) -> str:
-    """Read one run and write its fragment; does nothing when the fragment is there.
+def _write_facts(path: Path, staged: StagedRun) -> None:
+    """Write what stands beside a fragment, under its own checksum."""
+    facts = msgspec.json.encode(staged)
+    write_atomically(path, f"{sha256_hex(facts)}\n".encode() + facts, durable=False)
+
+
+def _read_facts(path: Path) -> StagedRun | None:
+    """What stands beside a fragment; ``None`` where it is not there, or it or a file that it names is not as it was written."""
+    try:
+        digest, _, facts = path.read_bytes().partition(b"\n")
+        if digest != sha256_hex(facts).encode():
+            return None
+        staged = msgspec.json.decode(facts, type=StagedRun)
+        whole = all(file_sha256(path.with_name(name)) == wanted for name, wanted in staged.files.items())
+    except (OSError, msgspec.DecodeError):
+        return None
+    return staged if whole else None
+
+
+def stage_run(job: Job, stage: Path, *, strict: bool = False) -> tuple[StagedRun, bool]:
+    """Read one run and write its fragment, unless a whole one is there already.
 
     Args:
         job: the run.
@@ -132,7 +156,7 @@ def stage_run(job: Job, stage: Path, *, strict: bool = False) -> str:
         strict: a finding of severity ``error`` is an error.
 
     Returns:
-        The fragment's name (its file is ``<name>.parquet``).
+        What was read, and whether it was read now.
 
     Raises:
         LogError: ``strict`` and the log is damaged; or nothing at all could be read of it.
@@ -141,61 +165,43 @@ def stage_run(job: Job, stage: Path, *, strict: bool = False) -> str:
     files = job.run_files()
     digest, digests, size = run_digest(files)
     key = fragment_key(job, digest)
-    target = stage / f"{key}.parquet"
-    if target.is_file():
-        try:
-            staged = read_staged(target)
-        except (OSError, pa.ArrowException, msgspec.DecodeError, KeyError):
-            staged = None
-        if staged is not None:
-            _judge(job, staged, strict=strict)
-            return key
-    searches, published = _collect(job, READERS[job.source.format].read(files), digest, digests)
-    for name in sorted(job.excluded.keys() - {search.search_id for search in searches}):
-        raise bad_exclude(job, f"search {name!r}, which is not in {job.search_id}", name)
-    parts: list[pa.Table] = []
-    rows: list[dict[str, Any]] = []
-    references: list[dict[str, Any]] = []
-    findings: list[Finding] = []
-    counts: dict[str, int] = {}
-    offset = 0
-    for search in searches:
-        columns, row, named = search.columns(offset)
-        offset += len(columns["seq"])
-        arrays = [
-            case_array(columns["cases"]) if f.name == "cases" else pa.array(columns[f.name], f.type)
-            for f in FRAGMENT_SCHEMA
-        ]
-        parts.append(pa.table(arrays, schema=FRAGMENT_SCHEMA))
-        rows.append(row)
-        references.extend(named)
-        findings.extend(search.findings)
-        for name, count in search.facts.counts.items():
-            counts[name] = counts.get(name, 0) + count
-    staged = StagedRun(
-        key=key,
-        search_id=job.search_id,
-        builder=job.builder,
-        role=job.source.role,
-        path=run_path(job),
-        digest=digest,
-        bytes=size,
-        rows=offset,
-        published=len(published),
-        searches=rows,
-        references=references,
-        counts=counts,
-        n_findings=len(findings),
-        findings=findings[:FINDINGS_KEPT],
-    )
-    _judge(job, staged, strict=strict)
-    if published:
+    present = _read_facts(stage / f"{key}.run")
+    if present is not None:
+        _judge(job, present, strict=strict)
+        return present, False
+    try:
+        searches, published = _collect(job, READERS[job.source.format].read(files), digest, digests)
+        for name in sorted(job.excluded.keys() - {search.search_id for search in searches}):
+            raise job.bad_exclude(f"search {name!r}, which is not in {job.search_id}", name)
+        staged = StagedRun(
+            key=key, search_id=job.search_id, builder=job.builder, role=job.source.role, path=job.run_path, digest=digest,
+            bytes=size, rows=0, published=len(published), searches=[], references=[], counts={}, n_findings=0, findings=[],
+            files={},
+        )  # fmt: skip
+        parts: list[pa.Table] = []
+        for search in searches:
+            made = search.rows(staged.rows)
+            parts.append(evaluation_table(made.evaluations))
+            staged.rows += len(made.evaluations)
+            staged.searches.append(made.search)
+            staged.references += made.references
+            staged.n_findings += len(search.findings)
+            staged.findings += search.findings[: FINDINGS_KEPT - len(staged.findings)]
+            for name, count in search.facts.counts.items():
+                staged.counts[name] = staged.counts.get(name, 0) + count
+        _judge(job, staged, strict=strict)
+        fragment = staged.fragment(stage)
+        staged.files = {fragment.name: _write_table(fragment, pa.concat_tables(parts))}
+    except MemoryError as error:
+        raise LogError(f"{job.search_id} takes more memory than there is. Take the run out of its path") from error
+    place = staged.published_rows(stage)
+    if place is not None:
         values = [{**msgspec.structs.asdict(r), "search_id": job.search_id} for r in published]
         for value in values:
             value["problem"], value["gpu"] = normalise_problem(value["problem"]), canonical_gpu(value["gpu"])
-        _write(stage / f"{key}.published.parquet", pa.Table.from_pylist(values, schema=PUBLISHED_SCHEMA))
-    _write(target, pa.concat_tables(parts), msgspec.json.encode(staged))
-    return key
+        staged.files[place.name] = _write_table(place, pa.Table.from_pylist(values, schema=PUBLISHED_SCHEMA))
+    _write_facts(stage / f"{key}.run", staged)
+    return staged, True
 
 
 def _judge(job: Job, staged: StagedRun, *, strict: bool) -> None:
@@ -210,9 +216,3 @@ def _judge(job: Job, staged: StagedRun, *, strict: bool) -> None:
             "Name the right format in the recipe, or take the run out of its path",
             findings=errors,
         )
-
-
-def read_staged(path: Path) -> StagedRun:
-    """The footer of a fragment."""
-    metadata = pq.read_metadata(path).metadata
-    return msgspec.json.decode(metadata[_FOOTER], type=StagedRun)

@@ -5,21 +5,21 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import errno
-import fcntl
 import os
 import shutil
 import sys
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from kernel_archive.archive.manifest import MANIFEST_NAME
-from kernel_archive.errors import KernelArchiveError, TargetExistsError
+from kernel_archive.errors import TargetExistsError
+from kernel_archive.storage import locked, sync
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
-__all__ = ["check_target", "locked", "replaced_directory", "stage_directory"]
+__all__ = ["check_target", "locked_stage", "replaced_directory", "stage_directory"]
 
 _AT_FDCWD: Final = -100
 _RENAME_EXCHANGE: Final = 2
@@ -62,12 +62,14 @@ def _exchange(a: Path, b: Path) -> bool:
     raise OSError(code, os.strerror(code), str(b))
 
 
-def _sync(directory: Path) -> None:
-    """Flush a finished tree to the disk, so that the rename can't get ahead of the content."""
-    for path in directory.rglob("*"):
-        if path.is_file() and not path.is_symlink():
-            with path.open("rb") as stream:
-                os.fsync(stream.fileno())
+def _sync_tree(directory: Path) -> None:
+    """Flush a finished tree to the disk, contents before the names of their folder, so that no rename gets ahead of them."""
+    for folder, _, names in os.walk(directory, topdown=False):
+        for name in names:
+            path = Path(folder, name)
+            if path.is_file() and not path.is_symlink():
+                sync(path)
+        sync(Path(folder))
 
 
 @contextmanager
@@ -96,15 +98,18 @@ def replaced_directory(target: Path, *, copy: bool = False) -> Iterator[Path]:
             new.mkdir()
             _carry_over(target, new)
         yield new
-        _sync(new)
+        _sync_tree(new)
+        old = new
         if not target.exists():
             new.rename(target)
-        elif _exchange(new, target):
-            shutil.rmtree(new)
-        else:
+        elif not _exchange(new, target):
             old = stage / f"old.{os.getpid()}"
             target.rename(old)
             new.rename(target)
+        # The old version goes only when the new one's name is on disk: a power failure leaves one of the two.
+        sync(target.parent)
+        sync(stage)
+        if old.exists():
             shutil.rmtree(old)
     finally:
         if new.exists():
@@ -133,18 +138,18 @@ def _link(source: str, destination: str) -> str:
 
 
 @contextmanager
-def locked(stage: Path) -> Iterator[None]:
+def locked_stage(stage: Path) -> Iterator[None]:
     """Hold the stage for one build at a time; the lock goes with the process, however it ends.
 
     Raises:
         KernelArchiveError: another process holds it.
+        TargetExistsError: what stands in the stage's place is no folder of ours.
     """
+    # What is deleted here must lie here: not behind a link that somebody planted.
+    if stage.is_symlink():
+        raise TargetExistsError(f"{stage} is a link, not the folder of a build. Delete it, or choose another --out")
     stage.mkdir(parents=True, exist_ok=True)
-    with (stage / "lock").open("w") as handle:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise KernelArchiveError(f"another build is at work on {stage.parent}. Wait for it to end") from None
+    with locked(stage / "lock", busy=f"another build is at work on {stage.parent}. Wait for it to end"):
         # A build killed between the two renames of a system that can't swap: the old version goes back to its place.
         target = stage.parent / stage.name.removeprefix(".").removesuffix(".stage")
         for old in sorted(stage.glob("old.*")):
@@ -153,5 +158,5 @@ def locked(stage: Path) -> Iterator[None]:
         # What killed builds left behind is nobody's any more.
         for left in (*stage.glob("new.*"), *stage.glob("old.*"), *stage.glob(".*.tmp")):
             with contextlib.suppress(OSError):
-                shutil.rmtree(left) if left.is_dir() else left.unlink()
+                left.unlink() if left.is_symlink() or not left.is_dir() else shutil.rmtree(left)
         yield

@@ -1,152 +1,128 @@
-"""Work shared by this process and further ones.
+"""Work shared by this process and further ones: calls in, results as they end.
 
-This process works too: a further process costs a third of a second before it does anything, and on two cores that is half
-of what it brings.
+This is the one place that knows how work is spread. It offers :meth:`Team.do` alone: whoever spreads calls over machines
+writes another class with that method. This process works too: a further one takes a third of a second to begin.
 """
 
 from __future__ import annotations
 
-import atexit
 import ctypes
 import multiprocessing
 import os
 import signal
 import sys
-from collections import deque
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager, suppress
-from functools import partial
-from queue import SimpleQueue
-from typing import TYPE_CHECKING, TypeVar
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 from kernel_archive.errors import KernelArchiveError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
-    from concurrent.futures import Future
+    from concurrent.futures import Executor
 
-__all__ = ["Team", "team"]
+__all__ = ["Call", "Team", "team"]
 
 Result = TypeVar("Result")
 
 
-class _NoPandas:
-    """Arrow imports pandas, where it is installed, before it converts its first list: a third of a second for nothing."""
+@dataclass(frozen=True)
+class Call(Generic[Result]):
+    """One piece of work: a name for messages, and a function without arguments that pickle can take elsewhere."""
 
-    @staticmethod
-    def find_spec(name: str, _path: object = None, _target: object = None) -> None:
-        if name == "pandas":
-            raise ModuleNotFoundError("not needed here", name=name)
+    name: str
+    function: Callable[[], Result]
 
 
-def _begin() -> None:
-    """A further process ends with this one, leaves Ctrl-C to it, and does without pandas."""
-    sys.meta_path.insert(0, _NoPandas())
-    atexit.register(os._exit, 0)  # at once: the system takes back the memory faster than the interpreter
+def _begin(parent: int) -> None:
+    """What a further process does first: leave Ctrl-C to its parent, and end when that does."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     if sys.platform.startswith("linux"):
-        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG: from now on
+    if os.getppid() != parent:  # and until now
+        os._exit(1)
 
 
 class Team:
-    """This process and ``others`` further ones (none: this one alone).
+    """This process and ``others`` further ones (none: this one alone)."""
 
-    Args:
-        pool: the further processes.
-        others: how many.
-    """
+    def __init__(self, pool: Executor | None = None, others: int = 0) -> None:
+        """The further processes, and how many they are."""
+        self._pool, self._others = pool, others
 
-    def __init__(self, pool: ProcessPoolExecutor | None = None, others: int = 0) -> None:
-        self._pool, self._others = pool, others if pool is not None else 0
-
-    def do(self, calls: Sequence[Callable[[], Result]]) -> Iterator[tuple[int, Result]]:
+    def do(self, calls: Sequence[Call[Result]]) -> Iterator[tuple[int, Result]]:
         """Make all calls; position and result of each as it ends.
 
-        Put the longest first: whoever is free takes the next. Calls and results go through pickle. After an error, or when
-        nobody wants further results, no further call begins; of several errors that of the first call in the list is raised.
+        Put the longest first: whoever is free takes the next. After an error, or when nobody wants further results (the
+        iterator is closed), no further call begins. Of several errors that of the first call in the list is raised.
+
+        Raises:
+            KernelArchiveError: a further process was ended from outside; the message names the call.
         """
-        todo = deque(enumerate(calls))
-        handed_out: list[int] = []
-        ended: SimpleQueue[tuple[int, Future[Result] | Exception]] = SimpleQueue()
+        running: dict[int, Future[Result]] = {}
         failed: dict[int, BaseException] = {}
-        seen = 0
 
-        def take() -> tuple[int, Callable[[], Result]] | None:
-            with suppress(IndexError):  # also when another thread was faster
-                return todo.popleft()
-            return None
-
-        def hand_out() -> None:
-            if self._pool is None or (next_one := take()) is None:
-                return
-            i, call = next_one
-            handed_out.append(i)
-            try:
-                self._pool.submit(call).add_done_callback(partial(take_back, i))
-            except Exception as error:  # noqa: BLE001 - a pool that is broken or closed: raised by whoever waits for the result
-                ended.put((i, error))
-
-        # Called in a thread of the pool, so that nobody waits while this process is busy. The next call is handed out before
-        # the result is passed on: whoever has seen the results of all handed-out calls has seen all.
-        def take_back(i: int, future: Future[Result]) -> None:
-            if future.cancelled() or future.exception() is not None:
-                todo.clear()
-            hand_out()
-            ended.put((i, future))
-
-        def results(*, wait: bool) -> Iterator[tuple[int, Result]]:
-            nonlocal seen
-            while seen < len(handed_out) and (wait or not ended.empty()):
-                i, future = ended.get()
-                seen += 1
-                fault = future if isinstance(future, Exception) else future.exception()
-                if fault is None and not isinstance(future, Exception):
+        def ended() -> Iterator[tuple[int, Result]]:
+            for i in [i for i, future in running.items() if future.done()]:
+                future = running.pop(i)
+                error = future.exception()
+                if error is None:
                     yield i, future.result()
-                elif fault is not None:
-                    failed[i] = fault
-                    todo.clear()
+                else:
+                    failed[i] = error
 
         try:
-            for _ in range(self._others):
-                hand_out()
-            while (mine := take()) is not None:
-                i, call = mine
-                try:
-                    result = call()
-                except Exception as error:  # noqa: BLE001 - raised below, when it is known whether an earlier call failed too
-                    failed[i] = error
-                    todo.clear()
-                else:
-                    yield i, result
-                yield from results(wait=False)
-            yield from results(wait=True)
+            # One call is kept for this process to begin with: the others' queue takes more than they can begin.
+            for i, call in enumerate(calls):
+                alone = self._pool is None or i == self._others
+                running[i] = Future() if alone or self._pool is None else self._pool.submit(call.function)
+            for i in sorted(running, key=lambda i: i != self._others):
+                if i in running and running[i].cancel():  # nobody has begun it
+                    del running[i]
+                    try:
+                        result = calls[i].function()
+                    except Exception as error:  # noqa: BLE001 - raised below, when it is known whether an earlier call failed
+                        failed[i] = error
+                    else:
+                        yield i, result
+                yield from ended()
+                if failed:
+                    break
+            while running and not failed:
+                wait(running.values(), return_when=FIRST_COMPLETED)
+                yield from ended()
         finally:
-            todo.clear()
+            running = {i: future for i, future in running.items() if not future.cancel()}
         if failed:
-            raise failed[min(failed)]
+            wait(running.values())
+            list(ended())
+            first = min(failed)
+            raise _named(failed[first], calls[first].name)
+
+
+def _named(error: BaseException, name: str) -> BaseException:
+    """The error with the name of the call that it comes from."""
+    if isinstance(error, BrokenProcessPool):
+        return KernelArchiveError(
+            f"a process was ended from outside (out of memory?), perhaps at {name}; or the build was started from a script "
+            'without `if __name__ == "__main__":`. What was staged is kept; build again, with --jobs 1 if need be'
+        )
+    error.add_note(f"at {name}")
+    return error
 
 
 @contextmanager
 def team(size: int) -> Iterator[Team]:
-    """A team of so many processes, this one among them.
-
-    Raises:
-        KernelArchiveError: a further process was ended from outside.
-    """
+    """A team of so many processes, this one among them."""
+    if size <= 1:
+        yield Team()
+        return
     # Spawned, not forked: Arrow's threads do not survive a fork.
-    pool = (
-        ProcessPoolExecutor(size - 1, mp_context=multiprocessing.get_context("spawn"), initializer=_begin)
-        if size > 1
-        else None
-    )
+    spawn = multiprocessing.get_context("spawn")
+    pool = ProcessPoolExecutor(size - 1, mp_context=spawn, initializer=_begin, initargs=(os.getpid(),))
     try:
         yield Team(pool, size - 1)
-    except BrokenProcessPool as error:
-        raise KernelArchiveError(
-            "a process that read logs was ended from outside (out of memory?), or the build was started from a script "
-            'without `if __name__ == "__main__":`. What was staged is kept; build again, with --jobs 1 if need be'
-        ) from error
     finally:
-        if pool is not None:
-            pool.shutdown(wait=True, cancel_futures=True)
+        pool.shutdown(wait=True, cancel_futures=True)

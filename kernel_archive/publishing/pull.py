@@ -12,7 +12,7 @@ import msgspec
 
 from kernel_archive.archive.manifest import MANIFEST_NAME, Manifest, read_manifest, shard_faults
 from kernel_archive.archive.open import Archive, open_archive
-from kernel_archive.archive.swap import check_target, locked, replaced_directory, stage_directory
+from kernel_archive.archive.swap import check_target, locked_stage, replaced_directory, stage_directory
 from kernel_archive.errors import (
     ArchiveMismatchError,
     ArchiveNotFoundError,
@@ -195,7 +195,7 @@ def pull(repo: str, *, version: str | None = None, out: str | Path | None = None
             result.replaced = present.version
     with hub_errors(repo, f"pulling {repo}", state=f"{unchanged}. {_KEPT}"):
         folder = _fetch(api, repo, commit, manifest)
-    with locked(stage_directory(target)), replaced_directory(target) as new:
+    with locked_stage(stage_directory(target)), replaced_directory(target) as new:
         for path in sorted(folder.rglob("*")):
             if path.is_file():
                 place = new / path.relative_to(folder)

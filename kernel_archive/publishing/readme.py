@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any, Final
 
-from kernel_archive.archive.flags import FLAGS
+from kernel_archive.archive.labels import FLAGS
 from kernel_archive.bins import BIN_NAMES, SCHEMES
 from kernel_archive.publishing.examples import examples
 from kernel_archive.publishing.facts import splits_of

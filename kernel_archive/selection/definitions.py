@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, Literal, Type
 
 import msgspec
 
-from kernel_archive.archive.flags import FLAGS
+from kernel_archive.archive.labels import FLAGS
 from kernel_archive.bins import Scheme  # noqa: TC001 - msgspec needs the type at run time
 from kernel_archive.content import content_path
 from kernel_archive.errors import Finding, RecipeError, printable

@@ -7,7 +7,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from kernel_archive.archive.reasons import OVERRULED
+from kernel_archive.archive.labels import OVERRULED
 from kernel_archive.selection.selected import Side
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 from kernel_archive.archive.manifest import shard_faults, write_manifest
 from kernel_archive.archive.open import open_archive
 from kernel_archive.archive.shards import write_table
-from kernel_archive.archive.swap import locked, replaced_directory, stage_directory
+from kernel_archive.archive.swap import locked_stage, replaced_directory, stage_directory
 from kernel_archive.errors import ArchiveMismatchError
 from kernel_archive.schema import TABLES
 from kernel_archive.selection.plan import Plan, Rules, compared_programs, plan_splits
@@ -141,7 +141,7 @@ def remake_splits(
     place = Path(directory)
     # Before the lock, whose folder would otherwise be made beside an archive that is not there.
     open_archive(place)
-    with locked(stage_directory(place)):
+    with locked_stage(stage_directory(place)):
         # Read again: another process may have replaced the archive just before the lock was free.
         archive = open_archive(place)
         splits = archive.manifest.splits

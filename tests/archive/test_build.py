@@ -145,9 +145,9 @@ def test_a_folder_that_is_not_ours_is_left_alone(tmp_path, source):
 
 def test_two_builds_at_once_don_t_mix(tmp_path, source):
     """The second build of one target is told to wait."""
-    from kernel_archive.archive.swap import locked
+    from kernel_archive.archive.swap import locked_stage
 
-    with locked(stage_directory(tmp_path / "a")), pytest.raises(KernelArchiveError, match="another build"):
+    with locked_stage(stage_directory(tmp_path / "a")), pytest.raises(KernelArchiveError, match="another build"):
         build_archive([str(source)], out=tmp_path / "a", jobs=1)
 
 

@@ -9,8 +9,8 @@ from support.puct import REFERENCE, RunLog, program, recipe
 
 from kernel_archive.archive.build import build_archive
 from kernel_archive.archive.crosschecks import unanimity_checks
+from kernel_archive.archive.labels import CONTESTED, SUPERSEDED, WITHHELD
 from kernel_archive.archive.open import open_archive
-from kernel_archive.archive.reasons import CONTESTED, SUPERSEDED, WITHHELD
 from kernel_archive.archive.validate import validate_archive
 from kernel_archive.ids import kernel_id, program_id
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from support.archives import Run, Search, kernel_ids, make_tables, program, reference
 
-from kernel_archive.archive.reasons import OVERRULED
+from kernel_archive.archive.labels import OVERRULED
 from kernel_archive.selection.edges import find_edges, kernels_by_id
 
 A, B, C, D = (program(x) for x in "ABCD")

@@ -11,7 +11,7 @@ from support.archives import Run, Search, make_archive, program
 from support.published_rows import ROWS, staged
 
 from kernel_archive.archive.open import open_archive
-from kernel_archive.archive.swap import locked, replaced_directory, stage_directory
+from kernel_archive.archive.swap import locked_stage, replaced_directory, stage_directory
 from kernel_archive.archive.validate import validate_archive
 from kernel_archive.errors import ArchiveMismatchError, KernelArchiveError, LeakageError, UsageError
 from kernel_archive.schema import TABLES
@@ -217,7 +217,7 @@ def test_what_another_process_finished_before_the_lock_is_kept(archive, monkeypa
 
     @contextmanager
     def late(stage):
-        with locked(stage):
+        with locked_stage(stage):
             with replaced_directory(archive) as new:
                 for path in newer.rglob("*"):
                     if path.is_file():
@@ -225,7 +225,7 @@ def test_what_another_process_finished_before_the_lock_is_kept(archive, monkeypa
                         (new / path.relative_to(newer)).write_bytes(path.read_bytes())
             yield
 
-    monkeypatch.setattr("kernel_archive.selection.make.locked", late)
+    monkeypatch.setattr("kernel_archive.selection.make.locked_stage", late)
     remake_splits(archive, ["eval"], rules=Rules.changed(cap=1))
     assert open_archive(archive).manifest.version == "new"
     assert validate_archive(archive) == []
@@ -234,7 +234,7 @@ def test_what_another_process_finished_before_the_lock_is_kept(archive, monkeypa
 
 def test_another_build_at_work_is_said(archive):
     """While another process holds the archive nothing is read from it, and the error says to wait."""
-    with locked(stage_directory(archive)), pytest.raises(KernelArchiveError, match="another build is at work"):
+    with locked_stage(stage_directory(archive)), pytest.raises(KernelArchiveError, match="another build is at work"):
         remake_splits(archive, ["eval"])
 
 

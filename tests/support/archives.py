@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from kernel_archive import __version__
+from kernel_archive.archive.labels import WITHHELD
 from kernel_archive.archive.manifest import FORMAT, Manifest, write_manifest
-from kernel_archive.archive.reasons import WITHHELD
 from kernel_archive.archive.shards import write_table, writer_version
 from kernel_archive.bins import assign_bins
 from kernel_archive.gpus import is_known
