@@ -6,17 +6,15 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from kernel_archive.scoring import calibration, discovery, risk, rowwise
+from kernel_archive.scoring import calibration, discovery, rowwise, selective
+from kernel_archive.scoring.metrics import metrics_of
 from kernel_archive.scoring.record import Bucket, Deferral, DiscoveryCurve, Metric, RiskCoverage
-from kernel_archive.scoring.rows import Rows, points
+from kernel_archive.scoring.samples import Figures, ForecastRows, Sample, joined, measure
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from numpy.typing import NDArray
-
-    Floats = NDArray[np.float64]
-    Bools = NDArray[np.bool_]
+    from kernel_archive.scoring.arrays import Bools, Floats
 
 __all__ = ["buckets", "confusion", "deferral", "discovery_curve", "risk_coverage"]
 
@@ -28,13 +26,13 @@ THRESHOLDS: Final = (0.5, 0.6, 0.7, 0.8, 0.9)
 _PERCENT: Final = np.arange(1, 101)
 
 
-def confusion(rows: Rows) -> tuple[tuple[int, ...], ...]:
+def confusion(rows: ForecastRows) -> tuple[tuple[int, ...], ...]:
     """Confusion counts, all repeats together."""
     counts = rowwise.confusion(predicted=rows.predicted, bins=rows.bins)
     return tuple(tuple(row) for row in counts.tolist())
 
 
-def buckets(rows: Rows) -> tuple[Bucket, ...]:
+def buckets(rows: ForecastRows) -> tuple[Bucket, ...]:
     """The ten confidence buckets, all repeats together, parsed rows only."""
     q, hit, error = rows.confidence[rows.parsed], rows.hits[rows.parsed], rows.errors[rows.parsed]
     at = calibration.bucket_of(confidence=q)
@@ -54,20 +52,20 @@ def _at_percent(values: Floats) -> Floats:
     return out
 
 
-def risk_coverage(rows: Rows) -> RiskCoverage | None:
+def risk_coverage(rows: ForecastRows) -> RiskCoverage | None:
     """Selective forecasting, mean over the repeats; ``None`` where a repeat has no parsed row."""
     if not rows.parsed.any(axis=1).all():
         return None
     errors, rates, at_error, at_rate, accuracy = [], [], [], [], []
     for q, loss, hit, parsed in zip(rows.confidence, rows.errors, rows.hits, rows.parsed, strict=True):
-        error = risk.selective_risk(confidence=q[parsed], losses=loss[parsed])
-        rate = risk.selective_risk(confidence=q[parsed], losses=1.0 - hit[parsed])
+        error = selective.selective_risk(confidence=q[parsed], losses=loss[parsed])
+        rate = selective.selective_risk(confidence=q[parsed], losses=1.0 - hit[parsed])
         errors.append(_at_percent(error))
         rates.append(_at_percent(rate))
-        at_error.append([risk.coverage_at(risk=error, limit=limit) for limit in ERROR_LIMITS])
-        at_rate.append([risk.coverage_at(risk=rate, limit=limit) for limit in ERROR_RATE_LIMITS])
+        at_error.append([selective.coverage_at(risk=error, limit=limit) for limit in ERROR_LIMITS])
+        at_rate.append([selective.coverage_at(risk=rate, limit=limit) for limit in ERROR_RATE_LIMITS])
         accuracy.append(
-            [risk.accuracy_at(confidence=q[parsed], correct=hit[parsed], threshold=limit) for limit in THRESHOLDS]
+            [selective.accuracy_at(confidence=q[parsed], correct=hit[parsed], threshold=limit) for limit in THRESHOLDS]
         )
     hits = np.array(accuracy)[:, :, 0]
     shares = (np.array(accuracy)[:, :, 1] / rows.parsed.sum(axis=1)[:, None]).mean(axis=0)
@@ -88,7 +86,7 @@ def _named(limits: tuple[float, ...], values: Floats) -> dict[str, float]:
     return {f"{limit:g}": float(value) for limit, value in zip(limits, values, strict=True)}
 
 
-def deferral(rows: Rows, deferred: Bools, metric: Callable[[Floats], Metric]) -> Deferral | None:
+def deferral(rows: ForecastRows, deferred: Bools, metric: Callable[[Floats], Metric]) -> Deferral | None:
     """What deferring changes; ``None`` where nothing is deferred.
 
     Args:
@@ -101,21 +99,28 @@ def deferral(rows: Rows, deferred: Bools, metric: Callable[[Floats], Metric]) ->
     known = deferred & rows.parsed
     return Deferral(
         rate=float(deferred.mean()),
-        accepted={name: metric(values) for name, values in points(rows, keep=~deferred).items()},
+        accepted={name: metric(values) for name, values in _accepted(rows, deferred).overall.items()},
         deferred_accuracy=float(rows.hits[known].mean()) if known.any() else None,
         n_deferred_parsed=int(known.sum()),
     )
 
 
-def discovery_curve(rows: Rows, cutoff: float) -> DiscoveryCurve:
+def _accepted(rows: ForecastRows, deferred: Bools) -> Figures:
+    """Metrics of the rows that were not deferred, in every repeat."""
+    names = [name for name, metric in metrics_of(rows.kind).items() if metric.accepted]
+    kept = (rows.repeat(r).part(np.flatnonzero(~deferred[r])) for r in range(rows.n_repeats))
+    return joined(measure(Sample.once(part), names) for part in kept)
+
+
+def discovery_curve(rows: ForecastRows, cutoff: float) -> DiscoveryCurve:
     """Precision and recall at one cutoff."""
-    positive = rows.positive[cutoff]
+    positive = rows.speedups >= cutoff
     recall = _PERCENT / 100
     values, found = [], []
-    for scores in rows.scores[cutoff] if positive.any() else ():
+    for scores in rows.exceedance(cutoff) if positive.any() else ():
         precision, reached = discovery.precision_recall(scores=scores, positive=positive)
         found.append(precision[np.searchsorted(reached, recall - 1e-12)])
-        values.append(discovery.average_precision(scores=scores, positive=positive))
+        values.append(float(discovery.average_precision(scores=scores, positive=positive)))
     curves = np.array(found)
     return DiscoveryCurve(
         cutoff=cutoff,

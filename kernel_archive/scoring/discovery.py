@@ -3,24 +3,18 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from kernel_archive.bins import DEFAULT_SCHEME, N_BINS, Scheme
 from kernel_archive.bins import scheme as scheme_of
-from kernel_archive.scoring.arrays import group_ties, row_sums
+from kernel_archive.scoring.arrays import Ranking, counted, group_ties, per_draw, row_sums
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
+    from kernel_archive.scoring.arrays import Bools, Floats
 
-    Floats = NDArray[np.float64]
-    Bools = NDArray[np.bool_]
-
-__all__ = ["CUTOFFS", "average_precision", "exceedance", "precision_recall", "shares_above"]
-
-#: A pair is positive when the child is at least so many times as fast as its parent.
-CUTOFFS: Final = (1.25, 1.5, 2.0)
+__all__ = ["average_precision", "exceedance", "precision_recall", "shares_above"]
 
 
 def shares_above(cutoff: float, scheme: Scheme = DEFAULT_SCHEME) -> Floats:
@@ -79,15 +73,30 @@ def precision_recall(*, scores: Floats, positive: Bools) -> tuple[Floats, Floats
     return hits / taken, hits / hits[-1]
 
 
-def average_precision(*, scores: Floats, positive: Bools) -> float:
-    """Average precision sum_n (R_n - R_{n-1}) P_n over the distinct scores; NaN without a positive.
+def average_precision(*, scores: Floats, positive: Bools, weights: Floats | None = None) -> Floats:
+    """Average precision sum_n (R_n - R_{n-1}) P_n over the distinct scores.
 
     As ``sklearn.metrics.average_precision_score``; a constant score gives the share of positives.
 
-    >>> average_precision(scores=np.zeros(4), positive=np.array([True, False, False, False]))
+    Args:
+        scores: shape (n,).
+        positive: shape (n,).
+        weights: shape (n, D), how often each row counts in each draw; once when not given.
+
+    Returns:
+        shape (D,), or one value without weights; NaN without a positive.
+
+    >>> float(average_precision(scores=np.zeros(4), positive=np.array([True, False, False, False])))
     0.25
     """
-    if not positive.any():
-        return float("nan")
-    precision, recall = precision_recall(scores=scores, positive=positive)
-    return float((np.diff(recall, prepend=0.0) * precision).sum())
+    w = counted(weights, len(scores))
+    if not len(scores):
+        return per_draw(np.full(w.shape[1], np.nan), weights)
+    ranking = Ranking(w, scores)
+    hits = ranking.up_to(ranking.weights * positive[ranking.order][:, None])
+    precision = np.zeros_like(hits)
+    np.divide(hits, ranking.counts, out=precision, where=ranking.counts > 0)
+    # sum_n (h_n - h_{n-1}) p_n, without a table of the steps
+    total = np.einsum("nd,nd->d", hits, precision) - np.einsum("nd,nd->d", hits[:-1], precision[1:])
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return per_draw(total / hits[-1], weights)

@@ -1,9 +1,13 @@
-"""The metrics as formulas on arrays: no files, no validation, no randomness.
+"""Every metric: its name, title, unit, direction, formula and how it is computed.
 
-Arguments are keyword-only, since many have the same shape. ``...`` stands for any leading axes (repeats); n is the
-number of rows. Definitions, to the last edge case: METRICS.md; their source is the GPU Forecasters paper
-(arXiv 2605.31464), sections 3.1, 4.1, 4.3 and 4.5. Two figures that are equal in exact arithmetic count as equal
-here, too: ranks and confidence buckets allow for the rounding of the renormalisation.
+:data:`METRICS` is the one place where a metric is stated. The score record, comparisons, the summaries, the standings,
+the board's page and the documentation are made from it, so a further metric is one entry more.
+
+The formulas themselves are functions on arrays: no files, no validation, no randomness. Their arguments are
+keyword-only, since many have the same shape; n is the number of rows, and ``...`` stands for any leading axes. Exact
+definitions, to the last edge case: METRICS.md; their source is the GPU Forecasters paper (arXiv 2605.31464), sections
+3.1, 4.1, 4.3 and 4.5. Two figures that are equal in exact arithmetic count as equal here, too: ranks and confidence
+buckets allow for the rounding of the renormalisation.
 
 >>> import numpy as np
 >>> p = np.array([[0, 0, 0, 0.1, 0.2, 0.7, 0, 0]])
@@ -15,17 +19,12 @@ here, too: ranks and confidence buckets allow for the rounding of the renormalis
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Literal
+
 from kernel_archive.scoring.calibration import N_BUCKETS, adaptive_ece, bucket_of, confidence_monotonicity, ece
-from kernel_archive.scoring.discovery import CUTOFFS, average_precision, exceedance, precision_recall
-from kernel_archive.scoring.recovery import (
-    BUDGETS,
-    budget_ranks,
-    recovered_at,
-    recovery_area,
-    recovery_curve,
-    speedup_recovered,
-)
-from kernel_archive.scoring.risk import accuracy_at, aurc, coverage_at, selective_risk
+from kernel_archive.scoring.discovery import average_precision, exceedance, precision_recall
+from kernel_archive.scoring.recovery import BUDGETS, budget_ranks, recovered_at, recovery_area
 from kernel_archive.scoring.rowwise import (
     brier,
     confidence,
@@ -40,17 +39,32 @@ from kernel_archive.scoring.rowwise import (
     predicted_bins,
     within_one,
 )
+from kernel_archive.scoring.selective import accuracy_at, aurc, coverage_at, selective_risk
+from kernel_archive.splits import SPLITS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from kernel_archive.scoring.arrays import Floats
+    from kernel_archive.scoring.samples import ForecastRows, Sample
+    from kernel_archive.splits import Kind
 
 __all__ = [
     "BUDGETS",
+    "COMPARED",
     "CUTOFFS",
+    "FURTHER",
+    "HEADLINE",
+    "METRICS",
     "N_BUCKETS",
+    "MetricInfo",
     "accuracy_at",
     "adaptive_ece",
     "aurc",
     "average_precision",
     "brier",
     "bucket_of",
+    "budget_name",
     "budget_ranks",
     "confidence",
     "confidence_monotonicity",
@@ -58,19 +72,234 @@ __all__ = [
     "correct",
     "coverage_at",
     "crps",
+    "cutoff_name",
     "ece",
     "entropy",
     "exceedance",
     "expected_speedup",
     "forecast_errors",
+    "metrics_of",
     "nll",
     "normalise",
     "precision_recall",
     "predicted_bins",
     "recovered_at",
     "recovery_area",
-    "recovery_curve",
     "selective_risk",
-    "speedup_recovered",
     "within_one",
 ]
+
+#: A pair is a discovery when the child is at least so many times as fast as its parent.
+CUTOFFS: Final = SPLITS["discovery"].cutoffs
+_EVAL: Final[tuple[Kind, ...]] = ("eval",)
+_DISCOVERY: Final[tuple[Kind, ...]] = ("discovery",)
+_BOTH: Final[tuple[Kind, ...]] = ("eval", "discovery")
+
+
+@dataclass(frozen=True, kw_only=True)
+class MetricInfo:
+    """One metric.
+
+    Attributes:
+        name: key in score records.
+        title: name for people.
+        unit: after the figure; empty for a pure number.
+        better: which way is better.
+        decimals: decimals to print.
+        meaning: what it says, in half a sentence.
+        formula: what it is, exactly.
+        rows: its value for every row, shape (R, n), when the metric is the mean over the rows; else ``None``.
+        draws: its value in every draw of rows, shape (D,), mean over the repeats, when it is more than such a mean.
+        kinds: kinds of split that have it.
+        headline: kinds of split that it is a headline metric of.
+        compared: kinds of split in whose comparisons it stands, beside the headline metrics.
+        groups: whether single tasks or families have it: with an interval, as a value alone, or not at all.
+        accepted: whether it is also stated for the rows alone that a forecaster did not defer.
+    """
+
+    name: str
+    title: str
+    unit: str = ""
+    better: Literal["higher", "lower", "neither"]
+    decimals: int = 3
+    meaning: str
+    formula: str
+    rows: Callable[[ForecastRows], Floats] | None = None
+    draws: Callable[[Sample], Floats] | None = None
+    kinds: tuple[Kind, ...] = _BOTH
+    headline: tuple[Kind, ...] = ()
+    compared: tuple[Kind, ...] = ()
+    groups: Literal["interval", "value", "none"] = "interval"
+    accepted: bool = True
+
+    def format(self, value: float | None) -> str:
+        """The figure with its unit, or a dash.
+
+        >>> METRICS["speedup_recovered"].format(81.25), METRICS["ece"].format(None)
+        ('81.2 %', '-')
+        """
+        return "-" if value is None else f"{value:.{self.decimals}f}{self.unit}"
+
+    @property
+    def sign(self) -> int:
+        """1 where lower is better, -1 where higher is: the smaller ``sign * value`` is the better figure."""
+        return -1 if self.better == "higher" else 1
+
+    def of(self, sample: Sample) -> Floats:
+        """The metric in every draw of rows, mean over the repeats: shape (D,)."""
+        return sample.mean_over_rows(self.name) if self.draws is None else self.draws(sample)
+
+
+def budget_name(budget: int) -> str:
+    """Metric name of one budget of speedup recovered."""
+    return f"speedup_recovered_at_{budget}"
+
+
+def cutoff_name(cutoff: float) -> str:
+    """Metric name of average precision at one cutoff."""
+    return f"average_precision_{cutoff:g}"
+
+
+def _calibration(formula: Callable[..., Floats], s: Sample) -> Floats:
+    """A calibration error, mean over the repeats."""
+    rows = s.rows
+    return s.mean(
+        lambda r: formula(confidence=rows.confidence[r], correct=rows.hits[r], parsed=rows.parsed[r], weights=s.weights)
+    )
+
+
+_ALL: Final = (
+    MetricInfo(
+        name="speedup_recovered", title="Speedup recovered", unit=" %", better="higher", decimals=1,
+        meaning=f"best measured speedup among the chosen candidates over the best of the task: mean over budgets of {BUDGETS} %, "
+        "then over tasks",
+        formula="mean over tasks and budgets c of 100 * max S among the k = max(1, ceil(c n / 100)) candidates with the "
+        "largest expected speedup / max S of the task; a tie at the cut counts with its expectation over random orders",
+        draws=lambda s: s.curve[[c - 1 for c in BUDGETS]].mean(axis=0), kinds=_EVAL, headline=_EVAL, accepted=False,
+    ),
+    MetricInfo(
+        name="ece", title="ECE", better="lower",
+        meaning="expected calibration error over ten equal-width confidence buckets",
+        formula="sum over the ten buckets min(floor(10 q), 9) of |B| / n * |share of hits - mean confidence|, rows with a "
+        "distribution only",
+        draws=lambda s: _calibration(ece, s),
+        headline=_EVAL, compared=_DISCOVERY,
+    ),
+    MetricInfo(
+        name="forecast_error", title="Forecast error", unit="x", better="lower",
+        meaning="mean distance from the predicted bin's m_b to S",
+        formula="mean |m_b - S| with b the predicted bin; without a distribution the mean of |m_b - S| over the eight bins",
+        rows=lambda r: r.errors, headline=_EVAL, compared=_DISCOVERY,
+    ),
+    *(
+        MetricInfo(
+            name=budget_name(c), title=f"Speedup recovered at {c} %", unit=" %", better="higher", decimals=1,
+            meaning=f"the same at a budget of {c} %", formula=f"speedup recovered with the one budget c = {c}",
+            draws=lambda s, c=c: s.curve[c - 1], kinds=_EVAL, accepted=False,  # type: ignore[misc]  # c is bound now
+        )
+        for c in BUDGETS
+    ),
+    MetricInfo(
+        name="speedup_recovered_pooled", title="Speedup recovered, pooled", unit=" %", better="higher", decimals=1,
+        meaning="the same with the rows of all tasks as one candidate set",
+        formula="speedup recovered of a single task that holds every row",
+        draws=lambda s: s.pooled, kinds=_EVAL, groups="none", accepted=False,
+    ),
+    MetricInfo(
+        name="recovery_area", title="Recovery curve, area", unit=" %", better="higher", decimals=1,
+        meaning="mean height of the recovery curve over budgets of 1 to 100 %",
+        formula="area by the trapezoid rule under speedup recovered at c = 1..100 %, mean over tasks, divided by 99",
+        draws=lambda s: recovery_area(curve=s.curve), kinds=_EVAL, compared=_EVAL, groups="none", accepted=False,
+    ),
+    MetricInfo(
+        name="accuracy", title="Accuracy", better="higher", meaning="share of rows whose predicted bin is the true one",
+        formula="mean 1[predicted bin = y]; 0 for a row without a distribution",
+        rows=lambda r: r.hits.astype(float), compared=_BOTH,
+    ),
+    MetricInfo(
+        name="within_one", title="Within one bin", better="higher", meaning="share of rows at most one bin off",
+        formula="mean 1[|predicted bin - y| <= 1]; 0 for a row without a distribution",
+        rows=lambda r: within_one(predicted=r.predicted, bins=r.bins).astype(float), compared=_BOTH,
+    ),
+    MetricInfo(
+        name="brier", title="Brier", better="lower", meaning="half the squared distance to the true bin's indicator",
+        formula="mean 1/2 sum_b (p_b - 1[b = y])^2; without a distribution p is uniform",
+        rows=lambda r: brier(probabilities=r.probabilities, bins=r.bins), compared=_BOTH,
+    ),
+    MetricInfo(
+        name="crps", title="CRPS", better="lower", decimals=4, meaning="ranked probability score over the bins",
+        formula="mean 1/7 sum_{k=1..7} (F_k - 1[y <= k])^2 with F_k = p_1 + ... + p_k; without a distribution p is uniform",
+        rows=lambda r: crps(probabilities=r.probabilities, bins=r.bins), compared=_BOTH,
+    ),
+    MetricInfo(
+        name="nll", title="NLL", unit=" nats", better="lower", meaning="negative log likelihood of the true bin",
+        formula="mean -ln max(p_y, 1e-12); without a distribution p is uniform",
+        rows=lambda r: nll(probabilities=r.probabilities, bins=r.bins), compared=_BOTH,
+    ),
+    MetricInfo(
+        name="entropy", title="Entropy", unit=" nats", better="neither", meaning="mean entropy of the forecasts",
+        formula="mean -sum_b p_b ln p_b, with 0 ln 0 = 0", rows=lambda r: entropy(probabilities=r.probabilities),
+    ),
+    MetricInfo(
+        name="ece_adaptive", title="Adaptive ECE", better="lower", meaning="calibration error over ten buckets of equal count",
+        formula="as ECE, with the rows in order of confidence cut into ten buckets of n/10; rows on a cut are shared out",
+        draws=lambda s: _calibration(adaptive_ece, s),
+        groups="value",
+    ),
+    MetricInfo(
+        name="confidence_monotonicity", title="D_mono", better="lower",
+        meaning="how far the forecast error rises with confidence: 0 only falls, 1 only rises",
+        formula="sum max(0, e_{m+1} - e_m) / sum |e_{m+1} - e_m| over the mean forecast errors e_m of the non-empty "
+        "confidence buckets; 0 when all are equal",
+        draws=lambda s: s.mean(
+            lambda r: confidence_monotonicity(
+                confidence=s.rows.confidence[r], errors=s.rows.errors[r], parsed=s.rows.parsed[r], weights=s.weights
+            )
+        ),
+        groups="value",
+    ),
+    MetricInfo(
+        name="aurc", title="AURC", unit="x", better="lower",
+        meaning="mean forecast error of the most confident rows, over all coverages",
+        formula="mean over k = 1..n of the mean forecast error of the k most confident rows; ties at their expectation",
+        draws=lambda s: s.risks[0], compared=_EVAL, groups="value",
+    ),
+    MetricInfo(
+        name="aurc_error_rate", title="AURC, error rate", better="lower",
+        meaning="mean error rate of the most confident rows", formula="as AURC, with 1[predicted bin != y] as the loss",
+        draws=lambda s: s.risks[1], groups="value",
+    ),
+    *(
+        MetricInfo(
+            name=cutoff_name(x), title=f"Average precision at {x:g}x", better="higher",
+            meaning=f"of finding the children at least {x:g} times as fast",
+            formula=f"sum_n (R_n - R_{{n-1}}) P_n over the distinct scores Pr[g >= {x:g}] of the forecasts; g >= {x:g} is positive",
+            draws=lambda s, x=x: s.mean(  # type: ignore[misc]  # x is bound now
+                lambda r: average_precision(
+                    scores=s.rows.exceedance(x)[r], positive=s.rows.speedups >= x, weights=s.weights
+                )
+            ),
+            kinds=_DISCOVERY, headline=_DISCOVERY,
+        )
+        for x in CUTOFFS
+    ),
+)  # fmt: skip
+
+#: Name -> metric, in the order in which they are shown.
+METRICS: Final[dict[str, MetricInfo]] = {metric.name: metric for metric in _ALL}
+
+
+def metrics_of(kind: Kind) -> dict[str, MetricInfo]:
+    """The metrics that a kind of split has."""
+    return {name: metric for name, metric in METRICS.items() if kind in metric.kinds}
+
+
+#: Kind of split -> its headline metrics, and those in its table of a comparison (Holm's correction is over these).
+HEADLINE: Final[dict[Kind, tuple[str, ...]]] = {
+    kind: tuple(name for name, metric in METRICS.items() if kind in metric.headline) for kind in _BOTH
+}
+COMPARED: Final[dict[Kind, tuple[str, ...]]] = {
+    kind: (*HEADLINE[kind], *(name for name, metric in METRICS.items() if kind in metric.compared)) for kind in _BOTH
+}
+#: Shown beside the headline metrics where there is room for two more.
+FURTHER: Final = ("accuracy", "crps")

@@ -15,20 +15,21 @@ from __future__ import annotations
 
 import hashlib
 import math
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final, TypeVar
 
 import numpy as np
 
-from kernel_archive.scoring.rows import Rows
-from kernel_archive.scoring.uncertainty import Resample, chunk_sizes, series
+from kernel_archive.scoring.metrics import CUTOFFS
+from kernel_archive.scoring.samples import ForecastRows, Sample, measure
+from kernel_archive.scoring.uncertainty import chunk_sizes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from numpy.typing import NDArray
 
-    Floats = NDArray[np.float64]
-    Ints = NDArray[np.integer]
+    from kernel_archive.scoring.arrays import Floats, Ints
 
 S = TypeVar("S", bound=np.generic)
 
@@ -36,10 +37,12 @@ __all__ = ["permutation_p", "repeat_order"]
 
 #: Up to so many pairs of repeats every repeat of either side counts alike; the time grows with the pairs.
 _MAX_PAIRS: Final = 12
+#: Row-wise figures that order the repeats. A fixed list, so that a further metric changes no p-value.
+_ORDERED_BY: Final = ("forecast_error", "brier", "crps", "nll", "accuracy", "within_one", "entropy")
 
 
 def permutation_p(
-    a: Rows, b: Rows, observed: Mapping[str, float | None], *, seed: int, draws: int
+    a: ForecastRows, b: ForecastRows, observed: Mapping[str, float | None], *, seed: int, draws: int
 ) -> dict[str, float | None]:
     """Two-sided permutation p-values of differences A - B: (1 + number as large) / (1 + draws).
 
@@ -51,16 +54,14 @@ def permutation_p(
         draws: number of swaps.
     """
     pairings = _pairings(a, b, seed=seed)
-    wanted = {name for name, value in observed.items() if value is not None}
-    found: dict[str, list[Floats]] = {name: [] for name in wanted}
+    found: dict[str, list[Floats]] = {name: [] for name, value in observed.items() if value is not None}
     last: tuple[Ints, Ints] | None = None
-    for (here, there), pairs in zip(_swaps(a, seed=seed, draws=draws), pairings, strict=False):
+    for sides, pairs in zip(_swaps(a, seed=seed, draws=draws), pairings, strict=False):
         if pairs is not last:
             both, last = _side_by_side(a, b, *pairs), pairs
-        first, second = (series(both, s, wanted.__contains__, by_group=False).overall for s in (here, there))
-        for name in wanted:
-            if name in first:
-                found[name].append(first[name] - second[name])
+        first, second = (measure(Sample(both, *side), found).overall for side in sides)
+        for name, parts in found.items():
+            parts.append(first[name] - second[name])
     out: dict[str, float | None] = dict.fromkeys(observed)
     for name, parts in found.items():
         seen = observed[name]
@@ -71,13 +72,16 @@ def permutation_p(
     return out
 
 
-def _swaps(rows: Rows, *, seed: int, draws: int) -> Iterator[tuple[Resample, Resample]]:
-    """Random swaps of the two sides of every row, and the rows that are left over: the other submission."""
+_Side = tuple["Floats", dict[str, "Ints"]]
+
+
+def _swaps(rows: ForecastRows, *, seed: int, draws: int) -> Iterator[tuple[_Side, _Side]]:
+    """Random swaps of the two sides of every row, and the rows that are left over: weights and picks of either."""
     rng = np.random.default_rng([seed, 1])
-    n = len(rows.speedups)
+    n = len(rows)
     for size in chunk_sizes(2 * n, draws):
         weights = [np.empty((2 * n, size)) for _ in range(2)]
-        picks: list[dict[str, NDArray[np.integer]]] = [{}, {}]
+        picks: list[dict[str, Ints]] = [{}, {}]
         start = 0
         for name, at in rows.strata.items():
             m = len(at)
@@ -87,16 +91,17 @@ def _swaps(rows: Rows, *, seed: int, draws: int) -> Iterator[tuple[Resample, Res
                 weights[side][start : start + m] = ~taken.T
                 weights[side][start + m : start + 2 * m] = taken.T
             start += 2 * m
-        yield Resample(weights[0], picks[0]), Resample(weights[1], picks[1])
+        yield (weights[0], picks[0]), (weights[1], picks[1])
 
 
-def repeat_order(rows: Rows) -> Ints:
+def repeat_order(rows: ForecastRows) -> Ints:
     """The repeats in an order that depends on what they forecast and not on their numbers: shape (R,).
 
     Figures are rounded to nine decimals first, so that forecasts that were renormalised keep their order.
     """
     figures = [rows.predicted, rows.parsed, rows.confidence, rows.expected]
-    figures += [*rows.linear.values(), *rows.scores.values()]
+    figures += map(rows.values, _ORDERED_BY)
+    figures += map(rows.exceedance, CUTOFFS if rows.kind == "discovery" else ())
     keys = []
     for r in range(rows.n_repeats):
         digest = hashlib.sha256()
@@ -106,7 +111,7 @@ def repeat_order(rows: Rows) -> Ints:
     return np.array(sorted(range(rows.n_repeats), key=keys.__getitem__), dtype=np.intp)
 
 
-def _pairings(a: Rows, b: Rows, *, seed: int) -> Iterator[tuple[Ints, Ints]]:
+def _pairings(a: ForecastRows, b: ForecastRows, *, seed: int) -> Iterator[tuple[Ints, Ints]]:
     """For every portion of draws, which repeat of A is paired with which of B; without end."""
     first, second = repeat_order(a), repeat_order(b)
     common, most = math.lcm(len(first), len(second)), max(len(first), len(second))
@@ -123,34 +128,25 @@ def _pairings(a: Rows, b: Rows, *, seed: int) -> Iterator[tuple[Ints, Ints]]:
         )
 
 
-def _side_by_side(a: Rows, b: Rows, repeats_a: Ints, repeats_b: Ints) -> Rows:
+def _side_by_side(a: ForecastRows, b: ForecastRows, repeats_a: Ints, repeats_b: Ints) -> ForecastRows:
     """Rows with the paired forecasts of A and then those of B in every stratum."""
-    n = len(a.speedups)
+    n = len(a)
     order = np.concatenate([np.concatenate([at, at + n]) for at in a.strata.values()])
     ends = np.cumsum([2 * len(at) for at in a.strata.values()]).tolist()
-    strata = {name: np.arange(end - 2 * len(at), end) for (name, at), end in zip(a.strata.items(), ends, strict=True)}
 
-    def per_repeat(x: NDArray[S], y: NDArray[S]) -> NDArray[S]:
-        both: NDArray[S] = np.concatenate([x[repeats_a], y[repeats_b]], axis=1)[:, order]
-        return both
+    def both(x: NDArray[S], y: NDArray[S]) -> NDArray[S]:
+        out: NDArray[S] = np.concatenate([x[repeats_a], y[repeats_b]], axis=1)[:, order]
+        return out
 
-    def per_row(x: NDArray[S]) -> NDArray[S]:
-        both: NDArray[S] = np.concatenate([x, x])[order]
-        return both
-
-    return Rows(
-        kind=a.kind,
-        strata=strata,
+    return replace(
+        a,
+        strata={
+            name: np.arange(end - 2 * len(at), end) for (name, at), end in zip(a.strata.items(), ends, strict=True)
+        },
         groups={},
-        speedups=per_row(a.speedups),
-        bins=per_row(a.bins),
-        predicted=per_repeat(a.predicted, b.predicted),
-        parsed=per_repeat(a.parsed, b.parsed),
-        confidence=per_repeat(a.confidence, b.confidence),
-        hits=per_repeat(a.hits, b.hits),
-        errors=per_repeat(a.errors, b.errors),
-        expected=per_repeat(a.expected, b.expected),
-        linear={name: per_repeat(a.linear[name], b.linear[name]) for name in a.linear},
-        scores={x: per_repeat(a.scores[x], b.scores[x]) for x in a.scores},
-        positive={x: per_row(a.positive[x]) for x in a.positive},
+        speedups=np.concatenate([a.speedups, a.speedups])[order],
+        bins=np.concatenate([a.bins, a.bins])[order],
+        probabilities=both(a.probabilities, b.probabilities),
+        parsed=both(a.parsed, b.parsed),
+        predicted=both(a.predicted, b.predicted),
     )

@@ -2,35 +2,26 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from kernel_archive.scoring.arrays import group_ties
+from kernel_archive.scoring.arrays import group_ties, product, running
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from numpy.typing import NDArray
 
-    Floats = NDArray[np.float64]
-    Ints = NDArray[np.integer]
+    from kernel_archive.scoring.arrays import Floats, Ints
 
-__all__ = [
-    "BUDGETS",
-    "CURVE",
-    "best_of_draw",
-    "budget_ranks",
-    "recovered_at",
-    "recovery_area",
-    "recovery_curve",
-    "speedup_recovered",
-]
+__all__ = ["BUDGETS", "CURVE", "best_of_draws", "budget_ranks", "recovered_at", "recovery_area"]
 
 #: Budgets of speedup recovered, in percent of a task's candidates.
 BUDGETS: Final = (1, 5, 10, 25, 50)
 #: Budgets of the recovery curve.
 CURVE: Final = tuple(range(1, 101))
+#: Tie groups of up to so many rows use a kept table of chances; larger ones only the ranks that are asked for.
+_TABLE: Final = 160
 
 
 def budget_ranks(n: int, budgets: tuple[int, ...] = BUDGETS) -> NDArray[np.intp]:
@@ -42,7 +33,7 @@ def budget_ranks(n: int, budgets: tuple[int, ...] = BUDGETS) -> NDArray[np.intp]
     return np.array([max(1, -(-c * n // 100)) for c in budgets], dtype=np.intp)
 
 
-def recovered_at(*, expected: Floats, speedups: Floats, ranks: Ints) -> Floats:
+def recovered_at(*, expected: Floats, speedups: Floats, ranks: Ints, picks: Ints | None = None) -> Floats:
     """Speedup recovered in one candidate set after so many measurements, in percent.
 
     The k candidates with the largest expected speedup are measured; the value is 100 times their best measured
@@ -51,48 +42,54 @@ def recovered_at(*, expected: Floats, speedups: Floats, ranks: Ints) -> Floats:
     Args:
         expected: shape (n,), S^ in x.
         speedups: shape (n,), measured, in x.
-        ranks: numbers of candidates k to measure, 1 to n.
+        ranks: shape (K,), numbers of candidates k to measure, 1 to m.
+        picks: shape (D, m), the m rows of every draw; every row once when not given. Copies of a row tie.
 
     Returns:
-        float64, one value per rank.
+        shape (K, D), or (K,) without picks.
 
     >>> recovered_at(expected=np.array([3.0, 1.0, 2.0]), speedups=np.array([1.0, 4.0, 2.0]), ranks=np.array([1, 2, 3]))
     array([ 25.,  50., 100.])
     >>> recovered_at(expected=np.ones(2), speedups=np.array([1.0, 3.0]), ranks=np.array([1]))  # (100/3 + 100) / 2
     array([66.66666667])
     """
+    drawn = np.arange(len(expected))[None, :] if picks is None else picks
     group = group_ties(-expected)
     order = np.lexsort((-speedups, group))
-    values = speedups[order]
-    starts = np.flatnonzero(np.concatenate([[True], np.diff(group[order]) > 0]))
-    ends = np.append(starts[1:], len(values))
-    running = np.maximum.accumulate(values)
-    out: Floats = np.empty(len(ranks))
-    for i, k in enumerate(np.asarray(ranks).tolist()):
-        g = int(np.searchsorted(ends, k))
-        start, end = int(starts[g]), int(ends[g])
-        above = float(running[start - 1]) if start else 0.0
-        best = np.maximum(values[start:end], above)
-        out[i] = (best * best_of_draw(end - start, k - start)).sum() if k < end else best[0]
+    small = np.int16 if len(order) < 2**15 else np.int32
+    place = np.empty(len(order), dtype=small)
+    place[order] = np.arange(len(order), dtype=small)
+    places = np.ascontiguousarray(np.sort(place[drawn], axis=1).T)
+    ordered, labels = speedups[order], group[order]
+    found = running(np.maximum, ordered[places])
+    best = found[-1].copy()
+    starts = np.flatnonzero(np.diff(labels, prepend=-1))
+    ends = np.append(starts[1:], len(labels))
+    # Inside a group the speedups are sorted: they differ when its first and last do.
+    mixed = ordered[starts] != ordered[ends - 1]
+    if mixed.any():
+        _expect_ties(found, ordered, places, starts[mixed], ends[mixed], np.unique(ranks))
     # The ratio first: the best candidate gives exactly 100.
-    recovered: Floats = np.divide(out, values.max()) * 100.0
-    return recovered
-
-
-def best_of_draw(size: int, drawn: int) -> Floats:
-    """P(the j-th best is the best drawn), j = 1..size, when ``drawn`` of ``size`` are drawn without replacement.
-
-    C(size-j, drawn-1) / C(size, drawn), as a running product that neither overflows nor cancels.
-
-    >>> best_of_draw(3, 2).round(6).tolist()
-    [0.666667, 0.333333, 0.0]
-    """
-    chances: Floats = best_of_draws(size, np.array([drawn]))[0]
-    return chances
+    out: Floats = found[ranks - 1] / best
+    out *= 100.0
+    return out[:, 0] if picks is None else out
 
 
 def best_of_draws(size: int, drawn: Ints) -> Floats:
-    """:func:`best_of_draw` for several numbers of draws: shape (len(drawn), size)."""
+    """P(the j-th best is the best drawn), j = 1..size, when so many of ``size`` are drawn without replacement.
+
+    C(size-j, drawn-1) / C(size, drawn), as a running product that neither overflows nor cancels.
+
+    Args:
+        size: candidates.
+        drawn: shape (K,), how many are drawn.
+
+    Returns:
+        shape (K, size).
+
+    >>> best_of_draws(3, np.array([2])).round(6).tolist()
+    [[0.666667, 0.333333, 0.0]]
+    """
     j = np.arange(size)
     r = np.asarray(drawn)[:, None]
     missed = np.ones((len(r), size))
@@ -101,38 +98,47 @@ def best_of_draws(size: int, drawn: Ints) -> Floats:
     return missed
 
 
-def speedup_recovered(
-    *, expected: Floats, speedups: Floats, task_rows: Mapping[str, Ints], budgets: tuple[int, ...] = BUDGETS
-) -> Floats:
-    """Speedup recovered per task and budget, in percent: shape (..., tasks, budgets); the score is the mean of all.
+@lru_cache(maxsize=512)
+def _chances(size: int) -> Floats:
+    """P(the j-th best is the best of r drawn), shape (size, size): row r - 1, column j - 1."""
+    return best_of_draws(size, np.arange(1, size + 1))
+
+
+def _expect_ties(found: Floats, ordered: Floats, places: Ints, starts: Ints, ends: Ints, asked: Ints) -> None:
+    """Replace the best found inside tie groups by its expectation over random orders of each group.
 
     Args:
-        expected: shape (..., n), S^ in x.
-        speedups: shape (n,), measured, in x.
-        task_rows: task -> positions of its rows.
-        budgets: percent of a task's candidates.
-
-    >>> rows = {"a": np.array([0, 1]), "b": np.array([2])}
-    >>> speedup_recovered(
-    ...     expected=np.array([1.0, 2, 3]), speedups=np.array([4.0, 1, 1]), task_rows=rows, budgets=(50, 100)
-    ... ).tolist()
-    [[25.0, 100.0], [100.0, 100.0]]
+        found: shape (m, D), best of the first k candidates; changed in place.
+        ordered: shape (n,), speedups in order.
+        places: shape (m, D), the drawn places in that order, sorted.
+        starts: shape (G,), where the groups start in the order.
+        ends: shape (G,), where they end.
+        asked: the ranks that will be asked for, ascending.
     """
-    flat = expected.reshape(-1, expected.shape[-1])
-    out = np.empty((len(flat), len(task_rows), len(budgets)))
-    for t, rows in enumerate(task_rows.values()):
-        ranks = budget_ranks(len(rows), budgets)
-        for r in range(len(flat)):
-            out[r, t] = recovered_at(expected=flat[r, rows], speedups=speedups[rows], ranks=ranks)
-    return out.reshape(*expected.shape[:-1], *out.shape[1:])
-
-
-def recovery_curve(*, expected: Floats, speedups: Floats, task_rows: Mapping[str, Ints]) -> Floats:
-    """Speedup recovered at budgets of 1 to 100 %, mean over tasks, in percent: shape (..., 100)."""
-    curve: Floats = speedup_recovered(expected=expected, speedups=speedups, task_rows=task_rows, budgets=CURVE).mean(
-        axis=-2
-    )
-    return curve
+    # (group, draw) pairs with a cut inside the group: where it begins in that draw and how many candidates it holds.
+    begins, sizes, draws = [], [], []
+    for start, end in zip(starts.tolist(), ends.tolist(), strict=True):
+        first = np.add.reduce(places < start, axis=0, dtype=np.int32)
+        last = np.add.reduce(places < end, axis=0, dtype=np.int32)
+        cut = np.searchsorted(asked, first, side="right") < np.searchsorted(asked, last, side="left")
+        draws.append(np.flatnonzero(cut))
+        begins.append(first[cut])
+        sizes.append((last - first)[cut])
+    begin, size, draw = np.concatenate(begins), np.concatenate(sizes), np.concatenate(draws)
+    above = np.where(begin > 0, found[begin - 1, draw], 0.0)
+    by_size = np.argsort(size, kind="stable")
+    for part in np.split(by_size, np.flatnonzero(np.diff(size[by_size])) + 1) if len(size) else []:
+        many = int(size[part[0]])
+        at, column = begin[part], draw[part]
+        rows = at + np.arange(many)[:, None]
+        candidates = np.maximum(ordered[places[rows, column]], above[part])
+        if many <= _TABLE:
+            found[rows, column] = product(_chances(many), candidates)
+            continue
+        left = asked[:, None] - at
+        taken = np.unique(left[(left > 0) & (left < many)])
+        for some in np.array_split(taken, -(-len(taken) * many // 4_000_000)):
+            found[at + some[:, None] - 1, column] = product(best_of_draws(many, some), candidates)
 
 
 def recovery_area(*, curve: Floats) -> Floats:
@@ -140,8 +146,11 @@ def recovery_area(*, curve: Floats) -> Floats:
 
     The difference of two areas is the area-averaged difference in percentage points.
 
+    Args:
+        curve: shape (100, ...), speedup recovered at budgets of 1 to 100 %.
+
     >>> float(recovery_area(curve=np.linspace(1, 100, 100)))
     50.5
     """
-    area: Floats = (curve[..., :-1] + curve[..., 1:]).sum(axis=-1) / (2 * (curve.shape[-1] - 1))
+    area: Floats = (curve[:-1] + curve[1:]).sum(axis=0) / (2 * (len(curve) - 1))
     return area

@@ -10,25 +10,24 @@ from kernel_archive._version import __version__
 from kernel_archive.bins import SCHEMES
 from kernel_archive.errors import UsageError, printable
 from kernel_archive.scoring import curves, recovery, uncertainty
-from kernel_archive.scoring.catalogue import HEADLINE, METRICS
 from kernel_archive.scoring.forecasts import Forecasts
+from kernel_archive.scoring.metrics import CUTOFFS, HEADLINE, METRICS
+from kernel_archive.scoring.reader import forecasts_of
 from kernel_archive.scoring.record import METRIC_VERSION, ForecastFacts, Metric, OtherScheme, Recovery, ScoreRecord
-from kernel_archive.scoring.rows import Rows, budget_name, points
+from kernel_archive.scoring.samples import ForecastRows, repeats_of
 from kernel_archive.scoring.target import target_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from numpy.typing import NDArray
-
     from kernel_archive.archive.open import Archive
-    from kernel_archive.scoring.target import SplitName, Target
+    from kernel_archive.scoring.arrays import Floats
+    from kernel_archive.scoring.reader import ForecastSource
+    from kernel_archive.scoring.samples import Figures
+    from kernel_archive.scoring.target import Target
 
-    Floats = NDArray[np.float64]
-    Ints = NDArray[np.integer]
-
-__all__ = ["PredictedBin", "forecast_facts", "means", "score", "score_file", "score_with_draws", "values_of"]
+__all__ = ["PredictedBin", "forecast_facts", "means", "score", "score_file", "score_with_draws"]
 
 PredictedBin = Literal["argmax", "stated"]
 
@@ -70,7 +69,7 @@ def score_with_draws(
     seed: int = 0,
     draws: int = 10_000,
     predicted_bin: PredictedBin = "argmax",
-) -> tuple[ScoreRecord, uncertainty.Series | None]:
+) -> tuple[ScoreRecord, Figures | None]:
     """A score, and the bootstrap draws that its intervals come from: what a board pairs with those of other entries.
 
     Arguments and errors as in :func:`score`; the draws are ``None`` when there are none.
@@ -81,15 +80,12 @@ def score_with_draws(
         raise UsageError(f"unknown predicted bin rule {predicted_bin!r}; choose argmax or stated")
     if forecasts.parsed.shape[1] != len(target):
         raise UsageError(f"these are forecasts of {forecasts.parsed.shape[1]} rows, the split has {len(target)}")
-    rows = Rows.of(target, forecasts, predicted_bin)
-    overall, groups, curve = values_of(rows)
+    rows = ForecastRows.of(target, forecasts, predicted_bin)
+    figures = repeats_of(rows)
     drawn = uncertainty.bootstrap(rows, seed=seed, draws=draws) if draws else None
-    metrics = {
-        name: _metric(overall[name], drawn.overall.get(name) if drawn else None) for name in METRICS if name in overall
-    }
     even = _uniform(target)
-    uniform_values, _, uniform_curve = values_of(even)
-    uniform = means(uniform_values)
+    uniform = means(even.overall)
+    metrics = _metrics(figures.overall, drawn and drawn.overall)
     record = ScoreRecord(
         metric_version=METRIC_VERSION,
         package=__version__,
@@ -103,106 +99,65 @@ def score_with_draws(
         forecasts=forecast_facts(forecasts),
         metrics=metrics,
         groups={
-            group: {
-                name: _metric(values[name], drawn.groups[group].get(name) if drawn else None)
-                for name in METRICS
-                if name in values
-            }
-            for group, values in groups.items()
+            name: _metrics(values, drawn and drawn.groups[name]) for name, values in figures.groups.items()
         },
         group_rows={name: len(at) for name, at in target.group_rows.items()},
         uniform=uniform,
         confusion=curves.confusion(rows),
         buckets=curves.buckets(rows),
-        recovery=None if curve is None or uniform_curve is None else _recovery(curve, uniform_curve, drawn),
+        recovery=_recovery(figures, even, drawn),
         risk=curves.risk_coverage(rows),
-        deferral=curves.deferral(rows, _in_order(target, forecasts.deferred), _metric),
-        discovery=tuple(curves.discovery_curve(rows, x) for x in rows.scores),
+        deferral=curves.deferral(rows, forecasts.deferred[:, target.canonical_order], _metric),
+        discovery=tuple(curves.discovery_curve(rows, x) for x in CUTOFFS if target.kind == "discovery"),
         other_scheme=_other_scheme(target, forecasts, predicted_bin, metrics, uniform),
     )
     return record, drawn
 
 
 def score_file(
-    forecast_file: str | Path,
+    forecasts: ForecastSource,
     archive: Archive | Target | str | Path | None = None,
-    split: SplitName = "eval",
+    split: str = "eval",
     *,
     bins: str | None = None,
     name: str | None = None,
+    surrogate: str | None = None,
     seed: int = 0,
     draws: int = 10_000,
     predicted_bin: PredictedBin = "argmax",
 ) -> ScoreRecord:
-    r"""Score a forecast file against a split of an archive.
+    """Score forecasts, wherever they are, against a split of an archive.
 
     Args:
-        forecast_file: JSON lines (plain, gzip, zstd) or Parquet.
+        forecasts: a file (JSON lines, plain, gzip or zstd, or Parquet), a data frame (Polars, Arrow, or anything else
+            that gives an Arrow stream), a list of objects with the fields of a line, or :class:`Forecasts`.
         archive: an opened archive or its directory, ``gpu-forecasters/kernels`` here when not given; or a target.
-        split: ``eval`` or ``discovery``.
+        split: name of a split, for example ``eval`` or ``discovery``.
         bins: bin scheme to score under, ``paper`` or ``released``; the split's own when not given.
         name: name of the forecaster; the file's name without its endings when not given.
+        surrogate: take only the lines with this ``surrogate_label``.
         seed: of the bootstrap.
         draws: bootstrap draws; 0 for no intervals.
         predicted_bin: whether the most probable or the stated bin is scored.
 
     Raises:
-        ForecastError: the file has a fault; it carries every one.
+        ForecastError: the forecasts have a fault; it carries every one.
         ArchiveNotFoundError: there is no archive.
         UsageError: the archive has no such split, or an argument is not known.
 
-    >>> import json, pathlib, tempfile
     >>> from kernel_archive.scoring import Target
     >>> target = Target.from_arrays(row_ids=["a", "b"], tasks=["t", "t"], speedups=[0.9, 1.71])
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     file = pathlib.Path(folder, "mine.jsonl")
-    ...     lines = [{"row_id": row, "probabilities": [0, 0, 0, 0, 0, 1, 0, 0]} for row in target.row_ids]
-    ...     _ = file.write_text("\n".join(map(json.dumps, lines)))
-    ...     record = score_file(file, target, draws=100)
-    >>> record.forecasts.name, record.metrics["accuracy"].mean
-    ('mine', 0.5)
+    >>> rows = [{"row_id": row, "probabilities": [0, 0, 0, 0, 0, 1, 0, 0]} for row in target.row_ids]
+    >>> score_file(rows, target, draws=100).metrics["accuracy"].mean
+    0.5
     """
     target = target_of(archive, split, bins)
-    from kernel_archive.scoring.reader import read_forecasts
-
-    forecasts = read_forecasts(forecast_file, target, name=name)
-    return score(target, forecasts, seed=seed, draws=draws, predicted_bin=predicted_bin)
+    cast = forecasts_of(forecasts, target, name=name, surrogate=surrogate)
+    return score(target, cast, seed=seed, draws=draws, predicted_bin=predicted_bin)
 
 
-def values_of(rows: Rows) -> tuple[dict[str, Floats], dict[str, dict[str, Floats]], Floats | None]:
-    """Every metric of every repeat.
-
-    Returns:
-        metric -> shape (R,); group -> the same; and the recovery curves, shape (R, 100), ``None`` for discovery.
-    """
-    overall = points(rows)
-    groups = {name: points(rows, at) for name, at in rows.groups.items()}
-    if rows.kind != "eval":
-        return overall, groups, None
-    by_task = rows.curves()
-    at_budget = np.array(recovery.BUDGETS) - recovery.CURVE[0]
-    for t, name in enumerate(rows.strata):
-        if name in groups:
-            groups[name] |= _budgets(by_task[:, t, at_budget])
-    curve: Floats = by_task.mean(axis=1)
-    overall |= _budgets(curve[:, at_budget])
-    overall["recovery_area"] = recovery.recovery_area(curve=curve)
-    everything = {"all": np.arange(len(rows.speedups))}
-    overall["speedup_recovered_pooled"] = recovery.speedup_recovered(
-        expected=rows.expected, speedups=rows.speedups, task_rows=everything
-    ).mean(axis=(1, 2))
-    return overall, groups, curve
-
-
-def _budgets(values: Floats) -> dict[str, Floats]:
-    """Speedup recovered and its budgets from values of shape (R, budgets)."""
-    return {"speedup_recovered": values.mean(axis=1)} | {
-        budget_name(c): values[:, i] for i, c in enumerate(recovery.BUDGETS)
-    }
-
-
-def _in_order(target: Target, values: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    return values[:, target.canonical_order]
+def _metrics(values: Mapping[str, Floats], drawn: Mapping[str, Floats] | None) -> dict[str, Metric]:
+    return {name: _metric(found, drawn.get(name) if drawn else None) for name, found in values.items()}
 
 
 def _metric(values: Floats, drawn: Floats | None = None) -> Metric:
@@ -215,18 +170,19 @@ def _metric(values: Floats, drawn: Floats | None = None) -> Metric:
 
 
 def means(values: Mapping[str, Floats]) -> dict[str, float | None]:
-    """Mean over the repeats of every metric, in the order of the catalogue."""
-    return {
-        name: None if np.isnan(values[name]).any() else float(values[name].mean()) for name in METRICS if name in values
-    }
+    """Mean over the repeats of every metric."""
+    return {name: None if np.isnan(found).any() else float(found.mean()) for name, found in values.items()}
 
 
-def _uniform(target: Target) -> Rows:
-    """The rows of a target with the uniform forecast for each: the scale on which the others stand."""
-    return Rows.of(target, Forecasts.from_arrays(target, np.full((len(target), 8), 0.125), name="uniform"))
+def _uniform(target: Target) -> Figures:
+    """The figures of the uniform forecast: the scale on which the others stand."""
+    even = Forecasts.from_arrays(target, np.full((len(target), 8), 0.125), name="uniform")
+    return repeats_of(ForecastRows.of(target, even), groups=False)
 
 
-def _recovery(curve: Floats, even: Floats, drawn: uncertainty.Series | None) -> Recovery:
+def _recovery(figures: Figures, even: Figures, drawn: Figures | None) -> Recovery | None:
+    if figures.curve is None or even.curve is None:
+        return None
     low: tuple[float, ...] = ()
     high: tuple[float, ...] = ()
     if drawn is not None and drawn.curve is not None:
@@ -235,10 +191,10 @@ def _recovery(curve: Floats, even: Floats, drawn: uncertainty.Series | None) -> 
         low, high = tuple(ends[0].tolist()), tuple(ends[1].tolist())
     return Recovery(
         budgets=recovery.CURVE,
-        mean=tuple(curve.mean(axis=0).tolist()),
+        mean=tuple(figures.curve.mean(axis=1).tolist()),
         low=low,
         high=high,
-        random=tuple(even[0].tolist()),
+        random=tuple(even.curve[:, 0].tolist()),
     )
 
 
@@ -251,8 +207,8 @@ def _other_scheme(
 ) -> OtherScheme:
     """The same forecasts under the other scheme, and what of the conclusions that turns."""
     other = target.under(next(name for name in SCHEMES if name != target.scheme))
-    there = means(values_of(Rows.of(other, forecasts, predicted_bin))[0])
-    uniform_there = means(values_of(_uniform(other))[0])
+    there = means(repeats_of(ForecastRows.of(other, forecasts, predicted_bin), groups=False).overall)
+    uniform_there = means(_uniform(other).overall)
 
     def outside(name: str) -> bool:
         m, value = here[name], there[name]
@@ -265,8 +221,8 @@ def _other_scheme(
         m, value, even_here, even_there = here[name].mean, there[name], uniform_here[name], uniform_there[name]
         if m is None or value is None or even_here is None or even_there is None:
             return False
-        sign = 1 if METRICS[name].better == "higher" else -1
-        return (sign * (m - even_here) > 0) != (sign * (value - even_there) > 0)
+        sign = METRICS[name].sign
+        return (sign * (m - even_here) < 0) != (sign * (value - even_there) < 0)
 
     return OtherScheme(
         scheme=other.scheme,
