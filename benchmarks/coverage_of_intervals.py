@@ -19,8 +19,7 @@ import time
 import numpy as np
 
 from kernel_archive.scoring import METRICS, Forecasts, Target
-from kernel_archive.scoring.rows import Rows
-from kernel_archive.scoring.scorer import values_of
+from kernel_archive.scoring.samples import ForecastRows, repeats_of
 from kernel_archive.scoring.uncertainty import bootstrap, interval
 
 CENTRES = np.array([-2.25, -1.5, -0.75, -0.25, 0.25, 0.75, 1.5, 2.25])
@@ -45,12 +44,12 @@ def simulate(rng, kind, rows, tasks, repeats):
     )
     z = np.log2(speedups) + rng.normal(0, noise, (repeats, n))
     p = np.exp(-0.5 * ((z[..., None] - CENTRES) / width) ** 2) + 1e-4
-    return Rows.of(target, Forecasts.from_arrays(target, p / p.sum(axis=-1, keepdims=True)))
+    return ForecastRows.of(target, Forecasts.from_arrays(target, p / p.sum(axis=-1, keepdims=True)))
 
 
 def figures(rows):
     """Metric -> mean over repeats."""
-    return {name: float(values.mean()) for name, values in values_of(rows)[0].items()}
+    return {name: float(values.mean()) for name, values in repeats_of(rows, groups=False).overall.items()}
 
 
 def main():
@@ -74,7 +73,7 @@ def main():
         for d in range(options.datasets):
             rows = simulate(rng, kind, *size)
             seen = figures(rows)
-            drawn = bootstrap(rows, seed=d, draws=options.draws, by_group=False).overall
+            drawn = bootstrap(rows, seed=d, draws=options.draws, groups=False).overall
             for name in mean:
                 low, high = interval(drawn[name])
                 basic = 2 * seen[name] - high, 2 * seen[name] - low

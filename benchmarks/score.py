@@ -32,8 +32,7 @@ NAIVE = """
 import sys, time
 import numpy as np
 from kernel_archive.scoring import Forecasts, Target, load_target, read_forecasts
-from kernel_archive.scoring.rows import Rows
-from kernel_archive.scoring.scorer import values_of
+from kernel_archive.scoring.samples import ForecastRows, repeats_of
 target = load_target(sys.argv[1])
 forecasts = read_forecasts(sys.argv[2], target)
 rng = np.random.default_rng(0)
@@ -42,7 +41,7 @@ for _ in range(20):
     rows = np.concatenate([rng.choice(at, len(at)) for at in target.task_rows.values()])
     again = Target.from_arrays(row_ids=[str(i) for i in range(len(rows))], tasks=[target.tasks[i] for i in rows],
                                speedups=target.speedups[rows])
-    values_of(Rows.of(again, Forecasts.from_arrays(again, forecasts.probabilities[:, rows])))
+    repeats_of(ForecastRows.of(again, Forecasts.from_arrays(again, forecasts.probabilities[:, rows])))
 print((time.perf_counter() - start) / 20)
 """
 LARGE = """

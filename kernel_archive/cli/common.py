@@ -41,6 +41,19 @@ archive_option = click.option(
     default=None,
     help="Archive directory.  [default: gpu-forecasters/kernels]",
 )
+split_option = click.option(
+    "--split", type=click.Choice(list(FORECAST_SPLITS)), default="eval", show_default=True, help="Rows to forecast."
+)
+bins_option = click.option(
+    "--bins",
+    type=click.Choice(list(SCHEMES)),
+    default=None,
+    help="Bin scheme to score under; labels are computed anew when it is another.  [default: the split's own]",
+)
+output_option = click.option(
+    "-o", "--output", type=click.Path(dir_okay=False), default=None, help="File to write.  [default: stdout]"
+)
+force_option = click.option("--force", is_flag=True, help="Overwrite the file.")
 archive_argument = click.argument("archive_path", metavar="[DIR]", type=click.Path(), required=False)
 
 #: So many findings are printed in full; the rest is counted. ``--json`` always has all that were kept.

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from kernel_archive.errors import DataError
 from kernel_archive.publishing.templates import dump_yaml
-from kernel_archive.scoring.catalogue import HEADLINE
+from kernel_archive.scoring.metrics import HEADLINE
 from kernel_archive.splits import FORECAST_SPLITS
 
 if TYPE_CHECKING:

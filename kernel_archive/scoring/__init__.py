@@ -10,20 +10,19 @@
 from __future__ import annotations
 
 from kernel_archive.scoring import metrics, rewards
-from kernel_archive.scoring.catalogue import HEADLINE, METRICS, MetricInfo
 from kernel_archive.scoring.collector import CheckReport
-from kernel_archive.scoring.compare import Comparison, Difference, Standing, compare, compare_files, pairwise
+from kernel_archive.scoring.compare import Comparison, Difference, compare, compare_files
 from kernel_archive.scoring.forecasts import Forecasts
+from kernel_archive.scoring.metrics import HEADLINE, METRICS, MetricInfo
 from kernel_archive.scoring.reader import check_forecasts, read_forecasts
 from kernel_archive.scoring.record import METRIC_VERSION, Metric, ScoreRecord, read_record
 from kernel_archive.scoring.scorer import score, score_file
-from kernel_archive.scoring.target import SPLITS, Target, TargetFacts, load_target
+from kernel_archive.scoring.target import Target, TargetFacts, load_target
 
 __all__ = [
     "HEADLINE",
     "METRICS",
     "METRIC_VERSION",
-    "SPLITS",
     "CheckReport",
     "Comparison",
     "Difference",
@@ -31,7 +30,6 @@ __all__ = [
     "Metric",
     "MetricInfo",
     "ScoreRecord",
-    "Standing",
     "Target",
     "TargetFacts",
     "check_forecasts",
@@ -39,7 +37,6 @@ __all__ = [
     "compare_files",
     "load_target",
     "metrics",
-    "pairwise",
     "read_forecasts",
     "read_record",
     "rewards",

@@ -1,4 +1,4 @@
-"""Takes the forecasts of a file one by one, then makes arrays of them, and says everything that is wrong with the file."""
+"""Collecting the forecasts of a file one by one into arrays, with everything that is wrong with them."""
 
 from __future__ import annotations
 
@@ -15,11 +15,9 @@ from kernel_archive.errors import Finding, printable
 from kernel_archive.scoring import rowwise
 from kernel_archive.scoring.forecasts import Forecasts
 from kernel_archive.scoring.formats import Entry, read_entry
-from kernel_archive.scoring.lookalike import Lookalikes
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from pathlib import Path
 
     from numpy.typing import NDArray
 
@@ -81,10 +79,9 @@ class Collector:
     """Takes rows one by one, then makes arrays of them."""
 
     def __init__(
-        self, path: Path, target: Target, surrogate: str | None, bounds: tuple[float, float], keep_rationales: bool
+        self, name: str, target: Target, surrogate: str | None, bounds: tuple[float, float], *, keep_rationales: bool
     ) -> None:
-        self.path = path
-        self.name = printable(str(path), 300)
+        self.name = name
         self.target = target
         self.bounds = bounds
         self.surrogate = surrogate
@@ -94,7 +91,7 @@ class Collector:
         self.counts: Counter[str] = Counter()
         self.n_errors = 0
         self._index = target.index
-        self._lookalikes = Lookalikes(target.row_ids)
+        self._folded: dict[str, str] = {}
         self._unknown = 0
         self._labels: dict[str, int] = {}
         self._unlabelled = 0
@@ -117,32 +114,19 @@ class Collector:
         """One forecast, as a JSON object or a row of a table."""
         if not self._belongs(row.get("surrogate_label"), line):
             return
-        self.n_lines += 1
         entry, faults, strange = read_entry(row, file=self.name, line=line)
         for name in strange:
             if name in self._strange or len(self._strange) < 100:
                 self._strange[name] += 1
         for finding in faults:
             self.add(finding)
-        if entry is None:
-            return
-        at = self._index.get(entry.row_id)
-        if at is None:
-            self._unknown_id(entry.row_id, line)
-            return
         text = row.get("rationale") or row.get("reasoning")
-        self._store(entry, at, line, text if isinstance(text, str) else None)
+        self._store(entry, text if isinstance(text, str) else None, line)
 
     def take_entry(self, entry: Entry, rationale: str | None, line: int) -> None:
         """One forecast without a fault of its own, and without a label."""
-        if not self._belongs(None, line):
-            return
-        self.n_lines += 1
-        at = self._index.get(entry.row_id)
-        if at is None:
-            self._unknown_id(entry.row_id, line)
-        else:
-            self._store(entry, at, line, rationale)
+        if self._belongs(None, line):
+            self._store(entry, rationale, line)
 
     def _belongs(self, label: object, line: int) -> bool:
         """Whether a line with this label is one of the forecaster's that was asked for; all of them when none was."""
@@ -154,21 +138,31 @@ class Collector:
             self._labels.setdefault(label, line)
         belongs = self.surrogate is None or label == self.surrogate
         self._taken += belongs
+        self.n_lines += belongs
         return belongs
 
-    def _unknown_id(self, row_id: str, line: int) -> None:
-        self._unknown += 1
-        hint = self._lookalikes.hint(row_id) if self._unknown <= _HINTS else None
-        self.fault(
-            "unknown-row",
-            "no row of this split has this id",
-            line=line,
-            field="row_id",
-            value=printable(row_id),
-            fix=hint,
-        )
+    def _hint(self, unknown: str) -> str | None:
+        """The known id that an unknown one is but for case, white space or its end: never a silent repair."""
+        if not self._folded:
+            self._folded = {name.casefold(): name for name in self.target.row_ids}
+        folded = unknown.strip().casefold()
+        near = self._folded.get(folded)
+        if near is None and len(folded) >= 6:
+            cut = [name for key, name in self._folded.items() if key.startswith(folded) or folded.startswith(key)]
+            near = cut[0] if len(cut) == 1 else None
+        return None if near is None else f"Did you mean {near!r}?"
 
-    def _store(self, entry: Entry, at: int, line: int, rationale: str | None) -> None:
+    def _store(self, entry: Entry | None, rationale: str | None, line: int) -> None:
+        if entry is None:
+            return
+        at = self._index.get(entry.row_id)
+        if at is None:
+            self._unknown += 1
+            self.fault(
+                "unknown-row", "no row of this split has this id", line=line, field="row_id",
+                value=printable(entry.row_id), fix=self._hint(entry.row_id) if self._unknown <= _HINTS else None,
+            )  # fmt: skip
+            return
         p = entry.probabilities
         low, high = self.bounds
         # The sum of the numbers that are there is always bounded; a stated one (of published tables) in addition.
@@ -192,7 +186,7 @@ class Collector:
         if self.rationales is not None and rationale is not None:
             self.rationales[entry.repeat, at] = rationale
 
-    def finish(self, name: str, digest: str) -> tuple[Forecasts | None, CheckReport]:
+    def finish(self, name: str, source: str, digest: str) -> tuple[Forecasts | None, CheckReport]:
         """Faults across lines, the report, and the forecasts when there is no fault."""
         n = len(self.target)
         cell = np.frombuffer(self._cells, dtype=_CELL)
@@ -225,7 +219,7 @@ class Collector:
             return None, report
         made = Forecasts(
             name=name,
-            source=str(self.path),
+            source=source,
             digest=digest,
             remarks=report.findings,
             rationales=self.rationales,
@@ -237,11 +231,9 @@ class Collector:
         labels = [printable(label, 60) for label in self._labels]
         if self.surrogate is None and len(labels) > 1:
             self.fault(
-                "several-forecasters",
-                f"the file holds {len(labels)} forecasters: {', '.join(labels[:10])}",
-                field="surrogate_label",
-                fix=f"Choose one with --surrogate {labels[0]!r}",
-            )
+                "several-forecasters", f"the file holds {len(labels)} forecasters: {', '.join(labels[:10])}",
+                field="surrogate_label", fix=f"Choose one with --surrogate {labels[0]!r}",
+            )  # fmt: skip
         elif self.surrogate is None and labels and self._unlabelled:
             self.fault(
                 "several-forecasters",

@@ -15,11 +15,12 @@ import msgspec
 from kernel_archive._version import __version__
 from kernel_archive.bins import SCHEMES
 from kernel_archive.errors import UsageError
-from kernel_archive.scoring.catalogue import HEADLINE, METRICS
+from kernel_archive.scoring.metrics import COMPARED, METRICS, metrics_of
 from kernel_archive.scoring.permutation import permutation_p
+from kernel_archive.scoring.reader import forecasts_of
 from kernel_archive.scoring.record import METRIC_VERSION, ForecastFacts
-from kernel_archive.scoring.rows import Rows
-from kernel_archive.scoring.scorer import PredictedBin, forecast_facts, means, values_of
+from kernel_archive.scoring.samples import ForecastRows, repeats_of
+from kernel_archive.scoring.scorer import PredictedBin, forecast_facts, means
 from kernel_archive.scoring.target import TargetFacts, target_of
 from kernel_archive.scoring.uncertainty import bootstrap, interval
 
@@ -29,26 +30,18 @@ if TYPE_CHECKING:
 
     from kernel_archive.archive.open import Archive
     from kernel_archive.scoring.forecasts import Forecasts
-    from kernel_archive.scoring.target import SplitName, Target
-
+    from kernel_archive.scoring.reader import ForecastSource
+    from kernel_archive.scoring.target import Target
 
 __all__ = [
-    "COMPARED",
     "SIGNIFICANCE",
     "Comparison",
     "Difference",
-    "Standing",
     "compare",
     "compare_files",
     "holm",
-    "pairwise",
 ]
 
-#: The table of a comparison: Holm's correction is over these.
-COMPARED: Final[dict[str, tuple[str, ...]]] = {
-    "eval": (*HEADLINE["eval"], "recovery_area", "brier", "crps", "nll", "accuracy", "within_one", "aurc"),
-    "discovery": (*HEADLINE["discovery"], "ece", "forecast_error", "brier", "crps", "nll", "accuracy", "within_one"),
-}
 #: Two submissions differ in a metric when the corrected p-value is below this.
 SIGNIFICANCE: Final = 0.05
 
@@ -99,22 +92,6 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     differences: dict[str, Difference]
 
 
-class Standing(msgspec.Struct, frozen=True, kw_only=True):
-    """One submission among several, by one metric.
-
-    Attributes:
-        name: the forecaster.
-        value: mean over its repeats.
-        rank: 1 for the best.
-        tied_with: the others that it can't be told apart from.
-    """
-
-    name: str
-    value: float
-    rank: int
-    tied_with: tuple[str, ...]
-
-
 def compare(
     target: Target,
     a: Forecasts,
@@ -152,6 +129,10 @@ def compare(
     names = tuple(metrics) if metrics is not None else COMPARED[target.kind]
     if draws < 1:
         raise UsageError("a comparison needs draws")
+    known = metrics_of(target.kind)
+    for name in names:
+        if name not in known:
+            raise UsageError(f"unknown metric {name!r}; choose from: {', '.join(known)}")
     table = _table(target, a, b, names, seed=seed, draws=draws, predicted_bin=predicted_bin)
     if both_schemes:
         other = target.under(next(name for name in SCHEMES if name != target.scheme))
@@ -181,22 +162,25 @@ def compare(
 
 
 def compare_files(
-    a: str | Path,
-    b: str | Path,
+    a: ForecastSource,
+    b: ForecastSource,
     archive: Archive | Target | str | Path | None = None,
-    split: SplitName = "eval",
+    split: str = "eval",
     *,
     bins: str | None = None,
+    names: tuple[str | None, str | None] = (None, None),
     seed: int = 0,
     draws: int = 10_000,
     predicted_bin: PredictedBin = "argmax",
 ) -> Comparison:
-    """Compare two forecast files on the rows of a split; arguments and errors as in :func:`~kernel_archive.scoring.scorer.score_file`."""
-    from kernel_archive.scoring.reader import read_forecasts
+    """Compare two forecasters, wherever their forecasts are, on the rows of a split.
 
+    ``names`` are those of the two forecasters, ``a`` and ``b`` what
+    :func:`~kernel_archive.scoring.scorer.score_file` takes as forecasts; other arguments and errors as there.
+    """
     target = target_of(archive, split, bins)
-    forecasts = [read_forecasts(file, target) for file in (a, b)]
-    return compare(target, *forecasts, seed=seed, draws=draws, predicted_bin=predicted_bin)
+    one, other = (forecasts_of(source, target, name=name) for source, name in zip((a, b), names, strict=True))
+    return compare(target, one, other, seed=seed, draws=draws, predicted_bin=predicted_bin)
 
 
 def _table(
@@ -210,14 +194,10 @@ def _table(
     predicted_bin: PredictedBin,
 ) -> dict[str, Difference]:
     """Every difference under one scheme."""
-    rows_a, rows_b = Rows.of(target, a, predicted_bin), Rows.of(target, b, predicted_bin)
-    values_a, values_b = means(values_of(rows_a)[0]), means(values_of(rows_b)[0])
-    for name in names:
-        if name not in values_a:
-            raise UsageError(f"unknown metric {name!r}; choose from: {', '.join(values_a)}")
+    rows_a, rows_b = (ForecastRows.of(target, cast, predicted_bin) for cast in (a, b))
+    values_a, values_b = (means(repeats_of(rows, names, groups=False).overall) for rows in (rows_a, rows_b))
     drawn_a, drawn_b = (
-        bootstrap(rows, seed=seed, draws=draws, wanted=names.__contains__, by_group=False).overall
-        for rows in (rows_a, rows_b)
+        bootstrap(rows, seed=seed, draws=draws, names=names, groups=False).overall for rows in (rows_a, rows_b)
     )
     observed = {name: _minus(values_a[name], values_b[name]) for name in names}
     p = permutation_p(rows_a, rows_b, observed, seed=seed, draws=draws)
@@ -240,61 +220,6 @@ def _table(
             depends_on_scheme=False,
         )
     return out
-
-
-def pairwise(
-    target: Target,
-    forecasts: Sequence[Forecasts],
-    *,
-    metric: str,
-    seed: int = 0,
-    draws: int = 10_000,
-    predicted_bin: PredictedBin = "argmax",
-) -> list[Standing]:
-    """Standings by one metric, best first, each with those that it can't be told apart from.
-
-    Every pair is tested by permutation, with Holm's correction over all pairs.
-
-    Args:
-        target: the rows.
-        forecasts: submissions with distinct names.
-        metric: name of a metric that has a direction.
-        seed: of the swaps.
-        draws: of the swaps, for each pair.
-        predicted_bin: whether the most probable or the stated bin is scored.
-
-    Raises:
-        UsageError: the metric is unknown or not defined for a submission, or two submissions share a name.
-    """
-    if metric not in METRICS or METRICS[metric].better == "neither":
-        raise UsageError(f"can't rank by {metric!r}")
-    if len({f.name for f in forecasts}) != len(forecasts):
-        raise UsageError("two submissions have the same name")
-    rows = [Rows.of(target, f, predicted_bin) for f in forecasts]
-    values = [means(values_of(r)[0]).get(metric) for r in rows]
-    known = [v for v in values if v is not None]
-    if len(known) != len(values):
-        raise UsageError(f"{metric} is not defined for {forecasts[values.index(None)].name}")
-    pairs = [(i, j) for i in range(len(rows)) for j in range(i)]
-    p = [
-        permutation_p(rows[i], rows[j], {metric: known[i] - known[j]}, seed=seed, draws=draws)[metric] for i, j in pairs
-    ]
-    tied: dict[int, set[int]] = {i: set() for i in range(len(rows))}
-    for (i, j), corrected in zip(pairs, holm(p), strict=True):
-        if corrected is None or corrected >= SIGNIFICANCE:
-            tied[i].add(j)
-            tied[j].add(i)
-    sign = -1 if METRICS[metric].better == "higher" else 1
-    order = sorted(range(len(rows)), key=lambda i: (sign * known[i], forecasts[i].name))
-    return [
-        Standing(
-            name=forecasts[i].name,
-            value=known[i],
-            rank=1 + sum(sign * v < sign * known[i] for v in known),
-            tied_with=tuple(forecasts[j].name for j in order if j in tied[i]),
-        )
-        for i in order
-    ]
 
 
 def holm(p_values: Sequence[float | None]) -> list[float | None]:

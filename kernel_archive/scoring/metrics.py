@@ -20,7 +20,7 @@ buckets allow for the rounding of the renormalisation.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Final, Literal, get_args
 
 from kernel_archive.scoring.calibration import N_BUCKETS, adaptive_ece, bucket_of, confidence_monotonicity, ece
 from kernel_archive.scoring.discovery import average_precision, exceedance, precision_recall
@@ -40,14 +40,13 @@ from kernel_archive.scoring.rowwise import (
     within_one,
 )
 from kernel_archive.scoring.selective import accuracy_at, aurc, coverage_at, selective_risk
-from kernel_archive.splits import SPLITS
+from kernel_archive.splits import SPLITS, Kind
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from kernel_archive.scoring.arrays import Floats
     from kernel_archive.scoring.samples import ForecastRows, Sample
-    from kernel_archive.splits import Kind
 
 __all__ = [
     "BUDGETS",
@@ -93,7 +92,7 @@ __all__ = [
 CUTOFFS: Final = SPLITS["discovery"].cutoffs
 _EVAL: Final[tuple[Kind, ...]] = ("eval",)
 _DISCOVERY: Final[tuple[Kind, ...]] = ("discovery",)
-_BOTH: Final[tuple[Kind, ...]] = ("eval", "discovery")
+_BOTH: Final[tuple[Kind, ...]] = (*_EVAL, *_DISCOVERY)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -296,10 +295,10 @@ def metrics_of(kind: Kind) -> dict[str, MetricInfo]:
 
 #: Kind of split -> its headline metrics, and those in its table of a comparison (Holm's correction is over these).
 HEADLINE: Final[dict[Kind, tuple[str, ...]]] = {
-    kind: tuple(name for name, metric in METRICS.items() if kind in metric.headline) for kind in _BOTH
+    kind: tuple(name for name, metric in METRICS.items() if kind in metric.headline) for kind in get_args(Kind)
 }
 COMPARED: Final[dict[Kind, tuple[str, ...]]] = {
-    kind: (*HEADLINE[kind], *(name for name, metric in METRICS.items() if kind in metric.compared)) for kind in _BOTH
+    kind: (*HEADLINE[kind], *(name for name, metric in METRICS.items() if kind in metric.compared)) for kind in HEADLINE
 }
 #: Shown beside the headline metrics where there is room for two more.
 FURTHER: Final = ("accuracy", "crps")

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from kernel_archive.bins import N_BINS
 from kernel_archive.errors import DataError, MissingExtraError, UsageError, printable
-from kernel_archive.scoring.catalogue import HEADLINE, METRICS
+from kernel_archive.scoring.metrics import HEADLINE, METRICS
 from kernel_archive.scoring.summary import heading
+from kernel_archive.splits import split_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -271,7 +272,7 @@ def _groups(axes: Axes, records: Sequence[ScoreRecord], looks: Sequence[_Look]) 
             axes.plot([metric.mean], [y + shift], color=look.colour, marker=look.marker, linestyle="", label=label)
     axes.set_yticks(range(len(groups)), [printable(group, 24) for group in groups])
     axes.set(ylim=(len(groups) - 0.4, -0.6), xlabel=f"{METRICS[name].title}{METRICS[name].unit.replace(' %', ', %')}")
-    axes.set_title("By task" if first.kind == "eval" else "By family")
+    axes.set_title(f"By {split_of(first.target.table).group}")
     axes.set_xlim(right=101 if first.kind == "eval" else 1.01)
     if len(records) > 1:
         axes.legend(loc="best")

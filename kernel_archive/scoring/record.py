@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from kernel_archive.errors import DataError, printable
-from kernel_archive.scoring.catalogue import HEADLINE
+from kernel_archive.scoring.metrics import HEADLINE
 from kernel_archive.scoring.target import TargetFacts  # noqa: TC001 - msgspec resolves annotations at run time
+from kernel_archive.splits import Kind  # noqa: TC001 - likewise
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -228,7 +229,7 @@ class ScoreRecord(msgspec.Struct, frozen=True, kw_only=True):
         seed: of the bootstrap.
         draws: of the bootstrap; 0 when there are no intervals.
         forecasts: what was scored.
-        metrics: metric -> figure over the whole split. Names and units: ``kernel_archive.scoring.catalogue``.
+        metrics: metric -> figure over the whole split. Names and units: ``kernel_archive.scoring.metrics``.
         groups: task (for discovery: problem family) -> metric -> figure.
         group_rows: task or family -> number of rows.
         uniform: metric -> figure of the uniform forecast, for scale.
@@ -243,7 +244,7 @@ class ScoreRecord(msgspec.Struct, frozen=True, kw_only=True):
 
     metric_version: str
     package: str
-    kind: str
+    kind: Kind
     target: TargetFacts
     scheme: str
     relabelled: bool

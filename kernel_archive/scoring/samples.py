@@ -181,7 +181,8 @@ class Sample:
     def mean_over_rows(self, metric: str) -> Floats:
         """A metric that is a mean over rows, shape (D,); NaN where no row was drawn."""
         with np.errstate(invalid="ignore"):
-            return product(self.rows.values(metric).mean(axis=0), self.weights) / self.weights.sum(axis=0)
+            mean: Floats = product(self.rows.values(metric).mean(axis=0), self.weights) / self.weights.sum(axis=0)
+        return mean
 
     @cached_property
     def risks(self) -> Floats:
@@ -209,9 +210,7 @@ class Sample:
         ranks, back = np.unique(recovery.budget_ranks(picks.shape[1], recovery.CURVE), return_inverse=True)
         total = np.zeros((len(ranks), len(picks)))
         for expected in rows.expected:
-            total += recovery.recovered_at(
-                expected=expected[at], speedups=rows.speedups[at], ranks=ranks, picks=picks
-            )
+            total += recovery.recovered_at(expected=expected[at], speedups=rows.speedups[at], ranks=ranks, picks=picks)
         return (total / rows.n_repeats)[back]
 
     @cached_property
@@ -283,6 +282,4 @@ def repeats_of(rows: ForecastRows, names: Collection[str] | None = None, *, grou
         groups: also per reported group.
     """
     of_groups = [name for name, metric in METRICS.items() if metric.groups != "none"] if groups else ()
-    return joined(
-        measure(Sample.once(rows.repeat(r)), names, groups=of_groups) for r in range(rows.n_repeats)
-    )
+    return joined(measure(Sample.once(rows.repeat(r)), names, groups=of_groups) for r in range(rows.n_repeats))

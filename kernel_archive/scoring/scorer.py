@@ -85,7 +85,7 @@ def score_with_draws(
     drawn = uncertainty.bootstrap(rows, seed=seed, draws=draws) if draws else None
     even = _uniform(target)
     uniform = means(even.overall)
-    metrics = _metrics(figures.overall, drawn and drawn.overall)
+    metrics = _metrics(figures.overall, drawn.overall if drawn else None)
     record = ScoreRecord(
         metric_version=METRIC_VERSION,
         package=__version__,
@@ -99,7 +99,7 @@ def score_with_draws(
         forecasts=forecast_facts(forecasts),
         metrics=metrics,
         groups={
-            name: _metrics(values, drawn and drawn.groups[name]) for name, values in figures.groups.items()
+            name: _metrics(values, drawn.groups[name] if drawn else None) for name, values in figures.groups.items()
         },
         group_rows={name: len(at) for name, at in target.group_rows.items()},
         uniform=uniform,

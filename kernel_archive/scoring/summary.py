@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from kernel_archive.errors import printable
-from kernel_archive.scoring.catalogue import HEADLINE, METRICS
-from kernel_archive.scoring.recovery import BUDGETS
-from kernel_archive.scoring.rows import budget_name
+from kernel_archive.scoring.metrics import BUDGETS, FURTHER, HEADLINE, METRICS, budget_name
+from kernel_archive.splits import split_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -18,11 +17,6 @@ if TYPE_CHECKING:
     from kernel_archive.scoring.target import TargetFacts
 
 __all__ = ["Sheet", "check_lines", "comparison_sheet", "heading", "score_remarks", "score_sheets", "several_sheet"]
-
-_GROUP_COLUMNS = {
-    "eval": ("speedup_recovered", "ece", "forecast_error", "accuracy", "crps"),
-    "discovery": (*HEADLINE["discovery"], "accuracy", "crps"),
-}
 
 
 class Sheet(NamedTuple):
@@ -115,7 +109,6 @@ def score_sheets(record: ScoreRecord) -> list[Sheet]:
 
 def _metric_row(record: ScoreRecord, name: str) -> list[str]:
     info, metric = METRICS[name], record.metrics[name]
-    better = {"higher": "higher", "lower": "lower", "neither": ""}[info.better]
     spread = "-" if metric.std is None or len(metric.repeats) == 1 else f"{metric.std:.{info.decimals}f}"
     return [
         info.title,
@@ -123,12 +116,12 @@ def _metric_row(record: ScoreRecord, name: str) -> list[str]:
         _span(metric, name),
         spread,
         info.format(record.uniform.get(name)),
-        better,
+        info.better if info.better != "neither" else "",
     ]
 
 
 def _group_sheet(record: ScoreRecord) -> Sheet:
-    names = [name for name in _GROUP_COLUMNS[record.kind] if name in record.metrics]
+    names = [name for name in (*HEADLINE[record.kind], *FURTHER) if name in record.metrics]
     rows = []
     for group, metrics in record.groups.items():
         cells = [group, f"{record.group_rows[group]:,}"]
@@ -138,7 +131,7 @@ def _group_sheet(record: ScoreRecord) -> Sheet:
                 cells.append(_span(metrics[name], name))
         rows.append(cells)
     titles = [METRICS[name].title for name in names]
-    what = "task" if record.kind == "eval" else "family"
+    what = split_of(record.target.table).group
     return Sheet(f"By {what}", [what, "rows", titles[0], "95 % interval", *titles[1:]], rows, [])
 
 
@@ -200,12 +193,11 @@ def several_sheet(records: Sequence[ScoreRecord]) -> Sheet:
     """Several scores side by side, best first by the first headline metric; remarks where the scheme turns an order."""
     kind = records[0].kind
     lead = HEADLINE[kind][0]
-    names = [*HEADLINE[kind], "accuracy", "crps"]
+    names = [*HEADLINE[kind], *FURTHER]
 
     def sort_key(record: ScoreRecord) -> tuple[bool, float, str]:
         value = record.metrics[lead].mean
-        sign = -1 if METRICS[lead].better == "higher" else 1
-        return value is None, sign * (value or 0.0), record.forecasts.name
+        return value is None, METRICS[lead].sign * (value or 0.0), record.forecasts.name
 
     rows = []
     for record in sorted(records, key=sort_key):
@@ -233,7 +225,7 @@ def _order_remark(records: Sequence[ScoreRecord], name: str) -> str:
     """A sentence when the other bin scheme puts the forecasters in another order."""
     pairs = [(r.metrics[name].mean, r.other_scheme.metrics[name], printable(r.forecasts.name, 40)) for r in records]
     known = [(a, b, who) for a, b, who in pairs if a is not None and b is not None]
-    sign = -1 if METRICS[name].better == "higher" else 1
+    sign = METRICS[name].sign
     here = [who for _, _, who in sorted(known, key=lambda item: (sign * item[0], item[2]))]
     there = [who for _, _, who in sorted(known, key=lambda item: (sign * item[1], item[2]))]
     if here == there:

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
 
 from kernel_archive.bins import DEFAULT_SCHEME, N_BINS, Scheme, assign_bins, representatives
+from kernel_archive.bins import scheme as scheme_of
 from kernel_archive.errors import ArchiveMismatchError, DataError, Finding, UsageError, printable
+from kernel_archive.splits import FORECAST_SPLITS, Split, split_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -19,13 +22,11 @@ if TYPE_CHECKING:
 
     from numpy.typing import ArrayLike, NDArray
 
+    from kernel_archive.archive.manifest import SplitFacts
     from kernel_archive.archive.open import Archive
+    from kernel_archive.splits import Kind
 
-__all__ = ["SPLITS", "SplitName", "Target", "TargetFacts", "load_target", "target_of"]
-
-SplitName = Literal["eval", "discovery"]
-#: Name that users give a split -> table that holds it.
-SPLITS: Final[dict[SplitName, str]] = {"eval": "eval", "discovery": "discovery_pairs"}
+__all__ = ["Target", "TargetFacts", "forecast_split", "load_target", "split_facts", "target_of"]
 
 
 class TargetFacts(msgspec.Struct, frozen=True, kw_only=True):
@@ -35,7 +36,7 @@ class TargetFacts(msgspec.Struct, frozen=True, kw_only=True):
         archive_name: dataset name, or ``arrays`` for a target made from plain arrays.
         archive_version: version of the archive.
         archive_digest: logical digest of the archive.
-        table: ``eval`` or ``discovery_pairs``.
+        table: the split's table.
         split_name: ``canonical``, or the name of a variant.
         split_digest: logical digest of the split's rows.
         origin: ``selected`` here or ``published`` upstream and kept as it was.
@@ -64,11 +65,11 @@ class Target:
     """The rows of a split, as arrays.
 
     Attributes:
-        kind: ``eval`` (speedups of kernels over a reference) or ``discovery`` (of children over parents).
+        split: which split: what its rows are, and with it which metrics they have.
         row_ids: n names, in the order of the split.
-        tasks: n task names: the strata of the bootstrap and, for ``eval``, the candidate sets of speedup recovered.
+        tasks: n task names: the strata of the bootstrap and the candidate sets of speedup recovered.
         groups: n names that results are also reported by: the tasks, or the problem families of discovery pairs.
-        speedups: shape (n,), float64, x (reference time / candidate time; for pairs parent time / child time).
+        speedups: shape (n,), float64, x: the ratio of times that the split is about.
         bins: shape (n,), int8, 1 to 8, under ``scheme``.
         scheme: rule of the bins.
         representatives: shape (8,), m_b in x.
@@ -76,7 +77,7 @@ class Target:
         relabelled: whether the bins follow another scheme than the split was frozen with.
     """
 
-    kind: SplitName
+    split: Split
     row_ids: tuple[str, ...]
     tasks: tuple[str, ...]
     groups: tuple[str, ...]
@@ -95,7 +96,7 @@ class Target:
         row_ids: Sequence[str],
         tasks: Sequence[str],
         speedups: ArrayLike,
-        kind: SplitName = "eval",
+        split: str = "eval",
         groups: Sequence[str] | None = None,
         bins: ArrayLike | None = None,
         scheme: Scheme = DEFAULT_SCHEME,
@@ -108,7 +109,7 @@ class Target:
             row_ids: n distinct names.
             tasks: n task names.
             speedups: shape (n,), x, finite and above 0.
-            kind: what the rows are.
+            split: name of the split that the rows are like.
             groups: n names to report by; the tasks when not given.
             bins: shape (n,), labels that were published; computed from the speedups when not given.
             scheme: rule of the bins.
@@ -147,16 +148,21 @@ class Target:
             for item in sorted(zip(ids, names, s.tolist(), y.tolist(), strict=True)):
                 digest.update(msgspec.json.encode(item))
             facts = TargetFacts(
-                archive_name="arrays", archive_version="", archive_digest="", table=SPLITS[kind], split_name="arrays",
+                archive_name="arrays", archive_version="", archive_digest="", table=split_of(split).table, split_name="arrays",
                 split_digest=f"sha256:{digest.hexdigest()}", origin="selected", gpus=(), n_rows=len(ids),
             )  # fmt: skip
         return cls(
-            kind=kind, row_ids=ids, tasks=names, groups=reported, speedups=s, bins=y, scheme=scheme,
+            split=split_of(split), row_ids=ids, tasks=names, groups=reported, speedups=s, bins=y, scheme=scheme,
             representatives=m, facts=facts,
         )  # fmt: skip
 
     def __len__(self) -> int:
         return len(self.row_ids)
+
+    @property
+    def kind(self) -> Kind:
+        """What its rows are: ``eval`` or ``discovery``."""
+        return self.split.kind
 
     @cached_property
     def index(self) -> dict[str, int]:
@@ -231,27 +237,20 @@ def _positions(names: tuple[str, ...]) -> dict[str, NDArray[np.intp]]:
 
 
 def _refuse_repeated(ids: tuple[str, ...]) -> None:
-    if len(set(ids)) == len(ids):
-        return
-    seen: set[str] = set()
-    findings: list[Finding] = []
-    for name in ids:
-        if name in seen:
-            findings.append(
-                Finding(code="repeated-row", message="this row id is in the split twice", value=printable(name))
-            )
-        seen.add(name)
-    raise DataError.from_findings(findings)
+    twice = [name for name, count in Counter(ids).items() if count > 1]
+    if twice:
+        raise DataError.from_findings(
+            Finding(code="repeated-row", message="this row id is in the split twice", value=printable(name))
+            for name in twice
+        )
 
 
-def load_target(
-    archive: Archive | str | Path | None = None, split: SplitName = "eval", scheme: str | None = None
-) -> Target:
+def load_target(archive: Archive | str | Path | None = None, split: str = "eval", scheme: str | None = None) -> Target:
     """The rows of an archive's split, ready to score against.
 
     Args:
         archive: an opened archive or its directory; ``gpu-forecasters/kernels`` here when not given.
-        split: ``eval`` or ``discovery``.
+        split: name of a split that is forecast, for example ``eval`` or ``discovery``, or of its table.
         scheme: bin scheme to score under; the split's own when not given. Under another one the labels are computed
             anew from the speedups.
 
@@ -261,54 +260,67 @@ def load_target(
         UsageError: unknown split or scheme, or the archive has no such split yet.
     """
     from kernel_archive.archive.open import Archive, open_archive
-    from kernel_archive.bins import scheme as scheme_of
 
-    if split not in SPLITS:
-        raise UsageError(f"unknown split {split!r}; choose one of: {', '.join(SPLITS)}")
+    spec = forecast_split(split)
     opened = archive if isinstance(archive, Archive) else open_archive(archive)
-    table = SPLITS[split]
-    facts = opened.manifest.splits.get(table)
-    if facts is None or table not in opened.manifest.tables:
-        command = "build-eval --cap 10" if split == "eval" else "build-discovery"
-        raise UsageError(
-            f"the archive in {opened.path} has no {split} split yet. Make it with: kernel-archive {command}"
-        )
-    _verify_files(opened, table)
-    value = "speedup" if split == "eval" else "g"
-    task = "task" if split == "eval" else "problem"
-    group = "task" if split == "eval" else "family"
-    columns = list(dict.fromkeys(["row_id", task, group, "gpu", value, "bin"]))
-    rows = opened.arrow(table, columns=columns)
-    own = scheme_of(facts.scheme).name
+    facts = split_facts(opened, spec)
+    _verify_files(opened, spec.table)
+    columns = dict.fromkeys(["row_id", spec.task, spec.group, "gpu", spec.value, "bin"])
+    rows = opened.arrow(spec.table, columns=list(columns))
+    # Not to_numpy(): it imports pandas wherever that is installed, which takes longer than a whole score.
+    values = {name: rows[name].to_pylist() for name in columns}
     target = Target.from_arrays(
-        row_ids=rows["row_id"].to_pylist(),
-        tasks=rows[task].to_pylist(),
-        groups=rows[group].to_pylist(),
-        # Not to_numpy(): it imports pandas wherever that is installed, which takes longer than a whole score.
-        speedups=rows[value].to_pylist(),
-        bins=rows["bin"].to_pylist(),
-        scheme=own,
-        kind=split,
+        row_ids=values["row_id"],
+        tasks=values[spec.task],
+        groups=values[spec.group],
+        speedups=values[spec.value],
+        bins=values["bin"],
+        scheme=scheme_of(facts.scheme).name,
+        split=spec.name,
         ends=_frozen_ends(facts.facts),
         facts=TargetFacts(
             archive_name=opened.manifest.name,
             archive_version=opened.manifest.version,
             archive_digest=opened.manifest.logical_digest,
-            table=table,
+            table=spec.table,
             split_name=facts.name,
             split_digest=facts.logical_digest,
             origin=facts.origin,
-            gpus=tuple(sorted(set(rows["gpu"].to_pylist()))),
+            gpus=tuple(sorted(set(values["gpu"]))),
             n_rows=rows.num_rows,
         ),
     )
     return target if scheme is None else target.under(scheme_of(scheme).name)
 
 
-def target_of(archive: Archive | Target | str | Path | None, split: SplitName, bins: str | None) -> Target:
-    """A target as it is, or the split of an archive; under another scheme when one is named."""
-    from kernel_archive.bins import scheme as scheme_of
+def forecast_split(name: str) -> Split:
+    """The split of that name, if its rows are forecast.
 
+    Raises:
+        UsageError: there is none, or it is to learn from.
+    """
+    spec = split_of(name)
+    if spec.name not in FORECAST_SPLITS:
+        raise UsageError(f"nobody forecasts the {spec.rows}. Choose one of: {', '.join(FORECAST_SPLITS)}")
+    return spec
+
+
+def split_facts(archive: Archive, split: Split) -> SplitFacts:
+    """What the archive's manifest says of a split.
+
+    Raises:
+        UsageError: the archive has no such split yet.
+    """
+    facts = archive.manifest.splits.get(split.table)
+    if facts is None or split.table not in archive.manifest.tables:
+        raise UsageError(
+            f"the archive in {archive.path} has no {split.name} split yet. Make it with: kernel-archive {split.command}"
+        )
+    return facts
+
+
+def target_of(archive: Archive | Target | str | Path | None, split: str, bins: str | None) -> Target:
+    """A target as it is, or the split of an archive; under another scheme when one is named."""
     if not isinstance(archive, Target):
         return load_target(archive, split, bins)
     return archive if bins is None else archive.under(scheme_of(bins).name)

@@ -30,10 +30,9 @@ def template_lines(target: Target, *, repeats: int = 1) -> Iterator[bytes]:
 def explanation(target: Target) -> list[str]:
     """The format in words, for people: lines of text."""
     rule = SCHEMES[target.scheme]
-    what = "reference time / candidate time" if target.kind == "eval" else "parent time / child time"
     lines = ["One JSON object a line, one forecast each. Fields (only row_id and probabilities are needed):"]
     lines += [f"  {name:<14} {meaning}" for name, meaning in FIELDS.items()]
-    lines += ["", f"The eight bins of S = {what}, scheme {target.scheme}:"]
+    lines += ["", f"The eight bins of S = {target.split.ratio}, scheme {target.scheme}:"]
     lines += [f"  {b}  {name:<21} {rule.describe(b)}" for b, name in enumerate(BIN_NAMES, 1)]
     lines += [
         "",

@@ -10,7 +10,6 @@ from kernel_archive.scoring.calibration import (
     bucket_of,
     confidence_monotonicity,
     ece,
-    monotonicity_of,
 )
 
 
@@ -117,15 +116,7 @@ def test_confidence_monotonicity_by_hand(errors, expected):
 
 
 def test_monotonicity_skips_empty_buckets():
-    """A bucket without a row is no error of 0."""
-    assert monotonicity_of(np.array([2.0, 0.0, 3.0]), np.array([1.0, 0.0, 1.0])) == 1.0
-
-
-def test_repeats_are_a_leading_axis(rng):
-    """The figures of a stack are the stack of the figures."""
-    q, hit, err = rng.random((3, 30)), rng.random((3, 30)) < 0.5, rng.random((3, 30))
-    for r in range(3):
-        assert ece(confidence=q, correct=hit)[r] == ece(confidence=q[r], correct=hit[r])
-        assert adaptive_ece(confidence=q, correct=hit)[r] == adaptive_ece(confidence=q[r], correct=hit[r])
-        stacked = confidence_monotonicity(confidence=q, errors=err)[r]
-        assert stacked == confidence_monotonicity(confidence=q[r], errors=err[r])
+    """A bucket without a row is no error of 0; without any row D_mono is not defined."""
+    q, errors = np.array([0.05, 0.25]), np.array([2.0, 3.0])
+    assert confidence_monotonicity(confidence=q, errors=errors) == 1.0
+    assert np.isnan(confidence_monotonicity(confidence=q, errors=errors, parsed=np.zeros(2, bool)))

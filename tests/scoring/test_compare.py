@@ -1,4 +1,4 @@
-"""Comparisons: paired differences, permutation tests, Holm's correction, standings."""
+"""Comparisons: paired differences, permutation tests, Holm's correction."""
 
 import itertools
 import json
@@ -8,11 +8,12 @@ import pytest
 from support.made_forecasts import make_forecasts, make_target
 
 from kernel_archive.errors import UsageError
-from kernel_archive.scoring import Forecasts, compare, load_target, pairwise, read_forecasts, score
-from kernel_archive.scoring.compare import COMPARED, compare_files, holm
+from kernel_archive.scoring import Forecasts, compare, load_target, read_forecasts, score
+from kernel_archive.scoring.compare import compare_files, holm
+from kernel_archive.scoring.metrics import COMPARED
 from kernel_archive.scoring.permutation import _pairings, permutation_p, repeat_order
-from kernel_archive.scoring.rows import Rows
-from kernel_archive.scoring.scorer import means, values_of
+from kernel_archive.scoring.samples import ForecastRows, repeats_of
+from kernel_archive.scoring.scorer import means
 from kernel_archive.scoring.uncertainty import bootstrap
 
 
@@ -34,9 +35,9 @@ def test_holm_by_hand(p, expected):
 @pytest.mark.parametrize("kind", ["eval", "discovery"])
 def test_permutations_are_those_of_swapped_forecasts(rng, kind):
     """Against all 64 swaps of six rows, scored by the plain path: the p-value of every metric of the table."""
-    target = make_target(rng, sizes=(4, 2), kind=kind)
+    target = make_target(rng, sizes=(4, 2), split=kind)
     a, b = (make_forecasts(rng, target, repeats=2, noise=noise, places=1) for noise in (0.5, 1.5))
-    rows_a, rows_b = Rows.of(target, a), Rows.of(target, b)
+    rows_a, rows_b = ForecastRows.of(target, a), ForecastRows.of(target, b)
     names = COMPARED[kind]
     (pa, sa), (pb, sb) = (
         (f.probabilities[repeat_order(rows)], f.stated[repeat_order(rows)]) for f, rows in ((a, rows_a), (b, rows_b))
@@ -47,7 +48,7 @@ def test_permutations_are_those_of_swapped_forecasts(rng, kind):
         second = np.where(swap[None, :, None], pa, pb)
         stated = [np.where(swap, x, y) for x, y in ((sb, sa), (sa, sb))]
         one, two = (
-            means(values_of(Rows.of(target, Forecasts.from_arrays(target, p, stated=s)))[0])
+            means(repeats_of(ForecastRows.of(target, Forecasts.from_arrays(target, p, stated=s))).overall)
             for p, s in ((first, stated[0]), (second, stated[1]))
         )
         return [np.nan if one[n] is None or two[n] is None else one[n] - two[n] for n in names]
@@ -82,7 +83,7 @@ def test_the_interval_is_of_the_paired_difference(rng, target):
     """Both are drawn the same rows."""
     a, b = make_forecasts(rng, target, noise=0.4), make_forecasts(rng, target, noise=1.2)
     d = compare(target, a, b, draws=300, seed=5, metrics=["crps"], both_schemes=False).differences["crps"]
-    one, two = (bootstrap(Rows.of(target, f), seed=5, draws=300).overall["crps"] for f in (a, b))
+    one, two = (bootstrap(ForecastRows.of(target, f), seed=5, draws=300).overall["crps"] for f in (a, b))
     assert (d.low, d.high) == pytest.approx(tuple(np.quantile(one - two, [0.025, 0.975])))
 
 
@@ -136,7 +137,7 @@ def test_how_repeats_are_numbered_changes_nothing(rng, target, repeats):
 def test_repeats_without_a_small_common_multiple_take_no_longer_than_the_larger_number(rng):
     """Seven against eight: eight pairs at a time and not 56; every repeat of the smaller side takes part, all alike."""
     target = make_target(rng, sizes=(4, 3))
-    a, b = (Rows.of(target, make_forecasts(rng, target, repeats=r)) for r in (7, 8))
+    a, b = (ForecastRows.of(target, make_forecasts(rng, target, repeats=r)) for r in (7, 8))
     pairs = list(itertools.islice(_pairings(a, b, seed=0), 400))
     assert all(len(first) == len(second) == 8 for first, second in pairs)
     counts = np.bincount(np.concatenate([first for first, _ in pairs]), minlength=7)
@@ -187,28 +188,3 @@ def test_wrong_calls_are_refused(rng, target, forecasts):
         compare(target, forecasts, forecasts, metrics=["f1"])
     with pytest.raises(UsageError, match="needs draws"):
         compare(target, forecasts, forecasts, draws=0)
-
-
-def test_standings_name_whom_each_can_not_be_told_from(rng):
-    """Two equals and a clearly worse one; lower is better for CRPS."""
-    target = make_target(rng, sizes=(60, 60))
-    good = make_forecasts(rng, target, noise=0.3, name="good")
-    twin = Forecasts.from_arrays(target, good.probabilities, name="twin")
-    poor = make_forecasts(rng, target, noise=3.0, name="poor")
-    standings = pairwise(target, [poor, twin, good], metric="crps", draws=300)
-    assert [(s.name, s.rank, s.tied_with) for s in standings] == [
-        ("good", 1, ("twin",)),
-        ("twin", 1, ("good",)),
-        ("poor", 3, ()),
-    ]
-
-
-def test_standings_need_a_direction_and_distinct_names(rng, target, forecasts):
-    """Entropy has no better side; two of one name can't be told apart in the table."""
-    with pytest.raises(UsageError, match="can't rank by 'entropy'"):
-        pairwise(target, [forecasts], metric="entropy")
-    with pytest.raises(UsageError, match="same name"):
-        pairwise(target, [forecasts, forecasts], metric="crps")
-    nothing = Forecasts.from_arrays(target, np.zeros((28, 8)), parsed=np.zeros(28, bool), name="none")
-    with pytest.raises(UsageError, match="not defined for none"):
-        pairwise(target, [forecasts, nothing], metric="ece")

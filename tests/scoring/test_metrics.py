@@ -1,17 +1,70 @@
-"""The public namespace of the formulas."""
+"""The registry of metrics, and the formulas: their signatures, and their weighted form against repeated rows."""
 
 import inspect
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support.made_forecasts import make_forecasts, make_target
 
-from kernel_archive.scoring import metrics
+from kernel_archive.scoring import metrics, recovery, score
+from kernel_archive.scoring.metrics import COMPARED, FURTHER, HEADLINE, METRICS, metrics_of
 
 
-def test_everything_public_is_there():
-    """Every name of ``__all__`` exists."""
-    assert sorted(metrics.__all__) == metrics.__all__
-    assert all(hasattr(metrics, name) for name in metrics.__all__)
+def same(got, expected):
+    """Equal to 1e-12, NaN where NaN is due."""
+    np.testing.assert_allclose(got, expected, rtol=1e-12, atol=1e-12, equal_nan=True)
+
+
+def test_the_public_names_are_the_functions_and_tables_of_the_module():
+    """Every name of ``__all__`` exists once, and no formula that the module knows is left out of it."""
+    assert len(set(metrics.__all__)) == len(metrics.__all__)
+    public = {name for name, value in vars(metrics).items() if not name.startswith("_") and callable(value)}
+    formulas = {name for name in public if getattr(metrics, name).__module__.startswith("kernel_archive.scoring")}
+    assert formulas <= set(metrics.__all__)
+    assert all(getattr(metrics, name) is not None for name in metrics.__all__)
+    assert metrics.crps(probabilities=np.eye(8)[[0]], bins=np.array([8])).tolist() == [1.0]
+
+
+@pytest.mark.parametrize("metric", METRICS.values(), ids=METRICS)
+def test_every_metric_is_stated_in_full(metric):
+    """Name, title, meaning and formula; one way to compute it; a direction unless it has none."""
+    assert METRICS[metric.name] is metric
+    assert metric.title
+    assert metric.meaning
+    assert metric.formula
+    assert (metric.rows is None) != (metric.draws is None)
+    assert metric.kinds
+    assert metric.sign == {"higher": -1, "lower": 1, "neither": 1}[metric.better]
+    assert metric.better != "neither" or not metric.compared
+
+
+def test_the_tables_are_made_from_the_registry():
+    """Headline metrics come first in a comparison, and no table names a metric that its kind of split lacks."""
+    assert HEADLINE["eval"] == ("speedup_recovered", "ece", "forecast_error")
+    assert HEADLINE["discovery"] == ("average_precision_1.25", "average_precision_1.5", "average_precision_2")
+    assert HEADLINE["train"] == ()
+    for kind, names in COMPARED.items():
+        assert names[: len(HEADLINE[kind])] == HEADLINE[kind]
+        assert len(set(names)) == len(names)
+        assert set(names) | set(FURTHER if names else ()) <= set(metrics_of(kind))
+
+
+@pytest.mark.parametrize("split", ["eval", "discovery"])
+def test_a_metric_that_is_added_to_the_registry_is_scored(monkeypatch, rng, split):
+    """One entry: the score record has it, over all rows and by group, with its interval."""
+    made = metrics.MetricInfo(
+        name="mean_bin", title="Mean bin", better="neither", meaning="mean predicted bin", formula="mean of the bin",
+        rows=lambda r: r.predicted.astype(float),
+    )  # fmt: skip
+    monkeypatch.setitem(METRICS, "mean_bin", made)
+    target = make_target(rng, split=split)
+    forecasts = make_forecasts(rng, target)
+    record = score(target, forecasts, draws=20)
+    assert record.metrics["mean_bin"].mean == pytest.approx(forecasts.predicted().mean())
+    assert record.metrics["mean_bin"].low is not None
+    assert all("mean_bin" in figures for figures in record.groups.values())
 
 
 @pytest.mark.parametrize("name", [n for n in metrics.__all__ if callable(getattr(metrics, n))])
@@ -20,7 +73,8 @@ def test_arguments_are_keyword_only_and_documented(name):
     function = getattr(metrics, name)
     kinds = [p.kind for p in inspect.signature(function).parameters.values()]
     assert function.__doc__
-    if name != "budget_ranks":  # n and budgets can't be mistaken for each other
+    # The others take one thing, or things that can't be mistaken for each other.
+    if name not in ("budget_name", "budget_ranks", "cutoff_name", "metrics_of"):
         assert set(kinds) == {inspect.Parameter.KEYWORD_ONLY}
 
 
@@ -45,3 +99,49 @@ def test_renormalisation_changes_no_metric(rng):
             )
         )
     assert all(f == figures[0] for f in figures)
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.integers(1, 22), st.integers(0, 3), st.integers(0, 2**31))
+def test_a_weighted_metric_is_the_plain_one_on_repeated_rows(n, places, seed):
+    """For random rows with many ties and random resamples, one of which is every row once."""
+    rng = np.random.default_rng(seed)
+    speedups = np.round(np.exp(rng.normal(0, 1, n)), 1) + 0.05
+    expected = np.round(np.exp(rng.normal(0, 1, n)), places)
+    q = np.round(rng.random(n), 1 + places % 2)
+    hit, positive, parsed = rng.random(n) < q, rng.random(n) < 0.4, rng.random(n) < 0.8
+    errors, misses = rng.random(n), 1.0 - hit
+    picks = np.sort(rng.integers(0, n, (6, n)), axis=1)
+    picks[0] = np.arange(n)
+    w = np.stack([np.bincount(row, minlength=n) for row in picks], axis=1).astype(float)
+    ranks = np.arange(1, n + 1)
+
+    recovered = metrics.recovered_at(picks=picks, expected=expected, speedups=speedups, ranks=ranks)
+    calibration = metrics.ece(weights=w, confidence=q, correct=hit, parsed=parsed)
+    adaptive = metrics.adaptive_ece(weights=w, confidence=q, correct=hit, parsed=parsed)
+    monotone = metrics.confidence_monotonicity(weights=w, confidence=q, errors=errors, parsed=parsed)
+    risk = metrics.aurc(weights=w, confidence=q, losses=np.stack([errors, misses]), parsed=parsed)
+    found = metrics.average_precision(weights=w, scores=q, positive=positive)
+    for d, i in enumerate(picks):
+        j = i[parsed[i]]
+        same(recovered[:, d], metrics.recovered_at(expected=expected[i], speedups=speedups[i], ranks=ranks))
+        same(calibration[d], metrics.ece(confidence=q[i], correct=hit[i], parsed=parsed[i]))
+        same(adaptive[d], metrics.adaptive_ece(confidence=q[i], correct=hit[i], parsed=parsed[i]))
+        same(monotone[d], metrics.confidence_monotonicity(confidence=q[i], errors=errors[i], parsed=parsed[i]))
+        for row, losses in zip(risk, (errors, misses), strict=True):
+            same(row[d], metrics.aurc(confidence=q[j], losses=losses[j]))
+            same(row[d], metrics.selective_risk(confidence=q[j], losses=losses[j]).mean() if len(j) else np.nan)
+        same(found[d], metrics.average_precision(scores=q[i], positive=positive[i]))
+
+
+@pytest.mark.parametrize("table", [1, 10_000])
+def test_large_tie_groups_take_another_way_to_the_same_value(monkeypatch, rng, table):
+    """With the table of chances and without it."""
+    monkeypatch.setattr(recovery, "_TABLE", table)
+    speedups = rng.random(60) + 0.1
+    expected = np.repeat([2.0, 1.0], 30)
+    picks = rng.integers(0, 60, (5, 60))
+    ranks = np.array([1, 3, 17, 31, 60])
+    got = metrics.recovered_at(picks=picks, expected=expected, speedups=speedups, ranks=ranks)
+    for d, i in enumerate(picks):
+        same(got[:, d], metrics.recovered_at(expected=expected[i], speedups=speedups[i], ranks=ranks))

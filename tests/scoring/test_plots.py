@@ -28,7 +28,7 @@ def records():
 def discovery():
     """One forecaster of discovery pairs."""
     rng = np.random.default_rng(1)
-    target = make_target(rng, sizes=(20, 20), kind="discovery")
+    target = make_target(rng, sizes=(20, 20), split="discovery")
     return score(target, make_forecasts(rng, target), draws=50)
 
 

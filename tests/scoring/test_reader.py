@@ -220,14 +220,26 @@ def test_every_fault_of_a_file_is_listed_in_one_pass(write, target):
         *[("not-a-number", 11)] * 8,
     ]  # fmt: skip
     assert report.n_errors == 18
-    assert (
-        report.findings[2].fix
-        == "It looks like the known id 'a1b2c3d4', but character 1 is U+0041 LATIN CAPITAL LETTER A"
-    )
+    assert report.findings[2].fix == "Did you mean 'a1b2c3d4'?"
     assert "line 3" in report.findings[4].message
     with pytest.raises(ForecastError, match="18 faults") as raised:
         read_forecasts(path, target)
     assert len(raised.value.findings) == 18
+
+
+@pytest.mark.parametrize("near", ["A1B2C3D4", " a1b2c3d4\t", "a1b2c3", "a1b2c3d4e5"])
+def test_an_id_that_is_nearly_known_gets_it_suggested(write, target, near):
+    """Case, white space, an end cut off or too much: named in the fix, and never repaired silently."""
+    _, report = check_forecasts(write(row(near)), target)
+    assert report.findings[0].code == "unknown-row" or report.findings[1].code == "unknown-row"
+    assert "Did you mean 'a1b2c3d4'?" in {f.fix for f in report.findings}
+
+
+@pytest.mark.parametrize("far", ["zzzzzzzz", "a", "a" * 100_000])
+def test_an_id_that_is_like_no_other_gets_no_suggestion(write, target, far):
+    """An id that is merely wrong is not guessed at."""
+    _, report = check_forecasts(write(row(far)), target)
+    assert {f.fix for f in report.findings if f.code == "unknown-row"} == {None}
 
 
 def test_a_file_for_another_split_says_so(write, target):

@@ -7,16 +7,16 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.made_forecasts import make_forecasts, make_target
 
+from kernel_archive.scoring import Forecasts, Target, score
 from kernel_archive.scoring.recovery import (
-    best_of_draw,
     best_of_draws,
     budget_ranks,
     recovered_at,
     recovery_area,
-    recovery_curve,
-    speedup_recovered,
 )
+from kernel_archive.scoring.samples import ForecastRows, Sample
 
 
 def brute_force(expected, speedups, k):
@@ -53,8 +53,8 @@ def test_ties_by_brute_force_on_any_small_case(rows, data):
 def test_chances_of_the_best_of_a_draw(size, drawn):
     """C(size - j, drawn - 1) / C(size, drawn), which sums to 1."""
     exact = [math.comb(size - j, drawn - 1) / math.comb(size, drawn) for j in range(1, size + 1)]
-    np.testing.assert_allclose(best_of_draw(size, drawn), exact, rtol=1e-12, atol=1e-300)
-    assert best_of_draw(size, drawn).sum() == pytest.approx(1.0, abs=1e-12)
+    np.testing.assert_allclose(best_of_draws(size, np.array([drawn]))[0], exact, rtol=1e-12, atol=1e-300)
+    assert best_of_draws(size, np.array([drawn]))[0].sum() == pytest.approx(1.0, abs=1e-12)
 
 
 def test_chances_neither_overflow_nor_cancel():
@@ -93,20 +93,23 @@ def test_a_rounding_of_the_forecast_is_no_ranking():
 
 
 def test_every_task_counts_the_same():
-    """The macro mean: one task of one row and one of three rows."""
-    rows = {"one": np.array([0]), "three": np.array([1, 2, 3])}
-    speedups = np.array([5.0, 1.0, 2.0, 4.0])
-    got = speedup_recovered(expected=np.array([1.0, 3.0, 2.0, 1.0]), speedups=speedups, task_rows=rows, budgets=(1,))
-    assert got.tolist() == [[100.0], [25.0]]
+    """The macro mean: one task of one row, which recovers everything, and one of three rows, which recovers 25 %."""
+    target = Target.from_arrays(
+        row_ids=list("abcd"), tasks=["one", "three", "three", "three"], speedups=[5.0, 1.0, 2.0, 4.0]
+    )
+    p = np.eye(8)[[0, 7, 5, 3]]  # of the three, the slowest is put first
+    record = score(target, Forecasts.from_arrays(target, p), draws=0)
+    assert [record.groups[t]["speedup_recovered_at_1"].mean for t in ("one", "three")] == [100.0, 25.0]
+    assert record.metrics["speedup_recovered_at_1"].mean == 62.5
 
 
 def test_the_curve_ends_at_everything(rng):
     """The curve never falls and reaches 100 %."""
-    rows = {"a": np.arange(30), "b": np.arange(30, 47)}
-    curve = recovery_curve(expected=rng.random((2, 47)), speedups=rng.random(47) + 0.1, task_rows=rows)
-    assert curve.shape == (2, 100)
-    assert (np.diff(curve, axis=1) >= -1e-9).all()
-    np.testing.assert_array_equal(curve[:, -1], 100.0)
+    target = make_target(rng)
+    sample = Sample.once(ForecastRows.of(target, make_forecasts(rng, target)))
+    assert sample.curve.shape == (100, 1)
+    assert (np.diff(sample.curve, axis=0) >= -1e-9).all()
+    assert sample.curve[-1] == pytest.approx(100.0)
 
 
 def test_the_area_by_hand():

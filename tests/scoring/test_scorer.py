@@ -216,7 +216,7 @@ def test_risk_and_coverage(small):
 
 def test_discovery_pairs_have_their_own_headline(rng):
     """Average precision and base rate at three cutoffs; no budgets, no curve; families as groups."""
-    target = make_target(rng, sizes=(30, 20), kind="discovery")
+    target = make_target(rng, sizes=(30, 20), split="discovery")
     f = make_forecasts(rng, target, repeats=3)
     record = score(target, f, draws=50)
     assert list(record.headline) == list(HEADLINE["discovery"])
@@ -236,7 +236,7 @@ def test_discovery_pairs_have_their_own_headline(rng):
 
 def test_discovery_without_a_positive_is_not_defined():
     """No child is 1.25 times as fast: no average precision, no curve, no interval; the rest is scored."""
-    target = Target.from_arrays(row_ids=["a", "b"], tasks=["t", "t"], speedups=[0.5, 1.0], kind="discovery")
+    target = Target.from_arrays(row_ids=["a", "b"], tasks=["t", "t"], speedups=[0.5, 1.0], split="discovery")
     record = score(target, Forecasts.from_arrays(target, np.full((2, 8), 0.125)), draws=20)
     assert record.metrics["average_precision_1.25"].mean is None
     assert record.discovery[0].precision == ()
@@ -254,7 +254,7 @@ def test_tiny_splits_are_scored(rng, sizes):
 
 def test_a_cutoff_is_reached_by_equality():
     """G exactly at the cutoff is positive."""
-    target = Target.from_arrays(row_ids=["a", "b"], tasks=["t", "t"], speedups=[1.25, 1.0], kind="discovery")
+    target = Target.from_arrays(row_ids=["a", "b"], tasks=["t", "t"], speedups=[1.25, 1.0], split="discovery")
     record = score(target, Forecasts.from_arrays(target, np.eye(8)[[5, 3]]), draws=0)
     assert record.discovery[0].n_positive == 1
     assert record.metrics["average_precision_1.25"].mean == 1.0

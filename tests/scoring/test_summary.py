@@ -82,7 +82,7 @@ def test_several_scores_stand_side_by_side(rng):
 @pytest.mark.parametrize("kind", ["eval", "discovery"])
 def test_a_comparison_is_a_table(rng, kind):
     """A row per metric, signs on the differences, names in place of A and B."""
-    target = make_target(rng, kind=kind)
+    target = make_target(rng, split=kind)
     a, b = make_forecasts(rng, target, name="one"), make_forecasts(rng, target, noise=3, name="two")
     comparison = compare(target, a, b, draws=50)
     sheet = comparison_sheet(comparison)

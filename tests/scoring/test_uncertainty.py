@@ -5,10 +5,9 @@ import pytest
 from support.made_forecasts import make_forecasts, make_target
 
 from kernel_archive.scoring import Forecasts, Target, uncertainty
-from kernel_archive.scoring.catalogue import METRICS
-from kernel_archive.scoring.rows import Rows
-from kernel_archive.scoring.scorer import values_of
-from kernel_archive.scoring.uncertainty import bootstrap, bootstrap_resamples, interval
+from kernel_archive.scoring.metrics import METRICS
+from kernel_archive.scoring.samples import ForecastRows, repeats_of
+from kernel_archive.scoring.uncertainty import bootstrap, interval, resampled
 
 
 def drawn_again(target, forecasts, chosen):
@@ -21,7 +20,7 @@ def drawn_again(target, forecasts, chosen):
         speedups=target.speedups[chosen],
         bins=target.bins[chosen],
         ends=(target.representatives[0], target.representatives[7]),
-        kind=target.kind,
+        split=target.split.name,
     )
     cast = Forecasts.from_arrays(
         again,
@@ -36,28 +35,30 @@ def drawn_again(target, forecasts, chosen):
 @pytest.mark.parametrize("places", [None, 1])
 def test_every_draw_is_the_score_of_the_drawn_rows(rng, kind, places):
     """Rows drawn by hand and scored by the plain formulas give what the vectorised bootstrap gives, for every metric."""
-    target = make_target(rng, kind=kind)
+    target = make_target(rng, split=kind)
     forecasts = make_forecasts(rng, target, places=places, missing=0.15)
-    rows = Rows.of(target, forecasts)
+    rows = ForecastRows.of(target, forecasts)
     drawn = bootstrap(rows, seed=3, draws=12)
-    resample = next(bootstrap_resamples(rows.strata, seed=3, draws=12))
-    assert set(drawn.overall) == set(values_of(rows)[0])
+    resample = next(resampled(rows, seed=3, draws=12))
+    assert set(drawn.overall) == set(repeats_of(rows).overall)
     for d in range(12):
         positions = np.concatenate([at[resample.picks[name][d]] for name, at in rows.strata.items()])
-        overall, groups, curve = values_of(Rows.of(*drawn_again(target, forecasts, target.canonical_order[positions])))
+        again = repeats_of(ForecastRows.of(*drawn_again(target, forecasts, target.canonical_order[positions])))
         for name, values in drawn.overall.items():
-            np.testing.assert_allclose(values[d], overall[name].mean(), rtol=1e-11, atol=1e-12, err_msg=name)
+            np.testing.assert_allclose(values[d], again.overall[name].mean(), rtol=1e-11, atol=1e-12, err_msg=name)
         for group, metrics in drawn.groups.items():
             for name, values in metrics.items():
-                np.testing.assert_allclose(values[d], groups[group][name].mean(), rtol=1e-11, atol=1e-12, err_msg=name)
+                np.testing.assert_allclose(
+                    values[d], again.groups[group][name].mean(), rtol=1e-11, atol=1e-12, err_msg=name
+                )
         if kind == "eval":
-            np.testing.assert_allclose(drawn.curve[:, d], curve.mean(axis=0), rtol=1e-11)
+            np.testing.assert_allclose(drawn.curve[:, d], again.curve.mean(axis=1), rtol=1e-11)
 
 
 def test_rows_are_drawn_within_their_task(rng):
     """Every task keeps its number of rows in every draw; every row can be drawn."""
     target = make_target(rng, sizes=(5, 1, 9))
-    resample = next(bootstrap_resamples(target.ordered.task_rows, seed=0, draws=400))
+    resample = next(resampled(ForecastRows.of(target, make_forecasts(rng, target)), seed=0, draws=400))
     for rows, size in zip(target.ordered.task_rows.values(), (5, 1, 9), strict=True):
         np.testing.assert_array_equal(resample.weights[rows].sum(axis=0), size)
     assert (resample.weights.sum(axis=1) > 0).all()
@@ -66,7 +67,7 @@ def test_rows_are_drawn_within_their_task(rng):
 
 def test_the_seed_decides_the_draws(rng, target, forecasts):
     """Same seed, same draws; another seed, others."""
-    rows = Rows.of(target, forecasts)
+    rows = ForecastRows.of(target, forecasts)
     one, two, other = (bootstrap(rows, seed=s, draws=30).overall["brier"] for s in (1, 1, 2))
     np.testing.assert_array_equal(one, two)
     assert not np.array_equal(one, other)
@@ -74,7 +75,7 @@ def test_the_seed_decides_the_draws(rng, target, forecasts):
 
 def test_draws_in_portions_are_all_there(rng, target, forecasts, monkeypatch):
     """A large split is drawn in portions: as many draws, as many different ones."""
-    rows = Rows.of(target, forecasts)
+    rows = ForecastRows.of(target, forecasts)
     monkeypatch.setattr(uncertainty, "_CELLS", 28 * 7)
     drawn = bootstrap(rows, seed=0, draws=50)
     assert drawn.overall["brier"].shape == (50,)
@@ -84,7 +85,7 @@ def test_draws_in_portions_are_all_there(rng, target, forecasts, monkeypatch):
 
 def test_only_wanted_metrics_are_computed(target, forecasts):
     """Without groups and curve when they are not asked for."""
-    drawn = bootstrap(Rows.of(target, forecasts), seed=0, draws=5, wanted={"brier", "ece"}.__contains__, by_group=False)
+    drawn = bootstrap(ForecastRows.of(target, forecasts), seed=0, draws=5, names={"brier", "ece"}, groups=False)
     assert set(drawn.overall) == {"brier", "ece"}
     assert drawn.groups == {}
     assert drawn.curve is None
@@ -93,7 +94,7 @@ def test_only_wanted_metrics_are_computed(target, forecasts):
 @pytest.mark.parametrize("name", [n for n in METRICS if not n.startswith("average")])
 def test_every_metric_can_be_wanted_alone(target, forecasts, name):
     """Asking for one of them gives it."""
-    assert name in bootstrap(Rows.of(target, forecasts), seed=0, draws=3, wanted={name}.__contains__).overall
+    assert name in bootstrap(ForecastRows.of(target, forecasts), seed=0, draws=3, names={name}).overall
 
 
 def test_intervals_are_percentiles():
@@ -113,7 +114,7 @@ def test_undefined_draws_take_the_interval_away():
 def test_the_interval_of_a_mean_is_the_textbook_one(rng):
     """Accuracy of 400 rows: as wide as the normal interval of a proportion."""
     target = make_target(rng, sizes=(400,))
-    rows = Rows.of(target, make_forecasts(rng, target, repeats=1))
+    rows = ForecastRows.of(target, make_forecasts(rng, target, repeats=1))
     low, high = interval(bootstrap(rows, seed=0, draws=4000).overall["accuracy"])
     p = rows.hits.mean()
     assert (high - low) / 2 == pytest.approx(1.96 * np.sqrt(p * (1 - p) / 400), rel=0.08)
