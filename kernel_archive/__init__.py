@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from kernel_archive.pipeline import build, validate
     from kernel_archive.publishing.pull import load
     from kernel_archive.scoring import metrics, rewards
-    from kernel_archive.scoring.compare import compare
+    from kernel_archive.scoring.compare import compare_files as compare
     from kernel_archive.scoring.forecasts import Forecasts
     from kernel_archive.scoring.reader import check_forecasts, read_forecasts
     from kernel_archive.scoring.record import ScoreRecord
@@ -41,7 +41,7 @@ _PUBLIC: Final[dict[str, tuple[str, str]]] = {
     "bin_of": ("kernel_archive.bins", "bin_of"),
     "build": ("kernel_archive.pipeline", "build"),
     "check_forecasts": ("kernel_archive.scoring.reader", "check_forecasts"),
-    "compare": ("kernel_archive.scoring.compare", "compare"),
+    "compare": ("kernel_archive.scoring.compare", "compare_files"),
     "load": ("kernel_archive.publishing.pull", "load"),
     "load_target": ("kernel_archive.scoring.target", "load_target"),
     "metrics": ("kernel_archive.scoring.metrics", ""),

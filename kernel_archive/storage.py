@@ -6,15 +6,15 @@ import hashlib
 import os
 import secrets
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kernel_archive.errors import KernelArchiveError
+from kernel_archive.errors import KernelArchiveError, TargetExistsError, UsageError, printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
-__all__ = ["file_sha256", "locked", "new_file", "sync", "write_atomically"]
+__all__ = ["check_new", "file_sha256", "locked", "new_file", "sync", "write_atomically", "write_new"]
 
 
 def file_sha256(path: Path) -> str:
@@ -60,6 +60,35 @@ def write_atomically(path: Path, data: bytes, *, durable: bool = True) -> None:
     # Made anew or not at all: a link that somebody planted under this name is not followed.
     with new_file(path, durable=durable) as temporary, temporary.open("xb") as stream:
         stream.write(data)
+
+
+def check_new(path: str | Path, *, force: bool = False) -> None:
+    """Whether a file of the user's could be written there: to be asked before the work whose result it will hold.
+
+    Args:
+        path: where; its directory must exist.
+        force: replace what is there.
+
+    Raises:
+        TargetExistsError: something is there, and ``force`` is not given.
+        UsageError: there is no such directory.
+    """
+    target = Path(path)
+    if target.is_dir() or (target.exists() and not force):
+        raise TargetExistsError(
+            f"{printable(str(path), 300)} exists already. Give another name, or --force to replace it"
+        )
+    if not target.parent.is_dir():
+        raise UsageError(f"there is no directory {printable(str(target.parent), 300)}")
+
+
+def write_new(path: str | Path, data: bytes, *, force: bool = False) -> None:
+    """Write a result to a file of the user's: all of it or nothing, and never over something by accident.
+
+    Arguments and errors as in :func:`check_new`.
+    """
+    check_new(path, force=force)
+    write_atomically(Path(path), data)
 
 
 @contextmanager

@@ -12,7 +12,8 @@ from kernel_archive.board.standings import Standings, make_standings, standings_
 from kernel_archive.board.store import DEFAULT_BOARD, score_stored, store_of
 from kernel_archive.board.submissions import SCORE_FILE, Identity, load_submission, submission_folders
 from kernel_archive.errors import DataError, Finding, KernelArchiveError, UsageError
-from kernel_archive.scoring.files import write_new
+from kernel_archive.splits import FORECAST_SPLITS
+from kernel_archive.storage import write_new
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -55,13 +56,13 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
 
 def _targets(archive: Archive, scheme: str | None) -> list[Target]:
     """The canonical splits that the archive has."""
-    from kernel_archive.scoring import SPLITS, load_target
+    from kernel_archive.scoring import load_target
 
     found = []
-    for split, table in SPLITS.items():
-        facts = archive.manifest.splits.get(table)
+    for name, split in FORECAST_SPLITS.items():
+        facts = archive.manifest.splits.get(split.table)
         if facts is not None and facts.name == "canonical" and facts.rows:
-            found.append(load_target(archive, split, scheme))
+            found.append(load_target(archive, name, scheme))
     if not found:
         raise UsageError(
             f"the archive in {archive.path} has no split to rank on. Make one with: kernel-archive build-eval --cap 10"
@@ -97,7 +98,7 @@ def rank_board(
         UsageError: there is no board, or nothing on it, or the archive has no split.
         DataError: submissions are at fault.
     """
-    from kernel_archive.scoring.compare import COMPARED
+    from kernel_archive.scoring.metrics import COMPARED
 
     store = store_of(board)
     if not store.is_dir():

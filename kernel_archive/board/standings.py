@@ -10,7 +10,7 @@ import msgspec
 
 from kernel_archive.board.ranks import Pairs, Rank, pairs_of, ranks_of
 from kernel_archive.scoring import HEADLINE, METRICS
-from kernel_archive.scoring.compare import COMPARED
+from kernel_archive.scoring.metrics import COMPARED
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

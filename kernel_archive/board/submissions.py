@@ -10,12 +10,13 @@ import json
 import re
 import tomllib
 import unicodedata
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
 import msgspec
 
 from kernel_archive.errors import DataError, Finding, printable
+from kernel_archive.splits import FORECAST_SPLITS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -54,14 +55,14 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         name: dataset name.
         version: version of the archive.
         digest: logical digest of the archive.
-        split: ``eval`` or ``discovery``.
+        split: name of the split.
         split_digest: logical digest of the split's rows.
     """
 
     name: str
     version: str
     digest: str
-    split: Literal["eval", "discovery"]
+    split: str
     split_digest: str
 
     @classmethod
@@ -72,7 +73,7 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             name=facts.archive_name,
             version=facts.archive_version,
             digest=facts.archive_digest,
-            split=target.kind,
+            split=target.split.name,
             split_digest=facts.split_digest,
         )
 
@@ -262,5 +263,7 @@ def load_submission(folder: Path) -> Submission:
         record = msgspec.convert(values, type=Submission)
     except (UnicodeDecodeError, tomllib.TOMLDecodeError, msgspec.ValidationError, RecursionError) as error:
         raise refused(printable(str(error), 300)) from None
+    if record.archive.split not in FORECAST_SPLITS:
+        raise refused(f"split must be one of: {', '.join(FORECAST_SPLITS)}")
     check_texts(record.name, record.url, record.model, record.notes, file=str(path))
     return record

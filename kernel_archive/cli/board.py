@@ -7,19 +7,26 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from kernel_archive.cli.common import archive_option, emit, json_option, print_findings, print_table, progress, say
+from kernel_archive.cli.common import (
+    archive_option,
+    bins_option,
+    emit,
+    force_option,
+    json_option,
+    output_option,
+    print_findings,
+    print_table,
+    progress,
+    say,
+    split_option,
+)
+from kernel_archive.forecasters import BASELINES
 
 if TYPE_CHECKING:
     from kernel_archive.board.standings import Standings
-    from kernel_archive.scoring.target import SplitName
 
 __all__ = ["baseline", "leaderboard"]
 
-_NAMES = ("uniform", "prior", "slow", "near", "fast", "nearest", "boosted", "boosted-calibrated")
-
-_split = click.option(
-    "--split", type=click.Choice(["eval", "discovery"]), default="eval", show_default=True, help="Rows to forecast."
-)
 _board = click.option(
     "--board", type=click.Path(file_okay=False), default=None, help="Folder of the board.  [default: leaderboard]"
 )
@@ -29,25 +36,19 @@ _jobs = click.option(
 
 
 @click.command(short_help="Write a baseline's forecasts.")
-@click.argument("name", type=click.Choice(_NAMES))
-@_split
-@click.option(
-    "-o",
-    "--output",
-    type=click.Path(dir_okay=False),
-    default=None,
-    help="File to write; .zst and .gz compress.  [default: stdout]",
-)
-@click.option("--force", is_flag=True, help="Overwrite the file.")
+@click.argument("name", type=click.Choice(list(BASELINES)))
+@split_option
+@output_option
+@force_option
 @click.option(
     "--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of everything random in it."
 )
 @archive_option
 @json_option
 def baseline(
-    name: str, split: SplitName, output: str | None, force: bool, seed: int, archive_path: str | None, as_json: bool
+    name: str, split: str, output: str | None, force: bool, seed: int, archive_path: str | None, as_json: bool
 ) -> None:
-    """Write the forecasts of a baseline as an ordinary forecast file.
+    """Write the forecasts of a baseline as an ordinary forecast file; a name in .zst or .gz compresses it.
 
     uniform: one eighth for every bin. prior: bin frequencies of the problem's training pairs. slow, near, fast: always
     that. nearest: nearest neighbours on code tokens. boosted: gradient-boosted ordinal model on static features of both
@@ -92,7 +93,7 @@ def leaderboard() -> None:
 @click.option("--model", default="", help="The model behind it.")
 @click.option("--notes", default="", help="Anything to know about it.")
 @click.option("--slug", default=None, help="Name of its folder.  [default: made from the name]")
-@_split
+@split_option
 @_board
 @archive_option
 @json_option
@@ -103,7 +104,7 @@ def add(
     model: str,
     notes: str,
     slug: str | None,
-    split: SplitName,
+    split: str,
     board: str | None,
     archive_path: str | None,
     as_json: bool,
@@ -180,12 +181,7 @@ def _standings_tables(boards: list[Standings]) -> None:
 @click.option(
     "--out", type=click.Path(file_okay=False), default=None, help="Folder to write to.  [default: the board's]"
 )
-@click.option(
-    "--bins",
-    type=click.Choice(["paper", "released"]),
-    default=None,
-    help="Bin scheme to score under.  [default: the split's own]",
-)
+@bins_option
 @click.option("--draws", type=click.IntRange(100, 100_000), default=10_000, show_default=True, help="Bootstrap draws.")
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of the draws.")
 @_jobs

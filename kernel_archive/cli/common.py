@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from kernel_archive.errors import KernelArchiveError, printable
+from kernel_archive.splits import FORECAST_SPLITS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -22,13 +23,17 @@ if TYPE_CHECKING:
 __all__ = [
     "archive_argument",
     "archive_option",
+    "bins_option",
     "emit",
+    "force_option",
     "json_option",
+    "output_option",
     "print_findings",
     "print_table",
     "progress",
     "report",
     "say",
+    "split_option",
 ]
 
 json_option = click.option(
@@ -46,7 +51,7 @@ split_option = click.option(
 )
 bins_option = click.option(
     "--bins",
-    type=click.Choice(list(SCHEMES)),
+    type=click.Choice(["paper", "released"]),
     default=None,
     help="Bin scheme to score under; labels are computed anew when it is another.  [default: the split's own]",
 )

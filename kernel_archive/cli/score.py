@@ -7,30 +7,30 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from kernel_archive.cli.common import archive_option, emit, json_option, print_findings, print_table, say
+from kernel_archive.cli.common import (
+    archive_option,
+    bins_option,
+    emit,
+    force_option,
+    json_option,
+    output_option,
+    print_findings,
+    print_table,
+    say,
+    split_option,
+)
 from kernel_archive.errors import printable
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from kernel_archive.scoring.record import ScoreRecord
+    from kernel_archive.scoring.scorer import PredictedBin
     from kernel_archive.scoring.summary import Sheet
-    from kernel_archive.scoring.target import SplitName
 
 __all__ = ["check", "compare", "plot", "score", "template"]
 
-_split = click.option(
-    "--split", type=click.Choice(["eval", "discovery"]), default="eval", show_default=True, help="Rows to forecast."
-)
-_bins = click.option(
-    "--bins",
-    type=click.Choice(["paper", "released"]),
-    default=None,
-    help="Bin scheme to score under; labels are computed anew when it is another.  [default: the split's own]",
-)
 _surrogate = click.option("--surrogate", default=None, help="Take only the lines with this surrogate_label.")
-_output = click.option("-o", "--output", type=click.Path(dir_okay=False), default=None, help="File to write.")
-_force = click.option("--force", is_flag=True, help="Overwrite the file.")
 
 
 def _draw_options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -61,14 +61,14 @@ def _print(sheet: Sheet) -> None:
 
 
 @click.command(short_help="Write an empty, valid forecast file.")
-@_split
+@split_option
 @click.option("--repeats", type=click.IntRange(min=1, max=100), default=1, show_default=True, help="Repeats per row.")
-@_output
-@_force
+@output_option
+@force_option
 @archive_option
 @json_option
 def template(
-    split: SplitName, repeats: int, output: str | None, force: bool, archive_path: str | None, as_json: bool
+    split: str, repeats: int, output: str | None, force: bool, archive_path: str | None, as_json: bool
 ) -> None:
     """Write a forecast file for a split that is valid as it is: the uniform distribution for every row.
 
@@ -76,8 +76,8 @@ def template(
     kernel-archive check FILE and kernel-archive score FILE.
     """
     from kernel_archive.scoring import load_target
-    from kernel_archive.scoring.files import check_new, write_new
     from kernel_archive.scoring.template import explanation, json_schema, template_lines
+    from kernel_archive.storage import check_new, write_new
 
     if output is not None:
         check_new(output, force=force)
@@ -101,11 +101,11 @@ def template(
 
 @click.command(short_help="Check a forecast file and list every fault.")
 @click.argument("file", type=click.Path())
-@_split
+@split_option
 @_surrogate
 @archive_option
 @json_option
-def check(file: str, split: SplitName, surrogate: str | None, archive_path: str | None, as_json: bool) -> None:
+def check(file: str, split: str, surrogate: str | None, archive_path: str | None, as_json: bool) -> None:
     """Check a forecast file and list every fault: file, line, field, value and the way out.
 
     Reads JSON lines (plain, gzip, zstd) and Parquet. The exit status is 1 when the file can't be scored.
@@ -123,22 +123,22 @@ def check(file: str, split: SplitName, surrogate: str | None, archive_path: str 
 
 @click.command(short_help="Score forecast files.")
 @click.argument("files", type=click.Path(), nargs=-1, required=True)
-@_split
-@_bins
+@split_option
+@bins_option
 @_surrogate
 @_draw_options
-@_output
-@_force
+@output_option
+@force_option
 @archive_option
 @json_option
 def score(
     files: tuple[str, ...],
-    split: SplitName,
+    split: str,
     bins: str | None,
     surrogate: str | None,
     seed: int,
     draws: int,
-    predicted_bin: str,
+    predicted_bin: PredictedBin,
     output: str | None,
     force: bool,
     archive_path: str | None,
@@ -149,20 +149,17 @@ def score(
     One file: every metric, per task and per budget. Several: one line each. With --json the full score record (a list
     of them for several files), which kernel-archive plot draws; -o writes it to a file besides.
     """
-    from kernel_archive.scoring import load_target, read_forecasts
-    from kernel_archive.scoring import score as score_forecasts
-    from kernel_archive.scoring.files import check_new, write_new
+    from kernel_archive.scoring import load_target, read_forecasts, score_file
     from kernel_archive.scoring.record import records_to_json
     from kernel_archive.scoring.summary import score_remarks, score_sheets, several_sheet
+    from kernel_archive.storage import check_new, write_new
 
     if output is not None:
         check_new(output, force=force)
     target = load_target(archive_path, split, bins)
+    # All files are read before the first is scored: a fault in the last one need not wait for that.
     cast = [read_forecasts(file, target, surrogate=surrogate) for file in files]
-    records = [
-        score_forecasts(target, f, seed=seed, draws=draws, predicted_bin=predicted_bin)  # type: ignore[arg-type]  # click checked it
-        for f in cast
-    ]
+    records = [score_file(f, target, seed=seed, draws=draws, predicted_bin=predicted_bin) for f in cast]
     if output is not None:
         write_new(output, records_to_json(records), force=force)
 
@@ -185,36 +182,27 @@ def score(
 @click.command(short_help="Compare two forecast files.")
 @click.argument("a", type=click.Path())
 @click.argument("b", type=click.Path())
-@_split
-@_bins
+@split_option
+@bins_option
 @_draw_options
 @archive_option
 @json_option
 def compare(
     a: str,
     b: str,
-    split: SplitName,
+    split: str,
     bins: str | None,
     seed: int,
     draws: int,
-    predicted_bin: str,
+    predicted_bin: PredictedBin,
     archive_path: str | None,
     as_json: bool,
 ) -> None:
     """Compare two forecast files on the same rows: paired differences, intervals, permutation p-values (Holm)."""
-    from kernel_archive.scoring import compare as compare_forecasts
-    from kernel_archive.scoring import load_target, read_forecasts
+    from kernel_archive.scoring import compare_files
     from kernel_archive.scoring.summary import comparison_sheet
 
-    target = load_target(archive_path, split, bins)
-    result = compare_forecasts(
-        target,
-        read_forecasts(a, target),
-        read_forecasts(b, target),
-        seed=seed,
-        draws=draws,
-        predicted_bin=predicted_bin,  # type: ignore[arg-type]  # click checked it
-    )
+    result = compare_files(a, b, archive_path, split, bins=bins, seed=seed, draws=draws, predicted_bin=predicted_bin)
     emit(result, as_json=as_json, text=lambda: _print(comparison_sheet(result)))
 
 
@@ -227,8 +215,8 @@ def compare(
     show_default=True,
     help="Which plot; all of them on one sheet by default.",
 )
-@_output
-@_force
+@output_option
+@force_option
 @json_option
 def plot(records: tuple[str, ...], kind: str, output: str | None, force: bool, as_json: bool) -> None:
     """Draw the plots of score records (from kernel-archive score --json or -o) as SVG, PNG or PDF.
@@ -236,9 +224,9 @@ def plot(records: tuple[str, ...], kind: str, output: str | None, force: bool, a
     The file of -o gives the format; NAME.svg in the current directory when not given. Several records of one split
     are drawn into the same axes, where the plot allows it.
     """
-    from kernel_archive.scoring.files import check_new, write_new
     from kernel_archive.scoring.plots import draw, file_name_for
     from kernel_archive.scoring.record import read_records
+    from kernel_archive.storage import check_new, write_new
 
     scores: list[ScoreRecord] = [record for path in records for record in read_records(path)]
     path = output if output is not None else file_name_for(scores, kind)

@@ -2,49 +2,83 @@
 
 from __future__ import annotations
 
+import difflib
 import gzip
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 import msgspec
 
 from kernel_archive.errors import UsageError
 from kernel_archive.forecasters import simple
-from kernel_archive.forecasters.rows import load_target_pairs, load_training_pairs
-from kernel_archive.scoring.files import write_new
+from kernel_archive.forecasters.pairs import NOTHING, load_asked_pairs, load_training_pairs
+from kernel_archive.storage import write_new
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
     from pathlib import Path
 
-    import numpy as np
-    from numpy.typing import NDArray
-
     from kernel_archive.archive.open import Archive
-    from kernel_archive.forecasters.rows import SplitName, Target, TrainingPairs
+    from kernel_archive.forecasters.pairs import AskedPairs, TrainingPairs
+    from kernel_archive.scoring.arrays import Floats
 
 __all__ = ["BASELINES", "Baseline", "BaselineForecasts", "forecast_lines", "make_baseline", "write_forecasts"]
 
 
-class Baseline(msgspec.Struct, frozen=True):
-    """One baseline: its name, one line on what it does, whether it needs training pairs and scikit-learn."""
+@dataclass(frozen=True)
+class Baseline:
+    """One baseline.
+
+    Attributes:
+        name: what users call it.
+        title: one line on what it does.
+        forecast: from the rows asked for, the training pairs and a seed to probabilities of shape (n, 8).
+        learns: whether it needs training pairs; one that does not gets none.
+    """
 
     name: str
     title: str
+    forecast: Callable[[AskedPairs, TrainingPairs, int], Floats]
     learns: bool = False
-    extra: bool = False
 
 
+def _nearest(asked: AskedPairs, training: TrainingPairs, seed: int) -> Floats:
+    from kernel_archive.forecasters.nearest import nearest
+
+    del seed
+    return nearest(asked, training)
+
+
+def _boosted(asked: AskedPairs, training: TrainingPairs, seed: int) -> Floats:
+    from kernel_archive.forecasters.boosted import boosted
+
+    return boosted(asked, training, seed=seed)
+
+
+def _boosted_calibrated(asked: AskedPairs, training: TrainingPairs, seed: int) -> Floats:
+    from kernel_archive.forecasters.boosted import boosted_calibrated
+
+    return boosted_calibrated(asked, training, seed=seed)
+
+
+#: Name -> baseline. A further one is one entry more.
 BASELINES: Final[dict[str, Baseline]] = {
     b.name: b
     for b in (
-        Baseline("uniform", "one eighth for every bin"),
-        Baseline("prior", "bin frequencies of the problem's training pairs, smoothed", learns=True),
-        Baseline("slow", "always slower than 0.71x"),
-        Baseline("near", "always within half an octave of 1x"),
-        Baseline("fast", "always faster than 1.41x"),
-        Baseline("nearest", "nearest neighbours on code tokens of both programs", learns=True),
-        Baseline("boosted", "gradient-boosted ordinal model on static features of both programs and GPU facts", learns=True, extra=True),
-        Baseline("boosted-calibrated", "the same, calibrated on training searches left out", learns=True, extra=True),
+        Baseline("uniform", "one eighth for every bin", lambda asked, _, __: simple.uniform(asked)),
+        Baseline(
+            "prior", "bin frequencies of the problem's training pairs, smoothed",
+            lambda asked, training, _: simple.prior(asked, training), learns=True,
+        ),
+        Baseline("slow", "always slower than 0.71x", lambda asked, _, __: simple.constant(asked, "slow")),
+        Baseline("near", "always within half an octave of 1x", lambda asked, _, __: simple.constant(asked, "near")),
+        Baseline("fast", "always faster than 1.41x", lambda asked, _, __: simple.constant(asked, "fast")),
+        Baseline("nearest", "nearest neighbours on code tokens of both programs", _nearest, learns=True),
+        Baseline(
+            "boosted", "gradient-boosted ordinal model on static features of both programs and GPU facts", _boosted,
+            learns=True,
+        ),
+        Baseline("boosted-calibrated", "the same, calibrated on training searches left out", _boosted_calibrated, learns=True),
     )
 }  # fmt: skip
 
@@ -54,7 +88,7 @@ class BaselineForecasts(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         name: the baseline.
-        split: ``eval`` or ``discovery``.
+        split: name of the split.
         seed: of everything random in it.
         row_ids: n names.
         probabilities: shape (n, 8), rows sum to 1.
@@ -65,17 +99,17 @@ class BaselineForecasts(msgspec.Struct, frozen=True, kw_only=True):
     split: str
     seed: int
     row_ids: tuple[str, ...]
-    probabilities: NDArray[np.float64]
+    probabilities: Floats
     n_training: int
 
 
-def make_baseline(name: str, archive: Archive, split: SplitName = "eval", *, seed: int = 0) -> BaselineForecasts:
+def make_baseline(name: str, archive: Archive, split: str = "eval", *, seed: int = 0) -> BaselineForecasts:
     """Forecast a split of an archive.
 
     Args:
         name: one of :data:`BASELINES`.
         archive: an opened archive.
-        split: ``eval`` (candidate against reference) or ``discovery`` (child against parent).
+        split: name of the split, for example ``eval`` or ``discovery``.
         seed: of everything random; same archive and seed give the same forecasts.
 
     Raises:
@@ -85,34 +119,19 @@ def make_baseline(name: str, archive: Archive, split: SplitName = "eval", *, see
     """
     chosen = BASELINES.get(name)
     if chosen is None:
-        raise UsageError(f"unknown baseline {name!r}; choose one of: {', '.join(BASELINES)}")
-    target = load_target_pairs(archive, split)
-    training = load_training_pairs(archive) if chosen.learns else None
+        near = difflib.get_close_matches(name, BASELINES, n=1)
+        hint = f"Did you mean {near[0]!r}? " if near else ""
+        raise UsageError(f"unknown baseline {name!r}. {hint}Choose one of: {', '.join(BASELINES)}")
+    asked = load_asked_pairs(archive, split)
+    training = load_training_pairs(archive) if chosen.learns else NOTHING
     return BaselineForecasts(
         name=name,
-        split=split,
+        split=asked.split.name,
         seed=seed,
-        row_ids=target.row_ids,
-        probabilities=_probabilities(name, target, training, seed),
-        n_training=0 if training is None else len(training),
+        row_ids=asked.row_ids,
+        probabilities=chosen.forecast(asked, training, seed),
+        n_training=len(training),
     )
-
-
-def _probabilities(name: str, target: Target, training: TrainingPairs | None, seed: int) -> NDArray[np.float64]:
-    if name in ("slow", "near", "fast"):
-        return simple.constant(target, name)  # type: ignore[arg-type] # one of the three, by the line above
-    if training is None:
-        return simple.uniform(target)
-    if name == "prior":
-        return simple.prior(target, training)
-    if name == "nearest":
-        from kernel_archive.forecasters.nearest import nearest
-
-        return nearest(target, training)
-    from kernel_archive.forecasters import boosted
-
-    make = boosted.boosted if name == "boosted" else boosted.boosted_calibrated
-    return make(target, training, seed=seed)
 
 
 def forecast_lines(made: BaselineForecasts) -> Iterable[bytes]:

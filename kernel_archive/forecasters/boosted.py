@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from kernel_archive.bins import Scheme
-    from kernel_archive.forecasters.rows import SplitName, Target, TrainingPairs
+    from kernel_archive.forecasters.pairs import AskedPairs, TrainingPairs
+    from kernel_archive.splits import Split
 
     Floats = NDArray[np.float64]
 
@@ -68,7 +69,7 @@ def _useful(features: Floats) -> NDArray[np.bool_]:
     return np.asarray(high > low)
 
 
-def _weights(training: TrainingPairs, split: SplitName, scheme: Scheme) -> Floats:
+def _weights(training: TrainingPairs, split: Split, scheme: Scheme) -> Floats:
     """Weight of every pair: like the split's rows by its definition, half of it on pairs made as those rows are."""
     bins = assign_bins(training.speedups, scheme)
     native = training.native(split)
@@ -112,7 +113,7 @@ def _to_bins(above: Floats) -> Floats:
     return np.asarray(masses / masses.sum(axis=1, keepdims=True))
 
 
-def _sampled(training: TrainingPairs, split: SplitName, seed: int) -> TrainingPairs:
+def _sampled(training: TrainingPairs, split: Split, seed: int) -> TrainingPairs:
     if len(training) <= MAX_PAIRS:
         return training
     native = training.native(split)
@@ -155,7 +156,7 @@ def fit_slope(above: Floats, truth: NDArray[np.bool_], weights: Floats) -> float
     return 0.5 * (low + high)
 
 
-def design_weights(problems: tuple[str, ...], bins: NDArray[np.int8], split: SplitName) -> Floats:
+def design_weights(problems: tuple[str, ...], bins: NDArray[np.int8], split: Split) -> Floats:
     """Weights that make training rows look like the split by its own definition, mean 1.
 
     The evaluation split takes the same number of kernels from every problem and bin, which searches do not give: they
@@ -167,7 +168,7 @@ def design_weights(problems: tuple[str, ...], bins: NDArray[np.int8], split: Spl
         split: which split.
     """
     weights = np.ones(len(bins))
-    if split == "eval":
+    if split.kind == "eval":
         names = np.asarray(problems)
         for problem in dict.fromkeys(problems):
             for b in np.unique(bins[names == problem]):
@@ -177,61 +178,61 @@ def design_weights(problems: tuple[str, ...], bins: NDArray[np.int8], split: Spl
     return np.asarray(weights / weights.mean())
 
 
-def _features(training: TrainingPairs, target: Target | None) -> tuple[Floats, Floats]:
+def _features(training: TrainingPairs, asked: AskedPairs | None) -> tuple[Floats, Floats]:
     known = tuple(sorted(set(training.problems)))
     ours = pair_features(training.anchors, training.candidates, training.gpus, training.problems, known_problems=known)
-    if target is None:
+    if asked is None:
         return ours, ours[:0]
-    theirs = pair_features(target.anchors, target.candidates, target.gpus, target.problems, known_problems=known)
+    theirs = pair_features(asked.anchors, asked.candidates, asked.gpus, asked.problems, known_problems=known)
     return ours, theirs
 
 
-def boosted(target: Target, training: TrainingPairs, *, seed: int = 0) -> Floats:
+def boosted(asked: AskedPairs, training: TrainingPairs, *, seed: int = 0) -> Floats:
     """Forecasts of the boosted ordinal model: shape (n, 8).
 
     Raises:
         MissingExtraError: scikit-learn is not installed.
     """
     _require_sklearn()
-    training = _sampled(training, target.split, seed)
-    ours, theirs = _features(training, target)
-    weights = _weights(training, target.split, target.scheme)
-    return _to_bins(_above(ours, training.log_speedups, weights, theirs, _edges(target.scheme), seed))
+    training = _sampled(training, asked.split, seed)
+    ours, theirs = _features(training, asked)
+    weights = _weights(training, asked.split, asked.scheme)
+    return _to_bins(_above(ours, training.log_speedups, weights, theirs, _edges(asked.scheme), seed))
 
 
-def boosted_calibrated(target: Target, training: TrainingPairs, *, seed: int = 0) -> Floats:
+def boosted_calibrated(asked: AskedPairs, training: TrainingPairs, *, seed: int = 0) -> Floats:
     """The same model, its certainty corrected by what it got right on training searches left out: shape (n, 8).
 
     Raises:
         MissingExtraError: scikit-learn is not installed.
     """
     _require_sklearn()
-    training = _sampled(training, target.split, seed)
-    ours, theirs = _features(training, target)
-    edges = _edges(target.scheme)
-    above, rows = _out_of_fold(training, ours, target, seed)
+    training = _sampled(training, asked.split, seed)
+    ours, theirs = _features(training, asked)
+    edges = _edges(asked.scheme)
+    above, rows = _out_of_fold(training, ours, asked, seed)
     slope = 1.0  # one search alone: nothing was left out to learn from
     if len(rows):
         truth = training.log_speedups[rows][:, None] > edges[None, :]
-        bins = assign_bins(training.speedups[rows], target.scheme)
+        bins = assign_bins(training.speedups[rows], asked.scheme)
         problems = tuple(training.problems[i] for i in rows)
-        slope = fit_slope(above, truth, design_weights(problems, bins, target.split))
-    weights = _weights(training, target.split, target.scheme)
+        slope = fit_slope(above, truth, design_weights(problems, bins, asked.split))
+    weights = _weights(training, asked.split, asked.scheme)
     final = _above(ours, training.log_speedups, weights, theirs, edges, seed)
     return _to_bins(calibrate(final, slope))
 
 
 def _out_of_fold(
-    training: TrainingPairs, features: Floats, target: Target, seed: int
+    training: TrainingPairs, features: Floats, asked: AskedPairs, seed: int
 ) -> tuple[Floats, NDArray[np.intp]]:
     """Forecasts of native rows by models that have not seen their search, and which rows those are."""
-    edges = _edges(target.scheme)
-    folds = training.folds(target.split, limit=MAX_FOLDS)
+    edges = _edges(asked.scheme)
+    folds = training.folds(asked.split, limit=MAX_FOLDS)
     answers: list[Floats] = [np.empty((0, len(edges)))]
     rows: list[NDArray[np.intp]] = [np.empty(0, dtype=np.intp)]
     for learn, test in folds:
         part = training.take(learn)
-        weights = _weights(part, target.split, target.scheme)
+        weights = _weights(part, asked.split, asked.scheme)
         answers.append(_above(features[learn], part.log_speedups, weights, features[test], edges, seed))
         rows.append(test)
     return np.concatenate(answers), np.concatenate(rows)

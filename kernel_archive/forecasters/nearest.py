@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from kernel_archive.bins import Scheme
-    from kernel_archive.forecasters.rows import Target, TrainingPairs
+    from kernel_archive.forecasters.pairs import AskedPairs, TrainingPairs
 
 __all__ = ["NEIGHBOURS", "SHARPNESS", "SMOOTHING", "WIDTH", "nearest", "token_vectors"]
 
@@ -69,32 +69,32 @@ def _bin_masses(centre: NDArray[np.float64], scheme: Scheme) -> NDArray[np.float
     return np.diff(bounds, axis=1)
 
 
-def nearest(target: Target, training: TrainingPairs) -> NDArray[np.float64]:
+def nearest(asked: AskedPairs, training: TrainingPairs) -> NDArray[np.float64]:
     """Forecast from the most similar training pairs of the same problem: shape (n, 8).
 
     Similarity of two pairs is the cosine of the anchors times the cosine of the candidates. A problem without
     training pairs looks among all.
     """
-    codes = list(dict.fromkeys([*training.anchors, *training.candidates, *target.anchors, *target.candidates]))
+    codes = list(dict.fromkeys([*training.anchors, *training.candidates, *asked.anchors, *asked.candidates]))
     place = {code: i for i, code in enumerate(codes)}
     vectors = token_vectors(codes)
     anchors = np.asarray([place[code] for code in training.anchors])
     candidates = np.asarray([place[code] for code in training.candidates])
     logs, names = training.log_speedups, np.asarray(training.problems)
-    out = np.empty((len(target), N_BINS))
-    for i in range(len(target)):
-        among = np.flatnonzero(names == target.problems[i])
+    out = np.empty((len(asked), N_BINS))
+    for i in range(len(asked)):
+        among = np.flatnonzero(names == asked.problems[i])
         if not len(among):
             among = np.arange(len(training))
         # A program is compared once, however many pairs it is in; float64, so that ties are ties on every machine.
         cosines = [
             _cosines(vectors, place[code], ids[among])
-            for code, ids in ((target.anchors[i], anchors), (target.candidates[i], candidates))
+            for code, ids in ((asked.anchors[i], anchors), (asked.candidates[i], candidates))
         ]
         similarity = np.round(cosines[0] * cosines[1], 6)
         order = np.argsort(-similarity, kind="stable")[:NEIGHBOURS]
         weights = np.maximum(similarity[order], 1e-6) ** SHARPNESS
-        masses = _bin_masses(logs[among[order]], target.scheme)
+        masses = _bin_masses(logs[among[order]], asked.scheme)
         out[i] = (1.0 - SMOOTHING) * (weights[:, None] * masses).sum(axis=0) / weights.sum() + SMOOTHING / N_BINS
     return out
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from kernel_archive.bins import Scheme
-    from kernel_archive.forecasters.rows import Target, TrainingPairs
+    from kernel_archive.forecasters.pairs import AskedPairs, TrainingPairs
 
 __all__ = ["PRIOR_WEIGHT", "constant", "prior", "uniform"]
 
@@ -21,12 +21,12 @@ __all__ = ["PRIOR_WEIGHT", "constant", "prior", "uniform"]
 PRIOR_WEIGHT: Final = 4.0
 
 
-def uniform(target: Target) -> NDArray[np.float64]:
+def uniform(asked: AskedPairs) -> NDArray[np.float64]:
     """One eighth for every bin: shape (n, 8)."""
-    return np.full((len(target), N_BINS), 1.0 / N_BINS)
+    return np.full((len(asked), N_BINS), 1.0 / N_BINS)
 
 
-def constant(target: Target, kind: Literal["slow", "near", "fast"]) -> NDArray[np.float64]:
+def constant(asked: AskedPairs, kind: Literal["slow", "near", "fast"]) -> NDArray[np.float64]:
     """The same certainty for every row: shape (n, 8).
 
     ``near`` spreads over the bins within half an octave of 1x, ``slow`` over those below, ``fast`` over those above.
@@ -34,30 +34,30 @@ def constant(target: Target, kind: Literal["slow", "near", "fast"]) -> NDArray[n
     low, high = math.sqrt(0.5), math.sqrt(2.0)
     row = np.zeros(N_BINS)
     for b in range(1, N_BINS + 1):
-        start, end = SCHEMES[target.scheme].interval(b)
+        start, end = SCHEMES[asked.scheme].interval(b)
         place = "slow" if end <= low else "fast" if start >= high else "near"
         row[b - 1] = float(place == kind)
-    return np.tile(row / row.sum(), (len(target), 1))
+    return np.tile(row / row.sum(), (len(asked), 1))
 
 
 def _frequencies(speedups: NDArray[np.float64], scheme: Scheme) -> NDArray[np.float64]:
     return np.bincount(assign_bins(speedups, scheme), minlength=N_BINS + 1)[1:].astype(np.float64)
 
 
-def prior(target: Target, training: TrainingPairs) -> NDArray[np.float64]:
+def prior(asked: AskedPairs, training: TrainingPairs) -> NDArray[np.float64]:
     """Bin frequencies of the problem's training pairs, smoothed: shape (n, 8).
 
     Only pairs made as the split's rows are (``seed`` for eval, ``parent_edit`` for discovery) are counted. All
     problems together, with one pseudo-observation per bin, smooth each problem by :data:`PRIOR_WEIGHT`; a problem
     without training pairs has the frequencies of all.
     """
-    native = training.native(target.split)
-    everything = _frequencies(training.speedups[native], target.scheme) + 1.0
+    native = training.native(asked.split)
+    everything = _frequencies(training.speedups[native], asked.scheme) + 1.0
     everything /= everything.sum()
     names = np.asarray(training.problems)
     by_problem: dict[str, NDArray[np.float64]] = {}
-    for problem in dict.fromkeys(target.problems):
-        counts = _frequencies(training.speedups[native & (names == problem)], target.scheme)
+    for problem in dict.fromkeys(asked.problems):
+        counts = _frequencies(training.speedups[native & (names == problem)], asked.scheme)
         smoothed = counts + PRIOR_WEIGHT * everything
         by_problem[problem] = smoothed / smoothed.sum()
-    return np.asarray([by_problem[problem] for problem in target.problems]).reshape(len(target), N_BINS)
+    return np.asarray([by_problem[problem] for problem in asked.problems]).reshape(len(asked), N_BINS)

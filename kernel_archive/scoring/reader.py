@@ -187,7 +187,7 @@ def _read_objects(source: _ArrowStream | Iterable[Mapping[str, Any]], into: Coll
         row = msgspec.to_builtins(item, str_keys=True, enc_hook=_plain)
         digest.update(msgspec.json.encode(row) + b"\n")
         if isinstance(row, dict):
-            into.take(row, line)
+            into.take({name: list(v) if isinstance(v, tuple) else v for name, v in row.items()}, line)
         else:
             into.fault("bad-json", "a forecast is an object with named fields", line=line, value=printable(row))
     return f"sha256:{digest.hexdigest()}"

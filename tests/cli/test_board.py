@@ -39,11 +39,6 @@ def run(capsys):
     return call
 
 
-def test_names_are_those_of_the_baselines():
-    """The command offers exactly what there is."""
-    assert tuple(BASELINES) == module._NAMES
-
-
 def test_from_a_baseline_to_a_listed_entry(here, run):
     """baseline, add, build, verify: every step says the next one."""
     status, out, _ = run("baseline", "prior", "-o", "prior.jsonl")

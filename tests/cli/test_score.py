@@ -257,7 +257,7 @@ def test_an_output_that_is_in_the_way_is_said_before_anything_is_scored(run, fil
     there = tmp_path / "record.json"
     there.write_text("precious")
     with monkeypatch.context() as patch:
-        patch.setattr("kernel_archive.scoring.score", never)
+        patch.setattr("kernel_archive.scoring.score_file", never)
         status, out, err = run("score", files[0], "-o", there)
         assert (status, out, there.read_text()) == (1, "", "precious")
         assert "exists already" in err

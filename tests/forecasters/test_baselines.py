@@ -32,7 +32,7 @@ def test_every_baseline_forecasts_every_row(archive, name, split):
 
 def test_unknown_name_lists_the_known(archive):
     """A typo is answered with the list."""
-    with pytest.raises(UsageError, match="uniform, prior"):
+    with pytest.raises(UsageError, match=r"Did you mean 'prior'.*uniform, prior"):
         make_baseline("prio", archive)
 
 

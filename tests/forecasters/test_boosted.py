@@ -10,8 +10,9 @@ from kernel_archive.errors import MissingExtraError
 from kernel_archive.forecasters import boosted as module
 from kernel_archive.forecasters import simple
 from kernel_archive.forecasters.boosted import boosted, boosted_calibrated, calibrate, fit_slope
-from kernel_archive.forecasters.rows import load_target_pairs, load_training_pairs
+from kernel_archive.forecasters.pairs import load_asked_pairs, load_training_pairs
 from kernel_archive.scoring import metrics
+from kernel_archive.splits import SPLITS
 
 
 @pytest.fixture(autouse=True)
@@ -29,7 +30,7 @@ def truth(archive):
 @pytest.mark.parametrize("make", [boosted, boosted_calibrated])
 def test_it_learns_what_follows_from_the_text(archive, truth, make):
     """Where speedup follows from tile, warps and passes, it beats the prior by far on programs it has not seen."""
-    target, pairs = load_target_pairs(archive, "eval"), load_training_pairs(archive)
+    target, pairs = load_asked_pairs(archive, "eval"), load_training_pairs(archive)
     p = make(target, pairs, seed=1)
     assert p.sum(axis=1) == pytest.approx(1.0)
     assert (p > 0).all()
@@ -40,13 +41,13 @@ def test_it_learns_what_follows_from_the_text(archive, truth, make):
 
 def test_same_seed_same_forecasts(archive):
     """Bit for bit."""
-    target, pairs = load_target_pairs(archive, "discovery"), load_training_pairs(archive)
+    target, pairs = load_asked_pairs(archive, "discovery"), load_training_pairs(archive)
     assert (boosted(target, pairs, seed=3) == boosted(target, pairs, seed=3)).all()
 
 
 def test_the_order_of_training_rows_does_not_matter(archive):
     """Sampling apart, the fit sees a set; its sums differ at most in the last digits."""
-    target, pairs = load_target_pairs(archive, "eval"), load_training_pairs(archive)
+    target, pairs = load_asked_pairs(archive, "eval"), load_training_pairs(archive)
     turned = pairs.take(np.arange(len(pairs))[::-1])
     assert boosted(target, turned) == pytest.approx(boosted(target, pairs), abs=1e-6)
 
@@ -55,14 +56,14 @@ def test_too_many_pairs_are_sampled_native_first(archive, monkeypatch):
     """The bound holds and pairs made as the split's rows are stay."""
     pairs = load_training_pairs(archive)
     monkeypatch.setattr(module, "MAX_PAIRS", 150)
-    part = module._sampled(pairs, "eval", seed=0)
+    part = module._sampled(pairs, SPLITS["eval"], seed=0)
     assert len(part) == 150
     assert sum(k == "seed" for k in part.kinds) == min(150, sum(k == "seed" for k in pairs.kinds))
 
 
 def test_training_all_in_one_end_bin_is_no_crash(archive):
     """A training set without contrast forecasts what it saw."""
-    target, pairs = load_target_pairs(archive, "eval"), load_training_pairs(archive)
+    target, pairs = load_asked_pairs(archive, "eval"), load_training_pairs(archive)
     fast = type(pairs)(**{**vars(pairs), "speedups": np.full(len(pairs), 50.0)})
     assert (boosted(target, fast).argmax(axis=1) == 7).all()
 
@@ -70,10 +71,10 @@ def test_training_all_in_one_end_bin_is_no_crash(archive):
 def test_evaluation_rows_weigh_alike_per_problem_and_bin():
     """Four rows of one bin weigh together what the definition of the split gives a cell, nearly that of a lone row's."""
     bins = np.array([5, 5, 5, 5, 8, 2], dtype=np.int8)
-    w = module.design_weights(("p", "p", "p", "p", "p", "q"), bins, "eval")
+    w = module.design_weights(("p", "p", "p", "p", "p", "q"), bins, SPLITS["eval"])
     assert w.mean() == pytest.approx(1.0)
     assert w[4] == w[5] == pytest.approx(2 * w[0])
-    assert (module.design_weights(("p",) * 6, bins, "discovery") == 1).all()
+    assert (module.design_weights(("p",) * 6, bins, SPLITS["discovery"]) == 1).all()
 
 
 def test_slope_recovers_a_known_miscalibration():
@@ -95,7 +96,7 @@ def test_without_scikit_learn_it_names_the_extra(archive, monkeypatch):
             raise ImportError("No module named 'sklearn'")
         return real(name, *args, **kwargs)
 
-    target, pairs = load_target_pairs(archive, "eval"), load_training_pairs(archive)
+    target, pairs = load_asked_pairs(archive, "eval"), load_training_pairs(archive)
     monkeypatch.setattr(builtins, "__import__", refuse)
     with pytest.raises(MissingExtraError, match=r"pip install 'kernel-archive\[learn\]'"):
         boosted(target, pairs)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from kernel_archive.forecasters.nearest import nearest, token_vectors
-from kernel_archive.forecasters.rows import load_target_pairs, load_training_pairs
+from kernel_archive.forecasters.pairs import load_asked_pairs, load_training_pairs
 
 
 def test_vectors_have_unit_length_and_empty_programs_none():
@@ -16,10 +16,10 @@ def test_vectors_have_unit_length_and_empty_programs_none():
 def test_a_known_program_is_its_own_nearest(archive):
     """Asked for training pairs themselves, the forecast leans to what was measured, far more than chance."""
     pairs = load_training_pairs(archive)
-    target = load_target_pairs(archive, "eval")
-    rows = np.flatnonzero(pairs.native("eval"))[:40]
+    target = load_asked_pairs(archive, "eval")
+    rows = np.flatnonzero(pairs.native(target.split))[:40]
     asked = type(target)(
-        split="eval", scheme="paper", row_ids=tuple(map(str, rows)), problems=tuple(pairs.problems[i] for i in rows),
+        split=target.split, scheme="paper", row_ids=tuple(map(str, rows)), problems=tuple(pairs.problems[i] for i in rows),
         gpus=("H200",) * len(rows), anchors=tuple(pairs.anchors[i] for i in rows),
         candidates=tuple(pairs.candidates[i] for i in rows),
     )  # fmt: skip
@@ -31,9 +31,9 @@ def test_a_known_program_is_its_own_nearest(archive):
 
 def test_a_problem_without_training_pairs_looks_among_all(archive):
     """An unknown problem still has a forecast."""
-    target = load_target_pairs(archive, "eval")
+    target = load_asked_pairs(archive, "eval")
     strange = type(target)(
-        split="eval", scheme="paper", row_ids=("x",), problems=("new",), gpus=("H200",), anchors=("import a",),
+        split=target.split, scheme="paper", row_ids=("x",), problems=("new",), gpus=("H200",), anchors=("import a",),
         candidates=("import b",),
     )  # fmt: skip
     assert nearest(strange, load_training_pairs(archive)).sum() == pytest.approx(1.0)

@@ -4,14 +4,15 @@ import numpy as np
 import pytest
 
 from kernel_archive.forecasters import simple
-from kernel_archive.forecasters.rows import Target, TrainingPairs
+from kernel_archive.forecasters.pairs import AskedPairs, TrainingPairs
+from kernel_archive.splits import SPLITS
 
 
 def target(problems, scheme="paper", split="eval"):
     """Rows of these problems."""
     n = len(problems)
-    return Target(
-        split=split, scheme=scheme, row_ids=tuple(map(str, range(n))), problems=tuple(problems), gpus=("H200",) * n,
+    return AskedPairs(
+        split=SPLITS[split], scheme=scheme, row_ids=tuple(map(str, range(n))), problems=tuple(problems), gpus=("H200",) * n,
         anchors=("a",) * n, candidates=("b",) * n,
     )  # fmt: skip
 

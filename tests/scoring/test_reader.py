@@ -8,6 +8,7 @@ import time
 import tracemalloc
 
 import numpy as np
+import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -15,8 +16,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.made_forecasts import make_forecasts, make_target
 
-from kernel_archive.errors import ForecastError
-from kernel_archive.scoring import Target, check_forecasts, read_forecasts, score
+from kernel_archive.errors import ForecastError, UsageError
+from kernel_archive.scoring import Target, check_forecasts, compare_files, read_forecasts, score, score_file
 from kernel_archive.scoring.formats import TOOL_FIELDS
 from kernel_archive.scoring.reader import name_of
 
@@ -421,3 +422,48 @@ def test_no_file_crashes_the_reader(tmp_path, target, parts, end):
     if forecasts is not None:
         record = score(target, forecasts, draws=5)
         assert 0 <= record.metrics["speedup_recovered"].mean <= 100
+
+
+def forms_of(target, forecasts):
+    """The same forecasts as a file's rows, data frames of two libraries, and objects with arrays of numpy."""
+    cells = [(r, i) for r in range(forecasts.n_repeats) for i in range(len(target))]
+    rows = [row(target.row_ids[i], r, forecasts.probabilities[r, i].tolist()) for r, i in cells]
+    return {
+        "objects": rows,
+        "generator": (r for r in rows),
+        "numpy": [{**r, "repeat": np.int64(r["repeat"]), "probabilities": np.array(r["probabilities"])} for r in rows],
+        "tuples": [{**r, "probabilities": tuple(r["probabilities"])} for r in rows],
+        "arrow": pa.Table.from_pylist(rows),
+        "polars": pl.DataFrame(rows),
+    }
+
+
+@pytest.mark.parametrize("form", ["objects", "generator", "numpy", "tuples", "arrow", "polars"])
+def test_forecasts_are_read_alike_from_every_kind_of_source(write, rng, form):
+    """Objects and data frames give the arrays and the score of the file with the same lines, and Forecasts pass."""
+    target = make_target(rng)
+    made = make_forecasts(rng, target)
+    path = write(*forms_of(target, made)["objects"])
+    expected = score_file(path, target, draws=20)
+    got = score_file(forms_of(target, made)[form], target, draws=20, name="mine")
+    assert (got.metrics, got.groups) == (expected.metrics, expected.groups)
+    assert got.forecasts.source == ""
+    assert score_file(read_forecasts(path, target), target, draws=20) == expected
+    both = compare_files(forms_of(target, made)[form], path, target, draws=20, names=("a", "b"))
+    assert (both.a.name, both.b.name) == ("a", "b")
+    assert all(d.difference == 0 for d in both.differences.values())
+
+
+def test_faults_of_objects_name_their_number(target):
+    """As the faults of a file do; an object that is no object is one of them."""
+    found = codes([row(), row("b1b2c3d4", p=[math.nan, *P[1:]]), 5, row("nobody")], target)
+    assert found == [("not-finite", 2), ("bad-json", 3), ("unknown-row", 4)]
+    with pytest.raises(ForecastError, match="rows:1"):
+        read_forecasts([row("nobody"), row()], target)
+
+
+@pytest.mark.parametrize("source", [5, None, b"bytes", {"row_id": "a1b2c3d4"}])
+def test_what_forecasts_can_not_be_read_from_is_a_wrong_call(target, source):
+    """No internal error: the message says what can be given."""
+    with pytest.raises(UsageError, match="Give a file, a data frame, a list of objects, or Forecasts"):
+        check_forecasts(source, target)

@@ -110,7 +110,7 @@ def test_missing_archive_and_missing_split_say_what_to_do(archive, tmp_path):
         load_target(tmp_path)
     with pytest.raises(UsageError, match="nobody forecasts the training pairs"):
         load_target(archive, "train")
-    with pytest.raises(UsageError, match="unknown split 'evl'. Did you mean 'eval'"):
+    with pytest.raises(UsageError, match=r"unknown split 'evl'\. Did you mean 'eval'"):
         load_target(archive, "evl")
     assert load_target(archive, "discovery_pairs").facts == load_target(archive, "discovery").facts
     copy = _copy(archive, tmp_path / "copy", lambda m: msgspec.structs.replace(m, splits={}))

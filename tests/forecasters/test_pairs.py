@@ -10,21 +10,22 @@ from support.small_archive import write_archive
 
 from kernel_archive.archive.open import open_archive
 from kernel_archive.errors import ArchiveMismatchError, DataError, UsageError
-from kernel_archive.forecasters.rows import Target, load_target_pairs, load_training_pairs
+from kernel_archive.forecasters.pairs import AskedPairs, load_asked_pairs, load_training_pairs
 from kernel_archive.ids import sha256_hex
+from kernel_archive.splits import SPLITS
 
 
 def test_a_target_holds_no_label(archive):
     """What a baseline forecasts from has neither speedup nor bin."""
-    target = load_target_pairs(archive, "eval")
-    assert not {"speedup", "speedups", "bin", "bins", "g"} & set(Target.__dataclass_fields__)
+    target = load_asked_pairs(archive, "eval")
+    assert not {"speedup", "speedups", "bin", "bins", "g"} & set(AskedPairs.__dataclass_fields__)
     assert len(target) == 48
     assert set(target.problems) == {"alpha", "beta"}
 
 
 def test_discovery_rows_are_child_against_parent(archive):
     """The anchor is the parent's program."""
-    target = load_target_pairs(archive, "discovery")
+    target = load_asked_pairs(archive, "discovery")
     rows = archive.arrow("discovery_pairs").to_pylist()
     assert target.anchors[0] == rows[0]["parent_code"]
     assert target.candidates[0] == rows[0]["child_code"]
@@ -41,7 +42,7 @@ def test_training_pairs_are_of_training_searches(archive):
 def test_folds_share_no_program(archive):
     """A left-out search's programs are neither candidates nor anchors of what is learnt from."""
     pairs = load_training_pairs(archive)
-    folds = pairs.folds("eval", limit=4)
+    folds = pairs.folds(SPLITS["eval"], limit=4)
     assert len(folds) == 4
     for learn, test in folds:
         left_out = {pairs.candidates[i] for i in test}
@@ -49,7 +50,7 @@ def test_folds_share_no_program(archive):
         assert not left_out & {pairs.anchors[i] for i in learn}
         assert not {pairs.searches[i] for i in test} & {pairs.searches[i] for i in learn}
         assert {pairs.kinds[i] for i in test} == {"seed"}
-    assert sorted(np.concatenate([test for _, test in folds])) == sorted(np.flatnonzero(pairs.native("eval")))
+    assert sorted(np.concatenate([test for _, test in folds])) == sorted(np.flatnonzero(pairs.native(SPLITS["eval"])))
 
 
 def test_without_training_pairs_it_says_what_to_run(tmp_path):
@@ -84,5 +85,5 @@ def test_a_held_out_search_in_the_training_table_is_refused(tmp_path):
 
 def test_unknown_split_is_a_usage_error(archive):
     """A name that is no split."""
-    with pytest.raises(UsageError, match="choose one of"):
-        load_target_pairs(archive, "train")
+    with pytest.raises(UsageError, match="Choose one of"):
+        load_asked_pairs(archive, "train")
