@@ -253,7 +253,10 @@ def measure(sample: Sample, names: Collection[str] | None = None, *, groups: Col
     every = metrics_of(sample.rows.kind)
     overall = {name: metric.of(sample) for name, metric in every.items() if names is None or name in names}
     by_group: dict[str, dict[str, Floats]] = {}
-    for group in sample.rows.groups if groups else ():
+    for group, at in sample.rows.groups.items() if groups else ():
+        if len(at) == len(sample.rows):  # all rows: what is known of them need not be computed again
+            by_group[group] = {name: found for name, found in overall.items() if every[name].groups != "none"}
+            continue
         part = sample.of_group(group)
         by_group[group] = {name: metric.of(part) for name, metric in every.items() if name in groups}
     return Figures(overall, by_group, sample.curve if "recovery_area" in overall else None)
