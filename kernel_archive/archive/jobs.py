@@ -177,7 +177,7 @@ def _matches(loaded: LoadedRecipe, source: Source, index: int, downloads: Path |
         base, pattern = _split_pattern(os.path.normpath(base / pattern))
     try:
         found = sorted(p for p in base.glob(pattern) if p.name not in _NOT_A_RUN)
-    except (ValueError, NotImplementedError, RecursionError, OSError) as error:
+    except (ValueError, IndexError, NotImplementedError, RecursionError, OSError) as error:
         reason = "too many levels" if isinstance(error, RecursionError) else printable(str(error))
         raise _bad_path(loaded, source, index, "bad-recipe", f"the path cannot be looked for: {reason}") from None
     if not found:

@@ -6,6 +6,7 @@ parent, recipe and log are held against each other, and what does not fit its co
 
 from __future__ import annotations
 
+import json
 import math
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -101,8 +102,13 @@ def _encodable(text: str) -> str:
 
 
 def _json(value: Any) -> str | None:
-    """Canonical JSON of a value, ``None`` for ``None``."""
-    return None if value is None else canonical_json(value).decode()
+    """Canonical JSON of a value, ``None`` for ``None``; lone surrogates in it become replacement marks."""
+    if value is None:
+        return None
+    try:
+        return canonical_json(value).decode()
+    except UnicodeEncodeError:
+        return canonical_json(json.loads(_encodable(json.dumps(value, ensure_ascii=False)))).decode()
 
 
 def _whole(stated: float | None, cases: Iterable[float | None]) -> float | None:
@@ -434,7 +440,7 @@ def _case_array(rows: Sequence[Sequence[Case]]) -> pa.Array:
         flat.extend(row)
         offsets.append(len(flat))
     columns = [
-        pa.array([_encodable(canonical_json(c.shape).decode()) if c.shape else None for c in flat], pa.string()),
+        pa.array([_json(c.shape or None) for c in flat], pa.string()),
         *(pa.array([getattr(c, name) for c in flat], pa.float64()) for name in CASE.names[1:]),
     ]
     struct = pa.StructArray.from_arrays(columns, fields=list(CASE))

@@ -1,0 +1,155 @@
+"""From records to rows: what a log can say wrongly is a finding with its place, and the rest of the log is kept."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from support.puct import RunLog, program, recipe
+
+from kernel_archive.archive.build import build_archive
+from kernel_archive.archive.jobs import Job
+from kernel_archive.archive.open import open_archive
+from kernel_archive.archive.recipe import Source
+from kernel_archive.archive.search_rows import MAX_CASES, SearchRows, evaluation_table
+from kernel_archive.archive.validate import validate_archive
+from kernel_archive.errors import RecipeError
+from kernel_archive.readers.records import Case, Evaluation, SearchFacts
+
+REFERENCE = program("reference")
+
+
+@pytest.fixture
+def search(tmp_path):
+    """An empty search of one problem on one GPU."""
+    source = Source(path="x", format="puct-events", role="held_out", generation_method="tree_search")
+    job = Job(
+        search_id="made/x", builder="made", source_index=0, source=source, path=tmp_path / "x", base=tmp_path,
+        recipe_directory=tmp_path, excluded={},
+    )  # fmt: skip
+    rows = SearchRows(job, "made/x", "0" * 64, {})
+    rows.facts = SearchFacts(problem="trimul", gpu="H200", reference_code=REFERENCE)
+    return rows
+
+
+def record(node, line=1, **more):
+    """A success of a program called after its node."""
+    fields = {"code": program(f"p_{node}"), "outcome": "success", "speedup": 2.0, **more}
+    return Evaluation(node_id=node, source_file="log.jsonl", source_line=line, **fields)
+
+
+def found(search):
+    """Codes, lines and fields of the findings."""
+    return [(f.code, f.line, f.field) for f in search.findings]
+
+
+def test_a_refused_record_does_not_give_its_parent_away(search):
+    """Of two records of one node the first is refused: the kept one has its own parent, not that of the refused."""
+    search.evaluations = [
+        record("a"),
+        record("b"),
+        record("child", 3, speedup=float("inf"), parent_node_id="a"),
+        record("child", 4, parent_node_id="b"),
+    ]
+    rows = {row["node_id"]: row for row in search.rows(0).evaluations}
+    assert rows["child"]["parent_kernel_id"] == rows["b"]["kernel_id"]
+    assert (rows["child"]["parent_distance"], rows["child"]["source_line"]) == (1, 4)
+    assert found(search) == [("bad-speedup", 3, "speedup")]
+
+
+def test_an_empty_program_is_a_finding(search):
+    """A program of nothing but white space can't be a row; its line is named, and it is counted."""
+    search.evaluations = [record("a"), record("b", 2, code=" \n\t "), record("c", 3, code="")]
+    assert [row["node_id"] for row in search.rows(0).evaluations] == ["a"]
+    assert found(search) == [("empty-program", 2, None), ("empty-program", 3, None)]
+    assert search.facts.counts == {"rows_dropped": 2}
+
+
+@pytest.mark.parametrize("speedup", [1e308, 1e-308, 0.0, -1.0, float("inf"), float("nan"), None])
+def test_a_speedup_that_is_none_is_a_finding(search, speedup):
+    """Medians and quotients of two must stay finite."""
+    search.evaluations = [record("a"), record("b", 7, speedup=speedup)]
+    assert len(search.rows(0).evaluations) == 1
+    assert found(search) == [("bad-speedup", 7, "speedup")]
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("step", 2**31),
+        ("input_tokens", 2**63),
+        ("n_logged", 2**31),
+        ("gpu_seconds", 1e308),
+        ("gpu_seconds", float("nan")),
+        ("reference_runtime_us", float("inf")),
+        ("node_id", "n" * 100_000),
+        ("model", "m" * 100_000),
+        ("code", "x = 1\n" * 1_000_000),
+        ("cases", tuple(Case(shape={"n": i}, speedup=1.0) for i in range(MAX_CASES + 1))),
+        ("cases", (Case(shape={"n": "x" * 200_000}, speedup=1.0),)),
+    ],
+)
+def test_a_value_beyond_its_column_is_a_finding(search, field, value):
+    """Numbers that the column can't hold and texts that would fill the memory: the row is left out, the others stay."""
+    search.evaluations = [record("a"), record(node="b", line=9), record("c", 10)]
+    setattr(search.evaluations[1], field, value)
+    made = search.rows(0).evaluations
+    assert [row["node_id"] for row in made] == ["a", "c"]
+    assert found(search) == [("bad-value", 9, field)]
+    assert evaluation_table(made).num_rows == 2
+
+
+def test_an_absurd_total_is_left_out(search):
+    """What the log says of the whole search is bounded too."""
+    search.facts.wall_seconds = 1e300
+    search.facts.input_tokens = 10**30
+    search.facts.hyperparameters = {"x": "y" * 5_000_000}
+    search.evaluations = [record("a")]
+    row = search.rows(0).search
+    assert (row["wall_seconds"], row["input_tokens"], row["hyperparameters"]) == (None, None, None)
+    assert {f.field for f in search.findings} == {"wall_seconds", "input_tokens", "hyperparameters"}
+    assert row["n_findings"] == 3
+
+
+def test_a_row_without_its_problem_is_a_finding(search):
+    """Where each row has its own problem, one that has none is left out; where no row has one, the recipe is at fault."""
+    search.facts = SearchFacts(gpu="H200")
+    search.evaluations = [record("a", problem="trimul"), record("b", 5)]
+    assert [row["node_id"] for row in search.rows(0).evaluations] == ["a"]
+    assert found(search) == [("no-problem", 5, None)]
+    search.evaluations = [record("c", 6)]
+    with pytest.raises(RecipeError, match="the log nor the recipe says the problem of made/x"):
+        search.rows(0)
+
+
+def test_lone_surrogates_become_replacement_marks(search):
+    """Every text of a row can be encoded."""
+    bad = "\ud800"
+    search.evaluations = [
+        record(
+            f"n{bad}", code=f"x = '{bad}'", problem=f"p{bad}", gpu=f"g{bad}", model=f"m{bad}", parent_node_id=f"q{bad}",
+            cases=(Case(shape={"n": bad}, speedup=1.0),), reference_code=f"r = '{bad}'",
+        ),
+        record("f", outcome="runtime_error", speedup=None, error_type=f"E{bad}", error_text=f"t{bad}"),
+    ]  # fmt: skip
+    made = search.rows(0)
+    assert evaluation_table(made.evaluations).num_rows == 2
+    assert made.evaluations[0]["problem"] == "p?"
+    assert json.dumps([made.search, made.references]).isascii()
+
+
+def test_a_bad_line_does_not_end_a_build(tmp_path):
+    """A success at 1e308 in a log: file and line are reported, everything else is built and valid."""
+    log = RunLog()
+    root = log.root(program("seed"), 1.0)
+    log.child(root, program("absurd"), 1e308)
+    log.child(root, program("absurd"), 1.7e308)
+    log.child(root, program("fine"), 2.0)
+    log.write(tmp_path / "src/logs/run")
+    result = build_archive([str(recipe(tmp_path / "src", ("logs/*", "held_out")))], out=tmp_path / "a", jobs=1)
+    assert {(f.code, f.file) for f in result.shown} == {("bad-speedup", "logs/run/events.jsonl")}
+    assert sorted(open_archive(tmp_path / "a").arrow("kernels", columns=["speedup"])["speedup"].to_pylist()) == [
+        1.0,
+        2.0,
+    ]
+    assert validate_archive(tmp_path / "a") == []

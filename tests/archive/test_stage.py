@@ -1,0 +1,82 @@
+"""Staged fragments are believed only as they were written."""
+
+from __future__ import annotations
+
+import pytest
+from support.puct import RunLog, program, recipe
+
+from kernel_archive.archive import stage
+from kernel_archive.archive.build import build_archive
+from kernel_archive.archive.jobs import jobs_of
+from kernel_archive.archive.recipe import find_recipe
+from kernel_archive.archive.stage import stage_run
+from kernel_archive.errors import LogError
+
+
+@pytest.fixture
+def job(tmp_path):
+    """One small run."""
+    log = RunLog()
+    root = log.root(program("seed"), 1.0)
+    log.child(root, program("fast"), 3.0)
+    log.write(tmp_path / "src/logs/run")
+    (only,) = jobs_of([find_recipe(str(recipe(tmp_path / "src", ("logs/*", "held_out"))))])
+    (tmp_path / "stage").mkdir()
+    return only
+
+
+def test_a_whole_fragment_is_not_made_again(job, tmp_path):
+    """The second call reads no log and says so; what it returns is what the first one did."""
+    first, anew = stage_run(job, tmp_path / "stage")
+    again, repeated = stage_run(job, tmp_path / "stage")
+    assert (anew, repeated) == (True, False)
+    assert again == first
+
+
+@pytest.mark.parametrize("ending", [".parquet", ".run"])
+def test_any_flipped_bit_is_found(job, tmp_path, ending):
+    """Wherever a bit flips, in the rows or in the facts beside them, the run is read again, with the same result."""
+    place = tmp_path / "stage"
+    first, _ = stage_run(job, place)
+    (victim,) = place.glob("*" + ending)
+    whole = victim.read_bytes()
+    for at in range(0, len(whole), max(1, len(whole) // 40)):
+        victim.write_bytes(whole[:at] + bytes([whole[at] ^ 4]) + whole[at + 1 :])
+        again, anew = stage_run(job, place)
+        assert (again, anew) == (first, True)
+        assert victim.read_bytes() == whole
+
+
+@pytest.mark.parametrize("damage", [b"", b"x", None])
+def test_a_fragment_that_is_cut_or_gone_is_made_again(job, tmp_path, damage):
+    """An empty file, one of another kind, and none."""
+    first, _ = stage_run(job, tmp_path / "stage")
+    for victim in list((tmp_path / "stage").iterdir()):
+        victim.unlink() if damage is None else victim.write_bytes(damage)
+        assert stage_run(job, tmp_path / "stage") == (first, True)
+
+
+def test_rot_does_not_change_a_build(job, tmp_path):
+    """A build over a rotten fragment has the digest of a build from nothing."""
+    path = str(job.recipe_file)
+    wanted = build_archive([path], out=tmp_path / "b", jobs=1).logical_digest
+    build_archive([path], out=tmp_path / "a", jobs=1)
+    (fragment,) = (tmp_path / ".a.stage").glob("*.parquet")
+    data = fragment.read_bytes()
+    at = data.index(b"fast")
+    fragment.write_bytes(data[:at] + b"fist" + data[at + 4 :])
+    again = build_archive([path], out=tmp_path / "a", jobs=1, scheme="released")
+    assert again.staged == 1
+    assert build_archive([path], out=tmp_path / "a", jobs=1).logical_digest == wanted
+
+
+def test_a_run_that_takes_all_memory_is_named(job, tmp_path, monkeypatch):
+    """It fails alone, with its name, and leaves nothing staged."""
+
+    def too_much(rows):
+        raise MemoryError
+
+    monkeypatch.setattr(stage, "evaluation_table", too_much)
+    with pytest.raises(LogError, match="made/run takes more memory"):
+        stage_run(job, tmp_path / "stage")
+    assert list((tmp_path / "stage").iterdir()) == []
