@@ -236,7 +236,10 @@ class SearchRows:
             reference = record.reference_code
             if reference is None:
                 reference = main_reference if row_problem == problem else job.reference_text(row_problem)
-            row |= {"model": model if row["model"] is None else row["model"], "excluded": excluded.get(record.node_id)}
+            row |= {
+                "model": model if row["model"] is None else row["model"],
+                "excluded": excluded.get(record.node_id, record.excluded),
+            }
             cases = row["cases"]
             misfits = _beyond(row, _FRAGMENT_LIMITS)
             if len(cases) > MAX_CASES or sum(len(str(case.shape)) for case in cases) > MAX_SHAPES:

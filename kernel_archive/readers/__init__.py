@@ -6,20 +6,17 @@ import difflib
 from typing import TYPE_CHECKING, Final
 
 from kernel_archive.errors import UsageError
-from kernel_archive.readers import (
-    agentic_run,
-    attempts,
-    bin_filler,
-    checkpoints,
-    eval_set,
-    greedy,
-    hub_events,
-    hub_tables,
-    measurements,
-    puct_events,
-    theory_builder,
-    ttt_rollouts,
-)
+from kernel_archive.readers.agentic_run import AGENTIC_RUN
+from kernel_archive.readers.attempts import ATTEMPTS
+from kernel_archive.readers.checkpoints import HILL_CLIMBING, PUCT_V1
+from kernel_archive.readers.eval_set import EVAL_SET_JSONL
+from kernel_archive.readers.greedy import GREEDY
+from kernel_archive.readers.hub_events import HUB_EVENTS
+from kernel_archive.readers.hub_tables import DISCOVERY_PAIRS, EVAL_SET, TRAINING_POOL
+from kernel_archive.readers.measurements import MEASUREMENTS
+from kernel_archive.readers.puct_events import BIN_FILLER, PUCT_EVENTS
+from kernel_archive.readers.theory_builder import THEORY_BUILDER
+from kernel_archive.readers.ttt_rollouts import TTT_ROLLOUTS
 
 if TYPE_CHECKING:
     from kernel_archive.readers.files import ReaderSpec
@@ -29,21 +26,21 @@ __all__ = ["READERS", "get_reader"]
 READERS: Final[dict[str, ReaderSpec]] = {
     spec.name: spec
     for spec in (
-        puct_events.SPEC,
-        checkpoints.PUCT_V1,
-        greedy.SPEC,
-        checkpoints.HILL_CLIMBING,
-        ttt_rollouts.SPEC,
-        agentic_run.SPEC,
-        theory_builder.SPEC,
-        bin_filler.SPEC,
-        eval_set.SPEC,
-        attempts.SPEC,
-        hub_events.SPEC,
-        hub_tables.EVAL_SET,
-        hub_tables.DISCOVERY_PAIRS,
-        hub_tables.TRAINING_POOL,
-        measurements.SPEC,
+        PUCT_EVENTS,
+        PUCT_V1,
+        GREEDY,
+        HILL_CLIMBING,
+        TTT_ROLLOUTS,
+        AGENTIC_RUN,
+        THEORY_BUILDER,
+        BIN_FILLER,
+        EVAL_SET_JSONL,
+        ATTEMPTS,
+        HUB_EVENTS,
+        EVAL_SET,
+        DISCOVERY_PAIRS,
+        TRAINING_POOL,
+        MEASUREMENTS,
     )
 }
 

@@ -2,34 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import Final
 
 import msgspec
 
 from kernel_archive.bins import bin_of
-from kernel_archive.readers.files import ReaderSpec
-from kernel_archive.readers.jsonl import Rows
-from kernel_archive.readers.lenient import positive, safe_text
-from kernel_archive.readers.records import Evaluation, SearchFacts
-from kernel_archive.readers.report import Report
-from kernel_archive.readers.run_facts import load_object, object_of, text_of
-from kernel_archive.readers.sniff import nothing_read, wrong_format
+from kernel_archive.readers.beside import load_object
+from kernel_archive.readers.events import Hardware  # noqa: TC001 - msgspec resolves it at run time
+from kernel_archive.readers.reading import Reading, log_format
+from kernel_archive.readers.records import Evaluation
+from kernel_archive.readers.salvage import RowKind
+from kernel_archive.readers.values import object_of, positive, text_of
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
+__all__ = ["EVAL_SET_JSONL"]
 
-    from kernel_archive.readers.files import RunFiles
-    from kernel_archive.readers.records import Record
-
-__all__ = ["SPEC", "read"]
-
-_LOG, _MANIFEST = "eval_dataset.jsonl", "eval_dataset_manifest.json"
-
-
-class Hardware(msgspec.Struct):
-    """Where it was measured."""
-
-    device_name: str | None = None
+_MANIFEST: Final = "eval_dataset_manifest.json"
 
 
 class EvalRow(msgspec.Struct):
@@ -43,81 +30,61 @@ class EvalRow(msgspec.Struct):
     source_id: str | None = None
 
 
-def read(run: RunFiles) -> Iterator[Record]:
-    """The set: an evaluation per row, the facts, and what was wrong."""
-    report = Report()
-    path = run.path if run.path.is_file() else run.find(_LOG)
-    if path is None:
-        yield wrong_format(run, SPEC)
-        return
-    file = run.name(path)
-    facts = SearchFacts()
-    found: dict[str, Evaluation] = {}
-    references: set[str] = set()
-    gpus: set[str | None] = set()
-    n_rows = 0
-    for line, row in Rows(run, path, EvalRow, report):
-        n_rows += 1
+class _EvalSet(Reading):
+    """An evaluation set."""
+
+    kind = RowKind(EvalRow)
+
+    def take(self, line: int, row: EvalRow) -> None:
+        """Take in one row."""
         speedup = positive(row.aggregated_speedup)
         if speedup is None:
-            facts.counts["rows_without_speedup"] = facts.counts.get("rows_without_speedup", 0) + 1
-            report.warning(
-                "null-score", "no finite speedup above 0; skipped", file=file, line=line, field="aggregated_speedup"
-            )
-            continue
+            self.count("rows_without_speedup")
+            message = "no speedup that can be one; skipped"
+            self.warning("null-score", message, line=line, field="aggregated_speedup")
+            return
         if row.true_bin is not None and row.true_bin != bin_of(speedup, "released"):
-            report.warning(
-                "label-differs",
-                f"the label is not the one that the released rule gives to {speedup:.6g}",
-                file=file,
-                line=line,
-                field="true_bin",
-                value=str(row.true_bin),
-            )
-        node = safe_text(row.source_id) if row.source_id else f"row-{line}"
-        earlier = found.get(node)
+            message = f"the label is not the one that the released rule gives to {speedup:.6g}"
+            self.warning("label-differs", message, line=line, field="true_bin", value=str(row.true_bin))
+        node = row.source_id or f"row-{line}"
+        earlier = self.found.get(node)
         if earlier is not None and (earlier.code, earlier.speedup) == (row.candidate_code, speedup):
             earlier.n_logged += 1
-            report.warning("doubled-result", "the row stands twice", file=file, line=line, value=node)
-            continue
-        if earlier is not None:
-            node = f"{node}@{line}"
-        gpu = row.hardware.device_name if row.hardware is not None else None
-        gpus.add(gpu)
-        references.add(row.reference_code)
-        found[node] = Evaluation(
+            self.warning("doubled-result", "the row stands twice", line=line, value=node)
+            return
+        node = node if earlier is None else f"{node}@{line}"
+        self.found[node] = Evaluation(
             node_id=node,
             code=row.candidate_code,
             outcome="success",
-            source_file=file,
+            source_file=self.file,
             source_line=line,
             speedup=speedup,
-            gpu=gpu,
+            gpu=row.hardware.device_name if row.hardware is not None else None,
             reference_code=row.reference_code,
         )
-    if n_rows == 0:
-        yield from nothing_read(run, SPEC, path, report)
-        return
-    if len(references) == 1:
-        facts.reference_code = references.pop()
-    if len(gpus) == 1:
-        facts.gpu = gpus.pop()
-    manifest = load_object(run, _MANIFEST, report)
-    if manifest is not None:
-        facts.finished = True  # written after the rows
-        hardware = object_of(manifest.get("hardware"))
-        facts.gpu = facts.gpu or text_of(hardware.get("device_name"))
-        facts.software = {"hardware": hardware} if hardware else None
-    yield from found.values()
-    yield from report
-    yield facts
+
+    def finish(self) -> None:
+        """Facts that all rows share, and those of the manifest, which is written after the rows."""
+        facts = self.facts
+        references = {record.reference_code for record in self.found.values()}
+        gpus = {record.gpu for record in self.found.values()}
+        facts.reference_code = references.pop() if len(references) == 1 else None
+        facts.gpu = gpus.pop() if len(gpus) == 1 else None
+        manifest = load_object(self.run, _MANIFEST, self.report)
+        if manifest is not None:
+            facts.finished = True
+            hardware = object_of(manifest.get("hardware"))
+            facts.gpu = facts.gpu or text_of(hardware.get("device_name"))
+            facts.software = {"hardware": hardware} if hardware else None
 
 
-SPEC = ReaderSpec(
+EVAL_SET_JSONL: Final = log_format(
+    _EvalSet,
     name="eval-set-jsonl",
     title="An evaluation set as its builder wrote it; each row a measured candidate against its reference",
     expects="directories with eval_dataset.jsonl, or such files",
-    files=(_LOG, _MANIFEST),
-    version=1,
-    read=read,
+    log="eval_dataset.jsonl",
+    beside=(_MANIFEST,),
+    version=2,
 )

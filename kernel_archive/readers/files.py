@@ -1,44 +1,37 @@
-"""The files of one run, as every reader sees them: names, transparent decompression, bounded lines, safe JSON."""
+"""The files of one run as every reader sees them, and what a reader is."""
 
 from __future__ import annotations
 
-import gzip
-import io
 import os
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Final, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
-import pyarrow as pa
 
-from kernel_archive.errors import Finding, printable
+from kernel_archive.errors import Finding
+from kernel_archive.readers.records import Evaluation, PublishedRow, SearchFacts
+from kernel_archive.readers.values import BAD_JSON, any_json, safe_text
+from kernel_archive.untrusted import Lines, UntrustedFileError, allowance, is_compressed, open_bounded, read_whole
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
     from kernel_archive.readers.records import Record
 
-__all__ = ["MAX_FILE_BYTES", "MAX_LINE_BYTES", "ReaderSpec", "RunFiles", "open_binary"]
+__all__ = ["MAX_FILE_BYTES", "MAX_LINES", "MAX_LINE_BYTES", "MAX_WHOLE_BYTES", "ReaderSpec", "RunFiles"]
 
-T = TypeVar("T")
-
-#: A longer line is reported and skipped; it is never held in memory.
-MAX_LINE_BYTES: Final = 64 * 1024 * 1024
-#: A file that must be read whole (a checkpoint) may be this large.
-MAX_FILE_BYTES: Final = 2 * 1024**3
-#: Compressed files are read in pieces of this size: of a file that is cut short, no more than that is lost.
-PIECE: Final = 1 << 15
+#: A longer line, or row of a table, is reported and skipped; it is never held in memory.
+MAX_LINE_BYTES: Final = 16 << 20
+#: Lines of a log, or rows of a table.
+MAX_LINES: Final = 5_000_000
+#: A log or table may come to so much.
+MAX_FILE_BYTES: Final = 1 << 30
+#: A file that must be held whole (a checkpoint, a list) may come to so much.
+MAX_WHOLE_BYTES: Final = 128 << 20
 _SUFFIXES: Final = ("", ".zst", ".gz")
-_BOM: Final = b"\xef\xbb\xbf"
-
-
-def open_binary(path: Path) -> IO[bytes]:
-    """A buffered binary stream of a file; ``.zst`` and ``.gz`` are decompressed on the way."""
-    if path.suffix == ".zst":
-        return io.BufferedReader(pa.input_stream(str(path), compression="zstd"), PIECE)
-    if path.suffix == ".gz":
-        return io.BufferedReader(gzip.open(path, "rb"), PIECE)
-    return path.open("rb", buffering=1 << 20)
+#: Why an evaluation has no outcome although its log had one, as ``error_type`` and as the reason of its exclusion.
+_UNSOUND: Final = "unsound_file"
+_UNSOUND_REASON: Final = "the compressed file that it comes from is damaged, so what came of it may be anything"
 
 
 class RunFiles:
@@ -49,6 +42,7 @@ class RunFiles:
         base: the recipe's directory; names in findings and provenance are relative to it.
         settings: the keys of the recipe's ``[[source]]`` (gpu, problem, columns, ...).
         files: every file that the reader may read, in a fixed order; their digests name the staged fragment.
+        unsound: names of compressed files that could not be read to an end at which their checksum holds.
     """
 
     def __init__(self, path: Path, base: Path, spec: ReaderSpec, settings: Mapping[str, Any] | None = None) -> None:
@@ -56,6 +50,7 @@ class RunFiles:
         self.base = base
         self.settings: dict[str, Any] = dict(settings or {})
         self.root = path if path.is_dir() else path.parent
+        self.unsound: set[str] = set()
         found: dict[Path, None] = {path: None} if path.is_file() else {}
         for pattern in spec.files:
             for suffix in _SUFFIXES:
@@ -68,70 +63,73 @@ class RunFiles:
         """The file's name as findings and tables state it: relative to the recipe, forward slashes."""
         # By name, not by target: a run behind a symbolic link keeps the name that the recipe gives it.
         place, base = Path(os.path.normpath(path)), Path(os.path.normpath(self.base))
-        return place.relative_to(base).as_posix() if place.is_relative_to(base) else place.name
+        return safe_text(place.relative_to(base).as_posix() if place.is_relative_to(base) else place.name)
 
     def find(self, name: str) -> Path | None:
-        """The file of that name in the run (or in a folder of it), plain or compressed; ``None`` where there is none.
-
-        When the recipe matched a file, that file stands for the first name the reader asks for with its ending.
-        """
+        """The file of that name in the run (or in a folder of it), plain or compressed; ``None`` where there is none."""
         for suffix in _SUFFIXES:
             candidate = self.root / (name + suffix)
             if candidate.is_file():
                 return candidate
         return None
 
-    def lines(self, path: Path) -> Iterator[tuple[int, bytes] | Finding]:
-        """Every non-empty line with its number from 1, without its line end; an over-long one as a finding.
+    def log(self, *names: str) -> Path | None:
+        """The log of the run: the matched file, else the first file of these names in the matched directory."""
+        if self.path.is_file():
+            return self.path
+        return next((path for name in names if (path := self.find(name)) is not None), None)
 
-        A stream that breaks off (truncated compression) ends with a finding.
+    def lines(self, path: Path, *, raw: bool = False) -> Iterator[tuple[int, bytes] | Finding]:
+        """The lines of a file with their numbers from 1, and findings where one can't be had.
+
+        Args:
+            path: the file.
+            raw: lines as they stand there, blank ones too, with their ends.
         """
-        number = 0
-        try:
-            with open_binary(path) as stream:
-                while line := stream.readline(MAX_LINE_BYTES + 1):
-                    number += 1
-                    if number == 1:
-                        line = line.removeprefix(_BOM)
-                    if len(line) > MAX_LINE_BYTES and not line.endswith(b"\n"):
-                        while (rest := stream.readline(MAX_LINE_BYTES)) and not rest.endswith(b"\n"):
-                            pass
-                        yield Finding(
-                            code="line-too-long",
-                            message=f"line longer than {MAX_LINE_BYTES // 1024**2} MiB skipped",
-                            file=self.name(path),
-                            line=number,
-                        )
-                        continue
-                    text = line.rstrip(b"\r\n")
-                    if text and not text.isspace():
-                        yield number, text
-        except (OSError, EOFError) as error:
-            yield Finding(
-                code="unreadable",
-                message=f"reading stopped: {printable(str(error))}",
-                file=self.name(path),
-                line=number + 1,
-                fix="the lines before it are kept",
-            )
+        name = self.name(path)
+        compressed = _or_false(is_compressed, path)
+        if compressed:
+            self.unsound.add(name)  # until it was read to its end
+        limit = allowance(path, MAX_FILE_BYTES) if compressed else MAX_FILE_BYTES
+        lines = Lines(path, max_bytes=limit, max_lines=MAX_LINES, max_line=MAX_LINE_BYTES, name=name)
+        yield from lines.raw() if raw else lines
+        if lines.at_end:
+            self.unsound.discard(name)
 
-    @overload
-    def json(self, path: Path, type: type[T]) -> T | Finding: ...
-    @overload
-    def json(self, path: Path) -> Any: ...
-
-    def json(self, path: Path, type: Any = Any) -> Any:  # noqa: A002
-        """A whole JSON file, decoded to ``type``; a finding where it can't be."""
+    def head(self, path: Path, n: int) -> bytes:
+        """The first bytes of a file, decompressed; fewer where there are no more, or it can't be read."""
         try:
-            with open_binary(path) as stream:
-                data = stream.read(MAX_FILE_BYTES + 1)
-            if len(data) > MAX_FILE_BYTES:
-                return Finding(code="file-too-large", message="file over 2 GiB skipped", file=self.name(path))
-            return msgspec.json.decode(data, type=type)
-        except (OSError, EOFError) as error:
-            return Finding(code="unreadable", message=f"cannot be read: {printable(str(error))}", file=self.name(path))
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            return Finding(code="bad-json", message=f"not valid: {printable(str(error), 300)}", file=self.name(path))
+            with open_bounded(path, max_bytes=MAX_FILE_BYTES) as stream:
+                return stream.read(n)
+        except (OSError, UntrustedFileError):
+            return b""
+
+    def whole(self, path: Path) -> bytes | Finding:
+        """The content of a file that must be held whole; a finding where it can't be."""
+        try:
+            return read_whole(path, max_bytes=min(allowance(path, MAX_WHOLE_BYTES), MAX_WHOLE_BYTES))
+        except UntrustedFileError as error:
+            return error.finding(self.name(path))
+        except OSError as error:
+            message = f"cannot be read: {error.strerror}"
+            return Finding(code="unreadable", message=message, file=self.name(path))
+
+    def json(self, path: Path) -> Any:
+        """A whole JSON file as plain data; a finding where it can't be."""
+        data = self.whole(path)
+        if isinstance(data, Finding):
+            return data
+        try:
+            return any_json(data.removeprefix(b"\xef\xbb\xbf"))
+        except BAD_JSON as error:
+            return Finding(code="bad-json", message=f"not valid JSON: {error}"[:300], file=self.name(path))
+
+
+def _or_false(question: Callable[[Path], bool], path: Path) -> bool:
+    try:
+        return question(path)
+    except OSError:
+        return False
 
 
 class ReaderSpec(msgspec.Struct, frozen=True, kw_only=True):
@@ -143,7 +141,7 @@ class ReaderSpec(msgspec.Struct, frozen=True, kw_only=True):
         expects: what ``path`` must match, in words.
         files: glob patterns of the files it reads, relative to the run's directory; ``.zst`` and ``.gz`` are implied.
         version: raised when the reader's output changes, so that staged fragments are made anew.
-        read: the reader.
+        records: yields what the run's files say.
     """
 
     name: str
@@ -151,4 +149,51 @@ class ReaderSpec(msgspec.Struct, frozen=True, kw_only=True):
     expects: str
     files: tuple[str, ...]
     version: int
-    read: Callable[[RunFiles], Iterator[Record]]
+    records: Callable[[RunFiles], Iterator[Record]]
+
+    def read(self, run: RunFiles) -> Iterator[Record]:
+        """Everything of a run, and what was wrong with it.
+
+        What came of a compressed file whose checksum does not hold stays as salvage: an evaluation without outcome and
+        label, excluded from every other table. Published rows of such a file are left out.
+        """
+        held: list[Evaluation | PublishedRow] = []
+        findings: list[Finding] = []
+        facts: list[SearchFacts] = []
+        for record in self.records(run):
+            if isinstance(record, Finding):
+                findings.append(record)
+            elif isinstance(record, SearchFacts):
+                facts.append(record)
+            else:
+                held.append(record)
+        n_unlabelled = 0
+        for record in held:  # only now is it known whether its file was sound
+            if record.source_file not in run.unsound:
+                yield record
+                continue
+            n_unlabelled += 1
+            if isinstance(record, Evaluation):
+                yield _unlabelled(record)
+        if n_unlabelled:
+            message = f"a damaged compressed file: {n_unlabelled} rows that came of it before the damage get no label"
+            fix = "Get the file again, whole"
+            yield Finding(code="unsound-file", message=message, file=min(run.unsound), fix=fix)
+        yield from findings
+        yield from facts
+
+
+def _unlabelled(record: Evaluation) -> Evaluation:
+    """An evaluation of which only the program, its place and its lineage are left."""
+    return msgspec.structs.replace(
+        record,
+        outcome="infrastructure_failure",
+        excluded=_UNSOUND_REASON,
+        error_type=_UNSOUND,
+        error_text=None,
+        speedup=None,
+        runtime_us=None,
+        reference_runtime_us=None,
+        cases=(),
+        gpu_seconds=None,
+    )

@@ -12,15 +12,14 @@ import msgspec
 
 from kernel_archive.bins import N_BINS, bin_of
 from kernel_archive.readers.files import ReaderSpec
-from kernel_archive.readers.lenient import from_text, natural, positive, safe_text
 from kernel_archive.readers.records import Evaluation, PublishedRow, SearchFacts
 from kernel_archive.readers.report import Report
-from kernel_archive.readers.run_facts import object_of, text_of
 from kernel_archive.readers.sniff import nothing_read, wrong_format
 from kernel_archive.readers.tables import table_rows
+from kernel_archive.readers.values import from_text, natural, object_of, positive, text_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     from kernel_archive.readers.files import RunFiles
     from kernel_archive.readers.records import Record
@@ -61,45 +60,31 @@ def _gpu(value: Any) -> str | None:
     return text_of(value) or text_of(object_of(value).get("device_name"))
 
 
-def _id(value: Any) -> str | None:
-    return safe_text(value) if isinstance(value, str) and value else None
-
-
 def _row(
     columns: _Columns, file: str, number: int, order: int, row: dict[str, Any], report: Report
 ) -> PublishedRow | None:
     """A published row; ``None`` with a finding where it lacks something."""
-    row_id, problem, gpu = _id(row.get(columns.row_id)), text_of(row.get(columns.problem)), _gpu(row.get("hardware"))
+    row_id, problem, gpu = (
+        text_of(row.get(columns.row_id)),
+        text_of(row.get(columns.problem)),
+        _gpu(row.get("hardware")),
+    )
     anchor, candidate = text_of(row.get(columns.anchor)), text_of(row.get(columns.candidate))
     speedup = positive(from_text(row.get(columns.speedup)))
     label = natural(from_text(row.get(columns.label)), N_BINS)
-    values = {
-        columns.row_id: row_id, columns.problem: problem, "hardware": gpu, columns.anchor: anchor,
-        columns.candidate: candidate, columns.speedup: speedup, columns.label: label or None,
-    }  # fmt: skip
-    lacking = [name for name, value in values.items() if value is None]
-    if lacking or not (row_id and problem and gpu and anchor and candidate and speedup and label):
-        field = lacking[0] if lacking else columns.row_id
-        report.error(
-            "bad-row", "the row lacks a value or has a wrong one; skipped", file=file, line=number, field=field,
-            value=repr(row.get(field)),
-        )  # fmt: skip
+    if not (row_id and problem and gpu and anchor and candidate and speedup and label):
+        found = (row_id, problem, anchor, candidate, speedup, label, gpu)
+        field = next(name for name, value in zip(columns.required(), found, strict=True) if not value)
+        message = "the row lacks a value or has a wrong one; skipped"
+        report.error("bad-row", message, file=file, line=number, field=field, value=row.get(field))
         return None
     if bin_of(speedup, "released") != label:
-        report.warning(
-            "label-differs",
-            f"the published label is not the one that the released rule gives to {speedup:.6g} "
-            f"({bin_of(speedup, 'released')}); kept as published",
-            file=file,
-            line=number,
-            field=columns.label,
-            value=str(label),
-        )
+        message = f"not the label that the released rule gives to {speedup:.6g}; kept as published"
+        report.warning("label-differs", message, file=file, line=number, field=columns.label, value=label)
     pair_type = text_of(row.get("pair_type"))
     if columns.split == "train_pairs" and pair_type not in _PAIR_TYPES:
-        report.warning(
-            "unknown-pair-type", "kept as published", file=file, line=number, field="pair_type", value=pair_type
-        )
+        where = {"file": file, "line": number, "field": "pair_type"}
+        report.warning("unknown-pair-type", "kept as published", value=pair_type, **where)
     return PublishedRow(
         split=columns.split,
         row_id=row_id,
@@ -113,9 +98,9 @@ def _row(
         source_file=file,
         source_line=number,
         pair_type=pair_type,
-        parent_node_id=_id(row.get("parent_node_id")),
-        child_node_id=_id(row.get("child_node_id")),
-        source_search=_id(row.get("source_search")),
+        parent_node_id=text_of(row.get("parent_node_id")),
+        child_node_id=text_of(row.get("child_node_id")),
+        source_search=text_of(row.get("source_search")),
     )
 
 
@@ -128,30 +113,21 @@ def _read(run: RunFiles, columns: _Columns, spec: ReaderSpec) -> Iterator[Record
     file = run.name(path)
     seen: set[str] = set()
     searches: dict[str | None, int] = {}
-    n_rows = n_skipped = order = 0
+    n_rows = 0
     recognised = False
     for number, row in table_rows(run, path, report):
-        n_rows += 1
+        recognised = recognised or {columns.row_id, columns.anchor, columns.candidate} <= row.keys()
         if not recognised:
-            if not {columns.row_id, columns.anchor, columns.candidate} <= row.keys():
-                break
-            recognised = True
-        published = _row(columns, file, number, order, row, report)
+            break
+        n_rows += 1
+        published = _row(columns, file, number, len(seen), row, report)
         if published is None:
-            n_skipped += 1
             continue
         if published.row_id in seen:
-            n_skipped += 1
-            report.error(
-                "duplicate-row",
-                "a row id stands twice; the first is kept",
-                file=file,
-                line=number,
-                value=published.row_id,
-            )
+            message = "a row id stands twice; the first is kept"
+            report.error("duplicate-row", message, file=file, line=number, value=published.row_id)
             continue
         seen.add(published.row_id)
-        order += 1
         yield published
         if columns.split == "eval":
             searches[published.source_search] = searches.get(published.source_search, 0) + 1
@@ -160,10 +136,8 @@ def _read(run: RunFiles, columns: _Columns, spec: ReaderSpec) -> Iterator[Record
         yield from nothing_read(run, spec, path, report)
         return
     yield from report
-    counts = {"rows_skipped": n_skipped} if n_skipped else {}
-    if not searches:
-        yield SearchFacts(counts={"published_rows": order, **counts})
-    for search, n in searches.items():
+    counts = {"rows_skipped": n_rows - len(seen)} if n_rows > len(seen) else {}
+    for search, n in (searches or {None: len(seen)}).items():
         yield SearchFacts(search=search, counts={"published_rows": n, **counts})
         counts = {}
 
@@ -185,19 +159,14 @@ def _evaluation(row: PublishedRow) -> Evaluation:
 
 
 def _spec(name: str, title: str, columns: _Columns) -> ReaderSpec:
-    def read(run: RunFiles) -> Iterator[Record]:
-        """The table's rows, and what was wrong."""
-        yield from _read(run, columns, spec)
+    """The reader of one table."""
 
-    reader: Callable[[RunFiles], Iterator[Record]] = read
-    spec = ReaderSpec(
-        name=name,
-        title=title,
-        expects=f"files (Parquet, JSON lines or CSV) with the columns {', '.join(columns.required())}",
-        files=(),
-        version=1,
-        read=reader,
-    )
+    def records(run: RunFiles) -> Iterator[Record]:
+        """The table's rows, and what was wrong."""
+        return _read(run, columns, spec)
+
+    expects = f"files (Parquet, JSON lines or CSV) with the columns {', '.join(columns.required())}"
+    spec = ReaderSpec(name=name, title=title, expects=expects, files=(), version=2, records=records)
     return spec
 
 

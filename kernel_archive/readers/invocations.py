@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import math
+from bisect import bisect_left, bisect_right
 from typing import TYPE_CHECKING, Any
 
-from kernel_archive.errors import Finding
-from kernel_archive.readers.lenient import natural, not_negative
+import msgspec
+
+from kernel_archive.readers.values import natural, not_negative, text_of
 
 if TYPE_CHECKING:
     from kernel_archive.readers.files import RunFiles
@@ -22,13 +24,55 @@ _FORECAST = "kwm_evaluation"
 _MUTATION_TOTALS = ("total_input_tokens", "total_output_tokens")
 
 
-def _sha256(code: str) -> str:
-    return hashlib.sha256(code.encode("utf-8", "surrogatepass")).hexdigest()
+class _Calls(msgspec.Struct):
+    """All records of a run.
 
+    Attributes:
+        n: how many there are.
+        seconds: GPU seconds of every call.
+        timed: sha256 of a program -> time and GPU seconds of each call that ran it.
+        sent: tokens sent, of every call.
+        answered: tokens answered.
+        tokens: sha256 of a program -> tokens of each call that proposed it.
+        packs: problems named.
+        models: models that proposed programs.
+    """
 
-def _instant(text: object) -> str | None:
-    """A time in a form that compares as text with the log's: UTC, ``Z``."""
-    return text.replace("+00:00", "Z") if isinstance(text, str) and text.endswith(("Z", "+00:00")) else None
+    n: int = 0
+    seconds: list[float] = []
+    timed: dict[str, list[tuple[str, float]]] = {}
+    sent: list[int] = []
+    answered: list[int] = []
+    tokens: dict[str, list[tuple[int | None, int | None]]] = {}
+    packs: set[str] = set()
+    models: set[str] = set()
+
+    def add_evaluation(self, record: dict[str, Any]) -> None:
+        """Take in a call to a GPU."""
+        wall, when = not_negative(record.get("wall_clock_seconds")), record.get("timestamp_utc")
+        sha = text_of(record.get("code_sha256"))
+        if wall is not None:
+            self.seconds.append(wall)
+            if isinstance(when, str) and when.endswith(("Z", "+00:00")) and sha is not None:
+                # In a form that compares as text with the log's times.
+                self.timed.setdefault(sha, []).append((when.replace("+00:00", "Z"), wall))
+        pack = text_of(record.get("pack_name"))
+        if pack is not None:
+            self.packs.add(pack)
+
+    def add_model_call(self, record: dict[str, Any]) -> None:
+        """Take in a call to a model."""
+        model = text_of(record.get("model_slug"))
+        if model is not None and record["kind"] != _FORECAST:
+            self.models.add(model)
+        batch = any(name in record for name in _MUTATION_TOTALS)
+        names = _MUTATION_TOTALS if batch else ("input_tokens", "output_tokens")
+        sent, answered = (natural(record.get(name)) for name in names)
+        self.sent += () if sent is None else (sent,)
+        self.answered += () if answered is None else (answered,)
+        child = text_of(record.get("child_code_sha256"))
+        if not batch and child is not None:  # a batch's total can't be split over its programs
+            self.tokens.setdefault(child, []).append((sent, answered))
 
 
 def apply_invocations(run: RunFiles, evaluations: list[Evaluation], facts: SearchFacts, report: Report) -> None:
@@ -38,96 +82,55 @@ def apply_invocations(run: RunFiles, evaluations: list[Evaluation], facts: Searc
     where exactly one record lies in an evaluation's time span. Tokens go to an evaluation when exactly one proposal and
     one evaluation have its program. The totals of the run count every record, joined or not.
     """
-    gpu: dict[str, list[tuple[str, float]]] = {}
-    tokens: dict[str, list[tuple[int | None, int | None]]] = {}
-    seconds: list[float] = []
-    sent: list[int] = []
-    answered: list[int] = []
-    packs: set[str] = set()
-    models: set[str] = set()
-    n = 0
+    calls = _Calls()
     for path in run.files:
         if path.parent.name != "invocations":
             continue
         record = run.json(path)
-        if isinstance(record, Finding) or not isinstance(record, dict) or not isinstance(record.get("kind"), str):
+        if not isinstance(record, dict) or not isinstance(record.get("kind"), str):
             report.warning("bad-invocation", "an invocation record that cannot be read is skipped", file=run.name(path))
             continue
-        n += 1
-        kind = record["kind"]
-        if "evaluation" in kind and kind != _FORECAST:
-            _gpu_record(record, gpu, seconds, packs)
-        elif "mutation" in kind or kind == _FORECAST:
-            _mutation_record(record, tokens, sent, answered, models if kind != _FORECAST else set())
-    if n == 0:
+        calls.n += 1
+        if "evaluation" in record["kind"] and record["kind"] != _FORECAST:
+            calls.add_evaluation(record)
+        elif "mutation" in record["kind"] or record["kind"] == _FORECAST:
+            calls.add_model_call(record)
+    if calls.n == 0:
         return
-    facts.counts["invocations"] = n
-    if seconds:
-        facts.gpu_seconds = math.fsum(seconds)
-    if sent:
-        facts.input_tokens = (facts.input_tokens or 0) + sum(sent)
-    if answered:
-        facts.output_tokens = (facts.output_tokens or 0) + sum(answered)
-    if facts.problem is None and len(packs) == 1:
-        facts.problem = packs.pop()
-    if facts.model is None and len(models) == 1:
-        facts.model = models.pop()
-    if gpu or tokens:
-        _join(evaluations, gpu, tokens)
+    facts.counts["invocations"] = calls.n
+    if calls.seconds:
+        facts.gpu_seconds = math.fsum(calls.seconds)
+    if calls.sent:
+        facts.input_tokens = (facts.input_tokens or 0) + sum(calls.sent)
+    if calls.answered:
+        facts.output_tokens = (facts.output_tokens or 0) + sum(calls.answered)
+    if facts.problem is None and len(calls.packs) == 1:
+        facts.problem = calls.packs.pop()
+    if facts.model is None and len(calls.models) == 1:
+        facts.model = calls.models.pop()
+    if calls.timed or calls.tokens:
+        _join(evaluations, calls)
 
 
-def _gpu_record(
-    record: dict[str, Any], gpu: dict[str, list[tuple[str, float]]], seconds: list[float], packs: set[str]
-) -> None:
-    wall = not_negative(record.get("wall_clock_seconds"))
-    if wall is not None:
-        seconds.append(wall)
-        when, sha = _instant(record.get("timestamp_utc")), record.get("code_sha256")
-        if when is not None and isinstance(sha, str):
-            gpu.setdefault(sha, []).append((when, wall))
-    if isinstance(record.get("pack_name"), str):
-        packs.add(record["pack_name"])
-
-
-def _mutation_record(
-    record: dict[str, Any],
-    tokens: dict[str, list[tuple[int | None, int | None]]],
-    sent: list[int],
-    answered: list[int],
-    models: set[str],
-) -> None:
-    if isinstance(record.get("model_slug"), str):
-        models.add(record["model_slug"])
-    batch = any(name in record for name in _MUTATION_TOTALS)
-    names = _MUTATION_TOTALS if batch else ("input_tokens", "output_tokens")
-    first, second = natural(record.get(names[0])), natural(record.get(names[1]))
-    sent.extend(() if first is None else (first,))
-    answered.extend(() if second is None else (second,))
-    child = record.get("child_code_sha256")
-    if not batch and isinstance(child, str):  # a batch's total can't be split over its programs
-        tokens.setdefault(child, []).append((first, second))
-
-
-def _join(
-    evaluations: list[Evaluation],
-    gpu: dict[str, list[tuple[str, float]]],
-    tokens: dict[str, list[tuple[int | None, int | None]]],
-) -> None:
+def _join(evaluations: list[Evaluation], calls: _Calls) -> None:
     groups: dict[str, list[Evaluation]] = {}
     for record in evaluations:
-        groups.setdefault(_sha256(record.code), []).append(record)
+        groups.setdefault(hashlib.sha256(record.code.encode()).hexdigest(), []).append(record)
     for sha, group in groups.items():
-        calls = sorted(gpu.get(sha, []))
+        timed = sorted(calls.timed.get(sha, []))
+        times = [when for when, _ in timed]
         ordered = sorted(group, key=lambda e: e.completed_at or "")  # the root has no time and came first
-        if len(calls) == len(ordered) and all(_spans(e, t) for e, (t, _) in zip(ordered, calls, strict=True)):
-            for record, (_, wall) in zip(ordered, calls, strict=True):
+        if len(timed) == len(ordered) and all(_spans(e, t) for e, t in zip(ordered, times, strict=True)):
+            for record, (_, wall) in zip(ordered, timed, strict=True):
                 record.gpu_seconds = wall
         else:
             for record in ordered:
-                inside = [wall for when, wall in calls if record.completed_at is not None and _spans(record, when)]
-                if len(inside) == 1:
-                    record.gpu_seconds = inside[0]
-        used = tokens.get(sha, [])
+                if record.completed_at is None:
+                    continue
+                first = bisect_left(times, record.started_at or "")
+                if bisect_right(times, record.completed_at) - first == 1:
+                    record.gpu_seconds = timed[first][1]
+        used = calls.tokens.get(sha, [])
         if len(used) == 1 and len(group) == 1 and group[0].input_tokens is None:
             group[0].input_tokens, group[0].output_tokens = used[0]
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import difflib
 import math
+from collections import Counter
 from datetime import datetime
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, Final, get_args
@@ -16,11 +17,11 @@ from typing import TYPE_CHECKING, Any, Final, get_args
 from kernel_archive.errors import Finding, printable
 from kernel_archive.problems import kernelbench_id
 from kernel_archive.readers.files import ReaderSpec
-from kernel_archive.readers.lenient import from_text, natural, not_negative, positive, safe_text, step_number
 from kernel_archive.readers.records import Evaluation, Outcome, SearchFacts
 from kernel_archive.readers.report import Report
 from kernel_archive.readers.sniff import nothing_read, wrong_format
 from kernel_archive.readers.tables import table_rows
+from kernel_archive.readers.values import from_text, natural, not_negative, positive, step_number
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from kernel_archive.readers.files import RunFiles
     from kernel_archive.readers.records import Record
 
-__all__ = ["COLUMNS", "SPEC", "read"]
+__all__ = ["COLUMNS", "MEASUREMENTS"]
 
 #: Our columns that a table can have.
 COLUMNS: Final = (
@@ -66,11 +67,6 @@ def _outcome(value: Any) -> str | None:
     return text if text in _OUTCOMES else "success" if text in _PASSED else None
 
 
-class _Counts(dict[str, int]):
-    def add(self, name: str) -> None:
-        self[name] = self.get(name, 0) + 1
-
-
 def _check(run: RunFiles) -> dict[str, str] | Finding:
     columns = run.settings.get("columns")
     if not isinstance(columns, dict) or "code" not in columns or "speedup" not in columns:
@@ -94,18 +90,18 @@ def _check(run: RunFiles) -> dict[str, str] | Finding:
     return {str(k): str(v) for k, v in columns.items()}
 
 
-def read(run: RunFiles) -> Iterator[Record]:
+def _records(run: RunFiles) -> Iterator[Record]:
     """An evaluation per row with code and speedup, the counts of the others, and what was wrong."""
     report = Report()
     if not run.path.is_file():
-        yield wrong_format(run, SPEC)
+        yield wrong_format(run, MEASUREMENTS)
         return
     columns = _check(run)
     if isinstance(columns, Finding):
         yield columns
         return
     file = run.name(run.path)
-    counts = _Counts()
+    counts: Counter[str] = Counter()
     nodes: set[str] = set()
     rows = table_rows(run, run.path, report)
     head = list(islice(rows, _HEAD_ROWS))
@@ -122,7 +118,7 @@ def read(run: RunFiles) -> Iterator[Record]:
         )
         return
     for number, row in chain(head, rows):
-        counts.add("rows")
+        counts["rows"] += 1
         record = _record(row, columns, number, file, counts, report)
         if record is not None:
             if record.node_id in nodes:
@@ -133,14 +129,14 @@ def read(run: RunFiles) -> Iterator[Record]:
             nodes.add(record.node_id)
             yield record
     if not head:
-        yield from nothing_read(run, SPEC, run.path, report)
+        yield from nothing_read(run, MEASUREMENTS, run.path, report)
         return
     yield from report
     yield SearchFacts(counts=dict(counts))
 
 
 def _record(
-    row: dict[str, Any], columns: dict[str, str], number: int, file: str, counts: _Counts, report: Report
+    row: dict[str, Any], columns: dict[str, str], number: int, file: str, counts: Counter[str], report: Report
 ) -> Evaluation | None:
     """One row as an evaluation; ``None`` where code or score are missing or of no use."""
 
@@ -150,7 +146,7 @@ def _record(
     code, given = cell("code"), from_text(cell("speedup"))
     outcome = _outcome(cell("outcome"))
     if outcome is None:
-        counts.add("rows_unknown_outcome")
+        counts["rows_unknown_outcome"] += 1
         report.error(
             "unknown-outcome", f"not one of {', '.join(sorted(_OUTCOMES))}; the row is left out", file=file, line=number,
             field=columns["outcome"], value=str(cell("outcome")),
@@ -158,31 +154,29 @@ def _record(
         return None
     timed = outcome == "success"
     if code is None:
-        counts.add("rows_without_code")
+        counts["rows_without_code"] += 1
     if timed and given is None:
-        counts.add("rows_without_speedup")
+        counts["rows_without_speedup"] += 1
     if code is None and timed and given is None:
-        counts.add("rows_without_code_and_speedup")
+        counts["rows_without_code_and_speedup"] += 1
     if code is None or (timed and given is None):
         return None
     speedup = positive(given) if timed else None
     if not isinstance(code, str) or (timed and speedup is None):
-        counts.add("rows_bad_value")
+        counts["rows_bad_value"] += 1
         field = "code" if not isinstance(code, str) else "speedup"
         report.warning(
             "bad-value", "left out: the code is no text, or the speedup no finite number above 0", file=file, line=number,
             field=columns[field], value=repr(cell(field)),
         )  # fmt: skip
         return None
-    parent, node = _text(cell("parent_node_id")), _text(cell("node_id"))
-    seconds = not_negative(from_text(cell("gpu_seconds")))
     return Evaluation(
-        node_id=safe_text(node) if node else f"row-{number}",
+        node_id=_text(cell("node_id")) or f"row-{number}",
         code=code,
         outcome=outcome,  # type: ignore[arg-type]  # checked against the outcomes above
         source_file=file,
         source_line=number,
-        parent_node_id=None if parent is None else safe_text(parent),
+        parent_node_id=_text(cell("parent_node_id")),
         step=step_number(from_text(cell("step"))),
         speedup=speedup,
         runtime_us=positive(from_text(cell("runtime_us"))) if timed else None,
@@ -191,7 +185,7 @@ def _record(
         error_text=_text(cell("error_text")),
         started_at=_text(cell("started_at")),
         completed_at=_text(cell("completed_at")),
-        gpu_seconds=seconds,
+        gpu_seconds=not_negative(from_text(cell("gpu_seconds"))),
         input_tokens=natural(from_text(cell("input_tokens"))),
         output_tokens=natural(from_text(cell("output_tokens"))),
         model=_text(cell("model")),
@@ -214,11 +208,11 @@ def _problem(cell: Any, number: int, file: str, report: Report) -> str | None:
     return None
 
 
-SPEC = ReaderSpec(
+MEASUREMENTS: Final = ReaderSpec(
     name="measurements",
     title="A table of independent measurements, with a mapping from our column names to its own",
     expects="files (Parquet, CSV or JSON lines); the recipe's columns must name code and speedup",
     files=(),
-    version=1,
-    read=read,
+    version=2,
+    records=_records,
 )

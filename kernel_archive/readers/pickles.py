@@ -1,290 +1,202 @@
-"""Hill-climbing checkpoints as Python pickles, read without executing anything of them.
+"""Python pickles as plain data: nothing that a pickle names is imported, called or made.
 
-Python's own unpickler imports and calls what a pickle names. This one has no such step: it walks the opcodes and can
-build numbers, texts, lists, dictionaries, sets and tuples, and for each object that the pickle names an inert
-:class:`Inert` holding module, name, arguments and state. Work and size are bounded.
+Python's own unpickler does what the opcodes of a pickle say. Here it knows only the opcodes that Python writes for data and
+objects; in the place of every class stands a stub, and an object of it is an inert note of how it would have been made. Sets
+come out as lists and only texts are keys, so that no values of a stranger are hashed. Work and size are bounded.
 """
 
 from __future__ import annotations
 
-import pickletools
+import io
+import pickle
+import struct
 from typing import TYPE_CHECKING, Any, Final
 
-from kernel_archive.errors import printable
-from kernel_archive.readers.checkpoints import CheckpointFile, read_whole
-from kernel_archive.readers.lenient import natural
+import msgspec
+
+from kernel_archive.readers.values import safe_text, storable
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from collections.abc import Callable
 
-    from kernel_archive.readers.files import RunFiles
-    from kernel_archive.readers.report import Report
+__all__ = ["PICKLE_MAGIC", "plain_pickle"]
 
-__all__ = ["PICKLE_MAGIC", "Inert", "load_inert", "plain", "read_checkpoint_pickle"]
-
+#: Every pickle of protocol 2 or later begins so.
 PICKLE_MAGIC: Final = b"\x80"
-MAX_BYTES: Final = 512 * 1024 * 1024
-MAX_OPCODES: Final = 50_000_000
-#: Objects visited when shared parts are written out as plain data: a small pickle can name a huge tree.
-MAX_NODES: Final = 20_000_000
-MAX_DEPTH: Final = 100
-_KNOWN_ROOTS: Final = ("gpu_forecasters", "ulid", "datetime", "collections", "copyreg", "builtins", "__main__")
+#: Opcodes carried out; each makes one object at most.
+MAX_OPCODES: Final = 5_000_000
+#: Values and characters of text when shared parts are written out: a small pickle can name a huge tree.
+MAX_VALUES: Final = 2_000_000
+MAX_CHARACTERS: Final = 256 << 20
+_MAX_DEPTH: Final = 100
 _CROCKFORD: Final = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
-_MARK: Final = object()
-
-
-class Inert:
-    """An object that a pickle names, not made: only what would have made it."""
-
-    __slots__ = ("arguments", "module", "name", "state")
-
-    def __init__(self, module: str, name: str, arguments: Any = ()) -> None:
-        self.module = module
-        self.name = name
-        self.arguments = arguments
-        self.state: Any = None
-
-
-class _Global:
-    __slots__ = ("module", "name")
-
-    def __init__(self, module: str, name: str) -> None:
-        self.module = module
-        self.name = name
-
-
-_CONSTANTS: Final[dict[str, Any]] = {"NONE": None, "NEWTRUE": True, "NEWFALSE": False}
-_LITERALS: Final = frozenset(
-    {
-        "INT", "BININT", "BININT1", "BININT2", "LONG", "LONG1", "LONG4", "FLOAT", "BINFLOAT", "STRING", "BINSTRING",
-        "SHORT_BINSTRING", "UNICODE", "SHORT_BINUNICODE", "BINUNICODE", "BINUNICODE8", "BINBYTES", "SHORT_BINBYTES",
-        "BINBYTES8", "BYTEARRAY8",
-    }
+#: What Python writes, in protocols 2 to 5, for plain data, and for objects with their fields.
+_OPCODES: Final = (
+    "PROTO", "FRAME", "STOP", "MARK", "POP", "POP_MARK", "NONE", "NEWTRUE", "NEWFALSE", "BININT", "BININT1", "BININT2",
+    "LONG1", "BINFLOAT", "BINBYTES", "SHORT_BINBYTES", "BINUNICODE", "SHORT_BINUNICODE", "EMPTY_LIST",
+    "EMPTY_DICT", "EMPTY_TUPLE", "TUPLE", "TUPLE1", "TUPLE2", "TUPLE3", "BINGET", "LONG_BINGET", "BINPUT", "LONG_BINPUT",
+    "MEMOIZE", "GLOBAL", "STACK_GLOBAL",
 )  # fmt: skip
 
 
-class _Machine:
-    """The stack and memo of one pickle."""
+class _Stub(msgspec.Struct, frozen=True):
+    """Stands for a class or function that a pickle names."""
 
-    def __init__(self) -> None:
-        self.stack: list[Any] = []
-        self.memo: dict[int, Any] = {}
-        self.names: set[tuple[str, str]] = set()
+    module: str
+    name: str
 
-    def pop(self) -> Any:
-        value = self.stack.pop()
-        if value is _MARK:
-            raise ValueError("a mark where a value should be")
-        return value
 
-    def to_mark(self) -> list[Any]:
-        for i in range(len(self.stack) - 1, -1, -1):
-            if self.stack[i] is _MARK:
-                items = self.stack[i + 1 :]
-                del self.stack[i:]
-                return items
-        raise ValueError("no mark on the stack")
+class _Inert(msgspec.Struct, eq=False):
+    """Stands for an object: what it would be of, what it would be made with, and the state it would get."""
+
+    stub: _Stub
+    arguments: Any = None
+    state: Any = None
+
+
+class _Opcodes(dict[int, Any]):
+    """The opcodes that are known, each a function of the unpickler; looking one up counts it."""
+
+    left = MAX_OPCODES
+
+    def __getitem__(self, code: int) -> Any:
+        self.left -= 1
+        if self.left < 0:
+            raise ValueError("too many opcodes")
+        found = self.get(code)
+        if found is None:
+            raise ValueError(f"the opcode {bytes([code])!r} has no place in a checkpoint")
+        return found
+
+
+class _Unpickler(pickle._Unpickler):  # noqa: SLF001 - the one in Python: that in C can't be told what to leave out
+    """Makes lists, dictionaries, tuples, texts, bytes and numbers, and notes of everything else."""
+
+    stack: list[Any]
+    pop_mark: Callable[[], list[Any]]
+
+    def __init__(self, data: bytes) -> None:
+        super().__init__(io.BytesIO(data))
+        self.stubs: set[_Stub] = set()
+        own = {
+            "REDUCE": _made, "NEWOBJ": _made, "NEWOBJ_EX": _made_ex, "BUILD": _build, "APPEND": _append,
+            "APPENDS": _appends, "SETITEM": _set_item, "SETITEMS": _set_items, "EMPTY_SET": _empty_set,
+            "ADDITEMS": _appends, "FROZENSET": _frozen_set,
+        }  # fmt: skip
+        codes = {name: getattr(pickle, name)[0] for name in (*_OPCODES, *own)}
+        known = {codes[name]: own.get(name) or self.dispatch[codes[name]] for name in codes}
+        self.dispatch = _Opcodes(known)  # type: ignore[misc] # one for each pickle: it counts
+
+    def find_class(self, module: str, name: str) -> _Stub:
+        """A stub: nothing is imported."""
+        stub = _Stub(safe_text(module), safe_text(name))
+        self.stubs.add(stub)
+        return stub
 
     def top(self, kind: type) -> Any:
-        value = self.stack[-1]
-        if not isinstance(value, kind):
-            raise ValueError(f"{type(value).__name__} where {kind.__name__} should be")  # noqa: TRY004 - caught as one
-        return value
-
-    def step(self, name: str, argument: Any) -> None:
-        """Carry out one opcode."""
-        stack = self.stack
-        if name in _LITERALS:
-            stack.append(argument)
-        elif name in ("BINGET", "LONG_BINGET", "GET"):
-            stack.append(self.memo[int(argument)])
-        elif name == "MEMOIZE":
-            self.memo[len(self.memo)] = stack[-1]
-        elif name in ("BINPUT", "LONG_BINPUT", "PUT"):
-            self.memo[int(argument)] = stack[-1]
-        elif name in _CONSTANTS:
-            stack.append(_CONSTANTS[name])
-        elif name == "MARK":
-            stack.append(_MARK)
-        elif name in ("PROTO", "FRAME"):
-            pass
-        elif name == "POP":
-            stack.pop()
-        elif name == "POP_MARK":
-            self.to_mark()
-        elif name == "DUP":
-            stack.append(stack[-1])
-        else:
-            self.container(name, argument)
-
-    def container(self, name: str, argument: Any) -> None:
-        """Carry out an opcode that makes or fills a container or names an object."""
-        stack = self.stack
-        if name in ("EMPTY_LIST", "EMPTY_DICT", "EMPTY_SET", "EMPTY_TUPLE"):
-            stack.append({"EMPTY_LIST": list, "EMPTY_DICT": dict, "EMPTY_SET": set, "EMPTY_TUPLE": tuple}[name]())
-        elif name == "APPEND":
-            value = self.pop()
-            self.top(list).append(value)
-        elif name == "APPENDS":
-            items = self.to_mark()
-            self.top(list).extend(items)
-        elif name == "SETITEM":
-            value, key = self.pop(), self.pop()
-            self.top(dict)[_hashable(key)] = value
-        elif name == "SETITEMS":
-            items = self.to_mark()
-            target = self.top(dict)
-            target.update((_hashable(k), v) for k, v in zip(items[::2], items[1::2], strict=True))
-        elif name == "ADDITEMS":
-            items = self.to_mark()
-            self.top(set).update(map(_hashable, items))
-        elif name in ("LIST", "TUPLE", "FROZENSET"):
-            items = self.to_mark()
-            stack.append(items if name == "LIST" else tuple(items) if name == "TUPLE" else _frozen(items))
-        elif name == "DICT":
-            items = self.to_mark()
-            stack.append({_hashable(k): v for k, v in zip(items[::2], items[1::2], strict=True)})
-        elif name in ("TUPLE1", "TUPLE2", "TUPLE3"):
-            items = [self.pop() for _ in range(int(name[-1]))]
-            stack.append(tuple(reversed(items)))
-        elif name == "STACK_GLOBAL":
-            attribute, module = self.pop(), self.pop()
-            self.named(module, attribute)
-        elif name == "GLOBAL":
-            module, _, attribute = str(argument).partition(" ")
-            self.named(module, attribute)
-        elif name in ("NEWOBJ", "REDUCE"):
-            arguments, named = self.pop(), self.pop()
-            self.made(named, arguments)
-        elif name == "NEWOBJ_EX":
-            _keywords, arguments, named = self.pop(), self.pop(), self.pop()
-            self.made(named, arguments)
-        elif name == "BUILD":
-            state = self.pop()
-            self.top(Inert).state = state
-        else:
-            raise ValueError(f"opcode {name} has no place in a checkpoint")
-
-    def named(self, module: Any, attribute: Any) -> None:
-        if not isinstance(module, str) or not isinstance(attribute, str):
-            raise ValueError("a global that is not named by text")  # noqa: TRY004 - caught as one with the rest
-        self.names.add((module, attribute))
-        self.stack.append(_Global(module, attribute))
-
-    def made(self, named: Any, arguments: Any) -> None:
-        if not isinstance(named, _Global):
-            raise ValueError("an object whose class is no global")  # noqa: TRY004 - caught as one with the rest
-        self.stack.append(Inert(named.module, named.name, arguments))
+        """The top of the stack, which must be of a kind."""
+        if type(self.stack[-1]) is not kind:
+            raise ValueError(f"{type(self.stack[-1]).__name__} where {kind.__name__} should be")
+        return self.stack[-1]
 
 
-def _hashable(value: Any) -> Any:
-    """Keys and set members stay hashable and cheap to compare: only texts, numbers and constants."""
-    return value if isinstance(value, str | int | float | bytes) or value is None else id(value)
+def _made(self: _Unpickler) -> None:
+    arguments = self.stack.pop()
+    self.stack[-1] = _Inert(self.top(_Stub), arguments)
 
 
-def _frozen(items: list[Any]) -> frozenset[Any]:
-    return frozenset(map(_hashable, items))
+def _made_ex(self: _Unpickler) -> None:
+    self.stack.pop()  # keywords
+    _made(self)
 
 
-def load_inert(data: bytes) -> tuple[Any, frozenset[tuple[str, str]]]:
-    """The object tree of a pickle, nothing of it executed, and every global that it names.
+def _build(self: _Unpickler) -> None:
+    state = self.stack.pop()
+    self.top(_Inert).state = state
 
-    Raises:
-        ValueError: it is no pickle, is broken, or goes over a limit.
-    """
-    if len(data) > MAX_BYTES:
-        raise ValueError(f"over {MAX_BYTES // 1024**2} MiB")
-    machine = _Machine()
-    try:
-        for n, (opcode, argument, _) in enumerate(pickletools.genops(data)):
-            if n > MAX_OPCODES:
-                raise ValueError("too many opcodes")
-            if opcode.name == "STOP":
-                return machine.pop(), frozenset(machine.names)
-            machine.step(opcode.name, argument)
-    except (IndexError, KeyError, TypeError, UnicodeDecodeError, OverflowError, MemoryError, AttributeError) as error:
-        raise ValueError(f"broken ({type(error).__name__})") from error
-    raise ValueError("no end")
+
+def _append(self: _Unpickler) -> None:
+    value = self.stack.pop()
+    self.top(list).append(value)
+
+
+def _appends(self: _Unpickler) -> None:
+    values = self.pop_mark()
+    self.top(list).extend(values)
+
+
+def _set_item(self: _Unpickler) -> None:
+    value, key = self.stack.pop(), self.stack.pop()
+    if isinstance(key, str):
+        self.top(dict)[key] = value
+
+
+def _set_items(self: _Unpickler) -> None:
+    items = self.pop_mark()
+    pairs = zip(items[::2], items[1::2], strict=True)
+    self.top(dict).update({key: value for key, value in pairs if isinstance(key, str)})
+
+
+def _empty_set(self: _Unpickler) -> None:
+    self.stack.append([])
+
+
+def _frozen_set(self: _Unpickler) -> None:
+    values = self.pop_mark()  # brings the stack below the mark back
+    self.stack.append(values)
 
 
 class _Plain:
+    """Writes an inert tree out as JSON-like data."""
+
     def __init__(self) -> None:
-        self.left = MAX_NODES
+        self.values, self.characters = MAX_VALUES, MAX_CHARACTERS
 
     def of(self, value: Any, depth: int) -> Any:
-        self.left -= 1
-        if self.left < 0 or depth > MAX_DEPTH:
+        self.values -= 1
+        if isinstance(value, str | bytes):
+            self.characters -= len(value)
+        if self.values < 0 or self.characters < 0 or depth > _MAX_DEPTH:
             raise ValueError("too large or too deep once written out")
-        if value is None or isinstance(value, str | bool | int | float):
-            return value
-        if isinstance(value, bytes | bytearray):
-            return bytes(value)
-        if isinstance(value, list | tuple | set | frozenset):
+        if isinstance(value, list | tuple):
             return [self.of(v, depth + 1) for v in value]
         if isinstance(value, dict):
-            return {k: self.of(v, depth + 1) for k, v in value.items() if isinstance(k, str)}
-        if isinstance(value, Inert):
-            return self.object(value, depth)
-        return None
+            return {safe_text(k): self.of(v, depth + 1) for k, v in value.items()}
+        if isinstance(value, _Inert):
+            return self.of(self.content(value), depth + 1)
+        return None if isinstance(value, _Stub) else storable(value)
 
-    def object(self, value: Inert, depth: int) -> Any:
+    def content(self, value: _Inert) -> Any:
+        """What is kept of an object: its fields; of an enumeration's member or a wrapped value, that value."""
         state = value.state
-        if isinstance(state, tuple) and len(state) == 2:  # (dictionary, slots)
-            state = {
-                **(state[0] if isinstance(state[0], dict) else {}),
-                **(state[1] if isinstance(state[1], dict) else {}),
-            }
+        if isinstance(state, tuple) and len(state) == 2:  # dictionary and slots
+            state = {k: v for part in state if isinstance(part, dict) for k, v in part.items()}
         if isinstance(state, dict):
             inner = state.get("__dict__")
             fields = inner if isinstance(inner, dict) else state
             raw = fields.get("bytes")
-            if value.name == "ULID" and isinstance(raw, bytes) and len(raw) == 16:
-                return _ulid(raw)
-            return self.of(fields, depth + 1)
-        if isinstance(value.arguments, tuple) and len(value.arguments) == 1:  # an enumeration's member, a wrapped value
-            return self.of(value.arguments[0], depth + 1)
-        return None
+            if value.stub.name == "ULID" and isinstance(raw, bytes) and len(raw) == 16:
+                number = int.from_bytes(raw, "big")
+                return "".join(_CROCKFORD[number >> shift & 31] for shift in range(125, -1, -5))
+            return fields
+        single = isinstance(value.arguments, tuple) and len(value.arguments) == 1
+        return value.arguments[0] if single else None
 
 
-def plain(value: Any) -> Any:
-    """An inert tree as JSON-like data: objects as their fields, ULIDs as text.
+def plain_pickle(data: bytes) -> tuple[Any, frozenset[tuple[str, str]]]:
+    """What a pickle holds as plain data, and module and name of everything that it would have imported.
+
+    Objects are their fields, sets are lists, ULIDs are texts; what is neither text, number, bytes nor one of these is
+    ``None``.
 
     Raises:
-        ValueError: it would be too large or too deep.
+        ValueError: it is no pickle, is broken, names what has no place in data, or goes over a limit.
     """
-    return _Plain().of(value, 0)
-
-
-def _ulid(raw: bytes) -> str:
-    number = int.from_bytes(raw, "big")
-    return "".join(_CROCKFORD[(number >> shift) & 31] for shift in range(125, -1, -5))
-
-
-def read_checkpoint_pickle(run: RunFiles, path: Path, report: Report) -> CheckpointFile | None:
-    """A pickled checkpoint; ``None`` with findings where it is none."""
-    file = run.name(path)
-    data = read_whole(run, path, report)
-    if data is None:
-        return None
+    unpickler = _Unpickler(data)
     try:
-        tree, names = load_inert(data)
-        value = plain(tree)
-    except ValueError as error:
-        report.error("bad-pickle", f"the pickle can't be read: {printable(str(error))}", file=file)
-        return None
-    foreign = sorted(f"{m}.{n}" for m, n in names if m.split(".")[0] not in _KNOWN_ROOTS)
-    if foreign:
-        report.warning(
-            "pickle-global",
-            "the pickle names objects that a checkpoint has no use for; nothing of it was imported or run",
-            file=file,
-            value=", ".join(foreign[:5]),
-        )
-    if not isinstance(value, dict) or not isinstance(value.get("archive"), list):
-        report.error("wrong-format", "a pickle, but not of a hill-climbing checkpoint", file=file)
-        return None
-    return CheckpointFile(
-        value["archive"],
-        step=natural(value.get("current_step")),
-        keys=frozenset(k for k in value if isinstance(k, str)),
-    )
+        tree = unpickler.load()
+    except (pickle.UnpicklingError, struct.error, EOFError, LookupError, TypeError, AttributeError) as error:
+        raise ValueError(f"broken ({type(error).__name__})") from error
+    except (OverflowError, MemoryError) as error:
+        raise ValueError(f"over a limit ({type(error).__name__})") from error
+    return _Plain().of(tree, 0), frozenset((stub.module, stub.name) for stub in unpickler.stubs)

@@ -65,6 +65,7 @@ class Evaluation(msgspec.Struct, kw_only=True):
         gpu: only where each row has its own GPU.
         reference_code: only where each row has its own reference.
         search: name of the search, only where one file holds several.
+        excluded: why it counts in no other table, where its file gives reason to that.
     """
 
     node_id: str
@@ -93,6 +94,7 @@ class Evaluation(msgspec.Struct, kw_only=True):
     gpu: str | None = None
     reference_code: str | None = None
     search: str | None = None
+    excluded: str | None = None
 
 
 class SearchFacts(msgspec.Struct, kw_only=True):

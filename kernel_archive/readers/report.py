@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from kernel_archive.errors import Finding, printable
 
@@ -21,18 +21,19 @@ class Report:
     def __init__(self) -> None:
         self._kept: list[Finding] = []
         self._counts: dict[str, int] = {}
-        self._first: dict[str, Finding] = {}
 
     def add(self, finding: Finding) -> None:
         """Take a finding in."""
-        n = self._counts.get(finding.code, 0) + 1
-        self._counts[finding.code] = n
-        self._first.setdefault(finding.code, finding)
-        if n <= KEPT:
+        if self._counted(finding.code):
             self._kept.append(finding)
 
+    def _counted(self, code: str) -> bool:
+        """Count one more of a code; whether it is to be kept."""
+        self._counts[code] = self._counts.get(code, 0) + 1
+        return self._counts[code] <= KEPT
+
     def error(self, code: str, message: str, **where: Any) -> None:
-        """Take in a fault; ``value`` is made printable."""
+        """Take in a fault; ``value`` and ``field`` are made printable."""
         self._new(code, message, "error", where)
 
     def warning(self, code: str, message: str, **where: Any) -> None:
@@ -43,14 +44,15 @@ class Report:
         """Take in a remark."""
         self._new(code, message, "info", where)
 
-    def _new(self, code: str, message: str, severity: Any, where: dict[str, Any]) -> None:
-        if "value" in where:
-            where["value"] = None if where["value"] is None else printable(where["value"])
-        self.add(Finding(code=code, message=message, severity=severity, **where))
-
-    def count(self, code: str) -> int:
-        """How many findings of that code there were."""
-        return self._counts.get(code, 0)
+    def _new(
+        self, code: str, message: str, severity: Literal["error", "warning", "info"], where: dict[str, Any]
+    ) -> None:
+        if not self._counted(code):
+            return
+        for name in ("value", "field"):
+            if where.get(name) is not None:
+                where[name] = printable(where[name])
+        self._kept.append(Finding(code=code, message=message, severity=severity, **where))
 
     def of(self, *codes: str) -> Iterator[Finding]:
         """The findings of these codes that were kept."""
@@ -61,7 +63,6 @@ class Report:
         yield from self._kept
         for code, n in self._counts.items():
             if n > KEPT:
-                first = self._first[code]
-                yield Finding(
-                    code=code, message=f"{n - KEPT} more of this kind", severity=first.severity, file=first.file
-                )
+                first = next(self.of(code))
+                message = f"{n - KEPT} more of this kind"
+                yield Finding(code=code, message=message, severity=first.severity, file=first.file)

@@ -1,121 +1,214 @@
-"""Lines of event logs, read the fast way, the forgiving way, or searched for the whole events in them.
+"""Rows out of the lines of a log, whatever happened to the log: the one loop of all formats that are read line by line.
 
-A line is decoded once, by a typed decoder that skips every field which nobody reads. Lines that fail go a slow,
-forgiving way; what that can't read either is searched for a whole event at its end (a writer that went on after a crash
-glues its first event to the broken line).
+A line is decoded once, by a typed decoder that skips every field which nobody reads. A line that fails goes a slow,
+forgiving way, field by field. What that can't read either is searched for whole rows: a writer that went on after a crash
+glues its first row to the broken line. Every fault is a finding with its line.
 """
 
 from __future__ import annotations
 
 import re
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar, cast
 
 import msgspec
 
-from kernel_archive.readers.events import EVENT_TYPES, Event
-from kernel_archive.readers.lenient import BAD_JSON, build, decode_loose
+from kernel_archive.errors import Finding
+from kernel_archive.readers.values import BAD_JSON, any_json, build
 
-__all__ = ["BadLine", "Decoded", "decode_event", "decode_typed", "salvage"]
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
 
-decode_typed: Final = msgspec.json.Decoder(Event).decode
-_START: Final = re.compile(rb'\{\s?"kind"\s?:\s?"')
-#: How many places in a broken line are tried as the start of a whole event.
-_SALVAGE_TRIES: Final = 200
-#: How many glued events are looked for before the last one.
-_SALVAGE_DEPTH: Final = 4
+    from kernel_archive.readers.report import Report
 
+__all__ = ["RowKind", "Salvage"]
 
-class Decoded(msgspec.Struct):
-    """A line read the slow way.
+T = TypeVar("T")
 
-    Attributes:
-        event: the event; ``None`` when its kind is unknown.
-        kind: its kind.
-        odd: fields left out because of their type, with their values.
-    """
-
-    event: Any
-    kind: str
-    odd: list[tuple[str, Any]] = []
+#: Places in a broken line that are tried as the start of a whole row, and rows that are looked for before the last one.
+_TRIES: Final = 20
+_GLUED: Final = 4
+#: So many lines that are none end the reading: this is no log, and each of them costs as much as a hundred good ones.
+_MAX_BAD: Final = 100_000
 
 
-class BadLine(Exception):  # noqa: N818 - not an error of a user: caught where it is raised
-    """Raised inside this package when a line can't be read.
+class BadRow(Exception):  # noqa: N818 - not an error of a user: caught where it is raised
+    """Raised inside this module for a value that is no row.
 
     Attributes:
-        code: ``bad-json``, ``not-an-event`` or ``bad-event``.
+        code: ``not-a-row``, ``bad-row``, or the same of an event.
         field: the missing or wrong field.
-        known: the line names a kind of event that these logs have.
     """
 
-    def __init__(self, message: str, code: str, *, field: str | None = None, known: bool = False) -> None:
+    def __init__(self, message: str, code: str, field: str | None = None) -> None:
         super().__init__(message)
-        self.code = code
-        self.field = field
-        self.known = known
+        self.code, self.field = code, field
 
 
-def decode_event(line: bytes) -> Decoded:
-    """One line, the slow and forgiving way.
+class RowKind(Generic[T]):
+    """What a line of a format may be.
 
-    Raises:
-        BadLine: it is no JSON object with a ``kind``, or lacks what its kind needs.
+    Args:
+        row: the struct of a row; a union of structs that their ``kind`` tells apart; or ``dict``, any object.
+        events: kind -> struct, for a union.
     """
-    try:
-        value = decode_loose(line)
-    except BAD_JSON as error:
-        raise BadLine(f"not valid JSON: {error}", "bad-json") from None
-    if not isinstance(value, dict) or not isinstance(value.get("kind"), str):
-        raise BadLine("not an event: no JSON object with a kind", "not-an-event")
-    return event_of(value)
 
+    def __init__(self, row: Any, events: Mapping[str, type[Any]] | None = None) -> None:
+        self.decode = msgspec.json.Decoder(row).decode
+        self._row, self._events = row, events
+        self.word = "row" if events is None else "event"
+        struct = isinstance(row, type) and issubclass(row, msgspec.Struct)
+        first = ("kind",) if events is not None else row.__struct_fields__ if struct else ()
+        names = "|".join(map(re.escape, first)).encode()
+        self._start = re.compile(rb'\{\s?"(?:' + names + rb')"\s?:') if first else None
 
-def event_of(value: dict[str, Any]) -> Decoded:
-    """An event from a decoded object that has a ``kind``.
+    def build(self, value: Any, odd: list[tuple[str, Any]]) -> T | None:
+        """A row from a decoded value; ``None`` for an event of an unknown kind.
 
-    Raises:
-        BadLine: it lacks what its kind needs.
-    """
-    kind: str = value["kind"]
-    cls = EVENT_TYPES.get(kind)
-    if cls is None:
-        return Decoded(None, kind)
-    odd: list[tuple[str, Any]] = []
-    try:
-        return Decoded(build(cls, value, odd), kind, odd)
-    except RecursionError:
-        raise BadLine("nested too deeply", "bad-event", known=True) from None
-    except ValueError as error:
-        field = str(error)
-        raise BadLine(
-            f"{kind} lacks {field}, or has it in a wrong form", "bad-event", field=field, known=True
-        ) from None
+        Raises:
+            BadRow: it is none.
+        """
+        if self._events is None:
+            if not isinstance(value, dict):
+                raise BadRow("no JSON object", "not-a-row")
+            struct, what = self._row, "the row"
+        else:
+            if not isinstance(value, dict) or not isinstance(value.get("kind"), str):
+                raise BadRow("not an event: no JSON object with a kind", "not-an-event")
+            struct, what = self._events.get(value["kind"]), value["kind"]
+            if struct is None:
+                return None
+        if not issubclass(struct, msgspec.Struct):
+            return cast("T", value)  # the kind is dict
+        try:
+            return cast("T", build(struct, value, odd))
+        except RecursionError:
+            raise BadRow("nested too deeply", f"bad-{self.word}") from None
+        except ValueError as error:
+            field = str(error)
+            raise BadRow(f"{what} lacks {field}, or has it in a wrong form", f"bad-{self.word}", field) from None
 
-
-def salvage(line: bytes, depth: int = 0) -> list[Any]:
-    """The whole events in a line that is none: the last one (a ``{"kind":`` from which the rest decodes), and those before.
-
-    A writer that broke off and went on without a new line leaves a piece, or all, of one event before the next.
-    """
-    starts = [m.start() for m in _START.finditer(line)]
-    for start in reversed(starts[-_SALVAGE_TRIES:]):
-        event = _whole(line[start:])
-        if event is not None:
+    def glued(self, line: bytes, depth: int = 0) -> list[T]:
+        """The whole rows in a line that is none: the last one, from which the rest of the line decodes, and those before."""
+        if self._start is None:
+            return []
+        starts = [match.start() for match in self._start.finditer(line)]
+        for start in reversed(starts[-_TRIES:]):
+            last = self._whole(line[start:])
+            if last is None:
+                continue
             before = line[:start]
-            if start == 0 or depth >= _SALVAGE_DEPTH:
-                return [event]
-            first = _whole(before)
-            return [*([first] if first is not None else salvage(before, depth + 1)), event]
-    return []
+            if start == 0 or depth >= _GLUED:
+                return [last]
+            first = self._whole(before)
+            return [*([first] if first is not None else self.glued(before, depth + 1)), last]
+        return []
+
+    def _whole(self, part: bytes) -> T | None:
+        """The row that a part of a line is, or ``None``."""
+        try:
+            row: T = self.decode(part)
+        except BAD_JSON:
+            pass
+        else:
+            return row
+        try:
+            return self.build(any_json(part), [])
+        except (BadRow, *BAD_JSON):
+            return None
 
 
-def _whole(part: bytes) -> Any:
-    """The event that a part of a line is, or ``None``."""
-    try:
-        return decode_typed(part)
-    except BAD_JSON:
-        pass
-    try:
-        return decode_event(part).event
-    except BadLine:
-        return None
+class Salvage(Generic[T]):
+    """The rows of one file.
+
+    Args:
+        kind: what its lines may be.
+        file: its name, for findings.
+        report: takes the findings.
+
+    Attributes:
+        n_seen: rows of the format so far, those included that lack something.
+        counts: lines skipped and salvaged, events of unknown kinds; only what there was.
+    """
+
+    def __init__(self, kind: RowKind[T], file: str, report: Report) -> None:
+        self.kind, self.file, self.report = kind, file, report
+        self.n_seen = 0
+        self.counts: dict[str, int] = {}
+        self._unknown: set[str] = set()
+
+    def _count(self, name: str) -> None:
+        self.counts[name] = self.counts.get(name, 0) + 1
+
+    def rows(self, lines: Iterable[tuple[int, bytes] | Finding]) -> Iterator[tuple[int, T]]:
+        """Every row with its line, as far as it can be read."""
+        decode = self.kind.decode
+        broken: tuple[int, str] | None = None  # whether it is the last line is seen at the next one
+        for item in lines:
+            if isinstance(item, Finding):
+                self.report.add(item)
+                continue
+            number, line = item
+            if broken is not None:
+                self.report.error("bad-json", f"{broken[1]}; the line is skipped", file=self.file, line=broken[0])
+                broken = None
+            try:
+                row = decode(line)
+            except BAD_JSON:
+                pass
+            else:
+                self.n_seen += 1
+                yield number, row
+                continue
+            try:
+                value = any_json(line)
+            except BAD_JSON as error:
+                glued = self.kind.glued(line)
+                if glued:
+                    yield from self._glued(number, glued)
+                    continue
+                broken = number, f"not valid JSON: {error}"
+                self._count("lines_skipped")
+                if self.counts["lines_skipped"] >= _MAX_BAD:
+                    message = f"reading stopped here: {_MAX_BAD:,} lines are no JSON"
+                    self.report.error("file-too-large", message, file=self.file, line=number)
+                    break
+                continue
+            forgiven = self.row(number, value)
+            if forgiven is not None:
+                yield number, forgiven
+        if broken is not None:
+            message = "the last line is broken off, as after a crash of the writer; it is skipped"
+            self.report.warning("truncated-line", message, file=self.file, line=broken[0])
+
+    def _glued(self, number: int, rows: list[T]) -> Iterator[tuple[int, T]]:
+        self._count("lines_salvaged")
+        message = f"pieces of several {self.kind.word}s on one line; {len(rows)} whole of them kept"
+        self.report.warning("glued-line", message, file=self.file, line=number)
+        for row in rows:
+            self.n_seen += 1
+            yield number, row
+
+    def row(self, number: int, value: Any) -> T | None:
+        """A row from a decoded value, the forgiving way; ``None``, reported, where it is none."""
+        odd: list[tuple[str, Any]] = []
+        try:
+            row = self.kind.build(value, odd)
+        except BadRow as error:
+            self._count("lines_skipped")
+            self.n_seen += error.code == "bad-event"
+            message = f"{error}; the {self.kind.word} is skipped"
+            self.report.error(error.code, message, file=self.file, line=number, field=error.field)
+            return None
+        for field, given in odd:
+            message = "a value of the wrong type is left out"
+            self.report.warning("odd-field", message, file=self.file, line=number, field=field, value=given)
+        if row is None:
+            self._count("events_unknown")
+            kind = value["kind"]
+            if kind not in self._unknown and len(self._unknown) < 20:
+                self._unknown.add(kind)
+                message = "a kind of event that is not known; such events are skipped"
+                self.report.info("unknown-event", message, file=self.file, line=number, value=kind)
+            return None
+        self.n_seen += 1
+        return row

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from kernel_archive.errors import Finding, printable
-from kernel_archive.readers.files import open_binary
-from kernel_archive.readers.lenient import BAD_JSON, decode_loose
+from kernel_archive.readers.events import EVENT_TYPES
+from kernel_archive.readers.values import BAD_JSON, any_json, object_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -20,9 +20,17 @@ if TYPE_CHECKING:
 
 __all__ = ["looks_like", "nothing_read", "wrong_format"]
 
+_OUTER: Final = ("theory_building_initialized", "hypothesis_requested", "hypothesis_completed", "experiment_requested")
+#: Kind of event -> the log that it is of.
+_KINDS: Final = {
+    **dict.fromkeys(EVENT_TYPES, "puct-events"),
+    **dict.fromkeys(_OUTER, "the outer log of theory-builder"),
+}
 _EVENT_LOGS: Final = ("puct-events", "bin-filler", "theory-builder")
 _BEGUN: Final = re.compile(rb'\s*\{\s*"kind"\s*:\s*"([a-z_]{1,60})"')
-_HEAD: Final = 4 * 1024 * 1024
+_HEAD: Final = 4 << 20
+#: Faults of a whole file, which say more than what it looks like.
+_FILE_FAULTS: Final = ("unreadable", "line-too-long", "file-too-large", "bad-utf8", "bad-quotes")
 #: Keys of a JSON line, most telling first -> what it is.
 _LINES: Final[tuple[tuple[frozenset[str], str], ...]] = (
     (frozenset({"event_kind", "payload"}), "hub-events"),
@@ -44,46 +52,29 @@ _LINES: Final[tuple[tuple[frozenset[str], str], ...]] = (
 )
 
 
-def _kinds() -> dict[str, str]:
-    from kernel_archive.readers.events import EVENT_TYPES
-
-    theory = ("theory_building_initialized", "hypothesis_requested", "hypothesis_completed", "experiment_requested")
-    return {**dict.fromkeys(EVENT_TYPES, "puct-events"), **dict.fromkeys(theory, "the outer log of theory-builder")}
-
-
-def looks_like(path: Path) -> str:
+def looks_like(run: RunFiles, path: Path) -> str:
     """What a file looks like, in words; the name of a format where it is one."""
-    try:
-        with open_binary(path) as stream:
-            head = stream.read(_HEAD)
-            more = bool(stream.read(1))
-    except (OSError, EOFError) as error:
-        return f"a file that cannot be read ({type(error).__name__})"
+    head = run.head(path, _HEAD)
     if not head.strip():
-        return "an empty file"
+        return (
+            "an empty file"
+            if path.is_file() and path.stat().st_size == 0
+            else "a file that cannot be read, or is empty"
+        )
     if head.startswith(b"PAR1"):
         return _parquet(path)
-    if head.startswith((b"\x28\xb5\x2f\xfd", b"\x1f\x8b")):
-        return "a compressed file without the ending .zst or .gz"
     if head[:1] == b"\x80" and head[1:2] in b"\x02\x03\x04\x05":
         return "hill-climbing-checkpoint (a Python pickle)"
-    kinds = _kinds()
-    for line in head.split(b"\n", 40)[:40]:
-        found = _of_value(_decoded(line.strip()), kinds)
-        if found is not None:
-            return found
-    if not more:
-        found = _of_value(_decoded(head), kinds)
+    for text in (*head.split(b"\n", 40)[:40], head if len(head) < _HEAD else b""):
+        found = _of_object(text.strip())
         if found is not None:
             return found
     begun = _BEGUN.match(head)
-    if begun is not None and begun[1].decode() in kinds:
-        return kinds[begun[1].decode()]
+    if begun is not None and begun[1].decode() in _KINDS:
+        return _KINDS[begun[1].decode()]
     if b"\0" in head:
         return "binary data"
-    if head.lstrip()[:1] in b"{[":
-        return "JSON of a kind that no reader knows"
-    return "text that is no JSON"
+    return "JSON of a kind that no reader knows" if head.lstrip()[:1] in b"{[" else "text that is no JSON"
 
 
 def _parquet(path: Path) -> str:
@@ -99,69 +90,61 @@ def _parquet(path: Path) -> str:
     return known or f"a Parquet table of {', '.join(printable(n, 40) for n in names[:8])}"
 
 
-def _decoded(data: bytes) -> Any:
-    if data[:1] != b"{":
+def _of_object(text: bytes) -> str | None:
+    """What a JSON object is; ``None`` for one that is not known, and for what is none."""
+    if text[:1] != b"{":
         return None
+    value: Any
     try:
-        return msgspec.json.decode(data, type=dict[str, msgspec.Raw])
+        value = msgspec.json.decode(text, type=dict[str, msgspec.Raw])
+        kind = msgspec.json.decode(value["kind"]) if "kind" in value else None
     except BAD_JSON:
         try:
-            return decode_loose(data)
+            value = object_of(any_json(text))
         except BAD_JSON:
             return None
-
-
-def _of_value(value: Any, kinds: dict[str, str]) -> str | None:
-    if not isinstance(value, dict):
-        return None
-    kind = value.get("kind")
-    if isinstance(kind, msgspec.Raw):
-        try:
-            kind = msgspec.json.decode(kind)
-        except BAD_JSON:
-            kind = None
-    if isinstance(kind, str) and kind in kinds:
-        return kinds[kind]
+        kind = value.get("kind")
+    if isinstance(kind, str) and kind in _KINDS:
+        return _KINDS[kind]
     return next((name for keys, name in _LINES if keys <= value.keys()), None)
 
 
 def wrong_format(run: RunFiles, spec: ReaderSpec, path: Path | None = None) -> Finding:
     """The one finding of a run in which nothing is recognisable."""
-    if path is None:
-        others = [p.name for p in sorted(run.root.iterdir()) if p.is_file()] if run.root.is_dir() else []
-        first = spec.files[0] if spec.files and not spec.files[0].startswith("..") else None
-        inner = None
-        if first is not None:
-            inner = next((d.name for d in sorted(run.root.glob("*/")) if any(d.glob(first + "*"))), None)
-        wanted = f"there is no {first} here" if first is not None else "this is a directory"
+    if path is not None:
         return Finding(
             code="wrong-format",
-            message=f"{wanted}; its files: {', '.join(printable(n, 60) for n in others[:5]) or 'none'}",
-            file=run.name(run.path),
-            fix=f"match the run directories inside it, such as {printable(inner, 60)}"
-            if inner is not None
-            else f"{spec.name} expects {spec.expects}",
+            message=f"nothing in it is of the format {spec.name!r}; it looks like {looks_like(run, path)}",
+            file=run.name(path),
+            fix=f"{spec.name} expects {spec.expects}",
         )
-    guess = looks_like(path)
+    others = [printable(p.name, 60) for p in sorted(run.root.iterdir()) if p.is_file()] if run.root.is_dir() else []
+    first = next((name for name in spec.files[:1] if not name.startswith("..")), None)
+    inner = None
+    if first is not None:
+        inner = next((d.name for d in sorted(run.root.glob("*/")) if any(d.glob(first + "*"))), None)
+    wanted = f"there is no {first} here" if first is not None else "this is a directory"
     return Finding(
         code="wrong-format",
-        message=f"nothing in it is of the format {spec.name!r}; it looks like {guess}",
-        file=run.name(path),
-        fix=f"{spec.name} expects {spec.expects}",
+        message=f"{wanted}; its files: {', '.join(others[:5]) or 'none'}",
+        file=run.name(run.path),
+        fix=f"match the run directories inside it, such as {printable(inner, 60)}"
+        if inner is not None
+        else f"{spec.name} expects {spec.expects}",
     )
 
 
 def nothing_read(run: RunFiles, spec: ReaderSpec, path: Path | None, report: Report) -> Iterator[Finding]:
     """The findings of a run of which no record came out: what was wrong with it, or that it is of another format."""
-    guess = looks_like(path) if path is not None else ""
+    guess = looks_like(run, path) if path is not None else ""
     own = _EVENT_LOGS if spec.name in _EVENT_LOGS else (spec.name,)
     if not guess.startswith(own):
-        yield from report.of("unreadable", "line-too-long", "file-too-large")
+        yield from report.of(*_FILE_FAULTS)
         yield wrong_format(run, spec, path)
         return
     yield from report
     yield Finding(
         code="no-records",
         message=f"begins like the format {spec.name!r}, but no whole record of it can be read",
-        file=run.name(path) if path is not None else run.name(run.path),
+        file=run.name(path if path is not None else run.path),
     )

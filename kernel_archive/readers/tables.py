@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import csv
-import io
+import re
 from typing import TYPE_CHECKING, Any, Final
 
-import msgspec
-
-from kernel_archive.errors import printable
-from kernel_archive.readers.files import MAX_LINE_BYTES, open_binary
-from kernel_archive.readers.lenient import BAD_JSON, decode_loose
+from kernel_archive.errors import Finding, printable
+from kernel_archive.readers.files import MAX_FILE_BYTES, MAX_LINE_BYTES
+from kernel_archive.readers.salvage import RowKind, Salvage
+from kernel_archive.readers.values import BAD_JSON, any_json
+from kernel_archive.untrusted import allowance, parquet_rows
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
     from pathlib import Path
 
     from kernel_archive.readers.files import RunFiles
@@ -21,140 +20,161 @@ if TYPE_CHECKING:
 
 __all__ = ["table_rows"]
 
-_BATCH: Final = 512
-_MAX_LIST_BYTES: Final = 512 * 1024 * 1024
+#: Rows of a Parquet table.
+_MAX_ROWS: Final = 1_000_000
+#: Fields of a row of a CSV file that are told apart.
+_MAX_FIELDS: Final = 10_000
+_OBJECTS: Final = RowKind[dict[str, Any]](dict[str, Any])
+
+Row = tuple[int, dict[str, Any]]
 
 
-def table_rows(run: RunFiles, path: Path, report: Report) -> Iterator[tuple[int, dict[str, Any]]]:
+def table_rows(run: RunFiles, path: Path, report: Report) -> Iterator[Row]:
     """Every row with its number from 1 (for text files: its line); faults go to the report."""
     name = path.name.removesuffix(".zst").removesuffix(".gz").lower()
+    file = run.name(path)
     if name.endswith((".csv", ".tsv")):
         yield from _csv_rows(run, path, report, "\t" if name.endswith(".tsv") else ",")
         return
-    try:
-        with open_binary(path) as stream:
-            head = stream.read(4)
-    except (OSError, EOFError) as error:
-        report.error("unreadable", f"cannot be read: {printable(str(error))}", file=run.name(path))
-        return
-    if head == b"PAR1":
+    head = run.head(path, 4)
+    if head.startswith(b"PAR1"):
         yield from _parquet_rows(run, path, report)
     elif head.lstrip()[:1] == b"[":
         yield from _list_rows(run, path, report)
     else:
-        yield from _json_rows(run, path, report)
+        yield from Salvage(_OBJECTS, file, report).rows(run.lines(path))
 
 
-def _parquet_rows(run: RunFiles, path: Path, report: Report) -> Iterator[tuple[int, dict[str, Any]]]:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
+def _parquet_rows(run: RunFiles, path: Path, report: Report) -> Iterator[Row]:
+    name = run.name(path)
+    limit = allowance(path, MAX_FILE_BYTES)
+    for item in parquet_rows(path, name=name, wanted=None, max_rows=_MAX_ROWS, max_bytes=limit, max_row=MAX_LINE_BYTES):
+        if isinstance(item, Finding):
+            report.add(item)
+            if item.code == "unreadable":  # pages are compressed
+                run.unsound.add(name)
+        else:
+            yield item
 
-    number = 0
+
+def _list_rows(run: RunFiles, path: Path, report: Report) -> Iterator[Row]:
+    data = run.whole(path)
+    if isinstance(data, Finding):
+        report.add(data)
+        return
     try:
-        # A compressed Parquet file has no random access, so it is read whole.
-        source: Any = path
-        if path.suffix in (".zst", ".gz"):
-            with open_binary(path) as stream:
-                source = pa.BufferReader(stream.read())
-        with pq.ParquetFile(source) as table:
-            for batch in table.iter_batches(_BATCH):
-                for row in batch.to_pylist():
-                    number += 1
-                    yield number, row
-    except (OSError, EOFError, pa.ArrowException, ValueError, LookupError, TypeError, OverflowError) as error:
-        report.error(
-            "unreadable",
-            f"reading the Parquet file stopped: {printable(str(error))}",
-            file=run.name(path),
-            line=number + 1,
-            fix="the rows before are kept",
-        )
-
-
-def _csv_rows(run: RunFiles, path: Path, report: Report, delimiter: str) -> Iterator[tuple[int, dict[str, Any]]]:
-    file = run.name(path)
-    before = csv.field_size_limit(MAX_LINE_BYTES)
-    line = 0
-    try:
-        with open_binary(path) as stream:
-            text = io.TextIOWrapper(stream, encoding="utf-8-sig", errors="surrogateescape", newline="")
-            reader = csv.reader(text, delimiter=delimiter)
-            header = next(reader, None)
-            while header is not None:
-                line = reader.line_num + 1
-                row = next(reader, None)
-                if row is None:
-                    break
-                if len(row) != len(header):
-                    if row:
-                        report.error(
-                            "bad-row",
-                            f"{len(row)} fields where the header has {len(header)}; skipped",
-                            file=file,
-                            line=line,
-                        )
-                    continue
-                if any(not cell.isascii() and _escaped(cell) for cell in row):
-                    report.error("bad-utf8", "the row is not UTF-8; skipped", file=file, line=line)
-                    continue
-                yield line, dict(zip(header, row, strict=True))
-    except (OSError, EOFError, csv.Error) as error:
-        report.error(
-            "unreadable",
-            f"reading stopped: {printable(str(error))}",
-            file=file,
-            line=line or 1,
-            fix="the rows before are kept",
-        )
-    finally:
-        csv.field_size_limit(before)
-
-
-def _escaped(cell: str) -> bool:
-    """Whether a cell holds bytes that were no UTF-8."""
-    try:
-        cell.encode()
-    except UnicodeEncodeError:
-        return True
-    return False
-
-
-def _list_rows(run: RunFiles, path: Path, report: Report) -> Iterator[tuple[int, dict[str, Any]]]:
-    file = run.name(path)
-    try:
-        with open_binary(path) as stream:
-            data = stream.read(_MAX_LIST_BYTES + 1)
-        if len(data) > _MAX_LIST_BYTES:
-            report.error("file-too-large", "a JSON list over 512 MiB; use JSON lines", file=file)
-            return
-        rows = decode_loose(data)
-    except (OSError, EOFError, *BAD_JSON) as error:
-        report.error("bad-json", f"not valid: {printable(str(error))}", file=file)
+        rows = any_json(data)
+    except BAD_JSON as error:
+        report.error("bad-json", f"not valid: {printable(str(error))}", file=run.name(path))
         return
     for number, row in enumerate(rows if isinstance(rows, list) else (), start=1):
         if isinstance(row, dict):
             yield number, row
         else:
-            report.error("not-a-row", "no JSON object; skipped", file=file, field=f"[{number - 1}]")
+            report.error("not-a-row", "no JSON object; skipped", file=run.name(path), field=f"[{number - 1}]")
 
 
-def _json_rows(run: RunFiles, path: Path, report: Report) -> Iterator[tuple[int, dict[str, Any]]]:
+def _csv_rows(run: RunFiles, path: Path, report: Report, delimiter: str) -> Iterator[Row]:
+    """Rows of a CSV file that is written strictly: quotes around a whole field or nowhere, a quote in a field doubled.
+
+    One damaged byte can join two rows, or give the number of one row to the program of another. So from the first row that
+    is off on, rows are held until the end of the file has shown that all quotes pair up; then a row counts when the rows
+    beside it are whole, too. Where quotes don't pair up, nobody knows where rows begin: all that are held are left out.
+    """
     file = run.name(path)
-    decode = msgspec.json.Decoder(dict[str, Any]).decode
-    for item in run.lines(path):
-        if not isinstance(item, tuple):
+    header: list[str] = []
+    last: tuple[int, list[str]] | None = None
+    held: list[tuple[int, list[str]]] = []
+    try:
+        for number, fields in _csv_records(run.lines(path, raw=True), delimiter, file, report):
+            if not header:
+                header = fields
+            elif held or len(fields) != len(header):
+                held += [(number, fields)] if last is None else [last, (number, fields)]
+                last = None
+            else:
+                if last is not None:
+                    yield last[0], dict(zip(header, last[1], strict=True))
+                last = number, fields
+    except _QuotesError as error:
+        held = [*held, last] if last is not None else held
+        message = (
+            f"quotes don't pair up: rows can't be told apart from here on, {len(held)} before it are left out, too"
+        )
+        report.error("bad-quotes", message, file=file, line=error.line, fix="Write the table again, or as JSON lines")
+        return
+    if last is not None:
+        yield last[0], dict(zip(header, last[1], strict=True))
+    whole = [True, *(len(fields) == len(header) for _, fields in held), True]
+    for i, (number, fields) in enumerate(held):
+        if not whole[i + 1]:
+            message = f"{len(fields)} fields where the header has {len(header)}; skipped"
+            report.error("bad-row", message, file=file, line=number)
+        elif not (whole[i] and whole[i + 2]):
+            report.error(
+                "bad-row", "a row beside one that is off; it may be part of it, and is skipped", file=file, line=number
+            )
+        else:
+            yield number, dict(zip(header, fields, strict=True))
+
+
+class _QuotesError(Exception):
+    """Raised where the quotes of a CSV file don't pair up."""
+
+    def __init__(self, line: int) -> None:
+        super().__init__(line)
+        self.line = line
+
+
+def _csv_records(
+    lines: Iterable[tuple[int, bytes] | Finding], delimiter: str, file: str, report: Report
+) -> Iterator[tuple[int, list[str]]]:
+    """The fields of every record with its first line; no fields for one that is not UTF-8, which is reported.
+
+    A record ends with the first line at which the number of its quotes is even.
+
+    Raises:
+        _QuotesError: quotes don't pair up.
+    """
+    field = re.compile(rf'(?:"([^"]*(?:""[^"]*)*)"|([^"{delimiter}]*))({delimiter}|\Z)')
+    parts: list[bytes] = []
+    first = size = n_quotes = 0
+    for item in lines:
+        if isinstance(item, Finding):
             report.add(item)
-            continue
+            raise _QuotesError(item.line or first)
         number, line = item
-        try:
-            row = decode(line)
-        except BAD_JSON:
-            try:
-                row = decode_loose(line)
-            except BAD_JSON as error:
-                report.error("bad-json", f"not valid JSON: {printable(str(error))}; skipped", file=file, line=number)
+        if not parts:
+            if line.isspace():
                 continue
-            if not isinstance(row, dict):
-                report.error("not-a-row", "no JSON object; skipped", file=file, line=number)
-                continue
-        yield number, row
+            first = number
+        parts.append(line)
+        size += len(line)
+        n_quotes += line.count(b'"')
+        if size > MAX_LINE_BYTES:
+            break
+        if n_quotes % 2 == 0:
+            yield first, _fields(b"".join(parts), field, first, file, report)
+            parts, size, n_quotes = [], 0, 0
+    if parts:
+        raise _QuotesError(first)
+
+
+def _fields(record: bytes, field: re.Pattern[str], line: int, file: str, report: Report) -> list[str]:
+    """The fields of a record."""
+    try:
+        text = record.decode().removesuffix("\n").removesuffix("\r")
+    except UnicodeDecodeError:
+        report.error("bad-utf8", "the row is not UTF-8; skipped", file=file, line=line)
+        return []
+    fields: list[str] = []
+    at = 0
+    while len(fields) <= _MAX_FIELDS:
+        match = field.match(text, at)
+        if match is None:
+            raise _QuotesError(line)
+        fields.append(match[2] if match[1] is None else match[1].replace('""', '"'))
+        at = match.end()
+        if not match[3]:
+            break
+    return fields

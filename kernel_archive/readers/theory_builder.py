@@ -7,14 +7,14 @@ read. One inner log is one step of the outer search.
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
+from kernel_archive.readers.beside import UPSTREAM_FILES, read_upstream
+from kernel_archive.readers.event_log import EventLog
 from kernel_archive.readers.files import ReaderSpec
-from kernel_archive.readers.fold import SearchFold
-from kernel_archive.readers.puct_events import read_log
 from kernel_archive.readers.records import SearchFacts
 from kernel_archive.readers.report import Report
-from kernel_archive.readers.run_facts import UPSTREAM_FILES, read_upstream
+from kernel_archive.readers.salvage import Salvage
 from kernel_archive.readers.sniff import nothing_read
 
 if TYPE_CHECKING:
@@ -24,10 +24,10 @@ if TYPE_CHECKING:
     from kernel_archive.readers.files import RunFiles
     from kernel_archive.readers.records import Evaluation, Record
 
-__all__ = ["SPEC", "read"]
+__all__ = ["THEORY_BUILDER"]
 
-_INNER = "inner_events.jsonl"
-_STEP = re.compile(r"step_(\d{1,9})$")
+_INNER: Final = "inner_events.jsonl"
+_STEP: Final = re.compile(r"step_(\d{1,9})$")
 
 
 def _inner_logs(run: RunFiles) -> list[tuple[int | None, Path]]:
@@ -40,31 +40,30 @@ def _inner_logs(run: RunFiles) -> list[tuple[int | None, Path]]:
     return sorted(out, key=lambda item: (item[0] is None, item[0] or 0, item[1].as_posix()))
 
 
-def read(run: RunFiles) -> Iterator[Record]:
-    """One outer search: the evaluations of all its inner logs, the facts, and what was wrong."""
+def _records(run: RunFiles) -> Iterator[Record]:
+    """One outer search: the evaluations of all its inner logs, what was wrong, and the facts."""
     report = Report()
     logs = _inner_logs(run)
     facts = SearchFacts()
     seen: dict[str, Evaluation] = {}
-    n_events = 0
+    n_seen = 0
     for step, path in logs:
-        fold = SearchFold(run.name(path), report, outer_step=step)
-        read_log(run, path, fold, report)
-        n_events += fold.n_events
-        for record in fold.evaluations():
+        inner = EventLog(run, path, report, outer_step=step)
+        salvage = Salvage(EventLog.kind, inner.file, report)
+        for line, event in salvage.rows(run.lines(path)):
+            inner.take(line, event)
+        n_seen += salvage.n_seen
+        inner.finish()
+        for record in inner.evaluations():
             if record.node_id in seen:
-                report.warning(
-                    "duplicate-node",
-                    "a node of an earlier inner log stands here again; the earlier one counts",
-                    file=record.source_file,
-                    line=record.source_line,
-                    value=record.node_id,
-                )
-                continue
-            seen[record.node_id] = record
-        _add(facts, fold.close())
-    if n_events == 0:
-        yield from nothing_read(run, SPEC, logs[0][1] if logs else None, report)
+                message = "a node of an earlier inner log stands here again; the earlier one counts"
+                inner.warning("duplicate-node", message, line=record.source_line, value=record.node_id)
+            else:
+                seen[record.node_id] = record
+        inner.facts.counts = {**salvage.counts, **inner.facts.counts}
+        _add(facts, inner.facts)
+    if n_seen == 0:
+        yield from nothing_read(run, THEORY_BUILDER, logs[0][1] if logs else None, report)
         return
     facts.counts["inner_logs"] = len(logs)
     read_upstream(run, facts, report)
@@ -87,11 +86,11 @@ def _add(total: SearchFacts, inner: SearchFacts) -> None:
         total.counts[name] = total.counts.get(name, 0) + n
 
 
-SPEC = ReaderSpec(
+THEORY_BUILDER: Final = ReaderSpec(
     name="theory-builder",
     title="Inner logs of a theory-building run; its outer log repeats their trials and is not read",
     expects="run directories with step_*/inner_events.jsonl, or one such log",
     files=(f"step_*/{_INNER}", _INNER, *UPSTREAM_FILES),
-    version=1,
-    read=read,
+    version=2,
+    records=_records,
 )

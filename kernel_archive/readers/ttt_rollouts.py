@@ -6,30 +6,20 @@ held no program was never run. The trainer logs step 0 throughout; such steps ar
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import Any, Final
 
 import msgspec
 
+from kernel_archive.readers.beside import load_object
 from kernel_archive.readers.events import Feedback  # noqa: TC001 - msgspec resolves it at run time
-from kernel_archive.readers.files import ReaderSpec
-from kernel_archive.readers.jsonl import Rows
-from kernel_archive.readers.lenient import natural, not_negative, safe_text, step_number
-from kernel_archive.readers.observations import Judge
-from kernel_archive.readers.records import Evaluation, SearchFacts
-from kernel_archive.readers.report import Report
-from kernel_archive.readers.run_facts import load_object, object_of, text_of
-from kernel_archive.readers.sniff import nothing_read, wrong_format
+from kernel_archive.readers.reading import Reading, log_format
+from kernel_archive.readers.salvage import RowKind
+from kernel_archive.readers.values import natural, not_negative, object_of, step_number, text_of
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
+__all__ = ["TTT_ROLLOUTS"]
 
-    from kernel_archive.readers.files import RunFiles
-    from kernel_archive.readers.records import Record
-
-__all__ = ["SPEC", "read"]
-
-_LOG, _EXPERIMENT, _DONE = "rollouts.jsonl", "../../experiment.json", "DONE"
-_NO_PROGRAM = "parse_failure"
+_EXPERIMENT, _DONE = "../../experiment.json", "DONE"
+_NO_PROGRAM: Final = "parse_failure"
 
 
 class Rollout(msgspec.Struct):
@@ -48,83 +38,64 @@ class Rollout(msgspec.Struct):
     eval_time_s: float | None = None
 
 
-def read(run: RunFiles) -> Iterator[Record]:
-    """One training run: an evaluation per rollout that ran, the facts, and what was wrong."""
-    report = Report()
-    path = run.path if run.path.is_file() else run.find(_LOG)
-    if path is None:
-        yield wrong_format(run, SPEC)
-        return
-    file = run.name(path)
-    judge, facts = Judge(), SearchFacts()
-    found: dict[str, Evaluation] = {}
-    places: set[tuple[int | None, int | None, int | None]] = set()
-    n_rows = n_without = 0
-    repeated = False
-    sent = answered = 0
-    for line, row in Rows(run, path, Rollout, report):
-        n_rows += 1
-        place = (row.step, row.group_index, row.rollout_index)
-        repeated = repeated or place in places
-        places.add(place)
-        tokens = natural(row.prompt_tokens), natural(row.response_tokens)
-        sent, answered = sent + (tokens[0] or 0), answered + (tokens[1] or 0)
+class _Rollouts(Reading):
+    """A training run."""
+
+    kind = RowKind(Rollout)
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self._places: set[tuple[int | None, int | None, int | None]] = set()
+        self.facts.n_mutations_failed = self.facts.input_tokens = self.facts.output_tokens = 0
+
+    def take(self, line: int, row: Rollout) -> None:
+        """Take in one rollout."""
+        facts = self.facts
+        self.count("rollouts")
+        self._places.add((row.step, row.group_index, row.rollout_index))
+        sent, answered = natural(row.prompt_tokens), natural(row.response_tokens)
+        facts.input_tokens = (facts.input_tokens or 0) + (sent or 0)
+        facts.output_tokens = (facts.output_tokens or 0) + (answered or 0)
         if row.outcome.kind == _NO_PROGRAM or row.parsed_code is None:
-            n_without += 1
-            continue
-        verdict = judge.verdict(row.outcome)
-        if verdict is None:
-            report.error(
-                "unknown-outcome", "left out", file=file, line=line, field="outcome.kind", value=row.outcome.kind
-            )
-            continue
-        if verdict.remark is not None:
-            report.warning("null-score", verdict.remark, file=file, line=line)
-        earlier = found.get(row.candidate_id)
-        if earlier is not None:
-            report.warning("doubled-result", "the candidate is logged again; the last one counts", file=file, line=line)
-        found[row.candidate_id] = Evaluation(
-            node_id=safe_text(row.candidate_id),
+            facts.n_mutations_failed = (facts.n_mutations_failed or 0) + 1
+            return
+        record = self.evaluation(
+            row.outcome,
+            line=line,
+            field="outcome.kind",
+            node_id=row.candidate_id,
             code=row.parsed_code,
-            source_file=file,
-            source_line=line,
-            parent_node_id=None if row.parent_id is None else safe_text(row.parent_id),
+            parent_node_id=row.parent_id,
             step=step_number(row.step),
-            n_logged=1 if earlier is None else earlier.n_logged + 1,
             completed_at=row.timestamp_utc,
             gpu_seconds=not_negative(row.eval_time_s),
-            input_tokens=tokens[0],
-            output_tokens=tokens[1],
-            **verdict.fields(),
+            input_tokens=sent,
+            output_tokens=answered,
         )
-    if n_rows == 0:
-        yield from nothing_read(run, SPEC, path, report)
-        return
-    if repeated and len({step for step, _, _ in places}) == 1:
-        facts.counts["constant_steps"] = n_rows
-        for record in found.values():
-            record.step = None
-    facts.problem = judge.problem()
-    facts.n_mutations_failed = n_without
-    facts.counts["rollouts"] = n_rows
-    facts.input_tokens, facts.output_tokens = sent, answered
-    experiment = load_object(run, _EXPERIMENT, report)
-    if experiment is not None:
-        facts.hyperparameters = object_of(experiment.get("discover")) or None
-        facts.model = text_of(object_of(experiment.get("discover")).get("model_name"))
-        facts.finished = run.find(_DONE) is not None
-    elif run.find(_DONE) is not None:
-        facts.finished = True
-    yield from found.values()
-    yield from report
-    yield facts
+        if record is not None:
+            self.keep_last(record, "the candidate is logged again")
+
+    def finish(self) -> None:
+        """Whether the steps are steps, and the facts of the run."""
+        facts, n = self.facts, self.facts.counts["rollouts"]
+        if len(self._places) < n and len({step for step, _, _ in self._places}) == 1:
+            facts.counts["constant_steps"] = n
+            for record in self.found.values():
+                record.step = None
+        facts.problem = self.problem()
+        done = self.run.find(_DONE) is not None
+        experiment = load_object(self.run, _EXPERIMENT, self.report)
+        settings = object_of(object_of(experiment).get("discover"))
+        facts.hyperparameters, facts.model = settings or None, text_of(settings.get("model_name"))
+        facts.finished = True if done else None if experiment is None else False
 
 
-SPEC = ReaderSpec(
+TTT_ROLLOUTS: Final = log_format(
+    _Rollouts,
     name="ttt-rollouts",
     title="Rollouts of test-time training (ttt_discover v2); their reward is no speedup",
     expects="seed directories with rollouts.jsonl (<run>/tinker_log/seed_NN), or the log files",
-    files=(_LOG, _EXPERIMENT, _DONE),
-    version=1,
-    read=read,
+    log="rollouts.jsonl",
+    beside=(_EXPERIMENT, _DONE),
+    version=2,
 )

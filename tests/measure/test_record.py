@@ -23,7 +23,7 @@ from kernel_archive.measure.providers import Parent, TemplateProvider, load_modu
 from kernel_archive.measure.record import record, share_processors
 from kernel_archive.measure.remeasure import Program, remeasure_programs
 from kernel_archive.measure.settings import Settings
-from kernel_archive.readers import attempts, puct_events
+from kernel_archive.readers import READERS
 from kernel_archive.readers.files import RunFiles
 
 PLAN = Path(__file__).with_name("plan") / "plan.toml"
@@ -31,8 +31,8 @@ PLAN = Path(__file__).with_name("plan") / "plan.toml"
 
 def read(directory):
     """A run through the package's own reader."""
-    module = attempts if (directory / "attempts.jsonl").exists() else puct_events
-    records = list(module.read(RunFiles(directory, directory.parents[1], module.SPEC)))
+    spec = READERS["attempts" if (directory / "attempts.jsonl").exists() else "puct-events"]
+    records = list(spec.read(RunFiles(directory, directory.parents[1], spec)))
     assert [r for r in records if type(r).__name__ == "Finding"] == []
     return [r for r in records if type(r).__name__ == "Evaluation"], records[-1]
 

@@ -17,7 +17,7 @@ from kernel_archive.measure.search import Job, Objective, Search
 from kernel_archive.measure.stats import describe
 from kernel_archive.measure.strategies import HillClimbing, Puct
 from kernel_archive.measure.verdict import Measurement, measurement
-from kernel_archive.readers import puct_events
+from kernel_archive.readers import READERS
 from kernel_archive.readers.files import RunFiles
 
 
@@ -71,7 +71,8 @@ def events(directory):
 
 def read(directory):
     """The run through the package's own reader."""
-    return list(puct_events.read(RunFiles(directory, directory.parent, puct_events.SPEC)))
+    spec = READERS["puct-events"]
+    return list(spec.read(RunFiles(directory, directory.parent, spec)))
 
 
 def shape_of(log):

@@ -485,12 +485,12 @@ def test_search_without_evaluations(tmp_path: Path) -> None:
 
 
 def test_text_of_any_kind_survives(tmp_path: Path) -> None:
-    """Unicode, NUL escapes and lone surrogates in programs and ids neither break nor merge anything."""
+    """Unicode, NUL escapes and lone surrogates (spelled out, to be storable) in programs and ids break and merge nothing."""
     log = V2().step(0).child(1, gpu_mode(2.0), code="π = 'ß→🙂'").child(2, gpu_mode(2.0), code="a\x00b")
     log.rows.append({**log.rows[-2], "request_id": "r3", "child_ulid": "\ud800x", "code": "s = '\ud800'"})
     log.answer(3, gpu_mode(4.0))
     result = read("puct-events", log.write(tmp_path))
-    assert [e.code for e in result.evaluations[1:]] == ["π = 'ß→🙂'", "a\x00b", "s = '\ud800'"]
+    assert [e.code for e in result.evaluations[1:]] == ["π = 'ß→🙂'", "a\x00b", "s = '\\ud800'"]
     assert result.evaluations[3].node_id == "\\ud800x"
 
 

@@ -1,32 +1,57 @@
-"""Facts that stand in files beside a log: ``run.json``, ``experiment.json``, ``config.json``, ``summary.json``."""
+"""Facts that stand in files beside a log: ``run.json``, ``experiment.json``, ``config.json``, ``summary.json`` and more."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from kernel_archive.errors import Finding
-from kernel_archive.readers.lenient import finite, not_negative, seconds_between
+from kernel_archive.gpus import canonical_gpu
+from kernel_archive.problems import normalise_problem
+from kernel_archive.readers.invocations import INVOCATION_FILES, apply_invocations
+from kernel_archive.readers.timing import TIMING_FILE, apply_timing
+from kernel_archive.readers.values import finite, not_negative, object_of, positive, seconds_between, text_of
 
 if TYPE_CHECKING:
     from kernel_archive.readers.files import RunFiles
-    from kernel_archive.readers.records import SearchFacts
+    from kernel_archive.readers.records import Evaluation, SearchFacts
     from kernel_archive.readers.report import Report
 
 __all__ = [
-    "RUN_JSON",
+    "FILES_BESIDE",
     "UPSTREAM_FILES",
+    "add_facts",
     "load_object",
-    "object_of",
-    "read_run_json",
     "read_upstream",
-    "text_of",
     "use_config",
     "use_experiment",
 ]
 
-RUN_JSON = "run.json"
+_RUN: Final = "run.json"
 #: Files around an upstream run directory (``<out>/run_NN``).
-UPSTREAM_FILES = ("summary.json", "../experiment.json", "../config.json")
+UPSTREAM_FILES: Final = ("summary.json", "../experiment.json", "../config.json")
+#: Everything that :func:`add_facts` reads.
+FILES_BESIDE: Final = (_RUN, TIMING_FILE, *UPSTREAM_FILES, *INVOCATION_FILES)
+#: How long after its time limit a request may still be seen to end: polling and logging.
+_TIMEOUT_SLACK_S: Final = 60.0
+
+
+def add_facts(
+    run: RunFiles, evaluations: list[Evaluation], facts: SearchFacts, report: Report, *, keeps_failures: bool = True
+) -> None:
+    """Add what the files beside a log say: facts of the search, GPU seconds and tokens of its evaluations.
+
+    Args:
+        run: the run.
+        evaluations: those of the log.
+        facts: the log's own facts, which count where they differ.
+        report: takes the findings.
+        keeps_failures: the log holds failed programs, too.
+    """
+    _read_run_json(run, facts, report)
+    read_upstream(run, facts, report)
+    _drop_downtime(evaluations, facts)
+    apply_invocations(run, evaluations, facts, report)
+    apply_timing(run, evaluations, facts, report, keeps_failures=keeps_failures)
 
 
 def load_object(run: RunFiles, name: str, report: Report) -> dict[str, Any] | None:
@@ -44,28 +69,14 @@ def load_object(run: RunFiles, name: str, report: Report) -> dict[str, Any] | No
     return value
 
 
-def text_of(value: object) -> str | None:
-    """A text that is not empty, else ``None``."""
-    return value if isinstance(value, str) and value else None
-
-
-def object_of(value: object) -> dict[str, Any]:
-    """A dictionary; an empty one for anything else."""
-    return value if isinstance(value, dict) else {}
-
-
-def read_run_json(run: RunFiles, facts: SearchFacts, report: Report) -> dict[str, Any] | None:
-    """Fill in what ``run.json`` (our own runs) says.
-
-    Returns:
-        The object, for what only one format needs.
-    """
-    data = load_object(run, RUN_JSON, report)
+def _read_run_json(run: RunFiles, facts: SearchFacts, report: Report) -> None:
+    """Fill in what ``run.json`` (our own runs) says."""
+    data = load_object(run, _RUN, report)
     if data is None:
-        return None
-    _fill(facts, report, RUN_JSON, "problem", text_of(data.get("task")))
+        return
+    _fill(facts, report, _RUN, "problem", text_of(data.get("task")))
     smi, device = object_of(data.get("nvidia_smi")), object_of(data.get("device_properties"))
-    _fill(facts, report, RUN_JSON, "gpu", text_of(smi.get("name")) or text_of(device.get("name")))
+    _fill(facts, report, _RUN, "gpu", text_of(smi.get("name")) or text_of(device.get("name")))
     facts.reference_code = facts.reference_code or text_of(data.get("reference_source"))
     tolerance = {k: v for k, v in object_of(data.get("tolerance")).items() if finite(v) is not None}
     facts.tolerance = tolerance or facts.tolerance
@@ -73,9 +84,8 @@ def read_run_json(run: RunFiles, facts: SearchFacts, report: Report) -> dict[str
         cases = data.get(name)
         if isinstance(cases, list) and all(isinstance(c, dict) for c in cases):
             setattr(facts, name, cases)
-    search = object_of(data.get("search"))
     more = {k: data[k] for k in ("language", "mutator") if text_of(data.get(k))}
-    facts.hyperparameters = {**more, **search} or facts.hyperparameters
+    facts.hyperparameters = {**more, **object_of(data.get("search"))} or facts.hyperparameters
     facts.measurement = object_of(data.get("measurement")) or facts.measurement
     software = dict(object_of(data.get("software")))
     if device:
@@ -87,7 +97,6 @@ def read_run_json(run: RunFiles, facts: SearchFacts, report: Report) -> dict[str
         facts.finished = data["finished"]
     facts.gpu_seconds = not_negative(data.get("gpu_seconds"))
     facts.wall_seconds = seconds_between(text_of(data.get("start")), text_of(data.get("end")))
-    return data
 
 
 def read_upstream(run: RunFiles, facts: SearchFacts, report: Report) -> None:
@@ -131,9 +140,6 @@ def use_experiment(experiment: dict[str, Any], facts: SearchFacts, report: Repor
 
 def _fill(facts: SearchFacts, report: Report, file: str, field: str, value: str | None) -> None:
     """Set a fact, or report that two files disagree."""
-    from kernel_archive.gpus import canonical_gpu
-    from kernel_archive.problems import normalise_problem
-
     if value is None:
         return
     before: str | None = getattr(facts, field)
@@ -142,9 +148,18 @@ def _fill(facts: SearchFacts, report: Report, file: str, field: str, value: str 
         return
     same = normalise_problem if field == "problem" else canonical_gpu
     if same(before) != same(value):
-        report.error(
-            "facts-disagree",
-            f"the log says {field} {before!r}, {file} says {value!r}; the log counts",
-            file=file,
-            field=field,
-        )
+        message = f"the log says {field} {before!r}, {file} says {value!r}; the log counts"
+        report.error("facts-disagree", message, file=file, field=field)
+
+
+def _drop_downtime(evaluations: list[Evaluation], facts: SearchFacts) -> None:
+    """A span longer than the search's own time limit holds a crash and the time until the resume: no GPU time."""
+    settings = facts.hyperparameters or {}
+    search = object_of(settings.get("search"))
+    limit = positive(search.get("per_request_timeout_s", settings.get("per_request_timeout_s")))
+    if limit is None:
+        return
+    for record in evaluations:
+        if record.gpu_seconds is not None and record.gpu_seconds > limit + _TIMEOUT_SLACK_S:
+            record.gpu_seconds = None
+            facts.counts["durations_with_downtime"] = facts.counts.get("durations_with_downtime", 0) + 1

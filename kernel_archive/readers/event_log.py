@@ -1,0 +1,342 @@
+"""From the events of a search to its evaluations: the state of one event log while it is read."""
+
+from __future__ import annotations
+
+import hashlib
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from kernel_archive.errors import Finding, printable
+from kernel_archive.readers import events as ev
+from kernel_archive.readers.reading import EVALUATION_FAILED, Reading, feedback_of
+from kernel_archive.readers.records import Evaluation
+from kernel_archive.readers.salvage import RowKind
+from kernel_archive.readers.values import build, natural, object_of, seconds_between, step_number
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from kernel_archive.readers.files import RunFiles
+    from kernel_archive.readers.report import Report
+
+__all__ = ["CONFIRMED_FILES", "EVENTS_FILE", "EventLog"]
+
+EVENTS_FILE: Final = "events.jsonl"
+_ULID: Final = "[0-9A-HJKMNP-TV-Z]" * 26 + ".json"
+#: Measurements of nodes that a compound search itself only forecast: in the run directory or in a folder of it.
+CONFIRMED_FILES: Final = (_ULID, f"*/{_ULID}")
+#: Ancestors behind a parent that was only forecast, of which the nearest measured one is looked for.
+_MAX_CHAIN: Final = 100
+
+
+class Request(msgspec.Struct):
+    """An evaluation asked for."""
+
+    node: str
+    code: str
+    parent: str | None
+    started_at: str | None
+    step: int | None
+    usage: tuple[int | None, int | None] = (None, None)
+    answered: bool = False
+
+
+class CheckedForecast(msgspec.Struct):
+    """A file with the measurement of a node that was only forecast."""
+
+    child_ulid: str
+    real_observation: ev.Observation | None
+    code_sha256: str | None = None
+
+
+class EventLog(Reading):
+    """One search in the events of max-reward PUCT, v2 or v3.
+
+    Attributes:
+        outer_step: step of every evaluation, where the log is one step of an outer search.
+    """
+
+    kind = RowKind(ev.Event, ev.EVENT_TYPES)
+
+    def __init__(
+        self, run: RunFiles, path: Path, report: Report, *, search: str | None = None, outer_step: int | None = None
+    ) -> None:
+        super().__init__(run, path, report, search=search)
+        self.outer_step = outer_step
+        self._roots: dict[str, Evaluation] = {}
+        self._step: int | None = None
+        self._unstepped: list[Request] = []
+        self._requests: dict[str, Request] = {}
+        self._forecast: dict[str, Request] = {}  # nodes evaluated by a forecast only
+        self._proposals: dict[str, ev.MutationCompleted] = {}  # those that no evaluation request has repeated yet
+        self._tokens: tuple[int, int] | None = None
+        counted = {
+            ev.MutationRequested: "mutations_requested",
+            ev.MutationFailed: "mutations_failed",
+            ev.ForecastRequested: "forecasts_requested",
+            ev.ForecastFailed: "forecasts_failed",
+            ev.CandidateSelected: "candidates_selected",
+        }
+        self._handlers: dict[type, Callable[[int, Any], None]] = {
+            ev.EvaluationCompleted: self._evaluation_completed,
+            ev.EvaluationRequested: self._evaluation_requested,
+            ev.MutationCompleted: self._mutation_completed,
+            ev.EvaluationFailed: self._evaluation_failed,
+            ev.StepStarted: self._step_started,
+            ev.StepCompleted: self._step_completed,
+            ev.SearchInitialized: self._search_initialized,
+            ev.ForecastCompleted: self._forecast_completed,
+            ev.CandidateDeferred: self._candidate_deferred,
+            **{event: partial(self._counted, name) for event, name in counted.items()},
+        }
+
+    def take(self, line: int, row: Any) -> None:
+        """Take in the event of one line."""
+        handler = self._handlers.get(type(row))
+        if handler is not None:
+            handler(line, row)
+
+    def _counted(self, name: str, _line: int, _event: Any) -> None:
+        self.count(name)
+
+    # -- the search's frame
+
+    def _search_initialized(self, line: int, event: ev.SearchInitialized) -> None:
+        root, facts = event.root, self.facts
+        if self._roots:
+            known = root.ulid in self._roots
+            message = "the search is initialised again" + ("" if known else " with another root; both are kept")
+            self.warning("second-root", message, line=line, value=root.ulid)
+        if event.kernel_task is not None and facts.problem is None:
+            task = event.kernel_task
+            facts.problem = task.op_name or None
+            if natural(task.level_id) and natural(task.task_id):
+                facts.problem = f"level{task.level_id}/{task.task_id}"
+        if event.hardware is not None and facts.gpu is None:
+            facts.gpu = event.hardware.device_name or None
+        facts.reference_code = facts.reference_code or event.seed_reference_code or None
+        if root.evaluation is None:
+            self.warning("root-without-result", "the root has no evaluation", line=line)
+            return
+        request = Request(root.ulid, root.program_code, None, None, self.outer_step)
+        record = self._measured(line, request, root.evaluation.observation, None)
+        if record is not None:
+            record.is_root = True
+            earlier = self._roots.get(root.ulid)
+            record.n_logged = 1 if earlier is None else earlier.n_logged + 1
+            self._roots[root.ulid] = record
+
+    def _step_started(self, _line: int, event: ev.StepStarted) -> None:
+        self._step = step_number(event.step)
+
+    def _step_completed(self, _line: int, event: ev.StepCompleted) -> None:
+        self.count("steps_completed")
+        for request in self._unstepped:
+            # The line that opened this step is lost; the fence that closes it still has its number.
+            request.step = step_number(event.step)
+            result = self.found.get(request.node)
+            if result is not None and result.step is None:
+                result.step = request.step
+        self._unstepped.clear()
+        self._step = None
+
+    # -- proposals
+
+    def _mutation_completed(self, _line: int, event: ev.MutationCompleted) -> None:
+        self.count("mutations_completed")
+        self._proposals[event.request_id] = event
+        self._add_tokens(event.llm_usage)
+
+    def _add_tokens(self, usage: ev.Usage | None) -> tuple[int | None, int | None]:
+        """Tokens sent and answered of one call, added to those of the search."""
+        if usage is None:
+            return None, None
+        sent, answered = natural(usage.input_tokens), natural(usage.output_tokens)
+        before = self._tokens or (0, 0)
+        self._tokens = before[0] + (sent or 0), before[1] + (answered or 0)
+        return sent, answered
+
+    def _forecast_completed(self, _line: int, event: ev.ForecastCompleted) -> None:
+        self.count("forecasts_completed")
+        sent, answered = self._add_tokens(event.llm_usage)
+        self.count("forecast_input_tokens", sent or 0)
+        self.count("forecast_output_tokens", answered or 0)
+
+    def _candidate_deferred(self, _line: int, event: ev.CandidateDeferred) -> None:
+        self.count("candidates_deferred")
+        self._proposals.pop(event.request_id, None)
+
+    # -- evaluations
+
+    def _step_of(self, step: int | None) -> int | None:
+        """The step of an evaluation: the outer search's, the event's own (v3), or the one whose events stand around it."""
+        return self.outer_step if self.outer_step is not None else step_number(step if step is not None else self._step)
+
+    def _evaluation_requested(self, line: int, event: ev.EvaluationRequested) -> None:
+        node = event.child_ulid or event.request_id
+        request = Request(node, event.code, event.parent_ulid, event.started_at, self._step_of(event.step))
+        if request.step is None:
+            self._unstepped.append(request)
+        proposal = self._proposals.pop(event.from_mutation_request_id or event.request_id, None)
+        if proposal is not None and proposal.llm_usage is not None:
+            request.usage = natural(proposal.llm_usage.input_tokens), natural(proposal.llm_usage.output_tokens)
+        earlier = self._requests.get(event.request_id)
+        if earlier is not None:
+            request.answered = earlier.answered
+            self.warning("second-request", "the evaluation is requested again", line=line, value=event.request_id)
+        self._requests[event.request_id] = request
+
+    def _requested(self, line: int, event: ev.EvaluationCompleted | ev.EvaluationFailed) -> Request | None:
+        """The request that a result answers; rebuilt where its line is lost and the log still has all of it."""
+        request = self._requests.get(event.request_id)
+        proposal = self._proposals.get(event.request_id)  # v3: one id for proposal and evaluation
+        if request is None and proposal is not None and proposal.code and event.parent_ulid is not None:
+            step = self._step_of(event.step)
+            request = Request(event.request_id, proposal.code, event.parent_ulid, None, step)
+            self._requests[event.request_id] = request
+            message = "the result's request is missing; program and parent are those of its proposal"
+            self.warning("request-rebuilt", message, line=line, value=event.request_id)
+        if request is None:
+            self.count("results_without_request")
+            message = "a result whose request is missing: its program and parent are unknown, so it is left out"
+            self.error("result-without-request", message, line=line, value=event.request_id)
+        else:
+            request.answered = True
+        return request
+
+    def _evaluation_completed(self, line: int, event: ev.EvaluationCompleted) -> None:
+        request = self._requested(line, event)
+        if request is None:
+            return
+        record = self._measured(line, request, event.evaluation.observation, event.completed_at)
+        if record is None:
+            return
+        earlier = self.found.get(request.node)
+        if earlier is not None:
+            self.count("results_doubled")
+            what = f"the result of node {printable(request.node)} is logged {earlier.n_logged + 1} times"
+            self.keep_last(record, what, fix=f"the earlier one is on line {earlier.source_line}")
+        else:
+            self.found[request.node] = record
+
+    def _evaluation_failed(self, line: int, event: ev.EvaluationFailed) -> None:
+        request = self._requested(line, event)
+        if request is None:
+            return
+        self.count("evaluation_failed")
+        earlier = self.found.get(request.node)
+        if earlier is not None:
+            earlier.n_logged += 1
+            message = f"node {printable(request.node)} has a result and a failure of its driver; the result counts"
+            self.warning("doubled-result", message, line=line, fix=f"the result is on line {earlier.source_line}")
+            return
+        self.found[request.node] = Evaluation(
+            source_file=self.file,
+            source_line=line,
+            outcome="infrastructure_failure",
+            error_type=EVALUATION_FAILED,
+            error_text=event.reason or None,
+            **self._identity(request, event.completed_at),
+        )
+
+    def _identity(self, request: Request, completed_at: str | None) -> dict[str, Any]:
+        """What a request says of its evaluation."""
+        return {
+            "node_id": request.node,
+            "code": request.code,
+            "parent_node_id": request.parent,
+            "step": request.step,
+            "started_at": request.started_at,
+            "completed_at": completed_at,
+            "gpu_seconds": seconds_between(request.started_at, completed_at),
+            "input_tokens": request.usage[0],
+            "output_tokens": request.usage[1],
+            "search": self.facts.search,
+        }
+
+    def _measured(
+        self, line: int | None, request: Request, observation: ev.Observation, completed_at: str | None
+    ) -> Evaluation | None:
+        """The evaluation of a result; ``None`` for what is no measurement (counted, and reported where it is a fault)."""
+        if observation.kind == "forecast":
+            self.count("compound_forecasts")
+            self._forecast[request.node] = request
+            return None
+        if observation.inner is not None and observation.deferral_reason is not None:
+            self.count("compound_deferrals")
+        feedback = feedback_of(ev.LoggedEvaluation(observation))
+        identity = self._identity(request, completed_at)
+        return self.evaluation(feedback, line=line, field="evaluation.observation", **identity)
+
+    # -- the end
+
+    def finish(self) -> None:
+        """Measurements of forecast nodes from their own files, ancestors, and the facts that the log itself states."""
+        self._confirm()
+        lineages: dict[str, tuple[str, ...]] = {}
+        for node, record in [*self.found.items()]:
+            parent = record.parent_node_id
+            if parent in self._forecast:
+                if parent not in lineages:
+                    lineages[parent] = self._ancestors(parent)
+                record.ancestor_node_ids = lineages[parent]
+            if node in self._roots:
+                self.warning("duplicate-node", "a child has the root's id", line=record.source_line)
+                del self.found[node]
+        facts, counts = self.facts, self.facts.counts
+        facts.problem = facts.problem or self.problem()
+        facts.n_pending = sum(not request.answered for request in self._requests.values())
+        facts.n_mutations_failed = counts.pop("mutations_failed", 0)
+        facts.n_forecasts = counts.get("forecasts_completed", 0) + counts.get("compound_forecasts", 0) or None
+        facts.n_deferred = counts.pop("candidates_deferred", None)
+        if self._tokens is not None:
+            facts.input_tokens, facts.output_tokens = self._tokens
+        facts.counts = {name: n for name, n in sorted(counts.items()) if n}
+
+    def evaluations(self) -> list[Evaluation]:
+        """Every evaluation, the roots first, then in the order of their results."""
+        return [*self._roots.values(), *self.found.values()]
+
+    def _ancestors(self, node: str) -> tuple[str, ...]:
+        """The ancestors behind a parent that was only forecast, nearest first, up to the first one measured."""
+        chain: dict[str, None] = {}
+        at: str | None = node
+        while at is not None and at in self._forecast and len(chain) < _MAX_CHAIN:
+            at = self._forecast[at].parent
+            if at is None or at in chain:
+                break
+            chain[at] = None
+        return tuple(chain)
+
+    def _confirm(self) -> None:
+        """Add the measurements of forecast nodes; one of another program than the node's is reported and left out."""
+        for path in self.run.files if self._forecast else ():
+            node = path.name.split(".")[0]
+            request = self._forecast.get(node)
+            if request is None:
+                continue
+            name, value = self.run.name(path), self.run.json(path)
+            if isinstance(value, Finding):
+                self.report.warning(value.code, f"{value.message}; its measurement is missing", file=name)
+                continue
+            try:
+                checked = build(CheckedForecast, object_of(value), [])
+            except (ValueError, RecursionError) as error:
+                self.report.warning("bad-confirmation", f"no confirmed forecast: {error}", file=name)
+                continue
+            if checked.real_observation is None or checked.real_observation.kind == "forecast":
+                continue
+            sha = hashlib.sha256(request.code.encode()).hexdigest()
+            if checked.child_ulid != node or checked.code_sha256 not in (None, sha):
+                message = "the confirmed program is not the one that the log has; left out"
+                self.report.error("wrong-sha256", message, file=name)
+                continue
+            record = self._measured(None, request, checked.real_observation, None)
+            if record is not None:
+                record.source_file, record.started_at = name, None  # the log's times are those of the forecast
+                self.found[node] = record
+                del self._forecast[node]
+                self.count("forecasts_confirmed")

@@ -1,0 +1,216 @@
+"""Values out of text that nobody promised to be right: JSON, numbers, times and texts, each a sound value or ``None``."""
+
+from __future__ import annotations
+
+import json
+import re
+import types
+from datetime import datetime
+from functools import cache
+from typing import Any, Final, TypeVar, Union, get_args, get_origin
+
+import msgspec
+
+__all__ = [
+    "BAD_JSON",
+    "any_json",
+    "build",
+    "finite",
+    "from_text",
+    "natural",
+    "not_negative",
+    "object_of",
+    "positive",
+    "safe_text",
+    "seconds_between",
+    "step_number",
+    "storable",
+    "text_of",
+]
+
+T = TypeVar("T")
+
+#: What decoding of hostile bytes can raise.
+BAD_JSON: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError, ValueError)
+#: Values in one JSON text that is taken whole, and how deep they may be nested: objects take far more than their text.
+_MAX_VALUES: Final = 4_000_000
+_MAX_DEPTH: Final = 100
+#: Shorter texts can't hold so many values that it matters.
+_SHORT: Final = 1 << 20
+_STRING: Final = re.compile(rb'"(?:[^"\\]|\\.)*"')
+#: Steps and counts that an int32 column can hold.
+_MAX_STEP: Final = 2**31 - 1
+_MAX_COUNT: Final = 2**63 - 1
+#: Speedups and times outside are none that a clock gave; ratios of those inside stay finite.
+_SMALLEST, _LARGEST = 1e-15, 1e15
+
+
+def any_json(data: bytes) -> Any:
+    """Any JSON value as plain data that can be stored: the one way in for JSON of which the types are not known.
+
+    Taken, too, are ``NaN`` and ``Infinity``, numbers out of range and lone surrogates, which Python's own writer leaves.
+
+    Raises:
+        ValueError: not JSON even so, nested too deeply, or too many values.
+    """
+    if len(data) > _SHORT and _n_values(data) > _MAX_VALUES:
+        raise ValueError(f"more than {_MAX_VALUES:,} values")
+    try:
+        try:
+            value = msgspec.json.decode(data)
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            # Decoded here: given bytes, the standard library would also guess UTF-16 and UTF-32.
+            value = json.loads(data.decode())
+        return storable(value)
+    except RecursionError as error:
+        raise ValueError("nested too deeply") from error
+
+
+def _n_values(data: bytes) -> int:
+    """How many values a JSON text has at most: each follows a comma or an opening bracket outside of texts."""
+    marks = (b",", b"[", b"{")
+    if sum(map(data.count, marks)) <= _MAX_VALUES:
+        return _MAX_VALUES
+    return sum(map(_STRING.sub(b"", data).count, marks))
+
+
+def storable(value: Any, depth: int = 0) -> Any:
+    """Decoded JSON with texts that can be written as UTF-8, numbers that fit into 64 bits, and bounded depth.
+
+    Raises:
+        ValueError: nested too deeply.
+    """
+    if isinstance(value, str):
+        return safe_text(value)
+    if isinstance(value, int):
+        return value if -_MAX_COUNT <= value <= _MAX_COUNT else finite(value)
+    if not isinstance(value, list | dict):
+        return value
+    if depth > _MAX_DEPTH:
+        raise ValueError("nested too deeply")
+    if isinstance(value, list):
+        return [storable(v, depth + 1) for v in value]
+    return {safe_text(k): storable(v, depth + 1) for k, v in value.items()}
+
+
+@cache
+def _fields(cls: type) -> tuple[tuple[str, Any, bool, type | None], ...]:
+    """Name, type, required, and the nested struct type of each field of a struct that readers look into."""
+    out = []
+    for field in msgspec.structs.fields(cls):
+        if field.type is msgspec.Raw:
+            continue
+        options = get_args(field.type) if get_origin(field.type) in (Union, types.UnionType) else (field.type,)
+        nested = next((t for t in options if isinstance(t, type) and issubclass(t, msgspec.Struct)), None)
+        out.append((field.encode_name, field.type, field.required, nested))
+    return tuple(out)
+
+
+def build(cls: type[T], value: dict[str, Any], odd: list[tuple[str, Any]], path: str = "") -> T:
+    """A struct from a dictionary, field by field: an optional field of the wrong type is left out.
+
+    Args:
+        cls: a ``msgspec.Struct`` type.
+        value: the decoded object.
+        odd: gets the path and value of every field left out.
+        path: where the object stands.
+
+    Raises:
+        ValueError: a required field is missing or of the wrong type; the argument is its path.
+    """
+    out: dict[str, Any] = {}
+    for name, kind, required, nested in _fields(cls):  # type: ignore[arg-type]  # a class is hashable
+        if name not in value:
+            if required:
+                raise ValueError(f"{path}{name}")
+            continue
+        given = value[name]
+        if nested is not None and isinstance(given, dict):
+            out[name] = build(nested, given, odd, f"{path}{name}.")
+            continue
+        try:
+            out[name] = msgspec.convert(given, kind)
+        except (msgspec.ValidationError, OverflowError, RecursionError):
+            if required:
+                raise ValueError(f"{path}{name}") from None
+            odd.append((f"{path}{name}", given))
+    return cls(**out)
+
+
+def object_of(value: object) -> dict[str, Any]:
+    """A dictionary; an empty one for anything else."""
+    return value if isinstance(value, dict) else {}
+
+
+def text_of(value: object) -> str | None:
+    """A text that is not empty, else ``None``."""
+    return value if isinstance(value, str) and value else None
+
+
+def safe_text(text: str) -> str:
+    """The text with lone surrogates spelled out, so that it can be stored as UTF-8; different texts stay different."""
+    if text.isascii():
+        return text
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-8", "backslashreplace").decode()
+    return text
+
+
+def finite(value: object) -> float | None:
+    """The number as a finite float; ``None`` for anything else, ``True`` and ``False`` included."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    try:
+        number = float(value)
+    except OverflowError:
+        return None
+    return number if number - number == 0.0 else None
+
+
+def positive(value: object) -> float | None:
+    """The number when it is above 0 and such that a clock, or a ratio of times, can give it; else ``None``."""
+    number = finite(value)
+    return number if number is not None and _SMALLEST <= number <= _LARGEST else None
+
+
+def not_negative(value: object) -> float | None:
+    """The number when it is 0 or as :func:`positive` says, else ``None``."""
+    return 0.0 if finite(value) == 0.0 else positive(value)
+
+
+def natural(value: object, limit: int = _MAX_COUNT) -> int | None:
+    """The value when it is an integer from 0 to ``limit`` (also as a float: tables with gaps), else ``None``."""
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    if isinstance(value, bool) or not isinstance(value, int):
+        return None
+    return value if 0 <= value <= limit else None
+
+
+def step_number(value: object) -> int | None:
+    """The value when a step column can hold it."""
+    return natural(value, _MAX_STEP)
+
+
+def from_text(value: Any) -> Any:
+    """The number that a text spells, as tables without types have them; anything else as it is."""
+    if not isinstance(value, str) or len(value) > 100:
+        return value
+    text = value.strip()
+    try:
+        return int(text) if text.lstrip("+-").isdigit() and len(text) < 19 else float(text)
+    except ValueError:
+        return value
+
+
+def seconds_between(start: str | None, end: str | None) -> float | None:
+    """Seconds from one ISO 8601 time to another; ``None`` where one is missing or none, or the end comes first."""
+    if start is None or end is None:
+        return None
+    try:
+        seconds = (datetime.fromisoformat(end) - datetime.fromisoformat(start)).total_seconds()
+    except (ValueError, TypeError, OverflowError):
+        return None
+    return seconds if seconds >= 0 else None
