@@ -7,31 +7,29 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
-from kernel_archive.bins import bin_of
-from kernel_archive.errors import DataError, Finding, UsageError
-from kernel_archive.ids import program_id
-from kernel_archive.measure.logs import JsonLines, now, read_lines
+from kernel_archive.errors import DataError, UsageError
+from kernel_archive.measure.runs import AttemptLog, Tally, feedback_of
 from kernel_archive.measure.search import Job
-from kernel_archive.measure.verdict import evaluation
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Sequence
     from pathlib import Path
 
     from kernel_archive.measure.verdict import Measurement
+    from kernel_archive.readers.events import Attempt
 
-__all__ = ["Agent", "AgentRun", "Attempt", "TuningAgent", "WrittenSeries"]
+__all__ = ["Agent", "AgentRun", "Draft", "TuningAgent"]
 
 
-class Attempt(msgspec.Struct, frozen=True):
-    """One attempt.
+class Draft(msgspec.Struct, frozen=True):
+    """One attempt before it is measured.
 
     Attributes:
         title: what it is, in a few words.
         note: why it was tried.
         code: the program.
-        parent: index of the attempt that it builds on.
-        forecast: what its author expects, before it is measured: ``expected_speedup`` and ``probabilities``.
+        parent: number of the attempt that it builds on, from 0.
+        forecast: what its author expects: ``expected_speedup`` and ``probabilities``.
         tokens: tokens that its author wrote for it, where known.
     """
 
@@ -46,23 +44,18 @@ class Attempt(msgspec.Struct, frozen=True):
 class Agent(Protocol):
     """Makes attempts; must depend on the history alone, so that a resumed run goes on as it would have."""
 
-    def next(self, history: Sequence[dict[str, Any]]) -> Attempt | None:
-        """The next attempt after the logged ones (rows of ``attempts.jsonl``); ``None`` at the end."""
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What ``run.json`` says of it."""
         ...
 
+    def next(self, history: Sequence[Attempt]) -> Draft | None:
+        """The next attempt after the logged ones; ``None`` at the end."""
+        ...
 
-class WrittenSeries:
-    """Attempts that somebody wrote one after another, measured again in the same order."""
-
-    def __init__(self, attempts: Sequence[Attempt]) -> None:
-        self.attempts = tuple(attempts)
-        for i, attempt in enumerate(self.attempts):
-            if attempt.parent is not None and not 0 <= attempt.parent < i:
-                raise UsageError(f"attempt {i} ({attempt.title}) builds on {attempt.parent}, which is not before it")
-
-    def next(self, history: Sequence[dict[str, Any]]) -> Attempt | None:
-        """The next one of the series."""
-        return self.attempts[len(history)] if len(history) < len(self.attempts) else None
+    def ahead(self, done: int) -> Sequence[str]:
+        """Programs that are known before their turn, after so many attempts; they can be compiled."""
+        ...
 
 
 class TuningAgent:
@@ -83,20 +76,30 @@ class TuningAgent:
     def __init__(self, module: Any, task: str, language: str, *, seed: int, budget: int) -> None:
         self._module, self._task, self._language, self._seed, self._budget = module, task, language, seed, budget
 
-    def next(self, history: Sequence[dict[str, Any]]) -> Attempt | None:
+    @property
+    def facts(self) -> dict[str, Any]:
+        """The seed."""
+        return {"rng_seed": self._seed}
+
+    def ahead(self, done: int) -> Sequence[str]:
+        """Nothing: each attempt follows from the measurements before it."""
+        del done
+        return ()
+
+    def next(self, history: Sequence[Attempt]) -> Draft | None:
         """Replays its own decisions over the logged measurements and makes the next one."""
         if len(history) >= self._budget:
             return None
         walk = self._walk()
         try:
-            attempt = next(walk)
+            draft = next(walk)
             for row in history:
-                attempt = walk.send(row["evaluation"]["observation"]["feedback"].get("aggregated_speedup"))
+                draft = walk.send(feedback_of(row.evaluation).aggregated_speedup)
         except StopIteration:
             return None
-        return attempt
+        return draft
 
-    def _walk(self) -> Generator[Attempt, float | None, None]:
+    def _walk(self) -> Generator[Draft, float | None, None]:
         rng = random.Random(f"{self._task}/{self._language}/{self._seed}")  # noqa: S311 - a search, no secret
         algorithms = self._module.algorithms(self._task, self._language)
         names = sorted(algorithms)
@@ -107,7 +110,7 @@ class TuningAgent:
             new = {"algo": name, "knobs": {k: rng.choice(v) for k, v in sorted(algorithms[name].items())}}
             code = self._module.render(self._task, self._language, new)
             seen.add(code)
-            got = yield Attempt(f"try {name}", "see where this algorithm stands before tuning any", code, None)
+            got = yield Draft(f"try {name}", "see where this algorithm stands before tuning any", code, None)
             if got is not None and got > best:
                 best, at, spec = got, count, new
             count += 1
@@ -125,7 +128,7 @@ class TuningAgent:
                         continue
                     seen.add(code)
                     note = f"the best so far, {best:.3f}x, has {knob} = {spec['knobs'][knob]}"
-                    got = yield Attempt(f"{spec['algo']}: {knob} = {value}", note, code, at)
+                    got = yield Draft(f"{spec['algo']}: {knob} = {value}", note, code, at)
                     if got is not None and got > best * self.KEEP:
                         best, at, spec, improved = got, count, new, True
                     count += 1
@@ -141,60 +144,43 @@ class AgentRun:
         BusyError: another process records into the directory.
     """
 
-    def __init__(self, directory: Path, agent: Agent, *, seed: int = 0) -> None:
-        self.directory, self._agent, self._seed = directory, agent, seed
-        self.counts: dict[str, int] = {}
-        self.best: float | None = None
-        self.bins: dict[int, int] = {}
-        self._log = JsonLines(directory / "attempts.jsonl")
-        self._history: list[dict[str, Any]] = []
-        for row in read_lines(directory / "attempts.jsonl"):
-            expected = agent.next(self._history)
-            if expected is None or expected.code != row["code"]:
+    def __init__(self, directory: Path, agent: Agent) -> None:
+        self._agent = agent
+        self.tally = Tally()
+        self._log = AttemptLog(directory)
+        for i, row in enumerate(self._log.rows):
+            draft = agent.next(self._log.rows[:i])
+            if draft is None or draft.code != row.code:
                 self._log.close()
-                finding = Finding(
-                    code="another-search", file=str(directory / "attempts.jsonl"), line=len(self._history) + 1,
+                raise DataError.of(
+                    code="another-search", file=str(directory / "attempts.jsonl"), line=i + 1,
                     message="the directory holds attempts that this agent did not make",
                     fix="Record into another directory, or move this one away",
                 )  # fmt: skip
-                raise DataError.from_findings([finding])
-            self._take(row)
-        self._timing = JsonLines(directory / "timing.jsonl")
-
-    def _take(self, row: dict[str, Any]) -> None:
-        self._history.append(row)
-        feedback = row["evaluation"]["observation"]["feedback"]
-        self.counts[feedback["kind"]] = self.counts.get(feedback["kind"], 0) + 1
-        if feedback["kind"] == "success":
-            speedup = feedback["aggregated_speedup"]
-            self.best = speedup if self.best is None else max(self.best, speedup)
-            self.bins[bin_of(speedup)] = self.bins.get(bin_of(speedup), 0) + 1
+            self.tally.add(feedback_of(row.evaluation))
 
     def close(self) -> None:
         """Close the files."""
         self._log.close()
-        self._timing.close()
 
     @property
     def finished(self) -> bool:
         """Whether the agent has come to its end."""
-        return self._agent.next(self._history) is None
+        return self._agent.next(self._log.rows) is None
 
     @property
     def hyperparameters(self) -> dict[str, Any]:
         """For ``run.json``."""
-        facts = getattr(self._agent, "facts", {})
-        return {"attempts": len(self._history), "aggregation": "geomean", "rng_seed": self._seed, **facts}
+        return {"attempts": len(self._log.rows), "aggregation": "geomean", **self._agent.facts}
 
     def jobs(self) -> list[Job]:
         """The next attempt; empty when there is none."""
-        attempt = self._agent.next(self._history)
-        return [] if attempt is None else [Job(f"attempt-{len(self._history)}", attempt.code)]
+        draft = self._agent.next(self._log.rows)
+        return [] if draft is None else [Job(f"attempt-{len(self._log.rows)}", draft.code)]
 
-    def ahead(self) -> list[str]:
+    def ahead(self) -> Sequence[str]:
         """Programs that can be compiled before their turn."""
-        written = getattr(self._agent, "attempts", ())
-        return [a.code for a in written[len(self._history) :]]
+        return self._agent.ahead(len(self._log.rows))
 
     def report(self, job: Job, measured: Measurement, started_at: str) -> None:
         """Write the measurement of the attempt.
@@ -202,19 +188,11 @@ class AgentRun:
         Raises:
             UsageError: it is not this attempt's turn.
         """
-        attempt = self._agent.next(self._history)
-        if attempt is None or job.request_id != f"attempt-{len(self._history)}":
+        draft = self._agent.next(self._log.rows)
+        if draft is None or job.request_id != f"attempt-{len(self._log.rows)}":
             raise UsageError(f"{job.request_id} is not waiting: reported before, or of another run")
-        self._timing.append({
-            "request_id": job.request_id, "program": program_id(job.code), "title": attempt.title,
-            "started_at": started_at, "completed_at": now(), **measured.timing(),
-        })  # fmt: skip
-        row = {
-            "attempt": len(self._history), "parent_attempt": attempt.parent, "title": attempt.title,
-            "note": attempt.note, "code": attempt.code, "started_at": started_at, "completed_at": now(),
-            **({"forecast": attempt.forecast} if attempt.forecast is not None else {}),
-            **({"output_tokens": attempt.tokens} if attempt.tokens is not None else {}),
-            "evaluation": evaluation(measured),
-        }  # fmt: skip
-        self._log.append(row)
-        self._take(row)
+        row = self._log.add(
+            draft.code, measured, started_at, parent_attempt=draft.parent, title=draft.title, note=draft.note,
+            forecast=draft.forecast, output_tokens=draft.tokens,
+        )  # fmt: skip
+        self.tally.add(feedback_of(row.evaluation))

@@ -9,11 +9,13 @@ import msgspec
 
 from kernel_archive.errors import UsageError
 from kernel_archive.gpus import canonical_gpu, gpu_facts
+from kernel_archive.measure.device import check_device
 from kernel_archive.measure.hardware import query
 from kernel_archive.measure.measurer import Measurer
 from kernel_archive.measure.settings import Settings
 from kernel_archive.measure.tasks import get_task
 from kernel_archive.measure.verdict import Measurement, evaluation
+from kernel_archive.readers.events import LoggedEvaluation  # noqa: TC001 - msgspec reads the annotations
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -33,7 +35,7 @@ class FileResult(msgspec.Struct, kw_only=True):
 
     file: str
     measurement: Measurement
-    evaluation: dict[str, Any]
+    evaluation: LoggedEvaluation
 
 
 class Measured(msgspec.Struct, kw_only=True):
@@ -116,7 +118,7 @@ def measure_files(
         MeasurerError: no worker comes up.
     """
     facts = get_task(task)
-    _check_device(device, facts.framework)
+    check_device(device, facts)  # before a process is started for it
     protocol = settings or Settings()
     name = resolve_gpu(device, gpu)
     results = []
@@ -142,14 +144,3 @@ def measure_files(
         task=facts.name, gpu=name, device=device, measurement=protocol.describe(), environment=environment,
         results=results, notes=notes,
     )  # fmt: skip
-
-
-def _check_device(device: str, framework: str) -> None:
-    """Say what does not fit before a process is started for it.
-
-    Raises:
-        UsageError: the device can't run the task.
-    """
-    if (device == "standin") != (framework == "numpy"):
-        fits = "standin" if framework == "numpy" else "cuda (or cpu, for small cases)"
-        raise UsageError(f"this task runs on --device {fits}, not on {device}")

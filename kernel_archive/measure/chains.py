@@ -17,12 +17,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
-from kernel_archive.errors import DataError, Finding, printable
-from kernel_archive.measure.agent import Attempt
+from kernel_archive.errors import DataError, printable
+from kernel_archive.measure.agent import Draft
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
+
+    from kernel_archive.readers.events import Attempt
 
 __all__ = ["AuthorFacts", "Chain", "ProgramFacts", "read_chain"]
 
@@ -87,12 +89,16 @@ class Chain:
         attempts: the programs so far, in order.
     """
 
-    def __init__(self, author: AuthorFacts, problem: str, attempts: Sequence[Attempt]) -> None:
+    def __init__(self, author: AuthorFacts, problem: str, attempts: Sequence[Draft]) -> None:
         self.author, self.problem, self.attempts = author, problem, tuple(attempts)
 
-    def next(self, history: Sequence[dict[str, Any]]) -> Attempt | None:
+    def next(self, history: Sequence[Attempt]) -> Draft | None:
         """The next program of the chain."""
         return self.attempts[len(history)] if len(history) < len(self.attempts) else None
+
+    def ahead(self, done: int) -> list[str]:
+        """All that were not measured yet."""
+        return [draft.code for draft in self.attempts[done:]]
 
     @property
     def facts(self) -> dict[str, Any]:
@@ -108,14 +114,12 @@ def _read(path: Path, kind: type[Facts]) -> Facts:
     try:
         return msgspec.json.decode(path.read_bytes(), type=kind)
     except OSError as error:
-        finding = Finding(code="unreadable", file=str(path), message=f"cannot be read: {error.strerror}")
-        raise DataError.from_findings([finding]) from error
+        raise DataError.of(code="unreadable", file=str(path), message=f"cannot be read: {error.strerror}") from error
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         text, _, where = str(error).partition(" - at `$")
-        finding = Finding(
+        raise DataError.of(
             code="bad-chain", file=str(path), field=where.strip("`.") or None, message=printable(text, 300)
-        )
-        raise DataError.from_findings([finding]) from error
+        ) from error
 
 
 def read_chain(folder: Path) -> Chain:
@@ -125,23 +129,18 @@ def read_chain(folder: Path) -> Chain:
         DataError: a file is missing or at fault, with its name and field.
     """
     author = _read(folder.parent / "author.json", AuthorFacts)
-    attempts: list[Attempt] = []
+    drafts: list[Draft] = []
     for number, path in enumerate(sorted(folder.glob("*.py")), 1):
         if path.stem != f"{number:02d}":
-            finding = Finding(
-                code="bad-chain", file=str(path), message=f"program {number} of a chain is called {number:02d}.py"
-            )
-            raise DataError.from_findings([finding])
+            message = f"program {number} of a chain is called {number:02d}.py"
+            raise DataError.of(code="bad-chain", file=str(path), message=message)
         facts = _read(path.with_suffix(".json"), ProgramFacts)
         if facts.parent is not None and not 1 <= facts.parent < number:
-            finding = Finding(
+            raise DataError.of(
                 code="bad-chain", file=str(path.with_suffix(".json")), field="parent", value=str(facts.parent),
                 message="a program builds on an earlier one of its chain",
             )  # fmt: skip
-            raise DataError.from_findings([finding])
         parent = None if facts.parent is None else facts.parent - 1
         forecast = {"expected_speedup": facts.expected_speedup, "probabilities": facts.probabilities}
-        attempts.append(
-            Attempt(facts.title, facts.intent, path.read_text("utf-8"), parent, forecast=forecast, tokens=facts.tokens)
-        )
-    return Chain(author, folder.name, attempts)
+        drafts.append(Draft(facts.title, facts.intent, path.read_text("utf-8"), parent, forecast, facts.tokens))
+    return Chain(author, folder.name, drafts)

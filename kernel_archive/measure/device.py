@@ -1,15 +1,17 @@
 """What the worker measures on: a CUDA device through torch, torch's CPU, or the NumPy stand-in.
 
 All three answer the same calls, so that protocol and guards are one piece of code and are tested without a GPU. Every
-function that a candidate could replace (timers, events, comparisons) is taken when this module is imported, before a
-candidate is.
+function that a candidate could replace (timers, events, comparisons) is taken when a device is made, before a candidate
+is imported.
 """
 
 from __future__ import annotations
 
 import contextlib
 import fcntl
-from typing import TYPE_CHECKING, Any, Protocol
+import time
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -20,9 +22,10 @@ if TYPE_CHECKING:
 
     from kernel_archive.measure.tasks.base import Task
 
-__all__ = ["DEVICES", "Device", "Sample", "difference_text", "exclusive", "open_device"]
+__all__ = ["DEVICES", "Device", "Sample", "check_device", "difference_text", "exclusive"]
 
 DEVICES = ("cuda", "cpu", "standin")
+_clock = time.perf_counter_ns
 
 
 class Sample(msgspec.Struct, kw_only=True):
@@ -41,87 +44,109 @@ class Sample(msgspec.Struct, kw_only=True):
     output: Any
 
 
-class Device(Protocol):
-    """What the protocol needs of a device."""
+class Device(ABC):
+    """What the protocol needs of a device; what stands here fits one that is the host itself.
 
-    name: str
-    timer_is_host: bool
+    Args:
+        name: ``cuda``, ``cpu`` or ``standin``.
+        array: its type of arrays.
+        copy: copies one array.
+    """
 
-    def seed(self, seed: int) -> None:
-        """Seed the generators that a program may use."""
-        ...
+    #: Whether its timer is the host's clock.
+    timer_is_host = True
 
+    def __init__(self, name: str, array: type, copy: Callable[[Any], Any]) -> None:
+        self.name, self._array, self._copy = name, array, copy
+
+    # ---------------------------------------------------------------- arrays
     def clone(self, tree: Any) -> Any:
         """A deep copy of a tree of arrays."""
-        ...
+        if isinstance(tree, self._array):
+            return self._copy(tree)
+        if isinstance(tree, tuple):
+            return tuple(self.clone(t) for t in tree)
+        if isinstance(tree, dict):
+            return {k: self.clone(v) for k, v in tree.items()}
+        return tree
 
     def leaves(self, tree: Any) -> list[Any]:
         """All arrays of a tree."""
-        ...
-
-    def prepare(self, expected: tuple[Any, ...], *, flush: bool) -> None:
-        """Poison freed memory of the outputs' sizes; flush the cache."""
-        ...
-
-    def call(self, function: Callable[[Any], Any], data: Any) -> Sample:
-        """One timed call, from an idle device to an idle device."""
-        ...
+        if isinstance(tree, self._array):
+            return [tree]
+        if isinstance(tree, dict):
+            tree = tuple(tree.values())
+        return [leaf for t in tree for leaf in self.leaves(t)] if isinstance(tree, tuple) else []
 
     def snapshot(self, outputs: tuple[Any, ...]) -> tuple[Any, ...]:
-        """Copies of outputs, ordered behind the program's own work only."""
-        ...
-
-    def synchronize(self) -> None:
-        """Wait for the device."""
-        ...
+        """Copies ordered behind the program's own work only: work on another stream that was not joined is missing."""
+        return tuple(self._copy(o) for o in outputs)
 
     def is_plain(self, value: Any) -> bool:
         """Whether it is an array and no subclass, which could compute later."""
-        ...
+        return type(value) is self._array
 
+    @abstractmethod
     def signature(self, value: Any) -> tuple[str, tuple[int, ...], str]:
         """Place, shape and dtype, as text."""
-        ...
 
+    @abstractmethod
     def storage(self, value: Any) -> int:
         """The address of the memory that it lies in."""
-        ...
 
+    @abstractmethod
     def equal(self, a: Any, b: Any) -> bool:
         """Bitwise equality, NaN equal to NaN."""
-        ...
 
+    @abstractmethod
     def difference(self, got: Any, expected: Any, rtol: float, atol: Any) -> str | None:
         """What is outside the tolerance, in words; None when nothing is. An array ``atol`` is per index of dimension 0."""
-        ...
 
+    @abstractmethod
     def sample_wrong(self, got: Any, expected: Any, rtol: float, atol: Any, seed: int) -> Any:
-        """Whether a sample of elements is outside the tolerance; may stay on the device."""
-        ...
+        """Whether a sample of elements is outside the tolerance; may stay on the device and wait for nothing."""
 
     def any_true(self, flags: list[Any]) -> bool:
-        """Whether one of the samples was wrong."""
-        ...
+        """Whether one of the samples was wrong; waits."""
+        return any(bool(f) for f in flags)
 
-    def enter_candidate(self) -> None:
+    # ---------------------------------------------------------------- calls
+    @abstractmethod
+    def seed(self, seed: int) -> None:
+        """Seed the generators that a program may use."""
+
+    @abstractmethod
+    def prepare(self, expected: tuple[Any, ...], *, flush: bool) -> None:
+        """Before a call: freed memory of the outputs' sizes holds no result, and with ``flush`` the cache no input."""
+
+    def call(self, function: Callable[[Any], Any], data: Any) -> Sample:
+        """One timed call, from an idle device to an idle device."""
+        start = _clock()
+        output = function(data)
+        end = _clock()
+        return Sample(time_ns=float(end - start), host_ns=float(end - start), tail_ns=0.0, output=output)
+
+    def synchronize(self) -> None:  # noqa: B027 - the host itself is never behind
+        """Wait for the device."""
+
+    # ---------------------------------------------------------------- switches of a program
+    def enter_candidate(self) -> None:  # noqa: B027 - not every device has switches
         """Give the program the precision switches that it set itself."""
-        ...
 
-    def leave_candidate(self) -> None:
-        """Remember the program's switches and set ours."""
-        ...
+    def leave_candidate(self) -> None:  # noqa: B027 - likewise
+        """Remember the program's switches and set ours: the reference always runs in full float32."""
 
-    def reset(self) -> None:
+    def reset(self) -> None:  # noqa: B027 - likewise
         """Forget a program's switches."""
-        ...
 
+    # ---------------------------------------------------------------- facts
+    @abstractmethod
     def watched(self) -> dict[str, Any]:
-        """Functions that a program has no business to replace."""
-        ...
+        """Modules and types, by name, whose functions a program has no business to replace."""
 
+    @abstractmethod
     def facts(self) -> dict[str, Any]:
         """What is recorded of device and software."""
-        ...
 
 
 def difference_text(bad: int, total: int, rtol: float, atol: Any, worst: float, nan: int) -> str:
@@ -130,24 +155,17 @@ def difference_text(bad: int, total: int, rtol: float, atol: Any, worst: float, 
     return f"{bad} of {total} elements outside rtol={rtol} atol={bound}, largest difference {worst:.4e}, {nan} NaN"
 
 
-def open_device(name: str, task: Task) -> Device:
-    """The device of that name, when the task can run there.
+def check_device(name: str, task: Task) -> None:
+    """Refuse a device that can't run a task.
 
     Raises:
-        UsageError: unknown name, no such device here, or a task of another framework.
-        MissingExtraError: torch is needed and missing.
+        UsageError: unknown name, or a task of another framework.
     """
     if name not in DEVICES:
         raise UsageError(f"unknown device {name!r}; choose one of: {', '.join(DEVICES)}")
     if (name == "standin") != (task.framework == "numpy"):
-        raise UsageError(f"the task {task.name} is written for {task.framework}: the device {name} can't run it")
-    if name == "standin":
-        from kernel_archive.measure.standin import StandIn
-
-        return StandIn()
-    from kernel_archive.measure.torch_device import TorchDevice
-
-    return TorchDevice(name)
+        fits = "standin" if task.framework == "numpy" else "cuda (or cpu, for small cases)"
+        raise UsageError(f"this task runs on --device {fits}, not on {name}")
 
 
 @contextlib.contextmanager

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import importlib.util
 import sys
 import time
 import traceback
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from kernel_archive.measure import guards, stats
+from kernel_archive.measure.programs import import_code
 from kernel_archive.measure.tasks.base import VARIANTS, case_seed
 
 if TYPE_CHECKING:
@@ -128,11 +128,12 @@ class Evaluator:
         clock = _Phases(result.phases)
         self.device.reset()
         integrity = guards.Integrity(self.device)
-        name = self._place(code)
+        self._serial += 1
+        name = f"candidate_{self._serial}"
         shape: dict[str, Any] = dict(self.benchmark[0])
         try:
             with clock("import_s"):
-                function = self._load(name)
+                function = self._load(code, name)
                 integrity.check()
             for bench in self._checks:
                 shape = bench.shape
@@ -181,29 +182,16 @@ class Evaluator:
             return failure.error[:_MAX_TEXT] or failure.name
         return ""
 
-    def _place(self, code: str) -> str:
-        self._serial += 1
-        name = f"candidate_{self._serial}"
-        (self._scratch / f"{name}.py").write_text(code, encoding="utf-8", errors="surrogatepass")
-        return name
-
-    def _load(self, name: str) -> Callable[[Any], Any]:
-        path = self._scratch / f"{name}.py"
-        spec = importlib.util.spec_from_file_location(name, path)
-        assert spec is not None  # noqa: S101 - a path that ends in .py always has one
-        assert spec.loader is not None  # noqa: S101 - likewise
-        module = importlib.util.module_from_spec(spec)
-        sys.modules[name] = module
+    def _load(self, code: str, name: str) -> Callable[[Any], Any]:
+        """The program's function; whatever the program raises before it is there becomes a verdict."""
         self.device.enter_candidate()
         try:
-            spec.loader.exec_module(module)
-            function = getattr(module, "custom_kernel", None)
+            function = getattr(import_code(code, self._scratch, name), "custom_kernel", None)
         except BaseException as error:
             if isinstance(error, KeyboardInterrupt):
                 raise
-            raise CandidateFailure(
-                "compile_failed", type(error).__name__, f"{type(error).__name__}: {error}"
-            ) from error
+            kind = type(error).__name__
+            raise CandidateFailure("compile_failed", kind, f"{kind}: {error}") from error
         finally:
             self.device.leave_candidate()
         if not callable(function):
@@ -229,33 +217,26 @@ class Evaluator:
 
     def _verify(self, function: Callable[[Any], Any], bench: Bench, calls: int) -> None:
         """Full checks on ``calls`` calls with different inputs, the earlier outputs still held."""
-        held: list[tuple[Any, ...]] = []
+        held: tuple[Any, ...] = ()
         for i in range(calls):
             member = i % len(bench.data)
-            data, expected, bounds = self.device.clone(bench.data[member]), bench.expected[member], bench.bounds[member]
+            data, expected = self.device.clone(bench.data[member]), bench.expected[member]
             self.device.seed(self.settings.seed + i)
             self.device.prepare(expected, flush=False)
             sample = self._call(_with_snapshot(function, self.task, self.device), data)
             returned, queued = sample.output
-            storages = [self.device.storage(o) for outs in held for o in outs]
             outputs = guards.check_form(self.task, self.device, returned, expected)
-            guards.check_aliasing(self.task, self.device, data, outputs, storages)
-            self._compare(outputs, expected, bounds, bench, "")
+            guards.check_aliasing(self.task, self.device, data, outputs, [self.device.storage(o) for o in held])
+            self._compare(outputs, bench, member)
             if queued is not None:
-                self._compare(queued, expected, bounds, bench, "stream")
+                self._compare(queued, bench, member, guard="stream")
             guards.unmutated(self.task, self.device, bench.data[member], data)
-            held.append(outputs)
-            held[:] = held[-1:]
+            held = outputs
 
-    def _compare(
-        self,
-        outputs: tuple[Any, ...],
-        expected: tuple[Any, ...],
-        bounds: tuple[tuple[float, Any], ...],
-        bench: Bench,
-        guard: str,
-    ) -> None:
+    def _compare(self, outputs: tuple[Any, ...], bench: Bench, member: int, guard: str = "") -> None:
+        """Full comparison with what is expected of one input; a difference is the program's failure, or the guard's."""
         texts = []
+        expected, bounds = bench.expected[member], bench.bounds[member]
         for name, got, want, (rtol, atol) in zip(self.task.outputs, outputs, expected, bounds, strict=True):
             text = self.device.difference(got, want, rtol, atol)
             if text:
@@ -268,95 +249,58 @@ class Evaluator:
             raise CandidateFailure("incorrect", "", f"case {bench.shape} ({bench.variant} input): " + "; ".join(texts))
 
     def _time_one(self, function: Callable[[Any], Any], bench: Bench, index: int, *, candidate: bool = False) -> Sample:
+        """One timed call on the next input."""
         member = index % len(bench.data)
         data = self.device.clone(bench.data[member])
-        self.device.prepare(bench.expected[member], flush=self.settings.l2 == "flushed")
+        self.device.prepare(bench.expected[member], flush=True)
         return self._call(function, data) if candidate else self.device.call(function, data)
 
     def _time(self, function: Callable[[Any], Any], bench: Bench) -> CaseResult:
         """Time a case beside the reference, check what the timed calls gave, and what their times say."""
-        loop = _Loop(self, function, bench)
+        mine: list[Sample] = []
+        theirs: list[Sample] = []
+        wrong: list[Any] = []
+        last: tuple[Any, ...] = ()
+        reason: str | None = None
         gc.collect()
         gc.disable()
         try:
-            if self.settings.order == "interleaved":
-                reason = loop.run(candidate=True, reference=True)
-            else:
-                reason = loop.run(candidate=True, reference=False)
-                loop.run(candidate=False, reference=True)
+            while reason is None:
+                index = len(theirs)
+                for candidate in (True, False) if stats.candidate_first(index) else (False, True):
+                    sample = self._time_one(
+                        function if candidate else self._reference, bench, index, candidate=candidate
+                    )
+                    if candidate:
+                        last = self._sample(sample.output, bench, index, wrong)
+                    sample.output = None
+                    (mine if candidate else theirs).append(sample)
+                own, ref = ([s.time_ns for s in samples] for samples in (mine, theirs))
+                reason = stats.stop_reason(own, ref, self.settings)
         finally:
             gc.enable()
-        loop.check()
-        guards.check_clock(self.device, loop.mine, loop.theirs)
-        own, ref = (stats.describe([s.time_ns for s in samples]) for samples in (loop.mine, loop.theirs))
+        if self.device.any_true(wrong):
+            text = f"case {bench.shape}: wrong output in a timed call, right in the check before"
+            raise CandidateFailure("incorrect", "", text)
+        self._compare(last, bench, (len(mine) - 1) % len(bench.data))
+        guards.check_clock(self.device, mine, theirs)
+        candidate_times, reference_times = stats.describe(own), stats.describe(ref)
         over = None
         if self.device.name == "cuda":
-            over = guards.check_limit(self.task.work(bench.shape), self.gpu, own.median)
-        return CaseResult(shape=bench.shape, candidate=own, reference=ref, stop=reason, over_limit=over)
+            over = guards.check_limit(self.task.work(bench.shape), self.gpu, candidate_times.median)
+        return CaseResult(
+            shape=bench.shape, candidate=candidate_times, reference=reference_times, stop=reason, over_limit=over
+        )
 
-    def time_candidate(self, function: Callable[[Any], Any], bench: Bench, index: int) -> Sample:
-        """One timed call of the candidate on the next input."""
-        return self._time_one(function, bench, index, candidate=True)
-
-    def time_reference(self, bench: Bench, index: int) -> Sample:
-        """One timed call of the reference on the next input."""
-        return self._time_one(self._reference, bench, index)
-
-    def compare(self, outputs: tuple[Any, ...], bench: Bench, member: int) -> None:
-        """Full comparison with one input's expected outputs; a difference is the program's failure."""
-        self._compare(outputs, bench.expected[member], bench.bounds[member], bench, "")
-
-
-class _Loop:
-    """The timed calls of one case: times of both, and what the candidate's outputs looked like."""
-
-    def __init__(self, evaluator: Evaluator, function: Callable[[Any], Any], bench: Bench) -> None:
-        self.mine: list[Sample] = []
-        self.theirs: list[Sample] = []
-        self._evaluator, self._function, self._bench = evaluator, function, bench
-        self._wrong: list[Any] = []
-        self._last: tuple[Any, ...] = ()
-
-    def run(self, *, candidate: bool, reference: bool) -> str:
-        """Calls of one or both, in turn, until the stop rule ends it; the reason."""
-        reason: str | None = None
-        index = 0
-        while reason is None:
-            mine_first = stats.candidate_first(index)
-            for mine in (mine_first, not mine_first):
-                if mine and candidate:
-                    self._one(index)
-                elif not mine and reference:
-                    sample = self._evaluator.time_reference(self._bench, index)
-                    sample.output = None
-                    self.theirs.append(sample)
-            index += 1
-            times = [[s.time_ns for s in samples] for samples in (self.mine, self.theirs)]
-            own, ref = (times[0] if candidate else []), (times[1] if reference else [])
-            reason = stats.stop_reason(own, ref, self._evaluator.settings)
-        return reason
-
-    def _one(self, index: int) -> None:
-        e, member = self._evaluator, index % len(self._bench.data)
-        expected, bounds = self._bench.expected[member], self._bench.bounds[member]
-        sample = e.time_candidate(self._function, self._bench, index)
-        self._last = guards.check_form(e.task, e.device, sample.output, expected)
-        seed = case_seed(e.settings.seed, "sample", e.salt, index)
-        for got, want, (rtol, atol) in zip(self._last, expected, bounds, strict=True):
-            self._wrong.append(e.device.sample_wrong(got, want, rtol, atol, seed))
-        sample.output = None
-        self.mine.append(sample)
-
-    def check(self) -> None:
-        """Every timed call's samples, and the last call in full.
-
-        Raises:
-            CandidateFailure: an output of a timed call is wrong, though the same program passed the checks before.
-        """
-        if self._evaluator.device.any_true(self._wrong):
-            text = f"case {self._bench.shape}: wrong output in a timed call, right in the check before"
-            raise CandidateFailure("incorrect", "", text)
-        self._evaluator.compare(self._last, self._bench, (len(self.mine) - 1) % len(self._bench.data))
+    def _sample(self, returned: Any, bench: Bench, index: int, wrong: list[Any]) -> tuple[Any, ...]:
+        """The outputs of a timed call; whether a sample of their elements is wrong is added to ``wrong``, unread."""
+        member = index % len(bench.data)
+        expected, bounds = bench.expected[member], bench.bounds[member]
+        outputs = guards.check_form(self.task, self.device, returned, expected)
+        seed = case_seed(self.settings.seed, "sample", self.salt, index)
+        for got, want, (rtol, atol) in zip(outputs, expected, bounds, strict=True):
+            wrong.append(self.device.sample_wrong(got, want, rtol, atol, seed))
+        return outputs
 
 
 #: Exceptions of the compilers that programs use at their first call.

@@ -35,7 +35,6 @@ if TYPE_CHECKING:
 __all__ = [
     "Integrity",
     "Refusal",
-    "callables_of",
     "check_aliasing",
     "check_clock",
     "check_form",
@@ -63,11 +62,6 @@ class Refusal(Exception):  # noqa: N818 - a verdict, not a fault of ours
         self.guard = guard
 
 
-def callables_of(owner: Any, name: str) -> dict[str, Any]:
-    """The functions and types of a module or type by dotted name (descriptors as stored, not as bound)."""
-    return {f"{name}.{key}": value for key, value in vars(owner).items() if callable(value)}
-
-
 class Integrity:
     """The identity of functions that a program must leave alone."""
 
@@ -76,7 +70,9 @@ class Integrity:
         self._before = self._take()
 
     def _take(self) -> dict[str, Any]:
-        return {**self._device.watched(), **callables_of(builtins, "builtins")}
+        """Functions and types by dotted name (descriptors as stored, not as bound)."""
+        owners = {**self._device.watched(), "builtins": builtins}
+        return {f"{name}.{key}": v for name, owner in owners.items() for key, v in vars(owner).items() if callable(v)}
 
     def check(self) -> None:
         """Refuse when one of them is another object now. New names are fine: imports make them.

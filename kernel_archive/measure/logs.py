@@ -8,24 +8,22 @@ from __future__ import annotations
 
 import fcntl
 import os
-import secrets
-import time
 from contextlib import suppress
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final, Self
 
 import msgspec
+from ulid import ULIDGenerator
 
-from kernel_archive.errors import DataError, Finding, KernelArchiveError
+from kernel_archive.errors import DataError, KernelArchiveError
+from kernel_archive.storage import write_atomically
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
 __all__ = ["BusyError", "JsonLines", "new_ulid", "now", "read_lines", "write_json"]
 
-_CROCKFORD: Final = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
-_last: list[int] = [0]
+_ulids: Final = ULIDGenerator()
 
 
 class BusyError(KernelArchiveError):
@@ -38,11 +36,8 @@ def now() -> str:
 
 
 def new_ulid() -> str:
-    """A ULID: 26 characters, strictly increasing within a process."""
-    value = (time.time_ns() // 1_000_000 << 80) | secrets.randbits(79)
-    value = max(value, _last[0] + 1)
-    _last[0] = value
-    return "".join(_CROCKFORD[value >> shift & 31] for shift in range(125, -1, -5))
+    """A ULID: 26 characters; those of one process sort as they were made."""
+    return str(_ulids.generate())
 
 
 class JsonLines:
@@ -66,7 +61,7 @@ class JsonLines:
             if self._is_there():
                 break
             os.close(self._file)  # its last writer took the empty file away between opening and locking
-        self.repaired = self._repair()
+        self._repair()
 
     def _is_there(self) -> bool:
         """Whether the path still names the open file."""
@@ -75,11 +70,11 @@ class JsonLines:
         except OSError:
             return False
 
-    def _repair(self) -> str | None:
-        """End or cut off a last line without its end; what was done, ``None`` when nothing had to be."""
+    def _repair(self) -> None:
+        """End or cut off a last line without its end."""
         size = os.fstat(self._file).st_size
         if size == 0 or os.pread(self._file, 1, size - 1) == b"\n":
-            return None
+            return
         begin, tail = size, b""
         while begin > 0 and b"\n" not in tail:
             step = min(1 << 16, begin)
@@ -91,11 +86,9 @@ class JsonLines:
             msgspec.json.decode(fragment)
         except (msgspec.DecodeError, UnicodeDecodeError):
             os.ftruncate(self._file, start)
-            os.fsync(self._file)
-            return f"cut off {len(fragment)} bytes of an unfinished line"
-        os.write(self._file, b"\n")
+        else:
+            os.write(self._file, b"\n")
         os.fsync(self._file)
-        return "ended a complete last line"
 
     def append(self, value: Any) -> None:
         """Write one line; it is on disk when this returns."""
@@ -123,32 +116,31 @@ class JsonLines:
         self.close()
 
 
-def read_lines(path: Path) -> Iterator[Any]:
-    """The values of a log of ours, in order.
+def read_lines(path: Path, kind: Any) -> list[Any]:
+    """The lines of a log of ours as values of a type (or one of several), in order; none when there is no file.
 
     Raises:
-        DataError: a line is damaged; logs written here have none after they were opened for writing.
+        DataError: a line is damaged or of another kind; logs written here have none after they were opened for writing.
     """
     if not path.exists():
-        return
-    with path.open("rb") as file:
-        for number, line in enumerate(file, 1):
-            try:
-                yield msgspec.json.decode(line)
-            except (msgspec.DecodeError, UnicodeDecodeError) as error:
-                finding = Finding(
-                    code="bad-json", message=f"the line is damaged: {error}", file=str(path), line=number,
-                    fix="This run can't be resumed; move it away and record it anew",
-                )  # fmt: skip
-                raise DataError.from_findings([finding]) from error
+        return []
+    decode = msgspec.json.Decoder(kind).decode
+    values = []
+    for number, line in enumerate(path.read_bytes().splitlines(), 1):
+        try:
+            values.append(decode(line))
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            foreign = isinstance(error, msgspec.ValidationError)
+            text, _, where = str(error).partition(" - at `$")
+            raise DataError.of(
+                code="wrong-format" if foreign else "bad-json", file=str(path), line=number,
+                message=f"not a line that was recorded here: {text}" if foreign else f"the line is damaged: {text}",
+                field=where.strip("`.") or None, fix="This run can't be resumed; move it away and record it anew",
+            ) from error  # fmt: skip
+    return values
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Write a JSON document atomically: readers see the old one or the new one."""
+    """Write a JSON document whole: readers see the old one or the new one."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    with temporary.open("wb") as file:
-        file.write(msgspec.json.format(msgspec.json.encode(value), indent=1))
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
+    write_atomically(path, msgspec.json.format(msgspec.json.encode(value), indent=1))

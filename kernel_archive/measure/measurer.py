@@ -14,7 +14,7 @@ from kernel_archive.measure.device import exclusive
 from kernel_archive.measure.evaluate import Result
 from kernel_archive.measure.process import Lost, WorkerProcess
 from kernel_archive.measure.stats import ReferenceBand
-from kernel_archive.measure.verdict import Measurement, case_key, measurement, time_of
+from kernel_archive.measure.verdict import Measurement, case_key, measurement
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -26,6 +26,8 @@ __all__ = ["Measurer", "MeasurerError"]
 
 #: Imports of torch, inputs of the largest task and their references.
 START_TIMEOUT_S = 300.0
+#: The name of a failure by the way in which a worker was lost.
+_LOSSES = {"timeout": "Timeout", "died": "WorkerDied", "memory": "MemoryLimit", "garbage": "ForgedReply"}
 
 
 class MeasurerError(KernelArchiveError):
@@ -153,7 +155,7 @@ class Measurer:
         for case in m.cases:
             if case.reference is None:
                 continue
-            key, time = case_key(case.shape), time_of(case.reference, self.settings.statistic)
+            key, time = case_key(case.shape), case.reference.median
             if band.outside(key, time):
                 outside.append(key)
             band.learn(key, time)
@@ -184,28 +186,21 @@ class Measurer:
         if isinstance(answer, Lost):
             printed = worker.output(600).strip()
             self.replace(task)
-            name = {"timeout": "Timeout", "died": "WorkerDied", "memory": "MemoryLimit", "garbage": "ForgedReply"}[
-                answer.why
-            ]
-            wall = self.settings.timeout_s if answer.why == "timeout" else 0.0
             return Measurement(
-                task=task, outcome="runtime_error", cases=[], error=answer.text, error_name=name, traceback=printed,
-                statistic=self.settings.statistic, wall_s=wall, salt=worker.salt,
+                task=task, outcome="runtime_error", cases=[], error=answer.text, error_name=_LOSSES[answer.why],
+                traceback=printed, wall_s=self.settings.timeout_s if answer.why == "timeout" else 0.0, salt=worker.salt,
             )  # fmt: skip
-        if answer.error:
+        fault = answer.error
+        if not fault:
+            try:
+                result = msgspec.convert(answer.result, Result)
+            except msgspec.ValidationError as error:
+                fault = f"unreadable result: {error}"
+        if fault or answer.sticky:
             self.replace(task)
+        if fault:
             return Measurement(
-                task=task, outcome="infrastructure_failure", cases=[], error=answer.error, error_name="HarnessError",
-                statistic=self.settings.statistic, wall_s=answer.wall_s, salt=worker.salt,
+                task=task, outcome="infrastructure_failure", cases=[], error=fault, error_name="HarnessError",
+                wall_s=answer.wall_s, salt=worker.salt,
             )  # fmt: skip
-        try:
-            result = msgspec.convert(answer.result, Result)
-        except msgspec.ValidationError as error:
-            self.replace(task)
-            return Measurement(
-                task=task, outcome="infrastructure_failure", cases=[], error=f"unreadable result: {error}",
-                error_name="HarnessError", statistic=self.settings.statistic, wall_s=answer.wall_s, salt=worker.salt,
-            )  # fmt: skip
-        if answer.sticky:
-            self.replace(task)
-        return measurement(task, result, statistic=self.settings.statistic, wall_s=answer.wall_s)
+        return measurement(task, result, wall_s=answer.wall_s)

@@ -21,8 +21,7 @@ class Config(msgspec.Struct, kw_only=True):
         settings: the protocol.
         scratch: the worker's directory.
         salt: makes the inputs unknown to programs.
-        gpu: canonical name, for the physical limit.
-        architecture: compute capability without its point, for compiling ahead.
+        gpu: canonical name, for the physical limit and for compiling ahead.
         cpus: processors while it answers; empty for any.
         start_cpus: processors while it starts, so that it disturbs none that times.
         lock: descriptor of the file that is locked while the device is set up; closed afterwards.
@@ -36,7 +35,6 @@ class Config(msgspec.Struct, kw_only=True):
     scratch: str
     salt: str
     gpu: str = ""
-    architecture: str = ""
     cpus: list[int] = []
     start_cpus: list[int] = []
     lock: int = -1

@@ -13,7 +13,7 @@ task = ["fp8_quant", "trimul"]
 seed = [41, 42]
 name = "s{seed}"               # run directory: <method>/<task>__<name>
 steps = 40
-module = "kernels/templates.py"  # a template module (providers.py), relative to the plan
+module = "templates.py"        # a template module (providers.py), relative to the plan
 language = "triton"
 
 [[search]]
@@ -26,13 +26,14 @@ from __future__ import annotations
 
 import itertools
 import tomllib
+from collections import Counter
 from pathlib import Path  # noqa: TC003 - msgspec reads the annotations
 from typing import Any, Literal
 
 import msgspec
 
-from kernel_archive.errors import Finding, RecipeError, printable
-from kernel_archive.measure.agent import Attempt, TuningAgent, WrittenSeries
+from kernel_archive.errors import RecipeError, printable
+from kernel_archive.measure.agent import TuningAgent
 from kernel_archive.measure.chains import Chain, read_chain
 from kernel_archive.measure.providers import TemplateProvider, load_module
 from kernel_archive.measure.search import Objective
@@ -67,8 +68,6 @@ class _Entry(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     fault: float = 0.02
     only: list[str] = []
     root: Any = None
-    series: str = ""
-    agent: Literal["series", "tuning", "chain"] = "series"
 
 
 class _File(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -132,18 +131,14 @@ class Run(msgspec.Struct, kw_only=True):
         """What makes its programs, for ``run.json``."""
         if self.method != "agentic":
             return "template"
-        return {"series": "written series", "chain": "language model", "tuning": "rule-based agent"}[self.entry.agent]
+        return "rule-based agent" if self.folder is None else "language model"
 
-    def agent(self, base: Path) -> WrittenSeries | TuningAgent | Chain:
-        """The agent: a rule-based one over templates, a chain, or ``SERIES[name]`` of the module, a list of attempts."""
-        e: _Entry = self.entry
+    def agent(self, base: Path) -> TuningAgent | Chain:
+        """The agent: a chain, or a rule-based one over the templates of a module."""
         if self.folder is not None:
             return read_chain(self.folder)
-        if e.agent == "tuning":
-            module = load_module(base / e.module)
-            return TuningAgent(module, self.task, self.language, seed=self.seed, budget=e.steps)
-        series = load_module(base / e.module).SERIES[e.series or self.task]
-        return WrittenSeries([Attempt(a["title"], a["note"], a["code"], a["parent"]) for a in series])
+        e: _Entry = self.entry
+        return TuningAgent(load_module(base / e.module), self.task, self.language, seed=self.seed, budget=e.steps)
 
 
 class Plan(msgspec.Struct, kw_only=True):
@@ -170,7 +165,7 @@ def _chains(entry: _Entry, base: Path) -> list[Run]:
         runs.append(
             Run(
                 key=key, method="agentic", task=task, language=chain.author.language, seed=0,
-                entry=msgspec.structs.replace(entry, agent="chain", steps=len(chain.attempts)), objective=Objective(),
+                entry=msgspec.structs.replace(entry, steps=len(chain.attempts)), objective=Objective(),
                 folder=folder,
             )
         )  # fmt: skip
@@ -209,18 +204,15 @@ def read_plan(path: Path) -> Plan:
         data = tomllib.loads(path.read_text("utf-8"))
         file = msgspec.convert(data, _File)
     except OSError as error:
-        finding = Finding(code="unreadable", message=f"cannot be read: {error.strerror}", file=str(path))
-        raise RecipeError.from_findings([finding]) from error
+        raise RecipeError.of(code="unreadable", message=f"cannot be read: {error.strerror}", file=str(path)) from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, msgspec.ValidationError) as error:
-        finding = Finding(code="bad-plan", message=printable(str(error), 300), file=str(path))
-        raise RecipeError.from_findings([finding]) from error
+        raise RecipeError.of(code="bad-plan", message=printable(str(error), 300), file=str(path)) from error
     base = path.resolve().parent
     runs = [run for entry in file.search for run in _runs(entry, base)]
-    twice = sorted({r.key for r in runs if sum(o.key == r.key for o in runs) > 1})
+    twice = [key for key, count in Counter(r.key for r in runs).items() if count > 1]
     if twice:
-        finding = Finding(
-            code="same-run", message=f"more than one search records into {', '.join(twice[:5])}", file=str(path),
+        raise RecipeError.of(
+            code="same-run", message=f"more than one search records into {', '.join(sorted(twice)[:5])}", file=str(path),
             field="search.name", fix="Put {seed}, {bin} or {language} into the name",
         )  # fmt: skip
-        raise RecipeError.from_findings([finding])
     return Plan(name=file.name, gpu=file.gpu, settings=file.settings, runs=runs, base=base)

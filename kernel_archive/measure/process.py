@@ -75,8 +75,7 @@ class WorkerProcess:
         device: device name.
         settings: the protocol.
         cache: root of the compiler caches, one folder per program; the worker's own folder is made there too.
-        gpu: canonical name of the GPU, for the physical limit.
-        architecture: compute capability without its point, for compiling ahead.
+        gpu: canonical name of the GPU, for the physical limit and for compiling ahead.
         cpus: processors while it answers; any when not given.
         start_cpus: processors while it starts.
         lock: descriptor of the file that is locked while the device is set up.
@@ -92,7 +91,6 @@ class WorkerProcess:
         settings: Settings,
         cache: Path,
         gpu: str = "",
-        architecture: str = "",
         cpus: list[int] | None = None,
         start_cpus: list[int] | None = None,
         lock: int | None = None,
@@ -106,7 +104,7 @@ class WorkerProcess:
         own_lock = os.open(f"/dev/fd/{lock}" if lock is not None else os.devnull, os.O_RDWR)
         config = Config(
             mode=mode, task=task, device=device, settings=settings, scratch=str(self.scratch),
-            salt=secrets.token_hex(8), gpu=gpu, architecture=architecture, cpus=cpus or [],
+            salt=secrets.token_hex(8), gpu=gpu, cpus=cpus or [],
             start_cpus=start_cpus or [], lock=own_lock, bubblewrapped=program is not None,
         )  # fmt: skip
         self.salt = config.salt

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import importlib.util
 from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
 from kernel_archive.errors import UsageError
+from kernel_archive.measure.programs import import_file
 
 if TYPE_CHECKING:
     import random
-    from collections.abc import Callable, Collection, Sequence
+    from collections.abc import Collection, Sequence
     from pathlib import Path
 
-__all__ = ["CallableProvider", "Parent", "PoolProvider", "Proposal", "Provider", "TemplateProvider", "load_module"]
+__all__ = ["Parent", "Proposal", "Provider", "TemplateProvider", "load_module"]
 
 
 class Parent(msgspec.Struct, frozen=True):
@@ -52,42 +52,6 @@ class Provider(Protocol):
         ...
 
 
-class CallableProvider:
-    """Any function as a provider."""
-
-    def __init__(self, seed: str, function: Callable[[Parent, random.Random], str | None]) -> None:
-        self._seed, self._function = seed, function
-
-    def seed(self) -> Proposal:
-        """The starting program."""
-        return Proposal(self._seed)
-
-    def propose(self, parent: Parent, rng: random.Random, seen: Collection[str]) -> Proposal | None:
-        """Ask the function a few times for something new."""
-        for _ in range(8):
-            code = self._function(parent, rng)
-            if code is not None and code not in seen:
-                return Proposal(code)
-        return None
-
-
-class PoolProvider:
-    """Programs written beforehand, drawn without repetition."""
-
-    def __init__(self, seed: str, pool: Sequence[str]) -> None:
-        self._seed, self._pool = seed, tuple(pool)
-
-    def seed(self) -> Proposal:
-        """The starting program."""
-        return Proposal(self._seed)
-
-    def propose(self, parent: Parent, rng: random.Random, seen: Collection[str]) -> Proposal | None:
-        """One of the pool that was not tried."""
-        del parent
-        left = [code for code in self._pool if code not in seen]
-        return Proposal(rng.choice(left)) if left else None
-
-
 def load_module(path: Path) -> Any:
     """A plan's own Python file as a module. It is code of whoever wrote the plan and runs unconfined.
 
@@ -96,12 +60,7 @@ def load_module(path: Path) -> Any:
     """
     if not path.is_file():
         raise UsageError(f"{path}: no such file; a plan names its modules relative to itself")
-    spec = importlib.util.spec_from_file_location(f"kernel_archive_plan_{path.stem}", path)
-    assert spec is not None  # noqa: S101 - a path that is a file has one
-    assert spec.loader is not None  # noqa: S101 - likewise
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return import_file(path, f"kernel_archive_plan_{path.stem}")
 
 
 class TemplateProvider:

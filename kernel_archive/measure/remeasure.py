@@ -10,17 +10,12 @@ from typing import TYPE_CHECKING, Any, Self
 import msgspec
 
 from kernel_archive.bins import SCHEMES, bin_of
-from kernel_archive.errors import DataError, Finding, UsageError, printable
+from kernel_archive.errors import DataError, UsageError, printable
 from kernel_archive.gpus import canonical_gpu
-from kernel_archive.ids import program_id
 from kernel_archive.measure.api import resolve_gpu
-from kernel_archive.measure.compile_ahead import CompilePool
-from kernel_archive.measure.hardware import Watch
-from kernel_archive.measure.logs import JsonLines, now, read_lines, write_json
-from kernel_archive.measure.measurer import Measurer
-from kernel_archive.measure.record import earlier_run, share_processors
-from kernel_archive.measure.tasks import get_task
-from kernel_archive.measure.verdict import Measurement, evaluation
+from kernel_archive.measure.logs import now, write_json
+from kernel_archive.measure.runs import AttemptLog, earlier_run, feedback_of, run_document
+from kernel_archive.measure.station import Station
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
@@ -28,6 +23,7 @@ if TYPE_CHECKING:
 
     from kernel_archive.archive.open import Archive
     from kernel_archive.measure.settings import Settings
+    from kernel_archive.readers.events import Feedback
 
 __all__ = ["Again", "Program", "TaskSpread", "choose", "remeasure_programs"]
 
@@ -157,105 +153,38 @@ def remeasure_programs(
         once.setdefault((program.task, program.code), program)
     programs = list(once.values())
     deadline = time.monotonic() + seconds
-    name = resolve_gpu(device, gpu)
-    mine, others = share_processors(part, parts)
     tasks = list(dict.fromkeys(p.task for p in programs))
     found: dict[int, list[float]] = {}
     failed: set[int] = set()
     total, done = len(programs) * repeat, 0
-    watch = Watch(enabled=device == "cuda")
-    with Measurer(device, settings, gpu=name, cache=cache, cpus=mine, start_cpus=others) as measurer:
-        pool = None
-        if tasks:
-            pool = CompilePool(
-                max(1, len(others) - 1),
-                task=tasks[0],
-                device=device,
-                settings=settings,
-                cache=measurer.cache,
-                cpus=others,
-            )
-        try:
-            missing = _missing(programs, out, repeat, settings)
-            ahead = {i: pool.submit(programs[i].task, programs[i].code) for i in missing} if pool else {}
-            for r in range(1, repeat + 1):
-                for task in tasks:
-                    with _Repetition(out / f"{task}__r{r}", task, r, settings) as run:
-                        for i, program in enumerate(programs):
-                            if program.task != task:
+    missing = _missing(programs, out, repeat, settings)
+    with Station(
+        device, settings, resolve_gpu(device, gpu), tasks[0] if tasks else None, part=part, parts=parts, cache=cache
+    ) as station:
+        ahead = {i: station.compile_ahead(programs[i].task, programs[i].code) for i in missing}
+        for r in range(1, repeat + 1):
+            for task in tasks:
+                with _Repetition(out / f"{task}__r{r}", task, r, settings) as run:
+                    for i, program in enumerate(programs):
+                        if program.task != task:
+                            continue
+                        feedback = run.have.get(program.code)
+                        if feedback is None:
+                            if time.monotonic() >= deadline:
                                 continue
-                            feedback = run.have.get(program.code)
-                            if feedback is None:
-                                if time.monotonic() >= deadline:
-                                    continue
-                                ahead[i].result()
-                                started = now()
-                                measured = measurer.measure(task, program.code)
-                                feedback = run.add(program.code, started, measured, measurer, watch)
-                            done += 1
-                            advance(done, total, task)
-                            if feedback.aggregated_speedup is not None:
-                                found.setdefault(i, []).append(feedback.aggregated_speedup)
-                            else:
-                                failed.add(i)
-                        run.finish({p.code for p in programs if p.task == task})
-                    measurer.replace(task)
-        finally:
-            if pool is not None:
-                pool.close()
-            watch.close()
+                            compiling = ahead[i]
+                            if compiling is not None:
+                                compiling.result()
+                            feedback = run.measure(program.code, station)
+                        done += 1
+                        advance(done, total, task)
+                        if feedback.aggregated_speedup is not None:
+                            found.setdefault(i, []).append(feedback.aggregated_speedup)
+                        else:
+                            failed.add(i)
+                    run.finish({p.code for p in programs if p.task == task})
+                station.measurer.replace(task)
     return _summary(programs, found, failed, tasks)
-
-
-class _Feedback(msgspec.Struct):
-    """A verdict; successes, and they alone, have a speedup."""
-
-    kind: str
-    aggregated_speedup: float | None = None
-
-    def __post_init__(self) -> None:
-        if (self.kind == "success") != (self.aggregated_speedup is not None):
-            raise ValueError("a success has a speedup, and nothing else has one")
-
-
-class _Observation(msgspec.Struct):
-    feedback: _Feedback
-
-
-class _Evaluation(msgspec.Struct):
-    observation: _Observation
-
-
-class _Row(msgspec.Struct):
-    """What a run that is gone on with must hold of each attempt."""
-
-    attempt: int
-    code: str
-    started_at: str
-    completed_at: str
-    evaluation: _Evaluation
-
-
-def _rows(directory: Path) -> list[_Row]:
-    """The measurements of a run directory.
-
-    Raises:
-        DataError: a line is no row of ours.
-    """
-    path = directory / "attempts.jsonl"
-    rows = []
-    for number, value in enumerate(read_lines(path), 1):
-        try:
-            row = msgspec.convert(value, _Row)
-        except msgspec.ValidationError as error:
-            text, _, where = str(error).partition(" - at `$")
-            finding = Finding(
-                code="wrong-format", message=f"not a row of a remeasurement: {text}", file=str(path), line=number,
-                field=where.strip("`.") or None, fix="This run can't be resumed; move it away and measure anew",
-            )  # fmt: skip
-            raise DataError.from_findings([finding]) from error
-        rows.append(row)
-    return rows
 
 
 class _Repetition:
@@ -269,76 +198,53 @@ class _Repetition:
     """
 
     def __init__(self, directory: Path, task: str, repetition: int, settings: Settings) -> None:
-        self.directory = directory
-        self._repetition = repetition
-        self._added = False
-        self._facts: dict[str, Any] = {}
-        self._environment: dict[str, Any] = {}
-        facts = get_task(task)
-        self._document: dict[str, Any] = {
-            "method": "remeasurement", "task": task, "mutator": "none", "run": directory.name,
-            "search": {"repetition": repetition, "aggregation": "geomean"},
-            "measurement": msgspec.json.decode(msgspec.json.encode(settings.describe())),
-            "reference_source": facts.reference, "benchmark_cases": list(facts.benchmark_cases),
-            "correctness_cases": list(facts.correctness_cases), "tolerance": {"rtol": facts.rtol, "atol": facts.atol}, "checks": facts.describe_checks(),
-        }  # fmt: skip
+        self._path = directory / "run.json"
+        self._task, self._repetition = task, repetition
+        self._station: Station | None = None
+        search = {"repetition": repetition, "aggregation": "geomean"}
+        self._document = run_document(
+            task, settings, method="remeasurement", mutator="none", run=directory.name, search=search
+        )
         with ExitStack() as stack:
-            self._log = stack.enter_context(JsonLines(directory / "attempts.jsonl"))  # this cuts off a torn last line
-            self._timing = stack.enter_context(JsonLines(directory / "timing.jsonl"))
-            self._earlier = earlier_run(directory / "run.json", self._document)
-            rows = _rows(directory)
-            if rows and self._earlier is None:
-                finding = Finding(
+            self._log = AttemptLog(directory)
+            stack.callback(self._log.close)
+            self._earlier = earlier_run(self._path, self._document)
+            if self._log.rows and self._earlier is None:
+                raise DataError.of(
                     code="no-run-json", message="there are measurements, and no run.json says how they were made",
                     file=str(directory), fix="Move the folder away",
                 )  # fmt: skip
-                raise DataError.from_findings([finding])
-            self._open = stack.pop_all()
-        self.have = {row.code: row.evaluation.observation.feedback for row in rows}
-        self._next = max((row.attempt for row in rows), default=-1) + 1
+            stack.pop_all()
+        self.have = {row.code: feedback_of(row.evaluation) for row in self._log.rows}
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._open.close()
+        self._log.close()
 
-    def add(self, code: str, started: str, measured: Measurement, measurer: Measurer, watch: Watch) -> _Feedback:
-        """Log a measurement."""
-        if not self._added:
-            self._facts = {
-                **measurer.facts, "nvidia_smi": watch.first,
-                "software": {**measurer.facts.get("software", {}), "driver": watch.first.get("driver_version")},
-            }  # fmt: skip
-            self._write(finished=False)
-            self._added = True
-        row = {
-            "attempt": self._next, "parent_attempt": None, "title": "measured again",
-            "note": f"repetition {self._repetition}", "code": code, "started_at": started, "completed_at": now(),
-            "evaluation": evaluation(measured),
-        }  # fmt: skip
-        self._timing.append({
-            "program": program_id(code), "started_at": started, "completed_at": now(), **measured.timing(),
-        })  # fmt: skip
-        self._log.append(row)
-        self._next += 1
-        self._environment = watch.latest()
-        self.have[code] = msgspec.convert(row["evaluation"], _Evaluation).observation.feedback
+    def measure(self, code: str, station: Station) -> Feedback:
+        """Measure a program and log it."""
+        started = now()
+        measured = station.measurer.measure(self._task, code)
+        if self._station is None:
+            self._station = station
+            self._write(station.facts(), finished=False)
+        row = self._log.add(code, measured, started, title="measured again", note=f"repetition {self._repetition}")
+        self.have[code] = feedback_of(row.evaluation)
         return self.have[code]
 
     def finish(self, wanted: set[str]) -> None:
         """State what the directory holds now: when this call added to it, or an earlier one was killed before it could."""
-        if self._added:
-            self._facts["environment_last"] = self._environment
-            self._write(finished=wanted <= self.have.keys())
-        elif self._earlier is not None and self._earlier.get("evaluations") != len(_rows(self.directory)):
-            self._facts = self._earlier
-            self._write(finished=wanted <= self.have.keys())
+        if self._station is not None:
+            self._write(self._station.facts(), finished=wanted <= self.have.keys())
+        elif self._earlier is not None and self._earlier.get("evaluations") != len(self._log.rows):
+            self._write(self._earlier, finished=wanted <= self.have.keys())
 
-    def _write(self, *, finished: bool) -> None:
-        rows = _rows(self.directory)
-        write_json(self.directory / "run.json", {
-            **self._facts, **self._document, "finished": finished, "evaluations": len(rows),
+    def _write(self, facts: dict[str, Any], *, finished: bool) -> None:
+        rows = self._log.rows
+        write_json(self._path, {
+            **facts, **self._document, "finished": finished, "evaluations": len(rows),
             "start": rows[0].started_at if rows else None, "end": rows[-1].completed_at if rows else None,
         })  # fmt: skip
 

@@ -9,22 +9,37 @@ from __future__ import annotations
 
 import math
 import random
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
-from kernel_archive.bins import SCHEMES, bin_of
-from kernel_archive.errors import DataError, Finding, UsageError
+from kernel_archive.bins import SCHEMES
+from kernel_archive.errors import DataError, UsageError
 from kernel_archive.ids import program_id
 from kernel_archive.measure.logs import JsonLines, new_ulid, now, read_lines
 from kernel_archive.measure.providers import Parent
-from kernel_archive.measure.strategies import Node, State
+from kernel_archive.measure.runs import Tally, feedback_of
+from kernel_archive.measure.strategies import SearchNode, State
 from kernel_archive.measure.verdict import evaluation
+from kernel_archive.readers.events import (
+    EvaluationCompleted,
+    EvaluationRequested,
+    Event,
+    LoggedEvaluation,
+    MutationCompleted,
+    MutationFailed,
+    MutationRequested,
+    Node,
+    SearchInitialized,
+    StepCompleted,
+    StepStarted,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from kernel_archive.measure.providers import Provider
+    from kernel_archive.measure.providers import Proposal, Provider
     from kernel_archive.measure.strategies import Strategy
     from kernel_archive.measure.verdict import Measurement
 
@@ -82,20 +97,29 @@ class Job(msgspec.Struct, frozen=True):
     code: str
 
 
-class _Request(msgspec.Struct):
+class _Spec(msgspec.Struct):
+    """A line of ``specs.jsonl``: what the provider said of a program when it proposed it."""
+
+    program: str
+    spec: Any
+
+
+class _Mutation(msgspec.Struct):
+    """A program that was asked for: from whom, what came, and whether it was sent to be measured."""
+
     parent: str
     code: str | None = None
     failed: bool = False
-    evaluation: str | None = None
+    requested: bool = False
 
 
-class _Evaluation(msgspec.Struct):
+class _Request(msgspec.Struct):
+    """A program that was sent to be measured, and what came back."""
+
     child: str
     parent: str
     code: str
-    mutation: str | None
-    result: Any = None
-    done: bool = False
+    result: LoggedEvaluation | None = None
 
 
 class Search:
@@ -129,41 +153,40 @@ class Search:
         self.directory, self._strategy, self._provider, self._objective = directory, strategy, provider, objective
         self._steps, self._seed = steps, seed
         self._seen: set[str] = set() if seen is None else seen
-        self.counts: dict[str, int] = {}
-        self.best: float | None = None
-        self.bins: dict[int, int] = {}
-        self._root: Node | None = None
+        self.tally = Tally()
         self._started = False
+        self._root: SearchNode | None = None
         self._lineage: dict[str, list[str]] = {}
-        self._codes: dict[str, str] = {}
         self._state = State()
         self._next_step = 0
         self._parents: list[str] | None = None
-        self._mutations: dict[str, _Request] = {}
-        self._evaluations: dict[str, _Evaluation] = {}
-        self._specs = {row["program"]: row["spec"] for row in _repaired(directory / "specs.jsonl")}
-        self._log = JsonLines(directory / "events.jsonl")
-        for event in read_lines(directory / "events.jsonl"):
-            self._apply(event)
-        self._check_seed()
-        self._timing = JsonLines(directory / "timing.jsonl")
-        self._spec_log = JsonLines(directory / "specs.jsonl")
-
-    def _check_seed(self) -> None:
-        """A log of another search must not be continued."""
-        if self._root is not None and self._root.code != self._provider.seed().code:
-            finding = Finding(
-                code="another-search", file=str(self.directory / "events.jsonl"), line=1,
-                message="the directory holds a search from another starting program",
-                fix="Record into another directory, or move this one away",
-            )  # fmt: skip
-            self._log.close()
-            raise DataError.from_findings([finding])
+        self._mutations: dict[str, _Mutation] = {}
+        self._requests: dict[str, _Request] = {}
+        with ExitStack() as stack:
+            self._log, self._timing, self._spec_log = (
+                stack.enter_context(JsonLines(directory / f"{name}.jsonl")) for name in ("events", "timing", "specs")
+            )
+            self._specs = {row.program: row.spec for row in read_lines(directory / "specs.jsonl", _Spec)}
+            for number, event in enumerate(read_lines(directory / "events.jsonl", Event), 1):
+                try:
+                    self._apply(event)
+                except (ValueError, LookupError) as error:
+                    raise DataError.of(
+                        code="wrong-format", file=str(directory / "events.jsonl"), line=number,
+                        message=f"does not follow from the lines before it: {error}",
+                        fix="This run can't be resumed; move it away and record it anew",
+                    ) from error  # fmt: skip
+            if self._root is not None and self._root.code != provider.seed().code:
+                raise DataError.of(
+                    code="another-search", file=str(directory / "events.jsonl"), line=1,
+                    message="the directory holds a search from another starting program",
+                    fix="Record into another directory, or move this one away",
+                )  # fmt: skip
+            self._open = stack.pop_all()
 
     def close(self) -> None:
         """Close the files."""
-        for file in (self._log, self._timing, self._spec_log):
-            file.close()
+        self._open.close()
 
     @property
     def finished(self) -> bool:
@@ -184,65 +207,54 @@ class Search:
         }
 
     # ---------------------------------------------------------------- the fold
-    def _emit(self, event: dict[str, Any]) -> None:
+    def _emit(self, event: Any) -> None:
         self._log.append(event)
         self._apply(event)
 
-    def _apply(self, event: dict[str, Any]) -> None:
-        kind = event["kind"]
-        if kind == "search_initialized":
-            root = event["root"]
-            self._started = True
-            self._seen.add(root["program_code"])
-            self._codes[root["ulid"]] = root["program_code"]
-            self._lineage[root["ulid"]] = []
-            self._count(root["evaluation"])
-            self._root = self._node(root["ulid"], root["program_code"], [], root["evaluation"], is_seed=True)
-            self._state.archive = [self._root] if self._root else []
-        elif kind == "step_started":
-            self._parents = list(event["parent_ulids"])
-            self._mutations, self._evaluations = {}, {}
-        elif kind == "mutation_requested":
-            self._mutations[event["request_id"]] = _Request(parent=event["parent_ulid"])
-        elif kind == "mutation_completed":
-            self._mutations[event["request_id"]].code = event["code"]
-            self._seen.add(event["code"])
-        elif kind == "mutation_failed":
-            self._mutations[event["request_id"]].failed = True
-        elif kind == "evaluation_requested":
-            self._mutations[event["from_mutation_request_id"]].evaluation = event["request_id"]
-            self._evaluations[event["request_id"]] = _Evaluation(
-                child=event["child_ulid"], parent=event["parent_ulid"], code=event["code"],
-                mutation=event["from_mutation_request_id"],
-            )  # fmt: skip
-        elif kind == "evaluation_completed":
-            request = self._evaluations[event["request_id"]]
-            request.result, request.done = event["evaluation"], True
-            self._count(event["evaluation"])
-        elif kind == "step_completed":
-            self._settle()
-            self._parents, self._next_step = None, event["step"] + 1
+    def _apply(self, event: Any) -> None:
+        match event:
+            case SearchInitialized(root=root):
+                self._started = True
+                self._seen.add(root.program_code)
+                self._lineage[root.ulid] = []
+                self.tally.add(feedback_of(root.evaluation))
+                self._root = self._node(root.ulid, root.program_code, [], root.evaluation, is_seed=True)
+                self._state.archive = [self._root] if self._root else []
+            case StepStarted(parent_ulids=parents):
+                self._parents = list(parents or [])
+                self._mutations, self._requests = {}, {}
+            case MutationRequested(request_id=key, parent_ulid=parent):
+                self._mutations[key] = _Mutation(parent=str(parent))
+            case MutationCompleted(request_id=key, code=code):
+                self._mutations[key].code = code
+                self._seen.add(str(code))
+            case MutationFailed(request_id=key):
+                self._mutations[key].failed = True
+            case EvaluationRequested(request_id=key, code=code, child_ulid=child, parent_ulid=parent):
+                self._mutations[str(event.from_mutation_request_id)].requested = True
+                self._requests[key] = _Request(child=str(child), parent=str(parent), code=code)
+            case EvaluationCompleted(request_id=key, evaluation=logged):
+                self._requests[key].result = logged
+                self.tally.add(feedback_of(logged))
+            case StepCompleted(step=step):
+                self._settle()
+                self._parents, self._next_step = None, int(step or 0) + 1
 
-    def _count(self, logged: dict[str, Any]) -> None:
-        feedback = logged["observation"]["feedback"]
-        self.counts[feedback["kind"]] = self.counts.get(feedback["kind"], 0) + 1
-        if feedback["kind"] == "success":
-            speedup = feedback["aggregated_speedup"]
-            self.best = speedup if self.best is None else max(self.best, speedup)
-            self.bins[bin_of(speedup)] = self.bins.get(bin_of(speedup), 0) + 1
-
-    def _node(self, ulid: str, code: str, ancestors: list[str], logged: Any, *, is_seed: bool = False) -> Node | None:
-        if logged["reward"] is None:
+    def _node(
+        self, ulid: str, code: str, ancestors: list[str], logged: LoggedEvaluation | None, *, is_seed: bool = False
+    ) -> SearchNode | None:
+        """An evaluated program as a node; ``None`` when it has no reward."""
+        if logged is None or not isinstance(logged.reward, float):
             return None
-        feedback = logged["observation"]["feedback"]
-        return Node(
-            ulid=ulid, code=code, ancestors=ancestors, reward=logged["reward"], is_seed=is_seed,
-            speedup=feedback.get("aggregated_speedup"), feedback=feedback,
+        feedback = feedback_of(logged)
+        return SearchNode(
+            ulid=ulid, code=code, ancestors=ancestors, reward=logged.reward, is_seed=is_seed,
+            speedup=feedback.aggregated_speedup, feedback=feedback,
         )  # fmt: skip
 
     def _settle(self) -> None:
-        children: dict[str, list[Node]] = {parent: [] for parent in self._parents or []}
-        for request in self._evaluations.values():
+        children: dict[str, list[SearchNode]] = {parent: [] for parent in self._parents or []}
+        for request in self._requests.values():
             ancestors = [request.parent, *self._lineage[request.parent]]
             self._lineage[request.child] = ancestors
             node = self._node(request.child, request.code, ancestors, request.result)
@@ -266,63 +278,55 @@ class Search:
         while not self.finished:
             if self._parents is None:
                 parents = [node.ulid for node in self._strategy.select(self._state)]
-                self._emit({"kind": "step_started", "step": self._next_step, "parent_ulids": parents})
+                self._emit(StepStarted(step=self._next_step, parent_ulids=parents))
             self._request_mutations()
             self._complete_mutations()
             self._request_evaluations()
-            waiting = [Job(key, r.code) for key, r in self._evaluations.items() if not r.done]
+            waiting = [Job(key, r.code) for key, r in self._requests.items() if r.result is None]
             if waiting:
                 return waiting
-            self._emit({"kind": "step_completed", "step": self._next_step})
+            self._emit(StepCompleted(step=self._next_step))
         return []
 
     def _request_mutations(self) -> None:
         for parent in self._parents or []:
             have = sum(m.parent == parent for m in self._mutations.values())
             for _ in range(have, self._strategy.samples_per_parent):
-                event = {
-                    "kind": "mutation_requested",
-                    "request_id": new_ulid(),
-                    "parent_ulid": parent,
-                    "started_at": now(),
-                }
-                self._emit(event)
+                self._emit(MutationRequested(request_id=new_ulid(), parent_ulid=parent, started_at=now()))
 
     def _complete_mutations(self) -> None:
-        for position, (key, request) in enumerate(self._mutations.items()):
-            if request.code is not None or request.failed:
+        for position, (key, mutation) in enumerate(self._mutations.items()):
+            if mutation.code is not None or mutation.failed:
                 continue
-            node = self._state.node(request.parent)
+            node = self._state.node(mutation.parent)
             if node is None:
                 reason = "parent evicted from archive before recovery"
-                self._emit({"kind": "mutation_failed", "request_id": key, "reason": reason, "completed_at": now()})
+                self._emit(MutationFailed(request_id=key, reason=reason, completed_at=now()))
                 continue
             parent = Parent(node.code, node.speedup, self._specs.get(program_id(node.code)), node.feedback)
             rng = random.Random(f"{self._seed}/{self._next_step}/{position}")  # noqa: S311 - a search, no secret
             proposal = self._provider.propose(parent, rng, self._seen)
             if proposal is None:
-                reason = "no unseen variant found"
-                self._emit({"kind": "mutation_failed", "request_id": key, "reason": reason, "completed_at": now()})
+                self._emit(MutationFailed(request_id=key, reason="no unseen variant found", completed_at=now()))
                 continue
-            self._remember(proposal.code, proposal.spec)
-            event = {"kind": "mutation_completed", "request_id": key, "code": proposal.code, "completed_at": now()}
-            self._emit(event)
+            self._remember(proposal)
+            self._emit(MutationCompleted(request_id=key, code=proposal.code, completed_at=now()))
 
-    def _remember(self, code: str, spec: Any) -> None:
-        if spec is not None and program_id(code) not in self._specs:
-            self._specs[program_id(code)] = spec
-            self._spec_log.append({"program": program_id(code), "spec": spec})
+    def _remember(self, proposal: Proposal) -> None:
+        program = program_id(proposal.code)
+        if proposal.spec is not None and program not in self._specs:
+            self._specs[program] = proposal.spec
+            self._spec_log.append(_Spec(program=program, spec=proposal.spec))
 
     def _request_evaluations(self) -> None:
-        for key, request in self._mutations.items():
-            if request.code is None or request.evaluation is not None:
-                continue
-            event = {
-                "kind": "evaluation_requested", "request_id": new_ulid(), "child_ulid": new_ulid(),
-                "parent_ulid": request.parent, "code": request.code, "from_mutation_request_id": key,
-                "started_at": now(),
-            }  # fmt: skip
-            self._emit(event)
+        for key, mutation in self._mutations.items():
+            if mutation.code is not None and not mutation.requested:
+                self._emit(
+                    EvaluationRequested(
+                        request_id=new_ulid(), child_ulid=new_ulid(), parent_ulid=mutation.parent, code=mutation.code,
+                        from_mutation_request_id=key, started_at=now(),
+                    )
+                )  # fmt: skip
 
     def report(self, job: Job, measured: Measurement, started_at: str) -> None:
         """Write the measurement of a job.
@@ -331,38 +335,24 @@ class Search:
             UsageError: the job is not waiting (it was reported before).
         """
         logged = evaluation(measured)
-        if logged["reward"] is not None:
-            logged["reward"] = self._objective.reward(logged["reward"])
+        if isinstance(logged.reward, float):
+            logged.reward = self._objective.reward(logged.reward)
         if job.request_id == "root":
             if self._started:
                 raise UsageError("the starting program was reported before")
-            proposal = self._provider.seed()
-            self._remember(proposal.code, proposal.spec)
-            self._write_timing(job, measured, started_at)
-            node = {
-                "program_code": job.code, "ancestors": [], "evaluation": logged, "ulid": new_ulid(), "is_seed": True,
-            }  # fmt: skip
-            self._emit({"kind": "search_initialized", "root": node})
-            return
-        request = self._evaluations.get(job.request_id)
-        if request is None or request.done:
-            raise UsageError(f"the evaluation {job.request_id} is not waiting: reported before, or of another search")
-        self._write_timing(job, measured, started_at)
-        self._emit({
-            "kind": "evaluation_completed", "request_id": job.request_id, "evaluation": logged, "completed_at": now(),
-        })  # fmt: skip
-
-    def _write_timing(self, job: Job, measured: Measurement, started_at: str) -> None:
-        spec = self._specs.get(program_id(job.code))
+            self._remember(self._provider.seed())
+            root = Node(program_code=job.code, ulid=new_ulid(), evaluation=logged, is_seed=True)
+            event: SearchInitialized | EvaluationCompleted = SearchInitialized(root=root)
+        else:
+            request = self._requests.get(job.request_id)
+            if request is None or request.result is not None:
+                raise UsageError(
+                    f"the evaluation {job.request_id} is not waiting: reported before, or of another search"
+                )
+            event = EvaluationCompleted(request_id=job.request_id, evaluation=logged, completed_at=now())
+        program = program_id(job.code)
         self._timing.append({
-            "request_id": job.request_id, "program": program_id(job.code), "spec": spec, "started_at": started_at,
-            "completed_at": now(), **measured.timing(),
+            "request_id": job.request_id, "program": program, "spec": self._specs.get(program),
+            "started_at": started_at, "completed_at": now(), **measured.timing(),
         })  # fmt: skip
-
-
-def _repaired(path: Path) -> list[Any]:
-    """The lines of a side file, after its repair."""
-    if not path.exists():
-        return []
-    JsonLines(path).close()
-    return list(read_lines(path))
+        self._emit(event)

@@ -25,9 +25,6 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         max_case_seconds: stop when candidate and reference together have run this long on one case, s.
         ring: distinct inputs per case; every timed call gets a fresh copy of the next one.
         warm_calls: calls before timing, all checked in full (the first may compile).
-        statistic: which statistic of the two distributions gives the label.
-        l2: ``flushed``: the L2 cache is overwritten before every timed call; ``warm``: left as the copying left it.
-        order: ``interleaved``: candidate and reference in turn; ``sequential``: one after the other, only to compare.
         reference_band: a case whose reference is off its usual time by more than this factor is measured again.
         remeasure: how often a case outside the band is measured again before it is marked.
         timeout_s: limit of one evaluation, s; the worker is killed then.
@@ -46,9 +43,6 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     max_case_seconds: float = 10.0
     ring: int = 3
     warm_calls: int = 2
-    statistic: Literal["median", "mean"] = "median"
-    l2: Literal["flushed", "warm"] = "flushed"
-    order: Literal["interleaved", "sequential"] = "interleaved"
     reference_band: float = 1.10
     remeasure: int = 2
     timeout_s: float = 180.0
@@ -77,10 +71,13 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         return {
             "protocol": PROTOCOL_VERSION,
             **msgspec.structs.asdict(self),
+            "statistic": "median",
+            "l2": "flushed",
+            "order": "interleaved",
             "timer": "CUDA events on the current stream, the device synchronised before and after every call",
             "order_means": "interleaved: candidate and reference in turn, the first of a pair changing",
             "inputs": "a fresh copy of one of `ring` distinct inputs for every call, made before the start event",
             "checked": "all outputs in full on every warm call and on the last timed one, samples of every other one",
-            "speedup": f"{self.statistic} reference time / {self.statistic} candidate time",
+            "speedup": "median reference time / median candidate time",
             "scalar": "geometric mean over benchmark cases",
         }

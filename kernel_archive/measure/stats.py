@@ -73,14 +73,13 @@ def stop_reason(candidate: Sequence[float], reference: Sequence[float], settings
 
     Args:
         candidate: times so far, ns.
-        reference: times so far, ns; one of the two is empty when they are timed one after the other.
+        reference: times so far, ns; as many.
         settings: the protocol's numbers.
     """
-    n = max(len(candidate), len(reference))
+    n = len(candidate)
     if n < settings.min_runs:
         return None
-    known = [describe(times) for times in (candidate, reference) if times]
-    if n > 1 and all(d.err < settings.stop_relative_error * d.mean for d in known):
+    if n > 1 and all(d.err < settings.stop_relative_error * d.mean for d in (describe(candidate), describe(reference))):
         return "precise"
     if n >= settings.max_runs:
         return "max_runs"

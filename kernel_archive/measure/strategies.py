@@ -21,10 +21,10 @@ import msgspec
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["HillClimbing", "Node", "Puct", "State", "Strategy"]
+__all__ = ["HillClimbing", "Puct", "SearchNode", "State", "Strategy"]
 
 
-class Node(msgspec.Struct, kw_only=True):
+class SearchNode(msgspec.Struct, kw_only=True):
     """One evaluated program that may be expanded.
 
     Attributes:
@@ -56,12 +56,12 @@ class State(msgspec.Struct):
         expansions: all expansions.
     """
 
-    archive: list[Node] = []
+    archive: list[SearchNode] = []
     visits: dict[str, int] = {}
     best_child: dict[str, float] = {}
     expansions: int = 0
 
-    def node(self, ulid: str) -> Node | None:
+    def node(self, ulid: str) -> SearchNode | None:
         """The node of that id, while it is in the archive."""
         return next((n for n in self.archive if n.ulid == ulid), None)
 
@@ -74,11 +74,11 @@ class Strategy(Protocol):
         """Programs proposed per parent and step."""
         ...
 
-    def select(self, state: State) -> list[Node]:
+    def select(self, state: State) -> list[SearchNode]:
         """The parents of the next step."""
         ...
 
-    def settle(self, state: State, children: dict[str, list[Node]], lineage: dict[str, list[str]]) -> None:
+    def settle(self, state: State, children: dict[str, list[SearchNode]], lineage: dict[str, list[str]]) -> None:
         """Take the step's children (successes only) into the state, by parent id; parents without any are there too."""
         ...
 
@@ -100,7 +100,7 @@ class Puct(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     archive_capacity: int = 1000
     c_puct: float = 1.0
 
-    def scores(self, state: State) -> list[tuple[float, Node]]:
+    def scores(self, state: State) -> list[tuple[float, SearchNode]]:
         """Every node with its score, in order of the archive."""
         nodes = state.archive
         ranked = sorted(range(len(nodes)), key=lambda i: -nodes[i].reward)
@@ -116,9 +116,9 @@ class Puct(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
             scored.append((quality + explore * weight[i] / total / (1 + visits), node))
         return scored
 
-    def select(self, state: State) -> list[Node]:
+    def select(self, state: State) -> list[SearchNode]:
         """The best nodes, none an ancestor or descendant of another."""
-        chosen: list[Node] = []
+        chosen: list[SearchNode] = []
         order = sorted(self.scores(state), key=lambda s: (-s[0], -s[1].reward, s[1].ulid))
         for _, node in order:
             related = any(node.ulid in c.ancestors or c.ulid in node.ancestors for c in chosen)
@@ -128,7 +128,7 @@ class Puct(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
                 break
         return chosen
 
-    def settle(self, state: State, children: dict[str, list[Node]], lineage: dict[str, list[str]]) -> None:
+    def settle(self, state: State, children: dict[str, list[SearchNode]], lineage: dict[str, list[str]]) -> None:
         """Count the expansions up the lineage, learn the best child, admit the best k, keep to the capacity."""
         for parent, nodes in children.items():
             state.expansions += 1
@@ -154,11 +154,11 @@ class HillClimbing(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
     samples_per_parent: int = 4
 
-    def select(self, state: State) -> list[Node]:
+    def select(self, state: State) -> list[SearchNode]:
         """The best node."""
         return [min(state.archive, key=lambda n: (-n.reward, n.ulid))]
 
-    def settle(self, state: State, children: dict[str, list[Node]], lineage: dict[str, list[str]]) -> None:
+    def settle(self, state: State, children: dict[str, list[SearchNode]], lineage: dict[str, list[str]]) -> None:
         """All successes enter."""
         del lineage
         for nodes in children.values():
@@ -166,7 +166,7 @@ class HillClimbing(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
             _admit(state, nodes)
 
 
-def _admit(state: State, nodes: Sequence[Node]) -> None:
+def _admit(state: State, nodes: Sequence[SearchNode]) -> None:
     have = {n.code for n in state.archive}
     for node in nodes:
         if node.code not in have:

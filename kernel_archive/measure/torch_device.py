@@ -7,7 +7,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from kernel_archive.errors import MissingExtraError, UsageError
-from kernel_archive.measure.device import Sample, difference_text
+from kernel_archive.measure.device import Device, Sample, difference_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -17,7 +17,7 @@ __all__ = ["TorchDevice"]
 _clock = time.perf_counter_ns
 
 
-class TorchDevice:
+class TorchDevice(Device):
     """A CUDA device (or torch's CPU, for tests)."""
 
     def __init__(self, name: str = "cuda") -> None:
@@ -29,12 +29,11 @@ class TorchDevice:
             ) from error
         if name == "cuda" and not torch.cuda.is_available():
             raise UsageError("no CUDA device is available here. Rehearse with --device standin and the task rehearsal")
-        self.name = name
+        super().__init__(name, torch.Tensor, torch.Tensor.clone)
         self.cuda = name == "cuda"
         self.timer_is_host = not self.cuda
         self._torch = torch
-        self._tensor = torch.Tensor
-        self._clone, self._isclose, self._equal = torch.Tensor.clone, torch.isclose, torch.equal
+        self._isclose, self._equal = torch.isclose, torch.equal
         self._zero = torch.Tensor.zero_
         self._full, self._randint = torch.full, torch.randint
         self._sync = torch.cuda.synchronize
@@ -57,24 +56,6 @@ class TorchDevice:
         np.random.seed(seed % 2**32)  # noqa: NPY002 - the global generator is what a program would use
         self._torch.manual_seed(seed)
 
-    def clone(self, tree: Any) -> Any:
-        """A deep copy of a tree of tensors."""
-        if isinstance(tree, self._tensor):
-            return self._clone(tree)
-        if isinstance(tree, tuple):
-            return tuple(self.clone(t) for t in tree)
-        if isinstance(tree, dict):
-            return {k: self.clone(v) for k, v in tree.items()}
-        return tree
-
-    def leaves(self, tree: Any) -> list[Any]:
-        """All tensors of a tree."""
-        if isinstance(tree, self._tensor):
-            return [tree]
-        if isinstance(tree, dict):
-            tree = tuple(tree.values())
-        return [leaf for t in tree for leaf in self.leaves(t)] if isinstance(tree, tuple) else []
-
     def prepare(self, expected: tuple[Any, ...], *, flush: bool) -> None:
         """Before a call: freed memory of the outputs' sizes is full of NaN, and the L2 holds nothing of the inputs."""
         poison = [self._full(e.shape, self._poison(e.dtype), dtype=e.dtype, device=e.device) for e in expected]
@@ -91,10 +72,7 @@ class TorchDevice:
     def call(self, function: Callable[[Any], Any], data: Any) -> Sample:
         """One timed call, from an idle device to an idle device."""
         if not self.cuda:
-            start = _clock()
-            output = function(data)
-            end = _clock()
-            return Sample(time_ns=float(end - start), host_ns=float(end - start), tail_ns=0.0, output=output)
+            return super().call(function, data)
         first, last = self._event(enable_timing=True), self._event(enable_timing=True)
         self._sync()
         start = _clock()
@@ -112,18 +90,10 @@ class TorchDevice:
             output=output,
         )
 
-    def snapshot(self, outputs: tuple[Any, ...]) -> tuple[Any, ...]:
-        """Copies ordered on the current stream only: work on another stream that was not joined is missing in them."""
-        return tuple(self._clone(o) for o in outputs)
-
     def synchronize(self) -> None:
         """Wait for the device."""
         if self.cuda:
             self._sync()
-
-    def is_plain(self, value: Any) -> bool:
-        """Whether it is a tensor and no subclass (which could compute later)."""
-        return type(value) is self._tensor
 
     def signature(self, value: Any) -> tuple[str, tuple[int, ...], str]:
         """Device type, shape and dtype, as text."""
@@ -177,10 +147,6 @@ class TorchDevice:
         near = self._near(got.reshape(-1)[at], expected.reshape(-1)[at], rtol, atol)
         return ~near.all()
 
-    def any_true(self, flags: list[Any]) -> bool:
-        """Whether one of the samples was wrong; waits."""
-        return any(bool(f) for f in flags)
-
     def _read_flags(self) -> tuple[bool, bool]:
         backends = self._torch.backends
         return bool(backends.cuda.matmul.allow_tf32), bool(backends.cudnn.allow_tf32)
@@ -204,19 +170,13 @@ class TorchDevice:
         self._write_flags(self._flags)
 
     def watched(self) -> dict[str, Any]:
-        """Functions that a candidate has no business to replace."""
-        from kernel_archive.measure.guards import callables_of
-
+        """Torch, its tensors, timers and streams, and Python's clocks."""
         torch = self._torch
         return {
-            **callables_of(torch, "torch"),
-            **callables_of(torch.Tensor, "torch.Tensor"),
-            **callables_of(torch.nn.functional, "torch.nn.functional"),
-            **callables_of(torch.cuda, "torch.cuda"),
-            **callables_of(torch.cuda.Event, "torch.cuda.Event"),
-            **callables_of(torch.cuda.Stream, "torch.cuda.Stream"),
-            **callables_of(time, "time"),
-        }
+            "torch": torch, "torch.Tensor": torch.Tensor, "torch.nn.functional": torch.nn.functional,
+            "torch.cuda": torch.cuda, "torch.cuda.Event": torch.cuda.Event, "torch.cuda.Stream": torch.cuda.Stream,
+            "time": time,
+        }  # fmt: skip
 
     def facts(self) -> dict[str, Any]:
         """What is recorded of device and software."""

@@ -8,10 +8,10 @@ import msgspec
 
 from kernel_archive.measure.evaluate import CaseResult, Result  # noqa: TC001 - msgspec reads the annotations
 from kernel_archive.measure.stats import Distribution, geometric_mean
+from kernel_archive.readers.events import Feedback, LoggedEvaluation, Observation
 
-__all__ = ["Measurement", "case_key", "evaluation", "failed_case", "measurement", "time_of"]
+__all__ = ["Measurement", "case_key", "evaluation", "measurement"]
 
-Statistic = Literal["median", "mean"]
 Outcome = Literal["success", "compile_failed", "runtime_error", "incorrect", "infrastructure_failure"]
 
 
@@ -26,7 +26,6 @@ class Measurement(msgspec.Struct, kw_only=True):
         error: message of the failure.
         error_name: exception or guard.
         traceback: of the program's frames.
-        statistic: which statistic ``speedup`` is made of.
         off_band: cases (as text) whose reference stayed outside its band after the repeats.
         attempts: evaluations that this took.
         phases: seconds by phase, in the worker.
@@ -43,7 +42,6 @@ class Measurement(msgspec.Struct, kw_only=True):
     error: str = ""
     error_name: str = ""
     traceback: str = ""
-    statistic: Statistic = "median"
     off_band: list[str] = []
     attempts: int = 1
     phases: dict[str, float] = {}
@@ -57,7 +55,7 @@ class Measurement(msgspec.Struct, kw_only=True):
         return {
             "speedup": self.speedup,
             "kind": self.outcome,
-            "statistic": self.statistic,
+            "statistic": "median",
             "wall_s": round(self.wall_s, 6),
             "phases": {k: round(v, 6) for k, v in self.phases.items()},
             "attempts": self.attempts,
@@ -77,98 +75,49 @@ class Measurement(msgspec.Struct, kw_only=True):
         }
 
 
-def time_of(distribution: Distribution, statistic: Statistic) -> float:
-    """The time that stands for a distribution, ns."""
-    return distribution.median if statistic == "median" else distribution.mean
-
-
 def case_key(shape: dict[str, Any]) -> str:
     """A case as text: ``vocab_size=32000``."""
     return ",".join(f"{k}={v}" for k, v in shape.items())
 
 
-def measurement(task: str, result: Result, *, statistic: Statistic, wall_s: float) -> Measurement:
-    """The verdict over cases: the first failed one decides, else the geometric mean of the cases' speedups."""
-    cases = result.cases
-    common: dict[str, Any] = {
-        "task": task, "cases": cases, "statistic": statistic, "phases": result.phases, "salt": result.salt
-    }  # fmt: skip
-    for case in cases:
+def measurement(task: str, result: Result, *, wall_s: float) -> Measurement:
+    """The verdict over cases: the first failed one decides, else the geometric mean of the ratios of the medians."""
+    m = Measurement(
+        task=task, outcome="success", cases=result.cases, phases=result.phases, salt=result.salt, wall_s=wall_s,
+        narrow_domain=result.narrow_domain,
+    )  # fmt: skip
+    for case in result.cases:
         if case.failure_kind != "none":
-            return Measurement(
-                outcome=case.failure_kind,  # type: ignore[arg-type] # one of the outcomes by construction
-                error=case.error, error_name=case.error_name, traceback=case.traceback, wall_s=wall_s, **common,
-            )  # fmt: skip
-    ratios = []
-    for case in cases:
-        assert case.candidate is not None  # noqa: S101 - a case without failure was timed
-        assert case.reference is not None  # noqa: S101 - likewise
-        ratios.append(time_of(case.reference, statistic) / time_of(case.candidate, statistic))
-    return Measurement(
-        outcome="success", speedup=geometric_mean(ratios), wall_s=wall_s, narrow_domain=result.narrow_domain, **common
-    )
+            m.outcome = case.failure_kind  # type: ignore[assignment] # one of the outcomes by construction
+            m.error, m.error_name, m.traceback = case.error, case.error_name, case.traceback
+            return m
+    m.speedup = geometric_mean([ref.median / own.median for own, ref in map(_times, result.cases)])
+    return m
 
 
-def failed_case(kind: str, **fields: Any) -> dict[str, Any]:
-    """One entry of ``per_case_results``."""
-    empty = {
-        "correct": False, "runtime_ns": 0.0, "ref_runtime_ns": 0.0, "error_message": "", "runtime_error_name": "",
-        "runtime_error": "", "traceback": "", "compilation_error": "", "failure_kind": kind,
-    }  # fmt: skip
-    return {**empty, **fields}
-
-
-def _case_record(case: CaseResult, statistic: Statistic) -> dict[str, Any]:
-    if case.failure_kind == "compile_failed":
-        return failed_case("compile_failed", compilation_error=case.error)
-    if case.failure_kind == "runtime_error":
-        return failed_case(
-            "runtime_error", runtime_error_name=case.error_name, runtime_error=case.error, traceback=case.traceback
-        )
-    if case.failure_kind == "incorrect":
-        return failed_case("incorrect", error_message=case.error)
+def _times(case: CaseResult) -> tuple[Distribution, Distribution]:
+    """What was timed of a case: the candidate and the reference."""
     assert case.candidate is not None  # noqa: S101 - a case without failure was timed
     assert case.reference is not None  # noqa: S101 - likewise
-    return failed_case(
-        "none",
-        correct=True,
-        runtime_ns=time_of(case.candidate, statistic),
-        ref_runtime_ns=time_of(case.reference, statistic),
-    )
+    return case.candidate, case.reference
 
 
-def evaluation(m: Measurement) -> dict[str, Any]:
-    """The GPU Mode evaluation of the event logs: ``{"observation": ..., "reward": speedup or None}``."""
-    records = [_case_record(c, m.statistic) for c in m.cases]
-    feedback: dict[str, Any]
+def evaluation(m: Measurement) -> LoggedEvaluation:
+    """A measurement as the logs hold it; the reward is the speedup. Cases timed before a failure stand in ``timing()``."""
+    feedback = Feedback(kind=m.outcome)
     if m.outcome == "success":
-        per_case = [
-            {
-                "speedup": r["ref_runtime_ns"] / r["runtime_ns"],
-                "runtime_ns": r["runtime_ns"],
-                "ref_runtime_ns": r["ref_runtime_ns"],
-                **c.shape,
-            }
-            for r, c in zip(records, m.cases, strict=True)
+        feedback.aggregated_speedup, feedback.aggregation_method = m.speedup, "geomean"
+        feedback.per_case_speedups = [
+            {"speedup": ref.median / own.median, "runtime_ns": own.median, "ref_runtime_ns": ref.median, **case.shape}
+            for case, (own, ref) in zip(m.cases, map(_times, m.cases), strict=True)
         ]
-        feedback = {
-            "kind": "success",
-            "aggregated_speedup": m.speedup,
-            "aggregation_method": "geomean",
-            "per_case_speedups": per_case,
-            **({"narrow_domain": m.narrow_domain} if m.narrow_domain else {}),
-        }
+        feedback.narrow_domain = m.narrow_domain or None
     elif m.outcome == "compile_failed":
-        feedback = {"kind": "compile_failed", "compilation_error": m.error}
+        feedback.compilation_error = m.error
     elif m.outcome == "runtime_error":
-        feedback = {
-            "kind": "runtime_error",
-            "runtime_error_name": m.error_name,
-            "runtime_error": m.error,
-            "traceback": m.traceback,
-        }
+        feedback.runtime_error_name, feedback.runtime_error, feedback.traceback = m.error_name, m.error, m.traceback
     elif m.outcome == "incorrect":
-        feedback = {"kind": "incorrect", "error_message": m.error}
+        feedback.error_message = m.error
     else:
-        feedback, records = {"kind": "infrastructure_failure", "reason": m.error}, []
-    return {"observation": {"feedback": feedback, "per_case_results": records}, "reward": m.speedup}
+        feedback.reason = m.error
+    return LoggedEvaluation(observation=Observation(feedback=feedback), reward=m.speedup)

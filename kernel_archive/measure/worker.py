@@ -14,37 +14,45 @@ from typing import IO, TYPE_CHECKING, Any
 
 import msgspec
 
-from kernel_archive.measure.device import exclusive
+from kernel_archive.measure.device import check_device, exclusive
 from kernel_archive.measure.messages import Config, Reply, Request
+from kernel_archive.measure.programs import import_torch
 from kernel_archive.measure.sandbox import confine, surrender
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["main"]
+    from kernel_archive.measure.device import Device
+    from kernel_archive.measure.tasks.base import Task
+
+__all__ = ["main", "open_device"]
 
 
-def _import_torch() -> None:
-    """Load what programs load, so that none pays for it and none sees an unpatched module appear later."""
-    import torch
-    import torch.utils.cpp_extension
+def open_device(name: str, task: Task) -> Device:
+    """The device of that name, when it is here and the task can run there.
 
-    torch.set_grad_enabled(False)
-    torch.set_num_threads(1)
-    with contextlib.suppress(ImportError):
-        import triton
-        import triton.language  # noqa: F401 - loaded for the programs
+    Raises:
+        UsageError: unknown name, no such device here, or a task of another framework.
+        MissingExtraError: torch is needed and missing.
+    """
+    check_device(name, task)
+    if name == "standin":
+        from kernel_archive.measure.standin import StandIn
+
+        return StandIn()
+    from kernel_archive.measure.torch_device import TorchDevice
+
+    return TorchDevice(name)
 
 
 def _time_mode(config: Config) -> tuple[Callable[[Request], Reply], dict[str, Any]]:
-    from kernel_archive.measure.device import open_device
     from kernel_archive.measure.evaluate import Evaluator
     from kernel_archive.measure.tasks import get_task
 
     task = get_task(config.task)
     if task.framework == "torch":
         with contextlib.suppress(ImportError):  # open_device says what is missing
-            _import_torch()
+            import_torch()
     with exclusive(config.lock):
         device = open_device(config.device, task)
         if config.device == "cuda":

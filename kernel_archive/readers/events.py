@@ -65,6 +65,7 @@ class Feedback(msgspec.Struct, omit_defaults=True):
     error_message: str | None = None
     correctness_issue: str | None = None
     reason: str | None = None
+    narrow_domain: str | None = None  # of a success: what the program does wrong on inputs beyond the timed ones
 
 
 class Observation(msgspec.Struct, omit_defaults=True):
@@ -281,6 +282,8 @@ class Attempt(msgspec.Struct, omit_defaults=True):
     note: str | None = None
     started_at: str | None = None
     completed_at: str | None = None
+    forecast: dict[str, Any] | None = None  # what its author expected, before it was measured
+    output_tokens: int | None = None
     evaluation: LoggedEvaluation | None = None
 
 

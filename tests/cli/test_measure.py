@@ -87,7 +87,7 @@ def test_record_prints_runs_and_rate(tmp_path, capsys):
     arguments = ["record", str(PLAN), "--out", str(tmp_path / "runs"), "--device", "standin", "--only", "agentic/*"]
     assert main(arguments) == 0
     out = capsys.readouterr().out
-    assert "agentic/rehearsal__s0" in out
+    assert "agentic/rehearsal__t_a00" in out
     assert "4 measured" in out
     assert main([*arguments, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["evaluations"] == 0
@@ -97,7 +97,7 @@ def test_same_file_same_verdict_through_measure_and_record(tmp_path, capsys):
     """The programs of a recorded run, given to measure as files: the same outcomes, the same messages."""
     assert main(["record", str(PLAN), "--out", str(tmp_path / "r"), "--device", "standin", "--only", "agentic/*"]) == 0
     capsys.readouterr()
-    rows = [json.loads(line) for line in (tmp_path / "r/agentic/rehearsal__s0/attempts.jsonl").read_text().splitlines()]
+    rows = [json.loads(line) for line in (tmp_path / "r/agentic/rehearsal__t_a00/attempts.jsonl").read_text().splitlines()]
     for i, row in enumerate(rows):
         file = tmp_path / f"{i}.py"
         file.write_text(row["code"])

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
+from support.chains import FACTS, write
 
 from kernel_archive.errors import DataError
 from kernel_archive.measure.chains import read_chain
@@ -33,22 +35,6 @@ def custom_kernel(data):
     z = e.sum(axis=1)
     return e / z[:, None], z * np.exp(-m)
 """
-AUTHOR = {
-    "author": "a01", "role": "held_out", "model": "some-model", "experience": "a student", "style": "terse",
-    "language": "NumPy", "chains": {"rehearsal": {"goal_bin": 4}},
-}  # fmt: skip
-FACTS = {
-    "parent": None, "title": "as the reference", "intent": "to see where it stands", "expected_speedup": 1.0,
-    "probabilities": [0, 0, 0, 0.5, 0.5, 0, 0, 0],
-}  # fmt: skip
-
-
-def write(folder, number, code, **facts):
-    """Program ``number`` of a chain."""
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder.parent / "author.json").write_text(json.dumps(AUTHOR))
-    (folder / f"{number:02d}.py").write_text(code)
-    (folder / f"{number:02d}.json").write_text(json.dumps({**FACTS, **facts}))
 
 
 @pytest.fixture
@@ -72,8 +58,8 @@ def test_chain_is_recorded_and_goes_on(plan, tmp_path):
     done = record(read_plan(plan), tmp_path / "out", device="standin", compilers=0)
     assert done.evaluations == 2
     directory = tmp_path / "out" / "agentic" / "rehearsal__h_a01"
-    rows = list(read_lines(directory / "attempts.jsonl"))
-    assert [(r["attempt"], r["parent_attempt"]) for r in rows] == [(0, None), (1, 0), (2, 0)]
+    rows = list(read_lines(directory / "attempts.jsonl", Any))
+    assert [(r["attempt"], r.get("parent_attempt")) for r in rows] == [(0, None), (1, 0), (2, 0)]
     assert rows[1]["forecast"] == {"expected_speedup": 0.9, "probabilities": FACTS["probabilities"]}
     feedback = [r["evaluation"]["observation"]["feedback"] for r in rows]
     assert [f["kind"] for f in feedback] == ["success"] * 3

@@ -7,6 +7,7 @@ import math
 
 import pytest
 from click.testing import CliRunner
+from support.chains import write
 
 from kernel_archive.cli import cli
 from kernel_archive.ids import program_id
@@ -47,11 +48,11 @@ def check(tmp_path, task, device, near):
         "results"
     ]
     by_hand = dict(zip(codes, (r["measurement"] for r in measured_files), strict=True))
-    series = [{"title": name, "note": "", "parent": None, "code": code} for name, code in codes.items()]
-    (tmp_path / "series.py").write_text(f"SERIES = {{{task!r}: {series!r}}}\n")
+    for i, code in enumerate(codes.values(), 1):
+        write(tmp_path / "chains" / "a01" / task, i, code)
     (tmp_path / "plan.toml").write_text(
         f'name = "same"\ngpu = "H200"\n[settings]\n{chr(10).join(s.replace("=", " = ") for s in settings)}\n'
-        f'[[search]]\nmethod = "agentic"\ntask = "{task}"\nname = "s"\nmodule = "series.py"\n'
+        '[[search]]\nmethod = "agentic"\nchains = "chains/*/*"\n'
     )
     run("record", tmp_path / "plan.toml", "--out", tmp_path / "src" / "logs", "--device", device, "--json")
     (tmp_path / "src" / "builder.toml").write_text(

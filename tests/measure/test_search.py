@@ -6,13 +6,14 @@ import json
 import random
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from kernel_archive.errors import DataError, UsageError
 from kernel_archive.measure.evaluate import CaseResult, Result
 from kernel_archive.measure.logs import read_lines
-from kernel_archive.measure.providers import CallableProvider, PoolProvider
+from kernel_archive.measure.providers import Proposal
 from kernel_archive.measure.search import Job, Objective, Search
 from kernel_archive.measure.stats import describe
 from kernel_archive.measure.strategies import HillClimbing, Puct
@@ -26,7 +27,7 @@ def measured(speedup):
     if speedup is None:
         return Measurement(task="t", outcome="runtime_error", cases=[], error="boom", error_name="Boom")
     case = CaseResult(shape={"n": 1}, candidate=describe([100.0 / speedup] * 3), reference=describe([100.0] * 3))
-    return measurement("t", Result(cases=[case], salt="s"), statistic="median", wall_s=0.01)
+    return measurement("t", Result(cases=[case], salt="s"), wall_s=0.01)
 
 
 def speed_of(code):
@@ -35,9 +36,25 @@ def speed_of(code):
     return None if number % 7 == 3 else 0.3 + (number * 37 % 100) / 25
 
 
-def provider():
-    """Programs are numbered texts."""
-    return CallableProvider("program 0", lambda parent, rng: f"program {rng.randrange(10_000)}")
+class Numbered:
+    """A provider whose programs are numbered texts: any number, or those of a list, drawn without repetition."""
+
+    def __init__(self, seed="program 0", pool=None):
+        self._seed, self._pool = seed, pool
+
+    def seed(self):
+        """The starting program."""
+        return Proposal(self._seed)
+
+    def propose(self, parent, rng, seen):
+        """Another one."""
+        if self._pool is not None:
+            left = [code for code in self._pool if code not in seen]
+            return Proposal(rng.choice(left)) if left else None
+        code = self._seed
+        while code in seen:
+            code = f"program {rng.randrange(10_000)}"
+        return Proposal(code)
 
 
 def make(directory, *, steps=4, strategy=None, objective=None, seed=5):
@@ -45,7 +62,7 @@ def make(directory, *, steps=4, strategy=None, objective=None, seed=5):
     return Search(
         directory,
         strategy=strategy or Puct(batch_size=2, samples_per_parent=3, k_per_parent=2),
-        provider=provider(),
+        provider=Numbered(),
         objective=objective or Objective(),
         steps=steps,
         seed=seed,
@@ -66,7 +83,7 @@ def drive(search, limit=10**9):
 
 def events(directory):
     """The log."""
-    return list(read_lines(directory / "events.jsonl"))
+    return list(read_lines(directory / "events.jsonl", Any))
 
 
 def read(directory):
@@ -234,7 +251,7 @@ def test_directory_of_another_search_is_refused(tmp_path):
     search.close()
     with pytest.raises(DataError, match="another starting program"):
         Search(
-            tmp_path / "run", strategy=Puct(), provider=PoolProvider("something else", []), objective=Objective(),
+            tmp_path / "run", strategy=Puct(), provider=Numbered("something else", []), objective=Objective(),
             steps=1, seed=1,
         )  # fmt: skip
 
@@ -243,7 +260,7 @@ def test_exhausted_pool_ends_in_failed_mutations(tmp_path):
     """A provider that has nothing new fails its proposals; the search still comes to its end."""
     search = Search(
         tmp_path / "run", strategy=Puct(batch_size=1, samples_per_parent=2),
-        provider=PoolProvider("program 0", ["program 1", "program 2", "program 4"]), objective=Objective(), steps=4, seed=1,
+        provider=Numbered("program 0", ["program 1", "program 2", "program 4"]), objective=Objective(), steps=4, seed=1,
     )  # fmt: skip
     assert drive(search) == 4
     assert search.finished
@@ -257,7 +274,7 @@ def test_timing_lines_belong_to_requests(tmp_path):
     search = make(tmp_path / "run", steps=2)
     drive(search)
     search.close()
-    timing = list(read_lines(tmp_path / "run" / "timing.jsonl"))
+    timing = list(read_lines(tmp_path / "run" / "timing.jsonl", Any))
     log = events(tmp_path / "run")
     assert timing[0]["request_id"] == "root"
     assert [t["request_id"] for t in timing][1:] == [

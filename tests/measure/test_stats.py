@@ -63,12 +63,6 @@ def test_both_means_must_be_precise():
     assert stats.stop_reason(flat, flat, Settings()) == "precise"
 
 
-def test_timed_one_after_the_other_stops_on_the_one_that_runs():
-    """Without a partner the rule looks at the times that there are."""
-    assert stats.stop_reason([1000.0] * 3, [], Settings()) == "precise"
-    assert stats.stop_reason([], [1000.0] * 2, Settings()) is None
-
-
 def test_geometric_mean():
     """Slow and fast by the same factor cancel."""
     assert stats.geometric_mean([0.5, 2.0]) == pytest.approx(1.0)

@@ -6,12 +6,12 @@ import math
 
 import pytest
 
-from kernel_archive.measure.strategies import HillClimbing, Node, Puct, State
+from kernel_archive.measure.strategies import HillClimbing, Puct, SearchNode, State
 
 
 def node(ulid, reward, ancestors=(), *, seed=False):
     """A node whose program is its name."""
-    return Node(ulid=ulid, code=f"code {ulid}", ancestors=list(ancestors), reward=reward, is_seed=seed)
+    return SearchNode(ulid=ulid, code=f"code {ulid}", ancestors=list(ancestors), reward=reward, is_seed=seed)
 
 
 def test_score_is_the_stated_formula():
@@ -72,7 +72,7 @@ def test_failed_parent_decays():
 def test_same_program_enters_once():
     """A text that is in the archive already does not enter again."""
     state = State(archive=[node("a", 1.0, seed=True)])
-    twin = Node(ulid="t", code="code a", ancestors=["a"], reward=5.0)
+    twin = SearchNode(ulid="t", code="code a", ancestors=["a"], reward=5.0)
     Puct().settle(state, {"a": [twin]}, {"a": []})
     assert [n.ulid for n in state.archive] == ["a"]
 

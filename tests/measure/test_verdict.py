@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from kernel_archive.measure.evaluate import CaseResult, Result
+from kernel_archive.measure.runs import feedback_of
 from kernel_archive.measure.stats import describe
 from kernel_archive.measure.verdict import Measurement, case_key, evaluation, measurement
+from kernel_archive.readers.events import Feedback, LoggedEvaluation, Observation
 
 
 def case(mine, theirs, **shape):
@@ -14,9 +17,9 @@ def case(mine, theirs, **shape):
     return CaseResult(shape=shape or {"n": 1}, candidate=describe(mine), reference=describe(theirs))
 
 
-def verdict(cases, statistic="median"):
+def verdict(cases):
     """The measurement over cases."""
-    return measurement("t", Result(cases=cases, salt="s"), statistic=statistic, wall_s=0.5)
+    return measurement("t", Result(cases=cases, salt="s"), wall_s=0.5)
 
 
 def test_speedup_is_the_geometric_mean_over_cases():
@@ -25,23 +28,20 @@ def test_speedup_is_the_geometric_mean_over_cases():
     assert m.speedup == pytest.approx(2.0)
 
 
-def test_median_is_not_moved_by_an_outlier_the_mean_is():
-    """One slow call in five leaves the label of the default statistic alone; both are kept."""
-    cases = [case([100.0, 100.0, 100.0, 100.0, 600.0], [200.0] * 5)]
-    assert verdict(cases).speedup == pytest.approx(2.0)
-    assert verdict(cases, "mean").speedup == pytest.approx(1.0)
-    timing = verdict(cases).timing()["timing"][0]["candidate"]
+def test_median_is_not_moved_by_an_outlier():
+    """One slow call in five leaves the label alone; the whole distribution is kept."""
+    m = verdict([case([100.0, 100.0, 100.0, 100.0, 600.0], [200.0] * 5)])
+    assert m.speedup == pytest.approx(2.0)
+    timing = m.timing()["timing"][0]["candidate"]
     assert (timing["median"], timing["mean"], timing["worst"]) == (100.0, 200.0, 600.0)
 
 
 def test_log_s_case_times_give_its_speedup():
     """The logged runtimes are of the statistic that the speedup is made of."""
-    feedback = evaluation(verdict([case([100.0, 100.0, 400.0], [300.0] * 3, vocab_size=32000)]))["observation"][
-        "feedback"
-    ]
-    row = feedback["per_case_speedups"][0]
+    feedback = feedback_of(evaluation(verdict([case([100.0, 100.0, 400.0], [300.0] * 3, vocab_size=32000)])))
+    row = feedback.per_case_speedups[0]
     assert row == {"speedup": 3.0, "runtime_ns": 100.0, "ref_runtime_ns": 300.0, "vocab_size": 32000}
-    assert feedback["aggregated_speedup"] == pytest.approx(3.0)
+    assert feedback.aggregated_speedup == pytest.approx(3.0)
 
 
 @pytest.mark.parametrize("kind", ["compile_failed", "runtime_error", "incorrect"])
@@ -51,19 +51,25 @@ def test_first_failed_case_decides(kind):
     m = verdict([case([1.0] * 3, [2.0] * 3), failed])
     assert (m.outcome, m.speedup, m.error) == (kind, None, "because")
     logged = evaluation(m)
-    assert logged["reward"] is None
-    assert logged["observation"]["feedback"]["kind"] == kind
-    assert "because" in str(logged["observation"]["feedback"])
-    assert [c["failure_kind"] for c in logged["observation"]["per_case_results"]] == ["none", kind]
+    assert logged.reward is None
+    assert logged.observation.feedback.kind == kind
+    assert "because" in str(logged.observation.feedback)
+    assert len(m.timing()["timing"]) == 1
 
 
 def test_fault_of_the_harness_is_nobody_s_failure():
     """An infrastructure failure has a reason and no cases."""
     m = Measurement(task="t", outcome="infrastructure_failure", cases=[], error="no driver")
-    assert evaluation(m) == {
-        "observation": {"feedback": {"kind": "infrastructure_failure", "reason": "no driver"}, "per_case_results": []},
-        "reward": None,
-    }
+    assert msgspec.json.decode(msgspec.json.encode(evaluation(m))) == {
+        "observation": {"feedback": {"kind": "infrastructure_failure", "reason": "no driver"}}, "reward": None,
+    }  # fmt: skip
+
+
+def test_result_without_its_speedup_is_refused():
+    """A success has a speedup, and nothing else has one."""
+    for feedback in (Feedback(kind="success"), Feedback(kind="incorrect", aggregated_speedup=1.0), None):
+        with pytest.raises(ValueError, match=r"feedback|speedup"):
+            feedback_of(LoggedEvaluation(observation=Observation(feedback=feedback)))
 
 
 def test_case_as_text():

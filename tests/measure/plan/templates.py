@@ -2,20 +2,6 @@
 
 FAULTS = {"syntax": lambda code: code.replace("def custom_kernel(data):", "def custom_kernel(data)", 1)}
 
-SERIES = {
-    "rehearsal": [
-        {"title": "plain", "parent": None, "note": "start", "code": "placeholder"},
-        {
-            "title": "wrong",
-            "parent": 0,
-            "note": "forget the normaliser",
-            "code": "import numpy as np\n\n\ndef custom_kernel(data):\n    e = np.exp(data[0])\n    return e, e.sum(axis=1)\n",
-        },
-        {"title": "broken", "parent": 0, "note": "a typing error", "code": "def custom_kernel(data)\n"},
-        {"title": "two parts", "parent": 0, "note": "split the rows", "code": "placeholder"},
-    ]
-}
-
 
 def algorithms(task, language):
     del task, language
@@ -47,7 +33,3 @@ def custom_kernel(data):
     return np.concatenate([d[0] for d in done]), np.concatenate([d[1] for d in done])
 """
     return FAULTS[spec["fault"]](code) if spec.get("fault") else code
-
-
-SERIES["rehearsal"][0]["code"] = render("", "", seed("", ""))
-SERIES["rehearsal"][3]["code"] = render("", "", {"algo": "rows", "knobs": {"parts": 2, "again": 0}})

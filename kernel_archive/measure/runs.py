@@ -1,0 +1,144 @@
+"""A run directory: what its ``run.json`` says, the attempts that it holds, and the count of its outcomes."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from kernel_archive.errors import DataError
+from kernel_archive.ids import program_id
+from kernel_archive.measure.logs import JsonLines, now, read_lines
+from kernel_archive.measure.tasks import get_task
+from kernel_archive.measure.verdict import evaluation
+from kernel_archive.readers.events import Attempt, Feedback, LoggedEvaluation
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from kernel_archive.measure.settings import Settings
+    from kernel_archive.measure.verdict import Measurement
+
+__all__ = ["AttemptLog", "Tally", "earlier_run", "feedback_of", "run_document"]
+
+
+# ---------------------------------------------------------------- run.json
+def run_document(task: str, settings: Settings, **more: Any) -> dict[str, Any]:
+    """What ``run.json`` says before anything is measured: the task with its reference, and how it is measured."""
+    facts = get_task(task)
+    return {
+        **more,
+        "task": facts.name,
+        "measurement": msgspec.json.decode(msgspec.json.encode(settings.describe())),
+        "checks": facts.describe_checks(),
+        "reference_source": facts.reference,
+        "benchmark_cases": list(facts.benchmark_cases),
+        "correctness_cases": list(facts.correctness_cases),
+        "tolerance": {"rtol": facts.rtol, "atol": facts.atol},
+    }
+
+
+def earlier_run(path: Path, document: dict[str, Any]) -> dict[str, Any] | None:
+    """The ``run.json`` of an earlier call that ``document`` goes on with, if there is one.
+
+    Raises:
+        DataError: it can't be read, or was recorded under other settings.
+    """
+    if not path.exists():
+        return None
+    try:
+        earlier = msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise DataError.of(
+            code="bad-json", file=str(path), message=f"not valid: {error}", fix="Move the run away"
+        ) from error
+    fixed = ["task", "method", "reference_source", "measurement", "benchmark_cases", "correctness_cases", "tolerance"]
+    for name in fixed:
+        if earlier.get(name) != document[name]:
+            says = (
+                "recorded under other settings" if name in earlier else "recorded without saying under which settings"
+            )
+            raise DataError.of(
+                code="another-plan", file=str(path), field=name, message=f"the run was {says} and can't be continued",
+                fix="Record into another directory",
+            )  # fmt: skip
+    return earlier
+
+
+# ---------------------------------------------------------------- what was measured
+def feedback_of(logged: LoggedEvaluation | None) -> Feedback:
+    """The feedback of a logged evaluation.
+
+    Raises:
+        ValueError: there is none, or a success lacks its speedup or something else has one.
+    """
+    feedback = logged.observation.feedback if logged is not None else None
+    if feedback is None:
+        raise ValueError("an evaluation without feedback")
+    if (feedback.kind == "success") != (feedback.aggregated_speedup is not None):
+        raise ValueError("a success has a speedup, and nothing else has one")
+    return feedback
+
+
+class Tally:
+    """Outcomes of a run: how often each, and the best speedup, x."""
+
+    def __init__(self) -> None:
+        self.counts: dict[str, int] = {}
+        self.best: float | None = None
+
+    def add(self, feedback: Feedback) -> None:
+        """Count one evaluation."""
+        self.counts[feedback.kind] = self.counts.get(feedback.kind, 0) + 1
+        if feedback.aggregated_speedup is not None:
+            self.best = max(self.best or 0.0, feedback.aggregated_speedup)
+
+
+class AttemptLog:
+    """The logs of a run of attempts: ``attempts.jsonl``, beside it ``timing.jsonl``. ``rows`` is what they hold.
+
+    Raises:
+        BusyError: another process records into the directory.
+        DataError: a log there was damaged, or holds what was not recorded here.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        path = directory / "attempts.jsonl"
+        with ExitStack() as stack:
+            self._log = stack.enter_context(JsonLines(path))  # this cuts off a torn last line
+            self._timing = stack.enter_context(JsonLines(directory / "timing.jsonl"))
+            self.rows = read_lines(path, Attempt)
+            for number, row in enumerate(self.rows, 1):
+                try:
+                    feedback_of(row.evaluation)
+                except ValueError as error:
+                    raise DataError.of(
+                        code="wrong-format", file=str(path), line=number, message=str(error), field="evaluation",
+                        fix="This run can't be resumed; move it away and record it anew",
+                    ) from error  # fmt: skip
+            self._open = stack.pop_all()
+
+    def add(self, code: str, measured: Measurement, started_at: str, **more: Any) -> Attempt:
+        """Write one measurement; ``more`` are further fields of the row."""
+        number = max((row.attempt for row in self.rows), default=-1) + 1
+        row = Attempt(
+            attempt=number,
+            code=code,
+            started_at=started_at,
+            completed_at=now(),
+            evaluation=evaluation(measured),
+            **more,
+        )
+        self._timing.append({
+            "request_id": f"attempt-{number}", "program": program_id(code), "started_at": started_at,
+            "completed_at": row.completed_at, **measured.timing(),
+        })  # fmt: skip
+        self._log.append(row)
+        self.rows.append(row)
+        return row
+
+    def close(self) -> None:
+        """Close the files."""
+        self._open.close()
