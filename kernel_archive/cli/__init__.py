@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import io
 import os
 import sys
 from typing import Final
@@ -91,23 +92,43 @@ def main(argv: list[str] | None = None) -> int:
     A user's mistake never gives a traceback; a bug of ours does when KERNEL_ARCHIVE_TRACEBACK is set, and one line
     that says how to report it otherwise.
     """
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # closed by the caller: nobody listens
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115, PTH123
+    status = _run(sys.argv[1:] if argv is None else argv)
+    try:
+        sys.stdout.flush()
+    except OSError as error:
+        # What could not be written is lost. Python would complain again at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if not isinstance(error, BrokenPipeError):
+            click.echo(f"Error: stdout: {error.strerror}", err=True)
+            status = status or 1
+    return status
+
+
+def _run(arguments: list[str]) -> int:
+    """Run a command; its exit status."""
     from kernel_archive.cli import common
 
-    arguments = sys.argv[1:] if argv is None else argv
     try:
         status = cli.main(args=arguments, prog_name="kernel-archive", standalone_mode=False)
     except click.exceptions.Exit as stop:
         status = stop.exit_code
     except click.ClickException as error:
-        error.show()
+        shown = io.StringIO()
+        error.show(file=shown)
+        common.say(shown.getvalue().rstrip())
         status = error.exit_code
     except click.exceptions.Abort:
-        click.echo("Stopped.", err=True)
+        common.say("Stopped.")
         status = 130
     except BrokenPipeError:
-        # The reader of our output went away (| head): not a fault. Python would complain again at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        # The reader of our output went away (| head): not a fault.
         status = 0
     except Exception as error:  # noqa: BLE001 - the last line of defence, see report()
+        if str(error) == "Query interrupted":  # what DuckDB makes of Ctrl-C
+            common.say("Stopped.")
+            return 130
         status = common.report(error, as_json="--json" in arguments)
     return status if isinstance(status, int) else 0

@@ -19,6 +19,7 @@ from kernel_archive.cli.common import (
     progress,
     say,
     split_option,
+    tell,
 )
 from kernel_archive.forecasters import BASELINES
 
@@ -73,7 +74,7 @@ def baseline(
     if output is None:
         click.echo(b"".join(forecast_lines(made)), nl=False)
     else:
-        click.echo(
+        tell(
             f"{output}: {len(made.row_ids):,} forecasts of {name}{learnt}. Next: kernel-archive score {output} --split {split}"
         )
 
@@ -129,9 +130,7 @@ def add(
             for key, m in (*made.record.headline.items(), ("crps", made.record.metrics["crps"]))
         ]
         print_table(["figure", "value", "95 % interval"], rows)
-        click.echo(
-            f"{made.folder} added. Next: kernel-archive leaderboard build" + (f" --board {board}" if board else "")
-        )
+        tell(f"{made.folder} added. Next: kernel-archive leaderboard build" + (f" --board {board}" if board else ""))
 
     emit(
         {"slug": made.slug, "folder": str(made.folder), "submission": made.submission, "score": made.record},
@@ -211,7 +210,7 @@ def build(
 
     def text() -> None:
         _standings_tables(result.boards)
-        click.echo(f"{', '.join(str(f) for f in result.files)} written; the page is {result.page_bytes / 1e6:.1f} MB")
+        tell(f"{', '.join(str(f) for f in result.files)} written; the page is {result.page_bytes / 1e6:.1f} MB")
 
     payload = (
         {"files": [str(f) for f in result.files], "page_bytes": result.page_bytes, **standings_json(result.boards)}
@@ -243,7 +242,7 @@ def verify(slugs: tuple[str, ...], update: bool, board: str | None, archive_path
 
     def text() -> None:
         print_table(["submission", "verdict"], [(v.slug, v.status.replace("_", " ")) for v in verdicts], left=2)
-        click.echo(f"{len(verdicts) - len(failed)} of {len(verdicts)} are sound")
+        tell(f"{len(verdicts) - len(failed)} of {len(verdicts)} are sound")
 
     emit({"verdicts": verdicts}, as_json=as_json, text=text)
     if not as_json:

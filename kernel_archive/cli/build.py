@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from kernel_archive.cli.common import emit, json_option, print_findings, print_table, progress, say
+from kernel_archive.cli.common import emit, json_option, print_findings, print_table, progress, say, tell
 from kernel_archive.errors import printable
 
 __all__ = ["build", "readers"]
@@ -75,11 +75,11 @@ def build(
         if result.replaced:
             say(f"Replaced version {result.replaced}.")
         state = "is up to date" if result.unchanged else f"built ({result.staged} of {result.runs} runs read anew)"
-        click.echo(f"{result.path} {state}: version {result.version}, {result.logical_digest}")
+        tell(f"{result.path} {state}: version {result.version}, {result.logical_digest}")
         for name, why in result.not_made.items():
             say(f"warning: {name} was not made: {printable(why, 500)}")
         if result.findings:
-            click.echo(f"{result.findings} findings in the logs are kept in manifest.json")
+            tell(f"{result.findings} findings in the logs are kept in manifest.json")
 
     emit(result, as_json=as_json, text=text)
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from kernel_archive.cli.common import archive_argument, emit, json_option, print_findings, print_table
+from kernel_archive.cli.common import archive_argument, emit, json_option, print_findings, print_table, tell
 
 __all__ = ["audit", "validate"]
 
@@ -29,7 +29,7 @@ def validate(ctx: click.Context, archive_path: str | None, as_json: bool) -> Non
             ["layer", "result", "findings"], [(x.name, x.status, len(x.findings)) for x in report.layers], left=2
         )
         print_findings(report.findings)
-        click.echo(f"{report.path} {report.version}: {'valid' if report.ok else 'NOT valid'}")
+        tell(f"{report.path} {report.version}: {'valid' if report.ok else 'NOT valid'}")
 
     emit(report, as_json=as_json, text=text)
     ctx.exit(0 if report.ok else 1)
@@ -51,7 +51,7 @@ def audit(archive_path: str | None, examples: int, as_json: bool) -> None:
 
     def text() -> None:
         for flag in result["flags"]:
-            click.echo(f"{flag['flag']}: {flag['kernels']} of {result['kernels']} kernels. Rule: {flag['rule']}.")
+            tell(f"{flag['flag']}: {flag['kernels']} of {result['kernels']} kernels. Rule: {flag['rule']}.")
             if flag["worst"]:
                 print_table(
                     ["kernel", "problem", "GPU", "speedup", "bin", "n", "range", "log line"],
@@ -70,7 +70,7 @@ def audit(archive_path: str | None, examples: int, as_json: bool) -> None:
                     ],
                     left=3,
                 )
-        click.echo(
+        tell(
             f"labels that differ between the bin schemes: {result['labels_that_differ_between_schemes']} of {result['kernels']}"
         )
         if result["excluded"]:

@@ -6,7 +6,7 @@ import io
 import os
 import sys
 import traceback
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -34,6 +34,7 @@ __all__ = [
     "report",
     "say",
     "split_option",
+    "tell",
 ]
 
 json_option = click.option(
@@ -63,11 +64,23 @@ archive_argument = click.argument("archive_path", metavar="[DIR]", type=click.Pa
 
 #: So many findings are printed in full; the rest is counted. ``--json`` always has all that were kept.
 SHOWN_FINDINGS = 20
+#: A longer line of text is cut.
+MAX_LINE = 10_000
+
+
+def _safe(message: str) -> str:
+    """Text for a terminal: lines kept, every other control shown instead of sent."""
+    return "\n".join(printable(line, MAX_LINE) for line in message.split("\n"))
 
 
 def say(message: str = "") -> None:
-    """One line for people, on stderr: progress, remarks, warnings."""
-    click.echo(message, err=True)
+    """Text for people on stderr: progress, remarks, warnings. Nothing in it reaches a terminal as a control."""
+    click.echo(_safe(message), err=True)
+
+
+def tell(message: str = "") -> None:
+    """Text for people on stdout: a result. Nothing in it reaches a terminal as a control."""
+    click.echo(_safe(message))
 
 
 def to_builtin(value: Any) -> Any:
@@ -91,7 +104,7 @@ def emit(payload: Any, *, as_json: bool, text: Callable[[], None] | str | None =
     elif callable(text):
         text()
     elif text is not None:
-        click.echo(text)
+        tell(text)
 
 
 def print_table(
@@ -123,7 +136,7 @@ def print_table(
         header_style="bold",
     )
     for i, name in enumerate(columns):
-        table.add_column(name, justify="left" if i < left else "right", overflow="fold")
+        table.add_column(Text(printable(name, 2000)), justify="left" if i < left else "right", overflow="fold")
     for row in rows:
         table.add_row(*(Text(printable(str(cell), 2000)) for cell in row))
     console.print(table)
@@ -179,16 +192,21 @@ def report(error: Exception, *, as_json: bool) -> int:
             f"{place}{error.strerror or printable(str(error), 400)}. Nothing that was complete is lost",
             (),
         )
+    elif isinstance(error, MemoryError):
+        status, message, findings = 1, "out of memory. Nothing that was complete is lost", ()
     else:
         if os.environ.get("KERNEL_ARCHIVE_TRACEBACK"):
             traceback.print_exception(error)
         status, findings = 1, ()
+        where = "".join(f" ({note})" for note in getattr(error, "__notes__", ()))
         message = (
-            f"internal error: {type(error).__name__}: {printable(str(error), 400)}. This is a bug: please report it with the "
-            "traceback that KERNEL_ARCHIVE_TRACEBACK=1 prints"
+            f"internal error{where}: {type(error).__name__}: {printable(str(error), 400)}. This is a bug: please report it "
+            "with the traceback that KERNEL_ARCHIVE_TRACEBACK=1 prints"
         )
     if as_json:
-        emit({"error": type(error).__name__, "message": message, "findings": list(findings)}, as_json=True)
+        # Where stdout itself is at fault (the disk is full), stderr still says so.
+        with suppress(OSError):
+            emit({"error": type(error).__name__, "message": message, "findings": list(findings)}, as_json=True)
     if findings:
         print_findings(findings)
         if message != findings[0].render():

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from kernel_archive.cli.common import archive_option, emit, json_option, print_table, say
+from kernel_archive.cli.common import archive_option, emit, json_option, print_table, say, tell
 
 if TYPE_CHECKING:
     from kernel_archive.publishing.push import PushResult
@@ -62,13 +62,13 @@ def _show_push(result: PushResult) -> None:
     would = "would be " if result.dry_run else ""
     files = f"{len(result.changes)} files ({_megabytes(result.upload_bytes)}) {would}sent, {result.unchanged} unchanged"
     made = f"; the repository {would}made" if result.created else ""
-    click.echo(f"{result.repo} {result.tag}: {files}{made}")
+    tell(f"{result.repo} {result.tag}: {files}{made}")
     if result.dry_run:
-        click.echo("Dry run: nothing was sent.")
+        tell("Dry run: nothing was sent.")
     elif not result.tagged:
-        click.echo(f"Version {result.version} was published already: {result.url}")
+        tell(f"Version {result.version} was published already: {result.url}")
     else:
-        click.echo(f"Version {result.version} ({result.logical_digest}) is published: {result.url}")
+        tell(f"Version {result.version} ({result.logical_digest}) is published: {result.url}")
 
 
 @click.command(short_help="Fetch a published archive and verify it.")
@@ -92,9 +92,7 @@ def pull(repo: str, version: str | None, out: str | None, replace: bool, as_json
         state = "is up to date" if result.unchanged else f"pulled ({result.files} files, verified)"
         if result.replaced:
             say(f"Replaced version {result.replaced}.")
-        click.echo(
-            f"{result.path} {state}: version {result.version}, {result.logical_digest}, commit {result.commit[:12]}"
-        )
+        tell(f"{result.path} {state}: version {result.version}, {result.logical_digest}, commit {result.commit[:12]}")
 
     emit(result, as_json=as_json, text=text)
 
@@ -195,11 +193,11 @@ def _show_reproduction(result: Reproduction) -> None:
             rows.append(row)
         title = f"Effect of training: difference from {SURROGATES['gpt_oss_20b_untrained']}"
         print_table(["metric", "labels", "reading", *(TRAINED[name] for name in trained)], rows, title=title, left=3)
-    click.echo(
+    tell(
         "Labels: released = the published bins with that rule's centres; paper = relabelled by the paper's table; mixed = the "
         "published bins with the paper's centres."
     )
-    click.echo(
+    tell(
         "Readings: macro = recovery per task, then the mean; pooled = all rows one candidate set; argmax or stated bin."
     )
     print_table(
@@ -208,16 +206,16 @@ def _show_reproduction(result: Reproduction) -> None:
         title="Discoveries",
     )
     rows_of = ", ".join(f"{task} {n}" for task, n in result.rows.items())
-    click.echo(f"{sum(result.rows.values())} evaluation rows ({rows_of}).")
-    click.echo(
+    tell(f"{sum(result.rows.values())} evaluation rows ({rows_of}).")
+    tell(
         f"{result.relabelled} have another bin under the paper's table; {result.mislabelled} have a published bin that is not "
         "the released rule's."
     )
     for f in result.forecasters:
         rate = "-" if f.parse_rate is None else f"{100 * f.parse_rate:.1f} %"
-        click.echo(
+        tell(
             f"{f.title}: {f.n_repeats} repeats, {rate} parsed, {f.n_stated_differs} stated bins are not the most probable, "
             f"{f.n_raw_sum_outside} raw sums outside 0.5 to 1.5."
         )
     if result.missing:
-        click.echo(f"Not in the tables: {', '.join(result.missing)}.")
+        tell(f"Not in the tables: {', '.join(result.missing)}.")

@@ -7,8 +7,7 @@ from typing import Any
 
 import click
 
-from kernel_archive.cli.common import archive_argument, archive_option, emit, json_option, print_table
-from kernel_archive.errors import printable
+from kernel_archive.cli.common import archive_argument, archive_option, emit, json_option, print_table, tell
 
 __all__ = ["info", "show", "sql"]
 
@@ -31,11 +30,11 @@ def info(archive_path: str | None, as_json: bool) -> None:
     facts = archive_info(open_archive(archive_path))
 
     def text() -> None:
-        click.echo(printable(f"{facts['name']} {facts['version']}  ({facts['path']})", 500))
-        click.echo(f"{facts['logical_digest']}, bins: {facts['bin_scheme']}")
+        tell(f"{facts['name']} {facts['version']}  ({facts['path']})")
+        tell(f"{facts['logical_digest']}, bins: {facts['bin_scheme']}")
         for builder in facts["builders"]:
             line = f"builder {builder['name']} {builder['version']} ({builder['licence']}): {builder['description']}"
-            click.echo(printable(line, 2000))
+            tell(line)
         print_table(
             ["problem", "kernels", *(f"bin {b}" for b in range(1, 9)), "median", "best"],
             [
@@ -106,21 +105,19 @@ def show(wanted: str, code: bool, archive_path: str | None, as_json: bool) -> No
     def text() -> None:
         if kernel["table"] == "kernels":
             what = f"kernel {kernel['kernel_id']}: {kernel['problem']} on {kernel['gpu']}, {kernel['language']}"
-            click.echo(printable(what, 500))
-            click.echo(
+            tell(what)
+            tell(
                 f"{kernel['speedup']:.4g}x, bin {kernel['bin']} ({kernel['bin_scheme']}), {kernel['n_measurements']} "
                 f"measurements from {kernel['speedup_min']:.4g}x to {kernel['speedup_max']:.4g}x"
                 + (f", flags: {', '.join(kernel['flags'])}" if kernel["flags"] else "")
             )
         elif kernel["table"] == "failures":
-            click.echo(
-                f"failed program {kernel['kernel_id']}: {kernel['problem']} on {kernel['gpu']}, {kernel['language']}"
-            )
-            click.echo(f"{kernel['outcome']}: {textwrap.shorten(str(kernel['error_text'] or ''), 300)!r}")
+            tell(f"failed program {kernel['kernel_id']}: {kernel['problem']} on {kernel['gpu']}, {kernel['language']}")
+            tell(f"{kernel['outcome']}: {textwrap.shorten(str(kernel['error_text'] or ''), 300)!r}")
         else:
-            click.echo(f"kernel {kernel['kernel_id']} is in evaluations only (excluded, contested or withheld)")
+            tell(f"kernel {kernel['kernel_id']} is in evaluations only (excluded, contested or withheld)")
         if found["splits"]:
-            click.echo(f"in splits: {', '.join(found['splits'])}")
+            tell(f"in splits: {', '.join(found['splits'])}")
         print_table(
             ["measured by", "outcome", "speedup", "time", "reference", "log line"],
             [
@@ -155,17 +152,10 @@ def show(wanted: str, code: bool, archive_path: str | None, as_json: bool) -> No
             else "Lineage: none, this is a root or its parent is not logged",
         )
         if code and "code" in kernel:
-            click.echo()
-            click.echo(_safe_code(kernel["code"]))
+            tell()
+            tell(kernel["code"].replace("\t", "    "))
 
     emit(found, as_json=as_json, text=text)
-
-
-def _safe_code(code: str) -> str:
-    """Code for a terminal: line structure kept, every other control shown instead of sent."""
-    from kernel_archive.errors import printable
-
-    return "\n".join(printable(line.replace("\t", "    "), 10_000) for line in code.split("\n"))
 
 
 @click.command(short_help="Query the tables with SQL (DuckDB).")
@@ -201,6 +191,6 @@ def sql(query: str, limit: int, archive_path: str | None, as_json: bool) -> None
             left=1,
         )
         if result.num_rows > limit:
-            click.echo(f"{limit} of {result.num_rows} rows; more with --limit, all with --json")
+            tell(f"{limit} of {result.num_rows} rows; more with --limit, all with --json")
 
     emit(result.to_pylist() if as_json else None, as_json=as_json, text=text)

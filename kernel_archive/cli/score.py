@@ -18,6 +18,7 @@ from kernel_archive.cli.common import (
     print_table,
     say,
     split_option,
+    tell,
 )
 from kernel_archive.errors import printable
 
@@ -96,7 +97,7 @@ def template(
     if output is None:
         click.echo(data, nl=False)
     else:
-        click.echo(f"{shown}: {len(target) * repeats:,} forecasts to fill in. Next: kernel-archive check {shown}")
+        tell(f"{shown}: {len(target) * repeats:,} forecasts to fill in. Next: kernel-archive check {shown}")
 
 
 @click.command(short_help="Check a forecast file and list every fault.")
@@ -169,9 +170,9 @@ def score(
             return
         for sheet in score_sheets(records[0]):
             _print(sheet)
-            click.echo()
+            tell()
         for remark in score_remarks(records[0]):
-            click.echo(remark)
+            tell(remark)
 
     emit(records if len(records) > 1 else records[0], as_json=as_json, text=text)
     if not as_json:

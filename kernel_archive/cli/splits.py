@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from kernel_archive.cli.common import archive_option, emit, json_option, print_table, progress, say
+from kernel_archive.cli.common import archive_option, emit, json_option, print_table, progress, say, tell
 from kernel_archive.errors import printable
 
 if TYPE_CHECKING:
@@ -51,8 +51,8 @@ def _show(directory: Path, table: str, made: Made, *, as_json: bool, text: Calla
         text(facts.facts)
         excluded = {k: n for k, n in facts.facts.get("excluded", {}).items() if n}
         if excluded:
-            click.echo("Left out: " + ", ".join(f"{n:,} {k.replace('_', ' ')}" for k, n in excluded.items()) + ".")
-        click.echo(
+            tell("Left out: " + ", ".join(f"{n:,} {k.replace('_', ' ')}" for k, n in excluded.items()) + ".")
+        tell(
             f"Labels: scheme {facts.scheme}; the two bin schemes label {facts.facts['label_differences']:,} of {facts.rows:,} rows "
             f"differently. m_1 = {facts.facts['m_1']:.6g}x, m_8 = {facts.facts['m_8']:.6g}x."
         )
@@ -66,7 +66,7 @@ def _show(directory: Path, table: str, made: Made, *, as_json: bool, text: Calla
                 f"This is the variant {facts.name!r}, not the canonical split: its scores compare with no others. "
                 "Without options the command makes the canonical one again."
             )
-        click.echo(
+        tell(
             f"{directory}: {table} ({facts.name}), {facts.rows:,} rows, {facts.logical_digest}"
             f"{'' if changed else ', as it was'}"
         )
@@ -130,7 +130,7 @@ def build_eval(
             )
         near = made.leakage.get("similarity", {})
         if near.get("similar_rows"):
-            click.echo(
+            tell(
                 f"{near['similar_rows']:,} of {near['rows']:,} rows have a training program with at least {near['threshold']:.0%} of "
                 "their token 5-grams in common (manifest.json names examples); none has the same program."
             )
@@ -165,7 +165,7 @@ def build_discovery(
         for name, what in (("own_measurements", "the edge's own two measurements"), ("case_times", "per-case times")):
             other = facts.get(name, {})
             if other.get("pairs"):
-                click.echo(
+                tell(
                     f"g from {what}: {other['pairs']:,} pairs, off by a factor of {other['median_factor']:.4g} in the median, "
                     f"{other['largest_factor']:.4g} at most; {other['label_differences']:,} labels differ."
                 )
@@ -235,7 +235,7 @@ def diff(old: str, new: str, as_changelog: bool, examples: int, as_json: bool) -
     emit(
         found,
         as_json=as_json,
-        text=(lambda: click.echo(module.changelog(found), nl=False))
+        text=(lambda: tell(module.changelog(found).rstrip("\n")))
         if as_changelog
         else lambda: _print_diff(found, examples),
     )
@@ -249,17 +249,17 @@ def _print_diff(found: Difference, examples: int) -> None:
     ]
     print_table(["table", "old rows", "new rows", *kinds], rows, title=f"{found.old} -> {found.new}")
     for name in found.only_old:
-        click.echo(f"{name}: only in {found.old}")
+        tell(f"{name}: only in {found.old}")
     for name in found.only_new:
-        click.echo(f"{name}: only in {found.new}")
+        tell(f"{name}: only in {found.new}")
     for table in found.tables:
         for name, (before, now) in table.facts_changed.items():
-            click.echo(f"{table.table}: {name} was {before}, is {now}")
+            tell(f"{table.table}: {name} was {before}, is {now}")
         for kind in kinds:
             items = getattr(table, kind) or []
             for item in items[:examples]:
                 detail = item if isinstance(item, str) else f"{item.id}: {item.old} -> {item.new}"
-                click.echo(f"{table.table} {kind} {detail}")
+                tell(f"{table.table} {kind} {detail}")
             if examples and len(items) > examples:
-                click.echo(f"{table.table} {kind} ... and {len(items) - examples:,} more (all with --json)")
-    click.echo("Nothing changed." if found.same else "The two differ.")
+                tell(f"{table.table} {kind} ... and {len(items) - examples:,} more (all with --json)")
+    tell("Nothing changed." if found.same else "The two differ.")

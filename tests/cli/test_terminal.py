@@ -1,0 +1,154 @@
+"""What a stranger wrote into a log, a recipe or a manifest never reaches a terminal as a control; odd outputs end clearly.
+
+Pipes hide half of it (colours and widths are for terminals), so the commands run behind a pseudo-terminal here.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import subprocess
+import sys
+from pathlib import Path
+
+import msgspec
+import pytest
+from support.puct import RunLog, program, recipe
+
+from kernel_archive.archive.manifest import read_manifest
+from kernel_archive.pipeline import build
+
+EVIL = "\x1b]0;owned\x07\x1b[2J\x9b31m\u202e"
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    """Two archives of hostile logs, and a recipe with a hostile key."""
+    folder = tmp_path_factory.mktemp("hostile")
+    log = RunLog(gpu=f"GPU {EVIL}", task=f"task {EVIL}", reference=None)
+    root = log.root(program("seed"), 1.0)
+    log.child(root, program("fast") + f"# {EVIL}\n", 2.0)
+    log.child(root, program("absurd"), 1e308)
+    log.child(root, program("bad"), outcome="compile_failed")
+    log.write(folder / f"src/logs/run {EVIL}")
+    log.events[-1]["evaluation"]["observation"]["feedback"]["compilation_error"] = EVIL
+    plain = recipe(folder / "src", ("logs/*", "archive"))
+    text = plain.read_text()
+    plain.write_text(text.replace("Made for a test.", json.dumps(f"Made {EVIL}")[1:-1]))
+    for name in ("a", "b"):
+        build([str(plain)], out=folder / name, version=name, jobs=1)
+    other = read_manifest(folder / "b")
+    odd = msgspec.structs.replace(
+        other,
+        version=EVIL,
+        bin_scheme=EVIL,
+        reports={**other.reports, "flags": {EVIL: 1}, "splits_not_made": {EVIL: EVIL}},
+    )
+    (folder / "b/manifest.json").write_bytes(msgspec.json.encode(odd))
+    (folder / "bad.toml").write_text(text + '\n"' + json.dumps(EVIL)[1:-1].replace("\\u009b", "\\u009b") + '" = 1\n')
+    return folder
+
+
+def in_terminal(*arguments, cwd):
+    """Exit status and everything that a command sends to its terminal."""
+    leader, follower = pty.openpty()
+    command = [sys.executable, "-m", "kernel_archive", *arguments]
+    process = subprocess.Popen(command, cwd=cwd, stdin=follower, stdout=follower, stderr=follower)
+    os.close(follower)
+    seen = b""
+    while True:
+        try:
+            part = os.read(leader, 65536)
+        except OSError:  # what Linux answers when nobody holds the other end
+            break
+        if not part:
+            break
+        seen += part
+    os.close(leader)
+    return process.wait(), seen
+
+
+COMMANDS = [
+    ["build", "src/builder.toml", "--out", "c", "--jobs", "1"],
+    ["build", "bad.toml", "--out", "d"],
+    ["build", f"no{EVIL}", "--out", "d"],
+    ["build", f"--{EVIL}"],
+    ["info", "a"],
+    ["info", "b"],
+    ["validate", "a"],
+    ["validate", "b"],
+    ["audit", "a"],
+    ["diff", "a", "b"],
+    ["diff", "a", "b", "--changelog"],
+    ["sql", "SELECT * FROM evaluations", "--archive", "a"],
+    ["sql", f'SELECT 1 AS "{EVIL}"', "--archive", "a"],
+    ["sql", f"SELECT {EVIL}", "--archive", "a"],
+    ["show", "KERNEL", "--archive", "a"],
+    ["build-eval", "--archive", "a", "--cap", "2"],
+    ["score", f"nothing{EVIL}", "--archive", "a"],
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("arguments", COMMANDS, ids=lambda a: " ".join(a).encode("ascii", "replace").decode()[:40])
+def test_no_control_of_a_stranger_reaches_the_terminal(place, arguments):
+    """Titles, clearing the screen, colours in eight bits and reversed text are shown, never sent."""
+    if "KERNEL" in arguments:
+        from kernel_archive.archive.open import open_archive
+
+        (kernel, *_) = (
+            open_archive(place / "a").sql("SELECT kernel_id FROM kernels WHERE code LIKE '%]0;%'").to_pylist()
+        )
+        arguments = [kernel["kernel_id"] if a == "KERNEL" else a for a in arguments]
+    status, seen = in_terminal(*arguments, cwd=place)
+    assert status in {0, 1, 2}
+    assert seen
+    assert b"internal error" not in seen
+    for control in (b"\x1b]", b"\x07", b"\x1b[2J", "\x9b".encode(), "\u202e".encode()):
+        assert control not in seen, seen
+
+
+@pytest.mark.parametrize(
+    "arguments", [["info", "a"], ["info", "a", "--json"], ["--help"], ["sql", "SELECT 1", "--archive", "a"]]
+)
+def test_a_full_disk_behind_stdout_is_one_clear_error(place, arguments):
+    """Exit status 1 and one line, no traceback."""
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "kernel_archive", *arguments],
+            cwd=place,
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+    assert done.returncode == 1
+    assert "No space left" in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_a_closed_stdout_is_nobody_who_listens(place):
+    """A caller that closed stdout or stderr wants nothing of it: no internal error."""
+    for closed in (">&-", "2>&-", ">&- 2>&-"):
+        line = f"{sys.executable} -m kernel_archive info a {closed}"
+        done = subprocess.run(line, cwd=place, shell=True, capture_output=True, text=True)
+        assert (done.returncode, "rror" in done.stderr) == (0, False), done.stderr
+
+
+def test_memory_that_is_not_there_is_one_clear_error(capsys):
+    """Neither a traceback nor a request to report a bug."""
+    from kernel_archive.cli.common import report
+
+    assert report(MemoryError(), as_json=False) == 1
+    assert capsys.readouterr().err == "Error: out of memory. Nothing that was complete is lost\n"
+
+
+def test_ctrl_c_inside_a_query_stops(monkeypatch, capsys):
+    """What DuckDB raises for it is no bug of ours."""
+    from kernel_archive import cli
+
+    def interrupted(**_):
+        raise RuntimeError("Query interrupted")
+
+    monkeypatch.setattr(cli.cli, "main", interrupted)
+    assert cli.main(["info"]) == 130
+    assert capsys.readouterr().err == "Stopped.\n"
