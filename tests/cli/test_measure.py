@@ -97,7 +97,9 @@ def test_same_file_same_verdict_through_measure_and_record(tmp_path, capsys):
     """The programs of a recorded run, given to measure as files: the same outcomes, the same messages."""
     assert main(["record", str(PLAN), "--out", str(tmp_path / "r"), "--device", "standin", "--only", "agentic/*"]) == 0
     capsys.readouterr()
-    rows = [json.loads(line) for line in (tmp_path / "r/agentic/rehearsal__t_a00/attempts.jsonl").read_text().splitlines()]
+    rows = [
+        json.loads(line) for line in (tmp_path / "r/agentic/rehearsal__t_a00/attempts.jsonl").read_text().splitlines()
+    ]
     for i, row in enumerate(rows):
         file = tmp_path / f"{i}.py"
         file.write_text(row["code"])
