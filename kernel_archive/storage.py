@@ -5,16 +5,16 @@ from __future__ import annotations
 import hashlib
 import os
 import secrets
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kernel_archive.errors import KernelArchiveError, TargetExistsError, UsageError, printable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
-__all__ = ["check_new", "file_sha256", "locked", "new_file", "sync", "write_atomically", "write_new"]
+__all__ = ["check_new", "file_sha256", "locked", "new_file", "sync", "write_atomically", "write_new", "write_together"]
 
 
 def file_sha256(path: Path) -> str:
@@ -60,6 +60,41 @@ def write_atomically(path: Path, data: bytes, *, durable: bool = True) -> None:
     # Made anew or not at all: a link that somebody planted under this name is not followed.
     with new_file(path, durable=durable) as temporary, temporary.open("xb") as stream:
         stream.write(data)
+
+
+def write_together(contents: Mapping[Path, bytes]) -> None:
+    """Write several files that belong together: all of them, or none where one can't be written.
+
+    Every file is written in full beside its place before the first is put there; should a rename fail all the same,
+    the files that were replaced get their old content back. A power failure between two renames can leave some new.
+
+    Args:
+        contents: path -> content; the directories must exist.
+    """
+    before = {path: path.read_bytes() if path.is_file() else None for path in contents}
+    done: list[Path] = []
+    with ExitStack() as cleanup:
+        temporaries: dict[Path, Path] = {}
+        for path, data in contents.items():
+            temporaries[path] = path.with_name(f".{path.name[:100]}.{secrets.token_hex(4)}.tmp")
+            cleanup.callback(temporaries[path].unlink, missing_ok=True)
+            with temporaries[path].open("xb") as stream:
+                stream.write(data)
+            sync(temporaries[path])
+        try:
+            for path, temporary in temporaries.items():
+                temporary.replace(path)
+                done.append(path)
+        except OSError:
+            for path in done:
+                old = before[path]
+                if old is None:
+                    path.unlink()
+                else:
+                    write_atomically(path, old)
+            raise
+    for folder in {path.parent for path in contents}:
+        sync(folder)
 
 
 def check_new(path: str | Path, *, force: bool = False) -> None:

@@ -7,22 +7,25 @@ from typing import TYPE_CHECKING, Final, Literal
 
 import msgspec
 
-from kernel_archive.board.entries import load_entries, read_foreign
+from kernel_archive.bins import scheme as scheme_of
+from kernel_archive.board.entries import findings_of, load_entries, read_foreign, read_stored
 from kernel_archive.board.standings import Standings, make_standings, standings_csv, standings_json
-from kernel_archive.board.store import DEFAULT_BOARD, score_stored, store_of
+from kernel_archive.board.store import DEFAULT_BOARD, store_of
 from kernel_archive.board.submissions import SCORE_FILE, Identity, load_submission, submission_folders
-from kernel_archive.errors import DataError, Finding, KernelArchiveError, UsageError
+from kernel_archive.errors import DataError, Finding, UsageError
+from kernel_archive.scoring import load_target, read_record, score
+from kernel_archive.scoring.metrics import COMPARED
 from kernel_archive.splits import FORECAST_SPLITS
-from kernel_archive.storage import write_new
+from kernel_archive.storage import write_atomically, write_together
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from kernel_archive.archive.open import Archive
-    from kernel_archive.board.entries import Entry
+    from kernel_archive.board.entries import Entry, Foreign
     from kernel_archive.scoring import ScoreRecord, Target
 
-__all__ = ["PAGE_FILE", "BoardResult", "Verdict", "build_board", "rank_board", "verify_board"]
+__all__ = ["PAGE_FILE", "BoardResult", "Ranked", "Verdict", "build_board", "rank_board", "verify_board"]
 
 PAGE_FILE: Final = "index.html"
 #: Stored and new figures may differ by this share: sums of another processor's vector units.
@@ -31,16 +34,8 @@ _TOLERANCE: Final = 1e-9
 MAX_DRAWS: Final = 100_000
 
 
-class BoardResult(msgspec.Struct, frozen=True, kw_only=True):
-    """What was built: files, and the standings of every split that has entries."""
-
-    files: list[Path]
-    page_bytes: int
-    boards: list[Standings]
-
-
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):
-    """What ``verify`` found of one submission.
+    """What was found of one submission.
 
     Attributes:
         slug: its folder's name.
@@ -54,10 +49,29 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     findings: tuple[Finding, ...] = ()
 
 
+class Ranked(msgspec.Struct, frozen=True, kw_only=True):
+    """A board, ranked.
+
+    Attributes:
+        boards: the standings of every split that has entries, with the entries in the order of the lines.
+        left_out: submissions that are at fault and take no part.
+    """
+
+    boards: list[tuple[Standings, list[Entry]]]
+    left_out: list[Verdict]
+
+
+class BoardResult(msgspec.Struct, frozen=True, kw_only=True):
+    """What was built: files, the standings of every split that has entries, and who was left out."""
+
+    files: list[Path]
+    page_bytes: int
+    boards: list[Standings]
+    left_out: list[Verdict]
+
+
 def _targets(archive: Archive, scheme: str | None) -> list[Target]:
     """The canonical splits that the archive has."""
-    from kernel_archive.scoring import load_target
-
     found = []
     for name, split in FORECAST_SPLITS.items():
         facts = archive.manifest.splits.get(split.table)
@@ -70,6 +84,15 @@ def _targets(archive: Archive, scheme: str | None) -> list[Target]:
     return found
 
 
+def _store(board: str | Path | None) -> Path:
+    store = store_of(board)
+    if not store.is_dir():
+        raise UsageError(
+            f"no board in {store.parent}. Start one with: kernel-archive leaderboard add FILE --name NAME --board {store.parent}"
+        )
+    return store
+
+
 def rank_board(
     archive: Archive,
     board: str | Path | None = None,
@@ -79,11 +102,11 @@ def rank_board(
     seed: int = 0,
     jobs: int | None = None,
     advance: Callable[[int, int, str], None] | None = None,
-) -> list[tuple[Standings, list[Entry]]]:
+) -> Ranked:
     """Score every submission of a board anew and rank them, one board per split.
 
     A submission of another archive, or of a split that this archive does not have, is listed apart on the board of its
-    kind of split.
+    split. One that is at fault is left out and named.
 
     Args:
         archive: the archive whose splits the board is about.
@@ -96,48 +119,44 @@ def rank_board(
 
     Raises:
         UsageError: there is no board, or nothing on it, or the archive has no split.
-        DataError: submissions are at fault.
+        DataError: every submission is at fault.
     """
-    from kernel_archive.scoring.metrics import COMPARED
-
-    store = store_of(board)
-    if not store.is_dir():
-        raise UsageError(
-            f"no board in {store.parent}. Start one with: kernel-archive leaderboard add FILE --name NAME --board {store.parent}"
-        )
+    store = _store(board)
     targets = _targets(archive, scheme)
     identities = [Identity.of(target) for target in targets]
     own: list[list[Path]] = [[] for _ in targets]
-    foreign: list[list[Path]] = [[] for _ in targets]
-    faults: list[Finding] = []
-    folders = submission_folders(store)
+    foreign: list[list[Foreign]] = [[] for _ in targets]
+    folders, strays = submission_folders(store)
+    faults: dict[str, tuple[Finding, ...]] = dict(strays)
     for folder in folders:
         try:
             identity = load_submission(folder).archive
-        except DataError as error:
-            faults.extend(error.findings)
-            continue
-        at = next((i for i, mine in enumerate(identities) if mine.same_rows(identity)), None)
-        if at is not None:
-            own[at].append(folder)
-        else:
-            foreign[next((i for i, mine in enumerate(identities) if mine.split == identity.split), 0)].append(folder)
-    if faults:
-        raise DataError.from_findings(faults, f"{len(faults)} faults in the submissions of this board")
-    if not folders:
+            at = next((i for i, mine in enumerate(identities) if mine.same_rows(identity)), None)
+            if at is None:
+                near = next((i for i, mine in enumerate(identities) if mine.split == identity.split), 0)
+                foreign[near].append(read_foreign(folder))
+            else:
+                own[at].append(folder)
+        except Exception as error:  # noqa: BLE001 - whatever a stranger's file does, it does to its own entry alone
+            faults[folder.name] = findings_of(error, folder)
+    if not folders and not faults:
         raise UsageError(
             f"the board in {store.parent} has no submission yet. Add one with: kernel-archive leaderboard add FILE --name NAME"
         )
-    out = []
+    boards = []
     for target, mine, others in zip(targets, own, foreign, strict=True):
-        if not mine and not others:
-            continue
-        entries = load_entries(
+        entries, bad = load_entries(
             mine, target, wanted=COMPARED[target.kind], draws=draws, seed=seed, jobs=jobs, advance=advance
         )
-        standings = make_standings(target, entries, [read_foreign(folder) for folder in others], seed=seed, draws=draws)
-        out.append((standings, [entries[i] for i in standings.order]))
-    return out
+        faults |= bad
+        if entries or others:
+            standings = make_standings(target, entries, others, seed=seed, draws=draws)
+            boards.append((standings, [entries[i] for i in standings.order]))
+    left_out = [Verdict(slug=slug, status="failed", findings=faults[slug]) for slug in sorted(faults)]
+    if not boards:
+        found = [finding for v in left_out for finding in v.findings]
+        raise DataError.from_findings(found, f"every submission of this board is at fault: {len(found)} faults")
+    return Ranked(boards=boards, left_out=left_out)
 
 
 def build_board(
@@ -153,7 +172,7 @@ def build_board(
 ) -> BoardResult:
     """Score, rank and publish: ``standings.json``, ``standings.csv`` and ``index.html``.
 
-    Same archive, submissions, seed and package give the same bytes.
+    Same archive, submissions, seed and package give the same bytes. The three files are replaced together or not at all.
 
     Args:
         archive: the archive whose splits the board is about.
@@ -167,13 +186,13 @@ def build_board(
 
     Raises:
         UsageError: there is no board, or nothing on it.
-        DataError: submissions are at fault.
+        DataError: every submission is at fault.
     """
     from kernel_archive.board.page import render_page
 
     ranked = rank_board(archive, board, scheme=scheme, draws=draws, seed=seed, jobs=jobs, advance=advance)
-    boards = [standings for standings, _ in ranked]
-    page = render_page(archive, ranked).encode("utf-8")
+    boards = [standings for standings, _ in ranked.boards]
+    page = render_page(archive, ranked.boards, left_out=[v.slug for v in ranked.left_out]).encode("utf-8")
     folder = Path(out) if out is not None else DEFAULT_BOARD if board is None else Path(board)
     folder.mkdir(parents=True, exist_ok=True)
     contents = {
@@ -181,9 +200,10 @@ def build_board(
         "standings.csv": standings_csv(boards).encode("utf-8"),
         PAGE_FILE: page,
     }
-    for name, data in contents.items():
-        write_new(folder / name, data, force=True)
-    return BoardResult(files=[folder / name for name in contents], page_bytes=len(page), boards=boards)
+    write_together({folder / name: data for name, data in contents.items()})
+    return BoardResult(
+        files=[folder / name for name in contents], page_bytes=len(page), boards=boards, left_out=ranked.left_out
+    )
 
 
 def _differences(stored: ScoreRecord, now: ScoreRecord) -> list[str]:
@@ -232,67 +252,55 @@ def verify_board(
 
     Raises:
         UsageError: there is no board, or no submission of that name.
-        DataError: something in the store is no submission.
     """
-    store = store_of(board)
-    if not store.is_dir():
-        raise UsageError(f"no board in {store.parent}")
-    folders = submission_folders(store)
-    missing = sorted(set(slugs) - {folder.name for folder in folders})
+    store = _store(board)
+    folders, strays = submission_folders(store)
+    missing = sorted(set(slugs) - {folder.name for folder in folders} - strays.keys())
     if missing:
         raise UsageError(
             f"no submission {missing[0]!r} in {store}; there are: {', '.join(f.name for f in folders) or 'none'}"
         )
     chosen = [folder for folder in folders if not slugs or folder.name in slugs]
     targets = [(Identity.of(target), target) for target in _targets(archive, None)]
-    out = []
+    out = [Verdict(slug=slug, status="failed", findings=found) for slug, found in strays.items() if not slugs]
     for number, folder in enumerate(chosen):
         try:
             out.append(_verify(folder, targets, update=update))
-        except KernelArchiveError as error:
-            findings = error.findings or (Finding(code="bad-submission", message=str(error), file=str(folder)),)
-            out.append(Verdict(slug=folder.name, status="failed", findings=tuple(findings)))
+        except Exception as error:  # noqa: BLE001 - whatever a stranger's file does, the others are verified as well
+            out.append(Verdict(slug=folder.name, status="failed", findings=findings_of(error, folder)))
         if advance is not None:
             advance(number + 1, len(chosen), folder.name)
-    return out
+    return sorted(out, key=lambda verdict: verdict.slug)
 
 
 def _verify(folder: Path, targets: Sequence[tuple[Identity, Target]], *, update: bool) -> Verdict:
-    from kernel_archive.scoring import read_record
-
     submission = load_submission(folder)
     target = next((t for identity, t in targets if identity.same_rows(submission.archive)), None)
     if target is None:
         read_foreign(folder)
         return Verdict(slug=folder.name, status="other_archive")
-    stored = read_record(folder / SCORE_FILE)
+    path = folder / SCORE_FILE
+    stored = read_record(path)
     if stored.draws > MAX_DRAWS:
-        raise DataError(f"{folder / SCORE_FILE}: {stored.draws:,} draws, more than {MAX_DRAWS:,}")
-    now = score_stored(folder, target.under(_scheme(stored)), submission.name, draws=stored.draws, seed=stored.seed)
-    findings = []
-    if now.forecasts.digest.removeprefix("sha256:") != submission.forecasts_sha256:
-        findings.append(
-            Finding(
-                code="changed-forecasts", message="the forecasts are not those that were submitted", file=str(folder),
-                fix="Restore the file, or add it anew under another name",
-            )
-        )  # fmt: skip
+        raise DataError.of(
+            code="other-score", message=f"{stored.draws:,} draws, more than {MAX_DRAWS:,}", file=str(path)
+        )
+    target = target.under(scheme_of(stored.scheme).name)
+    now = score(target, read_stored(folder, submission, target), draws=stored.draws, seed=stored.seed)
     differences = _differences(stored, now)
     older = (stored.metric_version, stored.package) != (now.metric_version, now.package)
-    if differences and older and update and not findings:
-        write_new(folder / SCORE_FILE, now.to_json(), force=True)
+    if differences and older and update:
+        write_atomically(path, now.to_json())
         return Verdict(slug=folder.name, status="updated")
-    findings += [
+    fix = (
+        "Run verify --update: another version of the package made it"
+        if older
+        else "Remove the folder and add the file again"
+    )
+    findings = tuple(
         Finding(
-            code="other-score", message=f"the stored score is not what the forecasts give: {what}", file=str(folder / SCORE_FILE),
-            fix="Run verify --update: another version of the package made it" if older else "Remove the folder and add the file again",
+            code="other-score", message=f"the stored score is not what the forecasts give: {what}", file=str(path), fix=fix
         )
         for what in differences
-    ]  # fmt: skip
-    return Verdict(slug=folder.name, status="failed" if findings else "verified", findings=tuple(findings))
-
-
-def _scheme(record: ScoreRecord) -> Literal["paper", "released"]:
-    from kernel_archive.bins import scheme
-
-    return scheme(record.scheme).name
+    )  # fmt: skip
+    return Verdict(slug=folder.name, status="failed" if findings else "verified", findings=findings)

@@ -12,7 +12,10 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from kernel_archive.board.submissions import FORECASTS_FILE, SCORE_FILE, Submission, load_submission
-from kernel_archive.errors import DataError, Finding, KernelArchiveError
+from kernel_archive.errors import DataError, Finding, KernelArchiveError, printable
+from kernel_archive.scoring import read_forecasts, read_record
+from kernel_archive.scoring.scorer import score_with_draws
+from kernel_archive.splits import split_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -22,7 +25,16 @@ if TYPE_CHECKING:
 
     from kernel_archive.scoring import Forecasts, ScoreRecord, Target
 
-__all__ = ["RATIONALE_CHARACTERS", "Entry", "Foreign", "Shown", "load_entries", "read_foreign"]
+__all__ = [
+    "RATIONALE_CHARACTERS",
+    "Entry",
+    "Foreign",
+    "Shown",
+    "findings_of",
+    "load_entries",
+    "read_foreign",
+    "read_stored",
+]
 
 #: So much of a rationale is shown on the page.
 RATIONALE_CHARACTERS: Final = 400
@@ -75,6 +87,33 @@ class Foreign:
     record: ScoreRecord
 
 
+def findings_of(error: Exception, folder: Path) -> tuple[Finding, ...]:
+    """What is wrong with a submission whose reading or scoring raised this."""
+    if isinstance(error, KernelArchiveError):
+        return error.findings or (Finding(code="bad-submission", message=str(error), file=str(folder)),)
+    message = f"can't be scored: {type(error).__name__}: {printable(str(error), 200)}"
+    return (Finding(code="bad-submission", message=message, file=str(folder)),)
+
+
+def read_stored(folder: Path, submission: Submission, target: Target, *, keep_rationales: bool = False) -> Forecasts:
+    """The stored forecasts of a submission: those that were submitted.
+
+    Raises:
+        ForecastError: they have a fault.
+        DataError: they are not those that its record names.
+    """
+    path = folder / FORECASTS_FILE
+    forecasts = read_forecasts(path, target, name=submission.name, keep_rationales=keep_rationales)
+    if forecasts.digest.removeprefix("sha256:") != submission.forecasts_sha256:
+        raise DataError.of(
+            code="changed-forecasts",
+            message="the forecasts are not those that were submitted: their sha256 differs from the record's",
+            file=str(path),
+            fix="Restore the file, or add it anew under another name",
+        )
+    return replace(forecasts, source=FORECASTS_FILE)
+
+
 def _shown(forecasts: Forecasts) -> Shown:
     states = (forecasts.present * PRESENT + forecasts.parsed * PARSED + forecasts.deferred * DEFERRED).astype(np.uint8)
     rationales: dict[int, str] = {}
@@ -91,34 +130,12 @@ def _shown(forecasts: Forecasts) -> Shown:
 
 
 def _entry(folder: Path, target: Target, wanted: Sequence[str], draws: int, seed: int) -> Entry:
-    """Read and score one submission.
-
-    Raises:
-        KernelArchiveError: something of it is at fault; the findings name its files.
-    """
-    from kernel_archive.scoring import read_forecasts
-    from kernel_archive.scoring.scorer import score_with_draws
-
+    """Read and score one submission."""
     submission = load_submission(folder)
-    forecasts = read_forecasts(folder / FORECASTS_FILE, target, name=submission.name, keep_rationales=True)
-    if forecasts.digest.removeprefix("sha256:") != submission.forecasts_sha256:
-        finding = Finding(
-            code="changed-forecasts",
-            message="the forecasts are not those that were submitted: their sha256 differs from the record's",
-            file=str(folder / FORECASTS_FILE),
-            fix="Restore the file, or add it anew under another name",
-        )
-        raise DataError(finding.render(), findings=[finding])
-    forecasts = replace(forecasts, source=FORECASTS_FILE)
+    forecasts = read_stored(folder, submission, target, keep_rationales=True)
     record, drawn = score_with_draws(target, forecasts, draws=draws, seed=seed)
     kept = {} if drawn is None else {name: drawn.overall[name] for name in wanted if name in drawn.overall}
-    return Entry(
-        slug=folder.name,
-        submission=submission,
-        record=record,
-        draws=kept,
-        shown=_shown(forecasts),
-    )
+    return Entry(slug=folder.name, submission=submission, record=record, draws=kept, shown=_shown(forecasts))
 
 
 _WORKER: dict[str, Any] = {}
@@ -157,8 +174,8 @@ def load_entries(
     seed: int = 0,
     jobs: int | None = None,
     advance: Callable[[int, int, str], None] | None = None,
-) -> list[Entry]:
-    """Score submissions anew, in the order given.
+) -> tuple[list[Entry], dict[str, tuple[Finding, ...]]]:
+    """Score submissions anew, in the order given; one that is at fault does not stop the others.
 
     Args:
         folders: their folders.
@@ -169,40 +186,34 @@ def load_entries(
         jobs: processes; one per core when not given.
         advance: progress, called with done, total and what.
 
-    Raises:
-        DataError: submissions are at fault; the findings of all of them are in it.
+    Returns:
+        the entries, and for every submission at fault the name of its folder -> what is wrong.
     """
     if jobs is None:
         jobs = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     report = advance or (lambda _done, _total, _what: None)
     entries: list[Entry] = []
-    faults: list[Finding] = []
+    faults: dict[str, tuple[Finding, ...]] = {}
 
     def take(number: int, make: Callable[[], Entry]) -> None:
+        folder = folders[number]
         try:
             entries.append(make())
-        except KernelArchiveError as error:
-            faults.extend(
-                error.findings or (Finding(code="bad-submission", message=str(error), file=str(folders[number])),)
-            )
-        report(number + 1, len(folders), folders[number].name)
+        except Exception as error:  # noqa: BLE001 - whatever a stranger's file does, it does to its own entry alone
+            faults[folder.name] = findings_of(error, folder)
+        report(number + 1, len(folders), folder.name)
 
     if jobs == 1 or len(folders) < 4:
         for number, folder in enumerate(folders):
             take(number, lambda folder=folder: _entry(folder, target, wanted, draws, seed))  # type: ignore[misc]  # bound now
-    else:
-        # Not forked: the caller may have threads of Arrow running.
-        with (
-            _one_thread_each(),
-            ProcessPoolExecutor(
-                jobs, mp_context=get_context("spawn"), initializer=_start, initargs=(target, wanted, draws, seed)
-            ) as pool,
-        ):
-            for number, future in enumerate([pool.submit(_work, folder) for folder in folders]):
-                take(number, future.result)
-    if faults:
-        raise DataError.from_findings(faults, f"{len(faults)} faults in the submissions of this board")
-    return entries
+        return entries, faults
+    # Not forked: the caller may have threads of Arrow running.
+    context = get_context("spawn")
+    start = (target, wanted, draws, seed)
+    with _one_thread_each(), ProcessPoolExecutor(jobs, mp_context=context, initializer=_start, initargs=start) as pool:
+        for number, future in enumerate([pool.submit(_work, folder) for folder in folders]):
+            take(number, future.result)
+    return entries, faults
 
 
 def read_foreign(folder: Path) -> Foreign:
@@ -211,16 +222,14 @@ def read_foreign(folder: Path) -> Foreign:
     Raises:
         DataError: the record or the score can't be read, or they are of different rows.
     """
-    from kernel_archive.scoring import read_record
-
     submission = load_submission(folder)
     record = read_record(folder / SCORE_FILE)
     facts, own = record.target, submission.archive
-    if (facts.archive_digest, facts.split_digest, record.kind) != (own.digest, own.split_digest, own.split):
-        finding = Finding(
+    stored = (facts.archive_digest, facts.split_digest, split_of(facts.table).name)
+    if stored != (own.digest, own.split_digest, own.split):
+        raise DataError.of(
             code="other-score",
             message="the stored score is of other rows than the record says",
             file=str(folder / SCORE_FILE),
         )
-        raise DataError(finding.render(), findings=[finding])
     return Foreign(slug=folder.name, submission=submission, record=record)

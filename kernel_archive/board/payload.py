@@ -116,14 +116,9 @@ def _pairs(standings: Standings) -> dict[str, list[Any]]:
 
 
 def _rows(archive: Archive, standings: Standings, codes: Codes, lineage: _Lineage) -> dict[str, Any]:
-    target = standings.target
-    evaluation = target.kind == "eval"
-    names = (
-        ("task", "reference_code", "candidate_code", "kernel_id")
-        if evaluation
-        else ("problem", "parent_code", "child_code", "child_kernel_id")
-    )
-    table = archive.arrow(target.facts.table, columns=["row_id", "gpu", *names])
+    target, spec = standings.target, standings.target.split
+    names = (spec.task, spec.anchor, spec.candidate, spec.kernel)
+    table = archive.arrow(spec.table, columns=["row_id", "gpu", *names])
     place = target.index
     order = np.argsort([place[row_id] for row_id in table["row_id"].to_pylist()])
     task, anchor, candidate, kernel, gpu = (
@@ -204,10 +199,8 @@ def make_payload(archive: Archive, ranked: Sequence[tuple[Standings, list[Entry]
         ranked: standings with their entries in the order of the lines.
     """
     codes, lineage = Codes(), _Lineage(archive)
-    total = sum(len(text) for _, entries in ranked for e in entries for text in e.shown.rationales.values())
-    longest = max(
-        (len(text) for _, entries in ranked for e in entries for text in e.shown.rationales.values()), default=0
-    )
+    lengths = [len(text) for _, entries in ranked for e in entries for text in e.shown.rationales.values()]
+    total, longest = sum(lengths), max(lengths, default=0)
     allowance = longest if total <= MAX_RATIONALES else max(40, longest * MAX_RATIONALES // total)
     boards = []
     for standings, entries in ranked:
@@ -216,7 +209,9 @@ def make_payload(archive: Archive, ranked: Sequence[tuple[Standings, list[Entry]
         sample = entries[0].record if entries else None
         boards.append(
             {
-                "split": target.kind,
+                "split": target.split.name,
+                "kind": target.kind,
+                "title": target.split.title,
                 "scheme": target.scheme,
                 "intervals": [rule.describe(b) for b in range(1, N_BINS + 1)],
                 "edges": list(rule.edges),

@@ -10,7 +10,7 @@ from typing import Final
 from kernel_archive.board.store import DEFAULT_BOARD
 from kernel_archive.errors import UsageError
 
-__all__ = ["SERVED", "board_server"]
+__all__ = ["IDLE_SECONDS", "SERVED", "board_server"]
 
 #: Path -> file of the board and its media type; there is nothing else to ask for.
 SERVED: Final = {
@@ -19,6 +19,8 @@ SERVED: Final = {
     "/standings.json": ("standings.json", "application/json"),
     "/standings.csv": ("standings.csv", "text/csv; charset=utf-8"),
 }
+#: A connection that sends nothing for so long is closed: idle ones hold a thread each.
+IDLE_SECONDS: Final = 10.0
 _HOSTS: Final = ("127.0.0.1", "localhost", "[::1]")
 
 
@@ -38,6 +40,7 @@ def board_server(board: str | Path | None = None, *, port: int = 0) -> Threading
 
     class Handler(BaseHTTPRequestHandler):
         server_version = "kernel-archive"
+        timeout = IDLE_SECONDS
         sys_version = ""
 
         def do_GET(self) -> None:

@@ -135,7 +135,7 @@ def make_standings(
         draws: of it.
     """
     first = HEADLINE[target.kind][0]
-    sign = -1.0 if METRICS[first].better == "higher" else 1.0
+    sign = METRICS[first].sign
     lines = [_line(entry) for entry in entries]
 
     def place(i: int) -> tuple[bool, bool, float, str]:
@@ -178,7 +178,7 @@ def _identity(standings: Standings) -> dict[str, Any]:
     target = standings.target
     return {
         "archive": target.facts,
-        "split": target.kind,
+        "split": target.split.name,
         "scheme": target.scheme,
         "metric_version": METRIC_VERSION,
         "package": __version__,
@@ -242,7 +242,7 @@ def standings_csv(boards: Sequence[Standings]) -> str:
         for line in board.lines:
             rank = line.ranks.get(first)
             row: dict[str, object] = {
-                "split": board.target.kind, "archive_version": facts.archive_version, "archive_digest": facts.archive_digest,
+                "split": board.target.split.name, "archive_version": facts.archive_version, "archive_digest": facts.archive_digest,
                 "scheme": board.target.scheme, "slug": line.slug, "name": line.name, "model": line.model, "url": line.url,
                 "ranked": line.ranked, "rank": rank and rank.rank, "best_rank": rank and rank.best, "worst_rank": rank and rank.worst,
                 "repeats": line.repeats, **{name: getattr(line, name) for name in _FACTS},

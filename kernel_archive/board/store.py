@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
-import os
 import shutil
 import tempfile
 import unicodedata
-from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from kernel_archive.board.entries import read_stored
 from kernel_archive.board.submissions import (
     FORECASTS_FILE,
     MAX_SLUG,
@@ -29,11 +26,12 @@ from kernel_archive.board.submissions import (
     to_toml,
 )
 from kernel_archive.errors import DataError, Finding, KernelArchiveError, TargetExistsError, printable
-from kernel_archive.untrusted import is_parquet, open_bounded
+from kernel_archive.scoring import read_forecasts, score
+from kernel_archive.scoring.formats import READ
+from kernel_archive.storage import locked, sync, write_atomically
+from kernel_archive.untrusted import UntrustedFileError, is_parquet, parquet_rows, read_whole
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from kernel_archive.scoring import ScoreRecord, Target
 
 __all__ = ["DEFAULT_BOARD", "MAX_LINES_BYTES", "Added", "add_submission", "store_of"]
@@ -43,6 +41,7 @@ DEFAULT_BOARD: Final = Path("leaderboard")
 #: A forecast file may be this long without its compression: 50 times what 500 rows x 3 repeats with rationales take.
 MAX_LINES_BYTES: Final = 256 * 1024**2
 _WORK: Final = ".adding-"
+_LOCK: Final = ".lock"
 
 
 class Added(msgspec.Struct, frozen=True, kw_only=True):
@@ -59,63 +58,41 @@ def store_of(board: str | Path | None) -> Path:
     return (DEFAULT_BOARD if board is None else Path(board)) / "submissions"
 
 
-@contextmanager
-def _locked(store: Path) -> Iterator[None]:
-    """Hold the store: waits for another add to end. The lock goes with the process, however it ends."""
-    handle = os.open(store, os.O_RDONLY)
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX)
-        # Nobody else holds the store: what a killed add left behind is nobody's any more.
-        for left in store.glob(_WORK + "*"):
-            shutil.rmtree(left, ignore_errors=True)
-        yield
-    finally:
-        os.close(handle)
-
-
 def _lines(path: Path) -> bytes:
-    """The forecast lines of a file without compression; those of a Parquet file as JSON lines.
+    """The forecast lines of a checked file without compression; those of a Parquet file as JSON lines.
 
     Raises:
         DataError: they are longer than :data:`MAX_LINES_BYTES`.
     """
-    if is_parquet(path):
-        import pyarrow.parquet as pq
-
-        out = bytearray()
-        for batch in pq.ParquetFile(path).iter_batches(batch_size=1024):
-            for row in batch.to_pylist():
-                out += msgspec.json.encode({k: v for k, v in row.items() if v is not None}) + b"\n"
-            if len(out) > MAX_LINES_BYTES:
-                break
-        data = bytes(out[: MAX_LINES_BYTES + 1])
-    else:
-        with open_bounded(path, max_bytes=1 << 40) as stream:
-            data = stream.read(MAX_LINES_BYTES + 1)
-    if len(data) > MAX_LINES_BYTES:
-        finding = Finding(
-            code="too-long",
-            message=f"longer than {MAX_LINES_BYTES // 1024**2} MB without compression",
-            file=printable(str(path), 300),
-            fix="Shorten the rationales",
-        )
-        raise DataError(finding.render(), findings=[finding])
-    return data
+    name = printable(str(path), 300)
+    try:
+        return _json_lines(path, name) if is_parquet(path) else read_whole(path, max_bytes=MAX_LINES_BYTES)
+    except UntrustedFileError as error:
+        found = error.finding(name)
+        if found.code == "file-too-large":
+            message = f"longer than {MAX_LINES_BYTES // 1024**2} MB without compression"
+            found = Finding(code="too-long", message=message, file=name, fix="Shorten the rationales")
+        raise DataError.from_findings([found]) from None
 
 
-def score_stored(folder: Path, target: Target, name: str, *, draws: int, seed: int) -> ScoreRecord:
-    """The score of a submission's stored forecasts: what ``add`` stores and ``verify`` expects."""
-    from kernel_archive.scoring import read_forecasts, score
+def _json_lines(path: Path, name: str) -> bytes:
+    """The rows of a Parquet file, with the fields that are read, as JSON lines."""
+    out = bytearray()
+    wanted = READ | {"surrogate_label"}
+    for item in parquet_rows(path, name=name, wanted=wanted, max_rows=MAX_LINES_BYTES, max_bytes=MAX_LINES_BYTES):
+        if isinstance(item, Finding):
+            raise DataError.from_findings([item])
+        row = {key: _as_object(value) for key, value in item[1].items() if value is not None}
+        out += msgspec.json.encode(row) + b"\n"
+        if len(out) > MAX_LINES_BYTES:
+            raise UntrustedFileError("file-too-large", "too many lines")
+    return bytes(out)
 
-    forecasts = read_forecasts(folder / FORECASTS_FILE, target, name=name)
-    return score(target, replace(forecasts, source=FORECASTS_FILE), draws=draws, seed=seed)
 
-
-def _write(path: Path, data: bytes) -> None:
-    with path.open("wb") as stream:
-        stream.write(data)
-        stream.flush()
-        os.fsync(stream.fileno())
+def _as_object(value: Any) -> Any:
+    """A map, which Arrow gives as a list of pairs, as the JSON object that it is in a line."""
+    is_map = isinstance(value, list) and value and all(isinstance(item, tuple) for item in value)
+    return dict(value) if is_map else value
 
 
 def _key(name: str) -> str:
@@ -125,7 +102,7 @@ def _key(name: str) -> str:
 
 def _refuse_twins(store: Path, submission: Submission) -> None:
     """Refuse a name that is on the board for the same split, and forecasts that are."""
-    for folder in submission_folders(store):
+    for folder in submission_folders(store)[0]:
         try:
             other = load_submission(folder)
         except DataError:
@@ -171,21 +148,18 @@ def add_submission(
     check_texts(name, url, model, notes)
     chosen = slug if slug is not None else _default_slug(name, target)
     if chosen != slug_of(chosen) or not chosen:
-        finding = Finding(
+        raise DataError.of(
             code="bad-slug",
             message=f"not a folder name of lower case letters, digits and single hyphens, at most {MAX_SLUG}",
             field="slug" if slug is not None else "name",
             value=printable(chosen if slug is not None else name),
             fix="Give one with --slug",
         )
-        raise DataError(finding.render(), findings=[finding])
     if not target.facts.canonical:
         raise DataError(
-            f"the {target.kind} split of this archive is the variant {target.facts.split_name!r}: the board takes forecasts of "
+            f"the {target.split.name} split of this archive is the variant {target.facts.split_name!r}: the board takes forecasts of "
             "the canonical split only"
         )
-    from kernel_archive.scoring import read_forecasts
-
     read_forecasts(file, target, name=name)  # every fault of the file, by the name that its user gave it
     lines = _lines(Path(file))
     submission = Submission(
@@ -194,7 +168,10 @@ def add_submission(
     store = store_of(board)
     _check_board(store)
     store.mkdir(parents=True, exist_ok=True)
-    with _locked(store):
+    with locked(store.parent / _LOCK):
+        # Nobody else holds the store: what a killed add left behind is nobody's any more.
+        for left in store.glob(_WORK + "*"):
+            shutil.rmtree(left, ignore_errors=True)
         folder = store / chosen
         if folder.exists() or folder.is_symlink():
             raise TargetExistsError(
@@ -206,7 +183,7 @@ def add_submission(
             record = _fill(work, lines, submission, target, draws=draws, seed=seed)
             work.chmod(0o755)
             work.rename(folder)
-            _sync(store)
+            sync(store)
         finally:
             shutil.rmtree(work, ignore_errors=True)
     return Added(slug=chosen, folder=folder, submission=submission, record=record)
@@ -214,27 +191,18 @@ def add_submission(
 
 def _default_slug(name: str, target: Target) -> str:
     slug = slug_of(name)
-    ending = "" if target.kind == "eval" else f"-{target.kind}"
+    ending = "" if target.split.name == "eval" else f"-{target.split.name.replace('_', '-')}"
     return slug[: MAX_SLUG - len(ending)].strip("-") + ending if slug else ""
 
 
 def _fill(work: Path, lines: bytes, submission: Submission, target: Target, *, draws: int, seed: int) -> ScoreRecord:
     import pyarrow as pa
 
-    _write(work / FORECASTS_FILE, pa.Codec("zstd", compression_level=15).compress(lines, asbytes=True))
-    record = score_stored(work, target, submission.name, draws=draws, seed=seed)
-    _write(work / SCORE_FILE, record.to_json())
-    _write(work / RECORD_FILE, to_toml(submission).encode())
-    _sync(work)
+    write_atomically(work / FORECASTS_FILE, pa.Codec("zstd", compression_level=15).compress(lines, asbytes=True))
+    record = score(target, read_stored(work, submission, target), draws=draws, seed=seed)
+    write_atomically(work / SCORE_FILE, record.to_json())
+    write_atomically(work / RECORD_FILE, to_toml(submission).encode())
     return record
-
-
-def _sync(directory: Path) -> None:
-    handle = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 def _check_board(store: Path) -> None:

@@ -6,7 +6,6 @@ lines as they were sent) and ``score.json`` (the score that those lines give).
 
 from __future__ import annotations
 
-import json
 import re
 import tomllib
 import unicodedata
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
 import msgspec
+import tomli_w
 
 from kernel_archive.errors import DataError, Finding, printable
 from kernel_archive.splits import FORECAST_SPLITS
@@ -180,32 +180,21 @@ def check_texts(name: str, url: str, model: str, notes: str, *, file: str | None
         raise DataError.from_findings(found, None if len(found) == 1 else f"{len(found)} faults in what was submitted")
 
 
-def _quoted(text: str) -> str:
-    """A TOML basic string."""
-    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
-
-
 def to_toml(submission: Submission) -> str:
     """The record as TOML, keys in a fixed order."""
-    lines = [
-        f"{key} = {_quoted(getattr(submission, key))}" for key in ("name", "url", "model", "notes", "forecasts_sha256")
-    ]
-    lines += ["", "[archive]"]
-    lines += [f"{key} = {_quoted(getattr(submission.archive, key))}" for key in Identity.__struct_fields__]
-    return "\n".join(lines) + "\n"
+    values = {key: getattr(submission, key) for key in ("name", "url", "model", "notes", "forecasts_sha256")}
+    return tomli_w.dumps({**values, "archive": msgspec.structs.asdict(submission.archive)})
 
 
-def submission_folders(store: Path) -> list[Path]:
+def submission_folders(store: Path) -> tuple[list[Path], dict[str, tuple[Finding, ...]]]:
     """Folders of a store's submissions, sorted; hidden ones are work in progress and none.
 
-    Raises:
-        DataError: something in the store is no submission folder (a file, a link, a bad name).
+    Returns:
+        the folders, and for everything else in the store (a file, a link, a bad name) its name -> what is wrong.
     """
-    if not store.is_dir():
-        return []
     found: list[Path] = []
-    faults: list[Finding] = []
-    for path in sorted(store.iterdir()):
+    strays: dict[str, tuple[Finding, ...]] = {}
+    for path in sorted(store.iterdir()) if store.is_dir() else ():
         if path.name.startswith("."):
             continue
         if path.is_symlink() or not path.is_dir():
@@ -215,10 +204,9 @@ def submission_folders(store: Path) -> list[Path]:
         else:
             found.append(path)
             continue
-        faults.append(Finding(code="bad-folder", message=message, file=printable(str(path), 300), fix=fix))
-    if faults:
-        raise DataError.from_findings(faults)
-    return found
+        shown = printable(str(path), 300)
+        strays[printable(path.name)] = (Finding(code="bad-folder", message=message, file=shown, fix=fix),)
+    return found, strays
 
 
 def _folder_faults(folder: Path) -> Iterator[Finding]:
@@ -251,8 +239,7 @@ def load_submission(folder: Path) -> Submission:
     path = folder / RECORD_FILE
 
     def refused(message: str) -> DataError:
-        finding = Finding(code="bad-record", message=message, file=str(path))
-        return DataError(finding.render(), findings=[finding])
+        return DataError.of(code="bad-record", message=message, file=str(path))
 
     with path.open("rb") as stream:
         data = stream.read(_MAX_RECORD_BYTES + 1)

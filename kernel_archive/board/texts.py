@@ -1,20 +1,21 @@
 """Strangers' text on a page: nothing of it is markup, and what can't be seen is shown.
 
-HTML is made from fragments in ``page/*.html`` with :func:`fill`, which escapes every value that is not already
-:class:`Html`. There is no other way from a text to the page.
+HTML is made from the templates in ``page/*.html`` with :func:`render`, which escapes every value that is not marked as
+markup of ours. There is no other way from a text to the page.
 """
 
 from __future__ import annotations
 
-import html
 import re
 import unicodedata
-from functools import lru_cache
+from functools import cache
 from importlib.resources import files
-from string import Template
-from typing import Final
+from typing import Any, Final
 
-__all__ = ["Html", "fill", "joined", "page_file", "visible"]
+import jinja2
+from markupsafe import Markup
+
+__all__ = ["page_file", "render", "visible"]
 
 #: Controls, bidirectional and other format characters, lone surrogates, private use, line and paragraph separators.
 _HIDDEN: Final = re.compile(
@@ -32,29 +33,29 @@ def visible(text: str) -> str:
     return _HIDDEN.sub(lambda match: f"⟦U+{ord(match[0]):04X}⟧", text)
 
 
-class Html(str):
-    """Text that is markup already: made by :func:`fill` or written in this package."""
-
-    __slots__ = ()
-
-
-def _escaped(value: object) -> str:
-    if isinstance(value, Html):
-        return str(value)
-    return html.escape(visible(unicodedata.normalize("NFC", str(value))), quote=True)
-
-
-@lru_cache(maxsize=64)
+@cache
 def page_file(name: str) -> str:
     """A file of the page's own folder, as text."""
     return (files("kernel_archive.board") / "page" / name).read_text(encoding="utf-8")
 
 
-def fill(fragment: str, **values: object) -> Html:
-    """A fragment of ``page/`` with its ``$names`` filled in; values are escaped unless they are :class:`Html`."""
-    return Html(Template(page_file(fragment)).substitute({name: _escaped(value) for name, value in values.items()}))
+def _shown(value: Any) -> Any:
+    """What a template prints for a value, before it is escaped."""
+    return value if isinstance(value, Markup) else visible(unicodedata.normalize("NFC", str(value)))
 
 
-def joined(parts: list[Html]) -> Html:
-    """Fragments one after the other."""
-    return Html("".join(parts))
+@cache
+def _environment() -> jinja2.Environment:
+    return jinja2.Environment(
+        loader=jinja2.FunctionLoader(page_file),
+        autoescape=True,
+        finalize=_shown,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+
+
+def render(template: str, **values: Any) -> str:
+    """A template of ``page/`` with these values, escaped unless they are ``Markup``; a missing one is an error."""
+    return _environment().get_template(template).render(values)

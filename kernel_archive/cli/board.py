@@ -21,6 +21,7 @@ from kernel_archive.cli.common import (
     split_option,
     tell,
 )
+from kernel_archive.errors import printable
 from kernel_archive.forecasters import BASELINES
 
 if TYPE_CHECKING:
@@ -169,7 +170,7 @@ def _standings_tables(boards: list[Standings]) -> None:
         print_table(
             ["rank", "entry", *(METRICS[k].title for k in keys), "coverage", ""],
             rows,
-            title=f"{board.target.kind}: {len(board.target)} rows",
+            title=f"{board.target.split.name}: {len(board.target)} rows",
             left=2,
             notes=notes,
         )
@@ -198,6 +199,8 @@ def build(
 ) -> None:
     """Score every submission anew from its stored forecasts, rank them, write standings.json, standings.csv and index.html.
 
+    A submission whose files are at fault is named and left out.
+
     The page is one file that fetches nothing: open it, or show it with kernel-archive leaderboard serve.
     """
     from kernel_archive.archive.open import open_archive
@@ -212,12 +215,14 @@ def build(
         _standings_tables(result.boards)
         tell(f"{', '.join(str(f) for f in result.files)} written; the page is {result.page_bytes / 1e6:.1f} MB")
 
-    payload = (
-        {"files": [str(f) for f in result.files], "page_bytes": result.page_bytes, **standings_json(result.boards)}
-        if as_json
-        else {}
+    files = [str(f) for f in result.files]
+    payload = {"files": files, "page_bytes": result.page_bytes, "left_out": result.left_out} | standings_json(
+        result.boards
     )
     emit(payload, as_json=as_json, text=text)
+    for verdict in result.left_out:
+        say(f"Left out, its files are at fault: {printable(verdict.slug)}")
+    print_findings([finding for verdict in result.left_out for finding in verdict.findings])
 
 
 @leaderboard.command(short_help="Show that stored scores are what the forecasts give.")

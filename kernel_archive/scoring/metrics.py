@@ -194,7 +194,7 @@ _ALL: Final = (
         MetricInfo(
             name=budget_name(c), title=f"Speedup recovered at {c} %", unit=" %", better="higher", decimals=1,
             meaning=f"the same at a budget of {c} %", formula=f"speedup recovered with the one budget c = {c}",
-            draws=lambda s, c=c: s.curve[c - 1], kinds=_EVAL, accepted=False,  # type: ignore[misc]  # c is bound now
+            draws=lambda s, c=c: s.curve[c - 1].copy(), kinds=_EVAL, accepted=False,  # type: ignore[misc]  # c is bound now; a copy, so that the curve itself is not kept
         )
         for c in BUDGETS
     ),

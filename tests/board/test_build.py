@@ -8,6 +8,7 @@ import pytest
 from support.boards import DRAWS
 from support.small_archive import write_archive
 
+from kernel_archive import storage
 from kernel_archive.board import build as module
 from kernel_archive.board.build import build_board, verify_board
 from kernel_archive.board.store import add_submission
@@ -59,14 +60,55 @@ def test_the_other_scheme_scores_everything_anew(archive, board):
     assert json.loads((board / "standings.json").read_text())["boards"][0]["scheme"] == "released"
 
 
-def test_faults_of_all_submissions_come_together(archive, board):
-    """Two broken folders: both are named, and no file is written."""
+def test_submissions_at_fault_are_named_and_left_out(archive, board):
+    """A broken record, an extra file, a corrupt stream and a stray file: the others are on the board."""
     (board / "submissions/good/submission.toml").write_text("name = ")
     (board / "submissions/prior/extra").write_text("")
-    with pytest.raises(DataError) as caught:
+    (board / "submissions/fair/forecasts.jsonl.zst").write_bytes(b"\x1f\x8b\x08\0\0\0\0\0\0\3\xff\xff\xff\xff\xff")
+    (board / "submissions/stray").write_text("")
+    result = build_board(archive, board, draws=DRAWS)
+    assert [line.slug for line in result.boards[0].lines] == ["uniform", "half"]
+    assert {v.slug: v.findings[0].code for v in result.left_out} == {
+        "fair": "unreadable", "good": "bad-record", "prior": "extra-file", "stray": "bad-folder",
+    }  # fmt: skip
+    assert (
+        "Left out of this page, since their files are at fault: fair, good, prior, stray."
+        in (board / "index.html").read_text()
+    )
+
+
+def test_a_board_with_nothing_but_faults_is_not_built(archive, board):
+    """All faults come together, and no file is written."""
+    for folder in (board / "submissions").iterdir():
+        (folder / "submission.toml").write_text("name = ")
+    with pytest.raises(DataError, match="every submission of this board is at fault") as caught:
         build_board(archive, board, draws=DRAWS)
-    assert {f.file.split("/")[-2] for f in caught.value.findings} == {"good", "prior"}
+    assert {f.code for f in caught.value.findings} == {"bad-record"}
     assert not (board / "index.html").exists()
+
+
+@pytest.mark.parametrize("stands", ["page", "standings.json"])
+def test_a_build_that_fails_leaves_the_old_files_together(archive, board, monkeypatch, stands):
+    """Where one of the files can't be put in place, the others keep their old content: both or neither."""
+    build_board(archive, board, draws=DRAWS)
+    files = [board / name for name in ("standings.json", "standings.csv", "index.html")]
+    before = [f.read_bytes() for f in files[:2]]
+    if stands == "page":  # a folder is in the way
+        files[2].unlink()
+        files[2].mkdir()
+        with pytest.raises(OSError, match=r"index\.html"):
+            build_board(archive, board, draws=DRAWS, seed=5)
+    else:
+        monkeypatch.setattr(storage, "sync", no_space)
+        with pytest.raises(OSError, match="No space"):
+            build_board(archive, board, draws=DRAWS, seed=5)
+    assert [f.read_bytes() for f in files[:2]] == before
+    assert not list(board.glob(".*.tmp"))
+
+
+def no_space(path):
+    """A disk that is full."""
+    raise OSError(28, "No space left on device", str(path))
 
 
 def test_no_board_and_an_empty_board_say_what_to_do(archive, tmp_path):

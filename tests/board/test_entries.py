@@ -5,6 +5,7 @@ import pyarrow as pa
 import pytest
 from support.boards import DRAWS
 
+from kernel_archive.board import entries as module
 from kernel_archive.board.entries import RATIONALE_CHARACTERS, load_entries, read_foreign
 from kernel_archive.board.store import add_submission
 from kernel_archive.errors import DataError
@@ -21,9 +22,9 @@ def folders(board):
 
 def test_processes_make_no_difference(board, target):
     """One process or two: the same entries in the same order, scored as they were stored."""
-    alone = load_entries(folders(board), target, wanted=WANTED, draws=DRAWS, jobs=1)
+    alone, _ = load_entries(folders(board), target, wanted=WANTED, draws=DRAWS, jobs=1)
     seen = []
-    together = load_entries(
+    together, faults = load_entries(
         folders(board),
         target,
         wanted=WANTED,
@@ -32,6 +33,7 @@ def test_processes_make_no_difference(board, target):
         advance=lambda done, total, what: seen.append((done, total, what)),
     )
     assert [e.slug for e in alone] == [e.slug for e in together] == ["fair", "good", "half", "prior", "uniform"]
+    assert not faults
     assert seen == [(i + 1, 5, e.slug) for i, e in enumerate(alone)]
     for a, b in zip(alone, together, strict=True):
         assert a.record == b.record == read_record(board / "submissions" / a.slug / "score.json")
@@ -41,7 +43,7 @@ def test_processes_make_no_difference(board, target):
 
 def test_draws_are_those_of_the_score(board, target):
     """The interval of the record is the interval of the draws."""
-    entry = load_entries(folders(board)[:1], target, wanted=WANTED, draws=DRAWS, jobs=1)[0]
+    entry = load_entries(folders(board)[:1], target, wanted=WANTED, draws=DRAWS, jobs=1)[0][0]
     m = entry.record.metrics["crps"]
     assert np.quantile(entry.draws["crps"], (0.025, 0.975)) == pytest.approx((m.low, m.high))
     assert set(entry.draws) == set(WANTED)
@@ -49,7 +51,7 @@ def test_draws_are_those_of_the_score(board, target):
 
 def test_what_is_shown_is_what_was_forecast(board, target):
     """Masses, states and rationales of a complete, a three-repeat and a partial entry."""
-    fair, good, half = load_entries(folders(board)[:3], target, wanted=WANTED, draws=DRAWS, jobs=1)
+    (fair, good, half), _ = load_entries(folders(board)[:3], target, wanted=WANTED, draws=DRAWS, jobs=1)
     n = len(target)
     assert fair.shown.masses.shape == (3, n, 8)
     assert abs(fair.shown.masses.astype(int).sum(axis=-1) - 255).max() <= 4
@@ -64,7 +66,7 @@ def test_long_rationales_are_cut(tmp_path, target, files):
     path = tmp_path / "f.jsonl"
     path.write_text(files["good"].read_text().replace("it halves the loads", "x" * 100_000))
     add_submission(path, target, name="x", board=tmp_path / "b", draws=DRAWS)
-    shown = load_entries(folders(tmp_path / "b"), target, wanted=(), draws=DRAWS, jobs=1)[0].shown
+    shown = load_entries(folders(tmp_path / "b"), target, wanted=(), draws=DRAWS, jobs=1)[0][0].shown
     assert len(shown.rationales[0]) == RATIONALE_CHARACTERS + 1
 
 
@@ -74,10 +76,25 @@ def test_changed_forecasts_are_found(board, target):
     lines = pa.input_stream(str(path), compression="zstd").read()
     path.write_bytes(pa.Codec("zstd").compress(lines.replace(b"halves", b"HALVES", 1), asbytes=True))
     (board / "submissions/prior/forecasts.jsonl.zst").write_bytes(b"garbage")
-    with pytest.raises(DataError) as caught:
-        load_entries(folders(board), target, wanted=WANTED, draws=DRAWS, jobs=2)
-    assert "changed-forecasts" in {f.code for f in caught.value.findings}
-    assert {f.file.split("/")[-2] for f in caught.value.findings} == {"good", "prior"}
+    entries, faults = load_entries(folders(board), target, wanted=WANTED, draws=DRAWS, jobs=2)
+    assert [e.slug for e in entries] == ["fair", "half", "uniform"]
+    assert faults["good"][0].code == "changed-forecasts"
+    assert {f.file.split("/")[-2] for found in faults.values() for f in found} == {"good", "prior"}
+
+
+def test_an_error_of_ours_costs_one_entry(board, target, monkeypatch):
+    """A fault that reading one submission brings to light does not take the others with it."""
+    real = module.score_with_draws
+
+    def failing(target, forecasts, **options):
+        if forecasts.name == "fair":
+            raise ZeroDivisionError("nobody thought of that")
+        return real(target, forecasts, **options)
+
+    monkeypatch.setattr(module, "score_with_draws", failing)
+    entries, faults = load_entries(folders(board), target, wanted=WANTED, draws=DRAWS, jobs=1)
+    assert "fair" not in [e.slug for e in entries]
+    assert "ZeroDivisionError: nobody thought of that" in faults["fair"][0].message
 
 
 def test_a_foreign_entry_keeps_its_score(board):

@@ -25,7 +25,7 @@ def unpacked(text):
 @pytest.fixture
 def data(archive, board):
     """The payload of a board of both splits, packed and unpacked."""
-    return unpacked(packed(make_payload(archive, rank_board(archive, board, draws=DRAWS, jobs=1))))
+    return unpacked(packed(make_payload(archive, rank_board(archive, board, draws=DRAWS, jobs=1).boards)))
 
 
 def test_it_survives_any_text():
@@ -66,7 +66,7 @@ def test_lineage_leads_to_the_oldest_ancestor(data, archive):
 
 def test_figures_and_pairs_are_those_of_the_standings(data, archive, board):
     """Six digits of every figure; a pair for every two ranked entries."""
-    standings, entries = rank_board(archive, board, draws=DRAWS, jobs=1)[0]
+    standings, entries = rank_board(archive, board, draws=DRAWS, jobs=1).boards[0]
     shown = data["boards"][0]
     for line, entry in zip(standings.lines, shown["entries"], strict=True):
         assert entry["m"]["crps"] == pytest.approx(
@@ -92,7 +92,7 @@ def test_hostile_and_huge_programs_are_cut_and_shown(tmp_path, files):
     )
     path.write_text(path.read_text().replace("[1, 1, 1, 1, 1, 1, 1, 1]", str([0.125] * 8)))
     add_submission(path, target, name="x", board=tmp_path / "b", draws=DRAWS)
-    text = packed(make_payload(archive, rank_board(archive, tmp_path / "b", draws=DRAWS)))
+    text = packed(make_payload(archive, rank_board(archive, tmp_path / "b", draws=DRAWS).boards))
     data = unpacked(text)
     assert len(text) < 200_000
     assert max(data["cut"].values()) > 5_000_000
@@ -104,7 +104,7 @@ def test_hostile_and_huge_programs_are_cut_and_shown(tmp_path, files):
 def test_rationales_of_many_entries_are_bounded(archive, board, monkeypatch):
     """Beyond the page's allowance they get shorter instead of the page longer."""
     monkeypatch.setattr(module, "MAX_RATIONALES", 100)
-    ranked = rank_board(archive, board, draws=DRAWS, jobs=1)
+    ranked = rank_board(archive, board, draws=DRAWS, jobs=1).boards
     for _, entries in ranked:
         for entry in entries:
             for row in entry.shown.rationales:

@@ -1,11 +1,14 @@
 """The page on loopback."""
 
+import socket
 import threading
+import time
 import urllib.error
 import urllib.request
 
 import pytest
 
+from kernel_archive.board import serve
 from kernel_archive.board.serve import SERVED, board_server
 from kernel_archive.errors import UsageError
 
@@ -54,6 +57,28 @@ def test_nothing_else_can_be_had(address, path):
 def test_another_name_for_this_machine_is_refused(address):
     """A foreign page can't read the board through a name that it points at loopback."""
     assert status(address + "/", Host="evil.example") == 404
+
+
+def test_idle_connections_are_closed(tmp_path, monkeypatch):
+    """Fifty connections that send nothing, and one that sends half a request, do not stay."""
+    assert serve.IDLE_SECONDS <= 30
+    monkeypatch.setattr(serve, "IDLE_SECONDS", 0.3)
+    (tmp_path / "index.html").write_text("")
+    with board_server(tmp_path) as server:
+        thread = threading.Thread(target=server.serve_forever, daemon=True)
+        thread.start()
+        before = threading.active_count()
+        idle = [socket.create_connection(server.server_address[:2], timeout=10) for _ in range(50)]
+        idle[0].sendall(b"GET / HTTP/1.1\r\nHost:")
+        assert [s.recv(1) for s in idle] == [b""] * 50
+        for s in idle:
+            s.close()
+        deadline = time.monotonic() + 10
+        while threading.active_count() > before and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert threading.active_count() <= before
+        server.shutdown()
+        thread.join()
 
 
 def test_it_listens_on_loopback_only(tmp_path):

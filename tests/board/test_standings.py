@@ -17,7 +17,7 @@ from kernel_archive.scoring.reader import read_forecasts
 def standings(board, target):
     """Standings of the evaluation split, with one entry of other rows beside them."""
     folders = sorted(p for p in (board / "submissions").iterdir() if not p.name.endswith("-discovery"))
-    entries = load_entries(folders, target, wanted=COMPARED["eval"], draws=DRAWS, jobs=1)
+    entries, _ = load_entries(folders, target, wanted=COMPARED["eval"], draws=DRAWS, jobs=1)
     return make_standings(target, entries, [read_foreign(board / "submissions/good-discovery")], draws=DRAWS)
 
 

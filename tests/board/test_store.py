@@ -67,8 +67,8 @@ def test_other_forms_are_stored_as_lines(tmp_path, files, target, form):
     """Compression makes no difference; Parquet rows become lines; the score is the same."""
     plain = files["good"].read_bytes()
     path = tmp_path / "f"
+    rows = [json.loads(line) for line in plain.splitlines()]
     if form == "parquet":
-        rows = [json.loads(line) for line in plain.splitlines()]
         pq.write_table(pa.Table.from_pylist(rows), path)
     else:
         path.write_bytes(gzip.compress(plain) if form == "gzip" else pa.Codec("zstd").compress(plain, asbytes=True))
@@ -79,6 +79,22 @@ def test_other_forms_are_stored_as_lines(tmp_path, files, target, form):
         assert stored_lines(made.folder) == plain
     else:
         assert [json.loads(line) for line in stored_lines(made.folder).splitlines()] == rows
+
+
+def test_maps_of_a_parquet_file_are_stored_as_objects(tmp_path, files, target):
+    """A map from bin to probability is read from the stored lines as it was from the table."""
+    rows = [json.loads(line) for line in files["good"].read_bytes().splitlines()]
+    maps = [list(zip(map(str, range(1, 9)), row["probabilities"], strict=True)) for row in rows]
+    table = pa.table(
+        {
+            "row_id": [row["row_id"] for row in rows],
+            "bin_probabilities": pa.array(maps, pa.map_(pa.string(), pa.float64())),
+        }
+    )
+    pq.write_table(table, tmp_path / "f", row_group_size=10)
+    made = add_submission(tmp_path / "f", target, name="x", board=tmp_path / "b", draws=DRAWS)
+    reference = add_submission(files["good"], target, name="x", board=tmp_path / "c", draws=DRAWS)
+    assert made.record.metrics == reference.record.metrics
 
 
 def test_a_discovery_entry_has_a_folder_of_its_own(tmp_path, files, target, pairs):
@@ -155,6 +171,7 @@ def test_a_failure_while_storing_leaves_the_store_as_it_was(tmp_path, files, tar
     """A full disk at the last moment leaves no half entry."""
     add_submission(files["prior"], target, name="one", board=tmp_path, draws=DRAWS)
     before = snapshot(tmp_path)
+    assert ".lock" in before
 
     def full(*args):
         raise OSError(28, "No space left on device")
@@ -192,7 +209,7 @@ def start(archive, file, name, board, stop=""):
     return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
 
 
-@pytest.mark.parametrize("moment", ["_write", "score_stored", "_fill"])
+@pytest.mark.parametrize("moment", ["write_atomically", "score", "_fill"])
 def test_a_kill_in_the_middle_leaves_the_store_as_it_was(tmp_path, archive, files, target, moment):
     """SIGKILL while an add writes, scores or is about to rename: no entry, and the next add cleans up and works."""
     add_submission(files["prior"], target, name="one", board=tmp_path, draws=DRAWS)
@@ -201,7 +218,7 @@ def test_a_kill_in_the_middle_leaves_the_store_as_it_was(tmp_path, archive, file
         assert process.stdout.readline() == "here\n"
         process.send_signal(signal.SIGKILL)
         process.wait()
-    assert [p.name for p in store.submission_folders(tmp_path / "submissions")] == ["one"]
+    assert [p.name for p in store.submission_folders(tmp_path / "submissions")[0]] == ["one"]
     assert snapshot(tmp_path / "submissions/one") == before
     add_submission(files["good"], target, name="two", board=tmp_path, draws=DRAWS)
     assert names(tmp_path / "submissions") == ["one", "two"]
@@ -219,7 +236,7 @@ def test_adds_at_once_lose_nothing(tmp_path, archive, target):
             ends.append((process.wait(timeout=120), process.stdout.read().strip()))
     assert sorted(ends) == [(0, "")] * 4 + [(1, "TargetExistsError")]
     assert names(tmp_path / "board/submissions") == ["a", "b", "c", "same"]
-    for folder in store.submission_folders(tmp_path / "board/submissions"):
+    for folder in store.submission_folders(tmp_path / "board/submissions")[0]:
         assert np.isfinite(read_record(folder / "score.json").metrics["crps"].mean)
         load_submission(folder)
 

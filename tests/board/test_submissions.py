@@ -134,15 +134,24 @@ def test_extra_missing_and_linked_files_are_named(tmp_path):
 
 
 def test_a_store_holds_folders_with_plain_names_only(tmp_path):
-    """Files, links and odd names are refused; hidden work in progress is not seen; no store is an empty one."""
-    assert submission_folders(tmp_path / "none") == []
+    """Files, links and odd names are faults; hidden work in progress is not seen; no store is an empty one."""
+    assert submission_folders(tmp_path / "none") == ([], {})
     (tmp_path / "b").mkdir()
     (tmp_path / "a-1").mkdir()
     (tmp_path / ".adding-x").mkdir()
-    assert [p.name for p in submission_folders(tmp_path)] == ["a-1", "b"]
+    assert [p.name for p in submission_folders(tmp_path)[0]] == ["a-1", "b"]
     (tmp_path / "Upper").mkdir()
     (tmp_path / "file").write_text("")
     (tmp_path / "link").symlink_to("/etc")
-    with pytest.raises(DataError) as caught:
-        submission_folders(tmp_path)
-    assert len(caught.value.findings) == 3
+    found, strays = submission_folders(tmp_path)
+    assert [p.name for p in found] == ["a-1", "b"]
+    assert {name: faults[0].code for name, faults in strays.items()} == dict.fromkeys(
+        ("Upper", "file", "link"), "bad-folder"
+    )
+
+
+def test_a_split_that_nobody_forecasts_is_a_fault(tmp_path):
+    """The record of an entry names a split of this package."""
+    fill(tmp_path / "x", to_toml(record()).replace('split = "eval"', 'split = "train"'))
+    with pytest.raises(DataError, match="split must be one of: eval, discovery"):
+        load_submission(tmp_path / "x")

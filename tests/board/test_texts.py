@@ -3,9 +3,12 @@
 import unicodedata
 from html.parser import HTMLParser
 
+import jinja2
 import pytest
+from markupsafe import Markup
 
-from kernel_archive.board.texts import Html, fill, visible
+from kernel_archive.board import texts
+from kernel_archive.board.texts import render, visible
 
 HOSTILE = (
     "<script>alert(1)</script>", "</td><svg onload=alert(1)>", "$name ${name} {{name}} {% x %}", "\" onclick='x'", "&lt;b&gt; & &#60;",
@@ -27,11 +30,20 @@ class Texts(HTMLParser):
         self.text += data
 
 
+@pytest.fixture
+def template(monkeypatch):
+    """Makes a template of a text, in the environment of the page."""
+    texts._environment.cache_clear()
+    yield lambda text: monkeypatch.setattr(texts, "page_file", lambda _: text)
+    texts._environment.cache_clear()
+
+
 @pytest.mark.parametrize("text", HOSTILE)
-def test_text_stays_text(text):
+def test_text_stays_text(template, text):
     """Nothing of it becomes a tag or an attribute, and all of it is there."""
     parser = Texts()
-    parser.feed(fill("link.html", url=text, text=text))
+    template('<a href="{{ url }}" rel="nofollow">{{ text }}</a>')
+    parser.feed(render("link.html", url=text, text=text))
     assert [tag for tag, _ in parser.tags] == ["a"]
     assert set(parser.tags[0][1]) == {"href", "rel"}
     assert parser.text == visible(unicodedata.normalize("NFC", text))
@@ -53,13 +65,20 @@ def test_ordinary_text_is_left_alone():
     assert visible(text) == text
 
 
-def test_markup_of_ours_is_not_escaped_twice():
-    """A fragment inside a fragment is markup; a stranger's text inside it was escaped once."""
-    inner = fill("text.html", text="<b>")
-    assert isinstance(inner, Html)
-    assert fill("cell.html", text=inner) == "<td>&lt;b&gt;</td>"
+def test_markup_of_ours_is_not_escaped(template):
+    """What is marked as ours is markup; a stranger's text beside it is escaped once."""
+    template("<td>{{ ours }}{{ theirs }}</td>")
+    assert render("cell.html", ours=Markup("<b>"), theirs="<b>") == "<td><b>&lt;b&gt;</td>"
 
 
-def test_a_value_is_never_a_template():
-    """A dollar sign in a value names nothing."""
-    assert fill("text.html", text="$text $$ ${x}") == "$text $$ ${x}"
+def test_a_value_is_never_a_template(template):
+    """Marks of a template in a value name nothing."""
+    template("{{ text }}")
+    assert render("text.html", text="{{ text }} {% x %} {{ 7 * 7 }}") == "{{ text }} {% x %} {{ 7 * 7 }}"
+
+
+def test_a_missing_value_is_an_error(template):
+    """It is not printed as nothing."""
+    template("{{ text }}")
+    with pytest.raises(jinja2.UndefinedError):
+        render("text.html")

@@ -41,7 +41,7 @@ function kernelList() {
   if (order === 'missed') { const j = judged(); found.sort((a, b) => j[a].hit - j[b].hit); }
   if (order === 'disputed') { const j = judged(); found.sort((a, b) => j[b].apart - j[a].apart); }
   seen.rows = found;
-  $('k-count').textContent = `${found.length} of ${rows.id.length} ${board.split === 'eval' ? 'kernels' : 'pairs'}`;
+  $('k-count').textContent = `${found.length} of ${rows.id.length} ${board.kind === 'eval' ? 'kernels' : 'pairs'}`;
   const list = $('k-list');
   put(list, found.map((i) => {
     const node = data.nodes[rows.kernel[i]];
@@ -118,7 +118,7 @@ function detail() {
   const { rows } = board;
   const node = data.nodes[rows.kernel[row]];
   const [left, right] = [rows.anchor[row], rows.code[row]];
-  const names = board.split === 'eval' ? ['Reference', 'Candidate'] : ['Parent', 'Child'];
+  const names = board.kind === 'eval' ? ['Reference', 'Candidate'] : ['Parent', 'Child'];
   const mode = seen.mode || (window.matchMedia('(max-width: 820px)').matches ? 'unified' : 'split');
   const cut = (i) => (data.cut[i] ? `, the first ${data.limit.toLocaleString('en')} of ${data.cut[i].toLocaleString('en')} characters` : '');
   const modes = [['split', 'Side by side'], ['unified', 'Unified'], ['candidate', `${names[1]} only`]];

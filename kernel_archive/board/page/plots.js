@@ -1,5 +1,5 @@
 // Curves of chosen entries: recovery or precision-recall, reliability, error against confidence, risk-coverage, confusion.
-const drawn = { eval: null, discovery: null }; // split -> positions of the entries to draw, in the order of their colours
+const drawn = {}; // split -> positions of the entries to draw, in the order of their colours
 
 function chosen() {
   if (!drawn[board.split]) drawn[board.split] = board.entries.slice(0, Math.min(4, board.entries.length)).map((_, i) => i);
@@ -37,7 +37,7 @@ function plots() {
   const out = [];
   const hundred = Array.from({ length: 100 }, (_, i) => i + 1);
   const lines = (of, xs, channel = {}) => entries.map((e, s) => Plot.lineY(points(xs, of(e)), { x: 'x', y: 'y', stroke: colour(s), strokeWidth: 2, ...channel }));
-  if (board.split === 'eval') {
+  if (board.kind === 'eval') {
     out.push(chart('Speedup recovered', 'Share of each task’s best speedup that is found by measuring only so many of the candidates an entry puts first. Dashed: at random. Band: 95 % of the first entry.',
       'Recovery curves', { x: { label: 'measured candidates, %', type: 'log', ticks: [1, 2, 5, 10, 25, 50, 100], tickFormat: String }, y: { label: 'recovered, %', domain: [Math.min(40, ...board.random), 100] },
         marks: [Plot.gridY(grid), Plot.gridX({ ...grid, ticks: [1, 2, 5, 10, 25, 50, 100] }),

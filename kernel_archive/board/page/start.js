@@ -1,7 +1,6 @@
 // Start: the table first, the rest when it comes near the view.
 const later = { behaviour: () => { chips(); plots(); }, compare: fillCompare, tasks: fillTasks, kernels: fillKernels };
 const done = new Set();
-const LABELS = { eval: 'Evaluation split', discovery: 'Discovery pairs' };
 
 function draw(id) {
   if (done.has(id)) return;
@@ -61,7 +60,7 @@ async function start() {
   document.documentElement.classList.add('scripted');
   $('nav').hidden = false;
   for (const b of data.boards) standingsOf(b.split);
-  put($('switch'), data.boards.map((b) => h('button', { type: 'button', 'data-split': b.split, onclick: () => setBoard(b.split) }, LABELS[b.split])));
+  put($('switch'), data.boards.map((b) => h('button', { type: 'button', 'data-split': b.split, onclick: () => setBoard(b.split) }, b.title)));
   $('switch').hidden = data.boards.length < 2;
   setBoard(data.boards[0].split);
 

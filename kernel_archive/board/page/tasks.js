@@ -7,7 +7,7 @@ function fillTasks() {
   if (!first) return;
   const metrics = Object.keys(Object.values(first.g)[0] || {}).filter((k) => !k.startsWith('speedup_recovered_at_'));
   put($('task-metric'), metrics.map((k) => option(k, info(k).title)));
-  const budgets = board.split === 'eval';
+  const budgets = board.kind === 'eval';
   $('task-by').hidden = !budgets;
   if (!budgets) taskBy = 'task';
   tasks();
