@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Generator, Sequence
     from pathlib import Path
 
+    from kernel_archive.measure.providers import Templates
     from kernel_archive.measure.verdict import Measurement
     from kernel_archive.readers.events import Attempt
 
@@ -59,22 +60,20 @@ class Agent(Protocol):
 
 
 class TuningAgent:
-    """A rule-based agent: tries every algorithm of a template module once, then tunes the best one knob by knob.
+    """A rule-based agent: tries every program of a folder of templates once, then tunes the best one knob by knob.
 
     Each attempt follows from the measurements before it: a change that helps by more than 1 % is kept and built upon.
 
     Args:
-        module: a template module (``providers.TemplateProvider``).
-        task: problem id.
-        language: language of the templates.
-        seed: of the order in which algorithms, knobs and values are tried.
+        templates: the programs.
+        seed: of the order in which programs, knobs and values are tried.
         budget: attempts.
     """
 
     KEEP = 1.01
 
-    def __init__(self, module: Any, task: str, language: str, *, seed: int, budget: int) -> None:
-        self._module, self._task, self._language, self._seed, self._budget = module, task, language, seed, budget
+    def __init__(self, templates: Templates, *, seed: int, budget: int) -> None:
+        self._templates, self._seed, self._budget = templates, seed, budget
 
     @property
     def facts(self) -> dict[str, Any]:
@@ -100,15 +99,15 @@ class TuningAgent:
         return draft
 
     def _walk(self) -> Generator[Draft, float | None, None]:
-        rng = random.Random(f"{self._task}/{self._language}/{self._seed}")  # noqa: S311 - a search, no secret
-        algorithms = self._module.algorithms(self._task, self._language)
+        rng = random.Random(self._seed)  # noqa: S311 - a search, no secret
+        algorithms = self._templates.algorithms
         names = sorted(algorithms)
         rng.shuffle(names)
         seen: set[str] = set()
         count, best, at, spec = 0, 0.0, None, None
         for name in names:
-            new = {"algo": name, "knobs": {k: rng.choice(v) for k, v in sorted(algorithms[name].items())}}
-            code = self._module.render(self._task, self._language, new)
+            new = self._templates.draw(name, rng)
+            code = self._templates.render(new)
             seen.add(code)
             got = yield Draft(f"try {name}", "see where this algorithm stands before tuning any", code, None)
             if got is not None and got > best:
@@ -123,7 +122,7 @@ class TuningAgent:
                 rng.shuffle(values)
                 for value in values:
                     new = {"algo": spec["algo"], "knobs": {**spec["knobs"], knob: value}}
-                    code = self._module.render(self._task, self._language, new)
+                    code = self._templates.render(new)
                     if code in seen:
                         continue
                     seen.add(code)

@@ -13,7 +13,7 @@ task = ["fp8_quant", "trimul"]
 seed = [41, 42]
 name = "s{seed}"               # run directory: <method>/<task>__<name>
 steps = 40
-module = "templates.py"        # a template module (providers.py), relative to the plan
+templates = "programs"         # folder with a folder of templates for every task (providers.py), relative to the plan
 language = "triton"
 
 [[search]]
@@ -35,7 +35,7 @@ import msgspec
 from kernel_archive.errors import RecipeError, printable
 from kernel_archive.measure.agent import TuningAgent
 from kernel_archive.measure.chains import Chain, read_chain
-from kernel_archive.measure.providers import TemplateProvider, load_module
+from kernel_archive.measure.providers import TemplateProvider, Templates
 from kernel_archive.measure.search import Objective
 from kernel_archive.measure.settings import Settings
 from kernel_archive.measure.strategies import HillClimbing, Puct
@@ -52,7 +52,7 @@ class _Entry(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
     method: Method
     task: str | list[str] = []
-    module: str = ""
+    templates: str = ""
     chains: str = ""
     name: str = "s{seed}"
     seed: int | list[int] = 0
@@ -66,8 +66,6 @@ class _Entry(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     c_puct: float = 1.0
     switch: float = 0.2
     fault: float = 0.02
-    only: list[str] = []
-    root: Any = None
 
 
 class _File(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -113,18 +111,12 @@ class Run(msgspec.Struct, kw_only=True):
             archive_capacity=e.archive_capacity, c_puct=e.c_puct,
         )  # fmt: skip
 
+    def _templates(self, base: Path) -> Templates:
+        return Templates(base / self.entry.templates / self.task)
+
     def provider(self, base: Path) -> TemplateProvider:
         """Where its programs come from."""
-        e: _Entry = self.entry
-        return TemplateProvider(
-            load_module(base / e.module),
-            self.task,
-            self.language,
-            root=e.root,
-            switch=e.switch,
-            fault=e.fault,
-            only=e.only,
-        )
+        return TemplateProvider(self._templates(base), switch=self.entry.switch, fault=self.entry.fault)
 
     @property
     def mutator(self) -> str:
@@ -134,11 +126,10 @@ class Run(msgspec.Struct, kw_only=True):
         return "rule-based agent" if self.folder is None else "language model"
 
     def agent(self, base: Path) -> TuningAgent | Chain:
-        """The agent: a chain, or a rule-based one over the templates of a module."""
+        """The agent: a chain, or a rule-based one over templates."""
         if self.folder is not None:
             return read_chain(self.folder)
-        e: _Entry = self.entry
-        return TuningAgent(load_module(base / e.module), self.task, self.language, seed=self.seed, budget=e.steps)
+        return TuningAgent(self._templates(base), seed=self.seed, budget=self.entry.steps)
 
 
 class Plan(msgspec.Struct, kw_only=True):

@@ -1,4 +1,4 @@
-"""Programs as modules: the one way in which a file of code is imported, here and in workers."""
+"""Programs as modules, inside workers: the one way in which code under test is imported."""
 
 from __future__ import annotations
 
@@ -10,14 +10,16 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from pathlib import Path
 
-__all__ = ["import_code", "import_file", "import_torch"]
+__all__ = ["import_code", "import_torch"]
 
 
-def import_file(path: Path, name: str) -> Any:
-    """A file as a module of that name; it is in ``sys.modules`` while it runs and afterwards.
+def import_code(code: str, folder: Path, name: str) -> Any:
+    """A program's text as a module of that name, by way of a file in ``folder``: compilers read what they compile.
 
-    Whatever the file raises is passed on.
+    It is in ``sys.modules`` while it runs and afterwards. Whatever the program raises is passed on.
     """
+    path = folder / f"{name}.py"
+    path.write_text(code, encoding="utf-8", errors="surrogatepass")
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None  # noqa: S101 - a path that ends in .py always has one
     assert spec.loader is not None  # noqa: S101 - likewise
@@ -25,13 +27,6 @@ def import_file(path: Path, name: str) -> Any:
     sys.modules[name] = module
     spec.loader.exec_module(module)
     return module
-
-
-def import_code(code: str, folder: Path, name: str) -> Any:
-    """A program's text as a module, by way of a file in ``folder``: compilers read the source of what they compile."""
-    path = folder / f"{name}.py"
-    path.write_text(code, encoding="utf-8", errors="surrogatepass")
-    return import_file(path, name)
 
 
 def import_torch() -> None:

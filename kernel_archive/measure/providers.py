@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol
+import ast
+import re
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import msgspec
 
 from kernel_archive.errors import UsageError
-from kernel_archive.measure.programs import import_file
 
 if TYPE_CHECKING:
     import random
-    from collections.abc import Collection, Sequence
+    from collections.abc import Callable, Collection
     from pathlib import Path
 
-__all__ = ["Parent", "Proposal", "Provider", "TemplateProvider", "load_module"]
+__all__ = ["FAULTS", "Parent", "Proposal", "Provider", "TemplateProvider", "Templates"]
 
 
 class Parent(msgspec.Struct, frozen=True):
@@ -52,82 +53,104 @@ class Provider(Protocol):
         ...
 
 
-def load_module(path: Path) -> Any:
-    """A plan's own Python file as a module. It is code of whoever wrote the plan and runs unconfined.
+_KNOB = re.compile(r"^([A-Z][A-Z0-9_]*) = (.+?)  # knob: (.+)$", re.MULTILINE)
+
+
+class Templates:
+    """Programs with knobs: the Python files of one folder, each a whole program.
+
+    A line ``NAME = value  # knob: value, value, ...`` is a knob with the values that it may take; one that stands twice is
+    drawn twice as often. A spec is ``{"algo": file without .py, "knobs": {name: value}}`` and may have a ``"fault"``.
+
+    Args:
+        folder: the folder.
 
     Raises:
-        UsageError: there is no such file.
+        UsageError: it holds no program, or a knob that is none.
     """
-    if not path.is_file():
-        raise UsageError(f"{path}: no such file; a plan names its modules relative to itself")
-    return import_file(path, f"kernel_archive_plan_{path.stem}")
+
+    def __init__(self, folder: Path) -> None:
+        self._texts = {path.stem: path.read_text("utf-8") for path in sorted(folder.glob("*.py"))}
+        if not self._texts:
+            raise UsageError(
+                f"{folder}: no programs (*.py) there; a plan names its folder of templates relative to itself"
+            )
+        #: Program -> knob -> values.
+        self.algorithms: dict[str, dict[str, list[Any]]] = {}
+        for name, text in self._texts.items():
+            try:
+                knobs = {knob: list(ast.literal_eval(f"[{values}]")) for knob, _, values in _KNOB.findall(text)}
+            except (ValueError, SyntaxError) as error:
+                raise UsageError(
+                    f"{folder / name}.py: the values of a knob are no Python constants: {error}"
+                ) from error
+            self.algorithms[name] = knobs
+
+    def seed(self) -> dict[str, Any]:
+        """The spec that searches start from: the least name, as it is written."""
+        name, text = next(iter(self._texts.items()))
+        return {"algo": name, "knobs": {knob: ast.literal_eval(value) for knob, value, _ in _KNOB.findall(text)}}
+
+    def draw(self, name: str, rng: random.Random) -> dict[str, Any]:
+        """A spec of that program with random knobs."""
+        return {"algo": name, "knobs": {knob: rng.choice(v) for knob, v in sorted(self.algorithms[name].items())}}
+
+    def render(self, spec: Any) -> str:
+        """The program of a spec."""
+        code = _KNOB.sub(lambda line: f"{line[1]} = {spec['knobs'][line[1]]!r}", self._texts[spec["algo"]])
+        return FAULTS[spec["fault"]](code) if spec.get("fault") else code
+
+
+def _nothing(code: str) -> str:
+    """The last return is missing."""
+    at = code.rindex("return ")
+    return f"{code[:at]}pass  # {code[at:]}"
+
+
+#: Deliberate mistakes, so that a search also records failures: name -> what is done to a program.
+FAULTS: Final[dict[str, Callable[[str], str]]] = {
+    "syntax": lambda code: code.replace("def custom_kernel(data):", "def custom_kernel(data)", 1),
+    "name": lambda code: code.replace("    return ", "    return undefined or ", 1),
+    "nothing": _nothing,
+}
 
 
 class TemplateProvider:
-    """Programs rendered from templates with knobs, by a module of the plan.
-
-    The module has ``algorithms(task, language) -> {name: {knob: [values]}}``, ``render(task, language, spec) -> str``,
-    where ``spec`` is ``{"algo": name, "knobs": {...}}`` and optionally ``"fault"``, ``seed(task, language) -> spec``, and
-    ``FAULTS``, names of deliberate mistakes that ``render`` knows.
+    """Programs rendered from templates: one or two knobs changed, or another program.
 
     Args:
-        module: the module.
-        task: problem id.
-        language: ``triton`` or ``cuda``.
-        root: the starting spec; the module's own when not given.
-        switch: probability of another algorithm.
+        templates: the programs.
+        switch: probability of another program.
         fault: probability of a deliberate mistake.
-        only: the algorithms to use; all when empty.
     """
 
-    def __init__(
-        self,
-        module: Any,
-        task: str,
-        language: str,
-        *,
-        root: Any = None,
-        switch: float = 0.2,
-        fault: float = 0.02,
-        only: Sequence[str] = (),
-    ) -> None:
-        self._module, self._task, self._language = module, task, language
-        self._root, self._switch, self._fault = root, switch, fault
-        known = module.algorithms(task, language)
-        unknown = sorted(set(only) - set(known))
-        if unknown or not known:
-            raise UsageError(
-                f"no algorithm {', '.join(unknown) or 'at all'} for {task} in {language}; known: {', '.join(known)}"
-            )
-        self._algorithms: dict[str, dict[str, list[Any]]] = {k: v for k, v in known.items() if not only or k in only}
+    def __init__(self, templates: Templates, *, switch: float = 0.2, fault: float = 0.02) -> None:
+        self._templates, self._switch, self._fault = templates, switch, fault
 
     def _render(self, spec: Any) -> Proposal:
-        return Proposal(self._module.render(self._task, self._language, spec), spec)
+        return Proposal(self._templates.render(spec), spec)
 
     def seed(self) -> Proposal:
         """The starting program."""
-        return self._render(self._root or self._module.seed(self._task, self._language))
-
-    def _draw(self, rng: random.Random) -> dict[str, Any]:
-        name = rng.choice(sorted(self._algorithms))
-        return {"algo": name, "knobs": {k: rng.choice(v) for k, v in self._algorithms[name].items()}}
+        return self._render(self._templates.seed())
 
     def propose(self, parent: Parent, rng: random.Random, seen: Collection[str]) -> Proposal | None:
-        """One or two knobs changed, or another algorithm; after many repetitions anything new."""
+        """One or two knobs changed, or another program; after many repetitions anything new."""
+        algorithms = self._templates.algorithms
         for attempt in range(80):
             spec = parent.spec
-            known = isinstance(spec, dict) and spec.get("algo") in self._algorithms
+            known = isinstance(spec, dict) and spec.get("algo") in algorithms
             if not known or rng.random() < self._switch or attempt > 50:
-                new = self._draw(rng)
+                new = self._templates.draw(rng.choice(sorted(algorithms)), rng)
             else:
-                choices = self._algorithms[spec["algo"]]
+                choices = algorithms[spec["algo"]]
                 new = {"algo": spec["algo"], "knobs": dict(spec["knobs"])}
                 for knob in rng.sample(sorted(choices), min(1 if rng.random() < 0.6 else 2, len(choices))):
                     others = [v for v in choices[knob] if v != new["knobs"].get(knob)]
                     if others:
                         new["knobs"][knob] = rng.choice(others)
             if rng.random() < self._fault:
-                new["fault"] = rng.choice(sorted(self._module.FAULTS))
+                new["fault"] = rng.choice(sorted(FAULTS))
             proposal = self._render(new)
             if proposal.code not in seen:
                 return proposal

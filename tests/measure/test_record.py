@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -20,16 +21,19 @@ from kernel_archive.measure.chains import read_chain
 from kernel_archive.measure.compile_pool import CompilePool
 from kernel_archive.measure.logs import read_lines
 from kernel_archive.measure.plan import read_plan
-from kernel_archive.measure.providers import Parent, TemplateProvider, load_module
+from kernel_archive.measure.providers import FAULTS, Parent, TemplateProvider, Templates
 from kernel_archive.measure.record import record
 from kernel_archive.measure.remeasure import Program, remeasure_programs
 from kernel_archive.measure.settings import Settings
 from kernel_archive.measure.station import share_processors
+from kernel_archive.problems import GPU_MODE_TASKS
 from kernel_archive.readers import READERS
 from kernel_archive.readers.events import Attempt, Feedback, LoggedEvaluation, Observation
 from kernel_archive.readers.files import RunFiles
 
 PLAN = Path(__file__).with_name("plan") / "plan.toml"
+TEMPLATES_FOLDER = PLAN.parent / "programs" / "rehearsal"
+TEMPLATES = Templates(TEMPLATES_FOLDER)
 
 
 def read(directory):
@@ -59,13 +63,13 @@ def test_plan_is_expanded():
         ("name = ", "Invalid value"),
         ('name = "x"\ngpu = "H200"\nsearch = []\nwrong = 1', "wrong"),
         (
-            'name = "x"\ngpu = "H200"\n[settings]\nmax_rnus = 3\n[[search]]\nmethod="agentic"\ntask="trimul"\nmodule="m"',
+            'name = "x"\ngpu = "H200"\n[settings]\nmax_rnus = 3\n[[search]]\nmethod="agentic"\ntask="trimul"\ntemplates="m"',
             "max_rnus",
         ),
-        ('name = "x"\ngpu = "H200"\n[[search]]\nmethod="magic"\ntask="trimul"\nmodule="m"', "magic"),
-        ('name = "x"\ngpu = "H200"\n[[search]]\nmethod="bin_filling"\ntask="trimul"\nmodule="m"', "target_bin"),
+        ('name = "x"\ngpu = "H200"\n[[search]]\nmethod="magic"\ntask="trimul"\ntemplates="m"', "magic"),
+        ('name = "x"\ngpu = "H200"\n[[search]]\nmethod="bin_filling"\ntask="trimul"\ntemplates="m"', "target_bin"),
         (
-            'name = "x"\ngpu = "H200"\n[[search]]\nmethod="tree_search"\ntask="trimul"\nmodule="m"\nseed=[1,2]\nname="s"',
+            'name = "x"\ngpu = "H200"\n[[search]]\nmethod="tree_search"\ntask="trimul"\ntemplates="m"\nseed=[1,2]\nname="s"',
             "more than one",
         ),
     ],
@@ -83,7 +87,7 @@ def test_missing_plan_and_unknown_task(tmp_path):
     with pytest.raises(RecipeError, match="cannot be read"):
         read_plan(tmp_path / "no.toml")
     (tmp_path / "p.toml").write_text(
-        'name="x"\ngpu="H200"\n[[search]]\nmethod="tree_search"\ntask="trimull"\nmodule="m"'
+        'name="x"\ngpu="H200"\n[[search]]\nmethod="tree_search"\ntask="trimull"\ntemplates="m"'
     )
     with pytest.raises(UsageError, match="trimul"):
         read_plan(tmp_path / "p.toml")
@@ -188,10 +192,7 @@ def test_processors_are_shared_out(monkeypatch):
 
 def test_templates_give_distinct_programs_from_their_seed():
     """A provider repeats itself for the same generator, never a program that was seen, and refuses unknown algorithms."""
-    import random
-
-    module = load_module(PLAN.with_name("templates.py"))
-    provider = TemplateProvider(module, "rehearsal", "triton", fault=0.0)
+    provider = TemplateProvider(TEMPLATES, fault=0.0)
     seed = provider.seed()
     seen = {seed.code}
     parent = Parent(seed.code, 1.0, seed.spec)
@@ -202,19 +203,59 @@ def test_templates_give_distinct_programs_from_their_seed():
         seen.add(proposal.code)
         made.append(proposal.code)
     assert len(set(made)) == 12
-    with pytest.raises(UsageError, match="no algorithm nothing"):
-        TemplateProvider(module, "rehearsal", "triton", only=["nothing"])
-    with pytest.raises(UsageError, match="no such file"):
-        load_module(Path("nowhere.py"))
 
 
-def test_exhausted_templates_say_so():
+def test_folder_without_programs_or_with_a_bad_knob_is_refused(tmp_path):
+    """What a plan names must be there, and the values of a knob are constants."""
+    with pytest.raises(UsageError, match="no programs"):
+        Templates(tmp_path)
+    (tmp_path / "a.py").write_text("BLOCK = 1  # knob: 1, size\n")
+    with pytest.raises(UsageError, match=r"a\.py: the values of a knob"):
+        Templates(tmp_path)
+
+
+def test_render_writes_the_knobs_and_the_mistake():
+    """A rendered program differs from its file in the knobs alone; a deliberate mistake changes it once more."""
+    spec = {"algo": "rows", "knobs": {"AGAIN": 3, "PARTS": 8}}
+    code = TEMPLATES.render(spec)
+    assert "AGAIN = 3\nPARTS = 8\n" in code
+    assert "knob" not in code
+    assert TEMPLATES.seed() == {"algo": "rows", "knobs": {"AGAIN": 0, "PARTS": 2}}
+    for name in FAULTS:
+        assert TEMPLATES.render({**spec, "fault": name}) != code
+
+
+EXAMPLES = Path(__file__).parents[2] / "examples" / "search"
+
+
+@pytest.mark.parametrize("path", sorted(EXAMPLES.glob("programs/*/*.py")), ids=lambda p: f"{p.parent.name}-{p.stem}")
+def test_example_program_renders(path):
+    """Each knob of each example stands in the program once, its own value is one of those that it may take."""
+    templates = Templates(path.parent)
+    knobs = templates.algorithms[path.stem]
+    as_written = {knob: values[0] for knob, values in knobs.items()}
+    assert path.read_text().count("# knob:") == len(knobs) > 0
+    for knob, values in knobs.items():
+        for value in values:
+            code = templates.render({"algo": path.stem, "knobs": {**as_written, knob: value}})
+            assert f"\n{knob} = {value!r}\n" in code
+            compile(code, str(path), "exec")
+
+
+def test_example_plan_covers_the_six_tasks():
+    """The shipped plan reads, starts from a plain PyTorch program, and searches every task."""
+    plan = read_plan(EXAMPLES / "plan.toml")
+    assert {run.task for run in plan.runs} == set(GPU_MODE_TASKS)
+    assert {run.method for run in plan.runs} == {"tree_search", "bin_filling", "local_search", "agentic"}
+    assert all(Templates(EXAMPLES / "programs" / task).seed()["algo"] == "eager" for task in GPU_MODE_TASKS)
+
+
+def test_exhausted_templates_say_so(tmp_path):
     """When every variant was seen there is none to propose."""
-    import random
-
-    module = load_module(PLAN.with_name("templates.py"))
-    provider = TemplateProvider(module, "rehearsal", "triton", only=["whole"], fault=0.0)
-    seen = {module.render("", "", {"algo": "whole", "knobs": {"again": i}}) for i in range(6)}
+    (tmp_path / "whole.py").write_text((TEMPLATES_FOLDER / "whole.py").read_text())
+    templates = Templates(tmp_path)
+    provider = TemplateProvider(templates, fault=0.0)
+    seen = {templates.render({"algo": "whole", "knobs": {"AGAIN": i}}) for i in range(6)}
     assert provider.propose(Parent("x", 1.0, None), random.Random(1), seen) is None
 
 
@@ -226,8 +267,7 @@ def row(speedup):
 
 def test_tuning_agent_builds_on_the_best():
     """It tries each algorithm once, then changes the best one knob at a time and keeps what helped."""
-    module = load_module(PLAN.with_name("templates.py"))
-    agent = TuningAgent(module, "rehearsal", "triton", seed=1, budget=8)
+    agent = TuningAgent(TEMPLATES, seed=1, budget=8)
     history = []
     first, second = agent.next(history), agent.next([row(1.0)])
     assert {first.title, second.title} == {"try rows", "try whole"}
@@ -245,8 +285,7 @@ def test_tuning_agent_builds_on_the_best():
 
 def test_tuning_agent_ends_when_nothing_worked():
     """Without a program that passes there is nothing to tune."""
-    module = load_module(PLAN.with_name("templates.py"))
-    assert TuningAgent(module, "rehearsal", "triton", seed=1, budget=8).next([row(None), row(None)]) is None
+    assert TuningAgent(TEMPLATES, seed=1, budget=8).next([row(None), row(None)]) is None
 
 
 def test_run_of_another_agent_is_not_continued(tmp_path):
@@ -260,8 +299,7 @@ def test_run_of_another_agent_is_not_continued(tmp_path):
 
 def test_measured_again_in_other_workers(tmp_path):
     """Every repetition has a run of its own from other inputs; the summary states the spread and the bins left."""
-    module = load_module(PLAN.with_name("templates.py"))
-    good = module.render("", "", module.seed("", ""))
+    good = TEMPLATES.render(TEMPLATES.seed())
     programs = [Program("rehearsal", good, 1000.0), Program("rehearsal", "x =", None)]
     settings = Settings(max_runs=4, candidates_per_worker=10, remeasure=0)
     found = remeasure_programs(programs, tmp_path, repeat=2, device="standin", settings=settings)
@@ -284,8 +322,7 @@ def test_measured_again_in_other_workers(tmp_path):
 
 def test_remeasuring_again_changes_nothing_that_stands(tmp_path):
     """A program named twice is measured once; what is there keeps its run.json; other settings and foreign rows are refused."""
-    module = load_module(PLAN.with_name("templates.py"))
-    good = Program("rehearsal", module.render("", "", module.seed("", "")), 1.0)
+    good = Program("rehearsal", TEMPLATES.render(TEMPLATES.seed()), 1.0)
     other = Program("rehearsal", good.code + "\n# b", 1.0)
     settings = Settings(max_runs=4, candidates_per_worker=10, remeasure=0)
 
@@ -328,11 +365,11 @@ def test_a_killed_remeasurement_keeps_its_settings(tmp_path):
     code = f"""
 import sys
 from pathlib import Path
-from kernel_archive.measure.providers import load_module
+from kernel_archive.measure.providers import Templates
 from kernel_archive.measure.remeasure import Program, remeasure_programs
 from kernel_archive.measure.settings import Settings
-module = load_module(Path({str(PLAN.with_name("templates.py"))!r}))
-good = module.render("", "", module.seed("", ""))
+templates = Templates(Path({str(TEMPLATES_FOLDER)!r}))
+good = templates.render(templates.seed())
 if __name__ == "__main__":
     remeasure_programs([Program("rehearsal", good + "\\n# " + "b" * i) for i in range(200)], Path(sys.argv[1]), repeat=1,
                        device="standin", settings=Settings(max_runs=4, candidates_per_worker=10, remeasure=0))
@@ -352,16 +389,14 @@ if __name__ == "__main__":
     assert 2 <= rows < 200
     run = msgspec.json.decode((log.parent / "run.json").read_bytes())
     assert (run["finished"], run["measurement"]["max_runs"]) == (False, 4)
-    module = load_module(PLAN.with_name("templates.py"))
-    program = Program("rehearsal", module.render("", "", module.seed("", "")), None)
+    program = Program("rehearsal", TEMPLATES.render(TEMPLATES.seed()), None)
     with pytest.raises(DataError, match="other settings"):
         remeasure_programs([program], tmp_path / "out", repeat=1, device="standin", settings=Settings(max_runs=3))
 
 
 def test_remeasuring_goes_on_after_a_torn_line(tmp_path, monkeypatch):
     """Killed while writing: the torn line is cut off, only what is missing is compiled and measured again."""
-    module = load_module(PLAN.with_name("templates.py"))
-    good = module.render("", "", module.seed("", ""))
+    good = TEMPLATES.render(TEMPLATES.seed())
     programs = [Program("rehearsal", good, 1.0), Program("rehearsal", good + "\n# b", 1.0), Program("rehearsal", "x =")]
     settings = Settings(max_runs=4, candidates_per_worker=10, remeasure=0)
     remeasure_programs(programs, tmp_path, repeat=1, device="standin", settings=settings)
