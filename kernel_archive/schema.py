@@ -70,7 +70,7 @@ _TIME = pa.timestamp("us", tz="UTC")
 _PROBLEM = Column("problem", _S, "problem that the program was written for")
 _FAMILY = Column("family", _S, "suite of the problem: gpu_mode, kernelbench or other")
 _GPU = Column("gpu", _S, "canonical name of the GPU")
-_LANGUAGE = Column("language", _S, "triton, cuda, pytorch, or other: found in the program text")
+_LANGUAGE = Column("language", _S, "triton, gluon, cuda, pytorch, or other: found in the program text")
 _BIN = Column("bin", pa.int8(), "speedup bin, 1 (severe slowdown) to 8 (extreme speedup), under bin_scheme")
 _SCHEME = Column("bin_scheme", _S, "rule of the bin label: paper or released")
 _CANARY = Column("canary", _S, "constant text by which a corpus that swallowed the table can be recognised")
@@ -95,7 +95,9 @@ _LINE = Column("source_line", _I64, "line in that file from 1; null where the fo
 _KERNEL_ID = Column("kernel_id", _S, "id of problem, reference, GPU and program (first 32 hex digits of sha256)")
 _PROGRAM_ID = Column("program_id", _S, "id of the program text (first 32 hex digits of sha256)")
 _TOKEN_ID = Column("token_id", _S, "id of the program text without comments and white space: equal for near duplicates")
-_SPEEDUP = Column("speedup", _F, "reference time / candidate time, x; the median over its measurements")
+_SPEEDUP = Column(
+    "speedup", _F, "reference time / candidate time, x; the median measurement, of an even number the lower middle one"
+)
 _CASES = Column(
     "cases", pa.list_(CASE), "per benchmark case: shape (JSON), speedup (x), runtimes (us); empty where not logged"
 )
@@ -107,7 +109,7 @@ _KERNELS = Table(
     key="kernel_id",
     columns=(
         _KERNEL_ID, _PROGRAM_ID, _TOKEN_ID, _PROBLEM, _FAMILY, _LANGUAGE, _GPU, _SPEEDUP, _BIN, _SCHEME,
-        Column("runtime_us", _F, "candidate time, us: geometric mean over cases of the run that gave the median", nullable=True),
+        Column("runtime_us", _F, "candidate time, us: geometric mean over cases of the measurement that gives speedup", nullable=True),
         Column("reference_runtime_us", _F, "reference time beside it, us, likewise", nullable=True),
         _CASES,
         Column("n_measurements", _I32, "successful measurements of this kernel"),

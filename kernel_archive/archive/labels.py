@@ -56,6 +56,13 @@ class Flag(msgspec.Struct, frozen=True):
 
 FLAGS: Final[tuple[Flag, ...]] = (
     Flag(
+        "artificial",
+        "the program has a pattern that only loses time: 64-bit floats where the reference has none, waiting, sorting where "
+        "nothing is ordered, single numbers fetched in a loop, the same work repeated, results that are never used",
+        "nobody who wants a result writes so: such a program is slow by intent, and a forecast learns the pattern",
+        "speedup",
+    ),
+    Flag(
         "contested",
         "another measurement of the same program on the same GPU failed (a wrong result, an error, a time limit) or is a "
         "success that its recipe excludes; what a builder has superseded, and what the driver failed at, aside",
@@ -72,6 +79,12 @@ FLAGS: Final[tuple[Flag, ...]] = (
         "implausible_speedup",
         f"speedup above {IMPLAUSIBLE_SPEEDUP:g}x",
         "such factors come from broken references, skipped work or cached output more often than from good kernels",
+        "speedup DESC",
+    ),
+    Flag(
+        "narrow_domain",
+        "the program passes and is wrong on inputs beyond the timed ones (large magnitudes, say), where its task tries that",
+        "it may be faster than a program that is right everywhere",
         "speedup DESC",
     ),
     Flag(

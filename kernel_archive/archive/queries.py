@@ -35,7 +35,7 @@ EVALUATIONS: Final = {
     "logged": """
         SELECT evaluation_id, kernel_id, program_id, token_id, problem, gpu, reference_id, search_id, seq, source_key, builder,
                role, CASE role WHEN 'held_out' THEN 0 WHEN 'training' THEN 1 ELSE 2 END AS role_rank,
-               outcome, speedup, excluded
+               outcome, speedup, excluded, artificial, narrow_domain
         FROM fragment""",
     # All pairs of builders are looked up before any row changes: a chain of builders has one outcome.
     "superseded": f"""
@@ -74,13 +74,15 @@ EVALUATIONS: Final = {
                    c.us / median(c.us) OVER (PARTITION BY problem, reference_id, gpu, coalesce(c.shape, i::VARCHAR)) AS r
             FROM timed WHERE c.us > 0)
         SELECT DISTINCT evaluation_id FROM ratio WHERE r > {DRIFT_RATIO} OR r < 1.0 / {DRIFT_RATIO}""",
+    # The median measurement, of an even number the lower middle one: a label is what was measured, with its own times.
     "measured": f"""
-        SELECT * EXCLUDE (sorted), (sorted[(n_measurements + 1) // 2] + sorted[n_measurements // 2 + 1]) / 2 AS speedup
+        SELECT * EXCLUDE (sorted), sorted[(n_measurements + 1) // 2] AS speedup
         FROM (
             SELECT kernel_id, any_value(program_id) AS program_id, any_value(token_id) AS token_id,
                    any_value(problem) AS problem, any_value(reference_id) AS reference_id, any_value(gpu) AS gpu,
                    list_sort(list(speedup)) AS sorted, count(*)::INTEGER AS n_measurements,
                    min(speedup) AS speedup_min, max(speedup) AS speedup_max,
+                   bool_or(artificial) AS artificial, bool_or(narrow_domain) AS narrow_domain,
                    kernel_id IN (SELECT kernel_id FROM evaluation WHERE role = 'held_out' AND {_FOUND}) AS held_out
             FROM evaluation WHERE {_GOOD} GROUP BY kernel_id)""",
 }

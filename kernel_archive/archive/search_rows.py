@@ -17,6 +17,7 @@ from kernel_archive.errors import Finding, RecipeError, printable
 from kernel_archive.gpus import canonical_gpu, is_known
 from kernel_archive.ids import canonical_json, canonical_text, evaluation_id, kernel_id, program_id, token_id
 from kernel_archive.problems import family_of, normalise_problem, problem_facts
+from kernel_archive.program_text import artificial_patterns, language_of
 from kernel_archive.readers.records import Case, Evaluation, SearchFacts
 from kernel_archive.schema import CASE, OUTCOMES, TABLES
 
@@ -58,6 +59,8 @@ FRAGMENT_SCHEMA: Final = pa.schema(
         pa.field("seq", pa.int64(), nullable=False),  # position in the run
         pa.field("role", pa.string(), nullable=False),
         pa.field("source_key", pa.string(), nullable=False),
+        pa.field("artificial", pa.bool_(), nullable=False),
+        pa.field("narrow_domain", pa.bool_(), nullable=False),
     ]
 )
 #: Columns that are taken from the record as it is (some are changed on the way).
@@ -71,15 +74,6 @@ class Rows(NamedTuple):
     evaluations: list[dict[str, Any]]
     search: dict[str, Any]
     references: list[dict[str, Any]]
-
-
-def language_of(code: str) -> str:
-    """The language of a program, from its text: ``triton``, ``cuda``, ``pytorch`` or ``other``."""
-    if "@triton.jit" in code or "triton.language" in code:
-        return "triton"
-    if "__global__" in code or "load_inline" in code or "CUDAExtension" in code:
-        return "cuda"
-    return "pytorch" if "torch" in code else "other"
 
 
 def _micros(text: str | None) -> int | None:
@@ -159,6 +153,7 @@ class _Program(NamedTuple):
     program_id: str
     token_id: str
     language: str
+    artificial: bool
 
 
 class SearchRows:
@@ -334,7 +329,9 @@ class SearchRows:
         code = _encodable(canonical_text(logged))
         known = program_id(code)
         if known not in self._programs:
-            self._programs[known] = _Program(code, known, token_id(code), language_of(code))
+            self._programs[known] = _Program(
+                code, known, token_id(code), language_of(code), bool(artificial_patterns(code, self.facts.reference_code or ""))
+            )  # fmt: skip
         return self._programs[known]
 
     def _reference(self, code: str | None, problem: str) -> str:

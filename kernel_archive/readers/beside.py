@@ -85,7 +85,9 @@ def _read_run_json(run: RunFiles, facts: SearchFacts, report: Report) -> None:
         if isinstance(cases, list) and all(isinstance(c, dict) for c in cases):
             setattr(facts, name, cases)
     more = {k: data[k] for k in ("language", "mutator") if text_of(data.get(k))}
-    facts.hyperparameters = {**more, **object_of(data.get("search"))} or facts.hyperparameters
+    search = object_of(data.get("search"))
+    facts.hyperparameters = {**more, **search} or facts.hyperparameters
+    facts.model = facts.model or text_of(search.get("model"))  # chains: the language model that wrote the programs
     facts.measurement = object_of(data.get("measurement")) or facts.measurement
     software = dict(object_of(data.get("software")))
     if device:

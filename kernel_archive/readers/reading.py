@@ -177,7 +177,12 @@ class Reading:
                 "error_text": "logged as a success without a finite speedup above 0",
                 "cases": cases,
             }
-        result = {"outcome": "success", "speedup": speedup, "cases": cases}
+        result = {
+            "outcome": "success",
+            "speedup": speedup,
+            "cases": cases,
+            "narrow_domain": bool(feedback.narrow_domain),
+        }
         if not cases:
             result["runtime_us"] = _from_ms(feedback.runtime_us)
             result["reference_runtime_us"] = _from_ms(feedback.ref_runtime_us)

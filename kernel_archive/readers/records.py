@@ -66,6 +66,7 @@ class Evaluation(msgspec.Struct, kw_only=True):
         reference_code: only where each row has its own reference.
         search: name of the search, only where one file holds several.
         excluded: why it counts in no other table, where its file gives reason to that.
+        narrow_domain: a success that is wrong on inputs beyond the timed ones.
     """
 
     node_id: str
@@ -95,6 +96,7 @@ class Evaluation(msgspec.Struct, kw_only=True):
     reference_code: str | None = None
     search: str | None = None
     excluded: str | None = None
+    narrow_domain: bool = False
 
 
 class SearchFacts(msgspec.Struct, kw_only=True):

@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 from support.chains import FACTS, write
 
+from kernel_archive.archive.build import build_archive
+from kernel_archive.archive.open import open_archive
 from kernel_archive.errors import DataError
 from kernel_archive.measure.chains import read_chain
 from kernel_archive.measure.logs import read_lines
@@ -71,6 +73,28 @@ def test_chain_is_recorded_and_goes_on(plan, tmp_path):
         {"goal_bin": 4},
     )
     assert run["checks"]["distributions"] == ["standard", "structured", "stress"]
+
+
+def test_archive_of_a_chain_has_its_flags(plan, tmp_path):
+    """A build of recorded chains marks programs that are narrow or lose time by intent, and says which model wrote them."""
+    folder = tmp_path / "chains" / "a01" / "rehearsal"
+    write(folder, 1, SOFTMAX.format(shift=""))
+    write(folder, 2, NO_MAXIMUM)
+    write(
+        folder,
+        3,
+        SOFTMAX.format(shift="").replace("    return", "    for _ in range(2):\n        w = np.sort(x)\n    return"),
+    )
+    record(read_plan(plan), tmp_path / "src" / "logs", device="standin", compilers=0)
+    (tmp_path / "src" / "builder.toml").write_text(
+        'name = "chains"\nlicence = "CC0-1.0"\ndescription = "d"\n[[source]]\npath = "logs/agentic/*"\nformat = "attempts"\n'
+        'role = "held_out"\ngeneration_method = "agentic"\n'
+    )
+    build_archive([str(tmp_path / "src" / "builder.toml")], out=tmp_path / "out", jobs=1)
+    kernels = open_archive(tmp_path / "out").arrow("kernels", "test").sort_by("step").to_pylist()
+    flags = {"artificial", "narrow_domain"}
+    assert [flags & set(k["flags"]) for k in kernels] == [set(), {"narrow_domain"}, {"artificial"}]
+    assert {k["model"] for k in kernels} == {"some-model"}
 
 
 def test_measured_program_must_not_change(plan, tmp_path):

@@ -117,7 +117,7 @@ def test_case_times_without_a_ratio_give_none():
 
 def test_own_measurements_are_compared():
     """How far the edges' own two measurements are from the ratio of the medians is a fact of the split."""
-    runs = [Run("s", A, 2.0), Run("s", B, 3.0, parent="n0"), Run("t", B, 5.0)]
+    runs = [Run("s", A, 2.0), Run("s", B, 3.0, parent="n0"), Run("t", B, 4.0), Run("t", B, 5.0)]
     own = select([Search("s"), Search("t")], runs).facts.facts["own_measurements"]
     assert own == {
         "pairs": 1,

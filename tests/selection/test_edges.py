@@ -108,7 +108,7 @@ def test_a_rule_of_ones_own_is_counted():
 
 def test_ratio_is_of_medians_and_own_ratio_of_the_two_evaluations():
     """A child measured again elsewhere has the ratio of the medians; the edge's own measurements are kept beside it."""
-    runs = [Run("s", A, 2.0), Run("s", B, 3.0, parent="n0"), Run("t", B, 5.0)]
+    runs = [Run("s", A, 2.0), Run("s", B, 3.0, parent="n0"), Run("t", B, 4.0), Run("t", B, 5.0)]
     _, _, (edge,) = edges([Search("s"), Search("t")], runs)
     assert (edge.ratio, edge.own_ratio) == (2.0, 1.5)
 

@@ -231,7 +231,7 @@ def make_rows(searches: Sequence[Search], runs: Sequence[Run], *, scheme: str = 
     out: Rows = {(t.name, s): [] for t in TABLES.values() if not t.derived for s in t.splits}
     for name, rows in good.items():
         first = rows[0]
-        speedup = statistics.median(r["speedup"] for r in rows)
+        speedup = statistics.median_low(r["speedup"] for r in rows)
         nearest = min(rows, key=lambda r: abs(r["speedup"] - speedup))
         split = "test" if name in held_ids else "train"
         program_row = _program_row(first)

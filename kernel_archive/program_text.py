@@ -1,0 +1,265 @@
+"""What the text of a program says by itself: its language, patterns that only lose time, telling words, and quantities.
+
+The quantities are what can be counted without understanding: the controls of the benchmark. A forecast that only orders
+programs by one of them must not score well; where it does, the programs give their speed away. Nothing here runs or
+imports a program.
+"""
+
+from __future__ import annotations
+
+import ast
+import io
+import re
+import tokenize
+import warnings
+from typing import Final
+
+__all__ = ["LANGUAGE_ORDER", "QUANTITIES", "artificial_patterns", "language_of", "quantities", "telling_words"]
+
+#: Languages from the one that is usually slowest to the one that is usually fastest.
+LANGUAGE_ORDER: Final = ("other", "pytorch", "triton", "gluon", "cuda")
+
+#: Every quantity with what it counts.
+QUANTITIES: Final[dict[str, str]] = {
+    "characters": "characters of the program",
+    "lines": "lines that are not blank",
+    "line_length": "characters a line, mean",
+    "comment_characters": "characters of comments and docstrings",
+    "comment_share": "share of the characters that are comments and docstrings",
+    "tokens": "words, numbers and marks outside comments",
+    "distinct_tokens": "different words, numbers and marks outside comments",
+    "distinct_share": "distinct tokens over tokens",
+    "name_length": "characters a word, mean",
+    "numbers": "numbers",
+    "largest_number": "the largest whole number below a million",
+    "functions": "functions defined",
+    "kernels": "functions that run on the GPU",
+    "launches": "places that launch a kernel",
+    "loops": "for and while",
+    "branches": "if, where and conditional marks",
+    "tl": "uses of tl.",
+    "torch": "uses of torch.",
+    "loads": "loads: tl.load, __ldg",
+    "stores": "stores: tl.store",
+    "dots": "matrix products: dot, matmul, einsum, wmma, @",
+    "reductions": "sums and maxima: sum, max, amax, shuffles",
+    "atomics": "the word atomic",
+    "dtype_words": "words that name a type of number",
+    "warp_words": "words that tune a launch: warps, stages, unroll, launch bounds, autotune",
+    "constexpr": "constants of a kernel: constexpr, template, #define",
+    "masks": "the words mask and other=",
+    "allocations": "empty, zeros, ones and their likes",
+    "copies": "contiguous, clone, copy, transpose, permute, to(",
+}
+
+_WORD = re.compile(r"[A-Za-z_]\w*")
+_TOKEN = re.compile(r"[A-Za-z_]\w*|\d[\w.]*|[^\w\s]")
+_C_COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
+_COUNTED: Final = {
+    "functions": r"\bdef \w+\(|\b(?:void|float|int|auto) \w+\(",
+    "kernels": r"@triton\.jit|__global__",
+    "launches": r"\w\[[^\]\n]*\]\s*\(|<<<",
+    "loops": r"\b(?:for|while)\b",
+    "branches": r"\bif\b|\bwhere\b|\?",
+    "tl": r"\btl\.",
+    "torch": r"\btorch\.",
+    "loads": r"\btl\.load\b|__ldg",
+    "stores": r"\btl\.store\b",
+    "dots": r"\bdot\b|\b(?:b?matmul|bmm|mm|einsum|baddbmm|addmm)\b|\bwmma\b| @ ",
+    "reductions": r"\b(?:tl\.)?(?:sum|max|amax|reduce)\b|__shfl",
+    "atomics": r"atomic",
+    "dtype_words": r"\b(?:float(?:8|16|32)?|half2?|bfloat16|bf16|fp16|fp32|tf32(?:x3)?|ieee|int(?:8|16|32|64)?|__nv_bfloat16)\b",
+    "warp_words": r"num_warps|num_stages|\bunroll\b|__launch_bounds__|autotune|warp",
+    "constexpr": r"\bconstexpr\b|\btemplate\b|#define",
+    "masks": r"\bmask\b|\bother=",
+    "allocations": r"\b(?:empty|zeros|ones|full|new_empty|new_zeros)(?:_like)?\(",
+    "copies": r"\b(?:contiguous|clone|copy_|transpose|permute|to)\(",
+}
+_PATTERNS: Final = {name: re.compile(pattern) for name, pattern in _COUNTED.items()}
+
+
+#: Words of comments and names that say how fast a program is or is meant to be.
+_TELLING: Final = re.compile(
+    r"(?i)\b(naive\w*|slow\w*|fast\w*|optimi[sz]\w*|optimal\w*|efficien\w*|inefficien\w*|baseline\w*|better|worse|quick\w*"
+    r"|bottleneck\w*|performan\w*|speed\w*|unoptimi\w*|latency|throughput|deliberate\w*|intentional\w*|wasteful\w*|expensive\w*"
+    r"|cheap\w*|costly)\b"
+)
+#: Names of functions and compiler options that contain such a word and say nothing.
+_TECHNICAL: Final = re.compile(
+    r"(?i)fast_?math|libdevice\.fast_\w+|__fast\w*|fast_\w+f\b|fast_dividef|(?:use|enable|allow)_fast\w*"
+)
+
+_DOUBLE: Final = re.compile(r"\bfloat64\b|\.double\(|\btorch\.double\b|\bdouble\b|\bfp64\b")
+_SLEEP: Final = re.compile(r"\btime\.sleep\b|\bnanosleep\b|__nanosleep|\btorch\.cuda\._sleep\b|\busleep\b")
+_SORT: Final = re.compile(r"\.(?:arg)?sort\(|\btorch\.(?:arg)?sort\(|\btl\.sort\(|\.kthvalue\(")
+_ORDERS: Final = re.compile(r"sort|topk|kthvalue|median|rank|unique")
+# A host statement that computes with a method and gives the result a name.
+_RESULT: Final = re.compile(
+    r"^[ \t]+(\w+) = [^\n=]*\.(?:abs|amax|amin|bmm|clamp|clone|cumsum|einsum|exp|log|log_softmax|matmul|max|mean|min|mm|norm"
+    r"|softmax|sort|square|sqrt|std|sum|var)\(",
+    re.MULTILINE,
+)
+_IN_KERNEL: Final = re.compile(r"= *tl\.|\btl\.\w+\(")
+# Whatever a pattern needs to be there: most programs have none of it and are not looked at further.
+_SUSPECT: Final = re.compile(
+    r"double|float64|fp64|sleep|sort\(|kthvalue|\.item\(|\.tolist\(|^[ \t]+for \w+ in range\(\d+\):", re.MULTILINE
+)
+_TO_HOST: Final = frozenset({"item", "tolist"})
+
+
+def language_of(code: str) -> str:
+    """The language of a program, from its text: ``gluon``, ``triton``, ``cuda``, ``pytorch`` or ``other``."""
+    if "@gluon.jit" in code or "triton.experimental.gluon" in code:
+        return "gluon"
+    if "@triton.jit" in code or "triton.language" in code:
+        return "triton"
+    if "__global__" in code or "load_inline" in code or "CUDAExtension" in code:
+        return "cuda"
+    return "pytorch" if "torch" in code else "other"
+
+
+def telling_words(code: str) -> list[str]:
+    r"""Words of the program's comments, texts and names that say how fast it is or is meant to be, each once.
+
+    >>> telling_words("def fast_path(x):  # the naive way\n    return tl.math.fast_expf(x)\n")
+    ['fast_path', 'naive']
+    """
+    return sorted({m[0] for m in _TELLING.finditer(_TECHNICAL.sub(" ", code))})
+
+
+def artificial_patterns(code: str, reference: str = "") -> list[str]:
+    r"""Patterns that nobody writes who wants a result: they only lose time. Empty for an honest program.
+
+    ``double``: 64-bit floats where the reference has none. ``sleep``: waiting. ``sort``: sorting where the reference orders
+    nothing (for a maximum, say). ``element_loop``: a loop on the host that fetches single numbers. ``repeated_work``: a
+    loop on the host a fixed number of times whose passes don't depend on each other or on the count. ``dead_work``: a
+    result that the host computes and never uses.
+
+    Args:
+        code: the program.
+        reference: the reference's text, where known.
+
+    >>> artificial_patterns("def custom_kernel(x):\n    for _ in range(4):\n        y = x.double().sum()\n    return y\n")
+    ['double', 'repeated_work']
+    """
+    found = ["dead_work"] if _discards(code) else []
+    if not _SUSPECT.search(code):
+        return found
+    bare, _ = _split(code)
+    if _DOUBLE.search(bare) and not _DOUBLE.search(reference):
+        found.append("double")
+    if _SLEEP.search(bare):
+        found.append("sleep")
+    if _SORT.search(bare) and not _ORDERS.search(reference):
+        found.append("sort")
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            tree = ast.parse(code)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return sorted(found)
+    loops = [node for node in ast.walk(tree) if isinstance(node, ast.For)]
+    if any(_fetches(loop) for loop in loops):
+        found.append("element_loop")
+    if any(_repeats(loop) for loop in loops):
+        found.append("repeated_work")
+    return sorted(found)
+
+
+def _discards(code: str) -> bool:
+    """Whether the host computes something, gives it a name and never uses it. Compilers of kernels drop such things."""
+    return any(
+        not _IN_KERNEL.search(found[0]) and len(re.findall(rf"\b{found[1]}\b", code)) == 1
+        for found in _RESULT.finditer(code)
+    )
+
+
+def _fetches(loop: ast.For) -> bool:
+    """Whether a loop brings numbers to the host, one by one."""
+    return any(
+        isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in _TO_HOST
+        for statement in loop.body
+        for node in ast.walk(statement)
+    )
+
+
+def _repeats(loop: ast.For) -> bool:
+    """Whether a loop does the same a fixed number of times: its body uses neither the count nor what it made before."""
+    call = loop.iter
+    fixed = (
+        isinstance(call, ast.Call)
+        and isinstance(call.func, ast.Name)
+        and call.func.id == "range"
+        and len(call.args) == 1
+        and isinstance(call.args[0], ast.Constant)
+    )
+    if not fixed or not isinstance(loop.target, ast.Name):
+        return False
+    stored: set[str] = set()
+    loaded: set[str] = set()
+    written = False
+    for node in (n for statement in loop.body for n in ast.walk(statement)):
+        if isinstance(node, ast.Name):
+            (loaded if isinstance(node.ctx, ast.Load) else stored).add(node.id)
+        # What is changed in place carries over to the next pass.
+        written |= isinstance(node, ast.AugAssign | ast.Yield | ast.Break | ast.Return)
+        written |= isinstance(node, ast.Subscript | ast.Attribute) and isinstance(node.ctx, ast.Store)
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            written |= node.func.attr in {"append", "add", "advance", "pop", "send"} or node.func.attr.endswith("_")
+    return not written and bool(stored) and loop.target.id not in loaded and not stored & loaded
+
+
+def _split(code: str) -> tuple[str, str]:
+    """A program without its comments and docstrings, and those alone. A program that is no Python keeps its strings."""
+    prose: list[str] = []
+    cuts: list[tuple[int, int]] = []
+    starts = [0]
+    for line in code.splitlines(keepends=True):
+        starts.append(starts[-1] + len(line))
+    try:
+        fresh = True
+        for token in tokenize.generate_tokens(io.StringIO(code).readline):
+            alone = token.type == tokenize.STRING and fresh
+            if token.type == tokenize.COMMENT or alone:
+                prose.append(token.string)
+                cuts.append((starts[token.start[0] - 1] + token.start[1], starts[token.end[0] - 1] + token.end[1]))
+            if token.type not in {tokenize.COMMENT, tokenize.NL}:
+                fresh = token.type in {tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENCODING}
+    except (tokenize.TokenError, SyntaxError):
+        cuts, prose = [], []
+    parts, at = [], 0
+    for begin, end in cuts:
+        parts.append(code[at:begin])
+        at = end
+    rest = "".join([*parts, code[at:]])
+    prose.extend(_C_COMMENT.findall(rest) if "__global__" in rest else [])
+    return (_C_COMMENT.sub(" ", rest) if "__global__" in rest else rest), "".join(prose)
+
+
+def quantities(code: str) -> dict[str, float]:
+    r"""All quantities of a program.
+
+    >>> found = quantities("import torch  # two words\n\ndef custom_kernel(x):\n    return torch.relu(x)\n")
+    >>> found["lines"], found["comment_characters"], found["functions"], found["torch"]
+    (3.0, 11.0, 1.0, 1.0)
+    """
+    bare, prose = _split(code)
+    lines = [line for line in code.splitlines() if line.strip()]
+    tokens = _TOKEN.findall(bare)
+    words = _WORD.findall(bare)
+    whole = [int(t) for t in tokens if t.isdecimal() and t.isascii() and len(t) < 7]
+    found = {
+        "characters": len(code),
+        "lines": len(lines),
+        "line_length": sum(map(len, lines)) / max(1, len(lines)),
+        "comment_characters": len(prose),
+        "comment_share": len(prose) / max(1, len(code)),
+        "tokens": len(tokens),
+        "distinct_tokens": len(set(tokens)),
+        "distinct_share": len(set(tokens)) / max(1, len(tokens)),
+        "name_length": sum(map(len, words)) / max(1, len(words)),
+        "numbers": sum(t[0].isdigit() for t in tokens),
+        "largest_number": max(whole, default=0),
+        **{name: len(pattern.findall(bare)) for name, pattern in _PATTERNS.items()},
+    }
+    return {name: float(found[name]) for name in QUANTITIES}
