@@ -235,7 +235,7 @@ def read_manifest(directory: Path) -> Manifest:
         raise ArchiveNotFoundError(f"{path} cannot be read: {error.strerror or error}") from None
     try:
         manifest = msgspec.json.decode(data, type=Manifest)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ArchiveMismatchError.of(
             code="bad-manifest", file=str(path), message=f"not a manifest: {error}", fix="Build the archive again"
         ) from None

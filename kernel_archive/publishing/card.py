@@ -20,6 +20,7 @@ from kernel_archive.publishing.readme import readme, title_of
 from kernel_archive.storage import write_atomically
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
 __all__ = ["CARD_FILES", "EXTRA_FILES", "check_card", "render_card", "write_card"]
@@ -86,16 +87,25 @@ def _card_name(archive: Archive) -> str | None:
         return None
 
 
-def check_card(archive: Archive) -> list[Finding]:
+def check_card(archive: Archive, *, names: Sequence[str] = ()) -> list[Finding]:
     """Whether the card in the directory is what the data gives.
 
-    An error when this version of the package wrote it, a warning when another did (its prose may differ).
+    Args:
+        archive: the archive.
+        names: repositories that the card may be for, beside the archive's own name; any when not given.
+
+    Returns:
+        An error per file that differs when this version of the package wrote it, a warning when another did (its prose
+        may differ).
     """
     from jinja2 import TemplateError
 
     package = archive.manifest.package
+    repo = _card_name(archive)
+    if names and repo not in (*names, archive.manifest.name):
+        repo = names[0]
     try:
-        made = render_card(archive, name=_card_name(archive))
+        made = render_card(archive, name=repo)
     except (LookupError, TypeError, ValueError, AttributeError, TemplateError) as error:
         # A manifest is a stranger's text: its builders, reports and facts may be of any shape.
         message = f"no card can be made from it: {type(error).__name__}: {printable(str(error), 200)}"

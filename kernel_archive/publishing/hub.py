@@ -1,9 +1,14 @@
-"""Talking to the Hugging Face Hub: one client, and each way it can fail as a clear message without secrets."""
+"""Talking to the Hugging Face Hub: one client, and each way it can fail as a clear message without secrets.
+
+The Hub is not trusted: every request has a time limit, a wait that it asks for is bounded, and headers that its client
+makes file names of are looked at first.
+"""
 
 from __future__ import annotations
 
 import logging
 import re
+import traceback
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
@@ -15,10 +20,14 @@ if TYPE_CHECKING:
 
     from huggingface_hub import HfApi
 
-__all__ = ["check_name", "connect", "endpoint", "hub_errors", "redact", "tag_of"]
+__all__ = ["check_name", "commit_id", "connect", "endpoint", "hub_errors", "redact", "tag_of"]
 
 #: Seconds without a byte after which a request counts as broken; the Hub's client itself would wait for ever.
 TIMEOUT: Final = 60.0
+#: Seconds that the client waits at most when the Hub asks it to wait, each of five times.
+LONGEST_WAIT: Final = 60
+_ETAG: Final = re.compile(r"(?:W/)?\"?[\w.:+=-]{1,200}\"?")
+_COMMIT: Final = re.compile(r"[0-9a-f]{40}")
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,95}/[A-Za-z0-9][A-Za-z0-9._-]{0,95}")
 _SECRETS: Final = (
     (re.compile(r"hf_[A-Za-z0-9_-]{8,}"), "hf_***"),
@@ -52,13 +61,56 @@ def endpoint() -> str:
     return str(constants.ENDPOINT)
 
 
-def connect() -> HfApi:
-    """The Hub's client, with a time limit on every request."""
-    from huggingface_hub import HfApi, get_session
+def _limit_time(request: Any) -> None:
+    """Give a request the time limits that it lacks: several calls of the Hub's client ask for none, explicitly."""
+    limits = request.extensions.get("timeout") or {}
+    steps = ("connect", "read", "write", "pool")
+    request.extensions["timeout"] = {step: limits.get(step) or TIMEOUT for step in steps}
 
-    session: Any = get_session()
-    session.timeout = TIMEOUT
+
+def _refuse_answer(response: Any) -> None:
+    """Refuse an answer whose headers would lead the Hub's client astray, and bound the wait that it asks for."""
+    for name in ("etag", "x-linked-etag"):
+        value = response.headers.get(name)
+        # The client's cache makes a file of this name.
+        if value is not None and (".." in value or not _ETAG.fullmatch(value)):
+            raise HubError(f"{endpoint()} calls a file {printable(value)}, which can't be the name of one")
+    if response.status_code == 429:
+        asked = response.headers.get("retry-after", "")
+        response.headers.pop("ratelimit", None)
+        response.headers["retry-after"] = str(min(int(asked[:9]), LONGEST_WAIT) if asked.isdecimal() else 5)
+
+
+def _new_client() -> Any:
+    """A client of the Hub's library with our limits; it makes one when it starts, and again after a broken connection."""
+    from huggingface_hub.utils._http import default_client_factory
+
+    client = default_client_factory()
+    hooks = client.event_hooks
+    client.event_hooks = {
+        "request": [*hooks.get("request", []), _limit_time],
+        "response": [*hooks.get("response", []), _refuse_answer],
+    }
+    return client
+
+
+def connect() -> HfApi:
+    """The Hub's client."""
+    from huggingface_hub import HfApi, set_client_factory
+
+    set_client_factory(_new_client)
     return HfApi(library_name="kernel-archive", library_version=__version__)
+
+
+def commit_id(value: object, repo: str) -> str:
+    """The id of a commit as the Hub states it.
+
+    Raises:
+        HubError: it is none; it goes into paths.
+    """
+    if not isinstance(value, str) or not _COMMIT.fullmatch(value):
+        raise HubError(f"{endpoint()} names no commit of {repo}")
+    return value
 
 
 def redact(text: object, limit: int = 300) -> str:
@@ -111,11 +163,11 @@ def _status_message(status: int, said: str, repo: str, doing: str) -> str:
 
 
 def _raised_by_client(error: Exception) -> bool:
-    """Whether a plain exception comes out of the Hub's client, not out of our own code."""
-    trace = error.__traceback__
-    while trace is not None and trace.tb_next is not None:
-        trace = trace.tb_next
-    return trace is not None and str(trace.tb_frame.f_globals.get("__name__", "")).startswith("huggingface_hub")
+    """Whether a plain exception comes out of the Hub's client (or what it calls), not out of our own code."""
+    frames = (str(frame.f_globals.get("__name__", "")) for frame, _ in traceback.walk_tb(error.__traceback__))
+    owners = [name.split(".")[0] for name in frames]
+    ours = [name for name in owners if name in {"kernel_archive", "huggingface_hub"}]
+    return bool(ours) and ours[-1] == "huggingface_hub"
 
 
 def _explain(error: Exception, repo: str, doing: str) -> str | None:
@@ -154,6 +206,10 @@ def _explain(error: Exception, repo: str, doing: str) -> str | None:
     return None
 
 
+def _with_state(message: str, state: str) -> str:
+    return f"{message}. {state}".rstrip(". ") if state else message
+
+
 @contextmanager
 def hub_errors(repo: str, doing: str, *, state: str = "") -> Iterator[None]:
     """Turn whatever the Hub's client raises into a :class:`HubError` that says what happened and what stands.
@@ -169,6 +225,8 @@ def hub_errors(repo: str, doing: str, *, state: str = "") -> Iterator[None]:
     logger.setLevel(logging.CRITICAL + 1)
     try:
         yield
+    except HubError as error:
+        raise HubError(_with_state(str(error), state)) from None
     except KernelArchiveError:
         raise
     except Exception as error:
@@ -176,6 +234,6 @@ def hub_errors(repo: str, doing: str, *, state: str = "") -> Iterator[None]:
         if message is None:
             raise
         # Without the cause: its text may hold what was redacted.
-        raise HubError(f"{message}. {state}".rstrip(". ") if state else message) from None
+        raise HubError(_with_state(message, state)) from None
     finally:
         logger.setLevel(before)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import shutil
 import warnings
 from pathlib import Path
@@ -16,13 +15,14 @@ from kernel_archive.archive.swap import check_target, locked_stage, replaced_dir
 from kernel_archive.errors import (
     ArchiveMismatchError,
     ArchiveNotFoundError,
+    Finding,
     HubError,
     KernelArchiveError,
     TargetExistsError,
     printable,
 )
-from kernel_archive.publishing.card import CARD_FILES, EXTRA_FILES
-from kernel_archive.publishing.hub import check_name, connect, endpoint, hub_errors, tag_of
+from kernel_archive.publishing.card import CARD_FILES, EXTRA_FILES, check_card
+from kernel_archive.publishing.hub import check_name, commit_id, connect, endpoint, hub_errors, tag_of
 from kernel_archive.publishing.verify import check_version, is_digest, named_by_digest, verified, verify_bytes
 
 if TYPE_CHECKING:
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 
 __all__ = ["PullResult", "fetch_commit", "load", "pull"]
 
-_COMMIT: Final = re.compile(r"[0-9a-f]{40}")
 _KEPT: Final = "What was downloaded is kept; the next call goes on from there"
 
 
@@ -46,6 +45,7 @@ class PullResult(msgspec.Struct, kw_only=True):
         files: number of files.
         unchanged: it was there already, whole.
         replaced: the version that stood there before, if another.
+        findings: what could not be compared: a card that another version of the package wrote.
     """
 
     repo: str
@@ -56,6 +56,12 @@ class PullResult(msgspec.Struct, kw_only=True):
     files: int
     unchanged: bool
     replaced: str | None
+    findings: list[Finding] = []
+
+
+def _names(manifest: Manifest) -> list[str]:
+    """Every file of a published archive, by its path: what is asked for, and nothing else."""
+    return [*(shard.path for shard in manifest.shards()), *CARD_FILES, *EXTRA_FILES, MANIFEST_NAME]
 
 
 def _versions(api: HfApi, repo: str) -> list[str]:
@@ -71,17 +77,15 @@ def _commit_of(api: HfApi, repo: str, version: str | None) -> str:
         if ":" in name:
             continue
         try:
-            sha = api.dataset_info(repo, revision=name).sha
+            return commit_id(api.dataset_info(repo, revision=name).sha, repo)
         except RevisionNotFoundError:
             continue
-        if sha:
-            return str(sha)
-    if version is not None and is_digest(version):
-        for name in ("main", *reversed(_versions(api, repo))):
-            sha = str(api.dataset_info(repo, revision=name).sha)
-            if named_by_digest(_manifest_at(api, repo, sha), version):
-                return sha
     known = _versions(api, repo)
+    if version is not None and is_digest(version):
+        for name in ("main", *reversed(known)):
+            commit = commit_id(api.dataset_info(repo, revision=name).sha, repo)
+            if named_by_digest(_manifest_at(api, repo, commit), version):
+                return commit
     listed = ", ".join(printable(v) for v in known) if known else "none"
     raise HubError(f"{repo} has no version {printable(version or 'main')!r}; it has: {listed}")
 
@@ -108,15 +112,9 @@ def _manifest_at(api: HfApi, repo: str, commit: str) -> Manifest:
 
 def _fetch(api: HfApi, repo: str, commit: str, manifest: Manifest) -> Path:
     """The folder with all files of a commit, each compared with the manifest; a damaged one is fetched again, once."""
-    shards = [shard.path for shard in manifest.shards()]
+    names = _names(manifest)
     folder = Path(
-        api.snapshot_download(
-            repo,
-            repo_type="dataset",
-            revision=commit,
-            allow_patterns=[*shards, *CARD_FILES, *EXTRA_FILES, MANIFEST_NAME],
-            max_workers=4,
-        )
+        api.snapshot_download(repo, repo_type="dataset", revision=commit, allow_patterns=names, max_workers=4)
     )
     for shard in manifest.shards():
         if any(shard_faults(folder, [shard])):
@@ -137,15 +135,16 @@ def fetch_commit(api: HfApi, repo: str, commit: str) -> Path:
 
 def _check_asked(manifest: Manifest, version: str | None, repo: str, commit: str) -> None:
     """Refuse content that is not what the asked version names."""
-    if version is None or version == commit:
-        return
-    if not manifest.released and not is_digest(version):
+    if version is None or version == commit or not (manifest.released or is_digest(version)):
         return
     check_version(manifest, version, f"what {repo} holds under {printable(version)}")
 
 
 def pull(repo: str, *, version: str | None = None, out: str | Path | None = None, replace: bool = False) -> PullResult:
     """Fetch a published archive into a directory.
+
+    Shards are compared with the manifest, their rows with its digests, the digest with the version that was asked for,
+    and the card (README, Croissant, pictures) with what the data gives.
 
     Args:
         repo: ``owner/name`` on the Hub.
@@ -183,26 +182,45 @@ def pull(repo: str, *, version: str | None = None, out: str | Path | None = None
             replaced=None,
         )
         if result.unchanged:
-            return result
+            result.findings = check_card(verified(open_archive(target), "Pull it again"), names=(repo,))
+            if all(finding.severity != "error" for finding in result.findings):
+                return result
+            result.unchanged = False
         if present is not None and present != manifest:
             if not replace:
                 same = present.measured_digest == manifest.measured_digest
-                held = "the same kernels with other splits or files" if same else f"version {present.version}"
+                held = (
+                    "the same kernels with other splits or files" if same else f"version {printable(present.version)}"
+                )
                 raise TargetExistsError(
-                    f"{target} holds {held}, {repo} has {manifest.version}. Choose another --out, or overwrite it with "
-                    "--replace"
+                    f"{target} holds {held}, {repo} has {printable(manifest.version)}. Choose another --out, or overwrite "
+                    "it with --replace"
                 )
             result.replaced = present.version
     with hub_errors(repo, f"pulling {repo}", state=f"{unchanged}. {_KEPT}"):
         folder = _fetch(api, repo, commit, manifest)
     with locked_stage(stage_directory(target)), replaced_directory(target) as new:
-        for path in sorted(folder.rglob("*")):
-            if path.is_file():
-                place = new / path.relative_to(folder)
-                place.parent.mkdir(parents=True, exist_ok=True)
-                shutil.copyfile(path, place)
-        verified(open_archive(new), f"What {repo} holds at {commit[:12]} was not published by kernel-archive")
+        for name in _names(manifest):
+            if (folder / name).is_file():
+                (new / name).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(folder / name, new / name)
+        result.findings = _checked(new, repo, commit)
     return result
+
+
+def _checked(directory: Path, repo: str, commit: str) -> list[Finding]:
+    """Refuse a pulled archive that is not what it says; hand back what could not be compared.
+
+    Raises:
+        ArchiveMismatchError: rows are not those of the digests, or the card is not what the data gives.
+    """
+    what = f"What {repo} holds at {commit[:12]} was not published by kernel-archive"
+    findings = check_card(verified(open_archive(directory), what), names=(repo,))
+    errors = [f for f in findings if f.severity == "error"]
+    if errors:
+        names = ", ".join(Path(f.file or "").name for f in errors)
+        raise ArchiveMismatchError(f"the card of {repo} is not what its data gives: {names}. {what}", findings=errors)
+    return findings
 
 
 def _present(target: Path) -> Manifest | None:

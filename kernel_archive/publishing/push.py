@@ -23,7 +23,7 @@ from kernel_archive.errors import (
 )
 from kernel_archive.publishing.card import CARD_FILES, EXTRA_FILES, check_card, render_card
 from kernel_archive.publishing.facts import splits_of
-from kernel_archive.publishing.hub import check_name, connect, endpoint, hub_errors, tag_of
+from kernel_archive.publishing.hub import check_name, commit_id, connect, endpoint, hub_errors, tag_of
 from kernel_archive.publishing.templates import render
 
 if TYPE_CHECKING:
@@ -157,13 +157,11 @@ def _remote(api: HfApi, repo: str) -> _Remote:
     from huggingface_hub.errors import RepositoryNotFoundError
 
     try:
-        head = api.dataset_info(repo).sha
+        head = commit_id(api.dataset_info(repo).sha, repo)
     except RepositoryNotFoundError:
         # A login that isn't accepted shows in the next line, as itself.
         api.whoami()
         return _Remote(exists=False, head=None, files={}, tags={})
-    if head is None:
-        raise HubError(f"{endpoint()} names no commit of {repo}")
     refs = api.list_repo_refs(repo, repo_type="dataset")
     return _Remote(
         exists=True, head=head, files=_tree(api, repo, head), tags={t.name: t.target_commit for t in refs.tags}
@@ -228,7 +226,7 @@ def _commit(
     made = api.create_commit(
         repo, operations, commit_message=message, commit_description=notes, repo_type="dataset", parent_commit=head
     )
-    return str(made.oid)
+    return commit_id(made.oid, repo)
 
 
 def push(
@@ -298,12 +296,9 @@ def push(
         return result
     if changes:
         with hub_errors(repo, doing, state=nothing):
-            head = remote.head
             if not remote.exists:
                 api.create_repo(repo, repo_type="dataset", private=private, exist_ok=True)
-                head = api.dataset_info(repo).sha
-            if head is None:
-                raise HubError(f"{endpoint()} names no commit of {repo}")
+            head = remote.head or commit_id(api.dataset_info(repo).sha, repo)
             message = f"{manifest.name} {manifest.version}"
             result.commit = _commit(api, repo, local, changes, head, message, notes)
             _verify(local, _tree(api, repo, result.commit), repo)

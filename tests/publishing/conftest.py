@@ -2,105 +2,22 @@
 
 from __future__ import annotations
 
-import json
 import shutil
-import subprocess
-import sys
-from dataclasses import dataclass
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
-from support.fake_hub import READ_TOKEN, SIGNATURE, WRITE_TOKEN, FakeHub
+from support.fake_hub import FakeHub
+from support.hub_client import Client, Process
 from support.published_layout import use_shapes
 from support.puct import RunLog, program, recipe
 
 from kernel_archive.pipeline import build
 from kernel_archive.problems import GPU_MODE_TASKS
 
-CLIENT = Path(__file__).with_name("client.py")
+if TYPE_CHECKING:
+    from pathlib import Path
+
 NAME = "gpu-forecasters/kernels"
-
-
-@dataclass
-class Done:
-    """A finished client process."""
-
-    status: int
-    out: str
-    err: str
-
-    @property
-    def text(self) -> str:
-        return self.out + self.err
-
-
-class Process:
-    """The client process that serves all calls of a session."""
-
-    def __init__(self, hub: FakeHub, home: Path) -> None:
-        self.hub, self.home = hub, home
-        self.popen = subprocess.Popen(
-            [sys.executable, str(CLIENT)],
-            env=hub.environment(home, None) | {"XDG_CACHE_HOME": str(home / "xdg")},
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-
-    def call(self, kind: str, args: tuple[str, ...], cwd: Path, environment: dict[str, str]) -> Done:
-        assert self.popen.stdin is not None
-        assert self.popen.stdout is not None
-        call = {"kind": kind, "args": args, "cwd": str(cwd), "environment": environment}
-        self.popen.stdin.write(json.dumps(call) + "\n")
-        self.popen.stdin.flush()
-        line = self.popen.stdout.readline()
-        assert line, "the client process ended"
-        return Done(**json.loads(line))
-
-    def close(self) -> None:
-        assert self.popen.stdin is not None
-        assert self.popen.stdout is not None
-        self.popen.stdin.close()
-        self.popen.wait(timeout=20)
-        self.popen.stdout.close()
-
-
-@dataclass
-class Client:
-    """Calls of one test, in its own directory."""
-
-    process: Process
-    cwd: Path
-
-    def _checked(self, done: Done, kind: str) -> Done:
-        for secret in (WRITE_TOKEN, READ_TOKEN, SIGNATURE):
-            assert secret not in done.out + done.err, "a secret was printed"
-        assert kind == "code" or "Traceback" not in done.err, done.err
-        return done
-
-    def cli(self, *args: str, token: str | None = WRITE_TOKEN) -> Done:
-        """Run a command."""
-        return self._checked(self.process.call("cli", args, self.cwd, {"HF_TOKEN": token} if token else {}), "cli")
-
-    def code(self, code: str, token: str | None = WRITE_TOKEN) -> Done:
-        """Run Python code."""
-        return self._checked(self.process.call("code", (code,), self.cwd, {"HF_TOKEN": token} if token else {}), "code")
-
-    def fresh(self, kind: str, *args: str, token: str | None = WRITE_TOKEN, **environment: str) -> Done:
-        """Run a command or code in a process of its own, with further environment."""
-        made = subprocess.run(
-            [sys.executable, str(CLIENT), kind, *args],
-            cwd=self.cwd,
-            env=self.process.hub.environment(self.process.home, token)
-            | {"XDG_CACHE_HOME": str(self.process.home / "xdg")}
-            | environment,
-            capture_output=True,
-            text=True,
-            timeout=120,
-        )
-        return self._checked(Done(made.returncode, made.stdout, made.stderr), kind)
-
-
 SPEEDUPS = (0.2, 0.3, 0.6, 0.9, 1.2, 1.7, 3.0, 5.0)
 
 

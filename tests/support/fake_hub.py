@@ -130,8 +130,9 @@ class Fault:
         method: HTTP method, or ``*``.
         path: regular expression searched in the request's path.
         status: answer this status instead.
-        headers: with these headers.
-        message: and this error text.
+        headers: add these headers to the answer.
+        message: with this error text.
+        body: answer with this body instead, as JSON.
         drop: read the request, do nothing and hang up without an answer.
         after: do what was asked, then hang up without an answer.
         cut_request: hang up after that many bytes of the request's body.
@@ -147,6 +148,7 @@ class Fault:
     status: int | None = None
     headers: dict[str, str] = field(default_factory=dict)
     message: str = "made to fail"
+    body: bytes | None = None
     drop: bool = False
     after: bool = False
     cut_request: int | None = None
@@ -326,15 +328,17 @@ class _Handler(BaseHTTPRequestHandler):
             self._hang_up()
             return
         if fault and fault.status is not None:
-            answer = _Answer(
-                fault.status, {"error": fault.message}, {"X-Error-Message": fault.message, **fault.headers}
-            )
+            answer = _Answer(fault.status, {"error": fault.message}, {"X-Error-Message": fault.message})
         else:
             try:
                 with self.hub.lock:
                     answer = self._route(parts.path, parse_qs(parts.query), body, token)
             except _Answer as made:
                 answer = made
+        if fault:
+            answer.headers |= fault.headers
+            if fault.body is not None:
+                answer.body, answer.headers["Content-Type"] = fault.body, "application/json"
         entry.status = answer.status
         if fault and fault.after:
             self._hang_up()

@@ -1,0 +1,105 @@
+"""A Hub that means harm or breaks down: every command ends, says what happened, and writes nothing that it should not."""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+import time
+
+import pytest
+from fuzz.hub import ESCAPE, run
+from publishing.conftest import NAME
+from publishing.test_pull import publish
+
+
+def test_a_slice_of_the_campaign():
+    """Twenty random pulls and pushes against broken answers, headers, contents and connections keep every promise."""
+    seen = run(seed=1, count=20)
+    assert sum(seen.values()) == 20
+    assert {"pull refused", "pull pulled"} <= seen.keys()
+
+
+def test_a_hub_that_never_answers_is_given_up(client):
+    """A Hub that accepts a connection and says nothing ends the pull with one message, in bounded time."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        held = []
+        threading.Thread(target=lambda: [held.append(server.accept()) for _ in range(50)], daemon=True).start()
+        code = "from kernel_archive.publishing import hub; hub.TIMEOUT = 0.5\nfrom kernel_archive.cli import main\n"
+        started = time.monotonic()
+        done = client.fresh(
+            "code",
+            f"{code}raise SystemExit(main(['pull', '{NAME}']))",
+            HF_ENDPOINT=f"http://127.0.0.1:{server.getsockname()[1]}",
+        )
+        for connection, _ in held:
+            connection.close()
+    assert done.status == 1
+    assert "broke" in done.err
+    assert time.monotonic() - started < 60
+
+
+@pytest.mark.parametrize(
+    ("place", "fault", "said"),
+    [
+        ("/revision/", {"body": b"[" * 100_000}, "gave up"),
+        ("/revision/", {"body": b'{"sha": ' + b"9" * 5000 + b"}"}, "gave up"),
+        ("/revision/", {"body": b'{"id": "a/b", "sha": null}'}, "names no commit"),
+        ("/revision/", {"body": json.dumps({"id": "a/b", "sha": "../../evil"}).encode()}, "names no commit"),
+        ("/resolve/", {"headers": {"ETag": "../../../../evil"}}, "can't be the name"),
+        ("/resolve/", {"status": 429, "headers": {"Retry-After": "99999999999"}}, "429"),
+        ("/resolve/.*manifest", {"body": b'{"a":' * 50_000}, "not a manifest"),
+        ("/revision/", {"status": 400, "message": ESCAPE}, "400"),
+    ],
+)
+def test_hostile_answers(client, hub, archive_path, tmp_path, place, fault, said):
+    """Nested or impossible JSON, headers that lead out of the cache, endless waits, escapes: one message, nothing written."""
+    publish(hub, archive_path)
+    hub.fail("*", place, times=1000, **fault)
+    done = client.cli("pull", NAME)
+    assert done.status == 1, done.text
+    assert said in done.err
+    assert "internal error" not in done.err
+    assert not {"\x1b", "\x07"} & set(done.err)
+    assert not (client.cwd / NAME).exists()
+    assert not list(tmp_path.rglob("*evil*"))
+
+
+@pytest.mark.parametrize("name", ["README.md", "croissant.json", "assets/bins.svg"])
+def test_a_card_changed_by_hand_is_refused(client, hub, archive_path, name):
+    """README, Croissant and pictures are compared with what the data gives; a changed one is named, nothing is written."""
+    publish(hub, archive_path)
+    text = (archive_path / name).read_text()
+    hub.add(NAME, {name: text.replace("speedup", "slowdown", 1).encode()})
+    done = client.cli("pull", NAME)
+    assert done.status == 1
+    assert name.split("/")[-1] in done.err
+    assert not (client.cwd / NAME).exists()
+
+
+def test_a_card_for_another_repository_is_refused(client, hub, archive_path, tmp_path):
+    """A card whose examples load somebody else's data set is not this repository's card."""
+    import shutil
+
+    from kernel_archive.archive.open import open_archive
+    from kernel_archive.publishing.card import render_card
+
+    publish(hub, archive_path)
+    hub.add(NAME, render_card(open_archive(archive_path), name="evil/kernels"))
+    done = client.cli("pull", NAME)
+    assert done.status == 1
+    assert "README.md" in done.err
+    shutil.rmtree(client.cwd / NAME, ignore_errors=True)
+
+
+def test_a_card_of_another_version_is_a_warning(client, hub, archive_path):
+    """A card that another version of the package wrote can't be compared word by word: pull says so."""
+    manifest = json.loads((archive_path / "manifest.json").read_text())
+    publish(hub, archive_path)
+    changed = json.dumps({**manifest, "package": "0.0.1"}).encode()
+    hub.add(NAME, {"manifest.json": changed, "README.md": b"# Other prose\n"})
+    done = client.cli("pull", NAME)
+    assert done.status == 0, done.text
+    assert "warning" in done.err
+    assert "0.0.1" in done.err
+    assert len(json.loads(client.cli("pull", NAME, "--json").out)["findings"]) >= 1
