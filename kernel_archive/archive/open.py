@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -149,7 +150,14 @@ class Archive:
             statements = duckdb.extract_statements(query)
             if len(statements) != 1 or statements[0].type != duckdb.StatementType.SELECT:
                 raise UsageError("one query that reads, please: SELECT, WITH, DESCRIBE, SHOW or SUMMARIZE")
-            return self.connection.sql(statements[0].query).to_arrow_table()
+            # In a thread of its own: DuckDB looks for Ctrl-C only between tasks, and one task may be all of a query.
+            with ThreadPoolExecutor(1) as pool:
+                running = pool.submit(lambda: self.connection.sql(statements[0].query).to_arrow_table())
+                try:
+                    return running.result()
+                except KeyboardInterrupt:
+                    self.connection.interrupt()
+                    raise
         except duckdb.Error as error:
             raise UsageError(f"{error}. Tables: {', '.join(self.tables)}") from None
 

@@ -7,6 +7,7 @@ import importlib
 import io
 import os
 import sys
+import warnings
 from typing import Final
 
 import click
@@ -25,9 +26,9 @@ COMMANDS: Final[dict[str, tuple[str, str, str]]] = {
     "info": ("inspect", "info", "Show what an archive holds."),
     "show": ("inspect", "show", "Show a kernel with its lineage back to the log line."),
     "sql": ("inspect", "sql", "Query the tables with SQL (DuckDB)."),
-    "validate": ("check", "validate", "Check an archive: layout, schema, digests, ids, labels, splits."),
-    "audit": ("check", "audit", "Show the audit flags with their worst examples."),
-    "diff": ("splits", "diff", "Show what changed between two archive versions."),
+    "validate": ("inspect", "validate", "Check an archive: layout, schema, digests, ids, labels, splits."),
+    "audit": ("inspect", "audit", "Show the audit flags with their worst examples."),
+    "diff": ("inspect", "diff", "Show what changed between two archive versions."),
     "template": ("score", "template", "Write an empty, valid forecast file."),
     "check": ("score", "check", "Check a forecast file and list every fault."),
     "score": ("score", "score", "Score forecast files."),
@@ -112,7 +113,9 @@ def _run(arguments: list[str]) -> int:
     from kernel_archive.cli import common
 
     try:
-        status = cli.main(args=arguments, prog_name="kernel-archive", standalone_mode=False)
+        with warnings.catch_warnings():
+            warnings.showwarning = common.show_warning
+            status = cli.main(args=arguments, prog_name="kernel-archive", standalone_mode=False)
     except click.exceptions.Exit as stop:
         status = stop.exit_code
     except click.ClickException as error:
@@ -120,7 +123,7 @@ def _run(arguments: list[str]) -> int:
         error.show(file=shown)
         common.say(shown.getvalue().rstrip())
         status = error.exit_code
-    except click.exceptions.Abort:
+    except (click.exceptions.Abort, KeyboardInterrupt):
         common.say("Stopped.")
         status = 130
     except BrokenPipeError:

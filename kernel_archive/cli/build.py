@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import click
 
 from kernel_archive.cli.common import emit, json_option, print_findings, print_table, progress, say, tell
-from kernel_archive.errors import printable
 
 __all__ = ["build", "readers"]
 
@@ -34,17 +35,7 @@ __all__ = ["build", "readers"]
     "--source", type=click.Path(), default=None, help="Local copy of the tables that a recipe reads from the Hub."
 )
 @json_option
-def build(
-    builders: tuple[str, ...],
-    out: str,
-    version: str | None,
-    jobs: int | None,
-    strict: bool,
-    replace: bool,
-    bins: str,
-    source: str | None,
-    as_json: bool,
-) -> None:
+def build(builders: tuple[str, ...], bins: str, as_json: bool, **options: Any) -> None:
     """Consolidate raw search logs into an archive with splits and card.
 
     BUILDER is the name of a shipped builder or the path of a builder.toml; without one, the shipped default builders are
@@ -56,17 +47,7 @@ def build(
     from kernel_archive.pipeline import build as run
 
     with progress("Reading", quiet=as_json) as advance:
-        result = run(
-            builders,
-            out=out,
-            version=version,
-            jobs=jobs,
-            strict=strict,
-            replace=replace,
-            scheme=scheme(bins).name,
-            source=source,
-            advance=advance,
-        )
+        result = run(builders, scheme=scheme(bins).name, advance=advance, **options)
     if result.findings and not as_json:
         print_findings(result.shown, total=result.findings)
 
@@ -77,7 +58,7 @@ def build(
         state = "is up to date" if result.unchanged else f"built ({result.staged} of {result.runs} runs read anew)"
         tell(f"{result.path} {state}: version {result.version}, {result.logical_digest}")
         for name, why in result.not_made.items():
-            say(f"warning: {name} was not made: {printable(why, 500)}")
+            say(f"warning: {name} was not made: {why}")
         if result.findings:
             tell(f"{result.findings} findings in the logs are kept in manifest.json")
 
@@ -93,10 +74,5 @@ def readers(as_json: bool) -> None:
     rows = [
         {"format": r.name, "title": r.title, "expects": r.expects, "files": list(r.files)} for r in READERS.values()
     ]
-    emit(
-        rows,
-        as_json=as_json,
-        text=lambda: print_table(
-            ["format", "what it is", "expects"], [(r["format"], r["title"], r["expects"]) for r in rows], left=3
-        ),
-    )
+    shown = [(r.name, r.title, r.expects) for r in READERS.values()]
+    emit(rows, as_json=as_json, text=lambda: print_table(["format", "what it is", "expects"], shown, left=3))

@@ -33,6 +33,7 @@ __all__ = [
     "progress",
     "report",
     "say",
+    "show_warning",
     "split_option",
     "tell",
 ]
@@ -75,7 +76,14 @@ def _safe(message: str) -> str:
 
 def say(message: str = "") -> None:
     """Text for people on stderr: progress, remarks, warnings. Nothing in it reaches a terminal as a control."""
-    click.echo(_safe(message), err=True)
+    # Where nothing can be written there is nobody to tell.
+    with suppress(OSError):
+        click.echo(_safe(message), err=True)
+
+
+def show_warning(message: Warning | str, *_: object, **__: object) -> None:
+    """A warning of this package or of a library as one line; takes the place of ``warnings.showwarning``."""
+    say(f"warning: {message}")
 
 
 def tell(message: str = "") -> None:

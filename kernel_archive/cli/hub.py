@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from kernel_archive.cli.common import archive_option, emit, json_option, print_table, say, tell
+from kernel_archive.cli.common import archive_option, emit, json_option, print_findings, print_table, say, tell
 
 if TYPE_CHECKING:
     from kernel_archive.publishing.push import PushResult
@@ -92,6 +92,7 @@ def pull(repo: str, version: str | None, out: str | None, replace: bool, as_json
         state = "is up to date" if result.unchanged else f"pulled ({result.files} files, verified)"
         if result.replaced:
             say(f"Replaced version {result.replaced}.")
+        print_findings(result.findings)
         tell(f"{result.path} {state}: version {result.version}, {result.logical_digest}, commit {result.commit[:12]}")
 
     emit(result, as_json=as_json, text=text)

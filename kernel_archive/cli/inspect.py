@@ -1,19 +1,39 @@
-"""``info``, ``show`` and ``sql``."""
+"""Looking at an archive: ``info``, ``show``, ``sql``, ``validate``, ``audit`` and ``diff``."""
 
 from __future__ import annotations
 
-import textwrap
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from kernel_archive.cli.common import archive_argument, archive_option, emit, json_option, print_table, tell
+from kernel_archive.cli.common import (
+    archive_argument,
+    archive_option,
+    emit,
+    json_option,
+    print_findings,
+    print_table,
+    tell,
+)
+from kernel_archive.errors import printable
 
-__all__ = ["info", "show", "sql"]
+if TYPE_CHECKING:
+    from kernel_archive.selection.diff import Difference
+
+__all__ = ["audit", "diff", "info", "show", "sql", "validate"]
 
 
 def _number(value: Any, form: str = ",.0f", unknown: str = "not logged") -> str:
     return unknown if value is None else format(value, form)
+
+
+def _counts(counts: dict[str, int]) -> str:
+    return ", ".join(f"{name} {n:,}" for name, n in counts.items())
+
+
+def _place(row: dict[str, Any]) -> str:
+    """The log line of a row."""
+    return str(row["source_file"]) + (f":{row['source_line']}" if row["source_line"] is not None else "")
 
 
 @click.command(short_help="Show what an archive holds.")
@@ -28,62 +48,37 @@ def info(archive_path: str | None, as_json: bool) -> None:
     from kernel_archive.archive.open import open_archive
 
     facts = archive_info(open_archive(archive_path))
-
-    def text() -> None:
-        tell(f"{facts['name']} {facts['version']}  ({facts['path']})")
-        tell(f"{facts['logical_digest']}, bins: {facts['bin_scheme']}")
-        for builder in facts["builders"]:
-            line = f"builder {builder['name']} {builder['version']} ({builder['licence']}): {builder['description']}"
-            tell(line)
-        print_table(
-            ["problem", "kernels", *(f"bin {b}" for b in range(1, 9)), "median", "best"],
-            [
-                (
-                    p["problem"],
-                    p["kernels"],
-                    *(p[f"bin{b}"] for b in range(1, 9)),
-                    f"{p['median']:.2f}x",
-                    f"{p['best']:.2f}x",
-                )
-                for p in facts["problems"]
-            ],
-            title="Kernels by problem and speedup bin",
-        )
-        print_table(
-            ["method", "role", "searches", "evaluations", "successes", "GPU hours"],
-            [
-                (
-                    m["method"],
-                    m["role"],
-                    m["searches"],
-                    m["evaluations"],
-                    m["successes"],
-                    _number(m["gpu_hours"], ".3f"),
-                )
-                for m in facts["methods"]
-            ],
-            title="Searches",
-            left=2,
-        )
-        lines = [
-            (name, ", ".join(f"{k} {v:,}" for k, v in facts["counts"][name].items()))
-            for name in ("gpu", "language", "outcome", "split")
-        ]
-        lines += [
-            ("programs", f"{facts['programs']:,} distinct programs that passed, {facts['reports'].get('remeasured_kernels', 0):,} kernels measured more than once"),
-            ("GPU time", f"{_number(facts['gpu_hours'], '.3f')} hours in {facts['searches_with_gpu_seconds']} of {facts['searches']} searches"),
-            ("tokens", "not logged" if facts["input_tokens"] is None else f"{facts['input_tokens']:,} in, {_number(facts['output_tokens'])} out"),
-            ("flags", ", ".join(f"{k} {v:,}" for k, v in facts["flags"].items())),
-            ("inputs", f"{facts['inputs']['runs']} runs, {facts['inputs']['bytes'] / 1e6:.1f} MB, {facts['findings']['total']} findings"),
-            ("excluded", f"{facts['excluded']} evaluations, kept with their reasons in the table evaluations (superseded and contested ones among them)"),
-        ]  # fmt: skip
-        print_table(["", ""], lines, left=2)
-
-    emit(facts, as_json=as_json, text=text)
+    emit(facts, as_json=as_json, text=lambda: _show_info(facts))
 
 
-def _place(row: dict[str, Any]) -> str:
-    return str(row["source_file"]) + (f":{row['source_line']}" if row["source_line"] is not None else "")
+def _show_info(facts: dict[str, Any]) -> None:
+    tell(f"{facts['name']} {facts['version']}  ({facts['path']})")
+    tell(f"{facts['logical_digest']}, bins: {facts['bin_scheme']}")
+    for b in facts["builders"]:
+        tell(f"builder {b['name']} {b['version']} ({b['licence']}): {b['description']}")
+    bins = range(1, 9)
+    rows = [
+        (p["problem"], p["kernels"], *(p[f"bin{b}"] for b in bins), f"{p['median']:.2f}x", f"{p['best']:.2f}x")
+        for p in facts["problems"]
+    ]
+    columns = ["problem", "kernels", *(f"bin {b}" for b in bins), "median", "best"]
+    print_table(columns, rows, title="Kernels by problem and speedup bin")
+    names = ("method", "role", "searches", "evaluations", "successes")
+    rows = [(*(m[n] for n in names), _number(m["gpu_hours"], ".3f")) for m in facts["methods"]]
+    print_table([*names, "GPU hours"], rows, title="Searches", left=2)
+    counted = facts["searches_with_gpu_seconds"]
+    tokens = f"{_number(facts['input_tokens'])} in, {_number(facts['output_tokens'])} out"
+    remeasured = facts["reports"].get("remeasured_kernels", 0)
+    lines = [
+        *((name, _counts(facts["counts"][name])) for name in ("gpu", "language", "outcome", "split")),
+        ("programs", f"{facts['programs']:,} distinct programs that passed, {remeasured:,} kernels measured more than once"),
+        ("GPU time", f"{_number(facts['gpu_hours'], '.3f')} hours in {counted} of {facts['searches']} searches"),
+        ("tokens", "not logged" if facts["input_tokens"] is None else tokens),
+        ("flags", _counts(facts["flags"])),
+        ("inputs", f"{facts['inputs']['runs']} runs, {facts['inputs']['bytes'] / 1e6:.1f} MB, {facts['findings']['total']} findings"),
+        ("excluded", f"{facts['excluded']} evaluations, kept with their reasons in the table evaluations (superseded and contested ones among them)"),
+    ]  # fmt: skip
+    print_table(["", ""], lines, left=2)
 
 
 @click.command(short_help="Show a kernel with its lineage back to the log line.")
@@ -100,62 +95,54 @@ def show(wanted: str, code: bool, archive_path: str | None, as_json: bool) -> No
     from kernel_archive.archive.open import open_archive
 
     found = trace(open_archive(archive_path), wanted)
+    emit(found, as_json=as_json, text=lambda: _show_kernel(found, code=code))
+
+
+def _show_kernel(found: dict[str, Any], *, code: bool) -> None:
     kernel = found["kernel"]
-
-    def text() -> None:
-        if kernel["table"] == "kernels":
-            what = f"kernel {kernel['kernel_id']}: {kernel['problem']} on {kernel['gpu']}, {kernel['language']}"
-            tell(what)
-            tell(
-                f"{kernel['speedup']:.4g}x, bin {kernel['bin']} ({kernel['bin_scheme']}), {kernel['n_measurements']} "
-                f"measurements from {kernel['speedup_min']:.4g}x to {kernel['speedup_max']:.4g}x"
-                + (f", flags: {', '.join(kernel['flags'])}" if kernel["flags"] else "")
-            )
-        elif kernel["table"] == "failures":
-            tell(f"failed program {kernel['kernel_id']}: {kernel['problem']} on {kernel['gpu']}, {kernel['language']}")
-            tell(f"{kernel['outcome']}: {textwrap.shorten(str(kernel['error_text'] or ''), 300)!r}")
-        else:
-            tell(f"kernel {kernel['kernel_id']} is in evaluations only (excluded, contested or withheld)")
-        if found["splits"]:
-            tell(f"in splits: {', '.join(found['splits'])}")
-        print_table(
-            ["measured by", "outcome", "speedup", "time", "reference", "log line"],
-            [
-                (
-                    f"{m['search_id']} node {m['node_id']}" + (" (root)" if m["is_root"] else ""),
-                    m["outcome"] + (f" [{m['excluded']}]" if m["excluded"] else ""),
-                    _number(m["speedup"], ".4g", "-"),
-                    _number(m["runtime_us"], ".1f", "-") + " us",
-                    _number(m["reference_runtime_us"], ".1f", "-") + " us",
-                    _place(m),
-                )
-                for m in found["measurements"]
-            ],
-            title="Measurements",
+    name = kernel["kernel_id"]
+    if kernel["table"] == "evaluations":
+        tell(f"kernel {name} is in evaluations only (excluded, contested or withheld)")
+    else:
+        what = "kernel" if kernel["table"] == "kernels" else "failed program"
+        tell(f"{what} {name}: {kernel['problem']} on {kernel['gpu']}, {kernel['language']}")
+    if kernel["table"] == "kernels":
+        flags = f", flags: {', '.join(kernel['flags'])}" if kernel["flags"] else ""
+        tell(
+            f"{kernel['speedup']:.4g}x, bin {kernel['bin']} ({kernel['bin_scheme']}), {kernel['n_measurements']} "
+            f"measurements from {kernel['speedup_min']:.4g}x to {kernel['speedup_max']:.4g}x{flags}"
         )
-        print_table(
-            ["ancestor", "outcome", "speedup", "step", "log line"],
-            [
-                (
-                    a["kernel_id"][:12]
-                    + (" (root)" if a["is_root"] else "")
-                    + (f", {a['distance']} up" if a["distance"] > 1 else ""),
-                    a["outcome"],
-                    _number(a["speedup"], ".4g", "-"),
-                    _number(a["step"], "d", "-"),
-                    _place(a),
-                )
-                for a in found["lineage"]
-            ],
-            title="Lineage, nearest first"
-            if found["lineage"]
-            else "Lineage: none, this is a root or its parent is not logged",
+    elif kernel["table"] == "failures":
+        tell(f"{kernel['outcome']}: {printable(' '.join(str(kernel['error_text'] or '').split()), 300)}")
+    if found["splits"]:
+        tell(f"in splits: {', '.join(found['splits'])}")
+    rows = [
+        (
+            f"{m['search_id']} node {m['node_id']}" + (" (root)" if m["is_root"] else ""),
+            m["outcome"] + (f" [{m['excluded']}]" if m["excluded"] else ""),
+            _number(m["speedup"], ".4g", "-"),
+            f"{_number(m['runtime_us'], '.1f', '-')} us",
+            f"{_number(m['reference_runtime_us'], '.1f', '-')} us",
+            _place(m),
         )
-        if code and "code" in kernel:
-            tell()
-            tell(kernel["code"].replace("\t", "    "))
-
-    emit(found, as_json=as_json, text=text)
+        for m in found["measurements"]
+    ]
+    print_table(["measured by", "outcome", "speedup", "time", "reference", "log line"], rows, title="Measurements")
+    lineage = [
+        (
+            a["kernel_id"][:12] + (" (root)" if a["is_root"] else f", {a['distance']} up" if a["distance"] > 1 else ""),
+            a["outcome"],
+            _number(a["speedup"], ".4g", "-"),
+            _number(a["step"], "d", "-"),
+            _place(a),
+        )
+        for a in found["lineage"]
+    ]
+    title = "Lineage, nearest first" if lineage else "Lineage: none, this is a root or its parent is not logged"
+    print_table(["ancestor", "outcome", "speedup", "step", "log line"], lineage, title=title)
+    if code and "code" in kernel:
+        tell()
+        tell(kernel["code"].replace("\t", "    "))
 
 
 @click.command(short_help="Query the tables with SQL (DuckDB).")
@@ -172,25 +159,130 @@ def sql(query: str, limit: int, archive_path: str | None, as_json: bool) -> None
     from kernel_archive.archive.open import open_archive
 
     result = open_archive(archive_path).query(query)
-
     # Two columns of one name are two columns.
-    names: list[str] = []
-    for name in result.column_names:
-        again = sum(other == name for other in result.column_names[: len(names)])
-        names.append(f"{name}_{again}" if again else name)
+    before = [result.column_names[:i].count(name) for i, name in enumerate(result.column_names)]
+    names = [f"{name}_{n}" if n else name for name, n in zip(result.column_names, before, strict=True)]
     result = result.rename_columns(names)
 
     def text() -> None:
-        shown = result.slice(0, limit)
-        print_table(
-            names,
-            [
-                ["" if v is None else v for v in row]
-                for row in zip(*(c.to_pylist() for c in shown.columns), strict=True)
-            ],
-            left=1,
-        )
+        columns = (c.to_pylist() for c in result.slice(0, limit).columns)
+        print_table(names, [["" if v is None else v for v in row] for row in zip(*columns, strict=True)])
         if result.num_rows > limit:
             tell(f"{limit} of {result.num_rows} rows; more with --limit, all with --json")
 
     emit(result.to_pylist() if as_json else None, as_json=as_json, text=text)
+
+
+@click.command(short_help="Check an archive: layout, schema, digests, ids, labels, splits.")
+@archive_argument
+@json_option
+@click.pass_context
+def validate(ctx: click.Context, archive_path: str | None, as_json: bool) -> None:
+    """Check an archive in layers: layout, schema, digests, ids, labels recomputed, cross-references, canary, splits, card.
+
+    DIR is an archive directory; gpu-forecasters/kernels when not given. The exit status is 1 when there is an error.
+    """
+    from kernel_archive.pipeline import validate as run
+
+    report = run(archive_path)
+
+    def text() -> None:
+        rows = [(layer.name, layer.status, len(layer.findings)) for layer in report.layers]
+        print_table(["layer", "result", "findings"], rows, left=2)
+        print_findings(report.findings)
+        tell(f"{report.path} {report.version}: {'valid' if report.ok else 'NOT valid'}")
+
+    emit(report, as_json=as_json, text=text)
+    ctx.exit(0 if report.ok else 1)
+
+
+@click.command(short_help="Show the audit flags with their worst examples.")
+@archive_argument
+@click.option("--examples", type=click.IntRange(0, 1000), default=3, show_default=True, help="Worst examples per flag.")
+@json_option
+def audit(archive_path: str | None, examples: int, as_json: bool) -> None:
+    """Show the audit flags with their rules and worst examples, and what was excluded.
+
+    A flag never drops a row; a split definition may.
+    """
+    from kernel_archive.archive.audit import audit_archive
+    from kernel_archive.archive.open import open_archive
+
+    result = audit_archive(open_archive(archive_path), examples=examples)
+    emit(result, as_json=as_json, text=lambda: _show_audit(result))
+
+
+def _show_audit(result: dict[str, Any]) -> None:
+    kernels = result["kernels"]
+    for flag in result["flags"]:
+        tell(f"{flag['flag']}: {flag['kernels']} of {kernels} kernels. Rule: {flag['rule']}.")
+        rows = [
+            (
+                w["kernel_id"][:12],
+                w["problem"],
+                w["gpu"],
+                f"{w['speedup']:.3g}x",
+                w["bin"],
+                w["n_measurements"],
+                f"{w['speedup_min']:.3g}-{w['speedup_max']:.3g}",
+                _place(w),
+            )
+            for w in flag["worst"]
+        ]
+        if rows:
+            print_table(["kernel", "problem", "GPU", "speedup", "bin", "n", "range", "log line"], rows, left=3)
+    differ = result["labels_that_differ_between_schemes"]
+    tell(f"labels that differ between the bin schemes: {differ} of {kernels}")
+    by_reason: dict[str, list[dict[str, Any]]] = {}
+    for row in result["excluded"]:
+        by_reason.setdefault(row["reason"], []).append(row)
+    if by_reason:
+        excluded = [
+            (reason, f"{len(of):,}", f"{of[0]['search_id']} node {of[0]['node_id']}")
+            for reason, of in sorted(by_reason.items())
+        ]
+        print_table(["excluded: reason", "evaluations", "for example"], excluded)
+
+
+@click.command(short_help="Show what changed between two archive versions.")
+@click.argument("old", type=click.Path(exists=True))
+@click.argument("new", type=click.Path(exists=True))
+@click.option("--changelog", "as_changelog", is_flag=True, help="Print a changelog entry of the data, as Markdown.")
+@click.option("--examples", type=click.IntRange(0), default=5, show_default=True, help="Rows named per kind of change.")
+@json_option
+def diff(old: str, new: str, as_changelog: bool, examples: int, as_json: bool) -> None:
+    """Show what changed from OLD to NEW, table by table: rows added, removed, relabelled, measured again.
+
+    OLD and NEW are archive directories, folders of frozen splits (splits/frozen/VERSION), or single frozen splits.
+    """
+    from kernel_archive.selection import diff as module
+
+    if as_changelog and as_json:
+        raise click.UsageError("--changelog and --json exclude each other")
+    found = module.diff(old, new)
+    text = module.changelog(found).rstrip() if as_changelog else lambda: _show_diff(found, examples)
+    emit(found, as_json=as_json, text=text)
+
+
+def _show_diff(found: Difference, examples: int) -> None:
+    from kernel_archive.selection.diff import KINDS
+
+    rows = [
+        (t.table, t.rows_old, t.rows_new, *("-" if getattr(t, k) is None else len(getattr(t, k)) for k in KINDS))
+        for t in found.tables
+    ]
+    print_table(["table", "old rows", "new rows", *KINDS], rows, title=f"{found.old} -> {found.new}")
+    for names, version in ((found.only_old, found.old), (found.only_new, found.new)):
+        for name in names:
+            tell(f"{name}: only in {version}")
+    for table in found.tables:
+        for name, (before, now) in table.facts_changed.items():
+            tell(f"{table.table}: {name} was {before}, is {now}")
+        for kind in KINDS:
+            items = getattr(table, kind) or []
+            for item in items[:examples]:
+                detail = item if isinstance(item, str) else f"{item.id}: {item.old} -> {item.new}"
+                tell(f"{table.table} {kind} {detail}")
+            if examples and len(items) > examples:
+                tell(f"{table.table} {kind} ... and {len(items) - examples:,} more (all with --json)")
+    tell("Nothing changed." if found.same else "The two differ.")

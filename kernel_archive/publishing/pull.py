@@ -92,12 +92,12 @@ def _commit_of(api: HfApi, repo: str, version: str | None) -> str:
 
 def _manifest_at(api: HfApi, repo: str, commit: str) -> Manifest:
     """The manifest of a commit."""
-    from huggingface_hub.errors import EntryNotFoundError
+    from huggingface_hub.errors import RemoteEntryNotFoundError
 
     for force in (False, True):
         try:
             path = api.hf_hub_download(repo, MANIFEST_NAME, repo_type="dataset", revision=commit, force_download=force)
-        except EntryNotFoundError:
+        except RemoteEntryNotFoundError:
             raise ArchiveNotFoundError(
                 f"{repo} holds no archive at {commit[:12]} (it has no {MANIFEST_NAME}): it was not published by "
                 "kernel-archive"

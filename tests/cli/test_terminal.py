@@ -8,8 +8,11 @@ from __future__ import annotations
 import json
 import os
 import pty
+import signal
 import subprocess
 import sys
+import time
+import warnings
 from pathlib import Path
 
 import msgspec
@@ -87,6 +90,8 @@ COMMANDS = [
     ["show", "KERNEL", "--archive", "a"],
     ["build-eval", "--archive", "a", "--cap", "2"],
     ["score", f"nothing{EVIL}", "--archive", "a"],
+    ["push", EVIL, "--archive", "a"],
+    ["pull", f"a/{EVIL}"],
 ]  # fmt: skip
 
 
@@ -126,11 +131,15 @@ def test_a_full_disk_behind_stdout_is_one_clear_error(place, arguments):
     assert done.stderr.count("\n") == 1
 
 
-def test_a_closed_stdout_is_nobody_who_listens(place):
-    """A caller that closed stdout or stderr wants nothing of it: no internal error."""
-    for closed in (">&-", "2>&-", ">&- 2>&-"):
-        line = f"{sys.executable} -m kernel_archive info a {closed}"
-        done = subprocess.run(line, cwd=place, shell=True, capture_output=True, text=True)
+@pytest.mark.parametrize("redirected", [">&-", "2>&-", ">&- 2>&-", ">/dev/full 2>/dev/full"])
+@pytest.mark.parametrize("arguments", ["info a", "readers", "--help", "info nowhere --json"])
+def test_streams_that_are_closed_or_full(place, arguments, redirected):
+    """A caller that closed a stream wants nothing of it; neither the program nor the interpreter complains."""
+    line = f"{sys.executable} -m kernel_archive {arguments} {redirected}"
+    done = subprocess.run(line, cwd=place, shell=True, capture_output=True, text=True)
+    for word in ("Traceback", "internal error", "Exception ignored"):
+        assert word not in done.stderr, done.stderr
+    if "full" not in redirected and "nowhere" not in arguments:
         assert (done.returncode, "rror" in done.stderr) == (0, False), done.stderr
 
 
@@ -152,3 +161,44 @@ def test_ctrl_c_inside_a_query_stops(monkeypatch, capsys):
     monkeypatch.setattr(cli.cli, "main", interrupted)
     assert cli.main(["info"]) == 130
     assert capsys.readouterr().err == "Stopped.\n"
+
+
+def test_ctrl_c_while_duckdb_works(place):
+    """A query that is one long task is stopped at once, with one word."""
+    query = "SELECT count(*) FROM range(1000000) a, range(1000000) b WHERE a.range * b.range % 7 = 3"
+    process = subprocess.Popen(
+        [sys.executable, "-m", "kernel_archive", "sql", query, "--archive", "a"],
+        cwd=place,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    time.sleep(3)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=30)
+    assert process.returncode == 130, err
+    assert err.strip() == "Stopped."
+
+
+def test_warnings_are_one_line(capsys, monkeypatch):
+    """A warning of a library is told without its file and line, and without its controls."""
+    from kernel_archive import cli
+
+    monkeypatch.setattr(cli.cli, "main", lambda **_: warnings.warn(f"old {EVIL}", UserWarning, stacklevel=1))
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        assert cli.main(["info"]) == 0
+    shown = capsys.readouterr().err
+    assert shown.startswith("warning: old ")
+    assert shown.count("\n") == 1
+    assert "\x1b" not in shown
+
+
+def test_every_line_goes_through_one_place():
+    """No command prints by itself: what is shown goes through the functions that make it printable."""
+    from kernel_archive import cli
+
+    for path in Path(cli.__file__).parent.glob("*.py"):
+        if path.name not in {"common.py", "__init__.py"}:
+            calls = [line for line in path.read_text().splitlines() if "click.echo(" in line or " print(" in line]
+            assert all("nl=False" in line for line in calls), (path.name, calls)  # lines of data, as bytes

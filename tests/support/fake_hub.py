@@ -328,7 +328,8 @@ class _Handler(BaseHTTPRequestHandler):
             self._hang_up()
             return
         if fault and fault.status is not None:
-            answer = _Answer(fault.status, {"error": fault.message}, {"X-Error-Message": fault.message})
+            said = fault.message.encode("latin-1", "replace").decode("latin-1")
+            answer = _Answer(fault.status, {"error": fault.message}, {"X-Error-Message": said})
         else:
             try:
                 with self.hub.lock:
