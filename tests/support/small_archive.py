@@ -1,4 +1,4 @@
-"""A small archive made in code: kernels whose speedup follows from their text, so that a model can learn it."""
+"""A small archive with its splits: kernels whose speedup follows from their text, so that a model can learn it."""
 
 from __future__ import annotations
 
@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
+from support.archives import Run, Search, make_archive
 
-from kernel_archive import bins, ids, schema
-from kernel_archive.archive.manifest import FORMAT, Manifest, ShardFacts, SplitFacts, TableFacts
+from kernel_archive import bins, ids
+from kernel_archive.archive.manifest import SplitFacts, write_manifest
 from kernel_archive.archive.open import Archive, open_archive
+from kernel_archive.archive.shards import write_table
+from kernel_archive.schema import TABLES
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -34,18 +36,6 @@ def program(block: int, warps: int, passes: int, number: int) -> tuple[str, floa
 def digest(text: str) -> str:
     """Name of something, 32 hex digits."""
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:32]
-
-
-def _kernel(problem: str, search: str, code: str, speedup: float, reference: str) -> dict[str, Any]:
-    program_id, reference_id = ids.program_id(code), ids.program_id(reference)
-    return {
-        "kernel_id": ids.kernel_id(problem=problem, reference_program_id=reference_id, gpu="H200", program=program_id),
-        "program_id": program_id, "token_id": ids.token_id(code), "problem": problem, "family": "other",
-        "language": "triton", "gpu": "H200", "speedup": speedup, "bin": bins.bin_of(speedup), "bin_scheme": "paper",
-        "cases": [], "n_measurements": 1, "speedup_min": speedup, "speedup_max": speedup,
-        "generation_method": "tree_search", "search_id": digest(search), "reference_id": reference_id, "flags": [],
-        "source_file": f"logs/{search}/events.jsonl", "source_line": 7, "canary": ids.CANARY, "code": code,
-    }  # fmt: skip
 
 
 def write_archive(
@@ -74,64 +64,49 @@ def write_archive(
         digest_salt: changes the archive's logical digest.
     """
     rng = np.random.default_rng(seed)
-    train: list[dict[str, Any]] = []
-    test: list[dict[str, Any]] = []
-    searches: list[dict[str, Any]] = []
-    number = 0
+    searches: list[Search] = []
+    runs: list[Run] = []
     for problem in problems:
-        reference = f"# {problem}\n" + REFERENCE
         for k in range(training_searches + 1):
-            name, held = f"{problem}-{k}", k == training_searches
-            searches.append(_search(name, problem, held, reference))
-            previous: dict[str, Any] | None = None
+            held = k == training_searches
+            name = digest(f"{problem}-{k}")
+            reference = f"# {problem}\n" + REFERENCE
+            searches.append(Search(name, problem, "held_out" if held else "training", reference=reference))
             for i in range(per_search):
                 code, speedup = program(
-                    int(2 ** rng.integers(5, 13)), int(2 ** rng.integers(0, 5)), int(rng.integers(0, 4)), number
+                    int(2 ** rng.integers(5, 13)), int(2 ** rng.integers(0, 5)), int(rng.integers(0, 4)), len(runs)
                 )
-                number += 1
                 if hostile is not None and held and i == 0:
-                    code = ids.canonical_text(hostile + f"\n# {problem}")
-                row = _kernel(problem, name, ids.canonical_text(code), speedup, reference)
-                if previous is not None:
-                    row |= {"parent_kernel_id": previous["kernel_id"], "parent_distance": 1}
-                previous = row
-                (test if held else train).append(row)
-    tables: dict[str, TableFacts] = {}
-    splits: dict[str, SplitFacts] = {}
-    references = [
-        {
-            "reference_id": ids.program_id(f"# {p}\n" + REFERENCE), "problem": p, "family": "other", "title": p.title(),
-            "canary": ids.CANARY, "code": ids.canonical_text(f"# {p}\n" + REFERENCE),
-        }
-        for p in problems
-    ]  # fmt: skip
-    code_of = {r["problem"]: r["code"] for r in references}
-    _put(directory, tables, "kernels", {"train": train, "test": test})
-    _put(directory, tables, "searches", {"train": searches})
-    _put(directory, tables, "references", {"train": references})
-    evaluation = sorted((_eval_row(r, code_of) for r in test), key=lambda r: (r["task"], r["bin"], r["row_id"]))
-    _derive(directory, tables, splits, "eval", "test", evaluation)
-    pairs = [_edge(r, test) for r in test if r.get("parent_kernel_id")]
-    _derive(directory, tables, splits, "discovery_pairs", "test", pairs)
-    if train_pairs:
-        _derive(directory, tables, splits, "train_pairs", "train", _training(train, code_of))
-    manifest = Manifest(
-        format=FORMAT, name="gpu-forecasters/kernels", version=version,
-        logical_digest="sha256:" + hashlib.sha256((tables["kernels"].logical_digest + digest_salt).encode()).hexdigest(),
-        package="0", writer="test", bin_scheme="paper", builders=[], tables=tables, splits=splits, inputs=[], findings={},
-        reports={}, canary=ids.CANARY,
-    )  # fmt: skip
-    (directory / "manifest.json").write_bytes(msgspec.json.encode(manifest))
+                    code = hostile + f"\n# {problem}"
+                runs.append(Run(name, ids.canonical_text(code), speedup, parent=f"n{i - 1}" if i else None))
+    make_archive(directory, searches, runs, version=version)
+    archive = open_archive(directory)
+    code_of = {r["problem"]: r["code"] for r in archive.arrow("references").to_pylist()}
+    order = {run.code: i for i, run in enumerate(runs)}
+    train, test = (
+        sorted(archive.arrow("kernels", split).to_pylist(), key=lambda row: order[row["code"]])
+        for split in ("train", "test")
+    )
+    rows = {
+        "eval": sorted((_eval_row(r, code_of) for r in test), key=lambda r: (r["task"], r["bin"], r["row_id"])),
+        "discovery_pairs": [_edge(r, test) for r in test if r["parent_kernel_id"]],
+        "train_pairs": _training(train, code_of) if train_pairs else [],
+    }
+    tables, splits = dict(archive.manifest.tables), {}
+    for name, given in rows.items():
+        if name != "train_pairs" or train_pairs:
+            (split,) = TABLES[name].splits
+            tables[name] = write_table(
+                directory, name, {split: pa.Table.from_pylist(given, schema=TABLES[name].schema)}
+            )
+            value = "g" if name == "discovery_pairs" else "speedup"
+            m = bins.representatives([r[value] for r in given], [r["bin"] for r in given])
+            splits[name] = SplitFacts(
+                name="canonical", origin="selected", scheme="paper", logical_digest=tables[name].logical_digest,
+                rows=len(given), parameters={"salt": digest_salt}, facts={"m_1": float(m[0]), "m_8": float(m[7])},
+            )  # fmt: skip
+    write_manifest(directory, msgspec.structs.replace(archive.manifest, tables=tables, splits=splits))
     return open_archive(directory)
-
-
-def _search(name: str, problem: str, held: bool, reference: str) -> dict[str, Any]:
-    counts = {c.name: 0 for c in schema.TABLES["searches"].columns if c.name.startswith("n_") and not c.nullable}
-    return counts | {
-        "search_id": digest(name), "builder": "test", "format": "puct-events", "role": "held_out" if held else "training",
-        "generation_method": "tree_search", "problem": problem, "family": "other", "gpu": "H200",
-        "reference_id": ids.program_id(reference), "source_path": f"logs/{name}", "source_digest": "", "canary": ids.CANARY,
-    }  # fmt: skip
 
 
 def _eval_row(row: dict[str, Any], code_of: dict[str, str]) -> dict[str, Any]:
@@ -182,34 +157,3 @@ def _training(train: list[dict[str, Any]], code_of: dict[str, str]) -> list[dict
                 }
             )
     return out
-
-
-def _put(directory: Path, tables: dict[str, TableFacts], name: str, parts: dict[str, list[dict[str, Any]]]) -> None:
-    fields, key = schema.arrow_schema(name), schema.TABLES[name].key
-    shards: dict[str, list[ShardFacts]] = {}
-    digests: list[tuple[str, bytes]] = []
-    for split, rows in parts.items():
-        path = directory / schema.shard_name(name, split)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        pq.write_table(pa.table({f.name: [r.get(f.name) for r in rows] for f in fields}, schema=fields), path)
-        data = path.read_bytes()
-        shards[split] = [ShardFacts(schema.shard_name(name, split), len(rows), len(data), ids.sha256_hex(data))]
-        digests += [(r[key], ids.row_digest(r)) for r in rows]
-    tables[name] = TableFacts(shards, ids.logical_digest(digests))
-
-
-def _derive(
-    directory: Path,
-    tables: dict[str, TableFacts],
-    splits: dict[str, SplitFacts],
-    name: str,
-    split: str,
-    rows: list[dict[str, Any]],
-) -> None:
-    _put(directory, tables, name, {split: rows})
-    value = "g" if name == "discovery_pairs" else "speedup"
-    m = bins.representatives([r[value] for r in rows], [r["bin"] for r in rows])
-    splits[name] = SplitFacts(
-        name="canonical", origin="selected", scheme="paper", logical_digest=tables[name].logical_digest, rows=len(rows),
-        parameters={}, facts={"m_1": float(m[0]), "m_8": float(m[7])},
-    )  # fmt: skip
