@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from kernel_archive.errors import UsageError, printable
+from kernel_archive.splits import SPLIT_TABLES
 
 if TYPE_CHECKING:
     from kernel_archive.archive.open import Archive
@@ -84,11 +85,8 @@ def trace(archive: Archive, wanted: str) -> dict[str, Any]:
             lineage.append({**here, "distance": distance})
     splits = [
         name
-        for name, column in (
-            ("eval", "kernel_id"),
-            ("discovery_pairs", "child_kernel_id"),
-            ("train_pairs", "candidate_kernel_id"),
-        )
-        if name in archive.tables and archive.sql(f'SELECT 1 FROM "{name}" WHERE {column} = ? LIMIT 1', [kid]).num_rows
+        for name, split in SPLIT_TABLES.items()
+        if name in archive.tables
+        and archive.sql(f"SELECT 1 FROM {name} WHERE {split.kernel} = ? LIMIT 1", [kid]).num_rows
     ]
     return {"kernel": kernel, "measurements": measurements, "lineage": lineage, "splits": splits}

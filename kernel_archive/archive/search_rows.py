@@ -132,9 +132,8 @@ def _limits(schema: pa.Schema) -> dict[str, float]:
 
 
 _FRAGMENT_LIMITS: Final = {name: limit for name, limit in _limits(FRAGMENT_SCHEMA).items() if name in _LOGGED}
-_SEARCH_LIMITS: Final = _limits(TABLES["searches"].schema) | dict.fromkeys(
-    ("hyperparameters", "measurement", "software"), MAX_CODE
-)
+_SEARCH_JSON: Final = ("hyperparameters", "measurement", "software")
+_SEARCH_LIMITS: Final = _limits(TABLES["searches"].schema) | dict.fromkeys(_SEARCH_JSON, MAX_CODE)
 
 
 def _beyond(row: dict[str, Any], limits: dict[str, float]) -> list[str]:
@@ -365,36 +364,33 @@ class SearchRows:
 
         outcomes = [row["outcome"] for row in rows]
         times = present("started_at", "completed_at")
-        row = {
+        row = {name: getattr(facts, name) for name in SearchFacts.__struct_fields__ if name in _SEARCH_LIMITS}
+        row |= settled
+        row |= {name: _json(row[name]) for name in _SEARCH_JSON}
+        row |= {
+            name: _total(present(name))
+            for name in ("input_tokens", "output_tokens", "gpu_seconds")
+            if row[name] is None
+        }
+        row |= {f"n_{outcome}": outcomes.count(outcome) for outcome in OUTCOMES if outcome != "success"}
+        row |= {
             "search_id": self.search_id,
             "builder": job.builder,
             "format": job.source.format,
             "role": job.source.role,
             "generation_method": job.source.generation_method,
-            **settled,
-            "family": family_of(settled["problem"]) if settled["problem"] is not None else None,
+            "family": family_of(row["problem"]) if row["problem"] is not None else None,
             "finished": facts.finished,
             "n_evaluations": len(rows),
             "n_successes": outcomes.count("success"),
             "n_kernels": len({row["kernel_id"] for row in rows if row["outcome"] == "success"}),
-            **{f"n_{outcome}": outcomes.count(outcome) for outcome in OUTCOMES if outcome != "success"},
             "n_duplicates": sum(row["n_logged"] - 1 for row in rows),
-            "n_pending": facts.n_pending,
-            "n_mutations_failed": facts.n_mutations_failed,
-            "n_deferred": facts.n_deferred,
-            "n_forecasts": facts.n_forecasts,
             "n_findings": len(self.findings),
             "best_speedup": max(present("speedup"), default=None),
-            **{
-                name: getattr(facts, name) if getattr(facts, name) is not None else _total(present(name))
-                for name in ("input_tokens", "output_tokens", "gpu_seconds")
-            },
-            "wall_seconds": facts.wall_seconds,
             "started_at": min(times, default=None),
             "completed_at": max(times, default=None),
             "source_path": job.run_path,
             "source_digest": self.digest,
-            **{name: _json(getattr(facts, name)) for name in ("hyperparameters", "measurement", "software")},
         }
         for name in _beyond(row, _SEARCH_LIMITS):
             message = f"{name} of {self.search_id} is beyond what a row of searches may hold; left out"

@@ -7,6 +7,7 @@ the bytes of all others as they were (benchmarks/reupload.py counts it).
 from __future__ import annotations
 
 import hashlib
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -95,33 +96,43 @@ def digest_rows(table: str, rows: pa.Table) -> list[tuple[str, bytes]]:
     return [(key, row_digest(row(*values))) for key, values in zip(keys, zip(*columns, strict=True), strict=True)]
 
 
-class _Regrouped:
-    """Rows buffered until a row group's end is known."""
-
-    def __init__(self, table: str) -> None:
-        self.key = TABLES[table].key
-        self.pending: list[pa.Table] = []
-
-    def push(self, part: pa.Table, *, last: bool = False) -> Iterator[pa.Table]:
-        """Complete row groups; the open one stays until more rows or the end come."""
-        if part.num_rows:
-            self.pending.append(part)
-        held = pa.concat_tables(self.pending) if self.pending else part
+def _groups(table: str, parts: Iterable[pa.Table]) -> Iterator[pa.Table]:
+    """Row groups out of parts: rows are held until the end of their group is known."""
+    held: pa.Table | None = None
+    ends: list[int] = []
+    for part in parts:
+        held = part if held is None else pa.concat_tables([held, part])
         searches = held.column("search_id").to_pylist() if "search_id" in held.column_names else [""] * held.num_rows
-        ends = list(_cuts(held.column(self.key).to_pylist(), searches))
-        if not last and ends:
-            # The last group may be cut by the end of the part only: keep it open.
-            ends.pop()
+        ends = list(_cuts(held.column(TABLES[table].key).to_pylist(), searches))
         start = 0
-        for end in ends:
+        # The last group may be cut by the end of the part only: keep it open.
+        for end in ends[:-1]:
             yield held.slice(start, end - start)
             start = end
-        self.pending = [held.slice(start)] if start < held.num_rows else []
+        held = held.slice(start)
+    if held is not None and held.num_rows:
+        yield held
 
 
-def _file_facts(path: Path, root: Path, rows: int) -> ShardFacts:
-    name, size = path.relative_to(root).as_posix(), path.stat().st_size
-    return ShardFacts(path=name, rows=rows, bytes=size, sha256=file_sha256(path))
+@contextmanager
+def _writer(path: Path, schema: pa.Schema, footer: Mapping[str, str]) -> Iterator[pq.ParquetWriter]:
+    writer = pq.ParquetWriter(
+        path,
+        schema,
+        compression="zstd",
+        compression_level=3,
+        # Not content-defined chunking: its state runs on from one row group into the next, so that a new group changes the
+        # pages of all groups behind it.
+        use_content_defined_chunking=False,
+        use_dictionary=[name for name in schema.names if name in REPEATED],
+        write_statistics=[name for name in schema.names if name in SORTABLE],
+        write_page_index=True,
+        store_schema=False,
+    )
+    with writer:
+        yield writer
+        # The Arrow schema is not stored (it varies between versions), so the pairs are added by hand.
+        writer.add_key_value_metadata(footer)
 
 
 class SplitRows(msgspec.Struct, frozen=True):
@@ -176,61 +187,33 @@ def write_split(
     """Write the shards of one split; their count is in their names, so they are renamed once it is known."""
     schema = TABLES[table].schema
     footer = {"canary": CANARY, "table": table, **(metadata or {})}
-    parts = [rows] if isinstance(rows, pa.Table) else rows
     digests: list[tuple[str, bytes]] = []
     folder = (directory / shard_name(table, split)).parent
     folder.mkdir(parents=True, exist_ok=True)
     for old in folder.glob(f"{split}-*-of-*.parquet"):
         old.unlink()
+
+    def exact() -> Iterator[pa.Table]:
+        for part in [rows] if isinstance(rows, pa.Table) else rows:
+            shaped = part.select(schema.names).cast(schema)
+            digests.extend(digest_rows(table, shaped))
+            yield shaped
+
     written: list[tuple[Path, int]] = []
-    writer: pq.ParquetWriter | None = None
-    groups = _Regrouped(table)
-
-    def close(open_writer: pq.ParquetWriter) -> None:
-        # The Arrow schema is not stored (it varies between versions), so the pairs are added by hand.
-        open_writer.add_key_value_metadata(footer)
-        open_writer.close()
-
-    def flush(group: pa.Table) -> None:
-        nonlocal writer
-        if writer is None or written[-1][1] >= SHARD_ROWS:
-            if writer is not None:
-                close(writer)
-            path = folder / f".{split}-{len(written):05d}.tmp"
-            written.append((path, 0))
-            writer = pq.ParquetWriter(
-                path,
-                schema,
-                compression="zstd",
-                compression_level=3,
-                # Not content-defined chunking: its state runs on from one row group into the next, so that a new group
-                # changes the pages of all groups behind it.
-                use_content_defined_chunking=False,
-                use_dictionary=[name for name in schema.names if name in REPEATED],
-                write_statistics=[name for name in schema.names if name in SORTABLE],
-                write_page_index=True,
-                store_schema=False,
-            )
-        # In one piece: where the parts of a group meet would show in the pages.
-        writer.write_table(group.combine_chunks(), row_group_size=max(1, group.num_rows))
-        written[-1] = (written[-1][0], written[-1][1] + group.num_rows)
-
-    try:
-        for part in parts:
-            exact = part.select(schema.names).cast(schema)
-            digests.extend(digest_rows(table, exact))
-            for group in groups.push(exact):
-                flush(group)
-        for group in groups.push(schema.empty_table(), last=True):
-            flush(group)
-        if writer is None:
-            flush(schema.empty_table())
-    finally:
-        if writer is not None:
-            close(writer)
-    facts: list[ShardFacts] = []
+    groups = _groups(table, exact())
+    group: pa.Table | None = next(groups, schema.empty_table())
+    while group is not None:
+        path, count = folder / f".{split}-{len(written):05d}.tmp", 0
+        with _writer(path, schema, footer) as writer:
+            while group is not None and count < SHARD_ROWS:
+                # In one piece: where the parts of a group meet would show in the pages.
+                writer.write_table(group.combine_chunks(), row_group_size=max(1, group.num_rows))
+                count += group.num_rows
+                group = next(groups, None)
+        written.append((path, count))
+    facts = []
     for i, (path, count) in enumerate(written):
-        final = directory / shard_name(table, split, i, len(written))
-        path.replace(final)
-        facts.append(_file_facts(final, directory, count))
+        name = shard_name(table, split, i, len(written))
+        final = path.replace(directory / name)
+        facts.append(ShardFacts(path=name, rows=count, bytes=final.stat().st_size, sha256=file_sha256(final)))
     return SplitRows(shards=facts, digests=digests)

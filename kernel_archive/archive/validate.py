@@ -21,6 +21,7 @@ from kernel_archive.bins import assign_bins, scheme
 from kernel_archive.errors import ArchiveMismatchError, Finding, KernelArchiveError, printable
 from kernel_archive.ids import CANARY, kernel_id, logical_digest, program_id, token_id
 from kernel_archive.schema import OUTCOMES, ROLES, TABLES
+from kernel_archive.splits import SPLIT_TABLES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -80,39 +81,30 @@ def _layout(archive: Archive) -> Iterator[Finding]:
 def _schema(archive: Archive) -> Iterator[Finding]:
     for table in archive.tables:
         wanted = TABLES[table].schema
-        for split, shards in archive.manifest.tables[table].splits.items():
-            for shard in shards:
-                path = archive.path / shard.path
-                try:
-                    file = pq.ParquetFile(path)
-                except (OSError, pa.ArrowException) as error:
-                    yield Finding(
-                        code="bad-parquet", message=f"cannot be read: {printable(str(error), 200)}", file=str(path)
-                    )
-                    continue
-                found = file.schema_arrow.remove_metadata()
-                if found.names != wanted.names:
-                    yield Finding(
-                        code="wrong-columns",
-                        message=f"columns of {table}/{split} differ from the data contract",
-                        file=str(path),
-                        value=", ".join(sorted(set(found.names) ^ set(wanted.names))) or "their order",
-                    )
-                else:
-                    for field in wanted:
-                        if not _same_type(found.field(field.name).type, field.type):
-                            yield Finding(
-                                code="wrong-type",
-                                message=f"is {found.field(field.name).type}, should be {field.type}",
-                                file=str(path),
-                                field=field.name,
-                            )
-                if file.metadata.num_rows != shard.rows:
-                    yield Finding(
-                        code="wrong-rows",
-                        message=f"{file.metadata.num_rows} rows, the manifest says {shard.rows}",
-                        file=str(path),
-                    )
+        for shard in archive.manifest.shards(table):
+            path = archive.path / shard.path
+            try:
+                file = pq.ParquetFile(path)
+            except (OSError, pa.ArrowException) as error:
+                message = f"cannot be read: {printable(str(error), 200)}"
+                yield Finding(code="bad-parquet", message=message, file=str(path))
+                continue
+            found = file.schema_arrow
+            if found.names != wanted.names:
+                yield Finding(
+                    code="wrong-columns",
+                    message=f"columns of {table} differ from the data contract",
+                    file=str(path),
+                    value=", ".join(sorted(set(found.names) ^ set(wanted.names))) or "their order",
+                )
+            else:
+                for mine, theirs in zip(wanted, found, strict=True):
+                    if not _same_type(theirs.type, mine.type):
+                        message = f"is {theirs.type}, should be {mine.type}"
+                        yield Finding(code="wrong-type", message=message, file=str(path), field=mine.name)
+            if file.metadata.num_rows != shard.rows:
+                message = f"{file.metadata.num_rows} rows, the manifest says {shard.rows}"
+                yield Finding(code="wrong-rows", message=message, file=str(path))
 
 
 def _same_type(a: pa.DataType, b: pa.DataType) -> bool:
@@ -200,12 +192,7 @@ def _ids(archive: Archive) -> Iterator[Finding]:
 
 
 def _labels(archive: Archive) -> Iterator[Finding]:
-    for table, value in (
-        ("kernels", "speedup"),
-        ("eval", "speedup"),
-        ("discovery_pairs", "g"),
-        ("train_pairs", "speedup"),
-    ):
+    for table, value in (("kernels", "speedup"), *((name, split.value) for name, split in SPLIT_TABLES.items())):
         facts = archive.manifest.splits.get(table)
         if table not in archive.tables or (facts is not None and facts.origin == "published"):
             continue  # published labels are kept as they are; the splits layer holds them against the recorded facts
