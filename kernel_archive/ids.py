@@ -27,6 +27,7 @@ __all__ = [
     "sha256_hex",
     "token_id",
     "token_text",
+    "without_cpp_comments",
 ]
 
 ID_LENGTH: Final = 32
@@ -94,7 +95,7 @@ def _after_string(text: str, at: int) -> int:
     return found.end() if found is not None else at + 1
 
 
-def _drop_cpp_comments(text: str) -> str:
+def without_cpp_comments(text: str) -> str:
     """C++ comments of both kinds removed."""
     find, length = text.find, len(text)
     # Where each opening mark stands next; looked for one by one, which is many times faster than a character class.
@@ -144,7 +145,7 @@ def _drop_comments(code: str) -> str:
     """
     code = code.removeprefix("\ufeff").replace("\\\n", " ")
     if "import" not in code and "def " not in code:
-        return _drop_cpp_comments(code)
+        return without_cpp_comments(code)
     find, length = code.find, len(code)
     # Where each opening mark stands next; looked for one by one, which is many times faster than a character class.
     hash_mark = double = single = -1
@@ -171,7 +172,7 @@ def _drop_comments(code: str) -> str:
             end = close + 3 if close >= 0 else length
             inside = code[at + 3 : close] if close >= 0 else code[at + 3 :]
             if any(mark in inside for mark in _CPP_MARKS):
-                inside = _drop_cpp_comments(inside)
+                inside = without_cpp_comments(inside)
             elif _is_docstring(code, at):
                 inside = ""
             else:

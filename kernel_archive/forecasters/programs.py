@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
 
+from kernel_archive.ids import without_cpp_comments
+
 __all__ = ["MAX_CHARACTERS", "Program"]
 
 #: Longer programs are cut here: no kernel that a search has written is near it.
@@ -19,7 +21,6 @@ MAX_CHARACTERS: Final = 200_000
 _QUOTES: Final = re.compile("(\"\"\"|''')")
 _CPP_MARKS: Final = ("#include", "__global__", "__device__")
 _PYTHON_COMMENT: Final = re.compile(r"#[^\n]*")
-_CPP_MARK: Final = re.compile(r"(//|/\*|\*/|\n)")
 _TOKEN: Final = re.compile(r"[A-Za-z_]\w*|\d+(?:\.\d+)?(?:[eE][+-]?\d+)?|[^\s\w]")
 
 
@@ -47,7 +48,7 @@ class Program:
         """
         text = code[:MAX_CHARACTERS]
         if "import" not in text and any(mark in text for mark in _CPP_MARKS):
-            return cls(host="", triton="", cuda=_without_cpp_comments(text))
+            return cls(host="", triton="", cuda=without_cpp_comments(text))
         python: list[str] = []
         cuda: list[str] = []
         inside: str | None = None
@@ -57,7 +58,7 @@ class Program:
             elif inside is None:
                 python.append(part)
             elif any(mark in part for mark in _CPP_MARKS):
-                cuda.append(_without_cpp_comments(part))
+                cuda.append(without_cpp_comments(part))
         host, triton = _split_triton(_PYTHON_COMMENT.sub("", "".join(python)))
         return cls(host=host, triton=triton, cuda="\n".join(cuda))
 
@@ -70,24 +71,6 @@ class Program:
     def tokens(self) -> list[str]:
         """Names, numbers and marks, in order."""
         return _TOKEN.findall(f"{self.host}\n{self.triton}\n{self.cuda}")
-
-
-def _without_cpp_comments(text: str) -> str:
-    """C++ without comments; an open comment swallows the rest. One pass: a text of ten thousand ``/*`` stays linear."""
-    out: list[str] = []
-    inside = ""
-    for part in _CPP_MARK.split(text):
-        if inside == "//" and part == "\n":
-            inside = ""
-        elif inside == "/*" and part == "*/":
-            inside = ""
-            out.append(" ")
-            continue
-        elif not inside and part in ("//", "/*"):
-            inside = part
-        if not inside:
-            out.append(part)
-    return "".join(out)
 
 
 def _split_triton(python: str) -> tuple[str, str]:
