@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Final
 
 from kernel_archive.errors import Finding, printable
+from kernel_archive.parquet_footer import ChunkSizes, chunk_sizes
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
@@ -327,7 +328,7 @@ def _rows(
     # A compressed file has no random access.
     data = read_whole(path, max_bytes=max_bytes) if is_compressed(path) else None
     source: Any = path if data is None else pa.py_buffer(data)
-    _check_footer(path, data)
+    sizes = chunk_sizes(_footer(path, data))
     limits = {"thrift_string_size_limit": _MAX_FOOTER, "thrift_container_size_limit": _MAX_FOOTER_ITEMS}
     with pq.ParquetFile(source, **limits) as parquet:
         meta, schema = parquet.metadata, parquet.schema
@@ -341,7 +342,7 @@ def _rows(
                 yield Finding(code="repeated-field", message=message, file=name, field=printable(field))
                 return
         leaves = [c for c in range(meta.num_columns) if _top(schema.column(c).path, top) in names]
-        _check_sizes(meta, schema, leaves, max_rows, max_bytes)
+        _check_sizes(meta, schema, leaves, sizes, max_rows, max_bytes)
         texts = [schema.column(c).path for c in leaves if schema.column(c).physical_type == "BYTE_ARRAY"]
         groups = range(meta.num_row_groups)
     unread: dict[str, Any] = dict.fromkeys(field for field in top if field not in names)
@@ -364,18 +365,18 @@ def _rows(
                     yield line, {**unread, **row}
 
 
-def _check_footer(path: Path, data: bytes | None) -> None:
-    """The footer is described by the last eight bytes: its length, and the magic."""
-    if data is not None:
-        size, tail = len(data), data[-8:]
-    else:
-        size = path.stat().st_size
-        with path.open("rb") as stream:
-            stream.seek(max(0, size - 8))
-            tail = stream.read(8)
-    length = int.from_bytes(tail[:4], "little")
-    if _MAX_FOOTER < length < size:
-        raise _too_large(f"the description of its columns takes {length >> 20} MiB")
+def _footer(path: Path, data: bytes | None) -> bytes:
+    """The description of the columns; the last eight bytes of the file give its length, and the magic."""
+    size = path.stat().st_size if data is None else len(data)
+    with path.open("rb") if data is None else io.BytesIO(data) as stream:
+        stream.seek(max(0, size - 8))
+        length = int.from_bytes(stream.read(8)[:4], "little")
+        if length > size - 8:
+            raise ValueError("its end is not that of a Parquet file")
+        if length > _MAX_FOOTER:
+            raise _too_large(f"the description of its columns takes {length >> 20} MiB")
+        stream.seek(size - 8 - length)
+        return stream.read(length)
 
 
 def _top(path: str, names: Collection[str]) -> str:
@@ -386,16 +387,16 @@ def _top(path: str, names: Collection[str]) -> str:
     return next((head for i in range(len(parts), 0, -1) if (head := ".".join(parts[:i])) in names), parts[0])
 
 
-def _check_sizes(meta: Any, schema: Any, leaves: list[int], max_rows: int, max_bytes: int) -> None:
+def _check_sizes(
+    meta: Any, schema: Any, leaves: list[int], sizes: list[list[ChunkSizes]], max_rows: int, max_bytes: int
+) -> None:
     """Rows, values and bytes of the columns that will be read, as the footer states them."""
     values: Counter[int] = Counter()
     total = 0
-    for g in range(meta.num_row_groups):
-        group = meta.row_group(g)
+    for group in sizes:
         for c in leaves:
-            chunk = group.column(c)
-            values[c] += chunk.num_values
-            total += max(chunk.total_uncompressed_size, chunk.total_compressed_size)
+            values[c] += group[c].values
+            total += max(group[c].uncompressed, group[c].compressed)
     if meta.num_rows > max_rows or max(values.values(), default=0) > max_rows * _MAX_VALUES:
         raise _too_large(f"the table has {meta.num_rows:,} rows, more than it can need")
     if total > max_bytes:

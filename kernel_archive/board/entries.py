@@ -16,6 +16,7 @@ from kernel_archive.errors import DataError, Finding, KernelArchiveError, printa
 from kernel_archive.scoring import read_forecasts, read_record
 from kernel_archive.scoring.scorer import score_with_draws
 from kernel_archive.splits import split_of
+from kernel_archive.untrusted import is_parquet
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -103,6 +104,8 @@ def read_stored(folder: Path, submission: Submission, target: Target, *, keep_ra
         DataError: they are not those that its record names.
     """
     path = folder / FORECASTS_FILE
+    if is_parquet(path):
+        raise DataError.of(code="bad-form", message="a Parquet table under the name of JSON lines", file=str(path))
     forecasts = read_forecasts(path, target, name=submission.name, keep_rationales=keep_rationales)
     if forecasts.digest.removeprefix("sha256:") != submission.forecasts_sha256:
         raise DataError.of(

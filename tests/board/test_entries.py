@@ -2,6 +2,7 @@
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from support.boards import DRAWS
 
@@ -80,6 +81,14 @@ def test_changed_forecasts_are_found(board, target):
     assert [e.slug for e in entries] == ["fair", "half", "uniform"]
     assert faults["good"][0].code == "changed-forecasts"
     assert {f.file.split("/")[-2] for found in faults.values() for f in found} == {"good", "prior"}
+
+
+def test_a_table_in_the_place_of_lines_is_refused(board, target):
+    """A submission's forecasts are the lines that add stored, in no other form."""
+    path = board / "submissions/good/forecasts.jsonl.zst"
+    pq.write_table(pa.table({"row_id": ["a"]}), path)
+    _, faults = load_entries(folders(board)[:2], target, wanted=WANTED, draws=DRAWS, jobs=1)
+    assert faults["good"][0].code == "bad-form"
 
 
 def test_an_error_of_ours_costs_one_entry(board, target, monkeypatch):

@@ -1,0 +1,364 @@
+"""Fuzzing the forecast reader: every accepted form, mutated where its structure is, with the verdict that is right.
+
+``run(seed, count)`` makes so many files. Each is one of three kinds:
+
+* a *harmless* change (order of fields, white space, compression, further forms): the same arrays must come out;
+* a *fault* put in by hand: the file must be refused, with one of the codes that name it;
+* *damage* of the bytes: whatever comes out, it is a report; what is accepted holds distributions, and a compressed
+  file that is accepted says what it said before.
+
+No file may raise, and no file may take a gigabyte.
+"""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import random
+import resource
+import sys
+import tempfile
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from kernel_archive.errors import KernelArchiveError
+from kernel_archive.scoring import Target, check_forecasts, score
+from kernel_archive.scoring.formats import TOOL_FIELDS
+
+MAX_GROWTH_KB = 1 << 20
+IDS = [f"{n:032x}" for n in range(7)]
+TARGET = Target.from_arrays(
+    row_ids=IDS, tasks=["a", "a", "a", "b", "b", "b", "b"], speedups=[0.2, 0.6, 0.9, 1.1, 1.6, 2.5, 5.0]
+)
+MASSES = pa.list_(pa.struct([("bin", pa.int64()), ("p", pa.float64())]))
+COLUMNS = {
+    "row_id": pa.string(), "comparison_id": pa.string(), "repeat": pa.int64(), "probabilities": pa.list_(pa.float64()),
+    "rationale": pa.string(), "latency_s": pa.float64(), **dict.fromkeys(TOOL_FIELDS, pa.float64()),
+}  # fmt: skip
+
+
+def zstd(data):
+    """One frame."""
+    return pa.Codec("zstd").compress(data, asbytes=True)
+
+
+# --- forms: (row id, repeat, probabilities) -> the fields of a line -------------------------------------------------
+
+
+def canonical(name, repeat, p):
+    """Eight numbers."""
+    return {"row_id": name, "repeat": repeat, "probabilities": p}
+
+
+def tool(name, repeat, p):
+    """One field per bin."""
+    return {"row_id": name, "repeat": repeat, **dict(zip(TOOL_FIELDS, p, strict=True))}
+
+
+def arguments(name, repeat, p):
+    """The arguments of a tool call as an object."""
+    return {"row_id": name, "repeat": repeat, "arguments": dict(zip(TOOL_FIELDS, p, strict=True))}
+
+
+def arguments_text(name, repeat, p):
+    """The same as text."""
+    return {**arguments(name, repeat, p), "arguments": json.dumps(dict(zip(TOOL_FIELDS, p, strict=True)))}
+
+
+def published_list(name, repeat, p):
+    """The published table: bin and mass."""
+    masses = [{"bin": b, "p": v} for b, v in enumerate(p, 1)]
+    return {"comparison_id": name, "repeat": repeat, "bin_probabilities": masses}
+
+
+def published_map(name, repeat, p):
+    """The published table: a map."""
+    return {"comparison_id": name, "repeat": repeat, "bin_probabilities": {str(b): v for b, v in enumerate(p, 1)}}
+
+
+FORMS = (canonical, tool, arguments, arguments_text, published_list, published_map)
+TABULAR = (canonical, tool, published_list, published_map)
+
+
+def made(rng, form):
+    """A whole file's rows in a form, and the arrays that they mean."""
+    repeats = rng.choice((1, 1, 2))
+    p = np.round(np.array([[[rng.random() + 0.01 for _ in range(8)] for _ in IDS] for _ in range(repeats)]), 4)
+    p /= p.sum(axis=-1, keepdims=True)
+    cells = [(r, i) for r in range(repeats) for i in range(len(IDS))]
+    rng.shuffle(cells)
+    return [form(IDS[i], r, p[r, i].tolist()) for r, i in cells], p
+
+
+def lines(rows):
+    """Rows as JSON lines."""
+    return "".join(json.dumps(row) + "\n" for row in rows).encode()
+
+
+def table(rng, rows):
+    """Rows as a Parquet file, in row groups of any size."""
+    masses = rows[0].get("bin_probabilities")
+    columns = {}
+    for key in rows[0]:
+        values = [row[key] for row in rows]
+        if key != "bin_probabilities":
+            columns[key] = pa.array(values, COLUMNS[key])
+        elif isinstance(masses, dict):
+            columns[key] = pa.array([list(v.items()) for v in values], pa.map_(pa.string(), pa.float64()))
+        else:
+            columns[key] = pa.array(values, MASSES)
+    out = io.BytesIO()
+    pq.write_table(
+        pa.table(columns), out, row_group_size=rng.choice((1, 3, 1000)),
+        compression=rng.choice(("none", "zstd", "snappy", "gzip")), use_dictionary=rng.random() < 0.7,
+    )  # fmt: skip
+    return out.getvalue()
+
+
+# --- harmless changes ----------------------------------------------------------------------------------------------
+
+
+def harmless(rng):
+    """A file that means what its rows mean, written in an unusual way."""
+    form = rng.choice(FORMS)
+    rows, p = made(rng, form)
+    if form in TABULAR and rng.random() < 0.3:
+        return table(rng, rows), p
+    for row in rows:
+        if rng.random() < 0.3:
+            row.update(
+                rng.choice(({"defer": False}, {"parse_failed": None}, {"model": "x" * 50}, {"rationale": "é\u2028\0"}))
+            )
+        if rng.random() < 0.2:
+            row["repeat"] = float(row["repeat"])
+        if rng.random() < 0.1 and row["repeat"] == 0:
+            del row["repeat"]
+    text = "".join(
+        json.dumps(
+            dict(rng.sample(list(row.items()), len(row))),
+            ensure_ascii=rng.random() < 0.5,
+            separators=rng.choice(((",", ":"), (", ", ": "), (" ,\t", " :\r"))),
+        )
+        + rng.choice(("\n", "\r\n", "\n\n", " \n"))
+        for row in rows
+    )
+    data = ("\ufeff" * (rng.random() < 0.2) + (text.rstrip() if rng.random() < 0.2 else text)).encode()
+    return rng.choice((bytes, gzip.compress, zstd, split_gzip))(data), p
+
+
+def split_gzip(data):
+    """Two members, one after the other."""
+    half = len(data) // 2
+    return gzip.compress(data[:half]) + gzip.compress(data[half:])
+
+
+# --- faults: bytes, and the codes of which one must be named --------------------------------------------------------
+
+
+def bad_mass(rng):
+    """One probability that is none, in any form."""
+    form = rng.choice(FORMS)
+    rows, _ = made(rng, form)
+    at = rng.randrange(len(rows))
+    value, codes = rng.choice(
+        (
+            (float("nan"), {"not-finite"}), (float("inf"), {"not-finite"}), (-0.25, {"negative"}), ("0.5", {"not-a-number"}),
+            (True, {"not-a-number"}), (10**400, {"not-finite"}), (None, {"not-a-number", "missing-field"}),
+            ([0.5], {"not-a-number"}), ({}, {"not-a-number"}), ("\ud800", {"not-a-number"}), (10**5000, {"not-finite", "bad-json"}),
+        )
+    )  # fmt: skip
+    p = [0.125] * 8
+    p[rng.randrange(8)] = value
+    if isinstance(value, int) and value > 10**4000:
+        sys.set_int_max_str_digits(0)
+    try:
+        bad = form(rows[at].get("row_id") or rows[at]["comparison_id"], rows[at]["repeat"], p)
+        if form in TABULAR and type(value) is float and rng.random() < 0.4:
+            return table(rng, [*rows[:at], bad, *rows[at + 1 :]]), codes
+        return lines([*rows[:at], bad, *rows[at + 1 :]]), codes
+    finally:
+        sys.set_int_max_str_digits(4300)
+
+
+def bad_shape(rng):
+    """Too many, too few, none, or only zeros."""
+    rows, _ = made(rng, canonical)
+    at = rng.randrange(len(rows))
+    value, codes = rng.choice(
+        (
+            ([0.0] * 8, {"zero-sum"}), ([0.125] * 7, {"wrong-length"}), ([0.125] * 9, {"wrong-length"}), ([], {"wrong-length"}),
+            ("x", {"wrong-length"}), ({"1": 1.0}, {"wrong-length"}), (None, {"missing-field"}), (0.5, {"wrong-length"}),
+            ([[0.125] * 8], {"wrong-length"}),
+        )
+    )  # fmt: skip
+    rows[at]["probabilities"] = value
+    return lines(rows), codes
+
+
+def bad_field(rng):
+    """Another field that is at fault."""
+    rows, _ = made(rng, rng.choice(FORMS))
+    at = rng.randrange(len(rows))
+    change, codes = rng.choice(
+        (
+            ({"repeat": -1}, {"out-of-range"}), ({"repeat": 100}, {"out-of-range"}), ({"repeat": "0"}, {"out-of-range"}),
+            ({"repeat": 0.5}, {"out-of-range"}), ({"predicted_bin": 9}, {"out-of-range"}), ({"predicted_bin": 0}, {"out-of-range"}),
+            ({"defer": "yes"}, {"not-a-flag"}), ({"parse_failed": True}, {"contradiction"}), ({"rationale": 5}, {"not-text"}),
+            ({"input_tokens": -1}, {"out-of-range"}), ({"latency_s": float("nan")}, {"out-of-range"}),
+            ({"latency_s": 1, "elapsed_s": 2}, {"contradiction"}), ({"surrogate_label": 3}, {"not-text"}),
+            ({"surrogate_label": "a"}, {"several-forecasters"}), ({"row_id": 7}, {"bad-row-id"}), ({"row_id": "nobody"}, {"unknown-row", "contradiction"}),
+            ({"row_id": "\ud800"}, {"unknown-row", "contradiction", "bad-json"}), ({"row_id": ""}, {"bad-row-id"}),
+            ({"arguments": "{"}, {"bad-json"}), ({"arguments": [1]}, {"bad-json"}), ({"arguments": {"repeat": 50}}, {"contradiction", "missing-field"}),
+            ({"arguments": '{"x":1,"x":2}'}, {"repeated-field", "missing-field"}),
+        )
+    )  # fmt: skip
+    rows[at] |= change
+    return lines(rows), codes
+
+
+def bad_line(rng):
+    """A line that is no object, or none that can be read."""
+    rows, _ = made(rng, rng.choice(FORMS))
+    parts = lines(rows).splitlines(keepends=True)
+    bad, codes = rng.choice(
+        (
+            (b"{broken\n", {"bad-json"}), (b"[1, 2]\n", {"bad-json"}), (b"5\n", {"bad-json"}), (b"\xff\xfe\n", {"bad-utf8"}),
+            (b"[" * 100_000 + b"\n", {"nested-too-deeply"}), (b'{"a":' * 50_000 + b"\n", {"nested-too-deeply", "bad-json"}),
+            (b'{"row_id": "x", "row_id": "y"}\n', {"repeated-field"}), (parts[0], {"repeated-forecast"}),
+            (b'{"row_id": "\\ud800"}\n', {"missing-field", "bad-json"}), (b'"' + b"x" * (3 << 20) + b'"\n', {"line-too-long"}),
+            (b'{"row_id":"' + IDS[0].encode() + b'","r\\u0065peat":1,"repeat":0,"probabilities":[1,0,0,0,0,0,0,0]}\n', {"repeated-field"}),
+            (b"\0\0\0\n", {"bad-json", "bad-utf8"}), (b'{"row_id": "x"', {"cut-off", "bad-json"}), (b"nul\n", {"bad-json"}),
+            (b'{"row_id": 1e999999}\n', {"bad-row-id", "bad-json"}), (b"1" * 5000 + b"\n", {"bad-json"}),
+        )
+    )  # fmt: skip
+    last = not bad.endswith(b"\n")
+    parts.insert(len(parts) if last else rng.randrange(1, len(parts) + 1), bad)
+    return rng.choice((bytes, gzip.compress, zstd))(b"".join(parts)), codes
+
+
+def bad_file(rng):
+    """A whole file that is of another kind, in another encoding, incomplete, or a bomb."""
+    rows, _ = made(rng, canonical)
+    data = lines(rows)
+    kind = rng.choice(("encoding", "cut", "tail", "empty", "corrupt", "gap", "split", "bomb", "table", "twice"))
+    if kind == "encoding":
+        return data.decode().encode(rng.choice(("utf-16", "utf-16-le", "utf-16-be", "utf-32-le", "utf-32-be"))), {
+            "bad-utf8"
+        }
+    if kind == "cut":
+        packed = rng.choice((gzip.compress, zstd))(data)
+        return packed[: rng.randrange(12, len(packed) - 9)], {"unreadable", "no-forecasts", "cut-off"}
+    if kind == "tail":
+        return gzip.compress(data) + b"more" * rng.randrange(1, 9), {"unreadable"}
+    if kind == "empty":
+        return rng.choice((b"", b"\n\n", gzip.compress(b""), zstd(b" \n"))), {"no-forecasts"}
+    if kind == "corrupt":
+        return b"\x1f\x8b\x08\0\0\0\0\0\0\3" + rng.randbytes(rng.randrange(1, 60)), {
+            "unreadable",
+            "bad-utf8",
+            "bad-json",
+        }
+    if kind == "gap":
+        rows[0]["repeat"] = 50
+        return lines(rows), {"repeat-gap"}
+    if kind == "split":
+        for row in rows:
+            row["row_id"] = "f" + row["row_id"][1:]
+        return lines(rows), {"wrong-split"}
+    if kind == "bomb":
+        return rng.choice((gzip.compress, zstd))(bytes(rng.randrange(64, 100) << 20)), {"file-too-large", "bad-utf8"}
+    if kind == "table":
+        text = pa.DictionaryArray.from_arrays(pa.array([0] * 1000, pa.int32()), ["x" * 4_000_000])
+        out = io.BytesIO()
+        pq.write_table(pa.table({"row_id": text}), out, compression="zstd")
+        return out.getvalue(), {"file-too-large"}
+    column = pa.array([row["row_id"] for row in rows])
+    out = io.BytesIO()
+    pq.write_table(pa.table([column, column], names=["row_id", "row_id"]), out)
+    return out.getvalue(), {"repeated-field"}
+
+
+FAULTS = (bad_mass, bad_shape, bad_field, bad_line, bad_file)
+
+
+# --- damage --------------------------------------------------------------------------------------------------------
+
+
+def damaged(rng):
+    """A good file with bytes changed, taken out, put in or doubled; and the arrays, where a checksum protects them."""
+    form = rng.choice(FORMS)
+    rows, p = made(rng, form)
+    pack = rng.choice((bytes, gzip.compress, zstd))
+    data = table(rng, rows) if form in TABULAR and rng.random() < 0.5 else pack(lines(rows))
+    protected = p if data.startswith(b"\x1f\x8b") else None
+    raw = bytearray(data)
+    for _ in range(rng.choice((1, 1, 1, 2, 8))):
+        at = rng.randrange(len(raw))
+        how = rng.randrange(5)
+        if how == 0:
+            raw[at] ^= 1 << rng.randrange(8)
+        elif how == 1:
+            raw[at] = rng.choice(b'\0\xff"{}[],:\n\\09eE-')
+        elif how == 2:
+            del raw[at : at + rng.randrange(1, 9)]
+        elif how == 3:
+            raw[at:at] = rng.randbytes(rng.randrange(1, 9))
+        else:
+            raw[at:at] = raw[at : at + rng.randrange(1, 200)]
+        if not raw:
+            break
+    return bytes(raw), protected
+
+
+def same(forecasts, p):
+    """Whether the arrays are those, to the rounding of the renormalisation."""
+    return forecasts.probabilities.shape == p.shape and np.allclose(forecasts.probabilities, p, rtol=1e-12, atol=0)
+
+
+def run(seed, count):
+    """Make and read so many files; the number of each kind that was accepted and refused.
+
+    Raises:
+        AssertionError: a verdict is wrong, a file took too much memory, or something was raised. The message names the
+            seed and number of the file.
+    """
+    seen = Counter()
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "f")
+        for number in range(count):
+            rng = random.Random(f"{seed}/{number}")
+            kind = rng.choice(("harmless", "fault", "fault", "damage"))
+            make = {"harmless": harmless, "fault": rng.choice(FAULTS), "damage": damaged}[kind]
+            data, expected = make(rng)
+            path.write_bytes(data)
+            place = f"seed {seed}, file {number}, {make.__name__}"
+            try:
+                forecasts, report = check_forecasts(path, TARGET)
+            except KernelArchiveError as error:
+                raise AssertionError(f"{place}: refused without a report: {error}") from error
+            except Exception as error:
+                raise AssertionError(f"{place}: {type(error).__name__}: {error}") from error
+            assert (forecasts is None) == (not report.ok) == bool(report.n_errors), place
+            assert all(finding.render().isprintable() for finding in report.findings), place
+            if kind == "harmless":
+                assert forecasts is not None, f"{place}: {report.counts}"
+                assert same(forecasts, expected), place
+            elif kind == "fault":
+                assert forecasts is None, place
+                assert expected & report.counts.keys(), f"{place}: {report.counts}, not {expected}"
+            elif forecasts is not None:
+                assert np.isfinite(forecasts.probabilities).all(), place
+                assert np.allclose(forecasts.probabilities.sum(axis=-1), 1.0), place
+                assert expected is None or same(forecasts, expected), place
+                if number % 10 == 0:
+                    assert 0 <= score(TARGET, forecasts, draws=0).metrics["speedup_recovered"].mean <= 100, place
+            grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
+            assert grown < MAX_GROWTH_KB, f"{place}: {grown >> 10} MB"
+            seen[f"{kind} {'accepted' if forecasts is not None else 'refused'}"] += 1
+    return seen
