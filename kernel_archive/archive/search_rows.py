@@ -18,7 +18,7 @@ from kernel_archive.gpus import canonical_gpu, is_known
 from kernel_archive.ids import canonical_json, canonical_text, evaluation_id, kernel_id, program_id, token_id
 from kernel_archive.problems import family_of, normalise_problem, problem_facts
 from kernel_archive.program_text import artificial_patterns, language_of
-from kernel_archive.readers.records import Case, Evaluation, SearchFacts
+from kernel_archive.readers.records import SPEEDUP_RANGE, Case, Evaluation, SearchFacts
 from kernel_archive.schema import CASE, OUTCOMES, TABLES
 
 if TYPE_CHECKING:
@@ -38,8 +38,6 @@ MAX_CODE: Final = 4_000_000
 MAX_NAME: Final = 4000
 MAX_CASES: Final = 1000
 MAX_SHAPES: Final = 100_000
-#: A time ratio outside of these is no measurement; within them medians and quotients of two stay finite.
-SPEEDUP_RANGE: Final = (1e-9, 1e9)
 #: Other quantities (microseconds, seconds) are below this, so that their sums stay finite.
 MAX_QUANTITY: Final = 1e18
 

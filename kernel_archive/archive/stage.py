@@ -19,6 +19,7 @@ from kernel_archive.gpus import canonical_gpu
 from kernel_archive.ids import sha256_hex
 from kernel_archive.problems import normalise_problem
 from kernel_archive.readers import READERS
+from kernel_archive.readers.files import MISTAKES
 from kernel_archive.readers.records import Evaluation, PublishedRow, SearchFacts
 from kernel_archive.storage import file_sha256, new_file, write_atomically
 
@@ -210,6 +211,8 @@ def _judge(job: Job, staged: StagedRun, *, strict: bool) -> None:
     damage = [f for f in staged.findings if f.severity == "error" or (f.severity == "warning" and f.line is not None)]
     if strict and damage:
         raise LogError(f"{job.search_id}: {staged.n_findings} faults, and --strict was given", findings=damage)
+    # A damaged run fails alone; a run of another format is a mistake of the recipe.
+    errors = [f for f in errors if f.code in MISTAKES]
     if errors and not staged.rows and not staged.published:
         raise LogError(
             f"nothing could be read of {job.search_id} as {job.source.format}. "

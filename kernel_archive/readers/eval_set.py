@@ -40,7 +40,7 @@ class _EvalSet(Reading):
         speedup = positive(row.aggregated_speedup)
         if speedup is None:
             self.count("rows_without_speedup")
-            message = "no speedup that can be one; skipped"
+            message = "no finite speedup above 0; skipped"
             self.warning("null-score", message, line=line, field="aggregated_speedup")
             return
         if row.true_bin is not None and row.true_bin != bin_of(speedup, "released"):

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from kernel_archive.readers.records import Record
 
-__all__ = ["MAX_FILE_BYTES", "MAX_LINES", "MAX_LINE_BYTES", "MAX_WHOLE_BYTES", "ReaderSpec", "RunFiles"]
+__all__ = ["MAX_FILE_BYTES", "MAX_LINES", "MAX_LINE_BYTES", "MAX_WHOLE_BYTES", "MISTAKES", "ReaderSpec", "RunFiles"]
 
 #: A longer line, or row of a table, is reported and skipped; it is never held in memory.
 MAX_LINE_BYTES: Final = 16 << 20
@@ -28,6 +28,8 @@ MAX_LINES: Final = 5_000_000
 MAX_FILE_BYTES: Final = 1 << 30
 #: A file that must be held whole (a checkpoint, a list) may come to so much.
 MAX_WHOLE_BYTES: Final = 128 << 20
+#: Codes of findings that say that a recipe takes a run for what it is not; all others are damage of that run alone.
+MISTAKES: Final = frozenset({"wrong-format", "bad-columns"})
 _SUFFIXES: Final = ("", ".zst", ".gz")
 #: Why an evaluation has no outcome although its log had one, as ``error_type`` and as the reason of its exclusion.
 _UNSOUND: Final = "unsound_file"

@@ -12,7 +12,7 @@ import msgspec
 
 from kernel_archive.bins import N_BINS, bin_of
 from kernel_archive.readers.files import ReaderSpec
-from kernel_archive.readers.records import Evaluation, PublishedRow, SearchFacts
+from kernel_archive.readers.records import SPEEDUP_RANGE, Evaluation, PublishedRow, SearchFacts
 from kernel_archive.readers.report import Report
 from kernel_archive.readers.sniff import nothing_read, wrong_format
 from kernel_archive.readers.tables import table_rows
@@ -71,6 +71,8 @@ def _row(
     )
     anchor, candidate = text_of(row.get(columns.anchor)), text_of(row.get(columns.candidate))
     speedup = positive(from_text(row.get(columns.speedup)))
+    low, high = SPEEDUP_RANGE
+    speedup = speedup if speedup is not None and low <= speedup <= high else None
     label = natural(from_text(row.get(columns.label)), N_BINS)
     if not (row_id and problem and gpu and anchor and candidate and speedup and label):
         found = (row_id, problem, anchor, candidate, speedup, label, gpu)

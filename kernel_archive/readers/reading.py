@@ -169,7 +169,7 @@ class Reading:
             # A program that passed but whose time the log lost (non-finite numbers are written as null): not a
             # measurement, not the program's fault, and never 0.
             self.count("successes_without_speedup")
-            message = f"success without a speedup that can be one: {given}"
+            message = f"success without a finite speedup above 0: {given}"
             self.warning("null-score", message, line=line, field=None if line is not None else field)
             return {
                 "outcome": "infrastructure_failure",

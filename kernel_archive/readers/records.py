@@ -6,13 +6,16 @@ salvaged is yielded, and each fault is a :class:`~kernel_archive.errors.Finding`
 
 from __future__ import annotations
 
-from typing import Any, Literal, TypeAlias
+from typing import Any, Final, Literal, TypeAlias
 
 import msgspec
 
 from kernel_archive.errors import Finding
 
-__all__ = ["Case", "Evaluation", "PublishedRow", "Record", "SearchFacts"]
+__all__ = ["SPEEDUP_RANGE", "Case", "Evaluation", "PublishedRow", "Record", "SearchFacts"]
+
+#: A time ratio outside of these is no measurement; within them medians and quotients of two stay finite.
+SPEEDUP_RANGE: Final = (1e-9, 1e9)
 
 Outcome = Literal["success", "compile_failed", "runtime_error", "incorrect", "infrastructure_failure"]
 

@@ -30,7 +30,7 @@ _EVENT_LOGS: Final = ("puct-events", "bin-filler", "theory-builder")
 _BEGUN: Final = re.compile(rb'\s*\{\s*"kind"\s*:\s*"([a-z_]{1,60})"')
 _HEAD: Final = 4 << 20
 #: Faults of a whole file, which say more than what it looks like.
-_FILE_FAULTS: Final = ("unreadable", "line-too-long", "file-too-large", "bad-utf8", "bad-quotes")
+_FILE_FAULTS: Final = ("unreadable", "line-too-long", "file-too-large", "bad-quotes")
 #: Keys of a JSON line, most telling first -> what it is.
 _LINES: Final[tuple[tuple[frozenset[str], str], ...]] = (
     (frozenset({"event_kind", "payload"}), "hub-events"),
@@ -135,16 +135,13 @@ def wrong_format(run: RunFiles, spec: ReaderSpec, path: Path | None = None) -> F
 
 
 def nothing_read(run: RunFiles, spec: ReaderSpec, path: Path | None, report: Report) -> Iterator[Finding]:
-    """The findings of a run of which no record came out: what was wrong with it, or that it is of another format."""
-    guess = looks_like(run, path) if path is not None else ""
+    """The findings of a run of which no record came out: its file is damaged, or it is of another format."""
     own = _EVENT_LOGS if spec.name in _EVENT_LOGS else (spec.name,)
-    if not guess.startswith(own):
-        yield from report.of(*_FILE_FAULTS)
+    damaged = any(True for _ in report.of(*_FILE_FAULTS))
+    if not damaged and not (path is not None and looks_like(run, path).startswith(own)):
+        yield from report.of("bad-utf8")
         yield wrong_format(run, spec, path)
         return
     yield from report
-    yield Finding(
-        code="no-records",
-        message=f"begins like the format {spec.name!r}, but no whole record of it can be read",
-        file=run.name(path if path is not None else run.path),
-    )
+    message = f"no whole record of the format {spec.name!r} can be read of it"
+    yield Finding(code="no-records", message=message, file=run.name(path if path is not None else run.path))

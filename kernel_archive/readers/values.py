@@ -41,8 +41,6 @@ _STRING: Final = re.compile(rb'"(?:[^"\\]|\\.)*"')
 #: Steps and counts that an int32 column can hold.
 _MAX_STEP: Final = 2**31 - 1
 _MAX_COUNT: Final = 2**63 - 1
-#: Speedups and times outside are none that a clock gave; ratios of those inside stay finite.
-_SMALLEST, _LARGEST = 1e-15, 1e15
 
 
 def any_json(data: bytes) -> Any:
@@ -170,14 +168,15 @@ def finite(value: object) -> float | None:
 
 
 def positive(value: object) -> float | None:
-    """The number when it is above 0 and such that a clock, or a ratio of times, can give it; else ``None``."""
+    """The number when it is finite and above 0, else ``None``."""
     number = finite(value)
-    return number if number is not None and _SMALLEST <= number <= _LARGEST else None
+    return number if number is not None and number > 0.0 else None
 
 
 def not_negative(value: object) -> float | None:
-    """The number when it is 0 or as :func:`positive` says, else ``None``."""
-    return 0.0 if finite(value) == 0.0 else positive(value)
+    """The number when it is finite and not below 0, else ``None``."""
+    number = finite(value)
+    return number if number is not None and number >= 0.0 else None
 
 
 def natural(value: object, limit: int = _MAX_COUNT) -> int | None:
