@@ -197,5 +197,6 @@ def _unlabelled(record: Evaluation) -> Evaluation:
         runtime_us=None,
         reference_runtime_us=None,
         cases=(),
+        narrow_domain=False,
         gpu_seconds=None,
     )
