@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, Literal
 import msgspec
 import numpy as np
 
-from kernel_archive.errors import DataError, Finding, UsageError
+from kernel_archive.errors import DataError, Finding, UsageError, suggestion
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -103,7 +103,7 @@ def scheme(name: str) -> BinScheme:
     for key, value in SCHEMES.items():
         if key == name:
             return value
-    raise UsageError(f"unknown bin scheme {name!r}; choose one of: {', '.join(SCHEMES)}")
+    raise UsageError(f"unknown bin scheme {name!r}. {suggestion(name, SCHEMES)}")
 
 
 def bin_of(speedup: float, name: Scheme = DEFAULT_SCHEME) -> int:

@@ -23,6 +23,7 @@ findings::
 
 from __future__ import annotations
 
+import difflib
 import unicodedata
 from typing import TYPE_CHECKING, Literal
 
@@ -47,6 +48,7 @@ __all__ = [
     "TargetExistsError",
     "UsageError",
     "printable",
+    "suggestion",
 ]
 
 _MAX_VALUE = 120
@@ -58,6 +60,17 @@ def printable(text: object, limit: int = _MAX_VALUE) -> str:
     shown = raw[: limit + 1]
     safe = "".join(c if c == " " or (unicodedata.category(c)[0] not in "CZ") else repr(c)[1:-1] for c in shown[:limit])
     return safe + "…" if len(shown) > limit else safe
+
+
+def suggestion(name: object, known: Iterable[str]) -> str:
+    """The way out for a name that is not known: the nearest one that is, or all of them.
+
+    >>> suggestion("evl", ["eval", "discovery"]), suggestion("x", ["eval", "discovery"])
+    ("Did you mean 'eval'?", 'Choose one of: eval, discovery')
+    """
+    names = list(known)
+    near = difflib.get_close_matches(str(name)[:200], names, n=1)
+    return f"Did you mean {near[0]!r}?" if near else f"Choose one of: {', '.join(names) or 'none'}"
 
 
 class Finding(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):

@@ -7,12 +7,11 @@ more. What every column means is stated in :mod:`kernel_archive.schema`.
 
 from __future__ import annotations
 
-import difflib
 from typing import Final, Literal
 
 import msgspec
 
-from kernel_archive.errors import UsageError, printable
+from kernel_archive.errors import UsageError, printable, suggestion
 
 __all__ = ["FORECAST_SPLITS", "SPLITS", "SPLIT_TABLES", "Kind", "Split", "split_of"]
 
@@ -138,7 +137,5 @@ def split_of(name: str) -> Split:
     for split in SPLITS.values():
         if name in (split.name, split.table):
             return split
-    known = list(dict.fromkeys(key for split in SPLITS.values() for key in (split.name, split.table)))
-    near = difflib.get_close_matches(str(name), known, n=1)
-    hint = f"Did you mean {near[0]!r}?" if near else f"Choose one of: {', '.join(SPLITS)}"
-    raise UsageError(f"unknown split {printable(name)!r}. {hint}")
+    known = dict.fromkeys(key for split in SPLITS.values() for key in (split.name, split.table))
+    raise UsageError(f"unknown split {printable(name)!r}. {suggestion(name, known)}")

@@ -35,7 +35,7 @@ def test_a_misspelt_split_gets_the_nearest_name(name, near):
 
 def test_a_strange_split_gets_the_list():
     """Where nothing is near, all names are given."""
-    with pytest.raises(UsageError, match="Choose one of: eval, discovery, train"):
+    with pytest.raises(UsageError, match="Choose one of: eval, discovery, discovery_pairs, train"):
         split_of("\x1b[31m")
 
 

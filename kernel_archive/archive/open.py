@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from kernel_archive.archive.manifest import Manifest, read_manifest, shard_faults
-from kernel_archive.errors import ArchiveMismatchError, UsageError, printable
+from kernel_archive.errors import ArchiveMismatchError, UsageError, printable, suggestion
 from kernel_archive.schema import TABLES
 
 if TYPE_CHECKING:
@@ -66,9 +66,9 @@ class Archive:
         """
         facts = self.manifest.tables.get(table)
         if facts is None:
-            raise UsageError(f"the archive has no table {table!r}; it has: {', '.join(self.tables)}")
+            raise UsageError(f"the archive has no table {printable(table)!r}. {suggestion(table, self.tables)}")
         if split is not None and split not in facts.splits:
-            raise UsageError(f"table {table} has no split {split!r}; it has: {', '.join(facts.splits)}")
+            raise UsageError(f"table {table} has no split {printable(split)!r}. {suggestion(split, facts.splits)}")
         shards = self.manifest.shards(table, split)
         faults = list(shard_faults(self.path, shards, content=False))
         if faults:
@@ -81,10 +81,14 @@ class Archive:
 
     def arrow(self, table: str, split: str | None = None, columns: Sequence[str] | None = None) -> pa.Table:
         """A table (or split) as Arrow, in the order of the files."""
+        files = self.files(table, split)
         schema = TABLES[table].schema
+        for name in columns or ():
+            if name not in schema.names:
+                raise UsageError(f"table {table} has no column {printable(name)!r}. {suggestion(name, schema.names)}")
         if columns is not None:
             schema = pa.schema([schema.field(name) for name in columns])
-        parts = [_read(path, list(schema.names)) for path in self.files(table, split)]
+        parts = [_read(path, list(schema.names)) for path in files]
         return pa.concat_tables([part.cast(schema) for part in parts]) if parts else schema.empty_table()
 
     def polars(self, table: str, split: str | None = None, columns: Sequence[str] | None = None) -> pl.DataFrame:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 import gzip
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from kernel_archive.errors import UsageError
+from kernel_archive.errors import UsageError, suggestion
 from kernel_archive.forecasters import simple
 from kernel_archive.forecasters.pairs import NOTHING, load_asked_pairs, load_training_pairs
 from kernel_archive.storage import write_new
@@ -119,9 +118,7 @@ def make_baseline(name: str, archive: Archive, split: str = "eval", *, seed: int
     """
     chosen = BASELINES.get(name)
     if chosen is None:
-        near = difflib.get_close_matches(name, BASELINES, n=1)
-        hint = f"Did you mean {near[0]!r}? " if near else ""
-        raise UsageError(f"unknown baseline {name!r}. {hint}Choose one of: {', '.join(BASELINES)}")
+        raise UsageError(f"unknown baseline {name!r}. {suggestion(name, BASELINES)}")
     asked = load_asked_pairs(archive, split)
     training = load_training_pairs(archive) if chosen.learns else NOTHING
     return BaselineForecasts(

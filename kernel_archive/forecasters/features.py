@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from kernel_archive.forecasters.programs import Program
+from kernel_archive.forecasters.programs import ProgramParts
 from kernel_archive.gpus import gpu_facts
 
 if TYPE_CHECKING:
@@ -178,7 +178,7 @@ def _least_step(text: str) -> float:
 
 @lru_cache(maxsize=20_000)
 def _program_features(code: str) -> tuple[float, ...]:
-    program = Program.of(code)
+    program = ProgramParts.of(code)
     host, device = program.host, program.device
     whole = f"{host}\n{device}"
     texts = {"host": host, "device": device, "both": whole}
@@ -253,7 +253,7 @@ def pair_features(
         shape (n, m): candidate's features, candidate's minus anchor's, three of shared text, GPU facts, indicators.
     """
     of = {code: program_features(code) for code in dict.fromkeys([*anchors, *candidates])}
-    bags: dict[str, Counter[str]] = {code: Counter(Program.of(code).tokens) for code in of}
+    bags: dict[str, Counter[str]] = {code: Counter(ProgramParts.of(code).tokens) for code in of}
     shared: dict[tuple[str, str], tuple[float, float, float]] = {}
     facts = {gpu: gpu_features(gpu) for gpu in dict.fromkeys(gpus)}
     rows = []

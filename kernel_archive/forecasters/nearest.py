@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from kernel_archive.bins import N_BINS, SCHEMES
-from kernel_archive.forecasters.programs import Program
+from kernel_archive.forecasters.programs import ProgramParts
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -46,7 +46,7 @@ def token_vectors(codes: Sequence[str]) -> NDArray[np.float32]:
     """
     bags: list[Counter[int]] = []
     for code in codes:
-        tokens = Program.of(code).tokens
+        tokens = ProgramParts.of(code).tokens
         grams = [*tokens, *(f"{a} {b}" for a, b in itertools.pairwise(tokens))]
         bags.append(Counter(zlib.crc32(gram.encode("utf-8", "surrogatepass")) % _COLUMNS for gram in grams))
     seen: Counter[int] = Counter(column for bag in bags for column in bag)

@@ -13,7 +13,7 @@ from typing import Final
 
 from kernel_archive.ids import without_cpp_comments
 
-__all__ = ["MAX_CHARACTERS", "Program"]
+__all__ = ["MAX_CHARACTERS", "ProgramParts"]
 
 #: Longer programs are cut here: no kernel that a search has written is near it.
 MAX_CHARACTERS: Final = 200_000
@@ -25,7 +25,7 @@ _TOKEN: Final = re.compile(r"[A-Za-z_]\w*|\d+(?:\.\d+)?(?:[eE][+-]?\d+)?|[^\s\w]
 
 
 @dataclass(frozen=True)
-class Program:
+class ProgramParts:
     """The parts of one program.
 
     Attributes:
@@ -39,10 +39,10 @@ class Program:
     cuda: str
 
     @classmethod
-    def of(cls, code: str) -> Program:
+    def of(cls, code: str) -> ProgramParts:
         r"""Take a program apart.
 
-        >>> p = Program.of("import torch\n@triton.jit\ndef k(x):\n    tl.load(x)\ny = k[(1,)](x)\n")
+        >>> p = ProgramParts.of("import torch\n@triton.jit\ndef k(x):\n    tl.load(x)\ny = k[(1,)](x)\n")
         >>> p.triton.split(), p.host.split()[-3:]
         (['@triton.jit', 'def', 'k(x):', 'tl.load(x)'], ['y', '=', 'k[(1,)](x)'])
         """

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from kernel_archive.scoring import metrics, rewards
 from kernel_archive.scoring.collector import CheckReport
-from kernel_archive.scoring.compare import Comparison, Difference, compare, compare_files
+from kernel_archive.scoring.compare import Comparison, MetricDifference, compare, compare_files
 from kernel_archive.scoring.forecasts import Forecasts
 from kernel_archive.scoring.metrics import HEADLINE, METRICS, MetricInfo
 from kernel_archive.scoring.reader import check_forecasts, read_forecasts
@@ -25,9 +25,9 @@ __all__ = [
     "METRIC_VERSION",
     "CheckReport",
     "Comparison",
-    "Difference",
     "Forecasts",
     "Metric",
+    "MetricDifference",
     "MetricInfo",
     "ScoreRecord",
     "Target",

@@ -14,7 +14,7 @@ from kernel_archive.bins import N_BINS
 from kernel_archive.errors import Finding, printable
 from kernel_archive.scoring import rowwise
 from kernel_archive.scoring.forecasts import Forecasts
-from kernel_archive.scoring.formats import Entry, read_entry
+from kernel_archive.scoring.formats import WrittenForecast, read_entry
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -123,7 +123,7 @@ class Collector:
         text = row.get("rationale") or row.get("reasoning")
         self._store(entry, text if isinstance(text, str) else None, line)
 
-    def take_entry(self, entry: Entry, rationale: str | None, line: int) -> None:
+    def take_entry(self, entry: WrittenForecast, rationale: str | None, line: int) -> None:
         """One forecast without a fault of its own, and without a label."""
         if self._belongs(None, line):
             self._store(entry, rationale, line)
@@ -152,7 +152,7 @@ class Collector:
             near = cut[0] if len(cut) == 1 else None
         return None if near is None else f"Did you mean {near!r}?"
 
-    def _store(self, entry: Entry | None, rationale: str | None, line: int) -> None:
+    def _store(self, entry: WrittenForecast | None, rationale: str | None, line: int) -> None:
         if entry is None:
             return
         at = self._index.get(entry.row_id)

@@ -14,7 +14,7 @@ import msgspec
 
 from kernel_archive._version import __version__
 from kernel_archive.bins import SCHEMES
-from kernel_archive.errors import UsageError
+from kernel_archive.errors import UsageError, suggestion
 from kernel_archive.scoring.metrics import COMPARED, METRICS, metrics_of
 from kernel_archive.scoring.permutation import permutation_p
 from kernel_archive.scoring.reader import forecasts_of
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 __all__ = [
     "SIGNIFICANCE",
     "Comparison",
-    "Difference",
+    "MetricDifference",
     "compare",
     "compare_files",
     "holm",
@@ -46,7 +46,7 @@ __all__ = [
 SIGNIFICANCE: Final = 0.05
 
 
-class Difference(msgspec.Struct, frozen=True, kw_only=True):
+class MetricDifference(msgspec.Struct, frozen=True, kw_only=True):
     """One metric of two submissions, A and B.
 
     Attributes:
@@ -89,7 +89,7 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     draws: int
     a: ForecastFacts
     b: ForecastFacts
-    differences: dict[str, Difference]
+    differences: dict[str, MetricDifference]
 
 
 def compare(
@@ -132,7 +132,7 @@ def compare(
     known = metrics_of(target.kind)
     for name in names:
         if name not in known:
-            raise UsageError(f"unknown metric {name!r}; choose from: {', '.join(known)}")
+            raise UsageError(f"unknown metric {name!r}. {suggestion(name, known)}")
     table = _table(target, a, b, names, seed=seed, draws=draws, predicted_bin=predicted_bin)
     if both_schemes:
         other = target.under(next(name for name in SCHEMES if name != target.scheme))
@@ -192,7 +192,7 @@ def _table(
     seed: int,
     draws: int,
     predicted_bin: PredictedBin,
-) -> dict[str, Difference]:
+) -> dict[str, MetricDifference]:
     """Every difference under one scheme."""
     rows_a, rows_b = (ForecastRows.of(target, cast, predicted_bin) for cast in (a, b))
     values_a, values_b = (means(repeats_of(rows, names, groups=False).overall) for rows in (rows_a, rows_b))
@@ -201,12 +201,12 @@ def _table(
     )
     observed = {name: _minus(values_a[name], values_b[name]) for name in names}
     p = permutation_p(rows_a, rows_b, observed, seed=seed, draws=draws)
-    out: dict[str, Difference] = {}
+    out: dict[str, MetricDifference] = {}
     for name, corrected in zip(names, holm([p[name] for name in names]), strict=True):
         seen = observed[name]
         ends = interval(drawn_a[name] - drawn_b[name]) if seen is not None else None
         low, high = ends if ends is not None else (None, None)
-        out[name] = Difference(
+        out[name] = MetricDifference(
             a=values_a[name],
             b=values_b[name],
             difference=seen,

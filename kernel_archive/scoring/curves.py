@@ -9,7 +9,7 @@ import numpy as np
 from kernel_archive.scoring import calibration, discovery, rowwise, selective
 from kernel_archive.scoring.metrics import metrics_of
 from kernel_archive.scoring.record import Bucket, Deferral, DiscoveryCurve, Metric, RiskCoverage
-from kernel_archive.scoring.samples import Figures, ForecastRows, Sample, joined, measure
+from kernel_archive.scoring.samples import Figures, ForecastRows, RowSample, joined, measure
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -109,7 +109,7 @@ def _accepted(rows: ForecastRows, deferred: Bools) -> Figures:
     """Metrics of the rows that were not deferred, in every repeat."""
     names = [name for name, metric in metrics_of(rows.kind).items() if metric.accepted]
     kept = (rows.repeat(r).part(np.flatnonzero(~deferred[r])) for r in range(rows.n_repeats))
-    return joined(measure(Sample.once(part), names) for part in kept)
+    return joined(measure(RowSample.once(part), names) for part in kept)
 
 
 def discovery_curve(rows: ForecastRows, cutoff: float) -> DiscoveryCurve:

@@ -12,7 +12,7 @@ import msgspec
 
 from kernel_archive.bins import N_BINS
 from kernel_archive.errors import Finding, printable
-from kernel_archive.scoring.formats import MAX_REPEATS, READ, Entry, Faults
+from kernel_archive.scoring.formats import MAX_REPEATS, READ, Faults, WrittenForecast
 
 __all__ = ["decode_line", "quick_entry"]
 
@@ -45,10 +45,11 @@ _ESCAPED: Final = re.compile(rb"\\u00[3-7]").search
 _LINES: Final = msgspec.json.Decoder(_Line)
 
 
-def quick_entry(text: bytes) -> tuple[Entry, str | None] | None:
+def quick_entry(text: bytes) -> tuple[WrittenForecast, str | None] | None:
     """The forecast and the rationale of a line in canonical form without a fault; ``None`` for any other line.
 
-    Four times as fast as :func:`decode_line` and :func:`read_entry`, whose answer is the same (a test compares them).
+    The answer is that of :func:`decode_line` and :func:`read_entry` (a test compares them), in two fifths of the time:
+    150,000 lines are read in 1.3 s instead of 3.1 s.
     """
     if _may_repeat(text, _QUICK_KEYS):
         return None
@@ -60,7 +61,7 @@ def quick_entry(text: bytes) -> tuple[Entry, str | None] | None:
     total = p[0] + p[1] + p[2] + p[3] + p[4] + p[5] + p[6] + p[7]
     if not (0 < total < math.inf and min(p) >= 0):
         return None
-    entry = Entry(
+    entry = WrittenForecast(
         line.row_id, line.repeat, p, total, line.predicted_bin or 0, line.defer is True,
         math.nan if line.input_tokens is None else line.input_tokens,
         math.nan if line.output_tokens is None else line.output_tokens,

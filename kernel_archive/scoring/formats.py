@@ -26,7 +26,7 @@ from kernel_archive.errors import Finding, printable
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-__all__ = ["FIELDS", "IGNORED", "MAX_REPEATS", "TOOL_FIELDS", "Entry", "Faults", "read_entry"]
+__all__ = ["FIELDS", "IGNORED", "MAX_REPEATS", "TOOL_FIELDS", "Faults", "WrittenForecast", "read_entry"]
 
 #: Repeats of one row are numbered 0 to 99.
 MAX_REPEATS: Final = 100
@@ -68,7 +68,7 @@ _NUMBERS: Final = frozenset({float, int})
 
 
 @dataclass(slots=True)
-class Entry:
+class WrittenForecast:
     """One forecast as it was written; ``probabilities`` is ``None`` where there is no distribution, amounts are NaN.
 
     ``raw_sum`` is the sum of the probabilities that are there. ``before_sum`` is the sum that they had before somebody
@@ -121,7 +121,7 @@ def _short(value: object) -> str:
 
 def read_entry(
     row: Mapping[str, Any], *, file: str, line: int, default_id: str | None = None
-) -> tuple[Entry | None, list[Finding], Sequence[str]]:
+) -> tuple[WrittenForecast | None, list[Finding], Sequence[str]]:
     """One forecast from its fields.
 
     Args:
@@ -171,7 +171,7 @@ def read_entry(
     seconds = [row[name] for name in ("latency_s", "elapsed_s") if row.get(name) is not None]
     if len(seconds) == 2 and seconds[0] != seconds[1]:
         faults.add("contradiction", "latency_s is another number", "elapsed_s", seconds[1], "Drop one of the two")
-    entry = Entry(
+    entry = WrittenForecast(
         row_id, repeat, raw, raw_sum, stated, defer, _amount(row, "input_tokens", faults),
         _amount(row, "output_tokens", faults), _amount(row, "elapsed_s" if row.get("latency_s") is None else "latency_s", faults),
         before_sum,

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from kernel_archive.scoring.arrays import Floats
-    from kernel_archive.scoring.samples import ForecastRows, Sample
+    from kernel_archive.scoring.samples import ForecastRows, RowSample
 
 __all__ = [
     "BUDGETS",
@@ -124,7 +124,7 @@ class MetricInfo:
     meaning: str
     formula: str
     rows: Callable[[ForecastRows], Floats] | None = None
-    draws: Callable[[Sample], Floats] | None = None
+    draws: Callable[[RowSample], Floats] | None = None
     kinds: tuple[Kind, ...] = _BOTH
     headline: tuple[Kind, ...] = ()
     compared: tuple[Kind, ...] = ()
@@ -144,7 +144,7 @@ class MetricInfo:
         """1 where lower is better, -1 where higher is: the smaller ``sign * value`` is the better figure."""
         return -1 if self.better == "higher" else 1
 
-    def of(self, sample: Sample) -> Floats:
+    def of(self, sample: RowSample) -> Floats:
         """The metric in every draw of rows, mean over the repeats: shape (D,)."""
         return sample.mean_over_rows(self.name) if self.draws is None else self.draws(sample)
 
@@ -159,7 +159,7 @@ def cutoff_name(cutoff: float) -> str:
     return f"average_precision_{cutoff:g}"
 
 
-def _calibration(formula: Callable[..., Floats], s: Sample) -> Floats:
+def _calibration(formula: Callable[..., Floats], s: RowSample) -> Floats:
     """A calibration error, mean over the repeats."""
     rows = s.rows
     return s.mean(

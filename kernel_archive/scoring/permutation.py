@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 import numpy as np
 
 from kernel_archive.scoring.metrics import CUTOFFS
-from kernel_archive.scoring.samples import ForecastRows, Sample, measure
+from kernel_archive.scoring.samples import ForecastRows, RowSample, measure
 from kernel_archive.scoring.uncertainty import chunk_sizes
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def permutation_p(
     for sides, pairs in zip(_swaps(a, seed=seed, draws=draws), pairings, strict=False):
         if pairs is not last:
             both, last = _side_by_side(a, b, *pairs), pairs
-        first, second = (measure(Sample(both, *side), found).overall for side in sides)
+        first, second = (measure(RowSample(both, *side), found).overall for side in sides)
         for name, parts in found.items():
             parts.append(first[name] - second[name])
     out: dict[str, float | None] = dict.fromkeys(observed)

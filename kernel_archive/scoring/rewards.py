@@ -29,9 +29,9 @@ if TYPE_CHECKING:
 
     Floats = NDArray[np.float64]
 
-__all__ = ["Answer", "Kind", "brier", "correctness", "crps", "of_completions", "parse_completion"]
+__all__ = ["Answer", "RewardKind", "brier", "correctness", "crps", "of_completions", "parse_completion"]
 
-Kind = Literal["correctness", "brier", "crps"]
+RewardKind = Literal["correctness", "brier", "crps"]
 _MAX_TEXT: Final = 1 << 20
 #: Fields that are not for the model to say: it must not choose its row, nor vouch for its own sum.
 _NOT_THE_MODELS: Final = frozenset({"row_id", "repeat", "raw_probability_sum"})
@@ -106,7 +106,7 @@ def crps(
     return np.where(use, hit + 1.0 - rowwise.crps(probabilities=p, bins=y), 0.0)
 
 
-def of_completions(completions: Sequence[Any], *, bins: Sequence[int], kind: Kind = "correctness") -> list[float]:
+def of_completions(completions: Sequence[Any], *, bins: Sequence[int], kind: RewardKind = "correctness") -> list[float]:
     """Reward of every completion: a reward function for a trainer.
 
     Args:
@@ -117,8 +117,8 @@ def of_completions(completions: Sequence[Any], *, bins: Sequence[int], kind: Kin
     Raises:
         UsageError: the lengths differ, a bin is not 1 to 8, or the kind is not known.
     """
-    if kind not in get_args(Kind):
-        raise UsageError(f"unknown reward {kind!r}; choose one of: {', '.join(get_args(Kind))}")
+    if kind not in get_args(RewardKind):
+        raise UsageError(f"unknown reward {kind!r}; choose one of: {', '.join(get_args(RewardKind))}")
     if len(completions) != len(bins) or not all(b in range(1, N_BINS + 1) for b in bins):
         raise UsageError("give one true bin from 1 to 8 for every completion")
     if not bins:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from kernel_archive.scoring.target import Target
     from kernel_archive.splits import Kind
 
-__all__ = ["Figures", "ForecastRows", "Sample", "joined", "measure", "repeats_of"]
+__all__ = ["Figures", "ForecastRows", "RowSample", "joined", "measure", "repeats_of"]
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -148,7 +148,7 @@ class ForecastRows:
 
 
 @dataclass(frozen=True, eq=False)
-class Sample:
+class RowSample:
     """D draws of rows.
 
     Attributes:
@@ -163,13 +163,13 @@ class Sample:
     _curves: dict[str, Floats] = field(default_factory=dict, repr=False)
 
     @classmethod
-    def once(cls, rows: ForecastRows) -> Sample:
+    def once(cls, rows: ForecastRows) -> RowSample:
         """The single draw that holds every row once."""
         return cls(rows, np.ones((len(rows), 1)), {name: np.arange(len(at))[None] for name, at in rows.strata.items()})
 
-    def of_group(self, name: str) -> Sample:
+    def of_group(self, name: str) -> RowSample:
         """The same draws of the rows of one reported group."""
-        return Sample(self.rows.by_group[name], self.weights[self.rows.groups[name]], self.picks, self._curves)
+        return RowSample(self.rows.by_group[name], self.weights[self.rows.groups[name]], self.picks, self._curves)
 
     def mean(self, value: Callable[[int], Floats]) -> Floats:
         """Mean over the repeats of the values, shape (..., D), that a formula gives for each repeat number."""
@@ -242,7 +242,7 @@ class Figures:
     curve: Floats | None
 
 
-def measure(sample: Sample, names: Collection[str] | None = None, *, groups: Collection[str] = ()) -> Figures:
+def measure(sample: RowSample, names: Collection[str] | None = None, *, groups: Collection[str] = ()) -> Figures:
     """Metrics of a sample, in the order of :data:`~kernel_archive.scoring.metrics.METRICS`.
 
     Args:
@@ -285,4 +285,4 @@ def repeats_of(rows: ForecastRows, names: Collection[str] | None = None, *, grou
         groups: also per reported group.
     """
     of_groups = [name for name, metric in METRICS.items() if metric.groups != "none"] if groups else ()
-    return joined(measure(Sample.once(rows.repeat(r)), names, groups=of_groups) for r in range(rows.n_repeats))
+    return joined(measure(RowSample.once(rows.repeat(r)), names, groups=of_groups) for r in range(rows.n_repeats))

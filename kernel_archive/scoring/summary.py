@@ -249,7 +249,7 @@ def comparison_sheet(comparison: Comparison) -> Sheet:
         p, p_holm = (("-" if value is None else f"{value:.4f}") for value in (d.p, d.p_holm))
         rows.append([info.title, info.format(d.a), info.format(d.b), difference, span, p, p_holm, who[d.better]])
     notes = [
-        f"Difference: {a} - {b}; {comparison.draws:,} bootstrap draws and as many row-wise swaps, seed {comparison.seed}",
+        f"MetricDifference: {a} - {b}; {comparison.draws:,} bootstrap draws and as many row-wise swaps, seed {comparison.seed}",
         "Better: p below 0.05 after Holm's correction over this table",
     ]
     apart = [

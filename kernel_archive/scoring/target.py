@@ -13,7 +13,7 @@ import numpy as np
 
 from kernel_archive.bins import DEFAULT_SCHEME, N_BINS, Scheme, assign_bins, representatives
 from kernel_archive.bins import scheme as scheme_of
-from kernel_archive.errors import ArchiveMismatchError, DataError, Finding, UsageError, printable
+from kernel_archive.errors import ArchiveMismatchError, DataError, Finding, UsageError, printable, suggestion
 from kernel_archive.splits import FORECAST_SPLITS, Split, split_of
 
 if TYPE_CHECKING:
@@ -301,7 +301,7 @@ def forecast_split(name: str) -> Split:
     """
     spec = split_of(name)
     if spec.name not in FORECAST_SPLITS:
-        raise UsageError(f"nobody forecasts the {spec.rows}. Choose one of: {', '.join(FORECAST_SPLITS)}")
+        raise UsageError(f"nobody forecasts the {spec.rows}. {suggestion(name, FORECAST_SPLITS)}")
     return spec
 
 

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from kernel_archive.scoring.metrics import METRICS
-from kernel_archive.scoring.samples import Figures, Sample, joined, measure
+from kernel_archive.scoring.samples import Figures, RowSample, joined, measure
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
@@ -48,7 +48,7 @@ def chunk_sizes(n: int, draws: int) -> Iterator[int]:
         yield min(size, draws - start)
 
 
-def resampled(rows: ForecastRows, *, seed: int, draws: int) -> Iterator[Sample]:
+def resampled(rows: ForecastRows, *, seed: int, draws: int) -> Iterator[RowSample]:
     """Stratified bootstrap draws of rows, in portions.
 
     Args:
@@ -67,7 +67,7 @@ def resampled(rows: ForecastRows, *, seed: int, draws: int) -> Iterator[Sample]:
             counts = np.bincount((drawn * np.int64(size) + column).ravel(), minlength=m * size)
             weights[at] = counts.reshape(m, size)
             picks[name] = drawn
-        yield Sample(rows, weights, picks)
+        yield RowSample(rows, weights, picks)
 
 
 def bootstrap(

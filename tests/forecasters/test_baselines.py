@@ -31,9 +31,11 @@ def test_every_baseline_forecasts_every_row(archive, name, split):
 
 
 def test_unknown_name_lists_the_known(archive):
-    """A typo is answered with the list."""
-    with pytest.raises(UsageError, match=r"Did you mean 'prior'.*uniform, prior"):
+    """A typo is answered with the nearest name, anything else with the list."""
+    with pytest.raises(UsageError, match="Did you mean 'prior'"):
         make_baseline("prio", archive)
+    with pytest.raises(UsageError, match="uniform, prior, slow"):
+        make_baseline("zzz", archive)
 
 
 @pytest.mark.parametrize("suffix", ["", ".gz", ".zst"])

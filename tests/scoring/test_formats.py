@@ -15,7 +15,7 @@ P = [0, 0, 0, 0.1, 0.2, 0.7, 0, 0]
 
 
 def entry_of(row):
-    """Entry and codes of the faults."""
+    """WrittenForecast and codes of the faults."""
     entry, faults, _ = read_entry(row, file="f", line=1)
     return entry, [(f.code, f.field) for f in faults]
 

@@ -16,7 +16,7 @@ from kernel_archive.scoring.recovery import (
     recovered_at,
     recovery_area,
 )
-from kernel_archive.scoring.samples import ForecastRows, Sample
+from kernel_archive.scoring.samples import ForecastRows, RowSample
 
 
 def brute_force(expected, speedups, k):
@@ -106,7 +106,7 @@ def test_every_task_counts_the_same():
 def test_the_curve_ends_at_everything(rng):
     """The curve never falls and reaches 100 %."""
     target = make_target(rng)
-    sample = Sample.once(ForecastRows.of(target, make_forecasts(rng, target)))
+    sample = RowSample.once(ForecastRows.of(target, make_forecasts(rng, target)))
     assert sample.curve.shape == (100, 1)
     assert (np.diff(sample.curve, axis=0) >= -1e-9).all()
     assert sample.curve[-1] == pytest.approx(100.0)

@@ -9,7 +9,7 @@ import pytest
 
 from kernel_archive.archive.manifest import read_manifest
 from kernel_archive.errors import ArchiveMismatchError, ArchiveNotFoundError, DataError, UsageError
-from kernel_archive.scoring import Target, load_target
+from kernel_archive.scoring import Target, compare_files, load_target, score_file
 
 
 def of(**changes):
@@ -149,3 +149,18 @@ def _copy(archive, directory, change):
     manifest = change(read_manifest(archive.path))
     (directory / "manifest.json").write_bytes(msgspec.json.encode(manifest))
     return directory
+
+
+def test_a_misspelt_table_split_or_column_gets_the_nearest_name(archive):
+    """From the archive itself as from scoring: a wrong call that says what was meant, never a bare KeyError."""
+    for call, near in (
+        (lambda: archive.arrow("evl"), "eval"),
+        (lambda: archive.polars("kernel"), "kernels"),
+        (lambda: archive.arrow("eval", "tets"), "test"),
+        (lambda: archive.arrow("eval", columns=["speedups"]), "speedup"),
+        (lambda: score_file([], archive, "discovry"), "discovery"),
+        (lambda: compare_files([], [], archive, "evla"), "eval"),
+        (lambda: load_target(archive, "eval", "papr"), "paper"),
+    ):
+        with pytest.raises(UsageError, match=f"Did you mean '{near}'"):
+            call()
