@@ -1,4 +1,4 @@
-"""Forecast files, whole: good ones, faulty ones and hostile ones."""
+"""Forecast files, whole: good ones, faulty ones and hostile ones; the reader and its collector."""
 
 import gzip
 import json

@@ -1,0 +1,58 @@
+"""Rows with their forecasts, and the metrics of draws of them."""
+
+import numpy as np
+import pytest
+from support.made_forecasts import make_forecasts, make_target
+
+from kernel_archive.scoring.metrics import METRICS, metrics_of
+from kernel_archive.scoring.samples import ForecastRows, RowSample, joined, measure, repeats_of
+
+
+@pytest.fixture(params=["eval", "discovery"])
+def rows(request, rng):
+    """Rows of either kind of split, two repeats, some without a distribution."""
+    target = make_target(rng, split=request.param)
+    return ForecastRows.of(target, make_forecasts(rng, target, missing=0.1))
+
+
+def test_every_row_once_is_the_score_of_the_repeats(rows):
+    """A single draw of all rows gives the mean over the repeats of what each repeat gives alone."""
+    once, each = measure(RowSample.once(rows)), repeats_of(rows, groups=False)
+    assert list(once.overall) == list(metrics_of(rows.kind))
+    for name, values in once.overall.items():
+        assert values.shape == (1,)
+        assert values[0] == pytest.approx(each.overall[name].mean(), rel=1e-12), name
+
+
+def test_a_group_is_scored_as_if_it_were_alone(rows):
+    """The figures of a group are those of its rows taken out."""
+    names = [name for name, metric in METRICS.items() if metric.groups != "none"]
+    got = measure(RowSample.once(rows), groups=names)
+    for group, at in rows.groups.items():
+        alone = measure(RowSample.once(rows.part(at)), names).overall
+        assert got.groups[group].keys() == alone.keys()
+        for name, values in alone.items():
+            np.testing.assert_allclose(got.groups[group][name], values, rtol=1e-12, err_msg=f"{group} {name}")
+
+
+def test_a_row_drawn_twice_counts_twice(rows):
+    """Weights of 2 for every row change no metric that is a mean over rows."""
+    once = RowSample.once(rows)
+    twice = RowSample(rows, 2 * once.weights, {name: np.repeat(p, 2, axis=1) for name, p in once.picks.items()})
+    for name in ("crps", "accuracy", "ece", "nll"):
+        assert measure(twice, [name]).overall[name] == pytest.approx(measure(once, [name]).overall[name])
+
+
+def test_what_is_no_mean_over_rows_has_no_value_per_row(rows):
+    """Asking for it is a mistake of ours, and says so."""
+    with pytest.raises(ValueError, match="ece is no mean over rows"):
+        rows.values("ece")
+
+
+def test_portions_are_joined_in_their_order(rows):
+    """Draw after draw; groups and the curve as well."""
+    part = measure(RowSample.once(rows), groups=["crps"])
+    both = joined([part, part])
+    assert both.overall["crps"].tolist() == [*part.overall["crps"]] * 2
+    assert all(len(figures["crps"]) == 2 for figures in both.groups.values())
+    assert (both.curve is None) == (rows.kind != "eval")
