@@ -142,5 +142,9 @@ def read_chain(folder: Path) -> Chain:
             )  # fmt: skip
         parent = None if facts.parent is None else facts.parent - 1
         forecast = {"expected_speedup": facts.expected_speedup, "probabilities": facts.probabilities}
-        drafts.append(Draft(facts.title, facts.intent, path.read_text("utf-8"), parent, forecast, facts.tokens))
+        try:
+            code = path.read_text("utf-8")
+        except UnicodeDecodeError as error:
+            raise DataError.of(code="bad-chain", file=str(path), message=f"not UTF-8: {error}") from error
+        drafts.append(Draft(facts.title, facts.intent, code, parent, forecast, facts.tokens))
     return Chain(author, folder.name, drafts)

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 __all__ = ["Bench", "CaseResult", "Evaluator", "Result"]
 
 _MAX_TEXT = 4000
+_MAX_NAME = 200
 _clock = time.perf_counter_ns
 
 
@@ -82,6 +83,16 @@ class CandidateFailure(Exception):  # noqa: N818 - carries a verdict
     def __init__(self, kind: str, name: str, error: str, trace: str = "") -> None:
         super().__init__(error)
         self.kind, self.name, self.error, self.trace = kind, name, error, trace
+
+    @classmethod
+    def by(cls, error: BaseException, *, at_import: bool = False) -> CandidateFailure:
+        """What the program raised, as a verdict; its own classes and messages are not trusted to behave."""
+        name = _text(type(error).__name__)[:_MAX_NAME]
+        if at_import:
+            return cls("compile_failed", name, f"{name}: {_text(error)}")
+        return cls(
+            "compile_failed" if name in _COMPILE_ERRORS else "runtime_error", name, _text(error), _own_frames(error)
+        )
 
 
 class Evaluator:
@@ -190,8 +201,7 @@ class Evaluator:
         except BaseException as error:
             if isinstance(error, KeyboardInterrupt):
                 raise
-            kind = type(error).__name__
-            raise CandidateFailure("compile_failed", kind, f"{kind}: {error}") from error
+            raise CandidateFailure.by(error, at_import=True) from error
         finally:
             self.device.leave_candidate()
         if not callable(function):
@@ -208,9 +218,7 @@ class Evaluator:
         except BaseException as error:
             if isinstance(error, KeyboardInterrupt):
                 raise
-            name = type(error).__name__
-            kind = "compile_failed" if name in _COMPILE_ERRORS else "runtime_error"
-            raise CandidateFailure(kind, name, str(error), _own_frames(error)) from error
+            raise CandidateFailure.by(error) from error
         finally:
             self.device.leave_candidate()
         return sample
@@ -328,7 +336,15 @@ def _own_frames(error: BaseException) -> str:
     lines = traceback.format_list(
         [traceback.FrameSummary(Path(f.filename).name, f.lineno, f.name, line=f.line) for f in frames]
     )
-    return "".join([*lines, f"{type(error).__name__}: {str(error)[:_MAX_TEXT]}"])
+    return _text("".join([*lines, f"{type(error).__name__[:_MAX_NAME]}: {_text(error)[:_MAX_TEXT]}"]))
+
+
+def _text(value: object) -> str:
+    """Something as text that can be written anywhere."""
+    try:
+        return str(value).encode("utf-8", "backslashreplace").decode()
+    except BaseException:  # noqa: BLE001 - whatever the program made of it
+        return "(a message that can't be read)"
 
 
 class _Phases:

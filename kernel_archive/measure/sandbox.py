@@ -288,7 +288,7 @@ def _runs_on() -> list[Path]:
     """What a worker must be able to read wherever it lies: Python, installed packages, this one, compilers' folders."""
     texts = [sys.prefix, sys.base_prefix, str(Path(sys.executable).resolve().parents[1])]
     texts += [str(Path(__file__).resolve().parents[2]), *site.getsitepackages(), site.getusersitepackages()]
-    for name in _KEPT:
+    for name in ("PYTHONPATH", *_KEPT):
         if name != "PATH":
             texts += os.environ.get(name, "").split(os.pathsep)
     paths = (Path(text) for text in dict.fromkeys(texts) if os.path.isabs(text))  # noqa: PTH117 - texts are at hand

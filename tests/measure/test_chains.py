@@ -132,6 +132,15 @@ def test_gap_in_the_numbers_is_refused(tmp_path):
         read_chain(folder)
 
 
+def test_program_that_is_no_text_is_refused(tmp_path):
+    """A file that is not UTF-8 is named, not a crash."""
+    folder = tmp_path / "a01" / "rehearsal"
+    write(folder, 1, SOFTMAX.format(shift=""))
+    (folder / "01.py").write_bytes(b"\xff\xfe")
+    with pytest.raises(DataError, match=r"01\.py: not UTF-8"):
+        read_chain(folder)
+
+
 def test_default_bounds_are_one_pair_for_each_output():
     """Tasks without tolerances of their own use rtol and atol for every output."""
     task = get_task("rehearsal")

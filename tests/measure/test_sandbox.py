@@ -16,6 +16,7 @@ import time
 from pathlib import Path
 
 import pytest
+from fuzz.programs import run
 from support.hostile import ATTACKS, table
 
 from kernel_archive.measure import process, sandbox
@@ -173,3 +174,9 @@ def test_attack_works_where_nothing_stops_it(target, attack):
 def test_table_of_the_readme_is_the_one_that_is_tested():
     """The README's table is made from the attacks; print it with ``python tests/support/hostile.py``."""
     assert table() in README.read_text("utf-8")
+
+
+@linux
+def test_a_slice_of_the_campaign():
+    """Twelve random hostile programs: each has a verdict in bounded time, and the next program is measured as ever."""
+    run(seed=1, count=12)
