@@ -176,7 +176,7 @@ def _show_reproduction(result: Reproduction) -> None:
                     reading.labels,
                     reading.choice,
                     *(_plus_minus(c.mean, c.std, decimals) for c in cells),
-                    "-" if reading.difference is None else f"{reading.difference:.{decimals}f}",
+                    f"{reading.difference:.{decimals}f}",
                     f"{reading.equal}/{reading.compared}",
                 ]
             )

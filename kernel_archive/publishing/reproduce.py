@@ -9,23 +9,22 @@ from __future__ import annotations
 
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal
+from statistics import fmean
+from typing import TYPE_CHECKING, Final, Literal
 
 import msgspec
 
 from kernel_archive.bins import assign_bins
 from kernel_archive.publishing.published import LABELS, Labels, open_published
 from kernel_archive.scoring import read_forecasts, score
+from kernel_archive.splits import SPLITS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from kernel_archive.publishing.published import PublishedTables
     from kernel_archive.scoring import Forecasts, ScoreRecord, Target
 
 __all__ = ["PRINTED", "SURROGATES", "BaseRate", "Figure", "Printed", "Reproduction", "reproduce"]
 
-CUTOFFS: Final = (1.25, 1.5, 2.0)
 PREDICTED: Final[tuple[Literal["argmax", "stated"], ...]] = ("argmax", "stated")
 #: Configuration of the published predictions -> the name that the paper prints.
 SURROGATES: Final = {
@@ -66,14 +65,25 @@ PRINTED: Final[dict[str, dict[str, Printed]]] = {
 }
 
 
-class Figure(msgspec.Struct, frozen=True, kw_only=True):
-    """One metric of one forecaster under one reading.
+class Choice(msgspec.Struct, frozen=True, kw_only=True):
+    """One metric under one reading of what the paper leaves open.
 
     Attributes:
-        surrogate: configuration of the predictions.
         metric: ``speedup_recovered``, ``ece`` or ``forecast_error``.
         labels: ``released``, ``paper`` or ``mixed``.
         choice: ``macro`` or ``pooled`` for recovery, ``argmax`` or ``stated`` for the others.
+    """
+
+    metric: str
+    labels: Labels
+    choice: str
+
+
+class Figure(Choice, frozen=True, kw_only=True):
+    """The figure of one forecaster.
+
+    Attributes:
+        surrogate: configuration of the predictions.
         mean: over the repeats; ``None`` where it is not defined.
         std: population standard deviation over the repeats.
         printed: what the paper prints, if it does.
@@ -81,44 +91,30 @@ class Figure(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     surrogate: str
-    metric: str
-    labels: Labels
-    choice: str
     mean: float | None
     std: float | None
     printed: Printed | None
     equal: bool | None
 
 
-class Reading(msgspec.Struct, frozen=True, kw_only=True):
-    """How near one reading of a metric comes to the paper, over all printed forecasters that are there.
+class Reading(Choice, frozen=True, kw_only=True):
+    """How near a reading comes to the paper, over all printed forecasters that are there.
 
     Attributes:
-        metric: the metric.
-        labels: ``released``, ``paper`` or ``mixed``.
-        choice: as in :class:`Figure`.
         compared: forecasters compared.
         equal: of those, mean and deviation equal to the printed ones after rounding.
-        difference: mean absolute difference of the means; ``None`` where nothing could be compared.
+        difference: mean absolute difference of the means.
     """
 
-    metric: str
-    labels: Labels
-    choice: str
     compared: int
     equal: int
-    difference: float | None
+    difference: float
 
 
-class Delta(msgspec.Struct, frozen=True, kw_only=True):
-    """A trained forecaster against the untrained one, under one reading: the difference of the means."""
+class Delta(Choice, frozen=True, kw_only=True):
+    """A trained forecaster's mean less the untrained one's; ``None`` where either is not defined."""
 
     surrogate: str
-    metric: str
-    labels: Labels
-    choice: str
-    before: float | None
-    after: float | None
     delta: float | None
 
 
@@ -196,74 +192,67 @@ def _forecasts(tables: PublishedTables, surrogate: str, target: Target, scratch:
     return read_forecasts(path, target, name=surrogate, raw_sum_bounds=(0.0, float("inf")))
 
 
-def _values(record: ScoreRecord, predicted: str) -> Iterable[tuple[str, str, Any]]:
+def _figures(
+    surrogate: str, target: Target, labels: Labels, forecasts: Forecasts, predicted: str
+) -> tuple[list[Figure], ScoreRecord]:
+    """The figures of one forecaster with bins predicted in one way, and the score that they are of."""
+    record = score(target, forecasts, draws=0, predicted_bin=predicted)  # type: ignore[arg-type]
+    found = [(metric, predicted, record.metrics[metric]) for metric in ("ece", "forecast_error")]
     if predicted == "argmax":
-        yield "speedup_recovered", "macro", record.metrics["speedup_recovered"]
-        yield "speedup_recovered", "pooled", record.metrics["speedup_recovered_pooled"]
-    for metric in ("ece", "forecast_error"):
-        yield metric, predicted, record.metrics[metric]
-
-
-def _figure(surrogate: str, metric: str, labels: Labels, choice: str, mean: float | None, std: float | None) -> Figure:
-    printed = PRINTED.get(surrogate, {}).get(metric)
-    equal = None
-    if printed is not None:
-        equal = mean is not None and std is not None and all(
-            round(ours, printed.decimals) == theirs for ours, theirs in ((mean, printed.mean), (std, printed.std))
-        )  # fmt: skip
-    return Figure(
-        surrogate=surrogate,
-        metric=metric,
-        labels=labels,
-        choice=choice,
-        mean=mean,
-        std=std,
-        printed=printed,
-        equal=equal,
-    )
+        found.append(("speedup_recovered", "macro", record.metrics["speedup_recovered"]))
+        found.append(("speedup_recovered", "pooled", record.metrics["speedup_recovered_pooled"]))
+    figures = []
+    for metric, choice, value in found:
+        printed = PRINTED.get(surrogate, {}).get(metric)
+        equal = None
+        if printed is not None:
+            pairs = ((value.mean, printed.mean), (value.std, printed.std))
+            equal = all(ours is not None and round(ours, printed.decimals) == theirs for ours, theirs in pairs)
+        figures.append(
+            Figure(
+                surrogate=surrogate,
+                metric=metric,
+                labels=labels,
+                choice=choice,
+                mean=value.mean,
+                std=value.std,
+                printed=printed,
+                equal=equal,
+            )
+        )
+    return figures, record
 
 
 def _readings(figures: list[Figure]) -> list[Reading]:
-    groups: dict[tuple[str, Labels, str], list[Figure]] = {}
-    for figure in figures:
-        if figure.printed is not None and figure.mean is not None:
-            groups.setdefault((figure.metric, figure.labels, figure.choice), []).append(figure)
+    """Every reading that can be compared with the paper, the nearest of each metric first."""
+    groups: dict[tuple[str, Labels, str], list[tuple[float, bool]]] = {}
+    for f in figures:
+        if f.printed is not None and f.mean is not None:
+            apart = abs(f.mean - f.printed.mean), bool(f.equal)
+            groups.setdefault((f.metric, f.labels, f.choice), []).append(apart)
     made = [
         Reading(
             metric=metric,
             labels=labels,
             choice=choice,
             compared=len(found),
-            equal=sum(1 for f in found if f.equal),
-            difference=sum(abs(f.mean - f.printed.mean) for f in found if f.mean is not None and f.printed is not None)
-            / len(found),
+            equal=sum(equal for _, equal in found),
+            difference=fmean(distance for distance, _ in found),
         )
         for (metric, labels, choice), found in groups.items()
     ]
-    return sorted(made, key=lambda r: (METRICS.index(r.metric), r.difference or 0.0, -r.equal, LABELS.index(r.labels)))
+    return sorted(made, key=lambda r: (METRICS.index(r.metric), r.difference, -r.equal, LABELS.index(r.labels)))
 
 
 def _deltas(figures: list[Figure]) -> list[Delta]:
-    by_key = {(f.surrogate, f.metric, f.labels, f.choice): f for f in figures}
+    before = {(f.metric, f.labels, f.choice): f.mean for f in figures if f.surrogate == BASELINE}
     made = []
-    for figure in figures:
-        before = by_key.get((BASELINE, figure.metric, figure.labels, figure.choice))
-        if figure.surrogate not in TRAINED or before is None:
-            continue
-        known = figure.mean is not None and before.mean is not None
-        made.append(
-            Delta(
-                surrogate=figure.surrogate,
-                metric=figure.metric,
-                labels=figure.labels,
-                choice=figure.choice,
-                before=before.mean,
-                after=figure.mean,
-                delta=figure.mean - before.mean
-                if known and figure.mean is not None and before.mean is not None
-                else None,
-            )
-        )
+    for f in figures:
+        key = f.metric, f.labels, f.choice
+        if f.surrogate in TRAINED and key in before:
+            untrained = before[key]
+            delta = None if f.mean is None or untrained is None else f.mean - untrained
+            made.append(Delta(surrogate=f.surrogate, metric=f.metric, labels=f.labels, choice=f.choice, delta=delta))
     return made
 
 
@@ -272,7 +261,7 @@ def _base_rates(pairs: list[tuple[str, float]]) -> list[BaseRate]:
     made = []
     for family in (*families, "all"):
         chosen = [g for f, g in pairs if family in (f, "all")]
-        for x in CUTOFFS:
+        for x in SPLITS["discovery"].cutoffs:
             positives = sum(1 for g in chosen if g >= x)
             made.append(
                 BaseRate(family=family, cutoff=x, pairs=len(chosen), positives=positives, rate=positives / len(chosen))
@@ -307,11 +296,8 @@ def reproduce(source: str | Path | None = None) -> Reproduction:
             for labels, target in targets.items():
                 forecasts = _forecasts(tables, surrogate, target, Path(scratch))
                 for predicted in PREDICTED:
-                    record = score(target, forecasts, draws=0, predicted_bin=predicted)
-                    figures += [
-                        _figure(surrogate, metric, labels, choice, value.mean, value.std)
-                        for metric, choice, value in _values(record, predicted)
-                    ]
+                    found, record = _figures(surrogate, target, labels, forecasts, predicted)
+                    figures += found
                     if labels == "released" and predicted == "argmax":
                         forecasters.append(_read_facts(surrogate, title, forecasts, record))
     present = {f.surrogate for f in forecasters}
