@@ -2,7 +2,7 @@
 
     python benchmarks/board.py [--archive DIR] [--entries 50] [--chromium PATH]
 
-Bars (DESIGN.md of the board): build under 60 s on two cores, page under 15 MB, interactive in under 2 s. Entries are noisy copies
+Bars: build under 60 s on two cores, page under 15 MB, interactive in under 2 s. Entries are noisy copies
 of real baselines, each with a rationale and token counts for every row. The ratio is the build's time over the time of
 scoring one entry after the other in one process.
 """

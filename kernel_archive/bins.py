@@ -155,7 +155,7 @@ def assign_bins(
 
 
 def representatives(speedups: ArrayLike, bins: ArrayLike, name: Scheme = DEFAULT_SCHEME) -> NDArray[np.float64]:
-    """The representative speedup m_b of every bin, in x (METRICS: "Speedup bins").
+    """The representative speedup m_b of every bin, in x (docs/metrics.md, "Speedup bins").
 
     Bins 2 to 7 take the geometric centre of their interval; bins 1 and 8 the arithmetic mean of the speedups
     whose true bin that is, or the scheme's fallback where there is none.

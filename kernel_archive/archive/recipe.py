@@ -141,7 +141,7 @@ def load_recipe(path: Path) -> LoadedRecipe:
         recipe = msgspec.convert(data, Recipe)
     except msgspec.ValidationError as error:
         text, _, where = str(error).partition(" - at `$")
-        raise fail(text, field=where.strip("`.") or None, fix="See 'A builder recipe' in CONTRIBUTING.md") from None
+        raise fail(text, field=where.strip("`.") or None, fix="See docs/recipes.md") from None
     for i, source in enumerate(recipe.source):
         if source.format not in READERS:
             raise fail(

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = ["RAW_SUM_BOUNDS", "Forecasts"]
 
-#: A raw sum outside these bounds is a parse failure, not a forecast (METRICS: "From a forecast to numbers").
+#: A raw sum outside these bounds is a parse failure, not a forecast (docs/metrics.md, "From a forecast to numbers").
 RAW_SUM_BOUNDS: Final = (0.5, 1.5)
 
 
@@ -154,7 +154,7 @@ class Forecasts:
         """Predicted bins, shape (R, n), 0 where there is no distribution.
 
         Args:
-            rule: ``argmax`` (METRICS), or ``stated``: the bin that the forecaster named, where it named one.
+            rule: ``argmax`` (docs/metrics.md), or ``stated``: the bin that the forecaster named, where it named one.
         """
         best = rowwise.predicted_bins(probabilities=self.probabilities, stated=self.stated)
         if rule == "stated":

@@ -5,7 +5,7 @@ the board's page and the documentation are made from it, so a further metric is 
 
 The formulas themselves are functions on arrays: no files, no validation, no randomness. Their arguments are
 keyword-only, since many have the same shape; n is the number of rows, and ``...`` stands for any leading axes. Exact
-definitions, to the last edge case: METRICS.md; their source is the GPU Forecasters paper (arXiv 2605.31464), sections
+definitions, to the last edge case: docs/metrics.md; their source is the GPU Forecasters paper (arXiv 2605.31464), sections
 3.1, 4.1, 4.3 and 4.5. Two figures that are equal in exact arithmetic count as equal here, too: ranks and confidence
 buckets allow for the rounding of the renormalisation.
 

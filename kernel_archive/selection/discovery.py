@@ -108,7 +108,7 @@ def _agreement(values: Sequence[float], others: Sequence[float | None], scheme: 
 
 
 def select_discovery(split: Split, tables: ArchiveTables, rule: DiscoveryDefinition | None = None) -> Selection:
-    """Select the discovery pairs (DESIGN: "Splits").
+    """Select the discovery pairs (docs/splits.md).
 
     The edges of :func:`~kernel_archive.selection.edges.find_edges` in searches of the definition's methods and roles.
     ``row_id`` is made from the two kernel ids; rows are sorted by problem, GPU, search and row id, so that

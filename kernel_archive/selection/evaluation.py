@@ -95,7 +95,7 @@ def _gpu_told(rule: EvalDefinition, gpu: str | None, standard: EvalDefinition, p
 def select_eval(
     split: Split, tables: ArchiveTables, rule: EvalDefinition | None = None, *, gpu: str | None = None
 ) -> Selection:
-    """Select an evaluation split (DESIGN: "Splits").
+    """Select an evaluation split (docs/splits.md).
 
     Kernels of the definition's tasks and one GPU, measured in searches of its role and with a known reference program,
     at most ``cap`` per task and bin: those with the smallest :func:`selection_hash`. Rows are sorted by task, bin and

@@ -150,7 +150,7 @@ def _sampled(
 def select_train(
     split: Split, tables: ArchiveTables, rule: TrainDefinition | None = None, *, held_out: HeldOut | None = None
 ) -> Selection:
-    """Select the training pairs (DESIGN: "Splits").
+    """Select the training pairs (docs/splits.md).
 
     ``row_id`` is made from anchor program and candidate kernel; rows are sorted by kind, problem, search and candidate.
     The same pairs come out for any order of the input, on any machine.
