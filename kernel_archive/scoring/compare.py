@@ -12,16 +12,15 @@ from typing import TYPE_CHECKING, Final, Literal
 
 import msgspec
 
-from kernel_archive._version import __version__
 from kernel_archive.bins import SCHEMES
 from kernel_archive.errors import UsageError, suggestion
 from kernel_archive.scoring.metrics import COMPARED, METRICS, metrics_of
 from kernel_archive.scoring.permutation import permutation_p
 from kernel_archive.scoring.reader import forecasts_of
-from kernel_archive.scoring.record import METRIC_VERSION, ForecastFacts
+from kernel_archive.scoring.record import ForecastFacts, Terms
 from kernel_archive.scoring.samples import ForecastRows, repeats_of
 from kernel_archive.scoring.scorer import PredictedBin, forecast_facts, means
-from kernel_archive.scoring.target import TargetFacts, target_of
+from kernel_archive.scoring.target import target_of
 from kernel_archive.scoring.uncertainty import bootstrap, interval
 
 if TYPE_CHECKING:
@@ -76,17 +75,15 @@ class MetricDifference(msgspec.Struct, frozen=True, kw_only=True):
     depends_on_scheme: bool
 
 
-class Comparison(msgspec.Struct, frozen=True, kw_only=True):
-    """Two submissions against each other; identity fields as in a score record."""
+class Comparison(Terms, frozen=True, kw_only=True):
+    """Two submissions against each other.
 
-    metric_version: str
-    package: str
-    kind: str
-    target: TargetFacts
-    scheme: str
-    predicted_bin: str
-    seed: int
-    draws: int
+    Attributes:
+        a: what was scored of the one.
+        b: of the other.
+        differences: metric -> the two figures and their difference.
+    """
+
     a: ForecastFacts
     b: ForecastFacts
     differences: dict[str, MetricDifference]
@@ -147,8 +144,6 @@ def compare(
             for name, here in table.items()
         }
     return Comparison(
-        metric_version=METRIC_VERSION,
-        package=__version__,
         kind=target.kind,
         target=target.facts,
         scheme=target.scheme,

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from kernel_archive.bins import N_BINS
 from kernel_archive.errors import DataError, MissingExtraError, UsageError, printable
-from kernel_archive.scoring.metrics import HEADLINE, METRICS
+from kernel_archive.scoring.metrics import HEADLINE, METRICS, cutoff_name
 from kernel_archive.scoring.summary import heading
 from kernel_archive.splits import split_of
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from kernel_archive.scoring.record import Metric, ScoreRecord
+    from kernel_archive.scoring.record import ScoreRecord
 
 __all__ = ["FORMATS", "KINDS", "MAX_RECORDS", "draw", "file_name_for"]
 
@@ -49,13 +49,22 @@ _SETTINGS: Final = {
 
 
 @dataclass(frozen=True)
-class _Look:
-    """How one record is drawn."""
+class _Drawn:
+    """One record and how it is drawn."""
 
+    record: ScoreRecord
     label: str
     colour: str
     marker: str
     dashes: Any
+
+    def line(self, axes: Axes, x: Sequence[float], y: Sequence[float], **more: Any) -> None:
+        """A curve in the record's own look."""
+        axes.plot(x, y, **{"color": self.colour, "linestyle": self.dashes, "label": self.label, **more})
+
+    def buckets(self, what: str) -> list[float]:
+        """One mean of every confidence bucket that holds a forecast."""
+        return [getattr(b, what) for b in self.record.buckets if b.count]
 
 
 def draw(records: Sequence[ScoreRecord], kind: str = "all", ending: str = ".svg") -> bytes:
@@ -92,8 +101,8 @@ def draw(records: Sequence[ScoreRecord], kind: str = "all", ending: str = ".svg"
     names = [name for name, panel in KINDS.items() if panel.there(records)] if kind == "all" else [kind]
     if kind != "all" and not KINDS[kind].there(records):
         raise DataError(f"these records have nothing for the plot {kind!r}: {KINDS[kind].lacks}")
-    looks = [
-        _Look(printable(r.forecasts.name, 32), colour, marker, dashes)
+    drawn = [
+        _Drawn(r, printable(r.forecasts.name, 32), colour, marker, dashes)
         for r, colour, marker, dashes in zip(records, _COLOURS, _MARKERS, _DASHES, strict=False)
     ]
     with mpl.rc_context({**mpl.rcParamsDefault, **_SETTINGS}), warnings.catch_warnings():
@@ -102,14 +111,14 @@ def draw(records: Sequence[ScoreRecord], kind: str = "all", ending: str = ".svg"
         columns = min(3, len(names))
         lines = -(-len(names) // columns)
         figure = Figure(figsize=(4.1 * columns + 0.4, 3.6 * lines + 0.6), layout="constrained")
-        title = looks[0].label if len(records) == 1 else f"{len(records)} forecasters"
+        title = drawn[0].label if len(records) == 1 else f"{len(records)} forecasters"
         figure.suptitle(
             f"{title} on {printable(heading(first.target, first.scheme), 160)}" if columns > 1 else title,
             x=0.01, ha="left", fontsize=11, color=_INK,
         )  # fmt: skip
         for i, name in enumerate(names):
             axes = figure.add_subplot(lines, columns, i + 1)
-            KINDS[name].draw(axes, records, looks)
+            KINDS[name].draw(axes, drawn)
         if len(records) > 1 and len(names) > 1:
             _shared_legend(figure)
         return _saved(figure, ending.lower())
@@ -148,45 +157,35 @@ def _saved(figure: Figure, ending: str) -> bytes:
     return data.replace(b"</defs>", style.encode(), 1)
 
 
-def _with(look: _Look, text: str) -> str:
-    return f"{look.label} ({text})" if text else look.label
-
-
-def _means(record: ScoreRecord, what: str) -> list[float]:
-    """One mean of every bucket that holds a forecast."""
-    return [getattr(b, what) for b in record.buckets if b.count]
-
-
-def _reliability(axes: Axes, records: Sequence[ScoreRecord], looks: Sequence[_Look]) -> None:
+def _reliability(axes: Axes, drawn: Sequence[_Drawn]) -> None:
     axes.plot([0, 1], [0, 1], color=_MUTED, linewidth=1, linestyle=":", label="_perfect")
-    most = max((b.count for r in records for b in r.buckets), default=1) or 1
-    for record, look in zip(records, looks, strict=True):
-        x, y = _means(record, "confidence"), _means(record, "accuracy")
-        axes.plot(x, y, color=look.colour, linestyle=look.dashes, marker=look.marker, markersize=3, label=look.label)
-        sizes = [12 + 110 * b.count / most for b in record.buckets if b.count]
-        axes.scatter(x, y, s=sizes, color=look.colour, marker=look.marker, alpha=0.45, linewidths=0)
+    most = max((b.count for d in drawn for b in d.record.buckets), default=1) or 1
+    for d in drawn:
+        x, y = d.buckets("confidence"), d.buckets("accuracy")
+        d.line(axes, x, y, marker=d.marker, markersize=3)
+        sizes = [12 + 110 * count / most for count in d.buckets("count")]
+        axes.scatter(x, y, s=sizes, color=d.colour, marker=d.marker, alpha=0.45, linewidths=0)
     axes.set(xlim=(0, 1), ylim=(-0.02, 1.02), xlabel="confidence", ylabel="share of right bins", title="Reliability")
-    _figures(axes, records, looks, "ece", "upper left")
+    _figures(axes, drawn, "ece", "upper left")
 
 
-def _error(axes: Axes, records: Sequence[ScoreRecord], looks: Sequence[_Look]) -> None:
-    for record, look in zip(records, looks, strict=True):
-        x, y = _means(record, "confidence"), _means(record, "error")
-        axes.plot(x, y, color=look.colour, linestyle=look.dashes, marker=look.marker, label=look.label)
+def _error(axes: Axes, drawn: Sequence[_Drawn]) -> None:
+    for d in drawn:
+        d.line(axes, d.buckets("confidence"), d.buckets("error"), marker=d.marker)
     axes.set(xlim=(0, 1), xlabel="confidence", ylabel="forecast error, x", title="Error by confidence")
     axes.set_ylim(bottom=0)
-    _figures(axes, records, looks, "confidence_monotonicity", "best")
+    _figures(axes, drawn, "confidence_monotonicity", "best")
 
 
-def _recovery(axes: Axes, records: Sequence[ScoreRecord], looks: Sequence[_Look]) -> None:
-    for record, look in zip(records, looks, strict=True):
-        curve = record.recovery
+def _recovery(axes: Axes, drawn: Sequence[_Drawn]) -> None:
+    for d in drawn:
+        curve = d.record.recovery
         if curve is None:
             continue
-        axes.plot(curve.budgets, curve.mean, color=look.colour, linestyle=look.dashes, label=look.label)
+        d.line(axes, curve.budgets, curve.mean)
         if curve.low:
-            axes.fill_between(curve.budgets, curve.low, curve.high, color=look.colour, alpha=0.16, linewidth=0)
-    random = records[0].recovery
+            axes.fill_between(curve.budgets, curve.low, curve.high, color=d.colour, alpha=0.16, linewidth=0)
+    random = drawn[0].record.recovery
     if random is not None:
         axes.plot(random.budgets, random.random, color=_MUTED, linewidth=1, linestyle=":", label="_random order")
         axes.annotate(
@@ -197,14 +196,14 @@ def _recovery(axes: Axes, records: Sequence[ScoreRecord], looks: Sequence[_Look]
     axes.set(xlabel="budget, % of a task's candidates measured", ylabel="% of the best speedup")
     axes.set_xticks([1, 2, 5, 10, 25, 50, 100], ["1", "2", "5", "10", "25", "50", "100"])
     axes.minorticks_off()
-    _figures(axes, records, looks, "speedup_recovered", "lower right")
+    _figures(axes, drawn, "speedup_recovered", "lower right")
 
 
-def _confusion(axes: Axes, records: Sequence[ScoreRecord], looks: Sequence[_Look]) -> None:
-    counts = records[0].confusion
-    shares = [[c / max(sum(row), 1) for c in row] for row in counts]
+def _confusion(axes: Axes, drawn: Sequence[_Drawn]) -> None:
     from matplotlib.colors import LinearSegmentedColormap
 
+    counts = drawn[0].record.confusion
+    shares = [[c / max(sum(row), 1) for c in row] for row in counts]
     shades = LinearSegmentedColormap.from_list("shades", ["#eef3f8", "#8fb9d8", "#2f6fb2", "#173e66"])
     axes.grid(visible=False)
     axes.pcolormesh(range(N_BINS + 1), range(N_BINS + 1), shares, cmap=shades, vmin=0, vmax=1, edgecolors=_PAPER)
@@ -221,72 +220,67 @@ def _confusion(axes: Axes, records: Sequence[ScoreRecord], looks: Sequence[_Look
     axes.set(
         xlim=(0, N_BINS), ylim=(N_BINS, 0), aspect="equal", xlabel="predicted bin", ylabel="measured bin (forecasts)"
     )
-    axes.set_title("Confusion, % of each row" + (f": {looks[0].label}" if len(records) > 1 else ""))
+    axes.set_title("Confusion, % of each row" + (f": {drawn[0].label}" if len(drawn) > 1 else ""))
 
 
-def _risk(axes: Axes, records: Sequence[ScoreRecord], looks: Sequence[_Look]) -> None:
-    for record, look in zip(records, looks, strict=True):
-        if record.risk is not None:
-            x = [100 * c for c in record.risk.coverage]
-            axes.plot(x, record.risk.error, color=look.colour, linestyle=look.dashes, label=look.label)
+def _risk(axes: Axes, drawn: Sequence[_Drawn]) -> None:
+    for d in drawn:
+        if d.record.risk is not None:
+            d.line(axes, [100 * c for c in d.record.risk.coverage], d.record.risk.error)
     axes.set(xlim=(0, 100), xlabel="% of rows accepted, most confident first", ylabel="their forecast error, x")
     axes.set_title("Risk and coverage")
     axes.set_ylim(bottom=0)
-    _figures(axes, records, looks, "aurc", "best")
+    _figures(axes, drawn, "aurc", "best")
 
 
-def _precision_recall(axes: Axes, records: Sequence[ScoreRecord], looks: Sequence[_Look]) -> None:
-    single = len(records) == 1
-    for record, look in zip(records, looks, strict=True):
-        for i, curve in enumerate(record.discovery if single else record.discovery[1:2]):
+def _precision_recall(axes: Axes, drawn: Sequence[_Drawn]) -> None:
+    single = len(drawn) == 1
+    for d in drawn:
+        for i, curve in enumerate(d.record.discovery if single else d.record.discovery[1:2]):
             if not curve.precision:
                 continue
-            colour, dashes = (_COLOURS[i], _DASHES[i]) if single else (look.colour, look.dashes)
-            value = METRICS[HEADLINE["discovery"][0]].format(record.metrics[f"average_precision_{curve.cutoff:g}"].mean)
-            label = f"at least {curve.cutoff:g}x (AP {value})" if single else _with(look, f"AP {value}")
-            axes.plot(curve.recall, curve.precision, color=colour, linestyle=dashes, label=label)
-            axes.fill_between(
-                curve.recall, curve.precision_low, curve.precision_high, color=colour, alpha=0.16, linewidth=0
-            )
-            if single or record is records[0]:
+            name = cutoff_name(curve.cutoff)
+            ap = f"AP {METRICS[name].format(d.record.metrics[name].mean)}"
+            colour = _COLOURS[i] if single else d.colour
+            own = {"color": colour, "linestyle": _DASHES[i], "label": f"at least {curve.cutoff:g}x ({ap})"}
+            d.line(axes, curve.recall, curve.precision, **(own if single else {"label": f"{d.label} ({ap})"}))
+            low, high = curve.precision_low, curve.precision_high
+            axes.fill_between(curve.recall, low, high, color=colour, alpha=0.16, linewidth=0)
+            if single or d is drawn[0]:
                 axes.axhline(curve.base_rate, color=colour if single else _MUTED, linewidth=1, linestyle=":")
-    cutoff = "" if single else f", at least {records[0].discovery[1].cutoff:g}x"
+    cutoff = "" if single else f", at least {drawn[0].record.discovery[1].cutoff:g}x"
     axes.set(xlim=(0, 1), ylim=(0, 1.02), xlabel="recall", ylabel="precision", title=f"Discovery moments{cutoff}")
     axes.legend(loc="best")
 
 
-def _groups(axes: Axes, records: Sequence[ScoreRecord], looks: Sequence[_Look]) -> None:
-    first = records[0]
-    name = HEADLINE[first.kind][0]
+def _groups(axes: Axes, drawn: Sequence[_Drawn]) -> None:
+    first = drawn[0].record
+    info = METRICS[HEADLINE[first.kind][0]]
     groups = list(first.groups)
-    step = 0.7 / len(records)
-    for i, (record, look) in enumerate(zip(records, looks, strict=True)):
-        shift = (i - (len(records) - 1) / 2) * step
+    step = 0.7 / len(drawn)
+    for i, d in enumerate(drawn):
+        shift = (i - (len(drawn) - 1) / 2) * step
         for y, group in enumerate(groups):
-            metric: Metric = record.groups[group][name]
+            metric = d.record.groups[group][info.name]
             if metric.mean is None:
                 continue
-            label = look.label if y == 0 else "_"
             if metric.low is not None and metric.high is not None:
-                axes.plot([metric.low, metric.high], [y + shift] * 2, color=look.colour, alpha=0.45, linewidth=3)
-            axes.plot([metric.mean], [y + shift], color=look.colour, marker=look.marker, linestyle="", label=label)
+                axes.plot([metric.low, metric.high], [y + shift] * 2, color=d.colour, alpha=0.45, linewidth=3)
+            label = d.label if y == 0 else "_"
+            d.line(axes, [metric.mean], [y + shift], marker=d.marker, linestyle="", label=label)
     axes.set_yticks(range(len(groups)), [printable(group, 24) for group in groups])
-    axes.set(ylim=(len(groups) - 0.4, -0.6), xlabel=f"{METRICS[name].title}{METRICS[name].unit.replace(' %', ', %')}")
+    axes.set(ylim=(len(groups) - 0.4, -0.6), xlabel=f"{info.title}{info.unit.replace(' %', ', %')}")
     axes.set_title(f"By {split_of(first.target.table).group}")
     axes.set_xlim(right=101 if first.kind == "eval" else 1.01)
-    if len(records) > 1:
+    if len(drawn) > 1:
         axes.legend(loc="best")
 
 
-def _figures(axes: Axes, records: Sequence[ScoreRecord], looks: Sequence[_Look], metric: str, place: str) -> None:
+def _figures(axes: Axes, drawn: Sequence[_Drawn], metric: str, place: str) -> None:
     """The plot's own figure: beside the title for one record, beside the names in a legend for several."""
     info = METRICS[metric]
-    values = {
-        look.label: info.format(record.metrics[metric].mean)
-        for record, look in zip(records, looks, strict=True)
-        if metric in record.metrics
-    }
-    if len(records) == 1:
+    values = {d.label: info.format(d.record.metrics[metric].mean) for d in drawn if metric in d.record.metrics}
+    if len(drawn) == 1:
         for value in values.values():
             axes.set_title(f"{info.title} {value}", loc="right", fontsize=9, fontweight="normal", color=_MUTED)
         return
@@ -300,7 +294,7 @@ def _figures(axes: Axes, records: Sequence[ScoreRecord], looks: Sequence[_Look],
 class _Panel:
     """One kind of plot: how it is drawn, which records have it, and why others don't."""
 
-    draw: Callable[[Axes, Sequence[ScoreRecord], Sequence[_Look]], None]
+    draw: Callable[[Axes, Sequence[_Drawn]], None]
     there: Callable[[Sequence[ScoreRecord]], bool]
     lacks: str
 

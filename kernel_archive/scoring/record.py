@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from kernel_archive._version import __version__
 from kernel_archive.errors import DataError, printable
 from kernel_archive.scoring.metrics import HEADLINE
 from kernel_archive.scoring.target import TargetFacts  # noqa: TC001 - msgspec resolves annotations at run time
@@ -26,6 +27,7 @@ __all__ = [
     "Recovery",
     "RiskCoverage",
     "ScoreRecord",
+    "Terms",
     "read_record",
     "read_records",
     "records_to_json",
@@ -215,19 +217,35 @@ class OtherScheme(msgspec.Struct, frozen=True, kw_only=True):
     turned: tuple[str, ...]
 
 
-class ScoreRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """A score.
+class Terms(msgspec.Struct, frozen=True, kw_only=True):
+    """What figures were computed under; two of them can be compared only when this agrees.
 
     Attributes:
         metric_version: version of the definitions.
         package: version of kernel_archive that computed it.
         kind: ``eval`` or ``discovery``.
         target: identity of the archive and the split.
-        scheme: bin scheme of the labels it was scored under.
-        relabelled: the labels were computed anew under ``scheme``, the split has another one.
+        scheme: bin scheme of the labels.
         predicted_bin: ``argmax`` or ``stated``.
-        seed: of the bootstrap.
-        draws: of the bootstrap; 0 when there are no intervals.
+        seed: of the draws.
+        draws: how many; 0 when there are no intervals.
+    """
+
+    metric_version: str = METRIC_VERSION
+    package: str = __version__
+    kind: Kind
+    target: TargetFacts
+    scheme: str
+    predicted_bin: str
+    seed: int
+    draws: int
+
+
+class ScoreRecord(Terms, frozen=True, kw_only=True):
+    """A score.
+
+    Attributes:
+        relabelled: the labels were computed anew under ``scheme``, the split has another one.
         forecasts: what was scored.
         metrics: metric -> figure over the whole split. Names and units: ``kernel_archive.scoring.metrics``.
         groups: task (for discovery: problem family) -> metric -> figure.
@@ -242,15 +260,7 @@ class ScoreRecord(msgspec.Struct, frozen=True, kw_only=True):
         other_scheme: the same forecasts under the other bin scheme.
     """
 
-    metric_version: str
-    package: str
-    kind: Kind
-    target: TargetFacts
-    scheme: str
     relabelled: bool
-    predicted_bin: str
-    seed: int
-    draws: int
     forecasts: ForecastFacts
     metrics: dict[str, Metric]
     groups: dict[str, dict[str, Metric]]

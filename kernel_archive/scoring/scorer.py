@@ -6,14 +6,13 @@ from typing import TYPE_CHECKING, Literal, get_args
 
 import numpy as np
 
-from kernel_archive._version import __version__
 from kernel_archive.bins import SCHEMES
 from kernel_archive.errors import UsageError, printable
 from kernel_archive.scoring import curves, recovery, uncertainty
 from kernel_archive.scoring.forecasts import Forecasts
 from kernel_archive.scoring.metrics import CUTOFFS, HEADLINE, METRICS
 from kernel_archive.scoring.reader import forecasts_of
-from kernel_archive.scoring.record import METRIC_VERSION, ForecastFacts, Metric, OtherScheme, Recovery, ScoreRecord
+from kernel_archive.scoring.record import ForecastFacts, Metric, OtherScheme, Recovery, ScoreRecord
 from kernel_archive.scoring.samples import ForecastRows, repeats_of
 from kernel_archive.scoring.target import target_of
 
@@ -87,8 +86,6 @@ def score_with_draws(
     uniform = means(even.overall)
     metrics = _metrics(figures.overall, drawn.overall if drawn else None)
     record = ScoreRecord(
-        metric_version=METRIC_VERSION,
-        package=__version__,
         kind=target.kind,
         target=target.facts,
         scheme=target.scheme,
