@@ -100,10 +100,10 @@ _RESULT: Final = re.compile(
     re.MULTILINE,
 )
 _IN_KERNEL: Final = re.compile(r"= *tl\.|\btl\.\w+\(")
-# Whatever a pattern needs to be there: most programs have none of it and are not looked at further.
-_SUSPECT: Final = re.compile(
-    r"double|float64|fp64|sleep|sort\(|kthvalue|\.item\(|\.tolist\(|^[ \t]+for \w+ in range\(\d+\):", re.MULTILINE
-)
+# Whatever a pattern needs to be there: most programs have none of it and are not looked at further. Words are looked for
+# one by one, which is ten times faster than one expression for all of them.
+_SUSPECT: Final = ("double", "float64", "fp64", "sleep", "sort(", "kthvalue", ".item(", ".tolist(")
+_FIXED_LOOP: Final = re.compile(r"^[ \t]+for \w+ in range\(\d+\):", re.MULTILINE)
 _TO_HOST: Final = frozenset({"item", "tolist"})
 
 
@@ -143,7 +143,7 @@ def artificial_patterns(code: str, reference: str = "") -> list[str]:
     ['double', 'repeated_work']
     """
     found = ["dead_work"] if _discards(code) else []
-    if not _SUSPECT.search(code):
+    if not any(word in code for word in _SUSPECT) and not (" in range(" in code and _FIXED_LOOP.search(code)):
         return found
     bare, _ = _split(code)
     if _DOUBLE.search(bare) and not _DOUBLE.search(reference):
@@ -169,9 +169,24 @@ def artificial_patterns(code: str, reference: str = "") -> list[str]:
 def _discards(code: str) -> bool:
     """Whether the host computes something, gives it a name and never uses it. Compilers of kernels drop such things."""
     return any(
-        not _IN_KERNEL.search(found[0]) and len(re.findall(rf"\b{found[1]}\b", code)) == 1
+        not ("tl." in found[0] and _IN_KERNEL.search(found[0])) and _stands_once(found[1], code, found.end())
         for found in _RESULT.finditer(code)
     )
+
+
+def _stands_once(name: str, code: str, behind: int) -> bool:
+    """Whether a name stands once as a whole word, given that it does before a place; behind it is the likelier one."""
+    return _count_word(name, code, behind, len(code)) == 0 and _count_word(name, code, 0, behind) == 1
+
+
+def _count_word(name: str, code: str, start: int, end: int) -> int:
+    """How often a name stands as a whole word in a part of a program; 2 means at least twice."""
+    seen, at = 0, code.find(name, start, end)
+    while at >= 0 and seen < 2:
+        before, after = code[at - 1 : at], code[at + len(name) : at + len(name) + 1]
+        seen += not (before.isalnum() or before == "_" or after.isalnum() or after == "_")
+        at = code.find(name, at + 1, end)
+    return seen
 
 
 def _fetches(loop: ast.For) -> bool:
