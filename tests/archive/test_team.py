@@ -126,7 +126,7 @@ def test_nobody_wants_further_results(tmp_path, capfd):
         found.close()
         assert dict(both.do(calls(partial(square, 3))))[0][0] == 9
     made = sum(f.exists() for f in files)
-    assert made <= 4
+    assert made <= 10, "what had begun, and what lay in the queue of the other process"
     with team(2) as both:
         next(both.do(calls(*(partial(slow_write, f) for f in files))))
     assert capfd.readouterr() == ("", "")
