@@ -41,9 +41,8 @@ from kernel_archive.measure.settings import Settings
 from kernel_archive.measure.strategies import HillClimbing, Puct
 from kernel_archive.measure.tasks import get_task
 
-__all__ = ["METHODS", "Plan", "Run", "read_plan"]
+__all__ = ["Plan", "Run", "read_plan"]
 
-METHODS = ("tree_search", "bin_filling", "local_search", "agentic")
 Method = Literal["tree_search", "bin_filling", "local_search", "agentic"]
 
 

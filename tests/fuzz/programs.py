@@ -165,7 +165,7 @@ def run(seed: int, count: int, *, quiet: bool = True) -> None:
         }  # fmt: skip
         with Measurer("standin", SETTINGS, cache=cache) as measurer:
             assert measurer.measure("rehearsal", HONEST).outcome == "success"
-            files = len(os.listdir("/proc/self/fd"))
+            files = len(list(Path("/proc/self/fd").iterdir()))
             memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
             for number in range(count):
                 rng = random.Random(f"{seed}/{number}")
@@ -182,7 +182,7 @@ def run(seed: int, count: int, *, quiet: bool = True) -> None:
                 assert buffer.raw == secret, f"the driver's memory was written\n{where}"
                 honest = measurer.measure("rehearsal", HONEST)
                 assert (honest.outcome, honest.error) == ("success", ""), f"the next program failed: {honest}\n{where}"
-                assert len(os.listdir("/proc/self/fd")) <= files + 4, f"files stay open\n{where}"
+                assert len(list(Path("/proc/self/fd").iterdir())) <= files + 4, f"files stay open\n{where}"
             grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - memory
             assert grown < 300_000, f"the driver grew by {grown} kB"
         assert not left_behind(str(cache)), "processes are left"

@@ -5,11 +5,10 @@ The programs are those of the CPU tests, on the tasks' full inputs, and those th
 
 from __future__ import annotations
 
-import importlib.util
 import re
-from pathlib import Path
 
 import pytest
+from support import cheats
 
 from kernel_archive.measure.measurer import Measurer
 from kernel_archive.measure.settings import Settings
@@ -17,10 +16,6 @@ from kernel_archive.measure.tasks import TASK_NAMES, get_task
 
 torch = pytest.importorskip("torch", reason="needs torch (the extra gpu)")
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")]
-
-_spec = importlib.util.spec_from_file_location("cheats", Path(__file__).with_name("cheats.py"))
-cheats = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(cheats)
 
 
 @pytest.fixture(scope="module")

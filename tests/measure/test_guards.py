@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import importlib.util
 import re
-from pathlib import Path
 
 import pytest
+from support import cheats
 
 from kernel_archive.measure import guards
 from kernel_archive.measure.device import Sample
@@ -15,10 +15,6 @@ from kernel_archive.measure.settings import Settings
 from kernel_archive.measure.standin import StandIn
 from kernel_archive.measure.tasks import TASK_NAMES, get_task
 from kernel_archive.measure.tasks.base import Work
-
-_spec = importlib.util.spec_from_file_location("cheats", Path(__file__).with_name("cheats.py"))
-cheats = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(cheats)
 
 HAS_TORCH = importlib.util.find_spec("torch") is not None
 needs_torch = pytest.mark.skipif(not HAS_TORCH, reason="needs torch (the extra gpu)")

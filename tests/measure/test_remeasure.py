@@ -1,13 +1,40 @@
-"""Tests of which kernels of an archive are measured again."""
+"""Tests of measuring again: which kernels of an archive, and runs that go on where they ended."""
 
 from __future__ import annotations
 
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import msgspec
 import pytest
 from support.archives import Run, Search, make_archive, program
 
 from kernel_archive.archive.open import open_archive
-from kernel_archive.errors import UsageError
-from kernel_archive.measure.remeasure import choose
+from kernel_archive.errors import DataError, UsageError
+from kernel_archive.measure.compile_pool import CompilePool
+from kernel_archive.measure.logs import read_lines
+from kernel_archive.measure.providers import Templates
+from kernel_archive.measure.remeasure import Program, choose, remeasure_programs
+from kernel_archive.measure.settings import Settings
+from kernel_archive.readers import READERS
+from kernel_archive.readers.files import RunFiles
+
+PLAN = Path(__file__).with_name("plan") / "plan.toml"
+TEMPLATES_FOLDER = PLAN.parent / "programs" / "rehearsal"
+TEMPLATES = Templates(TEMPLATES_FOLDER)
+
+
+def read(directory):
+    """A run through the package's own reader."""
+    spec = READERS["attempts" if (directory / "attempts.jsonl").exists() else "puct-events"]
+    records = list(spec.read(RunFiles(directory, directory.parents[1], spec)))
+    assert [r for r in records if type(r).__name__ == "Finding"] == []
+    return [r for r in records if type(r).__name__ == "Evaluation"], records[-1]
+
 
 SPEEDS = {1: 0.9, 2: 1.02, 3: 1.2, 4: 2.05, 5: 3.0}
 
@@ -66,3 +93,120 @@ def test_wrong_condition_and_missing_split_are_usage_errors(archive):
         choose(archive, "spedup > 3")
     with pytest.raises(UsageError, match="build-eval"):
         choose(archive, "eval")
+
+
+def test_measured_again_in_other_workers(tmp_path):
+    """Every repetition has a run of its own from other inputs; the summary states the spread and the bins left."""
+    good = TEMPLATES.render(TEMPLATES.seed())
+    programs = [Program("rehearsal", good, 1000.0), Program("rehearsal", "x =", None)]
+    settings = Settings(max_runs=4, candidates_per_worker=10, remeasure=0)
+    found = remeasure_programs(programs, tmp_path, repeat=2, device="standin", settings=settings)
+    facts = found.tasks["rehearsal"]
+    assert (facts.programs, facts.measured, facts.moved) == (2, 2, 1)
+    assert facts.spread_p90 >= facts.spread_median >= 0
+    assert found.notes == ["1 kernels failed at least once now: see the logs for the reasons"]
+    salts = set()
+    for r in (1, 2):
+        directory = tmp_path / f"rehearsal__r{r}"
+        evaluations, run = read(Path(directory))
+        assert Counter(e.outcome for e in evaluations) == {"success": 1, "compile_failed": 1}
+        assert run.problem == "rehearsal"
+        salts |= {t["salt"] for t in read_lines(directory / "timing.jsonl", Any) if t["kind"] == "success"}
+    assert len(salts) == 2
+    before = (tmp_path / "rehearsal__r1" / "attempts.jsonl").read_bytes()
+    remeasure_programs(programs, tmp_path, repeat=2, device="standin", settings=settings)
+    assert (tmp_path / "rehearsal__r1" / "attempts.jsonl").read_bytes() == before
+
+
+def test_remeasuring_again_changes_nothing_that_stands(tmp_path):
+    """A program named twice is measured once; what is there keeps its run.json; other settings and foreign rows are refused."""
+    good = Program("rehearsal", TEMPLATES.render(TEMPLATES.seed()), 1.0)
+    other = Program("rehearsal", good.code + "\n# b", 1.0)
+    settings = Settings(max_runs=4, candidates_per_worker=10, remeasure=0)
+
+    def again(programs, **changes):
+        return remeasure_programs(
+            programs, tmp_path, repeat=1, device="standin", settings=msgspec.structs.replace(settings, **changes)
+        )
+
+    directory = tmp_path / "rehearsal__r1"
+    assert again([good, good]).tasks["rehearsal"].measured == 1
+    run = (directory / "run.json").read_bytes()
+    again([good])
+    assert (directory / "run.json").read_bytes() == run
+    with pytest.raises(DataError, match="other settings"):
+        again([good, other], max_runs=3)
+    again([good, other, good])
+    assert [row["attempt"] for row in read_lines(directory / "attempts.jsonl", Any)] == [0, 1]
+    assert msgspec.json.decode((directory / "run.json").read_bytes())["evaluations"] == 2
+    stale = msgspec.json.decode((directory / "run.json").read_bytes()) | {"evaluations": 1, "end": "before the kill"}
+    (directory / "run.json").write_bytes(msgspec.json.encode(stale))
+    again([good, other])
+    mended = msgspec.json.decode((directory / "run.json").read_bytes())
+    assert (mended["evaluations"], mended["finished"]) == (2, True)
+    assert mended["end"] != "before the kill"
+    whole = (directory / "attempts.jsonl").read_bytes()
+    third = msgspec.json.decode(whole.splitlines()[1]) | {"attempt": 2}
+    third["evaluation"]["observation"]["feedback"] = {"kind": "success"}
+    for foreign in (b'{"attempt": 2}', msgspec.json.encode(third)):
+        (directory / "attempts.jsonl").write_bytes(whole + foreign + b"\n")
+        with pytest.raises(DataError, match=r":3"):
+            again([good, other])
+    (directory / "run.json").unlink()
+    (directory / "attempts.jsonl").write_bytes((directory / "attempts.jsonl").read_bytes().splitlines(True)[0])
+    with pytest.raises(DataError, match=r"no run.json"):
+        again([good, other])
+
+
+def test_a_killed_remeasurement_keeps_its_settings(tmp_path):
+    """Killed while it measures: run.json is there already, and other settings are refused."""
+    code = f"""
+import sys
+from pathlib import Path
+from kernel_archive.measure.providers import Templates
+from kernel_archive.measure.remeasure import Program, remeasure_programs
+from kernel_archive.measure.settings import Settings
+templates = Templates(Path({str(TEMPLATES_FOLDER)!r}))
+good = templates.render(templates.seed())
+if __name__ == "__main__":
+    remeasure_programs([Program("rehearsal", good + "\\n# " + "b" * i) for i in range(200)], Path(sys.argv[1]), repeat=1,
+                       device="standin", settings=Settings(max_runs=4, candidates_per_worker=10, remeasure=0))
+"""
+    script = tmp_path / "again.py"
+    script.write_text(code)
+    log = tmp_path / "out" / "rehearsal__r1" / "attempts.jsonl"
+    process = subprocess.Popen([sys.executable, str(script), str(tmp_path / "out")])
+    try:
+        deadline = time.monotonic() + 60
+        while not (log.exists() and log.read_bytes().count(b"\n") >= 2) and time.monotonic() < deadline:
+            time.sleep(0.01)
+    finally:
+        process.kill()
+        process.wait()
+    rows = log.read_bytes().count(b"\n")
+    assert 2 <= rows < 200
+    run = msgspec.json.decode((log.parent / "run.json").read_bytes())
+    assert (run["finished"], run["measurement"]["max_runs"]) == (False, 4)
+    program = Program("rehearsal", TEMPLATES.render(TEMPLATES.seed()), None)
+    with pytest.raises(DataError, match="other settings"):
+        remeasure_programs([program], tmp_path / "out", repeat=1, device="standin", settings=Settings(max_runs=3))
+
+
+def test_remeasuring_goes_on_after_a_torn_line(tmp_path, monkeypatch):
+    """Killed while writing: the torn line is cut off, only what is missing is compiled and measured again."""
+    good = TEMPLATES.render(TEMPLATES.seed())
+    programs = [Program("rehearsal", good, 1.0), Program("rehearsal", good + "\n# b", 1.0), Program("rehearsal", "x =")]
+    settings = Settings(max_runs=4, candidates_per_worker=10, remeasure=0)
+    remeasure_programs(programs, tmp_path, repeat=1, device="standin", settings=settings)
+    log = tmp_path / "rehearsal__r1" / "attempts.jsonl"
+    whole = log.read_bytes().splitlines(keepends=True)
+    assert len(whole) == 3
+    log.write_bytes(b"".join(whole[:2]) + whole[2][:40])
+    compiled = []
+    submit = CompilePool.submit
+    monkeypatch.setattr(CompilePool, "submit", lambda self, t, code: compiled.append(code) or submit(self, t, code))
+    again = remeasure_programs(programs, tmp_path, repeat=1, device="standin", settings=settings)
+    assert compiled == ["x ="]
+    assert log.read_bytes().splitlines(keepends=True)[:2] == whole[:2]
+    assert [row["code"] for row in read_lines(log, Any)] == [p.code for p in programs]
+    assert again.notes == ["1 kernels failed at least once now: see the logs for the reasons"]
