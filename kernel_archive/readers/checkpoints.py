@@ -148,9 +148,7 @@ def _spec(name: str, title: str, expects: str, names: tuple[str, ...], others_ke
             search.count("steps_completed", step)
         search.facts.problem = search.problem()
         add_facts(run, search.evaluations(), search.facts, report, keeps_failures=False)
-        yield from search.evaluations()
-        yield from report
-        yield search.facts
+        yield from search.records()
 
     files = (*names, *FILES_BESIDE)
     spec = ReaderSpec(name=name, title=title, expects=expects, files=files, version=2, records=records)

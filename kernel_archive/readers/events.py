@@ -7,6 +7,8 @@ A field that upstream logs may lack has a default, so that a reader can do witho
 
 from __future__ import annotations
 
+from functools import reduce
+from operator import or_
 from typing import Any, Final
 
 import msgspec
@@ -246,30 +248,12 @@ class EvaluationsDrained(_Event, tag="evaluations_drained"):
     """v3: no further evaluations of this parent."""
 
 
-Event = (
-    SearchInitialized
-    | StepStarted
-    | StepCompleted
-    | MutationRequested
-    | MutationCompleted
-    | MutationFailed
-    | ForecastRequested
-    | ForecastCompleted
-    | ForecastFailed
-    | CandidateSelected
-    | CandidateDeferred
-    | EvaluationRequested
-    | EvaluationCompleted
-    | EvaluationFailed
-    | MutationsDrained
-    | ForecastsDrained
-    | EvaluationsDrained
-)
-
 #: Kind -> struct, of every event.
 EVENT_TYPES: Final[dict[str, type[msgspec.Struct]]] = {
     str(cls.__struct_config__.tag): cls for cls in _Event.__subclasses__()
 }
+#: What a line of an event log may be, for a decoder.
+Event: Any = reduce(or_, EVENT_TYPES.values())
 
 
 class Attempt(msgspec.Struct, omit_defaults=True):

@@ -132,9 +132,7 @@ def _records(run: RunFiles) -> Iterator[Record]:
         search.take_candidate(name, candidate)
     search.facts.problem = search.problem()
     read_upstream(run, search.facts, report)
-    yield from search.evaluations()
-    yield from report
-    yield search.facts
+    yield from search.records()
 
 
 GREEDY: Final = ReaderSpec(

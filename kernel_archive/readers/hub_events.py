@@ -6,14 +6,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from kernel_archive.errors import printable
+from kernel_archive.errors import Finding, printable
 from kernel_archive.readers.beside import use_config, use_experiment
 from kernel_archive.readers.event_log import EventLog
 from kernel_archive.readers.files import ReaderSpec
 from kernel_archive.readers.report import Report
-from kernel_archive.readers.salvage import Salvage
-from kernel_archive.readers.sniff import nothing_read, wrong_format
-from kernel_archive.readers.tables import table_rows
+from kernel_archive.readers.sniff import nothing_read
+from kernel_archive.readers.tables import rows_with, table_rows
 from kernel_archive.readers.values import BAD_JSON, any_json, from_text, natural, object_of, storable, text_of
 
 if TYPE_CHECKING:
@@ -66,45 +65,38 @@ def _event_row(row: dict[str, Any], number: int) -> _Row:
 def _records(run: RunFiles) -> Iterator[Record]:
     """Every search of the table: its evaluations and facts, and what was wrong."""
     report = Report()
-    path = run.path
-    if not path.is_file():
-        yield wrong_format(run, HUB_EVENTS)
-        return
     searches: dict[str | None, list[_Row]] = {}
     recognised = False
-    for number, row in table_rows(run, path, report):
-        recognised = recognised or row.keys() >= {"payload", "event_kind"}
-        if not recognised:
-            break
+    for item in rows_with(run, HUB_EVENTS, {"payload", "event_kind"}, report):
+        if isinstance(item, Finding):
+            yield item
+            continue
+        recognised = True
+        number, row = item
         try:
             event = _event_row(row, number)
         except (*BAD_JSON, TypeError, OverflowError) as error:
             message = f"{printable(str(error))}; skipped"
-            report.error("bad-row", message, file=run.name(path), line=number, field="payload")
+            report.error("bad-row", message, file=run.name(run.path), line=number, field="payload")
             continue
         searches.setdefault(text_of(row.get("source_search")), []).append(event)
     summaries = _summaries(run, report) if searches else {}
     facts: list[SearchFacts] = []
-    n_seen = 0
+    any_seen = False
     for name, rows in searches.items():
-        search = EventLog(run, path, report, search=name)
-        salvage = Salvage(EventLog.kind, search.file, report)
-        for number, event in salvage.rows((row.number, row.line) for row in sorted(rows)):
-            search.take(number, event)
+        search = EventLog(run, run.path, report, search=name)
+        any_seen |= search.read_lines((row.number, row.line) for row in sorted(rows))
         rows.clear()
-        n_seen += salvage.n_seen
-        for what, n in salvage.counts.items():
-            search.count(what, n)
         search.finish()
         yield from search.evaluations()
         facts.append(search.facts)
         if name in summaries:
             _use_summary(search.facts, summaries[name], report)
-    if n_seen == 0:
-        yield from nothing_read(run, HUB_EVENTS, path, report)
-        return
-    yield from report
-    yield from facts
+    if recognised and not any_seen:
+        yield from nothing_read(run, HUB_EVENTS, run.path, report)
+    elif any_seen:
+        yield from report
+        yield from facts
 
 
 def _summaries(run: RunFiles, report: Report) -> dict[str | None, Any]:

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 import msgspec
 
 from kernel_archive.bins import N_BINS, bin_of
+from kernel_archive.errors import Finding
 from kernel_archive.readers.files import ReaderSpec
 from kernel_archive.readers.records import SPEEDUP_RANGE, Evaluation, PublishedRow, SearchFacts
 from kernel_archive.readers.report import Report
-from kernel_archive.readers.sniff import nothing_read, wrong_format
-from kernel_archive.readers.tables import table_rows
+from kernel_archive.readers.tables import rows_with
 from kernel_archive.readers.values import from_text, natural, object_of, positive, text_of
 
 if TYPE_CHECKING:
@@ -108,20 +108,16 @@ def _row(
 
 def _read(run: RunFiles, columns: _Columns, spec: ReaderSpec) -> Iterator[Record]:
     report = Report()
-    path = run.path
-    if not path.is_file():
-        yield wrong_format(run, spec)
-        return
-    file = run.name(path)
+    file = run.name(run.path)
     seen: set[str] = set()
     searches: dict[str | None, int] = {}
     n_rows = 0
-    recognised = False
-    for number, row in table_rows(run, path, report):
-        recognised = recognised or {columns.row_id, columns.anchor, columns.candidate} <= row.keys()
-        if not recognised:
-            break
+    for item in rows_with(run, spec, {columns.row_id, columns.anchor, columns.candidate}, report):
+        if isinstance(item, Finding):
+            yield item
+            continue
         n_rows += 1
+        number, row = item
         published = _row(columns, file, number, len(seen), row, report)
         if published is None:
             continue
@@ -134,8 +130,7 @@ def _read(run: RunFiles, columns: _Columns, spec: ReaderSpec) -> Iterator[Record
         if columns.split == "eval":
             searches[published.source_search] = searches.get(published.source_search, 0) + 1
             yield _evaluation(published)
-    if not recognised:
-        yield from nothing_read(run, spec, path, report)
+    if n_rows == 0:
         return
     yield from report
     counts = {"rows_skipped": n_rows - len(seen)} if n_rows > len(seen) else {}

@@ -17,9 +17,10 @@ from kernel_archive.readers.sniff import nothing_read, wrong_format
 from kernel_archive.readers.values import positive
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
     from pathlib import Path
 
+    from kernel_archive.errors import Finding
     from kernel_archive.readers.events import Feedback, LoggedEvaluation
     from kernel_archive.readers.files import RunFiles
     from kernel_archive.readers.records import Record
@@ -105,6 +106,19 @@ class Reading:
     def evaluations(self) -> list[Evaluation]:
         """Every evaluation, the root first where the log says which it is."""
         return list(self.found.values())
+
+    def records(self) -> Iterator[Record]:
+        """All that was read: evaluations, what was wrong, and the facts."""
+        yield from self.evaluations()
+        yield from self.report
+        yield self.facts
+
+    def read_lines(self, lines: Iterable[tuple[int, bytes] | Finding]) -> bool:
+        """Take in every line of a log; whether there was a row of the format in it."""
+        salvage = Salvage(self.kind, self.file, self.report, self.facts.counts)
+        for line, row in salvage.rows(lines):
+            self.take(line, row)
+        return salvage.n_seen > 0
 
     # -- findings and counts
 
@@ -241,18 +255,11 @@ def log_format(
             return
         report = Report()
         search = reading(run, path, report)
-        salvage = Salvage(reading.kind, search.file, report)
-        for line, row in salvage.rows(run.lines(path)):
-            search.take(line, row)
-        if salvage.n_seen == 0:
+        if not search.read_lines(run.lines(path)):
             yield from nothing_read(run, spec, path, report)
             return
-        for what, n in salvage.counts.items():
-            search.count(what, n)
         search.finish()
-        yield from search.evaluations()
-        yield from report
-        yield search.facts
+        yield from search.records()
 
     spec = ReaderSpec(name=name, title=title, expects=expects, files=(log, *beside), version=version, records=records)
     return spec

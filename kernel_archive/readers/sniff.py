@@ -10,6 +10,7 @@ import msgspec
 from kernel_archive.errors import Finding, printable
 from kernel_archive.readers.events import EVENT_TYPES
 from kernel_archive.readers.values import BAD_JSON, any_json, object_of
+from kernel_archive.untrusted import parquet_rows
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -56,11 +57,7 @@ def looks_like(run: RunFiles, path: Path) -> str:
     """What a file looks like, in words; the name of a format where it is one."""
     head = run.head(path, _HEAD)
     if not head.strip():
-        return (
-            "an empty file"
-            if path.is_file() and path.stat().st_size == 0
-            else "a file that cannot be read, or is empty"
-        )
+        return "an empty file, or one that can't be read"
     if head.startswith(b"PAR1"):
         return _parquet(path)
     if head[:1] == b"\x80" and head[1:2] in b"\x02\x03\x04\x05":
@@ -79,15 +76,12 @@ def looks_like(run: RunFiles, path: Path) -> str:
 
 def _parquet(path: Path) -> str:
     """What a Parquet file looks like, from its columns."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    try:
-        names = pq.read_schema(path).names
-    except (OSError, pa.ArrowException, ValueError, LookupError, TypeError, OverflowError):
+    first = next(parquet_rows(path, name="", wanted=(), max_rows=1 << 30, max_bytes=1 << 40), None)
+    if isinstance(first, Finding):
         return "a damaged Parquet file"
-    known = next((name for keys, name in _LINES if keys <= set(names)), None)
-    return known or f"a Parquet table of {', '.join(printable(n, 40) for n in names[:8])}"
+    names = first[1] if first is not None else {}
+    known = next((name for keys, name in _LINES if keys <= names.keys()), None)
+    return known or f"a Parquet table of {', '.join(printable(n, 40) for n in [*names][:8]) or 'no rows'}"
 
 
 def _of_object(text: bytes) -> str | None:

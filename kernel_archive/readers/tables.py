@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from kernel_archive.errors import Finding, printable
 from kernel_archive.readers.files import MAX_FILE_BYTES, MAX_LINE_BYTES
 from kernel_archive.readers.salvage import RowKind, Salvage
+from kernel_archive.readers.sniff import nothing_read, wrong_format
 from kernel_archive.readers.values import BAD_JSON, any_json
 from kernel_archive.untrusted import allowance, parquet_rows
 
@@ -15,10 +16,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from pathlib import Path
 
-    from kernel_archive.readers.files import RunFiles
+    from kernel_archive.readers.files import ReaderSpec, RunFiles
     from kernel_archive.readers.report import Report
 
-__all__ = ["table_rows"]
+__all__ = ["rows_with", "table_rows"]
 
 #: Rows of a Parquet table.
 _MAX_ROWS: Final = 1_000_000
@@ -42,7 +43,22 @@ def table_rows(run: RunFiles, path: Path, report: Report) -> Iterator[Row]:
     elif head.lstrip()[:1] == b"[":
         yield from _list_rows(run, path, report)
     else:
-        yield from Salvage(_OBJECTS, file, report).rows(run.lines(path))
+        yield from Salvage(_OBJECTS, file, report, {}).rows(run.lines(path))
+
+
+def rows_with(run: RunFiles, spec: ReaderSpec, columns: set[str], report: Report) -> Iterator[Row | Finding]:
+    """Every row of the run's table, or the findings about a table whose first row lacks columns, and about none."""
+    recognised = False
+    if not run.path.is_file():
+        yield wrong_format(run, spec)
+        return
+    for row in table_rows(run, run.path, report):
+        recognised = recognised or row[1].keys() >= columns
+        if not recognised:
+            break
+        yield row
+    if not recognised:
+        yield from nothing_read(run, spec, run.path, report)
 
 
 def _parquet_rows(run: RunFiles, path: Path, report: Report) -> Iterator[Row]:

@@ -14,7 +14,6 @@ from kernel_archive.readers.event_log import EventLog
 from kernel_archive.readers.files import ReaderSpec
 from kernel_archive.readers.records import SearchFacts
 from kernel_archive.readers.report import Report
-from kernel_archive.readers.salvage import Salvage
 from kernel_archive.readers.sniff import nothing_read
 
 if TYPE_CHECKING:
@@ -46,13 +45,10 @@ def _records(run: RunFiles) -> Iterator[Record]:
     logs = _inner_logs(run)
     facts = SearchFacts()
     seen: dict[str, Evaluation] = {}
-    n_seen = 0
+    any_seen = False
     for step, path in logs:
         inner = EventLog(run, path, report, outer_step=step)
-        salvage = Salvage(EventLog.kind, inner.file, report)
-        for line, event in salvage.rows(run.lines(path)):
-            inner.take(line, event)
-        n_seen += salvage.n_seen
+        any_seen |= inner.read_lines(run.lines(path))
         inner.finish()
         for record in inner.evaluations():
             if record.node_id in seen:
@@ -60,9 +56,8 @@ def _records(run: RunFiles) -> Iterator[Record]:
                 inner.warning("duplicate-node", message, line=record.source_line, value=record.node_id)
             else:
                 seen[record.node_id] = record
-        inner.facts.counts = {**salvage.counts, **inner.facts.counts}
         _add(facts, inner.facts)
-    if n_seen == 0:
+    if not any_seen:
         yield from nothing_read(run, THEORY_BUILDER, logs[0][1] if logs else None, report)
         return
     facts.counts["inner_logs"] = len(logs)

@@ -60,7 +60,7 @@ def apply_timing(
     if path is None:
         return
     faults = Report()
-    salvage = Salvage(_KIND, run.name(path), faults)
+    salvage = Salvage(_KIND, run.name(path), faults, {})
     lines = [_Line(**msgspec.structs.asdict(row)) for _, row in salvage.rows(run.lines(path))]
     for fault in faults:
         code = fault.code if fault.code in _FILE_FAULTS else "bad-timing"
