@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-import msgspec
-
 from kernel_archive.bins import N_BINS, bin_of
 from kernel_archive.errors import Finding
 from kernel_archive.readers.files import ReaderSpec
@@ -26,117 +24,85 @@ if TYPE_CHECKING:
 
 __all__ = ["DISCOVERY_PAIRS", "EVAL_SET", "TRAINING_POOL"]
 
-Split = Literal["eval", "discovery_pairs", "train_pairs"]
-
-
-class _Columns(msgspec.Struct, frozen=True):
-    """What one table calls the parts of a row."""
-
-    split: Split
-    row_id: str
-    problem: str
-    anchor: str
-    candidate: str
-    speedup: str
-    label: str
-
-    def required(self) -> tuple[str, ...]:
-        return (self.row_id, self.problem, self.anchor, self.candidate, self.speedup, self.label, "hardware")
-
-
-_EVAL: Final = _Columns(
-    "eval", "comparison_id", "pack", "anchor_code", "candidate_code", "aggregated_speedup", "true_bin"
-)
-_PAIRS: Final = _Columns(
-    "discovery_pairs", "pair_id", "problem_id", "parent_code", "child_code", "g_speedup", "true_bin"
-)
-_POOL: Final = _Columns(
-    "train_pairs", "row_id", "pack", "anchor_code", "candidate_code", "aggregated_speedup", "relative_bin"
-)
+#: Fields of a published row that every row must have; each table has names of its own for them.
+_REQUIRED: Final = ("row_id", "problem", "anchor_code", "candidate_code", "speedup", "label", "gpu")
+_OPTIONAL: Final = ("pair_type", "parent_node_id", "child_node_id", "source_search")
 _PAIR_TYPES: Final = ("seed", "parent_edit", "pair")
 
 
-def _gpu(value: Any) -> str | None:
-    return text_of(value) or text_of(object_of(value).get("device_name"))
-
-
-def _row(
-    columns: _Columns, file: str, number: int, order: int, row: dict[str, Any], report: Report
-) -> PublishedRow | None:
-    """A published row; ``None`` with a finding where it lacks something."""
-    row_id, problem, gpu = (
-        text_of(row.get(columns.row_id)),
-        text_of(row.get(columns.problem)),
-        _gpu(row.get("hardware")),
-    )
-    anchor, candidate = text_of(row.get(columns.anchor)), text_of(row.get(columns.candidate))
-    speedup = positive(from_text(row.get(columns.speedup)))
+def _speedup(value: Any) -> float | None:
+    speedup = positive(from_text(value))
     low, high = SPEEDUP_RANGE
-    speedup = speedup if speedup is not None and low <= speedup <= high else None
-    label = natural(from_text(row.get(columns.label)), N_BINS)
-    if not (row_id and problem and gpu and anchor and candidate and speedup and label):
-        found = (row_id, problem, anchor, candidate, speedup, label, gpu)
-        field = next(name for name, value in zip(columns.required(), found, strict=True) if not value)
-        message = "the row lacks a value or has a wrong one; skipped"
-        report.error("bad-row", message, file=file, line=number, field=field, value=row.get(field))
-        return None
-    if bin_of(speedup, "released") != label:
-        message = f"not the label that the released rule gives to {speedup:.6g}; kept as published"
-        report.warning("label-differs", message, file=file, line=number, field=columns.label, value=label)
-    pair_type = text_of(row.get("pair_type"))
-    if columns.split == "train_pairs" and pair_type not in _PAIR_TYPES:
-        where = {"file": file, "line": number, "field": "pair_type"}
-        report.warning("unknown-pair-type", "kept as published", value=pair_type, **where)
-    return PublishedRow(
-        split=columns.split,
-        row_id=row_id,
-        problem=problem,
-        gpu=gpu,
-        anchor_code=anchor,
-        candidate_code=candidate,
-        speedup=speedup,
-        label=label,
-        order=order,
-        source_file=file,
-        source_line=number,
-        pair_type=pair_type,
-        parent_node_id=text_of(row.get("parent_node_id")),
-        child_node_id=text_of(row.get("child_node_id")),
-        source_search=text_of(row.get("source_search")),
-    )
+    return speedup if speedup is not None and low <= speedup <= high else None
 
 
-def _read(run: RunFiles, columns: _Columns, spec: ReaderSpec) -> Iterator[Record]:
-    report = Report()
-    file = run.name(run.path)
-    seen: set[str] = set()
-    searches: dict[str | None, int] = {}
-    n_rows = 0
-    for item in rows_with(run, spec, {columns.row_id, columns.anchor, columns.candidate}, report):
-        if isinstance(item, Finding):
-            yield item
-            continue
-        n_rows += 1
-        number, row = item
-        published = _row(columns, file, number, len(seen), row, report)
-        if published is None:
-            continue
-        if published.row_id in seen:
-            message = "a row id stands twice; the first is kept"
-            report.error("duplicate-row", message, file=file, line=number, value=published.row_id)
-            continue
-        seen.add(published.row_id)
-        yield published
-        if columns.split == "eval":
-            searches[published.source_search] = searches.get(published.source_search, 0) + 1
-            yield _evaluation(published)
-    if n_rows == 0:
-        return
-    yield from report
-    counts = {"rows_skipped": n_rows - len(seen)} if n_rows > len(seen) else {}
-    for search, n in (searches or {None: len(seen)}).items():
-        yield SearchFacts(search=search, counts={"published_rows": n, **counts})
-        counts = {}
+def _required(row: dict[str, Any], names: dict[str, str]) -> dict[str, Any]:
+    """The required fields of a row; ``None`` for one that is missing or wrong."""
+    values: dict[str, Any] = {ours: text_of(row.get(theirs)) for ours, theirs in names.items()}
+    values["speedup"] = _speedup(row.get(names["speedup"]))
+    values["label"] = natural(from_text(row.get(names["label"])), N_BINS) or None
+    values["gpu"] = values["gpu"] or text_of(object_of(row.get(names["gpu"])).get("device_name"))
+    return values
+
+
+def _spec(
+    name: str, title: str, split: Literal["eval", "discovery_pairs", "train_pairs"], columns: tuple[str, ...]
+) -> ReaderSpec:
+    """The reader of one table; ``columns`` are its names for the required fields."""
+    names = dict(zip(_REQUIRED, columns, strict=True))
+
+    def published(row: dict[str, Any], file: str, number: int, order: int, report: Report) -> PublishedRow | None:
+        """A published row; ``None``, reported, where it lacks something."""
+        values = _required(row, names)
+        lacking = next((ours for ours, value in values.items() if value is None), None)
+        if lacking is not None:
+            message = "the row lacks a value or has a wrong one; skipped"
+            field = names[lacking]
+            report.error("bad-row", message, file=file, line=number, field=field, value=repr(row.get(field)))
+            return None
+        if bin_of(values["speedup"], "released") != values["label"]:
+            message = f"not the label that the released rule gives to {values['speedup']:.6g}; kept as published"
+            where = {"field": names["label"], "value": str(values["label"])}
+            report.warning("label-differs", message, file=file, line=number, **where)
+        more: dict[str, Any] = {field: text_of(row.get(field)) for field in _OPTIONAL}
+        if split == "train_pairs" and more["pair_type"] not in _PAIR_TYPES:
+            where = {"field": "pair_type", "value": str(more["pair_type"])}
+            report.warning("unknown-pair-type", "kept as published", file=file, line=number, **where)
+        return PublishedRow(split=split, order=order, source_file=file, source_line=number, **values, **more)
+
+    def records(run: RunFiles) -> Iterator[Record]:
+        """The table's rows, and what was wrong."""
+        report = Report()
+        seen: set[str] = set()
+        searches: dict[str | None, int] = {}
+        n_rows = 0
+        for item in rows_with(run, spec, {names[n] for n in ("row_id", "anchor_code", "candidate_code")}, report):
+            if isinstance(item, Finding):
+                yield item
+                continue
+            n_rows += 1
+            number, cells = item
+            row = published(cells, run.name(run.path), number, len(seen), report)
+            if row is not None and row.row_id in seen:
+                message = "a row id stands twice; the first is kept"
+                report.error("duplicate-row", message, file=row.source_file, line=number, value=row.row_id)
+            elif row is not None:
+                seen.add(row.row_id)
+                yield row
+                if split == "eval":
+                    searches[row.source_search] = searches.get(row.source_search, 0) + 1
+                    yield _evaluation(row)
+        if n_rows == 0:
+            return
+        yield from report
+        counts = {"rows_skipped": n_rows - len(seen)} if n_rows > len(seen) else {}
+        for search, n in (searches or {None: len(seen)}).items():
+            yield SearchFacts(search=search, counts={"published_rows": n, **counts})
+            counts = {}
+
+    expects = f"files (Parquet, JSON lines or CSV) with the columns {', '.join(columns)}"
+    spec = ReaderSpec(name=name, title=title, expects=expects, files=(), version=2, records=records)
+    return spec
 
 
 def _evaluation(row: PublishedRow) -> Evaluation:
@@ -155,18 +121,21 @@ def _evaluation(row: PublishedRow) -> Evaluation:
     )
 
 
-def _spec(name: str, title: str, columns: _Columns) -> ReaderSpec:
-    """The reader of one table."""
-
-    def records(run: RunFiles) -> Iterator[Record]:
-        """The table's rows, and what was wrong."""
-        return _read(run, columns, spec)
-
-    expects = f"files (Parquet, JSON lines or CSV) with the columns {', '.join(columns.required())}"
-    spec = ReaderSpec(name=name, title=title, expects=expects, files=(), version=2, records=records)
-    return spec
-
-
-EVAL_SET: Final = _spec("hub-eval-set", "The published evaluation set, one row per comparison", _EVAL)
-DISCOVERY_PAIRS: Final = _spec("hub-discovery-pairs", "The published discovery pairs, one row per edge", _PAIRS)
-TRAINING_POOL: Final = _spec("hub-training-pool", "The published training pool, one row per pair", _POOL)
+EVAL_SET: Final = _spec(
+    "hub-eval-set",
+    "The published evaluation set, one row per comparison",
+    "eval",
+    ("comparison_id", "pack", "anchor_code", "candidate_code", "aggregated_speedup", "true_bin", "hardware"),
+)
+DISCOVERY_PAIRS: Final = _spec(
+    "hub-discovery-pairs",
+    "The published discovery pairs, one row per edge",
+    "discovery_pairs",
+    ("pair_id", "problem_id", "parent_code", "child_code", "g_speedup", "true_bin", "hardware"),
+)
+TRAINING_POOL: Final = _spec(
+    "hub-training-pool",
+    "The published training pool, one row per pair",
+    "train_pairs",
+    ("row_id", "pack", "anchor_code", "candidate_code", "aggregated_speedup", "relative_bin", "hardware"),
+)
