@@ -16,7 +16,7 @@ from kernel_archive.readers.pickles import PICKLE_MAGIC, plain_pickle
 from kernel_archive.readers.reading import Reading, feedback_of
 from kernel_archive.readers.report import Report
 from kernel_archive.readers.sniff import nothing_read, wrong_format
-from kernel_archive.readers.values import BAD_JSON, any_json, build, natural, object_of, storable
+from kernel_archive.readers.values import BAD_JSON, any_json, build, has_few_values, natural, object_of, storable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -77,7 +77,7 @@ def _from_json(data: bytes, reading: Reading) -> dict[str, Any] | None:
     try:
         value = any_json(data)
     except BAD_JSON as error:
-        nodes = _whole_nodes(data)
+        nodes = _whole_nodes(data) if has_few_values(data) else []
         if nodes:
             message = f"not valid JSON ({printable(str(error), 100)}); the {len(nodes)} whole nodes before the damage are kept"
             reading.error("truncated-checkpoint", message)

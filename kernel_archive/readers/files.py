@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -89,10 +90,11 @@ class RunFiles:
             raw: lines as they stand there, blank ones too, with their ends.
         """
         name = self.name(path)
-        compressed = _or_false(is_compressed, path)
-        if compressed:
-            self.unsound.add(name)  # until it was read to its end
-        limit = allowance(path, MAX_FILE_BYTES) if compressed else MAX_FILE_BYTES
+        limit = MAX_FILE_BYTES
+        with suppress(OSError):  # said by the lines themselves
+            if is_compressed(path):
+                limit = allowance(path, limit)
+                self.unsound.add(name)  # until it was read to its end
         lines = Lines(path, max_bytes=limit, max_lines=MAX_LINES, max_line=MAX_LINE_BYTES, name=name)
         yield from lines.raw() if raw else lines
         if lines.at_end:
@@ -125,13 +127,6 @@ class RunFiles:
             return any_json(data.removeprefix(b"\xef\xbb\xbf"))
         except BAD_JSON as error:
             return Finding(code="bad-json", message=f"not valid JSON: {error}"[:300], file=self.name(path))
-
-
-def _or_false(question: Callable[[Path], bool], path: Path) -> bool:
-    try:
-        return question(path)
-    except OSError:
-        return False
 
 
 class ReaderSpec(msgspec.Struct, frozen=True, kw_only=True):

@@ -17,6 +17,7 @@ __all__ = [
     "build",
     "finite",
     "from_text",
+    "has_few_values",
     "natural",
     "not_negative",
     "object_of",
@@ -35,9 +36,7 @@ BAD_JSON: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError, Valu
 #: Values in one JSON text that is taken whole, and how deep they may be nested: objects take far more than their text.
 _MAX_VALUES: Final = 4_000_000
 _MAX_DEPTH: Final = 100
-#: Shorter texts can't hold so many values that it matters.
-_SHORT: Final = 1 << 20
-_STRING: Final = re.compile(rb'"(?:[^"\\]|\\.)*"')
+_STRING: Final = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
 #: Steps and counts that an int32 column can hold.
 _MAX_STEP: Final = 2**31 - 1
 _MAX_COUNT: Final = 2**63 - 1
@@ -51,7 +50,7 @@ def any_json(data: bytes) -> Any:
     Raises:
         ValueError: not JSON even so, nested too deeply, or too many values.
     """
-    if len(data) > _SHORT and _n_values(data) > _MAX_VALUES:
+    if not has_few_values(data):
         raise ValueError(f"more than {_MAX_VALUES:,} values")
     try:
         try:
@@ -64,12 +63,10 @@ def any_json(data: bytes) -> Any:
         raise ValueError("nested too deeply") from error
 
 
-def _n_values(data: bytes) -> int:
-    """How many values a JSON text has at most: each follows a comma or an opening bracket outside of texts."""
+def has_few_values(data: bytes) -> bool:
+    """Whether a JSON text, which may be broken, can be decoded: each value follows a comma or an opening bracket."""
     marks = (b",", b"[", b"{")
-    if sum(map(data.count, marks)) <= _MAX_VALUES:
-        return _MAX_VALUES
-    return sum(map(_STRING.sub(b"", data).count, marks))
+    return sum(map(data.count, marks)) <= _MAX_VALUES or sum(map(_STRING.sub(b"", data).count, marks)) <= _MAX_VALUES
 
 
 def storable(value: Any, depth: int = 0) -> Any:

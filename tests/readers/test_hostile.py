@@ -291,6 +291,9 @@ def gz(path: Path, *parts: tuple[bytes, int]) -> None:
 BOMBS: dict[str, tuple[str, str, Callable[[Path], None]]] = {
     "parquet": ("measurements", "t.parquet", parquet_bomb),
     "checkpoint": ("puct-checkpoint", "checkpoint.json.gz", lambda p: gz(p, (b'{"archive":[' + b"[]," * 100, 300_000))),
+    "broken checkpoint": (
+        "puct-checkpoint", "checkpoint.json", lambda p: p.write_bytes(b'{"archive":[' + b"[]," * 40_000_000) and None,
+    ),
     "list": ("measurements", "t.json.gz", lambda p: gz(p, (b"[" + b'{"a":{}},' * 10, 900_000))),
     "plain list": ("measurements", "t.json", lambda p: p.write_bytes(b"[" + b"{}," * 40_000_000 + b"{}]") and None),
     "events": ("puct-events", "e.jsonl.gz", lambda p: gz(p, (b'{"kind":"step_completed","step":0}\n', 9_000_000))),
