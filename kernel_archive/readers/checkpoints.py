@@ -78,10 +78,12 @@ def _from_json(data: bytes, reading: Reading) -> dict[str, Any] | None:
         value = any_json(data)
     except BAD_JSON as error:
         nodes = _whole_nodes(data) if has_few_values(data) else []
-        if nodes:
-            message = f"not valid JSON ({printable(str(error), 100)}); the {len(nodes)} whole nodes before the damage are kept"
-            reading.error("truncated-checkpoint", message)
-        return {"archive": nodes} if nodes else None
+        message = f"not valid JSON ({printable(str(error), 100)})"
+        if not nodes:
+            reading.error("bad-json", f"{message}; nothing of it can be used")
+            return None
+        reading.error("truncated-checkpoint", f"{message}; the {len(nodes)} whole nodes before the damage are kept")
+        return {"archive": nodes}
     return value if isinstance(object_of(value).get("archive"), list) else None
 
 
