@@ -95,7 +95,8 @@ def test_audit_lists_every_flag_with_its_rule(archive):
     """All flags, also those that nothing has."""
     result = json.loads(invoke("audit", "--json")[1])
     assert [f["flag"] for f in result["flags"]] == [
-        "contested", "edge", "implausible_speedup", "near_duplicate", "reference_drift", "survivor_source", "unstable",
+        "artificial", "contested", "edge", "implausible_speedup", "narrow_domain", "near_duplicate", "reference_drift",
+        "survivor_source", "unstable",
     ]  # fmt: skip
     assert result["labels_that_differ_between_schemes"] == 1  # 0.7x; 1, 2 and 3x don't
     assert "Rule:" in invoke("audit")[1]
