@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(abspath $(VENV))/bin
 DEMO := .demo
 
-.PHONY: demo test lint typecheck unit docs clean
+.PHONY: demo test lint typecheck unit docs fuzz clean
 
 $(VENV)/.created:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or newer is needed: make PYTHON=/path/to/python3.11"; exit 1; }
@@ -44,6 +44,10 @@ $(VENV)/.docs: $(VENV)/.runtime pyproject.toml
 
 docs: $(VENV)/.docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+
+# Attacks with mutated logs, forecasts, builds, a hostile Hub and hostile programs: make fuzz MINUTES=10 SEED=7
+fuzz: $(VENV)/.dev
+	$(BIN)/python tests/fuzz --minutes $(or $(MINUTES),2) --seed $(or $(SEED),1)
 
 clean:
 	rm -rf $(VENV) $(DEMO) site .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -1,0 +1,104 @@
+"""Builds that are disturbed: staged files with flipped bits, and kills at random moments. The next build makes the same archive.
+
+PYTHONPATH=tests python tests/fuzz/builds.py [SEED] [COUNT]
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from pathlib import Path
+
+from support.puct import RunLog, program, recipe
+
+from kernel_archive.archive.open import open_archive
+
+#: A build that was killed has this long to take its helpers with it.
+PATIENCE_S = 10.0
+
+
+def _made(folder: Path) -> Path:
+    """Eight runs of twenty programs, and their recipe."""
+    for i in range(8):
+        log = RunLog(serial=1000 * (i + 1))
+        node = log.root(program("seed"), 1.0)
+        for j in range(20):
+            node = log.child(node, program(f"p{i}_{j}"), 0.3 + 0.2 * j)
+        log.write(folder / "logs" / ("held" if i % 2 else "train") / f"run_{i}")
+    return recipe(folder, ("logs/held/*", "held_out"), ("logs/train/*", "training"))
+
+
+def _build(path: Path, out: Path) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-m", "kernel_archive", "build", str(path), "--out", str(out), "--jobs", "2", "--json"]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True)
+
+
+def _group_is_alive(group: int) -> bool:
+    """Whether a process of the group still runs (what has ended and waits to be collected does not count)."""
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdecimal():
+            try:
+                fields = (entry / "stat").read_text().rpartition(")")[2].split()
+            except OSError:
+                continue
+            if int(fields[2]) == group and fields[0] != "Z":
+                return True
+    return False
+
+
+def run(seed: int, count: int) -> Counter[str]:
+    """So many disturbances, each followed by a build; how many there were of each kind.
+
+    Raises:
+        AssertionError: the build that follows fails, makes another archive, or a killed one leaves a process behind.
+    """
+    seen: Counter[str] = Counter()
+    with tempfile.TemporaryDirectory() as folder:
+        source, out = _made(Path(folder, "src")), Path(folder, "out")
+        first = _build(source, out)
+        printed, _ = first.communicate(timeout=120)
+        assert first.returncode == 0, printed
+        digest = open_archive(out).manifest.logical_digest
+        stage = out.with_name(f".{out.name}.stage")
+        for number in range(count):
+            rng = random.Random(f"{seed}/{number}")
+            where = f"seed {seed}, case {number}"
+            kind = rng.choice(["flip", "cut", "kill"])
+            if kind != "kill":
+                files = sorted(p for p in stage.rglob("*") if p.is_file() and p.stat().st_size > 8)
+                victim = rng.choice(files)
+                data = bytearray(victim.read_bytes())
+                if kind == "flip":
+                    data[rng.randrange(len(data))] ^= 1 << rng.randrange(8)
+                victim.write_bytes(data[: rng.randrange(len(data))] if kind == "cut" else data)
+                where += f", {victim.name}"
+            shutil.rmtree(out)  # so that the next build has something to do
+            if kind == "kill":
+                build = _build(source, out)
+                time.sleep(rng.uniform(0.0, 1.5))
+                build.send_signal(signal.SIGKILL)
+                build.wait()
+                until = time.monotonic() + PATIENCE_S
+                while _group_is_alive(build.pid) and time.monotonic() < until:
+                    time.sleep(0.05)
+                left = _group_is_alive(build.pid)
+                if left:
+                    os.killpg(build.pid, signal.SIGKILL)
+                assert not left, f"{where}: the killed build left a process behind"
+            again = _build(source, out)
+            printed, _ = again.communicate(timeout=120)
+            assert again.returncode == 0, f"{where}: {printed.decode(errors='replace')[-500:]}"
+            assert open_archive(out).manifest.logical_digest == digest, f"{where}: another archive"
+            seen[kind] += 1
+    return seen
+
+
+if __name__ == "__main__":
+    print(dict(run(*(int(a) for a in (sys.argv[1:] + ["1", "30"][len(sys.argv) - 1 :])))))
