@@ -85,6 +85,8 @@ def run(seed: int, count: int) -> Counter[str]:
                 time.sleep(rng.uniform(0.0, 1.5))
                 build.send_signal(signal.SIGKILL)
                 build.wait()
+                assert build.stdout is not None
+                build.stdout.close()
                 until = time.monotonic() + PATIENCE_S
                 while _group_is_alive(build.pid) and time.monotonic() < until:
                     time.sleep(0.05)
