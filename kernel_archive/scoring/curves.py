@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from kernel_archive.scoring import calibration, discovery, rowwise, selective
+from kernel_archive.scoring.figures import Figures, joined, measure
 from kernel_archive.scoring.metrics import metrics_of
 from kernel_archive.scoring.record import Bucket, Deferral, DiscoveryCurve, Metric, RiskCoverage
-from kernel_archive.scoring.samples import Figures, ForecastRows, RowSample, joined, measure
+from kernel_archive.scoring.samples import ForecastRows, RowSample
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -146,7 +146,11 @@ class MetricInfo:
 
     def of(self, sample: RowSample) -> Floats:
         """The metric in every draw of rows, mean over the repeats: shape (D,)."""
-        return sample.mean_over_rows(self.name) if self.draws is None else self.draws(sample)
+        if self.draws is not None:
+            return self.draws(sample)
+        if self.rows is None:
+            raise ValueError(f"{self.name} states neither its rows nor its draws")
+        return sample.mean_over_rows(self.name, self.rows)
 
 
 def budget_name(budget: int) -> str:

@@ -20,8 +20,9 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 import numpy as np
 
-from kernel_archive.scoring.metrics import CUTOFFS
-from kernel_archive.scoring.samples import ForecastRows, RowSample, measure
+from kernel_archive.scoring.figures import measure
+from kernel_archive.scoring.metrics import CUTOFFS, METRICS
+from kernel_archive.scoring.samples import ForecastRows, RowSample
 from kernel_archive.scoring.uncertainty import chunk_sizes
 
 if TYPE_CHECKING:
@@ -100,7 +101,7 @@ def repeat_order(rows: ForecastRows) -> Ints:
     Figures are rounded to nine decimals first, so that forecasts that were renormalised keep their order.
     """
     figures = [rows.predicted, rows.parsed, rows.confidence, rows.expected]
-    figures += map(rows.values, _ORDERED_BY)
+    figures += (rows.values(name, rule) for name in _ORDERED_BY if (rule := METRICS[name].rows) is not None)
     figures += map(rows.exceedance, CUTOFFS if rows.kind == "discovery" else ())
     keys = []
     for r in range(rows.n_repeats):

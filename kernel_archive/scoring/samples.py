@@ -1,4 +1,4 @@
-"""Rows with their forecasts, draws of them, and the metrics of the draws: the one way from forecasts to figures."""
+"""Rows with their forecasts, and draws of them: what every metric is a function of."""
 
 from __future__ import annotations
 
@@ -10,10 +10,9 @@ import numpy as np
 
 from kernel_archive.scoring import discovery, recovery, rowwise, selective
 from kernel_archive.scoring.arrays import product
-from kernel_archive.scoring.metrics import METRICS, metrics_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Mapping
+    from collections.abc import Callable, Mapping
 
     from kernel_archive.bins import Scheme
     from kernel_archive.scoring.arrays import Bools, Floats, Ints
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
     from kernel_archive.scoring.target import Target
     from kernel_archive.splits import Kind
 
-__all__ = ["Figures", "ForecastRows", "RowSample", "joined", "measure", "repeats_of"]
+__all__ = ["ForecastRows", "RowSample"]
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -108,11 +107,8 @@ class ForecastRows:
             lambda: discovery.exceedance(probabilities=self.probabilities, cutoff=cutoff, scheme=self.scheme),
         )
 
-    def values(self, metric: str) -> Floats:
-        """The value of every row, shape (R, n), of a metric that is their mean."""
-        rule = METRICS[metric].rows
-        if rule is None:
-            raise ValueError(f"{metric} is no mean over rows")
+    def values(self, metric: str, rule: Callable[[ForecastRows], Floats]) -> Floats:
+        """The value of every row, shape (R, n), of a metric that is their mean: computed once for all draws."""
         return self._kept(metric, lambda: rule(self))
 
     def _kept(self, key: str, make: Callable[[], Floats]) -> Floats:
@@ -178,10 +174,11 @@ class RowSample:
             total = total + value(r)
         return total / self.rows.n_repeats
 
-    def mean_over_rows(self, metric: str) -> Floats:
+    def mean_over_rows(self, metric: str, rule: Callable[[ForecastRows], Floats]) -> Floats:
         """A metric that is a mean over rows, shape (D,); NaN where no row was drawn."""
+        values = self.rows.values(metric, rule)
         with np.errstate(invalid="ignore"):
-            mean: Floats = product(self.rows.values(metric).mean(axis=0), self.weights) / self.weights.sum(axis=0)
+            mean: Floats = product(values.mean(axis=0), self.weights) / self.weights.sum(axis=0)
         return mean
 
     @cached_property
@@ -225,64 +222,3 @@ class RowSample:
         ]
         out: Floats = np.mean(found, axis=0)
         return out
-
-
-@dataclass(frozen=True, eq=False)
-class Figures:
-    """The metrics in every draw.
-
-    Attributes:
-        overall: metric -> shape (D,).
-        groups: group -> metric -> shape (D,).
-        curve: recovery curve, shape (100, D); ``None`` where its area was not asked for.
-    """
-
-    overall: Mapping[str, Floats]
-    groups: Mapping[str, Mapping[str, Floats]]
-    curve: Floats | None
-
-
-def measure(sample: RowSample, names: Collection[str] | None = None, *, groups: Collection[str] = ()) -> Figures:
-    """Metrics of a sample, in the order of :data:`~kernel_archive.scoring.metrics.METRICS`.
-
-    Args:
-        sample: draws of rows.
-        names: the metrics; all of this kind of split when not given.
-        groups: metrics to compute for every reported group as well.
-    """
-    every = metrics_of(sample.rows.kind)
-    overall = {name: metric.of(sample) for name, metric in every.items() if names is None or name in names}
-    by_group: dict[str, dict[str, Floats]] = {}
-    for group, at in sample.rows.groups.items() if groups else ():
-        if len(at) == len(sample.rows):  # all rows: what is known of them need not be computed again
-            by_group[group] = {name: found for name, found in overall.items() if every[name].groups != "none"}
-            continue
-        part = sample.of_group(group)
-        by_group[group] = {name: metric.of(part) for name, metric in every.items() if name in groups}
-    return Figures(overall, by_group, sample.curve if "recovery_area" in overall else None)
-
-
-def joined(parts: Iterable[Figures]) -> Figures:
-    """Several portions of draws as one."""
-    found = list(parts)
-    first = found[0]
-    return Figures(
-        {name: np.concatenate([p.overall[name] for p in found]) for name in first.overall},
-        {
-            group: {name: np.concatenate([p.groups[group][name] for p in found]) for name in metrics}
-            for group, metrics in first.groups.items()
-        },
-        None if first.curve is None else np.concatenate([p.curve for p in found if p.curve is not None], axis=1),
-    )
-
-
-def repeats_of(rows: ForecastRows, names: Collection[str] | None = None, *, groups: bool = True) -> Figures:
-    """Metrics of every repeat, where a "draw" is one repeat with every row once.
-
-    Args:
-        rows: the rows.
-        names: the metrics; all of this kind of split when not given.
-        groups: also per reported group.
-    """
-    of_groups = [name for name, metric in METRICS.items() if metric.groups != "none"] if groups else ()
-    return joined(measure(RowSample.once(rows.repeat(r)), names, groups=of_groups) for r in range(rows.n_repeats))

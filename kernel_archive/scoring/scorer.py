@@ -9,11 +9,12 @@ import numpy as np
 from kernel_archive.bins import SCHEMES
 from kernel_archive.errors import UsageError, printable
 from kernel_archive.scoring import curves, recovery, uncertainty
+from kernel_archive.scoring.figures import repeats_of
 from kernel_archive.scoring.forecasts import Forecasts
 from kernel_archive.scoring.metrics import CUTOFFS, HEADLINE, METRICS
 from kernel_archive.scoring.reader import forecasts_of
 from kernel_archive.scoring.record import ForecastFacts, Metric, OtherScheme, Recovery, ScoreRecord
-from kernel_archive.scoring.samples import ForecastRows, repeats_of
+from kernel_archive.scoring.samples import ForecastRows
 from kernel_archive.scoring.target import target_of
 
 if TYPE_CHECKING:
@@ -22,8 +23,8 @@ if TYPE_CHECKING:
 
     from kernel_archive.archive.open import Archive
     from kernel_archive.scoring.arrays import Floats
+    from kernel_archive.scoring.figures import Figures
     from kernel_archive.scoring.reader import ForecastSource
-    from kernel_archive.scoring.samples import Figures
     from kernel_archive.scoring.target import Target
 
 __all__ = ["PredictedBin", "forecast_facts", "means", "score", "score_file", "score_with_draws"]

@@ -22,8 +22,9 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from kernel_archive.scoring.figures import Figures, joined, measure
 from kernel_archive.scoring.metrics import METRICS
-from kernel_archive.scoring.samples import Figures, RowSample, joined, measure
+from kernel_archive.scoring.samples import RowSample
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator

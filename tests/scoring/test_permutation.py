@@ -7,9 +7,10 @@ import pytest
 from support.made_forecasts import make_forecasts, make_target
 
 from kernel_archive.scoring import Forecasts, compare
+from kernel_archive.scoring.figures import repeats_of
 from kernel_archive.scoring.metrics import COMPARED
 from kernel_archive.scoring.permutation import _pairings, permutation_p, repeat_order
-from kernel_archive.scoring.samples import ForecastRows, repeats_of
+from kernel_archive.scoring.samples import ForecastRows
 from kernel_archive.scoring.scorer import means
 
 

@@ -1,11 +1,14 @@
 """Rows with their forecasts, and the metrics of draws of them."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from support.made_forecasts import make_forecasts, make_target
 
+from kernel_archive.scoring.figures import joined, measure, repeats_of
 from kernel_archive.scoring.metrics import METRICS, metrics_of
-from kernel_archive.scoring.samples import ForecastRows, RowSample, joined, measure, repeats_of
+from kernel_archive.scoring.samples import ForecastRows, RowSample
 
 
 @pytest.fixture(params=["eval", "discovery"])
@@ -43,10 +46,10 @@ def test_a_row_drawn_twice_counts_twice(rows):
         assert measure(twice, [name]).overall[name] == pytest.approx(measure(once, [name]).overall[name])
 
 
-def test_what_is_no_mean_over_rows_has_no_value_per_row(rows):
-    """Asking for it is a mistake of ours, and says so."""
-    with pytest.raises(ValueError, match="ece is no mean over rows"):
-        rows.values("ece")
+def test_a_metric_without_a_computation_says_so(rows):
+    """A metric is a mean over rows or a function of draws; an entry that is neither is a mistake of ours."""
+    with pytest.raises(ValueError, match="ece states neither"):
+        replace(METRICS["ece"], draws=None).of(RowSample.once(rows))
 
 
 def test_portions_are_joined_in_their_order(rows):

@@ -5,8 +5,9 @@ import pytest
 from support.made_forecasts import make_forecasts, make_target
 
 from kernel_archive.scoring import Forecasts, Target, uncertainty
+from kernel_archive.scoring.figures import repeats_of
 from kernel_archive.scoring.metrics import METRICS
-from kernel_archive.scoring.samples import ForecastRows, repeats_of
+from kernel_archive.scoring.samples import ForecastRows
 from kernel_archive.scoring.uncertainty import bootstrap, interval, resampled
 
 
