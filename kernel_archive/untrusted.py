@@ -175,6 +175,8 @@ def open_bounded(path: Path, *, max_bytes: int) -> IO[bytes]:
         import pyarrow as pa
 
         inner = pa.input_stream(str(path), compression="zstd")
+    elif path.stat().st_size <= max_bytes:
+        return path.open("rb", buffering=1 << 20)  # nothing to bound, and a copy of every byte less
     else:
         inner = path.open("rb", buffering=0)
     return io.BufferedReader(_Bounded(inner, max_bytes), 1 << 20)
@@ -200,6 +202,7 @@ class Lines:
         path: the file.
         name: the file as findings state it; the path when not given.
         max_line: bytes of the longest line that is read.
+        hashed: whether ``digest`` is asked for; of logs it takes a third of the time of reading.
         lines: lines seen so far, empty ones included.
         bytes: bytes seen so far, decompressed.
         ended_mid_line: the last line has no line end.
@@ -207,7 +210,14 @@ class Lines:
     """
 
     def __init__(
-        self, path: Path, *, max_bytes: int, max_lines: int, max_line: int = MAX_LINE_BYTES, name: str | None = None
+        self,
+        path: Path,
+        *,
+        max_bytes: int,
+        max_lines: int,
+        max_line: int = MAX_LINE_BYTES,
+        name: str | None = None,
+        hashed: bool = True,
     ) -> None:
         self.path = path
         self.name = printable(str(path), 300) if name is None else name
@@ -218,6 +228,7 @@ class Lines:
         self.bytes = 0
         self.ended_mid_line = False
         self.at_end = False
+        self.hashed = hashed
         self._sha256 = hashlib.sha256()
 
     @property
@@ -277,7 +288,8 @@ class Lines:
 
     def _take(self, data: bytes) -> None:
         self.bytes += len(data)
-        self._sha256.update(data)
+        if self.hashed:
+            self._sha256.update(data)
 
 
 def parquet_rows(
