@@ -32,7 +32,7 @@ class Texts(Protocol):
 
     block_rows: int
 
-    def fetch(self, keys: Sequence[str]) -> pa.ChunkedArray:
+    def fetch(self, keys: Sequence[str]) -> pa.Array:
         """The texts of these keys, in their order."""
 
 
@@ -43,12 +43,12 @@ class ListTexts:
 
     def __init__(self, texts: Sequence[str], keys: Sequence[str] | None = None) -> None:
         """Texts and their keys; of a key that repeats the first text counts."""
-        self._texts = pa.chunked_array([pa.array(texts, pa.large_string())])
+        self._texts = pa.array(texts, pa.large_string())
         self._at: dict[str, int] = {}
         for i, key in enumerate(map(str, range(len(texts))) if keys is None else keys):
             self._at.setdefault(key, i)
 
-    def fetch(self, keys: Sequence[str]) -> pa.ChunkedArray:
+    def fetch(self, keys: Sequence[str]) -> pa.Array:
         """The texts of these keys, in their order."""
         return self._texts.take(pa.array([self._at[k] for k in keys], pa.int64()))
 
@@ -80,15 +80,15 @@ class ArchiveTexts:
         self._at = {name: i for i, name in enumerate(names)}
         held = HELD_BYTES if held_bytes is None else held_bytes
         self._hold = size <= held
-        self._whole: pa.ChunkedArray | None = None
+        self._whole: pa.Array | None = None
         self._lock = Lock()
         average = size / max(1, len(names))
         # When texts must be read again for every block, blocks are large: two columns of them take half of what may be held.
         several = int(np.clip(held / 4 / max(average, 1.0), PART_ROWS, 100 * PART_ROWS))
         self.block_rows = PART_ROWS if self._hold else several
 
-    def _read(self, groups: Sequence[int]) -> pa.ChunkedArray:
-        """Texts of whole row groups."""
+    def _read(self, groups: Sequence[int]) -> pa.Array:
+        """Texts of whole row groups, in one piece: taking rows out of many chunks costs twenty times as much."""
         chunks: list[pa.Array] = []
         by_path: dict[Path, list[int]] = {}
         for g in groups:
@@ -97,9 +97,11 @@ class ArchiveTexts:
         for path, rows in by_path.items():
             with pq.ParquetFile(path) as file:
                 chunks.extend(file.read_row_groups(rows, columns=["code"]).column(0).chunks)
-        return pa.chunked_array(chunks, pa.string())
+        return pa.concat_arrays(
+            [chunk.cast(pa.large_string()) for chunk in chunks] or [pa.array([], pa.large_string())]
+        )
 
-    def fetch(self, keys: Sequence[str]) -> pa.ChunkedArray:
+    def fetch(self, keys: Sequence[str]) -> pa.Array:
         """The texts of these programs, in their order."""
         at = np.array([self._at[k] for k in keys], np.int64)
         if self._hold:
