@@ -91,7 +91,7 @@ def test_broken_and_missing_files(tmp_path):
         load_definition("eval", changed(tmp_path, "eval", "cap = 10", "cap ="))
     with pytest.raises(RecipeError, match="no such split definition"):
         load_definition("eval", tmp_path / "none.toml")
-    with pytest.raises(UsageError, match="eval, discovery, train"):
+    with pytest.raises(UsageError, match="Choose one of: eval, discovery"):
         load_definition("test")
 
 
