@@ -253,5 +253,7 @@ class WorkerProcess:
             with contextlib.suppress(OSError):
                 os.close(descriptor)
         self._output.close()
-        with contextlib.suppress(RecursionError):  # folders within folders, more than Python can count
+        try:
             shutil.rmtree(self.scratch, ignore_errors=True)
+        except RecursionError:  # folders within folders, more than Python can go into
+            subprocess.run(["rm", "-rf", "--", str(self.scratch)], check=False)

@@ -61,6 +61,14 @@ def test_home_is_a_directory_of_its_own_that_goes_away(measurer):
     assert not Path(m.error).exists()
 
 
+def test_folders_within_folders_go_away(tmp_path):
+    """A tree deeper than Python's recursion is removed with its worker, and the driver goes on."""
+    deep = "import os\nfor _ in range(1100):\n    os.mkdir('d')\n    os.chdir('d')\n" + GOOD
+    with Measurer("standin", Settings(max_runs=3), cache=tmp_path / "cache") as m:
+        m.measure("rehearsal", deep)
+    assert not list((tmp_path / "cache").glob("kernel-archive-worker-*"))
+
+
 @pytest.mark.parametrize(
     ("statement", "name"),
     [
