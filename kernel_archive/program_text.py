@@ -100,10 +100,11 @@ _RESULT: Final = re.compile(
     re.MULTILINE,
 )
 _IN_KERNEL: Final = re.compile(r"= *tl\.|\btl\.\w+\(")
-# Whatever a pattern needs to be there: most programs have none of it and are not looked at further. Words are looked for
-# one by one, which is ten times faster than one expression for all of them.
-_SUSPECT: Final = ("double", "float64", "fp64", "sleep", "sort(", "kthvalue", ".item(", ".tolist(")
-_FIXED_LOOP: Final = re.compile(r"^[ \t]+for \w+ in range\(\d+\):", re.MULTILINE)
+# A loop on the host that a syntax tree must be made for to judge it, and prose without one. Both are quick: every program
+# of an archive is looked at when it is staged.
+_SUSPECT: Final = ("double", "float64", "fp64", "sleep", "sort", "kthvalue")
+_LOOP: Final = re.compile(r" in range\(\d+\):|\.item\(|\.tolist\(")
+_PROSE: Final = re.compile(r'"""[\s\S]*?"""|#[^\n]*')
 _TO_HOST: Final = frozenset({"item", "tolist"})
 
 
@@ -143,15 +144,16 @@ def artificial_patterns(code: str, reference: str = "") -> list[str]:
     ['double', 'repeated_work']
     """
     found = ["dead_work"] if _discards(code) else []
-    if not any(word in code for word in _SUSPECT) and not (" in range(" in code and _FIXED_LOOP.search(code)):
-        return found
-    bare, _ = _split(code)
-    if _DOUBLE.search(bare) and not _DOUBLE.search(reference):
-        found.append("double")
-    if _SLEEP.search(bare):
-        found.append("sleep")
-    if _SORT.search(bare) and not _ORDERS.search(reference):
-        found.append("sort")
+    if any(word in code for word in _SUSPECT):
+        bare = _PROSE.sub(" ", _C_COMMENT.sub(" ", code) if "__global__" in code else code)
+        if _DOUBLE.search(bare) and not _DOUBLE.search(reference):
+            found.append("double")
+        if _SLEEP.search(bare):
+            found.append("sleep")
+        if _SORT.search(bare) and not _ORDERS.search(reference):
+            found.append("sort")
+    if not _LOOP.search(code):
+        return sorted(found)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
