@@ -23,7 +23,7 @@ __all__ = [
 
 #: Reason in ``evaluations.excluded`` of training measurements whose program is held out.
 WITHHELD: Final = "withheld from train: the program or a near duplicate of it is in test"
-#: Reason in ``evaluations.excluded`` of measurements that a better one took the place of, also where it is no success.
+#: Reason in ``evaluations.excluded`` of measurements whose kernel a newer builder judged again, even if its verdict is a failure.
 SUPERSEDED: Final = "superseded: measured again by a builder that supersedes this one"
 #: Reason in ``evaluations.excluded`` of successes that another measurement contradicts (``unanimous`` recipes).
 CONTESTED: Final = "contested: another measurement of this program by the same builder failed or is excluded"
