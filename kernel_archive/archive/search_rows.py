@@ -143,6 +143,23 @@ def _beyond(row: dict[str, Any], limits: dict[str, float]) -> list[str]:
     ]
 
 
+#: What follows from a program's text: it is looked at once in a process, however many searches have it. A key is the
+#: program's id and its reference's. Begun again when full, so that hostile logs can't fill the memory with it.
+_JUDGED: Final[dict[tuple[str, str], tuple[str, str, bool]]] = {}
+_MAX_JUDGED: Final = 50_000
+
+
+def _judged(code: str, known: str, reference: str, reference_id: str) -> tuple[str, str, bool]:
+    """Token id, language, and whether it has an artificial pattern: of a program of this id, beside a reference."""
+    verdict = _JUDGED.get((known, reference_id))
+    if verdict is None:
+        verdict = token_id(code), language_of(code), bool(artificial_patterns(code, reference))
+        if len(_JUDGED) >= _MAX_JUDGED:
+            _JUDGED.clear()
+        _JUDGED[known, reference_id] = verdict
+    return verdict
+
+
 class _Program(NamedTuple):
     """A program's columns: text, and what follows from it."""
 
@@ -172,6 +189,7 @@ class SearchRows:
         self.facts = SearchFacts()
         self.findings: list[Finding] = []
         self._programs: dict[str, _Program] = {}
+        self._reference_id: str | None = None  # of the text that the log itself has
         self._references: dict[tuple[str, str], dict[str, Any]] = {}
 
     def _settled(self, field: str, logged: str | None) -> str | None:
@@ -326,9 +344,10 @@ class SearchRows:
         code = _encodable(canonical_text(logged))
         known = program_id(code)
         if known not in self._programs:
-            self._programs[known] = _Program(
-                code, known, token_id(code), language_of(code), bool(artificial_patterns(code, self.facts.reference_code or ""))
-            )  # fmt: skip
+            reference = self.facts.reference_code or ""
+            if self._reference_id is None:
+                self._reference_id = program_id(reference)
+            self._programs[known] = _Program(code, known, *_judged(code, known, reference, self._reference_id))
         return self._programs[known]
 
     def _reference(self, code: str | None, problem: str) -> str:
