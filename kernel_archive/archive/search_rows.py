@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import math
 from datetime import UTC, datetime
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import pyarrow as pa
@@ -63,6 +64,7 @@ FRAGMENT_SCHEMA: Final = pa.schema(
 )
 #: Columns that are taken from the record as it is (some are changed on the way).
 _LOGGED: Final = tuple(name for name in Evaluation.__struct_fields__ if name in FRAGMENT_SCHEMA.names)
+_logged: Final = attrgetter(*_LOGGED)
 _TEXTS: Final = tuple(f.name for f in FRAGMENT_SCHEMA if f.name in _LOGGED and pa.types.is_string(f.type))
 
 
@@ -188,9 +190,10 @@ class SearchRows:
         self.evaluations: list[Evaluation] = []
         self.facts = SearchFacts()
         self.findings: list[Finding] = []
-        self._programs: dict[str, _Program] = {}
+        self._programs: dict[str, _Program] = {}  # by the text of the log
         self._reference_id: str | None = None  # of the text that the log itself has
         self._references: dict[tuple[str, str], dict[str, Any]] = {}
+        self._shape_sizes: dict[int, int] = {}
 
     def _settled(self, field: str, logged: str | None) -> str | None:
         """A fact that recipe or log may state; both stating different things is an error."""
@@ -252,7 +255,7 @@ class SearchRows:
             }
             cases = row["cases"]
             misfits = _beyond(row, _FRAGMENT_LIMITS)
-            if len(cases) > MAX_CASES or sum(len(str(case.shape)) for case in cases) > MAX_SHAPES:
+            if len(cases) > MAX_CASES or sum(self._shape_size(case.shape) for case in cases) > MAX_SHAPES:
                 misfits.append("cases")
             if misfits:
                 message = "a value beyond what a row of evaluations may hold; the row is left out"
@@ -310,7 +313,7 @@ class SearchRows:
     def _row(self, record: Evaluation, problem: str, gpu: str) -> dict[str, Any]:
         """The row of one evaluation, all but its reference, its kernel and its parent."""
         job = self.job
-        row: dict[str, Any] = {name: getattr(record, name) for name in _LOGGED}
+        row: dict[str, Any] = dict(zip(_LOGGED, _logged(record), strict=True))
         if record.outcome == "success":
             row["runtime_us"] = _whole(record.runtime_us, (c.runtime_us for c in record.cases))
             row["reference_runtime_us"] = _whole(
@@ -336,27 +339,36 @@ class SearchRows:
             "source_digest": self.digests.get(record.source_file, self.digest),
         }
         for name in _TEXTS:
-            if row[name] is not None:
-                row[name] = _encodable(row[name])
+            if (text := row[name]) is not None and not text.isascii():
+                row[name] = _encodable(text)
         return row
 
     def _program(self, logged: str) -> _Program:
-        code = _encodable(canonical_text(logged))
-        known = program_id(code)
-        if known not in self._programs:
+        program = self._programs.get(logged)
+        if program is None:
+            code = _encodable(canonical_text(logged))
+            known = program_id(code)
             reference = self.facts.reference_code or ""
             if self._reference_id is None:
                 self._reference_id = program_id(reference)
-            self._programs[known] = _Program(code, known, *_judged(code, known, reference, self._reference_id))
-        return self._programs[known]
+            program = _Program(code, known, *_judged(code, known, reference, self._reference_id))
+            self._programs[logged] = program
+        return program
+
+    def _shape_size(self, shape: dict[str, Any]) -> int:
+        """How long a case's shape is as a text. Most cases share the dictionary; it lives as long as its record."""
+        size = self._shape_sizes.get(id(shape))
+        if size is None:
+            size = self._shape_sizes[id(shape)] = len(str(shape))
+        return size
 
     def _reference(self, code: str | None, problem: str) -> str:
         """The id of a reference program, empty where it is not known; its row is kept."""
         if code is None:
             return ""
-        facts, known = self.facts, problem_facts(problem)
         reference = self._program(code)
         if (problem, reference.program_id) not in self._references:
+            facts, known = self.facts, problem_facts(problem)
             tolerance = facts.tolerance or {}
             cases = facts.benchmark_cases if facts.benchmark_cases is not None else list(known.benchmark_cases) or None
             self._references[problem, reference.program_id] = {
@@ -449,11 +461,15 @@ def _case_array(rows: Sequence[Sequence[Case]]) -> pa.Array:
     """The nested column, put together from flat ones: making it from dictionaries takes most of the time of staging."""
     offsets = [0]
     flat: list[Case] = []
+    shapes: dict[int, str | None] = {}  # most cases share the dictionary of their shape
     for row in rows:
         flat.extend(row)
         offsets.append(len(flat))
+    for case in flat:
+        if id(case.shape) not in shapes:
+            shapes[id(case.shape)] = _json(case.shape or None)
     columns = [
-        pa.array([_json(c.shape or None) for c in flat], pa.string()),
+        pa.array([shapes[id(c.shape)] for c in flat], pa.string()),
         *(pa.array([getattr(c, name) for c in flat], pa.float64()) for name in CASE.names[1:]),
     ]
     struct = pa.StructArray.from_arrays(columns, fields=list(CASE))
