@@ -23,7 +23,7 @@ from kernel_archive.readers.records import SPEEDUP_RANGE, Case, Evaluation, Sear
 from kernel_archive.schema import CASE, OUTCOMES, TABLES
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from kernel_archive.archive.jobs import Job
 
@@ -118,30 +118,37 @@ def _whole(stated: float | None, cases: Iterable[float | None]) -> float | None:
     return round(math.exp(math.fsum(logs) / len(logs)), 6) if logs else None
 
 
-def _limits(schema: pa.Schema) -> dict[str, float]:
-    """For every number or text of a schema what its size, or the text's length, may be."""
-    limits: dict[str, float] = {}
+class _Limit(NamedTuple):
+    """What a number's size or a text's length, as the function says it, may be."""
+
+    size: Callable[[Any], float]
+    most: float
+
+
+def _limits(schema: pa.Schema) -> dict[str, _Limit]:
+    """The limits of every number and text of a schema."""
+    limits: dict[str, _Limit] = {}
     for field in schema:
         if pa.types.is_integer(field.type):
-            limits[field.name] = 2 ** (field.type.bit_width - 1) - 1
+            limits[field.name] = _Limit(abs, 2 ** (field.type.bit_width - 1) - 1)
         elif pa.types.is_floating(field.type):
-            limits[field.name] = MAX_QUANTITY
+            limits[field.name] = _Limit(abs, MAX_QUANTITY)
         elif pa.types.is_string(field.type):
-            limits[field.name] = MAX_CODE if field.name == "code" else MAX_NAME
+            limits[field.name] = _Limit(len, MAX_CODE if field.name == "code" else MAX_NAME)
     return limits
 
 
 _FRAGMENT_LIMITS: Final = {name: limit for name, limit in _limits(FRAGMENT_SCHEMA).items() if name in _LOGGED}
 _SEARCH_JSON: Final = ("hyperparameters", "measurement", "software")
-_SEARCH_LIMITS: Final = _limits(TABLES["searches"].schema) | dict.fromkeys(_SEARCH_JSON, MAX_CODE)
+_SEARCH_LIMITS: Final = _limits(TABLES["searches"].schema) | dict.fromkeys(_SEARCH_JSON, _Limit(len, MAX_CODE))
 
 
-def _beyond(row: dict[str, Any], limits: dict[str, float]) -> list[str]:
+def _beyond(row: dict[str, Any], limits: dict[str, _Limit]) -> list[str]:
     """The columns of a row whose value is beyond its limit, or no number."""
     return [
         name
-        for name, limit in limits.items()
-        if (value := row.get(name)) is not None and not (len(value) if isinstance(value, str) else abs(value)) <= limit
+        for name, (size, most) in limits.items()
+        if (value := row.get(name)) is not None and not size(value) <= most
     ]
 
 
@@ -321,8 +328,13 @@ class SearchRows:
             )
         else:
             row |= {"speedup": None, "runtime_us": None, "reference_runtime_us": None, "cases": ()}
-        row |= self._program(record.code)._asdict()
+        program = self._program(record.code)
         row |= {
+            "code": program.code,
+            "program_id": program.program_id,
+            "token_id": program.token_id,
+            "language": program.language,
+            "artificial": program.artificial,
             "evaluation_id": evaluation_id(search_id=self.search_id, node_id=record.node_id),
             "search_id": self.search_id,
             "builder": job.builder,
@@ -449,10 +461,8 @@ def _parent(
 def evaluation_table(rows: Sequence[dict[str, Any]]) -> pa.Table:
     """The rows as a fragment holds them."""
     arrays = [
-        _case_array([row["cases"] for row in rows])
-        if field.name == "cases"
-        else pa.array([row[field.name] for row in rows], field.type)
-        for field in FRAGMENT_SCHEMA
+        _case_array([row["cases"] for row in rows]) if name == "cases" else pa.array([row[name] for row in rows], kind)
+        for name, kind in zip(FRAGMENT_SCHEMA.names, FRAGMENT_SCHEMA.types, strict=True)
     ]
     return pa.table(arrays, schema=FRAGMENT_SCHEMA)
 
