@@ -100,7 +100,7 @@ def regular_file(path: str | Path) -> Path:
 
 
 def _magic(path: Path) -> bytes:
-    with path.open("rb") as stream:
+    with path.open("rb", buffering=0) as stream:
         return stream.read(4)
 
 
@@ -109,15 +109,19 @@ def is_parquet(path: Path) -> bool:
     return _magic(path) == _PARQUET
 
 
+def _compresses(magic: bytes) -> bool:
+    return magic.startswith(_GZIP) or magic == _ZSTD
+
+
 def is_compressed(path: Path) -> bool:
     """Whether the file begins as gzip or zstd does."""
-    magic = _magic(path)
-    return magic.startswith(_GZIP) or magic == _ZSTD
+    return _compresses(_magic(path))
 
 
 def allowance(path: Path, most: int) -> int:
     """What the text of a file may come to: ``most`` bytes, of a compressed file or a table less where it is small."""
-    if is_compressed(path) or is_parquet(path):
+    magic = _magic(path)
+    if _compresses(magic) or magic == _PARQUET:
         return min(most, _FREE_BYTES + _EXPANSION * path.stat().st_size)
     return most
 
