@@ -162,12 +162,25 @@ def artificial_patterns(code: str, reference: str = "") -> list[str]:
             tree = ast.parse(code)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return sorted(found)
-    loops = [node for node in ast.walk(tree) if isinstance(node, ast.For)]
+    loops = _loops(tree)
     if any(_fetches(loop) for loop in loops):
         found.append("element_loop")
     if any(_repeats(loop) for loop in loops):
         found.append("repeated_work")
     return sorted(found)
+
+
+def _loops(tree: ast.Module) -> list[ast.For]:
+    """All ``for`` statements. Only statements are looked at: expressions, most of a tree, hold none."""
+    found: list[ast.For] = []
+    nodes: list[ast.AST] = [tree]
+    while nodes:
+        node = nodes.pop()
+        if isinstance(node, ast.For):
+            found.append(node)
+        for field in ("body", "orelse", "finalbody", "handlers", "cases"):
+            nodes.extend(getattr(node, field, ()))
+    return found
 
 
 def _discards(code: str) -> bool:
