@@ -1,0 +1,147 @@
+"""Going on with recorded chains: puts their programs, forecasts and measurements back into files, and prints what an author sees.
+
+    python tools/chains.py unpack builders/h200-lm-2026-11 WORK    # WORK/chains, WORK/logs, WORK/plan.toml; then: record
+    python tools/chains.py problem trimul                          # the problem as an author is shown it
+    python tools/chains.py check WORK/chains/a01/trimul ...        # the form of what an author wrote
+
+After ``unpack``, authors add programs to the chains (authors/GUIDE.md of the builder), and ``kernel-archive record
+WORK/plan.toml --out WORK/logs`` measures what is new. ``results.md`` in every chain folder holds what its author may read.
+"""
+
+from __future__ import annotations
+
+import inspect
+import io
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from kernel_archive.errors import KernelArchiveError
+from kernel_archive.measure.chains import read_chain
+from kernel_archive.measure.tasks import get_task
+from kernel_archive.program_text import artificial_patterns, telling_words
+
+PLAN = """name = "{name}"
+gpu = "H200"
+
+[settings]
+max_case_seconds = 0.35
+timeout_s = 60
+compile_timeout_s = 90
+candidates_per_worker = 40
+remeasure = 1
+
+[[search]]
+method = "agentic"
+chains = "chains/*/*"
+"""
+
+
+def _plain(path: Path) -> bytes:
+    """A file's content, decompressed."""
+    with pa.input_stream(str(path), compression="zstd" if path.suffix == ".zst" else None) as stream:
+        return bytes(stream.read())
+
+
+def _result(number: int, row: dict[str, Any]) -> str:
+    """One line of results.md: what an author learns of a program."""
+    feedback = row["evaluation"]["observation"]["feedback"]
+    head = f"- {number:02d}.py ({row['title']}): "
+    if feedback["kind"] != "success":
+        told = next(
+            (feedback[k] for k in ("error_message", "runtime_error", "compilation_error", "reason") if feedback.get(k)),
+            "",
+        )
+        return f"{head}{feedback['kind']}: {told[-1200:]}"
+    times = "; ".join(
+        f"{ {k: v for k, v in case.items() if k not in ('speedup', 'runtime_ns', 'ref_runtime_ns')} }: "
+        f"{case['runtime_ns'] / 1e3:.1f} us, reference {case['ref_runtime_ns'] / 1e3:.1f} us"
+        for case in feedback["per_case_speedups"]
+    )
+    narrow = " Wrong on stress inputs." if feedback.get("narrow_domain") else ""
+    expected = row["forecast"]["expected_speedup"]
+    return f"{head}passed, speedup {feedback['aggregated_speedup']:.3f} (expected {expected}). {times}.{narrow}"
+
+
+def unpack(builder: Path, work: Path) -> None:
+    """Write the chains, logs and plan of a builder into a working folder."""
+    for path in sorted((builder / "logs" / "agentic").glob("*/*")):
+        plain = work / "logs" / "agentic" / path.parent.name / path.name.removesuffix(".zst")
+        plain.parent.mkdir(parents=True, exist_ok=True)
+        plain.write_bytes(_plain(path))
+    for log in sorted((work / "logs" / "agentic").glob("*/attempts.jsonl")):
+        search = json.loads((log.parent / "run.json").read_text())
+        problem, facts = search["task"], search["search"]
+        folder = work / "chains" / facts["author"] / problem
+        folder.mkdir(parents=True, exist_ok=True)
+        told = folder.parent / "author.json"
+        author = json.loads(told.read_text()) if told.exists() else {"chains": {}, "language": search["language"]}
+        author.update({name: facts[name] for name in ("author", "role", "model", "experience", "style")})
+        author["chains"][problem] = facts["brief"]
+        told.write_text(json.dumps(author, indent=1))
+        lines = [f"# Measured so far: {problem}, author {facts['author']}", ""]
+        for number, row in enumerate(map(json.loads, log.read_text().splitlines()), 1):
+            parent = row.get("parent_attempt")
+            said = {
+                "parent": None if parent is None else parent + 1,
+                "title": row["title"],
+                "intent": row["note"],
+                **row["forecast"],
+            }
+            (folder / f"{number:02d}.py").write_text(row["code"])
+            (folder / f"{number:02d}.json").write_text(json.dumps(said, indent=1))
+            lines.append(_result(number, row))
+        (folder / "results.md").write_text("\n".join(lines) + "\n")
+        read_chain(folder)
+    (work / "plan.toml").write_text(PLAN.format(name=builder.name))
+
+
+def problem(name: str) -> str:
+    """What an author is told of a problem."""
+    task = get_task(name)
+    out = io.StringIO()
+    print(f"# {name}\n\n```python\n{task.reference}```\n\ndata = {inspect.getdoc(task.make_input)}\n", file=out)
+    print(
+        f"Returns {', '.join(task.outputs)}{' (a tuple)' if len(task.outputs) > 1 else ' (bare)'}.\n\nTimed:", file=out
+    )
+    for case in task.benchmark_cases:
+        print(f"- {case}", file=out)
+    print(f"\nChecked besides: {', '.join(map(str, task.correctness_cases))}.", file=out)
+    checks = task.describe_checks()
+    print(f"Distributions: {', '.join(checks['distributions'])}. Tolerance: {checks['tolerance']}", file=out)
+    print(f"(rtol {task.rtol:g}, atol {task.atol:g} where it names none).", file=out)
+    return out.getvalue()
+
+
+def check(folders: list[Path]) -> int:
+    """The form of chains: files, forecasts, telling words, patterns that only lose time. Returns how many remarks there are."""
+    remarks = 0
+    for folder in folders:
+        try:
+            attempts = read_chain(folder).attempts
+        except KernelArchiveError as error:
+            print(error)
+            remarks += 1
+            continue
+        reference = get_task(folder.name).reference
+        for number, attempt in enumerate(attempts, 1):
+            for found in (telling_words(attempt.code), artificial_patterns(attempt.code, reference)):
+                if found:
+                    print(f"{folder / f'{number:02d}.py'}: {', '.join(found)}")
+                    remarks += 1
+    return remarks
+
+
+if __name__ == "__main__":
+    verb, *rest = sys.argv[1:] or ["help"]
+    if verb == "unpack" and len(rest) == 2:
+        unpack(Path(rest[0]), Path(rest[1]))
+    elif verb == "problem" and len(rest) == 1:
+        print(problem(rest[0]), end="")
+    elif verb == "check" and rest:
+        sys.exit(check([Path(p) for p in rest]) > 0)
+    else:
+        sys.exit(__doc__)
