@@ -83,6 +83,9 @@ def measure(
 @click.option(
     "--cache", type=click.Path(file_okay=False, path_type=Path), default=None, help="Keep compiled programs here."
 )
+@click.option(
+    "--compile-only", is_flag=True, help="Fill --cache and measure nothing; then time with --compilers 0, undisturbed."
+)
 @json_option
 def record(
     plan: Path,
@@ -93,6 +96,7 @@ def record(
     share: str,
     compilers: int | None,
     cache: Path | None,
+    compile_only: bool,
     as_json: bool,
 ) -> None:
     """Run the searches of PLAN (TOML) and write their logs; called again, go on where the logs end."""
@@ -104,7 +108,7 @@ def record(
     with progress("Recording", quiet=as_json) as advance:
         done = record_plan(
             read_plan(plan), out, device=device, only=list(only) or None, seconds=seconds or float("inf"), part=part,
-            parts=parts, compilers=compilers, cache=cache, say=say, advance=advance,
+            parts=parts, compilers=compilers, cache=cache, compile_only=compile_only, say=say, advance=advance,
         )  # fmt: skip
 
     def text() -> None:

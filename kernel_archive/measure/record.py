@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from kernel_archive.errors import UsageError
 from kernel_archive.measure.agent import AgentRun
 from kernel_archive.measure.logs import now, read_lines, write_json
 from kernel_archive.measure.runs import earlier_run, run_document
@@ -104,6 +105,7 @@ def record(
     parts: int = 1,
     compilers: int | None = None,
     cache: Path | None = None,
+    compile_only: bool = False,
     say: Callable[[str], None] = lambda _: None,
     advance: Callable[[int, int, str], None] = lambda _done, _total, _what: None,
 ) -> Recorded:
@@ -119,13 +121,20 @@ def record(
         parts: recordings that share the machine.
         compilers: processes that compile ahead; one less than the processors left when not given, none for 0.
         cache: compiler caches; a temporary directory when not given.
+        compile_only: fill ``cache`` with what is known ahead (chains) and measure nothing; a call with the same cache and
+            ``compilers=0`` then times on a host that does nothing else.
         say: called with remarks.
         advance: called with evaluations done, evaluations expected, and the run.
 
     Raises:
         DataError: a run directory is damaged or of another plan.
         MeasurerError: no worker comes up.
+        UsageError: ``compile_only`` without a cache or without compilers.
     """
+    if compile_only and (cache is None or compilers == 0):
+        raise UsageError(
+            "compiling only needs a place to keep what was compiled, and compilers: name --cache, drop --compilers 0"
+        )
     begin = time.monotonic()
     runs = [r for r in plan.runs if only is None or any(fnmatch.fnmatch(r.key, p) for p in only)]
     for run in runs:
@@ -138,12 +147,15 @@ def record(
         loop = _Loop(station, result, begin + seconds, say, advance)
         seen: dict[str, set[str]] = {}
         try:
+            if compile_only:
+                loop.compile(runs, lambda run: _Active(run, plan, out, seen.setdefault(run.task, set())))
+                return result
             loop.run(runs, lambda run: _Active(run, plan, out, seen.setdefault(run.task, set())))
         finally:
             for a in loop.active:
                 a.log.close()
                 counts = a.log.tally.counts
-                if counts:
+                if counts and not compile_only:
                     a.write({})
                     result.runs[a.run.key] = {
                         "counts": dict(sorted(counts.items())), "finished": a.log.finished, "best": a.log.tally.best,
@@ -169,6 +181,22 @@ class _Loop:
         self._deadline, self._say, self._advance = deadline, say, advance
         self._expected = 0
         self.active: list[_Active] = []
+
+    def compile(self, runs: Sequence[Run], start: Callable[[Run], _Active]) -> None:
+        """Compile every program that is known before its turn, and wait until all are."""
+        futures = []
+        for run in runs:
+            if run.method == "agentic":
+                self.active.append(start(run))
+                futures += [f for f in self._compiled_ahead(self.active[-1]) if f is not None]
+        for done, future in enumerate(futures, 1):
+            future.result()
+            self._advance(done, len(futures), "compiling")
+
+    def _compiled_ahead(self, a: _Active) -> list[Future[list[str]] | None]:
+        """Compilations of the programs that an agent has ready."""
+        codes = a.log.ahead() if isinstance(a.log, AgentRun) else ()
+        return [self._station.compile_ahead(a.run.task, code) for code in codes]
 
     def run(self, runs: Sequence[Run], start: Callable[[Run], _Active]) -> None:
         """Until every run has finished or the time is used up."""
@@ -198,10 +226,8 @@ class _Loop:
         """Get the run's next jobs and start compiling them; ``False`` when it has finished."""
         first = not a.jobs and not a.compiling
         a.jobs = a.log.jobs()
-        codes: Sequence[str] = [j.code for j in a.jobs]
-        if first and isinstance(a.log, AgentRun):
-            codes = a.log.ahead() or codes
-        futures = [self._station.compile_ahead(a.run.task, code) for code in codes]
+        futures = self._compiled_ahead(a) if first else []
+        futures = futures or [self._station.compile_ahead(a.run.task, job.code) for job in a.jobs]
         a.compiling = [future for future in futures if future is not None]
         return bool(a.jobs)
 

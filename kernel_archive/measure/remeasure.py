@@ -122,13 +122,14 @@ def remeasure_programs(
     seconds: float = float("inf"),
     part: int = 0,
     parts: int = 1,
+    compilers: int | None = None,
     cache: Path | None = None,
     advance: Callable[[int, int, str], None] = lambda _done, _total, _what: None,
 ) -> Again:
     """Measure programs ``repeat`` times, every repetition in other workers; one run directory per task and repetition.
 
     A directory that is there already is gone on with: programs in it are not measured again. A program that is named twice
-    is measured once.
+    is measured once. All are compiled before the first is timed, since a host that compiles launches kernels more slowly.
 
     Args:
         programs: what to measure.
@@ -140,6 +141,7 @@ def remeasure_programs(
         seconds: start no measurement after so many seconds.
         part: which share of the machine's processors, from 0.
         parts: measurers that share the machine.
+        compilers: processes that compile; one less than the processors left when not given, none for 0.
         cache: compiler caches; a temporary directory when not given.
         advance: called with measurements done, measurements in all, and the task.
 
@@ -159,9 +161,12 @@ def remeasure_programs(
     total, done = len(programs) * repeat, 0
     missing = _missing(programs, out, repeat, settings)
     with Station(
-        device, settings, resolve_gpu(device, gpu), tasks[0] if tasks else None, part=part, parts=parts, cache=cache
-    ) as station:
-        ahead = {i: station.compile_ahead(programs[i].task, programs[i].code) for i in missing}
+        device, settings, resolve_gpu(device, gpu), tasks[0] if tasks else None, part=part, parts=parts,
+        compilers=compilers, cache=cache,
+    ) as station:  # fmt: skip
+        for future in [station.compile_ahead(programs[i].task, programs[i].code) for i in missing]:
+            if future is not None:
+                future.result()
         for r in range(1, repeat + 1):
             for task in tasks:
                 with _Repetition(out / f"{task}__r{r}", task, r, settings) as run:
@@ -172,9 +177,6 @@ def remeasure_programs(
                         if feedback is None:
                             if time.monotonic() >= deadline:
                                 continue
-                            compiling = ahead[i]
-                            if compiling is not None:
-                                compiling.result()
                             feedback = run.measure(program.code, station)
                         done += 1
                         advance(done, total, task)

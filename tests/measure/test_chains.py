@@ -10,7 +10,7 @@ from support.chains import FACTS, write
 
 from kernel_archive.archive.build import build_archive
 from kernel_archive.archive.open import open_archive
-from kernel_archive.errors import DataError
+from kernel_archive.errors import DataError, UsageError
 from kernel_archive.measure.chains import read_chain
 from kernel_archive.measure.logs import read_lines
 from kernel_archive.measure.plan import read_plan
@@ -73,6 +73,32 @@ def test_chain_is_recorded_and_goes_on(plan, tmp_path):
         {"goal_bin": 4},
     )
     assert run["checks"]["distributions"] == ["standard", "structured", "stress"]
+
+
+def test_compiling_only_measures_nothing_and_the_next_call_measures_all(plan, tmp_path):
+    """Chains are compiled whole; their logs begin with the call that times."""
+    folder = tmp_path / "chains" / "a01" / "rehearsal"
+    write(folder, 1, SOFTMAX.format(shift=""))
+    write(folder, 2, SOFTMAX.format(shift=" + 0.0"), parent=1)
+    asked: list[tuple[int, int, str]] = []
+    out, cache = tmp_path / "out", tmp_path / "cache"
+    done = record(
+        read_plan(plan), out, device="standin", cache=cache, compilers=1, compile_only=True,
+        advance=lambda *what: asked.append(what),
+    )  # fmt: skip
+    assert (done.evaluations, done.runs) == (0, {})
+    assert asked == [(1, 2, "compiling"), (2, 2, "compiling")]
+    assert not list(out.rglob("run.json"))
+    assert record(read_plan(plan), out, device="standin", cache=cache, compilers=0).evaluations == 2
+
+
+@pytest.mark.parametrize("options", [{}, {"cache": "there", "compilers": 0}])
+def test_compiling_only_needs_a_cache_and_compilers(plan, tmp_path, options):
+    if "cache" in options:
+        options = {**options, "cache": tmp_path / options["cache"]}
+    write(tmp_path / "chains" / "a01" / "rehearsal", 1, SOFTMAX.format(shift=""))
+    with pytest.raises(UsageError, match="compiling only needs"):
+        record(read_plan(plan), tmp_path / "out", device="standin", compile_only=True, **options)
 
 
 def test_archive_of_a_chain_has_its_flags(plan, tmp_path):
