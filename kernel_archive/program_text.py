@@ -14,7 +14,15 @@ import tokenize
 import warnings
 from typing import Final
 
-__all__ = ["LANGUAGE_ORDER", "QUANTITIES", "artificial_patterns", "language_of", "quantities", "telling_words"]
+__all__ = [
+    "LANGUAGE_ORDER",
+    "QUANTITIES",
+    "SUSPECT",
+    "artificial_patterns",
+    "language_of",
+    "quantities",
+    "telling_words",
+]
 
 #: Languages from the one that is usually slowest to the one that is usually fastest.
 LANGUAGE_ORDER: Final = ("other", "pytorch", "triton", "gluon", "cuda")
@@ -93,26 +101,32 @@ _DOUBLE: Final = re.compile(r"\bfloat64\b|\.double\(|\btorch\.double\b|\bdouble\
 _SLEEP: Final = re.compile(r"\btime\.sleep\b|\bnanosleep\b|__nanosleep|\btorch\.cuda\._sleep\b|\busleep\b")
 _SORT: Final = re.compile(r"\.(?:arg)?sort\(|\btorch\.(?:arg)?sort\(|\btl\.sort\(|\.kthvalue\(")
 _ORDERS: Final = re.compile(r"sort|topk|kthvalue|median|rank|unique")
-# A host statement that computes with a method and gives the result a name. It begins with a line end, not with ``^``: a
-# character is looked for many times faster than a place.
-_RESULT: Final = re.compile(
-    r"\n[ \t]+(\w+) = [^\n=]*\.(?:abs|amax|amin|bmm|clamp|clone|cumsum|einsum|exp|log|log_softmax|matmul|max|mean|min|mm|norm"
-    r"|softmax|sort|square|sqrt|std|sum|var)\("
+_COMPUTES: Final = (
+    r"\.(?:abs|amax|amin|bmm|clamp|clone|cumsum|einsum|exp|log|log_softmax|matmul|max|mean|min|mm|norm|softmax|sort|square"
+    r"|sqrt|std|sum|var)\("
 )
+# A host statement that computes with a method and gives the result a name. It begins with a line end, not with ``^``: a
+# character is looked for many times faster than a place. Nearly all that begins with ``tl.`` is left out here, since
+# kernels have dozens of such lines.
+_RESULT: Final = re.compile(r"\n[ \t]++(\w++) = (?!tl\.)[^\n=]*" + _COMPUTES)
 _IN_KERNEL: Final = re.compile(r"= *tl\.|\btl\.\w+\(")
-# A loop on the host that a syntax tree must be made for to judge it, and prose without one. Both are quick: every program
-# of an archive is looked at when it is staged.
-_DOUBLE_WORDS: Final = ("double", "float64", "fp64")
-_SORT_WORDS: Final = ("sort", "kthvalue")
-_SUSPECT: Final = (*_DOUBLE_WORDS, "sleep", *_SORT_WORDS)
+# Words of which one stands in every program with a pattern, and a loop that a syntax tree must be made for to judge it.
+_WORDS: Final = r"double|float64|fp64|sleep|sort|kthvalue"
+_SUSPECT_WORDS: Final = tuple(_WORDS.split("|"))
 _LOOP: Final = re.compile(r" in range\(\d+\):")
 _PROSE: Final = re.compile(r'"""[\s\S]*?"""|#[^\n]*')
+#: What every program with an artificial pattern matches, and few others do: for a quick look at many programs by another
+#: engine (RE2, where ``\w`` and ``\d`` are of ASCII only). A result may stand in the first line.
+SUSPECT: Final = (
+    rf"{_WORDS}|\.item\(|\.tolist\(| in range\((?:\d|[^\x00-\x7f])+\):"
+    r"|(?:^|\n)[ \t]+(?:\w|[^\x00-\x7f])+ = (?:t|[^t\n=][^\n=]*|t[^l\n=][^\n=]*|tl[^.\n=][^\n=]*)?" + _COMPUTES
+)
 _TO_HOST: Final = frozenset({"item", "tolist"})
 
 
 def language_of(code: str) -> str:
     """The language of a program, from its text: ``gluon``, ``triton``, ``cuda``, ``pytorch`` or ``other``."""
-    if "@gluon.jit" in code or "triton.experimental.gluon" in code:
+    if "gluon" in code and ("@gluon.jit" in code or "triton.experimental.gluon" in code):
         return "gluon"
     if "@triton.jit" in code or "triton.language" in code:
         return "triton"
@@ -146,15 +160,15 @@ def artificial_patterns(code: str, reference: str = "") -> list[str]:
     ['double', 'repeated_work']
     """
     found = ["dead_work"] if _discards(code) else []
-    if any(word in code for word in _SUSPECT):
+    if any(word in code for word in _SUSPECT_WORDS):
         bare = _PROSE.sub(" ", _C_COMMENT.sub(" ", code) if "__global__" in code else code)
-        if any(word in bare for word in _DOUBLE_WORDS) and _DOUBLE.search(bare) and not _DOUBLE.search(reference):
+        if _DOUBLE.search(bare) and not _DOUBLE.search(reference):
             found.append("double")
-        if "sleep" in bare and _SLEEP.search(bare):
+        if _SLEEP.search(bare):
             found.append("sleep")
-        if any(word in bare for word in _SORT_WORDS) and _SORT.search(bare) and not _ORDERS.search(reference):
+        if _SORT.search(bare) and not _ORDERS.search(reference):
             found.append("sort")
-    if not (".item(" in code or ".tolist(" in code or _LOOP.search(code)):
+    if not (".item(" in code or ".tolist(" in code or (" in range(" in code and _LOOP.search(code))):
         return sorted(found)
     try:
         with warnings.catch_warnings():

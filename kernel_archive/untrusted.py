@@ -245,24 +245,23 @@ class Lines:
 
     def __iter__(self) -> Iterator[tuple[int, bytes] | Finding]:
         """Every line that is not blank, without the white space around it."""
-        for item in self.raw():
-            if isinstance(item, Finding):
-                yield item
-            elif text := item[1].strip():
-                yield item[0], text
+        return self._opened(strip=True)
 
     def raw(self) -> Iterator[tuple[int, bytes] | Finding]:
         """Every line as it stands in the file, with its line end."""
+        return self._opened(strip=False)
+
+    def _opened(self, *, strip: bool) -> Iterator[tuple[int, bytes] | Finding]:
         try:
             # Two lines more than the bound, so that the end is said here, with the number of lines.
             with open_bounded(self.path, max_bytes=self.max_bytes + 4 * self.max_line) as stream:
-                yield from self._read(stream)
+                yield from self._read(stream, strip=strip)
         except UntrustedFileError as error:
             yield error.finding(self.name, self.lines + 1)
         except OSError as error:
             yield self._finding("unreadable", f"cannot be read: {error.strerror or printable(str(error))}")
 
-    def _read(self, stream: IO[bytes]) -> Iterator[tuple[int, bytes] | Finding]:
+    def _read(self, stream: IO[bytes], *, strip: bool) -> Iterator[tuple[int, bytes] | Finding]:
         while line := stream.readline(self.max_line + 1):
             self.lines += 1
             self._take(line)
@@ -281,7 +280,10 @@ class Lines:
                         break
             else:
                 self.ended_mid_line = not line.endswith(b"\n")
-                yield self.lines, line
+                if not strip:
+                    yield self.lines, line
+                elif text := line.strip():
+                    yield self.lines, text
             if self.bytes > self.max_bytes or self.lines > self.max_lines:
                 what = f"{self.max_bytes >> 20} MiB" if self.bytes > self.max_bytes else f"{self.max_lines:,} lines"
                 yield self._finding(

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from kernel_archive.archive.jobs import Job, fragment_key, run_digest
-from kernel_archive.archive.search_rows import SearchRows, evaluation_table
+from kernel_archive.archive.search_rows import SearchRows
 from kernel_archive.errors import Finding, LogError
 from kernel_archive.gpus import canonical_gpu
 from kernel_archive.ids import sha256_hex
@@ -182,8 +182,8 @@ def stage_run(job: Job, stage: Path, *, strict: bool = False) -> tuple[StagedRun
         parts: list[pa.Table] = []
         for search in searches:
             made = search.rows(staged.rows)
-            parts.append(evaluation_table(made.evaluations))
-            staged.rows += len(made.evaluations)
+            parts.append(made.evaluations)
+            staged.rows += made.evaluations.num_rows
             staged.searches.append(made.search)
             staged.references += made.references
             staged.n_findings += len(search.findings)

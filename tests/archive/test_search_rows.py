@@ -8,10 +8,11 @@ import pytest
 from support.puct import RunLog, program, recipe
 
 from kernel_archive.archive.build import build_archive
+from kernel_archive.archive.fragments import MAX_CASES
 from kernel_archive.archive.jobs import Job
 from kernel_archive.archive.open import open_archive
 from kernel_archive.archive.recipe import Source
-from kernel_archive.archive.search_rows import MAX_CASES, SearchRows, evaluation_table
+from kernel_archive.archive.search_rows import SearchRows
 from kernel_archive.archive.validate import validate_archive
 from kernel_archive.errors import RecipeError
 from kernel_archive.readers.records import Case, Evaluation, SearchFacts
@@ -51,7 +52,7 @@ def test_a_refused_record_does_not_give_its_parent_away(search):
         record("child", 3, speedup=float("inf"), parent_node_id="a"),
         record("child", 4, parent_node_id="b"),
     ]
-    rows = {row["node_id"]: row for row in search.rows(0).evaluations}
+    rows = {row["node_id"]: row for row in search.rows(0).evaluations.to_pylist()}
     assert rows["child"]["parent_kernel_id"] == rows["b"]["kernel_id"]
     assert (rows["child"]["parent_distance"], rows["child"]["source_line"]) == (1, 4)
     assert found(search) == [("bad-speedup", 3, "speedup")]
@@ -60,7 +61,7 @@ def test_a_refused_record_does_not_give_its_parent_away(search):
 def test_an_empty_program_is_a_finding(search):
     """A program of nothing but white space can't be a row; its line is named, and it is counted."""
     search.evaluations = [record("a"), record("b", 2, code=" \n\t "), record("c", 3, code="")]
-    assert [row["node_id"] for row in search.rows(0).evaluations] == ["a"]
+    assert search.rows(0).evaluations["node_id"].to_pylist() == ["a"]
     assert found(search) == [("empty-program", 2, None), ("empty-program", 3, None)]
     assert search.facts.counts == {"rows_dropped": 2}
 
@@ -69,7 +70,7 @@ def test_an_empty_program_is_a_finding(search):
 def test_a_speedup_that_is_none_is_a_finding(search, speedup):
     """Medians and quotients of two must stay finite."""
     search.evaluations = [record("a"), record("b", 7, speedup=speedup)]
-    assert len(search.rows(0).evaluations) == 1
+    assert search.rows(0).evaluations.num_rows == 1
     assert found(search) == [("bad-speedup", 7, "speedup")]
 
 
@@ -94,9 +95,8 @@ def test_a_value_beyond_its_column_is_a_finding(search, field, value):
     search.evaluations = [record("a"), record(node="b", line=9), record("c", 10)]
     setattr(search.evaluations[1], field, value)
     made = search.rows(0).evaluations
-    assert [row["node_id"] for row in made] == ["a", "c"]
+    assert made["node_id"].to_pylist() == ["a", "c"]
     assert found(search) == [("bad-value", 9, field)]
-    assert evaluation_table(made).num_rows == 2
 
 
 def test_an_absurd_total_is_left_out(search):
@@ -115,7 +115,7 @@ def test_a_row_without_its_problem_is_a_finding(search):
     """Where each row has its own problem, one that has none is left out; where no row has one, the recipe is at fault."""
     search.facts = SearchFacts(gpu="H200")
     search.evaluations = [record("a", problem="trimul"), record("b", 5)]
-    assert [row["node_id"] for row in search.rows(0).evaluations] == ["a"]
+    assert search.rows(0).evaluations["node_id"].to_pylist() == ["a"]
     assert found(search) == [("no-problem", 5, None)]
     search.evaluations = [record("c", 6)]
     with pytest.raises(RecipeError, match="the log nor the recipe says the problem of made/x"):
@@ -133,8 +133,8 @@ def test_lone_surrogates_become_replacement_marks(search):
         record("f", outcome="runtime_error", speedup=None, error_type=f"E{bad}", error_text=f"t{bad}"),
     ]  # fmt: skip
     made = search.rows(0)
-    assert evaluation_table(made.evaluations).num_rows == 2
-    assert made.evaluations[0]["problem"] == "p?"
+    assert made.evaluations.num_rows == 2
+    assert made.evaluations["problem"][0].as_py() == "p?"
     assert json.dumps([made.search, made.references]).isascii()
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from support.puct import RunLog, program, recipe
 
-from kernel_archive.archive import stage
+from kernel_archive.archive import search_rows
 from kernel_archive.archive.build import build_archive
 from kernel_archive.archive.jobs import jobs_of
 from kernel_archive.archive.recipe import find_recipe
@@ -76,7 +76,7 @@ def test_a_run_that_takes_all_memory_is_named(job, tmp_path, monkeypatch):
     def too_much(rows):
         raise MemoryError
 
-    monkeypatch.setattr(stage, "evaluation_table", too_much)
+    monkeypatch.setattr(search_rows, "fragment_table", too_much)
     with pytest.raises(LogError, match="made/run takes more memory"):
         stage_run(job, tmp_path / "stage")
     assert list((tmp_path / "stage").iterdir()) == []

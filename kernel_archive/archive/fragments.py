@@ -1,0 +1,118 @@
+"""What a staged fragment holds: its columns, the limits of what one row may hold, and the table made of columns of values."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import pyarrow as pa
+
+from kernel_archive.ids import canonical_json
+from kernel_archive.schema import CASE, TABLES
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from kernel_archive.readers.records import Case
+
+__all__ = ["FRAGMENT_SCHEMA", "MAX_CASES", "MAX_SHAPES", "Limit", "encodable", "fragment_table", "json_text", "limits"]
+
+#: What one row may hold. Logs are untrusted: a row beyond these bounds is left out, so that it can't fill the memory of
+#: everything behind it. Programs that searches write stay below 200,000 characters, and problems have up to 24 cases.
+MAX_CODE: Final = 4_000_000
+MAX_NAME: Final = 4000
+MAX_CASES: Final = 1000
+MAX_SHAPES: Final = 100_000
+#: Other quantities (microseconds, seconds) are below this, so that their sums stay finite.
+MAX_QUANTITY: Final = 1e18
+
+#: What a table has beyond single evaluations: it is made when fragments are merged.
+_MERGED: Final = frozenset(
+    {"bin", "bin_scheme", "canary", "flags", "n_evaluations", "n_measurements", "speedup_max", "speedup_min"}
+)
+#: Columns of a staged fragment: all that the tables say of an evaluation and its program, and what only merging needs.
+FRAGMENT_SCHEMA: Final = pa.schema(
+    [
+        *{
+            field.name: field
+            for table in ("failures", "kernels", "evaluations")
+            for field in TABLES[table].schema
+            if field.name not in _MERGED
+        }.values(),
+        pa.field("seq", pa.int64(), nullable=False),  # position in the run
+        pa.field("role", pa.string(), nullable=False),
+        pa.field("source_key", pa.string(), nullable=False),
+        pa.field("artificial", pa.bool_(), nullable=False),  # of successes only
+        pa.field("narrow_domain", pa.bool_(), nullable=False),
+    ]
+)
+
+
+class Limit(NamedTuple):
+    """What a number's size or a text's length, as the function says it, may be."""
+
+    size: Callable[[Any], float]
+    most: float
+
+    def exceeded_by(self, value: Any) -> bool:
+        """Whether a value is beyond the limit, or no number; ``None`` is not."""
+        return value is not None and not self.size(value) <= self.most
+
+
+def limits(schema: pa.Schema) -> dict[str, Limit]:
+    """The limits of every number and text of a schema."""
+    found: dict[str, Limit] = {}
+    for field in schema:
+        if pa.types.is_integer(field.type):
+            found[field.name] = Limit(abs, 2 ** (field.type.bit_width - 1) - 1)
+        elif pa.types.is_floating(field.type):
+            found[field.name] = Limit(abs, MAX_QUANTITY)
+        elif pa.types.is_string(field.type):
+            found[field.name] = Limit(len, MAX_CODE if field.name == "code" else MAX_NAME)
+    return found
+
+
+def encodable(text: str) -> str:
+    """Text that Arrow can hold: lone surrogates become replacement marks."""
+    return text if text.isascii() else text.encode("utf-8", "replace").decode()
+
+
+def json_text(value: Any) -> str | None:
+    """Canonical JSON of a value, ``None`` for ``None``; lone surrogates in it become replacement marks."""
+    if value is None:
+        return None
+    try:
+        return canonical_json(value).decode()
+    except UnicodeEncodeError:
+        return canonical_json(json.loads(encodable(json.dumps(value, ensure_ascii=False)))).decode()
+
+
+def fragment_table(columns: Mapping[str, Sequence[Any] | pa.Array]) -> pa.Table:
+    """The columns as a fragment holds them; ``cases`` are tuples of :class:`~kernel_archive.readers.records.Case`."""
+
+    def array(name: str, kind: pa.DataType) -> pa.Array:
+        values = columns[name]
+        if isinstance(values, pa.Array):
+            return values
+        return _case_array(values) if name == "cases" else pa.array(values, kind)
+
+    return pa.table([array(field.name, field.type) for field in FRAGMENT_SCHEMA], schema=FRAGMENT_SCHEMA)
+
+
+def _case_array(rows: Sequence[Sequence[Case]]) -> pa.Array:
+    """The nested column, put together from flat ones: making it from dictionaries takes most of the time of staging."""
+    offsets = [0]
+    flat: list[Case] = []
+    shapes: dict[int, str | None] = {}  # most cases share the dictionary of their shape
+    for row in rows:
+        flat.extend(row)
+        offsets.append(len(flat))
+    for case in flat:
+        if id(case.shape) not in shapes:
+            shapes[id(case.shape)] = json_text(case.shape or None)
+    columns = [
+        pa.array([shapes[id(c.shape)] for c in flat], pa.string()),
+        *(pa.array([getattr(c, name) for c in flat], pa.float64()) for name in CASE.names[1:]),
+    ]
+    struct = pa.StructArray.from_arrays(columns, fields=list(CASE))
+    return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), struct)
