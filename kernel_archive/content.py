@@ -1,4 +1,4 @@
-"""Where the reviewed content is: builders, split definitions, card templates, leaderboard.
+"""Where the reviewed content is: builders, split definitions, card templates, leaderboard, prompts.
 
 The folders stand at the top of the repository, where a contributor edits them, and ship inside an installed wheel.
 """
@@ -11,7 +11,7 @@ from typing import Literal
 __all__ = ["content_path"]
 
 
-def content_path(folder: Literal["builders", "splits", "cards", "leaderboard"]) -> Path:
+def content_path(folder: Literal["builders", "splits", "cards", "leaderboard", "prompts"]) -> Path:
     """The folder, from the wheel when the package is installed, else from the checkout.
 
     Raises:

@@ -14,6 +14,8 @@ from kernel_archive.scoring.target import forecast_split, split_facts
 from kernel_archive.splits import SPLITS
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from numpy.typing import NDArray
 
     from kernel_archive.archive.open import Archive
@@ -56,6 +58,18 @@ class AskedPairs(ProgramPairs):
     split: Split
     scheme: Scheme
     row_ids: tuple[str, ...]
+
+    def take(self, rows: Sequence[int]) -> AskedPairs:
+        """Only these rows, in this order."""
+        return AskedPairs(
+            split=self.split,
+            scheme=self.scheme,
+            row_ids=tuple(self.row_ids[i] for i in rows),
+            problems=tuple(self.problems[i] for i in rows),
+            gpus=tuple(self.gpus[i] for i in rows),
+            anchors=tuple(self.anchors[i] for i in rows),
+            candidates=tuple(self.candidates[i] for i in rows),
+        )
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -29,6 +29,8 @@ class _Line(msgspec.Struct, forbid_unknown_fields=True):
     predicted_bin: Annotated[int, msgspec.Meta(ge=1, le=N_BINS)] | None = None
     defer: bool | None = None
     rationale: str | None = None
+    prompt: str | None = None
+    stop_reason: str | None = None
     input_tokens: _Amount | None = None
     output_tokens: _Amount | None = None
     latency_s: _Amount | None = None

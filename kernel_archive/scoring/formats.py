@@ -41,14 +41,17 @@ FIELDS: Final[dict[str, str]] = {
     "predicted_bin": "the bin that the forecaster names, 1 to 8; the most probable bin is scored unless told otherwise",
     "defer": "true: leave this candidate to a measurement; probabilities may then be absent",
     "parse_failed": "true: the forecaster answered, and its answer gave no distribution",
+    "parse_error": "why there is no distribution, in a word",
     "rationale": "free text (reasoning is read, too)",
+    "prompt": "name and digest of the prompt that was answered",
+    "stop_reason": "why the model stopped, where that was not its own end: max_tokens, refused",
     "input_tokens": "tokens read for this forecast",
     "output_tokens": "tokens written",
     "latency_s": "seconds that it took (elapsed_s is read, too)",
 }
 #: Fields of the published tables that say nothing to the scorer.
 IGNORED: Final = frozenset(
-    {"pack", "pack_name", "surrogate_label", "parse_error", "model", "forecaster", "name", "type", "id", "canary"}
+    {"pack", "pack_name", "surrogate_label", "model", "forecaster", "name", "type", "id", "canary"}
     | {"source_search", "internal_experiment", "source_id", "true_bin", "hardware", "problem_id", "benchmark_family"}
 )
 READ: Final = frozenset(
@@ -164,7 +167,7 @@ def read_entry(
             if near
             else "Give eight numbers, or parse_failed: true where the forecaster gave no distribution",
         )
-    for name in ("rationale", "reasoning"):
+    for name in ("rationale", "reasoning", "parse_error", "prompt", "stop_reason"):
         text = row.get(name)
         if text is not None and not isinstance(text, str):
             faults.add("not-text", "must be text", field=name, value=text)

@@ -10,8 +10,7 @@ probability score. What gives no distribution earns 0 in all three.
 
 from __future__ import annotations
 
-import json
-from typing import TYPE_CHECKING, Any, Final, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import msgspec
 import numpy as np
@@ -19,8 +18,8 @@ import numpy as np
 from kernel_archive.bins import N_BINS
 from kernel_archive.errors import UsageError
 from kernel_archive.scoring import rowwise
+from kernel_archive.scoring.completions import read_completion
 from kernel_archive.scoring.forecasts import RAW_SUM_BOUNDS
-from kernel_archive.scoring.formats import TOOL_FIELDS, read_entry
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -32,10 +31,6 @@ if TYPE_CHECKING:
 __all__ = ["Answer", "RewardKind", "brier", "correctness", "crps", "of_completions", "parse_completion"]
 
 RewardKind = Literal["correctness", "brier", "crps"]
-_MAX_TEXT: Final = 1 << 20
-#: Fields that are not for the model to say: it must not choose its row, nor vouch for its own sum.
-_NOT_THE_MODELS: Final = frozenset({"row_id", "repeat", "raw_probability_sum"})
-_KEYS: Final = (f'"{TOOL_FIELDS[0]}"', '"probabilities"', '"bin_probabilities"')
 
 
 class Answer(msgspec.Struct, frozen=True):
@@ -138,64 +133,15 @@ def of_completions(completions: Sequence[Any], *, bins: Sequence[int], kind: Rew
 def parse_completion(completion: Any) -> Answer | None:
     r"""The forecast in a model's answer; ``None`` where there is none that could be scored.
 
-    Takes the text of an answer (the last JSON object with the probabilities in it, whatever stands around it: prose,
-    a code fence, a tool-call tag), the arguments of a tool call as an object, a message, or a chat. The probabilities
-    must be eight numbers of at least 0 whose sum is within the bounds of a forecast file; what the answer itself says
-    about that sum (``raw_probability_sum``) is not read.
+    What is read, and how, is what :func:`kernel_archive.scoring.completions.read_completion` says.
 
     >>> parse_completion('I think: ```json\n{"probabilities": [0, 0, 0, 1, 0, 0, 0, 0]}\n```').probabilities[3]
     1.0
     >>> parse_completion("about 1.5x") is None
     True
     """
-    for fields in _objects(completion, 0):
-        entry, _, _ = read_entry(fields, file="", line=0, default_id="completion")
-        if entry is None or entry.probabilities is None:
-            continue
-        if not RAW_SUM_BOUNDS[0] <= entry.raw_sum <= RAW_SUM_BOUNDS[1]:
-            return None
-        p = rowwise.normalise(raw=np.array(entry.probabilities, dtype=np.float64))
-        return Answer(tuple(p.tolist()), entry.stated)
-    return None
-
-
-def _objects(item: Any, depth: int) -> list[dict[str, Any]]:
-    """Objects that could be the forecast, the likeliest first."""
-    if depth > 8:
-        return []
-    if isinstance(item, str):
-        return [found for text in _texts(item[-_MAX_TEXT:]) for found in _objects(text, depth + 1)]
-    if isinstance(item, list):
-        return _objects(item[-1], depth + 1) if item else []
-    if not isinstance(item, dict):
-        return []
-    if any(key.strip('"') in item for key in _KEYS):
-        return [{key: value for key, value in item.items() if key not in _NOT_THE_MODELS}]
-    inner: list[dict[str, Any]] = []
-    for key in ("tool_calls", "function", "arguments", "content"):
-        if item.get(key) is not None:
-            inner += _objects(item[key], depth + 1)
-    return inner
-
-
-def _texts(text: str) -> list[dict[str, Any]]:
-    """The JSON objects of a text that hold the last mention of the probabilities, the innermost first."""
-    at = max(text.rfind(key) for key in _KEYS)
-    if at < 0:
-        at = text.rfind("p_severe_slowdown")  # the arguments of a tool call are often text inside JSON
-        if at < 0:
-            return []
-    decoder = json.JSONDecoder()
-    found: list[dict[str, Any]] = []
-    start = at
-    for _ in range(8):
-        start = text.rfind("{", 0, start)
-        if start < 0:
-            break
-        try:
-            value, end = decoder.raw_decode(text, start)
-        except (ValueError, RecursionError):
-            continue
-        if isinstance(value, dict) and end > at:
-            found.append(value)
-    return found
+    read = read_completion(completion)
+    if read.probabilities is None:
+        return None
+    p = rowwise.normalise(raw=np.array(read.probabilities, dtype=np.float64))
+    return Answer(tuple(p.tolist()), read.stated)

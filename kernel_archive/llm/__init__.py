@@ -1,0 +1,1 @@
+"""Language models as forecasters: prompts, batch files, the Inspect task. Begin reading at ``prompts.py``."""

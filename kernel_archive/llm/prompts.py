@@ -1,0 +1,241 @@
+"""What a language model is asked about one row, and in what form it answers: the templates of ``prompts/``, filled in.
+
+A prompt is named by what it is made of: version of the templates, what they ask, form of the answer, bin scheme. Its
+digest covers the wording. Both stand in every forecast, so that forecasts under two wordings are never mixed up.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Literal, get_args
+
+import msgspec
+
+from kernel_archive.bins import BIN_NAMES, SCHEMES
+from kernel_archive.content import content_path
+from kernel_archive.errors import UsageError
+from kernel_archive.gpus import gpu_facts
+from kernel_archive.problems import problem_facts
+from kernel_archive.program_text import language_of
+from kernel_archive.scoring.formats import TOOL_FIELDS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import jinja2
+
+    from kernel_archive.bins import Scheme
+    from kernel_archive.gpus import Gpu
+
+__all__ = [
+    "ANSWER_FORMS",
+    "PROMPT_VERSION",
+    "TOOL_NAME",
+    "AnswerForm",
+    "Ask",
+    "Prompt",
+    "answer_schema",
+    "known_prompts",
+    "render",
+]
+
+#: How the model answers: by calling a tool, with a JSON object, or in a text that ends with one.
+AnswerForm = Literal["tool", "json", "text"]
+ANSWER_FORMS: Final[tuple[AnswerForm, ...]] = get_args(AnswerForm)
+#: What a template asks: candidate against reference, child against parent, or candidate with leave to defer.
+Ask = Literal["forecast", "discovery", "defer"]
+#: The templates that are used unless another version is named.
+PROMPT_VERSION: Final = "v1"
+TOOL_NAME: Final = "forecast"
+#: A row in which nothing is real: the digest covers the prompt that it gives.
+_PROBE: Final = {"problem": "probe", "gpu": "probe", "anchor": "anchor", "candidate": "candidate"}
+
+
+class Prompt(msgspec.Struct, frozen=True, kw_only=True):
+    """One prompt: everything about it but the row.
+
+    Attributes:
+        ask: what is asked.
+        answer: form of the answer.
+        scheme: bin scheme that the question is put in.
+        version: folder of the templates.
+    """
+
+    ask: Ask
+    answer: AnswerForm = "json"
+    scheme: Scheme = "paper"
+    version: str = PROMPT_VERSION
+
+    @property
+    def digest(self) -> str:
+        """Sixteen hex digits over the templates, the bins and the form of the answer."""
+        return _digest(self)
+
+    @property
+    def name(self) -> str:
+        """What forecasts and entries call it, for example ``v1-forecast-json-paper@0123456789abcdef``."""
+        return f"{self.version}-{self.ask}-{self.answer}-{self.scheme}@{self.digest}"
+
+
+@cache
+def _digest(prompt: Prompt) -> str:
+    folder = content_path("prompts") / prompt.version
+    parts = [f"{path.name}\0{path.read_text(encoding='utf-8')}" for path in sorted(folder.glob("*.j2"))]
+    schema = msgspec.json.encode(answer_schema(prompt.ask)).decode()
+    parts += [schema, prompt.answer, render(prompt, **_PROBE)]
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
+
+
+def versions() -> tuple[str, ...]:
+    """The versions that there are templates of."""
+    return tuple(sorted(path.name for path in content_path("prompts").iterdir() if (path / "base.md.j2").is_file()))
+
+
+def known_prompts() -> dict[str, Prompt]:
+    """Digest -> prompt, of everything that this version of the package can ask."""
+    made = (
+        Prompt(ask=ask, answer=answer, scheme=scheme, version=version)
+        for version in versions()
+        for ask in get_args(Ask)
+        for answer in ANSWER_FORMS
+        for scheme in SCHEMES
+    )
+    return {prompt.digest: prompt for prompt in made}
+
+
+def _fields(ask: Ask) -> dict[str, tuple[str, dict[str, Any]]]:
+    """Field of the answer -> what it means, and its JSON Schema; reasons first, so that they come before the numbers."""
+    out: dict[str, tuple[str, dict[str, Any]]] = {
+        "rationale": ("what decides it, in at most 60 words", {"type": "string"})
+    }
+    for number, name in enumerate(TOOL_FIELDS, 1):
+        out[name] = (f"probability of bin {number}, from 0 to 1", {"type": "number"})
+    last = TOOL_FIELDS[-1]
+    out[last] = (f"probability of bin {len(TOOL_FIELDS)}; the eight sum to 1", out[last][1])
+    out["predicted_bin"] = ("number of the bin that you would name, 1 to 8", {"type": "integer"})
+    out["expected_speedup"] = ("the S that you expect, as a number, or null", {"type": ["number", "null"]})
+    if ask == "defer":
+        out["defer"] = ("true: measure this candidate; false: use the forecast", {"type": "boolean"})
+    return out
+
+
+def answer_schema(ask: Ask) -> dict[str, Any]:
+    """JSON Schema of an answer: arguments of the tool, or the object. Every field is required, as strict modes want it."""
+    fields = _fields(ask)
+    return {
+        "type": "object",
+        "properties": {name: {"description": meaning, **kind} for name, (meaning, kind) in fields.items()},
+        "required": list(fields),
+        "additionalProperties": False,
+    }
+
+
+def render(prompt: Prompt, *, problem: str, gpu: str, anchor: str, candidate: str) -> str:
+    """The text of a prompt about one row, whole: nothing of a program is left out.
+
+    Args:
+        prompt: which.
+        problem: problem id.
+        gpu: name of the GPU.
+        anchor: the reference, or the parent.
+        candidate: the program to forecast, or the child.
+
+    Raises:
+        UsageError: there are no templates of that version.
+    """
+    if prompt.version not in versions():
+        raise UsageError(f"no prompts of version {prompt.version!r}. Choose one of: {', '.join(versions())}")
+    rule = SCHEMES[prompt.scheme]
+    text = _environment().get_template(f"{prompt.version}/{prompt.ask}.md.j2").render(
+        version=prompt.version,
+        answer=prompt.answer,
+        tool=TOOL_NAME,
+        bins=[{"number": b, "name": name, "interval": rule.describe(b)} for b, name in enumerate(BIN_NAMES, 1)],
+        fields=[(name, meaning) for name, (meaning, _) in _fields(prompt.ask).items()],
+        gpu={"name": gpu_facts(gpu).name, "facts": list(_gpu_lines(gpu_facts(gpu)))},
+        problem=_problem(problem),
+        anchor=anchor,
+        anchor_language=language_of(anchor),
+        candidate=candidate,
+        language=language_of(candidate),
+    )  # fmt: skip
+    return text.strip() + "\n"
+
+
+def _gpu_lines(gpu: Gpu) -> Iterator[str]:
+    for value, text in (
+        (gpu.compute_capability, "compute capability {}"),
+        (gpu.multiprocessors, "{} multiprocessors"),
+        (gpu.max_threads_per_multiprocessor, "{} threads resident on each"),
+        (gpu.clock_ghz, "boost clock {:g} GHz"),
+        (gpu.memory_gb, "{:g} GB of memory"),
+        (gpu.memory_bandwidth_gb_s, "{:,.0f} GB/s"),
+        (gpu.l2_cache_mb, "L2 cache {:g} MB"),
+        (gpu.fp32_tflops, "{:g} TFLOP/s in float32 without tensor cores"),
+        (gpu.bf16_tflops, "{:g} TFLOP/s in bfloat16 on tensor cores, dense"),
+    ):
+        if value is not None:
+            yield text.format(value)
+
+
+@cache
+def _problem(name: str) -> dict[str, Any]:
+    """A problem in words: title, inputs, timed cases, tolerance; what is not known is left out."""
+    from kernel_archive.measure.tasks import TASK_NAMES, get_task
+
+    facts = problem_facts(name)
+    task = get_task(facts.name) if facts.name in TASK_NAMES else None
+    # What the task says of its inputs; from "Structured" on it is about inputs that are checked and not timed.
+    stated = "" if task is None else task.make_input.__doc__ or ""
+    inputs = re.split(r"\b(?:Structured|Stress):", stated)[0].replace("``", "`")
+    cases = [", ".join(f"{key} = {value}" for key, value in case.items()) for case in facts.benchmark_cases]
+    if task is not None:
+        least = [task.work(case) for case in facts.benchmark_cases]
+        cases = [
+            f"{case} (at least {_amount(w.bytes_read)}B read, {_amount(w.bytes_written)}B written"
+            + (f", {_amount(w.flops)}FLOP)" if w.flops else ")")
+            for case, w in zip(cases, least, strict=True)
+        ]
+    return {
+        "name": facts.name,
+        "title": facts.title,
+        "inputs": " ".join(inputs.split()),
+        "cases": cases,
+        "tolerance": ""
+        if facts.rtol is None or facts.atol is None
+        else f"a relative tolerance of {facts.rtol:g} and an absolute one of {facts.atol:g}",
+    }
+
+
+def _amount(value: float) -> str:
+    """A number with three digits and its prefix, for a unit to follow: ``262 M``."""
+    for prefix in ("", "k", "M", "G"):
+        if value < 999.5:
+            return f"{value:.3g} {prefix}"
+        value /= 1000
+    return f"{value:.3g} T"
+
+
+def _fenced(code: str) -> str:
+    """A program in a code fence that nothing in it can close."""
+    longest = max((len(run) for run in re.findall(r"`{3,}", code)), default=2)
+    fence = "`" * (longest + 1)
+    return f"{fence}python\n{code.rstrip()}\n{fence}"
+
+
+@cache
+def _environment() -> jinja2.Environment:
+    import jinja2
+
+    made = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(Path(content_path("prompts"))),
+        autoescape=False,  # noqa: S701 - the text goes to a model, not to a browser
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    made.filters["fenced"] = _fenced
+    return made

@@ -1,0 +1,78 @@
+"""``forecast``, as its users call it."""
+
+import json
+
+import pytest
+from support.small_archive import write_archive
+
+from kernel_archive.cli import main
+from kernel_archive.scoring.formats import TOOL_FIELDS
+
+ANSWER = json.dumps(dict(zip(TOOL_FIELDS, [0, 0, 0, 0, 0.1, 0.8, 0.1, 0], strict=True)))
+
+
+@pytest.fixture(scope="module")
+def archive(tmp_path_factory):
+    """A small archive."""
+    return write_archive(tmp_path_factory.mktemp("archive")).path
+
+
+@pytest.fixture
+def run(archive, capsys):
+    """Runs a command; status, stdout, stderr."""
+
+    def call(*arguments):
+        status = main([*map(str, arguments), "--archive", str(archive)])
+        out = capsys.readouterr()
+        return status, out.out, out.err
+
+    return call
+
+
+@pytest.mark.parametrize("split", ["eval", "discovery"])
+def test_export_answer_import_check_score(run, tmp_path, split):
+    """The whole way, with what the user is told on it."""
+    questions, answers, forecasts = (tmp_path / name for name in ("q.jsonl", "a.jsonl", "f.jsonl"))
+    status, out, _ = run("forecast", "--export", questions, "--model", "m", "--split", split, "--limit", 20)
+    assert status == 0
+    assert "20 questions about 20 of" in out
+    lines = [json.loads(line) for line in questions.read_text().splitlines()]
+    plain = [{"custom_id": line["custom_id"], "answer": ANSWER} for line in lines[:19]]
+    plain[3]["answer"] = "I can't say."
+    answers.write_text("".join(json.dumps(line) + "\n" for line in plain))
+    status, out, _ = run("forecast", "--import", answers, "--split", split, "--limit", 20, "-o", forecasts)
+    assert status == 0
+    assert "19 answers to 20 questions, 18 forecasts" in out
+    assert "unparsed: no-json 1" in out
+    assert "unanswered: no answer 1" in out
+    assert run("check", forecasts, "--split", split)[0] == 0
+    assert run("score", forecasts, "--split", split, "--draws", 0)[0] == 0
+    status, out, _ = run("forecast", "--import", answers, "--split", split, "-o", forecasts, "--force", "--json")
+    assert json.loads(out)["tally"]["unparsed"] == {"no-json": 1}
+
+
+def test_a_row_that_does_not_fit_is_named(run, tmp_path):
+    """On stderr, and in the JSON."""
+    status, out, err = run("forecast", "--export", tmp_path / "q.jsonl", "--model", "m", "--context", 10, "--limit", 3)
+    assert status == 0
+    assert err.count("is left unanswered") == 3
+    assert "0 questions" in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ((), "--export FILE or --import FILE"),
+        (("--export", "q.jsonl"), "--model NAME"),
+        (("--import", "a.jsonl"), "-o FILE"),
+        (("--export", "q.jsonl", "--import", "a.jsonl"), "--export FILE or --import FILE"),
+        (("--export", "q.jsonl", "--model", "m", "--split", "discovery", "--defer"), "without --defer"),
+        (("--export", "none/q.jsonl", "--model", "m"), "no directory"),
+    ],
+)
+def test_wrong_calls_say_what_to_do(run, tmp_path, monkeypatch, arguments, said):
+    """Status 2 and one line."""
+    monkeypatch.chdir(tmp_path)
+    status, _, err = run("forecast", *arguments)
+    assert status == 2
+    assert said in err

@@ -1,0 +1,229 @@
+"""Batch files: questions out, answers in, nothing lost and nothing counted twice."""
+
+import itertools
+import json
+
+import pytest
+
+from kernel_archive.errors import ForecastError, UsageError
+from kernel_archive.llm.batch import Settings, export_lines, import_answers
+from kernel_archive.llm.questions import load_questions, read_custom_id
+from kernel_archive.scoring import check_forecasts, load_target
+from kernel_archive.scoring.formats import TOOL_FIELDS
+
+FORECAST = {
+    **dict(zip(TOOL_FIELDS, [0, 0, 0, 0, 0.1, 0.8, 0.1, 0], strict=True)),
+    "predicted_bin": 6,
+    "rationale": "fewer passes",
+}
+USAGE = {"prompt_tokens": 1200, "completion_tokens": 90}
+
+
+def exported(archive, split="eval", *, repeats=1, limit=None, **more):
+    """The requests of a batch file."""
+    questions = load_questions(archive, split, limit=limit, **more)
+    return [json.loads(line) for line in export_lines(questions, model="m", repeats=repeats)]
+
+
+def served(custom_id, content=None, *, usage=USAGE, finish="stop", **message):
+    """An output line of a service."""
+    text = json.dumps(FORECAST) if content is None else content
+    body = {
+        "choices": [{"message": {"role": "assistant", "content": text, **message}, "finish_reason": finish}],
+        "usage": usage,
+    }
+    return {
+        "id": "x",
+        "custom_id": custom_id,
+        "response": {"status_code": 200, "request_id": "y", "body": body},
+        "error": None,
+    }
+
+
+def write(path, lines):
+    """Lines as a file."""
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return path
+
+
+@pytest.mark.parametrize("split", ["eval", "discovery"])
+def test_questions_go_out_and_answers_come_in(archive, tmp_path, split):
+    """Every row of a split, two repeats, and the file that comes of it can be scored."""
+    asked = exported(archive, split, repeats=2)
+    path = write(tmp_path / "a.jsonl", [served(line["custom_id"]) for line in asked])
+    data, tally = import_answers([path], archive, split).finish()
+    (tmp_path / "f.jsonl").write_bytes(data)
+    forecasts, report = check_forecasts(tmp_path / "f.jsonl", load_target(archive, split))
+    assert forecasts is not None
+    assert not report.n_errors
+    assert (forecasts.n_repeats, forecasts.coverage, forecasts.parse_rate) == (2, 1.0, 1.0)
+    assert (tally.answered, tally.forecasts, tally.asked) == (len(asked), len(asked), len(asked))
+    assert (tally.input_tokens, tally.output_tokens) == (1200 * len(asked), 90 * len(asked))
+    line = json.loads(data.splitlines()[0])
+    assert (
+        line["prompt"]
+        == tally.prompt
+        == f"v1-{'forecast' if split == 'eval' else 'discovery'}-json-paper@{line['prompt'][-16:]}"
+    )
+    assert (line["predicted_bin"], line["rationale"], line["input_tokens"]) == (6, "fewer passes", 1200)
+
+
+def test_a_request_is_what_services_take(archive):
+    """Method, address, model, one message, the form of the answer; what was not given is left to the service."""
+    (line,) = exported(archive, limit=1)
+    assert (line["method"], line["url"]) == ("POST", "/v1/chat/completions")
+    assert set(line["body"]) == {"model", "messages", "response_format"}
+    assert line["body"]["response_format"]["json_schema"]["schema"]["properties"].keys() >= set(TOOL_FIELDS)
+    assert len(line["custom_id"]) <= 64
+    questions = load_questions(archive, limit=1, answer="tool")
+    told = Settings(temperature=0.5, max_tokens=900, reasoning_effort="low")
+    body = json.loads(next(export_lines(questions, model="m", settings=told)))["body"]
+    assert (body["temperature"], body["max_completion_tokens"], body["reasoning_effort"]) == (0.5, 900, "low")
+    assert body["tool_choice"]["function"]["name"] == body["tools"][0]["function"]["name"] == "forecast"
+    assert set(exported(archive, limit=1, answer="text")[0]["body"]) == {"model", "messages"}
+
+
+@pytest.mark.parametrize("split", ["eval", "discovery"])
+def test_nothing_in_the_questions_tells_the_label(archive, split):
+    """The order is that of a hash, the same whatever the limit; neither bin, speedup nor search stands in a request."""
+    target = load_target(archive, split)
+    ids = [read_custom_id(line["custom_id"])[0] for line in exported(archive, split)]
+    assert sorted(ids) == sorted(target.row_ids)
+    bins = [int(target.bins[target.index[i]]) for i in ids]
+    assert sum(a != b for a, b in itertools.pairwise(bins)) > len(set(bins)) * 3  # unlike the split's own order
+    some = exported(archive, split, limit=7)
+    assert [read_custom_id(line["custom_id"])[0] for line in some] == ids[:7]
+    rows = {r["row_id"]: r for r in archive.arrow(target.split.table).to_pylist()}
+    for line in some:
+        row = rows[read_custom_id(line["custom_id"])[0]]
+        text = json.dumps(line["body"])
+        assert row["search_id"] not in text
+        assert repr(row[target.split.value]) not in text
+        assert json.dumps(row[target.split.candidate])[1:-1].removesuffix("\\n") in text
+
+
+def test_plain_lines_are_answers(archive, tmp_path):
+    """The text of an answer, or the object itself; what it cost where that is known."""
+    ids = [line["custom_id"] for line in exported(archive, limit=3)]
+    lines = [
+        {"custom_id": ids[0], "answer": f"Hm.\n```json\n{json.dumps(FORECAST)}\n```"},
+        {"custom_id": ids[1], "answer": FORECAST, "input_tokens": 5, "output_tokens": 7, "latency_s": 1.5},
+        {"custom_id": ids[2], "answer": "no idea"},
+    ]
+    data, tally = import_answers([write(tmp_path / "a.jsonl", lines)], archive, limit=3).finish()
+    assert (tally.forecasts, tally.unparsed, tally.without_usage) == (2, {"no-json": 1}, 2)
+    first, second, third = map(json.loads, data.splitlines())
+    assert "input_tokens" not in first
+    assert (second["input_tokens"], second["output_tokens"], second["latency_s"]) == (5, 7, 1.5)
+    assert (third["parse_failed"], third["parse_error"]) == (True, "no-json")
+
+
+def test_every_bad_day_of_a_service_is_said_once(archive, tmp_path):
+    """Refusals, cut answers, errors, expired requests, missing usage, an empty answer: each in its place."""
+    ids = [line["custom_id"] for line in exported(archive, limit=10)]
+    error = {"error": {"code": "context_length_exceeded", "message": "too long"}}
+    lines = [
+        served(ids[0]),
+        served(ids[1], "I can't help with that.", finish="content_filter"),
+        served(ids[2], None, refusal="No."),
+        served(ids[3], json.dumps(FORECAST)[:-20], finish="length"),
+        served(ids[4], "", usage=None),
+        {"custom_id": ids[5], "response": {"status_code": 400, "body": error}, "error": None},
+        {"custom_id": ids[6], "response": None, "error": {"code": "batch_expired", "message": "..."}},
+        {"custom_id": ids[7], "response": {"status_code": 500, "body": None}},
+        {"custom_id": ids[8], "response": {"status_code": 200, "body": {"choices": []}}},
+    ]
+    data, tally = import_answers([write(tmp_path / "a.jsonl", lines)], archive, limit=10).finish()
+    assert tally.forecasts == 2  # a refusal beside a whole forecast does not undo it
+    assert tally.unparsed == {"cut": 1, "empty": 1, "refused": 1}
+    assert tally.stopped == {"max_tokens": 1, "refused": 2}
+    assert tally.unanswered == {
+        "status 400: context_length_exceeded": 1,
+        "failed: batch_expired": 1,
+        "status 500": 1,
+        "the response holds no message": 1,
+        "no answer": 1,
+    }
+    assert tally.without_usage == 1
+    assert tally.answered + sum(tally.unanswered.values()) == tally.asked == 10
+    assert len(data.splitlines()) == 5
+
+
+def test_a_second_file_answers_what_failed_in_the_first(archive, tmp_path):
+    """In either order; an answer that is there twice counts once, two different ones are a fault."""
+    ids = [line["custom_id"] for line in exported(archive, limit=2)]
+    failed = {"custom_id": ids[1], "response": {"status_code": 429, "body": None}}
+    first = write(tmp_path / "1.jsonl", [served(ids[0]), failed])
+    second = write(tmp_path / "2.jsonl", [served(ids[1]), served(ids[0])])
+    made = [import_answers(order, archive, limit=2).finish() for order in ([first, second], [second, first])]
+    assert made[0] == made[1]
+    assert (made[0][1].forecasts, made[0][1].unanswered) == (2, {})
+    other = write(tmp_path / "3.jsonl", [served(ids[0], "something else")])
+    with pytest.raises(ForecastError, match="answers this question differently"):
+        import_answers([first, other], archive)
+
+
+def test_every_fault_of_a_file_is_named(archive, tmp_path):
+    """Half a line at the end, a line that is no object, names that are none, rows and prompts that are unknown."""
+    (line,) = exported(archive, limit=1)
+    row, _, digest = read_custom_id(line["custom_id"])
+    other = load_questions(archive, answer="tool", limit=1)
+    path = tmp_path / "a.jsonl"
+    lines = [
+        served(line["custom_id"]),
+        [1],
+        served("x"),
+        served(None),
+        served(f"{row}-0-{'0' * 16}"),
+        served(f"{'f' * 32}-0-{digest}"),
+        served(other.custom_id(row, 0)),
+        {"custom_id": f"{row}-1-{digest}"},
+    ]
+    path.write_text("".join(json.dumps(item) + "\n" for item in lines) + '{"custom_id": "')
+    with pytest.raises(ForecastError) as caught:
+        import_answers([path], archive)
+    assert [(f.line, f.code) for f in caught.value.findings] == [
+        (2, "bad-json"), (3, "bad-custom-id"), (4, "bad-custom-id"), (5, "unknown-prompt"), (6, "unknown-row"),
+        (7, "several-prompts"), (8, "no-answer"), (9, "cut-off"),
+    ]  # fmt: skip
+    with pytest.raises(ForecastError, match="no such file"):
+        import_answers([tmp_path / "none.jsonl"], archive)
+    (tmp_path / "empty.jsonl").touch()
+    with pytest.raises(UsageError, match="no answer"):
+        import_answers([tmp_path / "empty.jsonl"], archive)
+
+
+def test_answers_beyond_the_limit_are_refused(archive, tmp_path):
+    """Otherwise coverage would be counted wrong."""
+    path = write(tmp_path / "a.jsonl", [served(line["custom_id"]) for line in exported(archive, limit=4)])
+    with pytest.raises(UsageError, match="limit of the export"):
+        import_answers([path], archive, limit=3)
+
+
+def test_defer_and_the_other_scheme_are_found_by_their_digest(archive, tmp_path):
+    """Nobody repeats at the import how it was asked at the export; a split whose rows can't be deferred says so."""
+    asked = exported(archive, defer=True, answer="tool", bins="released", limit=2)
+    call = [
+        {"type": "function", "function": {"name": "forecast", "arguments": json.dumps({**FORECAST, "defer": True})}}
+    ]
+    lines = [
+        served(asked[0]["custom_id"], "", tool_calls=call),
+        served(asked[1]["custom_id"], json.dumps({"defer": True})),
+    ]
+    data, tally = import_answers([write(tmp_path / "a.jsonl", lines)], archive, limit=2).finish()
+    assert tally.prompt.startswith("v1-defer-tool-released@")
+    assert (tally.deferred, tally.forecasts, tally.unparsed) == (2, 2, {})
+    assert [json.loads(line)["defer"] for line in data.splitlines()] == [True, True]
+    with pytest.raises(UsageError, match="without --defer"):
+        load_questions(archive, "discovery", defer=True)
+
+
+def test_a_row_that_does_not_fit_is_left_out_and_named(archive):
+    """Nothing is cut: the row is not asked about, and the others are."""
+    questions = load_questions(archive)
+    sizes = sorted(q.tokens for q in questions)
+    kept, left = questions.fitting(sizes[-2])
+    assert len(kept) + len(left) == len(questions)
+    assert {q.row_id for q in questions if q.tokens > sizes[-2]} == set(left)
+    everything, none = questions.fitting(None)
+    assert (everything.asked.row_ids, none) == (questions.asked.row_ids, ())
