@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, get_args
 
 import msgspec
 
-from kernel_archive.bins import BIN_NAMES, SCHEMES
+from kernel_archive.bins import BIN_NAMES, N_BINS, SCHEMES
 from kernel_archive.content import content_path
 from kernel_archive.errors import UsageError
 from kernel_archive.gpus import gpu_facts
@@ -115,7 +115,10 @@ def _fields(ask: Ask) -> dict[str, tuple[str, dict[str, Any]]]:
         out[name] = (f"probability of bin {number}, from 0 to 1", {"type": "number"})
     last = TOOL_FIELDS[-1]
     out[last] = (f"probability of bin {len(TOOL_FIELDS)}; the eight sum to 1", out[last][1])
-    out["predicted_bin"] = ("number of the bin that you would name, 1 to 8", {"type": "integer"})
+    out["predicted_bin"] = (
+        "number of the bin that you would name, 1 to 8",
+        {"type": "integer", "enum": [*range(1, N_BINS + 1)]},
+    )
     out["expected_speedup"] = ("the S that you expect, as a number, or null", {"type": ["number", "null"]})
     if ask == "defer":
         out["defer"] = ("true: measure this candidate; false: use the forecast", {"type": "boolean"})
