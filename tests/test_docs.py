@@ -45,7 +45,7 @@ def test_every_metric_has_its_formula_and_a_worked_example():
     for metric in METRICS.values():
         section = text.split(f"### {metric.title}\n")[1].split("\n### ")[0]
         assert metric.formula in section
-        assert re.search(r"\*\*[0-9.]+( %|x| nats)?\*\*\.", section), metric.name
+        assert re.search(r"\*\*(-?[0-9.]+( %|x| nats)?|undefined)\*\*\.", section), metric.name
 
 
 def test_the_figures_of_the_examples_are_those_of_the_arithmetic():

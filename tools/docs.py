@@ -12,6 +12,7 @@ import re
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
+import numpy as np
 
 from kernel_archive import _PUBLIC
 from kernel_archive.archive.labels import FLAGS
@@ -22,6 +23,7 @@ from kernel_archive.forecasters import BASELINES
 from kernel_archive.readers import READERS
 from kernel_archive.schema import TABLES
 from kernel_archive.scoring import METRICS, Forecasts, Target, score
+from kernel_archive.scoring.surface import CUES, EDIT_CUES, Surface
 from kernel_archive.selection.definitions import DiscoveryDefinition, EvalDefinition, TrainDefinition
 from kernel_archive.splits import SPLITS
 
@@ -46,6 +48,9 @@ EDGES: Final = (
     (2.5, {4: 0.2, 6: 0.8}),
     (0.8, {4: 0.9, 7: 0.1}),
 )
+#: What their shortcuts go by: the parents' speedups, and whether the language changes.
+PARENTS: Final = (0.9, 0.5, 1.0, 2.0)
+CHANGED: Final = (False, False, True, False)
 #: Metric -> its arithmetic on the example, in words; the figure behind it is computed when the page is made.
 WORKED: Final = {
     "speedup_recovered": "k is 1, 1, 1, 1 and 2 of the 4 candidates. The largest expected speedup is the third row's, with "
@@ -54,6 +59,17 @@ WORKED: Final = {
     "ece": "the confidences 0.6, 0.7, 0.8 and 0.5 fall into four buckets of one row each. Only the first row is a hit: "
     "1/4 (|1 - 0.6| + |0 - 0.7| + |0 - 0.8| + |0 - 0.5|) =",
     "forecast_error": "1/4 (|0.3536 - 0.4| + |1.1892 - 0.9| + |1.6818 - 1.3| + |1.1892 - 3.0|) =",
+    "crps_skill": "the best control gives every row the bin frequencies, 1/4 for the bins 2, 4, 5 and 7, which has a CRPS of "
+    "1/7. The CRPS is 0.5875/7 (below): 1 - 0.5875 =",
+    "pair_accuracy": "the expected speedups 0.45, 1.08, 1.58 and 1.55 put one of the six pairs in the wrong order, that of 1.3 "
+    "and 3.0: 5/6 =",
+    "pair_accuracy_1.4": "no two candidates are so close:",
+    "pair_accuracy_2": "0.9 and 1.3 differ by 1.44x, and their order is right:",
+    "pair_accuracy_4": "four pairs differ by 2.25x, 3.25x, 3.33x and 2.31x; the last one, 1.3 and 3.0, is wrong: 3/4 =",
+    "pair_accuracy_more": "0.4 and 3.0 differ by 7.5x, and their order is right:",
+    "rank_correlation": "the ranks 1, 2, 4, 3 against 1, 2, 3, 4: 1 - 6 * (1 + 1) / (4 * 15) =",
+    "selection_skill": "54.67 % are recovered. In random order one measurement finds 46.67 % on average and two 69.44 %, over the "
+    "five budgets 51.22 %: (54.67 - 51.22) / (100 - 51.22) =",
     **{
         f"speedup_recovered_at_{c}": "one of four candidates is measured, with 1.3 of at most 3.0:"
         for c in (1, 5, 10, 25)
@@ -79,7 +95,25 @@ WORKED: Final = {
     "average_precision_1.5": "the scores Pr[g >= 1.5] are 0, 0.915, 0.664 and 0.1; rows 2 and 3 are positive and stand first:",
     "average_precision_2": "the scores Pr[g >= 2] are 0, 0.5, 0 and 0.1; only row 3 is positive. It is found last, in a tie "
     "with row 1, at a precision of 1/4:",
+    "lift_1.25": "from the slowest parent up the rows are 2, 1, 3, 4: an average precision of 1/2 + 1/2 * 2/3 = 0.833. The one "
+    "change of language, row 3, first, and then the rest in a tie: 1/2 + 1/2 * 2/4 = 0.75. Against the better one: 1 - 0.833 =",
+    "lift_1.5": "as at 1.25x:",
+    "lift_2": "the change of language finds row 3 at once, with an average precision of 1: 0.25 - 1 =",
+    "average_precision_within_1.25": "of the rows 1, 2 and 4, whose language stays, row 2 is positive and has the largest score:",
+    "average_precision_within_1.5": "as at 1.25x:",
+    "average_precision_within_2": "no positive is left:",
+    "lift_within_1.25": "of these rows, row 2 also has the slowest parent: 1 - 1 =",
+    "lift_within_1.5": "as at 1.25x:",
+    "lift_within_2": "no positive is left:",
 }
+
+
+_SURFACE: Final = Surface(
+    languages=("triton",) * len(EDGES),
+    spreads=np.ones(len(EDGES)),
+    cues={"parent_speedup": -np.array(PARENTS), "language_change": np.array(CHANGED, dtype=float)},
+    changed=np.array(CHANGED),
+)
 
 
 def _table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
@@ -95,6 +129,7 @@ def _record(split: str, rows: Sequence[tuple[float, dict[int, float]]]) -> Score
         groups=["all"] * len(rows),
         speedups=[s for s, _ in rows],
         split=split,
+        surface=_SURFACE if split == "discovery" else None,
     )
     probabilities = [[p.get(b, 0.0) for b in range(1, N_BINS + 1)] for _, p in rows]
     return score(target, Forecasts.from_arrays(target, probabilities), draws=0)
@@ -115,7 +150,8 @@ def _metrics() -> str:
     parts = []
     for metric in METRICS.values():
         kind = metric.kinds[0]
-        figure = metric.format(examples[kind].metrics[metric.name].mean)
+        value = examples[kind].metrics[metric.name].mean
+        figure = "undefined" if value is None else metric.format(value)
         where = " and ".join(SPLITS[k].title.lower() for k in metric.kinds)
         better = {"higher": "Higher is better.", "lower": "Lower is better.", "neither": "Neither way is better."}
         headline = " A headline metric." if metric.headline else ""
@@ -125,6 +161,26 @@ def _metrics() -> str:
             f"Formula: `{metric.formula}`.\n\nExample: {worked} **{figure}**."
         )
     return "\n\n".join(parts)
+
+
+def _edges() -> str:
+    rows = (
+        (f"row {i}", f"{g:g}", ", ".join(f"bin {b}: {p:g}" for b, p in bins.items()), f"{s:g}", "yes" if c else "no")
+        for i, ((g, bins), s, c) in enumerate(zip(EDGES, PARENTS, CHANGED, strict=True), 1)
+    )
+    return _table(("", "g", "forecast", "parent's speedup", "another language"), rows)
+
+
+def _controls() -> str:
+    rows = [
+        ("`uniform`", "an eighth for every bin: the unedited template"),
+        ("`frequencies`", "the split's bin frequencies for every row: a random order"),
+        *((f"`{name}`", title) for name, (title, _) in CUES.items()),
+        *((f"`{name}`", f"{title} (discovery pairs)") for name, title in EDIT_CUES.items()),
+        ("`oracle_bins`", "bound: certain of every true bin"),
+        ("`oracle_speedups`", "bound: the same, and states every measured speedup"),
+    ]
+    return _table(("name", "goes by"), rows)
 
 
 def _example(rows: Sequence[tuple[float, dict[int, float]]], name: str) -> str:
@@ -216,7 +272,8 @@ PARTS: Final[dict[str, Callable[[], str]]] = {
     "definition of discovery": lambda: _keys(DiscoveryDefinition),
     "definition of eval": lambda: _keys(EvalDefinition),
     "definition of train": lambda: _keys(TrainDefinition),
-    "example of discovery": lambda: _example(EDGES, "g"),
+    "controls": _controls,
+    "example of discovery": _edges,
     "example of eval": lambda: _example(EXAMPLE, "S"),
     "flags": _flags,
     "metrics": _metrics,

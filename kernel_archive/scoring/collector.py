@@ -32,10 +32,10 @@ _HINTS: Final = 200
 _CELL: Final = np.dtype(
     [
         ("row", "<i8"), ("repeat", "<i8"), ("line", "<i8"), ("flags", "i1"), ("stated", "i1"), ("sum", "<f8"),
-        ("in", "<f8"), ("out", "<f8"), ("latency", "<f8"), ("p", "<f8", (N_BINS,)),
+        ("in", "<f8"), ("out", "<f8"), ("latency", "<f8"), ("expected", "<f8"), ("p", "<f8", (N_BINS,)),
     ]
 )  # fmt: skip
-_PACK: Final = struct.Struct("<qqqbb4d8d").pack
+_PACK: Final = struct.Struct("<qqqbb5d8d").pack
 _UNIFORM: Final = (1.0 / N_BINS,) * N_BINS
 
 
@@ -181,7 +181,8 @@ class Collector:
             p = None
         self._cells += _PACK(
             at, entry.repeat, line, (p is not None) + 2 * entry.defer, entry.stated, raw_sum,
-            entry.input_tokens, entry.output_tokens, entry.latency_s, *(_UNIFORM if p is None else p),
+            entry.input_tokens, entry.output_tokens, entry.latency_s, entry.expected_speedup,
+            *(_UNIFORM if p is None else p),
         )  # fmt: skip
         if self.rationales is not None and rationale is not None:
             self.rationales[entry.repeat, at] = rationale
@@ -314,6 +315,7 @@ class Collector:
             "present": spread(True, False, bool),
             "deferred": spread((cell["flags"] & 2) > 0, False, bool),
             "stated": spread(cell["stated"], 0, np.int8),
+            "expected_speedups": spread(cell["expected"], math.nan, np.float64),
             "raw_sums": spread(cell["sum"], math.nan, np.float64),
             "input_tokens": spread(cell["in"], math.nan, np.float64),
             "output_tokens": spread(cell["out"], math.nan, np.float64),

@@ -25,7 +25,7 @@ from kernel_archive.scoring.target import target_of
 from kernel_archive.scoring.uncertainty import bootstrap, interval
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from kernel_archive.archive.open import Archive
@@ -56,7 +56,7 @@ class MetricDifference(msgspec.Struct, frozen=True, kw_only=True):
         low: lower end of its 95 % interval.
         high: upper end.
         p: two-sided permutation p-value.
-        p_holm: the same after Holm's correction over the table.
+        p_holm: the same after Holm's correction over the metrics of its family in the table.
         better: which one is better, ``neither`` when they can't be told apart.
         other_scheme: the difference under the other bin scheme; ``None`` when it was not looked at.
         other_better: which one is better under the other scheme, tested in the same way.
@@ -198,7 +198,8 @@ def _table(
     observed = {name: _minus(values_a[name], values_b[name]) for name in names}
     p = permutation_p(rows_a, rows_b, observed, seed=seed, draws=draws)
     out: dict[str, MetricDifference] = {}
-    for name, corrected in zip(names, holm([p[name] for name in names]), strict=True):
+    corrected = _corrected(names, p)
+    for name in names:
         seen = observed[name]
         ends = interval(drawn_a[name] - drawn_b[name]) if seen is not None else None
         low, high = ends if ends is not None else (None, None)
@@ -209,12 +210,21 @@ def _table(
             low=low,
             high=high,
             p=p[name],
-            p_holm=corrected,
-            better=_better(name, seen, corrected),
+            p_holm=corrected[name],
+            better=_better(name, seen, corrected[name]),
             other_scheme=None,
             other_better=None,
             depends_on_scheme=False,
         )
+    return out
+
+
+def _corrected(names: Sequence[str], p: Mapping[str, float | None]) -> dict[str, float | None]:
+    """Holm's correction within each family of metrics: the paper's, and those that this project adds."""
+    out: dict[str, float | None] = {}
+    for family in dict.fromkeys(METRICS[name].family for name in names):
+        inside = [name for name in names if METRICS[name].family == family]
+        out |= dict(zip(inside, holm([p[name] for name in inside]), strict=True))
     return out
 
 

@@ -133,4 +133,8 @@ def discovery_curve(rows: ForecastRows, cutoff: float) -> DiscoveryCurve:
         precision=tuple(curves.mean(axis=0).tolist()) if values else (),
         precision_low=tuple(curves.min(axis=0).tolist()) if values else (),
         precision_high=tuple(curves.max(axis=0).tolist()) if values else (),
+        shortcuts={
+            name: float(discovery.average_precision(scores=scores, positive=positive))
+            for name, scores in (rows.shortcuts.items() if values else ())
+        },
     )

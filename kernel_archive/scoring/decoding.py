@@ -18,6 +18,7 @@ __all__ = ["decode_line", "quick_entry"]
 
 _Eight = tuple[float, float, float, float, float, float, float, float]
 _Amount = Annotated[float, msgspec.Meta(ge=0, lt=1e300)]
+_Speedup = Annotated[float, msgspec.Meta(gt=0, lt=1e300)]
 
 
 class _Line(msgspec.Struct, forbid_unknown_fields=True):
@@ -27,6 +28,7 @@ class _Line(msgspec.Struct, forbid_unknown_fields=True):
     probabilities: _Eight
     repeat: Annotated[int, msgspec.Meta(ge=0, lt=MAX_REPEATS)] = 0
     predicted_bin: Annotated[int, msgspec.Meta(ge=1, le=N_BINS)] | None = None
+    expected_speedup: _Speedup | None = None
     defer: bool | None = None
     rationale: str | None = None
     prompt: str | None = None
@@ -68,6 +70,7 @@ def quick_entry(text: bytes) -> tuple[WrittenForecast, str | None] | None:
         math.nan if line.input_tokens is None else line.input_tokens,
         math.nan if line.output_tokens is None else line.output_tokens,
         math.nan if line.latency_s is None else line.latency_s,
+        expected_speedup=math.nan if line.expected_speedup is None else line.expected_speedup,
     )  # fmt: skip
     return entry, line.rationale
 

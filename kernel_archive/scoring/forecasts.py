@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
@@ -40,6 +41,7 @@ class Forecasts:
         present: the file has a line, with or without a distribution.
         deferred: the forecaster left this candidate to a measurement.
         stated: int8, the bin that the forecaster named, 0 where it named none.
+        expected_speedups: the speedup that the forecaster stated, x; NaN where it stated none. It orders what bins tie.
         raw_sums: sum of the raw probabilities; NaN where there are none.
         input_tokens: tokens read for this forecast; NaN where not stated.
         output_tokens: tokens written.
@@ -56,6 +58,7 @@ class Forecasts:
     present: Bools
     deferred: Bools
     stated: NDArray[np.int8]
+    expected_speedups: Floats
     raw_sums: Floats
     input_tokens: Floats
     output_tokens: Floats
@@ -75,6 +78,7 @@ class Forecasts:
         parsed: ArrayLike | None = None,
         deferred: ArrayLike | None = None,
         stated: ArrayLike | None = None,
+        expected_speedups: ArrayLike | None = None,
         raw_sum_bounds: tuple[float, float] = RAW_SUM_BOUNDS,
     ) -> Forecasts:
         """Forecasts from plain arrays, rows in the order of ``target.row_ids``.
@@ -86,6 +90,7 @@ class Forecasts:
             parsed: shape (n,) or (R, n); all rows when not given.
             deferred: likewise; none when not given.
             stated: likewise, bins 1 to 8 and 0 for none.
+            expected_speedups: likewise, positive, in x, and NaN for none.
             raw_sum_bounds: a raw sum outside is a parse failure.
 
         Raises:
@@ -119,6 +124,9 @@ class Forecasts:
         if ((bins < 0) | (bins > N_BINS)).any():
             raise DataError("stated bins must be 1 to 8, or 0 for none")
         nothing = np.full(shape, np.nan)
+        speedups = np.asarray(_shaped(expected_speedups, shape, math.nan, "expected_speedups"), dtype=np.float64)
+        if np.isinf(speedups).any() or (speedups <= 0).any():
+            raise DataError("expected speedups must be positive and finite, or NaN for none")
         return cls(
             name=name,
             probabilities=normal,
@@ -126,12 +134,12 @@ class Forecasts:
             present=np.ones(shape, bool),
             deferred=_shaped(deferred, shape, False, "deferred"),
             stated=bins.astype(np.int8),
+            expected_speedups=speedups,
             raw_sums=sums,
             input_tokens=nothing,
             output_tokens=nothing,
             latency_s=nothing,
-            digest="sha256:"
-            + hashlib.sha256(np.ascontiguousarray(np.where(kept[..., None], raw, -1.0)).data).hexdigest(),
+            digest=_digest(np.where(kept[..., None], raw, -1.0), *([] if np.isnan(speedups).all() else [speedups])),
         )
 
     @property
@@ -168,12 +176,19 @@ class Forecasts:
             **{
                 key: getattr(self, key)[:, rows]
                 for key in (
-                    "probabilities", "parsed", "present", "deferred", "stated", "raw_sums", "input_tokens",
-                    "output_tokens", "latency_s",
+                    "probabilities", "parsed", "present", "deferred", "stated", "expected_speedups", "raw_sums",
+                    "input_tokens", "output_tokens", "latency_s",
                 )
             },
             rationales=None,
         )  # fmt: skip
+
+
+def _digest(*arrays: Floats) -> str:
+    found = hashlib.sha256()
+    for array in arrays:
+        found.update(np.ascontiguousarray(array).data)
+    return f"sha256:{found.hexdigest()}"
 
 
 def _shaped(values: ArrayLike | None, shape: tuple[int, int], default: float | bool, name: str) -> NDArray[np.bool_]:

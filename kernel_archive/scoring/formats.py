@@ -39,6 +39,8 @@ FIELDS: Final[dict[str, str]] = {
     "repeat": "number of the repeat, from 0 without a gap; 0 when absent",
     "probabilities": "probabilities of the eight bins, from severe slowdown to extreme speedup; they are renormalised",
     "predicted_bin": "the bin that the forecaster names, 1 to 8; the most probable bin is scored unless told otherwise",
+    "expected_speedup": "the speedup that the forecaster expects, positive, in x: it orders candidates that the bins tie, and is "
+    "used only in figures that say so",
     "defer": "true: leave this candidate to a measurement; probabilities may then be absent",
     "parse_failed": "true: the forecaster answered, and its answer gave no distribution",
     "parse_error": "why there is no distribution, in a word",
@@ -89,6 +91,7 @@ class WrittenForecast:
     output_tokens: float
     latency_s: float
     before_sum: float = math.nan
+    expected_speedup: float = math.nan
 
 
 class Faults:
@@ -177,7 +180,7 @@ def read_entry(
     entry = WrittenForecast(
         row_id, repeat, raw, raw_sum, stated, defer, _amount(row, "input_tokens", faults),
         _amount(row, "output_tokens", faults), _amount(row, "elapsed_s" if row.get("latency_s") is None else "latency_s", faults),
-        before_sum,
+        before_sum, _speedup(row, faults),
     )  # fmt: skip
     return (None if faults.found else entry), faults.found, strange
 
@@ -325,6 +328,20 @@ def _flag(row: Mapping[str, Any], field: str, faults: Faults) -> bool:
         return True
     faults.add("not-a-flag", "must be true or false", field=field, value=value)
     return False
+
+
+def _speedup(row: Mapping[str, Any], faults: Faults) -> float:
+    """A positive, finite number, NaN where it is absent."""
+    value = row.get("expected_speedup")
+    if value is None:
+        return math.nan
+    if type(value) in _NUMBERS and 0 < value < 1e300:
+        return float(value)
+    faults.add(
+        "out-of-range", "must be a positive, finite number", field="expected_speedup", value=value,
+        fix="Give the speedup in x, for example 1.7, or leave the field out",
+    )  # fmt: skip
+    return math.nan
 
 
 def _amount(row: Mapping[str, Any], field: str, faults: Faults) -> float:

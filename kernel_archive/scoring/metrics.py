@@ -22,9 +22,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal, get_args
 
+import numpy as np
+
 from kernel_archive.scoring.calibration import N_BUCKETS, adaptive_ece, bucket_of, confidence_monotonicity, ece
 from kernel_archive.scoring.discovery import average_precision, exceedance, precision_recall
-from kernel_archive.scoring.recovery import BUDGETS, budget_ranks, recovered_at, recovery_area
+from kernel_archive.scoring.order import order_keys, pair_accuracy, rank_correlation
+from kernel_archive.scoring.recovery import BUDGETS, budget_ranks, recovered_at, recovered_at_random, recovery_area
 from kernel_archive.scoring.rowwise import (
     brier,
     confidence,
@@ -54,8 +57,10 @@ __all__ = [
     "CUTOFFS",
     "FURTHER",
     "HEADLINE",
+    "LEAD",
     "METRICS",
     "N_BUCKETS",
+    "RANKED_BY",
     "MetricInfo",
     "accuracy_at",
     "adaptive_ece",
@@ -80,9 +85,13 @@ __all__ = [
     "metrics_of",
     "nll",
     "normalise",
+    "order_keys",
+    "pair_accuracy",
     "precision_recall",
     "predicted_bins",
+    "rank_correlation",
     "recovered_at",
+    "recovered_at_random",
     "recovery_area",
     "selective_risk",
     "within_one",
@@ -112,6 +121,10 @@ class MetricInfo:
         kinds: kinds of split that have it.
         headline: kinds of split that it is a headline metric of.
         compared: kinds of split in whose comparisons it stands, beside the headline metrics.
+        family: which figures of a comparison are corrected together: ``paper``, or the ones that this project adds.
+        ranks: whether entries may be ordered by it: nobody without the labels can be expected to get a better figure than
+            the oracle, and a forecast that knows nothing does not come out well. The paper's three do not have that: a
+            uniform forecast is well calibrated, and ties in the open top bin decide what is recovered.
         groups: whether single tasks or families have it: with an interval, as a value alone, or not at all.
         accepted: whether it is also stated for the rows alone that a forecaster did not defer.
     """
@@ -128,6 +141,8 @@ class MetricInfo:
     kinds: tuple[Kind, ...] = _BOTH
     headline: tuple[Kind, ...] = ()
     compared: tuple[Kind, ...] = ()
+    family: Literal["paper", "order"] = "paper"
+    ranks: bool = False
     groups: Literal["interval", "value", "none"] = "interval"
     accepted: bool = True
 
@@ -171,6 +186,20 @@ def _calibration(formula: Callable[..., Floats], s: RowSample) -> Floats:
     )
 
 
+def _skill(sample: RowSample) -> Floats:
+    """CRPS skill over the best control, in every draw."""
+    own = METRICS["crps"].of(sample)
+    control = sample.mean_over_rows("control_crps", lambda r: r.control_crps[None])
+    with np.errstate(invalid="ignore", divide="ignore"):
+        skill: Floats = np.where(control > 0, 1.0 - own / control, np.nan)
+    return skill
+
+
+#: Class of distance of a pair -> what it says.
+_DISTANCES: Final = {
+    "1.4": "up to 1.4x apart", "2": "1.4x to 2x apart", "4": "2x to 4x apart", "more": "more than 4x apart",
+}  # fmt: skip
+
 _ALL: Final = (
     MetricInfo(
         name="speedup_recovered", title="Speedup recovered", unit=" %", better="higher", decimals=1,
@@ -193,6 +222,44 @@ _ALL: Final = (
         meaning="mean distance from the predicted bin's m_b to S",
         formula="mean |m_b - S| with b the predicted bin; without a distribution the mean of |m_b - S| over the eight bins",
         rows=lambda r: r.errors, headline=_EVAL, compared=_DISCOVERY,
+    ),
+    MetricInfo(
+        name="crps_skill", title="CRPS skill", better="higher",
+        meaning="how much of the CRPS of the best control a forecaster takes away: 0 knows no more than a surface cue, 1 "
+        "knows every bin",
+        formula="1 - CRPS / CRPS of the best control, which is the one with the least CRPS on the split's rows",
+        draws=_skill, compared=_BOTH, family="order", ranks=True,
+    ),
+    MetricInfo(
+        name="pair_accuracy", title="Pair accuracy", better="higher",
+        meaning="share of the pairs of one task and language that are put in the right order",
+        formula="over pairs of candidates whose speedups differ by more than 1.05x and by more than the spread of either's "
+        "measurements: mean of 1 where the faster one has the larger expected speedup, 1/2 where they tie, else 0; a stated "
+        "expected_speedup orders what the bins tie",
+        draws=lambda s: s.pair_accuracies[0].copy(), kinds=_EVAL, compared=_EVAL, family="order", ranks=True, accepted=False,
+    ),
+    *(
+        MetricInfo(
+            name=f"pair_accuracy_{name}", title=f"Pair accuracy, {said}", better="higher", meaning=f"the same for pairs {said}",
+            formula=f"pair accuracy of the pairs whose larger speedup over the smaller lies {said.removesuffix(' apart')}",
+            draws=lambda s, k=k: s.pair_accuracies[k].copy(),  # type: ignore[misc]  # k is bound now
+            kinds=_EVAL, compared=_EVAL, family="order", ranks=True, groups="none", accepted=False,
+        )
+        for k, (name, said) in enumerate(_DISTANCES.items(), 1)
+    ),
+    MetricInfo(
+        name="rank_correlation", title="Rank correlation", better="higher",
+        meaning="how the order of a task's candidates goes with the measured one",
+        formula="Spearman's correlation of expected and measured speedups within a task, ties by mean rank, 0 where all tie; "
+        "a stated expected_speedup orders what the bins tie; mean over tasks",
+        draws=lambda s: s.rank_correlation, kinds=_EVAL, compared=_EVAL, family="order", ranks=True, accepted=False,
+    ),
+    MetricInfo(
+        name="selection_skill", title="Selection skill", better="higher",
+        meaning="speedup recovered, from 0 for a random order to 1 for the oracle's",
+        formula="(R - random) / (100 - random) with R = speedup recovered, a stated expected_speedup ordering what the bins "
+        "tie, and random = its expectation in random order",
+        draws=lambda s: s.selection_skill, kinds=_EVAL, compared=_EVAL, family="order", ranks=True, accepted=False,
     ),
     *(
         MetricInfo(
@@ -217,27 +284,27 @@ _ALL: Final = (
     MetricInfo(
         name="accuracy", title="Accuracy", better="higher", meaning="share of rows whose predicted bin is the true one",
         formula="mean 1[predicted bin = y]; 0 for a row without a distribution",
-        rows=lambda r: r.hits.astype(float), compared=_BOTH,
+        rows=lambda r: r.hits.astype(float), compared=_BOTH, ranks=True,
     ),
     MetricInfo(
         name="within_one", title="Within one bin", better="higher", meaning="share of rows at most one bin off",
         formula="mean 1[|predicted bin - y| <= 1]; 0 for a row without a distribution",
-        rows=lambda r: within_one(predicted=r.predicted, bins=r.bins).astype(float), compared=_BOTH,
+        rows=lambda r: within_one(predicted=r.predicted, bins=r.bins).astype(float), compared=_BOTH, ranks=True,
     ),
     MetricInfo(
         name="brier", title="Brier", better="lower", meaning="half the squared distance to the true bin's indicator",
         formula="mean 1/2 sum_b (p_b - 1[b = y])^2; without a distribution p is uniform",
-        rows=lambda r: brier(probabilities=r.probabilities, bins=r.bins), compared=_BOTH,
+        rows=lambda r: brier(probabilities=r.probabilities, bins=r.bins), compared=_BOTH, ranks=True,
     ),
     MetricInfo(
         name="crps", title="CRPS", better="lower", decimals=4, meaning="ranked probability score over the bins",
         formula="mean 1/7 sum_{k=1..7} (F_k - 1[y <= k])^2 with F_k = p_1 + ... + p_k; without a distribution p is uniform",
-        rows=lambda r: crps(probabilities=r.probabilities, bins=r.bins), compared=_BOTH,
+        rows=lambda r: crps(probabilities=r.probabilities, bins=r.bins), compared=_BOTH, ranks=True,
     ),
     MetricInfo(
         name="nll", title="NLL", unit=" nats", better="lower", meaning="negative log likelihood of the true bin",
         formula="mean -ln max(p_y, 1e-12); without a distribution p is uniform",
-        rows=lambda r: nll(probabilities=r.probabilities, bins=r.bins), compared=_BOTH,
+        rows=lambda r: nll(probabilities=r.probabilities, bins=r.bins), compared=_BOTH, ranks=True,
     ),
     MetricInfo(
         name="entropy", title="Entropy", unit=" nats", better="neither", meaning="mean entropy of the forecasts",
@@ -286,6 +353,37 @@ _ALL: Final = (
         )
         for x in CUTOFFS
     ),
+    *(
+        MetricInfo(
+            name=f"lift_{x:g}", title=f"Lift at {x:g}x", better="higher",
+            meaning="average precision over that of the better of two shortcuts: the slowest parent first, or a change of language",
+            formula=f"average precision at {x:g}x - the larger one of ordering by the parent's speedup, falling, and by whether "
+            "the language changes",
+            draws=lambda s, x=x: s.lift(x),  # type: ignore[misc]  # x is bound now
+            kinds=_DISCOVERY, compared=_DISCOVERY, family="order", groups="none", accepted=False,
+        )
+        for x in CUTOFFS
+    ),
+    *(
+        MetricInfo(
+            name=f"average_precision_within_{x:g}", title=f"Average precision at {x:g}x within a language", better="higher",
+            meaning="the same over the edits that stay within one language",
+            formula=f"average precision at {x:g}x of the pairs whose parent and child are of one language",
+            draws=lambda s, x=x: s.found_within_language(x),  # type: ignore[misc]  # x is bound now
+            kinds=_DISCOVERY, groups="none", accepted=False,
+        )
+        for x in CUTOFFS
+    ),
+    *(
+        MetricInfo(
+            name=f"lift_within_{x:g}", title=f"Lift at {x:g}x within a language", better="higher",
+            meaning="the lift over the edits that stay within one language",
+            formula=f"lift at {x:g}x of the pairs whose parent and child are of one language",
+            draws=lambda s, x=x: s.lift(x, within_language=True),  # type: ignore[misc]  # x is bound now
+            kinds=_DISCOVERY, groups="none", accepted=False,
+        )
+        for x in CUTOFFS
+    ),
 )  # fmt: skip
 
 #: Name -> metric, in the order in which they are shown.
@@ -304,5 +402,9 @@ HEADLINE: Final[dict[Kind, tuple[str, ...]]] = {
 COMPARED: Final[dict[Kind, tuple[str, ...]]] = {
     kind: (*HEADLINE[kind], *(name for name, metric in METRICS.items() if kind in metric.compared)) for kind in HEADLINE
 }
+#: What a board ranks by: proper, ordinal, and won by whoever knows every bin. Shown as ``crps_skill``.
+RANKED_BY: Final = "crps"
+#: The figure that a board and the command line show first.
+LEAD: Final = "crps_skill"
 #: Shown beside the headline metrics where there is room for two more.
 FURTHER: Final = ("accuracy", "crps")

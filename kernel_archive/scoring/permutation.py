@@ -103,6 +103,7 @@ def repeat_order(rows: ForecastRows) -> Ints:
     figures = [rows.predicted, rows.parsed, rows.confidence, rows.expected]
     figures += (rows.values(name, rule) for name in _ORDERED_BY if (rule := METRICS[name].rows) is not None)
     figures += map(rows.exceedance, CUTOFFS if rows.kind == "discovery" else ())
+    figures += [] if np.isnan(rows.stated).all() else [rows.keys]
     keys = []
     for r in range(rows.n_repeats):
         digest = hashlib.sha256()
@@ -139,15 +140,32 @@ def _side_by_side(a: ForecastRows, b: ForecastRows, repeats_a: Ints, repeats_b: 
         out: NDArray[S] = np.concatenate([x[repeats_a], y[repeats_b]], axis=1)[:, order]
         return out
 
+    def twice(x: NDArray[S]) -> NDArray[S]:
+        out: NDArray[S] = np.concatenate([x, x])[order]
+        return out
+
     return replace(
         a,
         strata={
             name: np.arange(end - 2 * len(at), end) for (name, at), end in zip(a.strata.items(), ends, strict=True)
         },
+        pools=_doubled(a, order),
         groups={},
-        speedups=np.concatenate([a.speedups, a.speedups])[order],
-        bins=np.concatenate([a.bins, a.bins])[order],
+        speedups=twice(a.speedups),
+        bins=twice(a.bins),
+        spreads=twice(a.spreads),
+        control_crps=twice(a.control_crps),
+        shortcuts={name: twice(scores) for name, scores in a.shortcuts.items()},
+        same_language=None if a.same_language is None else twice(a.same_language),
         probabilities=both(a.probabilities, b.probabilities),
         parsed=both(a.parsed, b.parsed),
         predicted=both(a.predicted, b.predicted),
+        stated=both(a.stated, b.stated),
     )
+
+
+def _doubled(rows: ForecastRows, order: Ints) -> dict[str, Ints]:
+    """The pools of rows that stand twice, in this order."""
+    place = np.empty(len(order), dtype=np.intp)
+    place[order] = np.arange(len(order))
+    return {name: np.sort(place[np.concatenate([at, at + len(rows)])]) for name, at in rows.pools.items()}

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 __all__ = [
     "METRIC_VERSION",
     "Bucket",
+    "ControlFigures",
     "Deferral",
     "DiscoveryCurve",
     "ForecastFacts",
@@ -184,6 +185,7 @@ class DiscoveryCurve(msgspec.Struct, frozen=True, kw_only=True):
         precision: precision at the first score that reaches this recall, mean over repeats.
         precision_low: least over the repeats.
         precision_high: largest.
+        shortcuts: shortcut -> average precision of ordering by it; empty where none is known.
     """
 
     cutoff: float
@@ -195,6 +197,23 @@ class DiscoveryCurve(msgspec.Struct, frozen=True, kw_only=True):
     precision: tuple[float, ...]
     precision_low: tuple[float, ...]
     precision_high: tuple[float, ...]
+    shortcuts: dict[str, float] = {}
+
+
+class ControlFigures(msgspec.Struct, frozen=True, kw_only=True):
+    """The figures of one control or bound on the same rows.
+
+    Attributes:
+        name: its name.
+        title: what it goes by.
+        bound: whether it knows the labels.
+        metrics: metric -> figure; ``None`` where it is not defined.
+    """
+
+    name: str
+    title: str
+    bound: bool
+    metrics: dict[str, float | None]
 
 
 class OtherScheme(msgspec.Struct, frozen=True, kw_only=True):
@@ -258,6 +277,9 @@ class ScoreRecord(Terms, frozen=True, kw_only=True):
         deferral: ``None`` where nothing is deferred.
         discovery: one curve per cutoff, for ``discovery``.
         other_scheme: the same forecasts under the other bin scheme.
+        controls: what surface controls and bounds reach on the same rows.
+        best_controls: metric -> the control with the best figure.
+        beats_control: metric -> whether the whole 95 % interval is better than that figure; only where there is an interval.
     """
 
     relabelled: bool
@@ -273,10 +295,18 @@ class ScoreRecord(Terms, frozen=True, kw_only=True):
     deferral: Deferral | None
     discovery: tuple[DiscoveryCurve, ...]
     other_scheme: OtherScheme
+    controls: tuple[ControlFigures, ...] = ()
+    best_controls: dict[str, str] = {}
+    beats_control: dict[str, bool] = {}
 
     def to_json(self, *, indent: int = 1) -> bytes:
         """The record as JSON, keys in a fixed order."""
         return msgspec.json.format(msgspec.json.encode(self), indent=indent)
+
+    def control(self, metric: str) -> float | None:
+        """The figure of the best control; ``None`` where there is none."""
+        best = self.best_controls.get(metric)
+        return next((c.metrics.get(metric) for c in self.controls if c.name == best), None)
 
     @property
     def headline(self) -> dict[str, Metric]:

@@ -14,7 +14,15 @@ if TYPE_CHECKING:
 
     from kernel_archive.scoring.arrays import Floats, Ints
 
-__all__ = ["BUDGETS", "CURVE", "best_of_draws", "budget_ranks", "recovered_at", "recovery_area"]
+__all__ = [
+    "BUDGETS",
+    "CURVE",
+    "best_of_draws",
+    "budget_ranks",
+    "recovered_at",
+    "recovered_at_random",
+    "recovery_area",
+]
 
 #: Budgets of speedup recovered, in percent of a task's candidates.
 BUDGETS: Final = (1, 5, 10, 25, 50)
@@ -72,6 +80,30 @@ def recovered_at(*, expected: Floats, speedups: Floats, ranks: Ints, picks: Ints
     # The ratio first: the best candidate gives exactly 100.
     out: Floats = found[ranks - 1] / best
     out *= 100.0
+    return out[:, 0] if picks is None else out
+
+
+def recovered_at_random(*, speedups: Floats, ranks: Ints, picks: Ints | None = None) -> Floats:
+    """What so many measurements recover in random order, in percent: the expectation, exact.
+
+    Args:
+        speedups: shape (n,), measured, in x.
+        ranks: shape (K,), numbers of candidates k to measure, 1 to m.
+        picks: shape (D, m), the m rows of every draw; every row once when not given.
+
+    Returns:
+        shape (K, D), or (K,) without picks.
+
+    >>> recovered_at_random(speedups=np.array([1.0, 3.0]), ranks=np.array([1, 2])).round(4).tolist()  # (100/3 + 100) / 2
+    [66.6667, 100.0]
+    """
+    drawn = np.arange(len(speedups))[None, :] if picks is None else picks
+    order = np.argsort(-speedups, kind="stable")
+    small = np.int16 if len(order) < 2**15 else np.int32
+    place = np.empty(len(order), dtype=small)
+    place[order] = np.arange(len(order), dtype=small)
+    found = speedups[order][np.sort(place[drawn], axis=1).T]
+    out: Floats = 100.0 * product(best_of_draws(len(found), ranks), found / found[0])
     return out[:, 0] if picks is None else out
 
 

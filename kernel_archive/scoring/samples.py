@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from kernel_archive.scoring import discovery, recovery, rowwise, selective
+from kernel_archive.scoring import discovery, order, recovery, rowwise, selective
 from kernel_archive.scoring.arrays import product
 
 if TYPE_CHECKING:
@@ -20,7 +20,12 @@ if TYPE_CHECKING:
     from kernel_archive.scoring.target import Target
     from kernel_archive.splits import Kind
 
-__all__ = ["ForecastRows", "RowSample"]
+__all__ = ["SHORTCUTS", "ForecastRows", "RowSample"]
+
+#: Cues of an edit that find discoveries without reading it.
+SHORTCUTS: Final = ("parent_speedup", "language_change")
+#: Differences below this share are rounding.
+_EQUAL: Final = 1e-12
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -32,41 +37,61 @@ class ForecastRows:
         scheme: rule of the bins.
         representatives: shape (8,), m_b in x.
         strata: stratum -> positions of its rows.
+        pools: task and language -> positions of its rows.
         groups: reported group -> positions of its rows.
         speedups: shape (n,), x.
         bins: shape (n,), true bins.
         probabilities: shape (R, n, 8).
         parsed: shape (R, n), where there is a distribution.
         predicted: shape (R, n), 0 where there is none.
+        stated: shape (R, n), the expected speedup that was stated beside the bins, x; NaN where there is none.
+        spreads: shape (n,), largest over smallest measurement.
+        control_crps: shape (n,), CRPS of the best control.
+        shortcuts: name -> shape (n,), scores of the known shortcuts to discoveries.
+        same_language: shape (n,), whether an edit stays within one language; ``None`` where rows are no edits.
     """
 
     kind: Kind
     scheme: Scheme
     representatives: Floats
     strata: Mapping[str, Ints]
+    pools: Mapping[str, Ints]
     groups: Mapping[str, Ints]
     speedups: Floats
     bins: Ints
     probabilities: Floats
     parsed: Bools
     predicted: Ints
+    stated: Floats
+    spreads: Floats
+    control_crps: Floats
+    shortcuts: Mapping[str, Floats]
+    same_language: Bools | None
     _values: dict[str, Floats] = field(default_factory=dict, init=False, repr=False)
 
     @classmethod
     def of(cls, target: Target, forecasts: Forecasts, predicted_bin: str = "argmax") -> ForecastRows:
         """Rows of a target and its forecasts, in canonical order: no file order matters."""
-        rows, cast = target.ordered, forecasts.take(target.canonical_order)
+        places = target.canonical_order
+        rows, cast = target.ordered, forecasts.take(places)
+        surface = rows.surface
         return cls(
             kind=rows.kind,
             scheme=rows.scheme,
             representatives=rows.representatives,
             strata=rows.task_rows,
+            pools=rows.pool_rows,
             groups=rows.group_rows,
             speedups=rows.speedups,
             bins=rows.bins,
             probabilities=cast.probabilities,
             parsed=cast.parsed,
             predicted=cast.predicted(predicted_bin),
+            stated=np.where(cast.parsed, cast.expected_speedups, np.nan),
+            spreads=surface.spreads,
+            control_crps=target.best_control[1][places],
+            shortcuts={name: surface.cues[name] for name in SHORTCUTS if name in surface.cues},
+            same_language=None if surface.changed is None else ~surface.changed,
         )
 
     def __len__(self) -> int:
@@ -100,6 +125,33 @@ class ForecastRows:
         """Expected speedups S^, x, shape (R, n)."""
         return rowwise.expected_speedup(probabilities=self.probabilities, representatives=self.representatives)
 
+    @cached_property
+    def keys(self) -> Ints:
+        """Keys that order the candidates by S^, a stated expected speedup where S^ ties: shape (R, n)."""
+        return np.stack(
+            [
+                order.order_keys(expected=expected, stated=None if np.isnan(stated).all() else stated)
+                for expected, stated in zip(self.expected, self.stated, strict=True)
+            ]
+        )
+
+    @cached_property
+    def pair_tables(self) -> dict[str, order.PairTable]:
+        """The pairs of every task and language."""
+        return {
+            name: order.PairTable(self.keys[:, at], self.speedups[at], self.spreads[at])
+            for name, at in self.pools.items()
+        }
+
+    def better_shortcut(self, cutoff: float) -> Floats | None:
+        """Scores of the shortcut that finds discoveries best, shape (n,); ``None`` where none is known."""
+        positive = self.speedups >= cutoff
+        found = {
+            name: float(discovery.average_precision(scores=scores, positive=positive))
+            for name, scores in self.shortcuts.items()
+        }
+        return self.shortcuts[max(found, key=found.__getitem__)] if found else None
+
     def exceedance(self, cutoff: float) -> Floats:
         """Pr[g >= cutoff], shape (R, n)."""
         return self._kept(
@@ -119,7 +171,8 @@ class ForecastRows:
     def repeat(self, r: int) -> ForecastRows:
         """One repeat alone."""
         return replace(
-            self, probabilities=self.probabilities[r, None], parsed=self.parsed[r, None], predicted=self.predicted[r, None]
+            self, probabilities=self.probabilities[r, None], parsed=self.parsed[r, None], predicted=self.predicted[r, None],
+            stated=self.stated[r, None],
         )  # fmt: skip
 
     def part(self, at: Ints) -> ForecastRows:
@@ -129,12 +182,18 @@ class ForecastRows:
         return replace(
             self,
             strata={name: np.searchsorted(at, rows) for name, rows in self.strata.items() if inside[rows].all()},
+            pools={name: np.searchsorted(at, rows) for name, rows in self.pools.items() if inside[rows].all()},
             groups={},
             speedups=self.speedups[at],
             bins=self.bins[at],
             probabilities=self.probabilities[:, at],
             parsed=self.parsed[:, at],
             predicted=self.predicted[:, at],
+            stated=self.stated[:, at],
+            spreads=self.spreads[at],
+            control_crps=self.control_crps[at],
+            shortcuts={name: scores[at] for name, scores in self.shortcuts.items()},
+            same_language=None if self.same_language is None else self.same_language[at],
         )
 
     @cached_property
@@ -156,7 +215,7 @@ class RowSample:
     rows: ForecastRows
     weights: Floats
     picks: Mapping[str, Ints]
-    _curves: dict[str, Floats] = field(default_factory=dict, repr=False)
+    _curves: dict[tuple[str, str], Floats] = field(default_factory=dict, repr=False)
 
     @classmethod
     def once(cls, rows: ForecastRows) -> RowSample:
@@ -197,10 +256,103 @@ class RowSample:
         """Speedup recovered at budgets of 1 to 100 %, mean over strata and repeats: shape (100, D)."""
         total = np.zeros((len(recovery.CURVE), self.weights.shape[1]))
         for name in self.rows.strata:
-            if name not in self._curves:
-                self._curves[name] = self._curve_of(name)
-            total += self._curves[name]
+            total += self._part("curve", name, self._curve_of)
         return total / len(self.rows.strata)
+
+    def _part(self, what: str, name: str, make: Callable[[str], Floats]) -> Floats:
+        """What is computed of one stratum or pool, once for all groups that it lies in."""
+        if (what, name) not in self._curves:
+            self._curves[what, name] = make(name)
+        return self._curves[what, name]
+
+    def _mean_over_strata(self, what: str, make: Callable[[str], Floats]) -> Floats:
+        """Mean over the strata in which it is defined, shape (D,); NaN without one."""
+        parts = np.stack([self._part(what, name, make) for name in self.rows.strata])
+        known = ~np.isnan(parts)
+        with np.errstate(invalid="ignore"):
+            mean: Floats = np.where(known, parts, 0.0).sum(axis=0) / known.sum(axis=0)
+        return mean
+
+    @cached_property
+    def pair_accuracies(self) -> Floats:
+        """Share of pairs in the right order, mean over the repeats: all together, then by distance; shape (1 + K, D)."""
+        right, of = (
+            sum(parts) for parts in zip(*(self._part("pairs", c, self._pairs_of) for c in self.rows.pools), strict=True)
+        )
+        return order.shares(right, of)
+
+    def _pairs_of(self, pool: str) -> Floats:
+        return np.stack(self.rows.pair_tables[pool].count(self.weights[self.rows.pools[pool]]))
+
+    @cached_property
+    def rank_correlation(self) -> Floats:
+        """Rank correlation, mean over strata and repeats: shape (D,)."""
+        return self._mean_over_strata("ranks", self._correlation_of)
+
+    def _correlation_of(self, stratum: str) -> Floats:
+        rows, at = self.rows, self.rows.strata[stratum]
+        return order.rank_correlation(keys=rows.keys[:, at], speedups=rows.speedups[at], weights=self.weights[at])
+
+    @cached_property
+    def selection_skill(self) -> Floats:
+        """Speedup recovered from random order (0) to the oracle (1), over budgets and strata: shape (D,)."""
+        found = np.zeros(self.weights.shape[1])
+        chance = np.zeros_like(found)
+        for name in self.rows.strata:
+            found += self._part("selected", name, self._selected_of)
+            chance += self._part("random", name, self._random_of)
+        best = 100.0 * len(self.rows.strata)
+        gain, room = found - chance, best - chance
+        gain[np.abs(gain) < _EQUAL * best] = 0.0
+        with np.errstate(invalid="ignore", divide="ignore"):
+            skill: Floats = np.where(room > _EQUAL * best, gain / room, np.nan)
+        return skill
+
+    def _selected_of(self, stratum: str) -> Floats:
+        rows, at, picks = self.rows, self.rows.strata[stratum], self.picks[stratum]
+        if np.isnan(rows.stated).all():
+            curve = self._part("curve", stratum, self._curve_of)
+            at_budgets: Floats = curve[[c - 1 for c in recovery.BUDGETS]].mean(axis=0)
+            return at_budgets
+        ranks = recovery.budget_ranks(picks.shape[1])
+        found = [
+            recovery.recovered_at(expected=keys[at] + 1.0, speedups=rows.speedups[at], ranks=ranks, picks=picks)
+            for keys in rows.keys
+        ]
+        mean: Floats = np.mean(found, axis=(0, 1))
+        return mean
+
+    def _random_of(self, stratum: str) -> Floats:
+        speedups, picks = self.rows.speedups[self.rows.strata[stratum]], self.picks[stratum]
+        ranks = recovery.budget_ranks(picks.shape[1])
+        mean: Floats = recovery.recovered_at_random(speedups=speedups, ranks=ranks, picks=picks).mean(axis=0)
+        return mean
+
+    def found_within_language(self, cutoff: float) -> Floats:
+        """Average precision of the edits within one language, mean over the repeats: shape (D,)."""
+        return self._precision(cutoff, within_language=True, lift=False)
+
+    def lift(self, cutoff: float, *, within_language: bool = False) -> Floats:
+        """Average precision less that of the better shortcut, mean over the repeats: shape (D,)."""
+        return self._precision(cutoff, within_language=within_language, lift=True)
+
+    def _precision(self, cutoff: float, *, within_language: bool, lift: bool) -> Floats:
+        rows, weights = self.rows, self.weights
+        if within_language:
+            if rows.same_language is None:
+                return np.full(weights.shape[1], np.nan)
+            at = np.flatnonzero(rows.same_language)
+            rows, weights = rows.part(at), weights[at]
+        positive = rows.speedups >= cutoff
+        found = self.mean(
+            lambda r: discovery.average_precision(scores=rows.exceedance(cutoff)[r], positive=positive, weights=weights)
+        )
+        if not lift:
+            return found
+        shortcut = rows.better_shortcut(cutoff)
+        if shortcut is None:
+            return np.full_like(found, np.nan)
+        return found - discovery.average_precision(scores=shortcut, positive=positive, weights=weights)
 
     def _curve_of(self, stratum: str) -> Floats:
         rows, at, picks = self.rows, self.rows.strata[stratum], self.picks[stratum]

@@ -13,12 +13,12 @@ from kernel_archive.scoring.figures import repeats_of
 from kernel_archive.scoring.forecasts import Forecasts
 from kernel_archive.scoring.metrics import CUTOFFS, HEADLINE, METRICS
 from kernel_archive.scoring.reader import forecasts_of
-from kernel_archive.scoring.record import ForecastFacts, Metric, OtherScheme, Recovery, ScoreRecord
+from kernel_archive.scoring.record import ControlFigures, ForecastFacts, Metric, OtherScheme, Recovery, ScoreRecord
 from kernel_archive.scoring.samples import ForecastRows
 from kernel_archive.scoring.target import target_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from kernel_archive.archive.open import Archive
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from kernel_archive.scoring.reader import ForecastSource
     from kernel_archive.scoring.target import Target
 
-__all__ = ["PredictedBin", "forecast_facts", "means", "score", "score_file", "score_with_draws"]
+__all__ = ["PredictedBin", "control_figures", "forecast_facts", "means", "score", "score_file", "score_with_draws"]
 
 PredictedBin = Literal["argmax", "stated"]
 
@@ -86,6 +86,7 @@ def score_with_draws(
     even = _uniform(target)
     uniform = means(even.overall)
     metrics = _metrics(figures.overall, drawn.overall if drawn else None)
+    best = _best_controls(target.control_figures)
     record = ScoreRecord(
         kind=target.kind,
         target=target.facts,
@@ -108,8 +109,52 @@ def score_with_draws(
         deferral=curves.deferral(rows, forecasts.deferred[:, target.canonical_order], _metric),
         discovery=tuple(curves.discovery_curve(rows, x) for x in CUTOFFS if target.kind == "discovery"),
         other_scheme=_other_scheme(target, forecasts, predicted_bin, metrics, uniform),
+        controls=target.control_figures,
+        best_controls=best,
+        beats_control=_beats(metrics, best, target.control_figures),
     )
     return record, drawn
+
+
+def control_figures(target: Target) -> tuple[ControlFigures, ...]:
+    """What controls and bounds reach on a split's rows."""
+    return tuple(
+        ControlFigures(
+            name=c.name,
+            title=c.title,
+            bound=c.bound,
+            metrics=means(repeats_of(ForecastRows.of(target, c.forecasts), groups=False).overall),
+        )
+        for c in target.controls
+    )
+
+
+def _best_controls(controls: Sequence[ControlFigures]) -> dict[str, str]:
+    """Metric -> the control with the best figure; the first one of equally good ones."""
+    out: dict[str, str] = {}
+    for name, info in METRICS.items():
+        known = [
+            (info.sign * value, c.name) for c in controls if not c.bound and (value := c.metrics.get(name)) is not None
+        ]
+        if known and info.better != "neither":
+            out[name] = min(known, key=lambda item: item[0])[1]
+    return out
+
+
+def _beats(
+    metrics: Mapping[str, Metric], best: Mapping[str, str], controls: Sequence[ControlFigures]
+) -> dict[str, bool]:
+    """Metric -> whether the interval lies wholly on the better side of the best control's figure."""
+    figures = {c.name: c.metrics for c in controls}
+    out: dict[str, bool] = {}
+    for name, control in best.items():
+        metric, bar = metrics.get(name), figures[control][name]
+        if metric is None or metric.low is None or metric.high is None or bar is None:
+            continue
+        slack = 1e-9 * max(abs(bar), 1e-3)
+        higher = METRICS[name].better == "higher"
+        out[name] = metric.low > bar + slack if higher else metric.high < bar - slack
+    return out
 
 
 def score_file(

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from kernel_archive.errors import printable
-from kernel_archive.scoring.metrics import BUDGETS, FURTHER, HEADLINE, METRICS, budget_name
+from kernel_archive.scoring.metrics import BUDGETS, FURTHER, HEADLINE, LEAD, METRICS, RANKED_BY, budget_name
+from kernel_archive.scoring.samples import SHORTCUTS
 from kernel_archive.splits import split_of
 
 if TYPE_CHECKING:
@@ -55,13 +56,13 @@ def score_sheets(record: ScoreRecord) -> list[Sheet]:
     """The tables of one score: all metrics, per budget, per task or family."""
     f = record.forecasts
     what = "repeat" if f.n_repeats == 1 else "repeats"
-    first = [name for name in HEADLINE[record.kind] if name in record.metrics]
+    first = [name for name in (LEAD, *HEADLINE[record.kind]) if name in record.metrics]
     budgets = [budget_name(c) for c in BUDGETS if budget_name(c) in record.metrics]
     others = [name for name in record.metrics if name not in first and name not in budgets]
     sheets = [
         Sheet(
             f"{f.name} on {heading(record.target, record.scheme)}",
-            ["metric", "value", "95 % interval", "sd of repeats", "uniform", "better"],
+            ["metric", "value", "95 % interval", "sd of repeats", "uniform", "best control", "oracle", "better"],
             [_metric_row(record, name) for name in (*first, *others)],
             [
                 f"{f.n_repeats} {what}, coverage {_share(f.coverage)}, parse rate {_share(f.parse_rate)}",
@@ -69,6 +70,7 @@ def score_sheets(record: ScoreRecord) -> list[Sheet]:
                 if record.draws
                 else "No intervals",
                 "Uniform: the figure of a forecast that gives each of the eight bins 1/8 on the same rows, for scale",
+                *_control_notes(record),
             ],
         )
     ]
@@ -76,20 +78,23 @@ def score_sheets(record: ScoreRecord) -> list[Sheet]:
         sheets.append(
             Sheet(
                 "Speedup recovered by budget",
-                ["budget", "recovered", "95 % interval", "sd of repeats", "random order"],
+                ["budget", "recovered", "95 % interval", "sd of repeats", "random order", "best control", "oracle"],
                 [
-                    [f"{c} %", *_metric_row(record, budget_name(c))[1:5]]
+                    [f"{c} %", *_metric_row(record, budget_name(c))[1:7]]
                     for c in BUDGETS
                     if budget_name(c) in record.metrics
                 ],
                 [],
             )
         )
+    shortcuts = {
+        f"by {name.replace('_', ' ')}": name for name in SHORTCUTS if any(name in c.shortcuts for c in record.discovery)
+    }
     if record.discovery:
         sheets.append(
             Sheet(
                 "Discovery moments",
-                ["cutoff", "positives", "base rate", "average precision", "min to max of repeats"],
+                ["cutoff", "positives", "base rate", "average precision", "min to max of repeats", *shortcuts],
                 [
                     [
                         f"{c.cutoff:g}x",
@@ -97,10 +102,13 @@ def score_sheets(record: ScoreRecord) -> list[Sheet]:
                         _share(c.base_rate),
                         METRICS[name].format(record.metrics[name].mean),
                         "-" if c.low is None or c.high is None else f"{c.low:.3f} to {c.high:.3f}",
+                        *(METRICS[name].format(c.shortcuts.get(s)) for s in shortcuts.values()),
                     ]
                     for name, c in zip(HEADLINE["discovery"], record.discovery, strict=True)
                 ],
-                [],
+                ["Shortcuts: the average precision of ordering by the cue alone; the lift is over the better one"]
+                if shortcuts
+                else [],
             )
         )
     sheets.append(_group_sheet(record))
@@ -112,16 +120,46 @@ def _metric_row(record: ScoreRecord, name: str) -> list[str]:
     spread = "-" if metric.std is None or len(metric.repeats) == 1 else f"{metric.std:.{info.decimals}f}"
     return [
         info.title,
-        info.format(metric.mean),
+        info.format(metric.mean) + ("" if record.beats_control.get(name, True) else " *"),
         _span(metric, name),
         spread,
         info.format(record.uniform.get(name)),
+        info.format(record.control(name)),
+        _oracle(record, name),
         info.better if info.better != "neither" else "",
     ]
 
 
+def _oracle(record: ScoreRecord, name: str) -> str:
+    """What knowing every bin gives; and after a stroke, where that is more, what knowing every speedup gives."""
+    info = METRICS[name]
+    if info.better == "neither":
+        return "-"
+    shown = dict.fromkeys(info.format(c.metrics.get(name)) for c in record.controls if c.bound)
+    return " / ".join(shown) or "-"
+
+
+def _control_notes(record: ScoreRecord) -> list[str]:
+    """What the columns of controls and bounds mean, and where a figure beats no control."""
+    if not record.controls:
+        return []
+    titles = {c.name: c.title for c in record.controls}
+    named = {
+        name: record.best_controls[name] for name in (LEAD, *HEADLINE[record.kind]) if name in record.best_controls
+    }
+    who = "; ".join(f"{METRICS[name].title}: {titles[control]}" for name, control in named.items())
+    notes = [
+        "Best control: the best figure of the forecasts that read no program, another one for every figure",
+        f"It goes by, for {who}" if who else "",
+        "Oracle: the figure of a forecast that knows every bin; behind a stroke of one that knows every speedup",
+    ]
+    if any(not beats for beats in record.beats_control.values()):
+        notes.append("* does not beat the best control: its interval reaches that figure")
+    return [note for note in notes if note]
+
+
 def _group_sheet(record: ScoreRecord) -> Sheet:
-    names = [name for name in (*HEADLINE[record.kind], *FURTHER) if name in record.metrics]
+    names = [name for name in (LEAD, *HEADLINE[record.kind], *FURTHER) if name in record.metrics]
     rows = []
     for group, metrics in record.groups.items():
         cells = [group, f"{record.group_rows[group]:,}"]
@@ -190,10 +228,11 @@ def _scheme_remarks(record: ScoreRecord) -> list[str]:
 
 
 def several_sheet(records: Sequence[ScoreRecord]) -> Sheet:
-    """Several scores side by side, best first by the first headline metric; remarks where the scheme turns an order."""
+    """Several scores side by side, best first by CRPS; remarks where the scheme turns an order."""
     kind = records[0].kind
-    lead = HEADLINE[kind][0]
-    names = [*HEADLINE[kind], *FURTHER]
+    lead = RANKED_BY
+    names = [LEAD, *HEADLINE[kind], *FURTHER]
+    spans = 1 + len(HEADLINE[kind])
 
     def sort_key(record: ScoreRecord) -> tuple[bool, float, str]:
         value = record.metrics[lead].mean
@@ -203,15 +242,19 @@ def several_sheet(records: Sequence[ScoreRecord]) -> Sheet:
     for record in sorted(records, key=sort_key):
         cells = [record.forecasts.name]
         for i, name in enumerate(names):
-            cells.append(METRICS[name].format(record.metrics[name].mean))
-            if i < len(HEADLINE[kind]):
+            cells.append(
+                METRICS[name].format(record.metrics[name].mean) + ("" if record.beats_control.get(name, True) else " *")
+            )
+            if i < spans:
                 cells.append(_span(record.metrics[name], name))
         cells += [_share(record.forecasts.coverage), _share(record.forecasts.parse_rate)]
         rows.append(cells)
     columns = ["forecaster"]
     for i, name in enumerate(names):
-        columns += [METRICS[name].title, *(["95 % interval"] if i < len(HEADLINE[kind]) else [])]
-    notes = [_order_remark(records, name) for name in HEADLINE[kind]]
+        columns += [METRICS[name].title, *(["95 % interval"] if i < spans else [])]
+    notes = [_order_remark(records, lead)]
+    if any(not beats for r in records for beats in r.beats_control.values()):
+        notes.append("* does not beat the best control: its interval reaches that figure")
     return Sheet(
         heading(records[0].target, records[0].scheme),
         [*columns, "coverage", "parsed"],
@@ -250,7 +293,7 @@ def comparison_sheet(comparison: Comparison) -> Sheet:
         rows.append([info.title, info.format(d.a), info.format(d.b), difference, span, p, p_holm, who[d.better]])
     notes = [
         f"MetricDifference: {a} - {b}; {comparison.draws:,} bootstrap draws and as many row-wise swaps, seed {comparison.seed}",
-        "Better: p below 0.05 after Holm's correction over this table",
+        "Better: p below 0.05 after Holm's correction, over the paper's metrics and over the further ones of this project",
     ]
     apart = [
         METRICS[name].title

@@ -14,6 +14,7 @@ import numpy as np
 from kernel_archive.bins import DEFAULT_SCHEME, N_BINS, Scheme, assign_bins, representatives
 from kernel_archive.bins import scheme as scheme_of
 from kernel_archive.errors import ArchiveMismatchError, DataError, Finding, UsageError, printable, suggestion
+from kernel_archive.scoring.surface import Surface, read_surface, surface_columns
 from kernel_archive.splits import FORECAST_SPLITS, Split, split_of
 
 if TYPE_CHECKING:
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 
     from kernel_archive.archive.manifest import SplitFacts
     from kernel_archive.archive.open import Archive
+    from kernel_archive.scoring.controls import Control
+    from kernel_archive.scoring.record import ControlFigures
     from kernel_archive.splits import Kind
 
 __all__ = ["Target", "TargetFacts", "forecast_split", "load_target", "split_facts", "target_of"]
@@ -74,6 +77,7 @@ class Target:
         scheme: rule of the bins.
         representatives: shape (8,), m_b in x.
         facts: where the rows come from.
+        surface: what can be seen of the rows without understanding any.
         relabelled: whether the bins follow another scheme than the split was frozen with.
     """
 
@@ -86,6 +90,7 @@ class Target:
     scheme: Scheme
     representatives: NDArray[np.float64]
     facts: TargetFacts
+    surface: Surface
     relabelled: bool = False
     _frozen: Target | None = field(default=None, repr=False)
 
@@ -102,6 +107,7 @@ class Target:
         scheme: Scheme = DEFAULT_SCHEME,
         ends: tuple[float, float] | None = None,
         facts: TargetFacts | None = None,
+        surface: Surface | None = None,
     ) -> Target:
         """A target from plain arrays.
 
@@ -115,6 +121,7 @@ class Target:
             scheme: rule of the bins.
             ends: representatives m_1 and m_8 that were frozen with the split; computed when not given.
             facts: identity; made from the arrays when not given.
+            surface: languages, spread of the measurements and cues; nothing is known of them when not given.
 
         Raises:
             DataError: lengths differ, an id repeats, a speedup is not finite and above 0, or a bin is not 1 to 8.
@@ -153,7 +160,7 @@ class Target:
             )  # fmt: skip
         return cls(
             split=split_of(split), row_ids=ids, tasks=names, groups=reported, speedups=s, bins=y, scheme=scheme,
-            representatives=m, facts=facts,
+            representatives=m, facts=facts, surface=Surface.plain(len(ids)) if surface is None else surface,
         )  # fmt: skip
 
     def __len__(self) -> int:
@@ -185,6 +192,32 @@ class Target:
         return _positions(self.groups)
 
     @cached_property
+    def pool_rows(self) -> dict[str, NDArray[np.intp]]:
+        """Task and language -> positions of its rows: inside it pairs are compared."""
+        return _positions(tuple(f"{t}/{name}" for t, name in zip(self.tasks, self.surface.languages, strict=True)))
+
+    @cached_property
+    def controls(self) -> tuple[Control, ...]:
+        """The controls and bounds that stand beside every score of these rows."""
+        from kernel_archive.scoring.controls import controls_of
+
+        return controls_of(self)
+
+    @cached_property
+    def control_figures(self) -> tuple[ControlFigures, ...]:
+        """Their figures."""
+        from kernel_archive.scoring.scorer import control_figures
+
+        return control_figures(self)
+
+    @cached_property
+    def best_control(self) -> tuple[str, NDArray[np.float64]]:
+        """The control with the least CRPS, and the CRPS of every row by it: what CRPS skill is measured against."""
+        from kernel_archive.scoring.controls import best_control
+
+        return best_control(self, self.controls)
+
+    @cached_property
     def canonical_order(self) -> NDArray[np.intp]:
         """Positions sorted by task, then row id: scores are computed in this order, so no file order matters."""
         keys = sorted(range(len(self)), key=lambda i: (self.tasks[i], self.row_ids[i]))
@@ -204,6 +237,7 @@ class Target:
             groups=tuple(self.groups[i] for i in rows),
             speedups=self.speedups[rows],
             bins=self.bins[rows],
+            surface=self.surface.take(rows),
             _frozen=None,
         )
 
@@ -223,7 +257,7 @@ class Target:
             _frozen=self,
         )
         # What follows from ids, tasks and groups alone is the same: kept, so that it is computed once.
-        for name in ("index", "task_names", "task_rows", "group_rows", "canonical_order"):
+        for name in ("index", "task_names", "task_rows", "group_rows", "pool_rows", "canonical_order"):
             if name in self.__dict__:
                 made.__dict__[name] = self.__dict__[name]
         return made
@@ -265,7 +299,7 @@ def load_target(archive: Archive | str | Path | None = None, split: str = "eval"
     opened = archive if isinstance(archive, Archive) else open_archive(archive)
     facts = split_facts(opened, spec)
     _verify_files(opened, spec.table)
-    columns = dict.fromkeys(["row_id", spec.task, spec.group, "gpu", spec.value, "bin"])
+    columns = dict.fromkeys(["row_id", spec.task, spec.group, "gpu", spec.value, "bin", *surface_columns(spec)])
     rows = opened.arrow(spec.table, columns=list(columns))
     # Not to_numpy(): it imports pandas wherever that is installed, which takes longer than a whole score.
     values = {name: rows[name].to_pylist() for name in columns}
@@ -278,6 +312,7 @@ def load_target(archive: Archive | str | Path | None = None, split: str = "eval"
         scheme=scheme_of(facts.scheme).name,
         split=spec.name,
         ends=_frozen_ends(facts.facts),
+        surface=read_surface(opened, spec, values),
         facts=TargetFacts(
             archive_name=opened.manifest.name,
             archive_version=opened.manifest.version,

@@ -31,7 +31,7 @@ def explanation(target: Target) -> list[str]:
     """The format in words, for people: lines of text."""
     rule = SCHEMES[target.scheme]
     lines = ["One JSON object a line, one forecast each. Fields (only row_id and probabilities are needed):"]
-    lines += [f"  {name:<14} {meaning}" for name, meaning in FIELDS.items()]
+    lines += [f"  {name:<16} {meaning}" for name, meaning in FIELDS.items()]
     lines += ["", f"The eight bins of S = {target.split.ratio}, scheme {target.scheme}:"]
     lines += [f"  {b}  {name:<21} {rule.describe(b)}" for b, name in enumerate(BIN_NAMES, 1)]
     lines += [
@@ -65,6 +65,7 @@ def json_schema() -> dict[str, Any]:
             "contains": positive,
         },
         "predicted_bin": {**whole, "minimum": 1, "maximum": N_BINS},
+        "expected_speedup": {"type": ["number", "null"], "exclusiveMinimum": 0},
         "defer": {"type": ["boolean", "null"]},
         "parse_failed": {"type": ["boolean", "null"]},
         "parse_error": text,

@@ -76,7 +76,7 @@ def test_several_scores_stand_side_by_side(rng):
     there = Forecasts.from_arrays(target, np.eye(8)[target.under("released").bins - 1], name="there")
     sheet = several_sheet([score(target, f, draws=0) for f in (there, here)])
     assert [row[0] for row in sheet.rows] == ["here", "there"]
-    assert "by ECE the order under released bins is there, here" in "\n".join(sheet.notes)
+    assert "by CRPS the order under released bins is there, here" in "\n".join(sheet.notes)
 
 
 @pytest.mark.parametrize("kind", ["eval", "discovery"])

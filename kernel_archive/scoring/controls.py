@@ -1,0 +1,167 @@
+"""Controls and bounds beside every score: what can be had without reading, and what can be had at all.
+
+A **control** goes by one cue on the surface of the programs, or by none. A figure that does not beat the best of them
+shows no understanding. Nothing is trained on programs; still a control is given more than a forecaster has, so that
+beating it means something:
+
+* its bin probabilities start from the bin frequencies of the whole split, which are published with it;
+* it ranks the rows of a task by its cue and spreads these ranks over the frequencies by a Gaussian copula;
+* the strength of the copula, and with it the direction of the cue, is the one with the least CRPS on the *other tasks of
+  the split*, with their labels. So no row's label makes its own forecast. With a single task the strength is 0.
+
+Rows that a control can't tell apart tie, and ties count with their expectation: a constant is a random order.
+
+A **bound** knows the labels: ``oracle_bins`` is certain of every true bin, ``oracle_speedups`` also states the
+measured speedups. Neither controls nor bounds take part in a ranking.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cache
+from statistics import NormalDist
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from kernel_archive.bins import N_BINS
+from kernel_archive.scoring import rowwise
+from kernel_archive.scoring.arrays import group_ties
+from kernel_archive.scoring.forecasts import Forecasts
+from kernel_archive.scoring.surface import CUES, EDIT_CUES
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from kernel_archive.scoring.arrays import Floats, Ints
+    from kernel_archive.scoring.target import Target
+
+__all__ = ["STRENGTHS", "Control", "best_control", "controls_of", "spread_ranks"]
+
+#: Strengths of a cue that are tried: correlations of the copula.
+STRENGTHS: Final = tuple(round(0.1 * i, 1) for i in range(-9, 10))
+#: So many rows of a task, evenly spaced, decide on a strength.
+_FITTED: Final = 300
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Control:
+    """One control or bound.
+
+    Attributes:
+        name: key in score records.
+        title: what it goes by, for people.
+        bound: whether it knows the labels.
+        forecasts: what it forecasts.
+    """
+
+    name: str
+    title: str
+    bound: bool
+    forecasts: Forecasts
+
+
+@cache
+def _normal_table() -> tuple[Floats, Floats]:
+    x = np.linspace(-9.0, 9.0, 3601)
+    return x, np.array([0.5 * math.erfc(-v / math.sqrt(2.0)) for v in x.tolist()])
+
+
+def _phi(values: Floats) -> Floats:
+    """The normal distribution function, by table: to six decimals."""
+    return np.interp(values, *_normal_table())
+
+
+def _quantile(shares: Floats) -> Floats:
+    """Its inverse; infinite at 0 and 1."""
+    law = NormalDist()
+    return np.array([law.inv_cdf(s) if 0.0 < s < 1.0 else math.copysign(math.inf, s - 0.5) for s in shares.tolist()])
+
+
+def _scores(cue: Floats) -> Floats:
+    """Normal scores of the mean ranks of a task's rows by a cue: shape (n,)."""
+    ties = group_ties(cue)
+    sizes = np.bincount(ties)
+    middle = np.cumsum(sizes) - 0.5 * sizes
+    return _quantile(middle / len(cue))[ties]
+
+
+def spread_ranks(scores: Floats, cumulative: Floats, strength: float) -> Floats:
+    """Cumulative bin probabilities of rows with these normal scores, by a Gaussian copula: shape (n, 7).
+
+    Averaged over rows of evenly spread ranks they are the cumulative frequencies again, whatever the strength.
+
+    Args:
+        scores: shape (n,).
+        cumulative: shape (7,), cumulative frequencies of the bins.
+        strength: correlation of the copula, above -1 and below 1.
+    """
+    edges = _quantile(cumulative)
+    return _phi((edges - strength * scores[:, None]) / math.sqrt(1.0 - strength * strength))
+
+
+def _to_bins(cumulative: Floats) -> Floats:
+    n = len(cumulative)
+    return np.maximum(np.diff(cumulative, axis=1, prepend=np.zeros((n, 1)), append=np.ones((n, 1))), 0.0)
+
+
+def _by_cue(cue: Floats, bins: Ints, tasks: Mapping[str, Ints], cumulative: Floats) -> Floats:
+    """Forecasts by a cue, the strength for each task from the others: shape (n, 8)."""
+    scores = {task: _scores(cue[at]) for task, at in tasks.items()}
+    losses: dict[str, Floats] = {}
+    for task, at in tasks.items():
+        some = np.arange(len(at)) if len(at) <= _FITTED else np.linspace(0, len(at) - 1, _FITTED).astype(np.intp)
+        below = bins[at][some, None] <= np.arange(1, N_BINS)
+        losses[task] = np.array(
+            [
+                ((spread_ranks(scores[task][some], cumulative, rho) - below) ** 2).mean() * len(at)
+                for rho in STRENGTHS
+            ]
+        )  # fmt: skip
+    total = np.sum(list(losses.values()), axis=0)
+    out = np.empty((len(bins), N_BINS))
+    for task, at in tasks.items():
+        others = total - losses[task]
+        strength = STRENGTHS[int(np.argmin(others))] if len(tasks) > 1 else 0.0
+        out[at] = _to_bins(spread_ranks(scores[task], cumulative, strength))
+    return out
+
+
+def controls_of(target: Target) -> tuple[Control, ...]:
+    """The controls and bounds of a split's rows, bounds last."""
+    n = len(target)
+    counts = np.bincount(target.bins, minlength=N_BINS + 1)[1:]
+    cumulative = np.cumsum(counts)[:-1] / n
+    titles = {name: title for name, (title, _) in CUES.items()} | EDIT_CUES
+    certain = np.eye(N_BINS)[target.bins - 1]
+    made: list[tuple[str, str, Floats]] = [
+        ("uniform", "an eighth for every bin: the unedited template", np.full((n, N_BINS), 1.0 / N_BINS)),
+        ("frequencies", "the split's bin frequencies for every row: a random order", np.tile(counts / n, (n, 1))),
+        *(
+            (name, titles[name], _by_cue(cue, target.bins, target.task_rows, cumulative))
+            for name, cue in target.surface.cues.items()
+        ),
+    ]
+    out = [
+        Control(name=name, title=title, bound=False, forecasts=Forecasts.from_arrays(target, p, name=name))
+        for name, title, p in made
+    ]
+    for name, title, speedups in (
+        ("oracle_bins", "certain of every true bin", None),
+        ("oracle_speedups", "the same, and states every measured speedup", target.speedups),
+    ):
+        cast = Forecasts.from_arrays(target, certain, name=name, expected_speedups=speedups)
+        out.append(Control(name=name, title=title, bound=True, forecasts=cast))
+    return tuple(out)
+
+
+def best_control(target: Target, controls: Sequence[Control]) -> tuple[str, Floats]:
+    """The control with the least CRPS, and the CRPS of every row by it: shape (n,)."""
+    rows = {
+        c.name: rowwise.crps(probabilities=c.forecasts.probabilities[0], bins=target.bins)
+        for c in controls
+        if not c.bound
+    }
+    name = min(rows, key=lambda key: (float(rows[key].mean()), key))
+    return name, rows[name]

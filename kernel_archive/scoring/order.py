@@ -1,0 +1,202 @@
+"""Order: how many pairs a forecast puts in the right order, and how its ranks go with the measured ones.
+
+Both look inside one candidate set (a task, or a task and language) and ask only for the order. A forecast orders
+candidates by a key of whole numbers, in which equal keys tie: :func:`order_keys`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from kernel_archive.scoring.arrays import counted, group_ties, per_draw, running
+
+if TYPE_CHECKING:
+    from kernel_archive.scoring.arrays import Floats, Ints
+
+__all__ = [
+    "MAX_ROWS",
+    "MIN_RATIO",
+    "PAIR_CLASSES",
+    "PairTable",
+    "order_keys",
+    "pair_accuracy",
+    "rank_correlation",
+]
+
+#: Pairs whose speedups differ by no more than this factor don't count, however well either was measured.
+MIN_RATIO: Final = 1.05
+#: Name -> the factors between which the two speedups of a pair differ, right-closed.
+PAIR_CLASSES: Final[dict[str, tuple[float, float]]] = {
+    "1.4": (1.0, 1.4),
+    "2": (1.4, 2.0),
+    "4": (2.0, 4.0),
+    "more": (4.0, np.inf),
+}
+#: Of a candidate set with more rows, so many enter pairs: evenly spaced in order of row id, which is a digest.
+MAX_ROWS: Final = 1_000
+#: Draws that are multiplied at once: so few that no BLAS splits the product over threads and then waits for the slowest.
+_COLUMNS: Final = 40
+#: Whole numbers up to here are exact in 32 bits.
+_EXACT: Final = 2**24
+
+
+def order_keys(*, expected: Floats, stated: Floats | None = None) -> Ints:
+    """Ranks by expected speedup, 0 for the lowest, equal where they tie; a stated speedup orders what ties.
+
+    Args:
+        expected: shape (n,), S^ in x.
+        stated: shape (n,), the expected speedups that a forecaster stated beside its bins, NaN where it stated none:
+            there S^ itself counts.
+
+    >>> order_keys(expected=np.array([2.0, 1.0, 2.0])).tolist()
+    [1, 0, 1]
+    >>> order_keys(expected=np.array([2.0, 1.0, 2.0]), stated=np.array([1.7, 9.0, 1.5])).tolist()
+    [2, 0, 1]
+    """
+    first = group_ties(expected)
+    if stated is None:
+        return first
+    second = group_ties(np.where(np.isnan(stated), expected, stated))
+    _, keys = np.unique(first * (second.max(initial=0) + 1) + second, return_inverse=True)
+    return keys.astype(np.intp)
+
+
+class PairTable:
+    """The pairs of one candidate set, ready to be counted in many draws.
+
+    Attributes:
+        n_repeats: repeats whose orders are counted.
+        rows: positions of the rows that enter pairs.
+        right: shape (K, m, m), over all repeats twice the pairs in the right order, once those that tie; above the diagonal.
+        counts: shape (K, m, m), whether a pair counts, by class of distance.
+    """
+
+    def __init__(self, keys: Ints, speedups: Floats, spreads: Floats) -> None:
+        """Compare every pair.
+
+        Args:
+            keys: shape (R, n), :func:`order_keys` of every repeat.
+            speedups: shape (n,), measured, in x.
+            spreads: shape (n,), largest over smallest measurement of the row, at least 1.
+        """
+        n = len(speedups)
+        self.n_repeats = len(keys)
+        self.rows = np.arange(n) if n <= MAX_ROWS else np.linspace(0, n - 1, MAX_ROWS).astype(np.intp)
+        s, k, spread = speedups[self.rows], keys[:, self.rows], np.maximum(spreads[self.rows], MIN_RATIO)
+        m = len(s)
+        exact = 2 * self.n_repeats * max(m, 1) ** 2 < _EXACT
+        self.dtype = np.float32 if exact else np.float64
+        first, second = np.triu_indices(m, 1)
+        ratio = np.maximum(s[first], s[second]) / np.minimum(s[first], s[second])
+        apart = ratio > np.maximum(spread[first], spread[second])
+        faster = s[first] > s[second]
+        points = np.zeros(len(first))
+        for key in k:
+            above = np.sign(key[first] - key[second])
+            points += 1 + np.where(faster, above, -above)
+        self.right = np.zeros((len(PAIR_CLASSES), m, m), self.dtype)
+        self.counts = np.zeros_like(self.right)
+        for number, (low, high) in enumerate(PAIR_CLASSES.values()):
+            inside = apart & (ratio > low) & (ratio <= high)
+            self.right[number, first[inside], second[inside]] = points[inside]
+            self.counts[number, first[inside], second[inside]] = 1.0
+
+    def count(self, weights: Floats) -> tuple[Floats, Floats]:
+        """Pairs in the right order (mean over the repeats, a tie half) and pairs that count, by class: shape (K, D) each.
+
+        A row that is drawn twice makes its pairs twice; with itself it makes none.
+
+        Args:
+            weights: shape (n, D), how often each row is in each draw.
+        """
+        drawn = weights[self.rows]
+        return self._forms(self.right, drawn) / (2.0 * self.n_repeats), self._forms(self.counts, drawn)
+
+    def _forms(self, tables: Floats, drawn: Floats) -> Floats:
+        """The quadratic forms w' A w of every table and draw, in whole numbers and so without rounding: shape (K, D)."""
+        m, n_draws = drawn.shape
+        width = min(_COLUMNS, n_draws)
+        blocks = -(-n_draws // width)
+        w = np.zeros((m, blocks * width), self.dtype)
+        w[:, :n_draws] = drawn
+        parts = w.reshape(m, blocks, width).transpose(1, 0, 2)
+        out = np.empty((len(tables), blocks * width))
+        for number, table in enumerate(tables):
+            out[number] = np.einsum("bij,bij->bj", parts, table @ parts).ravel()
+        return out[:, :n_draws]
+
+
+def pair_accuracy(
+    *, keys: Ints, speedups: Floats, spreads: Floats | None = None, weights: Floats | None = None
+) -> Floats:
+    """Share of the pairs of one candidate set that are put in the right order, ties half: shape (1 + K, D).
+
+    First over all pairs that count, then by class of distance (:data:`PAIR_CLASSES`); NaN where no pair counts.
+
+    Args:
+        keys: shape (R, n), :func:`order_keys` of every repeat.
+        speedups: shape (n,), measured, in x.
+        spreads: shape (n,), largest over smallest measurement of each row; 1 when not given.
+        weights: shape (n, D); every row once when not given, and then the result has shape (1 + K,).
+
+    >>> speedups = np.array([0.5, 1.0, 1.02, 4.0])
+    >>> pair_accuracy(keys=np.array([[0, 2, 1, 1]]), speedups=speedups).tolist()  # four of five pairs: 1 + 1 + 1 + 0 + 1/2
+    [0.7, nan, 1.0, 0.5, 1.0]
+    """
+    n = len(speedups)
+    table = PairTable(keys, speedups, np.ones(n) if spreads is None else spreads)
+    right, of = table.count(counted(weights, n))
+    return per_draw(shares(right, of), weights)
+
+
+def shares(right: Floats, of: Floats) -> Floats:
+    """Of all classes together and of each: shape (1 + K, D), NaN where there is nothing."""
+    with np.errstate(invalid="ignore"):
+        out: Floats = np.concatenate([right.sum(axis=0, keepdims=True), right]) / np.concatenate(
+            [of.sum(axis=0, keepdims=True), of]
+        )
+    return out
+
+
+def _centred_ranks(keys: Ints, weights: Floats) -> Floats:
+    """Mean rank of every row in every draw, less the mean of all ranks: shape (n, D)."""
+    keys = np.unique(keys, return_inverse=True)[1]
+    order = np.argsort(keys, kind="stable")
+    sizes = np.bincount(keys)
+    ends = running(np.add, weights[order])[np.cumsum(sizes) - 1]
+    ranks = ends.copy()
+    ranks[1:] += ends[:-1]
+    ranks -= ends[-1]
+    ranks *= 0.5
+    out: Floats = ranks[keys]
+    return out
+
+
+def rank_correlation(*, keys: Ints, speedups: Floats, weights: Floats | None = None) -> Floats:
+    """Spearman's rank correlation with the measured speedups, ties by their mean rank, mean over the repeats: shape (D,).
+
+    0 for a forecast that ties everything; NaN where the speedups don't differ.
+
+    Args:
+        keys: shape (R, n), :func:`order_keys` of every repeat.
+        speedups: shape (n,), measured, in x.
+        weights: shape (n, D); every row once when not given, and then the result is one value.
+
+    >>> round(float(rank_correlation(keys=np.array([[0, 2, 1]]), speedups=np.array([0.5, 1.0, 4.0]))), 6)
+    0.5
+    """
+    w = counted(weights, len(speedups))
+    truth = _centred_ranks(group_ties(speedups), w)
+    weighted = w * truth
+    spread = np.einsum("nd,nd->d", weighted, truth)
+    total = np.zeros(w.shape[1])
+    for key in keys:
+        ranks = _centred_ranks(key, w)
+        together = np.einsum("nd,nd->d", weighted, ranks)
+        ranks *= ranks
+        own = np.einsum("nd,nd->d", w, ranks)
+        total += np.divide(together, np.sqrt(own * spread), out=np.zeros_like(own), where=own > 0)
+    total[spread <= 0] = np.nan
+    return per_draw(total / len(keys), weights)
