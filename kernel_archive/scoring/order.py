@@ -197,6 +197,7 @@ def rank_correlation(*, keys: Ints, speedups: Floats, weights: Floats | None = N
         together = np.einsum("nd,nd->d", weighted, ranks)
         ranks *= ranks
         own = np.einsum("nd,nd->d", w, ranks)
-        total += np.divide(together, np.sqrt(own * spread), out=np.zeros_like(own), where=own > 0)
+        scale = np.sqrt(own * spread)
+        total += np.divide(together, scale, out=np.zeros_like(scale), where=scale > 0)
     total[spread <= 0] = np.nan
     return per_draw(total / len(keys), weights)
