@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(abspath $(VENV))/bin
 DEMO := .demo
 
-.PHONY: demo test lint typecheck unit docs fuzz clean
+.PHONY: demo test lint typecheck unit docs fuzz freeze clean
 
 $(VENV)/.created:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or newer is needed: make PYTHON=/path/to/python3.11"; exit 1; }
@@ -48,6 +48,12 @@ docs: $(VENV)/.docs
 # Attacks with mutated logs, forecasts, builds, a hostile Hub and hostile programs: make fuzz MINUTES=10 SEED=7
 fuzz: $(VENV)/.dev
 	$(BIN)/python tests/fuzz --minutes $(or $(MINUTES),2) --seed $(or $(SEED),1)
+
+# The shipped archive is built and the rows of all its splits are frozen in splits/frozen/VERSION.
+freeze: $(VENV)/.runtime
+	rm -rf $(DEMO)/freeze
+	$(BIN)/kernel-archive build --out $(DEMO)/freeze/kernels
+	$(BIN)/python -c "from kernel_archive.selection.freeze import freeze; print(*freeze('$(DEMO)/freeze/kernels'), sep='\n')"
 
 clean:
 	rm -rf $(VENV) $(DEMO) site .mypy_cache .ruff_cache .pytest_cache .hypothesis

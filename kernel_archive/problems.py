@@ -9,6 +9,7 @@ import msgspec
 
 __all__ = [
     "GPU_MODE_TASKS",
+    "HELD_OUT_PROBLEMS",
     "OWN_PROBLEMS",
     "PROBLEMS",
     "Family",
@@ -248,6 +249,8 @@ PROBLEMS: Final[dict[str, Problem]] = {
         shape_fields=("B", "D", "S", "W"),
     ),
 }
+#: Problems that are wholly held out.
+HELD_OUT_PROBLEMS: Final[tuple[str, ...]] = tuple(name for name, problem in PROBLEMS.items() if problem.held_out)
 
 _KERNELBENCH = re.compile(
     r"(?:kernelbench[_/-]?)?(?:level|l)[_-]?(\d+)[_/-]+(?:problem|p|task)?[_-]?(\d+)(?:[_-].*)?", re.IGNORECASE

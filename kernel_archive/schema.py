@@ -260,22 +260,41 @@ _GPUS = Table(
 
 _ROW_ID = Column("row_id", _S, "id of the row; forecasts name it")
 
-_EVAL = Table(
-    name="eval",
-    title="The evaluation split: forecast each row's speedup",
-    splits=("test",),
-    key="row_id",
-    derived=True,
-    columns=(
-        _ROW_ID,
-        Column("task", _S, "problem id"),
-        _GPU,
-        Column("speedup", _F, "measured reference time / candidate time, x"),
-        _BIN, _SCHEME, _KERNEL_ID, _SEARCH, _CANARY,
-        Column("reference_code", _S, "the reference program"),
-        Column("candidate_code", _S, "the program to forecast"),
-    ),
+#: What a forecaster may see of an evaluation row beside the two programs.
+_SHOWN = (
+    Column("task", _S, "problem id"),
+    _GPU, _LANGUAGE,
+    Column("benchmark_cases", _S, "shapes that were timed, JSON list; the speedup is over all of them", nullable=True),
+    Column("rtol", _F, "relative tolerance of the correctness check", nullable=True),
+    Column("atol", _F, "absolute tolerance of the correctness check", nullable=True),
 )  # fmt: skip
+_PROGRAMS = (
+    Column("reference_code", _S, "the reference program"),
+    Column("candidate_code", _S, "the program to forecast"),
+)
+
+
+def _evaluation(name: str, title: str) -> Table:
+    """A table of evaluation rows: all have the same columns."""
+    return Table(
+        name=name, title=title, splits=("test",), key="row_id", derived=True,
+        columns=(
+            _ROW_ID, *_SHOWN,
+            Column("speedup", _F, "measured reference time / candidate time, x"),
+            _BIN, _SCHEME,
+            Column("n_measurements", _I32, "measurements of the candidate; null where others published the row", nullable=True),
+            Column("speedup_min", _F, "least measured speedup, x", nullable=True),
+            Column("speedup_max", _F, "largest measured speedup, x", nullable=True),
+            _KERNEL_ID, _SEARCH, _CANARY, *_PROGRAMS,
+        ),
+    )  # fmt: skip
+
+
+_EVAL = _evaluation("eval", "The evaluation split: forecast each row's speedup")
+_EVAL_PROBLEMS = _evaluation(
+    "eval_problems", "Transfer: programs for problems that no training program was written for"
+)
+_EVAL_CUDA = _evaluation("eval_cuda", "Transfer: programs for the evaluation tasks in CUDA C++")
 
 _DISCOVERY = Table(
     name="discovery_pairs",
@@ -288,6 +307,9 @@ _DISCOVERY = Table(
         Column("g", _F, "speedup(child) / speedup(parent), x"),
         Column("g_cases", _F, "geometric mean over cases of parent time / child time, x", nullable=True),
         _BIN, _SCHEME,
+        Column("parent_speedup", _F, "speedup of the parent over the reference, x; null where others published the row", nullable=True),
+        Column("parent_language", _S, "language of the parent, found in its text"),
+        Column("child_language", _S, "language of the child, found in its text"),
         Column("parent_kernel_id", _S, "kernel id of the parent"),
         Column("child_kernel_id", _S, "kernel id of the child"),
         _SEARCH, _CANARY,
@@ -317,7 +339,19 @@ _TRAIN_PAIRS = Table(
 
 TABLES: Final[dict[str, Table]] = {
     t.name: t
-    for t in (_KERNELS, _FAILURES, _EVALUATIONS, _SEARCHES, _REFERENCES, _GPUS, _EVAL, _DISCOVERY, _TRAIN_PAIRS)
+    for t in (
+        _KERNELS,
+        _FAILURES,
+        _EVALUATIONS,
+        _SEARCHES,
+        _REFERENCES,
+        _GPUS,
+        _EVAL,
+        _EVAL_PROBLEMS,
+        _EVAL_CUDA,
+        _DISCOVERY,
+        _TRAIN_PAIRS,
+    )
 }
 
 

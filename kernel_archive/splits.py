@@ -13,7 +13,7 @@ import msgspec
 
 from kernel_archive.errors import UsageError, printable, suggestion
 
-__all__ = ["FORECAST_SPLITS", "SPLITS", "SPLIT_TABLES", "Kind", "Split", "split_of"]
+__all__ = ["EVALUATIONS", "FORECAST_SPLITS", "SPLITS", "SPLIT_TABLES", "Kind", "Split", "first_of_kind", "split_of"]
 
 #: What the rows of a split are, and with it which metrics apply: ``eval`` (a candidate against its reference),
 #: ``discovery`` (a child against its parent) or ``train`` (pairs to learn from, which nobody forecasts).
@@ -63,26 +63,22 @@ class Split(msgspec.Struct, frozen=True, kw_only=True):
         return (self.candidate,) if self.kind == "eval" else (self.anchor, self.candidate)
 
 
+def _evaluation(name: str, title: str, command: str) -> Split:
+    """A split whose rows are candidates against the reference of their task."""
+    return Split(
+        name=name, table=name, kind="eval", title=title, rows="kernels", ratio="reference time / candidate time",
+        value="speedup", task="task", group="task", anchor="reference_code", candidate="candidate_code",
+        kernel="kernel_id", command=command, pair_type="seed",
+    )  # fmt: skip
+
+
 #: Name -> split, in the order in which they are made.
 SPLITS: Final[dict[str, Split]] = {
     split.name: split
     for split in (
-        Split(
-            name="eval",
-            table="eval",
-            kind="eval",
-            title="Evaluation split",
-            rows="kernels",
-            ratio="reference time / candidate time",
-            value="speedup",
-            task="task",
-            group="task",
-            anchor="reference_code",
-            candidate="candidate_code",
-            kernel="kernel_id",
-            command="build-eval --cap 10",
-            pair_type="seed",
-        ),
+        _evaluation("eval", "Evaluation split", "build-eval --cap 10"),
+        _evaluation("eval_problems", "Transfer to new problems", "build-eval --split eval_problems"),
+        _evaluation("eval_cuda", "Transfer to CUDA C++", "build-eval --split eval_cuda"),
         Split(
             name="discovery",
             table="discovery_pairs",
@@ -123,6 +119,18 @@ SPLIT_TABLES: Final[dict[str, Split]] = {split.table: split for split in SPLITS.
 
 #: The splits whose rows are forecast and scored.
 FORECAST_SPLITS: Final[dict[str, Split]] = {name: split for name, split in SPLITS.items() if split.kind != "train"}
+
+#: The splits whose rows are candidates against a reference.
+EVALUATIONS: Final[dict[str, Split]] = {name: split for name, split in SPLITS.items() if split.kind == "eval"}
+
+
+def first_of_kind(kind: Kind) -> Split:
+    """The canonical split of a kind: the first one.
+
+    >>> first_of_kind("eval").name
+    'eval'
+    """
+    return next(split for split in SPLITS.values() if split.kind == kind)
 
 
 def split_of(name: str) -> Split:

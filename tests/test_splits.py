@@ -35,10 +35,12 @@ def test_a_misspelt_split_gets_the_nearest_name(name, near):
 
 def test_a_strange_split_gets_the_list():
     """Where nothing is near, all names are given."""
-    with pytest.raises(UsageError, match="Choose one of: eval, discovery, discovery_pairs, train"):
+    with pytest.raises(
+        UsageError, match="Choose one of: eval, eval_problems, eval_cuda, discovery, discovery_pairs, train"
+    ):
         split_of("\x1b[31m")
 
 
 def test_nobody_forecasts_training_pairs():
     """They are a split, and none to forecast."""
-    assert list(FORECAST_SPLITS) == ["eval", "discovery"]
+    assert list(FORECAST_SPLITS) == ["eval", "eval_problems", "eval_cuda", "discovery"]

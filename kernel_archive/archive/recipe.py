@@ -87,6 +87,8 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         source: the sources.
         version: version of the source's content.
         default: whether ``kernel-archive build`` without names takes it.
+        natural: every program was written whole, one by one, by somebody who wanted it to work: no template, no generator.
+            Only such programs are asked about in the shipped evaluation and discovery splits.
         url: where the raw logs or their description are.
         citation: how to cite them.
         notes: what a user of the data must know; the card prints them.
@@ -102,6 +104,7 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     source: Annotated[list[Source], msgspec.Meta(min_length=1)]
     version: str = "1"
     default: bool = False
+    natural: bool = False
     url: str | None = None
     citation: str | None = None
     notes: list[str] = []
@@ -238,7 +241,7 @@ def local_copy(loaded: LoadedRecipe, directory: str | Path) -> LoadedRecipe:
 def recipe_facts(loaded: LoadedRecipe) -> dict[str, Any]:
     """What the manifest keeps of a recipe."""
     names = (
-        "name", "version", "licence", "description", "url", "citation", "notes", "supersedes", "unanimous",
+        "name", "version", "licence", "description", "url", "citation", "notes", "natural", "supersedes", "unanimous",
     )  # fmt: skip
     facts = {name: msgspec.to_builtins(getattr(loaded.recipe, name)) for name in names}
     return {**facts, "digest": "sha256:" + sha256_hex(canonical_json(loaded.recipe))}

@@ -20,7 +20,7 @@ __all__ = ["COMMANDS", "cli", "main"]
 COMMANDS: Final[dict[str, tuple[str, str, str]]] = {
     "build": ("build", "build", "Consolidate raw search logs into an archive."),
     "readers": ("build", "readers", "List the log formats and what each expects."),
-    "build-eval": ("splits", "build_eval", "Make the evaluation split."),
+    "build-eval": ("splits", "build_eval", "Make an evaluation split."),
     "build-discovery": ("splits", "build_discovery", "Make the discovery-pair split."),
     "build-train": ("splits", "build_train", "Make the training pairs."),
     "info": ("inspect", "info", "Show what an archive holds."),

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from kernel_archive.cli.common import archive_option, emit, json_option, print_table, progress, say, tell
+from kernel_archive.splits import EVALUATIONS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -27,7 +28,7 @@ def _split_options(command: Callable[..., None]) -> Callable[..., None]:
             "--definition",
             type=click.Path(dir_okay=False),
             default=None,
-            help="A split definition of your own (see splits/*.toml).",
+            help="A split definition of your own (see splits/*.toml), or the name of a retired one.",
         ),
         click.option(
             "--bins",
@@ -103,17 +104,26 @@ def _cells(split: SplitFacts, title: str, first: str, cap: int | None = None) ->
     print_table(columns, rows, title=title, notes=[note] if short else [])
 
 
-@click.command("build-eval", short_help="Make the evaluation split.")
-@click.option("--cap", type=click.IntRange(1), default=None, help="Kernels per task and bin, at most.  [default: 10]")
+@click.command("build-eval", short_help="Make an evaluation split.")
+@click.option(
+    "--split", "table", type=click.Choice(list(EVALUATIONS)), default="eval", show_default=True, help="Which one."
+)
+@click.option(
+    "--cap",
+    type=click.IntRange(1),
+    default=None,
+    help="Kernels per task and bin, at most.  [default: the definition's, 10 for eval]",
+)
 @click.option("--gpu", default=None, help="GPU of the split.  [default: A100-80GB, else the only one there is]")
 @_split_options
-def build_eval(**options: Any) -> None:
-    """Make the evaluation split: held-out kernels of one GPU, at most CAP per task and bin.
+def build_eval(table: str, **options: Any) -> None:
+    """Make an evaluation split: held-out kernels of one GPU, at most CAP per task and bin.
 
     Without options this is the canonical split, which `build` makes too. Without --archive, and where the default
-    directory has no archive yet, the embedded one is built there first.
+    directory has no archive yet, the embedded one is built there first. What `eval` was in earlier versions of the data
+    is made with --definition and the name of a file in splits/retired, for example eval-2026-11-3.
     """
-    _make("eval", _show_eval, **options)
+    _make(table, _show_eval, **options)
 
 
 def _show_eval(split: SplitFacts, made: Made) -> None:
@@ -125,11 +135,16 @@ def _show_eval(split: SplitFacts, made: Made) -> None:
             f"Warning: the rows of {task} were timed against {len(references)} references: their speedups have "
             "different denominators. Give the searches of one reference another role to keep them apart."
         )
+    if not split.rows and split.facts.get("excluded", {}).get("other_builder"):
+        say(
+            "Only programs that were written whole, one by one, are asked about: the builder's recipe says so with "
+            "natural = true. For others give a --definition without that rule."
+        )
     near = made.leakage.get("similarity", {})
     if near.get("similar_rows"):
         tell(
-            f"{near['similar_rows']:,} of {near['rows']:,} rows have a training program with at least {near['threshold']:.0%} of "
-            "their token 5-grams in common (manifest.json names examples); none has the same program."
+            f"{near['similar_rows']:,} of {near['rows']:,} rows of the evaluation splits have a training program with at least "
+            f"{near['threshold']:.0%} of their token 5-grams in common (manifest.json names examples); none has the same program."
         )
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from kernel_archive.errors import DataError
 from kernel_archive.publishing.templates import dump_yaml
 from kernel_archive.scoring.metrics import HEADLINE
-from kernel_archive.splits import FORECAST_SPLITS
+from kernel_archive.splits import FORECAST_SPLITS, first_of_kind, split_of
 
 if TYPE_CHECKING:
     from kernel_archive.archive.open import Archive
@@ -24,13 +24,17 @@ __all__ = ["FRAMEWORK", "eval_results", "eval_yaml", "task_id"]
 FRAMEWORK: Final = "kernel-archive"
 
 
-def task_id(metric: str) -> str:
+def task_id(metric: str, table: str = "eval") -> str:
     """A metric's task id on the Hub: lower case, digits and underscores.
 
-    >>> task_id("average_precision_1.25")
-    'average_precision_1_25'
+    The canonical split of a kind has the plain names; another one of the same kind has its own name in front.
+
+    >>> task_id("average_precision_1.25"), task_id("speedup_recovered", "eval_cuda")
+    ('average_precision_1_25', 'eval_cuda_speedup_recovered')
     """
-    return re.sub(r"[^a-z0-9]+", "_", metric.lower()).strip("_")
+    split = split_of(table)
+    name = metric if split is first_of_kind(split.kind) else f"{split.name}_{metric}"
+    return re.sub(r"[^a-z0-9]+", "_", name.lower()).strip("_")
 
 
 def eval_yaml(archive: Archive, title: str) -> bytes:
@@ -38,7 +42,7 @@ def eval_yaml(archive: Archive, title: str) -> bytes:
     manifest = archive.manifest
     facts = manifest.splits["eval"]
     tasks = [
-        {"id": task_id(metric), "config": split.table, "split": "test"}
+        {"id": task_id(metric, split.table), "config": split.table, "split": "test"}
         for split in FORECAST_SPLITS.values()
         if split.table in manifest.splits and manifest.splits[split.table].rows
         for metric in HEADLINE[split.kind]
@@ -86,7 +90,11 @@ def eval_results(
     for metric, figure in record.headline.items():
         if figure.mean is None:
             continue
-        entry: dict[str, Any] = {"dataset_id": dataset, "task_id": task_id(metric), "value": round(figure.mean, 6)}
+        entry: dict[str, Any] = {
+            "dataset_id": dataset,
+            "task_id": task_id(metric, record.target.table),
+            "value": round(figure.mean, 6),
+        }
         entry["dataset_revision"] = revision
         entry["notes"] = notes or _notes(record)
         entry["source_url"] = source_url

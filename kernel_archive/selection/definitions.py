@@ -20,7 +20,8 @@ from kernel_archive.content import content_path
 from kernel_archive.errors import Finding, RecipeError, printable
 from kernel_archive.gpus import canonical_gpu
 from kernel_archive.ids import canonical_json, sha256_hex
-from kernel_archive.problems import normalise_problem
+from kernel_archive.problems import HELD_OUT_PROBLEMS, normalise_problem
+from kernel_archive.program_text import LANGUAGE_ORDER
 from kernel_archive.selection.selected import CANONICAL
 from kernel_archive.splits import split_of
 
@@ -36,6 +37,7 @@ __all__ = [
     "TrainDefinition",
     "load_definition",
     "recorded_definition",
+    "retired_definitions",
     "variant_name",
     "with_changes",
 ]
@@ -57,10 +59,16 @@ class Definition(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     Attributes:
         scheme: bin scheme of the labels.
         exclude_flags: audit flags that keep a kernel (of a pair: either kernel) out.
+        version: of the definition; what an earlier one selected stays in ``splits/retired/``.
+        natural: only programs of builders whose recipe says ``natural``.
+        builders: only programs of these builders; of every one when empty.
     """
 
     scheme: Scheme
     exclude_flags: list[str]
+    version: _Positive = 1
+    natural: bool = False
+    builders: list[_Text] = []
 
     #: Field -> how the name of a variant says it; all other fields are told by a digest.
     told: ClassVar[dict[str, str]] = {"scheme": "{}"}
@@ -77,29 +85,47 @@ class EvalDefinition(Definition, frozen=True, kw_only=True, forbid_unknown_field
     """Which kernels enter an evaluation split; the fields are explained in ``splits/eval.toml``.
 
     Attributes:
-        tasks: problem ids.
+        tasks: problem ids, or ``held_out`` for all problems that are wholly held out.
         gpu: preferred GPU, canonical name.
         role: role of the searches that the kernels come from.
         cap: kernels per task and bin, at most.
         selection_key: text before the kernel id in the hash that orders a cell.
+        languages: languages of the candidates; all when empty.
+        near_copy: similarity from which two programs are near copies (:mod:`kernel_archive.selection.similarity`): a cell
+            takes one of them, and a program that near to a training program of its problem is left out. ``None``: no rule.
+        measured: kernels with so many measurements go first.
+        balance: what the rows of a bin (``language``) and of a cell (``search``) are spread over, the first before the
+            second.
     """
 
-    tasks: Annotated[list[_Text], msgspec.Meta(min_length=1)]
+    tasks: Annotated[list[_Text], msgspec.Meta(min_length=1)] | Literal["held_out"]
     gpu: _Text
     role: Literal["held_out"]
     cap: _Positive
     selection_key: _Text
+    languages: list[_Text] = []
+    near_copy: Annotated[float, msgspec.Meta(gt=0, le=1)] | None = None
+    measured: _Positive = 1
+    balance: list[Literal["language", "search"]] = []
 
     told: ClassVar[dict[str, str]] = {"cap": "cap{}", "gpu": "", "scheme": "{}"}
+
+    @property
+    def problems(self) -> list[str]:
+        """The problem ids, sorted."""
+        return sorted(HELD_OUT_PROBLEMS if isinstance(self.tasks, str) else self.tasks)
 
     def faults(self) -> Iterator[_Fault]:
         """What the types of the fields can't say."""
         yield from super().faults()
-        for i, task in enumerate(self.tasks):
+        for i, task in enumerate(self.tasks if isinstance(self.tasks, list) else ()):
             if normalise_problem(task) != task:
                 yield f"tasks[{i}]", "not the canonical name of a problem", task, f"Write {normalise_problem(task)!r}"
-        if len(set(self.tasks)) != len(self.tasks):
-            yield "tasks", "a task stands twice", ", ".join(self.tasks), "Name each once"
+        if len(set(self.problems)) != len(self.problems):
+            yield "tasks", "a task stands twice", ", ".join(self.problems), "Name each once"
+        for i, language in enumerate(self.languages):
+            if language not in LANGUAGE_ORDER:
+                yield f"languages[{i}]", "unknown language", language, f"One of: {', '.join(LANGUAGE_ORDER)}"
         if canonical_gpu(self.gpu) != self.gpu:
             yield "gpu", "not the canonical name of a GPU", self.gpu, f"Write {canonical_gpu(self.gpu)!r}"
 
@@ -205,7 +231,7 @@ def load_definition(name: str, path: str | Path | None = None) -> Definition:
 
     Args:
         name: name of the split, or of its table.
-        path: a definition of one's own; the shipped, canonical one when not given.
+        path: a definition of one's own, or the name of a retired one; the shipped, canonical one when not given.
 
     Raises:
         RecipeError: the file is missing or not TOML, a field is unknown or missing, or a value is wrong.
@@ -216,17 +242,26 @@ def load_definition(name: str, path: str | Path | None = None) -> Definition:
     """
     split = split_of(name)
     file = Path(path) if path is not None else content_path("splits") / f"{split.name}.toml"
+    if path is not None and str(path) in (retired := retired_definitions(split)):
+        file = retired[str(path)]
     place = str(file)
     try:
         data = tomllib.loads(file.read_text(encoding="utf-8"))
     except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
+        known = ", ".join(retired_definitions(split))
         message, fix = "there is no such split definition", "Copy one of splits/*.toml and change it"
+        fix += f", or name a retired one: {known}" if known else ""
         raise RecipeError.of(code="bad-definition", message=message, file=place, fix=fix) from None
     except tomllib.TOMLDecodeError as error:
         raise RecipeError.of(code="bad-definition", message=f"not valid TOML: {error}", file=place) from None
     except (OSError, UnicodeDecodeError, RecursionError) as error:
         raise RecipeError.of(code="bad-definition", message=f"cannot be read: {error}", file=place) from None
     return _converted(data, _TYPES[split.kind], place)
+
+
+def retired_definitions(split: Split) -> dict[str, Path]:
+    """Name -> file of the retired definitions of a split: what it was in earlier versions of the data."""
+    return {path.stem: path for path in sorted(content_path("splits").glob(f"retired/{split.name}-[0-9]*.toml"))}
 
 
 def with_changes(definition: _Struct, **changes: Any) -> _Struct:
@@ -257,7 +292,7 @@ def recorded_definition(split: Split, parameters: Mapping[str, Any]) -> Definiti
 
 
 def variant_name(split: Split, rule: _Struct, standard: _Struct, *, gpu: str = "") -> str:
-    """``canonical`` for exactly the canonical definition, or a name that says what differs.
+    """``canonical`` for the canonical definition, a retired one's name for exactly that, or what differs as a name.
 
     Args:
         split: the split.
@@ -268,6 +303,10 @@ def variant_name(split: Split, rule: _Struct, standard: _Struct, *, gpu: str = "
     changed = {f for f in rule.__struct_fields__ if getattr(rule, f) != getattr(standard, f)}
     if not changed and not gpu:
         return CANONICAL
+    if not gpu:
+        for name in retired_definitions(split):
+            if load_definition(split.name, name) == rule:
+                return name
     told = {f: text.format(getattr(rule, f)) for f, text in rule.told.items() if f in changed} | {"gpu": gpu}
     parts = [told.get(f, "") for f in rule.told]
     if changed - rule.told.keys():

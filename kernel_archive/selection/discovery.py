@@ -124,10 +124,12 @@ def select_discovery(split: Split, tables: ArchiveTables, rule: DiscoveryDefinit
     """
     standard = cast("DiscoveryDefinition", load_definition(split.name))
     rule = standard if rule is None else rule
+    allowed = tables.searches_of(natural=rule.natural, builders=rule.builders)
     finished = {
         row["search_id"]: row["finished"]
         for row in tables.searches.to_pylist()
         if row["role"] in rule.roles
+        and row["search_id"] in allowed
         and row["generation_method"] in rule.methods
         and (rule.unfinished or row["finished"] is not False)
     }
@@ -153,7 +155,12 @@ def select_discovery(split: Split, tables: ArchiveTables, rule: DiscoveryDefinit
             value=e.ratio,
             anchor=e.parent.side,
             candidate=e.child.side,
-            g_cases=case_ratio(sums.get(e.parent.kernel_id), sums.get(e.child.kernel_id)),
+            more={
+                "g_cases": case_ratio(sums.get(e.parent.kernel_id), sums.get(e.child.kernel_id)),
+                "parent_speedup": e.parent.speedup,
+                "parent_language": e.parent.language,
+                "child_language": e.child.language,
+            },
         )
         for e, row_id in named
     ]
@@ -167,7 +174,7 @@ def select_discovery(split: Split, tables: ArchiveTables, rule: DiscoveryDefinit
         },
         "near_duplicates": sum(row.anchor.token_id == row.candidate.token_id for row in rows),
         "own_measurements": _agreement(ratios, [e.own_ratio for e, _ in named], rule.scheme),
-        "case_times": _agreement(ratios, [row.g_cases for row in rows], rule.scheme),
+        "case_times": _agreement(ratios, [row.more["g_cases"] for row in rows], rule.scheme),
     }
     return select(
         split,

@@ -37,6 +37,10 @@ class Kernel:
     reference_id: str
     search_id: str
     speedup: float
+    language: str
+    n_measurements: int
+    speedup_min: float
+    speedup_max: float
     flags: tuple[str, ...]
 
     @property

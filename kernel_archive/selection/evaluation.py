@@ -1,4 +1,9 @@
-"""An evaluation split: at most ``cap`` kernels per task and bin, of one GPU, from held-out searches."""
+"""An evaluation split: at most ``cap`` kernels per task and bin, of one GPU, from held-out searches.
+
+Of a cell with more kernels than the cap, those are taken that were measured well, and that spread the rows over languages
+and searches; of near copies one is taken. What is near to a training program is left out, so that the evaluation gives way
+to training, and not the other way round.
+"""
 
 from __future__ import annotations
 
@@ -14,10 +19,12 @@ from kernel_archive.gpus import canonical_gpu
 from kernel_archive.ids import sha256_hex
 from kernel_archive.selection.definitions import EvalDefinition, load_definition, variant_name
 from kernel_archive.selection.edges import kernels_by_id
+from kernel_archive.selection.near import Copies
 from kernel_archive.selection.selected import Row, Selection, Side, by_program, cell_counts, select
+from kernel_archive.selection.similarity import Program
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from kernel_archive.selection.edges import Kernel
     from kernel_archive.selection.tables import ArchiveTables
@@ -92,14 +99,93 @@ def _gpu_told(rule: EvalDefinition, gpu: str | None, standard: EvalDefinition, p
     return "" if rule.gpu == standard.gpu else f"prefers{short(rule.gpu)}"
 
 
+def _eligible(tables: ArchiveTables, rule: EvalDefinition) -> tuple[list[Kernel], Counter[str]]:
+    """Kernels that the definition's words allow, on whatever GPU; and why the other held-out ones are none."""
+    references = tables.references.select(["reference_id", "problem"])
+    known = set(zip(*(column.to_pylist() for column in references.columns), strict=True))
+    flags, problems = set(rule.exclude_flags), set(rule.problems)
+    allowed = tables.searches_of(natural=rule.natural, builders=rule.builders)
+    dropped: Counter[str] = Counter()
+    eligible: list[Kernel] = []
+    for kernel in kernels_by_id(tables.test).values():
+        if kernel.problem not in problems:
+            dropped["other_problem"] += 1
+        elif tables.roles.get(kernel.search_id) != rule.role:
+            dropped["not_held_out"] += 1
+        elif kernel.search_id not in allowed:
+            dropped["other_builder"] += 1
+        elif rule.languages and kernel.language not in rule.languages:
+            dropped["other_language"] += 1
+        elif (kernel.reference_id, kernel.problem) not in known:
+            dropped["unknown_reference"] += 1
+        elif flags.intersection(kernel.flags):
+            dropped["flagged"] += 1
+        else:
+            eligible.append(kernel)
+    return eligible, dropped
+
+
+def _programs(tables: ArchiveTables, kernels: Sequence[Kernel]) -> list[Program]:
+    """The kernels' texts under the names of their programs."""
+    codes = tables.texts.fetch([k.program_id for k in kernels]).to_pylist()
+    return [Program(k.program_id, k.problem, code) for k, code in zip(kernels, codes, strict=True)]
+
+
+class _Filling:
+    """The cells of a split while they are filled, bin by bin: in turns, every problem takes its next row."""
+
+    def __init__(self, rule: EvalDefinition, copies: Copies | None) -> None:
+        self.rule = rule
+        self.copies = copies
+        self.dropped: Counter[str] = Counter()
+
+    def bin(self, cells: dict[str, list[Kernel]]) -> list[Kernel]:
+        """The rows of one bin, from its kernels by problem, in the order in which they are taken."""
+        taken: dict[str, list[Kernel]] = {problem: [] for problem in cells}
+        languages: Counter[str] = Counter()
+        key = self.rule.selection_key
+        waiting = {
+            problem: sorted(kernels, key=lambda k: (selection_hash(key, k.kernel_id), k.kernel_id))
+            for problem, kernels in cells.items()
+        }
+        while any(waiting.values()):
+            for problem in sorted(waiting):
+                kernel = self._next(waiting[problem], taken[problem], languages)
+                if kernel is None:
+                    del waiting[problem]
+                else:
+                    taken[problem].append(kernel)
+                    languages[kernel.language] += 1
+        return [kernel for problem in sorted(taken) for kernel in taken[problem]]
+
+    def _next(self, waiting: list[Kernel], taken: list[Kernel], languages: Counter[str]) -> Kernel | None:
+        """Take the next kernel of a cell out of those that wait; near copies of what was taken are dropped on the way."""
+        searches = Counter(k.search_id for k in taken)
+        counts = {"language": lambda k: languages[k.language], "search": lambda k: searches[k.search_id]}
+
+        def rank(kernel: Kernel) -> tuple[int, ...]:
+            # Of equal ones the first is taken: they stand in the order of their hashes.
+            spread = [counts[name](kernel) for name in self.rule.balance]
+            return (kernel.n_measurements < self.rule.measured, *spread)
+
+        while waiting and len(taken) < self.rule.cap:
+            kernel = min(waiting, key=rank)
+            waiting.remove(kernel)
+            if self.copies is None or not self.copies.near(kernel.program_id, (k.program_id for k in taken)):
+                return kernel
+            self.dropped["near_copy_in_cell"] += 1
+        return None
+
+
 def select_eval(
     split: Split, tables: ArchiveTables, rule: EvalDefinition | None = None, *, gpu: str | None = None
 ) -> Selection:
     """Select an evaluation split (docs/splits.md).
 
-    Kernels of the definition's tasks and one GPU, measured in searches of its role and with a known reference program,
-    at most ``cap`` per task and bin: those with the smallest :func:`selection_hash`. Rows are sorted by task, bin and
-    that hash, then by kernel id. Nothing depends on the order of the input.
+    Kernels of the definition's problems, languages and one GPU, measured in searches of its role and with a known reference
+    program, at most ``cap`` per task and bin. Of a full cell those are taken that the definition prefers (well measured;
+    of a language or search with few rows so far), then those with the smallest :func:`selection_hash`; near copies are
+    taken once. Rows are sorted by task, bin and that hash, then by kernel id. Nothing depends on the order of the input.
 
     Args:
         split: the split.
@@ -114,65 +200,50 @@ def select_eval(
     """
     standard = cast("EvalDefinition", load_definition(split.name))
     rule = standard if rule is None else rule
-    references = tables.references.select(["reference_id", "problem"])
-    known = set(zip(*(column.to_pylist() for column in references.columns), strict=True))
-    flags = set(rule.exclude_flags)
-    dropped: Counter[str] = Counter()
-    eligible: list[Kernel] = []
-    for kernel in kernels_by_id(tables.test).values():
-        if kernel.problem not in rule.tasks:
-            dropped["other_problem"] += 1
-        elif tables.roles.get(kernel.search_id) != rule.role:
-            dropped["not_held_out"] += 1
-        elif (kernel.reference_id, kernel.problem) not in known:
-            dropped["unknown_reference"] += 1
-        elif flags.intersection(kernel.flags):
-            dropped["flagged"] += 1
-        else:
-            eligible.append(kernel)
+    eligible, dropped = _eligible(tables, rule)
     per_gpu = dict(sorted(Counter(kernel.gpu for kernel in eligible).items()))
     chosen_gpu = choose_gpu(per_gpu, rule.gpu, gpu)
     dropped["other_gpu"] = sum(n for name, n in per_gpu.items() if name != chosen_gpu)
     candidates = [kernel for kernel in eligible if kernel.gpu == chosen_gpu]
+    copies = None
+    if rule.near_copy is not None:
+        programs = _programs(tables, candidates)
+        nears = tables.neighbours.of(programs)
+        near = {name for name, found in nears.items() if found.similarity >= rule.near_copy}
+        # What has the very tokens of a training program should not be there at all: it is kept, so that the check of leaks
+        # refuses it, and not passed over in silence.
+        trained = set(tables.train["token_id"].to_pylist())
+        near -= {k.program_id for k in candidates if k.token_id in trained}
+        dropped["near_training"] = sum(k.program_id in near for k in candidates)
+        candidates = [k for k in candidates if k.program_id not in near]
+        copies = Copies([p for p in programs if p.name not in near], rule.near_copy)
     bins = assign_bins([k.speedup for k in candidates], rule.scheme, row_ids=[k.kernel_id for k in candidates])
-    ordered = sorted(
-        (
-            (k.problem, bin_, selection_hash(rule.selection_key, k.kernel_id), k.kernel_id, k)
-            for k, bin_ in zip(candidates, bins.tolist(), strict=True)
-        ),
-        key=lambda item: item[:4],
-    )
-    filled: Counter[tuple[str, int]] = Counter()
-    taken: list[Kernel] = []
-    for problem, bin_, _, _, kernel in ordered:
-        if filled[problem, bin_] < rule.cap:
-            filled[problem, bin_] += 1
-            taken.append(kernel)
-    rows = [
-        Row(
-            row_id=k.kernel_id,
-            problem=k.problem,
-            family=k.family,
-            gpu=k.gpu,
-            search_id=k.search_id,
-            value=k.speedup,
-            anchor=Side(k.reference_id, "", None),
-            candidate=k.side,
-        )
-        for k in taken
-    ]
+    cells: dict[int, dict[str, list[Kernel]]] = {}
+    available: Counter[tuple[str, int]] = Counter()
+    for kernel, bin_ in zip(candidates, bins.tolist(), strict=True):
+        cells.setdefault(bin_, {}).setdefault(kernel.problem, []).append(kernel)
+        available[kernel.problem, bin_] += 1
+    filling = _Filling(rule, copies)
+    chosen = [(k.problem, bin_, k) for bin_ in sorted(cells) for k in filling.bin(cells[bin_])]
+    chosen.sort(key=lambda item: (*item[:2], selection_hash(rule.selection_key, item[2].kernel_id), item[2].kernel_id))
+    dropped.update(filling.dropped)
+    taken = [kernel for *_, kernel in chosen]
     tokens = Counter(k.token_id for k in taken)
     # Tasks without any kernel stand in the cells too: a gap must show.
-    cells = cell_counts(filled.elements(), rule.tasks)
+    held = cell_counts(((problem, bin_) for problem, bin_, _ in chosen), rule.problems)
     facts: dict[str, Any] = {
-        "cells": cells,
-        "available": cell_counts(((problem, bin_) for problem, bin_, *_ in ordered), rule.tasks),
-        "short_cells": sum(n < rule.cap for counts in cells.values() for n in counts),
+        "cells": held,
+        "available": cell_counts(available.elements(), rule.problems),
+        "short_cells": sum(n < rule.cap for counts in held.values() for n in counts),
         "excluded": dict(sorted(dropped.items())),
         "gpus": per_gpu,
         "references": len({(k.problem, k.reference_id) for k in taken}),
         "near_duplicates": sum(n for n in tokens.values() if n > 1),
+        "languages": cell_counts((k.language, bin_) for _, bin_, k in chosen),
+        "measured": sum(k.n_measurements >= rule.measured for k in taken),
+        "largest_search": max(Counter((problem, bin_, k.search_id) for problem, bin_, k in chosen).values(), default=0),
     }
+    rows = _rows(tables, taken)
     return select(
         split,
         rows,
@@ -182,3 +253,25 @@ def select_eval(
         parameters={**msgspec.to_builtins(rule), "preferred_gpu": rule.gpu, "gpu": chosen_gpu},
         counts=facts,
     )
+
+
+def _rows(tables: ArchiveTables, taken: Iterable[Kernel]) -> list[Row]:
+    """The kernels as rows, each with what its reference states of the problem."""
+    stated = {(row["problem"], row["reference_id"]): row for row in tables.references.drop_columns("code").to_pylist()}
+    return [
+        Row(
+            row_id=k.kernel_id,
+            problem=k.problem,
+            family=k.family,
+            gpu=k.gpu,
+            search_id=k.search_id,
+            value=k.speedup,
+            anchor=Side(k.reference_id, "", None),
+            candidate=k.side,
+            more={
+                **{name: stated[k.problem, k.reference_id][name] for name in ("benchmark_cases", "rtol", "atol")},
+                **{name: getattr(k, name) for name in ("language", "n_measurements", "speedup_min", "speedup_max")},
+            },
+        )
+        for k in taken
+    ]

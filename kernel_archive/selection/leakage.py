@@ -1,9 +1,11 @@
-"""Proof that nothing of the evaluation stands in training: by search, by program, by near duplicate.
+"""Proof that nothing of the evaluation stands in training: by search, by program, by near copy, by problem.
 
 Refused:
 
 - a held-out search, or the content of one under another name, in ``kernels/train`` or training pairs;
 - a program of an evaluation split or a near duplicate of it (the same tokens) in ``kernels/train`` or training pairs;
+- where the split's definition says what a near copy is, also one of those (:func:`check_near_copies`);
+- a training search, a kernel of ``kernels/train`` or a training pair of a problem that is wholly held out;
 - a search or a program pair of the discovery pairs, in either direction, in training pairs.
 
 The anchor of a seed pair is the reference program, which every row of an evaluation shows: it is no leak. Whether it is
@@ -19,16 +21,18 @@ import pyarrow.compute as pc
 
 from kernel_archive.errors import Finding, LeakageError, printable
 from kernel_archive.ids import program_id, token_id
+from kernel_archive.problems import HELD_OUT_PROBLEMS
 from kernel_archive.selection.selected import Member
 from kernel_archive.splits import SPLIT_TABLES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+    from kernel_archive.selection.similarity import Program
     from kernel_archive.selection.tables import ArchiveTables
     from kernel_archive.splits import Kind, Split
 
-__all__ = ["NAMED", "check_leakage", "members_of", "refuse_leakage"]
+__all__ = ["NAMED", "check_leakage", "check_near_copies", "members_of", "refuse_leakage"]
 
 #: So many rows are named per kind of leak; the rest is counted.
 NAMED: Final = 10
@@ -155,10 +159,58 @@ def check_leakage(
         for table, rows in evaluated.items():
             found.extend(_program_leaks(seen, table, rows))
     found.extend(_measured_leaks(tables, held))
+    found.extend(_problem_leaks(tables, members, lenient))
     for edges in _of_kind(members, "discovery").items():
         for pairs in _of_kind(members, "train").items():
             found.extend(_pair_leaks(edges, pairs, "warning" if lenient else "error"))
     return found
+
+
+def check_near_copies(
+    tables: ArchiveTables, programs: Mapping[str, tuple[float, Sequence[Program]]], *, lenient: bool = False
+) -> list[Finding]:
+    """Rows of evaluation splits whose program is a near copy of one that training holds.
+
+    Args:
+        tables: the archive's tables.
+        programs: table -> similarity from which two programs are near copies, and its programs under their rows' names.
+        lenient: as for :func:`check_leakage`; what ``kernels/train`` holds is an error all the same.
+    """
+    kernels, trained = (set(tables.train[name].to_pylist()) for name in ("kernel_id", "token_id"))
+    found: list[Finding] = []
+    for table, (threshold, rows) in programs.items():
+        leaked: dict[str, list[str]] = {}
+        # The same tokens are a leak by every definition: check_leakage names those.
+        others = [program for program in rows if token_id(program.code) not in trained]
+        for name, near in tables.neighbours.of(others).items():
+            if near.similarity >= threshold:
+                where = "kernels/train" if near.program in kernels else "train_pairs"
+                shared = f"{near.similarity:.2f} of the tokens of {where} row {near.program}"
+                leaked.setdefault(where, []).append(f"{name} ({shared})")
+        for where, named in sorted(leaked.items()):
+            message = f"a near copy of a program of {table} is in {where}"
+            severity = "warning" if lenient and where != "kernels/train" else "error"
+            found.append(_finding("near-copy-leak", message, where, named, severity))
+    return found
+
+
+def _problem_leaks(tables: ArchiveTables, members: Mapping[str, Sequence[Member]], lenient: bool) -> Iterator[Finding]:
+    """What training holds of problems that are wholly held out."""
+    held = set(HELD_OUT_PROBLEMS)
+    rows = zip(*(tables.train[name].to_pylist() for name in ("kernel_id", "problem")), strict=True)
+    named = {"kernels/train": [f"{name} (of {problem})" for name, problem in rows if problem in held]}
+    named["searches"] = [
+        f"{row['search_id']} (of {row['problem']})"
+        for row in tables.searches.to_pylist()
+        if row["role"] == "training" and row["problem"] in held
+    ]
+    for table, pairs in _of_kind(members, "train").items():
+        named[table] = [f"{m.row_id} (of {m.problem})" for m in pairs if m.problem in held]
+    for table, leaked in named.items():
+        if leaked:
+            severity = "warning" if lenient and table == "train_pairs" else "error"
+            message = f"a problem that is wholly held out is in {table}"
+            yield _finding("held-out-problem", message, table, leaked, severity)
 
 
 def _search_leaks(

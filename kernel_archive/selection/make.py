@@ -53,7 +53,9 @@ def _carry_out(plan: Plan, directory: Path) -> Made:
     manifest = plan.tables.archive.manifest
     with ThreadPoolExecutor(1) as pool:
         # The report reads texts only; compression, most of the writing, runs outside the interpreter's lock.
-        report = pool.submit(similarity_report, *compared_programs(plan.tables, plan.selections))
+        compared = compared_programs(plan.tables, plan.selections).values()
+        rows = list({program.name: program for programs in compared for program in programs}.values())
+        report = pool.submit(lambda: similarity_report(rows, plan.tables.neighbours.of(rows)))
         stored = _written(directory, manifest, plan.selections.values())
         similarity = report.result()
     leakage = {"warnings": [msgspec.to_builtins(f) for f in plan.warnings], "similarity": similarity}

@@ -15,16 +15,16 @@ from kernel_archive.selection.definitions import (
 )
 from kernel_archive.selection.discovery import select_discovery
 from kernel_archive.selection.evaluation import AmbiguousGpuError, select_eval
-from kernel_archive.selection.leakage import check_leakage, members_of, refuse_leakage
+from kernel_archive.selection.leakage import check_leakage, check_near_copies, members_of, refuse_leakage
 from kernel_archive.selection.published import relabelled
 from kernel_archive.selection.selected import CANONICAL, Member, Selection
 from kernel_archive.selection.similarity import Program
 from kernel_archive.selection.tables import ArchiveTables
 from kernel_archive.selection.training import held_out_programs, select_train
-from kernel_archive.splits import SPLIT_TABLES
+from kernel_archive.splits import EVALUATIONS, SPLIT_TABLES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
 
     from kernel_archive.archive.open import Archive
@@ -73,15 +73,33 @@ def present_members(tables: ArchiveTables, names: Iterable[str] = tuple(SPLIT_TA
     return found
 
 
-def leakage_findings(tables: ArchiveTables, members: Mapping[str, Sequence[Member]]) -> list[Finding]:
-    """Leaks between the splits of an archive (see :mod:`kernel_archive.selection.leakage`)."""
+def leakage_findings(
+    tables: ArchiveTables,
+    members: Mapping[str, Sequence[Member]],
+    selections: Mapping[str, Selection] | None = None,
+) -> list[Finding]:
+    """Leaks between the splits of an archive (see :mod:`kernel_archive.selection.leakage`).
+
+    Args:
+        tables: the archive's tables.
+        members: rows of its splits, by table.
+        selections: splits that are about to take the place of those that the archive has.
+    """
     facts = tables.archive.manifest.splits
     published = [
         n
         for n, split in SPLIT_TABLES.items()
         if n in facts and facts[n].origin == "published" and split.kind == "train"
     ]
-    return check_leakage(tables, members, lenient=bool(published))
+    chosen = selections or {}
+    stated = {name: (chosen[name] if name in chosen else facts[name]).parameters for name in {*chosen, *facts}}
+    programs = {
+        name: (float(threshold), rows)
+        for name, rows in compared_programs(tables, chosen).items()
+        if (threshold := stated.get(name, {}).get("near_copy")) is not None
+    }
+    lenient = bool(published)
+    return [*check_leakage(tables, members, lenient=lenient), *check_near_copies(tables, programs, lenient=lenient)]
 
 
 def select_split(
@@ -110,37 +128,16 @@ def select_split(
     raise UsageError(f"no rule selects by a {type(rule).__name__}")
 
 
-def compared_programs(
-    tables: ArchiveTables, selections: Mapping[str, Selection]
-) -> tuple[list[Program], Callable[[str], Iterator[Program]]]:
-    """Programs of the evaluation split and of training, for the similarity report."""
-    split = SPLIT_TABLES["eval"]
-    names = ("row_id", split.task, split.candidate)
-    chosen = selections.get(split.table)
-    parts = chosen.parts() if chosen is not None else iter(())
-    if chosen is None and split.table in tables.archive.manifest.tables:
-        parts = tables.parts(split.table, names)
-    rows = [Program(*values) for part in parts for values in zip(*(part[n].to_pylist() for n in names), strict=True)]
-    columns = [tables.train[n].to_pylist() for n in ("problem", "kernel_id", "token_id", "program_id")]
-    listed: dict[str, dict[str, tuple[str, str]]] = {}
-    for problem, name, token, program in sorted(zip(*columns, strict=True)):
-        # One program of each near-duplicate class.
-        listed.setdefault(problem, {}).setdefault(token, (name, program))
-    kept = tables.archive.manifest.splits.get("train_pairs")
-
-    def training(problem: str) -> Iterator[Program]:
-        wanted = sorted(listed.get(problem, {}).values())
-        for start in range(0, len(wanted), tables.texts.block_rows):
-            block = wanted[start : start + tables.texts.block_rows]
-            for (name, _), code in zip(block, tables.texts.fetch([p for _, p in block]).to_pylist(), strict=True):
-                yield Program(name, problem, code)
-        if kept is not None and kept.origin == "published":
-            for part in tables.parts("train_pairs", ("row_id", "problem", "candidate_code")):
-                for name, of, code in zip(*(c.to_pylist() for c in part.columns), strict=True):
-                    if of == problem:
-                        yield Program(name, problem, code)
-
-    return rows, training
+def compared_programs(tables: ArchiveTables, selections: Mapping[str, Selection]) -> dict[str, list[Program]]:
+    """Programs of the evaluation splits, by table, under the names of their rows: from their own texts."""
+    rows: dict[str, list[Program]] = {}
+    for split in EVALUATIONS.values():
+        names = ("row_id", split.task, split.candidate)
+        chosen = selections.get(split.table)
+        for part in tables.stored(split.table, names) if chosen is None else chosen.parts():
+            for values in zip(*(part[n].to_pylist() for n in names), strict=True):
+                rows.setdefault(split.table, []).append(Program(*values))
+    return rows
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -208,5 +205,5 @@ def plan_splits(
             skipped[name] = str(error)
             continue
         made[name], members[name] = selection, selection.members
-    warnings = refuse_leakage(leakage_findings(tables, members))
+    warnings = refuse_leakage(leakage_findings(tables, members, made))
     return Plan(tables=tables, names=names, selections=made, skipped=skipped, warnings=warnings)

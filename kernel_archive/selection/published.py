@@ -14,6 +14,7 @@ from kernel_archive.errors import DataError, Finding, printable
 from kernel_archive.gpus import canonical_gpu
 from kernel_archive.ids import kernel_id, program_id, token_id
 from kernel_archive.problems import family_of, normalise_problem
+from kernel_archive.program_text import language_of
 from kernel_archive.readers.records import PublishedRow
 from kernel_archive.selection.discovery import cutoff_counts
 from kernel_archive.selection.leakage import members_of
@@ -112,6 +113,7 @@ def published_split(split: Split, rows: Sequence[PublishedRow], *, kernels: pa.T
                 anchor=anchor,
                 candidate=side(row, row.candidate_code, against),
                 pair_type=kind,
+                more=_languages(split, row),
             )
         )
     places = [str(i) for i in range(len(chosen))]
@@ -133,6 +135,15 @@ def published_split(split: Split, rows: Sequence[PublishedRow], *, kernels: pa.T
         },
         counts=_facts(split, chosen, made),
     )
+
+
+def _languages(split: Split, row: PublishedRow) -> dict[str, Any]:
+    """The language columns of a split, found in the texts."""
+    if split.kind == "eval":
+        return {"language": language_of(row.candidate_code)}
+    if split.kind == "discovery":
+        return {"parent_language": language_of(row.anchor_code), "child_language": language_of(row.candidate_code)}
+    return {}
 
 
 def _facts(split: Split, published: Sequence[PublishedRow], rows: Sequence[Row]) -> dict[str, Any]:

@@ -66,7 +66,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
         anchor: the program that the candidate is compared with.
         candidate: the program whose speedup is forecast.
         pair_type: kind of a training pair; empty for other rows.
-        g_cases: the same ratio as a geometric mean over the benchmark cases, x.
+        more: further columns of its table, by name.
     """
 
     row_id: str
@@ -78,7 +78,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     anchor: Side
     candidate: Side
     pair_type: str = ""
-    g_cases: float | None = None
+    more: dict[str, Any] = {}
 
 
 class Member(msgspec.Struct, frozen=True, kw_only=True):
@@ -219,7 +219,6 @@ def select(
         "family": [row.family for row in rows],
         "gpu": [row.gpu for row in rows],
         split.value: values,
-        "g_cases": [row.g_cases for row in rows],
         "pair_type": [row.pair_type for row in rows],
         "bin": bins,
         "bin_scheme": [scheme] * len(rows),
@@ -228,6 +227,9 @@ def select(
         "anchor_program_id": [row.anchor.program_id for row in rows],
         split.kernel: [row.candidate.kernel_id for row in rows],
     }
+    for name in TABLES[split.table].schema.names:
+        if name not in columns and name not in texts and name != "canary":
+            columns[name] = [row.more.get(name) for row in rows]
     schema = [f for f in TABLES[split.table].schema if f.name in columns]
     facts = {
         **label_facts(values, bins, scheme),

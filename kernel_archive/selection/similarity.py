@@ -17,15 +17,25 @@ import numpy as np
 from kernel_archive.ids import token_text
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from numpy.typing import NDArray
 
-__all__ = ["NGRAM", "THRESHOLD", "Near", "Program", "find_near", "jaccard", "similarity_report", "token_grams"]
+__all__ = [
+    "NGRAM",
+    "THRESHOLD",
+    "Near",
+    "Program",
+    "jaccard",
+    "nearest",
+    "overlap",
+    "similarity_report",
+    "token_grams",
+]
 
 NGRAM: Final = 5
-#: Least Jaccard index of two programs that are called very similar.
-THRESHOLD: Final = 0.9
+#: Least Jaccard index of two programs that are called near copies in the report.
+THRESHOLD: Final = 0.7
 #: So many similar rows are named in the report; all are counted.
 EXAMPLES: Final = 10
 #: Text that is hashed at a time, bytes: fits the cache.
@@ -108,9 +118,13 @@ def jaccard(a: str, b: str) -> float:
     >>> jaccard("import x; y = a + b", "import x;y=a+b  # the same tokens")
     1.0
     """
-    x, y = token_grams([token_text(a), token_text(b)])
-    shared = len(np.intersect1d(x, y, assume_unique=True))
-    return shared / max(1, len(x) + len(y) - shared)
+    return overlap(*token_grams([token_text(a), token_text(b)]))
+
+
+def overlap(a: NDArray[np.uint64], b: NDArray[np.uint64]) -> float:
+    """Jaccard index of two sets of 5-grams (:func:`token_grams`); 0 where one is empty."""
+    shared = len(np.intersect1d(a, b, assume_unique=True))
+    return shared / max(1, len(a) + len(b) - shared)
 
 
 class Program(msgspec.Struct, frozen=True):
@@ -122,7 +136,7 @@ class Program(msgspec.Struct, frozen=True):
 
 
 class Near(msgspec.Struct, frozen=True):
-    """An evaluation row and a training program that is very like it.
+    """An evaluation row and the training program that is most like it.
 
     Attributes:
         row: name of the evaluation row.
@@ -135,28 +149,18 @@ class Near(msgspec.Struct, frozen=True):
     similarity: float
 
 
-def find_near(rows: Iterable[Program], programs: Callable[[str], Iterable[Program]]) -> list[Near]:
-    """Evaluation rows that are very like a training program of their problem, each with the nearest one.
+def nearest(rows: Sequence[Program], others: Iterable[Program]) -> Iterator[Near]:
+    """For each program the nearest one of the others, of equally near ones the first; nobody (``""``, 0) is a Near too.
 
     Args:
-        rows: evaluation rows.
-        programs: training programs of a problem, each once; read once per problem, one after the other.
-
-    Returns:
-        One record per row that has such a program, by row name; of equally near programs the first one.
+        rows: programs of one problem, with names of their own.
+        others: programs of the same problem; each is read once.
     """
-    wanted: dict[str, list[Program]] = {}
-    for row in rows:
-        wanted.setdefault(row.problem, []).append(row)
-    found = [near for problem in sorted(wanted) for near in _near_in(wanted[problem], programs(problem))]
-    return sorted(found, key=lambda n: n.row)
-
-
-def _near_in(rows: Sequence[Program], others: Iterable[Program]) -> Iterator[Near]:
     grams = list(token_grams(token_text(p.code) for p in rows))
     sizes = np.array([len(g) for g in grams])
     universe, place = np.unique(np.concatenate(grams), return_inverse=True)
     if not len(universe):
+        yield from (Near(row.name, "", 0.0) for row in rows)
         return
     # One row per 5-gram of the evaluation, one column per evaluation row that has it.
     has = np.zeros((len(universe), len(rows)), np.uint8)
@@ -178,28 +182,29 @@ def _near_in(rows: Sequence[Program], others: Iterable[Program]) -> Iterator[Nea
         for j in np.flatnonzero(similarity > best):
             best[j], nearest[j] = similarity[j], names[i]
     for row, similarity, name in zip(rows, best.tolist(), nearest, strict=True):
-        if similarity >= THRESHOLD:
-            yield Near(row.name, name, round(similarity, 6))
+        yield Near(row.name, name, similarity)
 
 
-def similarity_report(rows: Sequence[Program], programs: Callable[[str], Iterable[Program]]) -> dict[str, Any]:
+def similarity_report(rows: Sequence[Program], nears: Mapping[str, Near]) -> dict[str, Any]:
     """How many evaluation rows have a very similar training program, with examples: for the manifest and the card.
 
     Args:
         rows: evaluation rows.
-        programs: training programs of a problem, each once.
+        nears: name of a row -> its nearest training program, where it shares anything with one.
     """
-    near = find_near(rows, programs)
     problem_of = {row.name: row.problem for row in rows}
-    per_task: dict[str, int] = dict.fromkeys(sorted({row.problem for row in rows}), 0)
+    near = sorted((n for n in nears.values() if n.similarity >= THRESHOLD), key=lambda n: (-n.similarity, n.row))
+    per_task: dict[str, int] = dict.fromkeys(sorted(set(problem_of.values())), 0)
     for item in near:
         per_task[problem_of[item.row]] += 1
-    examples = sorted(near, key=lambda n: (-n.similarity, n.row))[:EXAMPLES]
     return {
         "measure": f"Jaccard index of token {NGRAM}-grams, comments left out, within a problem",
         "threshold": THRESHOLD,
         "rows": len(rows),
         "similar_rows": len(near),
+        "largest": round(max((n.similarity for n in nears.values()), default=0.0), 6),
         "per_task": per_task,
-        "examples": [{"row_id": n.row, "training": n.program, "similarity": n.similarity} for n in examples],
+        "examples": [
+            {"row_id": n.row, "training": n.program, "similarity": round(n.similarity, 6)} for n in near[:EXAMPLES]
+        ],
     }

@@ -10,6 +10,7 @@ import pyarrow.parquet as pq
 
 from kernel_archive.schema import TABLES
 from kernel_archive.selection.edges import EDGE_COLUMNS
+from kernel_archive.selection.near import Neighbours, training_programs
 from kernel_archive.selection.texts import PART_ROWS, ArchiveTexts
 
 if TYPE_CHECKING:
@@ -21,7 +22,8 @@ if TYPE_CHECKING:
 __all__ = ["ArchiveTables"]
 
 _NARROW: Final = (
-    "kernel_id", "program_id", "token_id", "problem", "family", "gpu", "speedup", "reference_id", "search_id", "flags",
+    "kernel_id", "program_id", "token_id", "problem", "family", "gpu", "speedup", "reference_id", "search_id",
+    "language", "n_measurements", "speedup_min", "speedup_max", "flags",
 )  # fmt: skip
 
 
@@ -67,12 +69,33 @@ class ArchiveTables:
     @cached_property
     def searches(self) -> pa.Table:
         """The searches."""
-        return self.read("searches", ["search_id", "role", "generation_method", "finished", "source_digest"])
+        return self.read(
+            "searches", ["search_id", "builder", "role", "problem", "generation_method", "finished", "source_digest"]
+        )
 
     @cached_property
     def references(self) -> pa.Table:
         """The reference programs."""
-        return self.read("references", ["reference_id", "problem", "code"])
+        return self.read("references", ["reference_id", "problem", "benchmark_cases", "rtol", "atol", "code"])
+
+    @cached_property
+    def natural(self) -> frozenset[str]:
+        """Builders whose recipe says that every program was written whole, one by one."""
+        return frozenset(str(b["name"]) for b in self.archive.manifest.builders if b.get("natural") is True)
+
+    def searches_of(self, *, natural: bool, builders: Sequence[str]) -> frozenset[str]:
+        """Searches of these builders, of every one where none is named; ``natural``: only of those whose recipe says so."""
+        rows = zip(self.searches["search_id"].to_pylist(), self.searches["builder"].to_pylist(), strict=True)
+        return frozenset(
+            search
+            for search, builder in rows
+            if (not builders or builder in builders) and (not natural or builder in self.natural)
+        )
+
+    @cached_property
+    def neighbours(self) -> Neighbours:
+        """How near programs are to the training programs of their problem."""
+        return Neighbours(training_programs(self))
 
     @cached_property
     def roles(self) -> dict[str, str]:
@@ -91,6 +114,11 @@ class ArchiveTables:
     def texts(self) -> Texts:
         """Texts of kernels and references by program id."""
         return ArchiveTexts(self.archive)
+
+    def stored(self, table: str, columns: Sequence[str]) -> Iterator[pa.Table]:
+        """Columns of a split's table where the archive has one, a few rows at a time."""
+        if table in self.archive.manifest.tables:
+            yield from self.parts(table, columns)
 
     def parts(self, table: str, columns: Sequence[str]) -> Iterator[pa.Table]:
         """Columns of a split's table, a few rows at a time."""

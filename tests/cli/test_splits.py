@@ -15,8 +15,9 @@ from kernel_archive.cli import cli, main
 from kernel_archive.content import content_path
 from kernel_archive.pipeline import validate
 from kernel_archive.publishing.card import write_card
-from kernel_archive.selection.freeze import freeze, frozen_folder
+from kernel_archive.selection.freeze import freeze, frozen_folder, read_frozen
 from kernel_archive.selection.make import make_splits, store_published
+from kernel_archive.splits import SPLIT_TABLES
 
 SEARCHES = [
     Search("held/a", "trimul"),
@@ -137,7 +138,7 @@ def test_wrong_definition_is_explained(archive, tmp_path, capsys):
     err = capsys.readouterr().err
     assert "bad.toml" in err
     assert "fast" in err
-    assert "The fields are: cap, exclude_flags, gpu" in err
+    assert "The fields are: balance, builders, cap, exclude_flags, gpu" in err
     assert "Traceback" not in err
 
 
@@ -172,8 +173,12 @@ def test_builds_the_embedded_archive_first(tmp_path, monkeypatch):
     status, out, err = invoke("build-eval", "--cap", "10")
     assert status == 0
     assert "No archive in gpu-forecasters/kernels: building the embedded one there first" in err
-    frozen = json.loads((frozen_folder(DATA_VERSION) / "eval.json").read_text())
-    assert f"eval (canonical), {len(frozen['rows'])} rows, {frozen['facts']['logical_digest']}" in out
+    facts = open_archive("gpu-forecasters/kernels").manifest.splits["eval"]
+    assert f"eval (canonical), {facts.rows} rows, {facts.logical_digest}" in out
+    assert facts.rows > 300
+    # Between two releases nothing is frozen yet.
+    frozen = frozen_folder(DATA_VERSION) / "eval.json"
+    assert not frozen.exists() or read_frozen(frozen).facts == facts
 
 
 def test_a_folder_of_something_else_is_left_alone(tmp_path, monkeypatch, capsys):
@@ -234,7 +239,7 @@ def test_diff_as_json_and_changelog(archive, other, tmp_path):
     assert main(["diff", str(archive), str(other), "--changelog", "--json"]) == 2
     freeze(archive, tmp_path / "frozen")
     _, out, _ = invoke("diff", str(tmp_path / "frozen"), str(other), "--json")
-    assert [t["table"] for t in json.loads(out)["tables"]] == ["eval", "discovery_pairs", "train_pairs"]
+    assert [t["table"] for t in json.loads(out)["tables"]] == list(SPLIT_TABLES)
 
 
 def test_diff_of_nothing(archive, tmp_path, capsys):

@@ -6,10 +6,11 @@ import shutil
 from typing import TYPE_CHECKING
 
 import pytest
+from support.archives import program
 from support.fake_hub import FakeHub
 from support.hub_client import Client, Process
 from support.published_layout import use_shapes
-from support.puct import RunLog, program, recipe
+from support.puct import RunLog, recipe
 
 from kernel_archive.pipeline import build
 from kernel_archive.problems import GPU_MODE_TASKS

@@ -107,7 +107,7 @@ def test_planted_program_is_a_leak_whatever_its_ids_say(place):
     archive = open_archive(place)
     code = archive.arrow("eval")["candidate_code"][0].as_py()
     rewrite(place, "train_pairs", lambda rows: [{**rows[0], "candidate_code": code}, *rows[1:]])
-    assert set(codes(place)) == {"split-content", "program-leak"}
+    assert set(codes(place)) == {"split-content", "program-leak", "near-copy-leak", "split-row-added"}
 
 
 def test_tables_without_facts_and_facts_without_tables(place):

@@ -6,7 +6,7 @@ import pytest
 
 from kernel_archive.content import content_path
 from kernel_archive.errors import RecipeError, UsageError
-from kernel_archive.problems import GPU_MODE_TASKS
+from kernel_archive.problems import GPU_MODE_TASKS, HELD_OUT_PROBLEMS
 from kernel_archive.selection.definitions import load_definition, with_changes
 
 
@@ -20,12 +20,18 @@ def changed(tmp_path, name, old, new):
 
 
 def test_shipped_definitions_are_the_contract():
-    """The canonical numbers: six tasks, cap 10, A100-80GB, 500 pairs, seed 0, five strata, three cutoffs, no flag drops."""
+    """The canonical numbers: six tasks, cap 10, A100-80GB, 500 pairs, seed 0, five strata, three cutoffs, one flag."""
     evaluation, discovery, train = (load_definition(n) for n in ("eval", "discovery", "train"))
     assert (tuple(evaluation.tasks), evaluation.cap, evaluation.gpu) == (GPU_MODE_TASKS, 10, "A100-80GB")
-    assert evaluation.exclude_flags == discovery.exclude_flags == train.exclude_flags == []
+    assert evaluation.exclude_flags == discovery.exclude_flags == ["artificial"]
+    assert (evaluation.version, evaluation.natural, evaluation.languages) == (2, True, ["triton"])
+    assert (evaluation.near_copy, evaluation.measured, evaluation.balance) == (0.7, 3, ["search"])
+    problems, cuda = load_definition("eval_problems"), load_definition("eval_cuda")
+    assert problems.problems == sorted(HELD_OUT_PROBLEMS)
+    assert (cuda.languages, cuda.problems) == (["cuda"], evaluation.problems)
+    assert train.exclude_flags == []
     assert {d.scheme for d in (evaluation, discovery, train)} == {"paper"}
-    assert (discovery.methods, discovery.cutoffs) == (["tree_search", "bin_filling"], [1.25, 1.5, 2.0])
+    assert (discovery.methods, discovery.cutoffs) == (["tree_search", "bin_filling", "agentic"], [1.25, 1.5, 2.0])
     assert "training" not in discovery.roles
     assert (train.pairs_per_task, train.seed, train.strata) == (500, 0, [0.0, 0.1, 0.5, 1.0, 2.0])
     assert train.priority == ["seed", "parent_edit", "pair"]
@@ -41,7 +47,7 @@ def test_shipped_definitions_are_the_contract():
         ("eval", '"trimul",', '"level3/48_Mamba2",', "tasks[5]"),
         ("eval", '"trimul",', '"fp8_quant",', "tasks"),
         ("eval", 'gpu = "A100-80GB"', 'gpu = "a100_80gb"', "gpu"),
-        ("eval", "exclude_flags = []", 'exclude_flags = ["slow"]', "exclude_flags[0]"),
+        ("eval", 'exclude_flags = ["artificial"]', 'exclude_flags = ["slow"]', "exclude_flags[0]"),
         ("discovery", '"held_out", "archive"', '"training"', "roles[0]"),
         ("discovery", "1.25", "0.5", "cutoffs[0]"),
         ("train", "0.0, 0.1", "0.1", "strata"),
@@ -91,7 +97,7 @@ def test_broken_and_missing_files(tmp_path):
         load_definition("eval", changed(tmp_path, "eval", "cap = 10", "cap ="))
     with pytest.raises(RecipeError, match="no such split definition"):
         load_definition("eval", tmp_path / "none.toml")
-    with pytest.raises(UsageError, match="Choose one of: eval, discovery"):
+    with pytest.raises(UsageError, match="Choose one of: eval, eval_problems, eval_cuda, discovery"):
         load_definition("test")
 
 

@@ -15,6 +15,7 @@ from kernel_archive.selection.diff import changelog, diff
 from kernel_archive.selection.freeze import freeze
 from kernel_archive.selection.make import make_splits
 from kernel_archive.selection.plan import Rules
+from kernel_archive.splits import SPLIT_TABLES
 
 SEARCHES = [Search("held"), Search("train", role="training")]
 RUNS = [
@@ -127,7 +128,7 @@ def test_frozen_splits_stand_for_archives(old, new, tmp_path):
     for a, b in sides:
         found = diff(a, b)
         assert (found.old, found.new) == ("1.0", "1.1")
-        assert set(by_table(found)) == {"eval", "discovery_pairs", "train_pairs"}
+        assert set(by_table(found)) == set(SPLIT_TABLES)
         assert (found.only_old, found.only_new) == ([], [])
         for name, table in by_table(found).items():
             assert (table.added, table.removed, table.relabelled) == (
@@ -161,7 +162,7 @@ def test_tables_of_one_side_only(old, tmp_path):
     """A split that one archive lacks is named, not compared."""
     plain = make_archive(tmp_path / "plain", SEARCHES, RUNS)
     found = diff(plain, old)
-    assert found.only_new == ["eval", "discovery_pairs", "train_pairs"]
+    assert found.only_new == list(SPLIT_TABLES)
     assert not found.same
     assert "- `eval` is new." in changelog(found)
     assert "- `eval` is gone." in changelog(diff(old, plain))

@@ -49,11 +49,15 @@ def test_table_has_exactly_the_schema_and_both_programs():
         (Search("s", finished=None), 1),
         (Search("s", role="training"), 0),
         (Search("s", method="local_search"), 0),
-        (Search("s", method="agentic"), 0),
+        (Search("s", method="agentic"), 1),
+        (Search("s", builder="generated"), 0),
     ],
 )
 def test_which_searches_count(search, rows):
-    """Tree search and bin filling of any GPU, family and role but training; a stopped run is a valid truncation."""
+    """Methods with one parent an edit, of any GPU, family and role but training, of builders whose programs are natural.
+
+    A stopped run is a valid truncation.
+    """
     assert len(select([search], [Run("s", A), Run("s", B, parent="n0")])) == rows
 
 

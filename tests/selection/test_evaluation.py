@@ -18,6 +18,7 @@ from kernel_archive.problems import GPU_MODE_TASKS
 from kernel_archive.schema import arrow_schema
 from kernel_archive.selection.definitions import load_definition, with_changes
 from kernel_archive.selection.evaluation import AmbiguousGpuError, select_eval, selection_hash
+from kernel_archive.selection.similarity import jaccard
 from kernel_archive.splits import SPLITS
 
 RULE = load_definition("eval")
@@ -144,7 +145,12 @@ def test_other_problems_and_unknown_references_are_counted_out():
     runs = [Run("a", CODES[0], 2.0), Run("b", CODES[1], 2.0), Run("c", CODES[2], 2.0)]
     got = select(searches, runs)
     assert got.rows["search_id"].to_pylist() == ["a"]
-    assert got.facts.facts["excluded"] == {"other_gpu": 0, "other_problem": 1, "unknown_reference": 1}
+    assert got.facts.facts["excluded"] == {
+        "near_training": 0,
+        "other_gpu": 0,
+        "other_problem": 1,
+        "unknown_reference": 1,
+    }
 
 
 def test_flags_exclude_only_when_the_definition_says_so():
@@ -296,3 +302,137 @@ def test_no_cell_is_over_the_cap_and_none_is_short_without_need(runs, cap):
         assert facts["cells"][task] == [min(cap, n) for n in counts]
         assert sum(counts) == sum(r.search == f"s/{task}" for r in runs)
     assert all(row["bin"] == bin_of(row["speedup"]) for row in got.rows.to_pylist())
+
+
+def rule(**changes):
+    """The canonical definition, changed."""
+    return with_changes(RULE, **changes)
+
+
+def test_only_natural_programs():
+    """Programs of a builder that says nothing of how they were written are left out and counted; other rules take them."""
+    searches, runs = [Search("s", builder="generated"), Search("n")], [Run("s", CODES[0], 3.0), Run("n", CODES[1], 3.0)]
+    got = select(searches, runs)
+    assert got.rows["search_id"].to_pylist() == ["n"]
+    assert got.facts.facts["excluded"]["other_builder"] == 1
+    assert len(select(searches, runs, rule(natural=False))) == 2
+
+
+def test_only_the_languages_that_the_definition_names():
+    """The language is that of the text; no language means every one."""
+    tables = make_tables([Search("s")], [Run("s", CODES[0], 3.0), Run("s", CODES[1], 3.0)])
+    kernels = tables["kernels/test"]
+    at = kernels.schema.get_field_index("language")
+    tables["kernels/test"] = kernels.set_column(at, kernels.schema.field(at), pa.array(["cuda", "triton"]))
+    for languages, expected in ((["triton"], ["triton"]), (["cuda"], ["cuda"]), ([], ["cuda", "triton"])):
+        got = select_eval(SPLITS["eval"], MemoryTables(tables), rule(languages=languages))
+        assert sorted(got.rows["language"].to_pylist()) == expected
+        assert got.facts.facts["excluded"].get("other_language", 0) == 2 - len(expected)
+
+
+def test_a_row_shows_what_a_forecaster_may_see_and_how_sure_its_label_is():
+    """Cases and tolerances are those of the reference; the spread of the measurements stands beside the speedup."""
+    tables = make_tables([Search("s")], [Run("s", CODES[0], s, node=f"n{s}") for s in (3.0, 2.0, 2.5)])
+    references = tables["references"].drop_columns(["benchmark_cases", "rtol", "atol"])
+    for name, value in (("benchmark_cases", '[{"n":1}]'), ("rtol", 0.01), ("atol", 0.001)):
+        references = references.append_column(name, pa.array([value]))
+    tables["references"] = references
+    (row,) = select_eval(SPLITS["eval"], MemoryTables(tables)).table.to_pylist()
+    assert (row["benchmark_cases"], row["rtol"], row["atol"]) == ('[{"n":1}]', 0.01, 0.001)
+    assert (row["n_measurements"], row["speedup_min"], row["speedup"], row["speedup_max"]) == (3, 2.0, 2.5, 3.0)
+    assert row["language"] == "triton"
+
+
+def copies(n, base="base"):
+    """Near copies of one program: one constant differs."""
+    text = program(base, size=16)
+    made = [text, *(text.replace("pid + 15)", f"pid + {100 + i})") for i in range(n - 1))]
+    assert min(jaccard(text, other) for other in made) >= 0.7
+    return made
+
+
+def test_a_cell_takes_one_of_near_copies():
+    """Of five near copies and two other programs of a cell three are taken; in another cell a copy is taken again."""
+    codes = copies(5)
+    runs = [Run("s", code, 3.0) for code in (*codes, CODES[0], CODES[1])]
+    runs.append(Run("s", program("base", size=16).replace("pid + 15)", "pid + 999)"), 1.1))
+    got = select([Search("s")], runs)
+    assert {cell: len(rows) for cell, rows in cells(got).items()} == {("trimul", 5): 1, ("trimul", 7): 3}
+    assert got.facts.facts["excluded"]["near_copy_in_cell"] == 4
+    assert len(select([Search("s")], runs, rule(near_copy=1.0))) == 8
+
+
+def test_what_is_near_to_training_is_left_out():
+    """A near copy of a training program of the same problem is left out; of another problem's it is not."""
+    one, two = copies(2)
+    searches = [Search("s"), Search("t", role="training"), Search("u", "fp8_quant", role="training")]
+    near = select(searches, [Run("s", one, 3.0), Run("t", two, 3.0)])
+    assert (len(near), near.facts.facts["excluded"]["near_training"]) == (0, 1)
+    assert len(select(searches, [Run("s", one, 3.0), Run("u", two, 3.0)])) == 1
+
+
+def test_well_measured_kernels_go_first():
+    """Kernels with three measurements fill a cell before the others, whatever their hashes."""
+    runs = [Run("s", code, 3.0, node=f"{i}.{k}") for i, code in enumerate(CODES[:14]) for k in range(1 + 2 * (i % 2))]
+    got = select([Search("s")], runs, rule(cap=9))
+    assert sorted(got.rows["n_measurements"].to_pylist()) == [1, 1, 3, 3, 3, 3, 3, 3, 3]
+    assert got.facts.facts["measured"] == 7
+
+
+def test_a_chain_does_not_fill_a_cell():
+    """Three searches share a cell of six evenly, though one has ten times as many kernels; what they lack it gives."""
+    runs = [Run("a", code, 3.0) for code in CODES[:30]]
+    runs += [Run("b", code, 3.0) for code in CODES[30:33]] + [Run("c", CODES[33], 3.0)]
+    got = select([Search("a"), Search("b"), Search("c")], runs, rule(cap=6))
+    found = got.rows["search_id"].to_pylist()
+    assert {name: found.count(name) for name in "abc"} == {"a": 3, "b": 2, "c": 1}
+    assert got.facts.facts["largest_search"] == 3
+
+
+def test_languages_are_balanced_within_a_bin_over_all_problems():
+    """A problem whose cell has both languages gives the one that the bin lacks because of another problem."""
+    searches = [Search("a", "cross_entropy"), Search("b", "trimul")]
+    runs = [Run("a", code, 3.0) for code in CODES[:4]] + [Run("b", code, 3.0) for code in CODES[4:14]]
+    tables = make_tables(searches, runs)
+    kernels = tables["kernels/test"]
+    at = kernels.schema.get_field_index("language")
+    # All of cross_entropy is Triton; of trimul half is CUDA C++.
+    triton = set(CODES[:9])
+    languages = ["triton" if code in triton else "cuda" for code in kernels["code"].to_pylist()]
+    tables["kernels/test"] = kernels.set_column(at, kernels.schema.field(at), pa.array(languages))
+    definition = rule(languages=[], cap=4, balance=["language", "search"])
+    got = select_eval(SPLITS["eval"], MemoryTables(tables), definition)
+    assert got.facts.facts["languages"] == {"cuda": [0, 0, 0, 0, 0, 0, 4, 0], "triton": [0, 0, 0, 0, 0, 0, 4, 0]}
+
+
+def test_the_shipped_transfer_splits_select_by_their_own_rules():
+    """Held-out problems in every language; and the six tasks in CUDA C++ alone."""
+    searches = [Search("a", "nbody_forces"), Search("b", "histogram"), Search("c", "trimul")]
+    tables = MemoryTables(make_tables(searches, [Run(s.search_id, CODES[i], 3.0) for i, s in enumerate(searches)]))
+    assert select_eval(SPLITS["eval_problems"], tables).table["task"].to_pylist() == ["nbody_forces"]
+    assert len(select_eval(SPLITS["eval_cuda"], tables)) == 0
+    assert select_eval(SPLITS["eval"], tables).table["task"].to_pylist() == ["trimul"]
+
+
+@settings(max_examples=25, deadline=None)
+@given(data=st.data())
+def test_preferences_do_not_depend_on_the_order_of_the_tables(data):
+    """Any mixture of searches, problems and measurements gives the same rows, shuffled or not; no cell is too full."""
+    names = ["a", "b", "c"]
+    searches = [Search(name, task) for name, task in zip(names, ("trimul", "trimul", "fp8_quant"), strict=True)]
+    picks = data.draw(st.lists(st.tuples(st.sampled_from(names), st.integers(1, 4)), min_size=1, max_size=30))
+    pool = [*copies(10), *CODES]
+    runs = [
+        Run(name, pool[i], 3.0 if i % 2 else 1.1, node=f"{i}.{k}")
+        for i, (name, n) in enumerate(picks)
+        for k in range(n)
+    ]
+    tables = MemoryTables(make_tables(searches, runs))
+    definition = rule(cap=data.draw(st.integers(1, 5)))
+    first = select_eval(SPLITS["eval"], tables, definition)
+    again = select_eval(SPLITS["eval"], tables.shuffled(random.Random(data.draw(st.integers(0, 9)))), definition)
+    assert first.table.equals(again.table)
+    code = dict(zip(first.table["row_id"].to_pylist(), first.table["candidate_code"].to_pylist(), strict=True))
+    for rows in cells(first).values():
+        assert len(rows) <= definition.cap
+        assert all(jaccard(code[a], code[b]) < 0.7 for i, a in enumerate(rows) for b in rows[:i])

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import msgspec
+import pyarrow as pa
 import pytest
 from support.archives import Run, Search, kernel_ids, make_archive, program, reference
 
+from kernel_archive.archive.manifest import write_manifest
 from kernel_archive.archive.open import open_archive
+from kernel_archive.archive.shards import write_table
 from kernel_archive.errors import LeakageError
 from kernel_archive.ids import program_id, token_id
+from kernel_archive.schema import TABLES
+from kernel_archive.selection.check import check_splits
 from kernel_archive.selection.leakage import NAMED, check_leakage, members_of, refuse_leakage
 from kernel_archive.selection.make import make_splits
 from kernel_archive.selection.plan import leakage_findings, present_members
 from kernel_archive.selection.selected import Member
+from kernel_archive.selection.similarity import jaccard
 from kernel_archive.selection.tables import ArchiveTables
 from kernel_archive.splits import SPLITS
 
@@ -213,3 +220,86 @@ def test_members_come_from_the_texts(tmp_path):
     train = tables.archive.arrow("train_pairs")
     assert [m.open_anchor for m in found["train_pairs"]] == [k == "seed" for k in train["pair_type"].to_pylist()]
     assert members_of(SPLITS["train"], [train]) == found["train_pairs"]
+
+
+def near_copy_of(code):
+    """The same program with one constant changed: other tokens, the same idea."""
+    changed = code.replace("pid + 5)", "pid + 55)")
+    assert token_id(changed) != token_id(code)
+    assert jaccard(changed, code) >= 0.7
+    return changed
+
+
+def test_near_copy_in_training_gives_no_row(tmp_path):
+    """A held-out program that is a near copy of a training kernel is left out of the evaluation, not of training."""
+    big = program("B", size=12)
+    runs = [*RUNS[:1], Run("held", big, 3.0), *RUNS[2:], Run("train", near_copy_of(big), 3.0)]
+    place = make_archive(tmp_path / "a", SEARCHES, runs)
+    facts = make_splits(place).facts["eval"]
+    assert (facts.rows, facts.facts["excluded"]["near_training"]) == (1, 1)
+    assert check_splits(open_archive(place)) == []
+
+
+def replant(place, table, change):
+    """Change the rows of a table, with a manifest that names the new files."""
+    archive = open_archive(place)
+    rows = {split: archive.arrow(table, split).to_pylist() for split in archive.manifest.tables[table].splits}
+    change(rows)
+    schema = TABLES[table].schema
+    written = write_table(place, table, {n: pa.Table.from_pylist(part, schema=schema) for n, part in rows.items()})
+    tables = {**archive.manifest.tables, table: written}
+    write_manifest(place, msgspec.structs.replace(archive.manifest, tables=tables))
+
+
+@pytest.mark.parametrize(("table", "where"), [("kernels", "kernels/train"), ("train_pairs", "train_pairs")])
+def test_near_copy_planted_in_training(tmp_path, table, where):
+    """A near copy of an evaluation row, written into training after the splits were made, is refused with both rows."""
+    big = program("B", size=12)
+    place = make_archive(tmp_path / "a", SEARCHES, [*RUNS[:1], Run("held", big, 3.0), *RUNS[2:]])
+    make_splits(place)
+    copy = near_copy_of(big)
+
+    def plant(rows):
+        name, column = ("kernel_id", "code") if table == "kernels" else ("row_id", "candidate_code")
+        ids = {"program_id": program_id(copy), "token_id": token_id(copy)} if table == "kernels" else {}
+        rows["train"].append({**rows["train"][-1], name: "planted", column: copy, **ids})
+
+    replant(place, table, plant)
+    tables = ArchiveTables(open_archive(place))
+    (finding,) = leakage_findings(tables, present_members(tables))
+    assert (finding.code, finding.field, finding.severity) == ("near-copy-leak", where, "error")
+    (row,) = (r for r in open_archive(place).arrow("eval").to_pylist() if r["candidate_code"] == big)
+    assert row["row_id"] in finding.message
+    assert f"{where} row planted" in finding.message
+
+
+@pytest.mark.parametrize("role", ["training", "archive"])
+def test_a_wholly_held_out_problem_in_training(tmp_path, role):
+    """A program of a wholly held-out problem that a trainer would get is refused, whatever its search is called."""
+    searches = [*SEARCHES, Search("other", "histogram", role="training"), Search("topk", "topk_rows", role=role)]
+    runs = [*RUNS, Run("other", program("x"), 2.0), Run("topk", program("y"), 2.0)]
+    place = make_archive(tmp_path / "a", searches, runs)
+    with pytest.raises(LeakageError) as error:
+        make_splits(place)
+    found = {f.field: f for f in error.value.findings}
+    assert {f.code for f in found.values()} == {"held-out-problem"}
+    assert set(found) == {"kernels/train", *(["searches", "train_pairs"] if role == "training" else [])}
+    assert "topk_rows" in found["kernels/train"].message
+
+
+def test_a_training_pair_of_a_wholly_held_out_problem(tmp_path):
+    """A training pair that was changed to name such a problem is refused."""
+    place = make_archive(tmp_path / "a", SEARCHES, RUNS)
+    make_splits(place)
+    replant(place, "train_pairs", lambda rows: rows["train"][0].update(problem="nbody_forces"))
+    tables = ArchiveTables(open_archive(place))
+    codes = {f.code: f.field for f in leakage_findings(tables, present_members(tables))}
+    assert codes == {"held-out-problem": "train_pairs"}
+
+
+def test_a_training_search_of_a_wholly_held_out_problem_that_only_failed(tmp_path):
+    """A training search is refused even where none of its programs passed: its failures are in the archive, too."""
+    searches, runs = [*SEARCHES, Search("t", "hadamard_rows", role="training")], [*RUNS, Run("t", program("y"), None)]
+    place = make_archive(tmp_path / "a", searches, runs)
+    with pytest.raises(LeakageError, match="wholly held out is in searches"):
+        make_splits(place)

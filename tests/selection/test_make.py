@@ -19,6 +19,7 @@ from kernel_archive.selection.check import check_splits
 from kernel_archive.selection.definitions import load_definition
 from kernel_archive.selection.make import make_splits, remake_splits, store_published
 from kernel_archive.selection.plan import Rules
+from kernel_archive.splits import SPLIT_TABLES
 
 SEARCHES = [
     Search("held/a", "trimul"),
@@ -51,11 +52,12 @@ def contents(place):
 def test_makes_all_three_tables(archive):
     """The archive holds the three tables with facts that agree, stays valid, and its measured part is untouched."""
     opened = open_archive(archive)
-    assert set(opened.manifest.splits) == {"eval", "discovery_pairs", "train_pairs"}
+    assert set(opened.manifest.splits) == set(SPLIT_TABLES)
     for name, facts in opened.manifest.splits.items():
         assert (facts.name, facts.origin) == ("canonical", "selected")
         assert facts.logical_digest == opened.manifest.tables[name].logical_digest
-        assert facts.rows == opened.arrow(name).num_rows > 0
+        assert facts.rows == opened.arrow(name).num_rows
+        assert (facts.rows > 0) == (name not in {"eval_problems", "eval_cuda"})
     assert validate_archive(archive) == []
     assert check_splits(opened) == []
     plain = open_archive(make_archive(archive.parent / "plain", SEARCHES, RUNS)).manifest
@@ -204,7 +206,7 @@ def test_archive_without_anything(tmp_path):
     place = make_archive(tmp_path / "a", [Search("s")], [Run("s", program("x"), None)])
     make_splits(place)
     opened = open_archive(place)
-    assert {n: f.rows for n, f in opened.manifest.splits.items()} == {"eval": 0, "discovery_pairs": 0, "train_pairs": 0}
+    assert {n: f.rows for n, f in opened.manifest.splits.items()} == dict.fromkeys(SPLIT_TABLES, 0)
     assert check_splits(opened) == []
 
 

@@ -17,7 +17,7 @@ from kernel_archive.selection.check import check_splits
 from kernel_archive.selection.make import make_splits, remake_splits, store_published
 from kernel_archive.selection.plan import Rules
 from kernel_archive.selection.published import published_labels, published_rows, published_split, relabelled
-from kernel_archive.splits import SPLITS
+from kernel_archive.splits import SPLIT_TABLES, SPLITS
 
 
 def test_ids_order_texts_and_labels_stay():
@@ -131,7 +131,7 @@ def archive(tmp_path):
     assert published_rows(pq.read_table(path))[0] == ROWS[-1]
     kept = store_published(place, [path])
     assert kept == ["eval", "discovery_pairs"]
-    make_splits(place, ["train_pairs"])
+    make_splits(place, [name for name in SPLIT_TABLES if name not in kept])
     return place
 
 
@@ -141,6 +141,8 @@ def test_build_keeps_published_splits(archive):
     assert opened.arrow("eval")["row_id"].to_pylist() == [r.row_id for r in ROWS]
     assert {n: s.origin for n, s in opened.manifest.splits.items()} == {
         "eval": "published",
+        "eval_problems": "selected",
+        "eval_cuda": "selected",
         "discovery_pairs": "published",
         "train_pairs": "selected",
     }

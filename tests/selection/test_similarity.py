@@ -12,12 +12,18 @@ from support.archives import program
 
 from kernel_archive.ids import token_text
 from kernel_archive.selection import similarity
-from kernel_archive.selection.similarity import Program, find_near, jaccard, similarity_report, token_grams
+from kernel_archive.selection.near import Copies, Neighbours
+from kernel_archive.selection.similarity import Program, jaccard, similarity_report, token_grams
+
+
+def neighbours(rows, programs):
+    """Name -> neighbour among programs in a list."""
+    return Neighbours(lambda problem: [p for p in programs if p.problem == problem]).of(rows)
 
 
 def near(rows, programs):
-    """Neighbours among programs in a list."""
-    return find_near(rows, lambda problem: [p for p in programs if p.problem == problem])
+    """Those that are very near."""
+    return [n for _, n in sorted(neighbours(rows, programs).items()) if n.similarity >= similarity.THRESHOLD]
 
 
 WORDS = [
@@ -93,7 +99,7 @@ def corpus(n, seed=0):
     made = []
     for i in range(n):
         lines = program(f"family{i % 7}", size=30).splitlines()
-        for _ in range(rng.randrange(4)):
+        for _ in range(rng.randrange(16)):
             at = rng.randrange(8, len(lines) - 1)
             lines[at] = lines[at].replace("+ ", f"+ {rng.randrange(9)}")
         made.append(Program(f"p{i:03}", "trimul" if i % 2 else "fp8_quant", "\n".join(lines)))
@@ -137,13 +143,37 @@ def test_similarity_is_reported_with_examples():
     """Rows with a very similar training program are counted per task and named, most similar first."""
     long = program("long", size=40)
     changed = long.replace("+ 0)", "+ 1)", 1)
-    training = {"trimul": [Program("t1", "trimul", changed)], "fp8_quant": [Program("t2", "fp8_quant", program("y"))]}
-    report = similarity_report(
-        [Program("r1", "trimul", long), Program("r2", "trimul", program("x")), Program("r3", "fp8_quant", long)],
-        training.__getitem__,
-    )
+    training = [Program("t1", "trimul", changed), Program("t2", "fp8_quant", program("y"))]
+    rows = [Program("r1", "trimul", long), Program("r2", "trimul", program("x")), Program("r3", "fp8_quant", long)]
+    report = similarity_report(rows, neighbours(rows, training))
     assert (report["rows"], report["similar_rows"]) == (3, 1)
     assert report["per_task"] == {"fp8_quant": 0, "trimul": 1}
     (example,) = report["examples"]
     assert (example["row_id"], example["training"]) == ("r1", "t1")
-    assert 0.9 <= example["similarity"] < 1.0
+    assert 0.9 <= example["similarity"] == report["largest"] < 1.0
+
+
+def test_a_text_is_compared_once_whatever_it_is_called():
+    """Asking again, under other names too, reads no training program again; another problem is another question."""
+    read = []
+
+    def training(problem):
+        read.append(problem)
+        return [Program("t", problem, program("same"))]
+
+    found = Neighbours(training)
+    assert found.of([Program("a", "trimul", program("same"))])["a"].similarity == 1.0
+    again = found.of([Program("b", "trimul", program("same")), Program("c", "trimul", program("same"))])
+    assert {name: n.program for name, n in again.items()} == {"b": "t", "c": "t"}
+    assert read == ["trimul"]
+    found.of([Program("b", "fp8_quant", program("same"))])
+    assert read == ["trimul", "fp8_quant"]
+
+
+def test_copies_are_pairs_at_or_above_the_threshold():
+    """Four of six 5-grams in common: near copies at 2/3, not above it; comments count for nothing."""
+    programs = [Program("a", "p", "a b c d e f g h i"), Program("b", "p", "a b c d e f g h j  # import x")]
+    exact = 4 / 6
+    assert Copies(programs, exact).near("a", ["b"])
+    assert not Copies(programs, exact + 1e-9).near("a", ["b"])
+    assert not Copies(programs, exact).near("a", [])

@@ -35,7 +35,7 @@ from kernel_archive.selection.texts import ListTexts
 
 if TYPE_CHECKING:
     import random
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
     from pathlib import Path
 
 __all__ = [
@@ -56,6 +56,7 @@ Rows = dict[tuple[str, str], list[dict[str, Any]]]
 #: What the manifest of a hand-made archive says of its recipe.
 RECIPE: dict[str, Any] = {
     "name": "hand-made", "version": "1", "licence": "CC-BY-4.0", "description": "Made by hand.", "notes": [],
+    "natural": True,
 }  # fmt: skip
 _RANK = {"held_out": 0, "training": 1, "archive": 2}
 
@@ -351,6 +352,11 @@ class MemoryTables(ArchiveTables):
     def __init__(self, tables: dict[str, pa.Table]) -> None:
         """Tables by name, ``kernels`` as ``kernels/train`` and ``kernels/test``."""
         self.tables = tables
+        self.natural = frozenset([str(RECIPE["name"])])
+
+    def stored(self, table: str, columns: Sequence[str]) -> Iterator[pa.Table]:
+        """No split is stored in memory."""
+        return iter(())
 
     def shuffled(self, rng: random.Random) -> MemoryTables:
         """The same rows in another order."""

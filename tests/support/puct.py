@@ -121,7 +121,7 @@ class RunLog:
 
 def recipe(folder: Path, *sources: tuple[str, str], name: str = "made", extra: str = "") -> Path:
     """A ``builder.toml`` with sources (glob, role)."""
-    text = f'name = "{name}"\nlicence = "CC0-1.0"\ndescription = "Made for a test."\n'
+    text = f'name = "{name}"\nlicence = "CC0-1.0"\ndescription = "Made for a test."\nnatural = true\n'
     for glob, role in sources:
         text += f'\n[[source]]\npath = "{glob}"\nformat = "puct-events"\nrole = "{role}"\ngeneration_method = "tree_search"\n'
     folder.mkdir(parents=True, exist_ok=True)

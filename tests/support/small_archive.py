@@ -112,7 +112,9 @@ def write_archive(
 def _eval_row(row: dict[str, Any], code_of: dict[str, str]) -> dict[str, Any]:
     return {
         "row_id": row["kernel_id"], "task": row["problem"], "gpu": row["gpu"], "speedup": row["speedup"],
-        "bin": row["bin"], "bin_scheme": "paper", "kernel_id": row["kernel_id"], "search_id": row["search_id"],
+        "language": row["language"], "n_measurements": row["n_measurements"], "speedup_min": row["speedup_min"],
+        "speedup_max": row["speedup_max"], "bin": row["bin"], "bin_scheme": "paper", "kernel_id": row["kernel_id"],
+        "search_id": row["search_id"],
         "canary": ids.CANARY, "reference_code": code_of[row["problem"]], "candidate_code": row["code"],
     }  # fmt: skip
 
@@ -122,7 +124,8 @@ def _edge(row: dict[str, Any], rows: list[dict[str, Any]]) -> dict[str, Any]:
     g = row["speedup"] / parent["speedup"]
     return {
         "row_id": digest(parent["kernel_id"] + row["kernel_id"]), "problem": row["problem"], "family": "other",
-        "gpu": "H200", "g": g, "bin": bins.bin_of(g), "bin_scheme": "paper", "parent_kernel_id": parent["kernel_id"],
+        "gpu": "H200", "g": g, "parent_speedup": parent["speedup"], "parent_language": parent["language"],
+        "child_language": row["language"], "bin": bins.bin_of(g), "bin_scheme": "paper", "parent_kernel_id": parent["kernel_id"],
         "child_kernel_id": row["kernel_id"], "search_id": row["search_id"], "canary": ids.CANARY,
         "parent_code": parent["code"], "child_code": row["code"],
     }  # fmt: skip
