@@ -279,9 +279,16 @@ def bubblewrap_command(program: str, scratch: Path, *, cache: Path, gpu: bool) -
 
 
 def _emptied() -> list[str]:
-    """The folders that a worker finds empty; its ``/tmp`` is its own and not among them."""
-    folders = dict.fromkeys([*_EMPTIED, str(Path.home()), tempfile.gettempdir()])
-    return [folder for folder in folders if folder not in {"/", "/tmp"} and Path(folder).is_dir()]  # noqa: S108
+    """The folders that a worker finds empty.
+
+    Its ``/tmp`` is its own: a home or a temporary folder inside of that is hidden with it, and can't be emptied once more.
+    """
+    folders = dict.fromkeys(Path(text).resolve() for text in (*_EMPTIED, Path.home(), tempfile.gettempdir()))
+    return [
+        str(folder)
+        for folder in folders
+        if folder != Path("/") and folder.is_dir() and not folder.is_relative_to("/tmp")  # noqa: S108 - see above
+    ]
 
 
 def _runs_on() -> list[Path]:

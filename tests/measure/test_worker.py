@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -59,6 +60,23 @@ def test_home_is_a_directory_of_its_own_that_goes_away(measurer):
     assert "kernel-archive-worker-" in m.error
     measurer.close()
     assert not Path(m.error).exists()
+
+
+@pytest.mark.parametrize("linked", [False, True])
+def test_a_home_inside_of_tmp_is_hidden_with_it(tmp_path, monkeypatch, linked):
+    """Users without a home of their own often have one there: a worker comes up all the same, and finds none of it."""
+    home = tmp_path / "home"
+    home.mkdir()
+    (home / "secret").write_text("text")
+    if linked:
+        (tmp_path / "link").symlink_to(home)
+    monkeypatch.setenv("HOME", str(tmp_path / "link" if linked else home))
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    looks = f"import os\nassert not os.path.exists({str(home / 'secret')!r})"
+    with Measurer("standin", Settings(max_runs=3)) as measurer:
+        assert measurer.measure("rehearsal", GOOD).outcome == "success"
+        if measurer.confined["isolation"] == "bubblewrap":
+            assert measurer.measure("rehearsal", f"{looks}\n{GOOD}").outcome == "success"
 
 
 def test_folders_within_folders_go_away(tmp_path):
