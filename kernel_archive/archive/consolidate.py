@@ -18,7 +18,7 @@ from kernel_archive.archive.shards import table_facts, write_table
 from kernel_archive.archive.team import Call
 from kernel_archive.archive.wide import WideSplit
 from kernel_archive.bins import Scheme, assign_bins
-from kernel_archive.errors import KernelArchiveError
+from kernel_archive.errors import KernelArchiveError, LogError
 from kernel_archive.gpus import gpu_facts, is_known
 from kernel_archive.ids import CANARY
 from kernel_archive.schema import TABLES
@@ -37,6 +37,8 @@ __all__ = ["consolidate"]
 
 #: DuckDB spills to disk above this.
 MEMORY_LIMIT: Final = "600MB"
+#: Of so many runs, the largest, it is tried whether one alone takes more.
+MOST_SUSPECTS: Final = 20
 
 
 @contextmanager
@@ -58,20 +60,40 @@ def _merge(
         ),
         "unanimous": pa.table({"builder": sorted(unanimous)}, _texts("builder")),
     }
+    with duckdb.connect(":memory:") as connection:
+        connection.execute(f"SET memory_limit = '{MEMORY_LIMIT}'")
+        connection.execute("SET temp_directory = ?", [str(scratch)])
+        connection.read_parquet(sorted({literal_path(p) for p in fragments.values()})).create_view("fragment")
+        for name, table in given.items():
+            connection.register(name, table)
+        for name, query in EVALUATIONS.items():
+            connection.execute(f"CREATE TABLE {name} AS {query}")
+        connection.register("edge", _edges(connection, scheme))
+        for name, query in KERNELS.items():
+            connection.execute(f"CREATE TABLE {name} AS {query}")
+        yield connection
+
+
+@contextmanager
+def _faults_named(fragments: Mapping[str, Path], scheme: Scheme, scratch: Path) -> Iterator[None]:
+    """What the merge raises when disk or memory is full, as an error that names the run that it comes from, if it is one."""
+    import duckdb
+
     try:
-        with duckdb.connect(":memory:") as connection:
-            connection.execute(f"SET memory_limit = '{MEMORY_LIMIT}'")
-            connection.execute("SET temp_directory = ?", [str(scratch)])
-            connection.read_parquet(sorted({literal_path(p) for p in fragments.values()})).create_view("fragment")
-            for name, table in given.items():
-                connection.register(name, table)
-            for name, query in EVALUATIONS.items():
-                connection.execute(f"CREATE TABLE {name} AS {query}")
-            connection.register("edge", _edges(connection, scheme))
-            for name, query in KERNELS.items():
-                connection.execute(f"CREATE TABLE {name} AS {query}")
-            yield connection
-    except (duckdb.IOException, duckdb.OutOfMemoryException) as error:
+        yield
+    except duckdb.IOException as error:
+        raise KernelArchiveError(f"the merge could not go on: {error}. The staged fragments are kept") from error
+    except duckdb.OutOfMemoryException as error:
+        largest = sorted(fragments, key=lambda name: (-fragments[name].stat().st_size, name))[:MOST_SUSPECTS]
+        for name in largest:
+            try:
+                with _merge({name: fragments[name]}, scheme, scratch, (), ()):
+                    pass
+            except duckdb.OutOfMemoryException:
+                raise LogError(
+                    f"the measurements of {name} alone take more memory than a merge may ({MEMORY_LIMIT}). "
+                    "Take the run out of its path; the others are staged and kept"
+                ) from error
         raise KernelArchiveError(f"the merge could not go on: {error}. The staged fragments are kept") from error
 
 
@@ -143,9 +165,13 @@ def consolidate(
         Facts per table, and counts for the manifest.
 
     Raises:
+        LogError: a single run takes more memory than there is for all.
         KernelArchiveError: the disk or the memory is full.
     """
-    with _merge(fragments, scheme, scratch, supersedes, unanimous) as connection:
+    with (
+        _faults_named(fragments, scheme, scratch),
+        _merge(fragments, scheme, scratch, supersedes, unanimous) as connection,
+    ):
         report = _report(connection)
         gpus = [name for (name,) in connection.sql("SELECT DISTINCT gpu FROM evaluation ORDER BY 1").fetchall()]
         splits = [

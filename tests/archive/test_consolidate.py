@@ -7,11 +7,13 @@ import pyarrow as pa
 import pytest
 from support.puct import REFERENCE, RunLog, program, recipe
 
+from kernel_archive.archive import consolidate
 from kernel_archive.archive.build import build_archive
 from kernel_archive.archive.crosschecks import unanimity_checks
 from kernel_archive.archive.labels import CONTESTED, SUPERSEDED, WITHHELD
 from kernel_archive.archive.open import open_archive
 from kernel_archive.archive.validate import validate_archive
+from kernel_archive.errors import LogError
 from kernel_archive.ids import kernel_id, program_id
 
 
@@ -409,3 +411,19 @@ def test_what_an_exclusion_means_to_other_builders(tmp_path):
         {"speedup": 4.0, "excluded": "a cheat"},
     ]
     assert validate_archive(archive.path) == []
+
+
+def test_the_run_that_exhausts_the_memory_of_the_merge_is_named(tmp_path, monkeypatch):
+    """One run of many long lists of cases ends the build; the message says which, and not one of its neighbours."""
+    small = RunLog(serial=1000)
+    small.child(small.root(program("seed"), 1.0), program("fast"), 3.0)
+    small.write(tmp_path / "src/logs/small")
+    large = RunLog(serial=2000, reference_ns=tuple(1e5 + i for i in range(900)))
+    root = large.root(program("seed"), 1.0)
+    for i in range(300):
+        large.child(root, program(f"p{i}"), 2.0)
+    large.write(tmp_path / "src/logs/large")
+    monkeypatch.setattr(consolidate, "MEMORY_LIMIT", "20MB")
+    with pytest.raises(LogError, match="the measurements of made/large alone take more memory"):
+        build_archive([str(recipe(tmp_path / "src", ("logs/*", "held_out")))], out=tmp_path / "a", jobs=1)
+    assert not (tmp_path / "a").exists()
