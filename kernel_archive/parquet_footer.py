@@ -8,9 +8,18 @@ Thrift compact protocol; every length in it is held against the bytes that are l
 
 from __future__ import annotations
 
-from typing import Any, Final, NamedTuple
+import io
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-__all__ = ["ChunkSizes", "chunk_sizes"]
+from kernel_archive.untrusted import UntrustedFileError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+__all__ = ["MAX_FOOTER_BYTES", "ChunkSizes", "chunk_sizes", "read_footer"]
+
+#: A footer that takes more is none of ours, and takes many times more once it is read.
+MAX_FOOTER_BYTES: Final = 4 << 20
 
 _BOOLS: Final = (1, 2)
 _BYTE, _I16, _I32, _I64, _DOUBLE, _BINARY, _LIST, _SET, _MAP, _STRUCT = range(3, 13)
@@ -127,3 +136,27 @@ def chunk_sizes(footer: bytes) -> list[list[ChunkSizes]]:
             columns.append(sizes)
         groups.append(columns)
     return groups
+
+
+def read_footer(path: Path, data: bytes | None = None) -> bytes:
+    """The footer of a Parquet file; the last eight bytes of the file give its length, and the magic.
+
+    Args:
+        path: the file.
+        data: its content, where that is at hand.
+
+    Raises:
+        UntrustedFileError: the footer is too large.
+        ValueError: the file does not end as a Parquet file does.
+        OSError: the file can't be read.
+    """
+    size = path.stat().st_size if data is None else len(data)
+    with path.open("rb") if data is None else io.BytesIO(data) as stream:
+        stream.seek(max(0, size - 8))
+        length = int.from_bytes(stream.read(8)[:4], "little")
+        if length > size - 8:
+            raise ValueError("its end is not that of a Parquet file")
+        if length > MAX_FOOTER_BYTES:
+            raise UntrustedFileError("file-too-large", f"the description of its columns takes {length >> 20} MiB")
+        stream.seek(size - 8 - length)
+        return stream.read(length)

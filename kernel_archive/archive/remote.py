@@ -8,6 +8,7 @@ import shutil
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
 
+from kernel_archive.connections import bound_requests
 from kernel_archive.errors import RecipeError, printable
 from kernel_archive.readers import READERS
 
@@ -39,6 +40,8 @@ def fetch(loaded: LoadedRecipe, source: Source, index: int, downloads: Path | No
 
     if downloads is None:
         raise fail("a URL needs a place for its files", "Build with an --out directory")
+    if source.path.startswith("hf://"):
+        bound_requests()
     try:
         system, pattern = fsspec.core.url_to_fs(source.path)
         found = system.glob(pattern, detail=True)

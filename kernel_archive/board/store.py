@@ -29,7 +29,8 @@ from kernel_archive.errors import DataError, Finding, KernelArchiveError, Target
 from kernel_archive.scoring import read_forecasts, score
 from kernel_archive.scoring.formats import READ
 from kernel_archive.storage import locked, sync, write_atomically
-from kernel_archive.untrusted import UntrustedFileError, is_parquet, parquet_rows, read_whole
+from kernel_archive.untrusted import UntrustedFileError, is_parquet, read_whole
+from kernel_archive.untrusted_tables import parquet_rows
 
 if TYPE_CHECKING:
     from kernel_archive.scoring import ScoreRecord, Target

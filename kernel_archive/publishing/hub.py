@@ -1,7 +1,6 @@
 """Talking to the Hugging Face Hub: one client, and each way it can fail as a clear message without secrets.
 
-The Hub is not trusted: every request has a time limit, a wait that it asks for is bounded, and headers that its client
-makes file names of are looked at first.
+The Hub is not trusted: its requests are bounded (:mod:`kernel_archive.connections`).
 """
 
 from __future__ import annotations
@@ -10,9 +9,10 @@ import logging
 import re
 import traceback
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from kernel_archive._version import __version__
+from kernel_archive.connections import bound_requests, endpoint
 from kernel_archive.errors import HubError, KernelArchiveError, UsageError, printable
 
 if TYPE_CHECKING:
@@ -20,13 +20,8 @@ if TYPE_CHECKING:
 
     from huggingface_hub import HfApi
 
-__all__ = ["check_name", "commit_id", "connect", "endpoint", "hub_errors", "redact", "tag_of"]
+__all__ = ["check_name", "commit_id", "connect", "hub_errors", "redact", "tag_of"]
 
-#: Seconds without a byte after which a request counts as broken; the Hub's client itself would wait for ever.
-TIMEOUT: Final = 60.0
-#: Seconds that the client waits at most when the Hub asks it to wait, each of five times.
-LONGEST_WAIT: Final = 60
-_ETAG: Final = re.compile(r"(?:W/)?\"?[\w.:+=-]{1,200}\"?")
 _COMMIT: Final = re.compile(r"[0-9a-f]{40}")
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,95}/[A-Za-z0-9][A-Za-z0-9._-]{0,95}")
 _SECRETS: Final = (
@@ -54,51 +49,11 @@ def tag_of(version: str) -> str:
     return version if version.startswith("v") else f"v{version}"
 
 
-def endpoint() -> str:
-    """The Hub's address."""
-    from huggingface_hub import constants
-
-    return str(constants.ENDPOINT)
-
-
-def _limit_time(request: Any) -> None:
-    """Give a request the time limits that it lacks: several calls of the Hub's client ask for none, explicitly."""
-    limits = request.extensions.get("timeout") or {}
-    steps = ("connect", "read", "write", "pool")
-    request.extensions["timeout"] = {step: limits.get(step) or TIMEOUT for step in steps}
-
-
-def _refuse_answer(response: Any) -> None:
-    """Refuse an answer whose headers would lead the Hub's client astray, and bound the wait that it asks for."""
-    for name in ("etag", "x-linked-etag"):
-        value = response.headers.get(name)
-        # The client's cache makes a file of this name.
-        if value is not None and (".." in value or not _ETAG.fullmatch(value)):
-            raise HubError(f"{endpoint()} calls a file {printable(value)}, which can't be the name of one")
-    if response.status_code == 429:
-        asked = response.headers.get("retry-after", "")
-        response.headers.pop("ratelimit", None)
-        response.headers["retry-after"] = str(min(int(asked[:9]), LONGEST_WAIT) if asked.isdecimal() else 5)
-
-
-def _new_client() -> Any:
-    """A client of the Hub's library with our limits; it makes one when it starts, and again after a broken connection."""
-    from huggingface_hub.utils._http import default_client_factory
-
-    client = default_client_factory()
-    hooks = client.event_hooks
-    client.event_hooks = {
-        "request": [*hooks.get("request", []), _limit_time],
-        "response": [*hooks.get("response", []), _refuse_answer],
-    }
-    return client
-
-
 def connect() -> HfApi:
-    """The Hub's client."""
-    from huggingface_hub import HfApi, set_client_factory
+    """The Hub's client, with requests within bounds."""
+    from huggingface_hub import HfApi
 
-    set_client_factory(_new_client)
+    bound_requests()
     return HfApi(library_name="kernel-archive", library_version=__version__)
 
 

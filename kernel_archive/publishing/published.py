@@ -213,7 +213,8 @@ def open_published(source: str | Path | None = None, tables: tuple[str, ...] = t
         if not root.is_dir():
             raise ArchiveNotFoundError(f"there is no folder {root} with a copy of the published tables")
         return PublishedTables(root)
-    from kernel_archive.publishing.hub import connect, endpoint, hub_errors
+    from kernel_archive.connections import endpoint
+    from kernel_archive.publishing.hub import connect, hub_errors
 
     folders, commits = {}, {}
     for table in tables:

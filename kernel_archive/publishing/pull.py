@@ -12,6 +12,7 @@ import msgspec
 from kernel_archive.archive.manifest import MANIFEST_NAME, Manifest, read_manifest, shard_faults
 from kernel_archive.archive.open import Archive, open_archive
 from kernel_archive.archive.swap import check_target, locked_stage, replaced_directory, stage_directory
+from kernel_archive.connections import endpoint
 from kernel_archive.errors import (
     ArchiveMismatchError,
     ArchiveNotFoundError,
@@ -22,7 +23,7 @@ from kernel_archive.errors import (
     printable,
 )
 from kernel_archive.publishing.card import CARD_FILES, EXTRA_FILES, check_card
-from kernel_archive.publishing.hub import check_name, commit_id, connect, endpoint, hub_errors, tag_of
+from kernel_archive.publishing.hub import check_name, commit_id, connect, hub_errors, tag_of
 from kernel_archive.publishing.verify import check_version, is_digest, named_by_digest, verified, verify_bytes
 
 if TYPE_CHECKING:

@@ -13,6 +13,7 @@ import msgspec
 
 from kernel_archive.archive.manifest import MANIFEST_NAME, Manifest
 from kernel_archive.archive.open import Archive, open_archive
+from kernel_archive.connections import endpoint
 from kernel_archive.errors import (
     ArchiveMismatchError,
     DataError,
@@ -23,7 +24,7 @@ from kernel_archive.errors import (
 )
 from kernel_archive.publishing.card import CARD_FILES, EXTRA_FILES, check_card, render_card
 from kernel_archive.publishing.facts import splits_of
-from kernel_archive.publishing.hub import check_name, commit_id, connect, endpoint, hub_errors, tag_of
+from kernel_archive.publishing.hub import check_name, commit_id, connect, hub_errors, tag_of
 from kernel_archive.publishing.templates import render
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ import msgspec
 from kernel_archive.errors import Finding, printable
 from kernel_archive.readers.events import EVENT_TYPES
 from kernel_archive.readers.values import BAD_JSON, any_json, object_of
-from kernel_archive.untrusted import parquet_rows
+from kernel_archive.untrusted_tables import parquet_rows
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -10,7 +10,8 @@ from kernel_archive.readers.files import MAX_FILE_BYTES, MAX_LINE_BYTES
 from kernel_archive.readers.salvage import RowKind, Salvage
 from kernel_archive.readers.sniff import nothing_read, wrong_format
 from kernel_archive.readers.values import BAD_JSON, any_json
-from kernel_archive.untrusted import allowance, parquet_rows
+from kernel_archive.untrusted import allowance
+from kernel_archive.untrusted_tables import parquet_rows
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

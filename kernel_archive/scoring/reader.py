@@ -15,7 +15,8 @@ from kernel_archive.scoring.collector import CheckReport, Collector
 from kernel_archive.scoring.decoding import decode_line, quick_entry
 from kernel_archive.scoring.forecasts import RAW_SUM_BOUNDS, Forecasts
 from kernel_archive.scoring.formats import MAX_REPEATS, READ
-from kernel_archive.untrusted import Lines, UntrustedFileError, is_parquet, parquet_rows, regular_file
+from kernel_archive.untrusted import Lines, UntrustedFileError, is_parquet, regular_file
+from kernel_archive.untrusted_tables import parquet_rows
 
 if TYPE_CHECKING:
     from kernel_archive.scoring.target import Target

@@ -9,11 +9,16 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from kernel_archive.errors import ArchiveMismatchError
+from kernel_archive.parquet_footer import chunk_sizes, read_footer
+from kernel_archive.untrusted import UntrustedFileError
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
     from kernel_archive.archive.open import Archive
+    from kernel_archive.parquet_footer import ChunkSizes
 
 __all__ = ["PART_ROWS", "ArchiveTexts", "ListTexts", "Texts"]
 
@@ -53,6 +58,23 @@ class ListTexts:
         return self._texts.take(pa.array([self._at[k] for k in keys], pa.int64()))
 
 
+def _index(path: Path, key: str) -> tuple[list[ChunkSizes], list[str]]:
+    """Sizes of the program texts of each row group, and the keys of all rows.
+
+    Raises:
+        ArchiveMismatchError: the file is damaged.
+    """
+    try:
+        # Arrow's own view of a damaged footer can end the process.
+        sizes = chunk_sizes(read_footer(path))
+        with pq.ParquetFile(path) as file:
+            column = [c.path for c in map(file.schema.column, range(len(file.schema)))].index("code")
+            keys = file.read(columns=[key])[key].to_pylist()
+        return [group[column] for group in sizes], keys
+    except (pa.ArrowException, OSError, ValueError, LookupError, UntrustedFileError) as error:
+        raise ArchiveMismatchError(f"{path} is damaged: {error}. Build or pull the archive again") from error
+
+
 class ArchiveTexts:
     """Texts of the kernels and references of an archive by program id, read from its files by row group.
 
@@ -61,21 +83,23 @@ class ArchiveTexts:
     """
 
     def __init__(self, archive: Archive, *, held_bytes: int | None = None) -> None:
-        """Index the row groups; reads ids, no texts."""
+        """Index the row groups; reads ids, no texts.
+
+        Raises:
+            ArchiveMismatchError: a file is damaged.
+        """
         self._groups: list[tuple[Path, int]] = []
         starts = [0]
         size = 0
         names: list[str] = []
         for table, key in (("kernels", "program_id"), ("references", "reference_id")):
             for path in archive.files(table):
-                with pq.ParquetFile(path) as file:
-                    column = [c.path for c in map(file.schema.column, range(len(file.schema)))].index("code")
-                    for i in range(file.num_row_groups):
-                        group = file.metadata.row_group(i)
-                        self._groups.append((path, i))
-                        starts.append(starts[-1] + group.num_rows)
-                        size += group.column(column).total_uncompressed_size
-                    names.extend(file.read(columns=[key]).column(0).to_pylist())
+                groups, keys = _index(path, key)
+                names.extend(keys)
+                for i, texts in enumerate(groups):
+                    self._groups.append((path, i))
+                    starts.append(starts[-1] + texts.values)  # no lists: a value a row
+                    size += texts.uncompressed
         self._starts = np.array(starts)
         self._at = {name: i for i, name in enumerate(names)}
         held = HELD_BYTES if held_bytes is None else held_bytes

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import json
 import socket
 import threading
@@ -12,23 +14,45 @@ from fuzz.hub import ESCAPE
 from publishing.conftest import NAME
 from publishing.test_pull import publish
 
+HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 1000000\r\n\r\n"
 
-def test_a_hub_that_never_answers_is_given_up(client):
-    """A Hub that accepts a connection and says nothing ends the pull with one message, in bounded time."""
+
+def drip(connection, sent):
+    """Send what is given at once, and then a byte ten times a second for ever: a time limit between bytes never ends it."""
+    with contextlib.suppress(OSError), connection:
+        connection.sendall(sent)
+        for byte in itertools.cycle(b"H"):
+            connection.sendall(bytes([byte]))
+            time.sleep(0.1)
+
+
+@pytest.mark.parametrize(
+    ("sent", "said"), [(None, "broke"), (b"", "a second"), (b"HTTP/1.1 200 O", "a second"), (HEAD, "a second")]
+)
+def test_a_hub_that_never_comes_to_an_end_is_given_up(client, sent, said):
+    """A Hub that says nothing, or drips its headers or its answer, ends the pull with one message, in bounded time."""
+    held = []
+
+    def serve():
+        with contextlib.suppress(OSError):
+            while True:
+                held.append(server.accept()[0])
+                if sent is not None:
+                    threading.Thread(target=drip, args=(held[-1], sent), daemon=True).start()
+
     with socket.create_server(("127.0.0.1", 0)) as server:
-        held = []
-        threading.Thread(target=lambda: [held.append(server.accept()) for _ in range(50)], daemon=True).start()
-        code = "from kernel_archive.publishing import hub; hub.TIMEOUT = 0.5\nfrom kernel_archive.cli import main\n"
+        threading.Thread(target=serve, daemon=True).start()
+        code = "from kernel_archive import connections as c; c.TIMEOUT = 0.5\nfrom kernel_archive.cli import main\n"
         started = time.monotonic()
         done = client.fresh(
             "code",
             f"{code}raise SystemExit(main(['pull', '{NAME}']))",
             HF_ENDPOINT=f"http://127.0.0.1:{server.getsockname()[1]}",
         )
-        for connection, _ in held:
+        for connection in held:
             connection.close()
     assert done.status == 1
-    assert "broke" in done.err
+    assert said in done.err
     assert time.monotonic() - started < 60
 
 

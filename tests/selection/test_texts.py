@@ -8,6 +8,7 @@ import pytest
 from support.archives import Run, Search, make_archive, program, reference
 
 from kernel_archive.archive.open import open_archive
+from kernel_archive.errors import ArchiveMismatchError
 from kernel_archive.ids import program_id
 from kernel_archive.selection.make import make_splits
 from kernel_archive.selection.texts import ArchiveTexts
@@ -42,3 +43,21 @@ def test_a_small_allowance_gives_the_same_split(tmp_path, monkeypatch):
         make_splits(place)
         places.append({p.relative_to(place): p.read_bytes() for p in place.rglob("*") if p.is_file()})
     assert places[0] == places[1]
+
+
+def test_contradicting_size_statistics_are_an_error_not_an_abort(tmp_path):
+    """Of every byte of a footer that is changed: texts, or one error that names the file; the process goes on."""
+    place = make_archive(tmp_path / "a", SEARCHES[:1], RUNS[:6:2])
+    (path,) = (place / "data/kernels").glob("test-*.parquet")
+    data = path.read_bytes()
+    start = len(data) - 8 - int.from_bytes(data[-8:-4], "little")
+    outcomes = set()
+    for at in range(start, len(data) - 8, 7):
+        raw = bytearray(data)
+        raw[at] ^= 16
+        path.write_bytes(raw)
+        try:
+            ArchiveTexts(open_archive(place))
+        except ArchiveMismatchError as error:
+            outcomes.add(str(path) in str(error))
+    assert outcomes == {True}

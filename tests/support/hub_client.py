@@ -153,9 +153,9 @@ def serve() -> None:
     from huggingface_hub import file_download
     from huggingface_hub.utils import _http
 
-    from kernel_archive.publishing import hub
+    from kernel_archive import connections
 
-    hub.TIMEOUT = float(TIMEOUT)  # type: ignore[misc] # shorter than for a user
+    connections.TIMEOUT = float(TIMEOUT)  # type: ignore[misc] # shorter than for a user
     _http.time = file_download.time = _Awake()  # type: ignore[assignment] # a stand-in module
     warnings.simplefilter("error", UserWarning)
     answers = os.fdopen(os.dup(1), "w")
