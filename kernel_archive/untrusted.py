@@ -30,6 +30,7 @@ __all__ = [
     "allowance",
     "is_compressed",
     "is_parquet",
+    "lacks_checksum",
     "open_bounded",
     "read_whole",
     "regular_file",
@@ -42,6 +43,8 @@ _FREE_BYTES: Final = 32 << 20
 _EXPANSION: Final = 100
 _GZIP: Final = b"\x1f\x8b"
 _ZSTD: Final = b"\x28\xb5\x2f\xfd"
+#: The bit of a zstd frame's first byte that says that a checksum stands at its end.
+_ZSTD_CHECKSUM: Final = 4
 _PARQUET: Final = b"PAR1"
 
 
@@ -91,6 +94,13 @@ def _magic(path: Path) -> bytes:
 def is_parquet(path: Path) -> bool:
     """Whether the file begins as a Parquet file does."""
     return _magic(path) == _PARQUET
+
+
+def lacks_checksum(path: Path) -> bool:
+    """Whether the file is zstd without a checksum of its content (of its first frame): a changed byte may go unnoticed."""
+    with path.open("rb", buffering=0) as stream:
+        start = stream.read(5)
+    return start.startswith(_ZSTD) and len(start) == 5 and not start[4] & _ZSTD_CHECKSUM
 
 
 def _compresses(magic: bytes) -> bool:

@@ -14,6 +14,7 @@ from kernel_archive.untrusted import (
     Lines,
     UntrustedFileError,
     allowance,
+    lacks_checksum,
     open_bounded,
     read_whole,
     regular_file,
@@ -211,3 +212,21 @@ def test_flipped_bits_of_gzip_never_go_unnoticed(tmp_path):
         path.write_bytes(data)
         lines, source = read(path)
         assert source.at_end == (lines == rows)
+
+
+@pytest.mark.parametrize(
+    ("start", "lacks"),
+    [
+        (zstd(b"text"), True),
+        (bytes.fromhex("28b52ffd24"), False),  # as the command-line tool writes it
+        (bytes.fromhex("28b52ffd20"), True),
+        (bytes.fromhex("28b52ffd"), False),  # not even a frame: reading it fails anyway
+        (gzip.compress(b"text"), False),
+        (b"text", False),
+        (b"", False),
+    ],
+)
+def test_zstd_without_a_checksum_is_told_by_its_first_frame(tmp_path, start, lacks):
+    """One bit of the frame's header says whether a checksum stands at its end."""
+    (tmp_path / "f").write_bytes(start)
+    assert lacks_checksum(tmp_path / "f") == lacks

@@ -14,10 +14,7 @@ P = [0, 0, 0, 0.1, 0.2, 0.7, 0, 0]
 
 def zstd(data):
     """Compressed as one frame."""
-    out = pa.BufferOutputStream()
-    with pa.CompressedOutputStream(out, "zstd") as stream:
-        stream.write(data)
-    return out.getvalue().to_pybytes()
+    return pa.Codec("zstd").compress(data, asbytes=True)
 
 
 @pytest.fixture

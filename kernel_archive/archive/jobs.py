@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 __all__ = ["Job", "jobs_of"]
 
 #: Raised when the fragments' own layout or the derivation of their columns changes.
-STAGE_VERSION: Final = 4
+STAGE_VERSION: Final = 5
 #: Independent counts may lie beside logs; they are no logs.
 _NOT_A_RUN: Final = frozenset({"EXPECTED.json", "README.md"})
 #: Names of problems that can stand in a file name.

@@ -12,7 +12,15 @@ import msgspec
 from kernel_archive.errors import Finding
 from kernel_archive.readers.records import Evaluation, PublishedRow, SearchFacts
 from kernel_archive.readers.values import BAD_JSON, any_json, safe_text
-from kernel_archive.untrusted import Lines, UntrustedFileError, allowance, is_compressed, open_bounded, read_whole
+from kernel_archive.untrusted import (
+    Lines,
+    UntrustedFileError,
+    allowance,
+    is_compressed,
+    lacks_checksum,
+    open_bounded,
+    read_whole,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -157,7 +165,8 @@ class ReaderSpec(msgspec.Struct, frozen=True, kw_only=True):
         """Everything of a run, and what was wrong with it.
 
         What came of a compressed file whose checksum does not hold stays as salvage: an evaluation without outcome and
-        label, excluded from every other table. Published rows of such a file are left out.
+        label, excluded from every other table. Published rows of such a file are left out. Files without a checksum are
+        believed, and counted.
         """
         held: list[Evaluation | PublishedRow] = []
         findings: list[Finding] = []
@@ -182,6 +191,8 @@ class ReaderSpec(msgspec.Struct, frozen=True, kw_only=True):
             fix = "Get the file again, whole"
             yield Finding(code="unsound-file", message=message, file=min(run.unsound), fix=fix)
         yield from findings
+        if facts and (n_unchecked := sum(map(lacks_checksum, run.files))):
+            facts[0].counts["files_without_checksum"] = n_unchecked
         yield from facts
 
 

@@ -109,6 +109,17 @@ def test_truncated_zstd_log_labels_nothing(tmp_path: Path) -> None:
     assert result.codes == ["unsound-file", "unreadable"]
 
 
+def test_a_zstd_log_without_a_checksum_is_counted(tmp_path: Path) -> None:
+    """Nothing tells of a changed byte in it: its rows are believed, and the count says how many such files there are."""
+    plain = (search().write(tmp_path / "plain") / "events.jsonl").read_bytes()
+    packed = tmp_path / "events.jsonl.zst"
+    packed.write_bytes(pa.Codec("zstd").compress(plain, asbytes=True))  # Arrow writes none
+    found, whole = read("puct-events", packed), read("puct-events", tmp_path / "plain")
+    assert len(found.successes) == len(whole.successes)
+    assert found.facts.counts["files_without_checksum"] == 1
+    assert "files_without_checksum" not in whole.facts.counts
+
+
 def test_published_rows_of_a_damaged_file_are_left_out(tmp_path: Path) -> None:
     """A published row is a label, and a split of a damaged table would be another than the published one."""
     row = {"comparison_id": "c", "pack": "trimul", "anchor_code": "a", "candidate_code": "b", "hardware": "NVIDIA L40S",
