@@ -11,7 +11,7 @@ from kernel_archive.bins import scheme as scheme_of
 from kernel_archive.board.entries import findings_of, load_entries, read_foreign, read_stored
 from kernel_archive.board.standings import Standings, make_standings, standings_csv, standings_json
 from kernel_archive.board.store import DEFAULT_BOARD, store_of
-from kernel_archive.board.submissions import SCORE_FILE, Identity, load_submission, submission_folders
+from kernel_archive.board.submissions import SCORE_FILE, Identity, load_submission, slug_of, submission_folders
 from kernel_archive.errors import DataError, Finding, UsageError
 from kernel_archive.scoring import load_target, read_record, score
 from kernel_archive.scoring.metrics import COMPARED
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 __all__ = ["PAGE_FILE", "BoardResult", "Ranked", "Verdict", "build_board", "rank_board", "verify_board"]
 
 PAGE_FILE: Final = "index.html"
+#: Folder with a page and a score record of every entry.
+ENTRIES: Final = "entries"
 #: Stored and new figures may differ by this share: sums of another processor's vector units.
 _TOLERANCE: Final = 1e-9
 #: A stored score with more draws is not one of ours, and would keep a verifier busy for ever.
@@ -62,7 +64,7 @@ class Ranked(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BoardResult(msgspec.Struct, frozen=True, kw_only=True):
-    """What was built: files, the standings of every split that has entries, and who was left out."""
+    """What was built: the three files of the whole board, its standings by split, and who was left out."""
 
     files: list[Path]
     page_bytes: int
@@ -170,14 +172,15 @@ def build_board(
     jobs: int | None = None,
     advance: Callable[[int, int, str], None] | None = None,
 ) -> BoardResult:
-    """Score, rank and publish: ``standings.json``, ``standings.csv`` and ``index.html``.
+    """Score, rank and publish: ``standings.json``, ``standings.csv``, ``index.html``, and a page and a score record per entry.
 
-    Same archive, submissions, seed and package give the same bytes. The three files are replaced together or not at all.
+    Same archive, submissions, seed and package give the same bytes. The files are replaced together or not at all; pages
+    of entries that are gone are removed.
 
     Args:
         archive: the archive whose splits the board is about.
         board: the board's folder; ``leaderboard`` here when not given.
-        out: where the three files go; the board's folder when not given.
+        out: where the files go; the board's folder when not given.
         scheme: bin scheme; the split's own when not given.
         draws: bootstrap draws.
         seed: of the bootstrap.
@@ -188,6 +191,7 @@ def build_board(
         UsageError: there is no board, or nothing on it.
         DataError: every submission is at fault.
     """
+    from kernel_archive.board.entry_page import render_entry
     from kernel_archive.board.page import render_page
 
     ranked = rank_board(archive, board, scheme=scheme, draws=draws, seed=seed, jobs=jobs, advance=advance)
@@ -200,10 +204,36 @@ def build_board(
         "standings.csv": standings_csv(boards).encode("utf-8"),
         PAGE_FILE: page,
     }
-    write_together({folder / name: data for name, data in contents.items()})
+    store = _store(board)
+    reachable = f"../{store.name}" if store.parent.resolve() == folder.resolve() else None
+    pages: dict[str, bytes] = {}
+    for standings, entries in ranked.boards:
+        for line, entry in zip(standings.lines, entries, strict=True):
+            pages[f"{line.slug}.html"] = render_entry(standings, line, entry, submissions=reachable).encode("utf-8")
+            pages[f"{line.slug}.json"] = entry.record.to_json()
+    before = _listed(folder / "standings.json")
+    (folder / ENTRIES).mkdir(exist_ok=True)
+    write_together(
+        {folder / name: data for name, data in contents.items()}
+        | {folder / ENTRIES / name: data for name, data in pages.items()}
+    )
+    for slug in before:
+        for name in (f"{slug}.html", f"{slug}.json"):
+            if name not in pages:
+                (folder / ENTRIES / name).unlink(missing_ok=True)
     return BoardResult(
         files=[folder / name for name in contents], page_bytes=len(page), boards=boards, left_out=ranked.left_out
     )
+
+
+def _listed(path: Path) -> list[str]:
+    """The entries that the standings there name; none where there are no standings of ours."""
+    try:
+        boards = msgspec.json.decode(path.read_bytes())["boards"]
+        slugs = [entry["slug"] for board in boards for entry in board["entries"]]
+    except (OSError, msgspec.DecodeError, KeyError, TypeError):
+        return []
+    return [slug for slug in slugs if isinstance(slug, str) and slug == slug_of(slug)]
 
 
 def _differences(stored: ScoreRecord, now: ScoreRecord) -> list[str]:

@@ -6,13 +6,15 @@ import base64
 import hashlib
 from typing import TYPE_CHECKING, Any, Final
 
+import numpy as np
 from markupsafe import Markup
 
 from kernel_archive._version import __version__
 from kernel_archive.bins import BIN_NAMES, SCHEMES
 from kernel_archive.board.payload import make_payload, packed
 from kernel_archive.board.texts import page_file, render
-from kernel_archive.scoring import HEADLINE, METRICS
+from kernel_archive.scoring import HEADLINE, METRICS, Metric
+from kernel_archive.scoring.metrics import LEAD, RANKED_BY
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -20,9 +22,8 @@ if TYPE_CHECKING:
     from kernel_archive.archive.open import Archive
     from kernel_archive.board.entries import Entry
     from kernel_archive.board.standings import Line, Standings
-    from kernel_archive.scoring import Metric
 
-__all__ = ["LIBRARIES", "SCRIPTS", "render_page", "verdict"]
+__all__ = ["LIBRARIES", "SCRIPTS", "headline_says", "in_short", "number", "render_page", "span", "verdict"]
 
 #: Bundled libraries: file and licence under ``page/vendor/``, in loading order. Versions and digests: its README.
 LIBRARIES: Final = (
@@ -34,18 +35,21 @@ LIBRARIES: Final = (
 #: The page's own script, in loading order, as one closed function.
 SCRIPTS: Final = ("core.js", "standings.js", "plots.js", "compare.js", "tasks.js", "code.js", "kernels.js", "start.js")
 
-#: Shown beside the headline metrics; the page's script can put another one in its place.
-_FURTHER: Final = "crps"
+#: Kind of split -> shown beside the headline metrics; the page's script can put another one in its place.
+_FURTHER: Final = {"eval": "pair_accuracy", "discovery": "lift_1.5"}
+#: Controls that are shown without being asked for, beside the best one and the bounds.
+_PLAIN: Final = ("frequencies", "uniform")
 _DASH: Final = "\u2013"
 #: Width of an interval drawn in a cell, and the room left at its ends.
-_WIDTH, _ROOM = 76, 4
+_WIDTH, _ROOM = 56, 4
 
 
-def _number(metric: str, value: float | None) -> str:
+def number(metric: str, value: float | None) -> str:
+    """A figure as it stands on the page."""
     return METRICS[metric].format(value).replace(" %", "\u2009%").replace(" nats", "")
 
 
-def _span(metric: str, figure: Metric) -> str:
+def span(metric: str, figure: Metric) -> str:
     """The interval as text, without its unit."""
     if figure.low is None or figure.high is None:
         return ""
@@ -58,19 +62,20 @@ def _share(value: float) -> str:
 
 
 def _places(metric: str, board: Standings) -> tuple[float, float]:
-    """Ends of a column's scale: all figures and intervals of ranked lines, and the uniform forecast."""
+    """Ends of a column's scale: all figures and intervals of ranked lines, controls and bounds."""
     figures = [line.metrics[metric] for line in board.lines if line.ranked]
     values = [v for m in figures for v in (m.mean, m.low, m.high)]
-    known = [v for v in (*values, board.uniform.get(metric)) if v is not None]
+    known = [v for v in (*values, *(c.metrics.get(metric) for c in board.controls)) if v is not None]
     low, high = min(known, default=0.0), max(known, default=1.0)
     room = (high - low) * 0.04 or 0.5
     return low - room, high + room
 
 
-def _major(name: str, line: Line, board: Standings) -> dict[str, Any]:
+def _major(name: str, figure: Metric, board: Standings, *, beats: bool = True) -> dict[str, Any]:
     """A figure and its interval, as text and as places on the column's scale."""
-    figure = line.metrics[name]
     low, high = _places(name, board)
+    best = board.best_controls.get(name)
+    bar = next((c.metrics.get(name) for c in board.controls if c.name == best), None)
 
     def x(value: float | None) -> str | None:
         if value is None:
@@ -79,24 +84,24 @@ def _major(name: str, line: Line, board: Standings) -> dict[str, Any]:
         return f"{_ROOM + at * (_WIDTH - 2 * _ROOM):.1f}"
 
     return {
-        "name": name, "value": "" if figure.mean is None else repr(figure.mean), "shown": _number(name, figure.mean),
-        "span": _span(name, figure), "uniform": x(board.uniform.get(name)), "low": x(figure.low), "high": x(figure.high),
-        "mean": x(figure.mean),
+        "name": name, "value": "" if figure.mean is None else repr(figure.mean), "shown": number(name, figure.mean),
+        "span": span(name, figure), "control": x(bar), "low": x(figure.low), "high": x(figure.high), "mean": x(figure.mean),
+        "weak": not beats,
     }  # fmt: skip
 
 
 def _minor(line: Line) -> list[dict[str, Any]]:
-    """Accuracy, coverage, repeats and cost, each with a note in small."""
+    """Accuracy, coverage and cost, each with a note in small."""
     accuracy = line.metrics["accuracy"].mean
     tokens, latency = line.tokens_per_forecast, line.latency_s
     seconds = "" if latency is None else f"{latency:.1f} s"
     cost = seconds or _DASH if tokens is None else f"{tokens:,.0f} tok"
     answered = [f"parsed {_share(line.parse_rate)}"] if line.parse_rate is not None and line.parse_rate < 1 else []
     answered += [f"deferred {_share(line.deferral_rate)}"] if line.deferral_rate > 0 else []
+    answered += [f"{line.repeats} repeats"] if line.repeats > 1 else []
     cells = (
-        ("accuracy", accuracy, _number("accuracy", accuracy), ""),
+        ("accuracy", accuracy, number("accuracy", accuracy), ""),
         ("coverage", line.coverage, _share(line.coverage), ", ".join(answered)),
-        ("repeats", float(line.repeats), str(line.repeats), ""),
         ("cost", tokens if tokens is not None else latency, cost, "" if tokens is None else seconds),
     )
     return [
@@ -106,16 +111,41 @@ def _minor(line: Line) -> list[dict[str, Any]]:
 
 
 def _row(line: Line, names: Sequence[str], board: Standings) -> dict[str, Any]:
-    rank = line.ranks.get(names[0])
+    rank = line.ranks.get(RANKED_BY)
     best = rank is not None and rank.best == 1
     return {
         "line": line,
         "classes": " ".join(c for c in ("best" if best else "", "" if line.ranked else "apart") if c),
         "rank": _DASH if rank is None else rank.rank,
         "range": "" if rank is None or rank.best == rank.worst else f"{rank.best}{_DASH}{rank.worst}",
-        "major": [_major(name, line, board) for name in names],
+        "major": [_major(name, line.metrics[name], board, beats=line.beats_control.get(name, True)) for name in names],
         "minor": _minor(line),
+        "place": line.metrics[RANKED_BY].mean,
     }
+
+
+def _control(place: int, names: Sequence[str], board: Standings) -> dict[str, Any]:
+    """The row of a control or bound: figures without intervals, and no rank."""
+    control = board.controls[place]
+    shown = control.bound or control.name in (*_PLAIN, board.best_controls.get(LEAD))
+    figures = [Metric(mean=control.metrics.get(name), std=None, repeats=()) for name in names]
+    return {
+        "control": control,
+        "number": place,
+        "classes": " ".join(("control", *(["bound"] if control.bound else []), *([] if shown else ["further"]))),
+        "major": [_major(name, figure, board) for name, figure in zip(names, figures, strict=True)],
+        "accuracy": number("accuracy", control.metrics.get("accuracy")),
+        "place": control.metrics.get(RANKED_BY),
+    }
+
+
+def _rows(names: Sequence[str], board: Standings) -> list[dict[str, Any]]:
+    """Entries in order, controls and bounds among them where their CRPS puts them; what is not ranked comes last."""
+    lines = [_row(line, names, board) for line in board.lines]
+    ranked, apart = lines[: board.n_ranked], lines[board.n_ranked :]
+    controls = [_control(place, names, board) for place in range(len(board.controls))]
+    both = sorted([*ranked, *controls], key=lambda row: (row["place"] is None, row["place"] or 0.0, "control" in row))
+    return [*both, *apart]
 
 
 def _and(names: list[str]) -> str:
@@ -124,30 +154,43 @@ def _and(names: list[str]) -> str:
 
 def verdict(board: Standings) -> dict[str, str]:
     """Who is best (``leaders``, empty when nobody is ranked), and by how much and whether it is real (``says``)."""
-    kind = board.target.kind
-    first = HEADLINE[kind][0]
-    ranked = [line for line in board.lines if line.ranked and first in line.ranks]
+    ranked = [line for line in board.lines if line.ranked and RANKED_BY in line.ranks]
     if not ranked:
         return {"leaders": "", "says": ""}
-    lead = ranked[0]
-    figure, uniform = lead.metrics[first], board.uniform.get(first)
-    what = (
-        f"measuring only the candidates put first finds {_number(first, figure.mean)} of each task's best speedup"
-        if kind == "eval"
-        else f"average precision {_number(first, figure.mean)} in finding children at least {first.rsplit('_', 1)[-1]}x as fast"
-    )
-    span = f" (95 % interval {_span(first, figure)})" if _span(first, figure) else ""
-    chance = "" if uniform is None else f"; by chance it would be {_number(first, uniform)}"
-    leaders = [line.name for line in ranked if line.ranks[first].rank == 1]
+    figure = ranked[0].metrics[LEAD]
+    leaders = [line.name for line in ranked if line.ranks[RANKED_BY].rank == 1]
     leads, them = ("leads", "it") if len(leaders) == 1 else ("share the lead", "them")
-    says = f"{leads}: {what}{span}{chance}. {_rest(board, ranked, leaders, them)}"
+    says = f"{leads}. {in_short(figure, several=len(leaders) > 1)} {_rest(board, ranked, leaders, them)}"
     return {"leaders": _and(leaders), "says": says.strip()}
+
+
+def in_short(figure: Metric, *, several: bool = False) -> str:
+    """What the skill of an entry, or of several that share it, means: a sentence."""
+    if figure.mean is None:
+        return ""
+    reach = ""
+    if figure.low is not None and figure.high is not None:
+        reach = f" (95 % interval {100 * figure.low:.0f} to {100 * figure.high:.0f}\u2009%)"
+    if figure.mean <= 0:
+        return f"{'They know' if several else 'It knows'} no more than the best control{reach}."
+    so = "" if figure.low is None or figure.low > 0 else ", which may be chance"
+    who = "They take" if several else "It takes"
+    return f"{who} away {100 * figure.mean:.0f}\u2009%{reach} of the error that is left to the best control{so}."
+
+
+def headline_says(board: Standings) -> str:
+    """The figure that ranks, in one sentence."""
+    best = next((c for c in board.controls if c.name == board.best_controls.get(LEAD)), None)
+    of = "" if best is None else f" ({best.title})"
+    return (
+        f"CRPS skill is how much of the error (CRPS) of the best forecast that reads no program{of} an entry takes away: 0 is no "
+        "better than that control, 1 is knowing every bin."
+    )
 
 
 def _rest(board: Standings, ranked: list[Line], leaders: list[str], them: str) -> str:
     """Whom the leaders can't be told apart from, and who is the first that they can."""
-    first = HEADLINE[board.target.kind][0]
-    places = ranked[0].ranks[first].tied_with
+    places = ranked[0].ranks[RANKED_BY].tied_with
     tied = [board.lines[j].name for j in places if board.lines[j].name not in leaders]
     if len(ranked) == 1:
         return "It is the only ranked entry."
@@ -159,17 +202,21 @@ def _rest(board: Standings, ranked: list[Line], leaders: list[str], them: str) -
     if behind is None:
         return who
     j, other = behind
-    pairs, info = board.pairs[first], METRICS[first]
+    pairs, info = board.pairs[LEAD], METRICS[LEAD]
     gap = abs(float(pairs.difference[0, j]))
     ends = sorted(abs(float(v)) for v in (pairs.low[0, j], pairs.high[0, j]))
-    unit, d = " points" if info.unit == " %" else info.unit, info.decimals
-    return f"{who} {other.name} is the first that is really behind, by {gap:.{d}f}{unit} ({ends[0]:.{d}f} to {ends[1]:.{d}f})."
+    if not np.isfinite([gap, *ends]).all():
+        return who
+    d = info.decimals
+    return (
+        f"{who} {other.name} is the first that is really behind, by {gap:.{d}f} ({ends[0]:.{d}f} to {ends[1]:.{d}f})."
+    )
 
 
 def _board(board: Standings) -> dict[str, Any]:
     """What the template needs of the standings of one split."""
     headline = HEADLINE[board.target.kind]
-    names = (*headline, _FURTHER)
+    names = (LEAD, *headline, _FURTHER[board.target.kind])
     foreign = [
         {
             "name": item.submission.name,
@@ -177,8 +224,8 @@ def _board(board: Standings) -> dict[str, Any]:
             "digest": item.submission.archive.digest[7:19],
             "scheme": item.record.scheme,
             "figures": [
-                _number(name, item.record.metrics[name].mean) if name in item.record.metrics else _DASH
-                for name in headline
+                number(name, item.record.metrics[name].mean) if name in item.record.metrics else _DASH
+                for name in (LEAD, *headline)
             ],
         }
         for item in board.foreign
@@ -187,7 +234,9 @@ def _board(board: Standings) -> dict[str, Any]:
         "split": board.target.split,
         "metrics": [METRICS[name] for name in names],
         "verdict": verdict(board),
-        "rows": [_row(line, names, board) for line in board.lines],
+        "explained": headline_says(board),
+        "rows": _rows(names, board),
+        "further": sum("further" in _control(place, names, board)["classes"] for place in range(len(board.controls))),
         "foreign": foreign,
     }
 
@@ -212,12 +261,15 @@ def render_page(
     own = "(() => {\n'use strict';\n" + "\n".join(page_file(name) for name in SCRIPTS) + "\n})();\n"
     scripts = [page_file(f"vendor/{library}") for library, _ in LIBRARIES] + [own]
     rule = SCHEMES[target.scheme]
+    leading = verdict(first)
+    preview = f"{leading['leaders']} {leading['says']}" if leading["leaders"] else headline_says(first)
     rows = ", ".join(f"{len(b.target):,} {b.target.split.rows}" for b in boards)
     version, digest = archive.manifest.version, archive.manifest.logical_digest
     return render(
         "page.html",
         title=f"Kernel forecast board: {archive.manifest.name} {version}",
         package=__version__,
+        preview=preview,
         script_hashes=Markup(" ".join(map(_script_hash, scripts))),  # noqa: S704 - digests of our own scripts
         style=Markup(page_file("style.css")),  # noqa: S704 - our own file
         facts=f"{rows} of {len(target.task_names)} tasks, measured on {', '.join(target.facts.gpus)} · archive {version} · {digest[7:19]}",

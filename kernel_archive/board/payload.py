@@ -13,6 +13,7 @@ import numpy as np
 from kernel_archive.bins import BIN_NAMES, N_BINS, SCHEMES
 from kernel_archive.board.texts import visible
 from kernel_archive.scoring import HEADLINE, METRICS
+from kernel_archive.scoring.metrics import RANKINGS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -87,7 +88,7 @@ def _entry(line: Line, entry: Entry, allowance: int) -> dict[str, Any]:
         "slug": line.slug, "name": visible(line.name), "model": visible(line.model), "url": line.url, "notes": visible(line.notes),
         "ranked": line.ranked, "reason": line.reason, "repeats": line.repeats, "coverage": _short(line.coverage),
         "parse": _short(line.parse_rate), "defer": _short(line.deferral_rate), "tokens": _short(line.tokens_per_forecast),
-        "latency": _short(line.latency_s), "scheme": list(line.depends_on_scheme),
+        "latency": _short(line.latency_s), "weak": [name for name, beats in line.beats_control.items() if not beats], "scheme": list(line.depends_on_scheme),
         "m": {name: _figure(m) for name, m in line.metrics.items()},
         "rep": {name: _list(line.metrics[name].repeats) for name in HEADLINE[record.kind] if name in line.metrics},
         "g": {visible(task): {name: _figure(values[name]) for name in group_metrics} for task, values in line.groups.items()},
@@ -192,7 +193,7 @@ class _Lineage:
 
 
 def make_payload(archive: Archive, ranked: Sequence[tuple[Standings, list[Entry]]]) -> dict[str, Any]:
-    """The data of a page of one or two boards.
+    """The data of a page of boards, one a split.
 
     Args:
         archive: where programs and lineage come from.
@@ -218,6 +219,12 @@ def make_payload(archive: Archive, ranked: Sequence[tuple[Standings, list[Entry]
                 "headline": list(HEADLINE[target.kind]),
                 "metrics": [name for name in METRICS if sample is not None and name in sample.metrics],
                 "paired": list(standings.pairs),
+                "rankings": [name for name in RANKINGS[target.kind] if name in standings.pairs],
+                "controls": [
+                    [c.name, int(c.bound), {name: _short(v) for name, v in c.metrics.items()}]
+                    for c in standings.controls
+                ],
+                "best": standings.best_controls,
                 "groups": {visible(g): n for g, n in sample.group_rows.items()} if sample is not None else {},
                 "uniform": {name: _short(v) for name, v in sample.uniform.items()} if sample is not None else {},
                 "random": _list(sample.recovery.random) if sample is not None and sample.recovery is not None else None,

@@ -1,7 +1,8 @@
-"""Showing a built board on loopback: three files, read-only, to this machine alone."""
+"""Showing a built board on loopback: its own files, read-only, to this machine alone."""
 
 from __future__ import annotations
 
+import re
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -19,9 +20,18 @@ SERVED: Final = {
     "/standings.json": ("standings.json", "application/json"),
     "/standings.csv": ("standings.csv", "text/csv; charset=utf-8"),
 }
+#: The pages of entries, their score records and forecasts: by names that can only be those of entries.
+_OF_ENTRY: Final = re.compile(r"/(entries/[a-z0-9-]+\.(?:html|json)|submissions/[a-z0-9-]+/forecasts\.jsonl\.zst)")
+_TYPES: Final = {".html": "text/html; charset=utf-8", ".json": "application/json", ".zst": "application/zstd"}
 #: A connection that sends nothing for so long is closed: idle ones hold a thread each.
 IDLE_SECONDS: Final = 10.0
 _HOSTS: Final = ("127.0.0.1", "localhost", "[::1]")
+
+
+def _file_of(path: str) -> tuple[str, str] | None:
+    """The file that a path asks for, inside the board's folder, and its media type; ``None`` where it is nobody's."""
+    found = _OF_ENTRY.fullmatch(path)
+    return SERVED.get(path) if found is None else (found[1], _TYPES[Path(found[1]).suffix])
 
 
 def board_server(board: str | Path | None = None, *, port: int = 0) -> ThreadingHTTPServer:
@@ -52,7 +62,7 @@ def board_server(board: str | Path | None = None, *, port: int = 0) -> Threading
         def _answer(self, *, body: bool) -> None:
             # Another site's name that resolves to this machine must not reach the page.
             host = (self.headers.get("Host") or "").rsplit(":", 1)[0]
-            found = SERVED.get(self.path.partition("?")[0]) if host in _HOSTS else None
+            found = _file_of(self.path.partition("?")[0]) if host in _HOSTS else None
             path = None if found is None else folder / found[0]
             if found is None or path is None or not path.is_file():
                 self.send_error(HTTPStatus.NOT_FOUND)

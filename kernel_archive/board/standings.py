@@ -9,14 +9,16 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from kernel_archive.board.ranks import Pairs, Rank, pairs_of, ranks_of
-from kernel_archive.scoring import HEADLINE, METRICS
-from kernel_archive.scoring.metrics import COMPARED
+from kernel_archive.scoring import METRICS
+from kernel_archive.scoring.metrics import COMPARED, RANKED_BY
+from kernel_archive.scoring.scorer import best_controls
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from kernel_archive.board.entries import Entry, Foreign
     from kernel_archive.scoring import Metric, Target
+    from kernel_archive.scoring.record import ControlFigures
 
 __all__ = ["MIN_COVERAGE", "Line", "Standings", "make_standings", "standings_csv", "standings_json"]
 
@@ -45,6 +47,7 @@ class Line(msgspec.Struct, frozen=True, kw_only=True):
         groups: task (or family) -> metric -> the same.
         ranks: metric -> place, for ranked entries.
         depends_on_scheme: headline metrics that say something else under the other bin scheme.
+        beats_control: metric -> whether its whole interval is better than the best control's figure.
     """
 
     slug: str
@@ -64,6 +67,7 @@ class Line(msgspec.Struct, frozen=True, kw_only=True):
     groups: dict[str, dict[str, Metric]]
     ranks: dict[str, Rank]
     depends_on_scheme: tuple[str, ...]
+    beats_control: dict[str, bool]
 
 
 class Standings(msgspec.Struct, frozen=True, kw_only=True):
@@ -71,11 +75,13 @@ class Standings(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         target: the board's rows.
-        lines: entries of these rows, best first by the first headline metric; those that are not ranked come last.
+        lines: entries of these rows, best first by CRPS; those that are not ranked come last.
         order: positions in ``entries`` of the lines.
         pairs: metric -> differences of the ranked lines (the first ones), in the order of the lines.
         foreign: entries of other rows, sorted by archive and name.
         uniform: metric -> figure of the uniform forecast, for scale.
+        controls: controls and bounds on the same rows, best first by CRPS; they take no rank.
+        best_controls: metric -> the control with the best figure.
         seed: of the bootstrap.
         draws: of the bootstrap.
     """
@@ -86,6 +92,8 @@ class Standings(msgspec.Struct, frozen=True, kw_only=True):
     pairs: dict[str, Pairs]
     foreign: list[Foreign]
     uniform: dict[str, float | None]
+    controls: tuple[ControlFigures, ...]
+    best_controls: dict[str, str]
     seed: int
     draws: int
 
@@ -119,13 +127,14 @@ def _line(entry: Entry) -> Line:
         groups=record.groups,
         ranks={},
         depends_on_scheme=record.other_scheme.turned,
+        beats_control=record.beats_control,
     )
 
 
 def make_standings(
     target: Target, entries: Sequence[Entry], foreign: Sequence[Foreign] = (), *, seed: int = 0, draws: int = 10_000
 ) -> Standings:
-    """Rank entries by every metric that compares.
+    """Rank entries by every metric that ranks, and compare them by every one that compares.
 
     Args:
         target: the board's rows.
@@ -134,12 +143,11 @@ def make_standings(
         seed: of the bootstrap that the entries' draws come from.
         draws: of it.
     """
-    first = HEADLINE[target.kind][0]
-    sign = METRICS[first].sign
+    sign = METRICS[RANKED_BY].sign
     lines = [_line(entry) for entry in entries]
 
     def place(i: int) -> tuple[bool, bool, float, str]:
-        value = lines[i].metrics[first].mean
+        value = lines[i].metrics[RANKED_BY].mean
         return not lines[i].ranked, value is None, 0.0 if value is None else sign * value, lines[i].slug
 
     order = sorted(range(len(lines)), key=place)
@@ -152,6 +160,8 @@ def make_standings(
             continue
         values = [lines[i].metrics[name].mean for i in ranked]
         pairs[name] = pairs_of(values, [entries[i].draws.get(name) for i in ranked])
+        if not METRICS[name].ranks:
+            continue
         for i, rank in zip(ranked, ranks_of(values, pairs[name], better), strict=True):
             if rank is not None:
                 ranks[i][name] = rank
@@ -162,6 +172,8 @@ def make_standings(
         pairs=pairs,
         foreign=sorted(foreign, key=lambda f: (f.submission.archive.version, f.submission.archive.digest, f.slug)),
         uniform=entries[0].record.uniform if entries else {},
+        controls=tuple(sorted(target.control_figures, key=lambda c: (c.metrics[RANKED_BY] or 0.0, c.name))),
+        best_controls=best_controls(target.control_figures),
         seed=seed,
         draws=draws,
     )
@@ -184,7 +196,7 @@ def _identity(standings: Standings) -> dict[str, Any]:
         "package": __version__,
         "seed": standings.seed,
         "draws": standings.draws,
-        "ranked_by": HEADLINE[target.kind][0],
+        "ranked_by": RANKED_BY,
     }
 
 
@@ -208,6 +220,8 @@ def standings_json(boards: Sequence[Standings]) -> dict[str, Any]:
                     }
                     for line in board.lines
                 ],
+                "controls": board.controls,
+                "best_controls": board.best_controls,
                 "other_archives": [
                     {
                         "slug": f.slug,
@@ -234,15 +248,14 @@ def _cell(value: object) -> object:
 
 
 def standings_csv(boards: Sequence[Standings]) -> str:
-    """One line per entry and board: identity, place by the first headline metric, all figures with their intervals."""
+    """One line per entry and board: identity, place by CRPS, all figures with their intervals; then controls and bounds."""
     rows: list[dict[str, object]] = []
     for board in boards:
-        first = HEADLINE[board.target.kind][0]
         facts = board.target.facts
         for line in board.lines:
-            rank = line.ranks.get(first)
+            rank = line.ranks.get(RANKED_BY)
             row: dict[str, object] = {
-                "split": board.target.split.name, "archive_version": facts.archive_version, "archive_digest": facts.archive_digest,
+                "kind": "entry", "split": board.target.split.name, "archive_version": facts.archive_version, "archive_digest": facts.archive_digest,
                 "scheme": board.target.scheme, "slug": line.slug, "name": line.name, "model": line.model, "url": line.url,
                 "ranked": line.ranked, "rank": rank and rank.rank, "best_rank": rank and rank.best, "worst_rank": rank and rank.worst,
                 "repeats": line.repeats, **{name: getattr(line, name) for name in _FACTS},
@@ -250,6 +263,14 @@ def standings_csv(boards: Sequence[Standings]) -> str:
             for name, m in line.metrics.items():
                 row |= {name: m.mean, f"{name}_std": m.std, f"{name}_low": m.low, f"{name}_high": m.high}
             rows.append({key: _cell(value) for key, value in row.items()})
+        rows += [
+            {
+                "kind": "bound" if c.bound else "control", "split": board.target.split.name, "archive_version": facts.archive_version,
+                "archive_digest": facts.archive_digest, "scheme": board.target.scheme, "slug": c.name, "name": c.title,
+                "ranked": False, **c.metrics,
+            }
+            for c in board.controls
+        ]  # fmt: skip
     fields = list(dict.fromkeys(key for row in rows for key in row))
     out = io.StringIO()
     writer = csv.DictWriter(out, fields, lineterminator="\n")

@@ -142,12 +142,13 @@ def add(
 
 def _standings_tables(boards: list[Standings]) -> None:
     from kernel_archive.scoring import HEADLINE, METRICS
+    from kernel_archive.scoring.metrics import LEAD, RANKED_BY
 
     for board in boards:
-        keys = (*HEADLINE[board.target.kind], "crps")
+        keys = (LEAD, *HEADLINE[board.target.kind], "crps")
         rows = []
         for line in board.lines:
-            rank = line.ranks.get(keys[0])
+            rank = line.ranks.get(RANKED_BY)
             place = (
                 "-"
                 if rank is None
@@ -159,12 +160,25 @@ def _standings_tables(boards: list[Standings]) -> None:
                 (
                     place,
                     line.name,
-                    *(METRICS[k].format(line.metrics[k].mean) for k in keys),
+                    *(
+                        METRICS[k].format(line.metrics[k].mean) + ("" if line.beats_control.get(k, True) else " *")
+                        for k in keys
+                    ),
                     f"{100 * line.coverage:.0f} %",
                     line.reason,
                 )
             )
-        notes = ["In brackets: the ranks that the data allow, all pairs compared at once."]
+        best = board.best_controls.get(LEAD)
+        for control in board.controls:
+            if control.bound or control.name in (best, "frequencies", "uniform"):
+                what = "bound" if control.bound else "control"
+                figures = [METRICS[k].format(control.metrics.get(k)) for k in keys]
+                rows.append((what, control.name, *figures, "", control.title))
+        notes = [
+            "Ranked by CRPS, shown as its skill over the best control.",
+            "In brackets: the ranks that the data allow, all pairs compared at once.",
+            "* does not beat the best control by its interval. Controls read no program, bounds know the labels; neither is ranked.",
+        ]
         if board.foreign:
             notes.append(f"{len(board.foreign)} of another archive or split, listed apart on the page.")
         print_table(
@@ -213,7 +227,10 @@ def build(
 
     def text() -> None:
         _standings_tables(result.boards)
-        tell(f"{', '.join(str(f) for f in result.files)} written; the page is {result.page_bytes / 1e6:.1f} MB")
+        tell(
+            f"{', '.join(str(f) for f in result.files)} written, with a page of every entry beside them; the page is "
+            f"{result.page_bytes / 1e6:.1f} MB"
+        )
 
     files = [str(f) for f in result.files]
     payload = {"files": files, "page_bytes": result.page_bytes, "left_out": result.left_out} | standings_json(

@@ -61,6 +61,7 @@ __all__ = [
     "METRICS",
     "N_BUCKETS",
     "RANKED_BY",
+    "RANKINGS",
     "MetricInfo",
     "accuracy_at",
     "adaptive_ece",
@@ -395,16 +396,21 @@ def metrics_of(kind: Kind) -> dict[str, MetricInfo]:
     return {name: metric for name, metric in METRICS.items() if kind in metric.kinds}
 
 
-#: Kind of split -> its headline metrics, and those in its table of a comparison (Holm's correction is over these).
-HEADLINE: Final[dict[Kind, tuple[str, ...]]] = {
-    kind: tuple(name for name, metric in METRICS.items() if kind in metric.headline) for kind in get_args(Kind)
-}
-COMPARED: Final[dict[Kind, tuple[str, ...]]] = {
-    kind: (*HEADLINE[kind], *(name for name, metric in METRICS.items() if kind in metric.compared)) for kind in HEADLINE
-}
 #: What a board ranks by: proper, ordinal, and won by whoever knows every bin. Shown as ``crps_skill``.
 RANKED_BY: Final = "crps"
 #: The figure that a board and the command line show first.
 LEAD: Final = "crps_skill"
+#: Kind of split -> its headline metrics, and those in its table of a comparison (Holm's correction is over these).
+HEADLINE: Final[dict[Kind, tuple[str, ...]]] = {
+    kind: tuple(name for name, metric in METRICS.items() if kind in metric.headline) for kind in get_args(Kind)
+}
+#: Kind of split -> what entries may be ordered by, first what they are ranked by unless somebody asks for another one.
+RANKINGS: Final[dict[Kind, tuple[str, ...]]] = {
+    kind: (LEAD, *(name for name, metric in METRICS.items() if metric.ranks and kind in metric.kinds and name != LEAD))
+    for kind in HEADLINE
+}
+COMPARED: Final[dict[Kind, tuple[str, ...]]] = {
+    kind: (*HEADLINE[kind], *(name for name, metric in METRICS.items() if kind in metric.compared)) for kind in HEADLINE
+}
 #: Shown beside the headline metrics where there is room for two more.
 FURTHER: Final = ("accuracy", "crps")

@@ -27,7 +27,16 @@ if TYPE_CHECKING:
     from kernel_archive.scoring.reader import ForecastSource
     from kernel_archive.scoring.target import Target
 
-__all__ = ["PredictedBin", "control_figures", "forecast_facts", "means", "score", "score_file", "score_with_draws"]
+__all__ = [
+    "PredictedBin",
+    "best_controls",
+    "control_figures",
+    "forecast_facts",
+    "means",
+    "score",
+    "score_file",
+    "score_with_draws",
+]
 
 PredictedBin = Literal["argmax", "stated"]
 
@@ -86,7 +95,7 @@ def score_with_draws(
     even = _uniform(target)
     uniform = means(even.overall)
     metrics = _metrics(figures.overall, drawn.overall if drawn else None)
-    best = _best_controls(target.control_figures)
+    best = best_controls(target.control_figures)
     record = ScoreRecord(
         kind=target.kind,
         target=target.facts,
@@ -129,7 +138,7 @@ def control_figures(target: Target) -> tuple[ControlFigures, ...]:
     )
 
 
-def _best_controls(controls: Sequence[ControlFigures]) -> dict[str, str]:
+def best_controls(controls: Sequence[ControlFigures]) -> dict[str, str]:
     """Metric -> the control with the best figure; the first one of equally good ones."""
     out: dict[str, str] = {}
     for name, info in METRICS.items():

@@ -147,22 +147,137 @@ def column(browser, key, split="eval"):
 
 
 def test_clicking_a_header_sorts_and_ranks_by_it(page):
-    """ECE ascending at the first click, descending at the second; rank 1 is the best by ECE; aria-sort follows."""
-    assert column(page, "speedup_recovered") == sorted(column(page, "speedup_recovered"), reverse=True)
-    head = "document.querySelector('#table-eval th[data-key=ece]')"
+    """Pair accuracy from the best at the first click, from the worst at the second; aria-sort and ranks follow."""
+    assert column(page, "crps_skill") == sorted(column(page, "crps_skill"), reverse=True)
+    head = "document.querySelector('#table-eval th[data-key=pair_accuracy]')"
     page.execute_script(f"{head}.querySelector('button').click()")
-    assert column(page, "ece") == sorted(column(page, "ece"))
-    assert page.execute_script(f"return {head}.getAttribute('aria-sort')") == "ascending"
-    assert page.execute_script("return document.querySelector('#table-eval tbody tr .place').textContent") == "1"
-    page.execute_script(f"{head}.querySelector('button').click()")
-    assert column(page, "ece") == sorted(column(page, "ece"), reverse=True)
+    assert column(page, "pair_accuracy") == sorted(column(page, "pair_accuracy"), reverse=True)
     assert page.execute_script(f"return {head}.getAttribute('aria-sort')") == "descending"
+    first = "document.querySelector('#table-eval tbody tr[data-entry] .place').textContent"
+    assert page.execute_script(f"return {first}") == "1"
+    page.execute_script(f"{head}.querySelector('button').click()")
+    assert column(page, "pair_accuracy") == sorted(column(page, "pair_accuracy"))
+    assert page.execute_script(f"return {head}.getAttribute('aria-sort')") == "ascending"
     assert (
         page.execute_script(
             "return document.querySelectorAll('#table-eval [aria-sort=ascending], #table-eval [aria-sort=descending]').length"
         )
         == 1
     )
+
+
+def test_the_papers_figures_order_nothing(page):
+    """No button in their headers, none of them to rank by; the oracle's row is on top by everything that ranks."""
+    for key in ("speedup_recovered", "ece", "forecast_error"):
+        assert page.execute_script(f"return document.querySelector('#table-eval th[data-key={key}] button')") is None
+    keys = page.execute_script("return [...document.getElementById('rank-by-eval').options].map((o) => o.value)")
+    assert keys[0] == "crps_skill"
+    assert not {"speedup_recovered", "ece", "forecast_error", "aurc"} & set(keys)
+    for key in keys:
+        page.execute_script(
+            "const s = document.getElementById('rank-by-eval'); s.value = arguments[0]; s.dispatchEvent(new Event('change'))",
+            key,
+        )
+        top = page.execute_script(
+            "return [...document.querySelectorAll('#table-eval tbody tr')].slice(0, 2).map((r) => r.className)"
+        )
+        assert any("bound" in name for name in top), key
+
+
+def test_controls_are_grey_rows_without_a_rank(page):
+    """The best one, the plain ones and the bounds at first, all of them when asked for."""
+    shown = "[...document.querySelectorAll('#table-eval tr.control')].filter((r) => !r.hidden).length"
+    assert page.execute_script(f"return {shown}") in (4, 5)
+    page.execute_script("[...document.querySelectorAll('#board-eval .controls button')].pop().click()")
+    assert page.execute_script(f"return {shown}") == 11
+    assert page.execute_script("return document.querySelectorAll('#table-eval tr.control .place').length") == 0
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+@pytest.mark.parametrize("section", ["behaviour", "compare", "tasks", "kernels", "method"])
+def test_a_link_to_a_section_lands_there(browser, address, width, section):
+    """From outside and from the navigation: under the header, though what stands above is drawn on the way."""
+    place = f"document.getElementById('{section}').getBoundingClientRect().top"
+    end = "window.innerHeight + window.scrollY >= document.documentElement.scrollHeight - 2"
+    for link in (True, False):
+        browser.execute_cdp_cmd(
+            "Emulation.setDeviceMetricsOverride",
+            {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 800},
+        )
+        browser.get("about:blank")
+        browser.get(f"{address}#{section}" if link else address)
+        wait(browser, "document.documentElement.dataset.ready")
+        if not link:
+            browser.execute_script(f"document.querySelector('nav a[href=\"#{section}\"]').click()")
+        wait(browser, f"(0 <= {place} && {place} < 100) || ({end})", 5)
+        time.sleep(0.3)
+        assert browser.execute_script(f"return (0 <= {place} && {place} < 100) || ({end})")
+        assert browser.execute_script("return location.hash") == f"#{section}"
+
+
+def test_the_address_says_what_is_seen(page, address):
+    """Split, order, the two compared and the kernel stand in the address, and whoever follows it sees the same."""
+    page.execute_script("document.querySelector('#switch [data-split=discovery]').click()")
+    page.execute_script(
+        "const s = document.getElementById('rank-by-discovery'); s.value = 'nll'; s.dispatchEvent(new Event('change'))"
+    )
+    near(page, "compare")
+    wait(page, "document.querySelector('#cmp-out table')")
+    page.execute_script(
+        "const b = document.getElementById('cmp-b'); b.value = '3'; b.dispatchEvent(new Event('change'))"
+    )
+    near(page, "kernels")
+    wait(page, "document.querySelectorAll('#k-list [role=option]').length > 5")
+    page.execute_script("document.querySelectorAll('#k-list [role=option]')[5].click()")
+    chosen = page.execute_script("return document.querySelector('#k-list [aria-selected=true]').dataset.row")
+    names = "['cmp-a', 'cmp-b'].map((id) => document.getElementById(id).selectedOptions[0].textContent)"
+    before = page.execute_script(f"return {names}")
+    hash_ = page.execute_script("return location.hash")
+    assert all(part in hash_ for part in ("split=discovery", "sort=nll", "a=", "b=", "kernel="))
+    page.get("about:blank")
+    page.get(address + hash_)
+    wait(page, "document.documentElement.dataset.ready")
+    assert page.execute_script("return location.hash") == hash_
+    assert column(page, "nll", "discovery") == sorted(column(page, "nll", "discovery"))
+    assert page.execute_script("return document.querySelector('#k-list [aria-selected=true]').dataset.row") == chosen
+    near(page, "compare")
+    wait(page, "document.querySelector('#cmp-out table')")
+    assert page.execute_script(f"return {names}") == before
+    drain(page)
+
+
+@pytest.mark.parametrize(
+    "hash_", ["#sort=ece", "#sort=__proto__", "#kernel=%", "#a=x&b=y&split=none", "#%E0%A4%A", "#at=nowhere"]
+)
+def test_a_strange_address_shows_the_page(browser, address, hash_):
+    """Nothing in the console, the usual order."""
+    browser.get("about:blank")
+    drain(browser)
+    browser.get(address + hash_)
+    wait(browser, "document.documentElement.dataset.ready")
+    assert column(browser, "crps_skill") == sorted(column(browser, "crps_skill"), reverse=True)
+    assert drain(browser)[0] == []
+
+
+def test_an_entry_has_a_page(browser, address):
+    """Reached from its row; it fits a phone, leads back, and its downloads are served."""
+    import urllib.request
+
+    browser.execute_cdp_cmd(
+        "Emulation.setDeviceMetricsOverride", {"width": 390, "height": 844, "deviceScaleFactor": 1, "mobile": True}
+    )
+    browser.get(address)
+    wait(browser, "document.documentElement.dataset.ready")
+    drain(browser)
+    browser.get(browser.execute_script("return document.querySelector('#table-eval a.own').href"))
+    assert browser.execute_script("return document.documentElement.scrollWidth") <= 390
+    assert len(browser.find_elements("css selector", "table tbody tr")) > 25
+    links = browser.execute_script("return [...document.querySelectorAll('a[download], .home a')].map((a) => a.href)")
+    assert len(links) == 5
+    for link in links:
+        with urllib.request.urlopen(link.partition("#")[0], timeout=10) as answer:
+            assert len(answer.read()) > 100
+    assert drain(browser)[0] == []
 
 
 def test_the_table_can_be_sorted_with_the_keyboard(page):
@@ -192,7 +307,7 @@ def test_two_entries_are_compared(page):
     first = page.execute_script(
         "return [...document.querySelectorAll('#cmp-out tbody tr')].map((r) => r.cells[3].textContent)"
     )
-    assert len(first) == 10
+    assert len(first) == 18
     page.execute_script("document.getElementById('cmp-swap').click()")
     second = page.execute_script(
         "return [...document.querySelectorAll('#cmp-out tbody tr')].map((r) => r.cells[3].textContent)"
@@ -289,7 +404,7 @@ def test_the_other_split_has_its_own_standings_plots_and_pairs(page):
     """Discovery pairs: their table, precision-recall curves and programs of parent and child."""
     page.execute_script("document.querySelector('#switch [data-split=discovery]').click()")
     assert page.execute_script("return document.getElementById('board-eval').hidden")
-    values = column(page, "average_precision_1.25", "discovery")
+    values = column(page, "crps_skill", "discovery")
     assert values == sorted(values, reverse=True)
     near(page, "behaviour")
     wait(page, "document.querySelectorAll('#plots svg').length >= 5")
@@ -387,7 +502,7 @@ def test_without_scripts_the_standings_are_there(browser, address):
     browser.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": True})
     try:
         browser.get(address)
-        rows = browser.find_elements("css selector", "table.standings tbody tr")
+        rows = browser.find_elements("css selector", "table.standings tbody tr[data-entry]")
         assert len(rows) == 8
         assert all(row.is_displayed() for row in rows)
         assert not [s for s in browser.find_elements("css selector", "section.js") if s.is_displayed()]

@@ -1,6 +1,7 @@
 """Building and verifying a board."""
 
 import json
+import shutil
 
 import msgspec
 import pyarrow as pa
@@ -23,13 +24,40 @@ def edit_score(folder, **changes):
 
 
 def test_it_writes_standings_and_page(archive, board):
-    """Three files, one board per split that has entries."""
+    """Three files, one board per split that has entries; a page and a score record of every entry."""
     result = build_board(archive, board, draws=DRAWS)
     assert [f.name for f in result.files] == ["standings.json", "standings.csv", "index.html"]
     assert [b.target.kind for b in result.boards] == ["eval", "discovery"]
     assert json.loads((board / "standings.json").read_text())["format"] == 1
     assert (board / "index.html").stat().st_size == result.page_bytes
-    assert len((board / "standings.csv").read_text().splitlines()) == 1 + 5 + 1
+    lines = (board / "standings.csv").read_text().splitlines()
+    assert sum(line.startswith("entry,") for line in lines) == 5 + 1
+    slugs = [line.slug for b in result.boards for line in b.lines]
+    assert sorted(p.name for p in (board / "entries").iterdir()) == sorted(
+        f"{s}.{e}" for s in slugs for e in ("html", "json")
+    )
+    assert read_record(board / "entries/good.json").metrics["crps"] == result.boards[0].lines[0].metrics["crps"]
+
+
+def test_the_page_of_an_entry(archive, board, tmp_path):
+    """Every figure with its interval, rank, control and oracle; links to what there is; gone when the entry is gone."""
+    build_board(archive, board, draws=DRAWS)
+    text = (board / "entries/good.html").read_text()
+    assert "Rank 1 of 4" in text
+    assert text.count("<tr>") >= 30
+    for link in ("../index.html", "good.json", "../submissions/good/forecasts.jsonl.zst", "../standings.csv"):
+        assert f'href="{link}"' in text
+        assert (board / "entries" / link).is_file()
+    assert "<script" not in text
+    assert "default-src &#39;none&#39;" in text or "default-src 'none'" in text
+    (board / "entries/mine.html").write_text("a page of somebody's own")
+    shutil.rmtree(board / "submissions/fair")
+    build_board(archive, board, draws=DRAWS)
+    assert not (board / "entries/fair.html").exists()
+    assert not (board / "entries/fair.json").exists()
+    assert (board / "entries/mine.html").exists()
+    build_board(archive, board, draws=DRAWS, out=tmp_path / "elsewhere")
+    assert "forecasts.jsonl.zst" not in (tmp_path / "elsewhere/entries/good.html").read_text()
 
 
 def test_same_input_gives_the_same_bytes(archive, board, tmp_path):

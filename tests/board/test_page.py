@@ -60,11 +60,16 @@ def text(archive, board):
 def test_the_table_is_complete_without_a_script(text):
     """Names, ranks, figures and intervals stand in the HTML itself, best first, for both splits."""
     page = Page(text)
-    names = [c for c in page.cells if c in ("good", "fair", "prior", "uniform")]
+    names = [n for c in page.cells for n in ("good", "fair", "prior", "uniform") if c == f"{n}all figures"]
     assert names[0] == "good"
     assert len([e for e in page.elements if e[0] == "table"]) == 2
-    assert any(re.fullmatch(r"\d+\.\d\u2009%\d+\.\d–\d+\.\d", c) for c in page.cells)
-    assert "leads: measuring only" in text
+    assert any(re.fullmatch(r"\d+\.\d\u2009%\*?\d+\.\d–\d+\.\d", c) for c in page.cells)
+    assert re.search(r"</b> leads\. It takes away \d+\u2009%", text)
+    assert "1 is knowing every bin" in text
+    controls = [attrs for tag, attrs in page.elements if tag == "tr" and "data-control" in attrs]
+    assert len(controls) == 11 + 14
+    assert {c["class"].split()[0] for c in controls} == {"control"}
+    assert sum("bound" in c["class"].split() for c in controls) == 4
     assert page.balanced
     assert page.open in ([], ["html"])
 
@@ -91,6 +96,15 @@ def test_nothing_is_fetched_and_only_its_own_scripts_run(text):
         assert f"'sha256-{digest}'" in policy
     assert "url(" not in page_file("style.css")
     assert "@import" not in page_file("style.css")
+
+
+def test_a_preview_says_who_leads(text):
+    """What a link to the page shows elsewhere."""
+    found = {a.get("property", a.get("name")): a.get("content") for t, a in Page(text).elements if t == "meta"}
+    assert found["og:title"].startswith("Kernel forecast board")
+    assert found["og:description"] == found["description"]
+    assert found["description"].startswith("good leads. It takes away")
+    assert found["twitter:card"] == "summary"
 
 
 def test_bundled_libraries_are_those_that_the_readme_names():

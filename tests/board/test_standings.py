@@ -10,6 +10,7 @@ from kernel_archive.board.entries import load_entries, read_foreign
 from kernel_archive.board.standings import make_standings, standings_csv, standings_json
 from kernel_archive.scoring import HEADLINE
 from kernel_archive.scoring.compare import COMPARED, compare
+from kernel_archive.scoring.metrics import RANKINGS
 from kernel_archive.scoring.reader import read_forecasts
 
 
@@ -22,23 +23,38 @@ def standings(board, target):
 
 
 def test_the_best_is_first_and_the_partial_one_last(standings):
-    """Ordered by speedup recovered; coverage under 95 % is listed with its reason and has no rank."""
+    """Ordered by CRPS; coverage under 95 % is listed with its reason and has no rank."""
     assert standings.lines[0].name == "good"
     last = standings.lines[-1]
     assert (last.name, last.ranked, last.ranks) == ("half", False, {})
     assert "under 95 %" in last.reason
     assert standings.n_ranked == 4
-    values = [line.metrics["speedup_recovered"].mean for line in standings.lines[:4]]
-    assert values == sorted(values, reverse=True)
+    values = [line.metrics["crps"].mean for line in standings.lines[:4]]
+    assert values == sorted(values)
 
 
-def test_every_compared_metric_is_ranked(standings):
-    """The reader may choose any of them; the best figure has rank 1 in each."""
+def test_every_metric_that_ranks_is_ranked(standings):
+    """The reader may choose any of them; the best figure has rank 1 in each. The paper's three are compared, not ranked."""
     assert set(standings.pairs) == set(COMPARED["eval"])
-    for name in COMPARED["eval"]:
+    assert all(set(line.ranks) == set(RANKINGS["eval"]) for line in standings.lines[:4])
+    assert not set(RANKINGS["eval"]) & set(HEADLINE["eval"])
+    for name in RANKINGS["eval"]:
         ranks = [line.ranks[name] for line in standings.lines[:4]]
         assert min(r.rank for r in ranks) == 1
         assert all(r.best <= r.rank <= r.worst for r in ranks)
+
+
+def test_controls_and_bounds_stand_beside_and_have_no_rank(standings):
+    """Best first by CRPS, the bounds before all; the CSV and the JSON have them, and no entry is one."""
+    values = [control.metrics["crps"] for control in standings.controls]
+    assert values == sorted(values)
+    assert [c.name for c in standings.controls[:2]] == ["oracle_bins", "oracle_speedups"]
+    board = standings_json([standings])["boards"][0]
+    assert [c["name"] for c in board["controls"]] == [c.name for c in standings.controls]
+    assert board["best_controls"]["crps"] == standings.controls[2].name
+    rows = list(csv.DictReader(io.StringIO(standings_csv([standings]))))[5:]
+    assert {row["rank"] for row in rows} == {None} or {row["rank"] for row in rows} == {""}
+    assert board["entries"][0]["beats_control"]["crps"]
 
 
 def test_differences_are_those_of_the_comparison_command(standings, board, target):
@@ -66,18 +82,19 @@ def test_no_entry_at_all_is_an_empty_table(target):
     """A board with nothing on it is no crash."""
     empty = make_standings(target, [])
     assert empty.lines == []
-    assert standings_csv([empty]) == "\n"
+    rows = list(csv.DictReader(io.StringIO(standings_csv([empty]))))
+    assert {row["kind"] for row in rows} == {"control", "bound"}
 
 
 def test_json_says_everything(standings):
     """Identity, entries with figures, ranks and ties by name, and other archives apart."""
     board = standings_json([standings])["boards"][0]
     assert board["archive"]["archive_digest"] == standings.target.facts.archive_digest
-    assert (board["scheme"], board["ranked_by"], board["draws"]) == ("paper", HEADLINE["eval"][0], DRAWS)
+    assert (board["scheme"], board["ranked_by"], board["draws"]) == ("paper", "crps", DRAWS)
     first = board["entries"][0]
     assert first["metrics"]["crps"]["low"] < first["metrics"]["crps"]["mean"]
     assert set(first["groups"]) == {"alpha", "beta"}
-    assert set(first["ranks"]["ece"]["tied_with"]) <= {"good", "fair", "prior", "uniform"}
+    assert set(first["ranks"]["crps"]["tied_with"]) <= {"good", "fair", "prior", "uniform"}
     assert [o["slug"] for o in board["other_archives"]] == ["good-discovery"]
 
 
@@ -87,7 +104,8 @@ def test_csv_has_one_line_per_entry_and_no_formula(standings):
 
     lines = [msgspec.structs.replace(standings.lines[0], name="=cmd|' /C calc'!A0"), *standings.lines[1:]]
     rows = list(csv.DictReader(io.StringIO(standings_csv([msgspec.structs.replace(standings, lines=lines)]))))
-    assert len(rows) == 5
+    assert [row["kind"] for row in rows[:5]] == ["entry"] * 5
+    assert {row["kind"] for row in rows[5:]} == {"control", "bound"}
     assert rows[0]["name"] == "'=cmd|' /C calc'!A0"
     assert float(rows[0]["crps_low"]) < float(rows[0]["crps"])
     assert (rows[0]["rank"], rows[4]["rank"], rows[4]["ranked"]) == ("1", "", "False")

@@ -5,10 +5,20 @@ function fillCompare() {
   if (board.ranked < 2) return;
   $('cmp-a').value = 0;
   // The first that is really behind tells more than a near-twin.
-  const tied = (ranked()[0].r[board.headline[0]] || [0, 0, 0, []])[3];
+  const tied = (ranked()[0].r[board.rankings[0]] || [0, 0, 0, []])[3];
   const other = ranked().findIndex((_, i) => i > 0 && !tied.includes(i));
   $('cmp-b').value = other > 0 ? other : 1;
+  const wanted = [asked.a, asked.b].map((slug) => ranked().findIndex((e) => e.slug === slug));
+  if (wanted[0] >= 0) $('cmp-a').value = wanted[0];
+  if (wanted[1] >= 0) $('cmp-b').value = wanted[1];
   compare();
+}
+
+/** Two entries were chosen: the address says so. */
+function compared() {
+  [asked.a, asked.b] = ['cmp-a', 'cmp-b'].map((id) => board.entries[Number($(id).value)].slug);
+  compare();
+  remember();
 }
 
 function compare() {

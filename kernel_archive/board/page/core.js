@@ -88,20 +88,20 @@ function meanCast(entry, row) {
 }
 
 /** An interval drawn on a scale, like those of the server. */
-function interval(figure, domain, uniform) {
-  const [W, H] = [76, 16];
+function interval(figure, domain, control) {
+  const [W, H] = [56, 16];
   const x = (v) => (4 + Math.min(Math.max((v - domain[0]) / (domain[1] - domain[0]), 0), 1) * (W - 8)).toFixed(1);
   const m = H / 2;
   return h('svg', { class: 'ci', width: W, height: H, viewBox: `0 0 ${W} ${H}`, 'aria-hidden': 'true' },
     h('line', { class: 'axis', x1: 0, x2: W, y1: m, y2: m }),
-    uniform !== null && uniform !== undefined && h('line', { class: 'uniform', x1: x(uniform), x2: x(uniform), y1: 2, y2: H - 2 }),
+    control !== null && control !== undefined && h('line', { class: 'uniform', x1: x(control), x2: x(control), y1: 2, y2: H - 2 }),
     figure[2] !== null && h('line', { class: 'range', x1: x(figure[2]), x2: x(figure[3]), y1: m, y2: m }),
     figure[0] !== null && h('circle', { class: 'dot', cx: x(figure[0]), cy: m, r: 3.4 }));
 }
 
 function domainOf(metric) {
   const values = ranked().flatMap((e) => [e.m[metric][0], e.m[metric][2], e.m[metric][3]]);
-  values.push(board.uniform[metric]);
+  values.push(...board.controls.map(([, , figures]) => figures[metric]));
   const known = values.filter((v) => v !== null && v !== undefined);
   const [low, high] = [Math.min(...known), Math.max(...known)];
   const room = (high - low) * 0.04 || 0.5;

@@ -65,6 +65,13 @@ function show(row, scroll = true) {
   detail();
 }
 
+/** A reader chose a kernel: the address says so. */
+function choose(row) {
+  show(row);
+  asked.kernel = board.rows.id[row];
+  remember();
+}
+
 function lineageOf(row) {
   const at = board.rows.kernel[row];
   if (at < 0) return null;
@@ -82,6 +89,7 @@ function lineageOf(row) {
 }
 
 function jump(row) {
+  asked.kernel = board.rows.id[row];
   if (!seen.rows.includes(row)) { $('k-task').value = ''; $('k-bin').value = ''; $('k-find').value = ''; kernelList(); }
   show(row);
 }
@@ -136,5 +144,5 @@ function kernelKeys(event) {
   const to = { ArrowDown: at + 1, ArrowUp: at - 1, Home: 0, End: seen.rows.length - 1, PageDown: at + 10, PageUp: at - 10 }[event.key];
   if (to === undefined || !seen.rows.length) return;
   event.preventDefault();
-  show(seen.rows[Math.min(Math.max(to, 0), seen.rows.length - 1)]);
+  choose(seen.rows[Math.min(Math.max(to, 0), seen.rows.length - 1)]);
 }

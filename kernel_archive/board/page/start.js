@@ -42,16 +42,60 @@ function theme() {
   label();
 }
 
+/** What the address asks for: a board, an order of its table, two entries to compare, a kernel. */
+const asked = { a: null, b: null, kernel: null, at: null };
+let quiet = true; // while the address is read, it is not written
+
+/** Write what is seen into the address, as far as it is not what everybody sees first. */
+function remember() {
+  if (quiet || !board) return;
+  const parts = [];
+  const say = (key, value) => parts.push(`${key}=${encodeURIComponent(value)}`);
+  if (board !== data.boards[0]) say('split', board.split);
+  const { key, descending } = sorting[board.split] || {};
+  const usual = data.metrics[key] ? data.metrics[key][2] === 'higher' : key !== 'name' && key !== 'cost';
+  if (key && (key !== board.rankings[0] || descending !== usual)) say('sort', (descending === usual ? '' : '-') + key);
+  if (asked.a && asked.b) { say('a', asked.a); say('b', asked.b); }
+  if (asked.kernel) say('kernel', asked.kernel);
+  if (asked.at && parts.length) say('at', asked.at);
+  history.replaceState(null, '', parts.length ? '#' + parts.join('&') : asked.at ? '#' + asked.at : location.pathname + location.search);
+}
+
+/** Go to a section: all that stands above it is drawn first, so that it stays where it lands. */
+function go(id) {
+  if (!$(id)) return;
+  const order = Object.keys(later);
+  const last = id === 'method' ? order.length : order.indexOf(id) + 1;
+  if (board.entries.length) for (const above of order.slice(0, last)) draw(above);
+  const land = () => $(id).scrollIntoView({ behavior: 'instant' });
+  land();
+  requestAnimationFrame(() => { land(); requestAnimationFrame(land); });
+}
+
 function linked() {
-  if (!location.hash.startsWith('#kernel=')) return;
-  let id = '';
-  try { id = decodeURIComponent(location.hash.slice(8)); } catch { return; }
-  const target = data.boards.find((b) => b.rows.id.includes(id));
-  if (!target) return;
-  setBoard(target.split);
-  draw('kernels');
-  jump(target.rows.id.indexOf(id));
-  $('kernels').scrollIntoView();
+  const hash = location.hash.slice(1);
+  if (!hash) return;
+  if (!hash.includes('=')) { if (document.getElementById(hash)) { asked.at = hash; go(hash); } return; }
+  const wanted = new URLSearchParams(hash.replace(/\+/g, '%2B'));
+  quiet = true;
+  const id = wanted.get('kernel');
+  const holder = id !== null && (data.boards.find((b) => b.split === wanted.get('split') && b.rows.id.includes(id)) || data.boards.find((b) => b.rows.id.includes(id)));
+  const place = holder || data.boards.find((b) => b.split === wanted.get('split')) || data.boards[0];
+  [asked.a, asked.b, asked.kernel, asked.at] = [wanted.get('a'), wanted.get('b'), holder ? id : null, wanted.get('at')];
+  setBoard(place.split);
+  const sort = wanted.get('sort');
+  if (sort) {
+    const key = sort.replace(/^-/, '');
+    const usual = data.metrics[key] ? data.metrics[key][2] === 'higher' : key !== 'name' && key !== 'cost';
+    ordering[place.split](key, sort.startsWith('-') ? !usual : usual);
+  }
+  if (holder) {
+    go('kernels');
+    jump(holder.rows.id.indexOf(id));
+  } else if (asked.at) go(asked.at);
+  else if (asked.a || asked.b) go('compare');
+  quiet = false;
+  remember();
 }
 
 async function start() {
@@ -60,7 +104,7 @@ async function start() {
   document.documentElement.classList.add('scripted');
   $('nav').hidden = false;
   for (const b of data.boards) standingsOf(b.split);
-  put($('switch'), data.boards.map((b) => h('button', { type: 'button', 'data-split': b.split, onclick: () => setBoard(b.split) }, b.title)));
+  put($('switch'), data.boards.map((b) => h('button', { type: 'button', 'data-split': b.split, onclick: () => { Object.assign(asked, { a: null, b: null, kernel: null }); setBoard(b.split); remember(); } }, b.title)));
   $('switch').hidden = data.boards.length < 2;
   setBoard(data.boards[0].split);
 
@@ -69,17 +113,28 @@ async function start() {
   mark();
   for (const id of Object.keys(later)) near.observe($(id));
 
-  for (const id of ['cmp-a', 'cmp-b']) $(id).addEventListener('change', compare);
-  $('cmp-swap').addEventListener('click', () => { const a = $('cmp-a').value; $('cmp-a').value = $('cmp-b').value; $('cmp-b').value = a; compare(); });
+  for (const id of ['cmp-a', 'cmp-b']) $(id).addEventListener('change', compared);
+  $('cmp-swap').addEventListener('click', () => { const a = $('cmp-a').value; $('cmp-a').value = $('cmp-b').value; $('cmp-b').value = a; compared(); });
   $('task-metric').addEventListener('change', tasks);
   $('task-by').addEventListener('click', (event) => { if (event.target.dataset.by) { taskBy = event.target.dataset.by; tasks(); } });
   $('k-order').addEventListener('change', () => { kernelList(); show(seen.rows.length ? seen.rows[0] : -1); });
   for (const id of ['k-task', 'k-bin']) $(id).addEventListener('change', () => { kernelList(); show(seen.rows.includes(seen.row) ? seen.row : seen.rows.length ? seen.rows[0] : -1); });
   let wait = 0;
   $('k-find').addEventListener('input', () => { clearTimeout(wait); wait = setTimeout(() => { kernelList(); show(seen.rows.includes(seen.row) ? seen.row : seen.rows.length ? seen.rows[0] : -1); }, 120); });
-  $('k-list').addEventListener('click', (event) => { const item = event.target.closest('[role="option"]'); if (item) show(Number(item.dataset.row)); });
+  $('k-list').addEventListener('click', (event) => { const item = event.target.closest('[role="option"]'); if (item) choose(Number(item.dataset.row)); });
   $('k-list').addEventListener('keydown', kernelKeys);
+  $('nav').addEventListener('click', (event) => {
+    const link = event.target.closest('a');
+    if (!link) return;
+    event.preventDefault();
+    asked.at = link.hash.slice(1);
+    history.pushState(null, '', location.hash || link.hash);
+    remember();
+    go(asked.at);
+  });
   window.addEventListener('hashchange', linked);
+  window.addEventListener('popstate', linked);
+  quiet = false;
   linked();
   document.documentElement.dataset.ready = 'yes';
   performance.mark('ready');
