@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
@@ -12,54 +12,66 @@ from kernel_archive.cli.common import (
     emit,
     force_option,
     json_option,
+    progress,
     say,
     split_option,
     tell,
 )
-from kernel_archive.errors import UsageError, printable
+from kernel_archive.errors import KernelArchiveError, UsageError, printable
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from kernel_archive.archive.open import Archive
     from kernel_archive.llm.answers import Forecasted, Tally
     from kernel_archive.llm.batch import Settings
     from kernel_archive.llm.prompts import AnswerForm
 
+    Option = Callable[[Callable[..., Any]], Callable[..., Any]]
+
 __all__ = ["forecast"]
+
+_POSITIVE: Final = click.IntRange(min=1)
+_COUNT: Final = click.IntRange(1, 100)
+
+
+_OPTIONS: Final[tuple[Option, ...]] = (
+    click.option("--model", default=None, help="The model: provider/name of Inspect; with --export as its service calls it."),
+    split_option,
+    bins_option,
+    click.option("--defer", is_flag=True, help="Predict or defer: the model may leave a candidate to a measurement."),
+    click.option("--repeats", type=_COUNT, default=1, show_default=True, help="How often each row is asked about."),
+    click.option("--limit", type=_POSITIVE, default=None, help="Ask about so many rows only, chosen by a hash of their ids."),
+    click.option(
+        "--answer", type=click.Choice(["tool", "json", "text"]), default=None,
+        help="Form of the answer.  [default: tool; json with --export]",
+    ),
+    click.option("--temperature", type=click.FloatRange(min=0), default=None, help="Of the sampling.  [default: the service's]"),
+    click.option("--max-tokens", type=_POSITIVE, default=None, help="Of an answer, reasoning included."),
+    click.option("--reasoning-effort", default=None, help="Of models that have one: low, medium, high."),
+    click.option("--seed", type=int, default=None, help="Of the sampling, where the service has one."),
+    click.option("--connections", type=_POSITIVE, default=None, help="Requests at the same time.  [default: Inspect's]"),
+    click.option(
+        "--max-retries", type=click.IntRange(min=0), default=5, show_default=True, help="How often a failed request is sent again."
+    ),
+    click.option("--timeout", type=_POSITIVE, default=600, show_default=True, help="Seconds of one attempt."),
+    click.option("--price", type=(float, float), default=None, metavar="IN OUT", help="Price of a million tokens read and written."),
+    click.option("--from-log", "log_paths", type=click.Path(), multiple=True, help="Convert logs of the Inspect task, also partial ones."),
+    click.option("--export", "export_path", type=click.Path(dir_okay=False), default=None, help="Write the questions as a batch file."),
+    click.option("--context", type=_POSITIVE, default=None, help="With --export: leave out rows with more estimated tokens."),
+    click.option("--import", "import_paths", type=click.Path(), multiple=True, help="Read answers; may be given several times."),
+    click.option("-o", "--output", type=click.Path(dir_okay=False), default=None, help="Forecast file to write."),
+)  # fmt: skip
+
+
+def _options(command: Callable[..., Any]) -> Callable[..., Any]:
+    for option in reversed(_OPTIONS):
+        command = option(command)
+    return command
 
 
 @click.command(short_help="Ask a language model for forecasts.")
-@click.option("--model", default=None, help="Name of the model, as its service wants it.")
-@split_option
-@bins_option
-@click.option("--defer", is_flag=True, help="Predict or defer: the model may leave a candidate to a measurement.")
-@click.option(
-    "--repeats", type=click.IntRange(1, 100), default=1, show_default=True, help="How often each row is asked about."
-)
-@click.option(
-    "--limit", type=click.IntRange(min=1), default=None, help="Ask about so many rows, chosen by a hash of their ids."
-)
-@click.option(
-    "--answer", type=click.Choice(["tool", "json", "text"]), default=None, help="Form of the answer.  [default: json]"
-)
-@click.option(
-    "--temperature", type=click.FloatRange(min=0), default=None, help="Of the sampling.  [default: the service's]"
-)
-@click.option("--max-tokens", type=click.IntRange(min=1), default=None, help="Of an answer, reasoning included.")
-@click.option("--reasoning-effort", default=None, help="Of models that have one: low, medium, high.")
-@click.option(
-    "--context", type=click.IntRange(min=1), default=None, help="Leave rows with more estimated tokens unanswered."
-)
-@click.option(
-    "--export",
-    "export_path",
-    type=click.Path(dir_okay=False),
-    default=None,
-    help="Write the questions as a batch file.",
-)
-@click.option(
-    "--import", "import_paths", type=click.Path(), multiple=True, help="Read answers; may be given several times."
-)
-@click.option("-o", "--output", type=click.Path(dir_okay=False), default=None, help="Forecast file to write.")
+@_options
 @force_option
 @archive_option
 @json_option
@@ -74,7 +86,13 @@ def forecast(
     temperature: float | None,
     max_tokens: int | None,
     reasoning_effort: str | None,
+    seed: int | None,
     context: int | None,
+    connections: int | None,
+    max_retries: int,
+    timeout: int,
+    price: tuple[float, float] | None,
+    log_paths: tuple[str, ...],
     export_path: str | None,
     import_paths: tuple[str, ...],
     output: str | None,
@@ -82,21 +100,26 @@ def forecast(
     archive_path: str | None,
     as_json: bool,
 ) -> None:
-    """Forecasts of a language model: questions out as a batch file, answers in as a forecast file.
+    """Forecasts of a language model, by one of four ways.
 
-    --export FILE writes one request per row and repeat in the batch form of OpenAI-compatible services, in an order that
-    tells nothing. --import FILE -o FORECASTS reads what the service answered, or plain lines
-    {"custom_id": ..., "answer": "..."}, and writes a forecast file.
+    --model MODEL -o FORECASTS asks it, with Inspect (pip install 'kernel-archive[llm]'): MODEL is provider/name. A run that
+    was stopped goes on with the same command. --from-log LOG -o FORECASTS converts logs of
+    inspect eval kernel_archive/forecast.
+
+    --model MODEL --export QUESTIONS writes one request per row and repeat in the batch form of OpenAI-compatible services,
+    in an order that tells nothing. --import ANSWERS -o FORECASTS reads what the service answered, or plain lines
+    {"custom_id": ..., "answer": "..."}.
     """
     from kernel_archive.archive.open import open_archive
     from kernel_archive.llm.batch import Settings, import_answers
     from kernel_archive.storage import check_new
 
-    if bool(export_path) == bool(import_paths):
-        raise UsageError("give either --export FILE or --import FILE")
+    ways = [bool(export_path), bool(import_paths), bool(log_paths)]
+    if sum(ways) > 1 or not (any(ways) or model):
+        raise UsageError("give one of --model MODEL, --from-log LOG, --export FILE (with --model) and --import FILE")
     archive = open_archive(archive_path)
+    settings = Settings(temperature=temperature, max_tokens=max_tokens, reasoning_effort=reasoning_effort, seed=seed)
     if export_path:
-        settings = Settings(temperature=temperature, max_tokens=max_tokens, reasoning_effort=reasoning_effort)
         _export(
             archive, split, export_path, model=model, bins=bins, defer=defer, repeats=repeats, limit=limit,
             answer=answer or "json", settings=settings, context=context, force=force, as_json=as_json,
@@ -105,8 +128,56 @@ def forecast(
     if output is None:
         raise UsageError("name the forecast file to write: -o FILE")
     check_new(output, force=force)
-    made = import_answers(import_paths, archive, split, limit=limit)
-    _write(made, output, force=force, as_json=as_json, split=split)
+    if import_paths:
+        made = import_answers(import_paths, archive, split, limit=limit)
+    elif log_paths:
+        from kernel_archive.llm.logs import from_logs
+
+        made = from_logs(log_paths, archive)
+    else:
+        made = _ask(
+            archive, split, output, model=str(model), bins=bins, defer=defer, repeats=repeats, limit=limit,
+            answer=answer or "tool", settings=settings, connections=connections, max_retries=max_retries, timeout=timeout,
+            price=price, quiet=as_json,
+        )  # fmt: skip
+    _write(made, output, force=force, as_json=as_json, price=price)
+
+
+def _ask(
+    archive: Archive, split: str, output: str, *, model: str, bins: str | None, defer: bool, repeats: int, limit: int | None,
+    answer: AnswerForm, settings: Settings, connections: int | None, max_retries: int, timeout: int,
+    price: tuple[float, float] | None, quiet: bool,
+) -> Forecasted:  # fmt: skip
+    """Ask the model, under a progress bar; what it will come to is said before."""
+    from kernel_archive.llm.questions import load_questions
+    from kernel_archive.llm.run import ask_model, log_files, log_folder
+
+    questions = load_questions(archive, split, answer=answer, bins=bins, defer=defer, limit=limit)
+    logs = log_folder(output)
+    total = len(questions) * repeats
+    tokens = sum(question.tokens for question in questions) * repeats
+    cost = "" if price is None else f", {price[0] * tokens / 1e6:,.2f} for reading them"
+    say(
+        f"{total:,} questions, about {tokens:,} tokens{cost}; prompt {questions.prompt.name}; logs in {printable(str(logs), 5000)}"
+    )
+    if log_files(logs):
+        say("Going on where the logs end: what is answered in them is not asked again")
+    with progress("answers", quiet=quiet) as advance:
+        done = 0
+
+        def one_more() -> None:
+            nonlocal done
+            done += 1
+            advance(done, total, "")
+
+        try:
+            return ask_model(
+                archive, split, model=model, logs=logs, answer=answer, bins=bins, defer=defer, repeats=repeats, limit=limit,
+                settings=settings, connections=connections, max_retries=max_retries, timeout=timeout, advance=one_more,
+            )  # fmt: skip
+        except KeyboardInterrupt:
+            say("What was answered is kept: the same command goes on")
+            raise
 
 
 def _export(
@@ -140,17 +211,25 @@ def _export(
         )
 
 
-def _write(made: Forecasted, output: str, *, force: bool, as_json: bool, split: str) -> None:
+def _write(
+    made: Forecasted, output: str, *, force: bool, as_json: bool, price: tuple[float, float] | None = None
+) -> None:
     """Write the forecast file, and say what became of every question."""
     from kernel_archive.storage import write_new
 
     data, tally = made.finish()
+    split = made.questions.asked.split.name
+    if not tally.answered:
+        why = ", ".join(f"{printable(reason, 200)} {n:,}" for reason, n in tally.unanswered.items())
+        raise KernelArchiveError(f"not one of {tally.asked:,} questions was answered ({why}): no file is written")
     write_new(output, data, force=force)
     shown = printable(output, 5000)
-    emit({"file": shown, "tally": tally}, as_json=as_json, text="\n".join(_lines(shown, tally, split)))
+    cost = None if price is None else (price[0] * tally.input_tokens + price[1] * tally.output_tokens) / 1e6
+    facts = {"file": shown, "split": split, "tally": tally, "cost": cost}
+    emit(facts, as_json=as_json, text="\n".join(_lines(shown, tally, split, cost)))
 
 
-def _lines(shown: str, tally: Tally, split: str) -> list[str]:
+def _lines(shown: str, tally: Tally, split: str, cost: float | None) -> list[str]:
     out = [
         f"{shown}: {tally.answered:,} answers to {tally.asked:,} questions, {tally.forecasts:,} forecasts; prompt {tally.prompt}"
     ]
@@ -165,6 +244,7 @@ def _lines(shown: str, tally: Tally, split: str) -> list[str]:
             out.append(f"{title}: " + ", ".join(f"{printable(why)} {n:,}" for why, n in counts.items()))
     if tally.input_tokens or tally.output_tokens:
         lacking = f" ({tally.without_usage:,} answers don't say)" if tally.without_usage else ""
-        out.append(f"{tally.input_tokens:,} tokens read, {tally.output_tokens:,} written{lacking}")
+        priced = "" if cost is None else f", cost {cost:,.4f}"
+        out.append(f"{tally.input_tokens:,} tokens read, {tally.output_tokens:,} written{lacking}{priced}")
     out.append(f"Next: kernel-archive check {shown} --split {split}")
     return out

@@ -25,7 +25,7 @@ STOPS: Final[dict[str, str]] = {
     "tool_use": "stop",
     "length": "max_tokens",
     "max_tokens": "max_tokens",
-    "model_length": "max_tokens",
+    "model_length": "max_tokens",  # the context was full before the answer ended
     "content_filter": "refused",
     "refusal": "refused",
 }
@@ -138,6 +138,10 @@ class Forecasted:
     def cells(self) -> list[tuple[str, int]]:
         """Row id and repeat of every question, in the order of the file."""
         return [(row_id, repeat) for row_id in self.questions.asked.row_ids for repeat in range(self.repeats)]
+
+    def pending(self) -> list[tuple[str, int]]:
+        """The questions without an answer."""
+        return [cell for cell in self.cells() if cell not in self.answers]
 
     def finish(self) -> tuple[bytes, Tally]:
         """The forecast file, and what became of every question."""

@@ -62,10 +62,10 @@ def test_a_row_that_does_not_fit_is_named(run, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ((), "--export FILE or --import FILE"),
+        ((), "--model MODEL, --from-log LOG, --export FILE"),
         (("--export", "q.jsonl"), "--model NAME"),
         (("--import", "a.jsonl"), "-o FILE"),
-        (("--export", "q.jsonl", "--import", "a.jsonl"), "--export FILE or --import FILE"),
+        (("--export", "q.jsonl", "--import", "a.jsonl"), "give one of"),
         (("--export", "q.jsonl", "--model", "m", "--split", "discovery", "--defer"), "without --defer"),
         (("--export", "none/q.jsonl", "--model", "m"), "no directory"),
     ],
