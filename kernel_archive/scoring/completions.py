@@ -35,7 +35,7 @@ UNPARSED: Final[dict[str, str]] = {
 }
 _MAX_TEXT: Final = 1 << 20
 #: What a model says in its answer; everything else (which row it is, what it cost) is not for it to say.
-_THE_MODELS: Final = (frozenset(FIELDS) | {"expected_speedup", "reasoning", "bin_probabilities", *TOOL_FIELDS}) - {
+_THE_MODELS: Final = (frozenset(FIELDS) | {"reasoning", "bin_probabilities", *TOOL_FIELDS}) - {
     *ID_FIELDS, "repeat", "parse_failed", "parse_error", "input_tokens", "output_tokens", "latency_s", "prompt", "stop_reason",
 }  # fmt: skip
 _KEYS: Final = (f'"{TOOL_FIELDS[0]}"', '"probabilities"', '"bin_probabilities"')
@@ -100,15 +100,14 @@ def read_completion(answer: Any) -> Completion:
 def _completion(given: dict[str, Any]) -> Completion:
     """The forecast in an object that names probabilities."""
     fields = _without_percent({key: value for key, value in given.items() if key in _THE_MODELS})
+    speedup = fields.pop("expected_speedup", None)  # one that is none is left out; the distribution counts all the same
+    named = type(speedup) in (int, float) and 0 < speedup < 1e300
     entry, faults, _ = read_entry(fields, file="", line=0, default_id="completion")
     text = fields.get("rationale") or fields.get("reasoning")
-    speedup = fields.get("expected_speedup")
     facts: dict[str, Any] = {
         "rationale": text if isinstance(text, str) else "",
         "defer": fields.get("defer") is True,
-        "expected_speedup": float(speedup)
-        if isinstance(speedup, int | float) and not isinstance(speedup, bool) and 0 < speedup < 1e300
-        else None,
+        "expected_speedup": float(speedup) if named else None,
     }
     if entry is None:
         code = next((fault.code for fault in faults if fault.code in UNPARSED), "bad-field")

@@ -72,6 +72,13 @@ def test_sums_that_are_off_are_kept_as_they_are():
     assert read.raw_sum == pytest.approx(0.8)
 
 
+@pytest.mark.parametrize("speedup", [0, -1, "1.5x", True, None, float("nan"), 1e400])
+def test_an_expected_speedup_that_is_none_is_left_out(speedup):
+    """It does not cost the distribution."""
+    read = read_completion({**FULL, "expected_speedup": speedup})
+    assert (read.expected_speedup, read.unparsed) == (None, "")
+
+
 def test_a_candidate_may_be_deferred_with_or_without_a_distribution():
     """The flag is read; without a distribution there is nothing unparsed."""
     both = read_completion({**TOOL, "defer": True})
