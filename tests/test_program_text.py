@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kernel_archive.program_text import (
@@ -116,6 +116,7 @@ PIECES = st.sampled_from(
 )  # fmt: skip
 
 
+@settings(deadline=None)
 @given(st.lists(PIECES, max_size=12).map("".join))
 def test_whatever_has_a_pattern_is_suspect(code):
     """The expression that Arrow looks for is never narrower than the patterns."""

@@ -43,7 +43,9 @@ def program_of(code: str) -> Program:
     return Program(code, key, *known)
 
 
-def are_artificial(programs: Sequence[Program], codes: pa.Array, asked: Sequence[bool], reference: str) -> list[bool]:
+def are_artificial(
+    programs: Sequence[Program], codes: pa.Array, asked: Sequence[bool], references: Sequence[str]
+) -> list[bool]:
     """Which of the programs that are asked for have an artificial pattern.
 
     Few programs match the one expression that all that have a pattern do: Arrow looks for it in a quarter of the time
@@ -53,12 +55,11 @@ def are_artificial(programs: Sequence[Program], codes: pa.Array, asked: Sequence
         programs: the programs.
         codes: their texts.
         asked: ``False`` gives ``False``.
-        reference: the reference's text, where known.
+        references: the reference of each, empty where it is not known.
     """
-    of = program_id(reference)
 
-    def is_artificial(program: Program) -> bool:
-        key = program.program_id, of
+    def is_artificial(program: Program, reference: str) -> bool:
+        key = program.program_id, program_id(reference)
         if key not in _ARTIFICIAL:
             if len(_ARTIFICIAL) >= _MAX_KNOWN:
                 _ARTIFICIAL.clear()
@@ -66,4 +67,7 @@ def are_artificial(programs: Sequence[Program], codes: pa.Array, asked: Sequence
         return _ARTIFICIAL[key]
 
     suspect = iter(pc.match_substring_regex(codes.filter(pa.array(asked, pa.bool_())), SUSPECT).to_pylist())
-    return [ask and next(suspect) and is_artificial(program) for program, ask in zip(programs, asked, strict=True)]
+    return [
+        ask and next(suspect) and is_artificial(program, reference)
+        for program, ask, reference in zip(programs, asked, references, strict=True)
+    ]

@@ -106,6 +106,7 @@ class _Row(msgspec.Struct):
     excluded: str | None
     runtime_us: float | None = None
     reference_runtime_us: float | None = None
+    reference: str = ""
     reference_id: str = ""
     kernel_id: str = ""
 
@@ -210,6 +211,7 @@ class SearchRows:
             reference = record.reference_code
             if reference is None:
                 reference = main_reference if row_problem == problem else job.reference_text(row_problem)
+            row.reference = reference or ""
             row.reference_id = self._reference(reference, row.problem)
             row.kernel_id = kernel_id(
                 problem=row.problem, reference_program_id=row.reference_id, gpu=row.gpu, program=row.program.program_id
@@ -300,7 +302,7 @@ class SearchRows:
             "error_text": _storable([record.error_text and record.error_text[:ERROR_TEXT_LIMIT] for record in records]),
             "started_at": [_micros(record.started_at) for record in records],
             "completed_at": [_micros(record.completed_at) for record in records],
-            "artificial": are_artificial(programs, codes, passed, self.facts.reference_code or ""),
+            "artificial": are_artificial(programs, codes, passed, [row.reference for row in rows]),
             "source_digest": [self.digests.get(record.source_file, self.digest) for record in records],
             "search_id": [self.search_id] * n,
             "builder": [job.builder] * n,

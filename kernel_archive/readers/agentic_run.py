@@ -119,7 +119,7 @@ AGENTIC_RUN: Final = log_format(
     name="agentic-run",
     title="Benchmark calls of a command-line agent (agentic gemini_cli v1)",
     expects="run directories with trajectory.jsonl (seed_kernel.py, result.json, agent_raw.log beside it), or the log files",
-    log="trajectory.jsonl",
+    log=("trajectory.jsonl",),
     beside=(_SEED, _RESULT, _AGENT_LOG, _CACHE),
     version=2,
 )

@@ -56,7 +56,7 @@ ATTEMPTS: Final = log_format(
     name="attempts",
     title="Attempts of an agent, one row each with program, parent attempt and measurement",
     expects="run directories with attempts.jsonl (and run.json, timing.jsonl where there are), or the log files",
-    log="attempts.jsonl",
+    log=("attempts.jsonl",),
     beside=FILES_BESIDE,
     version=2,
 )

@@ -6,27 +6,21 @@ A checkpoint keeps what entered the search's archive, not what was evaluated: fa
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from kernel_archive.errors import Finding, printable
 from kernel_archive.readers.beside import FILES_BESIDE, add_facts
 from kernel_archive.readers.events import Node
-from kernel_archive.readers.files import ReaderSpec
 from kernel_archive.readers.pickles import PICKLE_MAGIC, plain_pickle
-from kernel_archive.readers.reading import Reading, feedback_of
-from kernel_archive.readers.report import Report
-from kernel_archive.readers.sniff import nothing_read, wrong_format
+from kernel_archive.readers.reading import Reading, feedback_of, log_format
 from kernel_archive.readers.values import BAD_JSON, any_json, build, has_few_values, natural, object_of, storable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from kernel_archive.readers.files import RunFiles
-    from kernel_archive.readers.records import Record
+    from pathlib import Path
 
 __all__ = ["HILL_CLIMBING", "PUCT_V1", "build_node"]
 
-_JSON, _PICKLE, _TRAJECTORY = "checkpoint.json", "checkpoint.pkl", "trajectory.jsonl"
+_JSON, _PICKLE = "checkpoint.json", "checkpoint.pkl"
 _ARCHIVE_KEY: Final = '"archive"'
 #: Packages of which a checkpoint's own objects are.
 _KNOWN_ROOTS: Final = ("gpu_forecasters", "ulid", "datetime", "collections", "copyreg", "builtins", "__main__")
@@ -46,7 +40,36 @@ def build_node(kind: type[Any], value: Any, where: str, reading: Reading) -> Any
 
 
 class _Checkpoint(Reading):
-    """The nodes of an archive."""
+    """The nodes of the last archive of a search.
+
+    Attributes:
+        others_key: a checkpoint with this key is of the other format.
+        may_be_pickled: whether the format has pickles.
+    """
+
+    others_key: ClassVar[str]
+    may_be_pickled: ClassVar[bool] = False
+
+    def read(self, path: Path) -> bool:
+        """Take in a checkpoint; of a pickle that is of no use, all is said already."""
+        data = self.run.whole(path)
+        if isinstance(data, Finding):
+            self.report.add(data)
+            return False
+        pickled = self.may_be_pickled and data.startswith(PICKLE_MAGIC)
+        value = (_from_pickle if pickled else _from_json)(data, self) if data else None
+        if value is None or self.others_key in value:
+            return value is None and pickled
+        self.take_nodes(value["archive"], value.get("seed_ids"))
+        step = natural(value.get("current_step"))
+        if step is not None:
+            self.count("steps_completed", step)
+        self.facts.problem = self.problem()
+        return True
+
+    def finish(self) -> None:
+        """The facts of the files beside."""
+        add_facts(self.run, self.evaluations(), self.facts, self.report, keeps_failures=False)
 
     def take_nodes(self, archive: list[Any], seed_ids: Any) -> None:
         """Take in the archive's nodes; parents are the nearest ancestors stated."""
@@ -121,53 +144,34 @@ def _from_pickle(data: bytes, reading: Reading) -> dict[str, Any] | None:
     return dict(value)
 
 
-def _spec(name: str, title: str, expects: str, names: tuple[str, ...], others_key: str) -> ReaderSpec:
-    """One of the two formats: files of these names; a checkpoint with ``others_key`` is one of the other format."""
+class _PuctV1(_Checkpoint):
+    """Max-reward PUCT, v1."""
 
-    def records(run: RunFiles) -> Iterator[Record]:
-        """One run: the nodes of its last archive, what was wrong, and the facts."""
-        path = run.log(*names)
-        if path is None:
-            yield wrong_format(run, spec)
-            return
-        report = Report()
-        search = _Checkpoint(run, path, report)
-        data = run.whole(path)
-        if isinstance(data, Finding):
-            report.add(data)
-            data = b""
-        pickled = _PICKLE in names and data.startswith(PICKLE_MAGIC)
-        value = (_from_pickle if pickled else _from_json)(data, search) if data else None
-        if value is None and pickled:
-            yield from report
-            return
-        if value is None or others_key in value:
-            yield from nothing_read(run, spec, path, report)
-            return
-        search.take_nodes(value["archive"], value.get("seed_ids"))
-        step = natural(value.get("current_step"))
-        if step is not None:
-            search.count("steps_completed", step)
-        search.facts.problem = search.problem()
-        add_facts(run, search.evaluations(), search.facts, report, keeps_failures=False)
-        yield from search.records()
-
-    files = (*names, *FILES_BESIDE)
-    spec = ReaderSpec(name=name, title=title, expects=expects, files=files, version=2, records=records)
-    return spec
+    others_key = "visited"
 
 
-PUCT_V1: Final = _spec(
-    "puct-checkpoint",
-    "Checkpoint of a max-reward PUCT search, v1: the nodes of its archive",
-    "run directories with checkpoint.json, or the checkpoint files",
-    (_JSON,),
-    "visited",
+class _HillClimbing(_Checkpoint):
+    """A hill climb."""
+
+    others_key = "visit_counts"
+    may_be_pickled = True
+
+
+PUCT_V1: Final = log_format(
+    _PuctV1,
+    name="puct-checkpoint",
+    title="Checkpoint of a max-reward PUCT search, v1: the nodes of its archive",
+    expects="run directories with checkpoint.json, or the checkpoint files",
+    log=(_JSON,),
+    beside=FILES_BESIDE,
+    version=2,
 )
-HILL_CLIMBING: Final = _spec(
-    "hill-climbing-checkpoint",
-    "Checkpoint of a hill climb, JSON or Python pickle (read without executing it): the programs that passed",
-    "run directories with checkpoint.json or checkpoint.pkl (run.json and timing.jsonl beside), or the files",
-    (_JSON, _PICKLE),
-    "visit_counts",
+HILL_CLIMBING: Final = log_format(
+    _HillClimbing,
+    name="hill-climbing-checkpoint",
+    title="Checkpoint of a hill climb, JSON or Python pickle (read without executing it): the programs that passed",
+    expects="run directories with checkpoint.json or checkpoint.pkl (run.json and timing.jsonl beside), or the files",
+    log=(_JSON, _PICKLE),
+    beside=FILES_BESIDE,
+    version=2,
 )

@@ -84,7 +84,7 @@ EVAL_SET_JSONL: Final = log_format(
     name="eval-set-jsonl",
     title="An evaluation set as its builder wrote it; each row a measured candidate against its reference",
     expects="directories with eval_dataset.jsonl, or such files",
-    log="eval_dataset.jsonl",
+    log=("eval_dataset.jsonl",),
     beside=(_MANIFEST,),
     version=2,
 )

@@ -10,22 +10,14 @@ from kernel_archive.errors import Finding
 from kernel_archive.readers.beside import UPSTREAM_FILES, read_upstream
 from kernel_archive.readers.checkpoints import build_node
 from kernel_archive.readers.events import Feedback
-from kernel_archive.readers.files import ReaderSpec
-from kernel_archive.readers.reading import EVALUATION_FAILED, Reading
+from kernel_archive.readers.reading import EVALUATION_FAILED, Reading, log_format
 from kernel_archive.readers.records import Evaluation
-from kernel_archive.readers.report import Report
-from kernel_archive.readers.sniff import nothing_read, wrong_format
 from kernel_archive.readers.values import object_of, text_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from kernel_archive.readers.files import RunFiles
-    from kernel_archive.readers.records import Record
+    from pathlib import Path
 
 __all__ = ["GREEDY"]
-
-_CHECKPOINT: Final = "checkpoint.json"
 
 
 class Scored(msgspec.Struct):
@@ -55,6 +47,24 @@ class _Greedy(Reading):
 
     _steps: dict[str, int]
     _raised: dict[str, str | None]
+
+    def read(self, path: Path) -> bool:
+        """Take in a checkpoint."""
+        value = self.run.json(path)
+        if isinstance(value, Finding):
+            self.report.add(value)
+        candidates = object_of(object_of(value).get("candidates")).get("candidates")
+        if not isinstance(candidates, dict):
+            return False
+        self.take_rounds(object_of(value.get("trace")).get("rounds") or value.get("rounds"))
+        for name, candidate in candidates.items():
+            self.take_candidate(name, candidate)
+        self.facts.problem = self.problem()
+        return True
+
+    def finish(self) -> None:
+        """The facts of the files beside."""
+        read_upstream(self.run, self.facts, self.report)
 
     def take_rounds(self, rounds: Any) -> None:
         """Take in the step of each candidate, the scorings that raised and the proposals that failed."""
@@ -112,34 +122,12 @@ class _Greedy(Reading):
         return self.evaluation(feedback, field=where, **identity)
 
 
-def _records(run: RunFiles) -> Iterator[Record]:
-    """One greedy search: an evaluation per scored candidate, what was wrong, and the facts."""
-    path = run.log(_CHECKPOINT)
-    if path is None:
-        yield wrong_format(run, GREEDY)
-        return
-    report = Report()
-    search = _Greedy(run, path, report)
-    value = run.json(path)
-    if isinstance(value, Finding):
-        report.add(value)
-    candidates = object_of(object_of(value).get("candidates")).get("candidates")
-    if not isinstance(candidates, dict):
-        yield from nothing_read(run, GREEDY, path, report)
-        return
-    search.take_rounds(object_of(value.get("trace")).get("rounds") or value.get("rounds"))
-    for name, candidate in candidates.items():
-        search.take_candidate(name, candidate)
-    search.facts.problem = search.problem()
-    read_upstream(run, search.facts, report)
-    yield from search.records()
-
-
-GREEDY: Final = ReaderSpec(
+GREEDY: Final = log_format(
+    _Greedy,
     name="greedy-checkpoint",
     title="Checkpoint of a greedy search: every candidate with its result",
     expects="directories with checkpoint.json, or the checkpoint files",
-    files=(_CHECKPOINT, *UPSTREAM_FILES),
+    log=("checkpoint.json",),
+    beside=UPSTREAM_FILES,
     version=2,
-    records=_records,
 )

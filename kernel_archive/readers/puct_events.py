@@ -48,7 +48,7 @@ PUCT_EVENTS: Final = log_format(
     name="puct-events",
     title="Event log of a max-reward PUCT search (v2, v3), GPU-mode, KernelBench, legacy or compound observations",
     expects="run directories with events.jsonl (other files of the run beside it), or the log files",
-    log=EVENTS_FILE,
+    log=(EVENTS_FILE,),
     beside=(*FILES_BESIDE, *CONFIRMED_FILES),
     version=2,
 )
@@ -57,7 +57,7 @@ BIN_FILLER: Final = log_format(
     name="bin-filler",
     title="Event log of a search for programs of one speedup bin; its reward is no speedup",
     expects="directories of one bin with events.jsonl (summary.json and seed.json beside it), or the log files",
-    log=EVENTS_FILE,
+    log=(EVENTS_FILE,),
     beside=(_SEED, _MANIFEST, *FILES_BESIDE),
     version=2,
 )

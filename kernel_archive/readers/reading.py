@@ -113,6 +113,10 @@ class Reading:
         yield from self.report
         yield self.facts
 
+    def read(self, path: Path) -> bool:
+        """Take in the log; whether it is one of the format. A format that is read whole states how."""
+        return self.read_lines(self.run.lines(path))
+
     def read_lines(self, lines: Iterable[tuple[int, bytes] | Finding]) -> bool:
         """Take in every line of a log; whether there was a row of the format in it."""
         salvage = Salvage(self.kind, self.file, self.report, self.facts.counts)
@@ -233,33 +237,40 @@ class Reading:
 
 
 def log_format(
-    reading: type[Reading], *, name: str, title: str, expects: str, log: str, beside: tuple[str, ...], version: int
+    reading: type[Reading],
+    *,
+    name: str,
+    title: str,
+    expects: str,
+    log: tuple[str, ...],
+    beside: tuple[str, ...],
+    version: int,
 ) -> ReaderSpec:
-    """A format whose searches have one log each, a row a line.
+    """A format whose searches have one log each.
 
     Args:
-        reading: what the rows mean.
+        reading: what the rows mean, or how the log is taken apart.
         name: as in :class:`ReaderSpec`, like ``title``, ``expects`` and ``version``.
         title: one line for people.
         expects: what a recipe must match.
-        log: name of the log in a run directory.
+        log: names of the log in a run directory, the first that is there counts.
         beside: glob patterns of the files beside it.
         version: of the reader.
     """
 
     def records(run: RunFiles) -> Iterator[Record]:
         """One search: its evaluations, what was wrong, and its facts."""
-        path = run.log(log)
+        path = run.log(*log)
         if path is None:
             yield wrong_format(run, spec)
             return
         report = Report()
         search = reading(run, path, report)
-        if not search.read_lines(run.lines(path)):
+        if not search.read(path):
             yield from nothing_read(run, spec, path, report)
             return
         search.finish()
         yield from search.records()
 
-    spec = ReaderSpec(name=name, title=title, expects=expects, files=(log, *beside), version=version, records=records)
+    spec = ReaderSpec(name=name, title=title, expects=expects, files=(*log, *beside), version=version, records=records)
     return spec

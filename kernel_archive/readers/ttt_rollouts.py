@@ -95,7 +95,7 @@ TTT_ROLLOUTS: Final = log_format(
     name="ttt-rollouts",
     title="Rollouts of test-time training (ttt_discover v2); their reward is no speedup",
     expects="seed directories with rollouts.jsonl (<run>/tinker_log/seed_NN), or the log files",
-    log="rollouts.jsonl",
+    log=("rollouts.jsonl",),
     beside=(_EXPERIMENT, _DONE),
     version=2,
 )

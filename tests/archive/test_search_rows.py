@@ -122,6 +122,18 @@ def test_a_row_without_its_problem_is_a_finding(search):
         search.rows(0)
 
 
+def test_what_the_reference_does_is_not_artificial(search):
+    """Each program is held against its own reference, wherever that stands; only successes are asked."""
+    double = "def custom_kernel(x):\n    return x.double()\n"
+    search.evaluations = [
+        record("a", code=double),
+        record("b", code=double, reference_code="def reference(x):\n    return x.double()\n"),
+        record("c", code=f"{double}# c", outcome="incorrect", speedup=None),
+        record("d"),
+    ]
+    assert search.rows(0).evaluations["artificial"].to_pylist() == [True, False, False, False]
+
+
 def test_lone_surrogates_become_replacement_marks(search):
     """Every text of a row can be encoded."""
     bad = "\ud800"
