@@ -1,0 +1,120 @@
+"""Tests mirror the package: a module has the test file of its name, or stands here with the one that tests it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import kernel_archive
+
+PACKAGE = Path(kernel_archive.__file__).parent
+TESTS = Path(__file__).parent
+
+#: Module -> the test file that goes through it, for modules that nobody calls but from another one: its parts are told
+#: apart in the tests of the whole, not in a file of their own.
+ELSEWHERE = {
+    "archive/audit": "cli/test_inspect",
+    "archive/crosschecks": "archive/test_validate",
+    "archive/fragments": "archive/test_search_rows",
+    "archive/info": "cli/test_inspect",
+    "archive/labels": "archive/test_consolidate",
+    "archive/lineage": "cli/test_inspect",
+    "archive/manifest": "archive/test_build",
+    "archive/open": "archive/test_build",
+    "archive/programs": "archive/test_search_rows",
+    "archive/queries": "archive/test_consolidate",
+    "archive/recipe": "archive/test_jobs",
+    "archive/shards": "archive/test_build",
+    "archive/wide": "archive/test_consolidate",
+    "board/entry_page": "board/test_page",
+    "cli/build": "cli/test_cli",
+    "cli/common": "cli/test_terminal",
+    "connections": "publishing/test_hostile_hub",
+    "content": "test_docs",
+    "errors": "test_vocabulary",
+    "gpus": "test_vocabulary",
+    "llm/answers": "llm/test_batch",
+    "llm/questions": "llm/test_batch",
+    "measure/api": "measure/test_worker",
+    "measure/compile_ahead": "measure/test_gpu",
+    "measure/compile_pool": "measure/test_record",
+    "measure/device": "measure/test_guards",
+    "measure/evaluate": "measure/test_verdict",
+    "measure/measurer": "measure/test_worker",
+    "measure/messages": "measure/test_worker",
+    "measure/process": "measure/test_worker",
+    "measure/programs": "measure/test_guards",
+    "measure/runs": "measure/test_record",
+    "measure/settings": "measure/test_worker",
+    "measure/standin": "measure/test_tasks",
+    "measure/torch_device": "measure/test_gpu",
+    "problems": "test_vocabulary",
+    "publishing/examples": "publishing/test_card",
+    "publishing/facts": "publishing/test_card",
+    "publishing/pictures": "publishing/test_card",
+    "publishing/published": "publishing/test_published_build",
+    "publishing/readme": "publishing/test_card",
+    "publishing/templates": "publishing/test_card",
+    "publishing/verify": "publishing/test_pull",
+    "readers/agentic_run": "readers/test_samples",
+    "readers/attempts": "readers/test_samples",
+    "readers/beside": "readers/test_runs_around",
+    "readers/checkpoints": "readers/test_samples",
+    "readers/eval_set": "readers/test_hub",
+    "readers/event_log": "readers/test_puct_events",
+    "readers/events": "readers/test_puct_events",
+    "readers/files": "readers/test_registry",
+    "readers/greedy": "readers/test_samples",
+    "readers/hub_events": "readers/test_hub",
+    "readers/hub_tables": "readers/test_hub",
+    "readers/invocations": "readers/test_runs_around",
+    "readers/reading": "readers/test_puct_events",
+    "readers/records": "readers/test_registry",
+    "readers/report": "readers/test_registry",
+    "readers/salvage": "readers/test_damage",
+    "readers/sniff": "readers/test_damage",
+    "readers/tables": "readers/test_hub",
+    "readers/theory_builder": "readers/test_samples",
+    "readers/timing": "readers/test_runs_around",
+    "readers/ttt_rollouts": "readers/test_samples",
+    "readers/values": "readers/test_registry",
+    "schema": "test_docs",
+    "scoring/collector": "scoring/test_reader",
+    "scoring/curves": "scoring/test_calibration",
+    "scoring/figures": "scoring/test_samples",
+    "scoring/surface": "scoring/test_controls",
+    "selection/near": "selection/test_similarity",
+    "selection/plan": "selection/test_make",
+    "selection/selected": "selection/test_leakage",
+    "selection/tables": "selection/test_leakage",
+}
+#: Rooms whose modules are not looked at one by one: each problem's task is tried by one test for all of them.
+TOGETHER = {"measure/tasks": "measure/test_tasks"}
+
+
+def modules() -> list[str]:
+    """Every module that holds something, by its path in the package, without those of rooms that are tested together."""
+    found = []
+    for path in sorted(PACKAGE.rglob("*.py")):
+        name = path.relative_to(PACKAGE).with_suffix("").as_posix()
+        if not path.name.startswith("_") and Path(name).parent.as_posix() not in TOGETHER:
+            found.append(name)
+    return found
+
+
+@pytest.mark.parametrize("name", modules())
+def test_every_module_has_its_test(name):
+    """In a file of its name, or in the one that is stated; never both."""
+    own = TESTS / Path(name).parent / f"test_{Path(name).name}.py"
+    if own.exists():
+        assert name not in ELSEWHERE
+    else:
+        assert name in ELSEWHERE, f"write {own.relative_to(TESTS)}, or state here which file tests {name}"
+
+
+def test_what_is_stated_is_there():
+    """No entry outlives its module or its test file."""
+    assert ELSEWHERE.keys() <= set(modules())
+    stated = {*ELSEWHERE.values(), *TOGETHER.values()}
+    assert [name for name in sorted(stated) if not (TESTS / f"{name}.py").exists()] == []
