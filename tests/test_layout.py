@@ -34,8 +34,6 @@ ELSEWHERE = {
     "content": "test_docs",
     "errors": "test_vocabulary",
     "gpus": "test_vocabulary",
-    "llm/answers": "llm/test_batch",
-    "llm/questions": "llm/test_batch",
     "measure/api": "measure/test_worker",
     "measure/compile_ahead": "measure/test_gpu",
     "measure/compile_pool": "measure/test_record",
@@ -89,8 +87,9 @@ ELSEWHERE = {
     "selection/selected": "selection/test_leakage",
     "selection/tables": "selection/test_leakage",
 }
-#: Rooms whose modules are not looked at one by one: each problem's task is tried by one test for all of them.
-TOGETHER = {"measure/tasks": "measure/test_tasks"}
+#: Rooms whose modules are not looked at one by one: each problem's task is tried by one test for all of them, and the
+#: modules of a run of a language model on its way from question to forecast.
+TOGETHER = {"measure/tasks": "measure/test_tasks", "llm": "llm/test_batch"}
 
 
 def modules() -> list[str]:
