@@ -8,6 +8,7 @@ from urllib.parse import quote
 from markupsafe import Markup
 
 from kernel_archive._version import __version__
+from kernel_archive.board.model_facts import fact_rows
 from kernel_archive.board.page import headline_says, in_short, number, span
 from kernel_archive.board.submissions import FORECASTS_FILE
 from kernel_archive.board.texts import page_file, render
@@ -44,6 +45,7 @@ def render_entry(board: Standings, line: Line, entry: Entry, *, submissions: str
         preview=_preview(board, line),
         style=Markup(page_file("style.css")),  # noqa: S704 - our own file
         line=line,
+        model_facts=fact_rows(line.model_facts),
         split=target.split,
         back="" if target.split.name == "eval" else f"#split={quote(target.split.name)}",
         facts=f"{len(target):,} {target.split.rows} on {', '.join(facts.gpus)} · archive {facts.archive_version} · bins {target.scheme}",

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from kernel_archive.board.entries import Entry, Foreign
+    from kernel_archive.board.model_facts import ModelFacts
     from kernel_archive.scoring import Metric, Target
     from kernel_archive.scoring.record import ControlFigures
 
@@ -35,6 +36,7 @@ class Line(msgspec.Struct, frozen=True, kw_only=True):
         url: web address; empty where there is none.
         model: the model behind it.
         notes: anything to know about it.
+        model_facts: what is stated of that model; ``None`` where nothing is.
         ranked: whether it takes part in the ranking.
         reason: why not; empty when it does.
         repeats: number of repeats.
@@ -55,6 +57,7 @@ class Line(msgspec.Struct, frozen=True, kw_only=True):
     url: str
     model: str
     notes: str
+    model_facts: ModelFacts | None
     ranked: bool
     reason: str
     repeats: int
@@ -115,6 +118,7 @@ def _line(entry: Entry) -> Line:
         url=entry.submission.url,
         model=entry.submission.model,
         notes=entry.submission.notes,
+        model_facts=entry.submission.model_facts,
         ranked=ranked,
         reason="" if ranked else f"covers {100 * facts.coverage:.1f} % of the rows, under {100 * MIN_COVERAGE:.0f} %",
         repeats=facts.n_repeats,

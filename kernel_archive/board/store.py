@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from kernel_archive.board.entries import read_stored
+from kernel_archive.board.model_facts import ModelFacts, prompt_of
 from kernel_archive.board.submissions import (
     FORECASTS_FILE,
     MAX_SLUG,
@@ -122,6 +123,7 @@ def add_submission(
     url: str = "",
     model: str = "",
     notes: str = "",
+    facts: ModelFacts | None = None,
     slug: str | None = None,
     board: str | Path | None = None,
     draws: int = 10_000,
@@ -136,6 +138,7 @@ def add_submission(
         url: web address of the submitter or the method.
         model: the model behind it.
         notes: anything to know about it.
+        facts: what is stated of the model; the prompt is read from the forecasts.
         slug: name of its folder; made from the name when not given.
         board: the board's folder; ``leaderboard`` here when not given.
         draws: bootstrap draws of the score.
@@ -146,7 +149,7 @@ def add_submission(
         DataError: a text is at fault, or the board is.
         TargetExistsError: there is a submission of that name, or with the very same forecasts.
     """
-    check_texts(name, url, model, notes)
+    check_texts(name, url, model, notes, facts)
     chosen = slug if slug is not None else _default_slug(name, target)
     if chosen != slug_of(chosen) or not chosen:
         raise DataError.of(
@@ -163,8 +166,11 @@ def add_submission(
         )
     read_forecasts(file, target, name=name)  # every fault of the file, by the name that its user gave it
     lines = _lines(Path(file))
+    prompt = prompt_of(lines, printable(str(file), 300))
+    if prompt:
+        facts = msgspec.structs.replace(facts or ModelFacts(), prompt=prompt)
     submission = Submission(
-        name=name, url=url, model=model, notes=notes, forecasts_sha256=hashlib.sha256(lines).hexdigest(), archive=Identity.of(target)
+        name=name, url=url, model=model, notes=notes, model_facts=facts, forecasts_sha256=hashlib.sha256(lines).hexdigest(), archive=Identity.of(target)
     )  # fmt: skip
     store = store_of(board)
     _check_board(store)

@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 import msgspec
 import tomli_w
 
+from kernel_archive.board.model_facts import FACT_LIMITS, ModelFacts, fact_faults
 from kernel_archive.errors import DataError, Finding, printable
 from kernel_archive.splits import FORECAST_SPLITS
 
@@ -44,7 +45,7 @@ _FILES: Final = frozenset({RECORD_FILE, FORECASTS_FILE, SCORE_FILE})
 _SLUG: Final = re.compile(r"[a-z0-9]+(?:-[a-z0-9]+)*")
 MAX_SLUG: Final = 60
 #: Longest texts, in characters.
-_LIMITS: Final = {"name": 80, "url": 300, "model": 120, "notes": 2000}
+_LIMITS: Final = {"name": 80, "url": 300, "model": 120, "notes": 2000, **FACT_LIMITS}
 _MAX_RECORD_BYTES: Final = 64 * 1024
 
 
@@ -92,6 +93,7 @@ class Submission(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         url: page of the submitter or the method; empty where there is none.
         model: the model behind it, as its submitter names it.
         notes: anything to know about it.
+        model_facts: what is stated of that model; ``None`` where nothing is.
     """
 
     name: str
@@ -100,6 +102,7 @@ class Submission(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     url: str = ""
     model: str = ""
     notes: str = ""
+    model_facts: ModelFacts | None = None
 
 
 def slug_of(name: str) -> str:
@@ -140,7 +143,9 @@ def _text_faults(field: str, value: str, file: str | None) -> Iterator[Finding]:
         )
 
 
-def check_texts(name: str, url: str, model: str, notes: str, *, file: str | None = None) -> None:
+def check_texts(
+    name: str, url: str, model: str, notes: str, facts: ModelFacts | None = None, *, file: str | None = None
+) -> None:
     """Check what a submitter wrote.
 
     Raises:
@@ -149,6 +154,10 @@ def check_texts(name: str, url: str, model: str, notes: str, *, file: str | None
     found: list[Finding] = []
     for field, value in (("name", name), ("url", url), ("model", model), ("notes", notes)):
         found += _text_faults(field, value, file)
+    if facts is not None:
+        for field in FACT_LIMITS:
+            found += _text_faults(field, getattr(facts, field), file)
+        found += fact_faults(facts, file)
     if not name.strip() or name != name.strip():
         found.append(
             Finding(
@@ -183,7 +192,8 @@ def check_texts(name: str, url: str, model: str, notes: str, *, file: str | None
 def to_toml(submission: Submission) -> str:
     """The record as TOML, keys in a fixed order."""
     values = {key: getattr(submission, key) for key in ("name", "url", "model", "notes", "forecasts_sha256")}
-    return tomli_w.dumps({**values, "archive": msgspec.structs.asdict(submission.archive)})
+    facts = {} if submission.model_facts is None else {"model_facts": msgspec.to_builtins(submission.model_facts)}
+    return tomli_w.dumps({**values, "archive": msgspec.structs.asdict(submission.archive), **facts})
 
 
 def submission_folders(store: Path) -> tuple[list[Path], dict[str, tuple[Finding, ...]]]:
@@ -252,5 +262,5 @@ def load_submission(folder: Path) -> Submission:
         raise refused(printable(str(error), 300)) from None
     if record.archive.split not in FORECAST_SPLITS:
         raise refused(f"split must be one of: {', '.join(FORECAST_SPLITS)}")
-    check_texts(record.name, record.url, record.model, record.notes, file=str(path))
+    check_texts(record.name, record.url, record.model, record.notes, record.model_facts, file=str(path))
     return record

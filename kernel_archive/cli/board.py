@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
@@ -93,6 +93,21 @@ def leaderboard() -> None:
 @click.option("--name", required=True, help="Name of the entry, at most 80 characters.")
 @click.option("--url", default="", help="Web address of the method or its author.")
 @click.option("--model", default="", help="The model behind it.")
+@click.option("--revision", default="", help="Version, date or commit of the model.")
+@click.option("--provider", default="", help="Who served the model.")
+@click.option("--temperature", type=float, default=None, help="Of the sampling.")
+@click.option("--reasoning-effort", default="", help="As the service names it.")
+@click.option("--open-weights/--closed-weights", default=None, help="Whether anybody can have the model.")
+@click.option(
+    "--training-cutoff", default="", help="End of what the model was trained on: 2026, 2026-03 or 2026-03-31."
+)
+@click.option(
+    "--saw-archive",
+    type=click.Choice(["yes", "no", "unknown"]),
+    default="unknown",
+    show_default=True,
+    help="Whether the model was trained on this archive.",
+)
 @click.option("--notes", default="", help="Anything to know about it.")
 @click.option("--slug", default=None, help="Name of its folder.  [default: made from the name]")
 @split_option
@@ -104,6 +119,13 @@ def add(
     name: str,
     url: str,
     model: str,
+    revision: str,
+    provider: str,
+    temperature: float | None,
+    reasoning_effort: str,
+    open_weights: bool | None,
+    training_cutoff: str,
+    saw_archive: Literal["yes", "no", "unknown"],
     notes: str,
     slug: str | None,
     split: str,
@@ -113,13 +135,22 @@ def add(
 ) -> None:
     """Check and score a forecast file and store it as a submission, whole or not at all.
 
-    FILE must forecast the rows of the archive that stands here. The folder it makes is what a pull request adds.
+    FILE must forecast the rows of the archive that stands here. The folder it makes is what a pull request adds. The prompt
+    that a language model answered is read from FILE.
     """
     from kernel_archive.board import add_submission
+    from kernel_archive.board.model_facts import ModelFacts
     from kernel_archive.scoring import METRICS, load_target
 
     target = load_target(archive_path, split)
-    made = add_submission(file, target, name=name, url=url, model=model, notes=notes, slug=slug, board=board)
+    facts = ModelFacts(
+        revision=revision, provider=provider, temperature=temperature, reasoning_effort=reasoning_effort,
+        open_weights=open_weights, training_cutoff=training_cutoff, saw_archive=saw_archive,
+    )  # fmt: skip
+    stated = None if facts == ModelFacts() else facts
+    made = add_submission(
+        file, target, name=name, url=url, model=model, notes=notes, facts=stated, slug=slug, board=board
+    )
 
     def text() -> None:
         rows = [
