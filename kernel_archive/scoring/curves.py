@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from kernel_archive.scoring import calibration, discovery, rowwise, selective
+from kernel_archive.scoring import calibration, deferring, discovery, rowwise, selective
 from kernel_archive.scoring.figures import Figures, joined, measure
 from kernel_archive.scoring.metrics import metrics_of
 from kernel_archive.scoring.record import Bucket, Deferral, DiscoveryCurve, Metric, RiskCoverage
@@ -98,11 +98,19 @@ def deferral(rows: ForecastRows, deferred: Bools, metric: Callable[[Floats], Met
     if not deferred.any():
         return None
     known = deferred & rows.parsed
+    confident, random = (None if np.isnan(e).any() else float(e.mean()) for e in deferring.kept_errors(rows, deferred))
+    search: dict[str, float] = {}
+    if rows.kind == "eval":
+        names = ("measured", "found", "found_by_expected", "found_by_chance")
+        search = {name: float(v.mean()) for name, v in zip(names, deferring.searches(rows, deferred), strict=True)}
     return Deferral(
         rate=float(deferred.mean()),
         accepted={name: metric(values) for name, values in _accepted(rows, deferred).overall.items()},
         deferred_accuracy=float(rows.hits[known].mean()) if known.any() else None,
         n_deferred_parsed=int(known.sum()),
+        error_by_confidence=confident,
+        error_by_chance=random,
+        **search,
     )
 
 

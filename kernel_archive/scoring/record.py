@@ -164,12 +164,25 @@ class Deferral(msgspec.Struct, frozen=True, kw_only=True):
         accepted: metric -> figure over the rows that are not deferred.
         deferred_accuracy: accuracy that the forecaster would have had on the deferred rows that it gave a distribution for.
         n_deferred_parsed: number of those.
+        error_by_confidence: forecast error, x, when the forecaster's own confidence keeps as many rows as it kept.
+        error_by_chance: likewise, when chance does.
+        measured: share of the candidates that a search measures which measures the deferred ones of each task and, of the
+            others, the one with the largest expected speedup; ``None`` where the rows are no candidates for one place.
+        found: percent of the best speedup of a task that it finds so, mean over tasks.
+        found_by_expected: likewise, when as many candidates are chosen by expected speedup alone.
+        found_by_chance: likewise, in random order.
     """
 
     rate: float
     accepted: dict[str, Metric]
     deferred_accuracy: float | None
     n_deferred_parsed: int
+    error_by_confidence: float | None = None
+    error_by_chance: float | None = None
+    measured: float | None = None
+    found: float | None = None
+    found_by_expected: float | None = None
+    found_by_chance: float | None = None
 
 
 class DiscoveryCurve(msgspec.Struct, frozen=True, kw_only=True):

@@ -207,6 +207,21 @@ def score_remarks(record: ScoreRecord) -> list[str]:
             f"Deferred: {_share(d.rate)} of the forecasts; the tables hold all of them. On those not deferred alone: "
             f"accuracy {kept['accuracy']}, forecast error {kept['forecast_error']}, ECE {kept['ece']}{known}."
         )
+        if d.error_by_confidence is not None and d.error_by_chance is not None:
+            error = METRICS["forecast_error"].format
+            out.append(
+                f"As many rows kept by its own confidence: forecast error {error(d.error_by_confidence)}; by chance: "
+                f"{error(d.error_by_chance)}."
+            )
+        if d.measured is not None:
+            shares = [
+                f"{value:.1f} %" for value in (d.found, d.found_by_expected, d.found_by_chance) if value is not None
+            ]
+            out.append(
+                f"A search that measures what is deferred and the best of the rest measures {_share(d.measured)} of the "
+                f"candidates and finds {shares[0]} of the best speedup; as many chosen by expected speedup alone {shares[1]}, "
+                f"by chance {shares[2]}."
+            )
     return out + _scheme_remarks(record)
 
 
