@@ -280,12 +280,15 @@ def _evaluation(name: str, title: str) -> Table:
         name=name, title=title, splits=("test",), key="row_id", derived=True,
         columns=(
             _ROW_ID, *_SHOWN,
-            Column("speedup", _F, "measured reference time / candidate time, x"),
-            _BIN, _SCHEME,
+            Column("speedup", _F, "measured reference time / candidate time, x; null where the labels are withheld", nullable=True),
+            Column("bin", _BIN.type, f"{_BIN.doc}; null where the labels are withheld", nullable=True),
+            _SCHEME,
             Column("n_measurements", _I32, "measurements of the candidate; null where others published the row", nullable=True),
             Column("speedup_min", _F, "least measured speedup, x", nullable=True),
             Column("speedup_max", _F, "largest measured speedup, x", nullable=True),
-            _KERNEL_ID, _SEARCH, _CANARY, *_PROGRAMS,
+            _KERNEL_ID,
+            Column("search_id", _S, "the search that found the candidate; empty where unknown or withheld"),
+            _CANARY, *_PROGRAMS,
         ),
     )  # fmt: skip
 
@@ -295,6 +298,16 @@ _EVAL_PROBLEMS = _evaluation(
     "eval_problems", "Transfer: programs for problems that no training program was written for"
 )
 _EVAL_CUDA = _evaluation("eval_cuda", "Transfer: programs for the evaluation tasks in CUDA C++")
+
+#: The rows of all evaluation splits without their labels, one split each.
+_EVAL_INPUTS = Table(
+    name="eval_inputs",
+    title="The rows of every evaluation split without labels, for those who only forecast",
+    splits=("eval", "eval_problems", "eval_cuda"),
+    key="row_id",
+    derived=True,
+    columns=(_ROW_ID, *_SHOWN, _SCHEME, _CANARY, *_PROGRAMS),
+)
 
 _DISCOVERY = Table(
     name="discovery_pairs",
@@ -349,6 +362,7 @@ TABLES: Final[dict[str, Table]] = {
         _EVAL,
         _EVAL_PROBLEMS,
         _EVAL_CUDA,
+        _EVAL_INPUTS,
         _DISCOVERY,
         _TRAIN_PAIRS,
     )

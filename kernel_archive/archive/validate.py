@@ -154,10 +154,12 @@ def digest_faults(archive: Archive) -> Iterator[Finding]:
 def _ids(archive: Archive) -> Iterator[Finding]:
     for table in archive.tables:
         spec = TABLES[table]
-        keys = archive.arrow(table, columns=[spec.key, "problem"] if table == "references" else [spec.key])
-        counted = keys.group_by(keys.column_names).aggregate([([], "count_all")])
-        twice = counted.filter(pc.greater(counted.column("count_all"), 1)).column(spec.key).to_pylist()
-        yield from _rows("duplicate-key", f"{spec.key} stands more than once", table, sorted(twice))
+        # A derived table of several splits has one row id per split: a row can be in two evaluations.
+        for split in archive.manifest.tables[table].splits if spec.derived else (None,):
+            keys = archive.arrow(table, split, [spec.key, "problem"] if table == "references" else [spec.key])
+            counted = keys.group_by(keys.column_names).aggregate([([], "count_all")])
+            twice = counted.filter(pc.greater(counted.column("count_all"), 1)).column(spec.key).to_pylist()
+            yield from _rows("duplicate-key", f"{spec.key} stands more than once", table, sorted(twice))
     for table in ("kernels", "failures"):
         names = ["kernel_id", "program_id", "token_id", "problem", "reference_id", "gpu", "code"]
         for path in archive.files(table):

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from kernel_archive.errors import Finding, KernelArchiveError, printable
 from kernel_archive.selection.definitions import recorded_definition
 from kernel_archive.selection.freeze import check_frozen, differences, frozen_columns, frozen_split
+from kernel_archive.selection.inputs import check_inputs
 from kernel_archive.selection.plan import Rules, leakage_findings, present_members, select_split
 from kernel_archive.selection.published import published_labels
 from kernel_archive.selection.selected import CANONICAL
@@ -115,4 +116,5 @@ def check_splits(archive: Archive) -> list[Finding]:
         return found
     tables = ArchiveTables(archive)
     members = present_members(tables)
+    found.extend(check_inputs(archive))
     return [*found, *_recomputed(tables, members), *leakage_findings(tables, members), *check_frozen(archive)]

@@ -14,6 +14,7 @@ from kernel_archive.archive.shards import digest_rows
 from kernel_archive.errors import UsageError, printable
 from kernel_archive.schema import TABLES
 from kernel_archive.selection.freeze import read_frozen
+from kernel_archive.selection.inputs import INPUTS
 from kernel_archive.splits import FORECAST_SPLITS, SPLIT_TABLES
 
 if TYPE_CHECKING:
@@ -179,7 +180,8 @@ def _side(path: str | Path) -> _Side:
         return _Side(
             label=manifest.version,
             digest=manifest.logical_digest,
-            digests={name: facts.logical_digest for name, facts in manifest.tables.items()},
+            # The rows without labels repeat the evaluation splits.
+            digests={name: facts.logical_digest for name, facts in manifest.tables.items() if name != INPUTS},
             splits=manifest.splits,
             whole=True,
             rows=partial(_archive_rows, archive),

@@ -15,6 +15,7 @@ from kernel_archive.archive.shards import write_table
 from kernel_archive.archive.swap import locked_stage, replaced_directory, stage_directory
 from kernel_archive.errors import ArchiveMismatchError
 from kernel_archive.schema import TABLES
+from kernel_archive.selection.inputs import with_inputs
 from kernel_archive.selection.plan import Plan, Rules, compared_programs, plan_splits
 from kernel_archive.selection.published import published_rows, published_split
 from kernel_archive.selection.similarity import similarity_report
@@ -63,7 +64,7 @@ def _carry_out(plan: Plan, directory: Path) -> Made:
     before = manifest.reports.get("splits_not_made", {})
     missing = {**{n: why for n, why in before.items() if n not in plan.names}, **plan.skipped}
     reports = {**manifest.reports, "leakage": leakage, "splits_not_made": missing}
-    write_manifest(directory, msgspec.structs.replace(stored, reports=reports))
+    write_manifest(directory, msgspec.structs.replace(with_inputs(directory, stored), reports=reports))
     return Made(facts=dict(stored.splits), changed=list(plan.selections), skipped=plan.skipped, leakage=leakage)
 
 

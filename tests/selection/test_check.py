@@ -13,6 +13,7 @@ from kernel_archive.archive.shards import write_table
 from kernel_archive.schema import TABLES
 from kernel_archive.selection.check import check_splits
 from kernel_archive.selection.definitions import load_definition, recorded_definition
+from kernel_archive.selection.inputs import with_inputs
 from kernel_archive.selection.make import make_splits
 from kernel_archive.selection.plan import Rules
 from kernel_archive.splits import SPLIT_TABLES
@@ -43,12 +44,10 @@ def rewrite(place, table, change, *, facts=None):
     stated = msgspec.structs.replace(
         manifest.splits[table], logical_digest=written.logical_digest, rows=len(rows), **(facts or {})
     )
-    write_manifest(
-        place,
-        msgspec.structs.replace(
-            manifest, tables={**manifest.tables, table: written}, splits={**manifest.splits, table: stated}
-        ),
+    changed = msgspec.structs.replace(
+        manifest, tables={**manifest.tables, table: written}, splits={**manifest.splits, table: stated}
     )
+    write_manifest(place, with_inputs(place, changed))
 
 
 def codes(place):
@@ -128,3 +127,29 @@ def test_recorded_definitions_come_back(place):
     for table, split in SPLIT_TABLES.items():
         assert recorded_definition(split, facts[table].parameters) == load_definition(split.name)
     assert facts["eval"].parameters["gpu"] == "H200"
+
+
+def test_rows_without_labels_are_those_of_the_evaluation_splits(place):
+    """Every evaluation split stands in eval_inputs, in its order, without anything that was measured."""
+    archive = open_archive(place)
+    names = archive.arrow("eval_inputs").column_names
+    assert not {"speedup", "bin", "n_measurements", "speedup_min", "speedup_max", "search_id", "kernel_id"} & set(names)
+    for table in ("eval", "eval_problems", "eval_cuda"):
+        assert archive.arrow("eval_inputs", table).equals(archive.arrow(table, columns=names))
+    assert archive.arrow("eval_inputs", "eval").num_rows > 0
+
+
+def test_other_rows_without_labels_are_found(place):
+    """A changed text and a missing table are each said."""
+    archive = open_archive(place)
+    rows = {split: archive.arrow("eval_inputs", split).to_pylist() for split in ("eval", "eval_problems", "eval_cuda")}
+    rows["eval"][0]["candidate_code"] = "x = 1"
+    schema = TABLES["eval_inputs"].schema
+    written = write_table(place, "eval_inputs", {n: pa.Table.from_pylist(r, schema=schema) for n, r in rows.items()})
+    tables = {**archive.manifest.tables, "eval_inputs": written}
+    write_manifest(place, msgspec.structs.replace(archive.manifest, tables=tables))
+    (finding,) = check_splits(open_archive(place))
+    assert (finding.code, finding.field) == ("inputs-differ", "eval_inputs.eval")
+    del tables["eval_inputs"]
+    write_manifest(place, msgspec.structs.replace(archive.manifest, tables=tables))
+    assert {f.code: f.severity for f in check_splits(open_archive(place))} == {"inputs-missing": "warning"}

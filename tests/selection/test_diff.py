@@ -55,11 +55,11 @@ def by_table(found):
 
 
 def test_same_archive(old):
-    """An archive is the same as itself, in every table."""
+    """An archive is the same as itself, in every table; the rows without labels repeat others and are left aside."""
     found = diff(old, old)
     assert found.same
-    assert [t.table for t in found.tables] == list(TABLES)
-    held = open_archive(old).manifest.tables
+    held = {name: facts for name, facts in open_archive(old).manifest.tables.items() if name != "eval_inputs"}
+    assert [t.table for t in found.tables] == [name for name in TABLES if name in held]
     assert {t.table: t.rows_new for t in found.tables} == {n: sum(f.rows.values()) for n, f in held.items()}
 
 

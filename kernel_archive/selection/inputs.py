@@ -1,0 +1,58 @@
+"""The table ``eval_inputs``: the rows of every evaluation split without their labels."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from kernel_archive.archive.open import Archive
+from kernel_archive.archive.shards import write_table
+from kernel_archive.errors import Finding
+from kernel_archive.schema import TABLES
+from kernel_archive.splits import EVALUATIONS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    import pyarrow as pa
+
+    from kernel_archive.archive.manifest import Manifest
+
+__all__ = ["INPUTS", "check_inputs", "with_inputs"]
+
+#: Name of the table; its splits are called as the evaluation splits.
+INPUTS: Final = "eval_inputs"
+
+
+def _wanted(archive: Archive) -> dict[str, pa.Table]:
+    """What each split of the table holds: the columns that it has in common with the evaluation split."""
+    names = TABLES[INPUTS].schema.names
+    return {
+        name: archive.arrow(split.table, columns=names)
+        for name, split in EVALUATIONS.items()
+        if split.table in archive.manifest.tables
+    }
+
+
+def with_inputs(directory: Path, manifest: Manifest) -> Manifest:
+    """Write the table from the evaluation splits that a manifest names; the manifest with it."""
+    parts = _wanted(Archive(directory, manifest))
+    if not parts:
+        return manifest
+    tables = {**manifest.tables, INPUTS: write_table(directory, INPUTS, parts)}
+    ordered = {name: tables[name] for name in TABLES if name in tables}
+    return msgspec.structs.replace(manifest, tables=ordered)
+
+
+def check_inputs(archive: Archive) -> Iterator[Finding]:
+    """Whether the table holds exactly the rows of the evaluation splits, in their order."""
+    held = archive.manifest.tables.get(INPUTS)
+    for name, rows in _wanted(archive).items():
+        if held is None or name not in held.splits:
+            message = "the evaluation split has no rows without labels"
+            yield Finding(code="inputs-missing", message=message, field=name, severity="warning", fix="Make it again")
+        elif not archive.arrow(INPUTS, name).equals(rows.cast(TABLES[INPUTS].schema)):
+            message = "the rows without labels are not those of the evaluation split"
+            yield Finding(code="inputs-differ", message=message, field=f"{INPUTS}.{name}", fix="Make the split again")
