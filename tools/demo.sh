@@ -27,12 +27,12 @@ rm -rf leaderboard
 
 # Baselines forecast the evaluation split, go through the same scorer as everybody, and make the board.
 mkdir -p forecasts
-for baseline in uniform prior near nearest boosted boosted-calibrated; do
+for baseline in uniform prior near nearest boosted boosted-order text; do
   step kernel-archive baseline "$baseline" --split eval -o "forecasts/$baseline.jsonl" --force
 done
-step kernel-archive score forecasts/boosted-calibrated.jsonl
-step kernel-archive compare forecasts/boosted-calibrated.jsonl forecasts/prior.jsonl
-for baseline in uniform prior near nearest boosted boosted-calibrated; do
+step kernel-archive score forecasts/boosted-order.jsonl
+step kernel-archive compare forecasts/boosted-order.jsonl forecasts/prior.jsonl
+for baseline in uniform prior near nearest boosted boosted-order text; do
   step kernel-archive leaderboard add "forecasts/$baseline.jsonl" --name "$baseline"
 done
 step kernel-archive leaderboard build

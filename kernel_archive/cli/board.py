@@ -54,7 +54,7 @@ def baseline(
 
     uniform: one eighth for every bin. prior: bin frequencies of the problem's training pairs. slow, near, fast: always
     that. nearest: nearest neighbours on code tokens. boosted: gradient-boosted ordinal model on static features of both
-    programs and GPU facts. boosted-calibrated: the same, calibrated on training searches left out.
+    programs and GPU facts. boosted-order: its order alone. text: ridge regression on hashed token pairs, its order alone.
 
     The learning ones see the training pairs of the archive and nothing else.
     """

@@ -54,10 +54,17 @@ def _boosted(asked: AskedPairs, training: TrainingPairs, seed: int) -> Floats:
     return boosted(asked, training, seed=seed)
 
 
-def _boosted_calibrated(asked: AskedPairs, training: TrainingPairs, seed: int) -> Floats:
-    from kernel_archive.forecasters.boosted import boosted_calibrated
+def _boosted_order(asked: AskedPairs, training: TrainingPairs, seed: int) -> Floats:
+    from kernel_archive.forecasters.boosted import boosted_order
 
-    return boosted_calibrated(asked, training, seed=seed)
+    return boosted_order(asked, training, seed=seed)
+
+
+def _text(asked: AskedPairs, training: TrainingPairs, seed: int) -> Floats:
+    from kernel_archive.forecasters.text import text
+
+    del seed
+    return text(asked, training)
 
 
 #: Name -> baseline. A further one is one entry more.
@@ -77,7 +84,11 @@ BASELINES: Final[dict[str, Baseline]] = {
             "boosted", "gradient-boosted ordinal model on static features of both programs and GPU facts", _boosted,
             learns=True,
         ),
-        Baseline("boosted-calibrated", "the same, calibrated on training searches left out", _boosted_calibrated, learns=True),
+        Baseline(
+            "boosted-order", "its order alone, spread over even bins as surely as it orders problems left out", _boosted_order,
+            learns=True,
+        ),
+        Baseline("text", "ridge regression on hashed token pairs of the text, spread in the same way", _text, learns=True),
     )
 }  # fmt: skip
 

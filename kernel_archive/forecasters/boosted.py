@@ -1,4 +1,4 @@
-"""A gradient-boosted ordinal model on static features, and its calibration by searches left out.
+"""A gradient-boosted ordinal model on static features, as it is and as an order alone.
 
 The ordinal model is one binary classifier for "is the speedup above this edge?", with the edge as a feature on which
 the answer may only fall (Frank and Hall's decomposition with shared trees). Every pair enters once per inner bin
@@ -14,17 +14,18 @@ import numpy as np
 from kernel_archive.bins import SCHEMES, assign_bins
 from kernel_archive.errors import MissingExtraError
 from kernel_archive.forecasters.features import pair_features
+from kernel_archive.forecasters.spreading import spread
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from kernel_archive.bins import Scheme
-    from kernel_archive.forecasters.pairs import AskedPairs, TrainingPairs
+    from kernel_archive.forecasters.pairs import AskedPairs, ProgramPairs, TrainingPairs
     from kernel_archive.splits import Split
 
     Floats = NDArray[np.float64]
 
-__all__ = ["MAX_PAIRS", "SETTINGS", "boosted", "boosted_calibrated", "calibrate", "fit_slope"]
+__all__ = ["MAX_PAIRS", "SETTINGS", "boosted", "boosted_order", "design_weights"]
 
 # Chosen by leaving training searches out (CRPS of those left out, weighted as the split is), among 6 to 16 leaves, 80 to
 # 300 rounds, 20 to 60 pairs per leaf, a third or all of the features per split: differences were within 5 %. Weighing
@@ -41,8 +42,6 @@ SETTINGS: Final[dict[str, Any]] = {
 NATIVE_SHARE: Final = 0.5
 #: More training pairs than this are sampled, with the seed.
 MAX_PAIRS: Final = 20_000
-#: At most so many models are fitted for the calibration: searches are grouped when there are more.
-MAX_FOLDS: Final = 8
 #: Least probability of a bin.
 FLOOR: Final = 1e-3
 
@@ -122,40 +121,6 @@ def _sampled(training: TrainingPairs, split: Split, seed: int) -> TrainingPairs:
     return training.take(np.sort(order))
 
 
-def _log_odds(p: Floats) -> Floats:
-    clipped = np.clip(p, 1e-6, 1.0 - 1e-6)
-    return np.asarray(np.log(clipped) - np.log1p(-clipped))
-
-
-def calibrate(above: Floats, slope: float) -> Floats:
-    """Probabilities of being above an edge, their log odds multiplied by ``slope``: under 1 makes them less sure."""
-    return np.asarray(1.0 / (1.0 + np.exp(-slope * _log_odds(above))))
-
-
-def fit_slope(above: Floats, truth: NDArray[np.bool_], weights: Floats) -> float:
-    """The slope with the least weighted log loss, between 0.1 and 3.
-
-    Certainty is corrected, the base rate is not: how fast its kernels are differs from search to search, and the
-    searches left out say nothing of those to come.
-
-    Args:
-        above: shape (n, 7), forecasts of rows that the model has not seen.
-        truth: shape (n, 7), whether the speedup was above.
-        weights: shape (n,).
-    """
-    x, y = _log_odds(above).ravel(), truth.ravel().astype(np.float64)
-    w = np.repeat(weights, above.shape[1])
-
-    def gradient(slope: float) -> float:
-        return float((w * (1.0 / (1.0 + np.exp(-slope * x)) - y) * x).sum())
-
-    low, high = 0.1, 3.0
-    for _ in range(60):  # the loss is convex in the slope: halve where its derivative changes sign
-        middle = 0.5 * (low + high)
-        low, high = (low, middle) if gradient(middle) > 0 else (middle, high)
-    return 0.5 * (low + high)
-
-
 def design_weights(problems: tuple[str, ...], bins: NDArray[np.int8], split: Split) -> Floats:
     """Weights that make training rows look like the split by its own definition, mean 1.
 
@@ -200,39 +165,23 @@ def boosted(asked: AskedPairs, training: TrainingPairs, *, seed: int = 0) -> Flo
     return _to_bins(_above(ours, training.log_speedups, weights, theirs, _edges(asked.scheme), seed))
 
 
-def boosted_calibrated(asked: AskedPairs, training: TrainingPairs, *, seed: int = 0) -> Floats:
-    """The same model, its certainty corrected by what it got right on training searches left out: shape (n, 8).
+def boosted_order(asked: AskedPairs, training: TrainingPairs, *, seed: int = 0) -> Floats:
+    """The order of the same model, spread over the bins as surely as it orders problems left out: shape (n, 8).
 
     Raises:
         MissingExtraError: scikit-learn is not installed.
     """
     _require_sklearn()
     training = _sampled(training, asked.split, seed)
-    ours, theirs = _features(training, asked)
     edges = _edges(asked.scheme)
-    above, rows = _out_of_fold(training, ours, asked, seed)
-    slope = 1.0  # one search alone: nothing was left out to learn from
-    if len(rows):
-        truth = training.log_speedups[rows][:, None] > edges[None, :]
-        bins = assign_bins(training.speedups[rows], asked.scheme)
-        problems = tuple(training.problems[i] for i in rows)
-        slope = fit_slope(above, truth, design_weights(problems, bins, asked.split))
-    weights = _weights(training, asked.split, asked.scheme)
-    final = _above(ours, training.log_speedups, weights, theirs, edges, seed)
-    return _to_bins(calibrate(final, slope))
 
+    def ranker(known: TrainingPairs, wanted: ProgramPairs) -> Floats:
+        # Names of problems are no features here: those asked for may be new.
+        ours, theirs = (
+            pair_features(p.anchors, p.candidates, p.gpus, p.problems, known_problems=()) for p in (known, wanted)
+        )
+        weights = _weights(known, asked.split, asked.scheme)
+        above = _above(ours, known.log_speedups, weights, theirs, edges, seed)
+        return np.asarray(np.round(above.sum(axis=1), 6))
 
-def _out_of_fold(
-    training: TrainingPairs, features: Floats, asked: AskedPairs, seed: int
-) -> tuple[Floats, NDArray[np.intp]]:
-    """Forecasts of native rows by models that have not seen their search, and which rows those are."""
-    edges = _edges(asked.scheme)
-    folds = training.folds(asked.split, limit=MAX_FOLDS)
-    answers: list[Floats] = [np.empty((0, len(edges)))]
-    rows: list[NDArray[np.intp]] = [np.empty(0, dtype=np.intp)]
-    for learn, test in folds:
-        part = training.take(learn)
-        weights = _weights(part, asked.split, asked.scheme)
-        answers.append(_above(features[learn], part.log_speedups, weights, features[test], edges, seed))
-        rows.append(test)
-    return np.concatenate(answers), np.concatenate(rows)
+    return spread(ranker, asked, training)

@@ -9,7 +9,6 @@ import numpy as np
 
 from kernel_archive.bins import scheme
 from kernel_archive.errors import ArchiveMismatchError, DataError
-from kernel_archive.ids import program_id
 from kernel_archive.scoring.target import forecast_split, split_facts
 from kernel_archive.splits import SPLITS
 
@@ -79,12 +78,14 @@ class TrainingPairs(ProgramPairs):
     Attributes:
         speedups: shape (n,), x (anchor time / candidate time).
         kinds: n of ``seed``, ``parent_edit``, ``pair``.
-        searches: n ids of the search that made the candidate: the unit of cross-validation.
+        searches: n ids of the search that made the candidate.
+        natural: shape (n,), whether somebody wrote the candidate who wanted it to work: no template, no generator.
     """
 
     speedups: NDArray[np.float64]
     kinds: tuple[str, ...]
     searches: tuple[str, ...]
+    natural: NDArray[np.bool_]
 
     @property
     def log_speedups(self) -> NDArray[np.float64]:
@@ -96,6 +97,12 @@ class TrainingPairs(ProgramPairs):
         mask = np.asarray([kind == split.pair_type for kind in self.kinds], dtype=bool)
         return mask if mask.any() else np.ones(len(self), dtype=bool)
 
+    def alike(self, split: Split) -> NDArray[np.intp]:
+        """Positions of the pairs made as the rows of a split are: natural ones alone where there are any."""
+        native = self.native(split)
+        natural = native & self.natural
+        return np.flatnonzero(natural if natural.any() else native)
+
     def take(self, rows: NDArray[np.intp]) -> TrainingPairs:
         """Only these pairs, in this order."""
 
@@ -104,32 +111,17 @@ class TrainingPairs(ProgramPairs):
 
         return replace(self, **{field.name: picked(getattr(self, field.name)) for field in fields(self)})
 
-    def folds(self, split: Split, *, limit: int) -> list[tuple[NDArray[np.intp], NDArray[np.intp]]]:
-        """Leave searches out: (rows to learn from, native rows of the searches left out), at most ``limit`` times.
-
-        Searches of one problem go to different folds as far as possible. Rows that share a candidate with the
-        searches left out, or have one as their anchor, are in neither part.
-        """
-        native, searches = self.native(split), np.asarray(self.searches)
-        candidates = np.asarray([program_id(code) for code in self.candidates])
-        anchors = np.asarray([program_id(code) for code in self.anchors])
-        order = sorted(dict.fromkeys(zip(self.problems, self.searches, strict=True)))
-        fold_of = {search: i % limit for i, (_, search) in enumerate(order)}
-        fold = np.asarray([fold_of[search] for search in searches])
-        out = []
-        for number in range(min(limit, len(fold_of))):
-            inside = fold == number
-            seen = candidates[inside]
-            kept = ~inside & ~np.isin(anchors, seen) & ~np.isin(candidates, seen)
-            test = np.flatnonzero(inside & native)
-            if len(test) and kept.any():
-                out.append((np.flatnonzero(kept), test))
-        return out
-
 
 #: What a baseline that does not learn is given.
 NOTHING: Final = TrainingPairs(
-    problems=(), gpus=(), anchors=(), candidates=(), speedups=np.empty(0), kinds=(), searches=()
+    problems=(),
+    gpus=(),
+    anchors=(),
+    candidates=(),
+    speedups=np.empty(0),
+    kinds=(),
+    searches=(),
+    natural=np.empty(0, dtype=bool),
 )
 
 
@@ -176,8 +168,13 @@ def load_training_pairs(archive: Archive) -> TrainingPairs:
             "a recipe that gives one, or use a baseline that does not learn: uniform, slow, near, fast"
         )
     searches = rows["search_id"].to_pylist()
+    natural: set[str] = set()
     if "searches" in archive.manifest.tables:
-        roles = archive.arrow("searches", columns=["search_id", "role"])
+        roles = archive.arrow("searches", columns=["search_id", "role", "builder"])
+        wrote = {str(b["name"]) for b in archive.manifest.builders if b.get("natural") is True}
+        natural = {
+            s for s, b in zip(roles["search_id"].to_pylist(), roles["builder"].to_pylist(), strict=True) if b in wrote
+        }
         other = {
             s for s, r in zip(roles["search_id"].to_pylist(), roles["role"].to_pylist(), strict=True) if r != "training"
         }
@@ -195,4 +192,5 @@ def load_training_pairs(archive: Archive) -> TrainingPairs:
         speedups=np.asarray(rows[spec.value].to_numpy(), dtype=np.float64),
         kinds=tuple(rows["pair_type"].to_pylist()),
         searches=tuple(searches),
+        natural=np.array([s in natural for s in searches], dtype=bool),
     )

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from kernel_archive.scoring.arrays import Floats, Ints
     from kernel_archive.scoring.target import Target
 
-__all__ = ["STRENGTHS", "Control", "best_control", "controls_of", "spread_ranks"]
+__all__ = ["STRENGTHS", "Control", "best_control", "controls_of", "normal_scores", "spread_ranks", "to_bins"]
 
 #: Strengths of a cue that are tried: correlations of the copula.
 STRENGTHS: Final = tuple(round(0.1 * i, 1) for i in range(-9, 10))
@@ -79,8 +79,8 @@ def _quantile(shares: Floats) -> Floats:
     return np.array([law.inv_cdf(s) if 0.0 < s < 1.0 else math.copysign(math.inf, s - 0.5) for s in shares.tolist()])
 
 
-def _scores(cue: Floats) -> Floats:
-    """Normal scores of the mean ranks of a task's rows by a cue: shape (n,)."""
+def normal_scores(cue: Floats) -> Floats:
+    """Normal scores of the mean ranks of rows by a value: shape (n,); rows that tie share one."""
     ties = group_ties(cue)
     sizes = np.bincount(ties)
     middle = np.cumsum(sizes) - 0.5 * sizes
@@ -101,14 +101,15 @@ def spread_ranks(scores: Floats, cumulative: Floats, strength: float) -> Floats:
     return _phi((edges - strength * scores[:, None]) / math.sqrt(1.0 - strength * strength))
 
 
-def _to_bins(cumulative: Floats) -> Floats:
+def to_bins(cumulative: Floats) -> Floats:
+    """Probabilities of the eight bins from cumulative ones: shape (n, 8)."""
     n = len(cumulative)
     return np.maximum(np.diff(cumulative, axis=1, prepend=np.zeros((n, 1)), append=np.ones((n, 1))), 0.0)
 
 
 def _by_cue(cue: Floats, bins: Ints, tasks: Mapping[str, Ints], cumulative: Floats) -> Floats:
     """Forecasts by a cue, the strength for each task from the others: shape (n, 8)."""
-    scores = {task: _scores(cue[at]) for task, at in tasks.items()}
+    scores = {task: normal_scores(cue[at]) for task, at in tasks.items()}
     losses: dict[str, Floats] = {}
     for task, at in tasks.items():
         some = np.arange(len(at)) if len(at) <= _FITTED else np.linspace(0, len(at) - 1, _FITTED).astype(np.intp)
@@ -124,7 +125,7 @@ def _by_cue(cue: Floats, bins: Ints, tasks: Mapping[str, Ints], cumulative: Floa
     for task, at in tasks.items():
         others = total - losses[task]
         strength = STRENGTHS[int(np.argmin(others))] if len(tasks) > 1 else 0.0
-        out[at] = _to_bins(spread_ranks(scores[task], cumulative, strength))
+        out[at] = to_bins(spread_ranks(scores[task], cumulative, strength))
     return out
 
 

@@ -9,7 +9,7 @@ from kernel_archive.bins import assign_bins
 from kernel_archive.errors import MissingExtraError
 from kernel_archive.forecasters import boosted as module
 from kernel_archive.forecasters import simple
-from kernel_archive.forecasters.boosted import boosted, boosted_calibrated, calibrate, fit_slope
+from kernel_archive.forecasters.boosted import boosted, boosted_order
 from kernel_archive.forecasters.pairs import load_asked_pairs, load_training_pairs
 from kernel_archive.scoring import metrics
 from kernel_archive.splits import SPLITS
@@ -27,8 +27,8 @@ def truth(archive):
     return assign_bins(archive.arrow("eval")["speedup"].to_numpy())
 
 
-@pytest.mark.parametrize("make", [boosted, boosted_calibrated])
-def test_it_learns_what_follows_from_the_text(archive, truth, make):
+@pytest.mark.parametrize(("make", "share"), [(boosted, 0.5), (boosted_order, 0.8)])
+def test_it_learns_what_follows_from_the_text(archive, truth, make, share):
     """Where speedup follows from tile, warps and passes, it beats the prior by far on programs it has not seen."""
     target, pairs = load_asked_pairs(archive, "eval"), load_training_pairs(archive)
     p = make(target, pairs, seed=1)
@@ -36,7 +36,7 @@ def test_it_learns_what_follows_from_the_text(archive, truth, make):
     assert (p > 0).all()
     ours = metrics.crps(probabilities=p, bins=truth).mean()
     prior = metrics.crps(probabilities=simple.prior(target, pairs), bins=truth).mean()
-    assert ours < 0.5 * prior
+    assert ours < share * prior
 
 
 def test_same_seed_same_forecasts(archive):
@@ -75,16 +75,6 @@ def test_evaluation_rows_weigh_alike_per_problem_and_bin():
     assert w.mean() == pytest.approx(1.0)
     assert w[4] == w[5] == pytest.approx(2 * w[0])
     assert (module.design_weights(("p",) * 6, bins, SPLITS["discovery"]) == 1).all()
-
-
-def test_slope_recovers_a_known_miscalibration():
-    """Log odds doubled by an overconfident model are halved again."""
-    rng = np.random.default_rng(0)
-    p = rng.uniform(0.05, 0.95, (4000, 7))
-    truth = rng.uniform(size=p.shape) < p
-    sure = calibrate(p, 2.0)
-    assert fit_slope(sure, truth, np.ones(4000)) == pytest.approx(0.5, abs=0.03)
-    assert calibrate(calibrate(p, 2.0), 0.5) == pytest.approx(p, abs=1e-9)
 
 
 def test_without_scikit_learn_it_names_the_extra(archive, monkeypatch):

@@ -2,7 +2,6 @@
 
 import json
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -12,7 +11,6 @@ from kernel_archive.archive.open import open_archive
 from kernel_archive.errors import ArchiveMismatchError, DataError, UsageError
 from kernel_archive.forecasters.pairs import AskedPairs, load_asked_pairs, load_training_pairs
 from kernel_archive.ids import sha256_hex
-from kernel_archive.splits import SPLITS
 
 
 def test_a_target_holds_no_label(archive):
@@ -37,20 +35,6 @@ def test_training_pairs_are_of_training_searches(archive):
     held = {r["search_id"] for r in archive.arrow("searches").to_pylist() if r["role"] == "held_out"}
     assert not held & set(pairs.searches)
     assert set(pairs.kinds) == {"seed", "parent_edit"}
-
-
-def test_folds_share_no_program(archive):
-    """A left-out search's programs are neither candidates nor anchors of what is learnt from."""
-    pairs = load_training_pairs(archive)
-    folds = pairs.folds(SPLITS["eval"], limit=4)
-    assert len(folds) == 4
-    for learn, test in folds:
-        left_out = {pairs.candidates[i] for i in test}
-        assert not left_out & {pairs.candidates[i] for i in learn}
-        assert not left_out & {pairs.anchors[i] for i in learn}
-        assert not {pairs.searches[i] for i in test} & {pairs.searches[i] for i in learn}
-        assert {pairs.kinds[i] for i in test} == {"seed"}
-    assert sorted(np.concatenate([test for _, test in folds])) == sorted(np.flatnonzero(pairs.native(SPLITS["eval"])))
 
 
 def test_without_training_pairs_it_says_what_to_run(tmp_path):

@@ -1,0 +1,57 @@
+"""Every control and baseline on every split of an archive, with intervals: what can be had without understanding.
+
+    python benchmarks/baselines.py ARCHIVE [--draws 2000] [--baselines prior,nearest,boosted,boosted-order,text]
+
+Prints one Markdown table a split; takes minutes, nearly all of it for the boosted model.
+"""
+
+from __future__ import annotations
+
+import argparse
+
+from kernel_archive.archive.open import open_archive
+from kernel_archive.forecasters import make_baseline
+from kernel_archive.scoring import METRICS, Forecasts, load_target, score
+from kernel_archive.splits import FORECAST_SPLITS
+
+SHOWN = {
+    "eval": ("crps_skill", "crps", "pair_accuracy", "rank_correlation", "speedup_recovered"),
+    "discovery": ("crps_skill", "crps", "average_precision_1.25", "lift_1.25", "lift_within_1.25"),
+}
+
+
+def cell(record, name):
+    """A figure with its interval, and the mark of one that beats no control."""
+    figure, info = record.metrics[name], METRICS[name]
+    span = "" if figure.low is None else f" ({figure.low:.{info.decimals}f} to {figure.high:.{info.decimals}f})"
+    return f"{info.format(figure.mean)}{span}{'' if record.beats_control.get(name, True) else ' *'}"
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("archive")
+    parser.add_argument("--draws", type=int, default=2000)
+    parser.add_argument("--baselines", default="prior,nearest,boosted,boosted-order,text")
+    options = parser.parse_args()
+    archive = open_archive(options.archive)
+    for split in FORECAST_SPLITS.values():
+        facts = archive.manifest.splits.get(split.table)
+        if facts is None or not facts.rows:
+            continue
+        target = load_target(archive, split.name)
+        names = SHOWN[target.kind]
+        made = [(c.name, c.forecasts) for c in target.controls]
+        for name in options.baselines.split(","):
+            made.append(
+                (f"**{name}**", Forecasts.from_arrays(target, make_baseline(name, archive, split.name).probabilities))
+            )
+        print(f"\n`{split.name}`, {len(target)} rows, best control `{target.best_control[0]}`:\n")
+        print(f"| forecasts | {' | '.join(METRICS[name].title for name in names)} |")
+        print("|" + " --- |" * (1 + len(names)))
+        scored = [(name, score(target, cast, draws=options.draws)) for name, cast in made]
+        for name, record in sorted(scored, key=lambda item: item[1].metrics["crps"].mean):
+            print(f"| {name} | {' | '.join(cell(record, metric) for metric in names)} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()
