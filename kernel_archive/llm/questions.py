@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from kernel_archive.bins import scheme as scheme_of
-from kernel_archive.errors import UsageError, printable
+from kernel_archive.errors import DataError, UsageError, printable
 from kernel_archive.forecasters.pairs import load_asked_pairs
 from kernel_archive.llm.prompts import PROMPT_VERSION, Prompt, render
 
@@ -116,8 +116,11 @@ def load_questions(
 
     Raises:
         UsageError: unknown split, scheme or version, the archive has no such split, or nothing can be deferred in it.
+        DataError: the split has no rows.
     """
     asked = load_asked_pairs(archive, split)
+    if not len(asked):
+        raise DataError(f"the {asked.split.name} split of this archive has no rows to ask about")
     if defer and asked.split.kind != "eval":
         raise UsageError(
             f"predict-or-defer asks about candidates against their reference; the {asked.split.rows} of split "

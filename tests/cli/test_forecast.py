@@ -1,6 +1,8 @@
 """``forecast``, as its users call it."""
 
 import json
+import subprocess
+import sys
 
 import pytest
 from support.small_archive import write_archive
@@ -57,6 +59,16 @@ def test_a_row_that_does_not_fit_is_named(run, tmp_path):
     assert status == 0
     assert err.count("is left unanswered") == 3
     assert "0 questions" in out
+
+
+def test_the_batch_form_needs_nothing_of_the_extra(archive, tmp_path):
+    """Neither the help nor an export imports Inspect."""
+    code = (
+        "import sys; from kernel_archive.cli import main; main(['forecast', '--help']); "
+        f"main(['forecast', '--model', 'm', '--limit', '2', '--export', 'q.jsonl', '--archive', {str(archive)!r}]); "
+        "assert 'inspect_ai' not in sys.modules and 'openai' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, cwd=tmp_path)
 
 
 @pytest.mark.parametrize(

@@ -4,8 +4,11 @@ import itertools
 import json
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from support.small_archive import write_archive
 
-from kernel_archive.errors import ForecastError, UsageError
+from kernel_archive.errors import DataError, ForecastError, UsageError
 from kernel_archive.llm.batch import Settings, export_lines, import_answers
 from kernel_archive.llm.questions import load_questions, read_custom_id
 from kernel_archive.scoring import check_forecasts, load_target
@@ -227,3 +230,51 @@ def test_a_row_that_does_not_fit_is_left_out_and_named(archive):
     assert {q.row_id for q in questions if q.tokens > sizes[-2]} == set(left)
     everything, none = questions.fitting(None)
     assert (everything.asked.row_ids, none) == (questions.asked.row_ids, ())
+
+
+def test_a_split_without_rows_asks_nothing(tmp_path):
+    """An empty batch file would look like work done."""
+    bare = write_archive(tmp_path / "bare", per_search=1)
+    with pytest.raises(DataError, match="has no rows to ask about"):
+        load_questions(bare, "discovery")
+
+
+_JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=9),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(
+                ["message", "content", "choices", "body", "usage", "error", "code", "tool_calls", "function"]
+            )
+            | st.text(max_size=4),
+            inner,
+            max_size=4,
+        )
+    ),
+    max_leaves=12,
+)
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    st.sampled_from(["response", "answer", "error", "stop_reason", "latency_s", "input_tokens"]),
+    _JSON,
+    st.sampled_from([None, {"status_code": 200}, {"status_code": 500}]),
+    _JSON,
+)
+def test_whatever_a_service_sends_is_an_answer_or_a_reason(archive, tmp_path, field, value, response, body):
+    """No line crashes the import, and what comes of it can be checked."""
+    (line,) = exported(archive, limit=1)
+    sent = {"custom_id": line["custom_id"], field: value}
+    if response is not None:
+        sent["response"] = {**response, "body": body}
+    path = write(tmp_path / "a.jsonl", [sent])
+    try:
+        data, tally = import_answers([path], archive, limit=1).finish()
+    except ForecastError:
+        return
+    assert tally.answered + sum(tally.unanswered.values()) == 1
+    if tally.answered:
+        (tmp_path / "f.jsonl").write_bytes(data)
+        assert check_forecasts(tmp_path / "f.jsonl", load_target(archive))[0] is not None
