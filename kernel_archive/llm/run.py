@@ -91,13 +91,16 @@ def ask_model(
     logs.mkdir(exist_ok=True)
     told: dict[str, Any] = msgspec.to_builtins(settings)
     calls: dict[str, Any] = {"max_connections": connections, "max_retries": max_retries, "attempt_timeout": timeout}
-    # Every answer reaches the log at once: what a killed run has paid for is not lost.
-    ways: dict[str, Any] = {"display": "none", "log_dir": str(logs), "log_format": "eval", "log_buffer": 1, "log_realtime": False,
-                            "score_display": False, "fail_on_error": False}  # fmt: skip
     with locked(logs / ".lock", busy=f"another run is writing to {printable(str(logs), 300)}"):
         before = log_files(logs)
         make = tasks.defer if defer else tasks.forecast
         asked = make(split=split, answer=answer, archive=str(archive.path), bins=bins)
+        total = min(limit or len(asked.dataset), len(asked.dataset)) * repeats
+        # An answer reaches the log at once, in a long run every hundredth of them: what a killed run has paid for is kept.
+        ways: dict[str, Any] = {
+            "display": "none", "log_dir": str(logs), "log_format": "eval", "log_buffer": max(1, total // 100), "log_realtime": False,
+            "score_display": False, "fail_on_error": False,
+        }  # fmt: skip
         wanted = {**run_of(asked.metadata or {}, model, told), "rows": limit, "repeats": repeats}
         if before:
             _refuse_another(before[-1], wanted)
