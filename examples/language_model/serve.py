@@ -27,6 +27,7 @@ def main() -> None:
     params.model.path = str(weights.assemble(options.weights))
     params.hostnames, params.port = ["127.0.0.1"], options.port
     params.n_ctx, params.n_parallel, params.warmup = options.context, 1, False
+    params.cache_prompt = False  # the same question gets the same answer, whatever was asked before
     server = xllamacpp.Server(params)
     print(f"{server.listening_address}/v1", flush=True)
     stop = threading.Event()
