@@ -11,6 +11,7 @@ import codecs
 import gzip
 import hashlib
 import io
+import re
 import stat
 import zlib
 from pathlib import Path
@@ -25,9 +26,11 @@ if TYPE_CHECKING:
 
 __all__ = [
     "MAX_LINE_BYTES",
+    "MAX_VALUES",
     "Lines",
     "UntrustedFileError",
     "allowance",
+    "has_few_values",
     "is_compressed",
     "is_parquet",
     "lacks_checksum",
@@ -38,6 +41,9 @@ __all__ = [
 
 #: A longer line, or a row of a table with more text, is reported and skipped; it is never held in memory.
 MAX_LINE_BYTES: Final = 1 << 20
+#: Values in one JSON text that is taken whole: objects take far more than their text.
+MAX_VALUES: Final = 4_000_000
+_STRING: Final = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
 #: What a compressed file may come to: so many bytes, and so many times its own size (text of logs comes to 50 times).
 _FREE_BYTES: Final = 32 << 20
 _EXPANSION: Final = 100
@@ -191,6 +197,12 @@ def read_whole(path: Path, *, max_bytes: int) -> bytes:
             return stream.read()
     except OSError as error:
         raise UntrustedFileError("unreadable", f"cannot be read: {error.strerror or printable(str(error))}") from None
+
+
+def has_few_values(data: bytes) -> bool:
+    """Whether a JSON text, which may be broken, can be decoded: each value follows a comma or an opening bracket."""
+    marks = (b",", b"[", b"{")
+    return sum(map(data.count, marks)) <= MAX_VALUES or sum(map(_STRING.sub(b"", data).count, marks)) <= MAX_VALUES
 
 
 class Lines:

@@ -15,6 +15,7 @@ from kernel_archive.errors import ArchiveMismatchError, ArchiveNotFoundError, Fi
 from kernel_archive.ids import canonical_json, sha256_hex
 from kernel_archive.schema import TABLES
 from kernel_archive.storage import file_sha256, write_atomically
+from kernel_archive.untrusted import has_few_values
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -37,6 +38,8 @@ __all__ = [
 FORMAT: Final = 2
 _READ_FORMATS: Final = (1, FORMAT)
 MANIFEST_NAME: Final = "manifest.json"
+#: A hundred times the manifest of the shipped data; one comes from a Hub, and may be anything.
+MAX_MANIFEST_BYTES: Final = 64 << 20
 
 
 class ShardFacts(msgspec.Struct, frozen=True):
@@ -226,19 +229,26 @@ def read_manifest(directory: Path) -> Manifest:
     """
     path = directory / MANIFEST_NAME
     try:
-        data = path.read_bytes()
+        with path.open("rb") as stream:
+            data = stream.read(MAX_MANIFEST_BYTES + 1)
     except (FileNotFoundError, NotADirectoryError):
         raise ArchiveNotFoundError(
             f"no archive in {directory} (it has no {MANIFEST_NAME}). Build one with: kernel-archive build --out {directory}"
         ) from None
     except OSError as error:
         raise ArchiveNotFoundError(f"{path} cannot be read: {error.strerror or error}") from None
+
+    def fail(why: object) -> ArchiveMismatchError:
+        return ArchiveMismatchError.of(
+            code="bad-manifest", file=str(path), message=f"not a manifest: {why}", fix="Build or pull the archive again"
+        )
+
+    if len(data) > MAX_MANIFEST_BYTES or not has_few_values(data):
+        raise fail("it is larger than one can be")
     try:
         manifest = msgspec.json.decode(data, type=Manifest)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise ArchiveMismatchError.of(
-            code="bad-manifest", file=str(path), message=f"not a manifest: {error}", fix="Build the archive again"
-        ) from None
+        raise fail(error) from None
     if manifest.format not in _READ_FORMATS:
         raise ArchiveMismatchError(
             f"{path} has format {manifest.format}, this version reads {' and '.join(map(str, _READ_FORMATS))}. "

@@ -143,7 +143,7 @@ def _read_facts(path: Path) -> StagedRun | None:
             return None
         staged = msgspec.json.decode(facts, type=StagedRun)
         whole = all(file_sha256(path.with_name(name)) == wanted for name, wanted in staged.files.items())
-    except (OSError, msgspec.DecodeError):
+    except (OSError, ValueError, msgspec.DecodeError):
         return None
     return staged if whole else None
 

@@ -13,7 +13,8 @@ from kernel_archive.readers.beside import FILES_BESIDE, add_facts
 from kernel_archive.readers.events import Node
 from kernel_archive.readers.pickles import PICKLE_MAGIC, plain_pickle
 from kernel_archive.readers.reading import Reading, feedback_of, log_format
-from kernel_archive.readers.values import BAD_JSON, any_json, build, has_few_values, natural, object_of, storable
+from kernel_archive.readers.values import BAD_JSON, any_json, build, natural, object_of, storable
+from kernel_archive.untrusted import has_few_values
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -31,7 +31,7 @@ _EVENT_LOGS: Final = ("puct-events", "bin-filler", "theory-builder")
 _BEGUN: Final = re.compile(rb'\s*\{\s*"kind"\s*:\s*"([a-z_]{1,60})"')
 _HEAD: Final = 4 << 20
 #: Faults of a whole file, which say more than what it looks like.
-_FILE_FAULTS: Final = ("unreadable", "line-too-long", "file-too-large", "bad-quotes")
+_FILE_FAULTS: Final = ("unreadable", "line-too-long", "file-too-large", "bad-quotes", "repeated-field")
 #: Keys of a JSON line, most telling first -> what it is.
 _LINES: Final[tuple[tuple[frozenset[str], str], ...]] = (
     (frozenset({"event_kind", "payload"}), "hub-events"),

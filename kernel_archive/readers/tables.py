@@ -106,6 +106,11 @@ def _csv_rows(run: RunFiles, path: Path, report: Report, delimiter: str) -> Iter
         for number, fields in _csv_records(run.lines(path, raw=True), delimiter, file, report):
             if not header:
                 header = fields
+                twice = next((name for name in header if name and header.count(name) > 1), None)
+                if twice is not None:
+                    message = "the table has two columns of this name"
+                    report.error("repeated-field", message, file=file, line=number, field=twice)
+                    return
             elif held or len(fields) != len(header):
                 held += [(number, fields)] if last is None else [last, (number, fields)]
                 last = None

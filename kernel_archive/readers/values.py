@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import re
 import types
 from datetime import datetime
 from functools import cache
@@ -12,13 +11,14 @@ from typing import Any, Final, TypeVar, Union, get_args, get_origin
 
 import msgspec
 
+from kernel_archive.untrusted import MAX_VALUES, has_few_values
+
 __all__ = [
     "BAD_JSON",
     "any_json",
     "build",
     "finite",
     "from_text",
-    "has_few_values",
     "natural",
     "not_negative",
     "object_of",
@@ -34,10 +34,7 @@ T = TypeVar("T")
 
 #: What decoding of hostile bytes can raise.
 BAD_JSON: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError, ValueError)
-#: Values in one JSON text that is taken whole, and how deep they may be nested: objects take far more than their text.
-_MAX_VALUES: Final = 4_000_000
 _MAX_DEPTH: Final = 100
-_STRING: Final = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
 #: Steps and counts that an int32 column can hold.
 _MAX_STEP: Final = 2**31 - 1
 _MAX_COUNT: Final = 2**63 - 1
@@ -52,7 +49,7 @@ def any_json(data: bytes) -> Any:
         ValueError: not JSON even so, nested too deeply, or too many values.
     """
     if not has_few_values(data):
-        raise ValueError(f"more than {_MAX_VALUES:,} values")
+        raise ValueError(f"more than {MAX_VALUES:,} values")
     try:
         try:
             value = msgspec.json.decode(data)
@@ -62,12 +59,6 @@ def any_json(data: bytes) -> Any:
         return storable(value)
     except RecursionError as error:
         raise ValueError("nested too deeply") from error
-
-
-def has_few_values(data: bytes) -> bool:
-    """Whether a JSON text, which may be broken, can be decoded: each value follows a comma or an opening bracket."""
-    marks = (b",", b"[", b"{")
-    return sum(map(data.count, marks)) <= _MAX_VALUES or sum(map(_STRING.sub(b"", data).count, marks)) <= _MAX_VALUES
 
 
 def storable(value: Any, depth: int = 0) -> Any:

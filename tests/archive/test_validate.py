@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tracemalloc
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -195,6 +196,19 @@ def test_names_that_no_layout_of_ours_has_are_refused(archive, change):
     (archive / "manifest.json").write_text(json.dumps(manifest))
     with pytest.raises(ArchiveMismatchError):
         open_archive(archive)
+
+
+@pytest.mark.parametrize(
+    "content", [b"[" * 5_000_000, b'{"name": "' + b"x" * (65 << 20) + b'"}'], ids=["values", "bytes"]
+)
+def test_a_manifest_that_would_fill_the_memory_is_refused(archive, content):
+    """It comes from a Hub: neither its bytes nor its values are taken without a bound."""
+    (archive / "manifest.json").write_bytes(content)
+    tracemalloc.start()
+    with pytest.raises(ArchiveMismatchError, match="larger than one can be"):
+        read_manifest(archive)
+    assert tracemalloc.get_traced_memory()[1] < 200 << 20
+    tracemalloc.stop()
 
 
 def test_no_archive_and_a_broken_manifest(tmp_path, archive):

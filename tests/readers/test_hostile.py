@@ -248,6 +248,10 @@ def test_strict_csv(tmp_path: Path) -> None:
         ["a", "e"],
         [("bad-utf8", 4), ("bad-row", 3), ("bad-row", 4), ("bad-row", 5)],
     )
+    head = b"code,score,note,note\n"  # which of the two counts would be chance
+    assert of(b"a,1,x,y\n") == ([], [("repeated-field", 1), ("no-records", None)])
+    head = b"code,score,,\n"  # columns without a name are nobody's
+    assert of(b"a,1,x,y\n") == (["a"], [])
 
 
 # -- 9 and 10: rows that can't be, and ids that stay
