@@ -82,6 +82,7 @@ ELSEWHERE = {
     "scoring/curves": "scoring/test_calibration",
     "scoring/figures": "scoring/test_samples",
     "scoring/surface": "scoring/test_controls",
+    "selection/inputs": "selection/test_check",
     "selection/near": "selection/test_similarity",
     "selection/plan": "selection/test_make",
     "selection/selected": "selection/test_leakage",
