@@ -16,8 +16,9 @@ def test_every_column_of_a_split_is_one_of_its_table(split):
 
 
 def test_every_derived_table_is_a_split():
-    """The schema and the splits agree on which tables are cut from others."""
-    assert {split.table for split in SPLITS.values()} == {name for name, table in TABLES.items() if table.derived}
+    """The schema and the splits agree on which tables are cut from others; ``eval_inputs`` repeats splits without labels."""
+    derived = {name for name, table in TABLES.items() if table.derived}
+    assert {split.table for split in SPLITS.values()} == derived - {"eval_inputs"}
 
 
 def test_a_split_is_found_by_its_name_and_by_its_table():
