@@ -2,13 +2,16 @@
 
 import csv
 import io
+import json
 
+import numpy as np
 import pytest
-from support.boards import DRAWS
+from support.boards import DRAWS, informed
 
+from kernel_archive.board import add_submission
 from kernel_archive.board.entries import load_entries, read_foreign
 from kernel_archive.board.standings import make_standings, standings_csv, standings_json
-from kernel_archive.scoring import HEADLINE
+from kernel_archive.scoring import HEADLINE, Forecasts, load_target
 from kernel_archive.scoring.compare import COMPARED, compare
 from kernel_archive.scoring.metrics import RANKINGS
 from kernel_archive.scoring.reader import read_forecasts
@@ -109,3 +112,36 @@ def test_csv_has_one_line_per_entry_and_no_formula(standings):
     assert rows[0]["name"] == "'=cmd|' /C calc'!A0"
     assert float(rows[0]["crps_low"]) < float(rows[0]["crps"])
     assert (rows[0]["rank"], rows[4]["rank"], rows[4]["ranked"]) == ("1", "", "False")
+
+
+@pytest.mark.parametrize("split", ["eval", "discovery"])
+def test_the_oracle_leads_and_nobody_ranks_above_a_forecaster_that_knows_more(archive, tmp_path, split):
+    """Oracle, a reader, a poorer one; behind them the template, a constant and every control, by every ranking of the board."""
+    target = load_target(archive, split)
+    controls = {c.name: c.forecasts for c in target.controls}
+    told = {"oracle": controls["oracle_speedups"]}
+    for name, sharpness in (("reader", 9.0), ("skimmer", 3.0)):
+        told[name] = Forecasts.from_arrays(target, informed(target, sharpness))
+    # Cues that are the same everywhere give the same forecasts as no cue: each once.
+    distinct = {cast.digest: name for name, cast in reversed(controls.items()) if not name.startswith("oracle")}
+    entries = []
+    for name, cast in {**told, **{name: controls[name] for name in distinct.values()}}.items():
+        lines = [
+            {"row_id": row, "probabilities": p.tolist(), **({} if np.isnan(s) else {"expected_speedup": float(s)})}
+            for row, p, s in zip(target.row_ids, cast.probabilities[0], cast.expected_speedups[0], strict=True)
+        ]
+        path = tmp_path / f"{name}.jsonl"
+        path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+        slug = name.replace("_", "-")
+        entries.append(add_submission(path, target, name=name, slug=slug, board=tmp_path / "b", draws=0))
+    made, faults = load_entries([e.folder for e in entries], target, wanted=COMPARED[target.kind], draws=DRAWS, jobs=1)
+    assert not faults
+    standings = make_standings(target, made, draws=DRAWS)
+    assert [line.name for line in standings.lines[:3]] == ["oracle", "reader", "skimmer"]
+    for line in standings.lines:
+        for name, rank in line.ranks.items():
+            if line.name == "oracle":
+                assert (rank.rank, rank.best) == (1, 1), name
+            elif line.name not in told:
+                above = [other.ranks[name].rank for other in standings.lines if other.name in told]
+                assert rank.rank > max(above), (line.name, name)
