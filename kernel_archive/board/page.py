@@ -54,7 +54,8 @@ def span(metric: str, figure: Metric) -> str:
     if figure.low is None or figure.high is None:
         return ""
     d = METRICS[metric].decimals
-    return f"{figure.low:.{d}f}{_DASH}{figure.high:.{d}f}"
+    between = _DASH if figure.low >= 0 else " to "
+    return f"{figure.low:.{d}f}{between}{figure.high:.{d}f}"
 
 
 def _share(value: float) -> str:
@@ -263,7 +264,8 @@ def render_page(
     rule = SCHEMES[target.scheme]
     leading = verdict(first)
     preview = f"{leading['leaders']} {leading['says']}" if leading["leaders"] else headline_says(first)
-    rows = ", ".join(f"{len(b.target):,} {b.target.split.rows}" for b in boards)
+    rows = ", ".join(f"{len(b.target):,} {b.target.split.rows} ({b.target.split.name})" for b in boards)
+    problems = len({task for b in boards for task in b.target.task_names})
     version, digest = archive.manifest.version, archive.manifest.logical_digest
     return render(
         "page.html",
@@ -272,7 +274,7 @@ def render_page(
         preview=preview,
         script_hashes=Markup(" ".join(map(_script_hash, scripts))),  # noqa: S704 - digests of our own scripts
         style=Markup(page_file("style.css")),  # noqa: S704 - our own file
-        facts=f"{rows} of {len(target.task_names)} tasks, measured on {', '.join(target.facts.gpus)} · archive {version} · {digest[7:19]}",
+        facts=f"{rows}, {problems} problems in all, measured on {', '.join(target.facts.gpus)} · archive {version} · {digest[7:19]}",
         boards=[_board(board) for board in boards],
         left_out=left_out,
         scheme=target.scheme,

@@ -43,7 +43,7 @@ const number = (metric, value) => {
   const { unit, decimals } = info(metric);
   return value.toFixed(decimals) + (unit === ' %' ? '\u2009%' : unit === ' nats' ? '' : unit);
 };
-const span = (metric, figure) => (figure[2] === null ? '' : `${figure[2].toFixed(info(metric).decimals)}${DASH}${figure[3].toFixed(info(metric).decimals)}`);
+const span = (metric, figure) => (figure[2] === null ? '' : `${figure[2].toFixed(info(metric).decimals)}${figure[2] < 0 ? ' to ' : DASH}${figure[3].toFixed(info(metric).decimals)}`);
 const times = (value) => (value === null || value === undefined ? DASH : (value >= 9.995 ? value.toFixed(1) : value >= 0.0995 ? value.toFixed(2) : value.toPrecision(2)) + 'x');
 const COLOURS = 8;
 const colour = (slot) => `var(--s${slot % COLOURS})`;
