@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from kernel_archive.archive.validate import Report
     from kernel_archive.selection.make import Made
 
-__all__ = ["BuildResult", "build", "ensure_archive", "remake_split", "validate"]
+__all__ = ["BuildResult", "build", "ensure_archive", "remake_split", "validate", "withhold_labels"]
 
 
 def build(
@@ -133,6 +133,11 @@ def remake_split(
 
     rules = Rules.changed(table, definition=definition, gpu=gpu, scheme=scheme, **changes)
     facts = open_archive(directory).manifest.splits.get(table)
+    if facts is not None and facts.origin == "withheld":
+        raise UsageError(
+            f"the labels of {table} are withheld, and the kernels that it is made from with them: build the archive again "
+            "from its logs to make another split"
+        )
     asked = [name for name, value in {"definition": definition, "gpu": gpu, **changes}.items() if value is not None]
     if facts is not None and facts.origin == "published" and asked and not reselect:
         raise UsageError(
@@ -140,6 +145,25 @@ def remake_split(
             f"{', '.join(asked)} is selected with --reselect"
         )
     return remake_splits(directory, [table], rules=rules, reselect=reselect, scheme=scheme, finish=write_card)
+
+
+def withhold_labels(directory: str | Path, folder: str | Path) -> list[Path]:
+    """Take the labels of the evaluation splits out of an archive into a folder of their own, and render the card anew.
+
+    Args:
+        directory: the archive directory; what is left there is its public part.
+        folder: where the labels go.
+
+    Raises:
+        UsageError: labels are withheld already, a split was published by others, or the folder is inside the archive.
+        TargetExistsError: there is something in the folder.
+    """
+    from pathlib import Path
+
+    from kernel_archive.publishing.card import write_card
+    from kernel_archive.selection.withheld import withhold
+
+    return withhold(Path(directory), Path(folder), finish=write_card)
 
 
 def validate(path: str | Path | None = None) -> Report:

@@ -80,7 +80,7 @@ class SplitFacts(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         name: ``canonical`` or the name of a variant; only the canonical one is scored as such.
-        origin: ``selected`` by a definition here, or ``published`` and kept as it was.
+        origin: ``selected`` by a definition here, ``published`` and kept as it was, or ``withheld``: selected, without labels.
         scheme: bin scheme of its labels.
         logical_digest: over its rows.
         rows: number of rows.

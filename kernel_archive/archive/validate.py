@@ -1,4 +1,4 @@
-"""Checking an archive in layers: layout, schema, digests, ids, labels, cross-references, canary, natural programs.
+"""Checking an archive in layers: layout, schema, digests, ids, labels, cross-references, canary.
 
 Each layer is a function from an opened archive to findings; a layer only runs when those it builds on found no error.
 """
@@ -15,7 +15,6 @@ import pyarrow.parquet as pq
 
 from kernel_archive.archive.crosschecks import CROSS_CHECKS, unanimity_checks
 from kernel_archive.archive.manifest import shard_faults
-from kernel_archive.archive.natural import natural_faults
 from kernel_archive.archive.open import Archive, open_archive
 from kernel_archive.archive.shards import digest_rows
 from kernel_archive.bins import assign_bins, scheme
@@ -197,8 +196,9 @@ def _ids(archive: Archive) -> Iterator[Finding]:
 def _labels(archive: Archive) -> Iterator[Finding]:
     for table, value in (("kernels", "speedup"), *((name, split.value) for name, split in SPLIT_TABLES.items())):
         facts = archive.manifest.splits.get(table)
-        if table not in archive.tables or (facts is not None and facts.origin == "published"):
-            continue  # published labels are kept as they are; the splits layer holds them against the recorded facts
+        if table not in archive.tables or (facts is not None and facts.origin != "selected"):
+            # Published labels are kept as they are, withheld ones are not there: the splits layer looks at both.
+            continue
         key = TABLES[table].key
         rows = archive.arrow(table, columns=[key, value, "bin", "bin_scheme"])
         speedups, keys = rows.column(value).to_numpy(), rows.column(key).to_pylist()
@@ -253,7 +253,6 @@ _LAYERS: Final[tuple[tuple[str, Callable[[Archive], Iterable[Finding]]], ...]] =
     ("labels", _labels),
     ("cross-references", _cross),
     ("canary", _canary),
-    ("natural", natural_faults),
 )
 #: A failure here makes the later layers meaningless.
 _FATAL: Final = frozenset({"layout", "schema"})

@@ -82,7 +82,7 @@ def template(
 
     if output is not None:
         check_new(output, force=force)
-    target = load_target(archive_path, split)
+    target = load_target(archive_path, split, blind=True)
     data = b"".join(template_lines(target, repeats=repeats))
     if output is not None:
         write_new(output, data, force=force)
@@ -114,7 +114,7 @@ def check(file: str, split: str, surrogate: str | None, archive_path: str | None
     from kernel_archive.scoring import check_forecasts, load_target
     from kernel_archive.scoring.summary import check_lines
 
-    _, report = check_forecasts(file, load_target(archive_path, split), surrogate=surrogate)
+    _, report = check_forecasts(file, load_target(archive_path, split, blind=True), surrogate=surrogate)
     emit(report, as_json=as_json, text="\n".join(check_lines(report)))
     if not as_json:
         print_findings(report.findings, total=report.n_errors + report.n_warnings)
@@ -127,6 +127,9 @@ def check(file: str, split: str, surrogate: str | None, archive_path: str | None
 @split_option
 @bins_option
 @_surrogate
+@click.option(
+    "--labels", type=click.Path(file_okay=False), default=None, help="Folder with the labels, where they are withheld."
+)
 @_draw_options
 @output_option
 @force_option
@@ -137,6 +140,7 @@ def score(
     split: str,
     bins: str | None,
     surrogate: str | None,
+    labels: str | None,
     seed: int,
     draws: int,
     predicted_bin: PredictedBin,
@@ -157,7 +161,7 @@ def score(
 
     if output is not None:
         check_new(output, force=force)
-    target = load_target(archive_path, split, bins)
+    target = load_target(archive_path, split, bins, labels=labels)
     # All files are read before the first is scored: a fault in the last one need not wait for that.
     cast = [read_forecasts(file, target, surrogate=surrogate) for file in files]
     records = [score_file(f, target, seed=seed, draws=draws, predicted_bin=predicted_bin) for f in cast]

@@ -115,15 +115,32 @@ def _cells(split: SplitFacts, title: str, first: str, cap: int | None = None) ->
     help="Kernels per task and bin, at most.  [default: the definition's, 10 for eval]",
 )
 @click.option("--gpu", default=None, help="GPU of the split.  [default: A100-80GB, else the only one there is]")
+@click.option(
+    "--withhold",
+    type=click.Path(file_okay=False),
+    default=None,
+    help="Take the labels of all evaluation splits out of the archive into this new folder.",
+)
 @_split_options
-def build_eval(table: str, **options: Any) -> None:
+def build_eval(table: str, withhold: str | None, **options: Any) -> None:
     """Make an evaluation split: held-out kernels of one GPU, at most CAP per task and bin.
 
     Without options this is the canonical split, which `build` makes too. Without --archive, and where the default
     directory has no archive yet, the embedded one is built there first. What `eval` was in earlier versions of the data
     is made with --definition and the name of a file in splits/retired, for example eval-2026-11-3.
+
+    With --withhold the archive keeps the programs of the evaluation rows and nothing that was measured of them or of what
+    else their searches ran; the folder holds the labels, for kernel-archive score --labels.
     """
     _make(table, _show_eval, **options)
+    if withhold is not None:
+        from kernel_archive.archive.open import DEFAULT_DIRECTORY
+        from kernel_archive.pipeline import withhold_labels
+
+        written = withhold_labels(options["archive_path"] or DEFAULT_DIRECTORY, withhold)
+        say(
+            f"Labels withheld in {withhold}: {', '.join(path.name for path in written)}. Keep that folder out of what you publish."
+        )
 
 
 def _show_eval(split: SplitFacts, made: Made) -> None:

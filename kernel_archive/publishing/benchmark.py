@@ -15,6 +15,7 @@ from kernel_archive.scoring.metrics import HEADLINE
 from kernel_archive.splits import FORECAST_SPLITS, first_of_kind, split_of
 
 if TYPE_CHECKING:
+    from kernel_archive.archive.manifest import SplitFacts
     from kernel_archive.archive.open import Archive
     from kernel_archive.scoring.record import ScoreRecord
 
@@ -51,7 +52,7 @@ def eval_yaml(archive: Archive, title: str) -> bytes:
         "name": title,
         "description": (
             "Forecast how much faster or slower a candidate GPU kernel runs than a reference, as probabilities over "
-            f"eight speedup bins. {facts.rows} pairs of {sum(1 for n in facts.facts['cells'].values() if any(n))} tasks, "
+            f"eight speedup bins. {facts.rows} pairs{_tasks(facts)}, "
             f"version {manifest.version}. Scores: speedup recovered in % (higher is better), expected calibration "
             "error and forecast error in x (lower is better), average precision of discoveries (higher is better)."
         ),
@@ -59,6 +60,12 @@ def eval_yaml(archive: Archive, title: str) -> bytes:
         "tasks": tasks,
     }
     return dump_yaml(made).encode()
+
+
+def _tasks(facts: SplitFacts) -> str:
+    """How many tasks the rows are of; nothing where the labels, and with them the cells, are withheld."""
+    cells: dict[str, list[int]] = facts.facts.get("cells", {})
+    return f" of {sum(1 for counts in cells.values() if any(counts))} tasks" if cells else ""
 
 
 def eval_results(

@@ -98,8 +98,8 @@ class Surface:
 
 def surface_columns(split: Split) -> tuple[str, ...]:
     """The columns of a split's table that :func:`read_surface` reads."""
-    edits = (split.anchor, "parent_kernel_id") if split.kind == "discovery" else ()
-    return (split.candidate, split.kernel, *edits)
+    more = (split.anchor, "parent_kernel_id") if split.kind == "discovery" else ("speedup_min", "speedup_max")
+    return (split.candidate, split.kernel, *more)
 
 
 def read_surface(archive: Archive, split: Split, rows: Mapping[str, Sequence[Any]]) -> Surface:
@@ -114,7 +114,11 @@ def read_surface(archive: Archive, split: Split, rows: Mapping[str, Sequence[Any
     languages = tuple(map(language_of, candidates))
     cues = {name: np.array([rule(code) for code in candidates]) for name, (_, rule) in CUES.items()}
     measured = _measurements(archive)
-    own = [measured.get(name, (np.nan, 1.0)) for name in rows[split.kernel]]
+    spreads = [measured.get(name, (np.nan, 1.0))[1] for name in rows[split.kernel]]
+    if split.kind == "eval":
+        # The row's own columns, where it has them: withheld kernels are in no other table.
+        ends = zip(rows["speedup_min"], rows["speedup_max"], spreads, strict=True)
+        spreads = [high / low if low and high and low > 0 else spread for low, high, spread in ends]
     changed: Bools | None = None
     if split.kind == "discovery":
         anchors = rows[split.anchor]
@@ -126,7 +130,7 @@ def read_surface(archive: Archive, split: Split, rows: Mapping[str, Sequence[Any
         parents = np.array([measured.get(name, (np.nan, 1.0))[0] for name in rows["parent_kernel_id"]])
         if len(parents) and not np.isnan(parents).any():
             cues["parent_speedup"] = -parents
-    return Surface(languages=languages, spreads=np.array([spread for _, spread in own]), cues=cues, changed=changed)
+    return Surface(languages=languages, spreads=np.array(spreads), cues=cues, changed=changed)
 
 
 def _measurements(archive: Archive) -> dict[str, tuple[float, float]]:

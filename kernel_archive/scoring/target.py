@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
+    import pyarrow as pa
     from numpy.typing import ArrayLike, NDArray
 
     from kernel_archive.archive.manifest import SplitFacts
@@ -279,7 +280,14 @@ def _refuse_repeated(ids: tuple[str, ...]) -> None:
         )
 
 
-def load_target(archive: Archive | str | Path | None = None, split: str = "eval", scheme: str | None = None) -> Target:
+def load_target(
+    archive: Archive | str | Path | None = None,
+    split: str = "eval",
+    scheme: str | None = None,
+    *,
+    labels: str | Path | None = None,
+    blind: bool = False,
+) -> Target:
     """The rows of an archive's split, ready to score against.
 
     Args:
@@ -287,11 +295,13 @@ def load_target(archive: Archive | str | Path | None = None, split: str = "eval"
         split: name of a split that is forecast, for example ``eval`` or ``discovery``, or of its table.
         scheme: bin scheme to score under; the split's own when not given. Under another one the labels are computed
             anew from the speedups.
+        labels: folder with the labels, where they are withheld (:mod:`kernel_archive.selection.withheld`).
+        blind: the rows are wanted, not their labels: where these are withheld every row has the speedup 1.
 
     Raises:
         ArchiveNotFoundError: there is no archive.
-        ArchiveMismatchError: the split's files are not those that the manifest describes.
-        UsageError: unknown split or scheme, or the archive has no such split yet.
+        ArchiveMismatchError: the split's files are not those that the manifest describes, or the labels are others'.
+        UsageError: unknown split or scheme, the archive has no such split yet, or its labels are withheld.
     """
     from kernel_archive.archive.open import Archive, open_archive
 
@@ -301,6 +311,10 @@ def load_target(archive: Archive | str | Path | None = None, split: str = "eval"
     _verify_files(opened, spec.table)
     columns = dict.fromkeys(["row_id", spec.task, spec.group, "gpu", spec.value, "bin", *surface_columns(spec)])
     rows = opened.arrow(spec.table, columns=list(columns))
+    if facts.origin == "withheld":
+        rows, facts = _with_labels(opened, spec, rows, facts, labels, blind=blind)
+    elif labels is not None:
+        raise UsageError(f"the labels of {spec.name} are in the archive itself: --labels is for withheld ones")
     # Not to_numpy(): it imports pandas wherever that is installed, which takes longer than a whole score.
     values = {name: rows[name].to_pylist() for name in columns}
     target = Target.from_arrays(
@@ -326,6 +340,31 @@ def load_target(archive: Archive | str | Path | None = None, split: str = "eval"
         ),
     )
     return target if scheme is None else target.under(scheme_of(scheme).name)
+
+
+def _with_labels(
+    archive: Archive, split: Split, rows: pa.Table, facts: SplitFacts, labels: str | Path | None, *, blind: bool
+) -> tuple[pa.Table, SplitFacts]:
+    """The rows of a split whose labels are withheld, from the labels' folder or blind; and the split's facts."""
+    if labels is not None:
+        from pathlib import Path
+
+        from kernel_archive.selection.withheld import labelled
+
+        found, facts = labelled(archive, split.table, Path(labels))
+        return found.select(rows.column_names), facts
+    if not blind:
+        raise UsageError(
+            f"the labels of {split.name} are withheld from the archive in {archive.path}. Whoever holds them scores with "
+            "kernel-archive score --labels DIR"
+        )
+    import pyarrow as pa
+
+    for name, value in ((split.value, 1.0), ("bin", int(assign_bins([1.0], scheme_of(facts.scheme).name)[0]))):
+        at = rows.schema.get_field_index(name)
+        field = rows.schema.field(at)
+        rows = rows.set_column(at, field, pa.array([value] * rows.num_rows, field.type))
+    return rows, facts
 
 
 def forecast_split(name: str) -> Split:

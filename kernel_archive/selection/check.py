@@ -12,6 +12,7 @@ from kernel_archive.selection.plan import Rules, leakage_findings, present_membe
 from kernel_archive.selection.published import published_labels
 from kernel_archive.selection.selected import CANONICAL
 from kernel_archive.selection.tables import ArchiveTables
+from kernel_archive.selection.withheld import check_withheld
 from kernel_archive.splits import SPLIT_TABLES
 
 if TYPE_CHECKING:
@@ -117,4 +118,5 @@ def check_splits(archive: Archive) -> list[Finding]:
     tables = ArchiveTables(archive)
     members = present_members(tables)
     found.extend(check_inputs(archive))
+    found.extend(check_withheld(archive))
     return [*found, *_recomputed(tables, members), *leakage_findings(tables, members), *check_frozen(archive)]

@@ -123,6 +123,9 @@ def freeze(archive: Archive | str | Path, folder: Path | None = None) -> list[Pa
         UsageError: a split is a variant: only canonical ones are frozen.
     """
     opened = archive if isinstance(archive, Archive) else open_archive(archive)
+    hidden = [name for name, facts in opened.manifest.splits.items() if facts.origin == "withheld"]
+    if hidden:
+        raise UsageError(f"splits without labels are not frozen: {', '.join(hidden)}")
     variants = [name for name, facts in opened.manifest.splits.items() if facts.name != CANONICAL]
     if variants:
         raise UsageError(f"only canonical splits are frozen; make these again without options: {', '.join(variants)}")

@@ -84,7 +84,6 @@ def test_a_fresh_archive_is_valid(archive):
         "labels",
         "cross-references",
         "canary",
-        "natural",
     ]
 
 

@@ -1,0 +1,211 @@
+"""Withheld labels: what is left in the public part, what is refused, and that scores come out as before."""
+
+from __future__ import annotations
+
+import msgspec
+import pyarrow as pa
+import pytest
+from support.archives import Run, Search, make_archive, program
+
+from kernel_archive.archive.manifest import write_manifest
+from kernel_archive.archive.open import open_archive
+from kernel_archive.archive.shards import write_table
+from kernel_archive.errors import ArchiveMismatchError, TargetExistsError, UsageError
+from kernel_archive.pipeline import remake_split, validate
+from kernel_archive.publishing.card import write_card
+from kernel_archive.schema import TABLES
+from kernel_archive.scoring.scorer import score_file
+from kernel_archive.scoring.target import load_target
+from kernel_archive.selection.freeze import freeze
+from kernel_archive.selection.make import make_splits
+from kernel_archive.selection.withheld import LABELS, check_withheld, read_labels, withhold
+
+SEARCHES = [
+    Search("held"), Search("other", "nbody_forces"), Search("aside", "histogram"), Search("train", role="training"),
+    Search("again", role="archive", method="remeasurement"),
+]  # fmt: skip
+SPEEDUPS = (0.2, 0.4, 0.6, 0.9, 1.2, 1.7, 3.0, 5.0)
+RUNS = [
+    Run(s.search_id, program(f"{s.search_id}{i}"), speedup, parent=f"n{i - 1}" if i else None)
+    for s in SEARCHES[:4]
+    for i, speedup in enumerate(SPEEDUPS)
+]
+# Programs of a held-out and of a training search, measured again in one search.
+RUNS += [Run("again", program(f"{name}{i}"), 2.5 + i) for name in ("held", "train") for i in range(3)]
+RUNS += [Run("held", program("broken"), None)]
+
+
+@pytest.fixture
+def place(tmp_path):
+    """An archive with every split and its card, before anything is withheld."""
+    directory = make_archive(tmp_path / "a", SEARCHES, RUNS, version="1.0")
+    make_splits(directory)
+    write_card(directory)
+    assert validate(directory).ok
+    return directory
+
+
+@pytest.fixture
+def public(place, tmp_path):
+    """Its public part; the labels are in ``labels``."""
+    withhold(place, tmp_path / "labels", finish=write_card)
+    return place
+
+
+def replant(place, table, change):
+    """Change the rows of a table, with a manifest that names the new files."""
+    archive = open_archive(place)
+    rows = {split: archive.arrow(table, split).to_pylist() for split in archive.manifest.tables[table].splits}
+    change(rows)
+    schema = TABLES[table].schema
+    written = write_table(place, table, {n: pa.Table.from_pylist(part, schema=schema) for n, part in rows.items()})
+    tables = {**archive.manifest.tables, table: written}
+    write_manifest(place, msgspec.structs.replace(archive.manifest, tables=tables))
+
+
+def test_the_public_part_is_a_valid_archive_without_the_labels(place, tmp_path):
+    """Rows and programs stay; nothing that was measured of them, or of their searches' other programs, is anywhere."""
+    before = open_archive(place)
+    rows, training = before.arrow("eval").to_pylist(), before.arrow("kernels", "train")
+    codes = {row["candidate_code"] for row in rows} | {program("broken")}
+    written = withhold(place, tmp_path / "labels", finish=write_card)
+    assert [path.name for path in written] == [f"{n}.labels.json" for n in ("eval", "eval_problems", "eval_cuda")]
+    assert [f.render() for f in validate(place).findings] == []
+    archive = open_archive(place)
+    assert archive.manifest.version == "1.0-withheld"
+    kept = archive.arrow("eval").to_pylist()
+    assert [r["candidate_code"] for r in kept] == [r["candidate_code"] for r in rows]
+    assert all(row[name] == value for row in kept for name, value in LABELS.items())
+    for table in ("kernels", "failures"):
+        assert not codes & set(archive.arrow(table)["code"].to_pylist())
+        assert not {"held", "other"} & set(archive.arrow(table)["search_id"].to_pylist())
+    assert set(archive.arrow("searches")["search_id"].to_pylist()) == {"aside", "train", "again"}
+    assert not {run.search_id for run in archive.manifest.inputs} & {"held", "other"}
+    ran = archive.arrow("evaluations").to_pylist()
+    assert {row["kernel_id"] for row in ran}.isdisjoint(row["kernel_id"] for row in rows)
+    # The measurements of training programs, and what follows from them, are as they were.
+    assert archive.arrow("kernels", "train").equals(training)
+    (again,) = (row for row in archive.arrow("searches").to_pylist() if row["search_id"] == "again")
+    assert (again["n_evaluations"], again["n_successes"], again["best_speedup"]) == (3, 3, 4.5)
+    for row in archive.arrow("discovery_pairs").to_pylist():
+        assert row["search_id"] == "aside"
+    assert archive.arrow("eval_inputs", "eval").num_rows == len(rows)
+
+
+def test_scores_with_the_labels_are_those_of_the_open_archive(place, tmp_path):
+    """The same figures from public part and labels as before, under both schemes."""
+    open_target = load_target(place, "eval")
+    forecasts = [
+        {"row_id": row, "probabilities": [1 + (i * b) % 5 for b in range(8)]}
+        for i, row in enumerate(open_target.row_ids)
+    ]
+    for line in forecasts:
+        total = sum(line["probabilities"])
+        line["probabilities"] = [p / total for p in line["probabilities"]]
+    before = {s: score_file(forecasts, load_target(place, "eval", s), draws=50) for s in ("paper", "released")}
+    withhold(place, tmp_path / "labels", finish=write_card)
+    for scheme, record in before.items():
+        target = load_target(place, "eval", scheme, labels=tmp_path / "labels")
+        found = score_file(forecasts, target, draws=50)
+        assert found.metrics == record.metrics
+
+
+def test_without_labels_rows_can_be_listed_but_not_scored(public):
+    """A template needs no labels; a score says who has them."""
+    assert len(load_target(public, "eval", blind=True)) == 8
+    with pytest.raises(UsageError, match="score --labels DIR"):
+        load_target(public, "eval")
+    with pytest.raises(UsageError, match="are withheld"):
+        remake_split(public, "eval", cap=1)
+    with pytest.raises(UsageError, match="without labels are not frozen"):
+        freeze(public)
+
+
+def test_labels_of_another_archive_or_changed_ones_are_refused(public, tmp_path):
+    """The digest of the public part, the row ids and the digest of the labelled rows must all agree."""
+    labels = read_labels(tmp_path / "labels", "eval")
+    first = labels.rows[0]
+    for changed, match in (
+        (msgspec.structs.replace(labels, public_digest="sha256:0"), "belong to the archive"),
+        (msgspec.structs.replace(labels, rows=labels.rows[1:]), "of other rows"),
+        (msgspec.structs.replace(labels, rows=[(first[0], 9.0, *first[2:]), *labels.rows[1:]]), "another digest"),
+    ):
+        (tmp_path / "labels/eval.labels.json").write_bytes(msgspec.json.encode(changed))
+        with pytest.raises(ArchiveMismatchError, match=match):
+            load_target(public, "eval", labels=tmp_path / "labels")
+    (tmp_path / "labels/eval.labels.json").write_text("{")
+    with pytest.raises(ArchiveMismatchError, match="no labels of eval"):
+        load_target(public, "eval", labels=tmp_path / "labels")
+
+
+def test_where_labels_can_not_go(place, tmp_path):
+    """Not into the archive, not over anything; and not twice."""
+    with pytest.raises(UsageError, match="inside the archive"):
+        withhold(place, place / "labels")
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full/x").write_text("x")
+    with pytest.raises(TargetExistsError):
+        withhold(place, tmp_path / "full")
+    withhold(place, tmp_path / "labels", finish=write_card)
+    with pytest.raises(UsageError, match="eval is withheld"):
+        withhold(place, tmp_path / "more")
+
+
+@pytest.mark.parametrize(
+    ("table", "split", "change"),
+    [
+        ("eval", "test", {"speedup": 3.0}),
+        ("eval", "test", {"bin": 7}),
+        ("eval", "test", {"n_measurements": 3}),
+        ("eval", "test", {"speedup_max": 3.0}),
+        ("eval", "test", {"search_id": "held"}),
+        ("kernels", "train", {"program": True}),
+        ("failures", "train", {"program": True}),
+        ("evaluations", "train", {"kernel": True}),
+        ("evaluations", "train", {"search_id": "held"}),
+        ("searches", "train", {"search_id": "held"}),
+        ("discovery_pairs", "test", {"child": True}),
+        ("train_pairs", "train", {"candidate": True}),
+    ],
+)
+def test_a_label_left_in_any_table_is_found(place, tmp_path, table, split, change):
+    """One planted row or value of each kind, in each table, is an error of validate that names the table."""
+    archive = open_archive(place)
+    row = archive.arrow("eval").to_pylist()[0]
+    spare = {name: archive.arrow(name).to_pylist()[0] for name in ("kernels", "failures")}
+    code = row["candidate_code"]
+    (kernel,) = (k for k in archive.arrow("kernels").to_pylist() if k["kernel_id"] == row["kernel_id"])
+    withhold(place, tmp_path / "labels", finish=write_card)
+    assert list(check_withheld(open_archive(place))) == []
+    values = {
+        "program": {
+            "kernel_id": "planted",
+            "program_id": kernel["program_id"],
+            "token_id": kernel["token_id"],
+            "code": code,
+        },
+        "kernel": {"kernel_id": row["kernel_id"]},
+        "child": {"child_code": code},
+        "candidate": {"candidate_code": code},
+    }
+
+    def plant(rows):
+        if not rows[split]:
+            rows[split].append({**spare[table]})
+        found = rows[split][0]
+        for name, value in change.items():
+            found.update(values[name] if value is True else {name: value})
+
+    replant(place, table, plant)
+    found = list(check_withheld(open_archive(place)))
+    assert {(f.code, f.field, f.severity) for f in found} == {("withheld-label", table, "error")}
+    assert not validate(place).ok
+
+
+def test_facts_of_the_labels_are_found(public):
+    """Cells and representatives of the hidden labels in the manifest are a leak like any other."""
+    manifest = open_archive(public).manifest
+    facts = msgspec.structs.replace(manifest.splits["eval"], facts={"m_8": 5.0})
+    write_manifest(public, msgspec.structs.replace(manifest, splits={**manifest.splits, "eval": facts}))
+    (finding,) = check_withheld(open_archive(public))
+    assert (finding.code, finding.value) == ("withheld-label", "m_8")
