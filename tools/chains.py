@@ -3,6 +3,7 @@
     python tools/chains.py unpack builders/h200-lm-2026-11 WORK    # WORK/chains, WORK/logs, WORK/plan.toml; then: record
     python tools/chains.py problem trimul                          # the problem as an author is shown it
     python tools/chains.py check WORK/chains/a01/trimul ...        # the form of what an author wrote
+    python tools/chains.py forecasts builders/h200-lm-2026-11 ARCHIVE eval > authors.jsonl    # what the authors expected
 
 After ``unpack``, authors add programs to the chains (authors/GUIDE.md of the builder), and ``kernel-archive record
 WORK/plan.toml --out WORK/logs`` measures what is new. ``results.md`` in every chain folder holds what its author may read.
@@ -19,7 +20,9 @@ from typing import Any
 
 import pyarrow as pa
 
+from kernel_archive.archive.open import open_archive
 from kernel_archive.errors import KernelArchiveError
+from kernel_archive.ids import program_id
 from kernel_archive.measure.chains import read_chain
 from kernel_archive.measure.tasks import get_task
 from kernel_archive.program_text import artificial_patterns, telling_words
@@ -135,12 +138,27 @@ def check(folders: list[Path]) -> int:
     return remarks
 
 
+def forecasts(builder: Path, archive: Path, split: str) -> list[dict[str, Any]]:
+    """The authors' own forecasts, made before anything was measured, for the rows of a split: lines of a forecast file."""
+    said = {}
+    for path in sorted((builder / "logs" / "agentic").glob("*/attempts.jsonl*")):
+        for row in map(json.loads, _plain(path).decode().splitlines()):
+            if row.get("forecast"):
+                said.setdefault(program_id(row["code"]), row["forecast"])
+    rows = open_archive(archive).arrow(split).to_pylist()
+    known = [(row["row_id"], said.get(program_id(row["candidate_code"]))) for row in rows]
+    return [{"row_id": row_id, "repeat": 0, **forecast} for row_id, forecast in known if forecast is not None]
+
+
 if __name__ == "__main__":
     verb, *rest = sys.argv[1:] or ["help"]
     if verb == "unpack" and len(rest) == 2:
         unpack(Path(rest[0]), Path(rest[1]))
     elif verb == "problem" and len(rest) == 1:
         print(problem(rest[0]), end="")
+    elif verb == "forecasts" and len(rest) == 3:
+        for line in forecasts(Path(rest[0]), Path(rest[1]), rest[2]):
+            print(json.dumps(line))
     elif verb == "check" and rest:
         sys.exit(check([Path(p) for p in rest]) > 0)
     else:

@@ -1,4 +1,4 @@
-"""Checking an archive in layers: layout, schema, digests, ids, labels, cross-references, canary.
+"""Checking an archive in layers: layout, schema, digests, ids, labels, cross-references, canary, natural programs.
 
 Each layer is a function from an opened archive to findings; a layer only runs when those it builds on found no error.
 """
@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 
 from kernel_archive.archive.crosschecks import CROSS_CHECKS, unanimity_checks
 from kernel_archive.archive.manifest import shard_faults
+from kernel_archive.archive.natural import natural_faults
 from kernel_archive.archive.open import Archive, open_archive
 from kernel_archive.archive.shards import digest_rows
 from kernel_archive.bins import assign_bins, scheme
@@ -253,6 +254,7 @@ _LAYERS: Final[tuple[tuple[str, Callable[[Archive], Iterable[Finding]]], ...]] =
     ("labels", _labels),
     ("cross-references", _cross),
     ("canary", _canary),
+    ("natural", natural_faults),
 )
 #: A failure here makes the later layers meaningless.
 _FATAL: Final = frozenset({"layout", "schema"})

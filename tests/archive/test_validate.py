@@ -84,6 +84,7 @@ def test_a_fresh_archive_is_valid(archive):
         "labels",
         "cross-references",
         "canary",
+        "natural",
     ]
 
 

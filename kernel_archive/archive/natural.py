@@ -1,0 +1,112 @@
+"""The audit of natural programs: that their text doesn't give away how fast they are.
+
+A builder whose recipe says ``natural`` promises programs that somebody wrote whole, one by one, wanting them to work.
+Three things would break the promise and can be seen from the archive: words in comments and names that tell the speed,
+evaluation rows with patterns that only lose time, and length or comments that go with speed within a task.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from kernel_archive.errors import Finding
+from kernel_archive.program_text import quantities, telling_words
+from kernel_archive.splits import SPLITS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from numpy.typing import NDArray
+
+    from kernel_archive.archive.open import Archive
+
+__all__ = ["LARGEST_RANK", "natural_faults", "rank_correlation"]
+
+#: Largest rank correlation of a quantity of the text with the speedup, within a task of an evaluation split.
+LARGEST_RANK: Final = 0.25
+#: The quantities of :func:`~kernel_archive.program_text.quantities` that are held against it.
+AUDITED: Final = ("characters", "lines", "comment_characters")
+#: Rows from which a rank correlation says something: below, chance alone passes 0.25 every other time.
+LEAST_ROWS: Final = 40
+
+
+def natural_faults(archive: Archive) -> Iterator[Finding]:
+    """What is wrong with the archive's natural programs; nothing for an archive without such builders."""
+    natural = [str(builder["name"]) for builder in archive.manifest.builders if builder.get("natural")]
+    if not natural:
+        return
+    yield from _told(archive, natural)
+    for split in SPLITS.values():
+        facts = archive.manifest.splits.get(split.table)
+        if split.kind == "eval" and facts is not None and facts.parameters.get("natural"):
+            yield from _patterns(archive, split.table)
+            yield from _ranks(archive, split.table)
+
+
+def _told(archive: Archive, natural: Sequence[str]) -> Iterator[Finding]:
+    marks = ", ".join("?" for _ in natural)
+    for table in ("kernels", "failures"):
+        query = (
+            f"SELECT kernel_id, code FROM {table} WHERE split_part(search_id, '/', 1) IN ({marks}) ORDER BY kernel_id"
+        )
+        for row in archive.sql(query, list(natural)).to_pylist():
+            words = telling_words(row["code"])
+            if words:
+                yield Finding(
+                    code="telling-word",
+                    message=f"{row['kernel_id']}: a comment or name says how fast the program is or is meant to be",
+                    field=f"{table}.code",
+                    value=", ".join(words),
+                    fix="Exclude it in the recipe: it gives its label away",
+                )
+
+
+def _patterns(archive: Archive, table: str) -> Iterator[Finding]:
+    query = f"""SELECT e.row_id FROM {table} e JOIN kernels k USING (kernel_id)
+                WHERE list_contains(k.flags, 'artificial') ORDER BY 1"""
+    for row_id in archive.sql(query).column(0).to_pylist():
+        yield Finding(
+            code="artificial-row",
+            message="the program only loses time on purpose (flag artificial)",
+            field=f"{table}.row_id",
+            value=row_id,
+            fix="Make the split anew: its definition excludes such programs",
+        )
+
+
+def _ranks(archive: Archive, table: str) -> Iterator[Finding]:
+    rows = archive.sql(f"SELECT task, language, speedup, candidate_code FROM {table} ORDER BY row_id").to_pylist()
+    groups: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    for row in rows:
+        groups.setdefault((row["task"], row["language"]), []).append(row)
+    for (task, language), members in sorted(groups.items()):
+        if len(members) < LEAST_ROWS:
+            continue
+        speedups = np.array([row["speedup"] for row in members])
+        texts = [quantities(row["candidate_code"]) for row in members]
+        for name in AUDITED:
+            found = rank_correlation(np.array([text[name] for text in texts]), speedups)
+            if abs(found) > LARGEST_RANK:
+                yield Finding(
+                    code="telling-length",
+                    message=f"{name.replace('_', ' ')} go with the speedup of {task} in {language} (Spearman, {len(members)} rows)",
+                    field=table,
+                    value=f"{found:+.2f}",
+                    severity="warning",
+                    fix=f"More programs whose length says nothing: at most {LARGEST_RANK} either way",
+                )
+
+
+def rank_correlation(a: NDArray[np.float64], b: NDArray[np.float64]) -> float:
+    """Spearman's rank correlation, ties by their mean rank; 0 where one of the two is constant."""
+    ranks = [_ranked(values) for values in (a, b)]
+    spread = float(ranks[0].std() * ranks[1].std())
+    return 0.0 if spread == 0 else float(((ranks[0] - ranks[0].mean()) * (ranks[1] - ranks[1].mean())).mean()) / spread
+
+
+def _ranked(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    _, place, count = np.unique(values, return_inverse=True, return_counts=True)
+    ends = np.cumsum(count)
+    return ((ends - count + 1 + ends) / 2)[place].astype(np.float64)
