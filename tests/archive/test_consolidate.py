@@ -23,7 +23,7 @@ def made(tmp_path):
     a = RunLog(serial=1000)
     root = a.root(program("seed"), 1.0)
     fast = a.child(root, program("fast"), 3.0)
-    a.child(fast, program("faster"), 4.5)
+    a.child(fast, program("child"), 4.5)
     broken = a.child(fast, program("broken"), outcome="compile_failed")
     a.child(broken, program("mended"), 2.0)
     a.child(root, program("fast"), 3.4)  # measured again in the same run
