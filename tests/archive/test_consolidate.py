@@ -22,11 +22,11 @@ def made(tmp_path):
     """Two held-out runs and one training run that share programs; builds and opens them."""
     a = RunLog(serial=1000)
     root = a.root(program("seed"), 1.0)
-    fast = a.child(root, program("fast"), 3.0)
-    a.child(fast, program("child"), 4.5)
-    broken = a.child(fast, program("broken"), outcome="compile_failed")
+    twice = a.child(root, program("twice"), 3.0)
+    a.child(twice, program("child"), 4.5)
+    broken = a.child(twice, program("broken"), outcome="compile_failed")
     a.child(broken, program("mended"), 2.0)
-    a.child(root, program("fast"), 3.4)  # measured again in the same run
+    a.child(root, program("twice"), 3.4)  # measured again in the same run
     a.write(tmp_path / "src/logs/held/run_a")
     b = RunLog(serial=2000, reference_ns=(1e5, 2.6e5))  # the second case's reference is 1.3x slow here
     again = b.root(program("seed"), 1.2)
@@ -34,7 +34,7 @@ def made(tmp_path):
     b.write(tmp_path / "src/logs/held/run_b")
     c = RunLog(serial=3000)
     start = c.root(program("own_seed"), 1.0)
-    c.child(start, program("fast") + "# a comment\n", 3.1)  # near duplicate of a held-out program
+    c.child(start, program("twice") + "# a comment\n", 3.1)  # near duplicate of a held-out program
     c.child(start, program("trained"), 0.3)
     c.child(start, program("never"), outcome="incorrect")
     c.child(start, program("never"), outcome="infrastructure_failure")
@@ -57,8 +57,8 @@ def kid(code, gpu="H200", reference=REFERENCE):
 
 
 def test_one_row_per_program_with_the_median_of_its_measurements(made):
-    """`fast` was measured at 3.0 and 3.4 in a held-out run: one row with the lower one, as measured, extremes and number kept."""
-    (row,) = rows(made, f"SELECT * FROM kernels WHERE kernel_id = '{kid(program('fast'))}'")
+    """`twice` was measured at 3.0 and 3.4 in a held-out run: one row with the lower one, as measured, extremes and number kept."""
+    (row,) = rows(made, f"SELECT * FROM kernels WHERE kernel_id = '{kid(program('twice'))}'")
     assert (row["speedup"], row["n_measurements"], row["speedup_min"], row["speedup_max"]) == (3.0, 2, 3.0, 3.4)
     assert row["split"] == "test"
     assert row["bin"] == 7
@@ -72,7 +72,7 @@ def test_one_row_per_program_with_the_median_of_its_measurements(made):
 
 def test_label_and_times_are_of_one_measurement(made):
     """Of two measurements the lower one gives speedup, times and cases: the ratio of the times is the speedup."""
-    (row,) = rows(made, f"SELECT * FROM kernels WHERE kernel_id = '{kid(program('fast'))}'")
+    (row,) = rows(made, f"SELECT * FROM kernels WHERE kernel_id = '{kid(program('twice'))}'")
     times = [(c["reference_runtime_us"] / c["runtime_us"]) for c in row["cases"]]
     assert (times[0] * times[1]) ** 0.5 == pytest.approx(row["speedup"])
 
@@ -81,7 +81,7 @@ def test_train_keeps_nothing_of_test(made):
     """The near duplicate of a held-out program is withheld from train, visibly."""
     train = {r["kernel_id"] for r in rows(made, "SELECT kernel_id FROM kernels WHERE split = 'train'")}
     assert train == {kid(program("own_seed")), kid(program("trained"))}
-    (row,) = rows(made, f"SELECT excluded FROM evaluations WHERE kernel_id = '{kid(program('fast') + '# a comment')}'")
+    (row,) = rows(made, f"SELECT excluded FROM evaluations WHERE kernel_id = '{kid(program('twice') + '# a comment')}'")
     assert row["excluded"] == WITHHELD
     assert made.manifest.reports["withheld_from_train"] == 1
 
@@ -100,7 +100,7 @@ def test_lineage_goes_through_failed_parents(made):
     (mended,) = rows(made, f"SELECT * FROM kernels WHERE kernel_id = '{kid(program('mended'))}'")
     assert (mended["parent_kernel_id"], mended["parent_distance"]) == (kid(program("broken")), 1)
     (broken,) = rows(made, "SELECT parent_kernel_id FROM failures WHERE outcome = 'compile_failed'")
-    assert broken["parent_kernel_id"] == kid(program("fast"))
+    assert broken["parent_kernel_id"] == kid(program("twice"))
 
 
 def test_every_evaluation_stays(made):
@@ -109,7 +109,7 @@ def test_every_evaluation_stays(made):
     assert len(found) == 13
     assert sum(r["is_root"] for r in found) == 3
     assert all(r["source_line"] >= 1 for r in found)
-    line = rows(made, f"SELECT source_file, source_line FROM kernels WHERE kernel_id = '{kid(program('fast'))}'")[0]
+    line = rows(made, f"SELECT source_file, source_line FROM kernels WHERE kernel_id = '{kid(program('twice'))}'")[0]
     assert line["source_file"] == "logs/held/run_a/events.jsonl"
 
 
@@ -416,7 +416,7 @@ def test_what_an_exclusion_means_to_other_builders(tmp_path):
 def test_the_run_that_exhausts_the_memory_of_the_merge_is_named(tmp_path, monkeypatch):
     """One run of many long lists of cases ends the build; the message says which, and not one of its neighbours."""
     small = RunLog(serial=1000)
-    small.child(small.root(program("seed"), 1.0), program("fast"), 3.0)
+    small.child(small.root(program("seed"), 1.0), program("twice"), 3.0)
     small.write(tmp_path / "src/logs/small")
     large = RunLog(serial=2000, reference_ns=tuple(1e5 + i for i in range(900)))
     root = large.root(program("seed"), 1.0)
