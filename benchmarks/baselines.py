@@ -1,8 +1,8 @@
 """Every control and baseline on every split of an archive, with intervals: what can be had without understanding.
 
-    python benchmarks/baselines.py ARCHIVE [--draws 2000] [--baselines prior,nearest,boosted,boosted-order,text]
+    python benchmarks/baselines.py ARCHIVE [--draws 2000] [--baselines prior,nearest,boosted,boosted-order,text] [--board leaderboard]
 
-Prints one Markdown table a split; takes minutes, nearly all of it for the boosted model.
+Prints one Markdown table a split; takes minutes, nearly all of it for the boosted model. ``--board`` adds the entries of a board.
 """
 
 from __future__ import annotations
@@ -10,8 +10,10 @@ from __future__ import annotations
 import argparse
 
 from kernel_archive.archive.open import open_archive
+from kernel_archive.board.store import store_of
+from kernel_archive.board.submissions import Identity, load_submission, submission_folders
 from kernel_archive.forecasters import make_baseline
-from kernel_archive.scoring import METRICS, Forecasts, load_target, score
+from kernel_archive.scoring import METRICS, Forecasts, load_target, read_forecasts, score
 from kernel_archive.splits import FORECAST_SPLITS
 
 SHOWN = {
@@ -27,11 +29,23 @@ def cell(record, name):
     return f"{info.format(figure.mean)}{span}{'' if record.beats_control.get(name, True) else ' *'}"
 
 
+def entries(board, target):
+    """Name and forecasts of a board's entries for a target's rows."""
+    folders, _ = submission_folders(store_of(board))
+    mine = [(folder, load_submission(folder)) for folder in folders]
+    return [
+        (f"**{submission.name}**", read_forecasts(folder / "forecasts.jsonl.zst", target))
+        for folder, submission in mine
+        if Identity.of(target).same_rows(submission.archive)
+    ]
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("archive")
     parser.add_argument("--draws", type=int, default=2000)
     parser.add_argument("--baselines", default="prior,nearest,boosted,boosted-order,text")
+    parser.add_argument("--board")
     options = parser.parse_args()
     archive = open_archive(options.archive)
     for split in FORECAST_SPLITS.values():
@@ -45,6 +59,7 @@ def main():
             made.append(
                 (f"**{name}**", Forecasts.from_arrays(target, make_baseline(name, archive, split.name).probabilities))
             )
+        made += entries(options.board, target) if options.board else []
         print(f"\n`{split.name}`, {len(target)} rows, best control `{target.best_control[0]}`:\n")
         print(f"| forecasts | {' | '.join(METRICS[name].title for name in names)} |")
         print("|" + " --- |" * (1 + len(names)))

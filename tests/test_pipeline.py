@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -14,6 +15,7 @@ import pytest
 import kernel_archive
 from kernel_archive import pipeline
 from kernel_archive.archive.open import open_archive
+from kernel_archive.content import content_path
 from kernel_archive.schema import TABLES
 
 
@@ -168,3 +170,13 @@ def test_no_room_imports_upwards():
                 if rank.get(target, 0) > here:
                     wrong.append(f"{path.relative_to(package)}: {line.strip()}")
     assert wrong == []
+
+
+def test_shipped_entries_are_what_they_say(shipped, tmp_path):
+    """Every entry that ships is of the rows that ship, and its forecasts give the score that is stored beside them."""
+    from kernel_archive.board import verify_board
+
+    shutil.copytree(content_path("leaderboard") / "submissions", tmp_path / "board" / "submissions")
+    verdicts = verify_board(open_archive(shipped / "gpu-forecasters/kernels"), tmp_path / "board")
+    assert {v.status for v in verdicts} == {"verified"}, [f.render() for v in verdicts for f in v.findings]
+    assert {v.slug for v in verdicts} >= {"claude-read-blind", "authors-before-measuring"}

@@ -207,7 +207,9 @@ def _export(
             say(f"warning: {printable(row_id)} has more than {context:,} estimated tokens: it is left unanswered")
         tell(
             f"{shown}: {len(kept) * repeats:,} questions about {len(kept):,} of {questions.n_rows:,} rows, about {tokens:,} tokens; "
-            f"prompt {questions.prompt.name}. Next: kernel-archive forecast --import ANSWERS --split {split} -o FORECASTS"
+            f"prompt {questions.prompt.name}. Next: kernel-archive forecast --import ANSWERS --split {split}"
+            + (f" --limit {limit}" if limit else "")
+            + " -o FORECASTS"
         )
 
 

@@ -125,9 +125,10 @@ def ask_model(
             raise
         finally:
             tasks.watchers.clear()
-        ended = done[0]
-        if ended.status == "cancelled":
+        # Ctrl-C before the first answer leaves Inspect with nothing to give back.
+        if not done or done[0].status == "cancelled":
             raise KeyboardInterrupt
+        ended = done[0]
         if ended.status == "error":
             reason = ended.error.message if ended.error is not None else "no reason given"
             raise KernelArchiveError(

@@ -219,6 +219,25 @@ def test_a_killed_run_goes_on(archive, service, run, tmp_path):
     assert "unanswered: no answer" in out
 
 
+def test_ctrl_c_before_the_first_answer_is_no_error(archive, service, tmp_path):
+    """Stopped while the first question is on its way: it says that the same command goes on, and calls nothing a bug."""
+    model, server = service(delay=5)
+    command = [
+        sys.executable, "-m", "kernel_archive", "forecast", "--model", model, "--limit", "3", "--connections", "1",
+        "-o", str(tmp_path / "f.jsonl"), "--archive", str(archive.path),
+    ]  # fmt: skip
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    deadline = time.monotonic() + 60
+    while not server.requests:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode != 0
+    assert "the same command goes on" in err
+    assert "internal error" not in err
+
+
 def test_logs_of_another_run_are_refused(archive, service, run, tmp_path):
     """Another model, other settings, other rows: each is named; also where logs are converted together."""
     model, _ = service()
