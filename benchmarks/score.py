@@ -63,6 +63,8 @@ def write_archive(directory, n, rng):
         {
             "row_id": names, "task": [f"task{i % 6}" for i in range(n)], "gpu": ["H200"] * n, "speedup": speedups,
             "bin": pa.array(labels, pa.int8()), "bin_scheme": ["paper"] * n, "kernel_id": names, "search_id": ["s"] * n,
+            "language": ["triton"] * n, "benchmark_cases": [None] * n, "rtol": [None] * n, "atol": [None] * n,
+            "n_measurements": [3] * n, "speedup_min": speedups, "speedup_max": speedups,
             "canary": [ids.CANARY] * n, "reference_code": [code] * n, "candidate_code": [name + code for name in names],
         },
         schema=schema.arrow_schema("eval"),
