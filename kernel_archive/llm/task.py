@@ -138,7 +138,7 @@ def _tool(schema: dict[str, Any]) -> Any:
     """The tool that takes a forecast. Nobody calls it: its arguments are the answer."""
 
     async def execute(**arguments: Any) -> str:
-        raise NotImplementedError(arguments)
+        raise NotImplementedError(arguments)  # Inspect ends at the call and never runs it
 
     return ToolDef(
         execute, name=TOOL_NAME, description="Give the forecast.", parameters=ToolParams.model_validate(schema)
