@@ -72,13 +72,13 @@ class BoardResult(msgspec.Struct, frozen=True, kw_only=True):
     left_out: list[Verdict]
 
 
-def _targets(archive: Archive, scheme: str | None) -> list[Target]:
-    """The canonical splits that the archive has."""
+def _targets(archive: Archive, scheme: str | None, labels: str | Path | None) -> list[Target]:
+    """The canonical splits that the archive has, those with withheld labels by the folder that holds them."""
     found = []
     for name, split in FORECAST_SPLITS.items():
         facts = archive.manifest.splits.get(split.table)
         if facts is not None and facts.name == "canonical" and facts.rows:
-            found.append(load_target(archive, name, scheme))
+            found.append(load_target(archive, name, scheme, labels=labels if facts.origin == "withheld" else None))
     if not found:
         raise UsageError(
             f"the archive in {archive.path} has no split to rank on. Make one with: kernel-archive build-eval --cap 10"
@@ -99,6 +99,7 @@ def rank_board(
     archive: Archive,
     board: str | Path | None = None,
     *,
+    labels: str | Path | None = None,
     scheme: str | None = None,
     draws: int = 10_000,
     seed: int = 0,
@@ -113,6 +114,7 @@ def rank_board(
     Args:
         archive: the archive whose splits the board is about.
         board: the board's folder; ``leaderboard`` here when not given.
+        labels: folder with the labels, where the archive's are withheld.
         scheme: bin scheme; the split's own when not given.
         draws: bootstrap draws.
         seed: of the bootstrap.
@@ -124,7 +126,7 @@ def rank_board(
         DataError: every submission is at fault.
     """
     store = _store(board)
-    targets = _targets(archive, scheme)
+    targets = _targets(archive, scheme, labels)
     identities = [Identity.of(target) for target in targets]
     own: list[list[Path]] = [[] for _ in targets]
     foreign: list[list[Foreign]] = [[] for _ in targets]
@@ -166,6 +168,7 @@ def build_board(
     board: str | Path | None = None,
     *,
     out: str | Path | None = None,
+    labels: str | Path | None = None,
     scheme: str | None = None,
     draws: int = 10_000,
     seed: int = 0,
@@ -181,6 +184,7 @@ def build_board(
         archive: the archive whose splits the board is about.
         board: the board's folder; ``leaderboard`` here when not given.
         out: where the files go; the board's folder when not given.
+        labels: folder with the labels, where the archive's are withheld.
         scheme: bin scheme; the split's own when not given.
         draws: bootstrap draws.
         seed: of the bootstrap.
@@ -194,7 +198,9 @@ def build_board(
     from kernel_archive.board.entry_page import render_entry
     from kernel_archive.board.page import render_page
 
-    ranked = rank_board(archive, board, scheme=scheme, draws=draws, seed=seed, jobs=jobs, advance=advance)
+    ranked = rank_board(
+        archive, board, labels=labels, scheme=scheme, draws=draws, seed=seed, jobs=jobs, advance=advance
+    )
     boards = [standings for standings, _ in ranked.boards]
     page = render_page(archive, ranked.boards, left_out=[v.slug for v in ranked.left_out]).encode("utf-8")
     folder = Path(out) if out is not None else DEFAULT_BOARD if board is None else Path(board)
@@ -268,6 +274,7 @@ def verify_board(
     board: str | Path | None = None,
     *,
     slugs: Sequence[str] = (),
+    labels: str | Path | None = None,
     update: bool = False,
     advance: Callable[[int, int, str], None] | None = None,
 ) -> list[Verdict]:
@@ -277,6 +284,7 @@ def verify_board(
         archive: the archive that the board is about.
         board: the board's folder; ``leaderboard`` here when not given.
         slugs: only these submissions; all when empty.
+        labels: folder with the labels, where the archive's are withheld.
         update: store the new score where the stored one was made by another version of the package.
         advance: progress.
 
@@ -291,7 +299,7 @@ def verify_board(
             f"no submission {missing[0]!r} in {store}; there are: {', '.join(f.name for f in folders) or 'none'}"
         )
     chosen = [folder for folder in folders if not slugs or folder.name in slugs]
-    targets = [(Identity.of(target), target) for target in _targets(archive, None)]
+    targets = [(Identity.of(target), target) for target in _targets(archive, None, labels)]
     out = [Verdict(slug=slug, status="failed", findings=found) for slug, found in strays.items() if not slugs]
     for number, folder in enumerate(chosen):
         try:

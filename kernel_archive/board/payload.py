@@ -131,8 +131,9 @@ def _rows(archive: Archive, standings: Standings, codes: Codes, lineage: _Lineag
         "tasks": [visible(t) for t in tasks],
         "task": [tasks.index(t) for t in task],
         "gpu": [visible(g) for g in gpu],
-        "speedup": _list(target.speedups.tolist()),
-        "bin": target.bins.tolist(),
+        # The page is public: withheld labels are scored with and shown in sums alone.
+        "speedup": None if target.withheld else _list(target.speedups.tolist()),
+        "bin": None if target.withheld else target.bins.tolist(),
         "anchor": [codes.add(c) for c in anchor],
         "code": [codes.add(c) for c in candidate],
         "kernel": [lineage.add(k) for k in kernel],

@@ -13,6 +13,7 @@ from kernel_archive.cli.common import (
     emit,
     force_option,
     json_option,
+    labels_option,
     output_option,
     print_findings,
     print_table,
@@ -112,6 +113,7 @@ def leaderboard() -> None:
 @click.option("--slug", default=None, help="Name of its folder.  [default: made from the name]")
 @split_option
 @_board
+@labels_option
 @archive_option
 @json_option
 def add(
@@ -130,6 +132,7 @@ def add(
     slug: str | None,
     split: str,
     board: str | None,
+    labels: str | None,
     archive_path: str | None,
     as_json: bool,
 ) -> None:
@@ -142,7 +145,7 @@ def add(
     from kernel_archive.board.model_facts import ModelFacts
     from kernel_archive.scoring import METRICS, load_target
 
-    target = load_target(archive_path, split)
+    target = load_target(archive_path, split, labels=labels)
     facts = ModelFacts(
         revision=revision, provider=provider, temperature=temperature, reasoning_effort=reasoning_effort,
         open_weights=open_weights, training_cutoff=training_cutoff, saw_archive=saw_archive,
@@ -230,6 +233,7 @@ def _standings_tables(boards: list[Standings]) -> None:
 @click.option("--draws", type=click.IntRange(100, 100_000), default=10_000, show_default=True, help="Bootstrap draws.")
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of the draws.")
 @_jobs
+@labels_option
 @archive_option
 @json_option
 def build(
@@ -239,12 +243,14 @@ def build(
     draws: int,
     seed: int,
     jobs: int | None,
+    labels: str | None,
     archive_path: str | None,
     as_json: bool,
 ) -> None:
     """Score every submission anew from its stored forecasts, rank them, write standings.json, standings.csv and index.html.
 
-    A submission whose files are at fault is named and left out.
+    A submission whose files are at fault is named and left out. Where the labels are withheld, the page shows what was
+    forecast for each program and no label.
 
     The page is one file that fetches nothing: open it, or show it with kernel-archive leaderboard serve.
     """
@@ -253,7 +259,15 @@ def build(
 
     with progress("Scoring", quiet=as_json) as advance:
         result = build_board(
-            open_archive(archive_path), board, out=out, scheme=bins, draws=draws, seed=seed, jobs=jobs, advance=advance
+            open_archive(archive_path),
+            board,
+            out=out,
+            labels=labels,
+            scheme=bins,
+            draws=draws,
+            seed=seed,
+            jobs=jobs,
+            advance=advance,
         )
 
     def text() -> None:
@@ -279,9 +293,12 @@ def build(
     "--update", is_flag=True, help="Store the new score where an older version of the package made the stored one."
 )
 @_board
+@labels_option
 @archive_option
 @json_option
-def verify(slugs: tuple[str, ...], update: bool, board: str | None, archive_path: str | None, as_json: bool) -> None:
+def verify(
+    slugs: tuple[str, ...], update: bool, board: str | None, labels: str | None, archive_path: str | None, as_json: bool
+) -> None:
     """Score submissions anew and compare with the scores stored beside them; all of them when none is named.
 
     The exit status is 1 when one fails. A pull request that adds a submission is checked with this.
@@ -290,7 +307,9 @@ def verify(slugs: tuple[str, ...], update: bool, board: str | None, archive_path
     from kernel_archive.board import verify_board
 
     with progress("Verifying", quiet=as_json) as advance:
-        verdicts = verify_board(open_archive(archive_path), board, slugs=slugs, update=update, advance=advance)
+        verdicts = verify_board(
+            open_archive(archive_path), board, slugs=slugs, labels=labels, update=update, advance=advance
+        )
     failed = [v for v in verdicts if v.status == "failed"]
 
     def text() -> None:

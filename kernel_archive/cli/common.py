@@ -57,6 +57,9 @@ bins_option = click.option(
     default=None,
     help="Bin scheme to score under; labels are computed anew when it is another.  [default: the split's own]",
 )
+labels_option = click.option(
+    "--labels", type=click.Path(file_okay=False), default=None, help="Folder with the labels, where they are withheld."
+)
 output_option = click.option(
     "-o", "--output", type=click.Path(dir_okay=False), default=None, help="File to write.  [default: stdout]"
 )

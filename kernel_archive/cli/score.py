@@ -13,6 +13,7 @@ from kernel_archive.cli.common import (
     emit,
     force_option,
     json_option,
+    labels_option,
     output_option,
     print_findings,
     print_table,
@@ -127,9 +128,7 @@ def check(file: str, split: str, surrogate: str | None, archive_path: str | None
 @split_option
 @bins_option
 @_surrogate
-@click.option(
-    "--labels", type=click.Path(file_okay=False), default=None, help="Folder with the labels, where they are withheld."
-)
+@labels_option
 @_draw_options
 @output_option
 @force_option
@@ -189,6 +188,7 @@ def score(
 @click.argument("b", type=click.Path())
 @split_option
 @bins_option
+@labels_option
 @_draw_options
 @archive_option
 @json_option
@@ -197,6 +197,7 @@ def compare(
     b: str,
     split: str,
     bins: str | None,
+    labels: str | None,
     seed: int,
     draws: int,
     predicted_bin: PredictedBin,
@@ -204,10 +205,11 @@ def compare(
     as_json: bool,
 ) -> None:
     """Compare two forecast files on the same rows: paired differences, intervals, permutation p-values (Holm)."""
-    from kernel_archive.scoring import compare_files
+    from kernel_archive.scoring import compare_files, load_target
     from kernel_archive.scoring.summary import comparison_sheet
 
-    result = compare_files(a, b, archive_path, split, bins=bins, seed=seed, draws=draws, predicted_bin=predicted_bin)
+    target = load_target(archive_path, split, bins, labels=labels)
+    result = compare_files(a, b, target, seed=seed, draws=draws, predicted_bin=predicted_bin)
     emit(result, as_json=as_json, text=lambda: _print(comparison_sheet(result)))
 
 

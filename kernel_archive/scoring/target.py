@@ -80,6 +80,7 @@ class Target:
         facts: where the rows come from.
         surface: what can be seen of the rows without understanding any.
         relabelled: whether the bins follow another scheme than the split was frozen with.
+        withheld: whether the labels are hidden from the public: no figure of a single row is shown then.
     """
 
     split: Split
@@ -93,6 +94,7 @@ class Target:
     facts: TargetFacts
     surface: Surface
     relabelled: bool = False
+    withheld: bool = False
     _frozen: Target | None = field(default=None, repr=False)
 
     @classmethod
@@ -311,7 +313,8 @@ def load_target(
     _verify_files(opened, spec.table)
     columns = dict.fromkeys(["row_id", spec.task, spec.group, "gpu", spec.value, "bin", *surface_columns(spec)])
     rows = opened.arrow(spec.table, columns=list(columns))
-    if facts.origin == "withheld":
+    withheld = facts.origin == "withheld"
+    if withheld:
         rows, facts = _with_labels(opened, spec, rows, facts, labels, blind=blind)
     elif labels is not None:
         raise UsageError(f"the labels of {spec.name} are in the archive itself: --labels is for withheld ones")
@@ -339,6 +342,7 @@ def load_target(
             n_rows=rows.num_rows,
         ),
     )
+    target = replace(target, withheld=withheld)
     return target if scheme is None else target.under(scheme_of(scheme).name)
 
 
@@ -356,7 +360,7 @@ def _with_labels(
     if not blind:
         raise UsageError(
             f"the labels of {split.name} are withheld from the archive in {archive.path}. Whoever holds them scores with "
-            "kernel-archive score --labels DIR"
+            "the option --labels DIR"
         )
     import pyarrow as pa
 

@@ -1,20 +1,33 @@
 """Building and verifying a board."""
 
+import base64
 import json
+import re
 import shutil
+import zlib
 
 import msgspec
 import pyarrow as pa
 import pytest
-from support.boards import DRAWS
+from support.archives import Run, Search, make_archive, program
+from support.boards import DRAWS, informed, write_lines
 from support.small_archive import write_archive
 
 from kernel_archive import storage
+from kernel_archive.archive.open import open_archive
 from kernel_archive.board import build as module
 from kernel_archive.board.build import build_board, verify_board
 from kernel_archive.board.store import add_submission
 from kernel_archive.errors import DataError, UsageError
 from kernel_archive.scoring import load_target, read_record
+from kernel_archive.selection.make import make_splits
+from kernel_archive.selection.withheld import withhold
+
+
+def page_data(text):
+    """The data in a page, as its script reads it."""
+    packed = re.search(r'id="payload">([^<]+)<', text)[1]
+    return json.loads(zlib.decompress(base64.b64decode(packed), -15))
 
 
 def edit_score(folder, **changes):
@@ -219,3 +232,38 @@ def test_scores_of_an_older_version_can_be_stored_anew(archive, board, monkeypat
     edit_score(folder, metrics=record.metrics | {"crps": msgspec.structs.replace(record.metrics["crps"], mean=0.0)})
     assert verify_board(archive, board, slugs=["good"], update=True)[0].status == "failed"
     assert record.draws <= module.MAX_DRAWS
+
+
+def test_withheld_labels_rank_and_are_not_shown(tmp_path):
+    """A board from the public part and the labels: the scores of the open archive, and no row's label in any file."""
+    speeds = tuple(1.0123457 * s for s in (0.2, 0.4, 0.6, 0.9, 1.2, 1.7, 3.0, 4.9))
+    searches = [Search("held"), Search("aside", "histogram"), Search("train", role="training")]
+    runs = [Run(s.search_id, program(f"{s.search_id}{i}"), x) for s in searches for i, x in enumerate(speeds)]
+    places = [make_archive(tmp_path / name, searches, runs, version="1.0") for name in ("open", "public")]
+    for place in places:
+        make_splits(place)
+    withhold(places[1], tmp_path / "labels")
+    whole, archive = map(open_archive, places)
+    secret = load_target(whole, "eval")
+    p = informed(secret, 2.0)
+    target = load_target(archive, "eval", labels=tmp_path / "labels")
+    boards = [(whole, secret, tmp_path / "b0", None), (archive, target, tmp_path / "b1", tmp_path / "labels")]
+    found = []
+    for source, rows, board, labels in boards:
+        file = write_lines(tmp_path / "f.jsonl", rows, p)
+        add_submission(file, rows, name="reader", board=board, draws=DRAWS)
+        found.append(build_board(source, board, labels=labels, draws=DRAWS).boards[0].lines[0].metrics)
+        assert [v.status for v in verify_board(source, board, labels=labels)] == ["verified"]
+    assert found[0] == found[1]
+    with pytest.raises(UsageError, match="labels of eval are withheld"):
+        verify_board(archive, tmp_path / "b1")
+    shown = page_data((tmp_path / "b1/index.html").read_text())["boards"][0]["rows"]
+    assert (shown["bin"], shown["speedup"]) == (None, None)
+    assert len(shown["id"]) == len(secret)
+    labels = {f"{s:.6g}" for s in secret.speedups.tolist()}
+    assert labels <= set(map(str, page_data((tmp_path / "b0/index.html").read_text())["boards"][0]["rows"]["speedup"]))
+    for path in (tmp_path / "b1").rglob("*.*"):
+        text = (
+            json.dumps(page_data(path.read_text())) if path.name == "index.html" else path.read_bytes().decode("latin1")
+        )
+        assert not {label for label in labels if label in text}, path.name
