@@ -67,6 +67,7 @@ ELSEWHERE = {
     "readers/hub_events": "readers/test_hub",
     "readers/hub_tables": "readers/test_hub",
     "readers/invocations": "readers/test_runs_around",
+    "readers/mapping": "readers/test_measurements",
     "readers/reading": "readers/test_puct_events",
     "readers/records": "readers/test_registry",
     "readers/report": "readers/test_registry",

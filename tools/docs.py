@@ -21,6 +21,7 @@ from kernel_archive.bins import BIN_NAMES, N_BINS, SCHEMES, representatives
 from kernel_archive.errors import printable
 from kernel_archive.forecasters import BASELINES
 from kernel_archive.readers import READERS
+from kernel_archive.readers.mapping import COLUMNS, From, Join
 from kernel_archive.schema import TABLES
 from kernel_archive.scoring import METRICS, Forecasts, Target, score
 from kernel_archive.scoring.surface import CUES, EDIT_CUES, Surface
@@ -278,8 +279,11 @@ PARTS: Final[dict[str, Callable[[], str]]] = {
     "flags": _flags,
     "metrics": _metrics,
     "readers": _readers,
+    "columns": lambda: _table(("our column", "meaning"), [(f"`{k}`", v) for k, v in COLUMNS.items()]),
+    "columns from": lambda: _keys(From),
     "recipe": lambda: _keys(Recipe),
     "recipe exclude": lambda: _keys(Exclude),
+    "recipe join": lambda: _keys(Join),
     "recipe source": lambda: _keys(Source),
     "splits": _splits,
     "tables": _tables,

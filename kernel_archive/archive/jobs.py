@@ -15,6 +15,7 @@ from kernel_archive.errors import RecipeError, printable
 from kernel_archive.ids import canonical_json
 from kernel_archive.readers import READERS
 from kernel_archive.readers.files import RunFiles
+from kernel_archive.readers.mapping import names_in
 from kernel_archive.storage import file_sha256
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ STAGE_VERSION: Final = 5
 _NOT_A_RUN: Final = frozenset({"EXPECTED.json", "README.md"})
 #: Names of problems that can stand in a file name.
 _PROBLEM_FILE: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
-_LOG_ENDINGS: Final = (".zst", ".gz", ".jsonl", ".json", ".pkl", ".pickle", ".parquet", ".csv")
+_LOG_ENDINGS: Final = (".zst", ".gz", ".jsonl", ".json", ".pkl", ".pickle", ".parquet", ".csv", ".tsv")
 
 
 class Job(msgspec.Struct, frozen=True, kw_only=True):
@@ -167,12 +168,13 @@ def _run_name(path: Path, base: Path) -> str:
 
 def _matches(loaded: LoadedRecipe, source: Source, index: int, downloads: Path | None) -> Iterator[tuple[Path, Path]]:
     """Matched paths of a source with the directory that their names are relative to."""
+    looked_for = re.sub(r"\{[^{}]+\}", "*", source.path)
     if "://" in source.path:
         from kernel_archive.archive.remote import fetch
 
-        yield from fetch(loaded, source, index, downloads)
+        yield from fetch(loaded, msgspec.structs.replace(source, path=looked_for), index, downloads)
         return
-    base, pattern = loaded.directory, source.path
+    base, pattern = loaded.directory, looked_for
     if Path(pattern).is_absolute() or ".." in Path(pattern).parts:
         base, pattern = _split_pattern(os.path.normpath(base / pattern))
     try:
@@ -184,6 +186,42 @@ def _matches(loaded: LoadedRecipe, source: Source, index: int, downloads: Path |
         raise _bad_path(loaded, source, index, "no-match", "the path matches no file or directory")
     for path in found:
         yield path, base
+
+
+def _captured(source: Source, path: Path) -> Source:
+    """The source of one match: ``{name}`` of its path stands for what is there, wherever else the recipe says ``{name}``.
+
+    >>> from kernel_archive.archive.recipe import Source
+    >>> source = Source(
+    ...     path="runs/{gpu}/*.csv", format="measurements", role="archive", generation_method="x", gpu="{gpu}"
+    ... )
+    >>> _captured(source, Path("/data/runs/L40S/a.csv")).gpu
+    'L40S'
+    """
+    names = names_in(source.path)
+    if not names:
+        return source
+    steps = source.path.split("/")
+    first = next(i for i, step in enumerate(steps) if re.search(r"[*?{\[]", step))
+    parts = re.split(r"(\{[^{}]+\}|\*\*/?|\*|\?)", "/".join(steps[first:]))
+    wild = {"**/": r"(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}
+    pattern = "".join(
+        f"(?P<{part[1:-1]}>[^/]+?)" if part[:1] == "{" else wild.get(part, re.escape(part)) for part in parts
+    )
+    match = re.search(rf"(?:^|/){pattern}$", path.as_posix())
+    found = match.groupdict() if match is not None else {}
+
+    def fill(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {key: fill(inner) for key, inner in value.items()}
+        if isinstance(value, list):
+            return [fill(inner) for inner in value]
+        if not isinstance(value, str):
+            return value
+        return re.sub(r"\{(\w+)\}", lambda name: found.get(name[1], name[0]), value)
+
+    plain = msgspec.to_builtins(source)
+    return msgspec.convert({**fill(plain), "path": source.path}, type(source))
 
 
 def _bad_path(loaded: LoadedRecipe, source: Source, index: int, code: str, message: str) -> RecipeError:
@@ -230,7 +268,7 @@ def jobs_of(recipes: list[LoadedRecipe], downloads: Path | None = None) -> list[
                     search_id=search_id,
                     builder=recipe.name,
                     source_index=index,
-                    source=source,
+                    source=_captured(source, path),
                     path=path,
                     base=base,
                     recipe_directory=loaded.directory,

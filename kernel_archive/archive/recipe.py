@@ -13,6 +13,7 @@ from kernel_archive.errors import RecipeError, UsageError, printable
 from kernel_archive.gpus import GPUS, is_known
 from kernel_archive.ids import canonical_json, sha256_hex
 from kernel_archive.readers import READERS
+from kernel_archive.readers.mapping import From, Join, names_in
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -41,7 +42,8 @@ class Source(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """One ``[[source]]``: logs of one format.
 
     Attributes:
-        path: glob relative to the recipe, absolute, or an fsspec URL; every match is one search.
+        path: glob relative to the recipe, absolute, or an fsspec URL; every match is one search. ``{name}`` stands for any
+            text without a slash, and elsewhere in the source for what it was: ``results/{gpu}/*.csv`` with ``gpu = "{gpu}"``.
         format: name of the reader.
         role: ``held_out`` may enter eval, ``training`` may enter train_pairs, ``archive`` neither.
         generation_method: how the search made programs.
@@ -49,7 +51,12 @@ class Source(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         problem: the problem, where the logs don't say; ``{name}`` stands for the run's name up to ``__``.
         model: the model, where the logs don't say.
         reference: file with the reference program, ``{problem}`` allowed, where the logs don't hold it.
-        columns: our names to those of a table (format ``measurements``).
+        columns: our names to those of a table (format ``measurements``): a name, or where a name is not enough a table with
+            ``column``, ``unit``, ``values``, ``file`` or ``value``.
+        rows: where the rows of a JSON document are, such as ``results.{task}`` (format ``measurements``).
+        join: second tables by key (format ``measurements``).
+        speedup_from: whether the ``column`` or the ratio of the ``times`` counts where they differ by more than 20 %
+            (format ``measurements``).
     """
 
     path: str
@@ -60,7 +67,10 @@ class Source(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     problem: str | None = None
     model: str | None = None
     reference: str | None = None
-    columns: dict[str, str] | None = None
+    columns: dict[str, str | From] | None = None
+    rows: str | None = None
+    join: list[Join] | None = None
+    speedup_from: Literal["column", "times"] | None = None
 
 
 class Exclude(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -153,15 +163,20 @@ def load_recipe(path: Path) -> LoadedRecipe:
                 value=source.format,
                 fix=f"One of: {', '.join(READERS)}",
             )
-        if source.gpu is not None and not is_known(source.gpu):
+        for name in names_in(source.path):
+            if not name.isidentifier() or source.path.count(f"{{{name}}}") > 1:
+                raise fail("no name for a part of a path, or it stands twice", field=f"source[{i}].path", value=name)
+        if source.gpu is not None and "{" not in source.gpu and not is_known(source.gpu):
             raise fail(
                 "unknown GPU",
                 field=f"source[{i}].gpu",
                 value=source.gpu,
                 fix=f"One of: {', '.join(GPUS)}; a GPU that only the logs name is kept as it is",
             )
-        if source.columns is not None and source.format != "measurements":
-            raise fail("only the format 'measurements' takes columns", field=f"source[{i}].columns")
+        if source.format != "measurements":
+            for key in ("columns", "rows", "join", "speedup_from"):
+                if getattr(source, key) is not None:
+                    raise fail(f"only the format 'measurements' takes {key}", field=f"source[{i}].{key}")
     return LoadedRecipe(recipe=recipe, directory=path.parent, file=path)
 
 

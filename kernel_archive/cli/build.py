@@ -66,11 +66,17 @@ def build(builders: tuple[str, ...], bins: str, as_json: bool, **options: Any) -
 
 
 @click.command(short_help="List the log formats and what each expects.")
+@click.option("--columns", is_flag=True, help="List the columns that a table of measurements can be mapped to.")
 @json_option
-def readers(as_json: bool) -> None:
+def readers(columns: bool, as_json: bool) -> None:
     """List the log formats that a recipe can name, and what each expects."""
     from kernel_archive.readers import READERS
+    from kernel_archive.readers.mapping import COLUMNS
 
+    if columns:
+        text = lambda: print_table(["column", "what it is"], list(COLUMNS.items()), left=2)  # noqa: E731
+        emit(COLUMNS, as_json=as_json, text=text)
+        return
     rows = [
         {"format": r.name, "title": r.title, "expects": r.expects, "files": list(r.files)} for r in READERS.values()
     ]

@@ -38,7 +38,7 @@ MAX_FILE_BYTES: Final = 1 << 30
 #: A file that must be held whole (a checkpoint, a list) may come to so much.
 MAX_WHOLE_BYTES: Final = 128 << 20
 #: Codes of findings that say that a recipe takes a run for what it is not; all others are damage of that run alone.
-MISTAKES: Final = frozenset({"wrong-format", "bad-columns"})
+MISTAKES: Final = frozenset({"wrong-format", "bad-columns", "nothing-counts"})
 _SUFFIXES: Final = ("", ".zst", ".gz")
 _WILD: Final = frozenset("*?[")
 #: Most files that are looked for are not there; a path object for each takes 40 % of the time of finding a run's files.
@@ -74,6 +74,8 @@ class RunFiles:
                 for match in sorted(self.root.glob(pattern + suffix)):
                     if match.is_file():
                         found[match] = None
+        if spec.also is not None:
+            found.update(dict.fromkeys(spec.also(self)))
         self.files: tuple[Path, ...] = tuple(found)
 
     def name(self, path: Path) -> str:
@@ -152,6 +154,9 @@ class ReaderSpec(msgspec.Struct, frozen=True, kw_only=True):
         files: glob patterns of the files it reads, relative to the run's directory; ``.zst`` and ``.gz`` are implied.
         version: raised when the reader's output changes, so that staged fragments are made anew.
         records: yields what the run's files say.
+        also: further files that it reads, which only the run itself names.
+        foreign: anybody may write it, of problems of their own: a problem that is called like one of ours is ours only with
+            our reference.
     """
 
     name: str
@@ -160,6 +165,8 @@ class ReaderSpec(msgspec.Struct, frozen=True, kw_only=True):
     files: tuple[str, ...]
     version: int
     records: Callable[[RunFiles], Iterator[Record]]
+    also: Callable[[RunFiles], Iterator[Path]] | None = None
+    foreign: bool = False
 
     def read(self, run: RunFiles) -> Iterator[Record]:
         """Everything of a run, and what was wrong with it.

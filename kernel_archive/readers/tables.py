@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any, Final
 
+import msgspec
+
 from kernel_archive.errors import Finding, printable
 from kernel_archive.readers.files import MAX_FILE_BYTES, MAX_LINE_BYTES
 from kernel_archive.readers.salvage import RowKind, Salvage
@@ -31,8 +33,17 @@ _OBJECTS: Final = RowKind[dict[str, Any]](dict[str, Any])
 Row = tuple[int, dict[str, Any]]
 
 
-def table_rows(run: RunFiles, path: Path, report: Report) -> Iterator[Row]:
-    """Every row with its number from 1 (for text files: its line); faults go to the report."""
+def table_rows(run: RunFiles, path: Path, report: Report, *, at: str | None = None) -> Iterator[Row]:
+    """Every row with its number from 1 (for text files: its line); faults go to the report.
+
+    Args:
+        run: the run.
+        path: the table.
+        report: takes the faults.
+        at: where the rows of a JSON document are: keys with dots between them, and ``{name}`` for every key or number at a
+            place, which becomes a column of that name. Without it, a document that is one object is one row, or a row for
+            each of its values (column ``key``) where all are objects.
+    """
     name = path.name.removesuffix(".zst").removesuffix(".gz").lower()
     file = run.name(path)
     if name.endswith((".csv", ".tsv")):
@@ -41,8 +52,8 @@ def table_rows(run: RunFiles, path: Path, report: Report) -> Iterator[Row]:
     head = run.head(path, 4)
     if head.startswith(b"PAR1"):
         yield from _parquet_rows(run, path, report)
-    elif head.lstrip()[:1] == b"[":
-        yield from _list_rows(run, path, report)
+    elif at is not None or head.lstrip()[:1] == b"[" or (head.lstrip()[:1] == b"{" and _is_document(run, path, name)):
+        yield from _document_rows(run, path, report, at)
     else:
         yield from Salvage(_OBJECTS, file, report, {}).rows(run.lines(path))
 
@@ -74,21 +85,61 @@ def _parquet_rows(run: RunFiles, path: Path, report: Report) -> Iterator[Row]:
             yield item
 
 
-def _list_rows(run: RunFiles, path: Path, report: Report) -> Iterator[Row]:
+def _is_document(run: RunFiles, path: Path, name: str) -> bool:
+    """Whether a file is one JSON value that begins with an object, and not a row a line."""
+    if not name.endswith(".json"):
+        return False
+    data = run.whole(path)
+    try:
+        msgspec.json.decode(b"" if isinstance(data, Finding) else data, type=dict[str, msgspec.Raw])
+    except BAD_JSON:
+        return False
+    return True
+
+
+def _document_rows(run: RunFiles, path: Path, report: Report, at: str | None) -> Iterator[Row]:
+    """The rows in a JSON file that is one value."""
     data = run.whole(path)
     if isinstance(data, Finding):
         report.add(data)
         return
     try:
-        rows = any_json(data)
+        value = any_json(data.removeprefix(b"\xef\xbb\xbf"))
     except BAD_JSON as error:
         report.error("bad-json", f"not valid: {printable(str(error))}", file=run.name(path))
         return
-    for number, row in enumerate(rows if isinstance(rows, list) else (), start=1):
+    keyed = at is None and isinstance(value, dict) and value and all(isinstance(v, dict) for v in value.values())
+    steps = at.split(".") if at else ["{key}"] if keyed else []
+    number = 0
+    for number, row in enumerate(_down(value, steps, {}), start=1):
         if isinstance(row, dict):
             yield number, row
         else:
             report.error("not-a-row", "no JSON object; skipped", file=run.name(path), field=f"[{number - 1}]")
+    if not number:
+        where = f"at {at}" if at else "in it"
+        fix = "rows = keys with dots between them, and {name} for every key at a place" if at else None
+        report.error("wrong-format", f"there are no rows {where}", file=run.name(path), field="rows", fix=fix)
+
+
+def _down(value: Any, steps: list[str], keys: dict[str, Any]) -> Iterator[Any]:
+    """The rows below a value: along the steps, then the items of a list, or the value itself."""
+    if steps:
+        step, rest = steps[0], steps[1:]
+        items: Iterable[tuple[Any, Any]] = ()
+        if isinstance(value, dict):
+            items = value.items() if step[:1] == "{" else [(step, value[step])] if step in value else ()
+        elif isinstance(value, list):
+            items = [(i, v) for i, v in enumerate(value) if step[:1] == "{" or step == str(i)]
+        for key, inner in items:
+            yield from _down(inner, rest, {**keys, step[1:-1]: key} if step[:1] == "{" else keys)
+    elif isinstance(value, list):
+        for inner in value:
+            yield {**keys, **inner} if isinstance(inner, dict) else {**keys, "value": inner} if keys else inner
+    elif isinstance(value, dict):
+        yield {**keys, **value}
+    else:
+        yield {**keys, "value": value}
 
 
 def _csv_rows(run: RunFiles, path: Path, report: Report, delimiter: str) -> Iterator[Row]:

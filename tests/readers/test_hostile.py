@@ -239,19 +239,19 @@ def test_strict_csv(tmp_path: Path) -> None:
         result = read("measurements", path, columns=COLUMNS)
         return [e.code for e in result.evaluations], [(f.code, f.line) for f in result.findings]
 
-    assert of(b'a,1\n"b ""q""\nb",2\n\nc,3\n') == (["a", 'b "q"\nb', "c"], [])
-    assert of(b"a,1\nb,2\nc\nd,4\ne,5\n") == (["a", "e"], [("bad-row", 3), ("bad-row", 4), ("bad-row", 5)])
-    assert of(b'a,1\nb,2\nc,"3\nd,4\n') == (["a"], [("bad-quotes", 4)])
-    assert of(b'a,1\nb,2\n"c"c,3\nd,4\n') == (["a"], [("bad-quotes", 4)])
-    assert of(b'a,1\nb,2\nc"c,3\nd,4\n')[0] == ["a"]
-    assert of(b"a,1\nb,2\nc\xff,3\nd,4\ne,5\n") == (
-        ["a", "e"],
+    assert of(b'a=,1\n"b ""q""\nb",2\n\nc=,3\n') == (["a=", 'b "q"\nb', "c="], [])
+    assert of(b"a=,1\nb=,2\nc\nd=,4\ne=,5\n") == (["a=", "e="], [("bad-row", 3), ("bad-row", 4), ("bad-row", 5)])
+    assert of(b'a=,1\nb=,2\nc=,"3\nd=,4\n') == (["a="], [("bad-quotes", 4)])
+    assert of(b'a=,1\nb=,2\n"c"c=,3\nd=,4\n') == (["a="], [("bad-quotes", 4)])
+    assert of(b'a=,1\nb=,2\nc"c=,3\nd=,4\n')[0] == ["a="]
+    assert of(b"a=,1\nb=,2\nc\xff,3\nd=,4\ne=,5\n") == (
+        ["a=", "e="],
         [("bad-utf8", 4), ("bad-row", 3), ("bad-row", 4), ("bad-row", 5)],
     )
     head = b"code,score,note,note\n"  # which of the two counts would be chance
-    assert of(b"a,1,x,y\n") == ([], [("repeated-field", 1), ("no-records", None)])
+    assert of(b"a=,1,x,y\n") == ([], [("repeated-field", 1), ("no-records", None)])
     head = b"code,score,,\n"  # columns without a name are nobody's
-    assert of(b"a,1,x,y\n") == (["a"], [])
+    assert of(b"a=,1,x,y\n") == (["a="], [])
 
 
 # -- 9 and 10: rows that can't be, and ids that stay

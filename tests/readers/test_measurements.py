@@ -12,6 +12,9 @@ import pyarrow.parquet as pq
 import pytest
 from readers.reading import Read, read, write_lines
 
+from kernel_archive.readers import get_reader
+from kernel_archive.readers.files import RunFiles
+
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -42,7 +45,7 @@ def _check(result: Read) -> None:
     ]
     assert result.facts.counts == COUNTS
     assert {e.reference_code for e in result.evaluations} == {"reference"}
-    assert not result.findings
+    assert {(f.code, f.severity) for f in result.findings} == {("no-code", "warning"), ("no-speedup", "warning")}
 
 
 def test_json_lines(tmp_path: Path) -> None:
@@ -77,7 +80,7 @@ def test_csv_has_numbers_as_text(tmp_path: Path) -> None:
 @pytest.mark.parametrize("score", ["nan", "N/A", "", " None ", float("nan"), None])
 def test_every_spelling_of_no_score(tmp_path: Path, score: Any) -> None:
     """A missing score is missing, never 0."""
-    result = read("measurements", write_lines(tmp_path / "t.jsonl", [row("a", score)]), columns=COLUMNS)
+    result = read("measurements", write_lines(tmp_path / "t.jsonl", [row("a = 1", score)]), columns=COLUMNS)
     assert not result.evaluations
     assert result.facts.counts == {"rows": 1, "rows_without_speedup": 1}
 
@@ -85,7 +88,7 @@ def test_every_spelling_of_no_score(tmp_path: Path, score: Any) -> None:
 @pytest.mark.parametrize("score", [0, 0.0, -1.5, "fast", True, float("inf"), [1]])
 def test_scores_that_are_none(tmp_path: Path, score: Any) -> None:
     """A value that is no speedup is reported, not taken."""
-    result = read("measurements", write_lines(tmp_path / "t.jsonl", [row("a", score)]), columns=COLUMNS)
+    result = read("measurements", write_lines(tmp_path / "t.jsonl", [row("a = 1", score)]), columns=COLUMNS)
     assert not result.evaluations
     assert [(f.code, f.line, f.field) for f in result.findings] == [("bad-value", 1, "score")]
     assert result.facts.counts["rows_bad_value"] == 1
@@ -94,24 +97,26 @@ def test_scores_that_are_none(tmp_path: Path, score: Any) -> None:
 def test_outcome_column(tmp_path: Path) -> None:
     """With outcomes, failures are kept without a speedup; an unknown outcome is reported."""
     rows = [
-        {"c": "a", "s": 2.0, "o": "success"},
-        {"c": "b", "s": None, "o": "compile_failed"},
-        {"c": "d", "s": 3.0, "o": "incorrect"},
-        {"c": "e", "s": 1.0, "o": True},
-        {"c": "f", "s": 1.0, "o": "weird"},
+        {"c": "a = 1", "s": 2.0, "o": "success"},
+        {"c": "b = 1", "s": None, "o": "compile_failed"},
+        {"c": "d = 1", "s": 3.0, "o": "incorrect"},
+        {"c": "e = 1", "s": 1.0, "o": True},
+        {"c": "g = 1", "s": 1.0, "o": False},
+        {"c": "f = 1", "s": 1.0, "o": "weird"},
     ]
     columns = {"code": "c", "speedup": "s", "outcome": "o"}
     result = read("measurements", write_lines(tmp_path / "t.jsonl", rows), columns=columns)
     assert [(e.code, e.outcome, e.speedup) for e in result.evaluations] == [
-        ("a", "success", 2.0), ("b", "compile_failed", None), ("d", "incorrect", None), ("e", "success", 1.0),
+        ("a = 1", "success", 2.0), ("b = 1", "compile_failed", None), ("d = 1", "incorrect", None),
+        ("e = 1", "success", 1.0), ("g = 1", "incorrect", None),
     ]  # fmt: skip
-    assert [(f.code, f.line) for f in result.findings] == [("unknown-outcome", 5)]
+    assert [(f.code, f.line) for f in result.findings] == [("unknown-outcome", 6)]
 
 
 def test_every_column_of_ours(tmp_path: Path) -> None:
     """Each of our columns can come from one of theirs."""
     theirs = {
-        "code": "a", "speedup": 2.0, "problem": "trimul", "gpu": "L40S", "reference_code": "r", "outcome": "success",
+        "code": "a = 1", "speedup": 2.0, "problem": "trimul", "gpu": "L40S", "reference_code": "r", "outcome": "success",
         "node_id": "n1", "parent_node_id": 5, "step": 3, "runtime_us": 10.0, "reference_runtime_us": 20.0, "model": "m",
         "input_tokens": 7, "output_tokens": 8, "gpu_seconds": 0.0, "started_at": "2026-01-01T00:00:00Z",
     }  # fmt: skip
@@ -125,7 +130,7 @@ def test_every_column_of_ours(tmp_path: Path) -> None:
 
 def test_node_ids_that_stand_twice_stay_apart(tmp_path: Path) -> None:
     """Two rows of one id are two evaluations, with a warning."""
-    rows = [{"c": "a", "s": 1.0, "n": "x"}, {"c": "b", "s": 2.0, "n": "x"}]
+    rows = [{"c": "a = 1", "s": 1.0, "n": "x"}, {"c": "b = 1", "s": 2.0, "n": "x"}]
     columns = {"code": "c", "speedup": "s", "node_id": "n"}
     result = read("measurements", write_lines(tmp_path / "t.jsonl", rows), columns=columns)
     assert list(result.by_node) == ["x", "x@2"]
@@ -155,7 +160,247 @@ def test_columns_that_do_not_fit(tmp_path: Path, columns: Any, code: str, words:
 
 def test_sparse_rows_may_lack_keys(tmp_path: Path) -> None:
     """JSON lines may leave a missing value's key out: a column counts as absent only when the first rows lack it all."""
-    rows = [{"custom_code": "a", "score": 2.0, "level_id": 1, "task_id": 2, "ref": "r"}, {"custom_code": "b"}]
+    rows = [{"custom_code": "a = 1", "score": 2.0, "level_id": 1, "task_id": 2, "ref": "r"}, {"custom_code": "b"}]
     result = read("measurements", write_lines(tmp_path / "t.jsonl", rows), columns=COLUMNS)
     assert len(result.evaluations) == 1
     assert result.facts.counts["rows_without_speedup"] == 1
+
+
+# -- where columns come from
+
+
+def table(tmp_path: Path, *rows: dict[str, Any], name: str = "t.jsonl", **settings: Any) -> Read:
+    """A table of these rows, read."""
+    return read("measurements", write_lines(tmp_path / name, list(rows)), **settings)
+
+
+@pytest.mark.parametrize(("unit", "us"), [("s", 2e6), ("ms", 2e3), ("us", 2.0), ("ns", 2e-3)])
+def test_units(tmp_path: Path, unit: str, us: float) -> None:
+    """A time has its unit in the recipe; a speedup is the ratio of the two, whatever their units."""
+    columns = {
+        "code": "c",
+        "runtime": {"column": "t", "unit": unit},
+        "reference_runtime": {"column": "r", "unit": "us"},
+    }
+    (record,) = table(tmp_path, {"c": "a = 1", "t": 2, "r": us * 3}, columns=columns).evaluations
+    assert (record.runtime_us, record.reference_runtime_us) == (us, us * 3)
+    assert record.speedup == pytest.approx(3.0)
+
+
+def test_nested_json(tmp_path: Path) -> None:
+    """Dotted paths go into objects, lists by number, and texts that are JSON; a column with a dot in its name is itself."""
+    row = {"x": {"src": ["-", "a = 1"]}, "m": '{"ms": {"mean": 4.0}}', "base.ms": 8.0}
+    columns = {
+        "code": "x.src.1",
+        "runtime": {"column": "m.ms.mean", "unit": "ms"},
+        "reference_runtime": {"column": "base.ms", "unit": "ms"},
+    }
+    (record,) = table(tmp_path, row, columns=columns).evaluations
+    assert (record.code, record.speedup) == ("a = 1", 2.0)
+
+
+def test_code_from_files(tmp_path: Path) -> None:
+    """A program lies in the file that the row names, inside the folder that the recipe names and nowhere else."""
+    (tmp_path / "k").mkdir()
+    (tmp_path / "k/a.cu").write_text("__global__ a")
+    (tmp_path / "secret.cu").write_text("__global__ secret")
+    rows = [{"f": "a", "s": 2.0}, {"f": "../secret", "s": 3.0}, {"f": "gone", "s": 4.0}]
+    result = table(tmp_path, *rows, columns={"code": {"file": "k/{f}.cu"}, "speedup": "s"})
+    assert [(e.code, e.speedup) for e in result.evaluations] == [("__global__ a", 2.0)]
+    assert {(f.code, f.line) for f in result.findings if f.severity == "error"} == {
+        ("bad-path", 2),
+        ("no-code-file", 3),
+    }
+
+
+def test_a_changed_code_file_is_read_again(tmp_path: Path) -> None:
+    """The files that a table names are among the run's files, whose digests name what was staged."""
+    (tmp_path / "a.cu").write_text("__global__ a")
+    path = write_lines(tmp_path / "t.jsonl", [{"f": "a.cu", "s": 2.0}])
+    spec = get_reader("measurements")
+    files = RunFiles(path, tmp_path, spec, {"columns": {"code": {"file": "{f}"}, "speedup": "s"}}).files
+    assert [file.name for file in files] == ["t.jsonl", "a.cu"]
+
+
+def test_constants(tmp_path: Path) -> None:
+    """A column of ours can be the same for all rows."""
+    columns = {"code": "c", "speedup": "s", "gpu": {"value": "L40S"}, "level": {"value": 2}, "number": "n"}
+    (record,) = table(tmp_path, {"c": "a = 1", "s": 2.0, "n": 7}, columns=columns).evaluations
+    assert (record.gpu, record.problem) == ("L40S", "kernelbench_l2_p7")
+
+
+def test_tsv_and_a_table_of_failures_alone(tmp_path: Path) -> None:
+    """Failures need no speedup column: what failed is kept as it failed."""
+    (tmp_path / "t.tsv").write_text("src\tok\tbuilt\twhy\na = 1\tFalse\tTrue\tmismatch\nb = 1\tFalse\tFalse\tnvcc\n")
+    columns = {"code": "src", "correct": "ok", "compiled": "built", "error_text": "why"}
+    result = read("measurements", tmp_path / "t.tsv", columns=columns)
+    assert [(e.outcome, e.error_text) for e in result.evaluations] == [
+        ("incorrect", "mismatch"),
+        ("compile_failed", "nvcc"),
+    ]
+    assert not result.findings
+
+
+def test_words_for_outcomes(tmp_path: Path) -> None:
+    """Words of theirs become outcomes of ours; a word that is not named is refused with the way to name it."""
+    rows = [{"c": "a = 1", "s": 2.0, "o": "DONE"}, {"c": "b = 1", "o": "CE"}, {"c": "d = 1", "o": "TLE"}]
+    outcome = {"column": "o", "values": {"done": "success", "CE": "compile_failed"}}
+    result = table(tmp_path, *rows, columns={"code": "c", "speedup": "s", "outcome": outcome})
+    assert result.outcomes == {"success": 1, "compile_failed": 1}
+    (finding,) = result.findings
+    assert (finding.code, finding.line, finding.value) == ("unknown-outcome", 3, "TLE")
+    assert '"tle" = "success"' in str(finding.fix)
+
+
+DOCUMENT = {"run": {"p1": [{"c": "a = 1", "s": 2.0}, {"c": "b = 1", "s": 3.0}], "p2": [{"c": "d = 1", "s": 4.0}]}}
+
+
+@pytest.mark.parametrize(
+    ("document", "rows", "problems"),
+    [
+        (DOCUMENT, "run.{problem}", ["p1", "p1", "p2"]),
+        (DOCUMENT, "run.{problem}.{n}", ["p1", "p1", "p2"]),
+        ({"p1": DOCUMENT["run"]["p1"][0], "p2": DOCUMENT["run"]["p2"][0]}, None, ["p1", "p2"]),
+        ({"c": "a = 1", "s": 2.0, "key": "p1"}, None, ["p1"]),
+    ],
+)
+def test_rows_of_a_document(tmp_path: Path, document: Any, rows: str | None, problems: list[str]) -> None:
+    """One JSON value holds rows wherever the recipe says, with its keys as columns."""
+    (tmp_path / "t.json").write_text(json.dumps(document, indent=1))
+    columns = {"code": "c", "speedup": "s", "problem": "problem" if rows else "key"}
+    result = read("measurements", tmp_path / "t.json", columns=columns, **({"rows": rows} if rows else {}))
+    assert [e.problem for e in result.evaluations] == problems
+    assert not result.findings
+
+
+def test_no_rows_where_the_recipe_says(tmp_path: Path) -> None:
+    """A place without rows is said."""
+    (tmp_path / "t.json").write_text(json.dumps(DOCUMENT))
+    result = read("measurements", tmp_path / "t.json", columns={"code": "c", "speedup": "s"}, rows="runs.{p}")
+    assert "at runs.{p}" in result.findings[0].message
+
+
+JOIN = [{"name": "base", "path": "base.csv", "on": {"task": "id"}}]
+JOINED = {
+    "code": "c",
+    "runtime": {"column": "ms", "unit": "ms"},
+    "reference_runtime": {"column": "base.us", "unit": "us"},
+    "gpu": "gpu",
+}
+
+
+def test_joins(tmp_path: Path) -> None:
+    """Rows of two tables belong together by key; a key without a row, and one that stands twice, give no speedup."""
+    (tmp_path / "base.csv").write_text("id,us\n1,3000\n2,1\n2,2\n")
+    rows = [{"c": f"a = {n}", "ms": 1.5, "task": str(n), "gpu": "L40S"} for n in (1, 2, 3)]
+    result = table(tmp_path, *rows, columns=JOINED, join=JOIN)
+    assert [(e.node_id, e.speedup) for e in result.evaluations] == [("row-1", 2.0)]
+    assert {(f.code, f.line) for f in result.findings} == {("join-ambiguous", 4), ("no-partner", 2), ("no-speedup", 2)}
+    assert result.facts.counts["rows_without_partner"] == 2
+
+
+# -- lies
+
+
+TIMED = {
+    "code": "c",
+    "speedup": "s",
+    "runtime": {"column": "t", "unit": "us"},
+    "reference_runtime": {"column": "r", "unit": "us"},
+}
+HONEST = {"c": "h = 1", "s": 2.0, "t": 5.0, "r": 10.0}
+
+
+@pytest.mark.parametrize(
+    ("speedup", "code", "words"),
+    [
+        (2.03, None, ""),
+        (2.05, "speedup-doubtful", "(2)"),
+        (1.7, "speedup-doubtful", "(2)"),
+        (2.5, "speedup-contradicted", "does not count"),
+        (0.5, "speedup-contradicted", "inverse"),
+        (2000.0, "speedup-contradicted", "a unit?"),
+    ],
+)
+def test_speedup_against_its_times(tmp_path: Path, speedup: float, code: str | None, words: str) -> None:
+    """More than 2 % off is a finding, more than 20 % does not count; both name line, column, value and way out."""
+    lie = {"c": "a = 1", "s": speedup, "t": 5.0, "r": 10.0}
+    result = table(tmp_path, HONEST, lie, columns=TIMED)
+    found = {f.code: f for f in result.findings}
+    off = max(speedup / 2, 2 / speedup)
+    assert set(found) == (set() if off <= 1.02 else {code})
+    assert (result.by_node["row-2"].excluded is not None) == (off > 1.20)
+    if found:
+        (finding,) = found.values()
+        assert (finding.file, finding.line, finding.field, finding.value) == ("t.jsonl", 2, "s", str(speedup))
+        assert words in finding.message
+        assert "speedup_from" in str(finding.fix)
+
+
+@pytest.mark.parametrize(("counts", "speedup"), [("column", 0.5), ("times", 2.0)])
+def test_the_recipe_says_which_counts(tmp_path: Path, counts: str, speedup: float) -> None:
+    """A contradiction is settled by the recipe."""
+    lie = {"c": "a = 1", "s": 0.5, "t": 5.0, "r": 10.0}
+    result = table(tmp_path, lie, columns=TIMED, speedup_from=counts)
+    assert [(e.speedup, e.excluded) for e in result.evaluations] == [(speedup, None)]
+    assert not result.findings
+
+
+@pytest.mark.parametrize(
+    ("change", "settings", "code", "field"),
+    [
+        ({"s": 1.0, "t": 10.0}, {}, "equal-times", "t"),
+        ({"c": "kernels/softmax.cu"}, {}, "no-program", "c"),
+        ({"c": "5f0c1f3e-77aa"}, {}, "no-program", "c"),
+        ({"c": "my kernel.py"}, {}, "no-program", "c"),
+        ({"correct": False}, {}, "unmapped-failure", "correct"),
+        ({"passed": "no"}, {}, "unmapped-failure", "passed"),
+        ({"s": None, "t": None}, {}, "no-speedup", "s"),
+        ({"g": "A100-80GB"}, {"gpu": "L40S", "columns": {**TIMED, "reference_gpu": "g"}}, "two-gpus", "g"),
+    ],
+)
+def test_lies(tmp_path: Path, change: dict[str, Any], settings: dict[str, Any], code: str, field: str) -> None:
+    """What contradicts itself is found, with line, field and value; whatever is not a mere remark does not count."""
+    result = table(
+        tmp_path, {**HONEST, "g": "L40S"}, {**HONEST, "g": "L40S", **change}, **{"columns": TIMED, **settings}
+    )
+    (finding,) = result.findings
+    assert (finding.code, finding.file, finding.line, finding.field) == (code, "t.jsonl", 2, field)
+    assert finding.fix
+    counted = [e.node_id for e in result.evaluations if e.excluded is None]
+    assert counted == (["row-1", "row-2"] if code == "equal-times" else ["row-1"])
+
+
+def test_a_joined_time_of_another_gpu(tmp_path: Path) -> None:
+    """A reference that was timed on another GPU gives no ratio, also where only the joined table names it."""
+    (tmp_path / "base.csv").write_text("id,us,hardware\n1,3000,H100\n2,3000,NVIDIA L40S\n")
+    rows = [{"c": f"a = {n}", "ms": 1.5, "task": n, "gpu": "L40S"} for n in (1, 2)]
+    result = table(tmp_path, *rows, columns=JOINED, join=JOIN)
+    assert [e.node_id for e in result.evaluations if e.excluded is None] == ["row-2"]
+    assert [(f.code, f.line, f.value) for f in result.findings] == [("two-gpus", 1, "H100")]
+
+
+def test_a_table_of_which_nothing_counts(tmp_path: Path) -> None:
+    """Where every row is refused the recipe is wrong: nothing comes out, and the last finding says so."""
+    result = table(tmp_path, {"c": "x.cu", "s": 2.0}, columns={"code": "c", "speedup": "s"})
+    assert not result.evaluations
+    assert result.codes == ["no-program", "nothing-counts"]
+
+
+@pytest.mark.parametrize(
+    ("columns", "words"),
+    [
+        ({"code": "c", "runtime": "t", "speedup": "s"}, 'runtime = { column = "t", unit = "ms" }'),
+        ({**TIMED, "reference_runtime": {"column": "t", "unit": "us"}}, "every speedup would be 1"),
+        ({"code": {"column": "c", "value": "x"}, "speedup": "s"}, "exactly one"),
+        ({"code": "c", "speedup": {"colum": "s"}}, "colum"),
+        ({"code": "c", "speedup": {"file": "{s}"}}, "only code"),
+        ({"code": "c", "speedup": {"column": "s", "unit": "ms"}}, "only times"),
+        ({"code": "c", "speedup": "ss"}, "Did you mean 's'?"),
+    ],
+)
+def test_mappings_that_can_not_be_meant(tmp_path: Path, columns: Any, words: str) -> None:
+    """A mapping at fault is one error with its field and the way out."""
+    (finding,) = table(tmp_path, HONEST, columns=columns).findings
+    assert str(finding.field).startswith("columns.")
+    assert words in finding.render()
