@@ -10,12 +10,16 @@ import msgspec
 
 from kernel_archive.errors import DataError, Finding, printable
 from kernel_archive.scoring.decoding import decode_line
+from kernel_archive.untrusted import UntrustedFileError, read_whole, regular_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
-__all__ = ["ModelFacts", "fact_faults", "fact_rows", "prompt_of"]
+__all__ = ["ModelFacts", "Seen", "fact_faults", "fact_rows", "prompt_of", "seen_of"]
 
+#: What a model has seen of the archive that it forecasts.
+Seen = Literal["yes", "no", "held-out", "unknown"]
 #: A year, a month or a day.
 _DATE: Final = re.compile(r"\d{4}(?:-(?:0[1-9]|1[0-2])(?:-(?:0[1-9]|[12]\d|3[01]))?)?")
 #: Longest texts, in characters.
@@ -33,7 +37,8 @@ class ModelFacts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         prompt: name and digest of the prompt that the forecasts answer; read from the forecasts.
         open_weights: whether anybody can have the weights.
         training_cutoff: end of what it was trained on: a year, a month or a day.
-        saw_archive: whether it was trained on this archive, as its submitter declares.
+        saw_archive: whether it was trained on this archive, as its submitter declares; ``held-out`` where on rows that
+            are there to be forecast, too.
     """
 
     revision: str = ""
@@ -43,7 +48,7 @@ class ModelFacts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     prompt: str = ""
     open_weights: bool | None = None
     training_cutoff: str = ""
-    saw_archive: Literal["yes", "no", "unknown"] = "unknown"
+    saw_archive: Seen = "unknown"
 
 
 def fact_faults(facts: ModelFacts, file: str | None = None) -> Iterator[Finding]:
@@ -65,7 +70,12 @@ def fact_rows(facts: ModelFacts | None) -> list[tuple[str, str]]:
     if facts is None:
         return []
     weights = {True: "open", False: "closed", None: ""}[facts.open_weights]
-    seen = {"yes": "yes", "no": "no, as declared", "unknown": "not declared"}[facts.saw_archive]
+    seen = {
+        "yes": "yes",
+        "no": "no, as declared",
+        "held-out": "yes, and on held-out rows: its scores on them say nothing",
+        "unknown": "not declared",
+    }[facts.saw_archive]
     rows = [
         ("Revision", facts.revision),
         ("Provider", facts.provider),
@@ -99,3 +109,25 @@ def prompt_of(lines: bytes, name: str) -> str:
             fix="A changed prompt is another entry: give each a file of its own",
         )  # fmt: skip
     return named[0] if named else ""
+
+
+def seen_of(path: str | Path) -> Seen:
+    """What a model has seen, by the record that its training left (``Lessons.record``).
+
+    Raises:
+        DataError: the file is no such record.
+    """
+    shown = printable(str(path), 300)
+    try:
+        record = msgspec.json.decode(read_whole(regular_file(path), max_bytes=1 << 20))
+    except UntrustedFileError as error:
+        raise DataError.from_findings([error.finding(shown)]) from None
+    except msgspec.DecodeError as error:
+        raise DataError.of(code="bad-json", message=printable(str(error), 200), file=shown) from None
+    held = record.get("held_out") if isinstance(record, dict) else None
+    if not isinstance(held, bool):
+        raise DataError.of(
+            code="no-record", message="says not whether held-out rows were learnt from", file=shown, field="held_out",
+            value=printable(held), fix="Give the record of the training: what Lessons.record() returns, as JSON",
+        )  # fmt: skip
+    return "held-out" if held else "yes"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -22,10 +22,11 @@ from kernel_archive.cli.common import (
     split_option,
     tell,
 )
-from kernel_archive.errors import printable
+from kernel_archive.errors import UsageError, printable
 from kernel_archive.forecasters import BASELINES
 
 if TYPE_CHECKING:
+    from kernel_archive.board.model_facts import Seen
     from kernel_archive.board.standings import Standings
 
 __all__ = ["baseline", "leaderboard"]
@@ -104,10 +105,16 @@ def leaderboard() -> None:
 )
 @click.option(
     "--saw-archive",
-    type=click.Choice(["yes", "no", "unknown"]),
+    type=click.Choice(["yes", "no", "held-out", "unknown"]),
     default="unknown",
     show_default=True,
-    help="Whether the model was trained on this archive.",
+    help="Whether the model was trained on this archive; held-out: also on rows that are forecast.",
+)
+@click.option(
+    "--training",
+    type=click.Path(),
+    default=None,
+    help="Record that the training left; says --saw-archive by itself.",
 )
 @click.option("--notes", default="", help="Anything to know about it.")
 @click.option("--slug", default=None, help="Name of its folder.  [default: made from the name]")
@@ -127,7 +134,8 @@ def add(
     reasoning_effort: str,
     open_weights: bool | None,
     training_cutoff: str,
-    saw_archive: Literal["yes", "no", "unknown"],
+    saw_archive: Seen,
+    training: str | None,
     notes: str,
     slug: str | None,
     split: str,
@@ -142,9 +150,14 @@ def add(
     that a language model answered is read from FILE.
     """
     from kernel_archive.board import add_submission
-    from kernel_archive.board.model_facts import ModelFacts
+    from kernel_archive.board.model_facts import ModelFacts, seen_of
     from kernel_archive.scoring import METRICS, load_target
 
+    if training is not None:
+        found = seen_of(training)
+        if saw_archive not in (found, "unknown"):
+            raise UsageError(f"--saw-archive {saw_archive}, but {printable(training, 300)} says: {found}")
+        saw_archive = found
     target = load_target(archive_path, split, labels=labels)
     facts = ModelFacts(
         revision=revision, provider=provider, temperature=temperature, reasoning_effort=reasoning_effort,

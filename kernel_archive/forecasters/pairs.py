@@ -76,12 +76,14 @@ class TrainingPairs(ProgramPairs):
     """Measured pairs of training searches.
 
     Attributes:
+        row_ids: n names.
         speedups: shape (n,), x (anchor time / candidate time).
         kinds: n of ``seed``, ``parent_edit``, ``pair``.
         searches: n ids of the search that made the candidate.
         natural: shape (n,), whether somebody wrote the candidate who wanted it to work: no template, no generator.
     """
 
+    row_ids: tuple[str, ...]
     speedups: NDArray[np.float64]
     kinds: tuple[str, ...]
     searches: tuple[str, ...]
@@ -118,6 +120,7 @@ NOTHING: Final = TrainingPairs(
     gpus=(),
     anchors=(),
     candidates=(),
+    row_ids=(),
     speedups=np.empty(0),
     kinds=(),
     searches=(),
@@ -189,6 +192,7 @@ def load_training_pairs(archive: Archive) -> TrainingPairs:
         gpus=tuple(rows["gpu"].to_pylist()),
         anchors=tuple(rows[spec.anchor].to_pylist()),
         candidates=tuple(rows[spec.candidate].to_pylist()),
+        row_ids=tuple(rows["row_id"].to_pylist()),
         speedups=np.asarray(rows[spec.value].to_numpy(), dtype=np.float64),
         kinds=tuple(rows["pair_type"].to_pylist()),
         searches=tuple(searches),

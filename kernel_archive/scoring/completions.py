@@ -19,6 +19,7 @@ __all__ = ["UNPARSED", "Completion", "read_completion"]
 UNPARSED: Final[dict[str, str]] = {
     "empty": "the answer is empty",
     "no-json": "there is no JSON object with probabilities in it",
+    "in-reasoning": "the last distribution stands in the reasoning, not in the answer",
     "half-json": "the JSON object with the probabilities does not end, or is none",
     "missing-field": "one of the eight probabilities is missing",
     "wrong-length": "there are not eight probabilities",
@@ -43,6 +44,8 @@ _KEYS: Final = (f'"{TOOL_FIELDS[0]}"', '"probabilities"', '"bin_probabilities"')
 _INNER: Final = ("tool_calls", "function", "arguments", "content", "text")
 #: Eight numbers that sum to this are percentages: nobody gives probabilities with such a sum.
 _PERCENT: Final = (95.0, 105.0)
+#: Around reasoning that is no part of the answer.
+_REASONING: Final = re.compile(r"<(/?)(?:think|thinking|reasoning)>")
 _PERCENT_TEXT: Final = re.compile(r"\s*(\d{1,3}(?:\.\d{1,12})?)\s*%\s*")
 
 
@@ -72,7 +75,7 @@ def read_completion(answer: Any) -> Completion:
     r"""The forecast in a model's answer, or why there is none that could be scored.
 
     Takes the text of an answer (the last JSON object with the probabilities in it, whatever stands around it: prose,
-    a code fence, a tool-call tag), the arguments of a tool call as an object, a message, or a chat. The probabilities
+    a code fence, a tool-call tag; not in the reasoning before it), the arguments of a tool call as an object, a message, or a chat. The probabilities
     must be eight numbers of at least 0 whose sum is within the bounds of a forecast file; percentages are read, too:
     written with the sign, or eight numbers that sum to 95 to 105. What the answer says about its row, its sum
     (``raw_probability_sum``) or its cost is not read.
@@ -94,7 +97,9 @@ def read_completion(answer: Any) -> Completion:
     text = _text_of(answer, 0)
     if not text.strip():
         return Completion(None, unparsed="empty")
-    return Completion(None, unparsed="half-json" if any(key.strip('"') in text for key in _KEYS) else "no-json")
+    if not any(key.strip('"') in text for key in _KEYS):
+        return Completion(None, unparsed="no-json")
+    return Completion(None, unparsed="in-reasoning" if _REASONING.search(text) else "half-json")
 
 
 def _completion(given: dict[str, Any]) -> Completion:
@@ -188,6 +193,13 @@ def _texts(text: str) -> list[dict[str, Any]]:
             value, end = decoder.raw_decode(text, start)
         except (ValueError, RecursionError):
             continue
-        if isinstance(value, dict) and end > at:
+        if isinstance(value, dict) and end > at and not _reasoned(text, start, end):
             found.append(value)
     return found
+
+
+def _reasoned(text: str, start: int, end: int) -> bool:
+    """Whether this part of an answer is reasoning: after a tag that opens it, or before one that closes it."""
+    before = [mark[1] for mark in _REASONING.finditer(text, 0, start)]
+    after = _REASONING.search(text, end)
+    return before[-1:] == [""] or (after is not None and after[1] == "/")

@@ -1,7 +1,7 @@
-"""Rewards for training a forecaster: on arrays, and on the texts that a model answered.
+"""Rewards for training a forecaster: on arrays, on the texts that a model answered, and in the form that TRL calls.
 
 The reward is 1 for the right bin and 0 else; ``brier`` adds one minus the Brier score, ``crps`` one minus the ranked
-probability score. What gives no distribution earns 0 in all three.
+probability score. ``log`` is the log score alone. What gives no distribution earns 0 in all of them.
 
 >>> answer = '{"probabilities": [0, 0, 0, 0, 0, 1, 0, 0]}'
 >>> of_completions([answer, "no idea"], bins=[6, 6], kind="brier")
@@ -10,27 +10,38 @@ probability score. What gives no distribution earns 0 in all three.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Final, Literal, get_args
 
 import msgspec
 import numpy as np
 
 from kernel_archive.bins import N_BINS
-from kernel_archive.errors import UsageError
+from kernel_archive.errors import UsageError, printable
 from kernel_archive.scoring import rowwise
 from kernel_archive.scoring.completions import read_completion
 from kernel_archive.scoring.forecasts import RAW_SUM_BOUNDS
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from numpy.typing import ArrayLike, NDArray
 
     Floats = NDArray[np.float64]
 
-__all__ = ["Answer", "RewardKind", "brier", "correctness", "crps", "of_completions", "parse_completion"]
+__all__ = [
+    "KINDS",
+    "Answer",
+    "RewardKind",
+    "brier",
+    "correctness",
+    "crps",
+    "log_score",
+    "of_completions",
+    "parse_completion",
+    "trl_reward",
+]
 
-RewardKind = Literal["correctness", "brier", "crps"]
+RewardKind = Literal["correctness", "brier", "crps", "log"]
 
 
 class Answer(msgspec.Struct, frozen=True):
@@ -101,26 +112,44 @@ def crps(
     return np.where(use, hit + 1.0 - rowwise.crps(probabilities=p, bins=y), 0.0)
 
 
+def log_score(
+    *, probabilities: ArrayLike, bins: ArrayLike, parsed: ArrayLike | None = None, stated: ArrayLike | None = None
+) -> Floats:
+    """The log score, scaled to 0 (nothing for the true bin) to 1 (everything): shape (..., n).
+
+    One minus the negative log likelihood over its largest value, which it has from 1e-12 down. It has no part for the
+    right bin, so that what earns most is what is believed. Arguments as in :func:`correctness`.
+
+    >>> log_score(probabilities=[[0, 0, 0, 0, 0.2, 0.8, 0, 0]], bins=[6]).round(6).tolist()
+    [0.991924]
+    """
+    _, p, use, y = _parts(probabilities, bins, parsed, stated)
+    return np.where(use, 1.0 + rowwise.nll(probabilities=p, bins=y) / np.log(rowwise.LEAST), 0.0)
+
+
+_RULES: Final = {"correctness": correctness, "brier": brier, "crps": crps, "log": log_score}
+#: The rewards by name.
+KINDS: Final[tuple[RewardKind, ...]] = get_args(RewardKind)
+
+
 def of_completions(completions: Sequence[Any], *, bins: Sequence[int], kind: RewardKind = "correctness") -> list[float]:
     """Reward of every completion: a reward function for a trainer.
 
     Args:
         completions: texts, tool-call arguments as objects, or chats (lists of messages, of which the last one counts).
         bins: true bin of every completion, 1 to 8.
-        kind: ``correctness``, ``brier`` or ``crps``.
+        kind: ``correctness``, ``brier``, ``crps`` or ``log``.
 
     Raises:
         UsageError: the lengths differ, a bin is not 1 to 8, or the kind is not known.
     """
-    if kind not in get_args(RewardKind):
-        raise UsageError(f"unknown reward {kind!r}; choose one of: {', '.join(get_args(RewardKind))}")
+    rule = _rule(kind)
     if len(completions) != len(bins) or not all(b in range(1, N_BINS + 1) for b in bins):
         raise UsageError("give one true bin from 1 to 8 for every completion")
     if not bins:
         return []
     answers = [parse_completion(c) for c in completions]
     p = np.array([(1.0 / N_BINS,) * N_BINS if a is None else a.probabilities for a in answers])
-    rule = {"correctness": correctness, "brier": brier, "crps": crps}[kind]
     rewards = rule(
         probabilities=p,
         bins=np.array(bins),
@@ -128,6 +157,39 @@ def of_completions(completions: Sequence[Any], *, bins: Sequence[int], kind: Rew
         stated=np.array([0 if a is None else a.stated for a in answers]),
     )
     return [float(r) for r in rewards]
+
+
+def _rule(kind: str) -> Callable[..., Floats]:
+    if kind not in _RULES:
+        raise UsageError(f"unknown reward {printable(kind)!r}; choose one of: {', '.join(_RULES)}")
+    return _RULES[kind]
+
+
+def trl_reward(kind: RewardKind = "crps", column: str = "bin") -> Callable[..., list[float]]:
+    """A reward function as TRL calls it: ``reward(prompts=..., completions=..., **columns) -> list[float]``.
+
+    Completions may be texts or, where the prompts are chats, chats. The prompts are not looked at: what a program in one
+    says can move no reward.
+
+    Args:
+        kind: which reward; the function is named after it in the trainer's log.
+        column: column of the training data with the true bins.
+
+    >>> trl_reward("brier")(prompts=["?"], completions=['{"probabilities": [0, 0, 0, 0, 0, 1, 0, 0]}'], bin=[6])
+    [2.0]
+    """
+    _rule(kind)
+
+    def reward(*, completions: Sequence[Any], **columns: Any) -> list[float]:
+        if column not in columns:
+            raise UsageError(
+                f"the training data have no column {printable(column)!r} with the true bins; they have: "
+                f"{', '.join(sorted(columns))}. Name it with trl_reward({kind!r}, column=...)"
+            )
+        return of_completions(completions, bins=columns[column], kind=kind)
+
+    reward.__name__ = f"{kind}_reward"
+    return reward
 
 
 def parse_completion(completion: Any) -> Answer | None:

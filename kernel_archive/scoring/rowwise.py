@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     Bools = NDArray[np.bool_]
 
 __all__ = [
+    "LEAST",
     "brier",
     "confidence",
     "confusion",
@@ -30,6 +31,9 @@ __all__ = [
     "predicted_bins",
     "within_one",
 ]
+
+#: A probability below this counts as this in the log likelihood.
+LEAST: Final = 1e-12
 
 
 def normalise(*, raw: Floats) -> Floats:
@@ -115,7 +119,7 @@ def crps(*, probabilities: Floats, bins: Ints) -> Floats:
 def nll(*, probabilities: Floats, bins: Ints) -> Floats:
     """Negative log likelihood of the true bin per row, nats: -ln max(p_y, 1e-12). Shapes as in :func:`brier`."""
     at = np.broadcast_to(np.asarray(bins).astype(np.intp)[:, None] - 1, (*probabilities.shape[:-1], 1))
-    return -np.log(np.maximum(np.take_along_axis(probabilities, at, axis=-1)[..., 0], 1e-12))
+    return -np.log(np.maximum(np.take_along_axis(probabilities, at, axis=-1)[..., 0], LEAST))
 
 
 def entropy(*, probabilities: Floats) -> Floats:

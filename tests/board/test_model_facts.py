@@ -6,7 +6,7 @@ import pytest
 from support.boards import DRAWS
 
 from kernel_archive.board import add_submission, build_board
-from kernel_archive.board.model_facts import ModelFacts, fact_rows, prompt_of
+from kernel_archive.board.model_facts import ModelFacts, fact_rows, prompt_of, seen_of
 from kernel_archive.board.submissions import load_submission
 from kernel_archive.errors import DataError
 
@@ -76,3 +76,18 @@ def test_forecasts_answer_one_prompt():
     for lines in (one + other, one + none):
         with pytest.raises(DataError, match="A changed prompt is another entry"):
             prompt_of(lines, "f")
+
+
+def test_the_record_of_a_training_says_what_was_seen(tmp_path):
+    """Training rows: yes; held-out rows mark the entry; a record of something else is refused."""
+    for held, seen in ((False, "yes"), (True, "held-out")):
+        path = tmp_path / "training.json"
+        path.write_text(json.dumps({"split": "eval", "held_out": held}))
+        assert seen_of(path) == seen
+    assert "held-out rows" in dict(fact_rows(ModelFacts(saw_archive="held-out")))["Trained on this archive"]
+    for text in ("{}", "[]", '{"held_out": "no"}', "not JSON"):
+        path.write_text(text)
+        with pytest.raises(DataError, match=r"training\.json"):
+            seen_of(path)
+    with pytest.raises(DataError):
+        seen_of(tmp_path / "none.json")

@@ -22,8 +22,8 @@ def training(rows):
     n = len(rows)
     return TrainingPairs(
         problems=tuple(r[0] for r in rows), gpus=("H200",) * n, anchors=("a",) * n,
-        candidates=tuple(f"c{i}" for i in range(n)), speedups=np.array([r[2] for r in rows]),
-        kinds=tuple(r[1] for r in rows), searches=("s",) * n, natural=np.zeros(n, bool),
+        candidates=tuple(f"c{i}" for i in range(n)), row_ids=tuple(map(str, range(n))),
+        speedups=np.array([r[2] for r in rows]), kinds=tuple(r[1] for r in rows), searches=("s",) * n, natural=np.zeros(n, bool),
     )  # fmt: skip
 
 

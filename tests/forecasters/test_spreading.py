@@ -16,7 +16,8 @@ def pairs(speedups, problems, *, natural=None, kind="seed", searches=None):
     n = len(speedups)
     return TrainingPairs(
         problems=tuple(problems), gpus=("H200",) * n, anchors=("reference",) * n,
-        candidates=tuple(str(float(s)) for s in speedups), speedups=np.asarray(speedups, dtype=float), kinds=(kind,) * n,
+        candidates=tuple(str(float(s)) for s in speedups), row_ids=tuple(map(str, range(n))),
+        speedups=np.asarray(speedups, dtype=float), kinds=(kind,) * n,
         searches=tuple(searches or problems), natural=np.zeros(n, bool) if natural is None else np.asarray(natural),
     )  # fmt: skip
 
