@@ -146,7 +146,7 @@ def of_completions(completions: Sequence[Any], *, bins: Sequence[int], kind: Rew
     rule = _rule(kind)
     if len(completions) != len(bins) or not all(b in range(1, N_BINS + 1) for b in bins):
         raise UsageError("give one true bin from 1 to 8 for every completion")
-    if not bins:
+    if len(bins) == 0:
         return []
     answers = [parse_completion(c) for c in completions]
     p = np.array([(1.0 / N_BINS,) * N_BINS if a is None else a.probabilities for a in answers])
