@@ -17,6 +17,8 @@ from kernel_archive.forecasters.features import pair_features
 from kernel_archive.forecasters.spreading import spread
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from numpy.typing import NDArray
 
     from kernel_archive.bins import Scheme
@@ -25,7 +27,7 @@ if TYPE_CHECKING:
 
     Floats = NDArray[np.float64]
 
-__all__ = ["MAX_PAIRS", "SETTINGS", "boosted", "boosted_order", "design_weights"]
+__all__ = ["MAX_PAIRS", "SETTINGS", "boosted", "boosted_model", "boosted_order", "design_weights"]
 
 # Chosen by leaving training searches out (CRPS of those left out, weighted as the split is), among 6 to 16 leaves, 80 to
 # 300 rounds, 20 to 60 pairs per leaf, a third or all of the features per split: differences were within 5 %. Weighing
@@ -84,25 +86,30 @@ def _with_edges(features: Floats, edges: Floats) -> Floats:
     return np.column_stack([np.repeat(features, len(edges), axis=0), np.tile(edges, len(features))])
 
 
-def _above(known: Floats, logs: Floats, weights: Floats, asked: Floats, edges: Floats, seed: int) -> Floats:
-    """Fit on (known, logs); probability that the speedup is above each edge: shape (n, 7), falling along the edges."""
+def _above(known: Floats, logs: Floats, weights: Floats, edges: Floats, seed: int) -> Callable[[Floats], Floats]:
+    """Fit on (known, logs): from features to the probability of being above each edge, shape (n, 7), falling along them."""
     from sklearn.ensemble import HistGradientBoostingClassifier
     from threadpoolctl import threadpool_limits
 
     columns = _useful(known)
-    known, asked = known[:, columns], asked[:, columns]
+    known = known[:, columns]
     answers = np.repeat(logs, len(edges)) > np.tile(edges, len(logs))
     if answers.all() or not answers.any():
         # All speedups are in one end bin: nothing to learn but that.
-        return np.full((len(asked), len(edges)), float(answers[0]))
+        return lambda asked: np.full((len(asked), len(edges)), float(answers[0]))
     falls = np.zeros(known.shape[1] + 1, dtype=int)
     falls[-1] = -1
     model = HistGradientBoostingClassifier(**SETTINGS, monotonic_cst=falls, random_state=seed)
     # One thread: parallel sums would add in another order on another machine.
     with threadpool_limits(limits=1):
         model.fit(_with_edges(known, edges), answers, sample_weight=np.repeat(weights, len(edges)))
-        above = model.predict_proba(_with_edges(asked, edges))[:, 1].reshape(len(asked), len(edges))
-    return np.minimum.accumulate(above, axis=1)
+
+    def predict(asked: Floats) -> Floats:
+        with threadpool_limits(limits=1):
+            above = model.predict_proba(_with_edges(asked[:, columns], edges))[:, 1].reshape(len(asked), len(edges))
+        return np.asarray(np.minimum.accumulate(above, axis=1))
+
+    return predict
 
 
 def _to_bins(above: Floats) -> Floats:
@@ -143,13 +150,24 @@ def design_weights(problems: tuple[str, ...], bins: NDArray[np.int8], split: Spl
     return np.asarray(weights / weights.mean())
 
 
-def _features(training: TrainingPairs, asked: AskedPairs | None) -> tuple[Floats, Floats]:
+def boosted_model(
+    training: TrainingPairs, split: Split, scheme: Scheme, *, seed: int = 0
+) -> Callable[[ProgramPairs], Floats]:
+    """Learn once, forecast often: from pairs made as the rows of a split are to probabilities, shape (n, 8).
+
+    Raises:
+        MissingExtraError: scikit-learn is not installed.
+    """
+    _require_sklearn()
+    training = _sampled(training, split, seed)
     known = tuple(sorted(set(training.problems)))
-    ours = pair_features(training.anchors, training.candidates, training.gpus, training.problems, known_problems=known)
-    if asked is None:
-        return ours, ours[:0]
-    theirs = pair_features(asked.anchors, asked.candidates, asked.gpus, asked.problems, known_problems=known)
-    return ours, theirs
+
+    def features(p: ProgramPairs) -> Floats:
+        return pair_features(p.anchors, p.candidates, p.gpus, p.problems, known_problems=known)
+
+    weights = _weights(training, split, scheme)
+    above = _above(features(training), training.log_speedups, weights, _edges(scheme), seed)
+    return lambda asked: _to_bins(above(features(asked)))
 
 
 def boosted(asked: AskedPairs, training: TrainingPairs, *, seed: int = 0) -> Floats:
@@ -158,11 +176,7 @@ def boosted(asked: AskedPairs, training: TrainingPairs, *, seed: int = 0) -> Flo
     Raises:
         MissingExtraError: scikit-learn is not installed.
     """
-    _require_sklearn()
-    training = _sampled(training, asked.split, seed)
-    ours, theirs = _features(training, asked)
-    weights = _weights(training, asked.split, asked.scheme)
-    return _to_bins(_above(ours, training.log_speedups, weights, theirs, _edges(asked.scheme), seed))
+    return boosted_model(training, asked.split, asked.scheme, seed=seed)(asked)
 
 
 def boosted_order(asked: AskedPairs, training: TrainingPairs, *, seed: int = 0) -> Floats:
@@ -181,7 +195,7 @@ def boosted_order(asked: AskedPairs, training: TrainingPairs, *, seed: int = 0) 
             pair_features(p.anchors, p.candidates, p.gpus, p.problems, known_problems=()) for p in (known, wanted)
         )
         weights = _weights(known, asked.split, asked.scheme)
-        above = _above(ours, known.log_speedups, weights, theirs, edges, seed)
+        above = _above(ours, known.log_speedups, weights, edges, seed)(theirs)
         return np.asarray(np.round(above.sum(axis=1), 6))
 
     return spread(ranker, asked, training)

@@ -26,6 +26,8 @@ __all__ = ["Measurer", "MeasurerError"]
 
 #: Imports of torch, inputs of the largest task and their references.
 START_TIMEOUT_S = 300.0
+#: Failures that Triton states before anything is launched: the worker is as it was, and a fresh one would say the same.
+_BEFORE_LAUNCH = {"OutOfResources"}
 #: The name of a failure by the way in which a worker was lost.
 _LOSSES = {"timeout": "Timeout", "died": "WorkerDied", "memory": "MemoryLimit", "garbage": "ForgedReply"}
 
@@ -169,7 +171,8 @@ class Measurer:
         m.fresh_worker = fresh
         if task in self._workers and worker.served >= self.settings.candidates_per_worker:
             self.replace(task)
-        if not fresh and m.outcome in {"runtime_error", "infrastructure_failure"}:
+        lost = m.outcome in {"runtime_error", "infrastructure_failure"} and m.error_name not in _BEFORE_LAUNCH
+        if not fresh and lost:
             self.replace(task)
             worker = self._worker(task)
             again = self._ask(worker, task, code)

@@ -4,6 +4,9 @@
 name = "h200-2026-11-v2"
 gpu = "H200"
 
+compare = false                # true: runs of a task are compared; each proposes as if it were alone, and a program
+                               # that another one had measured is not measured again (every run still counts it)
+
 [settings]                     # any number of the protocol (kernel_archive.measure.settings)
 max_case_seconds = 0.35
 
@@ -15,6 +18,12 @@ name = "s{seed}"               # run directory: <method>/<task>__<name>
 steps = 40
 templates = "programs"         # folder with a folder of templates for every task (providers.py), relative to the plan
 language = "triton"
+
+[search.surrogate]             # optional: forecasts say which proposals are measured (surrogate.py)
+forecaster = "boosted"
+archive = "gpu-forecasters/kernels"
+proposals = 8                  # per parent and step, in place of samples_per_parent
+share = 0.25
 
 [[search]]
 method = "agentic"
@@ -39,6 +48,7 @@ from kernel_archive.measure.providers import TemplateProvider, Templates
 from kernel_archive.measure.search import Objective
 from kernel_archive.measure.settings import Settings
 from kernel_archive.measure.strategies import HillClimbing, Puct
+from kernel_archive.measure.surrogate import Surrogate, SurrogatePlan
 from kernel_archive.measure.tasks import get_task
 
 __all__ = ["Plan", "Run", "read_plan"]
@@ -65,6 +75,7 @@ class _Entry(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     c_puct: float = 1.0
     switch: float = 0.2
     fault: float = 0.02
+    surrogate: SurrogatePlan | None = None
 
 
 class _File(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -74,6 +85,7 @@ class _File(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     gpu: str
     search: list[_Entry]
     description: str = ""
+    compare: bool = False
     settings: Settings = Settings()
 
 
@@ -117,6 +129,13 @@ class Run(msgspec.Struct, kw_only=True):
         """Where its programs come from."""
         return TemplateProvider(self._templates(base), switch=self.entry.switch, fault=self.entry.fault)
 
+    def surrogate(self, base: Path, gpu: str) -> Surrogate | None:
+        """What says which of its proposals are measured."""
+        plan: SurrogatePlan | None = self.entry.surrogate
+        if plan is None:
+            return None
+        return Surrogate(plan, base, task=self.task, gpu=gpu, reference=get_task(self.task).reference)
+
     @property
     def mutator(self) -> str:
         """What makes its programs, for ``run.json``."""
@@ -139,6 +158,7 @@ class Plan(msgspec.Struct, kw_only=True):
     settings: Settings
     runs: list[Run]
     base: Path
+    compare: bool = False
 
 
 def _list(value: Any) -> list[Any]:
@@ -173,6 +193,10 @@ def _runs(entry: _Entry, base: Path) -> list[Run]:
             raise RecipeError(
                 f"{entry.method} of {task}: target_bin is for bin_filling, and from 1 to 8 (got {target})"
             )
+        if entry.surrogate is not None and entry.method not in ("tree_search", "local_search"):
+            raise RecipeError(
+                f"{entry.method} of {task}: a surrogate is for searches that want speed, not for this one"
+            )
         name = entry.name.format(seed=seed, bin=target, language=language, task=canonical)
         objective = Objective("bin", target) if entry.method == "bin_filling" else Objective()
         key = f"{entry.method}/{canonical}__{name}"
@@ -205,4 +229,4 @@ def read_plan(path: Path) -> Plan:
             code="same-run", message=f"more than one search records into {', '.join(sorted(twice)[:5])}", file=str(path),
             field="search.name", fix="Put {seed}, {bin} or {language} into the name",
         )  # fmt: skip
-    return Plan(name=file.name, gpu=file.gpu, settings=file.settings, runs=runs, base=base)
+    return Plan(name=file.name, gpu=file.gpu, settings=file.settings, runs=runs, base=base, compare=file.compare)

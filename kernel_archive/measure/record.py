@@ -11,7 +11,7 @@ import msgspec
 from kernel_archive.errors import UsageError
 from kernel_archive.measure.agent import AgentRun
 from kernel_archive.measure.logs import now, read_lines, write_json
-from kernel_archive.measure.runs import earlier_run, run_document
+from kernel_archive.measure.runs import SharedMeasurements, earlier_run, run_document
 from kernel_archive.measure.search import Search
 from kernel_archive.measure.station import Station
 from kernel_archive.readers.events import TimingLine
@@ -61,7 +61,7 @@ class _Active:
         else:
             self.log = Search(
                 out / run.key, strategy=run.strategy(), provider=run.provider(plan.base), objective=run.objective,
-                steps=run.entry.steps, seed=run.seed, seen=seen,
+                steps=run.entry.steps, seed=run.seed, seen=seen, surrogate=run.surrogate(plan.base, plan.gpu),
             )  # fmt: skip
         self.jobs: list[Job] = []
         self.compiling: list[Future[list[str]]] = []
@@ -88,7 +88,7 @@ def _document(run: Run, plan: Plan, path: Path) -> dict[str, Any]:
     """
     document = run_document(
         run.task, plan.settings, method=run.method, language=run.language, mutator=run.mutator, run=run.key,
-        plan=plan.name, start=now(),
+        plan=plan.name, start=now(), surrogate=msgspec.to_builtins(run.entry.surrogate), compared=plan.compare,
     )  # fmt: skip
     earlier = earlier_run(path, document) or {}
     return {**earlier, **document, "start": earlier.get("start", document["start"])}
@@ -146,12 +146,19 @@ def record(
     ) as station:
         loop = _Loop(station, result, begin + seconds, say, advance)
         seen: dict[str, set[str]] = {}
+
+        def start(run: Run) -> _Active:
+            return _Active(run, plan, out, set() if plan.compare else seen.setdefault(run.task, set()))
+
         try:
             if compile_only:
-                loop.compile(runs, lambda run: _Active(run, plan, out, seen.setdefault(run.task, set())))
+                loop.compile(runs, start)
                 return result
-            loop.run(runs, lambda run: _Active(run, plan, out, seen.setdefault(run.task, set())))
+            if plan.compare:
+                loop.share(out / "shared", {run.task for run in runs})
+            loop.run(runs, start, at_once=len(runs) if plan.compare else AT_ONCE)
         finally:
+            loop.close()
             for a in loop.active:
                 a.log.close()
                 counts = a.log.tally.counts
@@ -180,7 +187,18 @@ class _Loop:
         self._station, self._measurer, self._result = station, station.measurer, result
         self._deadline, self._say, self._advance = deadline, say, advance
         self._expected = 0
+        self._shared: dict[str, SharedMeasurements] = {}
         self.active: list[_Active] = []
+
+    def share(self, folder: Path, tasks: set[str]) -> None:
+        """From now on a program is measured once for all runs of its task."""
+        for task in sorted(tasks):
+            self._shared[task] = SharedMeasurements(folder / f"{task}.jsonl")
+
+    def close(self) -> None:
+        """Close what is shared."""
+        for shared in self._shared.values():
+            shared.close()
 
     def compile(self, runs: Sequence[Run], start: Callable[[Run], _Active]) -> None:
         """Compile every program that is known before its turn, and wait until all are."""
@@ -198,7 +216,7 @@ class _Loop:
         codes = a.log.ahead() if isinstance(a.log, AgentRun) else ()
         return [self._station.compile_ahead(a.run.task, code) for code in codes]
 
-    def run(self, runs: Sequence[Run], start: Callable[[Run], _Active]) -> None:
+    def run(self, runs: Sequence[Run], start: Callable[[Run], _Active], *, at_once: int = AT_ONCE) -> None:
         """Until every run has finished or the time is used up."""
         self._expected = sum(_expected(run) for run in runs)
         for task in dict.fromkeys(run.task for run in runs):
@@ -206,7 +224,7 @@ class _Loop:
         queue = list(runs)
         waiting: list[_Active] = []
         while time.monotonic() < self._deadline:
-            while queue and len(waiting) < AT_ONCE:
+            while queue and len(waiting) < at_once:
                 following = start(queue.pop(0))
                 self.active.append(following)
                 if self._propose(following):
@@ -227,7 +245,9 @@ class _Loop:
         first = not a.jobs and not a.compiling
         a.jobs = a.log.jobs()
         futures = self._compiled_ahead(a) if first else []
-        futures = futures or [self._station.compile_ahead(a.run.task, job.code) for job in a.jobs]
+        shared = self._shared.get(a.run.task)
+        fresh = [job for job in a.jobs if shared is None or shared.get(job.code) is None]
+        futures = futures or [self._station.compile_ahead(a.run.task, job.code) for job in fresh]
         a.compiling = [future for future in futures if future is not None]
         return bool(a.jobs)
 
@@ -245,11 +265,16 @@ class _Loop:
             if time.monotonic() >= self._deadline:
                 break
             started = now()
-            measured = self._measurer.measure(a.run.task, job.code)
+            shared = self._shared.get(a.run.task)
+            measured = shared.get(job.code) if shared is not None else None
+            if measured is None:
+                measured = self._measurer.measure(a.run.task, job.code)
+                self._result.gpu_seconds += measured.wall_s
+                if shared is not None:
+                    shared.add(job.code, measured)
             a.log.report(job, measured, started)
             a.gpu_seconds += measured.wall_s
             self._result.evaluations += 1
-            self._result.gpu_seconds += measured.wall_s
             self._advance(self._result.evaluations, self._expected, a.run.key)
         a.write(self._station.facts())
         tally = a.log.tally
@@ -263,4 +288,6 @@ def _expected(run: Run) -> int:
     if run.method == "agentic":
         return int(entry.steps)
     batch = 1 if run.method == "local_search" else entry.batch_size
+    if entry.surrogate is not None:
+        return 1 + int(entry.steps) * int(entry.surrogate.budget(batch * entry.surrogate.proposals))
     return 1 + int(entry.steps) * batch * int(entry.samples_per_parent)

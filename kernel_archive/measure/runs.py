@@ -11,16 +11,15 @@ from kernel_archive.errors import DataError
 from kernel_archive.ids import program_id
 from kernel_archive.measure.logs import JsonLines, now, read_lines
 from kernel_archive.measure.tasks import get_task
-from kernel_archive.measure.verdict import evaluation
+from kernel_archive.measure.verdict import Measurement, evaluation
 from kernel_archive.readers.events import Attempt, Feedback, LoggedEvaluation
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from kernel_archive.measure.settings import Settings
-    from kernel_archive.measure.verdict import Measurement
 
-__all__ = ["AttemptLog", "Tally", "earlier_run", "feedback_of", "run_document"]
+__all__ = ["AttemptLog", "SharedMeasurements", "Tally", "earlier_run", "feedback_of", "run_document"]
 
 
 # ---------------------------------------------------------------- run.json
@@ -54,8 +53,8 @@ def earlier_run(path: Path, document: dict[str, Any]) -> dict[str, Any] | None:
             code="bad-json", file=str(path), message=f"not valid: {error}", fix="Move the run away"
         ) from error
     fixed = ["task", "method", "reference_source", "measurement", "benchmark_cases", "correctness_cases", "tolerance"]
-    for name in fixed:
-        if earlier.get(name) != document[name]:
+    for name in [*fixed, "surrogate"]:
+        if earlier.get(name) != document.get(name):
             says = (
                 "recorded under other settings" if name in earlier else "recorded without saying under which settings"
             )
@@ -93,6 +92,42 @@ class Tally:
         self.counts[feedback.kind] = self.counts.get(feedback.kind, 0) + 1
         if feedback.aggregated_speedup is not None:
             self.best = max(self.best or 0.0, feedback.aggregated_speedup)
+
+
+class _Shared(msgspec.Struct):
+    """A measured program that several runs propose."""
+
+    program: str
+    measurement: Measurement
+
+
+class SharedMeasurements:
+    """What was measured of one task for runs that are compared: the first one that asks pays, the others read it.
+
+    So a difference between runs is one of choice, and never of noise between two measurements of one program. The logs of
+    such runs repeat measurements and are no source of an archive.
+
+    Raises:
+        BusyError: another process records the same task.
+        DataError: the file is damaged.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._log = JsonLines(path)
+        self._known = {row.program: row.measurement for row in read_lines(path, _Shared)}
+
+    def get(self, code: str) -> Measurement | None:
+        """The measurement of a program, if there is one."""
+        return self._known.get(program_id(code))
+
+    def add(self, code: str, measured: Measurement) -> None:
+        """Keep a measurement."""
+        self._known[program_id(code)] = measured
+        self._log.append(_Shared(program_id(code), measured))
+
+    def close(self) -> None:
+        """Close the file."""
+        self._log.close()
 
 
 class AttemptLog:

@@ -21,11 +21,16 @@ from kernel_archive.measure.logs import JsonLines, new_ulid, now, read_lines
 from kernel_archive.measure.providers import Parent
 from kernel_archive.measure.runs import Tally, feedback_of
 from kernel_archive.measure.strategies import SearchNode, State
+from kernel_archive.measure.surrogate import Forecast
 from kernel_archive.measure.verdict import evaluation
 from kernel_archive.readers.events import (
+    CandidateDeferred,
+    CandidateSelected,
     EvaluationCompleted,
     EvaluationRequested,
     Event,
+    ForecastCompleted,
+    ForecastFailed,
     LoggedEvaluation,
     MutationCompleted,
     MutationFailed,
@@ -41,6 +46,7 @@ if TYPE_CHECKING:
 
     from kernel_archive.measure.providers import Proposal, Provider
     from kernel_archive.measure.strategies import Strategy
+    from kernel_archive.measure.surrogate import Surrogate
     from kernel_archive.measure.verdict import Measurement
 
 __all__ = ["Job", "Objective", "Search"]
@@ -105,12 +111,17 @@ class _Spec(msgspec.Struct):
 
 
 class _Mutation(msgspec.Struct):
-    """A program that was asked for: from whom, what came, and whether it was sent to be measured."""
+    """A program that was asked for: from whom, what came, how it was forecast, and whether it was sent to be measured.
+
+    ``chosen`` is what was decided by the forecasts; ``failed`` says that there is no program, or no forecast of it.
+    """
 
     parent: str
     code: str | None = None
     failed: bool = False
     requested: bool = False
+    forecast: Forecast | None = None
+    chosen: bool | None = None
 
 
 class _Request(msgspec.Struct):
@@ -133,6 +144,7 @@ class Search:
         steps: steps of the search.
         seed: of every choice.
         seen: programs that need no proposing again, shared between the searches of a task; grows with this one.
+        surrogate: what says which proposals are measured; all are without one.
 
     Raises:
         DataError: the log in the directory is damaged or was made by another search.
@@ -149,9 +161,10 @@ class Search:
         steps: int,
         seed: int,
         seen: set[str] | None = None,
+        surrogate: Surrogate | None = None,
     ) -> None:
         self.directory, self._strategy, self._provider, self._objective = directory, strategy, provider, objective
-        self._steps, self._seed = steps, seed
+        self._steps, self._seed, self._surrogate = steps, seed, surrogate
         self._seen: set[str] = set() if seen is None else seen
         self.tally = Tally()
         self._started = False
@@ -204,6 +217,7 @@ class Search:
             **self._objective.describe(),
             "aggregation": "geomean",
             "rng_seed": self._seed,
+            **({"surrogate_saw": self._surrogate.saw} if self._surrogate else {}),
         }
 
     # ---------------------------------------------------------------- the fold
@@ -230,6 +244,15 @@ class Search:
                 self._seen.add(str(code))
             case MutationFailed(request_id=key):
                 self._mutations[key].failed = True
+            case ForecastCompleted(request_id=key, forecast=forecast):
+                self._mutations[key].forecast = msgspec.convert(forecast, Forecast)
+            case ForecastFailed(request_id=key):
+                self._mutations[key].failed = True
+            case CandidateSelected(request_id=key):
+                self._mutations[key].chosen = True
+            case CandidateDeferred(request_id=key):
+                self._mutations[key].chosen = False
+                self._seen.discard(str(self._mutations[key].code))  # another parent may lead to it again
             case EvaluationRequested(request_id=key, code=code, child_ulid=child, parent_ulid=parent):
                 self._mutations[str(event.from_mutation_request_id)].requested = True
                 self._requests[key] = _Request(child=str(child), parent=str(parent), code=code)
@@ -277,10 +300,10 @@ class Search:
             return [Job("root", self._provider.seed().code)]
         while not self.finished:
             if self._parents is None:
-                parents = [node.ulid for node in self._strategy.select(self._state)]
-                self._emit(StepStarted(step=self._next_step, parent_ulids=parents))
+                self._start_step()
             self._request_mutations()
             self._complete_mutations()
+            self._decide()
             self._request_evaluations()
             waiting = [Job(key, r.code) for key, r in self._requests.items() if r.result is None]
             if waiting:
@@ -288,10 +311,21 @@ class Search:
             self._emit(StepCompleted(step=self._next_step))
         return []
 
+    def _start_step(self) -> None:
+        scores = {node.ulid: score for score, node in self._strategy.scores(self._state)}
+        parents = [node.ulid for node in self._strategy.select(self._state)]
+        self._emit(
+            StepStarted(
+                step=self._next_step, parent_ulids=parents, selected_parent_scores=[scores[p] for p in parents],
+                selected_parent_visits=[self._state.visits.get(p, 0) for p in parents],
+            )
+        )  # fmt: skip
+
     def _request_mutations(self) -> None:
+        wanted = self._surrogate.plan.proposals if self._surrogate else self._strategy.samples_per_parent
         for parent in self._parents or []:
             have = sum(m.parent == parent for m in self._mutations.values())
-            for _ in range(have, self._strategy.samples_per_parent):
+            for _ in range(have, wanted):
                 self._emit(MutationRequested(request_id=new_ulid(), parent_ulid=parent, started_at=now()))
 
     def _complete_mutations(self) -> None:
@@ -318,9 +352,32 @@ class Search:
             self._specs[program] = proposal.spec
             self._spec_log.append(_Spec(program=program, spec=proposal.spec))
 
+    def _decide(self) -> None:
+        """Forecast the step's proposals and write which are measured: all that are chosen, then all that are deferred."""
+        if self._surrogate is None:
+            return
+        proposed = {key: m for key, m in self._mutations.items() if m.code is not None and not m.failed}
+        unknown = [key for key, m in proposed.items() if m.forecast is None]
+        made = self._surrogate.forecast([str(proposed[key].code) for key in unknown])
+        for key, forecast in zip(unknown, made, strict=True):
+            if forecast is None:
+                self._emit(ForecastFailed(request_id=key, reason="the forecaster has none of this program"))
+            else:
+                self._emit(
+                    ForecastCompleted(request_id=key, forecast=msgspec.to_builtins(forecast), completed_at=now())
+                )
+        cast = {key: m.forecast for key, m in proposed.items() if m.forecast is not None}
+        best = max((node.speedup for node in self._state.archive if node.speedup is not None), default=None)
+        scores, chosen = self._surrogate.choose(list(cast.values()), best)
+        for kind, wanted in ((CandidateSelected, True), (CandidateDeferred, False)):
+            for i, key in enumerate(cast):
+                if (i in chosen) == wanted and self._mutations[key].chosen is None:
+                    self._emit(kind(request_id=key, selection_score=scores[i]))
+
     def _request_evaluations(self) -> None:
         for key, mutation in self._mutations.items():
-            if mutation.code is not None and not mutation.requested:
+            measured = mutation.chosen if self._surrogate else not mutation.failed
+            if mutation.code is not None and measured and not mutation.requested:
                 self._emit(
                     EvaluationRequested(
                         request_id=new_ulid(), child_ulid=new_ulid(), parent_ulid=mutation.parent, code=mutation.code,

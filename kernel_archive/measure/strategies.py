@@ -74,6 +74,10 @@ class Strategy(Protocol):
         """Programs proposed per parent and step."""
         ...
 
+    def scores(self, state: State) -> list[tuple[float, SearchNode]]:
+        """Every node with what it is selected by, in order of the archive."""
+        ...
+
     def select(self, state: State) -> list[SearchNode]:
         """The parents of the next step."""
         ...
@@ -153,6 +157,10 @@ class HillClimbing(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """
 
     samples_per_parent: int = 4
+
+    def scores(self, state: State) -> list[tuple[float, SearchNode]]:
+        """Every node with its reward."""
+        return [(node.reward, node) for node in state.archive]
 
     def select(self, state: State) -> list[SearchNode]:
         """The best node."""

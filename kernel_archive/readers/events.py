@@ -140,6 +140,8 @@ class StepStarted(_Event, tag="step_started"):
 
     step: int | None = None
     parent_ulids: list[str] | None = None
+    selected_parent_scores: Any = None  # beside parent_ulids: why they were selected; no reader takes it for a result
+    selected_parent_visits: Any = None
 
 
 class StepCompleted(_Event, tag="step_completed"):
@@ -183,6 +185,8 @@ class ForecastCompleted(_Event, tag="forecast_completed"):
     """v3: a program was forecast, not measured."""
 
     request_id: str
+    forecast: Any = None
+    completed_at: str | None = None
     llm_usage: Usage | None = None
 
 
@@ -190,18 +194,21 @@ class ForecastFailed(_Event, tag="forecast_failed"):
     """v3: there is no forecast; such programs are never evaluated."""
 
     request_id: str
+    reason: str | None = None
 
 
 class CandidateSelected(_Event, tag="candidate_selected"):
     """v3: the program will be evaluated."""
 
     request_id: str
+    selection_score: Any = None
 
 
 class CandidateDeferred(_Event, tag="candidate_deferred"):
     """v3: the program was proposed and will not be evaluated."""
 
     request_id: str
+    selection_score: Any = None
 
 
 class EvaluationRequested(_Event, tag="evaluation_requested"):

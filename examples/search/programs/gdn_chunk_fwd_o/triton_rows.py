@@ -6,6 +6,7 @@ import triton.language as tl
 
 ROWS = 32  # knob: 16, 32, 64
 WARPS = 4  # knob: 2, 4, 8
+EVICT = ""  # knob: "", "evict_first"
 CAUSAL = True  # knob: True, False
 PRECISION = "ieee"  # knob: "ieee", "ieee", "tf32x3", "tf32"
 
@@ -14,7 +15,7 @@ PRECISION = "ieee"  # knob: "ieee", "ieee", "tf32x3", "tf32"
 def row_output(
     q_ptr, k_ptr, v_ptr, h_ptr, g_ptr, o_ptr, T, H, NT, scale,
     K: tl.constexpr, V: tl.constexpr, C: tl.constexpr, ROWS: tl.constexpr, CAUSAL: tl.constexpr,
-    PRECISION: tl.constexpr,
+    PRECISION: tl.constexpr, EVICT: tl.constexpr,
 ):  # fmt: skip
     n = tl.program_id(0)
     b = tl.program_id(1) // H
@@ -26,7 +27,7 @@ def row_output(
     row = (b * T + n * C + i) * H + h
     q = tl.load(q_ptr + row[:, None] * K + kk[None, :])
     g = tl.load(g_ptr + row)
-    state = tl.load(h_ptr + (((b * NT + n) * H + h) * K + kk[:, None]) * V + vv[None, :])
+    state = tl.load(h_ptr + (((b * NT + n) * H + h) * K + kk[:, None]) * V + vv[None, :], eviction_policy=EVICT)
     acc = tl.dot(q, state, input_precision=PRECISION) * tl.exp(g)[:, None]
     end = part * ROWS + ROWS if CAUSAL else C
     for first in range(0, end, ROWS):
@@ -45,6 +46,6 @@ def custom_kernel(data):
     o = torch.empty_like(v)
     row_output[(T // 64, B * H, 64 // ROWS)](
         q, k, v, h, g, o, T, H, T // 64, K**-0.5, K=K, V=v.shape[-1], C=64, ROWS=ROWS, CAUSAL=CAUSAL,
-        PRECISION=PRECISION, num_warps=WARPS,
+        PRECISION=PRECISION, EVICT=EVICT, num_warps=WARPS,
     )  # fmt: skip
     return o

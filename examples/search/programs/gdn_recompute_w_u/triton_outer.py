@@ -6,6 +6,7 @@ import triton.language as tl
 
 ROWS = 16  # knob: 4, 8, 16, 32, 64
 WARPS = 4  # knob: 1, 2, 4, 8
+EVICT = ""  # knob: "", "evict_first"
 CAUSAL = True  # knob: True, False
 
 
@@ -13,6 +14,7 @@ CAUSAL = True  # knob: True, False
 def outer(
     k_ptr, v_ptr, beta_ptr, a_ptr, g_ptr, w_ptr, u_ptr, T, H,
     K: tl.constexpr, V: tl.constexpr, C: tl.constexpr, ROWS: tl.constexpr, CAUSAL: tl.constexpr,
+    EVICT: tl.constexpr,
 ):  # fmt: skip
     start = (tl.program_id(1) // H) * T + tl.program_id(0) * C
     h = tl.program_id(1) % H
@@ -25,7 +27,7 @@ def outer(
     end = part * ROWS + ROWS if CAUSAL else C
     for j in range(end):
         source = (start + j) * H + h
-        a = tl.load(a_ptr + row * C + j) * tl.load(beta_ptr + source)
+        a = tl.load(a_ptr + row * C + j, eviction_policy=EVICT) * tl.load(beta_ptr + source)
         u += a[:, None] * tl.load(v_ptr + source * V + vc)[None, :]
         a = a * tl.exp(tl.load(g_ptr + source))
         w += a[:, None] * tl.load(k_ptr + source * K + kc)[None, :]
@@ -39,6 +41,21 @@ def custom_kernel(data):
     C, V = A.shape[-1], v.shape[-1]
     w, u = torch.empty_like(k), torch.empty_like(v)
     outer[(T // C, B * H, C // ROWS)](
-        k, v, beta, A, g, w, u, T, H, K=K, V=V, C=C, ROWS=ROWS, CAUSAL=CAUSAL, num_warps=WARPS
+        k,
+        v,
+        beta,
+        A,
+        g,
+        w,
+        u,
+        T,
+        H,
+        K=K,
+        V=V,
+        C=C,
+        ROWS=ROWS,
+        CAUSAL=CAUSAL,
+        EVICT=EVICT,
+        num_warps=WARPS,
     )
     return w, u

@@ -7,6 +7,7 @@ import triton.language as tl
 COLS = 64  # knob: 16, 32, 64
 ROWS = 64  # knob: 16, 32, 64
 WARPS = 4  # knob: 1, 2, 4, 8
+EVICT = ""  # knob: "", "evict_first"
 PRECISION = "ieee"  # knob: "ieee", "ieee", "tf32x3", "tf32"
 
 
@@ -14,7 +15,7 @@ PRECISION = "ieee"  # knob: "ieee", "ieee", "tf32x3", "tf32"
 def tile(
     x_ptr, beta_ptr, g_ptr, a_ptr, y_ptr, T, H,
     D: tl.constexpr, C: tl.constexpr, COLS: tl.constexpr, ROWS: tl.constexpr, GATED: tl.constexpr,
-    PRECISION: tl.constexpr,
+    PRECISION: tl.constexpr, EVICT: tl.constexpr,
 ):  # fmt: skip
     start = (tl.program_id(1) // H) * T + tl.program_id(0) * C
     h = tl.program_id(1) % H
@@ -27,7 +28,7 @@ def tile(
     if GATED:
         s = s * tl.exp(tl.load(g_ptr + source))
     x = tl.load(x_ptr + source[:, None] * D + cols[None, :]) * s[:, None]
-    A = tl.load(a_ptr + row[:, None] * C + j[None, :])
+    A = tl.load(a_ptr + row[:, None] * C + j[None, :], eviction_policy=EVICT)
     tl.store(y_ptr + row[:, None] * D + cols[None, :], tl.dot(A, x, input_precision=PRECISION))
 
 
@@ -39,7 +40,7 @@ def custom_kernel(data):
     for x, y, width, gated in ((k, w, K, True), (v, u, V, False)):
         grid = (T // C, B * H, (width // COLS) * (C // ROWS))
         tile[grid](
-            x, beta, g, A, y, T, H, D=width, C=C, COLS=COLS, ROWS=ROWS, GATED=gated, PRECISION=PRECISION,
+            x, beta, g, A, y, T, H, D=width, C=C, COLS=COLS, ROWS=ROWS, GATED=gated, PRECISION=PRECISION, EVICT=EVICT,
             num_warps=WARPS,
         )  # fmt: skip
     return w, u
