@@ -31,7 +31,10 @@ def build(
     replace: bool = False,
     scheme: Scheme = DEFAULT_SCHEME,
     source: str | Path | None = None,
+    engine: str = "local",
+    scheduler: str | None = None,
     advance: Advance | None = None,
+    say: Callable[[str], None] | None = None,
 ) -> BuildResult:
     """Build a whole dataset: consolidate raw logs, cut the three canonical splits, render the card.
 
@@ -39,12 +42,15 @@ def build(
         builders: names of shipped builders or paths of ``builder.toml``; the shipped default ones when empty.
         out: the archive directory; it is written beside its place and renamed into it.
         version: name of a release.
-        jobs: processes that read logs; one per core when not given.
+        jobs: processes; one per core when not given.
         strict: a damaged log line ends the build.
         replace: allow another release to be overwritten.
         scheme: bin scheme of the labels.
         source: a local copy of the sources of a recipe that reads from the Hub.
+        engine: ``local``, processes of this machine, or ``dask`` (extra ``dask``); the archive is the same.
+        scheduler: address of a running Dask scheduler; without one, a cluster on this machine.
         advance: progress, called with done, total and what.
+        say: told where the work of a cluster can be watched.
 
     Raises:
         KernelArchiveError: with findings that name file, line, field and way out; see :mod:`kernel_archive.errors`.
@@ -70,7 +76,10 @@ def build(
         override=None if source is None else lambda loaded: local_copy(loaded, source),
         finish=finish,
         finish_key=_content_digest(),
+        engine=engine,
+        scheduler=scheduler,
         advance=advance,
+        say=say,
     )
 
 

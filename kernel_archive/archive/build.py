@@ -171,7 +171,10 @@ def build_archive(
     override: Callable[[LoadedRecipe], LoadedRecipe] | None = None,
     finish: Callable[[Path, Sequence[Path]], None] | None = None,
     finish_key: str = "",
+    engine: str = "local",
+    scheduler: str | None = None,
     advance: Advance | None = None,
+    say: Callable[[str], None] | None = None,
 ) -> BuildResult:
     """Consolidate raw logs into an archive directory.
 
@@ -186,7 +189,10 @@ def build_archive(
         override: changes recipes after they are read (sources taken from a local copy).
         finish: called with the new directory, before it is renamed into place, and the staged published rows.
         finish_key: everything else that ``finish`` depends on, so that an unchanged build is recognised.
+        engine: what spreads the work, ``local`` or ``dask`` (:func:`~kernel_archive.archive.team.team`).
+        scheduler: address of the Dask scheduler.
         advance: progress.
+        say: told where the work can be watched.
 
     Raises:
         RecipeError: a recipe is at fault.
@@ -208,8 +214,12 @@ def build_archive(
     with locked_stage(stage):
         listed = jobs_of(recipes, stage / "downloads")
         sizes = {job.search_id: sum(path.stat().st_size for path in job.run_files().files) for job in listed}
-        processes = 1 if sum(sizes.values()) < PARALLEL_BYTES else min(jobs or os.cpu_count() or 1, len(listed))
-        with team(processes) as workers:
+        processes = jobs
+        if engine == "local":
+            processes = 1 if sum(sizes.values()) < PARALLEL_BYTES else min(jobs or os.cpu_count() or 1, len(listed))
+        with team(processes, engine=engine, scheduler=scheduler) as workers:
+            if say is not None and workers.link is not None:
+                say(f"The work can be watched at {workers.link}")
             runs, anew = _stage_all(listed, stage, workers, sizes, strict=strict, advance=advance)
             versions = [FORMAT, STAGE_VERSION, __version__, writer_version(), scheme, finish_key]
             build_key = sha256_hex(canonical_json([versions, sorted(run.key for run in runs), facts, named]))

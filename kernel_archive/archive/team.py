@@ -1,7 +1,7 @@
-"""Work shared by this process and further ones: calls in, results as they end.
+"""Work shared by several processes: calls in, results as they end.
 
-This is the one place that knows how work is spread. It offers :meth:`Team.do` alone: whoever spreads calls over machines
-writes another class with that method. This process works too: a further one takes a third of a second to begin.
+This is the one place that knows how work is spread. A :class:`Team` offers :meth:`Team.do` alone, and has two kinds:
+:class:`Processes` of this machine, and those of a Dask cluster (:mod:`kernel_archive.archive.dask_team`).
 """
 
 from __future__ import annotations
@@ -17,25 +17,49 @@ from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, Final, Generic, Protocol, TypeVar
 
-from kernel_archive.errors import KernelArchiveError
+from kernel_archive.errors import KernelArchiveError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from concurrent.futures import Executor
 
-__all__ = ["Call", "Team", "team"]
+__all__ = ["ENGINES", "Call", "Processes", "Team", "team"]
 
 Result = TypeVar("Result")
+#: What can spread work.
+ENGINES: Final = ("local", "dask")
 
 
 @dataclass(frozen=True)
 class Call(Generic[Result]):
-    """One piece of work: a name for messages, and a function without arguments that pickle can take elsewhere."""
+    """One piece of work: a name for messages, and a function without arguments that pickle can take elsewhere.
+
+    It may be made twice, on two machines: what it writes is whole or not there, and the same both times.
+    """
 
     name: str
     function: Callable[[], Result]
+
+
+class Team(Protocol):
+    """Whoever makes calls."""
+
+    @property
+    def link(self) -> str | None:
+        """Where the work can be watched, if anywhere."""
+
+    def do(self, calls: Sequence[Call[Result]]) -> Iterator[tuple[int, Result]]:
+        """Make all calls; position and result of each as it ends.
+
+        Put the longest first: whoever is free takes the next. After an error, or when nobody wants further results (the
+        iterator is closed), no further call begins. Of several errors that of the first call in the list is raised, with
+        the name of the call.
+
+        Raises:
+            KernelArchiveError: a call's own; or a process was ended from outside, and the message names the call.
+        """
 
 
 def _without_pandas(name: str, *_: object) -> None:
@@ -58,22 +82,17 @@ def _begin(parent: int) -> None:
     atexit.register(os._exit, 0)
 
 
-class Team:
-    """This process and ``others`` further ones (none: this one alone)."""
+class Processes:
+    """This process and ``others`` further ones (none: this one alone). It works too: another takes a third of a second to begin."""
+
+    link = None
 
     def __init__(self, pool: Executor | None = None, others: int = 0) -> None:
         """The further processes, and how many they are."""
         self._pool, self._others = pool, others
 
     def do(self, calls: Sequence[Call[Result]]) -> Iterator[tuple[int, Result]]:
-        """Make all calls; position and result of each as it ends.
-
-        Put the longest first: whoever is free takes the next. After an error, or when nobody wants further results (the
-        iterator is closed), no further call begins. Of several errors that of the first call in the list is raised.
-
-        Raises:
-            KernelArchiveError: a further process was ended from outside; the message names the call.
-        """
+        """Make all calls (:meth:`Team.do`)."""
         running: dict[int, Future[Result]] = {}
         failed: dict[int, BaseException] = {}
 
@@ -127,15 +146,33 @@ def _named(error: BaseException, name: str) -> BaseException:
 
 
 @contextmanager
-def team(size: int) -> Iterator[Team]:
-    """A team of so many processes, this one among them."""
+def team(size: int | None = None, *, engine: str = "local", scheduler: str | None = None) -> Iterator[Team]:
+    """Those who make calls.
+
+    Args:
+        size: processes, this one among them; of a cluster of one's own its workers. One per core when not given.
+        engine: ``local``, processes of this machine, or ``dask``.
+        scheduler: address of a running Dask scheduler (``tcp://host:8786``); a cluster of one's own on this machine without.
+
+    Raises:
+        UsageError: Dask is not installed, no scheduler answers at the address, or one was named for ``local``.
+    """
+    if engine == "dask":
+        from kernel_archive.archive.dask_team import dask_team
+
+        with dask_team(size, scheduler) as workers:
+            yield workers
+        return
+    if scheduler is not None:
+        raise UsageError("--scheduler is the address of a Dask cluster: it goes with --engine dask")
+    size = size or os.cpu_count() or 1
     if size <= 1:
-        yield Team()
+        yield Processes()
         return
     # Spawned, not forked: Arrow's threads do not survive a fork.
     spawn = multiprocessing.get_context("spawn")
     pool = ProcessPoolExecutor(size - 1, mp_context=spawn, initializer=_begin, initargs=(os.getpid(),))
     try:
-        yield Team(pool, size - 1)
+        yield Processes(pool, size - 1)
     finally:
         pool.shutdown(wait=True, cancel_futures=True)

@@ -24,7 +24,17 @@ __all__ = ["build", "readers"]
     "--version", default=None, help="Name of the release.  [default: the shipped data's, else from the digest]"
 )
 @click.option(
-    "--jobs", type=click.IntRange(1, 256), default=None, help="Processes that read logs.  [default: one per core]"
+    "--jobs", type=click.IntRange(1, 256), default=None, help="Processes that share the work.  [default: one per core]"
+)
+@click.option(
+    "--engine",
+    type=click.Choice(["local", "dask"]),
+    default="local",
+    show_default=True,
+    help="What spreads the work: processes of this machine, or Dask.",
+)
+@click.option(
+    "--scheduler", metavar="ADDRESS", default=None, help="A running Dask scheduler.  [default: workers on this machine]"
 )
 @click.option("--strict", is_flag=True, help="End with an error at the first damaged log.")
 @click.option("--replace", is_flag=True, help="Overwrite another release that stands in --out.")
@@ -47,7 +57,7 @@ def build(builders: tuple[str, ...], bins: str, as_json: bool, **options: Any) -
     from kernel_archive.pipeline import build as run
 
     with progress("Reading", quiet=as_json) as advance:
-        result = run(builders, scheme=scheme(bins).name, advance=advance, **options)
+        result = run(builders, scheme=scheme(bins).name, advance=advance, say=say, **options)
     if result.findings and not as_json:
         print_findings(result.shown, total=result.findings)
 

@@ -10,7 +10,7 @@ from functools import partial
 
 import pytest
 
-from kernel_archive.archive.team import Call, Team, team
+from kernel_archive.archive.team import Call, Processes, team
 from kernel_archive.errors import KernelArchiveError
 
 
@@ -63,7 +63,7 @@ def wait_for(path):
 
 def test_alone_makes_every_call_here():
     """Without further processes every call is made in this one, each once."""
-    found = dict(Team().do(calls(*(partial(square, n) for n in range(5)))))
+    found = dict(Processes().do(calls(*(partial(square, n) for n in range(5)))))
     assert found == {n: (n * n, os.getpid()) for n in range(5)}
 
 
@@ -106,7 +106,7 @@ def test_after_an_error_no_further_call_begins(tmp_path):
     """Alone, the calls after the one at fault are not made."""
     files = [tmp_path / str(n) for n in range(3)]
     with pytest.raises(ValueError, match="fault 9"):
-        list(Team().do(calls(partial(fail, 9), *(partial(f.write_text, "made") for f in files))))
+        list(Processes().do(calls(partial(fail, 9), *(partial(f.write_text, "made") for f in files))))
     assert not any(f.exists() for f in files)
 
 
@@ -140,7 +140,7 @@ def test_a_pool_that_takes_no_further_call_is_an_error():
             raise OSError("no further process")
 
     with pytest.raises(OSError, match="no further process"):
-        list(Team(Full(), 1).do(calls(*(partial(square, n) for n in range(3)))))
+        list(Processes(Full(), 1).do(calls(*(partial(square, n) for n in range(3)))))
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux ends a process with its parent")

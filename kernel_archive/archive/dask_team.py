@@ -1,0 +1,257 @@
+"""Work shared by the workers of a Dask cluster: on Slurm, Kubernetes, in a cloud, or on this machine.
+
+Through the scheduler go calls (a function's name, keys, small records) and small results. Whatever is large lies where all
+workers see it: in the logs, and in the staging area (:mod:`kernel_archive.archive.store`).
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import time
+import uuid
+from collections import Counter, deque
+from contextlib import contextmanager
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+from kernel_archive._version import __version__
+from kernel_archive.errors import KernelArchiveError, UsageError, printable
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+    from distributed import Client, Future
+
+    from kernel_archive.archive.team import Call, Result
+
+__all__ = ["DaskTeam", "dask_team"]
+
+#: Calls under way by key: position in the list, and what stands for the result.
+_Running: TypeAlias = "dict[tuple[str, ...], tuple[int, Future]]"
+
+#: A call that failed for a reason of its machine (a full disk, a lost connection) is made again so many times.
+RETRIES: Final = 2
+#: Every so many seconds it is looked whether scheduler and workers still live.
+WATCH_SECONDS: Final = 5.0
+#: No call takes so long: what does hangs, and its worker is started again.
+CALL_SECONDS: Final = 1800.0
+#: So often a call may hang.
+MOST_HANGS: Final = 2
+#: A worker of a cluster of one's own that says nothing for so long is dead (stopped, out of its mind).
+WORKER_SECONDS: Final = 60
+#: An address that does not answer for so long is wrong.
+CONNECT_SECONDS: Final = 10
+
+
+def _made(function: Callable[[], Any], version: str) -> tuple[bool, Any]:
+    """On a worker: the result of a call, or the error that it would end with on every machine."""
+    if version != __version__:
+        message = f"a worker has kernel-archive {__version__}, the build {version}. Install the same on all machines"
+        return False, UsageError(message)
+    try:
+        return True, function()
+    except KernelArchiveError as error:
+        return False, error
+
+
+class DaskTeam:
+    """The workers of a cluster."""
+
+    def __init__(self, client: Client) -> None:
+        """A connected client."""
+        self._client = client
+
+    @property
+    def link(self) -> str | None:
+        """The scheduler's dashboard; it needs Bokeh where the scheduler is."""
+        return str(self._client.dashboard_link) if find_spec("bokeh") else None
+
+    def do(self, calls: Sequence[Call[Result]]) -> Iterator[tuple[int, Result]]:
+        """Make all calls (:meth:`~kernel_archive.archive.team.Team.do`).
+
+        A call whose worker dies or hangs is made again on another. One that was on several workers that ended is made once
+        more when all others are done, alone: only then is it known which of the calls they had ended them.
+        """
+        suspects: dict[int, BaseException] = {}
+        deadly: dict[int, BaseException] = {}
+        yield from self._round(calls, range(len(calls)), suspects)
+        for i in sorted(suspects):
+            yield from self._round(calls, [i], deadly)
+        if deadly:
+            names = ", ".join(calls[i].name for i in sorted(deadly))
+            raise KernelArchiveError(
+                f"every worker that was given {printable(names, 300)} ended or hung (out of memory?): "
+                f"{printable(str(deadly[min(deadly)]), 200)}. Everything else is done and kept: build again with workers that "
+                "have more memory, or take it out of its path"
+            )
+
+    def _round(
+        self, calls: Sequence[Call[Result]], wanted: Iterable[int], deadly: dict[int, BaseException]
+    ) -> Iterator[tuple[int, Result]]:
+        """Make the wanted calls; those that ended their workers are added to ``deadly``."""
+        waiting = deque(wanted)
+        running: _Running = {}
+        ended: queue.SimpleQueue[Future] = queue.SimpleQueue()
+        failed: dict[int, BaseException] = {}
+        watch = _Watch(self._client)
+        try:
+            while running or (waiting and not failed):
+                # Never all at once: a scheduler holds a million calls badly, and what was never begun need not be cancelled.
+                room = 0 if failed else watch.room - len(running)
+                begun = [waiting.popleft() for _ in range(min(room, len(waiting)))]
+                running |= self._begun({i: calls[i] for i in begun}, ended)
+                batch = [running.pop(f.key) for f in _next(ended) if f.key in running]
+                if not batch:
+                    for key in watch.hanging(running):
+                        i, _ = running.pop(key)
+                        deadly[i] = KernelArchiveError(f"it took more than {CALL_SECONDS:g} s, {MOST_HANGS} times")
+                for i, error in self._errors(batch):
+                    (deadly if type(error).__name__ == "KilledWorker" else failed)[i] = error
+                results, again = self._results(batch)
+                for i, future in again:  # the worker that had the result is gone: it is made once more
+                    running[future.key] = i, future
+                    future.add_done_callback(ended.put)
+                for i, (good, value) in results:
+                    if good:
+                        yield i, value
+                    else:
+                        failed[i] = value
+                # An earlier call may fail too: it is the one to name.
+                for key in [key for key, (i, _) in running.items() if failed and i > min(failed)]:
+                    self._client.cancel([running.pop(key)[1]])
+        finally:
+            if running and self._client.status == "running":
+                self._client.cancel([future for _, future in running.values()])
+        if failed:
+            error = failed[min(failed)]
+            error.add_note(f"at {calls[min(failed)].name}")
+            raise error
+
+    def _begun(self, calls: dict[int, Call[Result]], ended: queue.SimpleQueue[Future]) -> _Running:
+        """Hand calls to the scheduler; what it calls them."""
+        if not calls:
+            return {}
+        # The first part is what the dashboard counts them under.
+        keys = [("kernel-archive", call.name, uuid.uuid4().hex) for call in calls.values()]
+        functions = [call.function for call in calls.values()]
+        futures = self._client.map(_made, functions, version=__version__, key=keys, retries=RETRIES, batch_size=None)
+        for future in futures:
+            future.add_done_callback(ended.put)
+        return {future.key: (i, future) for i, future in zip(calls, futures, strict=True)}
+
+    def _errors(self, batch: list[tuple[int, Future]]) -> Iterator[tuple[int, BaseException]]:
+        """Those of a batch that ended with an error of their machine, or one that nobody foresaw."""
+        for i, future in batch:
+            if future.status == "error":
+                yield i, future.exception()
+            elif future.status == "cancelled":
+                raise _lost(self._client)
+
+    def _results(self, batch: list[tuple[int, Future]]) -> tuple[list[tuple[int, Any]], list[tuple[int, Future]]]:
+        """The results of the others, fetched together (one by one takes five times as long), and those that got lost."""
+        good = [(i, future) for i, future in batch if future.status != "error"]
+        try:
+            values = self._client.gather([future for _, future in good])
+        except Exception as error:
+            if self._client.status != "running" or any(future.status == "cancelled" for _, future in good):
+                raise _lost(self._client) from error
+            return [], good
+        return [(i, value) for (i, _), value in zip(good, values, strict=True)], []
+
+
+def _next(ended: queue.SimpleQueue[Future]) -> Iterator[Future]:
+    """Calls that ended, as soon as there is one; none after a while without any."""
+    try:
+        yield ended.get(timeout=WATCH_SECONDS)
+        while True:
+            yield ended.get_nowait()
+    except queue.Empty:
+        return
+
+
+def _lost(client: Client) -> KernelArchiveError:
+    where = getattr(client.scheduler, "address", "its address")
+    return KernelArchiveError(
+        f"the Dask scheduler at {where} is gone. What was staged is kept: build again when it is back"
+    )
+
+
+class _Watch:
+    """Looks now and then whether scheduler and workers still do something."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self._since: dict[tuple[str, ...], float] = {}
+        self._hangs: Counter[tuple[str, ...]] = Counter()
+        self._next = 0.0
+        self._room = 0
+
+    @property
+    def room(self) -> int:
+        """How many calls may be under way: enough for all workers, also for those that came since."""
+        if time.monotonic() > self._next:
+            try:
+                threads = sum(self._client.nthreads().values())
+            except Exception as error:  # whatever the connection raises
+                raise _lost(self._client) from error
+            self._room, self._next = 4 * threads + 16, time.monotonic() + WATCH_SECONDS
+        return self._room
+
+    def hanging(self, running: _Running) -> list[tuple[str, ...]]:
+        """Calls that hung too often; the worker of one that hangs for the first time is started again."""
+        if self._client.status != "running":
+            raise _lost(self._client)
+        try:
+            places = {key: worker for worker, keys in self._client.processing().items() for key in keys}
+        except Exception as error:  # whatever the connection raises
+            raise _lost(self._client) from error
+        now = time.monotonic()
+        self._since = {key: self._since.get(key, now) for key in places if key in running}
+        late = [key for key, since in self._since.items() if now - since > CALL_SECONDS]
+        for key in late:
+            self._hangs[key] += 1
+            self._since.pop(key)
+            if self._hangs[key] >= MOST_HANGS:
+                self._client.cancel([running[key][1]])
+            # The thread of a call can't be stopped, its process can; whatever else it was at is made elsewhere.
+            self._client.restart_workers([places[key]], raise_for_error=False)
+        return [key for key in late if self._hangs[key] >= MOST_HANGS]
+
+
+@contextmanager
+def dask_team(size: int | None, scheduler: str | None) -> Iterator[DaskTeam]:
+    """A team of the workers at a scheduler, or of ``size`` processes of a cluster of one's own (one per core).
+
+    Raises:
+        UsageError: Dask is not installed, or no scheduler answers.
+    """
+    try:
+        import dask
+        from distributed import Client, LocalCluster
+    except ImportError:
+        raise UsageError("--engine dask needs dask.distributed: pip install 'kernel-archive[dask]'") from None
+    # What it prints of connections that end is for whoever runs the cluster: it stands in the cluster's own log.
+    logging.getLogger("distributed").setLevel(logging.CRITICAL)
+    if scheduler is not None:
+        try:
+            client = Client(scheduler, timeout=CONNECT_SECONDS, set_as_default=False)
+        except (OSError, ValueError, TimeoutError) as error:
+            raise UsageError(
+                f"no Dask scheduler answers at {printable(scheduler)}: {printable(str(error), 200)}. "
+                "Start one (dask scheduler), or leave --scheduler out for a cluster on this machine"
+            ) from None
+        with client:
+            yield DaskTeam(client)
+        return
+    with (
+        dask.config.set({"distributed.scheduler.worker-ttl": f"{WORKER_SECONDS} s"}),
+        LocalCluster(
+            n_workers=size,
+            threads_per_worker=1,
+            dashboard_address="127.0.0.1:0",
+            silence_logs=logging.CRITICAL,
+        ) as cluster,
+        Client(cluster, set_as_default=False) as client,
+    ):
+        yield DaskTeam(client)
