@@ -7,7 +7,7 @@ from typing import Final
 
 import msgspec
 
-__all__ = ["GPUS", "Gpu", "canonical_gpu", "gpu_facts", "is_known"]
+__all__ = ["GPUS", "Gpu", "GpuFacts", "canonical_gpu", "gpu_facts", "is_known"]
 
 _NVIDIA_A100 = "https://www.nvidia.com/content/dam/en-zz/Solutions/Data-Center/a100/pdf/nvidia-a100-datasheet-nvidia-us-2188504-web.pdf"
 _NVIDIA_L40S = "https://resources.nvidia.com/en-us-l40s/l40s-datasheet-28413"
@@ -18,12 +18,10 @@ _NVIDIA_H200 = (
 _CUDA_CC = "https://developer.nvidia.com/cuda-gpus"
 
 
-class Gpu(msgspec.Struct, frozen=True, kw_only=True):
+class GpuFacts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Facts of one GPU model; ``None`` where no source states it.
 
     Attributes:
-        name: canonical name.
-        aliases: other names seen in logs (device names, cloud names).
         compute_capability: for example ``9.0``.
         memory_gb: device memory in GB as sold.
         multiprocessors: streaming multiprocessors.
@@ -38,8 +36,6 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True):
         source: where the figures come from.
     """
 
-    name: str
-    aliases: tuple[str, ...] = ()
     compute_capability: str | None = None
     memory_gb: float | None = None
     multiprocessors: int | None = None
@@ -52,6 +48,18 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True):
     fp32_tflops: float | None = None
     bf16_tflops: float | None = None
     source: str | None = None
+
+
+class Gpu(GpuFacts, frozen=True, kw_only=True):
+    """A GPU model.
+
+    Attributes:
+        name: canonical name.
+        aliases: other names seen in logs (device names, cloud names).
+    """
+
+    name: str
+    aliases: tuple[str, ...] = ()
 
 
 _ALL: Final = (

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from typing import TYPE_CHECKING, Any
 
-from kernel_archive.archive.build import DATASET_NAME, BuildResult, build_archive
+from kernel_archive.archive.build import BuildResult, build_archive
 from kernel_archive.bins import DEFAULT_SCHEME, Scheme
 from kernel_archive.content import content_path
 from kernel_archive.splits import SPLIT_TABLES
@@ -24,7 +24,8 @@ __all__ = ["BuildResult", "build", "ensure_archive", "remake_split", "validate",
 def build(
     builders: Sequence[str] = (),
     *,
-    out: str | Path = DATASET_NAME,
+    out: str | Path | None = None,
+    name: str | None = None,
     version: str | None = None,
     jobs: int | None = None,
     strict: bool = False,
@@ -40,7 +41,8 @@ def build(
 
     Args:
         builders: names of shipped builders or paths of ``builder.toml``; the shipped default ones when empty.
-        out: the archive directory; it is written beside its place and renamed into it.
+        out: the archive directory, the archive's name when not given; it is written beside its place and renamed into it.
+        name: name of the archive, ``owner/dataset``; the recipe's, else ``gpu-forecasters/kernels``, when not given.
         version: name of a release.
         jobs: processes; one per core when not given.
         strict: a damaged log line ends the build.
@@ -68,6 +70,7 @@ def build(
     return build_archive(
         builders,
         out=out,
+        name=name,
         version=version,
         jobs=jobs,
         strict=strict,
@@ -99,14 +102,15 @@ def ensure_archive(directory: str | Path | None, *, say: Callable[[str], None], 
         KernelArchiveError: as :func:`build`; a directory that holds something else is left alone.
     """
     from kernel_archive.archive.manifest import MANIFEST_NAME
-    from kernel_archive.archive.open import DEFAULT_DIRECTORY, open_archive
+    from kernel_archive.archive.open import default_directory, open_archive
 
     if directory is not None:
         return open_archive(directory).path
-    if not (DEFAULT_DIRECTORY / MANIFEST_NAME).exists():
-        say(f"No archive in {DEFAULT_DIRECTORY}: building the embedded one there first (kernel-archive build).")
-        build(out=DEFAULT_DIRECTORY, advance=advance)
-    return DEFAULT_DIRECTORY
+    default = default_directory()
+    if not (default / MANIFEST_NAME).exists():
+        say(f"No archive in {default}: building the embedded one there first (kernel-archive build).")
+        build(out=default, advance=advance)
+    return default
 
 
 def remake_split(
@@ -140,8 +144,9 @@ def remake_split(
     from kernel_archive.selection.make import remake_splits
     from kernel_archive.selection.plan import Rules
 
-    rules = Rules.changed(table, definition=definition, gpu=gpu, scheme=scheme, **changes)
-    facts = open_archive(directory).manifest.splits.get(table)
+    archive = open_archive(directory)
+    rules = Rules.changed(table, archive=archive, definition=definition, gpu=gpu, scheme=scheme, **changes)
+    facts = archive.manifest.splits.get(table)
     if facts is not None and facts.origin == "withheld":
         raise UsageError(
             f"the labels of {table} are withheld, and the kernels that it is made from with them: build the archive again "

@@ -85,6 +85,7 @@ ELSEWHERE = {
     "scoring/surface": "scoring/test_controls",
     "selection/inputs": "selection/test_check",
     "selection/near": "selection/test_similarity",
+    "selection/own": "selection/test_why",
     "selection/plan": "selection/test_make",
     "selection/selected": "selection/test_leakage",
     "selection/tables": "selection/test_leakage",

@@ -16,10 +16,11 @@ import numpy as np
 
 from kernel_archive import _PUBLIC
 from kernel_archive.archive.labels import FLAGS
-from kernel_archive.archive.recipe import Exclude, Recipe, Source
+from kernel_archive.archive.recipe import About, Evaluation, Exclude, Recipe, Source
 from kernel_archive.bins import BIN_NAMES, N_BINS, SCHEMES, representatives
 from kernel_archive.errors import printable
 from kernel_archive.forecasters import BASELINES
+from kernel_archive.gpus import GpuFacts
 from kernel_archive.readers import READERS
 from kernel_archive.readers.mapping import COLUMNS, From, Join
 from kernel_archive.schema import TABLES
@@ -282,6 +283,9 @@ PARTS: Final[dict[str, Callable[[], str]]] = {
     "columns": lambda: _table(("our column", "meaning"), [(f"`{k}`", v) for k, v in COLUMNS.items()]),
     "columns from": lambda: _keys(From),
     "recipe": lambda: _keys(Recipe),
+    "recipe archive": lambda: _keys(About),
+    "recipe eval": lambda: _keys(Evaluation),
+    "recipe gpu": lambda: _keys(GpuFacts),
     "recipe exclude": lambda: _keys(Exclude),
     "recipe join": lambda: _keys(Join),
     "recipe source": lambda: _keys(Source),

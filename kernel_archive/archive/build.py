@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections import Counter
 from functools import partial
 from pathlib import Path
@@ -14,7 +15,17 @@ from kernel_archive._version import DATA_VERSION, __version__
 from kernel_archive.archive.consolidate import consolidate
 from kernel_archive.archive.jobs import STAGE_VERSION, Job, jobs_of
 from kernel_archive.archive.manifest import FORMAT, InputFacts, Manifest, read_manifest, shard_faults, write_manifest
-from kernel_archive.archive.recipe import default_recipes, find_recipe, recipe_facts, supersession, unique_names
+from kernel_archive.archive.recipe import (
+    ARCHIVE_NAME,
+    Evaluation,
+    about_of,
+    default_recipes,
+    evaluation_of,
+    find_recipe,
+    recipe_facts,
+    supersession,
+    unique_names,
+)
 from kernel_archive.archive.shards import writer_version
 from kernel_archive.archive.stage import StagedRun, stage_run
 from kernel_archive.archive.swap import check_target, locked_stage, replaced_directory, stage_directory
@@ -26,6 +37,7 @@ from kernel_archive.errors import (
     Finding,
     RecipeError,
     TargetExistsError,
+    UsageError,
     printable,
 )
 from kernel_archive.ids import CANARY, canonical_json, sha256_hex
@@ -33,7 +45,7 @@ from kernel_archive.ids import CANARY, canonical_json, sha256_hex
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from kernel_archive.archive.recipe import LoadedRecipe
+    from kernel_archive.archive.recipe import About, LoadedRecipe
 
 __all__ = ["BuildResult", "build_archive"]
 
@@ -65,6 +77,7 @@ class BuildResult(msgspec.Struct, kw_only=True):
         findings: all findings of the logs.
         shown: the first ones.
         not_made: splits that the definitions could not make, and why.
+        own: whether it is an archive of one's own, which says itself what its evaluation split asks about.
     """
 
     path: str
@@ -78,6 +91,7 @@ class BuildResult(msgspec.Struct, kw_only=True):
     findings: int
     shown: list[Finding]
     not_made: dict[str, str]
+    own: bool = False
 
 
 def _refuse_repeats(runs: Sequence[StagedRun]) -> None:
@@ -126,6 +140,22 @@ def _stage_all(
     return [runs[job.search_id] for job in jobs], anew
 
 
+def _name(asked: str | None, about: About | None) -> str:
+    """The archive's name.
+
+    Raises:
+        UsageError: the name asked for is none.
+    """
+    if asked is not None and not re.match(ARCHIVE_NAME, asked):
+        raise UsageError(f"--name {printable(asked)}: an archive is called owner/dataset, for example me/my-kernels")
+    return asked or (DATASET_NAME if about is None else about.name)
+
+
+def _stated(about: About) -> dict[str, str]:
+    """What an archive says of itself, beside its name."""
+    return {key: value for key, value in msgspec.structs.asdict(about).items() if key != "name" and value is not None}
+
+
 def _summary(directory: Path, manifest: Manifest, *, unchanged: bool, replaced: str | None, staged: int) -> BuildResult:
     shown = [msgspec.convert(f, Finding) for f in manifest.findings["first"]]
     return BuildResult(
@@ -140,6 +170,7 @@ def _summary(directory: Path, manifest: Manifest, *, unchanged: bool, replaced: 
         findings=manifest.findings["total"],
         shown=shown,
         not_made={str(k): str(v) for k, v in manifest.reports.get("splits_not_made", {}).items()},
+        own=manifest.evaluation is not None,
     )
 
 
@@ -162,7 +193,8 @@ def _whole(out: Path, manifest: Manifest) -> bool:
 def build_archive(
     builders: Sequence[str] = (),
     *,
-    out: str | Path = DATASET_NAME,
+    out: str | Path | None = None,
+    name: str | None = None,
     version: str | None = None,
     jobs: int | None = None,
     strict: bool = False,
@@ -180,7 +212,8 @@ def build_archive(
 
     Args:
         builders: names of shipped builders or paths of recipes; the shipped default ones when empty.
-        out: the archive directory.
+        out: the archive directory; the archive's name when not given.
+        name: name of the archive, ``owner/dataset``; the recipe's (``[archive]``), else that of the shipped data, when not given.
         version: name of a release; the shipped data's own, or the first 12 digits of the digest, when not given.
         jobs: processes that read logs; one per core when not given.
         strict: a damaged log line ends the build.
@@ -199,9 +232,12 @@ def build_archive(
         LogError: a log is unreadable, or damaged and ``strict``.
         TargetExistsError: the target is not ours, or is another release.
     """
-    target = Path(out)
+    recipes = [find_recipe(builder) for builder in builders] if builders else default_recipes()
+    about, evaluation = about_of(recipes), evaluation_of(recipes)
+    called = _name(name, about)
+    own = None if called == DATASET_NAME and evaluation is None else evaluation or Evaluation()
+    target = Path(called if out is None else out)
     check_target(target)
-    recipes = [find_recipe(name) for name in builders] if builders else default_recipes()
     # What a recipe says is what its file says, also when its sources come from a local copy.
     facts = sorted((recipe_facts(recipe) for recipe in recipes), key=lambda recipe: str(recipe["name"]))
     supersedes = supersession(facts)
@@ -222,7 +258,7 @@ def build_archive(
                 say(f"The work can be watched at {workers.link}")
             runs, anew = _stage_all(listed, stage, workers, sizes, strict=strict, advance=advance)
             versions = [FORMAT, STAGE_VERSION, __version__, writer_version(), scheme, finish_key]
-            build_key = sha256_hex(canonical_json([versions, sorted(run.key for run in runs), facts, named]))
+            build_key = sha256_hex(canonical_json([versions, sorted(run.key for run in runs), facts, named, called]))
             present = _present(target)
             if present is not None and present.reports.get("build_key") == build_key and _whole(target, present):
                 return _summary(target, present, unchanged=True, replaced=None, staged=anew)
@@ -236,11 +272,12 @@ def build_archive(
                     scratch=stage / "spill",
                     supersedes=supersedes,
                     unanimous=[str(recipe["name"]) for recipe in facts if recipe["unanimous"]],
+                    gpus={gpu: stated for loaded in recipes for gpu, stated in loaded.recipe.gpu.items()},
                     workers=workers,
                 )
                 manifest = Manifest(
                     format=FORMAT,
-                    name=DATASET_NAME,
+                    name=called,
                     version=named or "",  # without a name it is called after its digest
                     logical_digest="",  # found when it is written
                     package=__version__,
@@ -253,6 +290,8 @@ def build_archive(
                     findings=_findings(runs),
                     reports={**report, "log_counts": _log_counts(runs), "build_key": build_key},
                     canary=CANARY,
+                    about={} if about is None else _stated(about),
+                    evaluation=None if own is None else msgspec.to_builtins(own),
                 )
                 manifest = write_manifest(new, manifest)
                 if finish is not None:

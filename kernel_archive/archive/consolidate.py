@@ -19,7 +19,7 @@ from kernel_archive.archive.team import Call
 from kernel_archive.archive.wide import WideSplit
 from kernel_archive.bins import Scheme, assign_bins
 from kernel_archive.errors import KernelArchiveError, LogError
-from kernel_archive.gpus import gpu_facts, is_known
+from kernel_archive.gpus import GpuFacts, gpu_facts, is_known
 from kernel_archive.ids import CANARY
 from kernel_archive.schema import TABLES
 
@@ -132,10 +132,10 @@ def _filled(row: dict[str, Any]) -> int:
     return sum(value is not None for value in row.values())
 
 
-def _gpu_row(name: str) -> dict[str, Any]:
-    facts = gpu_facts(name)
-    stated = {f: getattr(facts, f) for f in facts.__struct_fields__ if f not in {"name", "aliases"}}
-    return {"gpu": name, "known": is_known(name), **stated}
+def _gpu_row(name: str, stated: Mapping[str, GpuFacts]) -> dict[str, Any]:
+    facts = stated.get(name) or gpu_facts(name)
+    known = is_known(name) or name in stated
+    return {"gpu": name, "known": known, **{f: getattr(facts, f) for f in GpuFacts.__struct_fields__}}
 
 
 def consolidate(
@@ -147,6 +147,7 @@ def consolidate(
     scratch: Path,
     supersedes: Iterable[tuple[str, str]] = (),
     unanimous: Iterable[str] = (),
+    gpus: Mapping[str, GpuFacts] | None = None,
     workers: Team,
 ) -> tuple[dict[str, TableFacts], dict[str, Any]]:
     """Write the measured tables of an archive.
@@ -159,6 +160,7 @@ def consolidate(
         scratch: where DuckDB may spill.
         supersedes: pairs of builders (new, old): what the new one has judged has no label from the old one.
         unanimous: builders of which a kernel has a label only when none of its measurements failed.
+        gpus: facts of GPUs that recipes state.
         workers: the processes that write large splits side by side.
 
     Returns:
@@ -173,7 +175,7 @@ def consolidate(
         _merge(fragments, scheme, scratch, supersedes, unanimous) as connection,
     ):
         report = _report(connection)
-        gpus = [name for (name,) in connection.sql("SELECT DISTINCT gpu FROM evaluation ORDER BY 1").fetchall()]
+        names = [name for (name,) in connection.sql("SELECT DISTINCT gpu FROM evaluation ORDER BY 1").fetchall()]
         splits = [
             WideSplit(
                 table=table,
@@ -188,7 +190,7 @@ def consolidate(
     small = {
         "searches": sorted((row for run in runs for row in run.searches), key=lambda row: str(row["search_id"])),
         "references": _references(runs),
-        "gpus": [_gpu_row(name) for name in gpus],
+        "gpus": [_gpu_row(name, gpus or {}) for name in names],
     }
     tables = {}
     for name, rows in small.items():

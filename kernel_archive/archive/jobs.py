@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fnmatch
 import hashlib
 import os
 import re
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 __all__ = ["Job", "jobs_of"]
 
 #: Raised when the fragments' own layout or the derivation of their columns changes.
-STAGE_VERSION: Final = 5
+STAGE_VERSION: Final = 6
 #: Independent counts may lie beside logs; they are no logs.
 _NOT_A_RUN: Final = frozenset({"EXPECTED.json", "README.md"})
 #: Names of problems that can stand in a file name.
@@ -46,6 +47,8 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
         base: directory that provenance is relative to.
         recipe_directory: where the recipe's own files (references) are.
         excluded: search id -> node -> reason; several where one file holds several searches.
+        gpus: GPUs of which the recipe states facts.
+        roles: role -> patterns of the problems whose rows have it, whatever the source says.
     """
 
     search_id: str
@@ -56,11 +59,20 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     base: Path
     recipe_directory: Path
     excluded: dict[str, dict[str, str]]
+    gpus: tuple[str, ...] = ()
+    roles: dict[str, list[str]] = {}
 
     def run_files(self) -> RunFiles:
         """The files of the run, as its reader declares them."""
         settings: dict[str, Any] = {k: v for k, v in msgspec.structs.asdict(self.source).items() if v is not None}
         return RunFiles(self.path, self.base, READERS[self.source.format], settings)
+
+    def role_of(self, problem: str | None) -> str:
+        """The role of a problem's rows: what the recipe's ``[eval]`` says of the problem, else what the source says."""
+        for role, patterns in self.roles.items():
+            if problem is not None and any(fnmatch.fnmatchcase(problem, pattern) for pattern in patterns):
+                return role
+        return self.source.role
 
     @property
     def source_key(self) -> str:
@@ -144,6 +156,8 @@ def fragment_key(job: Job, digest: str) -> str:
         "source": msgspec.to_builtins(job.source),
         "source_key": job.source_key,
         "excluded": job.excluded,
+        "gpus": job.gpus,
+        "roles": job.roles,
         "references": references,
         "input": digest,
     }
@@ -272,6 +286,8 @@ def jobs_of(recipes: list[LoadedRecipe], downloads: Path | None = None) -> list[
                     path=path,
                     base=base,
                     recipe_directory=loaded.directory,
+                    gpus=tuple(recipe.gpu),
+                    roles={str(role): names for role, names in recipe.eval.roles.items()} if recipe.eval else {},
                     excluded={
                         name: nodes
                         for name, nodes in excluded.items()

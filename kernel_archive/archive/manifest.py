@@ -115,6 +115,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
         findings: damaged lines and other faults of the logs: number per code, and the first ones in full.
         reports: further counts (exclusions, rows withheld from train, similarity, ...).
         canary: the text in every row.
+        about: title, description and citation of an archive of one's own.
+        evaluation: what the evaluation split of an archive of one's own asks about, where its recipe or its name makes it one.
     """
 
     format: int
@@ -131,6 +133,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     findings: dict[str, Any]
     reports: dict[str, Any]
     canary: str
+    about: dict[str, str] = {}
+    evaluation: dict[str, Any] | None = None
 
     @property
     def measured_digest(self) -> str:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from kernel_archive.archive.manifest import Manifest, read_manifest, shard_faults
+from kernel_archive.archive.manifest import MANIFEST_NAME, Manifest, read_manifest, shard_faults
 from kernel_archive.errors import ArchiveMismatchError, UsageError, printable, suggestion
 from kernel_archive.schema import TABLES
 
@@ -22,10 +22,25 @@ if TYPE_CHECKING:
     import duckdb
     import polars as pl
 
-__all__ = ["DEFAULT_DIRECTORY", "Archive", "literal_path", "open_archive"]
+__all__ = ["DEFAULT_DIRECTORY", "Archive", "default_directory", "literal_path", "open_archive"]
 
-#: Where commands look when they are given no archive: the dataset's own name, so that ``load_dataset`` finds it too.
+#: Where commands look first when they are given no archive: the dataset's own name, so that ``load_dataset`` finds it too.
 DEFAULT_DIRECTORY: Final = Path("gpu-forecasters/kernels")
+
+
+def default_directory() -> Path:
+    """The archive that is meant where none is named: the shipped one, else the only one here (``owner/dataset``).
+
+    Raises:
+        UsageError: there are several others.
+    """
+    if (DEFAULT_DIRECTORY / MANIFEST_NAME).is_file():
+        return DEFAULT_DIRECTORY
+    found = sorted(path.parent for path in Path().glob(f"*/*/{MANIFEST_NAME}") if not path.parent.name.startswith("."))
+    if len(found) > 1:
+        listed = ", ".join(printable(str(path)) for path in found[:10])
+        raise UsageError(f"there are several archives here: {listed}. Name the directory of one")
+    return found[0] if found else DEFAULT_DIRECTORY
 
 
 def literal_path(path: Path | str) -> str:
@@ -181,11 +196,11 @@ def open_archive(path: str | Path | None = None) -> Archive:
     """Open an archive directory.
 
     Args:
-        path: the directory; :data:`DEFAULT_DIRECTORY` in the current directory when not given.
+        path: the directory; :func:`default_directory` when not given.
 
     Raises:
         ArchiveNotFoundError: there is no archive.
         ArchiveMismatchError: the manifest can't be read.
     """
-    directory = Path(path) if path is not None else DEFAULT_DIRECTORY
+    directory = Path(path) if path is not None else default_directory()
     return Archive(directory, read_manifest(directory))

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 import msgspec
 
 from kernel_archive.content import content_path
-from kernel_archive.errors import RecipeError, UsageError, printable
-from kernel_archive.gpus import GPUS, is_known
+from kernel_archive.errors import RecipeError, UsageError, printable, suggestion
+from kernel_archive.gpus import GPUS, GpuFacts, is_known
 from kernel_archive.ids import canonical_json, sha256_hex
 from kernel_archive.readers import READERS
 from kernel_archive.readers.mapping import From, Join, names_in
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "RECIPE_NAME",
+    "About",
+    "Evaluation",
     "Exclude",
     "LoadedRecipe",
     "Recipe",
@@ -35,6 +37,8 @@ __all__ = [
 ]
 
 RECIPE_NAME: Final = "builder.toml"
+#: Name of an archive: ``owner/dataset``, as the Hub has them.
+ARCHIVE_NAME: Final = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}/[A-Za-z0-9][A-Za-z0-9._-]{0,95}$"
 _Name = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
 
 
@@ -87,6 +91,44 @@ class Exclude(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     reason: str
 
 
+class About(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """``[archive]``: what an archive of one's own is called and says of itself.
+
+    Attributes:
+        name: ``owner/dataset``: the directory it is built in, and what ``load_dataset`` and the Hub call it.
+        title: heading of the card; the name when not given.
+        description: what it is, in a few sentences; the card begins with it.
+        citation: how to cite the archive.
+    """
+
+    name: Annotated[str, msgspec.Meta(pattern=ARCHIVE_NAME)]
+    title: str | None = None
+    description: str | None = None
+    citation: str | None = None
+
+
+class Evaluation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """``[eval]``: what the evaluation split of an archive of one's own asks about.
+
+    Attributes:
+        tasks: problems; every one with kernels in enough bins when not given.
+        bins: in how many of the eight bins a problem must have kernels, where ``tasks`` does not name it; three when not
+            given, and any number where no problem has kernels in three.
+        cap: kernels per task and bin, at most.
+        gpu: the GPU; the one with the most kernels when not given.
+        languages: languages of the programs; all when not given.
+        roles: problems (``*`` stands for any text) by the role that their rows have whatever their source says:
+            ``{ training = ["conv_*"] }`` asks about the others and trains on these.
+    """
+
+    tasks: list[str] | None = None
+    bins: Annotated[int, msgspec.Meta(ge=1, le=8)] | None = None
+    cap: Annotated[int, msgspec.Meta(ge=1, le=1_000_000)] | None = None
+    gpu: str | None = None
+    languages: list[str] | None = None
+    roles: dict[Literal["held_out", "training", "archive"], list[str]] = {}
+
+
 class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A ``builder.toml``.
 
@@ -106,6 +148,9 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         unanimous: a kernel that one of this builder's measurements refuses, or that has an excluded one, has no label from
             the others.
         exclude: rows kept out.
+        archive: name, title, description and citation of an archive of one's own.
+        gpu: facts of GPUs that this package does not know, by name.
+        eval: what the evaluation split of an archive of one's own asks about.
     """
 
     name: _Name
@@ -121,6 +166,9 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     supersedes: list[_Name] = []
     unanimous: bool = False
     exclude: list[Exclude] = []
+    archive: About | None = None
+    gpu: dict[str, GpuFacts] = {}
+    eval: Evaluation | None = None
 
 
 class LoadedRecipe(msgspec.Struct, frozen=True, kw_only=True):
@@ -161,17 +209,22 @@ def load_recipe(path: Path) -> LoadedRecipe:
                 "unknown reader",
                 field=f"source[{i}].format",
                 value=source.format,
-                fix=f"One of: {', '.join(READERS)}",
+                fix=suggestion(source.format, READERS),
             )
         for name in names_in(source.path):
             if not name.isidentifier() or source.path.count(f"{{{name}}}") > 1:
                 raise fail("no name for a part of a path, or it stands twice", field=f"source[{i}].path", value=name)
-        if source.gpu is not None and "{" not in source.gpu and not is_known(source.gpu):
+        if (
+            source.gpu is not None
+            and "{" not in source.gpu
+            and source.gpu not in recipe.gpu
+            and not is_known(source.gpu)
+        ):
             raise fail(
                 "unknown GPU",
                 field=f"source[{i}].gpu",
                 value=source.gpu,
-                fix=f"One of: {', '.join(GPUS)}; a GPU that only the logs name is kept as it is",
+                fix=f'{suggestion(source.gpu, (*GPUS, *recipe.gpu))}; or state what is known of it: [gpu."{source.gpu}"]',
             )
         if source.format != "measurements":
             for key in ("columns", "rows", "join", "speedup_from"):
@@ -208,6 +261,39 @@ def find_recipe(name: str) -> LoadedRecipe:
 def default_recipes() -> list[LoadedRecipe]:
     """The shipped builders that ``kernel-archive build`` takes when none is named."""
     return [loaded for loaded in map(load_recipe, shipped_recipes().values()) if loaded.recipe.default]
+
+
+def about_of(recipes: Iterable[LoadedRecipe]) -> About | None:
+    """What the archive of these recipes says of itself; ``None`` where none has an ``[archive]``.
+
+    Raises:
+        RecipeError: two recipes say different things.
+    """
+    found: About | None = _one(recipes, "archive")
+    return found
+
+
+def evaluation_of(recipes: Iterable[LoadedRecipe]) -> Evaluation | None:
+    """What the archive of these recipes asks about; ``None`` where none has an ``[eval]``.
+
+    Raises:
+        RecipeError: two recipes say different things.
+    """
+    found: Evaluation | None = _one(recipes, "eval")
+    return found
+
+
+def _one(recipes: Iterable[LoadedRecipe], key: str) -> Any:
+    found: Any = None
+    for loaded in recipes:
+        stated = getattr(loaded.recipe, key)
+        if found is not None and stated is not None and stated != found:
+            message = f"two recipes that are built into one archive state a different [{key}]"
+            raise RecipeError.of(
+                code="bad-recipe", message=message, file=str(loaded.file), field=key, fix="State it in one of them"
+            )
+        found = found if stated is None else stated
+    return found
 
 
 def unique_names(recipes: Iterable[LoadedRecipe]) -> None:

@@ -29,7 +29,8 @@ from kernel_archive.archive.programs import Program, are_artificial, program_of
 from kernel_archive.errors import Finding, RecipeError, printable
 from kernel_archive.gpus import canonical_gpu, is_known
 from kernel_archive.ids import canonical_text, evaluation_id, kernel_id
-from kernel_archive.problems import family_of, normalise_problem, problem_facts
+from kernel_archive.problems import REFERENCE_IDS, family_of, normalise_problem, problem_facts
+from kernel_archive.readers import READERS
 from kernel_archive.readers.records import SPEEDUP_RANGE, Evaluation, SearchFacts
 from kernel_archive.schema import OUTCOMES, TABLES
 
@@ -129,11 +130,13 @@ class SearchRows:
         evaluations: the records, in the order of the log.
         facts: what the log says of the whole search.
         findings: faults, those of the reader first.
+        role: role of the search.
     """
 
     def __init__(self, job: Job, search_id: str, digest: str, digests: dict[str, str]) -> None:
         """The run, the search's id, the digest of the run, and the digest of each of its files."""
         self.job = job
+        self.role = str(job.source.role)
         self.search_id = search_id
         self.digest = digest
         self.digests = digests
@@ -142,6 +145,7 @@ class SearchRows:
         self.findings: list[Finding] = []
         self._programs: dict[str, Program] = {}  # by the text of the log
         self._references: dict[tuple[str, str], dict[str, Any]] = {}
+        self._renamed: set[str] = set()
 
     def _settled(self, field: str, logged: str | None) -> str | None:
         """A fact that recipe or log may state; both stating different things is an error."""
@@ -178,9 +182,7 @@ class SearchRows:
         main_reference = facts.reference_code
         if main_reference is None and problem is not None:
             main_reference = job.reference_text(problem)
-        if gpu is not None and not is_known(gpu):
-            message = f"GPU {printable(gpu)} of {self.search_id} is not known; kept as it is"
-            self.findings.append(Finding(code="unknown-gpu", severity="warning", message=message))
+        self._report_gpus(gpu)
         excluded = job.excluded.get(self.search_id, {})
         shapes = {id(case.shape): case.shape for record in self.evaluations for case in record.cases}
         largest_shape = max((len(str(shape)) for shape in shapes.values()), default=0)
@@ -212,6 +214,7 @@ class SearchRows:
             if reference is None:
                 reference = main_reference if row_problem == problem else job.reference_text(row_problem)
             row.reference = reference or ""
+            row.problem = self._own_name(row.problem, reference)
             row.reference_id = self._reference(reference, row.problem)
             row.kernel_id = kernel_id(
                 problem=row.problem, reference_program_id=row.reference_id, gpu=row.gpu, program=row.program.program_id
@@ -225,8 +228,39 @@ class SearchRows:
             facts.counts["rows_dropped"] = facts.counts.get("rows_dropped", 0) + dropped
         columns = self._columns(kept, first)
         main = self._program(main_reference).program_id if main_reference is not None else None
-        search = self._search_row(columns, problem=problem, gpu=gpu, model=model, reference_id=main)
+        named = problem if problem is None else self._own_name(problem, main_reference)
+        search = self._search_row(columns, problem=named, gpu=gpu, model=model, reference_id=main)
         return Rows(fragment_table(columns), search, list(self._references.values()))
+
+    def _report_gpus(self, gpu: str | None) -> None:
+        """Say which GPUs nobody states facts of."""
+        named = {canonical_gpu(record.gpu) for record in self.evaluations if record.gpu is not None} | {gpu}
+        for name in sorted(name for name in named if name is not None and name not in self.job.gpus):
+            if not is_known(name):
+                shown = printable(name)
+                message = f"GPU {shown} of {self.search_id} is not known; kept as it is"
+                fix = f'State what is known of it in the recipe: [gpu."{shown}"] (docs/recipes.md)'
+                self.findings.append(Finding(code="unknown-gpu", severity="warning", message=message, fix=fix))
+
+    def _own_name(self, problem: str, reference: str | None) -> str:
+        """The problem's name; one that a table of others calls like one of ours is ours only with our reference."""
+        ours = REFERENCE_IDS.get(problem)
+        if ours is None or not READERS[self.job.source.format].foreign:
+            return problem
+        if reference is not None and self._program(reference).program_id in ours:
+            return problem
+        name = f"{self.job.builder}.{problem}"
+        if name not in self._renamed:
+            self._renamed.add(name)
+            message = (
+                f"{problem} is called like a problem of this package and has another reference: it is kept as {name}"
+            )
+            self.findings.append(
+                Finding(
+                    code="not-our-problem", severity="info", message=message, file=self.job.run_path, field="problem"
+                )
+            )
+        return name
 
     def _refused(self, record: Evaluation, kept: dict[str, Any]) -> bool:
         """Whether a record can't be a row by itself; if so, a finding says why."""
@@ -306,7 +340,7 @@ class SearchRows:
             "source_digest": [self.digests.get(record.source_file, self.digest) for record in records],
             "search_id": [self.search_id] * n,
             "builder": [job.builder] * n,
-            "role": [job.source.role] * n,
+            "role": [self.role] * n,
             "source_key": [job.source_key] * n,
             "generation_method": [job.source.generation_method] * n,
             "seq": range(first, first + n),
@@ -362,7 +396,7 @@ class SearchRows:
             "search_id": self.search_id,
             "builder": job.builder,
             "format": job.source.format,
-            "role": job.source.role,
+            "role": self.role,
             "generation_method": job.source.generation_method,
             "family": family_of(row["problem"]) if row["problem"] is not None else None,
             "finished": facts.finished,

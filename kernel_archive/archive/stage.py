@@ -100,21 +100,33 @@ def _collect(
     """Records sorted into searches and published rows. Findings go to the run's first search."""
     searches: dict[str | None, SearchRows] = {None: SearchRows(job, job.search_id, digest, digests)}
 
-    def search(name: str | None) -> SearchRows:
+    def search(name: str | None, problem: str | None = None) -> SearchRows:
+        # A search has one role: where the recipe gives problems roles of their own, a table of several is several searches.
+        role = job.role_of(normalise_problem(problem or job.source.problem or "") or None)
+        if role != job.source.role:
+            name = "/".join(part for part in (name, role) if part)
         if name not in searches:
-            searches[name] = SearchRows(job, f"{job.search_id}/{name}", digest, digests)
+            # The parts of one log are told apart by their digests, too: one log can't be held out and training at once.
+            part = digest if role == job.source.role else sha256_hex(f"{digest} {role}".encode())
+            searches[name] = SearchRows(job, f"{job.search_id}/{name}", part, digests)
+            searches[name].role = role
         return searches[name]
 
     published: list[PublishedRow] = []
     for record in records:
         if isinstance(record, Evaluation):
-            search(record.search).evaluations.append(record)
+            search(record.search, record.problem).evaluations.append(record)
         elif isinstance(record, SearchFacts):
             search(record.search).facts = record
         elif isinstance(record, PublishedRow):
             published.append(record)
         else:
             searches[None].findings.append(record)
+    for name, part in searches.items():
+        if part.role != job.source.role:  # what the log says of the whole is true of every part
+            whole = searches.get((name or "").removesuffix(part.role).removesuffix("/") or None, searches[None])
+            counts = {} if whole.evaluations else whole.facts.counts
+            part.facts = msgspec.structs.replace(whole.facts, counts=counts)
     ordered = list(searches.values())
     if len(ordered) > 1 and not ordered[0].evaluations:
         ordered[1].findings = ordered[0].findings

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import click
@@ -16,9 +17,13 @@ __all__ = ["build", "readers"]
 @click.option(
     "--out",
     type=click.Path(file_okay=False),
-    default="gpu-forecasters/kernels",
-    show_default=True,
-    help="Archive directory.",
+    default=None,
+    help="Archive directory.  [default: the archive's name]",
+)
+@click.option(
+    "--name",
+    default=None,
+    help="Name of the archive, OWNER/DATASET.  [default: the recipe's, else gpu-forecasters/kernels]",
 )
 @click.option(
     "--version", default=None, help="Name of the release.  [default: the shipped data's, else from the digest]"
@@ -54,6 +59,7 @@ def build(builders: tuple[str, ...], bins: str, as_json: bool, **options: Any) -
     Builds are incremental: a run that was read before is not read again, also after a build that was killed.
     """
     from kernel_archive.bins import scheme
+    from kernel_archive.cli.splits import show_left_out
     from kernel_archive.pipeline import build as run
 
     with progress("Reading", quiet=as_json) as advance:
@@ -69,6 +75,10 @@ def build(builders: tuple[str, ...], bins: str, as_json: bool, **options: Any) -
         tell(f"{result.path} {state}: version {result.version}, {result.logical_digest}")
         for name, why in result.not_made.items():
             say(f"warning: {name} was not made: {why}")
+        if result.own and result.rows.get("eval"):
+            tell(f"eval asks about {result.rows['eval']:,} kernels; kernel-archive build-eval shows which")
+        elif result.own:
+            show_left_out(Path(result.path), "eval")
         if result.findings:
             tell(f"{result.findings} findings in the logs are kept in manifest.json")
 

@@ -46,7 +46,7 @@ archive_option = click.option(
     "archive_path",
     type=click.Path(file_okay=False),
     default=None,
-    help="Archive directory.  [default: gpu-forecasters/kernels]",
+    help="Archive directory.  [default: gpu-forecasters/kernels, else the only one here]",
 )
 split_option = click.option(
     "--split", type=click.Choice(list(FORECAST_SPLITS)), default="eval", show_default=True, help="Rows to forecast."

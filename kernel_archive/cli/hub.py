@@ -42,13 +42,13 @@ def push(repo: str, tag: str | None, private: bool, dry_run: bool, archive_path:
     The archive is validated first; only files that differ are sent, in one commit, which is tagged. A push that broke off is
     completed by the next one. A tag is never moved. Log in with 'hf auth login' or set HF_TOKEN.
     """
-    from kernel_archive.archive.open import DEFAULT_DIRECTORY
+    from kernel_archive.archive.open import default_directory
     from kernel_archive.publishing.push import push as run
 
     _quiet_bars(as_json=as_json)
     if not as_json:
         say("Validating ...")
-    result = run(archive_path or DEFAULT_DIRECTORY, repo, tag=tag, private=private, dry_run=dry_run)
+    result = run(archive_path or default_directory(), repo, tag=tag, private=private, dry_run=dry_run)
     emit(result, as_json=as_json, text=lambda: _show_push(result))
 
 

@@ -42,7 +42,7 @@ def _place(row: dict[str, Any]) -> str:
 def info(archive_path: str | None, as_json: bool) -> None:
     """Show what an archive holds: counts by problem, GPU, language, method, outcome and bin; tokens, GPU hours, inputs.
 
-    DIR is an archive directory; gpu-forecasters/kernels when not given.
+    DIR is an archive directory; gpu-forecasters/kernels, else the only one here, when not given.
     """
     from kernel_archive.archive.info import archive_info
     from kernel_archive.archive.open import open_archive
@@ -180,7 +180,7 @@ def sql(query: str, limit: int, archive_path: str | None, as_json: bool) -> None
 def validate(ctx: click.Context, archive_path: str | None, as_json: bool) -> None:
     """Check an archive in layers: layout, schema, digests, ids, labels recomputed, cross-references, canary, splits, card.
 
-    DIR is an archive directory; gpu-forecasters/kernels when not given. The exit status is 1 when there is an error.
+    DIR is an archive directory; gpu-forecasters/kernels, else the only one here, when not given. The exit status is 1 when there is an error.
     """
     from kernel_archive.pipeline import validate as run
 

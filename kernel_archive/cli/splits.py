@@ -11,11 +11,15 @@ from kernel_archive.splits import EVALUATIONS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from kernel_archive.archive.manifest import SplitFacts
     from kernel_archive.selection.make import Made
 
-__all__ = ["build_discovery", "build_eval", "build_train"]
+__all__ = ["build_discovery", "build_eval", "build_train", "show_left_out"]
+
+#: Problems and reasons printed of a split that has no rows.
+SHOWN_CELLS = 20
 
 
 def _split_options(command: Callable[..., None]) -> Callable[..., None]:
@@ -64,6 +68,8 @@ def _make(
 
     def shown() -> None:
         text(split, made)
+        if not split.rows and table in EVALUATIONS:
+            show_left_out(directory, table)
         excluded = [f"{n:,} {k.replace('_', ' ')}" for k, n in split.facts.get("excluded", {}).items() if n]
         if excluded:
             tell(f"Left out: {', '.join(excluded)}.")
@@ -85,6 +91,26 @@ def _make(
         tell(f"{directory}: {table} ({split.name}), {split.rows:,} rows, {split.logical_digest}{as_it_was}")
 
     emit(result, as_json=as_json, text=shown)
+
+
+def show_left_out(directory: Path, table: str) -> None:
+    """Say of every kernel that a split does not ask about why, cell by cell, and what to change."""
+    from kernel_archive.archive.open import open_archive
+    from kernel_archive.selection.why import WAYS_OUT, left_out
+    from kernel_archive.splits import SPLIT_TABLES
+
+    found = left_out(open_archive(directory), SPLIT_TABLES[table])
+    if not found:
+        tell(f"{table} is empty: the archive has no kernels, only failures.")
+        return
+    most = sorted(found.items(), key=lambda item: -sum(item[1]))
+    rows = [(problem, WAYS_OUT[reason][0], *counts, sum(counts)) for (problem, reason), counts in most]
+    shown = rows[:SHOWN_CELLS]
+    title = f"Kernels that {table} does not ask about, per problem, reason and bin"
+    notes = [f"... and {len(rows) - len(shown):,} more rows"] if len(rows) > len(shown) else []
+    print_table(["problem", "because", *map(str, range(1, 9)), "all"], shown, left=2, title=title, notes=notes)
+    for reason in dict.fromkeys(reason for _, reason in found):
+        tell(f"{WAYS_OUT[reason][0]}: {WAYS_OUT[reason][1]}.")
 
 
 def _cells(split: SplitFacts, title: str, first: str, cap: int | None = None) -> None:
@@ -134,10 +160,10 @@ def build_eval(table: str, withhold: str | None, **options: Any) -> None:
     """
     _make(table, _show_eval, **options)
     if withhold is not None:
-        from kernel_archive.archive.open import DEFAULT_DIRECTORY
+        from kernel_archive.archive.open import default_directory
         from kernel_archive.pipeline import withhold_labels
 
-        written = withhold_labels(options["archive_path"] or DEFAULT_DIRECTORY, withhold)
+        written = withhold_labels(options["archive_path"] or default_directory(), withhold)
         say(
             f"Labels withheld in {withhold}: {', '.join(path.name for path in written)}. Keep that folder out of what you publish."
         )
@@ -151,11 +177,6 @@ def _show_eval(split: SplitFacts, made: Made) -> None:
         say(
             f"Warning: the rows of {task} were timed against {len(references)} references: their speedups have "
             "different denominators. Give the searches of one reference another role to keep them apart."
-        )
-    if not split.rows and split.facts.get("excluded", {}).get("other_builder"):
-        say(
-            "Only programs that were written whole, one by one, are asked about: the builder's recipe says so with "
-            "natural = true. For others give a --definition without that rule."
         )
     near = made.leakage.get("similarity", {})
     if near.get("similar_rows"):

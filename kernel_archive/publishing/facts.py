@@ -39,7 +39,8 @@ QUERIES: Final = {
     "flags": """
         SELECT flag AS name, count(*) AS n FROM (SELECT unnest(flags) AS flag FROM kernels) GROUP BY 1 ORDER BY 1""",
     "excluded": """
-        SELECT excluded AS name, count(*) AS n FROM evaluations WHERE excluded IS NOT NULL GROUP BY 1 ORDER BY n DESC, 1""",
+        SELECT excluded AS name, builder, count(*) AS n FROM evaluations
+        WHERE excluded IS NOT NULL GROUP BY ALL ORDER BY builder, n DESC, name""",
     "methods": """
         SELECT generation_method AS name, count(*) AS searches, sum(n_evaluations)::BIGINT AS evaluations,
                coalesce(any_value(found.n), 0) AS kernels

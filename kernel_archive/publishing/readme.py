@@ -6,6 +6,7 @@ import re
 from typing import TYPE_CHECKING, Any, Final
 
 from kernel_archive.archive.labels import FLAGS
+from kernel_archive.archive.open import DEFAULT_DIRECTORY
 from kernel_archive.bins import BIN_NAMES, SCHEMES
 from kernel_archive.publishing.examples import examples
 from kernel_archive.publishing.facts import splits_of
@@ -57,7 +58,11 @@ def _builders(archive: Archive) -> list[dict[str, Any]]:
     """The recipes of the manifest with every key that the card speaks of."""
     names = ("name", "version", "licence", "description", "url", "citation")
     return [
-        {**{name: str(b.get(name) or "") for name in names}, "notes": [str(note) for note in b.get("notes") or ()]}
+        {
+            **{name: str(b.get(name) or "") for name in names},
+            "notes": [str(note) for note in b.get("notes") or ()],
+            "findings": sum(run.findings for run in archive.manifest.inputs if run.builder == b.get("name")),
+        }
         for b in archive.manifest.builders
     ]
 
@@ -78,7 +83,8 @@ def _front_matter(archive: Archive, n_kernels: int) -> dict[str, Any]:
 
 def title_of(archive: Archive) -> str:
     """The dataset's title."""
-    return "GPU Forecasters kernels" if archive.manifest.name == "gpu-forecasters/kernels" else archive.manifest.name
+    shipped = archive.manifest.name == DEFAULT_DIRECTORY.as_posix()
+    return archive.manifest.about.get("title") or ("GPU Forecasters kernels" if shipped else archive.manifest.name)
 
 
 def _type_name(type_: pa.DataType) -> str:

@@ -34,6 +34,7 @@ __all__ = [
     "Definition",
     "DiscoveryDefinition",
     "EvalDefinition",
+    "OwnEvalDefinition",
     "TrainDefinition",
     "load_definition",
     "recorded_definition",
@@ -130,6 +131,25 @@ class EvalDefinition(Definition, frozen=True, kw_only=True, forbid_unknown_field
             yield "gpu", "not the canonical name of a GPU", self.gpu, f"Write {canonical_gpu(self.gpu)!r}"
 
 
+class OwnEvalDefinition(EvalDefinition, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Which kernels enter the evaluation split of an archive of one's own.
+
+    Attributes:
+        tasks: problem ids, or ``every`` for all with kernels in enough bins.
+        bins: how many bins are enough; 0 for three, or any number where no problem has kernels in three.
+        gpu: the GPU; where it is empty, the one with the most kernels.
+    """
+
+    tasks: list[str] | Literal["every"]  # type: ignore[assignment]
+    bins: Annotated[int, msgspec.Meta(ge=0, le=8)]
+    gpu: str
+
+    @property
+    def problems(self) -> list[str]:
+        """The problems that are named, sorted; none where every one may be asked about."""
+        return [] if isinstance(self.tasks, str) else sorted(self.tasks)
+
+
 class DiscoveryDefinition(Definition, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Which parent-child edges become discovery pairs; the fields are explained in ``splits/discovery.toml``.
 
@@ -197,6 +217,11 @@ _TYPES: Final[dict[Kind, type[Definition]]] = {
 }
 
 
+def _kind(split: Split, data: Mapping[str, Any]) -> type[Definition]:
+    """What a definition with these keys is: ``bins`` is of an archive of one's own."""
+    return OwnEvalDefinition if split.kind == "eval" and "bins" in data else _TYPES[split.kind]
+
+
 def _converted(data: Mapping[str, Any], kind: type[_Struct], place: str) -> _Struct:
     """The definition that a mapping states.
 
@@ -256,7 +281,7 @@ def load_definition(name: str, path: str | Path | None = None) -> Definition:
         raise RecipeError.of(code="bad-definition", message=f"not valid TOML: {error}", file=place) from None
     except (OSError, UnicodeDecodeError, RecursionError) as error:
         raise RecipeError.of(code="bad-definition", message=f"cannot be read: {error}", file=place) from None
-    return _converted(data, _TYPES[split.kind], place)
+    return _converted(data, _kind(split, data), place)
 
 
 def retired_definitions(split: Split) -> dict[str, Path]:
@@ -283,8 +308,8 @@ def recorded_definition(split: Split, parameters: Mapping[str, Any]) -> Definiti
     Raises:
         RecipeError: the parameters are not those of a definition.
     """
-    kind = _TYPES[split.kind]
     stated = dict(parameters)
+    kind = _kind(split, stated)
     if "preferred_gpu" in stated:
         # The GPU that was chosen stands under "gpu", the definition's own one beside it.
         stated["gpu"] = stated["preferred_gpu"]

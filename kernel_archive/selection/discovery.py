@@ -17,8 +17,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from kernel_archive.bins import Scheme, assign_bins
-from kernel_archive.selection.definitions import DiscoveryDefinition, load_definition, variant_name
+from kernel_archive.selection.definitions import DiscoveryDefinition, variant_name
 from kernel_archive.selection.edges import Kernel, find_edges, kernels_by_id
+from kernel_archive.selection.own import canonical_definition
 from kernel_archive.selection.selected import Row, Selection, by_program, pair_id, select
 
 if TYPE_CHECKING:
@@ -122,7 +123,7 @@ def select_discovery(split: Split, tables: ArchiveTables, rule: DiscoveryDefinit
     Raises:
         DataError: a speedup is not finite and above 0.
     """
-    standard = cast("DiscoveryDefinition", load_definition(split.name))
+    standard = cast("DiscoveryDefinition", canonical_definition(split, tables))
     rule = standard if rule is None else rule
     allowed = tables.searches_of(natural=rule.natural, builders=rule.builders)
     finished = {

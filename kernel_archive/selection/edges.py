@@ -112,7 +112,8 @@ def find_edges(
     """Edges of these searches in which parent and child both ran, and why the other ones are none.
 
     An edge is one evaluation with its direct parent (``parent_distance`` 1: the log still has it), both successful and
-    neither excluded, both kernels in the archive, of the same problem and GPU, timed against the same known reference.
+    neither excluded, both kernels in the archive, of the same problem and GPU, timed against the same reference, whose text
+    need not be known: of two programs of one search the ratio of their speedups is the ratio of their times.
     An edge from a program to itself is none, and the same two programs give one edge, in whatever direction they come
     again: the first by search id, then in the order of the log. Two speedups whose ratio is no number are damaged
     measurements: they give no edge either.
@@ -164,8 +165,6 @@ def find_edges(
             dropped["other_problem_or_gpu"] += 1
         elif child.reference_id != parent.reference_id:
             dropped["cross_reference"] += 1
-        elif not child.reference_id:
-            dropped["unknown_reference"] += 1
         elif speedup_ratio(child.speedup, parent.speedup) is None:
             dropped["ratio_out_of_range"] += 1
         elif keep is not None and (reason := keep(parent, child)) is not None:

@@ -17,20 +17,21 @@ from kernel_archive.bins import assign_bins
 from kernel_archive.errors import UsageError, printable
 from kernel_archive.gpus import canonical_gpu
 from kernel_archive.ids import sha256_hex
-from kernel_archive.selection.definitions import EvalDefinition, load_definition, variant_name
+from kernel_archive.selection.definitions import EvalDefinition, OwnEvalDefinition, variant_name
 from kernel_archive.selection.edges import kernels_by_id
 from kernel_archive.selection.near import Copies
+from kernel_archive.selection.own import LEAST_BINS, canonical_definition
 from kernel_archive.selection.selected import Row, Selection, Side, by_program, cell_counts, select
 from kernel_archive.selection.similarity import Program
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from kernel_archive.selection.edges import Kernel
     from kernel_archive.selection.tables import ArchiveTables
     from kernel_archive.splits import Split
 
-__all__ = ["AmbiguousGpuError", "choose_gpu", "select_eval", "selection_hash"]
+__all__ = ["AmbiguousGpuError", "choose_gpu", "refusals", "select_eval", "selection_hash"]
 
 
 class AmbiguousGpuError(UsageError):
@@ -83,14 +84,15 @@ def choose_gpu(present: Iterable[str], preferred: str, asked: str | None = None)
     return names[0] if names else None
 
 
-def _gpu_told(rule: EvalDefinition, gpu: str | None, standard: EvalDefinition, per_gpu: Iterable[str]) -> str:
+def _gpu_told(rule: EvalDefinition, gpu: str | None, standard: EvalDefinition, per_gpu: Mapping[str, int]) -> str:
     """What the name of a variant says of its GPU; nothing where the choice is the canonical one."""
 
     def short(name: str) -> str:
         return re.sub(r"[^a-z0-9]+", "", name.lower())
 
+    most = max(per_gpu, key=lambda name: per_gpu[name], default="")
     try:
-        canonical = choose_gpu(per_gpu, standard.gpu)
+        canonical = choose_gpu(per_gpu, standard.gpu or most)
     except AmbiguousGpuError:
         canonical = None
     if gpu != canonical:
@@ -99,30 +101,45 @@ def _gpu_told(rule: EvalDefinition, gpu: str | None, standard: EvalDefinition, p
     return "" if rule.gpu == standard.gpu else f"prefers{short(rule.gpu)}"
 
 
-def _eligible(tables: ArchiveTables, rule: EvalDefinition) -> tuple[list[Kernel], Counter[str]]:
-    """Kernels that the definition's words allow, on whatever GPU; and why the other held-out ones are none."""
+def refusals(tables: ArchiveTables, rule: EvalDefinition) -> dict[str, str | None]:
+    """Held-out kernels by id, and why the definition's words don't allow them; ``None`` for one that they allow."""
     references = tables.references.select(["reference_id", "problem"])
     known = set(zip(*(column.to_pylist() for column in references.columns), strict=True))
     flags, problems = set(rule.exclude_flags), set(rule.problems)
     allowed = tables.searches_of(natural=rule.natural, builders=rule.builders)
-    dropped: Counter[str] = Counter()
-    eligible: list[Kernel] = []
-    for kernel in kernels_by_id(tables.test).values():
-        if kernel.problem not in problems:
-            dropped["other_problem"] += 1
-        elif tables.roles.get(kernel.search_id) != rule.role:
-            dropped["not_held_out"] += 1
-        elif kernel.search_id not in allowed:
-            dropped["other_builder"] += 1
-        elif rule.languages and kernel.language not in rule.languages:
-            dropped["other_language"] += 1
-        elif (kernel.reference_id, kernel.problem) not in known:
-            dropped["unknown_reference"] += 1
-        elif flags.intersection(kernel.flags):
-            dropped["flagged"] += 1
-        else:
-            eligible.append(kernel)
-    return eligible, dropped
+    every = isinstance(rule, OwnEvalDefinition) and rule.tasks == "every"
+
+    def reason(kernel: Kernel) -> str | None:
+        if not every and kernel.problem not in problems:
+            return "other_problem"
+        if tables.roles.get(kernel.search_id) != rule.role:
+            return "not_held_out"
+        if kernel.search_id not in allowed:
+            return "other_builder"
+        if rule.languages and kernel.language not in rule.languages:
+            return "other_language"
+        if (kernel.reference_id, kernel.problem) not in known:
+            return "unknown_reference"
+        return "flagged" if flags.intersection(kernel.flags) else None
+
+    return {kernel.kernel_id: reason(kernel) for kernel in kernels_by_id(tables.test).values()}
+
+
+def _enough_bins(rule: EvalDefinition, candidates: Sequence[Kernel]) -> dict[str, int]:
+    """Problems of which too few bins have kernels, with the number of those bins.
+
+    Where the definition leaves the number open and no problem has as many, none is left out: a table with one program per
+    problem can still be asked about.
+    """
+    if not isinstance(rule, OwnEvalDefinition) or rule.tasks != "every":
+        return {}
+    enough = rule.bins or LEAST_BINS
+    bins = assign_bins([k.speedup for k in candidates], rule.scheme, row_ids=[k.kernel_id for k in candidates])
+    held: dict[str, set[int]] = {}
+    for kernel, bin_ in zip(candidates, bins.tolist(), strict=True):
+        held.setdefault(kernel.problem, set()).add(bin_)
+    few = {problem: len(found) for problem, found in sorted(held.items()) if len(found) < enough}
+    return {} if not rule.bins and len(few) == len(held) else few
 
 
 def _programs(tables: ArchiveTables, kernels: Sequence[Kernel]) -> list[Program]:
@@ -198,13 +215,20 @@ def select_eval(
         AmbiguousGpuError: the GPU must be named.
         DataError: a speedup is not finite and above 0.
     """
-    standard = cast("EvalDefinition", load_definition(split.name))
+    standard = cast("EvalDefinition", canonical_definition(split, tables))
     rule = standard if rule is None else rule
-    eligible, dropped = _eligible(tables, rule)
+    refused = refusals(tables, rule)
+    dropped = Counter(reason for reason in refused.values() if reason is not None)
+    eligible = [k for k in kernels_by_id(tables.test).values() if refused[k.kernel_id] is None]
     per_gpu = dict(sorted(Counter(kernel.gpu for kernel in eligible).items()))
-    chosen_gpu = choose_gpu(per_gpu, rule.gpu, gpu)
+    most = max(per_gpu, key=lambda name: per_gpu[name], default="")
+    chosen_gpu = choose_gpu(per_gpu, rule.gpu or most, gpu)
     dropped["other_gpu"] = sum(n for name, n in per_gpu.items() if name != chosen_gpu)
     candidates = [kernel for kernel in eligible if kernel.gpu == chosen_gpu]
+    few_bins = _enough_bins(rule, candidates)
+    if few_bins:
+        dropped["few_bins"] = sum(kernel.problem in few_bins for kernel in candidates)
+        candidates = [kernel for kernel in candidates if kernel.problem not in few_bins]
     copies = None
     if rule.near_copy is not None:
         programs = _programs(tables, candidates)
@@ -242,7 +266,7 @@ def select_eval(
         "languages": cell_counts((k.language, bin_) for _, bin_, k in chosen),
         "measured": sum(k.n_measurements >= rule.measured for k in taken),
         "largest_search": max(Counter((problem, bin_, k.search_id) for problem, bin_, k in chosen).values(), default=0),
-    }
+    } | ({"few_bins": few_bins} if few_bins else {})
     rows = _rows(tables, taken)
     return select(
         split,

@@ -16,12 +16,13 @@ from kernel_archive.selection.definitions import (
 from kernel_archive.selection.discovery import select_discovery
 from kernel_archive.selection.evaluation import AmbiguousGpuError, select_eval
 from kernel_archive.selection.leakage import check_leakage, check_near_copies, members_of, refuse_leakage
+from kernel_archive.selection.own import canonical_definition
 from kernel_archive.selection.published import relabelled
 from kernel_archive.selection.selected import CANONICAL, Member, Selection
 from kernel_archive.selection.similarity import Program
 from kernel_archive.selection.tables import ArchiveTables
 from kernel_archive.selection.training import held_out_programs, select_train
-from kernel_archive.splits import EVALUATIONS, SPLIT_TABLES
+from kernel_archive.splits import EVALUATIONS, SPLIT_TABLES, split_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -50,14 +51,27 @@ class Rules:
 
     @classmethod
     def changed(
-        cls, table: str = "eval", *, definition: str | Path | None = None, gpu: str | None = None, **changes: Any
+        cls,
+        table: str = "eval",
+        *,
+        archive: Archive | None = None,
+        definition: str | Path | None = None,
+        gpu: str | None = None,
+        **changes: Any,
     ) -> Rules:
-        """Rules with one definition read from a file or changed in some fields (``None`` leaves a field as it is).
+        """Rules with one definition changed in some fields: one from a file, else the archive's canonical one.
+
+        ``None`` leaves a field as it is; without an archive the shipped definition is changed.
 
         Raises:
             RecipeError: the definition is at fault.
         """
-        return cls(definitions={table: with_changes(load_definition(table, definition), **changes)}, gpu=gpu)
+        rule = (
+            canonical_definition(split_of(table), ArchiveTables(archive))
+            if definition is None and archive is not None
+            else load_definition(table, definition)
+        )
+        return cls(definitions={table: with_changes(rule, **changes)}, gpu=gpu)
 
 
 def present_members(tables: ArchiveTables, names: Iterable[str] = tuple(SPLIT_TABLES)) -> dict[str, list[Member]]:
@@ -117,7 +131,7 @@ def select_split(
         AmbiguousGpuError: the GPU of an evaluation split must be named.
         UsageError: there is nothing on the GPU that was named.
     """
-    rule = rules.definitions.get(split.table) or load_definition(split.name)
+    rule = rules.definitions.get(split.table) or canonical_definition(split, tables)
     match rule:
         case EvalDefinition():
             return select_eval(split, tables, rule, gpu=rules.gpu)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import cached_property
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -91,6 +91,11 @@ class ArchiveTables:
             for search, builder in rows
             if (not builders or builder in builders) and (not natural or builder in self.natural)
         )
+
+    @cached_property
+    def evaluation(self) -> dict[str, Any] | None:
+        """What the archive says itself that its evaluation split asks about; ``None`` where the shipped definitions say it."""
+        return self.archive.manifest.evaluation
 
     @cached_property
     def neighbours(self) -> Neighbours:

@@ -116,8 +116,8 @@ def test_notes_and_exclusions_are_known_problems(tmp_path):
     )
     write_card(path)
     section = readme(path).split("## Known problems")[1].split("\n## ")[0]
-    assert "- tf32 passes the check." in section
-    assert r"1 evaluation is in `evaluations` only: looks at \| the answer \<b\>" in section
+    assert f"- **{RECIPE['name']}**: tf32 passes the check." in section
+    assert rf"- **{RECIPE['name']}**: 1 evaluation is in `evaluations` only: looks at \| the answer \<b\>" in section
     assert "- 7 faults were found" in section
 
 

@@ -353,6 +353,7 @@ class MemoryTables(ArchiveTables):
         """Tables by name, ``kernels`` as ``kernels/train`` and ``kernels/test``."""
         self.tables = tables
         self.natural = frozenset([str(RECIPE["name"])])
+        self.evaluation = None
 
     def stored(self, table: str, columns: Sequence[str]) -> Iterator[pa.Table]:
         """No split is stored in memory."""
