@@ -13,7 +13,17 @@ import msgspec
 
 from kernel_archive.errors import UsageError, printable, suggestion
 
-__all__ = ["EVALUATIONS", "FORECAST_SPLITS", "SPLITS", "SPLIT_TABLES", "Kind", "Split", "first_of_kind", "split_of"]
+__all__ = [
+    "EVALUATIONS",
+    "FORECAST_SPLITS",
+    "REPLAY",
+    "SPLITS",
+    "SPLIT_TABLES",
+    "Kind",
+    "Split",
+    "first_of_kind",
+    "split_of",
+]
 
 #: What the rows of a split are, and with it which metrics apply: ``eval`` (a candidate against its reference),
 #: ``discovery`` (a child against its parent) or ``train`` (pairs to learn from, which nobody forecasts).
@@ -120,6 +130,9 @@ SPLIT_TABLES: Final[dict[str, Split]] = {split.table: split for split in SPLITS.
 #: The splits whose rows are forecast and scored.
 FORECAST_SPLITS: Final[dict[str, Split]] = {name: split for name, split in SPLITS.items() if split.kind != "train"}
 
+#: The rows of recorded held-out searches, which are replayed and no split: they lie in no table of their own.
+REPLAY: Final = _evaluation("replay", "Replay of recorded searches", "build")
+
 #: The splits whose rows are candidates against a reference.
 EVALUATIONS: Final[dict[str, Split]] = {name: split for name, split in SPLITS.items() if split.kind == "eval"}
 
@@ -142,7 +155,7 @@ def split_of(name: str) -> Split:
     >>> split_of("discovery").table, split_of("discovery_pairs").name
     ('discovery_pairs', 'discovery')
     """
-    for split in SPLITS.values():
+    for split in (*SPLITS.values(), REPLAY):
         if name in (split.name, split.table):
             return split
     known = dict.fromkeys(key for split in SPLITS.values() for key in (split.name, split.table))

@@ -34,6 +34,7 @@ COMMANDS: Final[dict[str, tuple[str, str, str]]] = {
     "score": ("score", "score", "Score forecast files."),
     "compare": ("score", "compare", "Compare two forecast files."),
     "plot": ("score", "plot", "Draw the plots of a score."),
+    "replay": ("replay", "replay", "Replay recorded searches with forecasts that choose what is measured."),
     "forecast": ("forecast", "forecast", "Ask a language model for forecasts."),
     "baseline": ("board", "baseline", "Write a baseline's forecasts."),
     "leaderboard": ("board", "leaderboard", "Submissions, standings and the page."),

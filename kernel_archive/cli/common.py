@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from kernel_archive.errors import KernelArchiveError, printable
-from kernel_archive.splits import FORECAST_SPLITS
+from kernel_archive.splits import FORECAST_SPLITS, REPLAY
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -49,7 +49,11 @@ archive_option = click.option(
     help="Archive directory.  [default: gpu-forecasters/kernels, else the only one here]",
 )
 split_option = click.option(
-    "--split", type=click.Choice(list(FORECAST_SPLITS)), default="eval", show_default=True, help="Rows to forecast."
+    "--split",
+    type=click.Choice([*FORECAST_SPLITS, REPLAY.name]),
+    default="eval",
+    show_default=True,
+    help="Rows to forecast; replay: those of the recorded held-out searches.",
 )
 bins_option = click.option(
     "--bins",

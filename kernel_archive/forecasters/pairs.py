@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from kernel_archive.bins import scheme
+from kernel_archive.bins import DEFAULT_SCHEME, scheme
 from kernel_archive.errors import ArchiveMismatchError, DataError
 from kernel_archive.scoring.target import forecast_split, split_facts
-from kernel_archive.splits import SPLITS
+from kernel_archive.scoring.worlds import load_worlds, replay_texts
+from kernel_archive.splits import REPLAY, SPLITS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -19,9 +20,18 @@ if TYPE_CHECKING:
 
     from kernel_archive.archive.open import Archive
     from kernel_archive.bins import Scheme
+    from kernel_archive.scoring.worlds import Worlds
     from kernel_archive.splits import Split
 
-__all__ = ["NOTHING", "AskedPairs", "ProgramPairs", "TrainingPairs", "load_asked_pairs", "load_training_pairs"]
+__all__ = [
+    "NOTHING",
+    "AskedPairs",
+    "ProgramPairs",
+    "TrainingPairs",
+    "load_asked_pairs",
+    "load_training_pairs",
+    "recorded_pairs",
+]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -135,6 +145,8 @@ def load_asked_pairs(archive: Archive, split: str) -> AskedPairs:
         UsageError: the split's name is wrong, or the archive has no such split yet.
     """
     spec = forecast_split(split)
+    if spec.name == REPLAY.name:
+        return recorded_pairs(archive, load_worlds(archive))
     facts = split_facts(archive, spec)
     rows = archive.arrow(spec.table, columns=["row_id", spec.task, "gpu", spec.anchor, spec.candidate])
     return AskedPairs(
@@ -146,6 +158,15 @@ def load_asked_pairs(archive: Archive, split: str) -> AskedPairs:
         anchors=tuple(rows[spec.anchor].to_pylist()),
         candidates=tuple(rows[spec.candidate].to_pylist()),
     )
+
+
+def recorded_pairs(archive: Archive, worlds: Worlds) -> AskedPairs:
+    """The programs of recorded searches, against their references."""
+    texts = replay_texts(archive, worlds)
+    return AskedPairs(
+        split=REPLAY, scheme=DEFAULT_SCHEME, row_ids=worlds.row_ids, problems=worlds.problems, gpus=worlds.gpus,
+        anchors=tuple(reference for reference, _ in texts), candidates=tuple(code for _, code in texts),
+    )  # fmt: skip
 
 
 def load_training_pairs(archive: Archive) -> TrainingPairs:

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from kernel_archive.scoring.arrays import Floats, Ints
     from kernel_archive.scoring.target import Target
 
-__all__ = ["STRENGTHS", "Control", "best_control", "controls_of", "normal_scores", "spread_ranks", "to_bins"]
+__all__ = ["STRENGTHS", "Control", "best_control", "by_cue", "controls_of", "normal_scores", "spread_ranks", "to_bins"]
 
 #: Strengths of a cue that are tried: correlations of the copula.
 STRENGTHS: Final = tuple(round(0.1 * i, 1) for i in range(-9, 10))
@@ -107,7 +107,7 @@ def to_bins(cumulative: Floats) -> Floats:
     return np.maximum(np.diff(cumulative, axis=1, prepend=np.zeros((n, 1)), append=np.ones((n, 1))), 0.0)
 
 
-def _by_cue(cue: Floats, bins: Ints, tasks: Mapping[str, Ints], cumulative: Floats) -> Floats:
+def by_cue(cue: Floats, bins: Ints, tasks: Mapping[str, Ints], cumulative: Floats) -> Floats:
     """Forecasts by a cue, the strength for each task from the others: shape (n, 8)."""
     scores = {task: normal_scores(cue[at]) for task, at in tasks.items()}
     losses: dict[str, Floats] = {}
@@ -140,7 +140,7 @@ def controls_of(target: Target) -> tuple[Control, ...]:
         ("uniform", "an eighth for every bin: the unedited template", np.full((n, N_BINS), 1.0 / N_BINS)),
         ("frequencies", "the split's bin frequencies for every row: a random order", np.tile(counts / n, (n, 1))),
         *(
-            (name, titles[name], _by_cue(cue, target.bins, target.task_rows, cumulative))
+            (name, titles[name], by_cue(cue, target.bins, target.task_rows, cumulative))
             for name, cue in target.surface.cues.items()
         ),
     ]

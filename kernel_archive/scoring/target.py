@@ -15,7 +15,7 @@ from kernel_archive.bins import DEFAULT_SCHEME, N_BINS, Scheme, assign_bins, rep
 from kernel_archive.bins import scheme as scheme_of
 from kernel_archive.errors import ArchiveMismatchError, DataError, Finding, UsageError, printable, suggestion
 from kernel_archive.scoring.surface import Surface, read_surface, surface_columns
-from kernel_archive.splits import FORECAST_SPLITS, Split, split_of
+from kernel_archive.splits import FORECAST_SPLITS, REPLAY, Split, split_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -309,6 +309,12 @@ def load_target(
 
     spec = forecast_split(split)
     opened = archive if isinstance(archive, Archive) else open_archive(archive)
+    if spec.name == REPLAY.name:
+        from kernel_archive.scoring.worlds import load_worlds
+
+        if not blind:
+            raise UsageError("the rows of replay are searched again, not scored. Use: kernel-archive replay FILE")
+        return load_worlds(opened).target()
     facts = split_facts(opened, spec)
     _verify_files(opened, spec.table)
     columns = dict.fromkeys(["row_id", spec.task, spec.group, "gpu", spec.value, "bin", *surface_columns(spec)])
@@ -378,7 +384,7 @@ def forecast_split(name: str) -> Split:
         UsageError: there is none, or it is to learn from.
     """
     spec = split_of(name)
-    if spec.name not in FORECAST_SPLITS:
+    if spec.name not in (*FORECAST_SPLITS, REPLAY.name):
         raise UsageError(f"nobody forecasts the {spec.rows}. {suggestion(name, FORECAST_SPLITS)}")
     return spec
 

@@ -8,6 +8,7 @@ import msgspec
 
 from kernel_archive.bins import BIN_NAMES, N_BINS, SCHEMES
 from kernel_archive.scoring.formats import FIELDS, MAX_REPEATS, TOOL_FIELDS
+from kernel_archive.splits import REPLAY
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -38,9 +39,10 @@ def explanation(target: Target) -> list[str]:
         "",
         f"Instead of probabilities, the arguments of a tool call are read: {TOOL_FIELDS[0]} ... {TOOL_FIELDS[-1]}.",
         "gzip, zstd and Parquet are read, too. The texts to forecast are in the archive:",
-        f'  kernel-archive sql "SELECT * FROM {target.facts.table} LIMIT 1"',
     ]
-    return lines
+    if target.split.name == REPLAY.name:
+        return [*lines, "  kernel-archive forecast --split replay --export questions.jsonl"]
+    return [*lines, f'  kernel-archive sql "SELECT * FROM {target.facts.table} LIMIT 1"']
 
 
 def json_schema() -> dict[str, Any]:

@@ -1,0 +1,278 @@
+"""Recorded searches as worlds to search again: programs, who was made from whom, and how fast each turned out.
+
+A world is what a search could have found: the programs that were proposed and measured in held-out searches, each below the
+one that it was made from. Chains of programs that were written one by one for the same problem and GPU are one world
+below the reference, of which every author started anew; a search over templates is one of its own, below its root. What
+nobody proposed is in no world.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from kernel_archive.bins import DEFAULT_SCHEME
+from kernel_archive.errors import DataError, UsageError
+from kernel_archive.splits import REPLAY, split_of
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    import pyarrow as pa
+
+    from kernel_archive.archive.open import Archive
+    from kernel_archive.scoring.arrays import Bools, Floats, Ints
+    from kernel_archive.scoring.target import Target
+
+__all__ = ["Made", "World", "Worlds", "load_worlds", "replay_texts"]
+
+#: Which searches: those whose programs were written one by one, or those over templates.
+Made = Literal["natural", "generated"]
+#: Speedup that stands for a program which failed, where a label is needed: the slowest bin.
+FAILED = 0.1
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class World:
+    """One world; node 0 is where a search starts, and a parent stands before its children.
+
+    Attributes:
+        name: problem, or id of the search.
+        rows: shape (n,), position of each node among the rows that are forecast; -1 where nobody is asked about it.
+        parents: shape (n,), -1 for the start.
+        speedups: shape (n,), x; NaN for a program that failed.
+        scales: shape (n,), what a forecast of a node is relative to, x: 1, or the speedup of its parent.
+    """
+
+    name: str
+    rows: Ints
+    parents: Ints
+    speedups: Floats
+    scales: Floats
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    @property
+    def free(self) -> Bools:
+        """What is measured before the search begins: its start, and what nobody is asked about."""
+        return self.rows < 0
+
+    def children(self) -> list[list[int]]:
+        """Of every node, in recorded order."""
+        found: list[list[int]] = [[] for _ in range(len(self))]
+        for node, parent in enumerate(self.parents.tolist()):
+            if parent >= 0:
+                found[parent].append(node)
+        return found
+
+    def without(self, hidden: Bools) -> World:
+        """The same world had some programs never been proposed; with them goes what was made from them."""
+        gone = hidden.copy()
+        for node, parent in enumerate(self.parents.tolist()):
+            gone[node] |= parent >= 0 and gone[parent]
+        at = np.cumsum(~gone) - 1
+        kept = np.flatnonzero(~gone)
+        parents = self.parents[kept]
+        return World(
+            name=self.name, rows=self.rows[kept], parents=np.where(parents < 0, -1, at[parents]),
+            speedups=self.speedups[kept], scales=self.scales[kept],
+        )  # fmt: skip
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Worlds:
+    """The worlds of an archive.
+
+    Attributes:
+        row_ids: n rows that are forecast; kernel ids, or ids of discovery pairs.
+        kernels: their kernel ids.
+        problems: their problems.
+        gpus: their GPUs.
+        speedups: shape (n,), x, against the reference; NaN for programs that failed.
+        worlds: what is searched.
+        split: whose rows these are.
+        made: which searches.
+    """
+
+    row_ids: tuple[str, ...]
+    kernels: tuple[str, ...]
+    problems: tuple[str, ...]
+    gpus: tuple[str, ...]
+    speedups: Floats
+    worlds: tuple[World, ...]
+    split: str
+    made: Made
+    source: tuple[str, str, str] = field(default=("", "", ""))
+
+    def target(self) -> Target:
+        """The rows as something that a forecast file can be read against; a failed program counts as slow."""
+        from kernel_archive.scoring.target import Target, TargetFacts
+
+        name, version, digest = self.source
+        facts = TargetFacts(
+            archive_name=name, archive_version=version, archive_digest=digest, table=REPLAY.table, split_name="canonical",
+            split_digest="", origin="selected", gpus=tuple(sorted(set(self.gpus))), n_rows=len(self.row_ids),
+        )  # fmt: skip
+        return Target.from_arrays(
+            row_ids=self.row_ids, tasks=self.problems, speedups=np.nan_to_num(self.speedups, nan=FAILED),
+            split=split_of(self.split).name, scheme=DEFAULT_SCHEME, facts=facts,
+        )  # fmt: skip
+
+
+def _columns(table: pa.Table, names: Sequence[str]) -> list[list[Any]]:
+    return [table[name].to_pylist() for name in names]
+
+
+def _searches(archive: Archive, made: Made) -> set[str]:
+    natural = {str(b["name"]) for b in archive.manifest.builders if b.get("natural") is True}
+    names = ("search_id", "role", "builder", "generation_method")
+    rows = zip(*_columns(archive.arrow("searches", columns=list(names)), names), strict=True)
+    wanted = "agentic" if made == "natural" else "tree_search"
+    return {s for s, role, b, m in rows if role == "held_out" and (b in natural) == (made == "natural") and m == wanted}
+
+
+def load_worlds(archive: Archive, *, split: str = REPLAY.name, made: Made = "natural") -> Worlds:
+    """The worlds of an archive's held-out searches.
+
+    Args:
+        archive: an opened archive.
+        split: ``replay``: every recorded program; the name of a split: only its rows, as if nobody had proposed the others.
+            What was made from a program that is left out is below the nearest one that is not.
+        made: which searches.
+
+    Raises:
+        UsageError: the archive has no such searches or split, or its labels are withheld.
+    """
+    import pyarrow.compute as pc
+
+    searches = _searches(archive, made)
+    wanted = _split_rows(archive, split)
+    names = (
+        "search_id",
+        "node_id",
+        "parent_node_id",
+        "kernel_id",
+        "problem",
+        "gpu",
+        "is_root",
+        "excluded",
+        "source_line",
+    )
+    table = archive.arrow("evaluations", columns=list(names))
+    table = table.filter(pc.is_in(table["search_id"], pa_array(searches)))
+    rows = sorted(zip(*_columns(table, names), strict=True), key=lambda r: (r[0], r[8] or 0, r[1]))
+    if any(r[7] == "withheld" for r in rows):
+        raise UsageError(f"the labels of {archive.path} are withheld: what nobody may know can't be replayed")
+    if not rows:
+        raise UsageError(f"the archive in {archive.path} has no held-out searches with {made} programs to replay")
+    columns = archive.arrow("kernels", columns=["kernel_id", "speedup"])
+    measured = dict(zip(*_columns(columns, ("kernel_id", "speedup")), strict=True))
+    builders: dict[str, _Builder] = {}
+    ids: dict[str, int] = {}
+    facts: list[tuple[str, str, str]] = []
+    for search, node, parent, kernel, problem, gpu, is_root, _, _ in rows:
+        name = f"{problem} on {gpu}" if made == "natural" else search
+        world = builders.setdefault(
+            name, _Builder(name, measured.get(kernel) if is_root and made == "generated" else 1.0)
+        )
+        if is_root and made == "generated":
+            world.nodes[search, node] = 0
+            continue
+        above = world.nodes.get((search, parent), 0)
+        row = (
+            kernel
+            if wanted is None
+            else wanted.get((kernel, world.kernels[above]) if split == "discovery" else (kernel, ""))
+        )
+        if kernel in world.places:
+            world.nodes[search, node] = world.places[kernel]
+        elif row is None and split != "discovery":
+            world.nodes[search, node] = above
+        else:
+            at = -1
+            if row is not None:
+                at = ids.setdefault(row, len(ids))
+                if at == len(facts):
+                    facts.append((kernel, problem, gpu))
+            relative = split == "discovery" and row is not None
+            world.add(search, node, kernel, above, at, measured.get(kernel), relative=relative)
+    return Worlds(
+        row_ids=tuple(ids), kernels=tuple(f[0] for f in facts), problems=tuple(f[1] for f in facts),
+        gpus=tuple(f[2] for f in facts), speedups=np.array([measured.get(f[0], np.nan) for f in facts], dtype=np.float64),
+        worlds=tuple(w.done() for _, w in sorted(builders.items()) if len(w.kernels) > 1), split=split, made=made,
+        source=(archive.manifest.name, archive.manifest.version, archive.manifest.logical_digest),
+    )  # fmt: skip
+
+
+def pa_array(values: set[str]) -> pa.Array:
+    """Texts as an Arrow array, sorted."""
+    import pyarrow as pa
+
+    return pa.array(sorted(values), pa.string())
+
+
+def _split_rows(archive: Archive, split: str) -> Mapping[tuple[str, str], str] | None:
+    """Kernel, and for discovery pairs its parent, to row id; ``None`` for every recorded program."""
+    spec = split_of(split)
+    if spec.name == REPLAY.name:
+        return None
+    from kernel_archive.scoring.target import forecast_split, split_facts
+
+    split_facts(archive, forecast_split(split))
+    names = (spec.kernel, "row_id") if spec.kind == "eval" else (spec.kernel, "row_id", "parent_kernel_id")
+    kernels, ids, *parents = _columns(archive.arrow(spec.table, columns=list(names)), names)
+    return dict(zip(zip(kernels, parents[0] if parents else [""] * len(kernels), strict=True), ids, strict=True))
+
+
+class _Builder:
+    """A world while its log lines come in."""
+
+    def __init__(self, name: str, start: float | None) -> None:
+        self.name = name
+        self.nodes: dict[tuple[str, str], int] = {}
+        self.places: dict[str, int] = {}
+        self.kernels, self.rows, self.parents = [""], [-1], [-1]
+        self.speedups, self.scales = [np.nan if start is None else start], [1.0]
+
+    def add(
+        self, search: str, node: str, kernel: str, above: int, row: int, speedup: float | None, *, relative: bool
+    ) -> None:
+        self.places[kernel] = self.nodes[search, node] = len(self.kernels)
+        self.kernels.append(kernel)
+        self.rows.append(row)
+        self.parents.append(above)
+        self.speedups.append(np.nan if speedup is None else speedup)
+        self.scales.append(self.speedups[above] if relative else 1.0)
+
+    def done(self) -> World:
+        return World(
+            name=self.name, rows=np.array(self.rows), parents=np.array(self.parents),
+            speedups=np.array(self.speedups), scales=np.nan_to_num(np.array(self.scales), nan=FAILED),
+        )  # fmt: skip
+
+
+def replay_texts(archive: Archive, worlds: Worlds) -> list[tuple[str, str]]:
+    """Reference and program of every row.
+
+    Raises:
+        DataError: the archive lacks a program.
+    """
+    codes: dict[str, str] = {}
+    refs: dict[str, str] = {}
+    for table in ("kernels", "failures"):
+        names = ("kernel_id", "code", "reference_id")
+        for kernel, code, ref in zip(*_columns(archive.arrow(table, columns=list(names)), names), strict=True):
+            codes[kernel], refs[kernel] = code, ref
+    texts = dict(
+        zip(
+            *_columns(archive.arrow("references", columns=["reference_id", "code"]), ("reference_id", "code")),
+            strict=True,
+        )
+    )
+    missing = [k for k in worlds.kernels if k not in codes]
+    if missing:
+        raise DataError(f"the archive in {archive.path} has no program of kernel {missing[0]}, which a search measured")
+    return [(texts.get(refs[k], ""), codes[k]) for k in worlds.kernels]
