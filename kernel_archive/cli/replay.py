@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -80,7 +81,7 @@ def replay(
     """
     from kernel_archive.archive.open import open_archive
     from kernel_archive.forecasters.replayed import forecasts_by_name
-    from kernel_archive.scoring import read_forecasts
+    from kernel_archive.scoring.reader import name_of, read_forecasts
     from kernel_archive.scoring.replay import POLICIES
     from kernel_archive.scoring.replay import replay as run
     from kernel_archive.scoring.worlds import load_worlds
@@ -88,7 +89,9 @@ def replay(
     archive = open_archive(archive_path)
     worlds = load_worlds(archive, split=split, made="natural" if made == "natural" else "generated")
     target = worlds.target()
-    cast = [read_forecasts(file, target) for file in files]
+    # A submission's file is always called the same: its folder has the name.
+    named = [Path(file).parent.name if name_of(file) == "forecasts" else None for file in files]
+    cast = [read_forecasts(file, target, name=name or None) for file, name in zip(files, named, strict=True)]
     cast += [forecasts_by_name(name, archive, worlds, seed=seed) for name in names]
     wanted = [p for p in POLICIES if not policies or p in policies]
     hidden = (0.25, 0.5) if hide else ()

@@ -18,7 +18,7 @@ from kernel_archive.errors import DataError, UsageError
 from kernel_archive.splits import REPLAY, split_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     import pyarrow as pa
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Made", "World", "Worlds", "load_worlds", "replay_texts"]
 
-#: Which searches: those whose programs were written one by one, or those over templates.
+#: Which searches: those whose programs were written one by one, or those of programs that a generator made.
 Made = Literal["natural", "generated"]
 #: Speedup that stands for a program which failed, where a label is needed: the slowest bin.
 FAILED = 0.1
@@ -126,12 +126,16 @@ def _columns(table: pa.Table, names: Sequence[str]) -> list[list[Any]]:
     return [table[name].to_pylist() for name in names]
 
 
-def _searches(archive: Archive, made: Made) -> set[str]:
+def _searches(archive: Archive, made: Made) -> dict[str, bool]:
+    """The held-out searches for speed (bin filling looks for other speedups), and whether they are chains."""
     natural = {str(b["name"]) for b in archive.manifest.builders if b.get("natural") is True}
     names = ("search_id", "role", "builder", "generation_method")
     rows = zip(*_columns(archive.arrow("searches", columns=list(names)), names), strict=True)
-    wanted = "agentic" if made == "natural" else "tree_search"
-    return {s for s, role, b, m in rows if role == "held_out" and (b in natural) == (made == "natural") and m == wanted}
+    return {
+        search: method == "agentic"
+        for search, role, builder, method in rows
+        if role == "held_out" and (builder in natural) == (made == "natural") and method != "bin_filling"
+    }
 
 
 def load_worlds(archive: Archive, *, split: str = REPLAY.name, made: Made = "natural") -> Worlds:
@@ -162,7 +166,7 @@ def load_worlds(archive: Archive, *, split: str = REPLAY.name, made: Made = "nat
         "source_line",
     )
     table = archive.arrow("evaluations", columns=list(names))
-    table = table.filter(pc.is_in(table["search_id"], pa_array(searches)))
+    table = table.filter(pc.is_in(table["search_id"], _texts(searches)))
     rows = sorted(zip(*_columns(table, names), strict=True), key=lambda r: (r[0], r[8] or 0, r[1]))
     if any(r[7] == "withheld" for r in rows):
         raise UsageError(f"the labels of {archive.path} are withheld: what nobody may know can't be replayed")
@@ -174,11 +178,11 @@ def load_worlds(archive: Archive, *, split: str = REPLAY.name, made: Made = "nat
     ids: dict[str, int] = {}
     facts: list[tuple[str, str, str]] = []
     for search, node, parent, kernel, problem, gpu, is_root, _, _ in rows:
-        name = f"{problem} on {gpu}" if made == "natural" else search
-        world = builders.setdefault(
-            name, _Builder(name, measured.get(kernel) if is_root and made == "generated" else 1.0)
-        )
-        if is_root and made == "generated":
+        chain = searches[search]
+        name = f"{problem} on {gpu}" if chain else search
+        start = 1.0 if chain or not is_root else measured.get(kernel)
+        world = builders.setdefault(name, _Builder(name, start))
+        if is_root and not chain:
             world.nodes[search, node] = 0
             continue
         above = world.nodes.get((search, parent), 0)
@@ -207,7 +211,7 @@ def load_worlds(archive: Archive, *, split: str = REPLAY.name, made: Made = "nat
     )  # fmt: skip
 
 
-def pa_array(values: set[str]) -> pa.Array:
+def _texts(values: Iterable[str]) -> pa.Array:
     """Texts as an Arrow array, sorted."""
     import pyarrow as pa
 
