@@ -65,6 +65,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     def run_files(self) -> RunFiles:
         """The files of the run, as its reader declares them."""
         settings: dict[str, Any] = {k: v for k, v in msgspec.structs.asdict(self.source).items() if v is not None}
+        settings["recipe_directory"] = self.recipe_directory
         return RunFiles(self.path, self.base, READERS[self.source.format], settings)
 
     def role_of(self, problem: str | None) -> str:
@@ -105,7 +106,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
         Raises:
             RecipeError: the named file can't be read.
         """
-        if self.source.reference is None or problem is None:
+        if self.source.reference in (None, "root") or problem is None:
             return None
         path = self.recipe_directory / self.source.reference.replace("{problem}", problem)
         try:

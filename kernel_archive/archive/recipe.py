@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import tomllib
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
@@ -39,6 +40,13 @@ __all__ = [
 RECIPE_NAME: Final = "builder.toml"
 #: Name of an archive: ``owner/dataset``, as the Hub has them.
 ARCHIVE_NAME: Final = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}/[A-Za-z0-9][A-Za-z0-9._-]{0,95}$"
+#: Keys of a source that only some formats take.
+_ONLY_FOR: Final = {
+    "columns": ("measurements", "openevolve"),
+    **dict.fromkeys(("rows", "join"), ("measurements",)),
+    "speedup_from": ("measurements", "openevolve"),
+    **dict.fromkeys(("baseline", "problems", "level"), ("kernelbench",)),
+}
 _Name = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
 
 
@@ -54,13 +62,17 @@ class Source(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         gpu: the GPU, where the logs don't say.
         problem: the problem, where the logs don't say; ``{name}`` stands for the run's name up to ``__``.
         model: the model, where the logs don't say.
-        reference: file with the reference program, ``{problem}`` allowed, where the logs don't hold it.
+        reference: file with the reference program, ``{problem}`` allowed, where the logs don't hold it. ``root``: the first
+            program of every search (problem, GPU) is the reference, for formats of others.
         columns: our names to those of a table (format ``measurements``): a name, or where a name is not enough a table with
             ``column``, ``unit``, ``values``, ``file`` or ``value``.
         rows: where the rows of a JSON document are, such as ``results.{task}`` (format ``measurements``).
         join: second tables by key (format ``measurements``).
         speedup_from: whether the ``column`` or the ratio of the ``times`` counts where they differ by more than 20 %
             (format ``measurements``).
+        baseline: timing baselines of the same GPU, relative to the recipe (format ``kernelbench``).
+        problems: folder with the reference programs, ``level1/*.py`` and so on, relative to the recipe (format ``kernelbench``).
+        level: level of the run, where no file says it (format ``kernelbench``).
     """
 
     path: str
@@ -75,6 +87,9 @@ class Source(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     rows: str | None = None
     join: list[Join] | None = None
     speedup_from: Literal["column", "times"] | None = None
+    baseline: str | None = None
+    problems: str | None = None
+    level: int | None = None
 
 
 class Exclude(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -226,10 +241,10 @@ def load_recipe(path: Path) -> LoadedRecipe:
                 value=source.gpu,
                 fix=f'{suggestion(source.gpu, (*GPUS, *recipe.gpu))}; or state what is known of it: [gpu."{source.gpu}"]',
             )
-        if source.format != "measurements":
-            for key in ("columns", "rows", "join", "speedup_from"):
-                if getattr(source, key) is not None:
-                    raise fail(f"only the format 'measurements' takes {key}", field=f"source[{i}].{key}")
+        for key, formats in _ONLY_FOR.items():
+            if getattr(source, key) is not None and source.format not in formats:
+                message = f"only the format {' or '.join(map(repr, formats))} takes {key}"
+                raise fail(message, field=f"source[{i}].{key}")
     return LoadedRecipe(recipe=recipe, directory=path.parent, file=path)
 
 
@@ -318,7 +333,8 @@ def unique_names(recipes: Iterable[LoadedRecipe]) -> None:
 def local_copy(loaded: LoadedRecipe, directory: str | Path) -> LoadedRecipe:
     """The recipe with every URL source read from a local copy of the same layout.
 
-    ``hf://datasets/<user>/<repo>/<path>`` is looked for as ``<directory>/<repo>/<path>``.
+    ``hf://datasets/<user>/<repo>/<path>`` is looked for as ``<directory>/<repo>/<path>``, and where that is not there as a file
+    of that name, whatever its ending, in the directory itself.
 
     Raises:
         UsageError: the directory does not exist.
@@ -333,6 +349,8 @@ def local_copy(loaded: LoadedRecipe, directory: str | Path) -> LoadedRecipe:
             parts = path.split("://", 1)[1].split("/")
             parts = parts[1:] if parts[0] == "datasets" else parts
             path = str(root.joinpath(parts[1].split("@")[0], *parts[2:]))
+            if not glob.glob(path):  # noqa: PTH207 - an absolute pattern; then the files alone, perhaps compressed
+                path = str(root / f"{parts[-1].split('.')[0]}.*")
         sources.append(msgspec.structs.replace(source, path=path))
     return LoadedRecipe(
         recipe=msgspec.structs.replace(loaded.recipe, source=sources), directory=loaded.directory, file=loaded.file

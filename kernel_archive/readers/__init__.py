@@ -13,7 +13,9 @@ from kernel_archive.readers.eval_set import EVAL_SET_JSONL
 from kernel_archive.readers.greedy import GREEDY
 from kernel_archive.readers.hub_events import HUB_EVENTS
 from kernel_archive.readers.hub_tables import DISCOVERY_PAIRS, EVAL_SET, TRAINING_POOL
+from kernel_archive.readers.kernelbench import KERNELBENCH
 from kernel_archive.readers.measurements import MEASUREMENTS
+from kernel_archive.readers.openevolve import OPENEVOLVE
 from kernel_archive.readers.puct_events import BIN_FILLER, PUCT_EVENTS
 from kernel_archive.readers.theory_builder import THEORY_BUILDER
 from kernel_archive.readers.ttt_rollouts import TTT_ROLLOUTS
@@ -41,6 +43,8 @@ READERS: Final[dict[str, ReaderSpec]] = {
         DISCOVERY_PAIRS,
         TRAINING_POOL,
         MEASUREMENTS,
+        KERNELBENCH,
+        OPENEVOLVE,
     )
 }
 

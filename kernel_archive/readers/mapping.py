@@ -46,6 +46,7 @@ COLUMNS: Final[dict[str, str]] = {
     "node_id": "the row's own name; `row-LINE` where it has none",
     "parent_node_id": "the row that it was made from",
     "is_root": "whether it is the program that the search began with",
+    "kept": "whether a loop went on from it: a row that names no parent was made from the last kept row before it",
     "search": "the search that it belongs to, where one table holds several",
     "step": "step of the search, from 0",
     "problem": "what the program computes",
@@ -66,7 +67,7 @@ COLUMNS: Final[dict[str, str]] = {
 
 US_PER_UNIT: Final = {"s": 1e6, "ms": 1e3, "us": 1.0, "ns": 1e-3}
 _TIMES: Final = ("runtime", "reference_runtime")
-_PLACE: Final = re.compile(r"\{([^{}]+)\}")
+_PLACE: Final = re.compile(r"\{([^{}:]+)(?::0?(\d))?\}")
 #: What :func:`lookup` gives where there is nothing at all, not even a null.
 ABSENT: Final = object()
 
@@ -78,7 +79,8 @@ class From(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         column: their column, or a dotted path into nested JSON.
         unit: unit of a time: s, ms, us or ns.
         values: their words to ours, for an outcome.
-        file: the file with a program, relative to the table's folder; ``{name}`` stands for the row's column of that name.
+        file: the file with a program, relative to the table's folder; ``{name}`` stands for the row's column of that name,
+            ``{name:3}`` for it with zeros in front to three digits.
         value: the same for every row; ``{name}`` stands for a part of the path that the recipe names so.
     """
 
@@ -116,15 +118,19 @@ def names_in(template: str) -> list[str]:
     >>> names_in("kernels/{task}/{id}.cu")
     ['task', 'id']
     """
-    return _PLACE.findall(template)
+    return [name for name, _ in _PLACE.findall(template)]
 
 
 def filled(template: str, values: Mapping[str, Any]) -> str | None:
-    """A template with every ``{name}`` replaced by the value of that name; ``None`` where one is missing."""
+    """A template with every ``{name}`` replaced by the value of that name; ``None`` where one is missing.
+
+    >>> filled("k{n:3}.cu", {"n": 7})
+    'k007.cu'
+    """
     found = {name: lookup(values, name) for name in names_in(template)}
     if any(value is None or value is ABSENT or isinstance(value, list | dict) for value in found.values()):
         return None
-    return _PLACE.sub(lambda match: str(found[match[1]]).strip(), template)
+    return _PLACE.sub(lambda match: str(found[match[1]]).strip().zfill(int(match[2] or 0)), template)
 
 
 def lookup(row: Mapping[str, Any], path: str) -> Any:
@@ -153,12 +159,13 @@ def lookup(row: Mapping[str, Any], path: str) -> Any:
     return value
 
 
-def columns_of(given: Any, place: str) -> dict[str, From] | Finding:
+def columns_of(given: Any, place: str, reference: str | None = None) -> dict[str, From] | Finding:
     """A recipe's mapping of columns as it is meant, or what is wrong with it.
 
     Args:
         given: ``columns`` of the recipe.
         place: the table, for the finding.
+        reference: what the recipe says of the reference; with ``root`` the candidate's time is enough.
     """
     example = 'say in the recipe: columns = { code = "...", speedup = "...", problem = "..." }'
     if not isinstance(given, dict) or not given:
@@ -188,7 +195,8 @@ def columns_of(given: Any, place: str) -> dict[str, From] | Finding:
         message = "the candidate's time and the reference's are the same column: every speedup would be 1"
         fix = "Name the column with the reference's time"
         return Finding(code="bad-columns", message=message, file=place, field="columns.reference_runtime", fix=fix)
-    judged = {"speedup", "outcome", "compiled", "correct"} & out.keys() or set(_TIMES) <= out.keys()
+    times = _TIMES[: 1 if reference == "root" else 2]
+    judged = {"speedup", "outcome", "compiled", "correct"} & out.keys() or set(times) <= out.keys()
     if "code" not in out or not judged:
         what = "code" if "code" not in out else "a speedup, its two times, or an outcome"
         message = f"the format 'measurements' needs columns for code and speedup; {what} is missing"

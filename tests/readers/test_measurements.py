@@ -404,3 +404,35 @@ def test_mappings_that_can_not_be_meant(tmp_path: Path, columns: Any, words: str
     (finding,) = table(tmp_path, HONEST, columns=columns).findings
     assert str(finding.field).startswith("columns.")
     assert words in finding.render()
+
+
+# -- loops
+
+
+LOOP = "iter\tus\tstatus\n1\t80\tbaseline\n2\t40\tkeep\n3\t\tcrash\n4\t50\tdiscard\n5\t20\tkeep\n"
+
+
+def test_a_loop_with_snapshots(tmp_path: Path) -> None:
+    """The first program is the reference; each was made from the last one kept; programs are snapshots by number."""
+    (tmp_path / "snapshots").mkdir()
+    (tmp_path / "log.tsv").write_text(LOOP)
+    for n in range(1, 6):
+        (tmp_path / f"snapshots/kernel_{n:03}.py").write_text(f"def kernel(x): return x + {n}")
+    columns = {
+        "code": {"file": "snapshots/kernel_{iter:3}.py"},
+        "runtime": {"column": "us", "unit": "us"},
+        "node_id": "iter",
+        "step": "iter",
+        "kept": "status",
+        "outcome": {
+            "column": "status",
+            "values": {"crash": "runtime_error", **dict.fromkeys(("baseline", "keep", "discard"), "success")},
+        },
+    }
+    result = read("measurements", tmp_path / "log.tsv", columns=columns, reference="root")
+    assert [(e.node_id, e.parent_node_id, e.outcome, e.speedup) for e in result.evaluations] == [
+        ("1", None, "success", 1.0), ("2", "1", "success", 2.0), ("3", "2", "runtime_error", None),
+        ("4", "2", "success", 1.6), ("5", "2", "success", 4.0),
+    ]  # fmt: skip
+    assert {e.reference_code for e in result.successes} == {"def kernel(x): return x + 1"}
+    assert not result.findings

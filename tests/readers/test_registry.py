@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 NAMES = (
     "puct-events", "puct-checkpoint", "greedy-checkpoint", "hill-climbing-checkpoint", "ttt-rollouts", "agentic-run",
     "theory-builder", "bin-filler", "eval-set-jsonl", "attempts", "hub-events", "hub-eval-set", "hub-discovery-pairs",
-    "hub-training-pool", "measurements",
+    "hub-training-pool", "measurements", "kernelbench", "openevolve",
 )  # fmt: skip
 
 

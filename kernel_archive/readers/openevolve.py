@@ -1,0 +1,99 @@
+"""``openevolve``: checkpoints of OpenEvolve and its relatives, a program a file, each of them again in every later checkpoint.
+
+Facts of the format, from its public code: a checkpoint is a folder ``checkpoint_N`` with ``programs/ID.json``, an object
+with ``id``, ``code``, ``parent_id``, ``iteration_found``, ``metrics`` (numbers that the user's evaluator names) and more.
+What a metric means only the user knows: the recipe's ``columns`` say which is the speedup, a time, a verdict.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any, Final
+
+from kernel_archive.errors import Finding
+from kernel_archive.readers.files import ReaderSpec
+from kernel_archive.readers.judged import judged
+from kernel_archive.readers.mapping import columns_of
+from kernel_archive.readers.report import Report
+from kernel_archive.readers.sniff import wrong_format
+from kernel_archive.readers.values import natural
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from kernel_archive.readers.files import RunFiles
+    from kernel_archive.readers.records import Record
+
+__all__ = ["OPENEVOLVE"]
+
+#: Where the programs are, seen from a run, from its output folder, from its checkpoints, and from one checkpoint.
+_FILES: Final = (
+    "openevolve_output/checkpoints/*/programs/*.json",
+    "checkpoints/*/programs/*.json",
+    "checkpoint_*/programs/*.json",
+    "programs/*.json",
+)
+_COLUMNS: Final = {"code": "code", "node_id": "id", "parent_node_id": "parent_id", "step": "iteration_found"}
+
+
+def _checkpoint(path: Path) -> tuple[int, str]:
+    """Orders the files of a run: by the number of their checkpoint, then by name."""
+    number = re.search(r"(\d+)$", path.parent.parent.name)
+    return int(number[1]) if number else 0, path.name
+
+
+def _programs(run: RunFiles, report: Report) -> dict[str, tuple[Path, dict[str, Any]]]:
+    """Every program of the run once, as its last checkpoint has it, with its file."""
+    found: dict[str, tuple[Path, dict[str, Any]]] = {}
+    for path in sorted(run.files, key=_checkpoint):
+        value = run.json(path)
+        if isinstance(value, Finding):
+            report.add(value)
+        elif isinstance(value, dict) and isinstance(value.get("id"), str) and isinstance(value.get("code"), str):
+            before = found.get(value["id"])
+            if before is not None and before[1].get("code") != value["code"]:
+                message = "a program of this id has another code in an earlier checkpoint; the last one counts"
+                report.warning("program-changed", message, file=run.name(path), field="code", value=value["id"])
+            found[value["id"]] = path, value
+        else:
+            report.error("not-a-row", "no program: id and code are missing; skipped", file=run.name(path))
+    return found
+
+
+def _records(run: RunFiles) -> Iterator[Record]:
+    """An evaluation per program, the first one first."""
+    report = Report()
+    found = _programs(run, report)
+    if not found:
+        yield from report
+        yield wrong_format(run, OPENEVOLVE)
+        return
+    columns = columns_of(
+        {**_COLUMNS, **(run.settings.get("columns") or {})}, run.name(run.path), run.settings.get("reference")
+    )
+    if isinstance(columns, Finding):
+        metrics = sorted({str(name) for _, row in found.values() for name in row.get("metrics") or ()})
+        fix = f'say which metric is what, for example columns = {{ speedup = "metrics.{(metrics or ["speedup"])[0]}" }}'
+        listed = f"{columns.message}; its metrics are: {', '.join(metrics[:20]) or 'none'}"
+        yield Finding(
+            code=columns.code, message=listed[:600], file=columns.file, field=columns.field, fix=columns.fix and fix
+        )
+        return
+
+    def order(item: tuple[Path, dict[str, Any]]) -> tuple[bool, int, str]:
+        row = item[1]
+        return row.get("parent_id") is not None, natural(row.get("iteration_found")) or 0, str(row["id"])
+
+    yield from judged(run, run.path, report, columns, sorted(found.values(), key=order))
+
+
+OPENEVOLVE: Final = ReaderSpec(
+    name="openevolve",
+    title="Checkpoints of OpenEvolve and its relatives: programs with parents and metrics",
+    expects="run directories (openevolve_output, checkpoints, or one checkpoint); columns must say which metric is the speedup or time",
+    files=_FILES,
+    version=1,
+    records=_records,
+    foreign=True,
+)

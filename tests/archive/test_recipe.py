@@ -1,0 +1,103 @@
+"""The shipped recipes of public archives, each with a made sample of the columns that its page states."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from kernel_archive.archive.open import open_archive
+from kernel_archive.archive.recipe import load_recipe, shipped_recipes
+from kernel_archive.errors import RecipeError
+from kernel_archive.pipeline import build
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def cuda_l1(folder: Path) -> None:
+    """A file per GPU; a program of level 1 and two of level 2, one row without code, one without score."""
+    for card in ("a100", "h100", "h20", "l40", "3090"):
+        rows = [
+            {"level_id": 1 + (n > 0), "task_id": n + 1, "ref_code": f"class Model: n = {n}", "custom_code": f"class New: {card!r}, {n}", "score_default": 1.2 + n}
+            for n in range(3)
+        ]  # fmt: skip
+        rows += [{**rows[0], "custom_code": None}, {**rows[1], "score_default": None}]
+        (folder / f"{card}.jsonl.gz").write_bytes(gzip.compress("\n".join(map(json.dumps, rows)).encode()))
+
+
+def ai_cuda_engineer(folder: Path) -> None:
+    """Right and wrong kernels, and one whose speedup is not the ratio of its times."""
+
+    def row(n: int, **more: Any) -> dict[str, Any]:
+        base = {"Level_ID": 2, "Task_ID": n % 2 + 1, "Kernel_Name": f"k{n}", "CUDA_Code": f"__global__ void k{n}() {{}}", "PyTorch_Code_Module": f"class Model: n = {n % 2}", "CUDA_Runtime": 2.0, "PyTorch_Native_Runtime": 2.0 + n, "CUDA_Speedup_Native": (2.0 + n) / 2.0, "Correct": True, "Error": None}  # fmt: skip
+        return {**base, **more}
+
+    rows = [*(row(n) for n in range(1, 6)), row(6, Correct=False, Error="mismatch"), row(7, CUDA_Speedup_Native=40.0)]
+    (folder / "AI-CUDA-Engineer-Archive").mkdir()
+    pq.write_table(pa.Table.from_pylist(rows), folder / "AI-CUDA-Engineer-Archive/level_1.parquet")
+
+
+def kernelbot(folder: Path) -> None:
+    """Runs on two GPUs; the first one that passed on each is the reference there."""
+    rows = [
+        {"submission_id": n, "leaderboard_id": 463, "run_id": n, "code": f"def custom_kernel(x): return x + {n}", "run_score": 1e-3 / (n + 1), "run_passed": n != 2, "submission_time": "2025-05-01T00:00:00Z", "run_system_info": {"gpu": ("MI300", "H100")[n % 2], "cpu": "x"}}
+        for n in range(6)
+    ]  # fmt: skip
+    (folder / "kernelbot-data").mkdir()
+    pq.write_table(pa.Table.from_pylist(rows), folder / "kernelbot-data/successful_submissions.parquet")
+
+
+@pytest.mark.parametrize(
+    ("name", "sample", "speedups", "codes"),
+    [
+        ("cuda-l1", cuda_l1, [1.2] * 5 + [2.2] * 5 + [3.2] * 5, {"no-code": 5, "no-speedup": 5}),
+        ("ai-cuda-engineer", ai_cuda_engineer, [1.5, 2.0, 2.5, 3.0, 3.5], {"speedup-contradicted": 1}),
+        ("kernelbot", kernelbot, [1.0, 1.0, 2.0, 3.0, 5.0], {"unknown-gpu": 1}),
+    ],
+)
+def test_recipes_of_public_archives(
+    tmp_path: Path, name: str, sample: Any, speedups: list[float], codes: dict[str, int]
+) -> None:
+    """A local copy in the place of the public one gives an archive of its own name, with what is doubted said."""
+    sample(tmp_path)
+    result = build([name], out=tmp_path / "out", source=tmp_path)
+    archive = open_archive(result.path)
+    assert archive.manifest.name == f"kernel-archive/{name}"
+    assert sorted(archive.arrow("kernels")["speedup"].to_pylist()) == pytest.approx(sorted(speedups))
+    assert archive.manifest.findings["by_code"] == codes
+
+
+def test_every_shipped_recipe_can_be_read() -> None:
+    """Each is called like its folder, and none of them has the name of the shipped data."""
+    for name, path in shipped_recipes().items():
+        recipe = load_recipe(path).recipe
+        assert recipe.name == name
+        assert recipe.default is False or recipe.archive is None
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        ('gpu = "H1000"', "Did you mean 'H100'?"),
+        ('gpu = "Quantum 9"', '[gpu."Quantum 9"]'),
+        ('format = "measurement"', "Did you mean 'measurements'?"),
+        ('format = "attempts"\nrows = "a"', "only the format 'measurements' takes rows"),
+        ('baseline = "x.json"', "only the format 'kernelbench' takes baseline"),
+        ('speedup_from = "colum"', "colum"),
+    ],
+)
+def test_mistakes_of_a_source(tmp_path: Path, more: str, words: str) -> None:
+    """File and field are named, with what was probably meant."""
+    base = {"path": '"t.csv"', "format": '"measurements"', "role": '"archive"', "generation_method": '"x"'}
+    stated = dict(line.split(" = ", 1) for line in more.split("\n"))
+    source = "\n".join(f"{key} = {value}" for key, value in {**base, **stated}.items())
+    (tmp_path / "builder.toml").write_text(f'name = "a"\nlicence = "MIT"\ndescription = "x"\n[[source]]\n{source}\n')
+    with pytest.raises(RecipeError) as caught:
+        load_recipe(tmp_path / "builder.toml")
+    assert words in str(caught.value)
+    assert "source[0]." in str(caught.value)

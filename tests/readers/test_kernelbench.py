@@ -1,0 +1,108 @@
+"""``kernelbench``: results, programs and baselines together, as the format's public code writes them."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from readers.reading import read
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+L40S = {"hardware": "NVIDIA L40S", "device": "cuda:0"}
+
+
+def result(sample: int, runtime: float = -1.0, **more: Any) -> dict[str, Any]:
+    """A result as it is written; a pass where nothing else is said."""
+    base = {"sample_id": sample, "compiled": True, "correctness": True, "metadata": L40S, "runtime": runtime}
+    return {**base, "runtime_stats": {}, **more}
+
+
+RESULTS = {
+    "1": [result(0, 1.5), result(1, 6.0)],
+    "2": [
+        result(0, compiled=False, correctness=False, metadata={**L40S, "compilation_error": "nvcc", "compilation_error_name": "E"}),
+        result(1, correctness=False, metadata={**L40S, "runtime_error": "illegal access"}),
+        result(2, correctness=False, metadata={**L40S, "correctness_issue": "mismatch"}),
+        result(3, correctness=False),
+    ],
+}  # fmt: skip
+
+
+def run(tmp_path: Path, results: Any = RESULTS, hardware: str = "NVIDIA L40S") -> Path:
+    """A run folder with its programs, a baseline file and the reference programs."""
+    folder = tmp_path / "runs/mine"
+    folder.mkdir(parents=True)
+    (folder / "eval_results.json").write_text(json.dumps(results))
+    for problem, found in results.items():
+        for sample in range(len(found) if isinstance(found, list) else 1):
+            (folder / f"level_1_problem_{problem}_sample_{sample}_kernel.py").write_text(
+                f"class ModelNew: n = {problem}{sample}\n"
+            )
+    timing = {
+        "level1": {
+            "1_Square.py": {"mean": 3.0, "hardware": hardware},
+            "2_Other.py": {"mean": 1.0, "hardware": hardware},
+        }
+    }
+    (tmp_path / "baseline.json").write_text(json.dumps(timing))
+    (tmp_path / "KernelBench/level1").mkdir(parents=True)
+    (tmp_path / "KernelBench/level1/1_Square.py").write_text("class Model: ...\n")
+    return folder
+
+
+def settings(tmp_path: Path, **more: Any) -> dict[str, Any]:
+    """What a recipe would say."""
+    return {"recipe_directory": tmp_path, "baseline": "baseline.json", "problems": "KernelBench", **more}
+
+
+def test_results_programs_baselines_and_references(tmp_path: Path) -> None:
+    """Every result is an evaluation: with the program, its reference's time and text, and failures as they failed."""
+    read_ = read("kernelbench", run(tmp_path), tmp_path, **settings(tmp_path))
+    assert [(e.node_id, e.speedup, e.problem, e.gpu) for e in read_.successes] == [
+        ("1/1/0", 2.0, "kernelbench_l1_p1", "NVIDIA L40S"),
+        ("1/1/1", 0.5, "kernelbench_l1_p1", "NVIDIA L40S"),
+    ]
+    assert read_.successes[0].code == "class ModelNew: n = 10\n"
+    assert read_.successes[0].reference_code == "class Model: ...\n"
+    assert [(e.outcome, e.error_text, e.error_type) for e in read_.evaluations[2:]] == [
+        ("compile_failed", "nvcc", "E"), ("runtime_error", "illegal access", None), ("incorrect", "mismatch", None), ("incorrect", None, None),
+    ]  # fmt: skip
+    assert not read_.findings
+
+
+def test_one_result_per_problem_as_earlier_versions_wrote(tmp_path: Path) -> None:
+    """A result instead of a list of them."""
+    assert (
+        read("kernelbench", run(tmp_path, {"1": result(0, 1.5)}), tmp_path, **settings(tmp_path)).successes[0].speedup
+        == 2.0
+    )
+
+
+def test_runtimes_without_a_baseline_give_no_speedup(tmp_path: Path) -> None:
+    """It is said, with the way out; the failures stay."""
+    read_ = read("kernelbench", run(tmp_path), tmp_path, recipe_directory=tmp_path)
+    assert not read_.successes
+    assert len(read_.evaluations) == 4
+    (first, second) = read_.findings
+    assert (first.code, second.code) == ("no-baseline", "no-speedup")
+    assert "baseline = " in str(first.fix)
+
+
+def test_a_baseline_of_another_gpu_gives_no_ratio(tmp_path: Path) -> None:
+    """The baseline says which GPU it was timed on."""
+    read_ = read("kernelbench", run(tmp_path, hardware="NVIDIA H100"), tmp_path, **settings(tmp_path))
+    assert not [e for e in read_.successes if e.excluded is None]
+    assert "two-gpus" in read_.codes
+
+
+@pytest.mark.parametrize("name", ["generation_config.yaml", None])
+def test_the_level_where_no_program_names_it(tmp_path: Path, name: str | None) -> None:
+    """It comes from the settings of the run, or it is missed."""
+    folder = run(tmp_path, {"1": [result(0, 1.5)]})
+    (folder / "level_1_problem_1_sample_0_kernel.py").unlink()
+    if name:
+        (folder / name).write_text("run_name: x\nlevel: 1\n")
+    assert ("no-level" in read("kernelbench", folder, tmp_path, **settings(tmp_path)).codes) == (name is None)
