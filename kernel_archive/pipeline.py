@@ -34,6 +34,7 @@ def build(
     source: str | Path | None = None,
     engine: str = "local",
     scheduler: str | None = None,
+    stage: str | Path | None = None,
     advance: Advance | None = None,
     say: Callable[[str], None] | None = None,
 ) -> BuildResult:
@@ -51,6 +52,7 @@ def build(
         source: a local copy of the sources of a recipe that reads from the Hub.
         engine: ``local``, processes of this machine, or ``dask`` (extra ``dask``); the archive is the same.
         scheduler: address of a running Dask scheduler; without one, a cluster on this machine.
+        stage: where fragments are kept, a directory or a URL that all workers see; a hidden folder beside ``out`` without.
         advance: progress, called with done, total and what.
         say: told where the work of a cluster can be watched.
 
@@ -81,6 +83,7 @@ def build(
         finish_key=_content_digest(),
         engine=engine,
         scheduler=scheduler,
+        stage=stage,
         advance=advance,
         say=say,
     )

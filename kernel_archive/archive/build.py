@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections import Counter
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
@@ -15,6 +16,7 @@ from kernel_archive._version import DATA_VERSION, __version__
 from kernel_archive.archive.consolidate import consolidate
 from kernel_archive.archive.jobs import STAGE_VERSION, Job, jobs_of
 from kernel_archive.archive.manifest import FORMAT, InputFacts, Manifest, read_manifest, shard_faults, write_manifest
+from kernel_archive.archive.merge import Rules
 from kernel_archive.archive.recipe import (
     ARCHIVE_NAME,
     Evaluation,
@@ -28,6 +30,7 @@ from kernel_archive.archive.recipe import (
 )
 from kernel_archive.archive.shards import writer_version
 from kernel_archive.archive.stage import StagedRun, stage_run
+from kernel_archive.archive.store import Store
 from kernel_archive.archive.swap import check_target, locked_stage, replaced_directory, stage_directory
 from kernel_archive.archive.team import Call, Team, team
 from kernel_archive.bins import DEFAULT_SCHEME, Scheme
@@ -125,13 +128,13 @@ def _refuse_repeats(runs: Sequence[StagedRun]) -> None:
 
 
 def _stage_all(
-    jobs: Sequence[Job], stage: Path, workers: Team, sizes: Mapping[str, int], *, strict: bool, advance: Advance | None
+    jobs: Sequence[Job], store: Store, workers: Team, sizes: Mapping[str, int], *, strict: bool, advance: Advance | None
 ) -> tuple[list[StagedRun], int]:
     """What every run holds, in the order of the jobs, and how many runs were read anew."""
     largest_first = sorted(jobs, key=lambda job: -sizes[job.search_id])
     runs: dict[str, StagedRun] = {}
     anew = 0
-    calls = [Call(job.search_id, partial(stage_run, job, stage, strict=strict)) for job in largest_first]
+    calls = [Call(job.search_id, partial(stage_run, job, store, strict=strict)) for job in largest_first]
     for _, (run, was_read) in workers.do(calls):
         runs[run.search_id] = run
         anew += was_read
@@ -205,6 +208,7 @@ def build_archive(
     finish_key: str = "",
     engine: str = "local",
     scheduler: str | None = None,
+    stage: str | Path | None = None,
     advance: Advance | None = None,
     say: Callable[[str], None] | None = None,
 ) -> BuildResult:
@@ -224,6 +228,7 @@ def build_archive(
         finish_key: everything else that ``finish`` depends on, so that an unchanged build is recognised.
         engine: what spreads the work, ``local`` or ``dask`` (:func:`~kernel_archive.archive.team.team`).
         scheduler: address of the Dask scheduler.
+        stage: where fragments are kept, a directory or a URL that all workers see; a hidden folder beside ``out`` without.
         advance: progress.
         say: told where the work can be watched.
 
@@ -246,17 +251,18 @@ def build_archive(
     unique_names(recipes)
     recipes.sort(key=lambda loaded: loaded.recipe.name)
     named = version or (None if builders else DATA_VERSION)
-    stage = stage_directory(target)
-    with locked_stage(stage):
-        listed = jobs_of(recipes, stage / "downloads")
-        sizes = {job.search_id: sum(path.stat().st_size for path in job.run_files().files) for job in listed}
+    hidden = stage_directory(target)
+    store = Store(str(hidden) if stage is None else str(stage) if "://" in str(stage) else str(Path(stage).absolute()))
+    with locked_stage(hidden), store.held() as lease:
+        listed = jobs_of(recipes)
+        sizes = {job.search_id: job.bytes for job in listed}
         processes = jobs
         if engine == "local":
             processes = 1 if sum(sizes.values()) < PARALLEL_BYTES else min(jobs or os.cpu_count() or 1, len(listed))
         with team(processes, engine=engine, scheduler=scheduler) as workers:
             if say is not None and workers.link is not None:
                 say(f"The work can be watched at {workers.link}")
-            runs, anew = _stage_all(listed, stage, workers, sizes, strict=strict, advance=advance)
+            runs, anew = _stage_all(listed, store, workers, sizes, strict=strict, advance=advance)
             versions = [FORMAT, STAGE_VERSION, __version__, writer_version(), scheme, finish_key]
             build_key = sha256_hex(canonical_json([versions, sorted(run.key for run in runs), facts, named, called]))
             present = _present(target)
@@ -264,17 +270,10 @@ def build_archive(
                 return _summary(target, present, unchanged=True, replaced=None, staged=anew)
             _refuse_repeats(runs)
             with replaced_directory(target) as new:
-                tables, report = consolidate(
-                    runs,
-                    {str(row["search_id"]): run.fragment(stage) for run in runs for row in run.searches},
-                    new,
-                    scheme=scheme,
-                    scratch=stage / "spill",
-                    supersedes=supersedes,
-                    unanimous=[str(recipe["name"]) for recipe in facts if recipe["unanimous"]],
-                    gpus={gpu: stated for loaded in recipes for gpu, stated in loaded.recipe.gpu.items()},
-                    workers=workers,
-                )
+                unanimous = [str(recipe["name"]) for recipe in facts if recipe["unanimous"]]
+                stated = {gpu: known for loaded in recipes for gpu, known in loaded.recipe.gpu.items()}
+                rules = Rules(scheme, supersedes, unanimous)
+                tables, report = consolidate(runs, store, new, rules=rules, gpus=stated, workers=workers)
                 manifest = Manifest(
                     format=FORMAT,
                     name=called,
@@ -295,8 +294,13 @@ def build_archive(
                 )
                 manifest = write_manifest(new, manifest)
                 if finish is not None:
-                    finish(new, [path for run in runs if (path := run.published_rows(stage)) is not None])
+                    with ExitStack() as stack:
+                        finish(
+                            new,
+                            [stack.enter_context(store.reading(r.published_rows)) for r in runs if r.published_rows],
+                        )
                     manifest = read_manifest(new)
+                lease.check()
                 replaced = _replaces(target, present, manifest, allowed=replace)
     return _summary(target, manifest, unchanged=False, replaced=replaced, staged=anew)
 

@@ -1,120 +1,207 @@
-"""From fragments to tables: identity, repeats, flags, train and test, in SQL over the fragments.
+"""From fragments to tables: identity, repeats, flags, train and test, whatever the size, whoever works.
 
-Only columns without texts and cases are held for the whole archive (:mod:`kernel_archive.archive.queries`); texts and
-cases are read again, a few fragments at a time, when rows are written (:mod:`kernel_archive.archive.wide`).
+Only columns without texts and cases are looked at together, and those only by parts (:mod:`kernel_archive.archive.merge`);
+texts and cases are read again, a few fragments at a time, when rows are written (:mod:`kernel_archive.archive.wide`).
 """
 
 from __future__ import annotations
 
-from contextlib import contextmanager
+import itertools
+import shutil
+from collections import Counter
+from contextlib import ExitStack
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
+import numpy as np
 import pyarrow as pa
 
+from kernel_archive.archive import merge
 from kernel_archive.archive.labels import FLAGS
-from kernel_archive.archive.open import literal_path
-from kernel_archive.archive.queries import EVALUATIONS, KERNELS, REPORT, SPLIT_ROWS
-from kernel_archive.archive.shards import table_facts, write_table
+from kernel_archive.archive.manifest import ShardFacts, TableFacts
+from kernel_archive.archive.merge import Ordered, Range, Rules, Search
+from kernel_archive.archive.queries import FACTS, SPLIT_ROWS
+from kernel_archive.archive.shards import SHARD_ROWS, group_ends, write_table
 from kernel_archive.archive.team import Call
-from kernel_archive.archive.wide import WideSplit
-from kernel_archive.bins import Scheme, assign_bins
-from kernel_archive.errors import KernelArchiveError, LogError
+from kernel_archive.archive.wide import Piece, Shard, write_shard
 from kernel_archive.gpus import GpuFacts, gpu_facts, is_known
-from kernel_archive.ids import CANARY
-from kernel_archive.schema import TABLES
+from kernel_archive.ids import CANARY, ID_LENGTH, sorted_digest
+from kernel_archive.schema import TABLES, shard_name
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
-    import duckdb
-
-    from kernel_archive.archive.manifest import TableFacts
     from kernel_archive.archive.stage import StagedRun
-    from kernel_archive.archive.team import Team
+    from kernel_archive.archive.store import Store, Stored
+    from kernel_archive.archive.team import Result, Team
 
 __all__ = ["consolidate"]
 
-#: DuckDB spills to disk above this.
-MEMORY_LIMIT: Final = "600MB"
-#: Of so many runs, the largest, it is tried whether one alone takes more.
-MOST_SUSPECTS: Final = 20
+#: An archive of more evaluations is merged in parts: ranges of searches and partitions of programs of about so many.
+PART_ROWS: Final = 500_000
+#: Keys and digests of so many rows are sorted together.
+DIGESTS_AT_ONCE: Final = 1_000_000
+#: Bytes of a key and a digest.
+_LINE: Final = ID_LENGTH + 32
+
+_Splits = dict[tuple[str, str], list[Ordered]]
 
 
-@contextmanager
-def _merge(
-    fragments: Mapping[str, Path],
-    scheme: Scheme,
-    scratch: Path,
-    supersedes: Iterable[tuple[str, str]],
-    unanimous: Iterable[str],
-) -> Iterator[duckdb.DuckDBPyConnection]:
-    """A connection with the tables of all queries; see :func:`consolidate` for the arguments."""
+def _all(workers: Team, calls: list[Call[Result]]) -> list[Result]:
+    """The results of calls in the order of the calls."""
+    found = dict(workers.do(calls))
+    return [found[i] for i in range(len(calls))]
+
+
+def _whole(store: Store, ranges: Sequence[Range], rules: Rules) -> tuple[_Splits, dict[str, int], list[str]]:
+    """The merge of an archive of one part, here."""
+    searches = merge.searches_of(store, ranges[0])
+    fragments = [(s.search_id, store.path(s.fragment.name)) for s in searches]
+    scratch = store.path("spill")
+    with merge.faults_named(fragments, scratch), merge.connected(scratch) as connection:
+        merge.view(connection, [path for _, path in fragments])
+        merge.settle(connection)
+        merge.decide(connection, rules)
+        report, gpus = merge.counted(connection)
+        keys = connection.sql(merge.KEYS).to_arrow_table()
+        splits: _Splits = {}
+        for split, query in SPLIT_ROWS.items():
+            rows = connection.sql(query).to_arrow_table()
+            if split[0] == "evaluations":
+                splits[split] = [merge.evaluations_in_order(store, keys, rows)]
+            else:
+                splits[split] = [merge.in_order(store, split, rows)]
+    return splits, report, gpus
+
+
+def _parted(
+    store: Store, ranges: list[Range], rules: Rules, workers: Team
+) -> tuple[_Splits, dict[str, int], list[str]]:
+    """The merge of a large archive, by as many as there are."""
+    parts = -(-sum(r.rows for r in ranges) // PART_ROWS)
+    names = [f"the searches from {r.first}" for r in ranges]
+
+    def of_ranges(function: Any, *more: Any) -> list[Call[Any]]:
+        return [Call(f"{name}", partial(function, store, r, *more)) for name, r in zip(names, ranges, strict=True)]
+
+    timed = _all(workers, of_ranges(merge.times_of, parts))
     import duckdb
 
-    scratch.mkdir(parents=True, exist_ok=True)
-    pairs = sorted(supersedes)
-    given = {
-        "succession": pa.table(
-            {"newer": [n for n, _ in pairs], "older": [o for _, o in pairs]}, _texts("newer", "older")
-        ),
-        "unanimous": pa.table({"builder": sorted(unanimous)}, _texts("builder")),
-    }
     with duckdb.connect(":memory:") as connection:
-        connection.execute(f"SET memory_limit = '{MEMORY_LIMIT}'")
-        connection.execute("SET temp_directory = ?", [str(scratch)])
-        connection.read_parquet(sorted({literal_path(p) for p in fragments.values()})).create_view("fragment")
-        for name, table in given.items():
-            connection.register(name, table)
-        for name, query in EVALUATIONS.items():
-            connection.execute(f"CREATE TABLE {name} AS {query}")
-        connection.register("edge", _edges(connection, scheme))
-        for name, query in KERNELS.items():
-            connection.execute(f"CREATE TABLE {name} AS {query}")
-        yield connection
+        connection.register("source", pa.concat_tables([sources for _, sources in timed]))
+        survivors = [key for (key,) in connection.sql(FACTS["survivors"]).fetchall()]
+    medians = _all(
+        workers,
+        [
+            Call(f"reference times, part {i}", partial(merge.medians_of, store, [times[i] for times, _ in timed]))
+            for i in range(parts)
+        ],
+    )
+    logged = _all(workers, of_ranges(merge.logged_of, medians, parts))
+    starts = [r.first for r in ranges]
+    merged = _all(
+        workers,
+        [
+            Call(
+                f"programs, part {i}",
+                partial(merge.merged, store, [rows[i] for rows, _ in logged], survivors, rules, starts),
+            )
+            for i in range(parts)
+        ],
+    )
+    calls = [
+        Call(
+            f"the order of {'/'.join(split)} from {starts[i]}",
+            partial(merge.ordered, store, split, [m.rows[split][i] for m in merged]),
+        )
+        for split in SPLIT_ROWS
+        for i in range(len(ranges))
+    ]
+    found = iter(_all(workers, calls))
+    splits = {split: [next(found) for _ in ranges] for split in SPLIT_ROWS}
+    for i, (_, evaluations) in enumerate(logged):
+        reasons = splits["evaluations", "train"][i]
+        splits["evaluations", "train"][i] = Ordered(reasons.rows, evaluations.count, evaluations.cuts)
+    report: Counter[str] = Counter()
+    for part in merged:
+        report.update(part.report)
+    return splits, dict(report), sorted({gpu for part in merged for gpu in part.gpus})
 
 
-@contextmanager
-def _faults_named(fragments: Mapping[str, Path], scheme: Scheme, scratch: Path) -> Iterator[None]:
-    """What the merge raises when disk or memory is full, as an error that names the run that it comes from, if it is one."""
-    import duckdb
-
-    try:
-        yield
-    except duckdb.IOException as error:
-        raise KernelArchiveError(f"the merge could not go on: {error}. The staged fragments are kept") from error
-    except duckdb.OutOfMemoryException as error:
-        largest = sorted(fragments, key=lambda name: (-fragments[name].stat().st_size, name))[:MOST_SUSPECTS]
-        for name in largest:
-            try:
-                with _merge({name: fragments[name]}, scheme, scratch, (), ()):
-                    pass
-            except duckdb.OutOfMemoryException:
-                raise LogError(
-                    f"the measurements of {name} alone take more memory than a merge may ({MEMORY_LIMIT}). "
-                    "Take the run out of its path; the others are staged and kept"
-                ) from error
-        raise KernelArchiveError(f"the merge could not go on: {error}. The staged fragments are kept") from error
+def _shards(split: tuple[str, str], ordered: list[Ordered], ranges: list[Range], rules: Rules) -> Iterator[Shard]:
+    """The files of a split: row groups cut by content, whoever writes them, and files that end with a group."""
+    starts = [0]
+    for part in ordered:
+        starts.append(starts[-1] + part.count)
+    possible = [(starts[i] + end, least) for i, part in enumerate(ordered) for end, least in part.cuts]
+    first, groups = 0, [0]
+    for end in group_ends(possible, starts[-1]):
+        groups.append(end)
+        if end - first >= SHARD_ROWS or end == starts[-1]:
+            pieces = [
+                Piece(i, part.rows, max(first, starts[i]) - starts[i], min(end, starts[i + 1]) - starts[i])
+                for i, part in enumerate(ordered)
+                if max(first, starts[i]) < min(end, starts[i + 1])
+            ]
+            yield Shard(*split, rules.scheme, ranges, pieces, [b - a for a, b in itertools.pairwise(groups)])
+            first, groups = end, [end]
+    if starts[-1] == 0:
+        yield Shard(*split, rules.scheme, ranges, [], [])
 
 
-def _texts(*names: str) -> pa.Schema:
-    return pa.schema([(name, pa.string()) for name in names])
+def _written(
+    store: Store, directory: Path, splits: _Splits, ranges: list[Range], rules: Rules, workers: Team
+) -> dict[str, TableFacts]:
+    """Write the files of all splits into the archive directory, and find the digests of their tables."""
+    shards = {split: list(_shards(split, ordered, ranges, rules)) for split, ordered in splits.items()}
+    calls = [
+        Call(f"the rows of {'/'.join(split)}, file {i + 1}", partial(write_shard, store, shard))
+        for split, parts in shards.items()
+        for i, shard in enumerate(parts)
+    ]
+    found = iter(_all(workers, calls))
+    tables: dict[str, TableFacts] = {}
+    digests: dict[str, list[Stored]] = {}
+    facts: dict[tuple[str, str], list[ShardFacts]] = {}
+    for split, parts in shards.items():
+        table = split[0]
+        facts[split] = []
+        for i, shard in enumerate(parts):
+            file, lines = next(found)
+            name = shard_name(*split, i, len(parts))
+            (directory / name).parent.mkdir(parents=True, exist_ok=True)
+            if store.remote:
+                store.fetch(file, directory / name)
+            else:
+                shutil.move(store.path(file.name), directory / name)
+            facts[split].append(ShardFacts(path=name, rows=sum(shard.groups), bytes=file.bytes, sha256=file.sha256))
+            digests.setdefault(table, []).append(lines)
+    for table in dict.fromkeys(table for table, _ in splits):
+        by_split = {split: facts[table, split] for split in TABLES[table].splits}
+        tables[table] = TableFacts(splits=by_split, logical_digest=_digest(store, digests[table]))
+    return tables
 
 
-def _edges(connection: duckdb.DuckDBPyConnection, scheme: Scheme) -> pa.Table:
-    """Kernels whose least and largest measurement fall into different bins."""
-    rows = connection.sql(
-        "SELECT kernel_id, speedup_min, speedup_max FROM measured WHERE n_measurements > 1"
-    ).to_arrow_table()
-    low, high = (assign_bins(rows[name].to_numpy(), scheme) for name in ("speedup_min", "speedup_max"))
-    return rows.select(["kernel_id"]).filter(pa.array(low != high))
+def _digest(store: Store, files: Sequence[Stored]) -> str:
+    """The logical digest of a table from sorted keys and digests, by beginnings of keys: no more of them than fit."""
+    with ExitStack() as stack:
+        parts = []
+        for file in files:
+            path = stack.enter_context(store.reading(file))
+            if file.bytes:
+                parts.append(np.memmap(path, dtype=f"S{_LINE}", mode="r"))
+        n = sum(map(len, parts))
+        steps = max(1, -(-n // DIGESTS_AT_ONCE))
+        marks = [f"{(65536 * i) // steps:04x}".encode() for i in range(1, steps)]
+        cuts = [[0, *part.searchsorted(marks), len(part)] for part in parts]
 
+        def lines() -> Iterator[bytes]:
+            for i in range(steps):
+                rows = [bytes(part[cut[i] : cut[i + 1]].tobytes()) for part, cut in zip(parts, cuts, strict=True)]
+                yield from sorted(row[at : at + _LINE] for row in rows for at in range(0, len(row), _LINE))
 
-def _report(connection: duckdb.DuckDBPyConnection) -> dict[str, Any]:
-    """Counts for the manifest; those of the flags stand by themselves."""
-    counts = {name: connection.sql(query).fetchall()[0][0] for name, query in REPORT.items()}
-    flags = {flag.name: counts.pop(flag.name) for flag in FLAGS}
-    return {**counts, "flags": flags}
+        return sorted_digest((line[:ID_LENGTH], line[ID_LENGTH:]) for line in lines())
 
 
 def _references(runs: Sequence[StagedRun]) -> list[dict[str, Any]]:
@@ -140,13 +227,10 @@ def _gpu_row(name: str, stated: Mapping[str, GpuFacts]) -> dict[str, Any]:
 
 def consolidate(
     runs: Sequence[StagedRun],
-    fragments: dict[str, Path],
+    store: Store,
     directory: Path,
     *,
-    scheme: Scheme,
-    scratch: Path,
-    supersedes: Iterable[tuple[str, str]] = (),
-    unanimous: Iterable[str] = (),
+    rules: Rules,
     gpus: Mapping[str, GpuFacts] | None = None,
     workers: Team,
 ) -> tuple[dict[str, TableFacts], dict[str, Any]]:
@@ -154,14 +238,11 @@ def consolidate(
 
     Args:
         runs: what is kept beside the fragments, sorted by search id.
-        fragments: search id -> fragment file (several may share one).
+        store: where the fragments are.
         directory: the archive directory being made.
-        scheme: bin scheme of the labels.
-        scratch: where DuckDB may spill.
-        supersedes: pairs of builders (new, old): what the new one has judged has no label from the old one.
-        unanimous: builders of which a kernel has a label only when none of its measurements failed.
+        rules: what the recipes say of each other, and the bin scheme.
         gpus: facts of GPUs that recipes state.
-        workers: the processes that write large splits side by side.
+        workers: who merges and writes.
 
     Returns:
         Facts per table, and counts for the manifest.
@@ -170,23 +251,14 @@ def consolidate(
         LogError: a single run takes more memory than there is for all.
         KernelArchiveError: the disk or the memory is full.
     """
-    with (
-        _faults_named(fragments, scheme, scratch),
-        _merge(fragments, scheme, scratch, supersedes, unanimous) as connection,
-    ):
-        report = _report(connection)
-        names = [name for (name,) in connection.sql("SELECT DISTINCT gpu FROM evaluation ORDER BY 1").fetchall()]
-        splits = [
-            WideSplit(
-                table=table,
-                split=split,
-                directory=directory,
-                fragments=fragments,
-                scheme=scheme,
-                narrow=connection.sql(query).to_arrow_table(),
-            )
-            for (table, split), query in SPLIT_ROWS.items()
-        ]
+    searches = [
+        Search(str(row["search_id"]), run.fragment, row["n_evaluations"]) for run in runs for row in run.searches
+    ]
+    ranges = merge.ranges_of(store, searches, PART_ROWS)
+    if len(ranges) == 1 and not store.remote:
+        splits, report, names = _whole(store, ranges, rules)
+    else:
+        splits, report, names = _parted(store, ranges, rules, workers)
     small = {
         "searches": sorted((row for run in runs for row in run.searches), key=lambda row: str(row["search_id"])),
         "references": _references(runs),
@@ -196,8 +268,7 @@ def consolidate(
     for name, rows in small.items():
         table = pa.Table.from_pylist([{**row, "canary": CANARY} for row in rows], schema=TABLES[name].schema)
         tables[name] = write_table(directory, name, {"train": table})
-    calls = [Call(f"the rows of {part.table}/{part.split}", part.write) for part in splits]
-    written = {(splits[i].table, splits[i].split): rows for i, rows in workers.do(calls)}
-    for name in dict.fromkeys(part.table for part in splits):
-        tables[name] = table_facts({split: written[name, split] for split in TABLES[name].splits})
-    return tables, report
+    tables |= _written(store, directory, splits, ranges, rules, workers)
+    store.clear("merge")
+    flags = {flag.name: report.pop(flag.name) for flag in FLAGS}
+    return tables, {**report, "flags": flags}

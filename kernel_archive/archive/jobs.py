@@ -6,6 +6,7 @@ import fnmatch
 import hashlib
 import os
 import re
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from kernel_archive.archive.recipe import LoadedRecipe, Source
+    from kernel_archive.archive.remote import RemoteRun
 
 __all__ = ["Job", "jobs_of"]
 
@@ -49,6 +51,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
         excluded: search id -> node -> reason; several where one file holds several searches.
         gpus: GPUs of which the recipe states facts.
         roles: role -> patterns of the problems whose rows have it, whatever the source says.
+        remote: the files of a run behind a URL, where ``path`` and ``base`` are of its names only.
     """
 
     search_id: str
@@ -61,6 +64,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     excluded: dict[str, dict[str, str]]
     gpus: tuple[str, ...] = ()
     roles: dict[str, list[str]] = {}
+    remote: RemoteRun | None = None
 
     def run_files(self) -> RunFiles:
         """The files of the run, as its reader declares them."""
@@ -74,6 +78,24 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
             if problem is not None and any(fnmatch.fnmatchcase(problem, pattern) for pattern in patterns):
                 return role
         return self.source.role
+
+    @property
+    def bytes(self) -> int:
+        """Of all its files."""
+        if self.remote is not None:
+            return sum(file.bytes or 0 for file in self.remote.files)
+        return sum(path.stat().st_size for path in self.run_files().files)
+
+    @contextmanager
+    def on_this_machine(self) -> Iterator[Job]:
+        """The run with its files in a directory."""
+        if self.remote is None:
+            yield self
+            return
+        from kernel_archive.archive.remote import fetched
+
+        with fetched(self.remote) as folder:
+            yield msgspec.structs.replace(self, path=folder / self.path, base=folder, remote=None)
 
     @property
     def source_key(self) -> str:
@@ -181,13 +203,17 @@ def _run_name(path: Path, base: Path) -> str:
     return relative.removeprefix("logs/")
 
 
-def _matches(loaded: LoadedRecipe, source: Source, index: int, downloads: Path | None) -> Iterator[tuple[Path, Path]]:
-    """Matched paths of a source with the directory that their names are relative to."""
+def _matches(loaded: LoadedRecipe, source: Source, index: int) -> Iterator[tuple[Path, Path, RemoteRun | None]]:
+    """Matched paths of a source with the directory that their names are relative to; of a URL, what is behind it."""
     looked_for = re.sub(r"\{[^{}]+\}", "*", source.path)
     if "://" in source.path:
-        from kernel_archive.archive.remote import fetch
+        from kernel_archive.archive.remote import remote_runs
 
-        yield from fetch(loaded, msgspec.structs.replace(source, path=looked_for), index, downloads)
+        matched = remote_runs(loaded, msgspec.structs.replace(source, path=looked_for), index)
+        runs = [(Path(place), Path(), run) for place, run in matched if Path(place).name not in _NOT_A_RUN]
+        if not runs:
+            raise _bad_path(loaded, source, index, "bad-source", "the address matches no file that the reader reads")
+        yield from runs
         return
     base, pattern = loaded.directory, looked_for
     if Path(pattern).is_absolute() or ".." in Path(pattern).parts:
@@ -200,7 +226,7 @@ def _matches(loaded: LoadedRecipe, source: Source, index: int, downloads: Path |
     if not found:
         raise _bad_path(loaded, source, index, "no-match", "the path matches no file or directory")
     for path in found:
-        yield path, base
+        yield path, base, None
 
 
 def _captured(source: Source, path: Path) -> Source:
@@ -250,12 +276,8 @@ def _bad_path(loaded: LoadedRecipe, source: Source, index: int, code: str, messa
     )
 
 
-def jobs_of(recipes: list[LoadedRecipe], downloads: Path | None = None) -> list[Job]:
+def jobs_of(recipes: list[LoadedRecipe]) -> list[Job]:
     """Every run of every recipe, sorted by search id.
-
-    Args:
-        recipes: the recipes.
-        downloads: where files of URL sources are kept.
 
     Raises:
         RecipeError: a path matches nothing, two runs share an id, or an ``[[exclude]]`` names no search.
@@ -268,7 +290,7 @@ def jobs_of(recipes: list[LoadedRecipe], downloads: Path | None = None) -> list[
             name = entry.search if entry.search.startswith(recipe.name + "/") else f"{recipe.name}/{entry.search}"
             excluded.setdefault(name, {})[entry.node] = entry.reason
         for index, source in enumerate(recipe.source):
-            for path, base in _matches(loaded, source, index, downloads):
+            for path, base, remote in _matches(loaded, source, index):
                 search_id = f"{recipe.name}/{_run_name(path, base)}"
                 if search_id in jobs:
                     raise RecipeError.of(
@@ -286,6 +308,7 @@ def jobs_of(recipes: list[LoadedRecipe], downloads: Path | None = None) -> list[
                     source=_captured(source, path),
                     path=path,
                     base=base,
+                    remote=remote,
                     recipe_directory=loaded.directory,
                     gpus=tuple(recipe.gpu),
                     roles={str(role): names for role, names in recipe.eval.roles.items()} if recipe.eval else {},

@@ -1,8 +1,10 @@
 """The merge of all fragments as named queries: each makes the table that it is named after, from those before it.
 
-They read three tables that :mod:`kernel_archive.archive.consolidate` provides: ``fragment`` (the rows of all fragments),
-``succession`` (pairs of builders, newer and older) and ``unanimous`` (builders); and, from :data:`KERNELS` on, ``edge``
-(kernels whose measurements lie in different bins).
+:data:`FACTS` are what must be known of the whole archive at once. All others hold for any part of it that has every
+evaluation of its programs and of those with the same tokens: that is how :mod:`kernel_archive.archive.merge` cuts a large one.
+
+They read tables that the merge provides: ``fragment`` (rows of fragments), ``succession`` (pairs of builders, newer and
+older), ``unanimous`` (builders); and, from :data:`KERNELS` on, ``edge`` (kernels whose measurements lie in different bins).
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ from kernel_archive.archive.labels import (
     WITHHELD,
 )
 
-__all__ = ["EVALUATIONS", "KERNELS", "REPORT", "SPLIT_ROWS"]
+__all__ = ["DRIFTED", "EVALUATIONS", "FACTS", "KERNELS", "LOGGED", "REPORT", "SOURCES", "SPLIT_ROWS", "TIMES"]
 
 # What counts for the label; and what found the program, also where its measurement was superseded or contested.
 _GOOD: Final = "(outcome = 'success' AND excluded IS NULL)"
@@ -30,13 +32,43 @@ _JUDGED: Final = "(outcome <> 'infrastructure_failure')"
 _ORDER: Final = "role_rank, search_id, seq"
 _WITHHELD_KERNEL: Final = "NOT (held_out OR kept)"
 
+#: Times of the reference: each case of each success.
+TIMES: Final = """
+    SELECT evaluation_id, problem, reference_id, gpu, coalesce(c.shape, i::VARCHAR) AS shape, c.us AS us
+    FROM (SELECT * EXCLUDE (times), unnest(times) AS c, generate_subscripts(times, 1) AS i
+          FROM (SELECT evaluation_id, problem, reference_id, gpu,
+                       CASE WHEN len(cases) > 0
+                            THEN list_transform(cases, lambda c: {'shape': c.shape, 'us': c.reference_runtime_us})
+                            ELSE [{'shape': 'whole', 'us': reference_runtime_us}] END AS times
+                FROM fragment WHERE outcome = 'success'))
+    WHERE c.us > 0"""
+#: What of a source's evaluations says whether only survivors of it are left.
+SOURCES: Final = """
+    SELECT source_key, count(*) FILTER (outcome <> 'success') AS failures, min(speedup) AS least
+    FROM fragment GROUP BY source_key"""
+#: Reference times that are off, of evaluations of ``fragment``.
+DRIFTED: Final = f"""
+    SELECT DISTINCT evaluation_id FROM reference_time JOIN reference_median USING (problem, reference_id, gpu, shape)
+    WHERE us / median > {DRIFT_RATIO} OR us / median < 1.0 / {DRIFT_RATIO}"""
+#: Evaluations without texts and cases.
+LOGGED: Final = """
+    SELECT evaluation_id, kernel_id, program_id, token_id, problem, gpu, reference_id, search_id, seq, source_key, builder,
+           role, CASE role WHEN 'held_out' THEN 0 WHEN 'training' THEN 1 ELSE 2 END AS role_rank,
+           outcome, speedup, excluded, artificial, narrow_domain,
+           evaluation_id IN (SELECT evaluation_id FROM drifted) AS drifted
+    FROM fragment"""
+
+#: What must be known of the whole archive: the reference's median time of every case, and sources of survivors only.
+FACTS: Final = {
+    "reference_median": """
+        SELECT problem, reference_id, gpu, shape, median(us) AS median FROM reference_time
+        GROUP BY problem, reference_id, gpu, shape""",
+    "survivors": """
+        SELECT source_key FROM source GROUP BY source_key HAVING sum(failures) = 0 AND min(least) >= 1""",
+}
+
 #: What every evaluation counts for, and what the measurements of a kernel come to.
 EVALUATIONS: Final = {
-    "logged": """
-        SELECT evaluation_id, kernel_id, program_id, token_id, problem, gpu, reference_id, search_id, seq, source_key, builder,
-               role, CASE role WHEN 'held_out' THEN 0 WHEN 'training' THEN 1 ELSE 2 END AS role_rank,
-               outcome, speedup, excluded, artificial, narrow_domain
-        FROM fragment""",
     # All pairs of builders are looked up before any row changes: a chain of builders has one outcome.
     "superseded": f"""
         SELECT DISTINCT e.evaluation_id
@@ -60,20 +92,6 @@ EVALUATIONS: Final = {
                                     AND (kernel_id, builder) IN (SELECT (kernel_id, builder) FROM contested)
                                THEN '{CONTESTED}' ELSE excluded END AS excluded)
         FROM current""",
-    # Per case: the median of the reference's time over all successes of this problem, reference, GPU and case.
-    "drifted": f"""
-        WITH listed AS (
-            SELECT evaluation_id, problem, reference_id, gpu,
-                   CASE WHEN len(cases) > 0
-                        THEN list_transform(cases, lambda c: {{'shape': c.shape, 'us': c.reference_runtime_us}})
-                        ELSE [{{'shape': 'whole', 'us': reference_runtime_us}}] END AS times
-            FROM fragment WHERE outcome = 'success'),
-        timed AS (SELECT * EXCLUDE (times), unnest(times) AS c, generate_subscripts(times, 1) AS i FROM listed),
-        ratio AS (
-            SELECT evaluation_id,
-                   c.us / median(c.us) OVER (PARTITION BY problem, reference_id, gpu, coalesce(c.shape, i::VARCHAR)) AS r
-            FROM timed WHERE c.us > 0)
-        SELECT DISTINCT evaluation_id FROM ratio WHERE r > {DRIFT_RATIO} OR r < 1.0 / {DRIFT_RATIO}""",
     # The median measurement, of an even number the lower middle one: a label is what was measured, with its own times.
     "measured": f"""
         SELECT * EXCLUDE (sorted), sorted[(n_measurements + 1) // 2] AS speedup
@@ -96,9 +114,6 @@ KERNELS: Final = {
         SELECT e.kernel_id, e.search_id AS label_search, e.seq AS label_seq
         FROM evaluation e JOIN measured m USING (kernel_id) WHERE {_GOOD}
         QUALIFY row_number() OVER (PARTITION BY e.kernel_id ORDER BY abs(e.speedup - m.speedup), {_ORDER}) = 1""",
-    "survivors": """
-        SELECT source_key FROM evaluation GROUP BY source_key
-        HAVING count(*) FILTER (outcome <> 'success') = 0 AND min(speedup) >= 1""",
     "kernel": f"""
         SELECT m.*, f.search_id, f.seq, n.label_search, n.label_seq,
                (m.held_out OR NOT (m.program_id IN (SELECT program_id FROM measured WHERE held_out)
@@ -107,7 +122,7 @@ KERNELS: Final = {
                m.kernel_id IN (SELECT kernel_id FROM edge) AS edge,
                m.speedup > {IMPLAUSIBLE_SPEEDUP} AS implausible_speedup,
                count(*) OVER (PARTITION BY m.problem, m.reference_id, m.gpu, m.token_id) > 1 AS near_duplicate,
-               m.kernel_id IN (SELECT kernel_id FROM evaluation JOIN drifted USING (evaluation_id) WHERE {_GOOD})
+               m.kernel_id IN (SELECT kernel_id FROM evaluation WHERE drifted AND {_GOOD})
                    AS reference_drift,
                m.kernel_id IN (SELECT kernel_id FROM evaluation JOIN survivors USING (source_key) WHERE {_GOOD})
                    AS survivor_source,
@@ -142,9 +157,10 @@ def _kernel_rows(condition: str) -> str:
 SPLIT_ROWS: Final = {
     ("kernels", "test"): _kernel_rows("held_out"),
     ("evaluations", "train"): f"""
-        SELECT evaluation_id, excluded AS reason FROM evaluation WHERE excluded IN ('{SUPERSEDED}', '{CONTESTED}')
+        SELECT evaluation_id, excluded AS reason, search_id FROM evaluation
+        WHERE excluded IN ('{SUPERSEDED}', '{CONTESTED}')
         UNION ALL
-        SELECT evaluation_id, '{WITHHELD}' FROM evaluation
+        SELECT evaluation_id, '{WITHHELD}', search_id FROM evaluation
         WHERE excluded IS NULL AND kernel_id IN (SELECT kernel_id FROM kernel WHERE {_WITHHELD_KERNEL})""",
     ("failures", "train"): """
         SELECT kernel_id, n_evaluations, search_id, seq, label_search, label_seq FROM failure ORDER BY search_id, seq""",

@@ -1,91 +1,152 @@
-"""Sources behind a URL (``hf://``, ``s3://``, ...): fetched once through fsspec, then read like local files."""
+"""Sources behind a URL (``hf://``, ``s3://``, ...): listed where the build runs, read through fsspec where the worker is."""
 
 from __future__ import annotations
 
 import hashlib
 import posixpath
-import shutil
-from pathlib import PurePosixPath
-from typing import TYPE_CHECKING, Any
+import re
+import tempfile
+from contextlib import contextmanager
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING, Any, Final
 
+import msgspec
+
+from kernel_archive.archive.store import patiently
 from kernel_archive.connections import bound_requests
-from kernel_archive.errors import RecipeError, printable
+from kernel_archive.errors import KernelArchiveError, RecipeError, printable
 from kernel_archive.readers import READERS
+from kernel_archive.readers.files import SUFFIXES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
     from kernel_archive.archive.recipe import LoadedRecipe, Source
 
-__all__ = ["fetch"]
+__all__ = ["RemoteRun", "fetched", "remote_runs"]
+
+#: What services call the state of a file, in their listings; another content has another one of them.
+_STATES: Final = ("ETag", "etag", "blob_id", "md5Hash", "content_md5", "generation", "mtime", "LastModified", "CRC")
 
 
-def fetch(loaded: LoadedRecipe, source: Source, index: int, downloads: Path | None) -> Iterator[tuple[Path, Path]]:
-    """Download what a URL matches; yields each file with the folder that its name is relative to.
+class RemoteFile(msgspec.Struct, frozen=True):
+    """A file of a run: its name in its file system, its place below the run's folder, and its bytes."""
 
-    Files that the reader reads beside the matched ones come with them. A file whose size and version tag are as they were
-    is not fetched again.
+    name: str
+    place: str
+    bytes: int | None
 
-    Raises:
-        RecipeError: the URL can't be reached or matches nothing.
+
+class RemoteRun(msgspec.Struct, frozen=True, kw_only=True):
+    """A run behind a URL.
+
+    Attributes:
+        url: leads to its file system.
+        recipe: the file of its recipe, for messages.
+        field: where the URL stands there.
+        files: all files that its reader may read.
+        state: names their content as far as the service tells; ``None`` where it tells too little.
     """
+
+    url: str
+    recipe: str
+    field: str
+    files: list[RemoteFile]
+    state: str | None
+
+
+def _system(url: str) -> tuple[Any, str]:
     import fsspec
 
+    if url.startswith("hf://"):
+        bound_requests()
+    system, path = fsspec.core.url_to_fs(url)
+    return system, str(path)
+
+
+def remote_runs(loaded: LoadedRecipe, source: Source, index: int) -> Iterator[tuple[str, RemoteRun]]:
+    """What a URL matches, files or folders: the place of each below the first wildcard, and its run.
+
+    Files that the reader reads beside the matched ones belong to their runs.
+
+    Raises:
+        RecipeError: the URL can't be reached or matches nothing, or a name in a listing leads out of its folder.
+    """
+    field = f"source[{index}].path"
+
     def fail(message: str, fix: str) -> RecipeError:
-        where = f"source[{index}].path"
         return RecipeError.of(
-            code="bad-source", message=message, file=str(loaded.file), field=where, value=source.path, fix=fix
+            code="bad-source", message=message, file=str(loaded.file), field=field, value=source.path, fix=fix
         )
 
-    if downloads is None:
-        raise fail("a URL needs a place for its files", "Build with an --out directory")
-    if source.path.startswith("hf://"):
-        bound_requests()
+    def placed(name: str) -> str:
+        parts = _place(name, fixed)
+        if parts is None:
+            message = f"the listing names a file outside of the folder it is in: {printable(name)}"
+            raise fail(message, "Such a listing is an attack or a damaged archive; nothing of it was fetched")
+        return "/".join(parts)
+
     try:
-        system, pattern = fsspec.core.url_to_fs(source.path)
-        found = system.glob(pattern, detail=True)
+        system, pattern = _system(source.path)
+        found = {name.rstrip("/"): facts for name, facts in sorted(system.glob(pattern, detail=True).items())}
+        steps = PurePosixPath(pattern).parts
+        wild = next((i for i, step in enumerate(steps) if any(mark in step for mark in "*?[")), len(steps) - 1)
+        fixed = PurePosixPath(*steps[:wild])
+        folders = {
+            name if facts.get("type") == "directory" else posixpath.dirname(name) for name, facts in found.items()
+        }
+        listing = _Listing(system)
+        beside = {folder: listing.beside(folder, _patterns(source)) for folder in folders}
     except Exception as error:  # fsspec back-ends raise whatever their service does
         raise fail(
             f"cannot be reached: {printable(str(error), 300)}",
             "Check the network and the address, or name a local copy with --source DIR",
         ) from error
-    files = {name: facts for name, facts in sorted(found.items()) if facts.get("type", "file") == "file"}
-    if not files:
-        raise fail("the address matches no file", "Check it in a browser")
-    beside = _files_beside(system, files, READERS[source.format].files)
-    parts = PurePosixPath(pattern).parts
-    wild = next((i for i, part in enumerate(parts) if any(mark in part for mark in "*?[")), len(parts) - 1)
-    fixed = PurePosixPath(*parts[:wild])
-    folder = downloads / hashlib.sha256(source.path.encode()).hexdigest()[:16]
-    tags = {name: _tag(facts) for name, facts in sorted({**files, **beside}.items())}
-    view = folder / hashlib.sha256(repr(tags).encode()).hexdigest()[:16]
-    places: dict[str, tuple[str, ...]] = {}
-    for name in tags:
-        place = _place(name, fixed)
-        if place is None:
-            message = f"the listing names a file outside of the folder it is in: {printable(name)}"
-            raise fail(message, "Such a listing is an attack or a damaged archive; nothing of it was fetched")
-        places[name] = place
-    for name, tag in tags.items():
-        kept = folder / "files" / tag
-        if not kept.is_file():
-            kept.parent.mkdir(parents=True, exist_ok=True)
-            partial = kept.with_name(kept.name + ".part")
+    for name, facts in found.items():
+        own = {} if facts.get("type") == "directory" else {name: facts}
+        listed = {**own, **beside[name if not own else posixpath.dirname(name)]}
+        if not listed:
+            continue
+        files = [RemoteFile(key, placed(key), listed[key].get("size")) for key in sorted(listed)]
+        states = [(key, listed[key].get("size"), _state(listed[key])) for key in sorted(listed)]
+        known = (
+            None if any(state is None for *_, state in states) else hashlib.sha256(repr(states).encode()).hexdigest()
+        )
+        yield (
+            placed(name),
+            RemoteRun(url=source.path, recipe=str(loaded.file), field=field, files=files, state=known),
+        )
+
+
+@contextmanager
+def fetched(run: RemoteRun) -> Iterator[Path]:
+    """A folder with the files of a run, gone behind the block.
+
+    Raises:
+        RecipeError: a file can't be had, at no attempt, or as a whole.
+    """
+    with tempfile.TemporaryDirectory(prefix="kernel-archive-") as folder:
+        for file in run.files:
+            path = Path(folder, file.place)
+            path.parent.mkdir(parents=True, exist_ok=True)
+
+            def copy(file: RemoteFile = file, path: Path = path) -> None:
+                _system(run.url)[0].get_file(file.name, str(path))
+                if file.bytes is not None and path.stat().st_size != file.bytes:
+                    raise OSError(f"{path.stat().st_size} bytes came, the listing says {file.bytes}")
+
             try:
-                system.get_file(name, str(partial))
-            except Exception as error:  # fsspec back-ends raise whatever their service does
-                raise fail(
-                    f"download of {printable(name)} failed: {printable(str(error), 300)}",
-                    "Run the build again: what came stays",
+                patiently(copy, f"download of {printable(file.name)}")
+            except (KernelArchiveError, OSError, ImportError) as error:
+                raise RecipeError.of(
+                    code="bad-source",
+                    message=f"download of {printable(file.name)} failed: {printable(str(error), 300)}",
+                    file=run.recipe,
+                    field=run.field,
+                    value=run.url,
+                    fix="Run the build again: what was staged stays",
                 ) from error
-            partial.replace(kept)
-        target = view.joinpath(*places[name])
-        if not target.is_file():
-            target.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(kept, target)
-        if name in files:
-            yield target, view
+        yield Path(folder)
 
 
 def _place(name: str, fixed: PurePosixPath) -> tuple[str, ...] | None:
@@ -96,17 +157,47 @@ def _place(name: str, fixed: PurePosixPath) -> tuple[str, ...] | None:
     return None if foreign or not parts else parts
 
 
-def _tag(facts: dict[str, Any]) -> str:
-    """Names the content of a remote file as far as its service tells: another content has another tag."""
-    known = (facts.get("name"), facts.get("size"), facts.get("blob_id"), facts.get("ETag"))
-    return hashlib.sha256(repr(known).encode()).hexdigest()[:32]
+def _state(facts: dict[str, Any]) -> str | None:
+    """What the service says of a file's content; ``None`` where it says nothing."""
+    known = [(name, facts[name]) for name in _STATES if facts.get(name) is not None]
+    return repr(known) if known else None
 
 
-def _files_beside(system: Any, files: dict[str, Any], patterns: tuple[str, ...]) -> dict[str, Any]:
-    """The files that the reader reads beside the matched ones (a run's settings, the summaries of searches)."""
-    found: dict[str, Any] = {}
-    for folder in {posixpath.dirname(name) for name in files}:
+def _patterns(source: Source) -> list[str]:
+    """What the source's reader may read in the folder of a run, also what only its recipe names."""
+    named = [
+        rule.file for rule in (source.columns or {}).values() if not isinstance(rule, str) and rule.file is not None
+    ]
+    named += [join.path for join in source.join or []]
+    return [*READERS[source.format].files, *(re.sub(r"\{[^{}]+\}", "*", name) for name in named)]
+
+
+class _Listing:
+    """What is in the folders of a file system, each looked at once."""
+
+    def __init__(self, system: Any) -> None:
+        self._system = system
+        self._known: dict[tuple[str, int], dict[str, Any]] = {}
+
+    def beside(self, folder: str, patterns: list[str]) -> dict[str, Any]:
+        """The files that a reader may read for a run in that folder: logs, settings, summaries, also of the folders above."""
+        from fsspec.utils import glob_translate
+
+        found: dict[str, Any] = {}
         for pattern in patterns:
-            matches = system.glob(posixpath.normpath(posixpath.join(folder, pattern)), detail=True)
-            found |= {name: facts for name, facts in matches.items() if facts.get("type", "file") == "file"}
-    return {name: facts for name, facts in found.items() if name not in files}
+            steps = pattern.split("/")
+            up = next(i for i, step in enumerate(steps) if step != "..")
+            place = posixpath.normpath(posixpath.join(folder, *steps[:up]))
+            rest = "/".join(steps[up:])
+            wanted = re.compile("|".join(glob_translate(rest + suffix) for suffix in SUFFIXES))
+            listed = self._files(place, len(steps) - up)
+            found |= {name: facts for name, facts in listed.items() if wanted.match(posixpath.relpath(name, place))}
+        return found
+
+    def _files(self, folder: str, depth: int) -> dict[str, Any]:
+        if (folder, depth) not in self._known:
+            try:
+                self._known[folder, depth] = self._system.find(folder, maxdepth=depth, detail=True)
+            except FileNotFoundError:  # above the first folder of the service
+                self._known[folder, depth] = {}
+        return self._known[folder, depth]

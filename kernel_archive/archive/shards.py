@@ -7,6 +7,7 @@ the bytes of all others as they were (benchmarks/reupload.py counts it).
 from __future__ import annotations
 
 import hashlib
+import itertools
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
@@ -23,7 +24,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
     from pathlib import Path
 
-__all__ = ["SplitRows", "digest_rows", "table_facts", "write_split", "write_table", "writer_version"]
+__all__ = [
+    "SHARD_ROWS", "digest_rows", "group_ends", "possible_cuts", "write_groups", "write_table", "writer_version",
+]  # fmt: skip
 
 #: Row groups end where a search ends: a new search makes groups of its own and leaves the bytes of all others as they were.
 #: A group has at least this many rows, unless it is the last one; short searches share one.
@@ -64,22 +67,32 @@ def _mark(key: str) -> int:
     return int.from_bytes(hashlib.blake2b(key.encode(), digest_size=4).digest(), "big")
 
 
-def _cuts(keys: list[str], searches: list[str]) -> Iterator[int]:
-    """End positions of the row groups."""
-    start = 0
+def possible_cuts(keys: list[str], searches: list[str]) -> list[tuple[int, int]]:
+    """Where row groups may end, from what is there alone: positions, and how many rows such a group must have.
+
+    Args:
+        keys: keys of consecutive rows; the first and the last one begin and end a search.
+        searches: their searches.
+    """
+    found = []
     for i, key in enumerate(keys):
-        rows = i + 1 - start
-        if rows < GROUP_MIN:
-            continue
-        if i + 1 < len(keys) and searches[i] != searches[i + 1]:
-            ends = rows >= GROUP_FULL or _mark(searches[i]) % 2 == 0
-        else:
-            ends = _mark(key) % GROUP_RATE == 0
-        if ends or rows >= GROUP_MAX:
-            yield i + 1
-            start = i + 1
-    if start < len(keys):
-        yield len(keys)
+        if i + 1 == len(keys) or searches[i] != searches[i + 1]:
+            found.append((i + 1, GROUP_MIN if _mark(searches[i]) % 2 == 0 else GROUP_FULL))
+        elif _mark(key) % GROUP_RATE == 0:
+            found.append((i + 1, GROUP_MIN))
+    return found
+
+
+def group_ends(possible: Iterable[tuple[int, int]], total: int) -> Iterator[int]:
+    """End positions of the row groups among so many rows."""
+    start = 0
+    for end, least in [*possible, (total, 0)]:
+        while end - start > GROUP_MAX:
+            start += GROUP_MAX
+            yield start
+        if start < end and (end - start >= least or end - start == GROUP_MAX):
+            yield end
+            start = end
 
 
 def digest_rows(table: str, rows: pa.Table) -> list[tuple[str, bytes]]:
@@ -103,7 +116,7 @@ def _groups(table: str, parts: Iterable[pa.Table]) -> Iterator[pa.Table]:
     for part in parts:
         held = part if held is None else pa.concat_tables([held, part])
         searches = held.column("search_id").to_pylist() if "search_id" in held.column_names else [""] * held.num_rows
-        ends = list(_cuts(held.column(TABLES[table].key).to_pylist(), searches))
+        ends = list(group_ends(possible_cuts(held.column(TABLES[table].key).to_pylist(), searches), held.num_rows))
         start = 0
         # The last group may be cut by the end of the part only: keep it open.
         for end in ends[:-1]:
@@ -135,13 +148,6 @@ def _writer(path: Path, schema: pa.Schema, footer: Mapping[str, str]) -> Iterato
         writer.add_key_value_metadata(footer)
 
 
-class SplitRows(msgspec.Struct, frozen=True):
-    """Shards of one split, and key and digest of each of its rows."""
-
-    shards: list[ShardFacts]
-    digests: list[tuple[str, bytes]]
-
-
 def write_table(
     directory: Path,
     table: str,
@@ -160,34 +166,25 @@ def write_table(
     Returns:
         Shards per split and the logical digest over all rows of all splits.
     """
-    written = {
-        split: write_split(directory, table, split, splits[split], metadata=metadata)
+    digests: list[tuple[str, bytes]] = []
+    shards = {
+        split: _write_split(directory, table, split, splits[split], digests, metadata or {})
         for split in TABLES[table].splits
         if split in splits
     }
-    return table_facts(written)
+    return TableFacts(splits=shards, logical_digest=logical_digest(digests))
 
 
-def table_facts(written: Mapping[str, SplitRows]) -> TableFacts:
-    """Facts of a table from its written splits."""
-    return TableFacts(
-        splits={split: rows.shards for split, rows in written.items()},
-        logical_digest=logical_digest(pair for rows in written.values() for pair in rows.digests),
-    )
-
-
-def write_split(
+def _write_split(
     directory: Path,
     table: str,
     split: str,
     rows: pa.Table | Iterable[pa.Table],
-    *,
-    metadata: Mapping[str, str] | None = None,
-) -> SplitRows:
+    digests: list[tuple[str, bytes]],
+    metadata: Mapping[str, str],
+) -> list[ShardFacts]:
     """Write the shards of one split; their count is in their names, so they are renamed once it is known."""
     schema = TABLES[table].schema
-    footer = {"canary": CANARY, "table": table, **(metadata or {})}
-    digests: list[tuple[str, bytes]] = []
     folder = (directory / shard_name(table, split)).parent
     folder.mkdir(parents=True, exist_ok=True)
     for old in folder.glob(f"{split}-*-of-*.parquet"):
@@ -201,19 +198,28 @@ def write_split(
 
     written: list[tuple[Path, int]] = []
     groups = _groups(table, exact())
-    group: pa.Table | None = next(groups, schema.empty_table())
-    while group is not None:
-        path, count = folder / f".{split}-{len(written):05d}.tmp", 0
-        with _writer(path, schema, footer) as writer:
-            while group is not None and count < SHARD_ROWS:
-                # In one piece: where the parts of a group meet would show in the pages.
-                writer.write_table(group.combine_chunks(), row_group_size=max(1, group.num_rows))
-                count += group.num_rows
-                group = next(groups, None)
+    first: pa.Table | None = next(groups, schema.empty_table())
+    while first is not None:
+        path = folder / f".{split}-{len(written):05d}.tmp"
+        count = write_groups(path, table, itertools.chain([first], groups), metadata)
         written.append((path, count))
+        first = next(groups, None)
     facts = []
     for i, (path, count) in enumerate(written):
         name = shard_name(table, split, i, len(written))
         final = path.replace(directory / name)
         facts.append(ShardFacts(path=name, rows=count, bytes=final.stat().st_size, sha256=file_sha256(final)))
-    return SplitRows(shards=facts, digests=digests)
+    return facts
+
+
+def write_groups(path: Path, table: str, groups: Iterable[pa.Table], metadata: Mapping[str, str]) -> int:
+    """Write row groups to a file until it is full; its rows."""
+    count = 0
+    with _writer(path, TABLES[table].schema, {"canary": CANARY, "table": table, **metadata}) as writer:
+        for group in groups:
+            # In one piece: where the parts of a group meet would show in the pages.
+            writer.write_table(group.combine_chunks(), row_group_size=max(1, group.num_rows))
+            count += group.num_rows
+            if count >= SHARD_ROWS:
+                break
+    return count

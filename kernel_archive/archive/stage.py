@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 
 from kernel_archive.archive.jobs import Job, fragment_key, run_digest
 from kernel_archive.archive.search_rows import SearchRows
+from kernel_archive.archive.store import Store, Stored
 from kernel_archive.errors import Finding, LogError
 from kernel_archive.gpus import canonical_gpu
 from kernel_archive.ids import sha256_hex
@@ -21,7 +22,6 @@ from kernel_archive.problems import normalise_problem
 from kernel_archive.readers import READERS
 from kernel_archive.readers.files import MISTAKES
 from kernel_archive.readers.records import Evaluation, PublishedRow, SearchFacts
-from kernel_archive.storage import file_sha256, new_file, write_atomically
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -52,7 +52,7 @@ class StagedRun(msgspec.Struct, kw_only=True):
     """A run that has been read: what is kept beside its fragment.
 
     Attributes:
-        key: the fragment's name; its rows are in ``<key>.parquet``.
+        key: what its content depends on; this record is in ``<key>.run``.
         search_id: the run's id.
         builder: the recipe.
         role: role of its source.
@@ -60,13 +60,14 @@ class StagedRun(msgspec.Struct, kw_only=True):
         digest: over its input files.
         bytes: of its input files on disk.
         rows: evaluations.
-        published: published split rows, in ``<key>.published.parquet``.
+        published: published split rows.
         searches: rows of ``searches`` (several where one file holds several).
         references: rows of ``references``.
         counts: further counts of the format.
         n_findings: all findings.
         findings: the first ones.
-        files: file name -> sha256 of the staged files.
+        fragment: the file with its evaluations.
+        published_rows: the file with its published split rows, where it has some.
     """
 
     key: str
@@ -83,15 +84,8 @@ class StagedRun(msgspec.Struct, kw_only=True):
     counts: dict[str, int]
     n_findings: int
     findings: list[Finding]
-    files: dict[str, str]
-
-    def fragment(self, stage: Path) -> Path:
-        """The file with its evaluations."""
-        return stage / f"{self.key}.parquet"
-
-    def published_rows(self, stage: Path) -> Path | None:
-        """The file with its published split rows, where it has some."""
-        return stage / f"{self.key}.published.parquet" if self.published else None
+    fragment: Stored
+    published_rows: Stored | None = None
 
 
 def _collect(
@@ -134,38 +128,32 @@ def _collect(
     return ordered, published
 
 
-def _write_table(path: Path, table: pa.Table) -> str:
-    """Write a staged file; its sha256. Not flushed to the disk: what a power failure leaves is found by its checksum."""
-    with new_file(path, durable=False) as temporary:
-        pq.write_table(table, temporary, compression="lz4", use_dictionary=False, write_statistics=False)
-        return file_sha256(temporary)
+def _write_table(store: Store, stem: str, suffix: str, table: pa.Table) -> Stored:
+    def make(path: Path) -> None:
+        pq.write_table(table, path, compression="lz4", use_dictionary=False, write_statistics=False)
+
+    return store.write(stem, suffix, make)
 
 
-def _write_facts(path: Path, staged: StagedRun) -> None:
-    """Write what stands beside a fragment, under its own checksum."""
-    facts = msgspec.json.encode(staged)
-    write_atomically(path, f"{sha256_hex(facts)}\n".encode() + facts, durable=False)
-
-
-def _read_facts(path: Path) -> StagedRun | None:
+def _read_facts(store: Store, key: str) -> StagedRun | None:
     """What stands beside a fragment; ``None`` where it is not there, or it or a file that it names is not as it was written."""
-    try:
-        digest, _, facts = path.read_bytes().partition(b"\n")
-        if digest != sha256_hex(facts).encode():
-            return None
-        staged = msgspec.json.decode(facts, type=StagedRun)
-        whole = all(file_sha256(path.with_name(name)) == wanted for name, wanted in staged.files.items())
-    except (OSError, ValueError, msgspec.DecodeError):
+    digest, _, facts = (store.get(f"{key}.run") or b"").partition(b"\n")
+    if digest != sha256_hex(facts).encode():
         return None
-    return staged if whole else None
+    try:
+        staged = msgspec.json.decode(facts, type=StagedRun)
+    except (ValueError, msgspec.DecodeError):
+        return None
+    files = [staged.fragment, *([staged.published_rows] if staged.published_rows else [])]
+    return staged if all(map(store.holds, files)) else None
 
 
-def stage_run(job: Job, stage: Path, *, strict: bool = False) -> tuple[StagedRun, bool]:
+def stage_run(job: Job, store: Store, *, strict: bool = False) -> tuple[StagedRun, bool]:
     """Read one run and write its fragment, unless a whole one is there already.
 
     Args:
         job: the run.
-        stage: directory of the fragments.
+        store: where the fragments are.
         strict: a finding of severity ``error`` is an error.
 
     Returns:
@@ -175,10 +163,27 @@ def stage_run(job: Job, stage: Path, *, strict: bool = False) -> tuple[StagedRun
         LogError: ``strict`` and the log is damaged; or nothing at all could be read of it.
         RecipeError: the recipe contradicts the log or leaves out what the log doesn't say.
     """
+    # What a service says of the files of a run that was read before saves fetching them.
+    state = job.remote.state if job.remote is not None else None
+    seen = None if state is None else f"{fragment_key(job, state)}.seen"
+    if seen is not None and (known := store.get(seen)) is not None:
+        present = _read_facts(store, known.decode("ascii", "replace"))
+        if present is not None:
+            _judge(job, present, strict=strict)
+            return present, False
+    with job.on_this_machine() as here:
+        found = _stage(here, store, strict=strict)
+    if seen is not None:
+        store.put(seen, found[0].key.encode())
+    return found
+
+
+def _stage(job: Job, store: Store, *, strict: bool) -> tuple[StagedRun, bool]:
+    """Read a run of this machine."""
     files = job.run_files()
     digest, digests, size = run_digest(files)
     key = fragment_key(job, digest)
-    present = _read_facts(stage / f"{key}.run")
+    present = _read_facts(store, key)
     if present is not None:
         _judge(job, present, strict=strict)
         return present, False
@@ -189,7 +194,7 @@ def stage_run(job: Job, stage: Path, *, strict: bool = False) -> tuple[StagedRun
         staged = StagedRun(
             key=key, search_id=job.search_id, builder=job.builder, role=job.source.role, path=job.run_path, digest=digest,
             bytes=size, rows=0, published=len(published), searches=[], references=[], counts={}, n_findings=0, findings=[],
-            files={},
+            fragment=Stored("", 0, ""),
         )  # fmt: skip
         parts: list[pa.Table] = []
         for search in searches:
@@ -203,17 +208,17 @@ def stage_run(job: Job, stage: Path, *, strict: bool = False) -> tuple[StagedRun
             for name, count in search.facts.counts.items():
                 staged.counts[name] = staged.counts.get(name, 0) + count
         _judge(job, staged, strict=strict)
-        fragment = staged.fragment(stage)
-        staged.files = {fragment.name: _write_table(fragment, pa.concat_tables(parts))}
+        staged.fragment = _write_table(store, key[:32], ".parquet", pa.concat_tables(parts))
     except MemoryError as error:
         raise LogError(f"{job.search_id} takes more memory than there is. Take the run out of its path") from error
-    place = staged.published_rows(stage)
-    if place is not None:
+    if published:
         values = [{**msgspec.structs.asdict(r), "search_id": job.search_id} for r in published]
         for value in values:
             value["problem"], value["gpu"] = normalise_problem(value["problem"]), canonical_gpu(value["gpu"])
-        staged.files[place.name] = _write_table(place, pa.Table.from_pylist(values, schema=PUBLISHED_SCHEMA))
-    _write_facts(stage / f"{key}.run", staged)
+        rows = pa.Table.from_pylist(values, schema=PUBLISHED_SCHEMA)
+        staged.published_rows = _write_table(store, key[:32], ".published.parquet", rows)
+    facts = msgspec.json.encode(staged)
+    store.put(f"{key}.run", f"{sha256_hex(facts)}\n".encode() + facts)
     return staged, True
 
 

@@ -1,20 +1,22 @@
-"""Rows with their texts and cases, taken out of the staged fragments by position and written, split by split.
+"""Rows with their texts and cases, taken out of the staged fragments by position and written, shard by shard.
 
-Which row stands where was decided before (:mod:`kernel_archive.archive.consolidate`), over columns without texts. Only a
-few thousand rows are held with their texts at a time, so that memory does not grow with the archive.
+Which row stands where was decided before (:mod:`kernel_archive.archive.merge`), over columns without texts. Only a few
+thousand rows are held with their texts at a time, so that memory does not grow with the archive.
 """
 
 from __future__ import annotations
 
+import bisect
 import itertools
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from kernel_archive.archive.shards import SplitRows, write_split
+from kernel_archive.archive.merge import Part, Range, read_tables, searches_of
+from kernel_archive.archive.shards import digest_rows, write_groups
 from kernel_archive.bins import Scheme, assign_bins
 from kernel_archive.ids import CANARY
 from kernel_archive.schema import TABLES
@@ -23,7 +25,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-__all__ = ["WideSplit"]
+    from kernel_archive.archive.store import Store, Stored
+
+__all__ = ["Piece", "Shard", "write_shard"]
 
 #: So many rows of one table are held with their texts at a time.
 CHUNK_ROWS: Final = 4000
@@ -34,79 +38,170 @@ _LABEL_COLUMNS: Final = {
 }
 
 
-@dataclass(frozen=True, kw_only=True)
-class WideSplit:
-    """One split of ``kernels``, ``failures`` or ``evaluations`` to write, by whichever process.
+class Piece(msgspec.Struct, frozen=True):
+    """Some rows of one range, in its order.
+
+    Attributes:
+        number: which range.
+        rows: its rows without texts, with the search and the position in its fragment (``search_id``, ``seq``) of the
+            evaluation that found the program, and of the one for the label (``label_search``, ``label_seq``); for
+            ``evaluations`` the reasons of those that do not count (``evaluation_id``, ``reason``).
+        start: the first one.
+        stop: the one behind the last.
+    """
+
+    number: int
+    rows: Part
+    start: int
+    stop: int
+
+
+class Shard(msgspec.Struct, frozen=True):
+    """One file to write.
 
     Attributes:
         table: its table.
-        split: its name.
-        directory: the archive directory.
-        fragments: search id -> staged fragment.
+        split: its split.
         scheme: bin scheme of the labels.
-        narrow: for ``evaluations`` the reasons of those that do not count (``evaluation_id``, ``reason``); for the others
-            the rows to write, without texts, with the search and the position in its fragment (``search_id``, ``seq``) of
-            the evaluation that found the program, and of the one for the label (``label_search``, ``label_seq``).
+        ranges: all ranges of the archive.
+        pieces: what is in it.
+        groups: rows of each row group.
     """
 
     table: str
     split: str
-    directory: Path
-    fragments: dict[str, Path]
     scheme: Scheme
-    narrow: pa.Table
+    ranges: list[Range]
+    pieces: list[Piece]
+    groups: list[int]
 
-    def write(self) -> SplitRows:
-        """Write the split's shards."""
-        rows = self._evaluations() if self.table == "evaluations" else map(self._joined, _chunks(self.narrow))
-        metadata = {"bin_scheme": self.scheme} if self.table == "kernels" else None
-        return write_split(self.directory, self.table, self.split, map(self._shaped, rows), metadata=metadata)
 
-    def _evaluations(self) -> Iterator[pa.Table]:
-        """Rows of ``evaluations``, all of them, by search."""
+def write_shard(store: Store, shard: Shard) -> tuple[Stored, Stored]:
+    """Write one file of a split; it, and the file of its rows' keys and digests (:func:`digest_lines`)."""
+    writer = _Writer(store, shard)
+    metadata = {"bin_scheme": shard.scheme} if shard.table == "kernels" else {}
+    lines: list[bytes] = []
+
+    def rows() -> Iterator[pa.Table]:
+        for part in writer.rows():
+            lines.extend(key.encode() + digest for key, digest in digest_rows(shard.table, part))
+            yield part
+
+    def make(path: Path) -> None:
+        groups = _regrouped(rows(), shard.groups) if shard.groups else [TABLES[shard.table].schema.empty_table()]
+        write_groups(path, shard.table, groups, metadata)
+
+    file = store.write(f"merge/{shard.table}-{shard.split}", ".shard.parquet", make)
+    return file, store.write("merge/digests", ".bin", lambda path: _write_sorted(path, lines))
+
+
+def _write_sorted(path: Path, lines: list[bytes]) -> None:
+    path.write_bytes(b"".join(sorted(lines)))
+
+
+def _regrouped(parts: Iterator[pa.Table], sizes: list[int]) -> Iterator[pa.Table]:
+    """The rows of all parts in groups of these sizes."""
+    held: list[pa.Table] = []
+    count = 0
+    for size in sizes:
+        while count < size:
+            held.append(next(parts))
+            count += held[-1].num_rows
+        rows = pa.concat_tables(held)
+        yield rows.slice(0, size)
+        held, count = [rows.slice(size)], count - size
+
+
+class _Writer:
+    """Finds the rows of a shard."""
+
+    def __init__(self, store: Store, shard: Shard) -> None:
+        self._store, self._shard = store, shard
+        self._starts = [part.first for part in shard.ranges]
+        self._fragments: dict[int, dict[str, Stored]] = {}
+
+    def rows(self) -> Iterator[pa.Table]:
+        """The rows, some at a time."""
+        for piece in self._shard.pieces:
+            if self._shard.table == "evaluations":
+                yield from map(self._shaped, self._evaluations(piece))
+            elif (rows := read_tables(self._store, [piece.rows])) is not None:
+                for chunk in _chunks(rows.slice(piece.start, piece.stop - piece.start)):
+                    yield self._shaped(self._joined(chunk))
+
+    def _fragment(self, search: str) -> Stored:
+        """The fragment of a search of any range."""
+        number = bisect.bisect_right(self._starts, search) - 1
+        if number not in self._fragments:
+            searches = searches_of(self._store, self._shard.ranges[number])
+            self._fragments[number] = {s.search_id: s.fragment for s in searches}
+        return self._fragments[number][search]
+
+    def _evaluations(self, piece: Piece) -> Iterator[pa.Table]:
+        """Rows of ``evaluations``, by search."""
         columns = [c.name for c in TABLES["evaluations"].columns if c.name != "canary"]
-        reasons = dict(zip(*(column.to_pylist() for column in self.narrow.columns), strict=True))
-        for path, names in itertools.groupby(sorted(self.fragments), key=self.fragments.__getitem__):
-            rows = pq.ParquetFile(path).read(columns)
+        known = read_tables(self._store, [piece.rows])
+        reasons = (
+            {}
+            if known is None
+            else dict(zip(known["evaluation_id"].to_pylist(), known["reason"].to_pylist(), strict=True))
+        )
+        end = 0
+        for fragment, group in itertools.groupby(
+            searches_of(self._store, self._shard.ranges[piece.number]), key=lambda s: s.fragment
+        ):
+            searches = list(group)
+            start, end = end, end + sum(s.rows for s in searches)
+            if end <= piece.start or start >= piece.stop:
+                continue
+            with self._store.reading(fragment) as path:
+                rows = pq.ParquetFile(path).read(columns)
             # A file of several searches comes again for each that stands apart in the order.
-            rows = rows.filter(pc.is_in(rows["search_id"], pa.array([*names], pa.string())))
-            rows = rows.take(pc.sort_indices(rows["search_id"])) if len(pc.unique(rows["search_id"])) > 1 else rows
-            reason = pa.array([reasons.get(key) for key in rows["evaluation_id"].to_pylist()], pa.string())
-            at = rows.schema.get_field_index("excluded")
-            yield rows.set_column(at, "excluded", pc.coalesce(rows["excluded"], reason))
+            rows = rows.filter(pc.is_in(rows["search_id"], pa.array([s.search_id for s in searches], pa.string())))
+            rows = rows.take(pc.sort_indices(rows["search_id"])) if len(searches) > 1 else rows
+            first, last = max(0, piece.start - start), min(end, piece.stop) - start
+            for at in range(first, last, CHUNK_ROWS):
+                part = rows.slice(at, min(CHUNK_ROWS, last - at))
+                reason = pa.array([reasons.get(key) for key in part["evaluation_id"].to_pylist()], pa.string())
+                place = part.schema.get_field_index("excluded")
+                yield part.set_column(place, "excluded", pc.coalesce(part["excluded"], reason))
 
     def _joined(self, chunk: pa.Table) -> pa.Table:
         """Narrow rows with the columns of the two evaluations that each names."""
-        known = {*chunk.column_names, "bin", "bin_scheme", "canary", *_LABEL_COLUMNS[self.table]}
-        columns = [name for name in TABLES[self.table].schema.names if name not in known]
+        table, scheme = self._shard.table, self._shard.scheme
+        known = {*chunk.column_names, "bin", "bin_scheme", "canary", *_LABEL_COLUMNS[table]}
+        columns = [name for name in TABLES[table].schema.names if name not in known]
         found = self._take(chunk["search_id"].to_pylist(), chunk["seq"].to_pylist(), columns)
         label = self._take(
-            chunk["label_search"].to_pylist(), chunk["label_seq"].to_pylist(), list(_LABEL_COLUMNS[self.table])
+            chunk["label_search"].to_pylist(), chunk["label_seq"].to_pylist(), list(_LABEL_COLUMNS[table])
         )
         for part in (found, label):
             for name in part.column_names:
                 chunk = chunk.append_column(name, part[name])
-        if self.table == "kernels":
-            chunk = chunk.append_column("bin", pa.array(assign_bins(chunk["speedup"].to_numpy(), self.scheme)))
-            chunk = chunk.append_column("bin_scheme", pa.repeat(self.scheme, chunk.num_rows))
+        if table == "kernels":
+            chunk = chunk.append_column("bin", pa.array(assign_bins(chunk["speedup"].to_numpy(), scheme)))
+            chunk = chunk.append_column("bin_scheme", pa.repeat(scheme, chunk.num_rows))
         return chunk
 
     def _take(self, searches: list[str], positions: list[int], columns: list[str]) -> pa.Table:
         """Rows of fragments by search and position, in the order asked for; each fragment is read once."""
-        wanted: dict[Path, list[int]] = {}
+        wanted: dict[Stored, list[int]] = {}
+        of_search = {name: self._fragment(name) for name in dict.fromkeys(searches)}
         for i, name in enumerate(searches):
-            wanted.setdefault(self.fragments[name], []).append(i)
-        parts = [
-            pq.ParquetFile(path).read(columns).take(pa.array([positions[i] for i in rows], pa.int64()))
-            for path, rows in wanted.items()
-        ]
+            wanted.setdefault(of_search[name], []).append(i)
+        parts = []
+        for fragment, rows in wanted.items():
+            with self._store.reading(fragment) as path:
+                parts.append(
+                    pq.ParquetFile(path).read(columns).take(pa.array([positions[i] for i in rows], pa.int64()))
+                )
         order = [i for rows in wanted.values() for i in rows]
-        rows = pa.concat_tables(parts)
-        return rows if order == sorted(order) else rows.take(pc.sort_indices(pa.array(order, pa.int64())))
+        taken = pa.concat_tables(parts)
+        return taken if order == sorted(order) else taken.take(pc.sort_indices(pa.array(order, pa.int64())))
 
     def _shaped(self, rows: pa.Table) -> pa.Table:
         """Columns as the schema orders them, with the canary."""
-        schema = TABLES[self.table].schema
+        schema = TABLES[self._shard.table].schema
         return rows.append_column("canary", pa.repeat(CANARY, rows.num_rows)).select(schema.names).cast(schema)
 
 

@@ -41,6 +41,12 @@ __all__ = ["build", "readers"]
 @click.option(
     "--scheduler", metavar="ADDRESS", default=None, help="A running Dask scheduler.  [default: workers on this machine]"
 )
+@click.option(
+    "--stage",
+    metavar="PLACE",
+    default=None,
+    help="Directory or URL (s3://, gs://, ...) for fragments that all workers see.  [default: a hidden folder beside --out]",
+)
 @click.option("--strict", is_flag=True, help="End with an error at the first damaged log.")
 @click.option("--replace", is_flag=True, help="Overwrite another release that stands in --out.")
 @click.option(

@@ -27,7 +27,16 @@ if TYPE_CHECKING:
 
     from kernel_archive.readers.records import Record
 
-__all__ = ["MAX_FILE_BYTES", "MAX_LINES", "MAX_LINE_BYTES", "MAX_WHOLE_BYTES", "MISTAKES", "ReaderSpec", "RunFiles"]
+__all__ = [
+    "MAX_FILE_BYTES",
+    "MAX_LINES",
+    "MAX_LINE_BYTES",
+    "MAX_WHOLE_BYTES",
+    "MISTAKES",
+    "SUFFIXES",
+    "ReaderSpec",
+    "RunFiles",
+]
 
 #: A longer line, or row of a table, is reported and skipped; it is never held in memory.
 MAX_LINE_BYTES: Final = 16 << 20
@@ -39,7 +48,8 @@ MAX_FILE_BYTES: Final = 1 << 30
 MAX_WHOLE_BYTES: Final = 128 << 20
 #: Codes of findings that say that a recipe takes a run for what it is not; all others are damage of that run alone.
 MISTAKES: Final = frozenset({"wrong-format", "bad-columns", "nothing-counts"})
-_SUFFIXES: Final = ("", ".zst", ".gz")
+#: What may stand behind the name of any file that a reader reads.
+SUFFIXES: Final = ("", ".zst", ".gz")
 _WILD: Final = frozenset("*?[")
 #: Most files that are looked for are not there; a path object for each takes 40 % of the time of finding a run's files.
 _is_file: Final = os.path.isfile
@@ -68,7 +78,7 @@ class RunFiles:
         found: dict[Path, None] = {path: None} if path.is_file() else {}
         for pattern in spec.files:
             plain = not _WILD.intersection(pattern)
-            for suffix in _SUFFIXES:
+            for suffix in SUFFIXES:
                 if plain and not _is_file(f"{self.root}/{pattern}{suffix}"):
                     continue
                 for match in sorted(self.root.glob(pattern + suffix)):
@@ -86,7 +96,7 @@ class RunFiles:
 
     def find(self, name: str) -> Path | None:
         """The file of that name in the run (or in a folder of it), plain or compressed; ``None`` where there is none."""
-        for suffix in _SUFFIXES:
+        for suffix in SUFFIXES:
             if _is_file(f"{self.root}/{name}{suffix}"):
                 return self.root / (name + suffix)
         return None

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 from support.puct import REFERENCE, RunLog, program, recipe
 
-from kernel_archive.archive import consolidate
+from kernel_archive.archive import merge
 from kernel_archive.archive.build import build_archive
 from kernel_archive.archive.crosschecks import unanimity_checks
 from kernel_archive.archive.labels import CONTESTED, SUPERSEDED, WITHHELD
@@ -423,7 +423,7 @@ def test_the_run_that_exhausts_the_memory_of_the_merge_is_named(tmp_path, monkey
     for i in range(300):
         large.child(root, program(f"p{i}"), 2.0)
     large.write(tmp_path / "src/logs/large")
-    monkeypatch.setattr(consolidate, "MEMORY_LIMIT", "20MB")
+    monkeypatch.setattr(merge, "MEMORY_LIMIT", "20MB")
     with pytest.raises(LogError, match="the measurements of made/large alone take more memory"):
         build_archive([str(recipe(tmp_path / "src", ("logs/*", "held_out")))], out=tmp_path / "a", jobs=1)
     assert not (tmp_path / "a").exists()

@@ -14,14 +14,18 @@ import pytest
 from support.calls import break_disk, kill_self, once, refuse
 from support.puct import RunLog, program, recipe
 
-from kernel_archive.archive import dask_team
+from kernel_archive.archive import consolidate, dask_team
 from kernel_archive.archive.build import build_archive
 from kernel_archive.archive.team import Call, team
 from kernel_archive.errors import DataError, KernelArchiveError, LogError, UsageError
 
 distributed = pytest.importorskip("distributed")
 #: Calls reach the cluster by their names: its processes import them from where this one does.
-ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+ENVIRONMENT = {
+    **os.environ,
+    "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
+    "DASK_DISTRIBUTED__SCHEDULER__ALLOWED_FAILURES": "1",
+}
 
 
 @contextlib.contextmanager
@@ -182,10 +186,11 @@ def logs(tmp_path):
     return str(recipe(tmp_path / "src", ("logs/*", "held_out")))
 
 
-def test_the_same_archive(cluster, logs, tmp_path):
-    """Rows, digest and bytes are those of one process; the work can be watched."""
+def test_the_same_archive(cluster, logs, tmp_path, monkeypatch):
+    """Rows, digest and bytes are those of one process, merged in parts or not; the work can be watched."""
     said = []
     alone = build_archive([logs], out=tmp_path / "a", jobs=1)
+    monkeypatch.setattr(consolidate, "PART_ROWS", 12)
     spread = build_archive([logs], out=tmp_path / "b", engine="dask", scheduler=cluster, say=said.append)
     assert spread.logical_digest == alone.logical_digest
     assert (tmp_path / "a/manifest.json").read_bytes() == (tmp_path / "b/manifest.json").read_bytes()

@@ -10,6 +10,7 @@ from kernel_archive.archive.build import build_archive
 from kernel_archive.archive.jobs import jobs_of
 from kernel_archive.archive.recipe import find_recipe
 from kernel_archive.archive.stage import stage_run
+from kernel_archive.archive.store import Store
 from kernel_archive.errors import LogError
 
 
@@ -27,8 +28,8 @@ def job(tmp_path):
 
 def test_a_whole_fragment_is_not_made_again(job, tmp_path):
     """The second call reads no log and says so; what it returns is what the first one did."""
-    first, anew = stage_run(job, tmp_path / "stage")
-    again, repeated = stage_run(job, tmp_path / "stage")
+    first, anew = stage_run(job, Store(str(tmp_path / "stage")))
+    again, repeated = stage_run(job, Store(str(tmp_path / "stage")))
     assert (anew, repeated) == (True, False)
     assert again == first
 
@@ -37,12 +38,12 @@ def test_a_whole_fragment_is_not_made_again(job, tmp_path):
 def test_any_flipped_bit_is_found(job, tmp_path, ending):
     """Wherever a bit flips, in the rows or in the facts beside them, the run is read again, with the same result."""
     place = tmp_path / "stage"
-    first, _ = stage_run(job, place)
+    first, _ = stage_run(job, Store(str(place)))
     (victim,) = place.glob("*" + ending)
     whole = victim.read_bytes()
     for at in range(0, len(whole), max(1, len(whole) // 40)):
         victim.write_bytes(whole[:at] + bytes([whole[at] ^ 4]) + whole[at + 1 :])
-        again, anew = stage_run(job, place)
+        again, anew = stage_run(job, Store(str(place)))
         assert (again, anew) == (first, True)
         assert victim.read_bytes() == whole
 
@@ -50,10 +51,10 @@ def test_any_flipped_bit_is_found(job, tmp_path, ending):
 @pytest.mark.parametrize("damage", [b"", b"x", None])
 def test_a_fragment_that_is_cut_or_gone_is_made_again(job, tmp_path, damage):
     """An empty file, one of another kind, and none."""
-    first, _ = stage_run(job, tmp_path / "stage")
+    first, _ = stage_run(job, Store(str(tmp_path / "stage")))
     for victim in list((tmp_path / "stage").iterdir()):
         victim.unlink() if damage is None else victim.write_bytes(damage)
-        assert stage_run(job, tmp_path / "stage") == (first, True)
+        assert stage_run(job, Store(str(tmp_path / "stage"))) == (first, True)
 
 
 def test_rot_does_not_change_a_build(job, tmp_path):
@@ -78,5 +79,5 @@ def test_a_run_that_takes_all_memory_is_named(job, tmp_path, monkeypatch):
 
     monkeypatch.setattr(search_rows, "fragment_table", too_much)
     with pytest.raises(LogError, match="made/run takes more memory"):
-        stage_run(job, tmp_path / "stage")
+        stage_run(job, Store(str(tmp_path / "stage")))
     assert list((tmp_path / "stage").iterdir()) == []

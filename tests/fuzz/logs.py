@@ -33,6 +33,7 @@ import pyarrow.parquet as pq
 from kernel_archive.archive.jobs import jobs_of
 from kernel_archive.archive.recipe import find_recipe
 from kernel_archive.archive.stage import stage_run
+from kernel_archive.archive.store import Store
 from kernel_archive.errors import KernelArchiveError
 from kernel_archive.readers import READERS
 from kernel_archive.readers.files import RunFiles
@@ -455,7 +456,7 @@ def _stage(name: str, path: Path, folder: Path) -> None:
     stage.mkdir(exist_ok=True)
     try:
         for job in jobs_of([find_recipe(str(folder / "builder.toml"))]):
-            stage_run(job, stage)
+            stage_run(job, Store(str(stage)))
     except KernelArchiveError:
         pass
     for file in stage.iterdir():

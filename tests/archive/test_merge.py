@@ -1,0 +1,110 @@
+"""The merge in parts: however an archive is cut, its rows, findings and bytes are those of one part."""
+
+from __future__ import annotations
+
+import random
+
+import pyarrow.parquet as pq
+import pytest
+from support.puct import RunLog, program, recipe
+
+from kernel_archive.archive import consolidate, shards
+from kernel_archive.archive.build import build_archive
+from kernel_archive.archive.shards import GROUP_FULL, GROUP_MAX, GROUP_MIN, _mark, group_ends, possible_cuts
+from kernel_archive.archive.validate import validate_archive
+
+
+def tree(directory):
+    """Every file of an archive with its bytes."""
+    return {p.relative_to(directory).as_posix(): p.read_bytes() for p in directory.rglob("*") if p.is_file()}
+
+
+@pytest.fixture(scope="module")
+def recipes(tmp_path_factory):
+    """Two builders, one superseding the other, with programs in common, near copies, failures, drift and survivors."""
+    place = tmp_path_factory.mktemp("logs")
+    rng = random.Random(1)
+    for builder, serial in (("old", 0), ("new", 500)):
+        for n in range(5):
+            slow = 1.0 if n % 3 else 1.4
+            run = RunLog(serial=serial + 1000 * (n + 1), reference_ns=(1e5 * slow, 2e5))
+            root = run.root(program("seed"), 1.0 + rng.random() / 10)
+            for _k in range(rng.randint(3, 9)):
+                text = program(f"p{rng.randrange(30)}") + rng.choice(["", "# copy\n"])
+                if n == 3 or rng.random() < 0.8:
+                    run.child(root, text, 1 + 3 * rng.random())
+                else:
+                    run.child(root, text, outcome=rng.choice(["incorrect", "infrastructure_failure"]))
+            run.write(place / builder / f"logs/{'held' if n < 3 else 'train'}/run_{n}")
+        path = recipe(place / builder, ("logs/held/*", "held_out"), ("logs/train/*", "training"), name=builder)
+        if builder == "new":
+            path.write_text(path.read_text().replace("licence", 'supersedes = ["old"]\nunanimous = true\nlicence'))
+    return [str(place / name / "builder.toml") for name in ("old", "new")]
+
+
+@pytest.fixture(scope="module")
+def whole(recipes, tmp_path_factory):
+    """The archive made in one part."""
+    out = tmp_path_factory.mktemp("whole") / "out"
+    build_archive(recipes, out=out, jobs=1)
+    assert validate_archive(out) == []
+    return out
+
+
+@pytest.mark.parametrize("rows", [9, 30])
+def test_the_same_bytes_however_it_is_cut(recipes, whole, tmp_path, monkeypatch, rows):
+    """Parts of one search and of several: every file is the same, and nothing of the merge stays behind."""
+    monkeypatch.setattr(consolidate, "PART_ROWS", rows)
+    monkeypatch.setattr(consolidate, "DIGESTS_AT_ONCE", rows)
+    build_archive(recipes, out=tmp_path / "out", jobs=1)
+    assert tree(tmp_path / "out") == tree(whole)
+    assert not (tmp_path / ".out.stage/merge").exists()
+
+
+def test_files_end_where_they_would(recipes, tmp_path, monkeypatch):
+    """Small files and groups: those of a merge in parts hold the same rows in the same groups."""
+    for name, value in {"SHARD_ROWS": 12, "GROUP_MIN": 3, "GROUP_FULL": 5, "GROUP_MAX": 8, "GROUP_RATE": 4}.items():
+        monkeypatch.setattr(shards, name, value)
+    monkeypatch.setattr(consolidate, "SHARD_ROWS", 12)
+    build_archive(recipes, out=tmp_path / "a", jobs=1)
+    monkeypatch.setattr(consolidate, "PART_ROWS", 25)
+    build_archive(recipes, out=tmp_path / "b", jobs=1)
+    assert tree(tmp_path / "a") == tree(tmp_path / "b")
+    assert validate_archive(tmp_path / "b") == []
+    files = sorted((tmp_path / "b/data/evaluations").iterdir())
+    assert len(files) > 3
+    counts = [
+        pq.read_metadata(f).row_group(g).num_rows for f in files for g in range(pq.read_metadata(f).num_row_groups)
+    ]
+    assert max(counts) <= 8
+
+
+def cuts_row_by_row(keys, searches):
+    """Where row groups end, found the slow way: one row after the other."""
+    start = 0
+    for i, key in enumerate(keys):
+        rows = i + 1 - start
+        if rows < GROUP_MIN:
+            continue
+        if i + 1 < len(keys) and searches[i] != searches[i + 1]:
+            ends = rows >= GROUP_FULL or _mark(searches[i]) % 2 == 0
+        else:
+            ends = _mark(key) % shards.GROUP_RATE == 0
+        if ends or rows >= GROUP_MAX:
+            yield i + 1
+            start = i + 1
+    if start < len(keys):
+        yield len(keys)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_groups_end_by_content(seed):
+    """Possible ends, found range by range, give the groups that looking at every row gives."""
+    rng = random.Random(seed)
+    searches = [f"s{n:03}" for n in range(60) for _ in range(rng.choice([1, 5, 70, 150, 300, 2000]))]
+    keys = [f"{rng.getrandbits(128):032x}" for _ in searches]
+    wanted = list(cuts_row_by_row(keys, searches))
+    assert list(group_ends(possible_cuts(keys, searches), len(keys))) == wanted
+    middle = next(i for i in range(len(keys) // 2, len(keys)) if searches[i] != searches[i - 1])
+    later = [(middle + end, least) for end, least in possible_cuts(keys[middle:], searches[middle:])]
+    assert list(group_ends(possible_cuts(keys[:middle], searches[:middle]) + later, len(keys))) == wanted

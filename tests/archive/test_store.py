@@ -1,0 +1,144 @@
+"""Sources and staging area behind a URL: an S3-compatible store on loopback, which throttles and answers too little."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+from support.puct import RunLog, program, recipe
+from support.s3 import s3
+
+from kernel_archive.archive import consolidate, store
+from kernel_archive.archive.build import build_archive
+from kernel_archive.archive.store import Store, patiently
+from kernel_archive.errors import KernelArchiveError, RecipeError, UsageError
+
+fsspec = pytest.importorskip("fsspec")
+pytest.importorskip("s3fs")
+pytest.importorskip("moto")
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::ResourceWarning")
+
+
+@pytest.fixture
+def bucket(monkeypatch):
+    """The faults of a store; pauses are short."""
+    monkeypatch.setattr(store, "FIRST_PAUSE", 0.01)
+    with s3(monkeypatch) as faults:
+        yield faults
+
+
+@pytest.fixture
+def logs(tmp_path):
+    """A folder of four runs."""
+    for n in range(4):
+        run = RunLog(serial=1000 * (n + 1))
+        root = run.root(program("seed"), 1.0)
+        for k in range(6):
+            run.child(root, program(f"p{n}_{k}"), 1.5 + k / 3 + n / 10)
+        run.write(tmp_path / f"src/logs/run_{n}")
+    return tmp_path / "src/logs"
+
+
+def recipe_at(folder, place):
+    """A recipe whose one source is there."""
+    return str(recipe(folder, (f"{place}/*", "held_out")))
+
+
+def tree(directory):
+    """The tables of an archive with their bytes."""
+    return {p.relative_to(directory).as_posix(): p.read_bytes() for p in (directory / "data").rglob("*.parquet")}
+
+
+def test_source_and_staging_area_in_a_bucket(bucket, logs, tmp_path, monkeypatch):
+    """The archive is that of local files, byte for byte; a second build fetches no log; throttling and half objects are met."""
+    here = build_archive([recipe_at(tmp_path / "here", logs)], out=tmp_path / "a", jobs=1)
+    fsspec.filesystem("s3").put(str(logs), "bucket/logs", recursive=True)
+    there = recipe_at(tmp_path / "there", "s3://bucket/logs")
+    bucket.plan = {
+        "logs/run_1": ["throttle", "break", "short", "throttle"],
+        "stage/merge": ["short", "throttle", "break", "short"],
+        ".run": ["throttle"],
+    }
+    monkeypatch.setattr(consolidate, "PART_ROWS", 10)
+    built = build_archive([there], out=tmp_path / "b", jobs=1, stage="s3://bucket/stage")
+    assert built.logical_digest == here.logical_digest
+    assert tree(tmp_path / "b") == tree(tmp_path / "a")
+    assert sorted(fault for fault, *_ in bucket.done) == sorted(["throttle"] * 4 + ["break"] * 2 + ["short"] * 3)
+    bucket.reads.clear()
+    again = build_archive([there], out=tmp_path / "b", jobs=1, stage="s3://bucket/stage")
+    assert (again.unchanged, again.staged) == (True, 0)
+    assert not [path for path in bucket.reads if "/logs/" in path]
+    left = fsspec.filesystem("s3", use_listings_cache=False).find("bucket/stage")
+    assert {name.rsplit(".", 1)[-1] for name in left} == {"parquet", "run", "seen"}
+
+
+def test_an_object_that_never_comes_whole_is_an_error(bucket, logs, tmp_path):
+    """Half of a log is never taken for a log: the build ends with its name."""
+    fsspec.filesystem("s3").put(str(logs), "bucket/logs", recursive=True)
+    bucket.plan = {"logs/run_2/events": ["short"] * 50}
+    with pytest.raises(RecipeError, match=r"download of bucket/logs/run_2/.* failed: .* bytes came, the listing says"):
+        build_archive([recipe_at(tmp_path / "there", "s3://bucket/logs")], out=tmp_path / "b", jobs=1)
+    assert not (tmp_path / "b").exists()
+
+
+def test_a_bucket_that_is_not_there(bucket, tmp_path):
+    """A wrong address is an error of the recipe, or of the option that names it."""
+    with pytest.raises(RecipeError, match=r"matches no file|cannot be reached"):
+        build_archive([recipe_at(tmp_path / "there", "s3://nowhere/logs")], out=tmp_path / "b", jobs=1)
+    with pytest.raises(UsageError, match="--stage nothing://x cannot be used"):
+        Store("nothing://x").system()
+
+
+def test_two_builds_of_one_staging_area(bucket, monkeypatch):
+    """The second one is refused while the first lives, wherever it is; a dead one's place is taken; who lost it is told."""
+    monkeypatch.setattr(store, "BEAT_SECONDS", 0.05)
+    monkeypatch.setattr(store, "DEAD_SECONDS", 0.4)
+    place = Store("s3://bucket/stage")
+    with place.held() as first:
+        with pytest.raises(KernelArchiveError, match="another build is at work on s3://bucket/stage"), place.held():
+            pass
+        first.check()
+    place.put("lock", b"of a build that was killed 7")
+    with place.held() as second:
+        place.put("lock", b"of another one 0")
+        time.sleep(0.5)
+        with pytest.raises(KernelArchiveError, match="took s3://bucket/stage over"):
+            second.check()
+
+
+def test_what_a_worker_does_not_see_is_said(tmp_path):
+    """A directory that is not there on a worker's machine is named, with the way out."""
+    with pytest.raises(KernelArchiveError, match="All workers must see the staging area"):
+        Store(str(tmp_path / "nowhere")).write("x", ".bin", lambda path: path.write_bytes(b"x"))
+
+
+def test_files_are_named_by_their_content(tmp_path):
+    """Made twice they are one file; a damaged one is not believed, and a temporary one never stays."""
+    place = Store(str(tmp_path))
+    one = place.write("a/x", ".bin", lambda path: path.write_bytes(b"abc"))
+    assert one == place.write("a/x", ".bin", lambda path: path.write_bytes(b"abc"))
+    assert one.name != place.write("a/x", ".bin", lambda path: path.write_bytes(b"abd")).name
+    assert place.holds(one)
+    Path(tmp_path, one.name).write_bytes(b"abx")
+    assert not place.holds(one)
+    with pytest.raises(ZeroDivisionError):
+        place.write("a/x", ".bin", lambda path: 1 / 0)
+    assert len(list(Path(tmp_path, "a").iterdir())) == 2
+    assert place.get("nothing") is None
+
+
+def test_patience_ends(monkeypatch):
+    """A trouble that stays is told with what was tried; an answer is not asked for again."""
+    monkeypatch.setattr(store, "FIRST_PAUSE", 0.0)
+    tried = []
+
+    def fail():
+        tried.append(1)
+        raise OSError("reset by peer")
+
+    with pytest.raises(KernelArchiveError, match="reading x failed 7 times: reset by peer"):
+        patiently(fail, "reading x")
+    assert len(tried) == 7
+    with pytest.raises(FileNotFoundError):
+        patiently(Path("/nowhere/x").read_bytes, "reading x")
