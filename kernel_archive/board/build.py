@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal
 
 import msgspec
+import numpy as np
 
 from kernel_archive.bins import scheme as scheme_of
 from kernel_archive.board.entries import findings_of, load_entries, read_foreign, read_stored
@@ -15,6 +17,8 @@ from kernel_archive.board.submissions import SCORE_FILE, Identity, load_submissi
 from kernel_archive.errors import DataError, Finding, UsageError
 from kernel_archive.scoring import load_target, read_record, score
 from kernel_archive.scoring.metrics import COMPARED
+from kernel_archive.scoring.replay import replay
+from kernel_archive.scoring.worlds import load_worlds
 from kernel_archive.splits import FORECAST_SPLITS
 from kernel_archive.storage import write_atomically, write_together
 
@@ -24,6 +28,7 @@ if TYPE_CHECKING:
     from kernel_archive.archive.open import Archive
     from kernel_archive.board.entries import Entry, Foreign
     from kernel_archive.scoring import ScoreRecord, Target
+    from kernel_archive.scoring.replay import Figure
 
 __all__ = ["PAGE_FILE", "BoardResult", "Ranked", "Verdict", "build_board", "rank_board", "verify_board"]
 
@@ -154,13 +159,31 @@ def rank_board(
         )
         faults |= bad
         if entries or others:
-            standings = make_standings(target, entries, others, seed=seed, draws=draws)
+            replayed = _replayed(archive, target, store, entries, seed)
+            standings = make_standings(target, entries, others, seed=seed, draws=draws, replayed=replayed)
             boards.append((standings, [entries[i] for i in standings.order]))
     left_out = [Verdict(slug=slug, status="failed", findings=faults[slug]) for slug in sorted(faults)]
     if not boards:
         found = [finding for v in left_out for finding in v.findings]
         raise DataError.from_findings(found, f"every submission of this board is at fault: {len(found)} faults")
     return Ranked(boards=boards, left_out=left_out)
+
+
+def _replayed(archive: Archive, target: Target, store: Path, entries: Sequence[Entry], seed: int) -> dict[str, Figure]:
+    """Slug -> how the recorded searches of the rows go with the entry's forecasts; empty where none are recorded."""
+    try:
+        worlds = load_worlds(archive, split=target.split.name)
+    except UsageError:
+        return {}  # withheld, or of searches that are no worlds
+    at = [target.index[row] for row in worlds.row_ids]
+    out = {}
+    for entry in entries:
+        cast = read_stored(store / entry.slug, entry.submission, target)
+        done = replay(worlds, cast.take(np.array(at, dtype=np.intp)), policies=["expected"], repeats=4, seed=seed)
+        figure = done.policies[0].rescaled
+        if math.isfinite(figure.mean):
+            out[entry.slug] = figure
+    return out
 
 
 def build_board(

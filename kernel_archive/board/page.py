@@ -92,7 +92,7 @@ def _major(name: str, figure: Metric, board: Standings, *, beats: bool = True) -
 
 
 def _minor(line: Line) -> list[dict[str, Any]]:
-    """Accuracy, coverage and cost, each with a note in small."""
+    """Accuracy, replay, coverage and cost, each with a note in small."""
     accuracy = line.metrics["accuracy"].mean
     tokens, latency = line.tokens_per_forecast, line.latency_s
     seconds = "" if latency is None else f"{latency:.1f} s"
@@ -102,6 +102,12 @@ def _minor(line: Line) -> list[dict[str, Any]]:
     answered += [f"{line.repeats} repeats"] if line.repeats > 1 else []
     cells = (
         ("accuracy", accuracy, number("accuracy", accuracy), ""),
+        (
+            "replay",
+            None if line.replay is None else line.replay.mean,
+            _DASH if line.replay is None else f"{line.replay.mean:.0f}",
+            "" if line.replay is None else f"{line.replay.low:.0f} to {line.replay.high:.0f}",
+        ),
         ("coverage", line.coverage, _share(line.coverage), ", ".join(answered)),
         ("cost", tokens if tokens is not None else latency, cost, "" if tokens is None else seconds),
     )

@@ -14,17 +14,19 @@ from kernel_archive.scoring.metrics import COMPARED, RANKED_BY
 from kernel_archive.scoring.scorer import best_controls
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from kernel_archive.board.entries import Entry, Foreign
     from kernel_archive.board.model_facts import ModelFacts
     from kernel_archive.scoring import Metric, Target
     from kernel_archive.scoring.record import ControlFigures
+    from kernel_archive.scoring.replay import Figure
 
 __all__ = ["MIN_COVERAGE", "Line", "Standings", "make_standings", "standings_csv", "standings_json"]
 
 #: An entry that covers less of the rows and repeats is listed and not ranked.
 MIN_COVERAGE: Final = 0.95
+_NOTHING: Final[Mapping[str, Figure]] = {}
 
 
 class Line(msgspec.Struct, frozen=True, kw_only=True):
@@ -50,6 +52,8 @@ class Line(msgspec.Struct, frozen=True, kw_only=True):
         ranks: metric -> place, for ranked entries.
         depends_on_scheme: headline metrics that say something else under the other bin scheme.
         beats_control: metric -> whether its whole interval is better than the best control's figure.
+        replay: how soon a search finds the fast programs that measures what the forecasts like best: the area between random (0)
+            and oracle (100) when the recorded searches of the rows are replayed; ``None`` where there are none.
     """
 
     slug: str
@@ -71,6 +75,7 @@ class Line(msgspec.Struct, frozen=True, kw_only=True):
     ranks: dict[str, Rank]
     depends_on_scheme: tuple[str, ...]
     beats_control: dict[str, bool]
+    replay: Figure | None = None
 
 
 class Standings(msgspec.Struct, frozen=True, kw_only=True):
@@ -136,7 +141,13 @@ def _line(entry: Entry) -> Line:
 
 
 def make_standings(
-    target: Target, entries: Sequence[Entry], foreign: Sequence[Foreign] = (), *, seed: int = 0, draws: int = 10_000
+    target: Target,
+    entries: Sequence[Entry],
+    foreign: Sequence[Foreign] = (),
+    *,
+    seed: int = 0,
+    draws: int = 10_000,
+    replayed: Mapping[str, Figure] = _NOTHING,
 ) -> Standings:
     """Rank entries by every metric that ranks, and compare them by every one that compares.
 
@@ -146,9 +157,10 @@ def make_standings(
         foreign: submissions of other rows.
         seed: of the bootstrap that the entries' draws come from.
         draws: of it.
+        replayed: slug -> figure of the replay.
     """
     sign = METRICS[RANKED_BY].sign
-    lines = [_line(entry) for entry in entries]
+    lines = [msgspec.structs.replace(_line(entry), replay=replayed.get(entry.slug)) for entry in entries]
 
     def place(i: int) -> tuple[bool, bool, float, str]:
         value = lines[i].metrics[RANKED_BY].mean
@@ -266,6 +278,8 @@ def standings_csv(boards: Sequence[Standings]) -> str:
             }  # fmt: skip
             for name, m in line.metrics.items():
                 row |= {name: m.mean, f"{name}_std": m.std, f"{name}_low": m.low, f"{name}_high": m.high}
+            if line.replay is not None:
+                row |= {"replay": line.replay.mean, "replay_low": line.replay.low, "replay_high": line.replay.high}
             rows.append({key: _cell(value) for key, value in row.items()})
         rows += [
             {

@@ -170,8 +170,6 @@ def load_worlds(archive: Archive, *, split: str = REPLAY.name, made: Made = "nat
     rows = sorted(zip(*_columns(table, names), strict=True), key=lambda r: (r[0], r[8] or 0, r[1]))
     if any(r[7] == "withheld" for r in rows):
         raise UsageError(f"the labels of {archive.path} are withheld: what nobody may know can't be replayed")
-    if not rows:
-        raise UsageError(f"the archive in {archive.path} has no held-out searches with {made} programs to replay")
     columns = archive.arrow("kernels", columns=["kernel_id", "speedup"])
     measured = dict(zip(*_columns(columns, ("kernel_id", "speedup")), strict=True))
     builders: dict[str, _Builder] = {}
@@ -203,6 +201,8 @@ def load_worlds(archive: Archive, *, split: str = REPLAY.name, made: Made = "nat
                     facts.append((kernel, problem, gpu))
             relative = split == "discovery" and row is not None
             world.add(search, node, kernel, above, at, measured.get(kernel), relative=relative)
+    if not ids:
+        raise UsageError(f"the archive in {archive.path} has no held-out searches with {made} programs to replay")
     return Worlds(
         row_ids=tuple(ids), kernels=tuple(f[0] for f in facts), problems=tuple(f[1] for f in facts),
         gpus=tuple(f[2] for f in facts), speedups=np.array([measured.get(f[0], np.nan) for f in facts], dtype=np.float64),

@@ -15,6 +15,7 @@ from kernel_archive.scoring import HEADLINE, Forecasts, load_target
 from kernel_archive.scoring.compare import COMPARED, compare
 from kernel_archive.scoring.metrics import RANKINGS
 from kernel_archive.scoring.reader import read_forecasts
+from kernel_archive.scoring.replay import Figure
 
 
 @pytest.fixture
@@ -145,3 +146,15 @@ def test_the_oracle_leads_and_nobody_ranks_above_a_forecaster_that_knows_more(ar
             elif line.name not in told:
                 above = [other.ranks[name].rank for other in standings.lines if other.name in told]
                 assert rank.rank > max(above), (line.name, name)
+
+
+def test_a_replay_stands_beside_the_figures_and_ranks_nobody(board, target):
+    """In the line, as JSON and as columns of the CSV; an entry without one has none."""
+    folders = [board / "submissions" / name for name in ("good", "half")]
+    entries, _ = load_entries(folders, target, wanted=(), draws=0, jobs=1)
+    standings = make_standings(target, entries, draws=0, replayed={"good": Figure(80.0, 60.0, 90.0)})
+    good, half = standings_json([standings])["boards"][0]["entries"]
+    assert (good["replay"], half["replay"]) == ({"mean": 80.0, "low": 60.0, "high": 90.0}, None)
+    assert "replay" not in good["ranks"]
+    row = next(csv.DictReader(io.StringIO(standings_csv([standings]))))
+    assert (row["replay"], row["replay_low"], row["replay_high"]) == ("80.0", "60.0", "90.0")

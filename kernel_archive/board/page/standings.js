@@ -103,7 +103,7 @@ function standingsOf(split) {
 
   const choose = h('select', { id: 'rank-by-' + split }, place.rankings.map((key) => option(key, data.metrics[key][0])));
   const order = (key, descending) => {
-    if (data.metrics[key] ? !place.rankings.includes(key) : !['name', 'coverage', 'cost'].includes(key)) return;
+    if (data.metrics[key] ? !place.rankings.includes(key) : !['name', 'replay', 'coverage', 'cost'].includes(key)) return;
     if (data.metrics[key] && !heads.some((c) => c.dataset.key === key)) further(key);
     sort(key, descending === undefined ? better(key) === 'higher' : descending);
   };

@@ -2,6 +2,8 @@
 const later = { behaviour: () => { chips(); plots(); }, compare: fillCompare, tasks: fillTasks, kernels: fillKernels };
 const done = new Set();
 
+const REACH = 600; // sections so far below the window are drawn ahead, when they come near and when the split changes
+
 function draw(id) {
   if (done.has(id)) return;
   done.add(id);
@@ -27,7 +29,7 @@ function setBoard(split, scroll) {
   seen.row = -1;
   for (const id of Object.keys(later)) {
     $(id).hidden = !board.entries.length;
-    if (board.entries.length && $(id).getBoundingClientRect().top < window.innerHeight * 1.5) draw(id);
+    if (board.entries.length && $(id).getBoundingClientRect().top <= window.innerHeight + REACH) draw(id);
   }
 }
 
@@ -108,7 +110,7 @@ async function start() {
   $('switch').hidden = data.boards.length < 2;
   setBoard(data.boards[0].split);
 
-  const near = new IntersectionObserver((items) => { for (const item of items) if (item.isIntersecting && board.entries.length) draw(item.target.id); }, { rootMargin: '600px' });
+  const near = new IntersectionObserver((items) => { for (const item of items) if (item.isIntersecting && board.entries.length) draw(item.target.id); }, { rootMargin: `${REACH}px` });
   window.addEventListener('scroll', () => { if (!waiting) { waiting = true; requestAnimationFrame(mark); } }, { passive: true });
   mark();
   for (const id of Object.keys(later)) near.observe($(id));
