@@ -14,6 +14,8 @@ TESTS = Path(__file__).parent
 #: Module -> the test file that goes through it, for modules that nobody calls but from another one: its parts are told
 #: apart in the tests of the whole, not in a file of their own.
 ELSEWHERE = {
+    "cli/init": "archive/test_first_look",
+    "archive/guess": "archive/test_first_look",
     "archive/audit": "cli/test_inspect",
     "archive/crosschecks": "archive/test_validate",
     "archive/fragments": "archive/test_search_rows",

@@ -154,15 +154,19 @@ class SearchRows:
         if said is not None and field == "problem" and "{name}" in said:
             said = said.replace("{name}", self.search_id.rsplit("/", 1)[-1].split("__")[0])
         if said is not None and logged is not None and normalise(said) != normalise(logged):
-            raise RecipeError.of(
-                code="recipe-contradicts-log",
-                message=f"the recipe says {printable(said)!r}, the log of {self.search_id} says {printable(logged)!r}",
-                file=str(self.job.recipe_file),
-                field=f"source[{self.job.source_index}].{field}",
-                fix="Correct the recipe; a recipe only adds what the logs don't say",
-            )
+            raise self._contradiction(field, said, logged)
         value = logged if logged is not None else said
         return encodable(normalise(value)) if value is not None else None
+
+    def _contradiction(self, field: str, said: str, logged: str, line: int | None = None) -> RecipeError:
+        where = "" if line is None else f", line {line}"
+        return RecipeError.of(
+            code="recipe-contradicts-log",
+            message=f"the recipe says {printable(said)!r}, the log of {self.search_id}{where} says {printable(logged)!r}",
+            file=str(self.job.recipe_file),
+            field=f"source[{self.job.source_index}].{field}",
+            fix="Correct the recipe; a recipe only adds what the logs don't say",
+        )
 
     def _refuse(self, record: Evaluation, code: str, message: str, **more: Any) -> None:
         self.findings.append(
@@ -193,6 +197,8 @@ class SearchRows:
                 continue
             row_problem = normalise_problem(record.problem) if record.problem is not None else problem
             row_gpu = canonical_gpu(record.gpu) if record.gpu is not None else gpu
+            if None not in (record.gpu, gpu, job.source.gpu) and row_gpu != gpu:
+                raise self._contradiction("gpu", str(job.source.gpu), str(record.gpu), record.source_line)
             if row_problem is None or row_gpu is None:
                 incomplete.append(("problem" if row_problem is None else "gpu", record))
                 continue

@@ -18,6 +18,7 @@ __all__ = ["COMMANDS", "cli", "main"]
 
 #: Command -> (module, object in it, one line of help). The help stands here so that ``--help`` imports nothing.
 COMMANDS: Final[dict[str, tuple[str, str, str]]] = {
+    "init": ("init", "init", "Write a recipe for a folder or table of your own."),
     "build": ("build", "build", "Consolidate raw search logs into an archive."),
     "readers": ("build", "readers", "List the log formats and what each expects."),
     "build-eval": ("splits", "build_eval", "Make an evaluation split."),

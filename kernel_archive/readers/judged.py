@@ -256,8 +256,12 @@ class Judged(Reading):
         if not has_speedup:
             self.count("rows_without_speedup")
             ratio = "speedup" not in self.columns
-            message = "a success without a speedup is left out" if not ratio else "no speedup without both times"
-            fix = "If the row is a failure, say so: map outcome, correct or compiled"
+            message = (
+                "rows without a speedup are left out"
+                if not ratio
+                else "no speedup without both times: the rows are left out"
+            )
+            fix = "If they are failures, map outcome, correct or compiled"
             self.doubt("no-speedup", message, line, "reference_runtime" if ratio else "speedup", fix=fix)
         if code is None or not has_speedup:
             if code is None and not has_speedup:

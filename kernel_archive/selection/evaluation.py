@@ -118,7 +118,7 @@ def refusals(tables: ArchiveTables, rule: EvalDefinition) -> dict[str, str | Non
             return "other_builder"
         if rule.languages and kernel.language not in rule.languages:
             return "other_language"
-        if (kernel.reference_id, kernel.problem) not in known:
+        if (kernel.reference_id, kernel.problem) not in known and not isinstance(rule, OwnEvalDefinition):
             return "unknown_reference"
         return "flagged" if flags.intersection(kernel.flags) else None
 
@@ -282,6 +282,7 @@ def select_eval(
 def _rows(tables: ArchiveTables, taken: Iterable[Kernel]) -> list[Row]:
     """The kernels as rows, each with what its reference states of the problem."""
     stated = {(row["problem"], row["reference_id"]): row for row in tables.references.drop_columns("code").to_pylist()}
+    nothing = dict.fromkeys(("benchmark_cases", "rtol", "atol"))
     return [
         Row(
             row_id=k.kernel_id,
@@ -293,7 +294,10 @@ def _rows(tables: ArchiveTables, taken: Iterable[Kernel]) -> list[Row]:
             anchor=Side(k.reference_id, "", None),
             candidate=k.side,
             more={
-                **{name: stated[k.problem, k.reference_id][name] for name in ("benchmark_cases", "rtol", "atol")},
+                **{
+                    name: stated.get((k.problem, k.reference_id), nothing)[name]
+                    for name in ("benchmark_cases", "rtol", "atol")
+                },
                 **{name: getattr(k, name) for name in ("language", "n_measurements", "speedup_min", "speedup_max")},
             },
         )

@@ -16,7 +16,7 @@ from kernel_archive.archive.shards import digest_rows
 from kernel_archive.bins import N_BINS, SCHEMES, Scheme, assign_bins, representatives
 from kernel_archive.ids import CANARY, ID_LENGTH, logical_digest, sha256_hex
 from kernel_archive.schema import TABLES
-from kernel_archive.selection.texts import PART_ROWS
+from kernel_archive.selection.texts import PART_ROWS, OrNothing
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -254,7 +254,7 @@ def select(
 def by_program(split: Split, rows: Sequence[Row], source: Texts) -> dict[str, tuple[Texts, Sequence[str]]]:
     """The text columns of these rows, from a source that knows texts by program id."""
     return {
-        split.anchor: (source, [row.anchor.program_id for row in rows]),
+        split.anchor: (OrNothing(source), [row.anchor.program_id for row in rows]),
         split.candidate: (source, [row.candidate.program_id for row in rows]),
     }
 

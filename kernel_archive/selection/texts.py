@@ -58,6 +58,24 @@ class ListTexts:
         return self._texts.take(pa.array([self._at[k] for k in keys], pa.int64()))
 
 
+class OrNothing:
+    """A source of texts that knows an empty text by the empty key: that of a reference of which no text is known."""
+
+    def __init__(self, source: Texts) -> None:
+        """The source of all other texts."""
+        self._source = source
+        self.block_rows = source.block_rows
+
+    def fetch(self, keys: Sequence[str]) -> pa.Array:
+        """The texts of these keys, in their order."""
+        if all(keys):
+            return self._source.fetch(keys)
+        known = [key for key in keys if key]
+        texts = self._source.fetch(known) if known else pa.array([], pa.large_string())
+        places = iter(range(len(known)))
+        return texts.take(pa.array([next(places) if key else None for key in keys], pa.int64())).fill_null("")
+
+
 def _index(path: Path, key: str) -> tuple[list[ChunkSizes], list[str]]:
     """Sizes of the program texts of each row group, and the keys of all rows.
 

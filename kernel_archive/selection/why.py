@@ -30,7 +30,7 @@ WAYS_OUT: Final = {
     "other_language": ("[eval] languages does not name its language", "add the language, or leave languages out"),
     "unknown_reference": (
         "no text of its reference program is known",
-        'reference = "references/{problem}.py" in its [[source]], or map reference_code; discovery pairs need none',
+        'reference = "references/{problem}.py" in its [[source]], or map reference_code',
     ),
     "flagged": ("an audit flag keeps it out", "see kernel-archive audit"),
     "other_gpu": ("it was measured on another GPU than the split's", 'gpu = "NAME" in [eval], or build-eval --gpu NAME'),

@@ -79,10 +79,11 @@ def test_every_problem_with_enough_bins_is_asked_about(tmp_path: Path) -> None:
     """On the GPU with the most kernels; what is not asked about has its reason, cell by cell; the archive is valid."""
     archive = open_archive(make(tmp_path))
     facts = archive.manifest.splits["eval"]
-    assert (facts.name, facts.parameters["gpu"], facts.rows) == ("canonical", "L40S", 4)
-    assert facts.facts["cells"] == {"wide": [0, 1, 1, 1, 1, 0, 0, 0]}
+    assert (facts.name, facts.parameters["gpu"], facts.rows) == ("canonical", "L40S", 8)
+    assert facts.facts["cells"] == {"bare": [0, 1, 1, 0, 1, 0, 1, 0], "wide": [0, 1, 1, 1, 1, 0, 0, 0]}
+    texts = {(r["task"], r["reference_code"]) for r in archive.arrow("eval").to_pylist()}
+    assert texts == {("bare", ""), ("wide", "def ref(x): ...")}
     assert left_out(archive, SPLIT_TABLES["eval"]) == {
-        ("bare", "unknown_reference"): [0, 1, 1, 0, 1, 0, 1, 0],
         ("flat", "few_bins"): [0, 0, 0, 0, 3, 0, 0, 0],
         ("wide", "other_gpu"): [0, 1, 1, 1, 1, 0, 0, 0],
     }
@@ -121,11 +122,11 @@ def test_a_stated_gpu_is_known(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("eval_", "rows_", "gpu"),
     [
-        ("cap = 1\nbins = 1", 5, "L40S"),
+        ("cap = 1\nbins = 1", 9, "L40S"),
         ('gpu = "RTX 5090"', 4, "RTX 5090"),
         ('tasks = ["flat"]', 3, "L40S"),
         ('languages = ["triton"]', 0, None),
-        ('roles = { training = ["w*"] }', 3, "L40S"),
+        ('roles = { training = ["w*"] }', 4, "L40S"),
     ],
 )
 def test_what_the_recipe_asks_about(tmp_path: Path, eval_: str, rows_: int, gpu: str | None) -> None:

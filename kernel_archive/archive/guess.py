@@ -1,0 +1,309 @@
+"""What the columns of somebody's table mean, guessed from their names and values, for a recipe that a person then reads."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from kernel_archive.readers.judged import is_missing, truth
+from kernel_archive.readers.mapping import inside, lookup
+from kernel_archive.readers.values import BAD_JSON, any_json, finite, from_text
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
+
+__all__ = ["PROGRAM_ENDINGS", "Guess", "guess"]
+
+PROGRAM_ENDINGS: Final = (".py", ".cu", ".cuh", ".cpp", ".hip", ".triton", ".txt")
+#: Our columns and how others call them, the best name first; a column of theirs is taken once, and names count before kinds.
+_NAMES: Final[dict[str, str]] = {
+    "code": r"(custom|candidate|generated|cuda|triton|hip|kernel|optimi[sz]ed|best)_(code|source|src|kernel)|code|program|source(_code)?|src|kernel|solution|"
+    r"text|.*_code",
+    "reference_code": r"(ref|reference|baseline|original|py_?torch|torch|py)_?(arch_)?(code|source|src|program)(_module)?|reference|ref|original",
+    "speedup": r"speed_?up(_(vs|over)_(torch|pytorch|eager|baseline|reference|native))?(_native)?|.*speed_?up_native|.*speed_?up.*|x|score_default|ratio|"
+    r"(x_)?faster",
+    "correct": r"correct(ness)?|is_correct|passed|pass|valid|is_valid|ok|.*_(correct|passed|valid)",
+    "compiled": r"(is_)?compiled|compiles|built",
+    "outcome": r"outcome|status|verdict|result|state",
+    "problem": r"problem(_(name|id))?|task(_(name|id))?|op(_name)?|operator|kernel_name|workload|benchmark|name|leaderboard(_id)?",
+    "level": r"level(_id)?",
+    "number": r"(problem|task)(_(id|number|no))?|number",
+    "gpu": r"gpu(_(name|type|model))?|device(_name)?|hardware|card|accelerator",
+    "node_id": r"(node|program|candidate|kernel|sample|run|attempt|eval(uation)?)_?id|id|uuid|commit|hash|iter(ation)?|step|experiment|round|attempt",
+    "parent_node_id": r"parent(_(node|program|kernel|id|commit))*|from|based_on",
+    "step": r"step|iter(ation)?(_found)?|generation|round|turn|trial|experiment|attempt",
+    "model": r"model(_(name|id|slug))?|llm|author",
+    "search": r"(search|session|experiment|trajectory)(_(id|name))?|run(_name)?",
+    "error_text": r"error(_(text|message|msg))?|message|stderr|traceback|exception|log",
+    "error_type": r"error_(type|name|kind|class)",
+    "input_tokens": r"(input|prompt)_tokens",
+    "output_tokens": r"(output|completion)_tokens",
+    "started_at": r"(started|created|submitted|submission)(_at|_time)|timestamp|date(time)?",
+}  # fmt: skip
+_REFERENCE: Final = frozenset(
+    ["ref", "reference", "baseline", "base", "torch", "pytorch", "eager", "native", "original", "naive"]
+)
+_TIME: Final = frozenset(["time", "runtime", "latency", "duration", "elapsed"])
+_UNITS: Final = {
+    **dict.fromkeys(("ms", "millis", "millisecond", "milliseconds", "msec"), "ms"),
+    **dict.fromkeys(("us", "usec", "micros", "microsecond", "microseconds"), "us"),
+    **dict.fromkeys(("ns", "nsec", "nanos", "nanosecond", "nanoseconds"), "ns"),
+    **dict.fromkeys(("s", "sec", "secs", "second", "seconds"), "s"),
+}
+#: Words of a column of times that is none, or not the one to take.
+_WORSE: Final = frozenset(
+    [
+        "std",
+        "var",
+        "min",
+        "max",
+        "p50",
+        "p90",
+        "p95",
+        "p99",
+        "compile",
+        "compiled",
+        "wall",
+        "total",
+        "start",
+        "end",
+        "begin",
+        "stamp",
+        "timestamp",
+        "created",
+        "eval",
+    ]
+)
+_WORDS: Final = {
+    "success": "success succeeded passed pass ok correct keep kept discard discarded accepted accept baseline improved best reverted revert slower",
+    "compile_failed": "compile_failed compile_error compilation_error compilation_failed ce build_failed build_error syntax_error",
+    "runtime_error": "runtime_error crash crashed error timeout timed_out oom re exception illegal_memory_access",
+    "incorrect": "incorrect wrong wrong_answer wrong_result mismatch wa failed fail failure invalid",
+    "infrastructure_failure": "infrastructure_failure infra_error lost cancelled",
+}
+_KEPT_WORDS: Final = frozenset(["keep", "kept", "discard", "discarded", "revert", "reverted"])
+_SAMPLE: Final = 50
+
+
+class Guess(msgspec.Struct):
+    """A mapping, and what it leaves open.
+
+    Attributes:
+        columns: as a recipe has them.
+        open: what a person must say or look at, by key.
+        unused: columns of theirs that nothing is read from.
+    """
+
+    columns: dict[str, Any]
+    open: dict[str, str] = {}
+    unused: list[str] = []
+
+    @property
+    def worth(self) -> int:
+        """How much of a row it makes: a program, and something that was measured of it."""
+        return 2 * ("code" in self.columns) + bool({"speedup", "runtime", "correct", "outcome"} & self.columns.keys())
+
+
+def _plain(name: str) -> str:
+    """A name in lower case with single underscores: ``CUDA_Runtime``, ``cudaRuntime`` and ``cuda runtime (ms)`` alike."""
+    split = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name)
+    return re.sub(r"[^a-z0-9]+", "_", split.lower().replace("µs", "us")).strip("_")
+
+
+def _flat(row: dict[str, Any], depth: int = 3, head: str = "") -> dict[str, Any]:
+    """The values of a row by dotted path, into objects and texts that are objects."""
+    out: dict[str, Any] = {}
+    for key, value in row.items():
+        name, inner = f"{head}{key}", value
+        if isinstance(value, str) and value.lstrip()[:1] == "{" and len(value) < 1 << 16:
+            try:
+                inner = any_json(value.encode())
+            except BAD_JSON:
+                inner = value
+        if isinstance(inner, dict) and depth and inner and "." not in str(key):
+            out |= _flat(inner, depth - 1, f"{name}.")
+        else:
+            out[name] = value
+    return out
+
+
+def _all(kind: Callable[[Any], bool]) -> Callable[[list[Any]], bool]:
+    return lambda values: bool(values) and sum(map(kind, values)) >= 0.9 * len(values)
+
+
+def _is_program(value: Any) -> bool:
+    return isinstance(value, str) and (
+        value.strip().count("\n") > 0 or (len(value) > 60 and not value.strip().isalnum())
+    )
+
+
+_number: Final = _all(lambda v: finite(from_text(v)) is not None)
+_whole: Final = _all(lambda v: isinstance(from_text(v), int) or (isinstance(v, float) and v.is_integer()))
+_text: Final = _all(lambda v: isinstance(v, str | int) and not isinstance(v, bool))
+_program: Final = _all(_is_program)
+_truth: Final = _all(lambda v: truth(v) is not None)
+_KINDS: Final[dict[str, Callable[[list[Any]], bool]]] = {
+    "code": _program,
+    "reference_code": _program,
+    "speedup": _number,
+    "correct": _truth,
+    "compiled": _truth,
+    "level": _whole,
+    "number": _whole,
+    "step": _whole,
+    "input_tokens": _whole,
+    "output_tokens": _whole,
+    "gpu": _all(lambda v: isinstance(v, str)),
+    "outcome": _all(lambda v: isinstance(v, bool | str) and len(str(v)) < 40),
+}
+
+
+def guess(rows: Sequence[dict[str, Any]], folder: Path | None = None, files: Sequence[str] = ()) -> Guess:
+    """Guess which column is what.
+
+    Args:
+        rows: the first rows of the table.
+        folder: the folder that it is in.
+        files: names of files below that folder that may hold programs.
+    """
+    values: dict[str, list[Any]] = {}
+    for row in rows[:_SAMPLE]:
+        for name, value in _flat(row).items():
+            values.setdefault(name, [])
+            if not is_missing(value):
+                values[name].append(value)
+    found = Guess(columns={}, open={})
+    taken: set[str] = set()
+    _times(values, found, taken)
+    for ours, pattern in _NAMES.items():
+        kind = _KINDS.get(ours, _text)
+        ranked: list[tuple[int, int, str]] = []
+        for name, sample in values.items():
+            plain, last = _plain(name), _plain(name.rsplit(".", 1)[-1])
+            for rank, part in enumerate(_alternatives(pattern)):
+                if name not in taken and (re.fullmatch(part, last) or re.fullmatch(part, plain)) and kind(sample):
+                    ranked.append((rank, len(ranked), name))
+                    break
+        if ours == "number" and "level" not in found.columns:
+            continue
+        if ranked:
+            _, _, best = min(ranked)
+            found.columns[ours] = best
+            if ours not in ("step", "node_id"):
+                taken.add(best)
+    if "level" in found.columns and "number" not in found.columns:
+        _whole_problem = found.columns.get("problem")
+        if _whole_problem is not None and _whole(values[_whole_problem]):
+            found.columns["number"] = found.columns.pop("problem")
+    if "number" in found.columns and found.columns.get("problem") == found.columns["number"]:
+        del found.columns["problem"]
+    if len(set(map(str, values.get(found.columns.get("node_id", ""), [])))) < len(
+        values.get(found.columns.get("node_id", ""), [])
+    ):
+        found.columns.pop("node_id", None)  # a name that stands twice names nothing
+    _outcomes(values, found)
+    if "code" not in found.columns and folder is not None:
+        _programs_in_files(rows, values, folder, files, found)
+    used = {rule if isinstance(rule, str) else str(rule.get("column", "")) for rule in found.columns.values()}
+    found.unused = [name for name in values if name not in used][:40]
+    return found
+
+
+def _alternatives(pattern: str) -> list[str]:
+    """The alternatives of a pattern outside of its brackets, the best first."""
+    parts, depth = [""], 0
+    for mark in pattern:
+        depth += (mark == "(") - (mark == ")")
+        if mark == "|" and not depth:
+            parts.append("")
+        else:
+            parts[-1] += mark
+    return parts
+
+
+def _times(values: dict[str, list[Any]], found: Guess, taken: set[str]) -> None:
+    """The candidate's time and the reference's, with their units."""
+    ranked: dict[str, list[tuple[int, int, str, str | None]]] = {"runtime": [], "reference_runtime": []}
+    for name, sample in values.items():
+        words = _plain(name).split("_")
+        unit = next((_UNITS[w] for w in reversed(words) if w in _UNITS), None)
+        if not _number(sample) or not (_TIME.intersection(words) or (unit is not None and unit != "s")):
+            continue
+        if any(w in ("speedup", "tokens", "gpu_seconds") for w in words) or any(
+            finite(from_text(v)) == 0 for v in sample
+        ):
+            continue
+        ours = "reference_runtime" if _REFERENCE.intersection(words) else "runtime"
+        worse = len(_WORSE.intersection(words)) * 2 - bool({"mean", "median", "avg"}.intersection(words))
+        ranked[ours].append((worse, len(words), name, unit))
+    for ours, options in ranked.items():
+        if options:
+            _, _, name, unit = min(options, key=lambda option: option[:3])
+            found.columns[ours] = {"column": name, "unit": unit or "ms"}
+            taken.add(name)
+            if unit is None:
+                found.open[f"unit of {name}"] = f"the unit of {name} is not in its name; ms is a guess: s, ms, us or ns"
+
+
+def _outcomes(values: dict[str, list[Any]], found: Guess) -> None:
+    """The words of an outcome, and whether they say what a loop went on from."""
+    name = found.columns.get("outcome")
+    if name is None:
+        return
+    words = Counter(str(value).strip().casefold() for value in values[name])
+    if all(truth(word) is not None for word in words) and "correct" in found.columns:
+        del found.columns["outcome"]
+        return
+    ours = {word: outcome for outcome, known in _WORDS.items() for word in known.split()}
+    mapped = {word: ours[_plain(word)] for word in words if _plain(word) in ours}
+    unknown = [word for word in words if word not in mapped and truth(word) is None]
+    if not mapped:
+        del found.columns["outcome"]
+        return
+    if _KEPT_WORDS.intersection(map(_plain, words)):
+        found.columns["kept"] = name
+    found.columns["outcome"] = {"column": name, "values": mapped}
+    if unknown:
+        found.open[f"words of {name}"] = f"what these words of {name} mean is not known: {', '.join(unknown[:10])}"
+
+
+def _programs_in_files(
+    rows: Sequence[dict[str, Any]], values: dict[str, list[Any]], folder: Path, files: Sequence[str], found: Guess
+) -> None:
+    """The column that names a row's file, from the files that there are: in full, in part, or by number."""
+    sample = [row for row in rows[:_SAMPLE] if isinstance(row, dict)]
+    best: tuple[float, int, str] = (0.5, 0, "")
+    for name, held in values.items():
+        if not _text(held) or len(set(map(str, held))) < 0.8 * len(held):
+            continue
+        for template in _templates(name, [str(value).strip() for value in held[:3]], files):
+            there = [
+                path
+                for row in sample
+                if lookup(row, name) not in (None, "") and (path := inside(folder, template, row))
+            ]
+            share = sum(path.is_file() for path in there) / max(len(sample), 1)
+            best = max(best, (share, -len(template), template))
+    if best[2]:
+        found.columns["code"] = {"file": best[2]}
+
+
+def _templates(name: str, texts: Sequence[str], files: Sequence[str]) -> set[str]:
+    """Names of files with a value of a column in them, the value replaced by the column's name."""
+    found: set[str] = set()
+    for text in texts:
+        for width in (0, 2, 3, 4, 5, 6):
+            value = text.zfill(width) if text.isdigit() else text
+            if width and (not text.isdigit() or len(text) >= width):
+                continue
+            place = f"{{{name}:{width}}}" if width else f"{{{name}}}"
+            for file in files:
+                if value and value in file and len(found) < 200:
+                    head, _, tail = file.rpartition(value)
+                    if not (value.isdigit() and (head[-1:].isdigit() or tail[:1].isdigit())):
+                        found.add(f"{head}{place}{tail}")
+    return found

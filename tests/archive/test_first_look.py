@@ -1,0 +1,206 @@
+"""``kernel-archive init``: folders as people have them, from a first look to an archive with an evaluation split."""
+
+from __future__ import annotations
+
+import csv
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from click.testing import CliRunner
+
+from kernel_archive.archive.first_look import look
+from kernel_archive.archive.guess import guess
+from kernel_archive.archive.open import open_archive
+from kernel_archive.archive.recipe import load_recipe
+from kernel_archive.cli import cli
+from kernel_archive.errors import UsageError
+from kernel_archive.pipeline import build
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+SPEEDUPS = (0.2, 0.4, 0.6, 0.9, 1.2, 1.7, 3.0, 5.0)
+
+
+def program(n: int) -> str:
+    """A program unlike the others."""
+    return f"import torch\n\n\ndef kernel_{n}(x):\n" + "".join(
+        f"    y{n}_{i} = x.op_{n * 31 + i}()\n" for i in range(12)
+    )
+
+
+def kernelbench(top: Path) -> Path:
+    """A run of one level with its baselines and the reference programs."""
+    run = top / "runs/mine"
+    run.mkdir(parents=True)
+    results: dict[str, Any] = {}
+    for n, speedup in enumerate(SPEEDUPS):
+        failed = {"compiled": n != 3, "correctness": n != 3}
+        results.setdefault(str(n % 2 + 1), []).append(
+            {"sample_id": n // 2, **failed, "metadata": {"hardware": "NVIDIA L40S"}, "runtime": 4.0 / speedup}
+        )
+        (run / f"level_1_problem_{n % 2 + 1}_sample_{n // 2}_kernel.py").write_text(program(n))
+    (run / "eval_results.json").write_text(json.dumps(results))
+    (top / "timing/L40S").mkdir(parents=True)
+    timing = {"level1": {f"{p}_Op.py": {"mean": 4.0, "hardware": "NVIDIA L40S"} for p in (1, 2)}}
+    (top / "timing/L40S/baseline_time_torch.json").write_text(json.dumps(timing))
+    (top / "KernelBench/level1").mkdir(parents=True)
+    for p in (1, 2):
+        (top / f"KernelBench/level1/{p}_Op.py").write_text(f"class Model: n = {p}")
+    return top
+
+
+def openevolve(top: Path) -> Path:
+    """Two checkpoints of a run whose evaluator gave a time and a verdict."""
+    for last in (4, 8):
+        folder = top / f"openevolve_output/checkpoints/checkpoint_{last}/programs"
+        folder.mkdir(parents=True)
+        for n, speedup in enumerate((1.0, *SPEEDUPS)[:last]):
+            metrics = {"latency_ms": 8.0 / speedup, "correctness": float(n != 3), "combined_score": 0.5}
+            value = {
+                "id": f"p{n}",
+                "code": program(n),
+                "parent_id": f"p{n // 2}" if n else None,
+                "iteration_found": n,
+                "metrics": metrics,
+            }
+            (folder / f"p{n}.json").write_text(json.dumps(value))
+    return top
+
+
+def milliseconds(top: Path) -> Path:
+    """A CSV of times in milliseconds, with the programs in files."""
+    (top / "kernels").mkdir(parents=True)
+    with (top / "bench.csv").open("w", newline="") as stream:
+        writer = csv.writer(stream)
+        writer.writerow(["op", "kernel_file", "kernel_ms", "torch_ms", "passed"])
+        for n, speedup in enumerate(SPEEDUPS):
+            (top / f"kernels/k{n}.cu").write_text(program(n))
+            writer.writerow(["softmax", f"k{n}.cu", 2.0 / speedup, 2.0, n != 3])
+    return top
+
+
+def loop(top: Path) -> Path:
+    """The log of a loop, with snapshots by number."""
+    (top / "snapshots").mkdir(parents=True)
+    lines = ["iteration\tlatency_us\tstatus\tdescription"]
+    for n, speedup in enumerate((1.0, *SPEEDUPS)):
+        (top / f"snapshots/kernel_{n:03}.py").write_text(program(n))
+        status = "baseline" if not n else "crash" if n == 4 else "keep" if n % 2 else "discard"
+        lines.append(f"{n}\t{'' if status == 'crash' else 80 / speedup}\t{status}\ttried {n}")
+    (top / "results.tsv").write_text("\n".join(lines))
+    return top
+
+
+@pytest.mark.parametrize(
+    ("make", "options", "kernels", "failures", "pairs"),
+    [
+        (kernelbench, [], 7, 1, 0),
+        (openevolve, ["--gpu", "H100", "--problem", "gemm"], 7, 1, 4),
+        (milliseconds, ["--gpu", "RTX 5090"], 7, 1, 0),
+        (loop, ["--gpu", "H100", "--problem", "gemm"], 8, 1, 7),
+    ],
+)
+def test_from_a_folder_to_a_benchmark(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    make: Any,
+    options: list[str],
+    kernels: int,
+    failures: int,
+    pairs: int,
+) -> None:
+    """``init`` and ``build`` give an archive of one's own with an evaluation split and a card, and nothing had to be edited."""
+    make(tmp_path / "data")
+    monkeypatch.chdir(tmp_path)
+    shown = CliRunner().invoke(cli, ["init", "data", "--name", "me/mine", *options, "--json"])
+    assert shown.exit_code == 0, shown.output
+    result = json.loads(shown.stdout)
+    assert result["evaluations"] == kernels + failures
+    assert len(result["first"]) == 3
+    archive = open_archive(build(["builder.toml"]).path)
+    assert archive.path.as_posix() == "me/mine"
+    rows = {name: archive.arrow(name).num_rows for name in ("kernels", "failures", "discovery_pairs", "eval")}
+    assert rows == {"kernels": kernels, "failures": failures, "discovery_pairs": pairs, "eval": kernels}
+    assert "me/mine" in (archive.path / "README.md").read_text()
+
+
+def test_what_no_file_says_is_marked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The GPU and the problem of a loop: said on the terminal, marked in the recipe, which is whole but for them."""
+    loop(tmp_path / "data")
+    monkeypatch.chdir(tmp_path)
+    shown = CliRunner().invoke(cli, ["init", "data"])
+    assert shown.exit_code == 0
+    assert "missing: the GPU of 9 rows" in shown.stderr
+    assert "# gpu = ...  # NEEDED" in (tmp_path / "builder.toml").read_text()
+    assert load_recipe(tmp_path / "builder.toml").recipe.archive is not None
+    again = CliRunner().invoke(cli, ["init", "data"])
+    assert again.exit_code == 1 or "is there already" in str(again.exception)
+
+
+def test_answers_in_a_terminal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is missing is asked for, and stands in the recipe."""
+    loop(tmp_path / "data")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("kernel_archive.cli.init._asks", lambda: True)
+    shown = CliRunner().invoke(cli, ["init", "data"], input="H100\ngemm\n\n")
+    assert shown.exit_code == 0, shown.output
+    (source,) = load_recipe(tmp_path / "builder.toml").recipe.source
+    assert (source.gpu, source.problem, source.reference) == ("H100", "gemm", "root")
+
+
+def test_nothing_that_is_known(tmp_path: Path) -> None:
+    """A folder without results is said with what is in it."""
+    (tmp_path / "notes.md").write_text("hello")
+    with pytest.raises(UsageError, match=r"1 \.md"):
+        look(tmp_path)
+    with pytest.raises(UsageError, match="does not exist"):
+        look(tmp_path / "gone")
+
+
+def test_kernelbench_without_a_baseline_of_its_gpu(tmp_path: Path) -> None:
+    """A baseline of another GPU is not taken; what is missing is said."""
+    kernelbench(tmp_path)
+    path = tmp_path / "timing/L40S/baseline_time_torch.json"
+    path.write_text(path.read_text().replace("L40S", "H100"))
+    found = look(tmp_path)
+    assert "baseline" not in found.sources[0]
+    assert "of L40S" in found.open["baseline"]
+
+
+CODE = "def kernel(x):\n    return x\n"
+
+
+@pytest.mark.parametrize(
+    ("row", "columns"),
+    [
+        ({"custom_code": CODE, "ref_code": CODE, "score_default": 2.0, "level_id": 1, "task_id": 3},
+         {"code": "custom_code", "reference_code": "ref_code", "speedup": "score_default", "level": "level_id", "number": "task_id"}),
+        ({"CUDA_Code": CODE, "PyTorch_Code_Module": CODE, "CUDA_Runtime": 1.0, "PyTorch_Native_Runtime": 2.0, "CUDA_Speedup_Native": 2.0, "CUDA_Speedup_Compile": 1.0, "Correct": True, "Level_ID": 1, "Task_ID": 3, "Error": None},
+         {"code": "CUDA_Code", "reference_code": "PyTorch_Code_Module", "speedup": "CUDA_Speedup_Native", "correct": "Correct", "level": "Level_ID", "number": "Task_ID",
+          "runtime": {"column": "CUDA_Runtime", "unit": "ms"}, "reference_runtime": {"column": "PyTorch_Native_Runtime", "unit": "ms"}}),
+        ({"source": CODE, "metrics": {"speedup": 2.0, "correct": 1}, "hw": {"gpu": "L40S"}, "task": "gemm"},
+         {"code": "source", "speedup": "metrics.speedup", "correct": "metrics.correct", "gpu": "hw.gpu", "problem": "task"}),
+        ({"kernel": CODE, "mean_us": 5.0, "std_us": 0.1, "baseline_us": 10.0, "compile_time_ms": 900.0, "op": "gemm"},
+         {"code": "kernel", "problem": "op", "runtime": {"column": "mean_us", "unit": "us"}, "reference_runtime": {"column": "baseline_us", "unit": "us"}}),
+    ],
+)  # fmt: skip
+def test_guesses(row: dict[str, Any], columns: dict[str, Any]) -> None:
+    """Names as public tables have them."""
+    assert guess([row, row]).columns == columns
+
+
+def test_a_time_without_a_unit_is_asked_about() -> None:
+    """Milliseconds are a guess, and said to be."""
+    found = guess([{"code": CODE, "runtime": 5.0, "torch_time": 10.0}])
+    assert found.columns["runtime"] == {"column": "runtime", "unit": "ms"}
+    assert set(found.open) == {"unit of runtime", "unit of torch_time"}
+
+
+def test_rows_deep_in_a_document(tmp_path: Path) -> None:
+    """The place with the most rows is found, and the recipe names it."""
+    rows = [{"task": "gemm", "gpu": "L40S", "code": program(n), "speedup": s} for n, s in enumerate(SPEEDUPS)]
+    (tmp_path / "out.json").write_text(json.dumps({"meta": {"v": 1}, "report": {"results": rows}}, indent=1))
+    found = look(tmp_path / "out.json")
+    assert found.sources[0]["rows"] == "report.results"
