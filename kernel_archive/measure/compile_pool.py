@@ -5,9 +5,10 @@ from __future__ import annotations
 import queue
 import shutil
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from kernel_archive.ids import program_id
+from kernel_archive.measure.messages import Config
 from kernel_archive.measure.process import Lost, WorkerProcess
 
 if TYPE_CHECKING:
@@ -39,13 +40,12 @@ class CompilePool:
         settings: Settings,
         cache: Path,
         gpu: str,
-        cpus: list[int] | None = None,
+        cpus: list[int],
     ) -> None:
-        self._settings, self._cache = settings, cache
-        self._arguments: dict[str, Any] = {
-            "mode": "compile", "task": task, "device": device, "settings": settings, "cache": cache,
-            "gpu": gpu, "cpus": cpus, "start_cpus": cpus, "nice": 10,
-        }  # fmt: skip
+        self._cache = cache
+        self._config = Config(
+            mode="compile", task=task, device=device, settings=settings, gpu=gpu, cpus=cpus, start_cpus=cpus
+        )
         self._free: queue.SimpleQueue[WorkerProcess | None] = queue.SimpleQueue()
         for _ in range(workers):
             self._free.put(None)
@@ -63,7 +63,7 @@ class CompilePool:
             if self._closed:
                 return []
             if worker is None or not worker.alive:
-                worker = WorkerProcess(**self._arguments)
+                worker = WorkerProcess(self._config, self._cache, nice=10)
                 self._all.append(worker)
             up = worker.ready(300.0)
             if self._closed:
@@ -74,7 +74,7 @@ class CompilePool:
                 worker = None
                 return [f"no compiler worker comes up: {text}"]
             cache = self._cache / program_id(code)
-            answer = worker.ask(code, cache, self._settings.compile_timeout_s, task)
+            answer = worker.ask(code, cache, self._config.settings.compile_timeout_s, task)
             if isinstance(answer, Lost):
                 worker.kill()
                 worker = None

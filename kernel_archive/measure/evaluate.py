@@ -117,7 +117,7 @@ class Evaluator:
         data, expected, bounds = [], [], []
         for k in range(count):
             seed = case_seed(self.settings.seed, self.task.name, sorted(case.items()), variant, k, self.salt)
-            made = self.task.make_input(case, seed, variant, self.device.name)
+            made = self.task.input_of(case, seed, variant, self.device.name)
             data.append(made)
             outputs = self._reference(self.device.clone(made))
             outputs = outputs if isinstance(outputs, tuple) else (outputs,)

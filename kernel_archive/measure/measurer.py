@@ -12,6 +12,7 @@ from kernel_archive.errors import KernelArchiveError, printable
 from kernel_archive.ids import program_id
 from kernel_archive.measure.device import exclusive
 from kernel_archive.measure.evaluate import Result
+from kernel_archive.measure.messages import Config
 from kernel_archive.measure.process import Lost, WorkerProcess
 from kernel_archive.measure.stats import ReferenceBand
 from kernel_archive.measure.verdict import Measurement, case_key, measurement
@@ -61,7 +62,7 @@ class Measurer:
         start_cpus: list[int] | None = None,
     ) -> None:
         self.device, self.settings, self.gpu = device, settings, gpu
-        self.cpus, self.start_cpus = cpus, start_cpus
+        self.cpus, self.start_cpus = cpus or [], start_cpus or []
         self._own = tempfile.TemporaryDirectory(prefix="kernel-archive-")
         self.cache = cache or Path(self._own.name) / "cache"
         self._lock = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the measurer
@@ -93,10 +94,10 @@ class Measurer:
     def start(self, task: str) -> None:
         """Start a worker for a task, if there is none; does not wait."""
         if task not in self._workers:
-            self._workers[task] = WorkerProcess(
-                mode="time", task=task, device=self.device, settings=self.settings, cache=self.cache, gpu=self.gpu, cpus=self.cpus,
-                start_cpus=self.start_cpus, lock=self._lock.fileno(),
+            config = Config(
+                mode="time", task=task, device=self.device, settings=self.settings, gpu=self.gpu, cpus=self.cpus, start_cpus=self.start_cpus
             )  # fmt: skip
+            self._workers[task] = WorkerProcess(config, self.cache, lock=self._lock.fileno())
 
     def is_ready(self, task: str) -> bool:
         """Whether a program of that task could be measured now without waiting for a worker."""

@@ -16,14 +16,14 @@ class Config(msgspec.Struct, kw_only=True):
 
     Attributes:
         mode: ``time`` or ``compile``.
-        task: the task.
+        task: the task, or any task of the framework for ``compile``.
         device: device name.
         settings: the protocol.
-        scratch: the worker's directory.
-        salt: makes the inputs unknown to programs.
         gpu: canonical name, for the physical limit and for compiling ahead.
         cpus: processors while it answers; empty for any.
         start_cpus: processors while it starts, so that it disturbs none that times.
+        scratch: the worker's directory; this and what follows is filled in by the process that starts it.
+        salt: makes the inputs unknown to programs.
         lock: descriptor of the file that is locked while the device is set up; closed afterwards.
         bubblewrapped: whether bubblewrap separates it from the rest of the system.
     """
@@ -32,11 +32,11 @@ class Config(msgspec.Struct, kw_only=True):
     task: str
     device: str
     settings: Settings
-    scratch: str
-    salt: str
     gpu: str = ""
     cpus: list[int] = []
     start_cpus: list[int] = []
+    scratch: str = ""
+    salt: str = ""
     lock: int = -1
     bubblewrapped: bool = False
 

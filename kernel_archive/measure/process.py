@@ -14,15 +14,12 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import msgspec
 
 from kernel_archive.measure.messages import Config, Reply, Request
 from kernel_archive.measure.sandbox import bubblewrap, bubblewrap_command, environment, hide_from_workers
-
-if TYPE_CHECKING:
-    from kernel_archive.measure.settings import Settings
 
 __all__ = ["Lost", "WorkerProcess"]
 
@@ -70,42 +67,21 @@ class WorkerProcess:
     """A worker. It serves one task; ``served`` counts its evaluations.
 
     Args:
-        mode: ``time`` or ``compile``.
-        task: the task, or any task of the framework for ``compile``.
-        device: device name.
-        settings: the protocol.
+        config: what it is started for.
         cache: root of the compiler caches, one folder per program; the worker's own folder is made there too.
-        gpu: canonical name of the GPU, for the physical limit and for compiling ahead.
-        cpus: processors while it answers; any when not given.
-        start_cpus: processors while it starts.
         lock: descriptor of the file that is locked while the device is set up.
         nice: how far it stands behind other processes.
     """
 
-    def __init__(
-        self,
-        *,
-        mode: Literal["time", "compile"],
-        task: str,
-        device: str,
-        settings: Settings,
-        cache: Path,
-        gpu: str = "",
-        cpus: list[int] | None = None,
-        start_cpus: list[int] | None = None,
-        lock: int | None = None,
-        nice: int = 0,
-    ) -> None:
-        self.task, self.settings, self.served = task, settings, 0
+    def __init__(self, config: Config, cache: Path, *, lock: int | None = None, nice: int = 0) -> None:
+        self.settings, self.served = config.settings, 0
         cache.mkdir(parents=True, exist_ok=True)
         self.scratch = Path(tempfile.mkdtemp(prefix="kernel-archive-worker-", dir=cache.resolve()))
         program = bubblewrap()
         # Opened anew: a lock belongs to an opening of a file, and a copy of the driver's would share its lock.
         own_lock = os.open(f"/dev/fd/{lock}" if lock is not None else os.devnull, os.O_RDWR)
-        config = Config(
-            mode=mode, task=task, device=device, settings=settings, scratch=str(self.scratch),
-            salt=secrets.token_hex(8), gpu=gpu, cpus=cpus or [],
-            start_cpus=start_cpus or [], lock=own_lock, bubblewrapped=program is not None,
+        config = msgspec.structs.replace(
+            config, scratch=str(self.scratch), salt=secrets.token_hex(8), lock=own_lock, bubblewrapped=program is not None
         )  # fmt: skip
         self.salt = config.salt
         (self.scratch / "config.json").write_bytes(msgspec.json.encode(config))
@@ -115,9 +91,8 @@ class WorkerProcess:
             hide_from_workers()
         else:
             self._lent = self.scratch / "lent"
-            before = bubblewrap_command(
-                program, self.scratch, cache=cache.resolve(), gpu=device == "cuda" and mode == "time"
-            )
+            gpu = config.device == "cuda" and config.mode == "time"
+            before = bubblewrap_command(program, self.scratch, cache=cache.resolve(), gpu=gpu)
         request_read, self._requests = os.pipe()
         self._replies, reply_write = os.pipe()
         package = str(Path(__file__).resolve().parents[2])

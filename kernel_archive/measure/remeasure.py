@@ -120,10 +120,6 @@ def remeasure_programs(
     settings: Settings,
     gpu: str | None = None,
     seconds: float = float("inf"),
-    part: int = 0,
-    parts: int = 1,
-    compilers: int | None = None,
-    cache: Path | None = None,
     advance: Callable[[int, int, str], None] = lambda _done, _total, _what: None,
 ) -> Again:
     """Measure programs ``repeat`` times, every repetition in other workers; one run directory per task and repetition.
@@ -139,10 +135,6 @@ def remeasure_programs(
         settings: the protocol.
         gpu: name of the GPU; asked from the driver when not given.
         seconds: start no measurement after so many seconds.
-        part: which share of the machine's processors, from 0.
-        parts: measurers that share the machine.
-        compilers: processes that compile; one less than the processors left when not given, none for 0.
-        cache: compiler caches; a temporary directory when not given.
         advance: called with measurements done, measurements in all, and the task.
 
     Raises:
@@ -160,10 +152,7 @@ def remeasure_programs(
     failed: set[int] = set()
     total, done = len(programs) * repeat, 0
     missing = _missing(programs, out, repeat, settings)
-    with Station(
-        device, settings, resolve_gpu(device, gpu), tasks[0] if tasks else None, part=part, parts=parts,
-        compilers=compilers, cache=cache,
-    ) as station:  # fmt: skip
+    with Station(device, settings, resolve_gpu(device, gpu), tasks[0] if tasks else None) as station:
         for future in [station.compile_ahead(programs[i].task, programs[i].code) for i in missing]:
             if future is not None:
                 future.result()

@@ -21,6 +21,7 @@ from support.hostile import ATTACKS, table
 
 from kernel_archive.measure import process, sandbox
 from kernel_archive.measure.measurer import Measurer
+from kernel_archive.measure.messages import Config
 from kernel_archive.measure.process import WorkerProcess
 from kernel_archive.measure.settings import Settings
 
@@ -78,9 +79,8 @@ def neighbour(tmp_path_factory):
     """Another worker, confined by the filter alone."""
     with pytest.MonkeyPatch.context() as patch:
         start_without_bubblewrap(patch)
-        worker = WorkerProcess(
-            mode="time", task="rehearsal", device="standin", settings=SETTINGS, cache=tmp_path_factory.mktemp("cache")
-        )
+        config = Config(mode="time", task="rehearsal", device="standin", settings=SETTINGS)
+        worker = WorkerProcess(config, tmp_path_factory.mktemp("cache"))
     assert worker.ready(60)
     yield worker
     worker.kill()

@@ -94,7 +94,7 @@ def test_inputs_are_seeded_finite_and_fit_the_reference(name, variant):
         from kernel_archive.measure.standin import StandIn
 
         device = StandIn()
-    a, b, c = (task.make_input(task.small_case, seed, variant, "cpu") for seed in (1, 1, 2))
+    a, b, c = (task.input_of(task.small_case, seed, variant, "cpu") for seed in (1, 1, 2))
     assert all(device.equal(x, y) for x, y in zip(device.leaves(a), device.leaves(b), strict=True))
     assert not device.equal(device.leaves(a)[0], device.leaves(c)[0])
     outputs = task.load_reference()(device.clone(a))
@@ -110,7 +110,7 @@ def test_meta_input_has_the_shapes_of_the_input(name):
     from kernel_archive.measure.torch_device import TorchDevice
 
     device, task = TorchDevice("cpu"), get_task(name)
-    real = task.make_input(task.small_case, 1, "standard", "cpu")
+    real = task.input_of(task.small_case, 1, "standard", "cpu")
     shapes = [(tuple(t.shape), t.dtype) for t in device.leaves(real)]
     assert [(tuple(t.shape), t.dtype) for t in device.leaves(task.shapes(task.small_case))] == shapes
 
@@ -125,7 +125,7 @@ def test_half_of_a_row_passes_the_standard_input_and_fails_the_structured_one():
     device, task = TorchDevice("cpu"), get_task("cross_entropy")
     verdicts = {}
     for variant in VARIANTS:
-        data = task.make_input({"vocab_size": 32000, "rows": 24}, 7, variant, "cpu")
+        data = task.input_of({"vocab_size": 32000, "rows": 24}, 7, variant, "cpu")
         logits, targets, _ = data
         half = torch.logsumexp(logits[:, ::2].float(), dim=-1) + 0.6931471805599453
         losses = half - logits.gather(1, targets[:, None]).squeeze(1).float()
@@ -141,7 +141,7 @@ def test_structured_gdn_inputs_are_not_larger(name):
     """The tolerance is as strict on the structured inputs as on the standard ones: magnitudes stay within theirs."""
     task = get_task(name)
     sizes = [
-        max(float(t.abs().max()) for t in task.load_reference()(task.make_input(task.small_case, 3, v, "cpu")))
+        max(float(t.abs().max()) for t in task.load_reference()(task.input_of(task.small_case, 3, v, "cpu")))
         for v in VARIANTS
     ]
     assert sizes[1] < 4 * sizes[0]

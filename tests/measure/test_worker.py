@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from kernel_archive.measure.measurer import Measurer, MeasurerError
+from kernel_archive.measure.messages import Config
 from kernel_archive.measure.process import Lost, WorkerProcess
 from kernel_archive.measure.sandbox import environment, filter_program
 from kernel_archive.measure.settings import Settings
@@ -202,7 +203,8 @@ def test_worker_that_does_not_come_up_is_the_harness_s_fault():
 
 def test_request_to_a_dead_worker_is_lost_not_raised(tmp_path):
     """A worker that died while idle gives a loss with its cause."""
-    worker = WorkerProcess(mode="time", task="rehearsal", device="standin", settings=Settings(), cache=tmp_path)
+    config = Config(mode="time", task="rehearsal", device="standin", settings=Settings())
+    worker = WorkerProcess(config, tmp_path)
     assert worker.ready(30)
     os.kill(worker.pid, 9)
     answer = worker.ask(GOOD, tmp_path / "p", 5)

@@ -12,7 +12,7 @@ from kernel_archive.problems import PROBLEMS
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["VARIANTS", "Task", "Variant", "Work", "case_seed", "generator"]
+__all__ = ["VARIANTS", "Task", "Variant", "Work", "case_seed"]
 
 Variant = Literal["standard", "structured", "stress"]
 #: ``standard`` is the distribution that kernels are timed on. ``structured`` makes every row, column and half of an
@@ -49,7 +49,7 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
         small_case: a case that a CPU handles in milliseconds, for tests and rehearsals.
         rtol: relative tolerance.
         atol: absolute tolerance.
-        make_input: ``(case, seed, variant, device) -> data``, the argument of ``custom_kernel``.
+        make_input: ``(case, generator, variant, device) -> data``, the argument of ``custom_kernel``.
         work: ``case -> Work``.
         written_inputs: positions in ``data`` of buffers that the program may write and return.
         tolerances: ``data -> ((rtol, atol), ...)``, one pair for every output, where ``rtol`` and ``atol`` alone don't do:
@@ -67,7 +67,7 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
     small_case: dict[str, Any]
     rtol: float
     atol: float
-    make_input: Callable[[dict[str, Any], int, Variant, str], Any]
+    make_input: Callable[[dict[str, Any], Any, Variant, str], Any]
     work: Callable[[dict[str, Any]], Work]
     written_inputs: tuple[int, ...] = ()
     tolerances: Callable[[Any], tuple[tuple[float, Any], ...]] | None = None
@@ -84,9 +84,20 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
             name=name, framework=framework, benchmark_cases=facts.benchmark_cases, rtol=facts.rtol, atol=facts.atol, **fields
         )  # fmt: skip
 
+    def input_of(self, case: dict[str, Any], seed: int, variant: Variant, device: str) -> Any:
+        """A case's input from a seed; on the device ``meta`` its shapes alone, since nothing random is there."""
+        if self.framework == "numpy":
+            import numpy as np
+
+            return self.make_input(case, np.random.default_rng(seed), variant, device)
+        import torch
+
+        generator = None if device == "meta" else torch.Generator(device=device).manual_seed(seed)
+        return self.make_input(case, generator, variant, device)
+
     def shapes(self, case: dict[str, Any]) -> Any:
-        """The input of a case as shapes only (tensors on the device ``meta``), for compiling ahead."""
-        return self.make_input(case, 0, "standard", "meta")
+        """The input of a case as shapes only, for compiling ahead."""
+        return self.input_of(case, 0, "standard", "meta")
 
     def bounds(self, data: Any) -> tuple[tuple[float, Any], ...]:
         """``(rtol, atol)`` of every output for one input: ``|got - expected| <= atol + rtol |expected|``."""
@@ -111,10 +122,3 @@ def case_seed(seed: int, *parts: object) -> int:
     """A 62-bit seed for one input: stable in every process, different for every case, variant, repetition and salt."""
     text = "\0".join(str(p) for p in (seed, *parts))
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") >> 2
-
-
-def generator(seed: int, device: str) -> Any:
-    """A seeded random generator on a device; ``None`` on ``meta``, where tensors have no values."""
-    import torch
-
-    return None if device == "meta" else torch.Generator(device=device).manual_seed(seed)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from kernel_archive.measure.tasks.base import Task, Variant, Work, generator
+from kernel_archive.measure.tasks.base import Task, Variant, Work
 
 __all__ = ["TASK"]
 
@@ -18,11 +18,10 @@ def reference(data):
 '''
 
 
-def make_input(case: dict[str, Any], seed: int, variant: Variant, device: str) -> Any:
+def make_input(case: dict[str, Any], gen: Any, variant: Variant, device: str) -> Any:
     """``(a [batch, rows, cols], b [batch, cols, rows])``, bfloat16. Structured: matrices and rows of their own magnitude."""
     import torch
 
-    gen = generator(seed, device)
     n, r, c = case["batch"], case["rows"], case["cols"]
     a = torch.randn((n, r, c), generator=gen, device=device, dtype=torch.bfloat16)
     b = torch.randn((n, c, r), generator=gen, device=device, dtype=torch.bfloat16)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from kernel_archive.measure.tasks.base import Task, Variant, Work, generator
+from kernel_archive.measure.tasks.base import Task, Variant, Work
 
 __all__ = ["TASK"]
 
@@ -19,11 +19,10 @@ def reference(data):
 '''
 
 
-def make_input(case: dict[str, Any], seed: int, variant: Variant, device: str) -> Any:
+def make_input(case: dict[str, Any], gen: Any, variant: Variant, device: str) -> Any:
     """``(q, k, v)``, bfloat16 [batch, heads, time, dim]. Structured: heads of their own sharpness, values that grow with time."""
     import torch
 
-    gen = generator(seed, device)
     b, h, t, d = case["batch"], case["heads"], case["time"], case["dim"]
     q, k, v = (torch.randn((b, h, t, d), generator=gen, device=device) for _ in range(3))
     if variant == "structured":

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from kernel_archive.measure.tasks.base import Task, Variant, Work, generator
+from kernel_archive.measure.tasks.base import Task, Variant, Work
 
 __all__ = ["TASK"]
 
@@ -20,14 +20,13 @@ def reference(data):
 '''
 
 
-def make_input(case: dict[str, Any], seed: int, variant: Variant, device: str) -> Any:
+def make_input(case: dict[str, Any], gen: Any, variant: Variant, device: str) -> Any:
     """``(x bf16 [batch, channels, time], weight bf16 [channels, 4], bias bf16 [channels])``.
 
     Structured: channels of their own magnitude, a jump in the middle of the time.
     """
     import torch
 
-    gen = generator(seed, device)
     b, d, t = case["batch"], case["channels"], case["time"]
     x = torch.randn((b, d, t), generator=gen, device=device)
     weight = torch.randn((d, 4), generator=gen, device=device) * 0.5

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from kernel_archive.measure.tasks.base import Task, Variant, Work, generator
+from kernel_archive.measure.tasks.base import Task, Variant, Work
 
 __all__ = ["TASK"]
 
@@ -19,11 +19,10 @@ def reference(data):
 '''
 
 
-def make_input(case: dict[str, Any], seed: int, variant: Variant, device: str) -> Any:
+def make_input(case: dict[str, Any], gen: Any, variant: Variant, device: str) -> Any:
     """``(x [batch, in, height, width], weight [out, in, 3, 3])``, bfloat16, contiguous. Structured: channels of their own magnitude, bright borders."""
     import torch
 
-    gen = generator(seed, device)
     b, c, o, h, w = case["batch"], case["in"], case["out"], case["height"], case["width"]
     x = torch.randn((b, c, h, w), generator=gen, device=device)
     weight = torch.randn((o, c, 3, 3), generator=gen, device=device) / (9 * c) ** 0.5

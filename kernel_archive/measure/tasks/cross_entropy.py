@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from kernel_archive.measure.tasks.base import Task, Variant, Work, generator
+from kernel_archive.measure.tasks.base import Task, Variant, Work
 
 __all__ = ["TASK"]
 
@@ -27,7 +27,7 @@ def reference(data):
 '''
 
 
-def make_input(case: dict[str, Any], seed: int, variant: Variant, device: str) -> Any:
+def make_input(case: dict[str, Any], gen: Any, variant: Variant, device: str) -> Any:
     """``(logits bf16 [rows, V], targets int64 [rows], grad_output f32 [rows])``.
 
     Structured: each row has its own slope over the vocabulary, odd and even columns and the two halves differ, and a
@@ -36,7 +36,6 @@ def make_input(case: dict[str, Any], seed: int, variant: Variant, device: str) -
     """
     import torch
 
-    gen = generator(seed, device)
     rows, v = case.get("rows", ROWS), case["vocab_size"]
     logits = torch.randn((rows, v), generator=gen, device=device, dtype=torch.bfloat16)
     targets = torch.randint(0, v, (rows,), generator=gen, device=device)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from kernel_archive.measure.tasks.base import Task, Variant, Work, generator
+from kernel_archive.measure.tasks.base import Task, Variant, Work
 
 __all__ = ["TASK"]
 
@@ -26,7 +26,7 @@ def reference(data):
 '''
 
 
-def make_input(case: dict[str, Any], seed: int, variant: Variant, device: str) -> Any:
+def make_input(case: dict[str, Any], gen: Any, variant: Variant, device: str) -> Any:
     """``(x f32 [tokens, hidden], x_q buffer, x_s buffer [tokens, groups])``; both buffers are filled with NaN.
 
     Structured: every group has its own magnitude over five decades, a few groups are zero, and the largest magnitude
@@ -34,7 +34,6 @@ def make_input(case: dict[str, Any], seed: int, variant: Variant, device: str) -
     """
     import torch
 
-    gen = generator(seed, device)
     n, d, size = case["num_tokens"], case["hidden_dim"], case["group_size"]
     x = torch.randn((n, d), generator=gen, device=device)
     groups = d // size

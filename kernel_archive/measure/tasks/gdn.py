@@ -6,10 +6,10 @@ import math
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
-from kernel_archive.measure.tasks.base import Variant, generator
-
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from kernel_archive.measure.tasks.base import Variant
 
 __all__ = [
     "CHUNK",
@@ -128,7 +128,7 @@ def run(source: str, data: Any) -> Any:
     return tuple(t.contiguous() for t in _reference(source)(data))
 
 
-def chunk_inputs(case: dict[str, Any], seed: int, variant: Variant, device: str) -> Any:
+def chunk_inputs(case: dict[str, Any], gen: Any, variant: Variant, device: str) -> Any:
     """``(q, k, v, beta, A, g)``: A inverts I + the strictly lower gated Gram matrix of every chunk.
 
     The gate is a cumulative sum inside each chunk of steps that are negative, so exp(g) lies in (0, 1]. Structured:
@@ -137,7 +137,6 @@ def chunk_inputs(case: dict[str, Any], seed: int, variant: Variant, device: str)
     """
     import torch
 
-    gen = generator(seed, device)
     b, t, h, k_dim, v_dim = (case[name] for name in ("B", "T", "H", "K", "V"))
 
     def normal(*shape: int) -> Any:

@@ -10,9 +10,9 @@ from kernel_archive.measure.tasks.base import Task, Variant, Work
 __all__ = ["TASK"]
 
 
-def make_input(case: dict[str, Any], seed: int, variant: Variant, device: str) -> Any:
+def make_input(case: dict[str, Any], gen: Any, variant: Variant, device: str) -> Any:
     """``(k [B,T,H,K], w [B,T,H,K], u [B,T,H,V], g [B,T,H])``, float32; w and u come from the WY transform."""
-    _, k, v, beta, a, g = gdn.chunk_inputs(case, seed, variant, device)
+    _, k, v, beta, a, g = gdn.chunk_inputs(case, gen, variant, device)
     w, u = gdn.run(gdn.REFERENCE_WU, (k, v, beta, a, g))
     return k, w, u, g
 

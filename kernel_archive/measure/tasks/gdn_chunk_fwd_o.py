@@ -10,9 +10,9 @@ from kernel_archive.measure.tasks.base import Task, Variant, Work
 __all__ = ["TASK"]
 
 
-def make_input(case: dict[str, Any], seed: int, variant: Variant, device: str) -> Any:
+def make_input(case: dict[str, Any], gen: Any, variant: Variant, device: str) -> Any:
     """``(q, k [B,T,H,K], v_new [B,T,H,V], h [B,T/64,H,K,V], g [B,T,H])``, float32; h and v_new from the recurrence."""
-    q, k, v, beta, a, g = gdn.chunk_inputs(case, seed, variant, device)
+    q, k, v, beta, a, g = gdn.chunk_inputs(case, gen, variant, device)
     w, u = gdn.run(gdn.REFERENCE_WU, (k, v, beta, a, g))
     h, v_new = gdn.run(gdn.REFERENCE_H, (k, w, u, g))
     return q, k, v_new, h, g

@@ -10,9 +10,9 @@ from kernel_archive.measure.tasks.base import Task, Variant, Work
 __all__ = ["TASK"]
 
 
-def make_input(case: dict[str, Any], seed: int, variant: Variant, device: str) -> Any:
+def make_input(case: dict[str, Any], gen: Any, variant: Variant, device: str) -> Any:
     """``(k [B,T,H,K], v [B,T,H,V], beta [B,T,H], A [B,T,H,64], g [B,T,H])``, float32."""
-    _, k, v, beta, a, g = gdn.chunk_inputs(case, seed, variant, device)
+    _, k, v, beta, a, g = gdn.chunk_inputs(case, gen, variant, device)
     return k, v, beta, a, g
 
 

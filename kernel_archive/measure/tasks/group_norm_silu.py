@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from kernel_archive.measure.tasks.base import Task, Variant, Work, generator
+from kernel_archive.measure.tasks.base import Task, Variant, Work
 
 __all__ = ["TASK"]
 
@@ -19,14 +19,13 @@ def reference(data):
 '''
 
 
-def make_input(case: dict[str, Any], seed: int, variant: Variant, device: str) -> Any:
+def make_input(case: dict[str, Any], gen: Any, variant: Variant, device: str) -> Any:
     """``(x bf16 [batch, channels, height, width], weight, bias f32 [channels], {"groups"})``; layout ``last`` strides as channels last.
 
     Structured: channels of their own offset and magnitude, images of their own contrast.
     """
     import torch
 
-    gen = generator(seed, device)
     b, c, h, w = case["batch"], case["channels"], case["height"], case["width"]
     x = torch.randn((b, c, h, w), generator=gen, device=device)
     weight = 1 + 0.2 * torch.randn((c,), generator=gen, device=device)

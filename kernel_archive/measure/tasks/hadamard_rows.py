@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from kernel_archive.measure.tasks.base import Task, Variant, Work, generator
+from kernel_archive.measure.tasks.base import Task, Variant, Work
 
 __all__ = ["TASK"]
 
@@ -25,11 +25,10 @@ def reference(data):
 '''
 
 
-def make_input(case: dict[str, Any], seed: int, variant: Variant, device: str) -> Any:
+def make_input(case: dict[str, Any], gen: Any, variant: Variant, device: str) -> Any:
     """``(x bf16 [rows, cols],)``, cols a power of two. Structured: rows over several octaves, sparse rows, constant rows."""
     import torch
 
-    gen = generator(seed, device)
     rows, cols = case["rows"], case["cols"]
     x = torch.randn((rows, cols), generator=gen, device=device)
     if variant == "structured":

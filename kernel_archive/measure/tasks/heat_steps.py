@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from kernel_archive.measure.tasks.base import Task, Variant, Work, generator
+from kernel_archive.measure.tasks.base import Task, Variant, Work
 
 __all__ = ["TASK"]
 
@@ -23,11 +23,10 @@ def reference(data):
 '''
 
 
-def make_input(case: dict[str, Any], seed: int, variant: Variant, device: str) -> Any:
+def make_input(case: dict[str, Any], gen: Any, variant: Variant, device: str) -> Any:
     """``(x f32 [height, width], {"steps", "rate"})``. Structured: a hot corner, stripes, a cold border."""
     import torch
 
-    gen = generator(seed, device)
     h, w = case["height"], case["width"]
     x = torch.randn((h, w), generator=gen, device=device)
     if variant == "structured":

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from kernel_archive.measure.tasks.base import Task, Variant, Work, generator
+from kernel_archive.measure.tasks.base import Task, Variant, Work
 
 __all__ = ["TASK"]
 
@@ -18,11 +18,10 @@ def reference(data):
 '''
 
 
-def make_input(case: dict[str, Any], seed: int, variant: Variant, device: str) -> Any:
+def make_input(case: dict[str, Any], gen: Any, variant: Variant, device: str) -> Any:
     """``(x u8 [n],)``; with ``skew`` most bytes are few values. Structured: long runs of one value, values that never occur."""
     import torch
 
-    gen = generator(seed, device)
     n = case["n"]
     u = torch.rand((n,), generator=gen, device=device)
     if case["skew"]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from kernel_archive.measure.tasks.base import Task, Variant, Work, generator
+from kernel_archive.measure.tasks.base import Task, Variant, Work
 
 __all__ = ["TASK"]
 
@@ -31,14 +31,13 @@ def reference(data):
 '''
 
 
-def make_input(case: dict[str, Any], seed: int, variant: Variant, device: str) -> Any:
+def make_input(case: dict[str, Any], gen: Any, variant: Variant, device: str) -> Any:
     """``(q, k, v bf16 [batch, heads, time, 64], decay f32 [heads])`` with decay in (0.9, 1).
 
     Structured: heads from 0.5 to 0.9999, values that grow with time.
     """
     import torch
 
-    gen = generator(seed, device)
     b, h, t = case["batch"], case["heads"], case["time"]
     q, k, v = (torch.randn((b, h, t, 64), generator=gen, device=device) / 4 for _ in range(3))
     decay = torch.linspace(0.9, 0.999, h, device=device)

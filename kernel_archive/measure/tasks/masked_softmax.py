@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from kernel_archive.measure.tasks.base import Task, Variant, Work, generator
+from kernel_archive.measure.tasks.base import Task, Variant, Work
 
 __all__ = ["TASK"]
 
@@ -21,14 +21,13 @@ def reference(data):
 '''
 
 
-def make_input(case: dict[str, Any], seed: int, variant: Variant, device: str) -> Any:
+def make_input(case: dict[str, Any], gen: Any, variant: Variant, device: str) -> Any:
     """``(scores float32 [batch, heads, queries, keys], lengths int32 [batch])``.
 
     Structured: lengths of zero, one and all, and one key in every row far above the rest.
     """
     import torch
 
-    gen = generator(seed, device)
     b, h, q, k = case["batch"], case["heads"], case["queries"], case["keys"]
     scores = torch.randn((b, h, q, k), generator=gen, device=device) * 2
     lengths = torch.randint(k // 4, k + 1, (b,), generator=gen, device=device).int()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from kernel_archive.measure.tasks.base import Task, Variant, Work, generator
+from kernel_archive.measure.tasks.base import Task, Variant, Work
 
 __all__ = ["TASK"]
 
@@ -18,11 +18,10 @@ def reference(data):
 '''
 
 
-def make_input(case: dict[str, Any], seed: int, variant: Variant, device: str) -> Any:
+def make_input(case: dict[str, Any], gen: Any, variant: Variant, device: str) -> Any:
     """``(a [m, k], b [k, n])``, bfloat16. Structured: rows of a and columns of b over several octaves, the inner halves unlike."""
     import torch
 
-    gen = generator(seed, device)
     m, n, k = case["m"], case["n"], case["k"]
     a = torch.randn((m, k), generator=gen, device=device)
     b = torch.randn((k, n), generator=gen, device=device) / k**0.5

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from kernel_archive.measure.tasks.base import Task, Variant, Work, generator
+from kernel_archive.measure.tasks.base import Task, Variant, Work
 
 __all__ = ["TASK"]
 
@@ -20,14 +20,13 @@ def reference(data):
 '''
 
 
-def make_input(case: dict[str, Any], seed: int, variant: Variant, device: str) -> Any:
+def make_input(case: dict[str, Any], gen: Any, variant: Variant, device: str) -> Any:
     """``(a e4m3 [m, k], a_scale f32 [m, k / 128], b e4m3 [n, k], b_scale f32 [n / 128, k / 128])``.
 
     Structured: scales over eight octaves.
     """
     import torch
 
-    gen = generator(seed, device)
     m, n, k = case["m"], case["n"], case["k"]
     a = torch.randn((m, k), generator=gen, device=device).to(torch.float8_e4m3fn)
     b = torch.randn((n, k), generator=gen, device=device).to(torch.float8_e4m3fn)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from kernel_archive.measure.tasks.base import Task, Variant, Work, generator
+from kernel_archive.measure.tasks.base import Task, Variant, Work
 
 __all__ = ["TASK"]
 
@@ -22,14 +22,13 @@ def reference(data):
 '''
 
 
-def make_input(case: dict[str, Any], seed: int, variant: Variant, device: str) -> Any:
+def make_input(case: dict[str, Any], gen: Any, variant: Variant, device: str) -> Any:
     """``(x f32 [batch, channels, height, width], dy f32 [batch, channels, height / 2, width / 2])``.
 
     Structured: few distinct values, so that windows have ties; channels of their own magnitude.
     """
     import torch
 
-    gen = generator(seed, device)
     b, c, h, w = case["batch"], case["channels"], case["height"], case["width"]
     x = torch.randn((b, c, h, w), generator=gen, device=device)
     dy = torch.randn((b, c, h // 2, w // 2), generator=gen, device=device)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from kernel_archive.measure.tasks.base import Task, Variant, Work, generator
+from kernel_archive.measure.tasks.base import Task, Variant, Work
 
 __all__ = ["TASK"]
 
@@ -23,11 +23,10 @@ def reference(data):
 '''
 
 
-def make_input(case: dict[str, Any], seed: int, variant: Variant, device: str) -> Any:
+def make_input(case: dict[str, Any], gen: Any, variant: Variant, device: str) -> Any:
     """``(position f32 [n, 3], mass f32 [n])``. Structured: two clusters, one of them heavy, and far bodies."""
     import torch
 
-    gen = generator(seed, device)
     n = case["n"]
     position = torch.randn((n, 3), generator=gen, device=device)
     mass = (0.5 + torch.rand((n,), generator=gen, device=device)) / n

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from kernel_archive.measure.tasks.base import Task, Variant, Work, generator
+from kernel_archive.measure.tasks.base import Task, Variant, Work
 
 __all__ = ["TASK"]
 
@@ -25,7 +25,7 @@ def reference(data):
 '''
 
 
-def make_input(case: dict[str, Any], seed: int, variant: Variant, device: str) -> Any:
+def make_input(case: dict[str, Any], gen: Any, variant: Variant, device: str) -> Any:
     """``(q, k_cache, v_cache, table, lengths)``; the pages of a sequence lie anywhere.
 
     q bf16 [batch, heads, dim], caches bf16 [pages, 16, kv_heads, dim], table int32 [batch, pages a sequence], lengths int32.
@@ -33,7 +33,6 @@ def make_input(case: dict[str, Any], seed: int, variant: Variant, device: str) -
     """
     import torch
 
-    gen = generator(seed, device)
     b, most, h, kv, d = case["batch"], case["max_context"], case["heads"], case["kv_heads"], case["dim"]
     each = most // 16
     q = torch.randn((b, h, d), generator=gen, device=device)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from kernel_archive.measure.tasks.base import Task, Variant, Work, generator
+from kernel_archive.measure.tasks.base import Task, Variant, Work
 
 __all__ = ["TASK"]
 
@@ -30,14 +30,13 @@ def reference(data):
 '''
 
 
-def make_input(case: dict[str, Any], seed: int, variant: Variant, device: str) -> Any:
+def make_input(case: dict[str, Any], gen: Any, variant: Variant, device: str) -> Any:
     """``(q bf16 [batch, time, heads, dim], k bf16 [batch, time, kv_heads, dim], cos, sin f32 [time, dim / 2], {"layout"})``.
 
     Structured: positions that begin at 100,000, heads of their own magnitude.
     """
     import torch
 
-    gen = generator(seed, device)
     b, t, h, kv, d = case["batch"], case["time"], case["heads"], case["kv_heads"], case["dim"]
     q = torch.randn((b, t, h, d), generator=gen, device=device)
     k = torch.randn((b, t, kv, d), generator=gen, device=device)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from kernel_archive.measure.tasks.base import Task, Variant, Work, generator
+from kernel_archive.measure.tasks.base import Task, Variant, Work
 
 __all__ = ["TASK"]
 
@@ -21,14 +21,13 @@ def reference(data):
 '''
 
 
-def make_input(case: dict[str, Any], seed: int, variant: Variant, device: str) -> Any:
+def make_input(case: dict[str, Any], gen: Any, variant: Variant, device: str) -> Any:
     """``(values f32 [rows, 64], offsets int64 [segments + 1])``; segment lengths follow a power law, some are empty.
 
     Structured: one segment holds a third of all rows, every other one is empty.
     """
     import torch
 
-    gen = generator(seed, device)
     rows, segments = case["rows"], case["segments"]
     values = torch.randn((rows, 64), generator=gen, device=device)
     weight = torch.rand((segments,), generator=gen, device=device).clamp(min=1e-4) ** -0.7

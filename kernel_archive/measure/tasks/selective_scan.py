@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from kernel_archive.measure.tasks.base import Task, Variant, Work, generator
+from kernel_archive.measure.tasks.base import Task, Variant, Work
 
 __all__ = ["TASK"]
 
@@ -26,14 +26,13 @@ def reference(data):
 '''
 
 
-def make_input(case: dict[str, Any], seed: int, variant: Variant, device: str) -> Any:
+def make_input(case: dict[str, Any], gen: Any, variant: Variant, device: str) -> Any:
     """``(u, dt bf16 [batch, time, channels], A f32 [channels, 16], B, C bf16 [batch, time, 16], D f32 [channels])``; dt > 0 > A.
 
     Structured: channels that forget at once beside ones that hardly do, inputs that fade.
     """
     import torch
 
-    gen = generator(seed, device)
     b, t, d = case["batch"], case["time"], case["channels"]
     u = torch.randn((b, t, d), generator=gen, device=device)
     dt = torch.nn.functional.softplus(torch.randn((b, t, d), generator=gen, device=device) - 2)

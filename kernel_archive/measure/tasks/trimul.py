@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any, Final
 
-from kernel_archive.measure.tasks.base import Task, Variant, Work, generator
+from kernel_archive.measure.tasks.base import Task, Variant, Work
 
 __all__ = ["TASK"]
 
@@ -48,14 +48,13 @@ def _shape(name: str, dim: int, hidden: int) -> tuple[int, ...]:
     return (dim, hidden) if name == "to_out.weight" else (hidden, dim)
 
 
-def make_input(case: dict[str, Any], seed: int, variant: Variant, device: str) -> Any:
+def make_input(case: dict[str, Any], gen: Any, variant: Variant, device: str) -> Any:
     """``(x f32 [B,N,N,dim], mask f32 [B,N,N], weights, {"hidden_dim", "dim"})``.
 
     Structured: every pair of nodes has its own scale (0.25 to 4) and offset, and the mask thins out along both axes.
     """
     import torch
 
-    gen = generator(seed, device)
     b, n, d, h = case["bs"], case["seqlen"], case["dim"], case["hiddendim"]
     if case["distribution"] == "cauchy":
         u = torch.rand((b, n, n, d), generator=gen, device=device)
