@@ -19,14 +19,6 @@ from kernel_archive.content import content_path
 from kernel_archive.schema import TABLES
 
 
-@pytest.fixture(scope="module")
-def shipped(tmp_path_factory):
-    """The embedded archive, built as `kernel-archive build` builds it; the directory that holds it under its own name."""
-    folder = tmp_path_factory.mktemp("shipped")
-    pipeline.build(out=folder / "gpu-forecasters/kernels", jobs=1)
-    return folder
-
-
 def test_counts_are_those_of_an_independent_reader(shipped):
     """Counted from the logs by other code: 1,180 successes of 1,134 programs (one excluded), 78 failures with a program."""
     archive = open_archive(shipped / "gpu-forecasters/kernels")
@@ -124,7 +116,7 @@ def test_polars_and_duckdb_read_the_files(shipped):
 
 
 def test_validate_and_rebuild(shipped):
-    """All layers pass, and building again finds nothing to do."""
+    """All layers pass, and building again, in one process, finds nothing to do."""
     target = shipped / "gpu-forecasters/kernels"
     report = pipeline.validate(target)
     # Whether length goes with speed in a task is a fact of the data, told as a warning.

@@ -8,9 +8,12 @@ import pytest
 from click.testing import CliRunner
 from support.archives import Run, Search, make_archive, program, reference
 from support.published_rows import ROWS, staged
+from support.puct import RunLog, recipe
 
 from kernel_archive import DATA_VERSION
+from kernel_archive.archive import build as archive_build
 from kernel_archive.archive.open import open_archive
+from kernel_archive.archive.recipe import load_recipe
 from kernel_archive.cli import cli, main
 from kernel_archive.content import content_path
 from kernel_archive.pipeline import validate
@@ -168,13 +171,26 @@ def test_published_splits_are_kept(tmp_path, monkeypatch, capsys):
 
 
 def test_builds_the_embedded_archive_first(tmp_path, monkeypatch):
-    """In an empty directory the command says that it builds, builds, and prints the shipped split."""
+    """In an empty directory the command says that it builds, and builds, here from one log; then it prints the split."""
     monkeypatch.chdir(tmp_path)
+    log = RunLog(reference=reference("trimul"))
+    log.root(program("a"), 1.5)
+    log.write(tmp_path / "src/run")
+    loaded = load_recipe(recipe(tmp_path / "src", ("run", "held_out")))
+    monkeypatch.setattr(archive_build, "default_recipes", lambda: [loaded])
     status, out, err = invoke("build-eval", "--cap", "10")
     assert status == 0
     assert "No archive in gpu-forecasters/kernels: building the embedded one there first" in err
     facts = open_archive("gpu-forecasters/kernels").manifest.splits["eval"]
     assert f"eval (canonical), {facts.rows} rows, {facts.logical_digest}" in out
+
+
+def test_prints_the_shipped_split(shipped, monkeypatch):
+    """The split that everybody forecasts is there as it was frozen, and the command leaves it as it is."""
+    monkeypatch.chdir(shipped)
+    status, out, _ = invoke("build-eval", "--cap", "10")
+    facts = open_archive("gpu-forecasters/kernels").manifest.splits["eval"]
+    assert (status, f"eval (canonical), {facts.rows} rows, {facts.logical_digest}, as it was" in out) == (0, True)
     assert facts.rows > 300
     # Between two releases nothing is frozen yet.
     frozen = frozen_folder(DATA_VERSION) / "eval.json"

@@ -1,0 +1,25 @@
+"""What tests of several rooms share: the embedded archive, built once a run."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+from filelock import FileLock
+
+from kernel_archive.pipeline import build
+
+
+@pytest.fixture(scope="session")
+def shipped(tmp_path_factory):
+    """The embedded archive, built as `kernel-archive build` builds it; the directory that holds it under its own name.
+
+    The processes of a run (pytest-xdist) share one; whoever needs it first builds it. Read only.
+    """
+    base = tmp_path_factory.getbasetemp()
+    base = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
+    place = base / "shipped/gpu-forecasters/kernels"
+    with FileLock(base / "shipped.lock"):
+        if not place.exists():
+            build(out=place)
+    return base / "shipped"
