@@ -98,6 +98,8 @@ def main() -> None:
         wait(
             "supervised", [runs.start("supervised", "train.py", toml, "supervised", "--output", "supervised", *seconds)]
         )
+    if not start.exists():
+        sys.exit("there is no supervised model to start from; see supervised.txt")
     rewards = config["grpo"]["rewards"]
     folders = [Path(f"grpo-{reward}") for reward in rewards]
     seconds = ["--seconds", str(given.grpo_seconds)]

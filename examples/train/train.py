@@ -42,7 +42,7 @@ class Log(TrainerCallback):
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """Stop where the time is up."""
         if time.perf_counter() - self.start > self.seconds:
-            control.should_training_stop, control.should_save = True, self.save
+            control.should_training_stop, control.should_save = True, control.should_save or self.save
 
 
 class Groups(GRPOTrainer):

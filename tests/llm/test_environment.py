@@ -1,0 +1,127 @@
+"""The environment for verifiers: its rows, its rewards, verifiers' own checks, and two steps of training in it."""
+
+import asyncio
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from kernel_archive.errors import UsageError
+from kernel_archive.llm.lessons import load_lessons
+from kernel_archive.scoring.rewards import KINDS, of_completions
+
+NEEDED = ("verifiers", "kernel_forecasts")
+pytestmark = [
+    pytest.mark.filterwarnings("default"),
+    pytest.mark.skipif(
+        any(importlib.util.find_spec(name) is None for name in NEEDED),
+        reason="needs: pip install environments/kernel_forecasts",
+    ),
+]
+P = [0, 0, 0, 0.1, 0.2, 0.7, 0, 0]
+ANSWERS = [json.dumps({"probabilities": P}), "no idea", f"<think>{json.dumps({'probabilities': P})}</think>", ""]
+
+
+def environment(archive, **more):
+    """The environment on the small archive."""
+    from kernel_forecasts import load_environment
+
+    return load_environment(archive=str(archive.path), **more)
+
+
+def judged(task, text):
+    """What a task says of an answer: its reward and its metrics."""
+    import verifiers.v1 as vf
+    from verifiers.v1.graph import MessageNode
+
+    trace = vf.Trace(
+        task=vf.TraceTask(type="ForecastTask", data=task.data),
+        agent=vf.AgentInfo(config=vf.AgentConfig()),
+        nodes=[MessageNode(message=vf.AssistantMessage(content=text), sampled=True)],
+    )
+    asyncio.run(task.score(trace))
+    return trace
+
+
+def test_rows_are_the_lessons(archive):
+    """Prompts, labels and order; held-out rows on request only."""
+    lessons = load_lessons(archive)
+    tasks = list(environment(archive).taskset)
+    assert [(t.key, t.data.prompt, t.data.bin) for t in tasks] == [
+        (row.row_id, lessons.text(row), row.bin) for row in lessons.rows
+    ]
+    with pytest.raises(UsageError, match="held_out=True"):
+        list(environment(archive, split="eval").taskset)
+    assert len(list(environment(archive, split="eval", held_out=True).taskset)) == 48
+    assert not list(environment(archive, max_prompt_tokens=10).taskset)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_rewards_are_those_of_the_archive(archive, kind):
+    """Letter by letter the same figures, whatever is answered; all four are logged."""
+    task = next(iter(environment(archive, reward=kind).taskset))
+    for text in ANSWERS:
+        trace = judged(task, text)
+        assert trace.reward == of_completions([text], bins=[task.data.bin], kind=kind)[0]
+        for other in KINDS:
+            assert trace.metrics[f"reward_{other}"] == of_completions([text], bins=[task.data.bin], kind=other)[0]
+        assert trace.metrics["parsed"] == (text == ANSWERS[0])
+
+
+def test_the_checks_of_verifiers_pass(archive, tmp_path):
+    """vf-validate: for every row the ground truth earns all there is, and an untouched task nothing."""
+    command = [
+        str(Path(sys.executable).with_name("vf-validate")), "kernel-forecasts", "-n", "3", "--runtime.type", "subprocess", "--no-rich",
+        "-o", str(tmp_path), "--taskset.archive", str(archive.path),
+    ]  # fmt: skip
+    done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": str(Path.cwd())})
+    assert done.returncode == 0, done.stderr[-2000:]
+    summary = json.loads(next(tmp_path.glob("*/summary.json")).read_text())
+    assert (summary["total"], summary["outcomes"]["valid"]) == (3, 3)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(importlib.util.find_spec("trl") is None, reason="needs: pip install trl")
+def test_two_steps_of_training_with_its_rewards(archive, tmp_path):
+    """A tiny random model, the environment's prompts, its judgement as the reward: weights move, nothing is nan."""
+    import torch
+    from datasets import Dataset
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+    from trl import GRPOConfig, GRPOTrainer
+
+    make = Path(__file__).parents[2] / "examples/train/model.py"
+    subprocess.run([sys.executable, str(make), "tiny", str(tmp_path / "model")], check=True, capture_output=True)
+    tasks = {task.key: task for task in environment(archive).taskset.take(2)}
+    earned = []
+
+    def reward(*, completions, key, **_):
+        # Noise on top: a random model never answers in JSON, and rewards that are all equal teach nothing.
+        found = [judged(tasks[k], text).reward for k, text in zip(key, completions, strict=True)]
+        earned.extend(found)
+        return [
+            r + 0.1 * (len(text) % 3) + 0.01 * i for i, (r, text) in enumerate(zip(found, completions, strict=True))
+        ]
+
+    model = AutoModelForCausalLM.from_pretrained(tmp_path / "model")
+    before = torch.cat([p.detach().flatten().clone() for p in model.parameters()])
+    trainer = GRPOTrainer(
+        model=model,
+        reward_funcs=[reward],
+        processing_class=AutoTokenizer.from_pretrained(tmp_path / "model"),
+        train_dataset=Dataset.from_list([{"prompt": t.data.prompt, "key": k} for k, t in tasks.items()]),
+        args=GRPOConfig(
+            output_dir=str(tmp_path / "out"), max_steps=2, per_device_train_batch_size=2, num_generations=2, max_completion_length=4,
+            use_cpu=True, bf16=False, report_to="none", save_strategy="no", disable_tqdm=True, learning_rate=1e-2,
+            gradient_checkpointing=False,
+        ),
+    )  # fmt: skip
+    trainer.train()
+    after = torch.cat([p.detach().flatten() for p in trainer.model.parameters()])
+    assert trainer.state.global_step == 2
+    assert torch.isfinite(after).all()
+    assert not torch.equal(before, after)
+    assert earned == [0.0] * 4
