@@ -1,6 +1,7 @@
-"""Forecasts made ahead for the arms of ``compare.toml``.
+"""Forecasts made ahead for the arms of ``compare.toml``, and the figures of what was recorded.
 
 python examples/search/compare.py forecasts gpu-forecasters/kernels   # writes forecasts/boosted.jsonl beside the plan
+python examples/search/compare.py figures RUNS                        # tables in Markdown, from the logs alone
 """
 
 from __future__ import annotations
@@ -8,12 +9,18 @@ from __future__ import annotations
 import itertools
 import json
 import sys
+from collections import defaultdict
 from pathlib import Path
 
+import numpy as np
+
 from kernel_archive.ids import program_id
+from kernel_archive.measure.logs import read_lines
 from kernel_archive.measure.providers import Templates
+from kernel_archive.measure.runs import feedback_of
 from kernel_archive.measure.surrogate import Surrogate, SurrogatePlan
 from kernel_archive.measure.tasks import get_task
+from kernel_archive.readers.events import EvaluationCompleted, Event, SearchInitialized
 
 HERE = Path(__file__).parent
 
@@ -42,5 +49,91 @@ def forecasts(archive: Path) -> None:
             print(f"{task}: {len(codes)} programs; learnt from {model.saw}")
 
 
+# ---------------------------------------------------------------- figures of what was recorded
+def measured(run: Path) -> list[float]:
+    """Speedups of a run in the order in which they were measured, the start first; 0 for a failure."""
+    found = []
+    for event in read_lines(run / "events.jsonl", Event):
+        if isinstance(event, SearchInitialized):
+            found.append(feedback_of(event.root.evaluation).aggregated_speedup or 0.0)
+        elif isinstance(event, EvaluationCompleted):
+            found.append(feedback_of(event.evaluation).aggregated_speedup or 0.0)
+    return found
+
+
+def chance(differences: np.ndarray) -> float:
+    """Two-sided p of paired differences by exchanging signs, all of them."""
+    signs = np.array(list(itertools.product((1, -1), repeat=len(differences))))
+    means = np.abs(signs @ differences)
+    return float((means >= abs(differences.sum()) - 1e-12).mean())
+
+
+def figures(runs: Path) -> None:
+    """Tables in Markdown: curves, final bests, measurements to reach the best of the search without a forecaster."""
+    speeds: dict[tuple[str, int], dict[str, list[float]]] = defaultdict(dict)
+    for run in sorted((runs / "tree_search").iterdir()):
+        task, _, name = run.name.partition("__")
+        arm, _, seed = name.rpartition("_s")
+        speeds[task, int(seed)][arm] = measured(run)
+    arms = list(dict.fromkeys(arm for found in speeds.values() for arm in found))
+    arms.sort(key=("plain", "boosted", "keywords").index)
+    top = {
+        t: max(max(s) for (task, _), found in speeds.items() if task == t for s in found.values()) for t, _ in speeds
+    }
+    curves = {
+        key: {arm: np.maximum.accumulate(s)[: min(map(len, found.values()))] for arm, s in found.items()}
+        for key, found in speeds.items()
+    }
+    common = min(len(c) for found in curves.values() for c in found.values())
+    points = [m for m in (1, 2, 3, 5, 8, 12, 16, 20, 30, 40, 60, 80, 100) if m <= common]
+    print(
+        "Best so far over the best of any run of the task, percent, mean over tasks (least and largest of the seeds):\n"
+    )
+    print("| measured |", " | ".join(arms), "|\n| ---: |" + " --- |" * len(arms))
+    for m in points:
+        cells = []
+        for arm in arms:
+            by_seed = [
+                np.mean([100 * c[arm][m - 1] / top[t] for (t, s), c in curves.items() if s == seed])
+                for seed in sorted({s for _, s in speeds})
+            ]
+            cells.append(f"{np.mean(by_seed):.0f} ({min(by_seed):.0f} to {max(by_seed):.0f})")
+        print(f"| {m} |", " | ".join(cells), "|")
+    later = [f"{a}: measured until the best of plain (plain itself), by seed" for a in arms[1:]]
+    print("\n| task | measured in each run |", " | ".join([*(f"{a}: best, x" for a in arms), *later]), "|")
+    print("| --- | ---: |" + " --- |" * (2 * len(arms) - 1))
+    for task in top:
+        mine = {s: c for (t, s), c in curves.items() if t == task}
+        n = [min(map(len, c.values())) for c in mine.values()]
+        cells = [f"{min(n)} to {max(n)}" if min(n) < max(n) else str(n[0])]
+        for arm in arms:
+            best = [c[arm][-1] for c in mine.values()]
+            cells.append(f"{np.mean(best):.2f} ({min(best):.2f} to {max(best):.2f})")
+        for arm in arms[1:]:
+            reached = []
+            for c in mine.values():
+                aim = c["plain"][-1]
+                first = [str(int(np.argmax(c[a] >= aim)) + 1) if c[a][-1] >= aim else "not" for a in (arm, "plain")]
+                reached.append(f"{first[0]} ({first[1]})")
+            cells.append(", ".join(reached))
+        print(f"| {task} |", " | ".join(cells), "|")
+    keys = sorted(curves)
+    for arm in arms[1:]:
+        final = np.array([np.log2(curves[k][arm][-1] / curves[k]["plain"][-1]) for k in keys])
+        area = np.array([np.mean(np.log2(curves[k][arm]) - np.log2(curves[k]["plain"])) for k in keys])
+        by_task = [
+            np.array([v[[i for i, k in enumerate(keys) if k[0] == t]].mean() for t in top]) for v in (final, area)
+        ]
+        print(f"\n{arm} over plain, {len(keys)} pairs of task and seed; p by exchanging signs of pairs, and of tasks:")
+        for what, values, means in (
+            ("final best", final, by_task[0]),
+            ("best so far, mean over measurements", area, by_task[1]),
+        ):
+            print(
+                f"- {what}: {2 ** values.mean():.3f}x (p {chance(values):.3f}, {chance(means):.3f}), better in "
+                f"{int((values > 0).sum())}, worse in {int((values < 0).sum())}"
+            )
+
+
 if __name__ == "__main__":
-    {"forecasts": forecasts}[sys.argv[1]](Path(sys.argv[2]))
+    {"forecasts": forecasts, "figures": figures}[sys.argv[1]](Path(sys.argv[2]))

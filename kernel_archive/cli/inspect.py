@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -84,17 +86,27 @@ def _show_info(facts: dict[str, Any]) -> None:
 @click.command(short_help="Show a kernel with its lineage back to the log line.")
 @click.argument("wanted", metavar="ID")
 @click.option("--code/--no-code", default=True, help="Print the program.")
+@click.option(
+    "--logs",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    default=None,
+    help="Folder of the builder with the logs: says why its search measured the program.",
+)
 @archive_option
 @json_option
-def show(wanted: str, code: bool, archive_path: str | None, as_json: bool) -> None:
+def show(wanted: str, code: bool, logs: Path | None, archive_path: str | None, as_json: bool) -> None:
     """Show a kernel: code, measurements, and its lineage to the root, each with file and line of its log.
 
     ID is a kernel, program or evaluation id, or the first digits of one.
     """
     from kernel_archive.archive.lineage import trace
     from kernel_archive.archive.open import open_archive
+    from kernel_archive.archive.why import reasons
 
     found = trace(open_archive(archive_path), wanted)
+    if logs is not None:
+        said = [(m["node_id"], reasons(logs, m["source_file"], m["node_id"])) for m in found["measurements"]]
+        found["why"] = [{"node_id": node, **why} for node, why in said if why is not None]
     emit(found, as_json=as_json, text=lambda: _show_kernel(found, code=code))
 
 
@@ -128,6 +140,8 @@ def _show_kernel(found: dict[str, Any], *, code: bool) -> None:
         for m in found["measurements"]
     ]
     print_table(["measured by", "outcome", "speedup", "time", "reference", "log line"], rows, title="Measurements")
+    if "why" in found:
+        _show_why(found["why"])
     lineage = [
         (
             a["kernel_id"][:12] + (" (root)" if a["is_root"] else f", {a['distance']} up" if a["distance"] > 1 else ""),
@@ -143,6 +157,24 @@ def _show_kernel(found: dict[str, Any], *, code: bool) -> None:
     if code and "code" in kernel:
         tell()
         tell(kernel["code"].replace("\t", "    "))
+
+
+def _show_why(said: list[dict[str, Any]]) -> None:
+    """By which figures of its own a search came to measure the program."""
+    rows = [
+        (
+            printable(w["node_id"], 60),
+            _number(w["step"], "d", "-"),
+            _number(w.get("parent_score"), ".4g", "-"),
+            _number(w.get("parent_visits"), ".4g", "-"),
+            _number(w.get("selection_score"), ".4g", "-"),
+            printable(json.dumps(w["forecast"]), 120) if "forecast" in w else "-",
+        )
+        for w in said
+    ]
+    columns = ["node", "step", "parent's score", "its visits", "selection score", "forecast"]
+    title = "Why it was measured" if rows else "Why it was measured: these logs don't say"
+    print_table(columns, rows, title=title)
 
 
 @click.command(short_help="Query the tables with SQL (DuckDB).")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,6 +21,8 @@ _POLICIES = ("random", "all", "expected", "beat", "defer", "oracle")
 
 
 def _shown(f: Figure) -> str:
+    if not math.isfinite(f.mean):
+        return "-"  # random and oracle find the same
     return f"{f.mean:.1f} ({f.low:.1f} to {f.high:.1f})"
 
 
