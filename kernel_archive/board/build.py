@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 
 from kernel_archive.bins import scheme as scheme_of
-from kernel_archive.board.entries import findings_of, load_entries, read_foreign, read_stored
+from kernel_archive.board.entries import Scoring, findings_of, load_entries, read_foreign, read_stored
 from kernel_archive.board.standings import Standings, make_standings, standings_csv, standings_json
 from kernel_archive.board.store import DEFAULT_BOARD, store_of
 from kernel_archive.board.submissions import SCORE_FILE, Identity, load_submission, slug_of, submission_folders
@@ -109,6 +109,8 @@ def rank_board(
     draws: int = 10_000,
     seed: int = 0,
     jobs: int | None = None,
+    engine: str = "local",
+    scheduler: str | None = None,
     advance: Callable[[int, int, str], None] | None = None,
 ) -> Ranked:
     """Score every submission of a board anew and rank them, one board per split.
@@ -124,6 +126,8 @@ def rank_board(
         draws: bootstrap draws.
         seed: of the bootstrap.
         jobs: processes.
+        engine: ``local``, processes of this machine, or ``dask``: all its workers see archive and board.
+        scheduler: address of the Dask scheduler.
         advance: progress.
 
     Raises:
@@ -154,9 +158,16 @@ def rank_board(
         )
     boards = []
     for target, mine, others in zip(targets, own, foreign, strict=True):
-        entries, bad = load_entries(
-            mine, target, wanted=COMPARED[target.kind], draws=draws, seed=seed, jobs=jobs, advance=advance
+        how = Scoring(
+            archive.path.absolute(),
+            target.split.name,
+            scheme,
+            None if labels is None else Path(labels).absolute(),
+            tuple(COMPARED[target.kind]),
+            draws,
+            seed,
         )
+        entries, bad = load_entries(mine, how, jobs=jobs, engine=engine, scheduler=scheduler, advance=advance)
         faults |= bad
         if entries or others:
             replayed = _replayed(archive, target, store, entries, seed)
@@ -196,6 +207,8 @@ def build_board(
     draws: int = 10_000,
     seed: int = 0,
     jobs: int | None = None,
+    engine: str = "local",
+    scheduler: str | None = None,
     advance: Callable[[int, int, str], None] | None = None,
 ) -> BoardResult:
     """Score, rank and publish: ``standings.json``, ``standings.csv``, ``index.html``, and a page and a score record per entry.
@@ -212,6 +225,8 @@ def build_board(
         draws: bootstrap draws.
         seed: of the bootstrap.
         jobs: processes.
+        engine: ``local``, processes of this machine, or ``dask``: all its workers see archive and board.
+        scheduler: address of the Dask scheduler.
         advance: progress.
 
     Raises:
@@ -222,7 +237,16 @@ def build_board(
     from kernel_archive.board.page import render_page
 
     ranked = rank_board(
-        archive, board, labels=labels, scheme=scheme, draws=draws, seed=seed, jobs=jobs, advance=advance
+        archive,
+        board,
+        labels=labels,
+        scheme=scheme,
+        draws=draws,
+        seed=seed,
+        jobs=jobs,
+        engine=engine,
+        scheduler=scheduler,
+        advance=advance,
     )
     boards = [standings for standings, _ in ranked.boards]
     page = render_page(archive, ranked.boards, left_out=[v.slug for v in ranked.left_out]).encode("utf-8")

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import os
-from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from multiprocessing import get_context
-from typing import TYPE_CHECKING, Any, Final
+from functools import lru_cache, partial
+from typing import TYPE_CHECKING, Final
 
+import msgspec
 import numpy as np
 
+from kernel_archive.archive.team import Call, team
 from kernel_archive.board.submissions import FORECASTS_FILE, SCORE_FILE, Submission, load_submission
 from kernel_archive.errors import DataError, Finding, KernelArchiveError, printable
-from kernel_archive.scoring import read_forecasts, read_record
+from kernel_archive.scoring import load_target, read_forecasts, read_record
 from kernel_archive.scoring.scorer import score_with_draws
 from kernel_archive.splits import split_of
 from kernel_archive.untrusted import is_parquet
@@ -30,6 +31,7 @@ __all__ = [
     "RATIONALE_CHARACTERS",
     "Entry",
     "Foreign",
+    "Scoring",
     "Shown",
     "findings_of",
     "load_entries",
@@ -141,15 +143,39 @@ def _entry(folder: Path, target: Target, wanted: Sequence[str], draws: int, seed
     return Entry(slug=folder.name, submission=submission, record=record, draws=kept, shown=_shown(forecasts))
 
 
-_WORKER: dict[str, Any] = {}
+class Scoring(msgspec.Struct, frozen=True):
+    """How submissions are scored, small enough to go to another machine with each of them.
+
+    Attributes:
+        archive: the archive's directory.
+        split: name of the split.
+        scheme: bin scheme; the split's own when not given.
+        labels: folder with the labels, where they are withheld.
+        wanted: metrics whose bootstrap draws are kept, for comparisons.
+        draws: bootstrap draws.
+        seed: of the bootstrap, the same for all: the draws are paired.
+    """
+
+    archive: Path
+    split: str
+    scheme: str | None
+    labels: Path | None
+    wanted: tuple[str, ...]
+    draws: int
+    seed: int
 
 
-def _start(target: Target, wanted: Sequence[str], draws: int, seed: int) -> None:
-    _WORKER.update(target=target, wanted=wanted, draws=draws, seed=seed)
+@lru_cache(maxsize=2)
+def _target(archive: Path, split: str, scheme: str | None, labels: Path | None) -> Target:
+    return load_target(archive, split, scheme, labels=labels)
 
 
-def _work(folder: Path) -> Entry:
-    return _entry(folder, **_WORKER)
+def _scored(folder: Path, how: Scoring) -> Entry | tuple[Finding, ...]:
+    """A submission read and scored, or what is wrong with it: whatever a stranger's file does, it does to its own entry alone."""
+    try:
+        return _entry(folder, _target(how.archive, how.split, how.scheme, how.labels), how.wanted, how.draws, how.seed)
+    except Exception as error:  # noqa: BLE001 - see above
+        return findings_of(error, folder)
 
 
 @contextmanager
@@ -170,52 +196,43 @@ def _one_thread_each() -> Iterator[None]:
 
 def load_entries(
     folders: Sequence[Path],
-    target: Target,
+    how: Scoring,
     *,
-    wanted: Sequence[str],
-    draws: int = 10_000,
-    seed: int = 0,
     jobs: int | None = None,
+    engine: str = "local",
+    scheduler: str | None = None,
     advance: Callable[[int, int, str], None] | None = None,
 ) -> tuple[list[Entry], dict[str, tuple[Finding, ...]]]:
     """Score submissions anew, in the order given; one that is at fault does not stop the others.
 
     Args:
         folders: their folders.
-        target: the board's rows.
-        wanted: metrics whose bootstrap draws are kept, for comparisons.
-        draws: bootstrap draws.
-        seed: of the bootstrap, the same for all: the draws are paired.
+        how: what they are scored against, and how.
         jobs: processes; one per core when not given.
+        engine: ``local``, processes of this machine, or ``dask``: all its workers see archive and board.
+        scheduler: address of the Dask scheduler.
         advance: progress, called with done, total and what.
 
     Returns:
         the entries, and for every submission at fault the name of its folder -> what is wrong.
     """
-    if jobs is None:
-        jobs = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    report = advance or (lambda _done, _total, _what: None)
+    found: dict[int, Entry | tuple[Finding, ...]] = {}
+    size = 1 if engine == "local" and len(folders) < 4 else jobs
+    calls = [Call(folder.name, partial(_scored, folder.absolute(), how)) for folder in folders]
+    # Here, too, a process that multiplies matrices leaves the other cores to the other processes.
+    with _one_thread_each(), team(size, engine=engine, scheduler=scheduler) as workers:
+        for i, result in workers.do(calls):
+            found[i] = result
+            if advance is not None:
+                advance(len(found), len(folders), folders[i].name)
     entries: list[Entry] = []
     faults: dict[str, tuple[Finding, ...]] = {}
-
-    def take(number: int, make: Callable[[], Entry]) -> None:
-        folder = folders[number]
-        try:
-            entries.append(make())
-        except Exception as error:  # noqa: BLE001 - whatever a stranger's file does, it does to its own entry alone
-            faults[folder.name] = findings_of(error, folder)
-        report(number + 1, len(folders), folder.name)
-
-    if jobs == 1 or len(folders) < 4:
-        for number, folder in enumerate(folders):
-            take(number, lambda folder=folder: _entry(folder, target, wanted, draws, seed))  # type: ignore[misc]  # bound now
-        return entries, faults
-    # Not forked: the caller may have threads of Arrow running.
-    context = get_context("spawn")
-    start = (target, wanted, draws, seed)
-    with _one_thread_each(), ProcessPoolExecutor(jobs, mp_context=context, initializer=_start, initargs=start) as pool:
-        for number, future in enumerate([pool.submit(_work, folder) for folder in folders]):
-            take(number, future.result)
+    for i, folder in enumerate(folders):
+        result = found[i]
+        if isinstance(result, Entry):
+            entries.append(result)
+        else:
+            faults[folder.name] = result
     return entries, faults
 
 

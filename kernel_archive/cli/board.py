@@ -11,6 +11,7 @@ from kernel_archive.cli.common import (
     archive_option,
     bins_option,
     emit,
+    engine_option,
     force_option,
     json_option,
     labels_option,
@@ -19,6 +20,7 @@ from kernel_archive.cli.common import (
     print_table,
     progress,
     say,
+    scheduler_option,
     split_option,
     tell,
 )
@@ -246,6 +248,8 @@ def _standings_tables(boards: list[Standings]) -> None:
 @click.option("--draws", type=click.IntRange(100, 100_000), default=10_000, show_default=True, help="Bootstrap draws.")
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of the draws.")
 @_jobs
+@engine_option
+@scheduler_option
 @labels_option
 @archive_option
 @json_option
@@ -256,6 +260,8 @@ def build(
     draws: int,
     seed: int,
     jobs: int | None,
+    engine: str,
+    scheduler: str | None,
     labels: str | None,
     archive_path: str | None,
     as_json: bool,
@@ -280,6 +286,8 @@ def build(
             draws=draws,
             seed=seed,
             jobs=jobs,
+            engine=engine,
+            scheduler=scheduler,
             advance=advance,
         )
 

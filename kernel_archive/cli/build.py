@@ -7,7 +7,17 @@ from typing import Any
 
 import click
 
-from kernel_archive.cli.common import emit, json_option, print_findings, print_table, progress, say, tell
+from kernel_archive.cli.common import (
+    emit,
+    engine_option,
+    json_option,
+    print_findings,
+    print_table,
+    progress,
+    say,
+    scheduler_option,
+    tell,
+)
 
 __all__ = ["build", "readers"]
 
@@ -31,16 +41,8 @@ __all__ = ["build", "readers"]
 @click.option(
     "--jobs", type=click.IntRange(1, 256), default=None, help="Processes that share the work.  [default: one per core]"
 )
-@click.option(
-    "--engine",
-    type=click.Choice(["local", "dask"]),
-    default="local",
-    show_default=True,
-    help="What spreads the work: processes of this machine, or Dask.",
-)
-@click.option(
-    "--scheduler", metavar="ADDRESS", default=None, help="A running Dask scheduler.  [default: workers on this machine]"
-)
+@engine_option
+@scheduler_option
 @click.option(
     "--stage",
     metavar="PLACE",

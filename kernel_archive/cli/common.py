@@ -25,6 +25,7 @@ __all__ = [
     "archive_option",
     "bins_option",
     "emit",
+    "engine_option",
     "force_option",
     "json_option",
     "output_option",
@@ -33,6 +34,7 @@ __all__ = [
     "progress",
     "report",
     "say",
+    "scheduler_option",
     "show_warning",
     "split_option",
     "tell",
@@ -66,6 +68,16 @@ labels_option = click.option(
 )
 output_option = click.option(
     "-o", "--output", type=click.Path(dir_okay=False), default=None, help="File to write.  [default: stdout]"
+)
+engine_option = click.option(
+    "--engine",
+    type=click.Choice(["local", "dask"]),
+    default="local",
+    show_default=True,
+    help="What spreads the work: processes of this machine, or Dask.",
+)
+scheduler_option = click.option(
+    "--scheduler", metavar="ADDRESS", default=None, help="A running Dask scheduler.  [default: workers on this machine]"
 )
 force_option = click.option("--force", is_flag=True, help="Overwrite the file.")
 archive_argument = click.argument("archive_path", metavar="[DIR]", type=click.Path(), required=False)

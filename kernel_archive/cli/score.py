@@ -130,6 +130,9 @@ def check(file: str, split: str, surrogate: str | None, archive_path: str | None
 @_surrogate
 @labels_option
 @_draw_options
+@click.option(
+    "--jobs", type=click.IntRange(1, 256), default=1, show_default=True, help="Processes that compute the draws."
+)
 @output_option
 @force_option
 @archive_option
@@ -143,6 +146,7 @@ def score(
     seed: int,
     draws: int,
     predicted_bin: PredictedBin,
+    jobs: int,
     output: str | None,
     force: bool,
     archive_path: str | None,
@@ -153,7 +157,9 @@ def score(
     One file: every metric, per task and per budget. Several: one line each. With --json the full score record (a list
     of them for several files), which kernel-archive plot draws; -o writes it to a file besides.
     """
-    from kernel_archive.scoring import load_target, read_forecasts, score_file
+    from kernel_archive.archive.team import team
+    from kernel_archive.scoring import load_target, read_forecasts
+    from kernel_archive.scoring import score as score_one
     from kernel_archive.scoring.record import records_to_json
     from kernel_archive.scoring.summary import score_remarks, score_sheets, several_sheet
     from kernel_archive.storage import check_new, write_new
@@ -163,7 +169,13 @@ def score(
     target = load_target(archive_path, split, bins, labels=labels)
     # All files are read before the first is scored: a fault in the last one need not wait for that.
     cast = [read_forecasts(file, target, surrogate=surrogate) for file in files]
-    records = [score_file(f, target, seed=seed, draws=draws, predicted_bin=predicted_bin) for f in cast]
+    with team(jobs) as workers:
+        records = [
+            score_one(
+                target, f, seed=seed, draws=draws, predicted_bin=predicted_bin, workers=workers if jobs > 1 else None
+            )
+            for f in cast
+        ]
     if output is not None:
         write_new(output, records_to_json(records), force=force)
 

@@ -6,6 +6,7 @@ candidates by a key of whole numbers, in which equal keys tie: :func:`order_keys
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -13,7 +14,9 @@ import numpy as np
 from kernel_archive.scoring.arrays import counted, group_ties, per_draw, running
 
 if TYPE_CHECKING:
-    from kernel_archive.scoring.arrays import Floats, Ints
+    from numpy.typing import NDArray
+
+    from kernel_archive.scoring.arrays import Bools, Floats, Ints
 
 __all__ = [
     "MAX_ROWS",
@@ -63,6 +66,25 @@ def order_keys(*, expected: Floats, stated: Floats | None = None) -> Ints:
     return keys.astype(np.intp)
 
 
+@lru_cache(maxsize=16)
+def _pairs_that_count(speedups: bytes, spreads: bytes) -> tuple[NDArray[np.int8], Bools]:
+    """Of all pairs of rows, whatever is forecast of them: kept, since a score compares a dozen forecasts of one set.
+
+    Args:
+        speedups: shape (m,), as bytes.
+        spreads: shape (m,), as bytes.
+
+    Returns:
+        Shape (m, m), 1 where the first one is faster, else -1; and shape (K, m, m), whether a pair counts, by class of
+        distance, above the diagonal.
+    """
+    s, spread = np.frombuffer(speedups), np.frombuffer(spreads)
+    ratio = np.maximum.outer(s, s) / np.minimum.outer(s, s)
+    apart = np.triu(ratio > np.maximum.outer(spread, spread), 1)
+    classes = np.stack([apart & (ratio > low) & (ratio <= high) for low, high in PAIR_CLASSES.values()])
+    return np.where(np.greater.outer(s, s), np.int8(1), np.int8(-1)), classes
+
+
 class PairTable:
     """The pairs of one candidate set, ready to be counted in many draws.
 
@@ -88,20 +110,13 @@ class PairTable:
         m = len(s)
         exact = 2 * self.n_repeats * max(m, 1) ** 2 < _EXACT
         self.dtype = np.float32 if exact else np.float64
-        first, second = np.triu_indices(m, 1)
-        ratio = np.maximum(s[first], s[second]) / np.minimum(s[first], s[second])
-        apart = ratio > np.maximum(spread[first], spread[second])
-        faster = s[first] > s[second]
-        points = np.zeros(len(first))
+        direction, classes = _pairs_that_count(s.astype(float).tobytes(), spread.astype(float).tobytes())
+        above = np.zeros((m, m), np.int32)
         for key in k:
-            above = np.sign(key[first] - key[second])
-            points += 1 + np.where(faster, above, -above)
-        self.right = np.zeros((len(PAIR_CLASSES), m, m), self.dtype)
-        self.counts = np.zeros_like(self.right)
-        for number, (low, high) in enumerate(PAIR_CLASSES.values()):
-            inside = apart & (ratio > low) & (ratio <= high)
-            self.right[number, first[inside], second[inside]] = points[inside]
-            self.counts[number, first[inside], second[inside]] = 1.0
+            above += np.sign(np.subtract.outer(key.astype(np.int32), key.astype(np.int32)))
+        points = (self.n_repeats + direction * above).astype(self.dtype)
+        self.right: Floats = np.where(classes, points, self.dtype(0))
+        self.counts: Floats = classes.astype(self.dtype)
 
     def count(self, weights: Floats) -> tuple[Floats, Floats]:
         """Pairs in the right order (mean over the repeats, a tie half) and pairs that count, by class: shape (K, D) each.
@@ -117,6 +132,9 @@ class PairTable:
     def _forms(self, tables: Floats, drawn: Floats) -> Floats:
         """The quadratic forms w' A w of every table and draw, in whole numbers and so without rounding: shape (K, D)."""
         m, n_draws = drawn.shape
+        if n_draws == 1:
+            alone = drawn[:, 0].astype(self.dtype)
+            return np.array([[(alone @ table) @ alone] for table in tables], np.float64)
         width = min(_COLUMNS, n_draws)
         blocks = -(-n_draws // width)
         w = np.zeros((m, blocks * width), self.dtype)

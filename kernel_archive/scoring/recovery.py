@@ -10,6 +10,8 @@ import numpy as np
 from kernel_archive.scoring.arrays import group_ties, product, running
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from numpy.typing import NDArray
 
     from kernel_archive.scoring.arrays import Floats, Ints
@@ -149,9 +151,14 @@ def _expect_ties(found: Floats, ordered: Floats, places: Ints, starts: Ints, end
     """
     # (group, draw) pairs with a cut inside the group: where it begins in that draw and how many candidates it holds.
     begins, sizes, draws = [], [], []
-    for start, end in zip(starts.tolist(), ends.tolist(), strict=True):
-        first = np.add.reduce(places < start, axis=0, dtype=np.int32)
-        last = np.add.reduce(places < end, axis=0, dtype=np.int32)
+    firsts: Iterable[Ints]
+    lasts: Iterable[Ints]
+    if places.shape[1] == 1:
+        firsts, lasts = (np.searchsorted(places[:, 0], edges)[:, None] for edges in (starts, ends))
+    else:
+        firsts = (np.add.reduce(places < start, axis=0, dtype=np.int32) for start in starts.tolist())
+        lasts = (np.add.reduce(places < end, axis=0, dtype=np.int32) for end in ends.tolist())
+    for first, last in zip(firsts, lasts, strict=True):
         cut = np.searchsorted(asked, first, side="right") < np.searchsorted(asked, last, side="left")
         draws.append(np.flatnonzero(cut))
         begins.append(first[cut])

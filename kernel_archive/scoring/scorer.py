@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from kernel_archive.archive.open import Archive
+    from kernel_archive.archive.team import Team
     from kernel_archive.scoring.arrays import Floats
     from kernel_archive.scoring.figures import Figures
     from kernel_archive.scoring.reader import ForecastSource
@@ -48,6 +49,7 @@ def score(
     seed: int = 0,
     draws: int = 10_000,
     predicted_bin: PredictedBin = "argmax",
+    workers: Team | None = None,
 ) -> ScoreRecord:
     """Score forecasts against the rows of a split.
 
@@ -57,6 +59,7 @@ def score(
         seed: of the bootstrap.
         draws: bootstrap draws; 0 for no intervals.
         predicted_bin: whether the most probable or the stated bin is scored.
+        workers: who computes the draws (:func:`~kernel_archive.archive.team.team`); this process alone when not given.
 
     Raises:
         UsageError: ``draws`` is negative or ``predicted_bin`` unknown, or the forecasts are of another target.
@@ -68,7 +71,7 @@ def score(
     >>> record.metrics["accuracy"].mean, record.metrics["speedup_recovered"].mean
     (1.0, 100.0)
     """
-    return score_with_draws(target, forecasts, seed=seed, draws=draws, predicted_bin=predicted_bin)[0]
+    return score_with_draws(target, forecasts, seed=seed, draws=draws, predicted_bin=predicted_bin, workers=workers)[0]
 
 
 def score_with_draws(
@@ -78,6 +81,7 @@ def score_with_draws(
     seed: int = 0,
     draws: int = 10_000,
     predicted_bin: PredictedBin = "argmax",
+    workers: Team | None = None,
 ) -> tuple[ScoreRecord, Figures | None]:
     """A score, and the bootstrap draws that its intervals come from: what a board pairs with those of other entries.
 
@@ -91,7 +95,7 @@ def score_with_draws(
         raise UsageError(f"these are forecasts of {forecasts.parsed.shape[1]} rows, the split has {len(target)}")
     rows = ForecastRows.of(target, forecasts, predicted_bin)
     figures = repeats_of(rows)
-    drawn = uncertainty.bootstrap(rows, seed=seed, draws=draws) if draws else None
+    drawn = uncertainty.bootstrap(rows, seed=seed, draws=draws, workers=workers) if draws else None
     even = _uniform(target)
     uniform = means(even.overall)
     metrics = _metrics(figures.overall, drawn.overall if drawn else None)

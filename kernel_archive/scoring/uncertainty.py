@@ -18,10 +18,12 @@ forecasters (6 tasks x 80 rows x 3 repeats). Of the score that a split of this s
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from kernel_archive.archive.team import Call
 from kernel_archive.scoring.figures import Figures, joined, measure
 from kernel_archive.scoring.metrics import METRICS
 from kernel_archive.scoring.samples import RowSample
@@ -29,6 +31,7 @@ from kernel_archive.scoring.samples import RowSample
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
 
+    from kernel_archive.archive.team import Team
     from kernel_archive.scoring.arrays import Floats, Ints
     from kernel_archive.scoring.samples import ForecastRows
 
@@ -38,6 +41,8 @@ __all__ = ["LEVEL", "bootstrap", "chunk_sizes", "interval", "resampled"]
 LEVEL: Final = 0.95
 #: Weights of at most so many row-draws are in memory at once.
 _CELLS: Final = 1_200_000
+#: Portions are handed out in about so many calls.
+_SHARES: Final = 16
 #: An interval needs the metric to be defined in so large a share of the draws.
 _DEFINED: Final = 0.95
 
@@ -49,30 +54,61 @@ def chunk_sizes(n: int, draws: int) -> Iterator[int]:
         yield min(size, draws - start)
 
 
-def resampled(rows: ForecastRows, *, seed: int, draws: int) -> Iterator[RowSample]:
+def resampled(
+    rows: ForecastRows, *, seed: int, draws: int, wanted: Collection[int] | None = None
+) -> Iterator[RowSample]:
     """Stratified bootstrap draws of rows, in portions.
 
     Args:
         rows: the rows.
         seed: of the draws; the same seed and the same strata give the same rows in every draw.
         draws: how many in all.
+        wanted: numbers of the portions, from 0; all when not given.
     """
     rng = np.random.default_rng(seed)
-    for size in chunk_sizes(len(rows), draws):
+    for number, size in enumerate(chunk_sizes(len(rows), draws)):
+        if wanted is not None and number not in wanted:
+            for at in rows.strata.values():  # what is left out uses up its random numbers all the same
+                _picked(rng, len(at), size)
+            continue
         weights = np.empty((len(rows), size))
         picks: dict[str, Ints] = {}
         column = np.arange(size)[:, None]
         for name, at in rows.strata.items():
             m = len(at)
-            drawn = rng.integers(0, m, size=(size, m), dtype=np.int16 if m < 2**15 else np.int32)
+            drawn = _picked(rng, m, size)
             counts = np.bincount((drawn * np.int64(size) + column).ravel(), minlength=m * size)
             weights[at] = counts.reshape(m, size)
             picks[name] = drawn
         yield RowSample(rows, weights, picks)
 
 
+def _picked(rng: np.random.Generator, n: int, size: int) -> Ints:
+    """Which rows of a stratum of n are in so many draws: shape (size, n)."""
+    return rng.integers(0, n, size=(size, n), dtype=np.int16 if n < 2**15 else np.int32)
+
+
+def _portions(
+    rows: ForecastRows,
+    seed: int,
+    draws: int,
+    names: Collection[str] | None,
+    groups: Collection[str],
+    wanted: list[int] | None,
+) -> Figures:
+    """The metrics in some portions of the draws."""
+    samples = resampled(rows, seed=seed, draws=draws, wanted=wanted)
+    return joined(measure(sample, names, groups=groups) for sample in samples)
+
+
 def bootstrap(
-    rows: ForecastRows, *, seed: int, draws: int, names: Collection[str] | None = None, groups: bool = True
+    rows: ForecastRows,
+    *,
+    seed: int,
+    draws: int,
+    names: Collection[str] | None = None,
+    groups: bool = True,
+    workers: Team | None = None,
 ) -> Figures:
     """The metrics in every bootstrap draw.
 
@@ -82,9 +118,23 @@ def bootstrap(
         draws: how many.
         names: the metrics; all of this kind of split when not given.
         groups: also those of single groups that have an interval.
+        workers: who computes them, a few portions each; this process alone when not given. The figures are the same.
     """
-    of_groups = [name for name, metric in METRICS.items() if metric.groups == "interval"] if groups else ()
-    return joined(measure(sample, names, groups=of_groups) for sample in resampled(rows, seed=seed, draws=draws))
+    of_groups = [name for name, metric in METRICS.items() if metric.groups == "interval"] if groups else []
+    n = len(list(chunk_sizes(len(rows), draws)))
+    if workers is None or n < 2:
+        return _portions(rows, seed, draws, names, of_groups, None)
+    # Neighbours go together: whoever has later ones draws the random numbers of the earlier ones without their metrics.
+    each = max(1, n // _SHARES)
+    calls = [
+        Call(
+            f"bootstrap draws, portion {i + 1}",
+            partial(_portions, rows, seed, draws, names, of_groups, [*range(i, min(n, i + each))]),
+        )
+        for i in range(0, n, each)
+    ]
+    found = dict(workers.do(calls))
+    return joined(found[i] for i in range(len(calls)))
 
 
 def interval(values: Floats) -> tuple[float, float] | None:

@@ -9,7 +9,7 @@ import pytest
 from support.boards import DRAWS, informed
 
 from kernel_archive.board import add_submission
-from kernel_archive.board.entries import load_entries, read_foreign
+from kernel_archive.board.entries import Scoring, load_entries, read_foreign
 from kernel_archive.board.standings import make_standings, standings_csv, standings_json
 from kernel_archive.scoring import HEADLINE, Forecasts, load_target
 from kernel_archive.scoring.compare import COMPARED, compare
@@ -19,10 +19,10 @@ from kernel_archive.scoring.replay import Figure
 
 
 @pytest.fixture
-def standings(board, target):
+def standings(board, target, archive):
     """Standings of the evaluation split, with one entry of other rows beside them."""
     folders = sorted(p for p in (board / "submissions").iterdir() if not p.name.endswith("-discovery"))
-    entries, _ = load_entries(folders, target, wanted=COMPARED["eval"], draws=DRAWS, jobs=1)
+    entries, _ = load_entries(folders, Scoring(archive, "eval", None, None, tuple(COMPARED["eval"]), DRAWS, 0), jobs=1)
     return make_standings(target, entries, [read_foreign(board / "submissions/good-discovery")], draws=DRAWS)
 
 
@@ -135,7 +135,9 @@ def test_the_oracle_leads_and_nobody_ranks_above_a_forecaster_that_knows_more(ar
         path.write_text("".join(json.dumps(line) + "\n" for line in lines))
         slug = name.replace("_", "-")
         entries.append(add_submission(path, target, name=name, slug=slug, board=tmp_path / "b", draws=0))
-    made, faults = load_entries([e.folder for e in entries], target, wanted=COMPARED[target.kind], draws=DRAWS, jobs=1)
+    made, faults = load_entries(
+        [e.folder for e in entries], Scoring(archive, split, None, None, tuple(COMPARED[target.kind]), DRAWS, 0), jobs=1
+    )
     assert not faults
     standings = make_standings(target, made, draws=DRAWS)
     assert [line.name for line in standings.lines[:3]] == ["oracle", "reader", "skimmer"]

@@ -121,3 +121,24 @@ def test_the_interval_of_a_mean_is_the_textbook_one(rng):
     low, high = interval(bootstrap(rows, seed=0, draws=4000).overall["accuracy"])
     p = rows.hits.mean()
     assert (high - low) / 2 == pytest.approx(1.96 * np.sqrt(p * (1 - p) / 400), rel=0.08)
+
+
+@pytest.mark.parametrize("kind", ["eval", "discovery"])
+def test_draws_in_portions_are_the_same_draws(rng, monkeypatch, kind):
+    """Whoever computes which draws, alone or with others, the figures are the same to the last bit."""
+    monkeypatch.setattr(uncertainty, "_CELLS", 400)
+    target = make_target(rng, split=kind)
+    rows = ForecastRows.of(target, make_forecasts(rng, target))
+    alone = bootstrap(rows, seed=5, draws=60)
+    calls = []
+
+    class Team:
+        def do(self, asked):
+            calls.extend(asked)
+            yield from reversed([(i, call.function()) for i, call in enumerate(asked)])
+
+    together = bootstrap(rows, seed=5, draws=60, workers=Team())
+    assert len(calls) > 2
+    assert all(np.array_equal(alone.overall[name], found, equal_nan=True) for name, found in together.overall.items())
+    for group, found in together.groups.items():
+        assert all(np.array_equal(alone.groups[group][name], found[name], equal_nan=True) for name in found)
