@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
+    from kernel_archive.archive.build import Advance
     from kernel_archive.archive.stage import StagedRun
     from kernel_archive.archive.store import Store, Stored
     from kernel_archive.archive.team import Result, Team
@@ -48,10 +49,20 @@ _LINE: Final = ID_LENGTH + 32
 _Splits = dict[tuple[str, str], list[Ordered]]
 
 
-def _all(workers: Team, calls: list[Call[Result]]) -> list[Result]:
-    """The results of calls in the order of the calls."""
-    found = dict(workers.do(calls))
-    return [found[i] for i in range(len(calls))]
+class _Work:
+    """Calls of the merge, made step by step, and how far they are."""
+
+    def __init__(self, workers: Team, advance: Advance | None) -> None:
+        self._workers, self._advance = workers, advance
+
+    def results(self, what: str, calls: list[Call[Result]]) -> list[Result]:
+        """The results of calls in the order of the calls; ``what`` they are, for the progress."""
+        found: dict[int, Result] = {}
+        for i, result in self._workers.do(calls):
+            found[i] = result
+            if self._advance is not None:
+                self._advance(len(found), len(calls), f"{what}: {calls[i].name}")
+        return [found[i] for i in range(len(calls))]
 
 
 def _whole(store: Store, ranges: Sequence[Range], rules: Rules) -> tuple[_Splits, dict[str, int], list[str]]:
@@ -75,9 +86,7 @@ def _whole(store: Store, ranges: Sequence[Range], rules: Rules) -> tuple[_Splits
     return splits, report, gpus
 
 
-def _parted(
-    store: Store, ranges: list[Range], rules: Rules, workers: Team
-) -> tuple[_Splits, dict[str, int], list[str]]:
+def _parted(store: Store, ranges: list[Range], rules: Rules, work: _Work) -> tuple[_Splits, dict[str, int], list[str]]:
     """The merge of a large archive, by as many as there are."""
     parts = -(-sum(r.rows for r in ranges) // PART_ROWS)
     names = [f"the searches from {r.first}" for r in ranges]
@@ -85,23 +94,23 @@ def _parted(
     def of_ranges(function: Any, *more: Any) -> list[Call[Any]]:
         return [Call(f"{name}", partial(function, store, r, *more)) for name, r in zip(names, ranges, strict=True)]
 
-    timed = _all(workers, of_ranges(merge.times_of, parts))
+    timed = work.results("reference times", of_ranges(merge.times_of, parts))
     import duckdb
 
     with duckdb.connect(":memory:") as connection:
         connection.register("source", pa.concat_tables([sources for _, sources in timed]))
         survivors = [key for (key,) in connection.sql(FACTS["survivors"]).fetchall()]
-    medians = _all(
-        workers,
+    medians = work.results(
+        "reference times",
         [
-            Call(f"reference times, part {i}", partial(merge.medians_of, store, [times[i] for times, _ in timed]))
+            Call(f"medians, part {i}", partial(merge.medians_of, store, [times[i] for times, _ in timed]))
             for i in range(parts)
         ],
     )
-    logged = _all(workers, of_ranges(merge.logged_of, medians, parts))
+    logged = work.results("evaluations", of_ranges(merge.logged_of, medians, parts))
     starts = [r.first for r in ranges]
-    merged = _all(
-        workers,
+    merged = work.results(
+        "merging",
         [
             Call(
                 f"programs, part {i}",
@@ -118,7 +127,7 @@ def _parted(
         for split in SPLIT_ROWS
         for i in range(len(ranges))
     ]
-    found = iter(_all(workers, calls))
+    found = iter(work.results("sorting", calls))
     splits = {split: [next(found) for _ in ranges] for split in SPLIT_ROWS}
     for i, (_, evaluations) in enumerate(logged):
         reasons = splits["evaluations", "train"][i]
@@ -151,7 +160,7 @@ def _shards(split: tuple[str, str], ordered: list[Ordered], ranges: list[Range],
 
 
 def _written(
-    store: Store, directory: Path, splits: _Splits, ranges: list[Range], rules: Rules, workers: Team
+    store: Store, directory: Path, splits: _Splits, ranges: list[Range], rules: Rules, work: _Work
 ) -> dict[str, TableFacts]:
     """Write the files of all splits into the archive directory, and find the digests of their tables."""
     shards = {split: list(_shards(split, ordered, ranges, rules)) for split, ordered in splits.items()}
@@ -160,7 +169,7 @@ def _written(
         for split, parts in shards.items()
         for i, shard in enumerate(parts)
     ]
-    found = iter(_all(workers, calls))
+    found = iter(work.results("writing", calls))
     tables: dict[str, TableFacts] = {}
     digests: dict[str, list[Stored]] = {}
     facts: dict[tuple[str, str], list[ShardFacts]] = {}
@@ -233,6 +242,7 @@ def consolidate(
     rules: Rules,
     gpus: Mapping[str, GpuFacts] | None = None,
     workers: Team,
+    advance: Advance | None = None,
 ) -> tuple[dict[str, TableFacts], dict[str, Any]]:
     """Write the measured tables of an archive.
 
@@ -243,6 +253,7 @@ def consolidate(
         rules: what the recipes say of each other, and the bin scheme.
         gpus: facts of GPUs that recipes state.
         workers: who merges and writes.
+        advance: progress.
 
     Returns:
         Facts per table, and counts for the manifest.
@@ -251,6 +262,7 @@ def consolidate(
         LogError: a single run takes more memory than there is for all.
         KernelArchiveError: the disk or the memory is full.
     """
+    work = _Work(workers, advance)
     searches = [
         Search(str(row["search_id"]), run.fragment, row["n_evaluations"]) for run in runs for row in run.searches
     ]
@@ -258,7 +270,7 @@ def consolidate(
     if len(ranges) == 1 and not store.remote:
         splits, report, names = _whole(store, ranges, rules)
     else:
-        splits, report, names = _parted(store, ranges, rules, workers)
+        splits, report, names = _parted(store, ranges, rules, work)
     small = {
         "searches": sorted((row for run in runs for row in run.searches), key=lambda row: str(row["search_id"])),
         "references": _references(runs),
@@ -268,7 +280,7 @@ def consolidate(
     for name, rows in small.items():
         table = pa.Table.from_pylist([{**row, "canary": CANARY} for row in rows], schema=TABLES[name].schema)
         tables[name] = write_table(directory, name, {"train": table})
-    tables |= _written(store, directory, splits, ranges, rules, workers)
+    tables |= _written(store, directory, splits, ranges, rules, work)
     store.clear("merge")
     flags = {flag.name: report.pop(flag.name) for flag in FLAGS}
     return tables, {**report, "flags": flags}

@@ -27,11 +27,13 @@ if TYPE_CHECKING:
 
 __all__ = ["DaskTeam", "dask_team"]
 
-#: Calls under way by key: position in the list, and what stands for the result.
-_Running: TypeAlias = "dict[tuple[str, ...], tuple[int, Future]]"
+#: Calls under way by key: their positions in the list, and what stands for the results.
+_Running: TypeAlias = "dict[tuple[str, ...], tuple[list[int], Future]]"
 
 #: A call that failed for a reason of its machine (a full disk, a lost connection) is made again so many times.
 RETRIES: Final = 2
+#: So many calls are handed out as one, where there are very many.
+MOST_TOGETHER: Final = 64
 #: Every so many seconds it is looked whether scheduler and workers still live.
 WATCH_SECONDS: Final = 5.0
 #: No call takes so long: what does hangs, and its worker is started again.
@@ -44,15 +46,19 @@ WORKER_SECONDS: Final = 60
 CONNECT_SECONDS: Final = 10
 
 
-def _made(function: Callable[[], Any], version: str) -> tuple[bool, Any]:
-    """On a worker: the result of a call, or the error that it would end with on every machine."""
+def _made(functions: Sequence[Callable[[], Any]], version: str) -> list[tuple[bool, Any]]:
+    """On a worker: the result of every call, or the error that it would end with on every machine."""
     if version != __version__:
         message = f"a worker has kernel-archive {__version__}, the build {version}. Install the same on all machines"
-        return False, UsageError(message)
-    try:
-        return True, function()
-    except KernelArchiveError as error:
-        return False, error
+        return [(False, UsageError(message))]
+    made: list[tuple[bool, Any]] = []
+    for function in functions:
+        try:
+            made.append((True, function()))
+        except KernelArchiveError as error:
+            made.append((False, error))
+            break
+    return made
 
 
 class DaskTeam:
@@ -99,26 +105,35 @@ class DaskTeam:
             while running or (waiting and not failed):
                 # Never all at once: a scheduler holds a million calls badly, and what was never begun need not be cancelled.
                 room = 0 if failed else watch.room - len(running)
-                begun = [waiting.popleft() for _ in range(min(room, len(waiting)))]
-                running |= self._begun({i: calls[i] for i in begun}, ended)
+                # Many are handed out some together: each thing handed out costs the scheduler milliseconds.
+                together = min(MOST_TOGETHER, max(1, len(waiting) // (4 * watch.room)))
+                groups = [
+                    [waiting.popleft() for _ in range(min(together, len(waiting)))]
+                    for _ in range(min(room, -(-len(waiting) // together)))
+                ]
+                running |= self._begun(calls, groups, ended)
                 batch = [running.pop(f.key) for f in _next(ended) if f.key in running]
                 if not batch:
                     for key in watch.hanging(running):
-                        i, _ = running.pop(key)
-                        deadly[i] = KernelArchiveError(f"it took more than {CALL_SECONDS:g} s, {MOST_HANGS} times")
-                for i, error in self._errors(batch):
-                    (deadly if type(error).__name__ == "KilledWorker" else failed)[i] = error
-                results, again = self._results(batch)
-                for i, future in again:  # the worker that had the result is gone: it is made once more
-                    running[future.key] = i, future
-                    future.add_done_callback(ended.put)
-                for i, (good, value) in results:
-                    if good:
-                        yield i, value
+                        for i in running.pop(key)[0]:
+                            deadly[i] = KernelArchiveError(f"it took more than {CALL_SECONDS:g} s, {MOST_HANGS} times")
+                for group, error in self._errors(batch):
+                    if type(error).__name__ == "KilledWorker":
+                        deadly |= dict.fromkeys(group, error)
                     else:
-                        failed[i] = value
+                        failed[group[0]] = error
+                results, again = self._results(batch)
+                for group, future in again:  # the worker that had the results is gone: they are made once more
+                    running[future.key] = group, future
+                    future.add_done_callback(ended.put)
+                for group, made in results:
+                    for i, (good, value) in zip(group, made, strict=False):
+                        if good:
+                            yield i, value
+                        else:
+                            failed[i] = value
                 # An earlier call may fail too: it is the one to name.
-                for key in [key for key, (i, _) in running.items() if failed and i > min(failed)]:
+                for key in [key for key, (group, _) in running.items() if failed and group[0] > min(failed)]:
                     self._client.cancel([running.pop(key)[1]])
         finally:
             if running and self._client.status == "running":
@@ -128,19 +143,21 @@ class DaskTeam:
             error.add_note(f"at {calls[min(failed)].name}")
             raise error
 
-    def _begun(self, calls: dict[int, Call[Result]], ended: queue.SimpleQueue[Future]) -> _Running:
-        """Hand calls to the scheduler; what it calls them."""
-        if not calls:
+    def _begun(
+        self, calls: Sequence[Call[Result]], groups: list[list[int]], ended: queue.SimpleQueue[Future]
+    ) -> _Running:
+        """Hand calls to the scheduler, each group as one; what it calls them."""
+        if not groups:
             return {}
         # The first part is what the dashboard counts them under.
-        keys = [("kernel-archive", call.name, uuid.uuid4().hex) for call in calls.values()]
-        functions = [call.function for call in calls.values()]
+        keys = [("kernel-archive", calls[group[0]].name, uuid.uuid4().hex) for group in groups]
+        functions = [[calls[i].function for i in group] for group in groups]
         futures = self._client.map(_made, functions, version=__version__, key=keys, retries=RETRIES, batch_size=None)
         for future in futures:
             future.add_done_callback(ended.put)
-        return {future.key: (i, future) for i, future in zip(calls, futures, strict=True)}
+        return {future.key: (group, future) for group, future in zip(groups, futures, strict=True)}
 
-    def _errors(self, batch: list[tuple[int, Future]]) -> Iterator[tuple[int, BaseException]]:
+    def _errors(self, batch: list[tuple[list[int], Future]]) -> Iterator[tuple[list[int], BaseException]]:
         """Those of a batch that ended with an error of their machine, or one that nobody foresaw."""
         for i, future in batch:
             if future.status == "error":
@@ -148,7 +165,9 @@ class DaskTeam:
             elif future.status == "cancelled":
                 raise _lost(self._client)
 
-    def _results(self, batch: list[tuple[int, Future]]) -> tuple[list[tuple[int, Any]], list[tuple[int, Future]]]:
+    def _results(
+        self, batch: list[tuple[list[int], Future]]
+    ) -> tuple[list[tuple[list[int], Any]], list[tuple[list[int], Future]]]:
         """The results of the others, fetched together (one by one takes five times as long), and those that got lost."""
         good = [(i, future) for i, future in batch if future.status != "error"]
         try:
@@ -208,7 +227,7 @@ class _Watch:
             raise _lost(self._client) from error
         now = time.monotonic()
         self._since = {key: self._since.get(key, now) for key in places if key in running}
-        late = [key for key, since in self._since.items() if now - since > CALL_SECONDS]
+        late = [key for key, since in self._since.items() if now - since > CALL_SECONDS * len(running[key][0])]
         for key in late:
             self._hangs[key] += 1
             self._since.pop(key)

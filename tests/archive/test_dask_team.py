@@ -107,6 +107,17 @@ def test_every_call_is_made(both):
     assert list(both.do([])) == []
 
 
+def test_many_calls_go_together(both):
+    """Hundreds of calls are handed out some together; a deadly one among them still fails alone."""
+    many = [partial(pow, n, 2) for n in range(500)]
+    many[300] = kill_self
+    made = {}
+    results = both.do(calls(*many))
+    with pytest.raises(KernelArchiveError, match=r"given call 300 ended or hung"):
+        made.update(results)
+    assert made == {n: n * n for n in range(500) if n != 300}
+
+
 def test_an_error_of_ours_names_the_first_call(both, tmp_path):
     """It is the record that it would be on this machine, of the first call at fault, and nothing begins behind it."""
     late = [partial((tmp_path / str(n)).write_text, "made") for n in range(300)]
