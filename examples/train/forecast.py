@@ -15,19 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from lines import read_lines
 from transformers import AutoModelForCausalLM, AutoTokenizer
-
-
-def read_lines(path: Path) -> list[dict[str, Any]]:
-    """The lines of a compressed file; none where there is no file, and none after a torn end."""
-    lines: list[dict[str, Any]] = []
-    if path.exists():
-        try:
-            with gzip.open(path, "rt", encoding="utf-8") as file:
-                lines.extend(json.loads(line) for line in file)
-        except (EOFError, ValueError):
-            print(f"{path} was cut off; what stands in it is kept")
-    return lines
 
 
 def load(folder: Path, adapter: Path | None, device: str) -> tuple[Any, Any]:

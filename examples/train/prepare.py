@@ -6,11 +6,12 @@ The machine that trains then needs neither the archive nor what reads it.
 from __future__ import annotations
 
 import argparse
-import gzip
 import json
 import tomllib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from lines import write_lines
 
 import kernel_archive
 from kernel_archive.llm.lessons import load_lessons
@@ -18,16 +19,6 @@ from kernel_archive.llm.questions import load_questions
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
-
-
-def write_lines(path: Path, lines: Iterable[dict[str, Any]]) -> int:
-    """Write JSON lines, the same bytes for the same lines, and count them."""
-    n = 0
-    with path.open("wb") as file, gzip.GzipFile("", "wb", fileobj=file, mtime=0) as out:
-        for line in lines:
-            out.write(json.dumps(line).encode() + b"\n")
-            n += 1
-    return n
 
 
 def questions(archive: kernel_archive.Archive, splits: list[str]) -> Iterable[dict[str, Any]]:

@@ -13,7 +13,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from forecast import read_lines
+from lines import read_lines
 
 import kernel_archive
 from kernel_archive.board import add_submission
@@ -119,6 +119,19 @@ def curves(logs: Path) -> tuple[dict[str, list[dict[str, Any]]], int]:
     return {run: made[run] for run in TITLES if run in made}, step
 
 
+def plain(logged: dict[str, list[dict[str, Any]]]) -> str:
+    """The logged steps as lines, with what is drawn and what shows whether learning went well."""
+    fields = ["step", "seconds", "loss", "reward", "reward_std", "grad_norm", "entropy", "completions/mean_length"]
+    fields += [name for names in CURVES.values() for name in names if name not in fields]
+    lines = [
+        json.dumps({"run": run} | {f: round(s[f], 5) for f in fields if s.get(f) is not None})
+        for run, steps in logged.items()
+        for s in steps
+        if "loss" in s
+    ]
+    return "\n".join(lines) + "\n"
+
+
 def draw(logged: dict[str, list[dict[str, Any]]], path: Path) -> None:
     """Reward and calibration by step, one line for each reward."""
     import matplotlib as mpl
@@ -148,6 +161,7 @@ def main() -> None:
     parser.add_argument("--archive", help="Directory of the archive.  [default: gpu-forecasters/kernels]")
     parser.add_argument("--page", type=Path, help="Page whose part between the two marks is written anew.")
     parser.add_argument("--curves", type=Path, help="Picture of the curves, .svg.")
+    parser.add_argument("--steps", type=Path, help="File for the figures of every step, .jsonl.")
     parser.add_argument("--board", type=Path, help="Add the entries to this board.")
     parser.add_argument("--draws", type=int, default=10_000)
     given = parser.parse_args()
@@ -184,6 +198,8 @@ def main() -> None:
         parts.append(f"| {TITLES[run]} | {steps} | {seconds:.0f} | {ends[0]} | {ends[1]} |")
     if given.curves:
         draw(logged, given.curves)
+    if given.steps:
+        given.steps.write_text(plain(logged))
     if given.page:
         text = given.page.read_text()
         before, _, rest = text.partition("<!-- results -->\n")

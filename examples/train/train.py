@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import torch
 from datasets import Dataset
-from forecast import read_lines
+from lines import read_lines
 from peft import LoraConfig
 from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback
 from transformers.trainer_utils import get_last_checkpoint
