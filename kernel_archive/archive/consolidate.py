@@ -263,6 +263,7 @@ def consolidate(
         KernelArchiveError: the disk or the memory is full.
     """
     work = _Work(workers, advance)
+    store.clear("merge")  # what a build that failed left there
     searches = [
         Search(str(row["search_id"]), run.fragment, row["n_evaluations"]) for run in runs for row in run.searches
     ]

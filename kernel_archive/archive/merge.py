@@ -126,22 +126,25 @@ def searches_of(store: Store, part: Range) -> list[Search]:
 
 def ranges_of(store: Store, searches: Iterable[Search], most: int) -> list[Range]:
     """Searches cut into ranges of about so many evaluations."""
-    ranges: list[Range] = []
-    held: list[Search] = []
-
-    def close() -> None:
-        data = msgspec.json.encode(held)
-        file = store.write("merge/searches", ".json", partial(Path.write_bytes, data=data))
+    ranges = []
+    for held in _together(sorted(searches, key=lambda s: s.search_id), most):
+        file = store.write("merge/searches", ".json", partial(Path.write_bytes, data=msgspec.json.encode(held)))
         ranges.append(Range(held[0].search_id, file, sum(s.rows for s in held)))
-        held.clear()
-
-    for search in sorted(searches, key=lambda s: s.search_id):
-        held.append(search)
-        if sum(s.rows for s in held) >= most:
-            close()
-    if held:
-        close()
     return ranges
+
+
+def _together(searches: Iterable[Search], most: int) -> Iterator[list[Search]]:
+    """Neighbouring searches, until they have so many evaluations."""
+    held: list[Search] = []
+    rows = 0
+    for search in searches:
+        held.append(search)
+        rows += search.rows
+        if rows >= most:
+            yield held
+            held, rows = [], 0
+    if held:
+        yield held
 
 
 def write_table(store: Store, stem: str, table: pa.Table) -> Part:
@@ -268,15 +271,11 @@ def counted(connection: duckdb.DuckDBPyConnection) -> tuple[dict[str, int], list
 
 def _batches(store: Store, part: Range) -> Iterator[dict[str, Path]]:
     """A few searches of a range at a time, by name, with their fragments on this machine."""
-    held: list[Search] = []
-    searches = searches_of(store, part)
-    for i, search in enumerate(searches):
-        held.append(search)
-        if i + 1 == len(searches) or sum(s.rows for s in held) >= ROWS_AT_ONCE:
-            with ExitStack() as stack:
-                files = {s.fragment: stack.enter_context(store.reading(s.fragment)) for s in held}
-                yield {s.search_id: files[s.fragment] for s in held}
-            held = []
+    for held in _together(searches_of(store, part), ROWS_AT_ONCE):
+        with ExitStack() as stack:
+            fragments = dict.fromkeys(s.fragment for s in held)  # several searches may share one
+            files = {fragment: stack.enter_context(store.reading(fragment)) for fragment in fragments}
+            yield {s.search_id: files[s.fragment] for s in held}
 
 
 def _looked_at(store: Store, part: Range, look: Callable[[duckdb.DuckDBPyConnection], None]) -> None:

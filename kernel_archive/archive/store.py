@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import msgspec
 
 from kernel_archive.errors import KernelArchiveError, UsageError, printable
-from kernel_archive.storage import file_sha256, write_atomically
+from kernel_archive.storage import file_sha256, locked, write_atomically
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -208,13 +208,19 @@ class Store(msgspec.Struct, frozen=True):
 
     @contextmanager
     def held(self) -> Iterator[Lease]:
-        """Hold an area behind a URL for one build at a time, also across machines (a directory has a lock of its own).
+        """Hold the area for one build at a time; one behind a URL also across machines.
 
         Raises:
             KernelArchiveError: another build holds it.
         """
         lease = Lease(self)
-        lease.take()
+        busy = f"another build is at work on {self.root}. Wait for it to end"
+        if not self.remote:
+            Path(self.root).mkdir(parents=True, exist_ok=True)
+            with locked(self.path("held.lock"), busy=busy):
+                yield lease
+            return
+        lease.take(busy)
         try:
             yield lease
         finally:
@@ -235,14 +241,12 @@ class Lease:
         self._taken_away = False
         self._thread: threading.Thread | None = None
 
-    def take(self) -> None:
+    def take(self, busy: str) -> None:
         """Take the lock, also that of a build that has died; begin to say that this one lives.
 
         Raises:
-            KernelArchiveError: another build lives.
+            KernelArchiveError: another build lives; ``busy`` is the message.
         """
-        if not self._store.remote:
-            return
         system, place = self._store.system(), self._store.place("lock")
         since, seen = time.monotonic(), self._store.get("lock")
         while True:
@@ -250,7 +254,7 @@ class Lease:
                 break
             now = self._store.get("lock")
             if None not in {seen, now} and now != seen:
-                raise KernelArchiveError(f"another build is at work on {self._store.root}. Wait for it to end")
+                raise KernelArchiveError(busy)
             if now is not None and now == seen and time.monotonic() - since > DEAD_SECONDS:
                 with suppress(FileNotFoundError):
                     system.rm_file(place)

@@ -136,15 +136,6 @@ def test_what_fails_for_its_machine_is_made_again(both, tmp_path):
     assert found == {0: "made", 1: "made", **{n + 2: n * n for n in range(20)}}
 
 
-def test_a_deadly_call_fails_alone(both):
-    """A call that ends every worker is named; all others are made."""
-    made = {}
-    results = both.do(calls(partial(pow, 3, 2), kill_self, *(partial(pow, n, 2) for n in range(8))))
-    with pytest.raises(KernelArchiveError, match=r"given call 1 ended or hung.*is done and kept"):
-        made.update(results)
-    assert sorted(made) == [0, *range(2, 10)]
-
-
 def test_a_hanging_call_is_made_elsewhere(both, tmp_path, monkeypatch):
     """A call that does not end is stopped with its process and made again."""
     monkeypatch.setattr(dask_team, "WATCH_SECONDS", 0.2)

@@ -25,7 +25,7 @@ def recipes(tmp_path_factory):
     place = tmp_path_factory.mktemp("logs")
     rng = random.Random(1)
     for builder, serial in (("old", 0), ("new", 500)):
-        for n in range(5):
+        for n in range(4):
             slow = 1.0 if n % 3 else 1.4
             run = RunLog(serial=serial + 1000 * (n + 1), reference_ns=(1e5 * slow, 2e5))
             root = run.root(program("seed"), 1.0 + rng.random() / 10)
@@ -67,7 +67,7 @@ def test_files_end_where_they_would(recipes, tmp_path, monkeypatch):
         monkeypatch.setattr(shards, name, value)
     monkeypatch.setattr(consolidate, "SHARD_ROWS", 12)
     build_archive(recipes, out=tmp_path / "a", jobs=1)
-    monkeypatch.setattr(consolidate, "PART_ROWS", 25)
+    monkeypatch.setattr(consolidate, "PART_ROWS", 30)
     build_archive(recipes, out=tmp_path / "b", jobs=1)
     assert tree(tmp_path / "a") == tree(tmp_path / "b")
     assert validate_archive(tmp_path / "b") == []

@@ -60,7 +60,7 @@ def test_source_and_staging_area_in_a_bucket(bucket, logs, tmp_path, monkeypatch
         "stage/merge": ["short", "throttle", "break", "short"],
         ".run": ["throttle"],
     }
-    monkeypatch.setattr(consolidate, "PART_ROWS", 10)
+    monkeypatch.setattr(consolidate, "PART_ROWS", 14)
     built = build_archive([there], out=tmp_path / "b", jobs=1, stage="s3://bucket/stage")
     assert built.logical_digest == here.logical_digest
     assert tree(tmp_path / "b") == tree(tmp_path / "a")
@@ -105,6 +105,20 @@ def test_two_builds_of_one_staging_area(bucket, monkeypatch):
         time.sleep(0.5)
         with pytest.raises(KernelArchiveError, match="took s3://bucket/stage over"):
             second.check()
+
+
+def test_two_builds_with_one_directory(logs, tmp_path):
+    """A staging directory that two targets share is one build's at a time; both make the same of it, one after the other."""
+    path = recipe_at(tmp_path / "here", logs)
+    shared = tmp_path / "deep/stage"
+    first = build_archive([path], out=tmp_path / "a", jobs=1, stage=shared)
+    with Store(str(shared)).held(), pytest.raises(KernelArchiveError, match="another build is at work on"):
+        build_archive([path], out=tmp_path / "b", jobs=1, stage=shared)
+    (shared / "merge").mkdir()
+    (shared / "merge/left.by.a.dead.build").write_bytes(b"x")
+    second = build_archive([path], out=tmp_path / "b", jobs=1, stage=shared)
+    assert (second.staged, second.logical_digest) == (0, first.logical_digest)
+    assert not (shared / "merge").exists()
 
 
 def test_what_a_worker_does_not_see_is_said(tmp_path):
