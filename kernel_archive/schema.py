@@ -11,7 +11,7 @@ from typing import Final
 import msgspec
 import pyarrow as pa
 
-__all__ = ["CASE", "GENERATION_METHODS", "OUTCOMES", "ROLES", "TABLES", "Column", "Table", "arrow_schema", "shard_name"]
+__all__ = ["CASE", "GENERATION_METHODS", "OUTCOMES", "ROLES", "TABLES", "Column", "Table", "shard_name"]
 
 #: How an evaluation can end.
 OUTCOMES: Final = ("success", "compile_failed", "runtime_error", "incorrect", "infrastructure_failure")
@@ -367,11 +367,6 @@ TABLES: Final[dict[str, Table]] = {
         _TRAIN_PAIRS,
     )
 }
-
-
-def arrow_schema(table: str) -> pa.Schema:
-    """The Arrow schema of a table."""
-    return TABLES[table].schema
 
 
 def shard_name(table: str, split: str, index: int = 0, count: int = 1) -> str:

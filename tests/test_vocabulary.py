@@ -68,7 +68,7 @@ def test_every_table_is_complete():
         assert [c for c in names if c.endswith("code")] == names[
             -len([c for c in names if c.endswith("code")]) :
         ] or "code" not in names
-        assert isinstance(schema.arrow_schema(table.name), pa.Schema)
+        assert isinstance(table.schema, pa.Schema)
     assert schema.TABLES["kernels"].splits == ("train", "test")
     assert schema.shard_name("eval", "test") == "data/eval/test-00000-of-00001.parquet"
 

@@ -349,8 +349,8 @@ def local_copy(loaded: LoadedRecipe, directory: str | Path) -> LoadedRecipe:
             parts = path.split("://", 1)[1].split("/")
             parts = parts[1:] if parts[0] == "datasets" else parts
             path = str(root.joinpath(parts[1].split("@")[0], *parts[2:]))
-            if not glob.glob(path):  # noqa: PTH207 - an absolute pattern; then the files alone, perhaps compressed
-                path = str(root / f"{parts[-1].split('.')[0]}.*")
+            alone = str(root / f"{parts[-1].split('.')[0]}.*")  # the files without their folders, perhaps compressed
+            path = alone if not glob.glob(path) and glob.glob(alone) else path  # noqa: PTH207 - absolute patterns
         sources.append(msgspec.structs.replace(source, path=path))
     return LoadedRecipe(
         recipe=msgspec.structs.replace(loaded.recipe, source=sources), directory=loaded.directory, file=loaded.file

@@ -127,24 +127,14 @@ def leaderboard() -> None:
 @json_option
 def add(
     file: str,
-    name: str,
-    url: str,
-    model: str,
-    revision: str,
-    provider: str,
-    temperature: float | None,
-    reasoning_effort: str,
-    open_weights: bool | None,
-    training_cutoff: str,
     saw_archive: Seen,
     training: str | None,
-    notes: str,
-    slug: str | None,
     split: str,
     board: str | None,
     labels: str | None,
     archive_path: str | None,
     as_json: bool,
+    **stated: Any,
 ) -> None:
     """Check and score a forecast file and store it as a submission, whole or not at all.
 
@@ -161,14 +151,9 @@ def add(
             raise UsageError(f"--saw-archive {saw_archive}, but {printable(training, 300)} says: {found}")
         saw_archive = found
     target = load_target(archive_path, split, labels=labels)
-    facts = ModelFacts(
-        revision=revision, provider=provider, temperature=temperature, reasoning_effort=reasoning_effort,
-        open_weights=open_weights, training_cutoff=training_cutoff, saw_archive=saw_archive,
-    )  # fmt: skip
-    stated = None if facts == ModelFacts() else facts
-    made = add_submission(
-        file, target, name=name, url=url, model=model, notes=notes, facts=stated, slug=slug, board=board
-    )
+    of_model = {key: stated.pop(key) for key in ModelFacts.__struct_fields__ if key in stated}
+    facts = ModelFacts(**of_model, saw_archive=saw_archive)
+    made = add_submission(file, target, facts=None if facts == ModelFacts() else facts, board=board, **stated)
 
     def text() -> None:
         rows = [
@@ -253,19 +238,7 @@ def _standings_tables(boards: list[Standings]) -> None:
 @labels_option
 @archive_option
 @json_option
-def build(
-    board: str | None,
-    out: str | None,
-    bins: str | None,
-    draws: int,
-    seed: int,
-    jobs: int | None,
-    engine: str,
-    scheduler: str | None,
-    labels: str | None,
-    archive_path: str | None,
-    as_json: bool,
-) -> None:
+def build(bins: str | None, archive_path: str | None, as_json: bool, **how: Any) -> None:
     """Score every submission anew from its stored forecasts, rank them, write standings.json, standings.csv and index.html.
 
     A submission whose files are at fault is named and left out. Where the labels are withheld, the page shows what was
@@ -277,19 +250,7 @@ def build(
     from kernel_archive.board import build_board, standings_json
 
     with progress("Scoring", quiet=as_json) as advance:
-        result = build_board(
-            open_archive(archive_path),
-            board,
-            out=out,
-            labels=labels,
-            scheme=bins,
-            draws=draws,
-            seed=seed,
-            jobs=jobs,
-            engine=engine,
-            scheduler=scheduler,
-            advance=advance,
-        )
+        result = build_board(open_archive(archive_path), scheme=bins, advance=advance, **how)
 
     def text() -> None:
         _standings_tables(result.boards)
@@ -317,9 +278,7 @@ def build(
 @labels_option
 @archive_option
 @json_option
-def verify(
-    slugs: tuple[str, ...], update: bool, board: str | None, labels: str | None, archive_path: str | None, as_json: bool
-) -> None:
+def verify(archive_path: str | None, as_json: bool, **how: Any) -> None:
     """Score submissions anew and compare with the scores stored beside them; all of them when none is named.
 
     The exit status is 1 when one fails. A pull request that adds a submission is checked with this.
@@ -328,9 +287,7 @@ def verify(
     from kernel_archive.board import verify_board
 
     with progress("Verifying", quiet=as_json) as advance:
-        verdicts = verify_board(
-            open_archive(archive_path), board, slugs=slugs, labels=labels, update=update, advance=advance
-        )
+        verdicts = verify_board(open_archive(archive_path), advance=advance, **how)
     failed = [v for v in verdicts if v.status == "failed"]
 
     def text() -> None:

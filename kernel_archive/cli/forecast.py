@@ -78,19 +78,7 @@ def _options(command: Callable[..., Any]) -> Callable[..., Any]:
 def forecast(
     model: str | None,
     split: str,
-    bins: str | None,
-    defer: bool,
-    repeats: int,
-    limit: int | None,
     answer: AnswerForm | None,
-    temperature: float | None,
-    max_tokens: int | None,
-    reasoning_effort: str | None,
-    seed: int | None,
-    context: int | None,
-    connections: int | None,
-    max_retries: int,
-    timeout: int,
     price: tuple[float, float] | None,
     log_paths: tuple[str, ...],
     export_path: str | None,
@@ -99,6 +87,7 @@ def forecast(
     force: bool,
     archive_path: str | None,
     as_json: bool,
+    **stated: Any,
 ) -> None:
     """Forecasts of a language model, by one of four ways.
 
@@ -118,41 +107,40 @@ def forecast(
     if sum(ways) > 1 or not (any(ways) or model):
         raise UsageError("give one of --model MODEL, --from-log LOG, --export FILE (with --model) and --import FILE")
     archive = open_archive(archive_path)
-    settings = Settings(temperature=temperature, max_tokens=max_tokens, reasoning_effort=reasoning_effort, seed=seed)
+    settings = Settings(**{name: stated[name] for name in Settings.__struct_fields__})
+    asked = {name: stated[name] for name in ("bins", "defer", "limit")}
     if export_path:
         _export(
-            archive, split, export_path, model=model, bins=bins, defer=defer, repeats=repeats, limit=limit,
-            answer=answer or "json", settings=settings, context=context, force=force, as_json=as_json,
+            archive, split, export_path, model=model, asked={**asked, "answer": answer or "json"}, repeats=stated["repeats"],
+            settings=settings, context=stated["context"], force=force, as_json=as_json,
         )  # fmt: skip
         return
     if output is None:
         raise UsageError("name the forecast file to write: -o FILE")
     check_new(output, force=force)
     if import_paths:
-        made = import_answers(import_paths, archive, split, limit=limit)
+        made = import_answers(import_paths, archive, split, limit=stated["limit"])
     elif log_paths:
         from kernel_archive.llm.logs import from_logs
 
         made = from_logs(log_paths, archive)
     else:
         made = _ask(
-            archive, split, output, model=str(model), bins=bins, defer=defer, repeats=repeats, limit=limit,
-            answer=answer or "tool", settings=settings, connections=connections, max_retries=max_retries, timeout=timeout,
-            price=price, quiet=as_json,
+            archive, split, output, asked={**asked, "answer": answer or "tool"}, price=price, quiet=as_json, model=str(model),
+            settings=settings, **{name: stated[name] for name in ("repeats", "connections", "max_retries", "timeout")},
         )  # fmt: skip
     _write(made, output, force=force, as_json=as_json, price=price)
 
 
 def _ask(
-    archive: Archive, split: str, output: str, *, model: str, bins: str | None, defer: bool, repeats: int, limit: int | None,
-    answer: AnswerForm, settings: Settings, connections: int | None, max_retries: int, timeout: int,
-    price: tuple[float, float] | None, quiet: bool,
+    archive: Archive, split: str, output: str, *, asked: dict[str, Any], repeats: int, price: tuple[float, float] | None, quiet: bool,
+    **how: Any,
 ) -> Forecasted:  # fmt: skip
     """Ask the model, under a progress bar; what it will come to is said before."""
     from kernel_archive.llm.questions import load_questions
     from kernel_archive.llm.run import ask_model, log_files, log_folder
 
-    questions = load_questions(archive, split, answer=answer, bins=bins, defer=defer, limit=limit)
+    questions = load_questions(archive, split, **asked)
     logs = log_folder(output)
     total = len(questions) * repeats
     tokens = sum(question.tokens for question in questions) * repeats
@@ -171,18 +159,15 @@ def _ask(
             advance(done, total, "")
 
         try:
-            return ask_model(
-                archive, split, model=model, logs=logs, answer=answer, bins=bins, defer=defer, repeats=repeats, limit=limit,
-                settings=settings, connections=connections, max_retries=max_retries, timeout=timeout, advance=one_more,
-            )  # fmt: skip
+            return ask_model(archive, split, logs=logs, repeats=repeats, advance=one_more, **asked, **how)
         except KeyboardInterrupt:
             say("What was answered is kept: the same command goes on")
             raise
 
 
 def _export(
-    archive: Archive, split: str, path: str, *, model: str | None, bins: str | None, defer: bool, repeats: int, limit: int | None,
-    answer: AnswerForm, settings: Settings, context: int | None, force: bool, as_json: bool,
+    archive: Archive, split: str, path: str, *, model: str | None, asked: dict[str, Any], repeats: int, settings: Settings,
+    context: int | None, force: bool, as_json: bool,
 ) -> None:  # fmt: skip
     """Write the questions, and say what they come to."""
     from kernel_archive.llm.batch import export_lines
@@ -191,7 +176,7 @@ def _export(
 
     if model is None:
         raise UsageError("every request of a batch file names its model: --model NAME")
-    questions = load_questions(archive, split, answer=answer, bins=bins, defer=defer, limit=limit)
+    questions = load_questions(archive, split, **asked)
     kept, too_long = questions.fitting(context)
     data = b"".join(export_lines(kept, model=model, repeats=repeats, settings=settings))
     write_new(path, data, force=force)
@@ -208,7 +193,7 @@ def _export(
         tell(
             f"{shown}: {len(kept) * repeats:,} questions about {len(kept):,} of {questions.n_rows:,} rows, about {tokens:,} tokens; "
             f"prompt {questions.prompt.name}. Next: kernel-archive forecast --import ANSWERS --split {split}"
-            + (f" --limit {limit}" if limit else "")
+            + (f" --limit {asked['limit']}" if asked["limit"] else "")
             + " -o FORECASTS"
         )
 

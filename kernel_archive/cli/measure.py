@@ -87,18 +87,7 @@ def measure(
     "--compile-only", is_flag=True, help="Fill --cache and measure nothing; then time with --compilers 0, undisturbed."
 )
 @json_option
-def record(
-    plan: Path,
-    out: Path,
-    device: str,
-    only: tuple[str, ...],
-    seconds: float | None,
-    share: str,
-    compilers: int | None,
-    cache: Path | None,
-    compile_only: bool,
-    as_json: bool,
-) -> None:
+def record(plan: Path, only: tuple[str, ...], seconds: float | None, share: str, as_json: bool, **how: Any) -> None:
     """Run the searches of PLAN (TOML) and write their logs; called again, go on where the logs end."""
     from kernel_archive.measure.api import parse_share
     from kernel_archive.measure.plan import read_plan
@@ -107,8 +96,7 @@ def record(
     part, parts = parse_share(share)
     with progress("Recording", quiet=as_json) as advance:
         done = record_plan(
-            read_plan(plan), out, device=device, only=list(only) or None, seconds=seconds or float("inf"), part=part,
-            parts=parts, compilers=compilers, cache=cache, compile_only=compile_only, say=say, advance=advance,
+            read_plan(plan), only=list(only) or None, seconds=seconds or float("inf"), part=part, parts=parts, say=say, advance=advance, **how
         )  # fmt: skip
 
     def text() -> None:
@@ -151,25 +139,21 @@ def remeasure(
     archive_path: str | None,
     where: str,
     edge: float,
-    repeat: int,
     limit: int | None,
-    out: Path,
-    device: str,
-    gpu: str | None,
     seconds: float | None,
     pairs: tuple[str, ...],
     as_json: bool,
+    **how: Any,
 ) -> None:
     """Measure kernels of the archive DIR again and write the measurements as logs that a build takes in."""
     from kernel_archive.archive.open import open_archive
     from kernel_archive.measure.remeasure import choose, remeasure_programs
 
-    chosen = choose(open_archive(archive_path), where, edge=edge, limit=limit, gpu=gpu)
-    say(f"{len(chosen)} kernels to measure {repeat} times")
+    chosen = choose(open_archive(archive_path), where, edge=edge, limit=limit, gpu=how["gpu"])
+    say(f"{len(chosen)} kernels to measure {how['repeat']} times")
     with progress("Measuring", quiet=as_json) as advance:
         done = remeasure_programs(
-            chosen, out, repeat=repeat, device=device, gpu=gpu, settings=_settings(pairs, candidates_per_worker=50),
-            seconds=seconds or float("inf"), advance=advance,
+            chosen, settings=_settings(pairs, candidates_per_worker=50), seconds=seconds or float("inf"), advance=advance, **how
         )  # fmt: skip
 
     def text() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import importlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -41,30 +42,15 @@ class Baseline:
     learns: bool = False
 
 
-def _nearest(asked: AskedPairs, training: TrainingPairs, seed: int) -> Floats:
-    from kernel_archive.forecasters.nearest import nearest
+def _from(module: str, name: str) -> Callable[[AskedPairs, TrainingPairs, int], Floats]:
+    """A forecaster of a module of this room that is imported when it forecasts: what it needs is slow to import."""
 
-    del seed
-    return nearest(asked, training)
+    def forecast(asked: AskedPairs, training: TrainingPairs, seed: int) -> Floats:
+        found = getattr(importlib.import_module(f"kernel_archive.forecasters.{module}"), name)
+        made: Floats = found(asked, training, seed=seed) if module == "boosted" else found(asked, training)
+        return made
 
-
-def _boosted(asked: AskedPairs, training: TrainingPairs, seed: int) -> Floats:
-    from kernel_archive.forecasters.boosted import boosted
-
-    return boosted(asked, training, seed=seed)
-
-
-def _boosted_order(asked: AskedPairs, training: TrainingPairs, seed: int) -> Floats:
-    from kernel_archive.forecasters.boosted import boosted_order
-
-    return boosted_order(asked, training, seed=seed)
-
-
-def _text(asked: AskedPairs, training: TrainingPairs, seed: int) -> Floats:
-    from kernel_archive.forecasters.text import text
-
-    del seed
-    return text(asked, training)
+    return forecast
 
 
 #: Name -> baseline. A further one is one entry more.
@@ -79,16 +65,17 @@ BASELINES: Final[dict[str, Baseline]] = {
         Baseline("slow", "always slower than 0.71x", lambda asked, _, __: simple.constant(asked, "slow")),
         Baseline("near", "always within half an octave of 1x", lambda asked, _, __: simple.constant(asked, "near")),
         Baseline("fast", "always faster than 1.41x", lambda asked, _, __: simple.constant(asked, "fast")),
-        Baseline("nearest", "nearest neighbours on code tokens of both programs", _nearest, learns=True),
+        Baseline("nearest", "nearest neighbours on code tokens of both programs", _from("nearest", "nearest"), learns=True),
         Baseline(
-            "boosted", "gradient-boosted ordinal model on static features of both programs and GPU facts", _boosted,
+            "boosted", "gradient-boosted ordinal model on static features of both programs and GPU facts", _from("boosted", "boosted"),
             learns=True,
         ),
         Baseline(
-            "boosted-order", "its order alone, spread over even bins as surely as it orders problems left out", _boosted_order,
+            "boosted-order", "its order alone, spread over even bins as surely as it orders problems left out",
+            _from("boosted", "boosted_order"),
             learns=True,
         ),
-        Baseline("text", "ridge regression on hashed token pairs of the text, spread in the same way", _text, learns=True),
+        Baseline("text", "ridge regression on hashed token pairs of the text, spread in the same way", _from("text", "text"), learns=True),
     )
 }  # fmt: skip
 

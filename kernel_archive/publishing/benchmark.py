@@ -7,7 +7,7 @@ source; these files are made from them.
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from kernel_archive.errors import DataError
 from kernel_archive.publishing.templates import dump_yaml
@@ -97,15 +97,16 @@ def eval_results(
     for metric, figure in record.headline.items():
         if figure.mean is None:
             continue
-        entry: dict[str, Any] = {
-            "dataset_id": dataset,
-            "task_id": task_id(metric, record.target.table),
-            "value": round(figure.mean, 6),
-        }
-        entry["dataset_revision"] = revision
-        entry["notes"] = notes or _notes(record)
-        entry["source_url"] = source_url
-        entries.append(EvalResultEntry(**entry))
+        entries.append(
+            EvalResultEntry(
+                dataset_id=dataset,
+                task_id=task_id(metric, record.target.table),
+                value=round(figure.mean, 6),
+                dataset_revision=revision,
+                notes=notes or _notes(record),
+                source_url=source_url,
+            )
+        )
     if not entries:
         raise DataError("no headline metric of this score is defined, so there is nothing to publish")
     made = eval_result_entries_to_yaml(entries)

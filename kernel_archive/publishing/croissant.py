@@ -50,33 +50,26 @@ def _data_type(type_: pa.DataType) -> str:
     return "sc:" + next((name for name, is_one in kinds.items() if is_one(type_)), "Text")
 
 
-def _source(files: dict[str, Any], column: str, path: str | None = None) -> dict[str, Any]:
-    made: dict[str, Any] = {**files, "extract": {"column": column}}
-    return made | {"transform": {"jsonPath": path}} if path else made
-
-
 def _field(record_set: str, column: Column, files: dict[str, Any]) -> dict[str, Any]:
     name = f"{record_set}/{column.name}"
+    source = {**files, "extract": {"column": column.name}}
     made: dict[str, Any] = {"@type": "cr:Field", "@id": name, "name": name, "description": column.doc}
-    if pa.types.is_list(column.type) and pa.types.is_struct(column.type.value_type):
+    kind = column.type
+    if pa.types.is_list(kind):
         made["repeated"] = True
-        made["subField"] = [
-            {
-                "@type": "cr:Field",
-                "@id": f"{name}/{part.name}",
-                "name": f"{name}/{part.name}",
-                "dataType": _data_type(part.type),
-                "source": _source(files, column.name, part.name),
-            }
-            for part in CASE
-        ]
-        return made
-    if pa.types.is_list(column.type):
-        made["repeated"] = True
-        made["dataType"] = _data_type(column.type.value_type)
-    else:
-        made["dataType"] = _data_type(column.type)
-    made["source"] = _source(files, column.name)
+        kind = kind.value_type
+    if not pa.types.is_struct(kind):
+        return {**made, "dataType": _data_type(kind), "source": source}
+    made["subField"] = [
+        {
+            "@type": "cr:Field",
+            "@id": f"{name}/{part.name}",
+            "name": f"{name}/{part.name}",
+            "dataType": _data_type(part.type),
+            "source": {**source, "transform": {"jsonPath": part.name}},
+        }
+        for part in CASE
+    ]
     return made
 
 

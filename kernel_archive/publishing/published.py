@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 import yaml
 
-from kernel_archive.errors import ArchiveNotFoundError, DataError, Finding, printable
+from kernel_archive.errors import ArchiveNotFoundError, DataError, printable
 from kernel_archive.problems import family_of, normalise_problem
 from kernel_archive.scoring import Target
 
@@ -104,8 +104,8 @@ def _read(path: Path) -> pa.Table:
             return pyarrow.csv.read_csv(path)
         return pyarrow.json.read_json(pa.input_stream(str(path), compression="detect"))
     except (pa.ArrowException, OSError) as error:
-        finding = Finding(code="unreadable", message=f"cannot be read: {printable(str(error), 200)}", file=str(path))
-        raise DataError(finding.render(), findings=[finding]) from None
+        message = f"cannot be read: {printable(str(error), 200)}"
+        raise DataError.of(code="unreadable", message=message, file=str(path)) from None
 
 
 class PublishedTables:
@@ -159,10 +159,8 @@ class PublishedTables:
             part = _read(path)
             lacking = [name for name in columns if name not in part.column_names]
             if lacking:
-                finding = Finding(
-                    code="missing-column", message="not the published layout", file=str(path), field=lacking[0]
-                )
-                raise DataError(finding.render(), findings=[finding])
+                message = "not the published layout"
+                raise DataError.of(code="missing-column", message=message, file=str(path), field=lacking[0])
             rows += part.select(list(columns)).to_pylist()
         return rows
 

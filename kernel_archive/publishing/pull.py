@@ -65,10 +65,6 @@ def _names(manifest: Manifest) -> list[str]:
     return [*(shard.path for shard in manifest.shards()), *CARD_FILES, *EXTRA_FILES, MANIFEST_NAME]
 
 
-def _versions(api: HfApi, repo: str) -> list[str]:
-    return sorted(tag.name for tag in api.list_repo_refs(repo, repo_type="dataset").tags)
-
-
 def _commit_of(api: HfApi, repo: str, version: str | None) -> str:
     """The commit that a version names now: a tag with or without ``v``, a branch, a commit, or a digest."""
     from huggingface_hub.errors import RevisionNotFoundError
@@ -81,7 +77,7 @@ def _commit_of(api: HfApi, repo: str, version: str | None) -> str:
             return commit_id(api.dataset_info(repo, revision=name).sha, repo)
         except RevisionNotFoundError:
             continue
-    known = _versions(api, repo)
+    known = sorted(tag.name for tag in api.list_repo_refs(repo, repo_type="dataset").tags)
     if version is not None and is_digest(version):
         for name in ("main", *reversed(known)):
             commit = commit_id(api.dataset_info(repo, revision=name).sha, repo)

@@ -368,12 +368,10 @@ def _with_labels(
             f"the labels of {split.name} are withheld from the archive in {archive.path}. Whoever holds them scores with "
             "the option --labels DIR"
         )
-    import pyarrow as pa
+    from kernel_archive.selection.withheld import with_column
 
     for name, value in ((split.value, 1.0), ("bin", int(assign_bins([1.0], scheme_of(facts.scheme).name)[0]))):
-        at = rows.schema.get_field_index(name)
-        field = rows.schema.field(at)
-        rows = rows.set_column(at, field, pa.array([value] * rows.num_rows, field.type))
+        rows = with_column(rows, name, [value] * rows.num_rows)
     return rows, facts
 
 

@@ -26,7 +26,6 @@ __all__ = [
     "THRESHOLD",
     "Near",
     "Program",
-    "jaccard",
     "nearest",
     "overlap",
     "similarity_report",
@@ -112,17 +111,12 @@ def token_grams(texts: Iterable[str]) -> Iterator[NDArray[np.uint64]]:
         yield from _chunk_grams(held)
 
 
-def jaccard(a: str, b: str) -> float:
-    """Similarity of two programs, 0 to 1: the Jaccard index of their token 5-grams; 0 where one has none.
+def overlap(a: NDArray[np.uint64], b: NDArray[np.uint64]) -> float:
+    """Jaccard index of two sets of 5-grams (:func:`token_grams`); 0 where one is empty.
 
-    >>> jaccard("import x; y = a + b", "import x;y=a+b  # the same tokens")
+    >>> overlap(*token_grams(map(token_text, ("import x; y = a + b", "import x;y=a+b  # the same tokens"))))
     1.0
     """
-    return overlap(*token_grams([token_text(a), token_text(b)]))
-
-
-def overlap(a: NDArray[np.uint64], b: NDArray[np.uint64]) -> float:
-    """Jaccard index of two sets of 5-grams (:func:`token_grams`); 0 where one is empty."""
     shared = len(np.intersect1d(a, b, assume_unique=True))
     return shared / max(1, len(a) + len(b) - shared)
 

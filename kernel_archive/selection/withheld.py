@@ -8,6 +8,7 @@ digest of the public part that it belongs to.
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -27,10 +28,10 @@ from kernel_archive.splits import EVALUATIONS, SPLIT_TABLES
 from kernel_archive.storage import write_atomically
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Sequence
     from pathlib import Path
 
-__all__ = ["LABELS", "Labels", "check_withheld", "labelled", "read_labels", "withhold"]
+__all__ = ["LABELS", "Labels", "check_withheld", "labelled", "read_labels", "with_column", "withhold"]
 
 #: Columns of an evaluation row that are withheld, and what the public part has in their place.
 LABELS: Final[dict[str, Any]] = {
@@ -106,13 +107,18 @@ def labelled(archive: Archive, table: str, folder: Path) -> tuple[pa.Table, Spli
         message = "the labels are of other rows"
         raise ArchiveMismatchError.of(code="other-labels", file=path, field="rows", message=message)
     for i, name in enumerate(LABELS, start=1):
-        at = rows.schema.get_field_index(name)
-        field = rows.schema.field(at)
-        rows = rows.set_column(at, field, pa.array([row[i] for row in labels.rows], field.type))
+        rows = with_column(rows, name, [row[i] for row in labels.rows])
     if logical_digest(digest_rows(table, rows)) != labels.facts.logical_digest:
         message = "the labels are not those that were withheld: with them the split has another digest"
         raise ArchiveMismatchError.of(code="wrong-digest", file=path, field="rows", message=message)
     return rows, labels.facts
+
+
+def with_column(rows: pa.Table, name: str, values: Sequence[Any] | pa.ChunkedArray) -> pa.Table:
+    """The rows with other values in a column, of its own type and in its own place."""
+    at = rows.schema.get_field_index(name)
+    field = rows.schema.field(at)
+    return rows.set_column(at, field, values if isinstance(values, pa.ChunkedArray) else pa.array(values, field.type))
 
 
 def _taken(archive: Archive) -> tuple[set[str], set[str]]:
@@ -169,12 +175,8 @@ def _public_tables(archive: Archive) -> dict[str, dict[str, pa.Table]]:
             rows = _without(archive.arrow(name, split), "search_id", searches)
             out[name][split] = _without(rows, "program_id", programs)
     (before, after) = (archive.arrow("evaluations"), out["evaluations"]["train"])
-    counted = (
-        dict(zip(*(c.to_pylist() for c in t["search_id"].value_counts().flatten()), strict=True))
-        for t in (before, after)
-    )
-    old, new = counted
-    lost = {name for name, n in old.items() if name not in searches and new.get(name, 0) != n}
+    old, new = (Counter(t["search_id"].to_pylist()) for t in (before, after))
+    lost = {name for name, n in old.items() if name not in searches and new[name] != n}
     listed = _without(archive.arrow("searches"), "search_id", searches)
     out["searches"] = {"train": _recounted(listed, after, lost)}
     present = set(after["kernel_id"].to_pylist())
@@ -187,17 +189,13 @@ def _without_parents(rows: pa.Table, present: set[str]) -> pa.Table:
     """Rows whose parent is gone have none."""
     gone = pc.invert(pc.is_in(rows["parent_kernel_id"], pa.array([*sorted(present), None], pa.string())))
     for name in ("parent_kernel_id", "parent_distance"):
-        at = rows.schema.get_field_index(name)
-        field = rows.schema.field(at)
-        rows = rows.set_column(at, field, pc.if_else(gone, pa.scalar(None, field.type), rows[name]))
+        rows = with_column(rows, name, pc.if_else(gone, pa.scalar(None, rows[name].type), rows[name]))
     return rows
 
 
 def _blank(rows: pa.Table) -> pa.Table:
     for name, value in LABELS.items():
-        at = rows.schema.get_field_index(name)
-        field = rows.schema.field(at)
-        rows = rows.set_column(at, field, pa.array([value] * rows.num_rows, field.type))
+        rows = with_column(rows, name, [value] * rows.num_rows)
     return rows
 
 

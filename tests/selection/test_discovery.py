@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from support.archives import MemoryTables, Run, Search, kernel_ids, make_tables, program
 
 from kernel_archive.bins import bin_of
-from kernel_archive.schema import CASE, arrow_schema
+from kernel_archive.schema import CASE, TABLES
 from kernel_archive.selection.definitions import load_definition, with_changes
 from kernel_archive.selection.discovery import case_ratio, case_sums, cutoff_counts, select_discovery
 from kernel_archive.splits import SPLITS
@@ -31,7 +31,7 @@ def test_table_has_exactly_the_schema_and_both_programs():
     """G is child over parent; ids and texts are those of the two kernels."""
     runs = [Run("s", A, 2.0), Run("s", B, 3.0, parent="n0")]
     table = select([Search("s")], runs).table
-    assert table.schema == arrow_schema("discovery_pairs")
+    assert table.schema == TABLES["discovery_pairs"].schema
     (row,) = table.to_pylist()
     assert (row["g"], row["bin"], row["parent_code"], row["child_code"]) == (1.5, 6, A, B)
     assert [row["parent_kernel_id"], row["child_kernel_id"]] == kernel_ids([Search("s")], runs)
@@ -155,7 +155,7 @@ def test_one_edge_on_two_gpus_is_two_pairs():
 
 def test_an_archive_without_trees_gives_an_empty_table():
     """No edge, no error, the right columns."""
-    assert select([Search("s")], [Run("s", A)]).table.schema == arrow_schema("discovery_pairs")
+    assert select([Search("s")], [Run("s", A)]).table.schema == TABLES["discovery_pairs"].schema
 
 
 @st.composite

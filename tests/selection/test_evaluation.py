@@ -10,15 +10,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.archives import MemoryTables, Run, Search, kernel_ids, make_tables, program, reference
+from support.programs import jaccard
 
 from kernel_archive.bins import SCHEMES, bin_of
 from kernel_archive.errors import DataError, UsageError
 from kernel_archive.ids import program_id
 from kernel_archive.problems import GPU_MODE_TASKS
-from kernel_archive.schema import arrow_schema
+from kernel_archive.schema import TABLES
 from kernel_archive.selection.definitions import load_definition, with_changes
 from kernel_archive.selection.evaluation import AmbiguousGpuError, select_eval, selection_hash
-from kernel_archive.selection.similarity import jaccard
 from kernel_archive.splits import SPLITS
 
 RULE = load_definition("eval")
@@ -43,7 +43,7 @@ def test_table_has_exactly_the_schema_and_the_texts():
     """The table follows the data contract; both programs stand in it, and the row is named by its kernel."""
     searches, runs = [Search("s", "trimul")], [Run("s", CODES[0], 1.71)]
     table = select(searches, runs).table
-    assert table.schema == arrow_schema("eval")
+    assert table.schema == TABLES["eval"].schema
     (row,) = table.to_pylist()
     assert (row["row_id"], row["kernel_id"]) == (kernel_ids(searches, runs)[0],) * 2
     assert (row["reference_code"], row["candidate_code"]) == (reference("trimul"), CODES[0])
@@ -127,7 +127,7 @@ def test_empty_cells_and_tasks_show():
 def test_an_archive_without_held_out_kernels_gives_an_empty_split():
     """Nothing qualifies: no rows, no GPU, and no error, since a training archive is an archive too."""
     got = select([Search("s", role="training")], [Run("s", CODES[0], 3.0)])
-    assert (len(got), got.facts.parameters["gpu"], got.table.schema) == (0, None, arrow_schema("eval"))
+    assert (len(got), got.facts.parameters["gpu"], got.table.schema) == (0, None, TABLES["eval"].schema)
 
 
 def test_only_held_out_searches():

@@ -6,6 +6,7 @@ import msgspec
 import pyarrow as pa
 import pytest
 from support.archives import Run, Search, kernel_ids, make_archive, program, reference
+from support.programs import jaccard
 
 from kernel_archive.archive.manifest import write_manifest
 from kernel_archive.archive.open import open_archive
@@ -18,7 +19,6 @@ from kernel_archive.selection.leakage import NAMED, check_leakage, members_of, r
 from kernel_archive.selection.make import make_splits
 from kernel_archive.selection.plan import leakage_findings, present_members
 from kernel_archive.selection.selected import Member
-from kernel_archive.selection.similarity import jaccard
 from kernel_archive.selection.tables import ArchiveTables
 from kernel_archive.splits import SPLITS
 

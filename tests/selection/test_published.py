@@ -12,7 +12,7 @@ from kernel_archive.archive.manifest import SplitFacts
 from kernel_archive.archive.open import open_archive
 from kernel_archive.bins import bin_of
 from kernel_archive.errors import DataError
-from kernel_archive.schema import arrow_schema
+from kernel_archive.schema import TABLES
 from kernel_archive.selection.check import check_splits
 from kernel_archive.selection.make import make_splits, remake_splits, store_published
 from kernel_archive.selection.plan import Rules
@@ -23,7 +23,7 @@ from kernel_archive.splits import SPLIT_TABLES, SPLITS
 def test_ids_order_texts_and_labels_stay():
     """The 424 rows keep their ids, order, programs and labels under the released scheme."""
     table = published_split(SPLITS["eval"], ROWS).table
-    assert table.schema == arrow_schema("eval")
+    assert table.schema == TABLES["eval"].schema
     rows = table.to_pylist()
     assert [r["row_id"] for r in rows] == [r.row_id for r in ROWS]
     assert [r["bin"] for r in rows] == [r.label for r in ROWS]
@@ -80,13 +80,13 @@ def test_discovery_and_training_rows():
     pairs = [row(i, "discovery_pairs", anchor_code=program(f"parent{i}")) for i in range(12)]
     pairs.append(row(12, "discovery_pairs", problem="level3/48_Mamba2ReturnY", anchor_code=program("p")))
     selection = published_split(SPLITS["discovery"], pairs)
-    assert selection.table.schema == arrow_schema("discovery_pairs")
+    assert selection.table.schema == TABLES["discovery_pairs"].schema
     assert selection.facts.facts["cutoffs"]["all"]["2"] == sum(r.speedup >= 2 for r in pairs)
     assert selection.facts.facts["cutoffs"]["kernelbench"]["rows"] == 1
     kinds = ("seed", "parent_edit", "pair")
     pool = [row(i, "train_pairs", pair_type=kinds[i % 3]) for i in range(9)]
     selection = published_split(SPLITS["train"], [*pairs, *pool])
-    assert selection.table.schema == arrow_schema("train_pairs")
+    assert selection.table.schema == TABLES["train_pairs"].schema
     assert selection.facts.facts["kinds"] == {"pair": 3, "parent_edit": 3, "seed": 3}
     assert [i for i, m in enumerate(selection.members) if m.open_anchor] == [0, 3, 6]
 

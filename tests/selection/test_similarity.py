@@ -9,11 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.archives import program
+from support.programs import jaccard
 
 from kernel_archive.ids import token_text
 from kernel_archive.selection import similarity
 from kernel_archive.selection.near import Copies, Neighbours
-from kernel_archive.selection.similarity import Program, jaccard, similarity_report, token_grams
+from kernel_archive.selection.similarity import Program, similarity_report, token_grams
 
 
 def neighbours(rows, programs):

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from support.archives import MemoryTables, Run, Search, kernel_ids, make_tables, program, reference
 
 from kernel_archive.ids import program_id, token_id
-from kernel_archive.schema import arrow_schema
+from kernel_archive.schema import TABLES
 from kernel_archive.selection.definitions import load_definition, with_changes
 from kernel_archive.selection.selected import Member
 from kernel_archive.selection.training import HeldOut, held_out_programs, select_train
@@ -40,7 +40,7 @@ def test_three_kinds_with_their_programs_and_speedups():
     """Reference to candidate, parent to child, and what is left of the pairs; each with anchor time / candidate time."""
     runs = [Run("t", A, 1.0), Run("t", B, 3.0, parent="n0"), Run("t", C, 1.5, parent="n0")]
     got = select([TRAIN], runs)
-    assert got.table.schema == arrow_schema("train_pairs")
+    assert got.table.schema == TABLES["train_pairs"].schema
     found = kinds(got)
     assert found["seed"] == {(REFERENCE, A), (REFERENCE, B), (REFERENCE, C)}
     assert found["parent_edit"] == {(A, B), (A, C)}
@@ -208,5 +208,5 @@ def test_another_task_does_not_change_a_tasks_pairs():
 
 def test_empty_archive_gives_an_empty_table():
     """No training search, no pair, no error."""
-    assert select([Search("h")], [Run("h", A)]).table.schema == arrow_schema("train_pairs")
+    assert select([Search("h")], [Run("h", A)]).table.schema == TABLES["train_pairs"].schema
     assert HeldOut().pairs == set()
