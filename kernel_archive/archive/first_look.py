@@ -17,7 +17,7 @@ import msgspec
 from kernel_archive.archive.guess import PROGRAM_ENDINGS, Guess, guess
 from kernel_archive.archive.jobs import jobs_of
 from kernel_archive.archive.recipe import load_recipe
-from kernel_archive.errors import Finding, UsageError, printable
+from kernel_archive.errors import DataError, Finding, printable
 from kernel_archive.gpus import canonical_gpu, is_known
 from kernel_archive.problems import normalise_problem
 from kernel_archive.readers import READERS
@@ -72,20 +72,23 @@ def look(place: Path) -> Look:
     """Recognise a folder or file.
 
     Raises:
-        UsageError: it does not exist, or nothing in it can be recognised; the message lists what was seen.
+        DataError: it does not exist, or nothing in it can be recognised; the message lists what was seen.
     """
     place = place.absolute()
     if not place.exists():
-        raise UsageError(f"{place} does not exist")
+        raise DataError.of(code="missing-file", message="there is no such file or folder", file=str(place))
     files = [place] if place.is_file() else _files(place)
     top = place if place.is_dir() else place.parent
     found = _kernelbench(files) or _openevolve(files) or _own_format(place, files) or _table(files)
     if found is None:
         seen = Counter("".join(path.suffixes[-2:]) or path.name for path in files)
         listed = ", ".join(f"{n} {printable(ending)}" for ending, n in seen.most_common(8)) or "no files"
-        raise UsageError(
-            f"nothing in {place} is recognised as results: {listed}. Expected is a table with a program or its file in every row (CSV, TSV, "
-            "JSON, JSON lines, Parquet), or a format of kernel-archive readers"
+        raise DataError.of(
+            code="nothing-recognised",
+            message=f"nothing in it is recognised as results: {listed}",
+            file=str(place),
+            fix="Expected is a table with a program, or the name of its file, in every row (CSV, TSV, JSON, JSON lines, Parquet), or a "
+            "format of kernel-archive readers",
         )
     for path in islice((p for p in files if p.parent == top), 200):
         if path.name.upper().startswith(("LICENSE", "LICENCE")):

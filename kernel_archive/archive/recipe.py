@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import glob
+import re
 import tomllib
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, get_args, get_type_hints
 
 import msgspec
 
@@ -217,7 +218,8 @@ def load_recipe(path: Path) -> LoadedRecipe:
         recipe = msgspec.convert(data, Recipe)
     except msgspec.ValidationError as error:
         text, _, where = str(error).partition(" - at `$")
-        raise fail(text, field=where.strip("`.") or None, fix="See docs/recipes.md") from None
+        field = where.strip("`.") or None
+        raise fail(text, field=field, fix=_meant(text, field or "")) from None
     for i, source in enumerate(recipe.source):
         if source.format not in READERS:
             raise fail(
@@ -246,6 +248,27 @@ def load_recipe(path: Path) -> LoadedRecipe:
                 message = f"only the format {' or '.join(map(repr, formats))} takes {key}"
                 raise fail(message, field=f"source[{i}].{key}")
     return LoadedRecipe(recipe=recipe, directory=path.parent, file=path)
+
+
+def _meant(text: str, field: str) -> str:
+    """The way out of a wrong key or value: the nearest one that there is, or all of them."""
+    kinds = {"source": Source, "exclude": Exclude, "archive": About, "eval": Evaluation, "gpu": GpuFacts}
+    kind = kinds.get(re.split(r"[\[.]", field)[0], Recipe)
+    if "columns" in field:
+        kind = From
+    elif "join" in field:
+        kind = Join
+    if unknown := re.search(r"unknown field `([^`]*)`", text):
+        return suggestion(unknown[1], kind.__struct_fields__)
+    if wrong := re.search(r"Invalid enum value '([^']*)'", text):
+        name = re.sub(r"\[.*?\]", "", field).rsplit(".", 1)[-1].strip("`")
+        hint = get_type_hints(kind, include_extras=True).get(name)
+        known = [value for option in (hint, *get_args(hint)) for value in get_args(option) if isinstance(value, str)]
+        known = known or [value for value in get_args(hint) if isinstance(value, str)]
+        return suggestion(wrong[1], dict.fromkeys(known))
+    if missing := re.search(r"missing required field `([^`]*)`", text):
+        return f"Add {missing[1]} = ... (docs/recipes.md)"
+    return "See docs/recipes.md"
 
 
 def shipped_recipes() -> dict[str, Path]:

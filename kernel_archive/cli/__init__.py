@@ -84,9 +84,15 @@ class _LazyGroup(click.Group):
 @click.group(cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(__version__, prog_name="kernel-archive")
 def cli() -> None:
-    """Build, audit, split, score and publish archives of measured GPU kernels.
+    r"""Build, audit, split, score and publish archives of measured GPU kernels.
 
-    Start with: kernel-archive build, then kernel-archive build-eval --cap 10.
+    \b
+    The shipped archive, and forecasts of yours:
+      build -> template -o f.jsonl -> (fill it in) -> score f.jsonl -> leaderboard add f.jsonl --name ME
+    Measurements of yours, and a benchmark on them:
+      init FOLDER -> (read builder.toml) -> build builder.toml -> template -o f.jsonl -> score f.jsonl -> push
+
+    Exit status: 0 done, 1 a file or archive is missing or at fault, 2 the command line is wrong.
     """
 
 
@@ -122,10 +128,24 @@ def _run(arguments: list[str]) -> int:
     except click.exceptions.Exit as stop:
         status = stop.exit_code
     except click.ClickException as error:
+        if (
+            isinstance(error, click.BadParameter)
+            and error.param is not None
+            and isinstance(error.param.type, click.Choice)
+        ):
+            # click lists the choices; the nearest one is what was meant.
+            wrong = error.message.removeprefix("'").split("'")[0]
+            near = difflib.get_close_matches(wrong, [str(choice) for choice in error.param.type.choices], n=1)
+            if near:
+                message = f"{error.message} Did you mean {near[0]!r}?"
+                error = click.BadParameter(message, ctx=error.ctx, param=error.param)
         shown = io.StringIO()
         error.show(file=shown)
         common.say(shown.getvalue().rstrip())
-        status = error.exit_code
+        missing = isinstance(error, click.BadParameter) and "does not exist" in error.message
+        status = (
+            1 if missing else error.exit_code
+        )  # what a command line names may be missing: that is not its own fault
     except (click.exceptions.Abort, KeyboardInterrupt):
         common.say("Stopped.")
         status = 130

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+from click.shell_completion import CompletionItem
 
 from kernel_archive.cli.common import (
     emit,
@@ -22,8 +23,17 @@ from kernel_archive.cli.common import (
 __all__ = ["build", "readers"]
 
 
+def _complete_builder(_: click.Context, __: click.Parameter, begun: str) -> list[CompletionItem]:
+    """Shipped builders, and files."""
+    from kernel_archive.archive.recipe import shipped_recipes
+
+    return [CompletionItem(name) for name in shipped_recipes() if name.startswith(begun)] or [
+        CompletionItem(begun, type="file")
+    ]
+
+
 @click.command(short_help="Consolidate raw search logs into an archive.")
-@click.argument("builders", nargs=-1, metavar="[BUILDER]...")
+@click.argument("builders", nargs=-1, metavar="[BUILDER]...", shell_complete=_complete_builder)
 @click.option(
     "--out",
     type=click.Path(file_okay=False),

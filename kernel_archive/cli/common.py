@@ -84,6 +84,8 @@ archive_argument = click.argument("archive_path", metavar="[DIR]", type=click.Pa
 
 #: So many findings are printed in full; the rest is counted. ``--json`` always has all that were kept.
 SHOWN_FINDINGS = 20
+#: Columns of a table in a pipe, at most.
+MAX_WIDTH = 120
 #: A longer line of text is cut.
 MAX_LINE = 10_000
 
@@ -144,7 +146,7 @@ def print_table(
 ) -> None:
     """A table on stdout: the first ``left`` columns left-aligned, the others right-aligned.
 
-    In a terminal it fits the width; in a pipe nothing is cut. Cells are made printable: no escape reaches a terminal.
+    In a terminal it fits the width, in a pipe 120 columns: what is longer goes on in the next line, and nothing is cut. Cells are made printable: no escape reaches a terminal.
     """
     from rich import box
     from rich.console import Console
@@ -153,7 +155,7 @@ def print_table(
 
     terminal = sys.stdout.isatty()
     text = io.StringIO()
-    console = Console(file=None if terminal else text, width=None if terminal else 400, highlight=False)
+    console = Console(file=None if terminal else text, width=None if terminal else MAX_WIDTH, highlight=False)
     table = Table(
         title=None if title is None else Text(printable(title, 2000)),  # a name in it is neither escape nor mark-up
         title_justify="left",

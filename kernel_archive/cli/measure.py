@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.shell_completion import CompletionItem
 
 from kernel_archive.cli.common import archive_argument, emit, json_option, print_table, progress, say
 
@@ -22,6 +23,13 @@ _device_option = click.option(
     help="Where to run; standin needs neither GPU nor torch (task rehearsal), cpu is for tests of small cases.",
 )
 _gpu_option = click.option("--gpu", default=None, help="Name of the GPU, for the physical limit.  [default: ask it]")
+
+
+def _complete_task(_: click.Context, __: click.Parameter, begun: str) -> list[CompletionItem]:
+    """Tasks that can be measured."""
+    from kernel_archive.measure.tasks import TASK_NAMES
+
+    return [CompletionItem(name) for name in TASK_NAMES if name.startswith(begun)]
 
 
 def _settings(pairs: tuple[str, ...], **more: Any) -> Any:
@@ -42,7 +50,7 @@ def _row(name: str, m: Measurement) -> list[object]:
 
 
 @click.command(short_help="Measure kernel files on this machine's GPU.")
-@click.argument("task")
+@click.argument("task", shell_complete=_complete_task)
 @click.argument("files", nargs=-1, required=True, type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @_device_option
 @_gpu_option

@@ -63,6 +63,7 @@ def _print(sheet: Sheet) -> None:
 
 
 @click.command(short_help="Write an empty, valid forecast file.")
+@click.argument("file", required=False, type=click.Path(dir_okay=False))
 @split_option
 @click.option("--repeats", type=click.IntRange(min=1, max=100), default=1, show_default=True, help="Repeats per row.")
 @output_option
@@ -70,17 +71,20 @@ def _print(sheet: Sheet) -> None:
 @archive_option
 @json_option
 def template(
-    split: str, repeats: int, output: str | None, force: bool, archive_path: str | None, as_json: bool
+    file: str | None, split: str, repeats: int, output: str | None, force: bool, archive_path: str | None, as_json: bool
 ) -> None:
     """Write a forecast file for a split that is valid as it is: the uniform distribution for every row.
 
-    It goes to stdout, or to the file of -o; the format is explained on stderr. Replace the probabilities, then:
+    It goes to FILE (or that of -o), to stdout without one or for -; the format is explained on stderr. Replace the probabilities, then:
     kernel-archive check FILE and kernel-archive score FILE.
     """
     from kernel_archive.scoring import load_target
     from kernel_archive.scoring.template import explanation, json_schema, template_lines
     from kernel_archive.storage import check_new, write_new
 
+    if file is not None and output is not None:
+        raise click.UsageError("FILE and -o name the same thing: give one")
+    output = None if (file or output) == "-" else file or output
     if output is not None:
         check_new(output, force=force)
     target = load_target(archive_path, split, blind=True)

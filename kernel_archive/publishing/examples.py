@@ -38,7 +38,7 @@ frame = archive.polars("kernels", "{split}")
 print(archive.sql("SELECT bin, count(*) AS n FROM kernels GROUP BY bin ORDER BY bin").to_pylist())
 """
 _SCORE = """kernel-archive pull {name}
-kernel-archive template --split eval -o forecasts.jsonl --archive {name}
+kernel-archive template --split eval -o forecasts.jsonl --force --archive {name}
 kernel-archive check forecasts.jsonl --archive {name}
 kernel-archive score forecasts.jsonl --archive {name}
 """

@@ -28,6 +28,8 @@ __all__ = ["KEPT_FINDINGS", "CheckReport", "Collector"]
 #: So many findings are kept in full; the rest is counted by code.
 KEPT_FINDINGS: Final = 200_000
 _HINTS: Final = 200
+#: Characters in which an id may be off for another to be suggested.
+_OFF: Final = 2
 #: One stored forecast: row, repeat, line, flags (1 parsed, 2 deferred), stated bin, raw sum, amounts, probabilities.
 _CELL: Final = np.dtype(
     [
@@ -75,6 +77,14 @@ class CheckReport(msgspec.Struct, frozen=True, kw_only=True):
     findings: tuple[Finding, ...]
 
 
+def _nearly(one: str, other: str) -> bool:
+    """Whether two ids differ in one or two places, or by one character more or less."""
+    if len(one) == len(other):
+        return sum(a != b for a, b in zip(one, other, strict=True)) <= _OFF
+    short, long = sorted((one, other), key=len)
+    return len(long) == len(short) + 1 and any(long[:i] + long[i + 1 :] == short for i in range(len(long)))
+
+
 class Collector:
     """Takes rows one by one, then makes arrays of them."""
 
@@ -93,6 +103,8 @@ class Collector:
         self._index = target.index
         self._folded: dict[str, str] = {}
         self._unknown = 0
+        self._strangers: list[str] = []
+        self._moved = False
         self._labels: dict[str, int] = {}
         self._unlabelled = 0
         self._taken = 0
@@ -150,6 +162,9 @@ class Collector:
         if near is None and len(folded) >= 6:
             cut = [name for key, name in self._folded.items() if key.startswith(folded) or folded.startswith(key)]
             near = cut[0] if len(cut) == 1 else None
+        if near is None and len(folded) >= 6:
+            off = [name for key, name in self._folded.items() if _nearly(key, folded)]
+            near = off[0] if len(off) == 1 else None
         return None if near is None else f"Did you mean {near!r}?"
 
     def _store(self, entry: WrittenForecast | None, rationale: str | None, line: int) -> None:
@@ -158,6 +173,8 @@ class Collector:
         at = self._index.get(entry.row_id)
         if at is None:
             self._unknown += 1
+            if len(self._strangers) < _HINTS:
+                self._strangers.append(entry.row_id)
             self.fault(
                 "unknown-row", "no row of this split has this id", line=line, field="row_id",
                 value=printable(entry.row_id), fix=self._hint(entry.row_id) if self._unknown <= _HINTS else None,
@@ -192,6 +209,7 @@ class Collector:
         n = len(self.target)
         cell = np.frombuffer(self._cells, dtype=_CELL)
         n_repeats = int(cell["repeat"].max()) + 1 if len(cell) else 0
+        self._of_another_split()
         self._labels_across()
         self._across(cell, n_repeats)
         self._remarks()
@@ -228,6 +246,25 @@ class Collector:
         )
         return made, report
 
+    def _of_another_split(self) -> None:
+        """Where most ids are those of another split, one finding in the place of one a line."""
+        if self._unknown * 2 <= self.n_lines or self.target.others is None:
+            return
+        for split, ids in self.target.others().items():
+            n = len(ids.intersection(self._strangers))
+            if n * 2 > len(self._strangers):
+                self.findings = [f for f in self.findings if f.code != "unknown-row"]
+                self.n_errors -= self._unknown - 1
+                self.counts["unknown-row"] = 1
+                self._moved = True
+                message = f"these look like ids of {split}: {self._unknown:,} of {self.n_lines:,} lines have no row of {self.target.split.name}"
+                self.findings.append(
+                    Finding(
+                        code="unknown-row", message=message, file=self.name, field="row_id", fix=f"Use --split {split}"
+                    )
+                )
+                return
+
     def _labels_across(self) -> None:
         labels = [printable(label, 60) for label in self._labels]
         if self.surrogate is None and len(labels) > 1:
@@ -259,7 +296,7 @@ class Collector:
         """Repeated forecasts, gaps in the repeats, nothing at all."""
         if not self.n_lines and not self.n_errors:
             self.fault("no-forecasts", "the file holds no forecast", fix="See: kernel-archive template")
-        if self._unknown and not len(cell):
+        if self._unknown and not len(cell) and not self._moved:
             self.fault(
                 "wrong-split",
                 f"no id in this file is one of the {self.target.facts.table} split "

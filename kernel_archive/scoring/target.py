@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -18,7 +18,7 @@ from kernel_archive.scoring.surface import Surface, read_surface, surface_column
 from kernel_archive.splits import FORECAST_SPLITS, REPLAY, Split, split_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
     import pyarrow as pa
@@ -81,6 +81,7 @@ class Target:
         surface: what can be seen of the rows without understanding any.
         relabelled: whether the bins follow another scheme than the split was frozen with.
         withheld: whether the labels are hidden from the public: no figure of a single row is shown then.
+        others: gives the row ids of the archive's other splits by name, for a file that was made for one of them.
     """
 
     split: Split
@@ -95,6 +96,7 @@ class Target:
     surface: Surface
     relabelled: bool = False
     withheld: bool = False
+    others: Callable[[], dict[str, set[str]]] | None = field(default=None, repr=False)
     _frozen: Target | None = field(default=None, repr=False)
 
     @classmethod
@@ -348,8 +350,14 @@ def load_target(
             n_rows=rows.num_rows,
         ),
     )
-    target = replace(target, withheld=withheld)
+    target = replace(target, withheld=withheld, others=partial(_other_ids, opened, spec))
     return target if scheme is None else target.under(scheme_of(scheme).name)
+
+
+def _other_ids(archive: Archive, split: Split) -> dict[str, set[str]]:
+    """The row ids of the archive's other splits that are forecast."""
+    others = [s for s in FORECAST_SPLITS.values() if s.table != split.table and s.table in archive.manifest.tables]
+    return {s.name: set(archive.arrow(s.table, columns=["row_id"])["row_id"].to_pylist()) for s in others}
 
 
 def _with_labels(

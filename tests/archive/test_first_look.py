@@ -14,7 +14,7 @@ from kernel_archive.archive.guess import guess
 from kernel_archive.archive.open import open_archive
 from kernel_archive.archive.recipe import load_recipe
 from kernel_archive.cli import cli
-from kernel_archive.errors import UsageError
+from kernel_archive.errors import DataError
 from kernel_archive.pipeline import build
 
 if TYPE_CHECKING:
@@ -153,9 +153,9 @@ def test_answers_in_a_terminal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 def test_nothing_that_is_known(tmp_path: Path) -> None:
     """A folder without results is said with what is in it."""
     (tmp_path / "notes.md").write_text("hello")
-    with pytest.raises(UsageError, match=r"1 \.md"):
+    with pytest.raises(DataError, match=r"1 \.md"):
         look(tmp_path)
-    with pytest.raises(UsageError, match="does not exist"):
+    with pytest.raises(DataError, match="no such file"):
         look(tmp_path / "gone")
 
 

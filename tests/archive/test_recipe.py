@@ -88,7 +88,10 @@ def test_every_shipped_recipe_can_be_read() -> None:
         ('format = "measurement"', "Did you mean 'measurements'?"),
         ('format = "attempts"\nrows = "a"', "only the format 'measurements' takes rows"),
         ('baseline = "x.json"', "only the format 'kernelbench' takes baseline"),
-        ('speedup_from = "colum"', "colum"),
+        ('speedup_from = "colum"', "Did you mean 'column'?"),
+        ('role = "heldout"', "Did you mean 'held_out'?"),
+        ('formatt = "x"', "Did you mean 'format'?"),
+        ('columns = { runtime = { column = "t", unit = "millis" } }', "s, ms, us, ns"),
     ],
 )
 def test_mistakes_of_a_source(tmp_path: Path, more: str, words: str) -> None:
@@ -100,4 +103,4 @@ def test_mistakes_of_a_source(tmp_path: Path, more: str, words: str) -> None:
     with pytest.raises(RecipeError) as caught:
         load_recipe(tmp_path / "builder.toml")
     assert words in str(caught.value)
-    assert "source[0]." in str(caught.value)
+    assert "source[0]" in str(caught.value)

@@ -17,9 +17,11 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from click.shell_completion import ShellComplete
 from support.puct import RunLog, program, recipe
 
 from kernel_archive.archive.manifest import read_manifest
+from kernel_archive.cli import cli, main
 from kernel_archive.pipeline import build
 
 EVIL = "\x1b]0;owned\x07\x1b[2J\x9b31m\u202e"
@@ -202,3 +204,20 @@ def test_every_line_goes_through_one_place():
         if path.name not in {"common.py", "__init__.py"}:
             calls = [line for line in path.read_text().splitlines() if "click.echo(" in line or " print(" in line]
             assert all("nl=False" in line for line in calls), (path.name, calls)  # lines of data, as bytes
+
+
+def test_choices_tables_and_missing_files(capsys, tmp_path):
+    """A wrong choice is listed and the nearest one named; a table in a pipe is at most 120 columns; a missing file ends with 1."""
+    assert main(["build-eval", "--split", "evl"]) == 2
+    assert "Did you mean 'eval'?" in capsys.readouterr().err
+    assert main(["diff", str(tmp_path / "a"), str(tmp_path / "b")]) == 1
+    assert main(["readers"]) == 0
+    assert max(map(len, capsys.readouterr().out.splitlines())) <= 120
+
+
+def test_completion_of_builders_and_tasks():
+    """Shells complete the names of shipped builders, tasks and splits."""
+    complete = ShellComplete(cli, {}, "kernel-archive", "_KERNEL_ARCHIVE_COMPLETE")
+    assert "h200-2026-11" in [item.value for item in complete.get_completions(["build"], "h200")]
+    assert [item.value for item in complete.get_completions(["measure"], "trim")] == ["trimul"]
+    assert "eval" in [item.value for item in complete.get_completions(["template", "--split"], "ev")]

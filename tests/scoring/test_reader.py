@@ -6,6 +6,7 @@ import math
 import os
 import time
 import tracemalloc
+from dataclasses import replace
 
 import numpy as np
 import polars as pl
@@ -467,3 +468,25 @@ def test_what_forecasts_can_not_be_read_from_is_a_wrong_call(target, source):
     """No internal error: the message says what can be given."""
     with pytest.raises(UsageError, match="Give a file, a data frame, a list of objects, or Forecasts"):
         check_forecasts(source, target)
+
+
+def test_ids_that_are_nearly_right(tmp_path):
+    """An id that is off by a digit, or misses one, is suggested; one that could be several is not."""
+    ids = ["0123456789abcdef", "fedcba9876543210", "fedcba9876543299"]
+    target = Target.from_arrays(row_ids=ids, tasks=["t"] * 3, speedups=[1.0, 2.0, 3.0])
+    flat = [1 / 8] * 8
+    for wrong, meant in (("0123456789abcdee", ids[0]), ("012345678abcdef", ids[0]), ("fedcba9876543290", None)):
+        _, report = check_forecasts([{"row_id": wrong, "probabilities": flat}], target)
+        (finding,) = [f for f in report.findings if f.code == "unknown-row"]
+        assert finding.fix == (f"Did you mean {meant!r}?" if meant else None)
+
+
+def test_a_file_for_another_split_is_one_line():
+    """Where the ids are those of another split, that is said once, with the option."""
+    target = Target.from_arrays(row_ids=["a" * 8], tasks=["t"], speedups=[1.0])
+    target = replace(target, others=lambda: {"discovery": {f"row-{i:04}" for i in range(50)}})
+    rows = [{"row_id": f"row-{i:04}", "probabilities": [1 / 8] * 8} for i in range(50)]
+    _, report = check_forecasts(rows, target)
+    (finding,) = report.findings
+    assert "these look like ids of discovery: 50 of 50 lines" in finding.message
+    assert (finding.fix, report.n_errors) == ("Use --split discovery", 1)
