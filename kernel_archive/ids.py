@@ -25,7 +25,6 @@ __all__ = [
     "program_id",
     "row_digest",
     "sha256_hex",
-    "sorted_digest",
     "token_id",
     "token_text",
     "without_cpp_comments",
@@ -221,14 +220,9 @@ def logical_digest(rows: Iterable[tuple[str, bytes]]) -> str:
     Made from :func:`row_digest`, so that it can be computed over a table in any order and in parallel. Equal on every
     machine and for every version of the Parquet writer.
     """
-    return sorted_digest((key.encode("utf-8", "surrogatepass"), digest) for key, digest in sorted(rows))
-
-
-def sorted_digest(rows: Iterable[tuple[bytes, bytes]]) -> str:
-    """:func:`logical_digest` of ids and row digests that are sorted already."""
     total = hashlib.sha256()
-    for key, digest in rows:
-        total.update(key)
+    for key, digest in sorted(rows):
+        total.update(key.encode("utf-8", "surrogatepass"))
         total.update(b"\0")
         total.update(digest)
     return f"sha256:{total.hexdigest()}"

@@ -6,6 +6,7 @@ texts and cases are read again, a few fragments at a time, when rows are written
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import shutil
 from collections import Counter
@@ -25,7 +26,7 @@ from kernel_archive.archive.shards import SHARD_ROWS, group_ends, write_table
 from kernel_archive.archive.team import Call
 from kernel_archive.archive.wide import Piece, Shard, write_shard
 from kernel_archive.gpus import GpuFacts, gpu_facts, is_known
-from kernel_archive.ids import CANARY, ID_LENGTH, sorted_digest
+from kernel_archive.ids import CANARY, ID_LENGTH
 from kernel_archive.schema import TABLES, shard_name
 
 if TYPE_CHECKING:
@@ -43,8 +44,8 @@ __all__ = ["consolidate"]
 PART_ROWS: Final = 500_000
 #: Keys and digests of so many rows are sorted together.
 DIGESTS_AT_ONCE: Final = 1_000_000
-#: Bytes of a key and a digest.
-_LINE: Final = ID_LENGTH + 32
+#: A key and a digest.
+_LINE: Final = np.dtype([("key", f"S{ID_LENGTH}"), ("digest", "V32")])
 
 _Splits = dict[tuple[str, str], list[Ordered]]
 
@@ -194,23 +195,19 @@ def _written(
 
 def _digest(store: Store, files: Sequence[Stored]) -> str:
     """The logical digest of a table from sorted keys and digests, by beginnings of keys: no more of them than fit."""
+    total = hashlib.sha256()
     with ExitStack() as stack:
-        parts = []
-        for file in files:
-            path = stack.enter_context(store.reading(file))
-            if file.bytes:
-                parts.append(np.memmap(path, dtype=f"S{_LINE}", mode="r"))
-        n = sum(map(len, parts))
-        steps = max(1, -(-n // DIGESTS_AT_ONCE))
+        paths = [stack.enter_context(store.reading(file)) for file in files if file.bytes]
+        parts = [np.memmap(path, dtype=_LINE, mode="r") for path in paths]
+        steps = max(1, -(-sum(map(len, parts)) // DIGESTS_AT_ONCE))
         marks = [f"{(65536 * i) // steps:04x}".encode() for i in range(1, steps)]
-        cuts = [[0, *part.searchsorted(marks), len(part)] for part in parts]
-
-        def lines() -> Iterator[bytes]:
-            for i in range(steps):
-                rows = [bytes(part[cut[i] : cut[i + 1]].tobytes()) for part, cut in zip(parts, cuts, strict=True)]
-                yield from sorted(row[at : at + _LINE] for row in rows for at in range(0, len(row), _LINE))
-
-        return sorted_digest((line[:ID_LENGTH], line[ID_LENGTH:]) for line in lines())
+        cuts = [[0, *part["key"].searchsorted(marks), len(part)] for part in parts]
+        for i in range(steps if parts else 0):
+            rows = np.concatenate([part[cut[i] : cut[i + 1]] for part, cut in zip(parts, cuts, strict=True)])
+            flat = rows[np.argsort(rows["key"], kind="stable")].view(np.uint8).reshape(-1, _LINE.itemsize)
+            # As logical_digest has them: id, NUL, digest.
+            total.update(np.insert(flat, ID_LENGTH, 0, axis=1).tobytes())
+    return f"sha256:{total.hexdigest()}"
 
 
 def _references(runs: Sequence[StagedRun]) -> list[dict[str, Any]]:

@@ -270,6 +270,8 @@ class Lease:
             system.pipe_file(place, f"{self._name} 0".encode(), mode="create")
         except FileExistsError:
             return False
+        except (FileNotFoundError, PermissionError) as error:
+            raise UsageError(f"--stage {self._store.root} cannot be written: {printable(str(error), 300)}") from None
         except (TypeError, NotImplementedError):  # a service without exclusive writing: the beats tell who was last
             self._store.put("lock", f"{self._name} 0".encode())
         return True

@@ -86,6 +86,11 @@ def test_a_bucket_that_is_not_there(bucket, tmp_path):
     """A wrong address is an error of the recipe, or of the option that names it."""
     with pytest.raises(RecipeError, match=r"matches no file|cannot be reached"):
         build_archive([recipe_at(tmp_path / "there", "s3://nowhere/logs")], out=tmp_path / "b", jobs=1)
+    with (
+        pytest.raises(UsageError, match="--stage s3://nowhere/stage cannot be written"),
+        Store("s3://nowhere/stage").held(),
+    ):
+        pass
     with pytest.raises(UsageError, match="--stage nothing://x cannot be used"):
         Store("nothing://x").system()
 
