@@ -85,7 +85,7 @@ def address(tmp_path_factory):
             add_submission(
                 path, target, name=shown, url="https://example.org/", slug=slug, board=root / "b", draws=DRAWS
             )
-    build_board(archive, root / "b", draws=DRAWS)
+    build_board(archive, root / "b", draws=DRAWS, jobs=1)
     with board_server(root / "b") as server:
         thread = threading.Thread(target=server.serve_forever, daemon=True)
         thread.start()

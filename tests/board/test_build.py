@@ -38,7 +38,7 @@ def edit_score(folder, **changes):
 
 def test_it_writes_standings_and_page(archive, board):
     """Three files, one board per split that has entries; a page and a score record of every entry."""
-    result = build_board(archive, board, draws=DRAWS)
+    result = build_board(archive, board, draws=DRAWS, jobs=1)
     assert [f.name for f in result.files] == ["standings.json", "standings.csv", "index.html"]
     assert [b.target.kind for b in result.boards] == ["eval", "discovery"]
     assert json.loads((board / "standings.json").read_text())["format"] == 1
@@ -54,7 +54,7 @@ def test_it_writes_standings_and_page(archive, board):
 
 def test_the_page_of_an_entry(archive, board, tmp_path):
     """Every figure with its interval, rank, control and oracle; links to what there is; gone when the entry is gone."""
-    build_board(archive, board, draws=DRAWS)
+    build_board(archive, board, draws=DRAWS, jobs=1)
     text = (board / "entries/good.html").read_text()
     assert "Rank 1 of 4" in text
     assert text.count("<tr>") >= 30
@@ -65,11 +65,11 @@ def test_the_page_of_an_entry(archive, board, tmp_path):
     assert "default-src &#39;none&#39;" in text or "default-src 'none'" in text
     (board / "entries/mine.html").write_text("a page of somebody's own")
     shutil.rmtree(board / "submissions/fair")
-    build_board(archive, board, draws=DRAWS)
+    build_board(archive, board, draws=DRAWS, jobs=1)
     assert not (board / "entries/fair.html").exists()
     assert not (board / "entries/fair.json").exists()
     assert (board / "entries/mine.html").exists()
-    build_board(archive, board, draws=DRAWS, out=tmp_path / "elsewhere")
+    build_board(archive, board, draws=DRAWS, jobs=1, out=tmp_path / "elsewhere")
     assert "forecasts.jsonl.zst" not in (tmp_path / "elsewhere/entries/good.html").read_text()
 
 
@@ -86,7 +86,7 @@ def test_entries_of_another_archive_stand_apart(archive, board, files, tmp_path)
     other = write_archive(tmp_path / "other", per_search=12, digest_salt="x", version="0.9")
     target = load_target(other, "eval")
     add_submission(files["prior"], target, name="from elsewhere", board=board, draws=DRAWS)
-    result = build_board(archive, board, draws=DRAWS)
+    result = build_board(archive, board, draws=DRAWS, jobs=1)
     assert "from elsewhere" not in [line.name for line in result.boards[0].lines]
     assert [f.submission.name for f in result.boards[0].foreign] == ["from elsewhere"]
     page = (board / "index.html").read_text()
@@ -96,7 +96,7 @@ def test_entries_of_another_archive_stand_apart(archive, board, files, tmp_path)
 
 def test_the_other_scheme_scores_everything_anew(archive, board):
     """--bins gives a board under the other scheme, and says so."""
-    result = build_board(archive, board, draws=DRAWS, scheme="released")
+    result = build_board(archive, board, draws=DRAWS, jobs=1, scheme="released")
     assert result.boards[0].target.scheme == "released"
     assert json.loads((board / "standings.json").read_text())["boards"][0]["scheme"] == "released"
 
@@ -107,7 +107,7 @@ def test_submissions_at_fault_are_named_and_left_out(archive, board):
     (board / "submissions/prior/extra").write_text("")
     (board / "submissions/fair/forecasts.jsonl.zst").write_bytes(b"\x1f\x8b\x08\0\0\0\0\0\0\3\xff\xff\xff\xff\xff")
     (board / "submissions/stray").write_text("")
-    result = build_board(archive, board, draws=DRAWS)
+    result = build_board(archive, board, draws=DRAWS, jobs=1)
     assert [line.slug for line in result.boards[0].lines] == ["uniform", "half"]
     assert {v.slug: v.findings[0].code for v in result.left_out} == {
         "fair": "unreadable", "good": "bad-record", "prior": "extra-file", "stray": "bad-folder",
@@ -123,7 +123,7 @@ def test_a_board_with_nothing_but_faults_is_not_built(archive, board):
     for folder in (board / "submissions").iterdir():
         (folder / "submission.toml").write_text("name = ")
     with pytest.raises(DataError, match="every submission of this board is at fault") as caught:
-        build_board(archive, board, draws=DRAWS)
+        build_board(archive, board, draws=DRAWS, jobs=1)
     assert {f.code for f in caught.value.findings} == {"bad-record"}
     assert not (board / "index.html").exists()
 
@@ -131,18 +131,18 @@ def test_a_board_with_nothing_but_faults_is_not_built(archive, board):
 @pytest.mark.parametrize("stands", ["page", "standings.json"])
 def test_a_build_that_fails_leaves_the_old_files_together(archive, board, monkeypatch, stands):
     """Where one of the files can't be put in place, the others keep their old content: both or neither."""
-    build_board(archive, board, draws=DRAWS)
+    build_board(archive, board, draws=DRAWS, jobs=1)
     files = [board / name for name in ("standings.json", "standings.csv", "index.html")]
     before = [f.read_bytes() for f in files[:2]]
     if stands == "page":  # a folder is in the way
         files[2].unlink()
         files[2].mkdir()
         with pytest.raises(OSError, match=r"index\.html"):
-            build_board(archive, board, draws=DRAWS, seed=5)
+            build_board(archive, board, draws=DRAWS, jobs=1, seed=5)
     else:
         monkeypatch.setattr(storage, "sync", no_space)
         with pytest.raises(OSError, match="No space"):
-            build_board(archive, board, draws=DRAWS, seed=5)
+            build_board(archive, board, draws=DRAWS, jobs=1, seed=5)
     assert [f.read_bytes() for f in files[:2]] == before
     assert not list(board.glob(".*.tmp"))
 
@@ -155,10 +155,10 @@ def no_space(path):
 def test_no_board_and_an_empty_board_say_what_to_do(archive, tmp_path):
     """The way out is in the message."""
     with pytest.raises(UsageError, match="leaderboard add"):
-        build_board(archive, tmp_path / "none", draws=DRAWS)
+        build_board(archive, tmp_path / "none", draws=DRAWS, jobs=1)
     (tmp_path / "b/submissions").mkdir(parents=True)
     with pytest.raises(UsageError, match="no submission yet"):
-        build_board(archive, tmp_path / "b", draws=DRAWS)
+        build_board(archive, tmp_path / "b", draws=DRAWS, jobs=1)
 
 
 def test_sound_submissions_are_verified(archive, board):
@@ -252,7 +252,7 @@ def test_withheld_labels_rank_and_are_not_shown(tmp_path):
     for source, rows, board, labels in boards:
         file = write_lines(tmp_path / "f.jsonl", rows, p)
         add_submission(file, rows, name="reader", board=board, draws=DRAWS)
-        found.append(build_board(source, board, labels=labels, draws=DRAWS).boards[0].lines[0].metrics)
+        found.append(build_board(source, board, labels=labels, draws=DRAWS, jobs=1).boards[0].lines[0].metrics)
         assert [v.status for v in verify_board(source, board, labels=labels)] == ["verified"]
     assert found[0] == found[1]
     with pytest.raises(UsageError, match="labels of eval are withheld"):

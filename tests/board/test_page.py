@@ -146,7 +146,7 @@ def test_hostile_names_are_text(tmp_path, files):
         board=tmp_path / "b",
         draws=DRAWS,
     )
-    build_board(archive, tmp_path / "b", draws=DRAWS)
+    build_board(archive, tmp_path / "b", draws=DRAWS, jobs=1)
     page = Page((tmp_path / "b/index.html").read_text(encoding="utf-8"))
     assert page.balanced
     assert not [e for e in page.elements if e[0] in ("img", "b") and (e[1])]

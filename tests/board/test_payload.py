@@ -92,7 +92,7 @@ def test_hostile_and_huge_programs_are_cut_and_shown(tmp_path, files):
     )
     path.write_text(path.read_text().replace("[1, 1, 1, 1, 1, 1, 1, 1]", str([0.125] * 8)))
     add_submission(path, target, name="x", board=tmp_path / "b", draws=DRAWS)
-    text = packed(make_payload(archive, rank_board(archive, tmp_path / "b", draws=DRAWS).boards))
+    text = packed(make_payload(archive, rank_board(archive, tmp_path / "b", draws=DRAWS, jobs=1).boards))
     data = unpacked(text)
     assert len(text) < 200_000
     assert max(data["cut"].values()) > 5_000_000

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+
 import msgspec
 import pyarrow as pa
 import pytest
@@ -35,21 +37,38 @@ RUNS += [Run("again", program(f"{name}{i}"), 2.5 + i) for name in ("held", "trai
 RUNS += [Run("held", program("broken"), None)]
 
 
-@pytest.fixture
-def place(tmp_path):
-    """An archive with every split and its card, before anything is withheld."""
-    directory = make_archive(tmp_path / "a", SEARCHES, RUNS, version="1.0")
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """A folder with an archive ``a`` that has every split and its card; each test gets a copy."""
+    folder = tmp_path_factory.mktemp("whole")
+    directory = make_archive(folder / "a", SEARCHES, RUNS, version="1.0")
     make_splits(directory)
     write_card(directory)
     assert validate(directory).ok
-    return directory
+    return folder
+
+
+@pytest.fixture(scope="module")
+def withheld(whole, tmp_path_factory):
+    """A folder with its public part ``a`` and the labels; each test gets a copy."""
+    folder = tmp_path_factory.mktemp("withheld")
+    shutil.copytree(whole, folder, dirs_exist_ok=True)
+    withhold(folder / "a", folder / "labels", finish=write_card)
+    return folder
 
 
 @pytest.fixture
-def public(place, tmp_path):
+def place(whole, tmp_path):
+    """An archive with every split and its card, before anything is withheld."""
+    shutil.copytree(whole, tmp_path, dirs_exist_ok=True)
+    return tmp_path / "a"
+
+
+@pytest.fixture
+def public(withheld, tmp_path):
     """Its public part; the labels are in ``labels``."""
-    withhold(place, tmp_path / "labels", finish=write_card)
-    return place
+    shutil.copytree(withheld, tmp_path, dirs_exist_ok=True)
+    return tmp_path / "a"
 
 
 def replant(place, table, change):
@@ -168,15 +187,14 @@ def test_where_labels_can_not_go(place, tmp_path):
         ("train_pairs", "train", {"candidate": True}),
     ],
 )
-def test_a_label_left_in_any_table_is_found(place, tmp_path, table, split, change):
+def test_a_label_left_in_any_table_is_found(whole, public, table, split, change):
     """One planted row or value of each kind, in each table, is an error of validate that names the table."""
-    archive = open_archive(place)
+    archive = open_archive(whole / "a")
     row = archive.arrow("eval").to_pylist()[0]
     spare = {name: archive.arrow(name).to_pylist()[0] for name in ("kernels", "failures")}
     code = row["candidate_code"]
     (kernel,) = (k for k in archive.arrow("kernels").to_pylist() if k["kernel_id"] == row["kernel_id"])
-    withhold(place, tmp_path / "labels", finish=write_card)
-    assert list(check_withheld(open_archive(place))) == []
+    assert list(check_withheld(open_archive(public))) == []
     values = {
         "program": {
             "kernel_id": "planted",
@@ -196,10 +214,10 @@ def test_a_label_left_in_any_table_is_found(place, tmp_path, table, split, chang
         for name, value in change.items():
             found.update(values[name] if value is True else {name: value})
 
-    replant(place, table, plant)
-    found = list(check_withheld(open_archive(place)))
+    replant(public, table, plant)
+    found = list(check_withheld(open_archive(public)))
     assert {(f.code, f.field, f.severity) for f in found} == {("withheld-label", table, "error")}
-    assert not validate(place).ok
+    assert not validate(public).ok
 
 
 def test_facts_of_the_labels_are_found(public):
