@@ -276,18 +276,23 @@ def _head_of(path: Path) -> tuple[str | None, list[dict[str, Any]]]:
     return None, rows
 
 
-def _rows_in(value: dict[str, Any], depth: int = 3) -> tuple[int, str]:
-    """Where in an object a list of rows is, or rows by name: the place with the most, and how many."""
-    best = (0, "")
-    for key, inner in value.items():
-        if isinstance(inner, list) and inner and all(isinstance(item, dict) for item in inner):
-            best = max(best, (len(inner), key))
-        elif isinstance(inner, dict) and depth:
-            number, at = _rows_in(inner, depth - 1)
-            best = max(best, (number, f"{key}.{at}")) if number else best
-            if len(inner) > 1 and all(isinstance(item, dict) for item in inner.values()):
-                best = max(best, (len(inner), f"{key}.{{key}}"))
-    return best
+def _rows_in(value: Any, depth: int = 4) -> tuple[int, str]:
+    """Where in a document rows are: the place with the most, ``{key}`` for every name at a place, and how many."""
+    if isinstance(value, list):
+        return (len(value), "") if value and all(isinstance(item, dict) for item in value) else (0, "")
+    if not isinstance(value, dict) or not depth:
+        return 0, ""
+    inner = {key: _rows_in(item, depth - 1) for key, item in value.items()}
+    found = [(n, f"{key}.{at}".rstrip(".")) for key, (n, at) in inner.items() if n and "." not in key]
+    if len(inner) > 1 and len(places := {at for _, at in inner.values()}) == 1:
+        # The same under every name: rows there, or each of them a row.
+        at = places.pop()
+        n = sum(n for n, _ in inner.values())
+        if n and "{key}" not in at:
+            found.append((n, f"{{key}}.{at}".rstrip(".")))
+        elif not n and all(isinstance(item, dict) for item in value.values()):
+            found.append((len(inner), "{key}"))
+    return max(found, default=(0, ""), key=lambda option: (option[0], "{" in option[1]))
 
 
 def _table_look(

@@ -29,7 +29,7 @@ _NAMES: Final[dict[str, str]] = {
     "correct": r"correct(ness)?|is_correct|passed|pass|valid|is_valid|ok|.*_(correct|passed|valid)",
     "compiled": r"(is_)?compiled|compiles|built",
     "outcome": r"outcome|status|verdict|result|state",
-    "problem": r"problem(_(name|id))?|task(_(name|id))?|op(_name)?|operator|kernel_name|workload|benchmark|name|leaderboard(_id)?",
+    "problem": r"problem(_(name|id))?|task(_(name|id))?|op(_name)?|operator|kernel_name|workload|benchmark|name|leaderboard(_id)?|key",
     "level": r"level(_id)?",
     "number": r"(problem|task)(_(id|number|no))?|number",
     "gpu": r"gpu(_(name|type|model))?|device(_name)?|hardware|card|accelerator",

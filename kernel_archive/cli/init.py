@@ -64,6 +64,9 @@ def init(place: str, output: str, name: str | None, force: bool, as_json: bool, 
         given["reference"] = str(Path(given["reference"]).absolute())
     if _asks() and not as_json:
         _ask(found, given)
+    for key in ("gpu", "problem"):
+        if key in given and key not in found.open:
+            say(f"--{key} is not used: the files name it themselves.")
     folder = Path(place).absolute()
     called = (
         name

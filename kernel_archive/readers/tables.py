@@ -47,7 +47,7 @@ def table_rows(run: RunFiles, path: Path, report: Report, *, at: str | None = No
     name = path.name.removesuffix(".zst").removesuffix(".gz").lower()
     file = run.name(path)
     if name.endswith((".csv", ".tsv")):
-        yield from _csv_rows(run, path, report, "\t" if name.endswith(".tsv") else ",")
+        yield from _csv_rows(run, path, report, "\t" if name.endswith(".tsv") else _delimiter(run, path))
         return
     head = run.head(path, 4)
     if head.startswith(b"PAR1"):
@@ -56,6 +56,12 @@ def table_rows(run: RunFiles, path: Path, report: Report, *, at: str | None = No
         yield from _document_rows(run, path, report, at)
     else:
         yield from Salvage(_OBJECTS, file, report, {}).rows(run.lines(path))
+
+
+def _delimiter(run: RunFiles, path: Path) -> str:
+    """What stands between the fields of a CSV file: a comma, or a semicolon or tab where the header has these and no comma."""
+    header = run.head(path, 1 << 16).split(b"\n", 1)[0]
+    return "," if b"," in header else ";" if b";" in header else "\t" if b"\t" in header else ","
 
 
 def rows_with(run: RunFiles, spec: ReaderSpec, columns: set[str], report: Report) -> Iterator[Row | Finding]:

@@ -198,9 +198,21 @@ def test_a_time_without_a_unit_is_asked_about() -> None:
     assert set(found.open) == {"unit of runtime", "unit of torch_time"}
 
 
-def test_rows_deep_in_a_document(tmp_path: Path) -> None:
+ROWS = [{"task": "gemm", "gpu": "L40S", "code": program(n), "speedup": s} for n, s in enumerate(SPEEDUPS)]
+
+
+@pytest.mark.parametrize(
+    ("document", "at"),
+    [
+        ({"meta": {"v": 1}, "report": {"results": ROWS}}, "report.results"),
+        ({"runs": {"gelu": {"attempts": ROWS[:4]}, "gemm": {"attempts": ROWS[4:]}}}, "runs.{key}.attempts"),
+        ({"gelu": ROWS[:4], "gemm": ROWS[4:]}, "{key}"),
+        ({"by_id": {str(n): row for n, row in enumerate(ROWS)}, "v": 1}, "by_id.{key}"),
+    ],
+)
+def test_rows_deep_in_a_document(tmp_path: Path, document: Any, at: str) -> None:
     """The place with the most rows is found, and the recipe names it."""
-    rows = [{"task": "gemm", "gpu": "L40S", "code": program(n), "speedup": s} for n, s in enumerate(SPEEDUPS)]
-    (tmp_path / "out.json").write_text(json.dumps({"meta": {"v": 1}, "report": {"results": rows}}, indent=1))
+    (tmp_path / "out.json").write_text(json.dumps(document, indent=1))
     found = look(tmp_path / "out.json")
-    assert found.sources[0]["rows"] == "report.results"
+    assert found.sources[0]["rows"] == at
+    assert found.sources[0]["columns"]["code"] == "code"

@@ -436,3 +436,10 @@ def test_a_loop_with_snapshots(tmp_path: Path) -> None:
     ]  # fmt: skip
     assert {e.reference_code for e in result.successes} == {"def kernel(x): return x + 1"}
     assert not result.findings
+
+
+def test_semicolons(tmp_path: Path) -> None:
+    """What spreadsheets of half of Europe write as CSV."""
+    (tmp_path / "t.csv").write_text("src;x\na = 1, 2;2.0\n")
+    result = read("measurements", tmp_path / "t.csv", columns={"code": "src", "speedup": "x"})
+    assert [(e.code, e.speedup) for e in result.evaluations] == [("a = 1, 2", 2.0)]
