@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 
 import pytest
 from click.testing import CliRunner
@@ -34,14 +35,20 @@ RUNS = [
 ]
 
 
-@pytest.fixture
-def archive(tmp_path, monkeypatch):
-    """A hand-made archive with splits and card in the default place."""
-    monkeypatch.chdir(tmp_path)
-    place = make_archive(tmp_path / "gpu-forecasters/kernels", SEARCHES, RUNS)
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """A hand-made archive with splits and card."""
+    place = make_archive(tmp_path_factory.mktemp("made") / "kernels", SEARCHES, RUNS)
     make_splits(place)
     write_card(place)
     return place
+
+
+@pytest.fixture
+def archive(made, tmp_path, monkeypatch):
+    """A copy of it in the default place."""
+    monkeypatch.chdir(tmp_path)
+    return shutil.copytree(made, tmp_path / "gpu-forecasters/kernels")
 
 
 def invoke(*arguments):

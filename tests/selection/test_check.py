@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+
 import msgspec
 import pyarrow as pa
 import pytest
@@ -26,12 +28,18 @@ RUNS = [
 ]
 
 
-@pytest.fixture
-def place(tmp_path):
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
     """A hand-made archive with its splits."""
-    directory = make_archive(tmp_path / "a", SEARCHES, RUNS)
+    directory = make_archive(tmp_path_factory.mktemp("made") / "a", SEARCHES, RUNS)
     make_splits(directory)
     return directory
+
+
+@pytest.fixture
+def place(made, tmp_path):
+    """A copy of it."""
+    return shutil.copytree(made, tmp_path / "a")
 
 
 def rewrite(place, table, change, *, facts=None):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from contextlib import contextmanager
 
 import msgspec
@@ -36,12 +37,18 @@ RUNS = [
 MEASURED = [name for name, table in TABLES.items() if not table.derived]
 
 
-@pytest.fixture
-def archive(tmp_path):
+@pytest.fixture(scope="module")
+def made_archive(tmp_path_factory):
     """A hand-made archive with its canonical splits."""
-    place = make_archive(tmp_path / "archive", SEARCHES, RUNS)
+    place = make_archive(tmp_path_factory.mktemp("made") / "archive", SEARCHES, RUNS)
     make_splits(place)
     return place
+
+
+@pytest.fixture
+def archive(made_archive, tmp_path):
+    """A copy of it."""
+    return shutil.copytree(made_archive, tmp_path / "archive")
 
 
 def contents(place):
