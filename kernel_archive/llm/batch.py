@@ -15,6 +15,7 @@ from kernel_archive.llm.answers import STOPS, Answered, Forecasted
 from kernel_archive.llm.prompts import TOOL_NAME, Prompt, answer_schema, known_prompts
 from kernel_archive.llm.questions import Questions, load_questions, read_custom_id
 from kernel_archive.scoring.formats import MAX_REPEATS
+from kernel_archive.splits import FORECAST_SPLITS
 from kernel_archive.untrusted import Lines, UntrustedFileError, regular_file
 
 if TYPE_CHECKING:
@@ -110,6 +111,7 @@ def import_answers(
     reading = _Reading(load_questions(archive, split).asked.row_ids)
     for path in paths:
         reading.read(path)
+    _name_the_split(reading, archive, split)
     if reading.faults:
         n = len(reading.faults)
         raise ForecastError.from_findings(reading.faults, f"{n} faults in the answers" if n > 1 else None)
@@ -134,6 +136,29 @@ def import_answers(
     return made
 
 
+def _name_the_split(reading: _Reading, archive: Archive, split: str) -> None:
+    """Where whole files answer for another split, say that once, and which one it is."""
+    if not reading.strangers or reading.answers or reading.failures:
+        return
+    first = next(fault for fault in reading.faults if fault.code == "unknown-row")
+    found = [
+        name
+        for name, other in FORECAST_SPLITS.items()
+        if name != split
+        and other.table in archive.manifest.splits
+        and reading.strangers <= set(archive.arrow(other.table, columns=["row_id"])["row_id"].to_pylist())
+    ]
+    rest = [fault for fault in reading.faults if fault.code != "unknown-row"]
+    whose = f"these are ids of {found[0]}" if found else "is it of another version of the archive?"
+    fix = (
+        f"Import them with --split {found[0]}" if found else "Import with the archive that the questions were made from"
+    )
+    message = (
+        f"no row of {split} has this id, nor any of the other {len(reading.strangers) - 1:,} that are answered: {whose}"
+    )
+    reading.faults = [*rest, msgspec.structs.replace(first, message=message, fix=fix)]
+
+
 class _Reading:
     """Answers as they are read, line by line."""
 
@@ -144,6 +169,8 @@ class _Reading:
         self.answers: dict[tuple[str, int], Answered] = {}
         self.failures: dict[tuple[str, int], str] = {}
         self.faults: list[Finding] = []
+        #: Rows that are answered and are not of the split.
+        self.strangers: set[str] = set()
         self._file = ""
         self._line = 0
 
@@ -234,6 +261,7 @@ class _Reading:
                 value=given, fix="Import the answers to each prompt into a file of its own",
             )  # fmt: skip
         elif row_id not in self.known:
+            self.strangers.add(row_id)
             self._fault(
                 "unknown-row", "no row of this split has this id", field="custom_id", value=given,
                 fix="Is it of another split, or another version of the archive?",
