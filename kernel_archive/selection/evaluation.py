@@ -12,13 +12,16 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
+import numpy as np
 
 from kernel_archive.bins import assign_bins
 from kernel_archive.errors import UsageError, printable
 from kernel_archive.gpus import canonical_gpu
 from kernel_archive.ids import sha256_hex
+from kernel_archive.program_text import quantities
 from kernel_archive.selection.definitions import EvalDefinition, OwnEvalDefinition, variant_name
 from kernel_archive.selection.edges import kernels_by_id
+from kernel_archive.selection.level import level
 from kernel_archive.selection.near import Copies
 from kernel_archive.selection.own import LEAST_BINS, canonical_definition
 from kernel_archive.selection.selected import Row, Selection, Side, by_program, cell_counts, select
@@ -249,24 +252,35 @@ def select_eval(
         available[kernel.problem, bin_] += 1
     filling = _Filling(rule, copies)
     chosen = [(k.problem, bin_, k) for bin_ in sorted(cells) for k in filling.bin(cells[bin_])]
+    exchanged = 0
+    if rule.level is not None:
+        chosen, exchanged = _levelled(
+            tables, rule.level, chosen, list(zip(candidates, bins.tolist(), strict=True)), copies
+        )
     chosen.sort(key=lambda item: (*item[:2], selection_hash(rule.selection_key, item[2].kernel_id), item[2].kernel_id))
     dropped.update(filling.dropped)
     taken = [kernel for *_, kernel in chosen]
     tokens = Counter(k.token_id for k in taken)
     # Tasks without any kernel stand in the cells too: a gap must show.
     held = cell_counts(((problem, bin_) for problem, bin_, _ in chosen), rule.problems)
-    facts: dict[str, Any] = {
-        "cells": held,
-        "available": cell_counts(available.elements(), rule.problems),
-        "short_cells": sum(n < rule.cap for counts in held.values() for n in counts),
-        "excluded": dict(sorted(dropped.items())),
-        "gpus": per_gpu,
-        "references": len({(k.problem, k.reference_id) for k in taken}),
-        "near_duplicates": sum(n for n in tokens.values() if n > 1),
-        "languages": cell_counts((k.language, bin_) for _, bin_, k in chosen),
-        "measured": sum(k.n_measurements >= rule.measured for k in taken),
-        "largest_search": max(Counter((problem, bin_, k.search_id) for problem, bin_, k in chosen).values(), default=0),
-    } | ({"few_bins": few_bins} if few_bins else {})
+    facts: dict[str, Any] = (
+        {
+            "cells": held,
+            "available": cell_counts(available.elements(), rule.problems),
+            "short_cells": sum(n < rule.cap for counts in held.values() for n in counts),
+            "excluded": dict(sorted(dropped.items())),
+            "gpus": per_gpu,
+            "references": len({(k.problem, k.reference_id) for k in taken}),
+            "near_duplicates": sum(n for n in tokens.values() if n > 1),
+            "languages": cell_counts((k.language, bin_) for _, bin_, k in chosen),
+            "measured": sum(k.n_measurements >= rule.measured for k in taken),
+            "largest_search": max(
+                Counter((problem, bin_, k.search_id) for problem, bin_, k in chosen).values(), default=0
+            ),
+        }
+        | ({"few_bins": few_bins} if few_bins else {})
+        | ({"exchanged": exchanged} if rule.level is not None else {})
+    )
     rows = _rows(tables, taken)
     return select(
         split,
@@ -277,6 +291,38 @@ def select_eval(
         parameters={**msgspec.to_builtins(rule), "preferred_gpu": rule.gpu, "gpu": chosen_gpu},
         counts=facts,
     )
+
+
+def _levelled(
+    tables: ArchiveTables,
+    limit: float,
+    chosen: Sequence[tuple[str, int, Kernel]],
+    candidates: Sequence[tuple[Kernel, int]],
+    copies: Copies | None,
+) -> tuple[list[tuple[str, int, Kernel]], int]:
+    """The rows after levelling, task by task, and how many were exchanged."""
+    by_problem: dict[str, list[tuple[Kernel, int]]] = {}
+    for kernel, bin_ in sorted(candidates, key=lambda item: item[0].kernel_id):
+        by_problem.setdefault(kernel.problem, []).append((kernel, bin_))
+    before = {kernel.kernel_id for *_, kernel in chosen}
+    out: list[tuple[str, int, Kernel]] = []
+    for problem, members in sorted(by_problem.items()):
+        names = [kernel.program_id for kernel, _ in members]
+        texts = [list(quantities(code).values()) for code in tables.texts.fetch(names).to_pylist()]
+
+        def fits(comes: int, beside: Sequence[int], names: list[str] = names) -> bool:
+            return copies is None or not copies.near(names[comes], (names[i] for i in beside))
+
+        taken = level(
+            np.array(texts, dtype=np.float64),
+            np.array([kernel.speedup for kernel, _ in members]),
+            np.array([bin_ for _, bin_ in members]),
+            np.array([kernel.kernel_id in before for kernel, _ in members]),
+            limit=limit,
+            fits=fits,
+        )
+        out += [(problem, bin_, kernel) for (kernel, bin_), t in zip(members, taken.tolist(), strict=True) if t]
+    return out, len(before - {kernel.kernel_id for *_, kernel in out})
 
 
 def _rows(tables: ArchiveTables, taken: Iterable[Kernel]) -> list[Row]:

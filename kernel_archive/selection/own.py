@@ -55,6 +55,7 @@ def canonical_definition(split: Split, tables: ArchiveTables) -> Definition:
         "tasks": "every",
         "bins": 0,
         "exclude_flags": [],
+        "level": None,
         "gpu": "",
         **wanted,
     }

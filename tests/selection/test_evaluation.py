@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import random
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 from support.archives import MemoryTables, Run, Search, kernel_ids, make_tables, program, reference
 from support.programs import jaccard
 
+from kernel_archive.archive.natural import rank_correlation
 from kernel_archive.bins import SCHEMES, bin_of
 from kernel_archive.errors import DataError, UsageError
 from kernel_archive.ids import program_id
@@ -61,7 +63,7 @@ def test_cap_takes_the_smallest_hashes_in_order():
     searches = [Search("a", "trimul"), Search("b", "cross_entropy")]
     runs = [Run("ab"[i % 2], code, 1.1 if i % 3 else 3.0) for i, code in enumerate(CODES)]
     names = kernel_ids(searches, runs)
-    got = select(searches, runs)
+    got = select(searches, runs, rule(level=0.999))
     for search, task in (("a", "trimul"), ("b", "cross_entropy")):
         for speedup in (1.1, 3.0):
             members = [n for n, r in zip(names, runs, strict=True) if (r.search, r.speedup) == (search, speedup)]
@@ -278,12 +280,12 @@ def test_any_row_order_gives_the_same_table(runs, seed):
 @settings(max_examples=25, deadline=None)
 @given(runs=measured(least=1), count=st.integers(1, 12), data=st.data())
 def test_added_kernels_change_only_the_cells_that_they_enter(runs, count, data):
-    """Cells without a new kernel keep their rows; a cell with one drops at most as many rows as it gains."""
+    """Before levelling, cells without a new kernel keep their rows; a cell with one drops at most as many rows as it gains."""
     extra = [
         dataclasses.replace(r, code=program(f"new{i}"))
         for i, r in enumerate(data.draw(measured(least=count, most=count)))
     ]
-    before, after = cells(select(TWO, runs, SMALL)), cells(select(TWO, [*runs, *extra], SMALL))
+    before, after = (cells(select(TWO, every, with_changes(SMALL, level=0.999))) for every in (runs, [*runs, *extra]))
     touched = {(r.search.removeprefix("s/"), bin_of(r.speedup)) for r in extra}
     for cell in {*before, *after} - touched:
         assert before.get(cell) == after.get(cell)
@@ -436,3 +438,29 @@ def test_preferences_do_not_depend_on_the_order_of_the_tables(data):
     for rows in cells(first).values():
         assert len(rows) <= definition.cap
         assert all(jaccard(code[a], code[b]) < 0.7 for i, a in enumerate(rows) for b in rows[:i])
+
+
+def test_rows_are_levelled_within_their_cells():
+    """Where slow programs are the long ones, cells with others take others; sizes of cells and rules of copies stay."""
+    speeds = (0.2, 0.4, 0.6, 0.9, 1.2, 1.7, 3.0, 5.0)
+    searches = [Search("a"), Search("b")]
+    runs = [
+        Run(name, program(f"{name}{i}", size=size), speed + 0.001 * j)
+        for i, speed in enumerate(speeds)
+        for j, (name, size) in enumerate((("a", 40 - 4 * i), ("b", 8 + 4 * i)))
+    ]
+    plain, level = (select(searches, runs, rule(cap=1, level=limit)) for limit in (0.999, 0.15))
+    assert {cell: len(rows) for cell, rows in cells(plain).items()} == {c: len(r) for c, r in cells(level).items()}
+
+    def worst(selection):
+        rows = selection.table.to_pylist()
+        values = np.array([len(r["candidate_code"]) for r in rows])
+        return abs(rank_correlation(values, np.array([r["speedup"] for r in rows])))
+
+    assert worst(level) < max(0.3, worst(plain))
+    assert level.facts.facts["exchanged"] == len(
+        set(plain.rows["row_id"].to_pylist()) - set(level.rows["row_id"].to_pylist())
+    )
+    assert plain.facts.facts["exchanged"] == 0
+    again = select(searches, runs[::-1], rule(cap=1, level=0.15))
+    assert again.rows["row_id"].to_pylist() == level.rows["row_id"].to_pylist()

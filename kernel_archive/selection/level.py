@@ -1,0 +1,90 @@
+"""Levelling a split: rows are exchanged for others of their cell until the surface of the programs says little of the speed.
+
+Authors have habits, and with few chains of them a quantity that can be counted without understanding (loops, branches, names
+of types) may go with the speedup in a task by chance. As with a matched sample in any experiment, of the kernels that a cell
+could hold those are taken that break such a relation. Cells keep their sizes, so that no label is more likely than before.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+import polars as pl
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from numpy.typing import NDArray
+
+__all__ = ["level"]
+
+#: An exchange must lower the penalty by more than this: below it is rounding.
+_LEAST_GAIN: Final = 1e-6
+
+
+def level(
+    quantities: NDArray[np.float64],
+    speedups: NDArray[np.float64],
+    cells: NDArray[np.intp],
+    taken: NDArray[np.bool_],
+    *,
+    limit: float,
+    fits: Callable[[int, Sequence[int]], bool],
+) -> NDArray[np.bool_]:
+    """Exchange rows of one task while that brings rank correlations of quantities with the speedup under a limit.
+
+    Each time the one exchange is made that lowers the sum of squares of what the correlations have above the limit the most;
+    of equal ones the first. Ranks are those among all kernels of the task, so that an exchange changes a few sums only.
+
+    Args:
+        quantities: shape (n, q), of every kernel that a cell could hold.
+        speedups: shape (n,), x.
+        cells: shape (n,), number of the cell of each kernel.
+        taken: shape (n,), the rows to begin with.
+        limit: rank correlation, either way, that is let be.
+        fits: whether a kernel may stand beside these others of its cell.
+
+    Returns:
+        The rows, shape (n,), as many of every cell as before.
+    """
+    x, y = _ranks(quantities), _ranks(speedups[:, None])
+    columns = np.concatenate([x, x * x, x * y, y, y * y], axis=1)
+    n, q = int(taken.sum()), x.shape[1]
+    chosen = taken.copy()
+
+    def penalty(sums: NDArray[np.float64]) -> NDArray[np.float64]:
+        sx, sxx, sxy = (sums[..., i * q : (i + 1) * q] for i in range(3))
+        sy, syy = sums[..., 3 * q, None], sums[..., 3 * q + 1, None]
+        spread = np.maximum(sxx - sx * sx / n, 0.0) * np.maximum(syy - sy * sy / n, 0.0)
+        rank = (sxy - sx * sy / n) / np.sqrt(np.where(spread > 0, spread, np.inf))
+        above: NDArray[np.float64] = (np.maximum(np.abs(rank) - limit, 0.0) ** 2).sum(-1)
+        return above
+
+    # Every exchange lowers the penalty, so that none comes back; the bound is for the time it may take.
+    for _ in range(n):
+        sums = columns[chosen].sum(0)
+        pairs = np.argwhere((cells[:, None] == cells) & ~chosen[:, None] & chosen)
+        if not len(pairs):
+            break
+        after = penalty(sums + columns[pairs[:, 0]] - columns[pairs[:, 1]])
+        found = None
+        for at in np.argsort(after, kind="stable"):
+            if after[at] >= penalty(sums) - _LEAST_GAIN:
+                break
+            comes, goes = pairs[at].tolist()
+            beside = np.flatnonzero(chosen & (cells == cells[comes]))
+            if fits(comes, [i for i in beside.tolist() if i != goes]):
+                found = comes, goes
+                break
+        if found is None:
+            break
+        chosen[found[0]], chosen[found[1]] = True, False
+    return chosen
+
+
+def _ranks(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Ranks of every column, ties by their mean, centred and scaled to about one."""
+    found = pl.from_numpy(values).select(pl.all().rank("average")).to_numpy().astype(np.float64)
+    middle, n = (len(values) + 1) / 2, max(len(values), 1)
+    return (found - middle) / n
