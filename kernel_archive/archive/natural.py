@@ -40,7 +40,8 @@ def natural_faults(archive: Archive) -> Iterator[Finding]:
     yield from _told(archive, natural)
     for split in SPLITS.values():
         facts = archive.manifest.splits.get(split.table)
-        if split.kind == "eval" and facts is not None and facts.parameters.get("natural"):
+        open_labels = facts is not None and facts.origin != "withheld"
+        if split.kind == "eval" and facts is not None and open_labels and facts.parameters.get("natural"):
             yield from _patterns(archive, split.table)
             yield from _ranks(archive, split.table)
 

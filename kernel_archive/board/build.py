@@ -84,6 +84,8 @@ def _targets(archive: Archive, scheme: str | None, labels: str | Path | None) ->
         facts = archive.manifest.splits.get(split.table)
         if facts is not None and facts.name == "canonical" and facts.rows:
             found.append(load_target(archive, name, scheme, labels=labels if facts.origin == "withheld" else None))
+    if labels is not None and not any(target.withheld for target in found):
+        raise UsageError(f"the labels of the archive in {archive.path} are in it: --labels is for withheld ones")
     if not found:
         raise UsageError(
             f"the archive in {archive.path} has no split to rank on. Make one with: kernel-archive build-eval --cap 10"
@@ -162,7 +164,7 @@ def rank_board(
             archive.path.absolute(),
             target.split.name,
             scheme,
-            None if labels is None else Path(labels).absolute(),
+            Path(labels).absolute() if labels is not None and target.withheld else None,
             tuple(COMPARED[target.kind]),
             draws,
             seed,
@@ -372,7 +374,7 @@ def _verify(folder: Path, targets: Sequence[tuple[Identity, Target]], *, update:
         )
     target = target.under(scheme_of(stored.scheme).name)
     now = score(target, read_stored(folder, submission, target), draws=stored.draws, seed=stored.seed)
-    differences = _differences(stored, now)
+    differences = _differences(stored, now.in_sums() if target.withheld else now)
     older = (stored.metric_version, stored.package) != (now.metric_version, now.package)
     if differences and older and update:
         write_atomically(path, now.to_json())

@@ -139,6 +139,8 @@ def _entry(folder: Path, target: Target, wanted: Sequence[str], draws: int, seed
     submission = load_submission(folder)
     forecasts = read_stored(folder, submission, target, keep_rationales=True)
     record, drawn = score_with_draws(target, forecasts, draws=draws, seed=seed)
+    if target.withheld:
+        record = record.in_sums()
     kept = {} if drawn is None else {name: drawn.overall[name] for name in wanted if name in drawn.overall}
     return Entry(slug=folder.name, submission=submission, record=record, draws=kept, shown=_shown(forecasts))
 

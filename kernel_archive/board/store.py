@@ -207,6 +207,8 @@ def _fill(work: Path, lines: bytes, submission: Submission, target: Target, *, d
 
     write_atomically(work / FORECASTS_FILE, pa.Codec("zstd", compression_level=15).compress(lines, asbytes=True))
     record = score(target, read_stored(work, submission, target), draws=draws, seed=seed)
+    if target.withheld:
+        record = record.in_sums()
     write_atomically(work / SCORE_FILE, record.to_json())
     write_atomically(work / RECORD_FILE, to_toml(submission).encode())
     return record

@@ -38,6 +38,10 @@ __all__ = [
 METRIC_VERSION: Final = "1"
 
 
+#: Figures that hang on a few rows of each task.
+_OF_FEW: Final = "speedup_recovered_at_"
+
+
 class Metric(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One figure.
 
@@ -315,6 +319,38 @@ class ScoreRecord(Terms, frozen=True, kw_only=True):
     def to_json(self, *, indent: int = 1) -> bytes:
         """The record as JSON, keys in a fixed order."""
         return msgspec.json.format(msgspec.json.encode(self), indent=indent)
+
+    def in_sums(self) -> ScoreRecord:
+        """What may be published where the labels are withheld: figures over all rows, to three decimals, and nothing finer.
+
+        Curves, buckets, confusions, groups, repeats and the best of few picks tell labels of single rows to whoever knows
+        the forecasts, and these are public.
+        """
+
+        def kept(figures: dict[str, float | None]) -> dict[str, float | None]:
+            return {k: None if v is None else round(v, 3) for k, v in figures.items() if not k.startswith(_OF_FEW)}
+
+        def summed(figure: Metric) -> Metric:
+            found = kept({name: getattr(figure, name) for name in ("mean", "std", "low", "high")})
+            return Metric(**found, repeats=())
+
+        replace = msgspec.structs.replace
+        return replace(
+            self,
+            metrics={k: summed(figure) for k, figure in self.metrics.items() if not k.startswith(_OF_FEW)},
+            groups={},
+            uniform=kept(self.uniform),
+            confusion=(),
+            buckets=(),
+            recovery=None,
+            risk=None,
+            deferral=None,
+            discovery=(),
+            other_scheme=replace(
+                self.other_scheme, metrics=kept(self.other_scheme.metrics), uniform=kept(self.other_scheme.uniform)
+            ),
+            controls=tuple(replace(control, metrics=kept(control.metrics)) for control in self.controls),
+        )
 
     def control(self, metric: str) -> float | None:
         """The figure of the best control; ``None`` where there is none."""

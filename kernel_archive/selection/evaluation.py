@@ -307,6 +307,9 @@ def _levelled(
     before = {kernel.kernel_id for *_, kernel in chosen}
     out: list[tuple[str, int, Kernel]] = []
     for problem, members in sorted(by_problem.items()):
+        if all(kernel.kernel_id in before for kernel, _ in members):
+            out += [(problem, bin_, kernel) for kernel, bin_ in members]
+            continue
         names = [kernel.program_id for kernel, _ in members]
         texts = [list(quantities(code).values()) for code in tables.texts.fetch(names).to_pylist()]
 

@@ -254,9 +254,17 @@ def test_withheld_labels_rank_and_are_not_shown(tmp_path):
         add_submission(file, rows, name="reader", board=board, draws=DRAWS)
         found.append(build_board(source, board, labels=labels, draws=DRAWS, jobs=1).boards[0].lines[0].metrics)
         assert [v.status for v in verify_board(source, board, labels=labels)] == ["verified"]
-    assert found[0] == found[1]
+    for name, figure in found[1].items():
+        assert not name.startswith("speedup_recovered_at_")
+        assert figure.mean == (None if found[0][name].mean is None else round(found[0][name].mean, 3))
+        assert figure.repeats == ()
     with pytest.raises(UsageError, match="labels of eval are withheld"):
         verify_board(archive, tmp_path / "b1")
+    for path in (tmp_path / "b1/submissions/reader/score.json", tmp_path / "b1/entries/reader.json"):
+        record = read_record(path)
+        # What a stranger who has the forecasts could solve for the labels of single rows is not there at all.
+        fine = (record.groups, record.confusion, record.buckets, record.recovery, record.risk, record.deferral)
+        assert not any(fine)
     shown = page_data((tmp_path / "b1/index.html").read_text())["boards"][0]["rows"]
     assert (shown["bin"], shown["speedup"]) == (None, None)
     assert len(shown["id"]) == len(secret)
@@ -267,3 +275,38 @@ def test_withheld_labels_rank_and_are_not_shown(tmp_path):
             json.dumps(page_data(path.read_text())) if path.name == "index.html" else path.read_bytes().decode("latin1")
         )
         assert not {label for label in labels if label in text}, path.name
+
+
+def test_labels_of_one_split_leave_the_others_open(archive, board, tmp_path):
+    """Given labels are for withheld splits: where there are none, that is said, and no entry is dropped for it."""
+    (tmp_path / "labels").mkdir()
+    with pytest.raises(UsageError, match="--labels is for withheld ones"):
+        build_board(archive, board, labels=tmp_path / "labels", draws=DRAWS)
+
+
+def test_an_open_split_beside_a_withheld_one_keeps_its_entries(tmp_path):
+    """The labels' folder says nothing of discovery pairs, which are scored as ever."""
+    speeds = tuple(1.0123457 * s for s in (0.2, 0.4, 0.6, 0.9, 1.2, 1.7, 3.0, 4.9))
+    searches = [Search("held"), Search("aside", "histogram"), Search("other", "nbody_forces")]
+    runs = [
+        Run(s.search_id, program(f"{s.search_id}{i}"), x, parent=f"n{i - 1}" if i else None)
+        for s in searches
+        for i, x in enumerate(speeds)
+    ]
+    place = make_archive(tmp_path / "a", searches, runs, version="1.0")
+    make_splits(place, ["eval", "discovery_pairs"])
+    withhold(place, tmp_path / "labels")
+    archive = open_archive(place)
+    if "discovery_pairs" not in archive.manifest.splits or not archive.manifest.splits["discovery_pairs"].rows:
+        pytest.fail("the archive of this test should keep discovery pairs")
+    pairs = load_target(archive, "discovery")
+    add_submission(
+        write_lines(tmp_path / "p.jsonl", pairs, informed(pairs, 2.0)),
+        pairs,
+        name="p",
+        board=tmp_path / "b",
+        draws=DRAWS,
+    )
+    result = build_board(archive, tmp_path / "b", labels=tmp_path / "labels", draws=DRAWS, jobs=1)
+    assert [line.slug for line in result.boards[0].lines] == ["p-discovery"]
+    assert result.left_out == []

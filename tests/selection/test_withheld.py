@@ -227,3 +227,9 @@ def test_facts_of_the_labels_are_found(public):
     write_manifest(public, msgspec.structs.replace(manifest, splits={**manifest.splits, "eval": facts}))
     (finding,) = check_withheld(open_archive(public))
     assert (finding.code, finding.value) == ("withheld-label", "m_8")
+
+
+def test_the_audit_of_natural_programs_needs_no_label(public, monkeypatch):
+    """Rows without labels have no rank correlation, whatever their number."""
+    monkeypatch.setattr("kernel_archive.archive.natural.LEAST_ROWS", 2)
+    assert validate(public).ok

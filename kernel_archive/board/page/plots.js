@@ -37,7 +37,7 @@ function plots() {
   const out = [];
   const hundred = Array.from({ length: 100 }, (_, i) => i + 1);
   const lines = (of, xs, channel = {}) => entries.map((e, s) => Plot.lineY(points(xs, of(e)), { x: 'x', y: 'y', stroke: colour(s), strokeWidth: 2, ...channel }));
-  if (board.kind === 'eval') {
+  if (board.random) {
     out.push(chart('Speedup recovered', 'Share of each task’s best speedup that is found by measuring only so many of the candidates an entry puts first. Dashed: at random. Band: 95 % of the first entry.',
       'Recovery curves', { x: { label: 'measured candidates, %', type: 'log', ticks: [1, 2, 5, 10, 25, 50, 100], tickFormat: String }, y: { label: 'recovered, %', domain: [Math.min(40, ...board.random), 100] },
         marks: [Plot.gridY(grid), Plot.gridX({ ...grid, ticks: [1, 2, 5, 10, 25, 50, 100] }),
@@ -50,10 +50,10 @@ function plots() {
         marks: [Plot.gridY(grid), Plot.gridX(grid), Plot.ruleY([board.entries[0].discovery[c][1]], muted), entries.map((e, s) => Plot.lineY(points(e.discovery[c][2], e.discovery[c][3]), { x: 'x', y: 'y', stroke: colour(s), strokeWidth: 2 }))] })));
   }
   const used = (e) => e.buckets.filter((b) => b[0] > 0 && b[1] !== null);
-  out.push(chart('Reliability', 'Share of hits among forecasts of a confidence. On the dashed line confidence is honest; below it, the entry is too sure. Larger dots: more forecasts.',
+  if (entries.some((e) => e.buckets.length)) out.push(chart('Reliability', 'Share of hits among forecasts of a confidence. On the dashed line confidence is honest; below it, the entry is too sure. Larger dots: more forecasts.',
     'Reliability diagram', { x: { label: 'confidence', domain: [0, 1] }, y: { label: 'accuracy', domain: [0, 1] }, r: { range: [0, 8] },
       marks: [Plot.gridY(grid), Plot.gridX(grid), Plot.line([[0, 0], [1, 1]], muted), entries.map((e, s) => [Plot.line(used(e), { x: (b) => b[1], y: (b) => b[2], stroke: colour(s), strokeWidth: 1.5, strokeOpacity: 0.7 }), Plot.dot(used(e), { x: (b) => b[1], y: (b) => b[2], r: (b) => b[0], fill: colour(s) })])] }));
-  out.push(chart('Error against confidence', 'Mean distance in x from the predicted bin’s speedup to the measured one. A useful confidence makes the line fall.',
+  if (entries.some((e) => e.buckets.length)) out.push(chart('Error against confidence', 'Mean distance in x from the predicted bin’s speedup to the measured one. A useful confidence makes the line fall.',
     'Forecast error against confidence', { x: { label: 'confidence', domain: [0, 1] }, y: { label: 'forecast error, x', zero: true },
       marks: [Plot.gridY(grid), Plot.gridX(grid), entries.map((e, s) => Plot.line(used(e), { x: (b) => b[1], y: (b) => b[3], stroke: colour(s), strokeWidth: 2, marker: 'dot' }))] }));
   if (entries.some((e) => e.risk)) {
@@ -62,8 +62,9 @@ function plots() {
       'Risk-coverage curves', { x: { label: 'share of rows taken', domain: [0, 1] }, y: { label: 'error rate', domain: [0, 1] },
         marks: [Plot.gridY(grid), Plot.gridX(grid), lines((e) => (e.risk ? e.risk[1] : []), shares)] }));
   }
-  out.push(h('figure', { class: 'wide' }, h('figcaption', {}, h('b', {}, 'Confusion'), 'Rows: measured bin, slowest on top. Columns: predicted bin, slowest left. Shade: share of the row.'),
+  if (entries.some((e) => e.confusion.length)) out.push(h('figure', { class: 'wide' }, h('figcaption', {}, h('b', {}, 'Confusion'), 'Rows: measured bin, slowest on top. Columns: predicted bin, slowest left. Shade: share of the row.'),
     h('div', { class: 'matrices' }, entries.map((e) => h('div', {}, h('h4', {}, e.name), matrix(e))))));
+  if (!board.rows.bin) out.push(h('p', { class: 'note' }, 'The labels of this split are withheld: only figures over all of its rows are shown.'));
   put($('plots'), out);
 }
 

@@ -3,9 +3,9 @@ let taskBy = 'task';
 
 function fillTasks() {
   const first = board.entries[0];
-  $('tasks').hidden = !first;
-  if (!first) return;
-  const metrics = Object.keys(Object.values(first.g)[0] || {}).filter((k) => !k.startsWith('speedup_recovered_at_'));
+  const metrics = Object.keys(first ? Object.values(first.g)[0] || {} : {}).filter((k) => !k.startsWith('speedup_recovered_at_'));
+  $('tasks').hidden = !metrics.length;
+  if (!metrics.length) return;
   put($('task-metric'), metrics.map((k) => option(k, info(k).title)));
   const budgets = board.kind === 'eval';
   $('task-by').hidden = !budgets;
