@@ -150,10 +150,10 @@ def test_the_oracle_leads_and_nobody_ranks_above_a_forecaster_that_knows_more(ar
                 assert rank.rank > max(above), (line.name, name)
 
 
-def test_a_replay_stands_beside_the_figures_and_ranks_nobody(board, target):
+def test_a_replay_stands_beside_the_figures_and_ranks_nobody(board, target, archive):
     """In the line, as JSON and as columns of the CSV; an entry without one has none."""
     folders = [board / "submissions" / name for name in ("good", "half")]
-    entries, _ = load_entries(folders, target, wanted=(), draws=0, jobs=1)
+    entries, _ = load_entries(folders, Scoring(archive, "eval", None, None, (), 0, 0), jobs=1)
     standings = make_standings(target, entries, draws=0, replayed={"good": Figure(80.0, 60.0, 90.0)})
     good, half = standings_json([standings])["boards"][0]["entries"]
     assert (good["replay"], half["replay"]) == ({"mean": 80.0, "low": 60.0, "high": 90.0}, None)
