@@ -28,6 +28,7 @@ from kernel_archive.readers.records import Evaluation, SearchFacts
 from kernel_archive.readers.report import Report
 from kernel_archive.readers.sniff import looks_like
 from kernel_archive.readers.tables import table_rows
+from kernel_archive.readers.values import object_of
 from kernel_archive.storage import write_atomically
 
 if TYPE_CHECKING:
@@ -132,7 +133,9 @@ def _kernelbench(files: list[Path]) -> Look | None:
     baselines = {path: gpu for path in files if path.suffix == ".json" and (gpu := _baseline_gpu(path)) is not None}
     for path in results:
         data = _run(path, "kernelbench").json(path)
-        hardware = re.search(r'"hardware":\s*"([^"]+)"', json.dumps(data))
+        if not isinstance(data, dict):
+            open_[f"run {path.parent.name}"] = f"{path.name} of this run cannot be read: get it again, or take its [[source]] out"
+        hardware = re.search(r'"hardware":\s*"([^"]+)"', json.dumps(data)) if isinstance(data, dict) else None
         gpu = canonical_gpu(hardware[1]) if hardware else None
         source: dict[str, Any] = {"path": str(path.parent), "format": "kernelbench"}
         fitting = [p for p, g in baselines.items() if gpu is None or canonical_gpu(g) == gpu]
@@ -155,7 +158,7 @@ def _kernelbench(files: list[Path]) -> Look | None:
             open_["programs"] = (
                 f"no level_*_problem_*_sample_*_kernel.py beside {path.name}: the programs themselves are missing"
             )
-        if hardware is None:
+        if hardware is None and isinstance(data, dict):
             open_["gpu"] = "the GPU, which the results do not name"
         sources.append({**source, "generation_method": "sampling"})
     return Look(found=f"{len(results)} run(s) of KernelBench (eval_results.json)", sources=sources, open=open_)
@@ -194,7 +197,7 @@ def _openevolve(files: list[Path]) -> Look | None:
     if "speedup" not in columns and "reference_runtime" not in columns:
         source["reference"] = "root"
         if "runtime" not in columns:
-            metrics = sorted({str(name) for row in rows for name in row.get("metrics") or ()})
+            metrics = sorted({str(name) for row in rows for name in object_of(row.get("metrics"))})
             open_["columns"] = (
                 f"which metric is the speedup or a time: {', '.join(metrics[:15])} (a combined_score is neither)"
             )

@@ -16,7 +16,7 @@ from kernel_archive.readers.judged import judged
 from kernel_archive.readers.mapping import columns_of
 from kernel_archive.readers.report import Report
 from kernel_archive.readers.sniff import wrong_format
-from kernel_archive.readers.values import natural
+from kernel_archive.readers.values import natural, object_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -73,7 +73,7 @@ def _records(run: RunFiles) -> Iterator[Record]:
         {**_COLUMNS, **(run.settings.get("columns") or {})}, run.name(run.path), run.settings.get("reference")
     )
     if isinstance(columns, Finding):
-        metrics = sorted({str(name) for _, row in found.values() for name in row.get("metrics") or ()})
+        metrics = sorted({str(name) for _, row in found.values() for name in object_of(row.get("metrics"))})
         fix = f'say which metric is what, for example columns = {{ speedup = "metrics.{(metrics or ["speedup"])[0]}" }}'
         listed = f"{columns.message}; its metrics are: {', '.join(metrics[:20]) or 'none'}"
         yield Finding(

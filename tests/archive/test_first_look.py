@@ -169,6 +169,24 @@ def test_kernelbench_without_a_baseline_of_its_gpu(tmp_path: Path) -> None:
     assert "of L40S" in found.open["baseline"]
 
 
+@pytest.mark.parametrize("text", ['{"1": [{"sample_id": 0, "comp', "[]", "", "null"])
+def test_a_damaged_run_among_good_ones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    """A truncated ``eval_results.json`` is named; the other run is shown as ever. Alone it is named, too."""
+    kernelbench(tmp_path / "data")
+    (tmp_path / "data/runs/bad").mkdir()
+    (tmp_path / "data/runs/bad/eval_results.json").write_text(text)
+    monkeypatch.chdir(tmp_path)
+    shown = CliRunner().invoke(cli, ["init", "data", "--json"])
+    assert shown.exit_code == 0, shown.output
+    result = json.loads(shown.stdout)
+    assert result["evaluations"] == len(SPEEDUPS)
+    assert "cannot be read" in result["open"]["run bad"]
+    assert any(finding["file"].endswith("bad/eval_results.json") for finding in result["findings"])
+    alone = CliRunner().invoke(cli, ["init", "data/runs/bad", "-o", "b.toml", "--json"])
+    assert alone.exit_code == 0, alone.output
+    assert json.loads(alone.stdout)["missing"] == ["nothing comes out: see the findings"]
+
+
 CODE = "def kernel(x):\n    return x\n"
 
 
