@@ -16,6 +16,7 @@ import msgspec
 
 from kernel_archive.archive.guess import PROGRAM_ENDINGS, Guess, guess
 from kernel_archive.archive.jobs import jobs_of
+from kernel_archive.archive.patterns import common_pattern
 from kernel_archive.archive.recipe import load_recipe
 from kernel_archive.errors import DataError, Finding, printable
 from kernel_archive.gpus import canonical_gpu, is_known
@@ -205,10 +206,19 @@ def _openevolve(files: list[Path]) -> Look | None:
         open_["reference"] = (
             'the file with the reference program, or "root" where the first program is it; without one forecasters see the candidate alone'
         )
+    open_ |= {"gpu": "the GPU, which checkpoints do not name", "problem": "what the programs compute"}
+    sources = [{"path": str(run), **source} for run in runs]
+    if len(runs) > 1 and (one := common_pattern(runs, "p")) is not None:
+        pattern, names = one
+        sources = [{"path": pattern, **source}]
+        if len({name.strip("0123456789_-. ") for name in names.values()}) > 1:  # not run_1, run_2
+            sources[0]["problem"] = "{p}"
+            listed = ", ".join(printable(name, 30) for name in list(names.values())[:8])
+            open_["problem"] = f"the folders' names are taken for the problems: {listed}; else say problem"
     return Look(
         found=f"{len(programs):,} program files of OpenEvolve checkpoints in {len(runs)} run(s)",
-        sources=[{"path": str(run), **source} for run in runs],
-        open={**open_, "gpu": "the GPU, which checkpoints do not name", "problem": "what the programs compute"},
+        sources=sources,
+        open=open_,
     )
 
 

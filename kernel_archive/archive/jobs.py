@@ -299,7 +299,10 @@ def jobs_of(recipes: list[LoadedRecipe]) -> list[Job]:
                         file=str(loaded.file),
                         field=f"source[{index}].path",
                         value=source.path,
-                        fix="Let each run match one source only; a search can't be held out and training at once",
+                        fix="Let each run match one source only; a search can't be held out and training at once"
+                        if path == jobs[search_id].path
+                        else "A run is named by its path below the first wildcard, or below the recipe: let one source match both, "
+                        'such as path = "{p}/results", where they differ',
                     )
                 jobs[search_id] = Job(
                     search_id=search_id,

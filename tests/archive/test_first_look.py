@@ -187,6 +187,42 @@ def test_a_damaged_run_among_good_ones(tmp_path: Path, monkeypatch: pytest.Monke
     assert json.loads(alone.stdout)["missing"] == ["nothing comes out: see the findings"]
 
 
+@pytest.mark.parametrize(
+    ("names", "options", "problems"),
+    [
+        (("gelu", "softmax"), [], {"gelu", "softmax"}),
+        (("run_1", "run_2"), ["--problem", "gemm"], {"gemm"}),
+        (("gelu", "softmax"), ["--problem", "gemm"], {"gemm"}),
+    ],
+)
+def test_runs_of_openevolve_beside_each_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, names: tuple[str, ...], options: list[str], problems: set[str]
+) -> None:
+    """Runs in folders of their own, outside of the recipe's: one source that builds, the problem by the folder's name."""
+    for name in names:
+        for path in openevolve(tmp_path / "oe" / name).rglob("*.json"):
+            path.write_text(path.read_text().replace("kernel_", f"{name}_"))
+    (tmp_path / "work").mkdir()
+    monkeypatch.chdir(tmp_path / "work")
+    shown = CliRunner().invoke(cli, ["init", "../oe", "--gpu", "H100", "--name", "me/oe", *options, "--json"])
+    assert shown.exit_code == 0, shown.output
+    result = json.loads(shown.stdout)
+    assert (result["runs"], result["evaluations"], result["missing"]) == (2, 16, [])
+    archive = open_archive(build(["builder.toml"]).path)
+    assert set(archive.arrow("kernels")["problem"].to_pylist()) == problems
+    assert archive.arrow("searches").num_rows == 2
+
+
+def test_runs_that_only_a_wider_path_would_match(tmp_path: Path) -> None:
+    """A path that would match a folder without programs is not proposed."""
+    for name in ("gelu", "softmax"):
+        openevolve(tmp_path / name)
+    (tmp_path / "notes/openevolve_output").mkdir(parents=True)
+    assert [source["path"] for source in look(tmp_path).sources] == [
+        str(tmp_path / name / "openevolve_output") for name in ("gelu", "softmax")
+    ]
+
+
 CODE = "def kernel(x):\n    return x\n"
 
 

@@ -1,0 +1,38 @@
+"""One path of a recipe for several files or folders that differ in one part of their names."""
+
+from __future__ import annotations
+
+import glob
+import os
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = ["common_pattern"]
+
+
+def common_pattern(paths: Sequence[Path], name: str) -> tuple[str, dict[Path, str]] | None:
+    """The path that matches all of some files or folders and nothing else, with ``{name}`` for the part in which they differ.
+
+    Names are cut where words end, so ``results_H100.csv`` and ``results_H200.csv`` differ in ``H100`` and ``H200``. Beside it
+    is what stands at that part, by path. ``None`` where no such path exists.
+    """
+    parts = [path.parts for path in paths]
+    differ = [i for i, at in enumerate(zip(*parts, strict=False)) if len(set(at)) > 1]
+    if len({len(each) for each in parts}) != 1 or len(differ) != 1:
+        return None
+    at = differ[0]
+    names = [each[at] for each in parts]
+    head = re.sub(r"[^_. -]*$", "", os.path.commonprefix(names))
+    tail = re.sub(r"^[^_. -]*", "", os.path.commonprefix([each[::-1] for each in names])[::-1])
+    values = {path: each[len(head) : len(each) - len(tail)] for path, each in zip(paths, names, strict=True)}
+    if not all(values.values()) or any(mark in str(paths[0]) for mark in "*?[]{}"):
+        return None
+    before, after = Path(*parts[0][:at]), parts[0][at + 1 :]
+    matched = before.glob("/".join([f"{glob.escape(head)}*{glob.escape(tail)}", *after]))
+    if set(matched) != set(paths):
+        return None
+    return str(before.joinpath(f"{head}{{{name}}}{tail}", *after)), values
