@@ -7,7 +7,7 @@ from typing import Final
 
 import msgspec
 
-__all__ = ["GPUS", "Gpu", "GpuFacts", "canonical_gpu", "gpu_facts", "is_known"]
+__all__ = ["GPUS", "Gpu", "GpuFacts", "canonical_gpu", "gpu_facts", "gpu_in", "is_known", "same_gpu"]
 
 _NVIDIA_A100 = "https://www.nvidia.com/content/dam/en-zz/Solutions/Data-Center/a100/pdf/nvidia-a100-datasheet-nvidia-us-2188504-web.pdf"
 _NVIDIA_L40S = "https://resources.nvidia.com/en-us-l40s/l40s-datasheet-28413"
@@ -108,6 +108,11 @@ def _key(name: str) -> str:
     return re.sub(r"[\s_-]+", "", name).casefold()
 
 
+#: Models of which no facts are known here, as file names have them.
+_MODEL: Final = re.compile(
+    r"(?i:(?:(?:nvidia|geforce|amd)[\s_.-]*)*(?:(?:rtx|gtx)[\s_.-]*(?:pro[\s_.-]*)?a?\d{3,4}(?:[\s_.-]*(?:ti|super))?|"
+    r"a(?:10|16|30|40|100|800|6000)|b300|h800|gb?[23]00|gh200|v100s?|p100|mi\d{3}[ax]?))"
+)
 _BY_ALIAS: Final = {_key(alias): gpu.name for gpu in _ALL for alias in (gpu.name, *gpu.aliases)}
 
 
@@ -123,6 +128,36 @@ def canonical_gpu(name: str) -> str:
 def is_known(name: str) -> bool:
     """Whether the name or alias is one of :data:`GPUS`."""
     return _key(name) in _BY_ALIAS
+
+
+def same_gpu(one: str, other: str) -> bool:
+    """Whether two names mean one GPU, however their words are parted.
+
+    >>> same_gpu("RTX 4090", "rtx4090"), same_gpu("H100", "H200")
+    (True, False)
+    """
+    return _key(canonical_gpu(one)) == _key(canonical_gpu(other))
+
+
+def gpu_in(text: str) -> str | None:
+    """The GPU that a file's name states, by a known name or alias or a common model's; ``None`` for none and for several.
+
+    >>> gpu_in("results_H100"), gpu_in("bench-rtx_4090-v2"), gpu_in("h100_vs_l40s"), gpu_in("level_4_t4")
+    ('H100', 'rtx_4090', None, None)
+    """
+    words = re.split(r"([\s_.-]+)", text)
+    found: set[str] = set()
+    start = 0  # words stand at even places, what separates them at odd ones
+    while start < len(words):
+        for end in range(min(start + 7, len(words)), start, -2):
+            name = "".join(words[start:end])
+            # Two characters in lower case ("t4", "l4") are more often something else.
+            if (is_known(name) and not re.fullmatch(r"[a-z]\d", name)) or _MODEL.fullmatch(name):
+                found.add(canonical_gpu(name))
+                start = end - 1
+                break
+        start += 2
+    return found.pop() if len(found) == 1 else None
 
 
 def gpu_facts(name: str) -> Gpu:

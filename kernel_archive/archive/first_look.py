@@ -19,7 +19,7 @@ from kernel_archive.archive.jobs import jobs_of
 from kernel_archive.archive.patterns import common_pattern
 from kernel_archive.archive.recipe import load_recipe
 from kernel_archive.errors import DataError, Finding, printable
-from kernel_archive.gpus import canonical_gpu, is_known
+from kernel_archive.gpus import canonical_gpu, gpu_in, is_known
 from kernel_archive.problems import normalise_problem
 from kernel_archive.readers import READERS
 from kernel_archive.readers.files import RunFiles
@@ -135,7 +135,9 @@ def _kernelbench(files: list[Path]) -> Look | None:
     for path in results:
         data = _run(path, "kernelbench").json(path)
         if not isinstance(data, dict):
-            open_[f"run {path.parent.name}"] = f"{path.name} of this run cannot be read: get it again, or take its [[source]] out"
+            open_[f"run {path.parent.name}"] = (
+                f"{path.name} of this run cannot be read: get it again, or take its [[source]] out"
+            )
         hardware = re.search(r'"hardware":\s*"([^"]+)"', json.dumps(data)) if isinstance(data, dict) else None
         gpu = canonical_gpu(hardware[1]) if hardware else None
         source: dict[str, Any] = {"path": str(path.parent), "format": "kernelbench"}
@@ -314,19 +316,29 @@ def _table_look(
     """The source of tables with the same columns, and what they leave open."""
     first, open_, columns = paths[0], dict(guessed.open), dict(guessed.columns)
     source: dict[str, Any] = {"path": str(first), "format": "measurements"}
-    same = [p for p in files if p.parent == first.parent and p.suffixes == first.suffixes]
-    ending = "".join(first.suffixes)
-    stems = [p.name.removesuffix(ending) for p in paths]
+    named = {p: gpu_in(p.name.removesuffix("".join(p.suffixes))) or gpu_in(p.parent.name) for p in paths}
+    one = common_pattern(paths, "card") if len(paths) > 1 else None
     gpus: list[str] = []
-    if len(paths) > 1:
-        source["path"] = (
-            str(first.parent / f"*{ending}")
-            if len(same) == len(paths)
-            else str(first.parent / f"{_common(stems)}*{ending}")
+    apart = False
+    if one is not None:
+        pattern, cards = one
+        are_cards = sum(gpu_in(card) == canonical_gpu(card) for card in cards.values())
+        if "gpu" not in columns and are_cards * 2 >= len(cards):
+            source |= {"path": pattern, "gpu": "{card}"}
+            gpus = [card for card in cards.values() if not is_known(card)]
+        else:
+            source["path"] = pattern.replace("{card}", "*")
+            apart = "gpu" not in columns and any(named.values())
+    elif len(paths) > 1:
+        same = [p for p in files if p.parent == first.parent and p.suffixes == first.suffixes]
+        apart = set(same) != set(paths) or ("gpu" not in columns and any(named.values()))
+        source["path"] = str(first.parent / f"*{''.join(first.suffixes)}")
+    if "gpu" not in columns and "gpu" not in source and any(named.values()):
+        gpus = [gpu for gpu in named.values() if gpu and not is_known(gpu)]
+        said = sorted({gpu for gpu in named.values() if gpu})
+        open_["gpu"] = f"taken from the file's name: {', '.join(said)}" + (
+            "" if all(named.values()) else "; the GPU of the other files is not said"
         )
-        if "gpu" not in columns and sum(map(is_known, stems)) * 2 >= len(stems):
-            source |= {"path": str(first.parent / f"{{card}}{ending}"), "gpu": "{card}"}
-            gpus = [stem for stem in stems if not is_known(stem)]
     if at is not None:
         source["rows"] = at
     if "speedup" not in columns and "runtime" in columns and "reference_runtime" not in columns:
@@ -345,7 +357,7 @@ def _table_look(
         open_["code"] = "no column holds programs or names their files"
     if not {"speedup", "runtime", "correct", "outcome"} & columns.keys():
         open_["speedup"] = "no column is a speedup, a time, or an outcome"
-    if "gpu" not in columns and "gpu" not in source:
+    if "gpu" not in columns and "gpu" not in source and "gpu" not in open_:
         open_["gpu"] = "the GPU, which the table does not name"
     if "problem" not in columns and "number" not in columns:
         open_["problem"] = "what the programs compute, which the table does not say"
@@ -354,14 +366,15 @@ def _table_look(
         "columns": columns,
     }
     what = f"{len(paths)} table(s) like {first.name} of {len(rows)}{'+' if len(rows) == _HEAD else ''} rows"
-    return Look(found=what, sources=[source], open=open_, unused=guessed.unused, gpus=gpus)
-
-
-def _common(names: list[str]) -> str:
-    """What all names begin with."""
-    low, high = min(names), max(names)
-    n = next((i for i, (a, b) in enumerate(zip(low, high, strict=False)) if a != b), len(low))
-    return low[:n]
+    sources = [source]
+    if "gpu" not in columns and "gpu" not in source:
+        each = paths if apart else paths[:1]
+        sources = [
+            {**source, **({"path": str(p)} if apart else {}), **({"gpu": named[p]} if named[p] else {})} for p in each
+        ]
+    elif apart:
+        sources = [{**source, "path": str(p)} for p in paths]
+    return Look(found=what, sources=sources, open=open_, unused=guessed.unused, gpus=gpus)
 
 
 def _reference_file(folder: Path) -> str | None:
@@ -414,7 +427,10 @@ def recipe_text(found: Look, folder: Path, *, name: str, answers: Mapping[str, s
             **{
                 key: value
                 for key, value in answers.items()
-                if value and (key in found.open or key in ("reference", "baseline", "problems"))
+                if value
+                and (key in found.open or key in ("reference", "baseline", "problems"))
+                # What one of several files says of itself is not overruled by what is said of all.
+                and not (key == "gpu" and key in source and len(found.sources) > 1)
             },
         }
         stated["role"] = answers.get("role") or "held_out"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import glob
-import os
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -26,8 +25,8 @@ def common_pattern(paths: Sequence[Path], name: str) -> tuple[str, dict[Path, st
         return None
     at = differ[0]
     names = [each[at] for each in parts]
-    head = re.sub(r"[^_. -]*$", "", os.path.commonprefix(names))
-    tail = re.sub(r"^[^_. -]*", "", os.path.commonprefix([each[::-1] for each in names])[::-1])
+    head = re.sub(r"[^_. -]*$", "", _common(names))
+    tail = re.sub(r"^[^_. -]*", "", _common([each[::-1] for each in names])[::-1])
     values = {path: each[len(head) : len(each) - len(tail)] for path, each in zip(paths, names, strict=True)}
     if not all(values.values()) or any(mark in str(paths[0]) for mark in "*?[]{}"):
         return None
@@ -36,3 +35,10 @@ def common_pattern(paths: Sequence[Path], name: str) -> tuple[str, dict[Path, st
     if set(matched) != set(paths):
         return None
     return str(before.joinpath(f"{head}{{{name}}}{tail}", *after)), values
+
+
+def _common(names: Sequence[str]) -> str:
+    """What all names begin with."""
+    low, high = min(names), max(names)
+    n = next((i for i, (a, b) in enumerate(zip(low, high, strict=False)) if a != b), min(len(low), len(high)))
+    return low[:n]

@@ -51,6 +51,7 @@ def init(place: str, output: str, name: str | None, force: bool, as_json: bool, 
     """
     from kernel_archive.archive import first_look as module
     from kernel_archive.errors import TargetExistsError
+    from kernel_archive.gpus import same_gpu
 
     target = Path(output)
     if target.exists() and not force:
@@ -67,6 +68,10 @@ def init(place: str, output: str, name: str | None, force: bool, as_json: bool, 
     for key in ("gpu", "problem"):
         if key in given and key not in found.open:
             say(f"--{key} is not used: the files name it themselves.")
+    said = [gpu for source in found.sources if (gpu := source.get("gpu")) and "{" not in gpu]
+    if "gpu" in given and any(not same_gpu(gpu, given["gpu"]) for gpu in said):
+        counts = "the file's counts where it names one" if len(found.sources) > 1 else "--gpu counts: is it right?"
+        found.open["two GPUs"] = f"--gpu says {given['gpu']}, a file's name {', '.join(sorted(set(said)))}; {counts}"
     folder = Path(place).absolute()
     called = (
         name

@@ -223,6 +223,53 @@ def test_runs_that_only_a_wider_path_would_match(tmp_path: Path) -> None:
     ]
 
 
+def cards(top: Path, *names: str) -> Path:
+    """Tables of one shape, their times those of different cards."""
+    for factor, name in enumerate(names, 1):
+        path = top / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        rows = [
+            {"op": "gemm", "code": program(n), "kernel_ms": factor / s, "torch_ms": factor}
+            for n, s in enumerate(SPEEDUPS)
+        ]
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return top
+
+
+@pytest.mark.parametrize(
+    ("names", "options", "gpus", "open_"),
+    [
+        (["results_H100.jsonl", "results_RTX4090.jsonl"], [], {"H100": 8, "RTX4090": 8}, ""),
+        (["results_H100.jsonl", "results_H200.jsonl"], ["--gpu", "H100"], {"H100": 8, "H200": 8}, ""),
+        (["H100/r.jsonl", "NVIDIA L40S/r.jsonl"], [], {"H100": 8, "L40S": 8}, ""),
+        (["H100_a.jsonl", "b_L40S.jsonl"], ["--gpu", "H100"], {"H100": 8, "L40S": 8}, "two GPUs"),
+        (["H100_a.jsonl", "other.jsonl"], ["--gpu", "L40S"], {"H100": 8, "L40S": 8}, "two GPUs"),
+        (["bench_RTX4090.jsonl"], [], {"RTX4090": 8}, "gpu"),
+        (["bench_RTX4090.jsonl"], ["--gpu", "RTX 4090"], {"RTX 4090": 8}, ""),
+        (["bench_RTX4090.jsonl"], ["--gpu", "H100"], {"H100": 8}, "two GPUs"),
+        (["monday.jsonl", "tuesday.jsonl"], ["--gpu", "H100"], {"H100": 16}, ""),
+        (["a/r.jsonl", "b/r.jsonl"], ["--gpu", "H100"], {"H100": 16}, ""),
+    ],
+)
+def test_the_gpu_in_a_files_name(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    names: list[str],
+    options: list[str],
+    gpus: dict[str, int],
+    open_: str,
+) -> None:
+    """The cards of tables called after them are kept apart, whatever ``--gpu`` says; a contradiction is said."""
+    cards(tmp_path / "data", *names)
+    monkeypatch.chdir(tmp_path)
+    shown = CliRunner().invoke(cli, ["init", "data", *options, "--json"])
+    assert shown.exit_code == 0, shown.output
+    result = json.loads(shown.stdout)
+    assert result["gpus"] == gpus
+    assert open_ in {"", *result["open"]}
+    assert open_ or not {"gpu", "two GPUs"} & result["open"].keys()
+
+
 CODE = "def kernel(x):\n    return x\n"
 
 
