@@ -81,7 +81,7 @@ def look(place: Path) -> Look:
         raise DataError.of(code="missing-file", message="there is no such file or folder", file=str(place))
     files = [place] if place.is_file() else _files(place)
     top = place if place.is_dir() else place.parent
-    found = _kernelbench(files) or _openevolve(files) or _own_format(place, files) or _table(files)
+    found = _kernelbench(files) or _openevolve(files) or _own_format(place, files) or _table(files, files if place.is_dir() else _files(top))
     if found is None:
         seen = Counter("".join(path.suffixes[-2:]) or path.name for path in files)
         listed = ", ".join(f"{n} {printable(ending)}" for ending, n in seen.most_common(8)) or "no files"
@@ -259,7 +259,8 @@ def _own_format(place: Path, files: list[Path]) -> Look | None:
 # -- tables
 
 
-def _table(files: list[Path]) -> Look | None:
+def _table(files: list[Path], around: list[Path]) -> Look | None:
+    """The tables among some files; ``around`` are the files that may hold their programs."""
     groups: dict[tuple[str, ...], list[tuple[Path, str | None, list[dict[str, Any]]]]] = {}
     for path in [p for p in files if _plain_name(p).lower().endswith(_TABLES)][:200]:
         at, rows = _head_of(path)
@@ -270,7 +271,7 @@ def _table(files: list[Path]) -> Look | None:
         path, at, rows = members[0]
         below = [
             str(p.relative_to(path.parent))
-            for p in files
+            for p in around
             if p.is_relative_to(path.parent) and p.suffix in PROGRAM_ENDINGS
         ]
         guessed = guess(rows, path.parent, below)

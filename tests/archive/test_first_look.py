@@ -223,6 +223,15 @@ def test_runs_that_only_a_wider_path_would_match(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.parametrize("make", [milliseconds, loop])
+def test_a_table_by_its_name(tmp_path: Path, make: Any) -> None:
+    """A table that is named itself finds the programs beside it, as the folder does."""
+    make(tmp_path)
+    (table,) = (path for path in tmp_path.iterdir() if path.is_file())
+    assert look(table).sources == look(tmp_path).sources
+    assert "file" in look(table).sources[0]["columns"]["code"]
+
+
 def cards(top: Path, *names: str) -> Path:
     """Tables of one shape, their times those of different cards."""
     for factor, name in enumerate(names, 1):
