@@ -108,6 +108,8 @@ class Judged(Reading):
         super().__init__(*args, **more)
         self.columns: dict[str, From] = {}
         self.joins: list[tuple[Join, dict[tuple[str, ...], dict[str, Any] | None]]] = []
+        #: What a row is called where it stands on no line of its own.
+        self.label = ""
         self.root_is_reference = self.run.settings.get("reference") == "root"
         self._doubts: dict[tuple[str, str | None], dict[str, Any]] = {}
         self._roots: dict[tuple[str | None, ...], Evaluation] = {}
@@ -169,20 +171,20 @@ class Judged(Reading):
                 "error": error,
                 "at": [],
                 "n": 0,
-                "first": (self.file, line),
+                "first": (self.file, line, self.label),
             },
         )
         seen["n"] += 1
         if len(seen["at"]) < _LINES_NAMED:
-            seen["at"].append(self.file.rsplit("/", 1)[-1] if line is None else str(line))
+            seen["at"].append(self.label if line is None else str(line))
 
     def finish(self) -> None:
         """Say what was doubted."""
         for (code, field), seen in self._doubts.items():
-            file, line = seen["first"]
+            file, line, label = seen["first"]
             lines = ", ".join(seen["at"]) + (", ..." if seen["n"] > _LINES_NAMED else "")
             what = "in" if line is None else "lines"
-            message = seen["message"] + (f": {seen['n']:,} rows ({what} {lines})" if seen["n"] > 1 else "")
+            message = seen["message"] + (f": {seen['n']:,} rows ({what} {lines})" if seen["n"] > 1 else f": {label}" if label and not file.endswith(label) else "")
             value = None if seen["value"] is None else str(seen["value"])
             say = self.report.error if seen["error"] else self.report.warning
             say(code, message, file=file, line=line, field=field, value=value, fix=seen["fix"])
@@ -449,7 +451,8 @@ def judged(
         path: the file that they come from.
         report: takes the findings.
         columns: where our columns are in a row.
-        rows: line, or the file that a row is alone in, and the row.
+        rows: line, or the file that a row is in where it has no line, and the row; rows of one such file are called by
+            their node.
     """
     table = Judged(run, path, report)
     table.columns = columns
@@ -458,6 +461,7 @@ def judged(
             table.take(place, row)
         else:
             table.file = run.name(place)
+            table.label = str(row.get("node_id")) if place == path else place.name
             table.take(None, row)
     table.finish()
     yield from whatever_counts(table)

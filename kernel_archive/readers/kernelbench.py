@@ -106,15 +106,13 @@ def _level(run: RunFiles) -> int | None:
     return None
 
 
-def _rows(run: RunFiles, results: dict[str, Any], report: Report) -> Iterator[tuple[int, dict[str, Any]]]:
-    """A row per result, with what belongs to it from the other files."""
+def _rows(run: RunFiles, results: dict[str, Any], report: Report) -> Iterator[dict[str, Any]]:
+    """A row per result, with what belongs to it from the other files. Results stand on no lines of their own."""
     baselines, references, level = _baselines(run, report), _stated(run, "problems"), _level(run)
     given = run.settings.get("level")
     level = int(given) if given is not None else level
-    order = 0
     for key, value in results.items():
         for result in value if isinstance(value, list) else [value]:
-            order += 1
             number, facts = natural(int(key) if key.isdigit() else None), object_of(result)
             sample, metadata = natural(facts.get("sample_id")) or 0, object_of(facts.get("metadata"))
             reference, gpu = baselines.get((level or -1, number or -1), (None, None))
@@ -137,7 +135,7 @@ def _rows(run: RunFiles, results: dict[str, Any], report: Report) -> Iterator[tu
                 "program": f"level_{level}_problem_{key}_sample_{sample}_kernel.py",
                 "reference_program": _text_of(run, references, level, number),
             }
-            yield order, row
+            yield row
 
 
 def _text_of(run: RunFiles, folder: Path | None, level: int | None, number: int | None) -> str | None:
@@ -169,7 +167,7 @@ def _records(run: RunFiles) -> Iterator[Record]:
         report.error(
             "no-level", "nothing says which level the run is of", file=run.name(path), fix="level = 1 in the [[source]]"
         )
-    yield from judged(run, path, report, columns, _rows(run, results, report))
+    yield from judged(run, path, report, columns, ((path, row) for row in _rows(run, results, report)))
 
 
 KERNELBENCH: Final = ReaderSpec(
@@ -178,7 +176,7 @@ KERNELBENCH: Final = ReaderSpec(
     expects="run directories with eval_results.json; baseline names the timing file of the same GPU, problems the folder with "
     "level1/*.py and so on",
     files=(_RESULTS, "level_*_kernel.py", "generation_config.yaml", "eval_config.yaml"),
-    version=1,
+    version=2,
     records=_records,
     also=_also,
     foreign=True,

@@ -71,6 +71,7 @@ def test_results_programs_baselines_and_references(tmp_path: Path) -> None:
         ("compile_failed", "nvcc", "E"), ("runtime_error", "illegal access", None), ("incorrect", "mismatch", None), ("incorrect", None, None),
     ]  # fmt: skip
     assert not read_.findings
+    assert {(e.source_file, e.source_line) for e in read_.evaluations} == {("runs/mine/eval_results.json", None)}
 
 
 def test_one_result_per_problem_as_earlier_versions_wrote(tmp_path: Path) -> None:
@@ -89,6 +90,8 @@ def test_runtimes_without_a_baseline_give_no_speedup(tmp_path: Path) -> None:
     (first, second) = read_.findings
     assert (first.code, second.code) == ("no-baseline", "no-speedup")
     assert "baseline = " in str(first.fix)
+    assert second.line is None
+    assert "2 rows (in 1/1/0, 1/1/1)" in second.message
 
 
 def test_a_baseline_of_another_gpu_gives_no_ratio(tmp_path: Path) -> None:
