@@ -81,7 +81,12 @@ def look(place: Path) -> Look:
         raise DataError.of(code="missing-file", message="there is no such file or folder", file=str(place))
     files = [place] if place.is_file() else _files(place)
     top = place if place.is_dir() else place.parent
-    found = _kernelbench(files) or _openevolve(files) or _own_format(place, files) or _table(files, files if place.is_dir() else _files(top))
+    found = (
+        _kernelbench(files)
+        or _openevolve(files)
+        or _own_format(place, files)
+        or _table(files, files if place.is_dir() else _files(top))
+    )
     if found is None:
         seen = Counter("".join(path.suffixes[-2:]) or path.name for path in files)
         listed = ", ".join(f"{n} {printable(ending)}" for ending, n in seen.most_common(8)) or "no files"
@@ -187,22 +192,25 @@ def _openevolve(files: list[Path]) -> Look | None:
     rows = [row for path in programs[-_HEAD:] if isinstance(row := _run(path, "openevolve").json(path), dict)]
     if not any("code" in row and "metrics" in row for row in rows):
         return None
-    guessed = guess([{"metrics": row.get("metrics")} for row in rows])
+    metrics = [object_of(row.get("metrics")) for row in rows]
+    guessed = guess([{"metrics": each} for each in metrics])
+    # Failures have a time of 0, which says nothing of what a metric is.
+    timed = guess([{"metrics": {name: value for name, value in each.items() if value != 0}} for each in metrics])
     columns = {
         ours: rule
-        for ours, rule in guessed.columns.items()
+        for ours, rule in (timed.columns | guessed.columns).items()
         if ours in ("speedup", "runtime", "reference_runtime", "correct", "compiled")
     }
     if "speedup" in columns and "." in str(columns["speedup"]) and columns["speedup"].endswith(("score", ".x")):
         del columns["speedup"]
-    open_ = {key: text for key, text in guessed.open.items() if "metrics" in key}
+    open_ = {key: text for key, text in (timed.open | guessed.open).items() if "metrics" in key}
     source: dict[str, Any] = {"format": "openevolve", "columns": columns, "generation_method": "evolution"}
     if "speedup" not in columns and "reference_runtime" not in columns:
         source["reference"] = "root"
         if "runtime" not in columns:
-            metrics = sorted({str(name) for row in rows for name in object_of(row.get("metrics"))})
+            names = sorted({str(name) for each in metrics for name in each})
             open_["columns"] = (
-                f"which metric is the speedup or a time: {', '.join(metrics[:15])} (a combined_score is neither)"
+                f"which metric is the speedup or a time: {', '.join(names[:15])} (a combined_score is neither)"
             )
     elif "reference_runtime" not in columns:
         open_["reference"] = (
@@ -211,16 +219,20 @@ def _openevolve(files: list[Path]) -> Look | None:
     open_ |= {"gpu": "the GPU, which checkpoints do not name", "problem": "what the programs compute"}
     sources = [{"path": str(run), **source} for run in runs]
     if len(runs) > 1 and (one := common_pattern(runs, "p")) is not None:
-        pattern, names = one
+        pattern, folders = one
         sources = [{"path": pattern, **source}]
-        if len({name.strip("0123456789_-. ") for name in names.values()}) > 1:  # not run_1, run_2
+        if len({name.strip("0123456789_-. ") for name in folders.values()}) > 1:  # not run_1, run_2
             sources[0]["problem"] = "{p}"
-            listed = ", ".join(printable(name, 30) for name in list(names.values())[:8])
+            listed = ", ".join(printable(name, 30) for name in list(folders.values())[:8])
             open_["problem"] = f"the folders' names are taken for the problems: {listed}; else say problem"
     return Look(
         found=f"{len(programs):,} program files of OpenEvolve checkpoints in {len(runs)} run(s)",
         sources=sources,
         open=open_,
+        unused=sorted(
+            {*timed.unused, *guessed.unused}
+            - {rule if isinstance(rule, str) else str(rule.get("column")) for rule in columns.values()}
+        ),
     )
 
 

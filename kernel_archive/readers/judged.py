@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import re
 from datetime import datetime
+from statistics import median
 from typing import TYPE_CHECKING, Any, Final, get_args
 
 from kernel_archive.errors import Finding, printable
@@ -178,13 +179,41 @@ class Judged(Reading):
         if len(seen["at"]) < _LINES_NAMED:
             seen["at"].append(self.label if line is None else str(line))
 
+    def _odd_references(self) -> None:
+        """Doubt speedups that, with their times, imply another time of the reference than the others of their problem and GPU."""
+        implied: dict[tuple[str | None, ...], list[tuple[float, Evaluation]]] = {}
+        for record in self.found.values():
+            if record.speedup and record.runtime_us and record.reference_runtime_us is None:
+                of = (record.search, record.problem, record.gpu)
+                implied.setdefault(of, []).append((record.speedup * record.runtime_us, record))
+        for rows in implied.values():
+            usual = median(time for time, _ in rows)
+            steady = [time for time, _ in rows if 1 / REFUSED_RATIO <= time / usual <= REFUSED_RATIO]
+            if len(steady) < max(3, 0.75 * len(rows)):
+                continue  # references of many sizes, or too few rows to tell
+            for time, record in rows:
+                if not 1 / REFUSED_RATIO <= time / usual <= REFUSED_RATIO:
+                    self.file, self.label = record.source_file or self.file, record.node_id
+                    message = "speedup times runtime is the reference's time, and here another than in most rows of its problem"
+                    fix = "See which of the two is right; map reference_runtime to have every row checked"
+                    self.doubt("odd-reference", message, record.source_line, "speedup", record.speedup, fix)
+
     def finish(self) -> None:
         """Say what was doubted."""
+        place = self.file
+        self._odd_references()
+        self.file = place
         for (code, field), seen in self._doubts.items():
             file, line, label = seen["first"]
             lines = ", ".join(seen["at"]) + (", ..." if seen["n"] > _LINES_NAMED else "")
             what = "in" if line is None else "lines"
-            message = seen["message"] + (f": {seen['n']:,} rows ({what} {lines})" if seen["n"] > 1 else f": {label}" if label and not file.endswith(label) else "")
+            message = seen["message"] + (
+                f": {seen['n']:,} rows ({what} {lines})"
+                if seen["n"] > 1
+                else f": {label}"
+                if label and not file.endswith(label)
+                else ""
+            )
             value = None if seen["value"] is None else str(seen["value"])
             say = self.report.error if seen["error"] else self.report.warning
             say(code, message, file=file, line=line, field=field, value=value, fix=seen["fix"])
@@ -347,6 +376,19 @@ class Judged(Reading):
                 error=True,
             )
             return speedup if speedup is not None else ratio, "its two times come from different GPUs"
+        lacks = next(
+            (n for n, t in (("runtime", runtime), ("reference_runtime", reference)) if n in self.columns and t is None),
+            None,
+        )
+        if speedup is not None and lacks is not None:
+            message = "a time that the recipe maps is missing: the speedup counts unchecked"
+            self.doubt(
+                "unchecked-speedup",
+                message,
+                line,
+                lacks,
+                fix="Give the time, or take the column of times out of the recipe",
+            )
         if speedup is None or ratio is None or self.run.settings.get("speedup_from") == "times":
             return (ratio if ratio is not None else speedup), None
         off = max(speedup / ratio, ratio / speedup)

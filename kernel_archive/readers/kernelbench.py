@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from kernel_archive.errors import Finding
 from kernel_archive.readers.files import ReaderSpec
-from kernel_archive.readers.judged import judged
+from kernel_archive.readers.judged import DOUBTFUL_RATIO, judged
 from kernel_archive.readers.mapping import columns_of
 from kernel_archive.readers.report import Report
 from kernel_archive.readers.sniff import wrong_format
@@ -119,6 +119,12 @@ def _rows(run: RunFiles, results: dict[str, Any], report: Report) -> Iterator[di
             error = next((name for name in _ERRORS if metadata.get(name)), None)
             failed = facts.get("compiled") is False or facts.get("correctness") is False
             own = positive(facts.get("ref_runtime"))
+            runtime, mean = positive(facts.get("runtime")), positive(object_of(facts.get("runtime_stats")).get("mean"))
+            if runtime is not None and mean is not None and max(runtime / mean, mean / runtime) > DOUBTFUL_RATIO:
+                message = "runtime is not the mean of the result's own runtime_stats; it is left out"
+                where = {"file": run.name(run.log(_RESULTS) or run.path), "field": f"{key}.{sample}.runtime"}
+                report.error("runtime-contradicted", message, value=f"{runtime:g}, mean {mean:g}", **where)
+                runtime = None
             row = {
                 "node_id": f"{level}/{key}/{sample}",
                 "level": level,
@@ -126,7 +132,7 @@ def _rows(run: RunFiles, results: dict[str, Any], report: Report) -> Iterator[di
                 "compiled": facts.get("compiled"),
                 "correct": facts.get("correctness"),
                 "outcome": _ERRORS[error] if failed and error is not None else None,
-                "runtime": positive(facts.get("runtime")),
+                "runtime": runtime,
                 "reference": own if own is not None else reference,
                 "gpu": metadata.get("hardware") or object_of(facts.get("runtime_stats")).get("hardware"),
                 "reference_gpu": None if own is not None else gpu,

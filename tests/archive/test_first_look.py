@@ -213,6 +213,23 @@ def test_runs_of_openevolve_beside_each_other(
     assert archive.arrow("searches").num_rows == 2
 
 
+def test_an_openevolve_speedup_that_its_runtime_denies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both metrics are mapped, though failures have a time of 0; the one that nothing is read from is named."""
+    for path in openevolve(tmp_path / "data").rglob("*.json"):
+        value = json.loads(path.read_text())
+        time = value["metrics"].pop("latency_ms")
+        right = value["metrics"]["correctness"]
+        value["metrics"] |= {"speedup": 9.9 if value["id"] == "p5" else right * 8.0 / time, "runtime_ms": right * time}
+        path.write_text(json.dumps(value))
+    monkeypatch.chdir(tmp_path)
+    shown = CliRunner().invoke(cli, ["init", "data", "--gpu", "H100", "--problem", "gemm", "--json"])
+    assert shown.exit_code == 0, shown.output
+    result = json.loads(shown.stdout)
+    assert result["sources"][0]["columns"]["runtime"] == {"column": "metrics.runtime_ms", "unit": "ms"}
+    assert [(f["code"], f["value"]) for f in result["findings"]] == [("odd-reference", "9.9")]
+    assert "nothing is read from: metrics.combined_score" in (tmp_path / "builder.toml").read_text()
+
+
 def test_runs_that_only_a_wider_path_would_match(tmp_path: Path) -> None:
     """A path that would match a folder without programs is not proposed."""
     for name in ("gelu", "softmax"):

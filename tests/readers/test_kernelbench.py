@@ -109,3 +109,12 @@ def test_the_level_where_no_program_names_it(tmp_path: Path, name: str | None) -
     if name:
         (folder / name).write_text("run_name: x\nlevel: 1\n")
     assert ("no-level" in read("kernelbench", folder, tmp_path, **settings(tmp_path)).codes) == (name is None)
+
+
+@pytest.mark.parametrize(("mean", "counts"), [(1.5, True), (1.52, True), (4.5, False)])
+def test_a_runtime_against_its_own_mean(tmp_path: Path, mean: float, counts: bool) -> None:
+    """A third of the mean would be a speedup three times too large: the row is left out, and said."""
+    folder = run(tmp_path, {"1": [result(0, 1.5, runtime_stats={"mean": mean}), result(1, 6.0)]})
+    read_ = read("kernelbench", folder, tmp_path, **settings(tmp_path))
+    assert [e.speedup for e in read_.successes] == ([2.0, 0.5] if counts else [0.5])
+    assert ("runtime-contradicted" in read_.codes) is not counts

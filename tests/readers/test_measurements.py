@@ -443,3 +443,21 @@ def test_semicolons(tmp_path: Path) -> None:
     (tmp_path / "t.csv").write_text("src;x\na = 1, 2;2.0\n")
     result = read("measurements", tmp_path / "t.csv", columns={"code": "src", "speedup": "x"})
     assert [(e.code, e.speedup) for e in result.evaluations] == [("a = 1, 2", 2.0)]
+
+
+def test_a_speedup_that_implies_another_reference(tmp_path: Path) -> None:
+    """Four rows say that the reference takes 12 ms; the fifth would need 118.8. With its time given, each row is checked by itself."""
+    rows = [{"c": f"a = {n}", "t": 12.0 / s, "s": s} for n, s in enumerate((1.0, 2.0, 3.0, 4.0))]
+    columns = {"code": "c", "speedup": "s", "runtime": {"column": "t", "unit": "ms"}}
+    result = table(tmp_path, *rows, {"c": "b = 1", "t": 12.0, "s": 9.9}, columns=columns)
+    assert [(f.code, f.line, f.value) for f in result.findings] == [("odd-reference", 5, "9.9")]
+    assert not table(tmp_path, *rows, columns=columns).findings
+    sizes = [{"c": f"a = {n}", "t": 4.0**n, "s": 2.0} for n in range(5)]  # references of many sizes
+    assert not table(tmp_path, *sizes, columns=columns).findings
+
+
+def test_a_speedup_without_its_time(tmp_path: Path) -> None:
+    """It counts on the column alone, which is said."""
+    result = table(tmp_path, HONEST, {**HONEST, "t": None}, columns=TIMED)
+    assert [(f.code, f.line, f.field) for f in result.findings] == [("unchecked-speedup", 2, "t")]
+    assert len(result.evaluations) == 2
