@@ -283,17 +283,15 @@ class Judged(Reading):
         """Whether a row has its program and its speedup; if not, it is counted and said."""
         if code is None:
             self.count("rows_without_code")
-            self.doubt("no-code", "rows without a program are left out", line, "code")
+            if has_speedup:
+                self.doubt("no-code", "rows without a program are left out", line, "code")
+            else:
+                message = "rows with neither a program nor a speedup are left out"
+                self.doubt("no-measurement", message, line, fix="Events of another kind need no change")
         if not has_speedup:
             self.count("rows_without_speedup")
-            ratio = "speedup" not in self.columns
-            message = (
-                "rows without a speedup are left out"
-                if not ratio
-                else "no speedup without both times: the rows are left out"
-            )
-            fix = "If they are failures, map outcome, correct or compiled"
-            self.doubt("no-speedup", message, line, "reference_runtime" if ratio else "speedup", fix=fix)
+            if code is not None:
+                self._no_speedup(row, line)
         if code is None or not has_speedup:
             if code is None and not has_speedup:
                 self.count("rows_without_code_and_speedup")
@@ -309,6 +307,25 @@ class Judged(Reading):
             self.doubt("no-program", message, line, "code", code.strip(), fix, error=True)
             return False
         return True
+
+    def _no_speedup(self, row: dict[str, Any], line: int | None) -> None:
+        """Say that a row without failure has no speedup, and what would give it one."""
+        wanted = ("speedup",) if "speedup" in self.columns else ("runtime", "reference_runtime")
+        lacks = next((name for name in wanted if positive(from_text(self.cell(row, name))) is None), wanted[0])
+        value = self.cell(row, lacks)
+        if value is not None:
+            fix = "It is no number above 0. Decimals have a point, not a comma"
+        elif {"outcome", "correct", "compiled"} & self.columns.keys():
+            fix = "They are no failures by their outcome: what lacks is this figure"
+            fix += ", the baseline of their problem" * (lacks == "reference_runtime")
+        else:
+            fix = "If they are failures, map outcome, correct or compiled"
+        message = (
+            "rows without a speedup are left out"
+            if len(wanted) == 1
+            else "no speedup without both times: the rows are left out"
+        )
+        self.doubt("no-speedup", message, line, lacks, value, fix)
 
     def _no_value(self, row: dict[str, Any], line: int | None, name: str) -> None:
         self.count("rows_bad_value")

@@ -45,7 +45,11 @@ def _check(result: Read) -> None:
     ]
     assert result.facts.counts == COUNTS
     assert {e.reference_code for e in result.evaluations} == {"reference"}
-    assert {(f.code, f.severity) for f in result.findings} == {("no-code", "warning"), ("no-speedup", "warning")}
+    assert {(f.code, f.severity) for f in result.findings} == {
+        ("no-code", "warning"),
+        ("no-speedup", "warning"),
+        ("no-measurement", "warning"),
+    }
 
 
 def test_json_lines(tmp_path: Path) -> None:
@@ -461,3 +465,25 @@ def test_a_speedup_without_its_time(tmp_path: Path) -> None:
     result = table(tmp_path, HONEST, {**HONEST, "t": None}, columns=TIMED)
     assert [(f.code, f.line, f.field) for f in result.findings] == [("unchecked-speedup", 2, "t")]
     assert len(result.evaluations) == 2
+
+
+@pytest.mark.parametrize(
+    ("change", "columns", "field", "words"),
+    [
+        ({"r": None}, {"correct": "ok"}, "r", "the baseline of their problem"),
+        ({"t": None}, {"correct": "ok"}, "t", "no failures by their outcome"),
+        ({"t": "1,87"}, {}, "t", "a point, not a comma"),
+        ({"t": None}, {}, "t", "map outcome"),
+    ],
+)
+def test_what_a_success_without_speedup_lacks(
+    tmp_path: Path, change: dict[str, Any], columns: dict[str, str], field: str, words: str
+) -> None:
+    """The figure that is missing, or is no number; to map an outcome is the advice only where none is mapped."""
+    row = {"c": "a = 1", "t": 1.0, "r": 2.0, "ok": True}
+    times = {name: {"column": key, "unit": "ms"} for name, key in (("runtime", "t"), ("reference_runtime", "r"))}
+    result = table(tmp_path, row, {**row, **change}, columns={"code": "c", **times, **columns})
+    (finding,) = result.findings
+    assert (finding.code, finding.field) == ("no-speedup", field)
+    assert words in str(finding.fix)
+    assert ("map outcome" in str(finding.fix)) == (words == "map outcome")
