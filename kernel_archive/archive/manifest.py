@@ -237,7 +237,8 @@ def read_manifest(directory: Path) -> Manifest:
             data = stream.read(MAX_MANIFEST_BYTES + 1)
     except (FileNotFoundError, NotADirectoryError):
         raise ArchiveNotFoundError(
-            f"no archive in {directory} (it has no {MANIFEST_NAME}). Build one with: kernel-archive build --out {directory}"
+            f"no archive in {directory} (it has no {MANIFEST_NAME}). Build your own with: kernel-archive build builder.toml; "
+            f"the shipped one with: kernel-archive build --out {directory}"
         ) from None
     except OSError as error:
         raise ArchiveNotFoundError(f"{path} cannot be read: {error.strerror or error}") from None
