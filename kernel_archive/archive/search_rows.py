@@ -258,9 +258,8 @@ class SearchRows:
         name = f"{self.job.builder}.{problem}"
         if name not in self._renamed:
             self._renamed.add(name)
-            message = (
-                f"{problem} is called like a problem of this package and has another reference: it is kept as {name}"
-            )
+            has = "has another" if reference is not None else "states no"
+            message = f"{problem} is called like a problem of this package and {has} reference: it is kept as {name}"
             self.findings.append(
                 Finding(
                     code="not-our-problem", severity="info", message=message, file=self.job.run_path, field="problem"
