@@ -110,6 +110,7 @@ def readme(archive: Archive, facts: dict[str, Any], name: str) -> str:
     splits = {name: facts for name, facts in manifest.splits.items() if facts.rows}
     text = render(
         "dataset.md",
+        has_references=any(rows for _, _, rows in splits_of(archive, "references")),
         front_matter=_front_matter(archive, facts["totals"]["kernels"]),
         manifest=manifest,
         builders=_builders(archive),
