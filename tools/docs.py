@@ -7,7 +7,6 @@ structures, the readers, the baselines, and the public names of the package.
 
 from __future__ import annotations
 
-import inspect
 import re
 from typing import TYPE_CHECKING, Any, Final
 
@@ -17,6 +16,7 @@ import numpy as np
 from kernel_archive import _PUBLIC
 from kernel_archive.archive.labels import FLAGS
 from kernel_archive.archive.recipe import About, Evaluation, Exclude, Recipe, Source
+from kernel_archive.archive.recipe_keys import attributes
 from kernel_archive.bins import BIN_NAMES, N_BINS, SCHEMES, representatives
 from kernel_archive.errors import printable
 from kernel_archive.forecasters import BASELINES
@@ -211,23 +211,12 @@ def _tables() -> str:
     return "\n\n".join(parts)
 
 
-def _attributes(kind: type) -> dict[str, str]:
-    """Attribute -> what the docstring says of it, those of the base classes included."""
-    found: dict[str, str] = {}
-    for cls in reversed(kind.__mro__):
-        text = inspect.cleandoc(cls.__doc__ or "")
-        _, _, listed = text.partition("Attributes:\n")
-        for name, said in re.findall(r"^ {4}(\w+): (.*(?:\n {8}.*)*)", listed, re.MULTILINE):
-            found[name] = " ".join(said.split()).replace("``", "`")
-    return found
-
-
 def _type_name(annotation: str) -> str:
     return re.sub(r"Annotated\[(.*), Meta.*|msgspec\.[\w.]*", r"\1", annotation).replace("typing.", "")
 
 
 def _keys(kind: type[msgspec.Struct]) -> str:
-    said = _attributes(kind)
+    said = attributes(kind)
     rows = []
     for f in msgspec.structs.fields(kind):
         default = "required" if f.required else "" if f.default in (msgspec.NODEFAULT, None) else f"`{f.default!r}`"

@@ -411,17 +411,17 @@ def recipe_text(found: Look, folder: Path, *, name: str, answers: Mapping[str, s
     licence = answers.get("licence") or found.licence
     lines = [
         f"# {found.found}",
-        "# Written by kernel-archive init; every key is explained in docs/recipes.md.",
+        "# Written by kernel-archive init; kernel-archive readers --keys explains every key.",
         "",
         f"name = {_toml(re.sub(r'[^A-Za-z0-9._-]+', '-', name.rsplit('/', maxsplit=1)[-1]) or 'mine')}",
         f"licence = {_toml(licence or 'other')}"
         + ("" if licence else "  # NEEDED before you publish: the SPDX name of the data's licence"),
-        'description = "What these measurements are, who made them and how."',
+        'description = "What these measurements are, who made them and how."  # NEEDED before you publish: in your words',
         "",
         "[archive]",
         f"name = {_toml(name)}",
         f"title = {_toml(name.rsplit('/', maxsplit=1)[-1])}",
-        'description = "What is in this archive, in a few sentences: the card begins with it."',
+        '# description = "..."  # NEEDED before you publish: what is in it, in a few sentences; the card begins with it',
         "",
     ]
     for gpu in sorted(

@@ -105,12 +105,21 @@ def build(builders: tuple[str, ...], bins: str, as_json: bool, **options: Any) -
 
 @click.command(short_help="List the log formats and what each expects.")
 @click.option("--columns", is_flag=True, help="List the columns that a table of measurements can be mapped to.")
+@click.option("--keys", is_flag=True, help="Explain every key of a recipe.")
 @json_option
-def readers(columns: bool, as_json: bool) -> None:
+def readers(columns: bool, keys: bool, as_json: bool) -> None:
     """List the log formats that a recipe can name, and what each expects."""
     from kernel_archive.readers import READERS
     from kernel_archive.readers.mapping import COLUMNS
 
+    if keys:
+        from kernel_archive.archive.recipe_keys import explained_keys
+
+        explained = explained_keys()
+        emit(
+            explained, as_json=as_json, text=lambda: print_table(["key", "what it is"], list(explained.items()), left=2)
+        )
+        return
     if columns:
         text = lambda: print_table(["column", "what it is"], list(COLUMNS.items()), left=2)  # noqa: E731
         emit(COLUMNS, as_json=as_json, text=text)

@@ -123,7 +123,23 @@ def test_from_a_folder_to_a_benchmark(
     assert archive.path.as_posix() == "me/mine"
     rows = {name: archive.arrow(name).num_rows for name in ("kernels", "failures", "discovery_pairs", "eval")}
     assert rows == {"kernels": kernels, "failures": failures, "discovery_pairs": pairs, "eval": kernels}
-    assert "me/mine" in (archive.path / "README.md").read_text()
+    card = (archive.path / "README.md").read_text()
+    assert "me/mine" in card
+    assert "in a few sentences" not in card
+    has_references = bool(archive.arrow("references").num_rows)
+    assert ("read a reference program and a candidate" in card, "read a candidate" in card) == (
+        has_references,
+        not has_references,
+    )
+
+
+def test_every_key_of_a_recipe_is_explained() -> None:
+    """``readers --keys`` needs no site: every key has a text."""
+    shown = CliRunner().invoke(cli, ["readers", "--keys", "--json"])
+    assert shown.exit_code == 0, shown.output
+    keys = json.loads(shown.stdout)
+    assert {"name", "archive.name", "eval.roles", "source.path", "source.join.on", "exclude.reason"} <= keys.keys()
+    assert all(keys.values())
 
 
 def test_what_no_file_says_is_marked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
