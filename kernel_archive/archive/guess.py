@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from kernel_archive.readers.judged import is_missing, truth
+from kernel_archive.readers.cells import is_missing, truth
 from kernel_archive.readers.mapping import inside, lookup
 from kernel_archive.readers.values import BAD_JSON, any_json, finite, from_text
 

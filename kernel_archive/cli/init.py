@@ -11,7 +11,7 @@ import click
 from kernel_archive.cli.common import emit, force_option, json_option, print_findings, print_table, say, tell
 
 if TYPE_CHECKING:
-    from kernel_archive.archive.first_look import Look
+    from kernel_archive.archive.seen import Look
 
 __all__ = ["init"]
 
@@ -49,14 +49,16 @@ def init(place: str, output: str, name: str | None, force: bool, as_json: bool, 
 
     Example: kernel-archive init results/ --name me/my-kernels --gpu H100, then kernel-archive build builder.toml.
     """
-    from kernel_archive.archive import first_look as module
+    from kernel_archive.archive.first_look import look
+    from kernel_archive.archive.preview import preview
+    from kernel_archive.archive.recipe_text import recipe_text, write_recipe
     from kernel_archive.errors import TargetExistsError
     from kernel_archive.gpus import same_gpu
 
     target = Path(output)
     if target.exists() and not force:
         raise TargetExistsError(f"{target} is there already. Choose another -o, or overwrite it with --force")
-    found = module.look(Path(place))
+    found = look(Path(place))
     given: dict[str, str] = {key: value for key, value in answers.items() if value}
     for key in ("baseline", "problems"):
         if key in given:
@@ -77,9 +79,9 @@ def init(place: str, output: str, name: str | None, force: bool, as_json: bool, 
         name
         or f"me/{''.join(c if c.isalnum() or c in '._-' else '-' for c in folder.name.split('.')[0]).strip('._-') or 'kernels'}"
     )
-    text = module.recipe_text(found, target.absolute().parent, name=called, answers=given)
-    module.write_recipe(target, text)
-    shown = module.preview(target)
+    text = recipe_text(found, target.absolute().parent, name=called, answers=given)
+    write_recipe(target, text)
+    shown = preview(target)
     open_ = {key: why for key, why in found.open.items() if key not in given}
     result = {
         "recipe": str(target),

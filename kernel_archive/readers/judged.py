@@ -6,27 +6,16 @@ said and left out. :class:`Judged` refuses rows that contradict themselves, and 
 
 from __future__ import annotations
 
-import math
 import re
-from datetime import datetime
 from statistics import median
 from typing import TYPE_CHECKING, Any, Final, get_args
 
 from kernel_archive.errors import Finding, printable
 from kernel_archive.gpus import canonical_gpu
 from kernel_archive.problems import kernelbench_id
-from kernel_archive.readers.mapping import (
-    ABSENT,
-    US_PER_UNIT,
-    From,
-    Join,
-    filled,
-    inside,
-    lookup,
-)
-from kernel_archive.readers.reading import Reading
+from kernel_archive.readers.cells import TRUE, Table, is_missing, joined_gpu, spelled, truth
+from kernel_archive.readers.mapping import US_PER_UNIT, From, Join
 from kernel_archive.readers.records import Evaluation, Outcome
-from kernel_archive.readers.tables import table_rows
 from kernel_archive.readers.values import from_text, natural, not_negative, positive, step_number
 
 if TYPE_CHECKING:
@@ -37,13 +26,7 @@ if TYPE_CHECKING:
     from kernel_archive.readers.records import Record
     from kernel_archive.readers.report import Report
 
-__all__ = ["DOUBTFUL_RATIO", "REFUSED_RATIO", "Judged", "is_missing", "judged", "truth", "whatever_counts"]
-
-
-def _text(value: Any) -> str | None:
-    if isinstance(value, datetime):
-        return value.isoformat()
-    return value if isinstance(value, str) else str(value) if isinstance(value, int | float) else None
+__all__ = ["DOUBTFUL_RATIO", "REFUSED_RATIO", "Judged", "judged", "whatever_counts"]
 
 
 def _number(kind: Callable[[Any], Any]) -> Callable[[Any], Any]:
@@ -54,24 +37,20 @@ def _number(kind: Callable[[Any], Any]) -> Callable[[Any], Any]:
 #: Columns that become a field of the evaluation, and how each is read.
 _FIELDS: Final[dict[str, Callable[[Any], Any]]] = {
     **dict.fromkeys(
-        ("gpu", "parent_node_id", "error_type", "error_text", "model", "started_at", "completed_at", "search"), _text
+        ("gpu", "parent_node_id", "error_type", "error_text", "model", "started_at", "completed_at", "search"), spelled
     ),
     "step": _number(step_number),
     "input_tokens": _number(natural),
     "output_tokens": _number(natural),
     "gpu_seconds": _number(not_negative),
 }
-_MISSING: Final = frozenset({"", "none", "null", "nan", "na", "n/a", "<na>"})
 _OUTCOMES: Final = frozenset(get_args(Outcome))
-_TRUE: Final = frozenset({"true", "correct", "passed", "pass", "ok", "yes", "1", "1.0"})
-_FALSE: Final = frozenset({"false", "incorrect", "failed", "fail", "no", "0", "0.0"})
 #: What loops say of a program that they go on from.
-_KEPT: Final = frozenset({*_TRUE, "keep", "kept", "accept", "accepted", "best", "improved", "baseline"})
+_KEPT: Final = frozenset({*TRUE, "keep", "kept", "accept", "accepted", "best", "improved", "baseline"})
 #: Columns of theirs that would say that a row is no success, if the recipe mapped them.
 _VERDICTS: Final = frozenset(
     {"correct", "is_correct", "iscorrect", "correctness", "passed", "pass", "success", "succeeded", "valid", "is_valid"}
 )
-_GPU_KEYS: Final = frozenset({"gpu", "gpu_name", "gpu_type", "hardware", "device", "device_name"})
 #: A speedup further from the ratio of its own times is doubted; one further than the second is not taken.
 DOUBTFUL_RATIO: Final = 1.02
 REFUSED_RATIO: Final = 1.20
@@ -81,103 +60,16 @@ _NAME: Final = re.compile(r"[\w./\\:@+-]{1,300}|[^\n]{1,300}\.(?:py|cu|cuh|cpp|c
 _REFUSALS: Final = (
     "no-program", "no-code-file", "bad-path", "speedup-contradicted", "unmapped-failure", "two-gpus", "unknown-outcome",
 )  # fmt: skip
-#: Lines named in one finding about many rows.
-_LINES_NAMED: Final = 5
 
 
-def is_missing(value: Any) -> bool:
-    """Whether a cell is missing, in any spelling."""
-    if isinstance(value, float):
-        return math.isnan(value)
-    return value is None or value is ABSENT or (isinstance(value, str) and value.strip().casefold() in _MISSING)
-
-
-def truth(value: Any) -> bool | None:
-    """A boolean in any spelling; ``None`` for what is none.
-
-    >>> truth("True"), truth(0), truth("maybe")
-    (True, False, None)
-    """
-    word = str(value).strip().casefold()
-    return True if word in _TRUE else False if word in _FALSE else None
-
-
-class Judged(Reading):
-    """The rows of one table, and its doubts: one finding for all rows of a kind."""
+class Judged(Table):
+    """The rows of one table, and its doubts."""
 
     def __init__(self, *args: Any, **more: Any) -> None:
         super().__init__(*args, **more)
-        self.columns: dict[str, From] = {}
-        self.joins: list[tuple[Join, dict[tuple[str, ...], dict[str, Any] | None]]] = []
-        #: What a row is called where it stands on no line of its own.
-        self.label = ""
         self.root_is_reference = self.run.settings.get("reference") == "root"
-        self._doubts: dict[tuple[str, str | None], dict[str, Any]] = {}
         self._roots: dict[tuple[str | None, ...], Evaluation] = {}
         self._kept: dict[tuple[str | None, ...], str] = {}
-
-    # -- cells
-
-    def cell(self, row: dict[str, Any], name: str) -> Any:
-        """A cell by our name of its column; ``None`` where it is missing in any spelling."""
-        rule = self.columns.get(name)
-        if rule is None:
-            return None
-        value = rule.value if rule.column is None else lookup(row, rule.column)
-        return None if is_missing(value) else value
-
-    def _program(self, row: dict[str, Any], line: int | None, name: str) -> Any:
-        """The text of a program, in the table or in the file that it names; ``None`` where it is missing."""
-        rule = self.columns.get(name)
-        if rule is None or rule.file is None:
-            return self.cell(row, name)
-        path = inside(self.run.root, rule.file, row)
-        if path is None:
-            if filled(rule.file, row) is not None:
-                self.doubt("bad-path", "the name of a file leads out of its folder", line, name, error=True)
-            return None
-        data = self.run.whole(path) if path.is_file() else None
-        text = data.decode("utf-8", "replace") if isinstance(data, bytes) else None
-        if text is None or is_missing(text):
-            message = "the file is empty" if text is not None else "there is no such file, or it cannot be read"
-            self.doubt("no-code-file", message, line, name, filled(rule.file, row), error=True)
-            return None
-        return text
-
-    def _time(self, row: dict[str, Any], name: str) -> float | None:
-        """A time in microseconds."""
-        value = positive(from_text(self.cell(row, name)))
-        return None if value is None else value * US_PER_UNIT[self.columns[name].unit or "us"]
-
-    def doubt(
-        self,
-        code: str,
-        message: str,
-        line: int | None,
-        name: str | None = None,
-        value: object = None,
-        fix: str | None = None,
-        *,
-        error: bool = False,
-    ) -> None:
-        """Note something wrong with a row: rows of one code and column make one finding, which names the first lines."""
-        rule = self.columns.get(name or "")
-        field = (rule.column or rule.file) if rule is not None else name
-        seen = self._doubts.setdefault(
-            (code, field),
-            {
-                "message": message,
-                "value": value,
-                "fix": fix,
-                "error": error,
-                "at": [],
-                "n": 0,
-                "first": (self.file, line, self.label),
-            },
-        )
-        seen["n"] += 1
-        if len(seen["at"]) < _LINES_NAMED:
-            seen["at"].append(self.label if line is None else str(line))
 
     def _odd_references(self) -> None:
         """Doubt speedups that, with their times, imply another time of the reference than the others of their problem and GPU."""
@@ -203,35 +95,22 @@ class Judged(Reading):
         place = self.file
         self._odd_references()
         self.file = place
-        for (code, field), seen in self._doubts.items():
-            file, line, label = seen["first"]
-            lines = ", ".join(seen["at"]) + (", ..." if seen["n"] > _LINES_NAMED else "")
-            what = "in" if line is None else "lines"
-            message = seen["message"] + (
-                f": {seen['n']:,} rows ({what} {lines})"
-                if seen["n"] > 1
-                else f": {label}"
-                if label and not file.endswith(label)
-                else ""
-            )
-            value = None if seen["value"] is None else str(seen["value"])
-            say = self.report.error if seen["error"] else self.report.warning
-            say(code, message, file=file, line=line, field=field, value=value, fix=seen["fix"])
+        super().finish()
 
     # -- rows
 
     def take(self, line: int | None, row: dict[str, Any]) -> None:
         """Take in one row; one without code or score is counted."""
         self.count("rows")
-        row = self._joined(row, line)
-        code = self._program(row, line, "code")
+        row = self.joined(row, line)
+        code = self.program(row, line, "code")
         outcome = self._outcome(row, line)
         if outcome is None:
             return
         timed = outcome == "success"
-        times = {name: self._time(row, name) if timed else None for name in ("runtime", "reference_runtime")}
+        times = {name: self.time(row, name) if timed else None for name in ("runtime", "reference_runtime")}
         problem = self._problem_of(row, line)
-        family = (_text(self.cell(row, "search")), problem, _text(self.cell(row, "gpu")))
+        family = (spelled(self.cell(row, "search")), problem, spelled(self.cell(row, "gpu")))
         root = self._roots.get(family) if self.root_is_reference else None
         if self.root_is_reference and times["reference_runtime"] is None:
             times["reference_runtime"] = root.runtime_us if root is not None else times["runtime"]
@@ -247,7 +126,7 @@ class Judged(Reading):
             return
         if excluded is None and timed and "outcome" not in self.columns:
             excluded = self._denied(row, line)
-        node = _text(self.cell(row, "node_id")) or f"row-{line or len(self.found) + 1}"
+        node = spelled(self.cell(row, "node_id")) or f"row-{line or len(self.found) + 1}"
         if node in self.found:
             self.warning("duplicate-node", "the node id stands twice", line=line, value=node)
             node = f"{node}@{line or len(self.found) + 1}"
@@ -269,7 +148,7 @@ class Judged(Reading):
             reference_runtime_us=times["reference_runtime"],
             is_root=truth(self.cell(row, "is_root")) is True,
             problem=problem,
-            reference_code=_text(self._program(row, line, "reference_code")),
+            reference_code=spelled(self.program(row, line, "reference_code")),
             excluded=excluded,
             **fields,
         )
@@ -359,7 +238,7 @@ class Judged(Reading):
                     return None
                 said = said if right else failure
             elif value is None and name in self.columns and said == "":
-                said = "runtime_error" if _text(self.cell(row, "error_text")) else said
+                said = "runtime_error" if spelled(self.cell(row, "error_text")) else said
         return said or "success"
 
     def _believed(
@@ -377,9 +256,9 @@ class Judged(Reading):
                 "equal-times", message, line, "runtime", runtime, "See whether both come from the same measurement"
             )
         ratio = reference / runtime if runtime is not None and reference is not None else None
-        gpu = _text(self.cell(row, "gpu")) or self.run.settings.get("gpu")
-        others = [_text(self.cell(row, "reference_gpu"))]
-        others += [_joined_gpu(row.get(j.name)) for j, _ in self.joins if self._timed_by(j)]
+        gpu = spelled(self.cell(row, "gpu")) or self.run.settings.get("gpu")
+        others = [spelled(self.cell(row, "reference_gpu"))]
+        others += [joined_gpu(row.get(j.name)) for j, _ in self.joins if self._timed_by(j)]
         other = next((o for o in others if o and gpu and canonical_gpu(o) != canonical_gpu(gpu)), None)
         if other is not None:
             message = f"the candidate was timed on {printable(gpu)}, the reference on another GPU: no ratio of such times counts"
@@ -444,60 +323,12 @@ class Judged(Reading):
     def _problem_of(self, row: dict[str, Any], line: int | None) -> str | None:
         """The problem's name, or its KernelBench level and number."""
         level, number = (natural(from_text(self.cell(row, name))) for name in ("level", "number"))
-        name = _text(self.cell(row, "problem"))
+        name = spelled(self.cell(row, "problem"))
         if name is None and level is not None and number is not None:
             return kernelbench_id(level, number)
         if name is None and (level is not None or number is not None):
             self.warning("bad-value", "level and number of a problem come together", line=line)
         return name
-
-    # -- joins
-
-    def load_joins(self, joins: Iterable[Join]) -> None:
-        """Read the second tables: key -> row, ``None`` for a key that stands twice."""
-        self.joins = []
-        for join in joins:
-            path = self.run.root / join.path
-            found: dict[tuple[str, ...], dict[str, Any] | None] = {}
-            for line, row in table_rows(self.run, path, self.report, at=join.rows):
-                key = _key(row, join.on.values())
-                if key in found:
-                    message = "the key stands twice in the joined table: rows with it get nothing from it"
-                    where = {"file": self.run.name(path), "line": line, "field": ", ".join(join.on.values())}
-                    self.report.error("join-ambiguous", message, value=", ".join(key), **where)
-                    found[key] = None
-                elif key is not None:
-                    found[key] = row
-            self.joins.append((join, found))
-
-    def _joined(self, row: dict[str, Any], line: int | None) -> dict[str, Any]:
-        """A row with the rows of the other tables that belong to it."""
-        for join, rows in self.joins:
-            key = _key(row, join.on)
-            partner = rows.get(key) if key is not None else None
-            if partner is None:
-                self.count("rows_without_partner")
-                message = f"no row of {join.path} belongs to it"
-                self.doubt("no-partner", message, line, ", ".join(join.on), key and ", ".join(key))
-            else:
-                row = {**row, join.name: partner}
-        return row
-
-
-def _key(row: dict[str, Any], names: Iterable[str]) -> tuple[str, ...] | None:
-    """The values that rows are joined by; 1, 1.0 and "1" are one. ``None`` where one is missing."""
-    values = [lookup(row, name) for name in names]
-    if any(map(is_missing, values)):
-        return None
-    return tuple(str(int(n) if isinstance(n, float) and n.is_integer() else n).strip() for n in map(from_text, values))
-
-
-def _joined_gpu(partner: Any) -> str | None:
-    """The GPU that a joined row names."""
-    values = (
-        (value for key, value in partner.items() if key.casefold() in _GPU_KEYS) if isinstance(partner, dict) else ()
-    )
-    return next((text for value in values if (text := _text(value)) and not is_missing(text)), None)
 
 
 def judged(

@@ -1,0 +1,144 @@
+"""A first look for tables: which of the files are tables of results, where their rows are, and what their columns mean."""
+
+from __future__ import annotations
+
+import re
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+from kernel_archive.archive.guess import PROGRAM_ENDINGS, Guess, guess
+from kernel_archive.archive.patterns import common_pattern
+from kernel_archive.archive.seen import HEAD, TABLES, Look, plain_name, run_of
+from kernel_archive.gpus import canonical_gpu, gpu_in, is_known
+from kernel_archive.readers.report import Report
+from kernel_archive.readers.tables import table_rows
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+__all__ = ["tables"]
+
+
+def tables(files: list[Path], around: list[Path]) -> Look | None:
+    """The tables among some files; ``around`` are the files that may hold their programs."""
+    groups: dict[tuple[str, ...], list[tuple[Path, str | None, list[dict[str, Any]]]]] = {}
+    for path in [p for p in files if plain_name(p).lower().endswith(TABLES)][:200]:
+        at, rows = _head_of(path)
+        if rows:
+            groups.setdefault(tuple(sorted({key for row in rows for key in row})), []).append((path, at, rows))
+    best: tuple[tuple[int, int], Look] | None = None
+    for members in groups.values():
+        path, at, rows = members[0]
+        below = [
+            str(p.relative_to(path.parent))
+            for p in around
+            if p.is_relative_to(path.parent) and p.suffix in PROGRAM_ENDINGS
+        ]
+        guessed = guess(rows, path.parent, below)
+        rank = (guessed.worth, len(members))
+        if guessed.worth and (best is None or rank > best[0]):
+            best = rank, _table_look([p for p, _, _ in members], at, rows, guessed, files)
+    return best[1] if best is not None else None
+
+
+def _head_of(path: Path) -> tuple[str | None, list[dict[str, Any]]]:
+    """The first rows of a table, and where they are in a JSON document."""
+    rows = [row for _, row in islice(table_rows(run_of(path), path, Report()), HEAD)]
+    value = run_of(path).json(path) if plain_name(path).endswith(".json") else None
+    if isinstance(value, dict):
+        number, at = _rows_in(value)
+        if number > len(rows):
+            return at, [row for _, row in islice(table_rows(run_of(path), path, Report(), at=at), HEAD)]
+    return None, rows
+
+
+def _rows_in(value: Any, depth: int = 4) -> tuple[int, str]:
+    """Where in a document rows are: the place with the most, ``{key}`` for every name at a place, and how many."""
+    if isinstance(value, list):
+        return (len(value), "") if value and all(isinstance(item, dict) for item in value) else (0, "")
+    if not isinstance(value, dict) or not depth:
+        return 0, ""
+    inner = {key: _rows_in(item, depth - 1) for key, item in value.items()}
+    found = [(n, f"{key}.{at}".rstrip(".")) for key, (n, at) in inner.items() if n and "." not in key]
+    if len(inner) > 1 and len(places := {at for _, at in inner.values()}) == 1:
+        # The same under every name: rows there, or each of them a row.
+        at = places.pop()
+        n = sum(n for n, _ in inner.values())
+        if n and "{key}" not in at:
+            found.append((n, f"{{key}}.{at}".rstrip(".")))
+        elif not n and all(isinstance(item, dict) for item in value.values()):
+            found.append((len(inner), "{key}"))
+    return max(found, default=(0, ""), key=lambda option: (option[0], "{" in option[1]))
+
+
+def _table_look(
+    paths: list[Path], at: str | None, rows: list[dict[str, Any]], guessed: Guess, files: list[Path]
+) -> Look:
+    """The source of tables with the same columns, and what they leave open."""
+    first, open_, columns = paths[0], dict(guessed.open), dict(guessed.columns)
+    source: dict[str, Any] = {"path": str(first), "format": "measurements"}
+    named = {p: gpu_in(p.name.removesuffix("".join(p.suffixes))) or gpu_in(p.parent.name) for p in paths}
+    one = common_pattern(paths, "card") if len(paths) > 1 else None
+    gpus: list[str] = []
+    apart = False
+    if one is not None:
+        pattern, cards = one
+        are_cards = sum(gpu_in(card) == canonical_gpu(card) for card in cards.values())
+        if "gpu" not in columns and are_cards * 2 >= len(cards):
+            source |= {"path": pattern, "gpu": "{card}"}
+            gpus = [card for card in cards.values() if not is_known(card)]
+        else:
+            source["path"] = pattern.replace("{card}", "*")
+            apart = "gpu" not in columns and any(named.values())
+    elif len(paths) > 1:
+        same = [p for p in files if p.parent == first.parent and p.suffixes == first.suffixes]
+        apart = set(same) != set(paths) or ("gpu" not in columns and any(named.values()))
+        source["path"] = str(first.parent / f"*{''.join(first.suffixes)}")
+    if "gpu" not in columns and "gpu" not in source and any(named.values()):
+        gpus = [gpu for gpu in named.values() if gpu and not is_known(gpu)]
+        said = sorted({gpu for gpu in named.values() if gpu})
+        open_["gpu"] = f"taken from the file's name: {', '.join(said)}" + (
+            "" if all(named.values()) else "; the GPU of the other files is not said"
+        )
+    if at is not None:
+        source["rows"] = at
+    if "speedup" not in columns and "runtime" in columns and "reference_runtime" not in columns:
+        source["reference"] = "root"
+        open_["reference"] = (
+            "no reference's time: the first row counts as the reference (root); or map reference_runtime"
+        )
+    elif "reference_code" not in columns:
+        text = _reference_file(first.parent)
+        source |= {"reference": text} if text else {}
+        if not text:
+            open_["reference"] = (
+                'the reference programs, reference = "references/{problem}.py" or a column: without them forecasters see the candidate alone'
+            )
+    if "code" not in columns:
+        open_["code"] = "no column holds programs or names their files"
+    if not {"speedup", "runtime", "correct", "outcome"} & columns.keys():
+        open_["speedup"] = "no column is a speedup, a time, or an outcome"
+    if "gpu" not in columns and "gpu" not in source and "gpu" not in open_:
+        open_["gpu"] = "the GPU, which the table does not name"
+    if "problem" not in columns and "number" not in columns:
+        open_["problem"] = "what the programs compute, which the table does not say"
+    source |= {
+        "generation_method": "evolution" if {"parent_node_id", "kept"} & columns.keys() else "independent",
+        "columns": columns,
+    }
+    what = f"{len(paths)} table(s) like {first.name} of {len(rows)}{'+' if len(rows) == HEAD else ''} rows"
+    sources = [source]
+    if "gpu" not in columns and "gpu" not in source:
+        each = paths if apart else paths[:1]
+        sources = [
+            {**source, **({"path": str(p)} if apart else {}), **({"gpu": named[p]} if named[p] else {})} for p in each
+        ]
+    elif apart:
+        sources = [{**source, "path": str(p)} for p in paths]
+    return Look(found=what, sources=sources, open=open_, unused=guessed.unused, gpus=gpus)
+
+
+def _reference_file(folder: Path) -> str | None:
+    """A single file that is called like a reference program."""
+    found = [p for p in folder.glob("*.py") if re.match(r"(ref|reference|baseline|original)", p.name.lower())]
+    return str(found[0]) if len(found) == 1 else None

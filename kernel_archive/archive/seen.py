@@ -1,0 +1,54 @@
+"""What was recognised in somebody's folder, and how its files are looked at."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from kernel_archive.readers import READERS
+from kernel_archive.readers.files import RunFiles
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+__all__ = ["HEAD", "TABLES", "Look", "plain_name", "run_of"]
+
+#: Endings of tables, packed or not.
+TABLES: Final = (".csv", ".tsv", ".jsonl", ".ndjson", ".json", ".parquet")
+_PACKED: Final = (".gz", ".zst")
+#: Rows of a table that are looked at.
+HEAD: Final = 60
+
+
+class Look(msgspec.Struct):
+    """What was recognised.
+
+    Attributes:
+        found: in words.
+        sources: keys of each ``[[source]]``; ``path`` is absolute.
+        open: what a person must say or look at, by key of the source.
+        unused: columns that nothing is read from.
+        licence: SPDX name, where a licence file says it.
+        gpus: GPUs that need facts in the recipe.
+    """
+
+    found: str
+    sources: list[dict[str, Any]]
+    open: dict[str, str] = {}
+    unused: list[str] = []
+    licence: str | None = None
+    gpus: list[str] = []
+
+
+def run_of(path: Path, format_: str = "measurements", **settings: Any) -> RunFiles:
+    """A file as a reader would see it."""
+    return RunFiles(path, path.parent, msgspec.structs.replace(READERS[format_], also=None), settings)
+
+
+def plain_name(path: Path) -> str:
+    """A file's name without the ending of its packing."""
+    name = path.name
+    for ending in _PACKED:
+        name = name.removesuffix(ending)
+    return name

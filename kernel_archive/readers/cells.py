@@ -1,0 +1,191 @@
+"""Somebody else's table, cell by cell: values in any spelling, programs in files, joined rows, and doubts about them.
+
+What a row comes to is judged in :mod:`kernel_archive.readers.judged`.
+"""
+
+from __future__ import annotations
+
+import math
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Final
+
+from kernel_archive.readers.mapping import ABSENT, US_PER_UNIT, From, Join, filled, inside, lookup
+from kernel_archive.readers.reading import Reading
+from kernel_archive.readers.tables import table_rows
+from kernel_archive.readers.values import from_text, positive
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+__all__ = ["TRUE", "Table", "is_missing", "joined_gpu", "spelled", "truth"]
+
+_MISSING: Final = frozenset({"", "none", "null", "nan", "na", "n/a", "<na>"})
+TRUE: Final = frozenset({"true", "correct", "passed", "pass", "ok", "yes", "1", "1.0"})
+_FALSE: Final = frozenset({"false", "incorrect", "failed", "fail", "no", "0", "0.0"})
+_GPU_KEYS: Final = frozenset({"gpu", "gpu_name", "gpu_type", "hardware", "device", "device_name"})
+#: Lines named in one finding about many rows.
+_LINES_NAMED: Final = 5
+
+
+def is_missing(value: Any) -> bool:
+    """Whether a cell is missing, in any spelling."""
+    if isinstance(value, float):
+        return math.isnan(value)
+    return value is None or value is ABSENT or (isinstance(value, str) and value.strip().casefold() in _MISSING)
+
+
+def truth(value: Any) -> bool | None:
+    """A boolean in any spelling; ``None`` for what is none.
+
+    >>> truth("True"), truth(0), truth("maybe")
+    (True, False, None)
+    """
+    word = str(value).strip().casefold()
+    return True if word in TRUE else False if word in _FALSE else None
+
+
+def spelled(value: Any) -> str | None:
+    """A value that is a text, a number or a time, as text."""
+    if isinstance(value, datetime):
+        return value.isoformat()
+    return value if isinstance(value, str) else str(value) if isinstance(value, int | float) else None
+
+
+class Table(Reading):
+    """The rows of one table, and what was doubted of them: one finding for all rows of a kind."""
+
+    def __init__(self, *args: Any, **more: Any) -> None:
+        super().__init__(*args, **more)
+        self.columns: dict[str, From] = {}
+        self.joins: list[tuple[Join, dict[tuple[str, ...], dict[str, Any] | None]]] = []
+        #: What a row is called where it stands on no line of its own.
+        self.label = ""
+        self._doubts: dict[tuple[str, str | None], dict[str, Any]] = {}
+
+    # -- cells
+
+    def cell(self, row: dict[str, Any], name: str) -> Any:
+        """A cell by our name of its column; ``None`` where it is missing in any spelling."""
+        rule = self.columns.get(name)
+        if rule is None:
+            return None
+        value = rule.value if rule.column is None else lookup(row, rule.column)
+        return None if is_missing(value) else value
+
+    def program(self, row: dict[str, Any], line: int | None, name: str) -> Any:
+        """The text of a program, in the table or in the file that it names; ``None`` where it is missing."""
+        rule = self.columns.get(name)
+        if rule is None or rule.file is None:
+            return self.cell(row, name)
+        path = inside(self.run.root, rule.file, row)
+        if path is None:
+            if filled(rule.file, row) is not None:
+                self.doubt("bad-path", "the name of a file leads out of its folder", line, name, error=True)
+            return None
+        data = self.run.whole(path) if path.is_file() else None
+        text = data.decode("utf-8", "replace") if isinstance(data, bytes) else None
+        if text is None or is_missing(text):
+            message = "the file is empty" if text is not None else "there is no such file, or it cannot be read"
+            self.doubt("no-code-file", message, line, name, filled(rule.file, row), error=True)
+            return None
+        return text
+
+    def time(self, row: dict[str, Any], name: str) -> float | None:
+        """A time in microseconds."""
+        value = positive(from_text(self.cell(row, name)))
+        return None if value is None else value * US_PER_UNIT[self.columns[name].unit or "us"]
+
+    def doubt(
+        self,
+        code: str,
+        message: str,
+        line: int | None,
+        name: str | None = None,
+        value: object = None,
+        fix: str | None = None,
+        *,
+        error: bool = False,
+    ) -> None:
+        """Note something wrong with a row: rows of one code and column make one finding, which names the first lines."""
+        rule = self.columns.get(name or "")
+        field = (rule.column or rule.file) if rule is not None else name
+        seen = self._doubts.setdefault(
+            (code, field),
+            {
+                "message": message,
+                "value": value,
+                "fix": fix,
+                "error": error,
+                "at": [],
+                "n": 0,
+                "first": (self.file, line, self.label),
+            },
+        )
+        seen["n"] += 1
+        if len(seen["at"]) < _LINES_NAMED:
+            seen["at"].append(self.label if line is None else str(line))
+
+    def finish(self) -> None:
+        """Say what was doubted."""
+        for (code, field), seen in self._doubts.items():
+            file, line, label = seen["first"]
+            lines = ", ".join(seen["at"]) + (", ..." if seen["n"] > _LINES_NAMED else "")
+            what = "in" if line is None else "lines"
+            message = seen["message"] + (
+                f": {seen['n']:,} rows ({what} {lines})"
+                if seen["n"] > 1
+                else f": {label}"
+                if label and not file.endswith(label)
+                else ""
+            )
+            value = None if seen["value"] is None else str(seen["value"])
+            say = self.report.error if seen["error"] else self.report.warning
+            say(code, message, file=file, line=line, field=field, value=value, fix=seen["fix"])
+
+    # -- joins
+
+    def load_joins(self, joins: Iterable[Join]) -> None:
+        """Read the second tables: key -> row, ``None`` for a key that stands twice."""
+        self.joins = []
+        for join in joins:
+            path = self.run.root / join.path
+            found: dict[tuple[str, ...], dict[str, Any] | None] = {}
+            for line, row in table_rows(self.run, path, self.report, at=join.rows):
+                key = _key(row, join.on.values())
+                if key in found:
+                    message = "the key stands twice in the joined table: rows with it get nothing from it"
+                    where = {"file": self.run.name(path), "line": line, "field": ", ".join(join.on.values())}
+                    self.report.error("join-ambiguous", message, value=", ".join(key), **where)
+                    found[key] = None
+                elif key is not None:
+                    found[key] = row
+            self.joins.append((join, found))
+
+    def joined(self, row: dict[str, Any], line: int | None) -> dict[str, Any]:
+        """A row with the rows of the other tables that belong to it."""
+        for join, rows in self.joins:
+            key = _key(row, join.on)
+            partner = rows.get(key) if key is not None else None
+            if partner is None:
+                self.count("rows_without_partner")
+                message = f"no row of {join.path} belongs to it"
+                self.doubt("no-partner", message, line, ", ".join(join.on), key and ", ".join(key))
+            else:
+                row = {**row, join.name: partner}
+        return row
+
+
+def _key(row: dict[str, Any], names: Iterable[str]) -> tuple[str, ...] | None:
+    """The values that rows are joined by; 1, 1.0 and "1" are one. ``None`` where one is missing."""
+    values = [lookup(row, name) for name in names]
+    if any(map(is_missing, values)):
+        return None
+    return tuple(str(int(n) if isinstance(n, float) and n.is_integer() else n).strip() for n in map(from_text, values))
+
+
+def joined_gpu(partner: Any) -> str | None:
+    """The GPU that a joined row names."""
+    values = (
+        (value for key, value in partner.items() if key.casefold() in _GPU_KEYS) if isinstance(partner, dict) else ()
+    )
+    return next((text for value in values if (text := spelled(value)) and not is_missing(text)), None)
