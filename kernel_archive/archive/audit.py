@@ -1,4 +1,4 @@
-"""The audit: every flag with its rule, its count, and the worst examples."""
+"""The audit: every flag with its rule, its count, and the worst examples; and what was doubted and left out of the sources."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["audit_archive"]
 
 
 def audit_archive(archive: Archive, *, examples: int = 5) -> dict[str, Any]:
-    """Flags with rule, count by problem and worst examples; and how many labels the two bin schemes give differently.
+    """Flags with rule, count by problem and worst examples; what was excluded, and what of the sources became no evaluation.
 
     Args:
         archive: the archive.
@@ -54,4 +54,6 @@ def audit_archive(archive: Archive, *, examples: int = 5) -> dict[str, Any]:
         "flags": flags,
         "labels_that_differ_between_schemes": int((labels["paper"] != labels["released"]).sum()),
         "excluded": excluded,
+        "rows_left_out": archive.manifest.reports.get("log_counts", {}).get("rows_left_out", 0),
+        "findings": archive.manifest.findings,
     }

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from kernel_archive.readers.cells import is_missing, truth
-from kernel_archive.readers.mapping import inside, lookup
+from kernel_archive.readers.mapping import inside, lookup, names_in
 from kernel_archive.readers.values import BAD_JSON, any_json, finite, from_text
 
 if TYPE_CHECKING:
@@ -208,7 +208,9 @@ def guess(rows: Sequence[dict[str, Any]], folder: Path | None = None, files: Seq
     _outcomes(values, found)
     if "code" not in found.columns and folder is not None:
         _programs_in_files(rows, values, folder, files, found)
-    used = {rule if isinstance(rule, str) else str(rule.get("column", "")) for rule in found.columns.values()}
+    used: set[str] = set()
+    for rule in found.columns.values():
+        used.update([rule] if isinstance(rule, str) else [str(rule.get("column", "")), *names_in(rule.get("file", ""))])
     found.unused = [name for name in values if name not in used][:40]
     return found
 

@@ -25,7 +25,7 @@ __all__ = ["kernelbench", "openevolve", "own_format"]
 
 def kernelbench(files: list[Path]) -> Look | None:
     """Runs of KernelBench among some files, with the baselines and reference programs that belong to them."""
-    results = [path for path in files if plain_name(path) == "eval_results.json"]
+    results = list(_kernelbench_runs(files).values())
     if not results:
         return None
     sources: list[dict[str, Any]] = []
@@ -42,7 +42,8 @@ def kernelbench(files: list[Path]) -> Look | None:
             )
         hardware = re.search(r'"hardware":\s*"([^"]+)"', json.dumps(data)) if isinstance(data, dict) else None
         gpu = canonical_gpu(hardware[1]) if hardware else None
-        source: dict[str, Any] = {"path": str(path.parent), "format": "kernelbench"}
+        known = plain_name(path) == "eval_results.json" or "_eval_result.json" in path.name
+        source: dict[str, Any] = {"path": str(path.parent if known else path), "format": "kernelbench"}
         fitting = [p for p, g in baselines.items() if gpu is None or canonical_gpu(g) == gpu]
         if fitting:
             source["baseline"] = str(
@@ -66,7 +67,28 @@ def kernelbench(files: list[Path]) -> Look | None:
         if hardware is None and isinstance(data, dict):
             open_["gpu"] = "the GPU, which the results do not name"
         sources.append({**source, "generation_method": "sampling"})
-    return Look(found=f"{len(results)} run(s) of KernelBench (eval_results.json)", sources=sources, open=open_)
+    return Look(found=f"{len(results)} run(s) of KernelBench ({_listed(results)})", sources=sources, open=open_)
+
+
+def _kernelbench_runs(files: list[Path]) -> dict[Path, Path]:
+    """Folder -> the file with its results: of the known name, else one for each sample, else one beside the programs."""
+    runs = {path.parent: path for path in files if plain_name(path) == "eval_results.json"}
+    beside = {path.parent for path in files if re.fullmatch(r"level_\d+_problem_\d+_sample_\d+_kernel\.py", path.name)}
+    for path in files:
+        if re.fullmatch(r"level_\d+_problem_\d+_sample_\d+_eval_result\.json", plain_name(path)):
+            runs.setdefault(path.parent, path)
+    for path in files:
+        if path.suffix == ".json" and path.parent in beside - runs.keys():
+            head = run_of(path, "kernelbench").head(path, 1 << 16)
+            if b'"compiled"' in head and b'"correctness"' in head:
+                runs[path.parent] = path
+    return runs
+
+
+def _listed(paths: list[Path]) -> str:
+    """The names of some files, each once."""
+    names = list(dict.fromkeys("*_eval_result.json" if "_eval_result.json" in p.name else p.name for p in paths))
+    return ", ".join(printable(name, 40) for name in names[:3])
 
 
 def _baseline_gpu(path: Path) -> str | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from typing import TYPE_CHECKING, Any, Final
 
@@ -20,6 +21,10 @@ __all__ = ["preview"]
 
 #: Runs that are read.
 _RUNS: Final = 25
+#: Kernels that are shown.
+_SHOWN: Final = 3
+#: Lines with which every program begins.
+_PREAMBLE: Final = re.compile(r"import |from |using |#|//|/\*|\*|\"\"\"|'''|@")
 
 
 def preview(recipe: Path) -> dict[str, Any]:
@@ -34,7 +39,8 @@ def preview(recipe: Path) -> dict[str, Any]:
     gpus: Counter[str] = Counter()
     problems: Counter[str] = Counter()
     rows = references = parents = 0
-    first: list[dict[str, Any]] = []
+    #: One of each problem, one of each problem and GPU, and the first three, whatever they are.
+    kernels: tuple[dict[Any, dict[str, Any]], ...] = ({}, {}, {})
     findings: list[Finding] = []
     for job in jobs[:_RUNS]:
         held: list[Evaluation] = []
@@ -55,18 +61,17 @@ def preview(recipe: Path) -> dict[str, Any]:
             gpus[canonical_gpu(gpu) if gpu else ""] += 1
             references += bool(record.reference_code or facts.reference_code or job.source.reference)
             parents += record.parent_node_id is not None
-            if record.outcome == "success" and record.excluded is None and len(first) < 3:
-                line = next((text.strip() for text in record.code.split("\n") if text.strip()), "")
-                first.append(
-                    {
-                        "problem": problem,
-                        "gpu": gpu,
-                        "speedup": record.speedup,
-                        "code": line[:80],
-                        "from": record.source_file,
-                        "line": record.source_line,
-                    }
-                )
+            if record.outcome == "success" and record.excluded is None:
+                for shown, key in zip(kernels, (problem, (problem, gpu), record.node_id), strict=True):
+                    if len(shown) < _SHOWN and key not in shown:
+                        shown[key] = {
+                            "problem": problem,
+                            "gpu": gpu,
+                            "speedup": record.speedup,
+                            "code": _first_line(record.code),
+                            "from": record.source_file,
+                            "line": record.source_line,
+                        }
     n = sum(outcomes.values())
     missing = [
         text
@@ -82,6 +87,10 @@ def preview(recipe: Path) -> dict[str, Any]:
         missing.insert(0, "nothing comes out: see the findings")
     elif not outcomes["success"]:
         missing.insert(0, "no row is a success with a speedup: failures alone would come out")
+    first: list[dict[str, Any]] = []
+    for each in (row for shown in kernels for row in shown.values()):
+        if each not in first:
+            first.append(each)
     return {
         "runs": len(jobs),
         "runs_read": min(len(jobs), _RUNS),
@@ -91,7 +100,13 @@ def preview(recipe: Path) -> dict[str, Any]:
         "problems": len(problems),
         "gpus": dict(gpus.most_common()),
         "with_parent": parents,
-        "first": first,
+        "first": first[:_SHOWN],
         "findings": findings,
         "missing": missing,
     }
+
+
+def _first_line(code: str) -> str:
+    """The first line of a program that tells it from others."""
+    lines = [line for text in code.split("\n") if (line := text.strip())]
+    return next((line for line in lines if _PREAMBLE.match(line) is None), lines[0] if lines else "")[:80]

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, get_args, get_
 import msgspec
 
 from kernel_archive.content import content_path
-from kernel_archive.errors import RecipeError, UsageError, printable, suggestion
+from kernel_archive.errors import DataError, RecipeError, UsageError, printable, suggestion
 from kernel_archive.gpus import GPUS, GpuFacts, is_known
 from kernel_archive.ids import canonical_json, sha256_hex
 from kernel_archive.readers import READERS
@@ -360,11 +360,14 @@ def local_copy(loaded: LoadedRecipe, directory: str | Path) -> LoadedRecipe:
     of that name, whatever its ending, in the directory itself.
 
     Raises:
-        UsageError: the directory does not exist.
+        DataError: the directory does not exist.
     """
     root = Path(directory).absolute()
     if not root.is_dir():
-        raise UsageError(f"--source {directory} is not a directory")
+        message = "there is no such directory" if not root.exists() else "it is a file, not a directory"
+        raise DataError.of(
+            code="missing-file", message=message, file=str(directory), field="--source", fix="Name the local copy"
+        )
     sources = []
     for source in loaded.recipe.source:
         path = source.path

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+import msgspec
 
 from kernel_archive.cli.common import (
     archive_argument,
@@ -17,7 +18,7 @@ from kernel_archive.cli.common import (
     print_table,
     tell,
 )
-from kernel_archive.errors import printable
+from kernel_archive.errors import Finding, printable
 
 if TYPE_CHECKING:
     from kernel_archive.selection.diff import Difference
@@ -233,7 +234,7 @@ def validate(ctx: click.Context, archive_path: str | None, as_json: bool) -> Non
 @click.option("--examples", type=click.IntRange(0, 1000), default=3, show_default=True, help="Worst examples per flag.")
 @json_option
 def audit(archive_path: str | None, examples: int, as_json: bool) -> None:
-    """Show the audit flags with their rules and worst examples, and what was excluded.
+    """Show the audit flags with their rules and worst examples, what was excluded, and what of the sources was left out.
 
     A flag never drops a row; a split definition may.
     """
@@ -241,10 +242,10 @@ def audit(archive_path: str | None, examples: int, as_json: bool) -> None:
     from kernel_archive.archive.open import open_archive
 
     result = audit_archive(open_archive(archive_path), examples=examples)
-    emit(result, as_json=as_json, text=lambda: _show_audit(result))
+    emit(result, as_json=as_json, text=lambda: _show_audit(result, examples))
 
 
-def _show_audit(result: dict[str, Any]) -> None:
+def _show_audit(result: dict[str, Any], examples: int) -> None:
     kernels = result["kernels"]
     for flag in result["flags"]:
         tell(f"{flag['flag']}: {flag['kernels']} of {kernels} kernels. Rule: {flag['rule']}.")
@@ -274,6 +275,16 @@ def _show_audit(result: dict[str, Any]) -> None:
             for reason, of in sorted(by_reason.items())
         ]
         print_table(["excluded: reason", "evaluations", "for example"], excluded)
+    found = result["findings"]
+    if result["rows_left_out"]:
+        tell(f"rows of tables that became no evaluation: {result['rows_left_out']:,}; the findings say which and why")
+    if found["total"]:
+        tell(f"findings in the sources: {found['total']:,} ({_counts(found['by_code'])})")
+    shown: dict[str, int] = {}
+    for finding in (msgspec.convert(each, Finding) for each in found["first"]):
+        shown[finding.code] = shown.get(finding.code, 0) + 1
+        if shown[finding.code] <= examples:
+            tell(f"  {finding.severity}: {finding.render()}")
 
 
 @click.command(short_help="Show what changed between two archive versions.")

@@ -14,7 +14,7 @@ from kernel_archive.errors import Finding, printable
 from kernel_archive.gpus import canonical_gpu
 from kernel_archive.problems import kernelbench_id
 from kernel_archive.readers.cells import TRUE, Table, is_missing, joined_gpu, spelled, truth
-from kernel_archive.readers.mapping import US_PER_UNIT, From, Join
+from kernel_archive.readers.mapping import US_PER_UNIT, From, Join, filled
 from kernel_archive.readers.records import Evaluation, Outcome
 from kernel_archive.readers.values import from_text, natural, not_negative, positive, step_number
 
@@ -95,6 +95,8 @@ class Judged(Table):
         place = self.file
         self._odd_references()
         self.file = place
+        if left := self.facts.counts.get("rows", 0) - len(self.found):
+            self.count("rows_left_out", left)
         super().finish()
 
     # -- rows
@@ -162,7 +164,10 @@ class Judged(Table):
         """Whether a row has its program and its speedup; if not, it is counted and said."""
         if code is None:
             self.count("rows_without_code")
-            if has_speedup:
+            named = self.columns["code"].file if "code" in self.columns else None
+            if named is not None and filled(named, row) is not None:
+                pass  # said of the file
+            elif has_speedup:
                 self.doubt("no-code", "rows without a program are left out", line, "code")
             else:
                 message = "rows with neither a program nor a speedup are left out"

@@ -2,7 +2,8 @@
 
 Facts of the format, from its public code: ``runs/NAME/eval_results.json`` maps a problem's number to a list of results (one
 result in earlier versions) with ``sample_id``, ``compiled``, ``correctness``, ``metadata`` (``hardware``, errors) and
-``runtime`` in ms, -1 where nothing was timed. The programs are ``level_L_problem_P_sample_S_kernel.py`` beside it. Baselines are
+``runtime`` in ms, -1 where nothing was timed. Its relatives write problem -> sample -> result, level -> problem -> sample ->
+result, or a file for each result, ``level_L_problem_P_sample_S_eval_result.json``. The programs are ``level_L_problem_P_sample_S_kernel.py`` beside it. Baselines are
 ``results/timing/GPU/NAME.json``: level -> name of the problem's file, which begins with its number -> ``mean`` in ms and
 ``hardware``. A runtime without a baseline of the same GPU gives no speedup.
 """
@@ -22,7 +23,7 @@ from kernel_archive.readers.sniff import wrong_format
 from kernel_archive.readers.values import natural, object_of, positive, text_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from kernel_archive.readers.files import RunFiles
     from kernel_archive.readers.records import Record
@@ -30,7 +31,12 @@ if TYPE_CHECKING:
 __all__ = ["KERNELBENCH"]
 
 _RESULTS: Final = "eval_results.json"
-_PROGRAM: Final = re.compile(r"level_(\d+)_problem_(\d+)_sample_(\d+)_kernel\.py")
+_ALONE: Final = "level_*_problem_*_sample_*_eval_result.json"
+#: Keys of which a result has one.
+_RESULT_KEYS: Final = frozenset({"compiled", "correctness", "runtime"})
+#: Keys that lead to a result at most: level, problem, sample.
+_MOST_KEYS: Final = 3
+_PROGRAM: Final = re.compile(r"level_(\d+)_problem_(\d+)_sample_(\d+)_(?:kernel\.py|eval_result\.json(?:\.gz|\.zst)?)")
 #: Our columns of a row as :func:`_rows` makes it; times in ms.
 _COLUMNS: Final[dict[str, Any]] = {
     **{
@@ -106,42 +112,89 @@ def _level(run: RunFiles) -> int | None:
     return None
 
 
-def _rows(run: RunFiles, results: dict[str, Any], report: Report) -> Iterator[dict[str, Any]]:
+def _results(run: RunFiles, report: Report) -> Iterator[tuple[Path, tuple[str, ...], dict[str, Any]]]:
+    """Every result with its file and the keys that lead to it: (level,) problem, sample."""
+    path = run.log(_RESULTS)
+    alone = [p for p in run.files if _PROGRAM.fullmatch(p.name) and p.suffix != ".py"]
+    for file in dict.fromkeys([*([path] if path is not None else []), *alone]):
+        match, value, wrong = _PROGRAM.fullmatch(file.name), run.json(file), []
+        if isinstance(value, Finding):
+            report.add(value)
+            continue
+        for keys, result in _inside(value, match.groups() if match is not None else ()):
+            if result is None or not keys:
+                wrong.append(".".join(keys))
+            else:
+                yield file, keys, result
+        if wrong:
+            message = "neither compiled, correctness nor runtime is in it: no result of KernelBench; left out"
+            message += f", as are {len(wrong) - 1:,} others" if len(wrong) > 1 else ""
+            fix = "Expected is problem -> [results], problem -> sample -> result, or level -> problem -> sample -> result; else try the format measurements"
+            report.error("no-result", message, file=run.name(file), field=wrong[0] or None, fix=fix)
+
+
+def _inside(value: Any, keys: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], dict[str, Any] | None]]:
+    """The results in a document with the keys that lead to each; ``None`` for what is none."""
+    inner: Iterable[tuple[str, Any]] = ()
+    if isinstance(value, dict) and not value.keys() & _RESULT_KEYS and len(keys) < _MOST_KEYS:
+        inner = value.items()
+    elif isinstance(value, list) and 0 < len(keys) < _MOST_KEYS:
+        inner = ((str(object_of(result).get("sample_id", i)), result) for i, result in enumerate(value))
+    else:
+        yield keys, value if isinstance(value, dict) and value.keys() & _RESULT_KEYS else None
+    for key, each in inner:
+        yield from _inside(each, (*keys, key))
+
+
+def _rows(run: RunFiles, report: Report) -> Iterator[tuple[Path, dict[str, Any]]]:
     """A row per result, with what belongs to it from the other files. Results stand on no lines of their own."""
-    baselines, references, level = _baselines(run, report), _stated(run, "problems"), _level(run)
+    baselines, references, run_level = _baselines(run, report), _stated(run, "problems"), _level(run)
     given = run.settings.get("level")
-    level = int(given) if given is not None else level
-    for key, value in results.items():
-        for result in value if isinstance(value, list) else [value]:
-            number, facts = natural(int(key) if key.isdigit() else None), object_of(result)
-            sample, metadata = natural(facts.get("sample_id")) or 0, object_of(facts.get("metadata"))
-            reference, gpu = baselines.get((level or -1, number or -1), (None, None))
-            error = next((name for name in _ERRORS if metadata.get(name)), None)
-            failed = facts.get("compiled") is False or facts.get("correctness") is False
-            own = positive(facts.get("ref_runtime"))
-            runtime, mean = positive(facts.get("runtime")), positive(object_of(facts.get("runtime_stats")).get("mean"))
-            if runtime is not None and mean is not None and max(runtime / mean, mean / runtime) > DOUBTFUL_RATIO:
-                message = "runtime is not the mean of the result's own runtime_stats; it is left out"
-                where = {"file": run.name(run.log(_RESULTS) or run.path), "field": f"{key}.{sample}.runtime"}
-                report.error("runtime-contradicted", message, value=f"{runtime:g}, mean {mean:g}", **where)
-                runtime = None
-            row = {
-                "node_id": f"{level}/{key}/{sample}",
-                "level": level,
-                "number": number,
-                "compiled": facts.get("compiled"),
-                "correct": facts.get("correctness"),
-                "outcome": _ERRORS[error] if failed and error is not None else None,
-                "runtime": runtime,
-                "reference": own if own is not None else reference,
-                "gpu": metadata.get("hardware") or object_of(facts.get("runtime_stats")).get("hardware"),
-                "reference_gpu": None if own is not None else gpu,
-                "error_type": metadata.get(f"{error}_name"),
-                "error_text": str(metadata[error]) if error is not None else None,
-                "program": f"level_{level}_problem_{key}_sample_{sample}_kernel.py",
-                "reference_program": _text_of(run, references, level, number),
-            }
-            yield row
+    run_level = int(given) if given is not None else run_level
+    seen: set[str] = set()
+    for path, keys, facts in _results(run, report):
+        if len(keys) == 1 or (len(keys) == 2 and keys[0].startswith("level")):  # one result of a problem
+            keys = (*keys, str(natural(facts.get("sample_id")) or 0))  # noqa: PLW2901
+        level = _number(keys[-3]) if len(keys) == _MOST_KEYS else natural(facts.get("level"))
+        level, number, key, sample = run_level if level is None else level, _number(keys[-2]), keys[-2], keys[-1]
+        node = f"{level}/{key}/{sample}"
+        if node in seen and _PROGRAM.fullmatch(path.name):
+            continue  # it stands in eval_results.json, too
+        seen.add(node)
+        metadata = object_of(facts.get("metadata"))
+        reference, gpu = baselines.get((level or -1, number or -1), (None, None))
+        error = next((name for name in _ERRORS if metadata.get(name)), None)
+        failed = facts.get("compiled") is False or facts.get("correctness") is False
+        own = positive(facts.get("ref_runtime"))
+        runtime, mean = positive(facts.get("runtime")), positive(object_of(facts.get("runtime_stats")).get("mean"))
+        if runtime is not None and mean is not None and max(runtime / mean, mean / runtime) > DOUBTFUL_RATIO:
+            message = "runtime is not the mean of the result's own runtime_stats; it is left out"
+            where = {"file": run.name(path), "field": f"{key}.{sample}.runtime"}
+            report.error("runtime-contradicted", message, value=f"{runtime:g}, mean {mean:g}", **where)
+            runtime = None
+        row = {
+            "node_id": node,
+            "level": level,
+            "number": number,
+            "compiled": facts.get("compiled"),
+            "correct": facts.get("correctness"),
+            "outcome": _ERRORS[error] if failed and error is not None else None,
+            "runtime": runtime,
+            "reference": own if own is not None else reference,
+            "gpu": metadata.get("hardware") or object_of(facts.get("runtime_stats")).get("hardware"),
+            "reference_gpu": None if own is not None else gpu,
+            "error_type": metadata.get(f"{error}_name"),
+            "error_text": str(metadata[error]) if error is not None else None,
+            "program": f"level_{level}_problem_{key if number is None else number}_sample_{_number(sample) or 0}_kernel.py",
+            "reference_program": _text_of(run, references, level, number),
+        }
+        yield path, row
+
+
+def _number(key: str) -> int | None:
+    """The number of a key such as ``3``, ``problem_3`` or ``level3``."""
+    match = re.fullmatch(r"(?:level|problem|sample)?_?(\d{1,6})", key)
+    return int(match[1]) if match is not None else None
 
 
 def _text_of(run: RunFiles, folder: Path | None, level: int | None, number: int | None) -> str | None:
@@ -153,36 +206,36 @@ def _text_of(run: RunFiles, folder: Path | None, level: int | None, number: int 
 
 def _records(run: RunFiles) -> Iterator[Record]:
     """An evaluation per result."""
-    path = run.log(_RESULTS)
-    results = run.json(path) if path is not None else None
-    if path is None or not isinstance(results, dict):
-        if isinstance(results, Finding):
-            yield results
-        yield wrong_format(run, KERNELBENCH, path)
+    path = run.log(_RESULTS) or next((p for p in run.files if "_eval_result.json" in p.name), None)
+    if path is None:
+        yield wrong_format(run, KERNELBENCH)
         return
     report = Report()
+    rows = list(_rows(run, report))
+    if not rows:
+        yield from report
+        yield wrong_format(run, KERNELBENCH, path)
+        return
     columns = columns_of({**_COLUMNS, "reference_code": "reference_program"}, run.name(path))
     assert not isinstance(columns, Finding)  # noqa: S101 - the mapping is ours
-    if run.settings.get("baseline") is None and not any(
-        "ref_runtime" in object_of(r) for v in results.values() for r in (v if isinstance(v, list) else [v])
-    ):
+    if run.settings.get("baseline") is None and not any(row["reference"] for _, row in rows):
         message = "runtimes alone give no speedup: the recipe names no timing baseline of the same GPU"
         fix = 'baseline = "results/timing/GPU/baseline_time_torch.json" in the [[source]]'
         report.warning("no-baseline", message, file=run.name(path), field="baseline", fix=fix)
-    if _level(run) is None and run.settings.get("level") is None:
+    if any(row["level"] is None for _, row in rows):
         report.error(
             "no-level", "nothing says which level the run is of", file=run.name(path), fix="level = 1 in the [[source]]"
         )
-    yield from judged(run, path, report, columns, ((path, row) for row in _rows(run, results, report)))
+    yield from judged(run, path, report, columns, rows)
 
 
 KERNELBENCH: Final = ReaderSpec(
     name="kernelbench",
-    title="Runs of KernelBench: eval_results.json with the programs beside it",
-    expects="run directories with eval_results.json; baseline names the timing file of the same GPU, problems the folder with "
+    title="Runs of KernelBench and its relatives: eval_results.json with the programs beside it",
+    expects="run directories with eval_results.json (or a file *_eval_result.json for each sample); baseline names the timing file of the same GPU, problems the folder with "
     "level1/*.py and so on",
-    files=(_RESULTS, "level_*_kernel.py", "generation_config.yaml", "eval_config.yaml"),
-    version=2,
+    files=(_RESULTS, "level_*_kernel.py", _ALONE, "generation_config.yaml", "eval_config.yaml"),
+    version=3,
     records=_records,
     also=_also,
     foreign=True,

@@ -93,7 +93,7 @@ OPENEVOLVE: Final = ReaderSpec(
     title="Checkpoints of OpenEvolve and its relatives: programs with parents and metrics",
     expects="run directories (openevolve_output, checkpoints, or one checkpoint); columns must say which metric is the speedup or time",
     files=_FILES,
-    version=2,
+    version=3,
     records=_records,
     foreign=True,
 )

@@ -12,7 +12,9 @@ from click.testing import CliRunner
 from kernel_archive.archive.first_look import look
 from kernel_archive.archive.guess import guess
 from kernel_archive.archive.open import open_archive
+from kernel_archive.archive.preview import preview
 from kernel_archive.archive.recipe import load_recipe
+from kernel_archive.archive.recipe_text import recipe_text
 from kernel_archive.cli import cli
 from kernel_archive.errors import DataError
 from kernel_archive.pipeline import build
@@ -185,6 +187,25 @@ def test_kernelbench_without_a_baseline_of_its_gpu(tmp_path: Path) -> None:
     assert "of L40S" in found.open["baseline"]
 
 
+@pytest.mark.parametrize("name", ["eval_results.json", "evals.json", "level_1_problem_{p}_sample_{s}_eval_result.json"])
+def test_relatives_of_kernelbench(tmp_path: Path, name: str) -> None:
+    """Results by sample, under another name, or a file for each: recognised, and all of them come out."""
+    kernelbench(tmp_path / "data")
+    run = tmp_path / "data/runs/mine"
+    results = json.loads((run / "eval_results.json").read_text())
+    (run / "eval_results.json").unlink()
+    by_sample = {p: {str(r["sample_id"]): r for r in found} for p, found in results.items()}
+    for p, found in by_sample.items():
+        for s, result in found.items():
+            text = result if "{" in name else by_sample
+            (run / name.format(p=p, s=s)).write_text(json.dumps(text))
+    found = look(tmp_path / "data")
+    assert [source["format"] for source in found.sources] == ["kernelbench"]
+    (tmp_path / "b.toml").write_text(recipe_text(found, tmp_path, name="me/x", answers={}))
+    shown = preview(tmp_path / "b.toml")
+    assert (shown["evaluations"], shown["findings"]) == (len(SPEEDUPS), [])
+
+
 @pytest.mark.parametrize("text", ['{"1": [{"sample_id": 0, "comp', "[]", "", "null"])
 def test_a_damaged_run_among_good_ones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str) -> None:
     """A truncated ``eval_results.json`` is named; the other run is shown as ever. Alone it is named, too."""
@@ -254,6 +275,45 @@ def test_runs_that_only_a_wider_path_would_match(tmp_path: Path) -> None:
     assert [source["path"] for source in look(tmp_path).sources] == [
         str(tmp_path / name / "openevolve_output") for name in ("gelu", "softmax")
     ]
+
+
+def test_the_kernels_that_are_shown_differ(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One of each problem, by the line that tells them apart; columns that name files are read."""
+    (tmp_path / "d/src").mkdir(parents=True)
+    rows = ["op,source_file,kernel_ms,torch_ms,note"]
+    for n, speedup in enumerate(SPEEDUPS):
+        (tmp_path / f"d/src/k{n}.py").write_text(program(n))
+        rows.append(f"op{n // 4},src/k{n}.py,{2 / speedup},2,x{n}")
+    (tmp_path / "d/b.csv").write_text("\n".join(rows))
+    monkeypatch.chdir(tmp_path)
+    shown = CliRunner().invoke(cli, ["init", "d", "--gpu", "H100", "--json"])
+    assert shown.exit_code == 0, shown.output
+    first = json.loads(shown.stdout)["first"]
+    assert [(row["problem"], row["code"]) for row in first] == [
+        (f"op{n // 4}", f"def kernel_{n}(x):") for n in (0, 4, 1)
+    ]
+    assert "nothing is read from: note" in (tmp_path / "builder.toml").read_text()
+
+
+def test_what_was_left_out_is_in_the_audit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows that became no evaluation are counted in the audit, with the findings that say which and why."""
+    milliseconds(tmp_path / "data")
+    table = tmp_path / "data/bench.csv"
+    table.write_text(table.read_text() + "softmax,gone.cu,1,2,True\nsoftmax,k1.cu,,2,True\n")
+    monkeypatch.chdir(tmp_path)
+    assert CliRunner().invoke(cli, ["init", "data", "--gpu", "H100", "--name", "me/x"]).exit_code == 0
+    build(["builder.toml"])
+    result = json.loads(CliRunner().invoke(cli, ["audit", "--json"]).stdout)
+    assert (result["rows_left_out"], result["findings"]["by_code"]) == (
+        2,
+        {"no-code": 1, "no-code-file": 1, "no-speedup": 1},
+    )
+    assert [(f["line"], f["field"]) for f in result["findings"]["first"] if f["code"] == "no-speedup"] == [
+        (11, "kernel_ms")
+    ]
+    text = CliRunner().invoke(cli, ["audit"]).stdout
+    assert "rows of tables that became no evaluation: 2" in text
+    assert "bench.csv:11: kernel_ms: no speedup without both times" in text
 
 
 @pytest.mark.parametrize("make", [milliseconds, loop])

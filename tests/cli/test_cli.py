@@ -80,6 +80,14 @@ def test_wrong_usage_is_status_two_with_a_hint(tmp_path):
     assert "Traceback" not in typo.stderr + option.stderr
 
 
+def test_a_copy_that_is_not_there_is_status_one(tmp_path):
+    """A directory that an option names is data, as every named file is."""
+    for name, what in (("gone", "no such directory"), ("file", "not a directory")):
+        (tmp_path / "file").touch()
+        result = run("build", "cuda-l1", "--source", name, cwd=tmp_path)
+        assert (result.returncode, what in result.stderr) == (1, True)
+
+
 def test_no_archive_is_status_one_and_says_how_to_make_one(tmp_path):
     """The message names the directory and the command that makes an archive."""
     for command in (["info"], ["audit"], ["validate"], ["show", "abcdef123456"], ["sql", "SELECT 1"]):

@@ -118,3 +118,70 @@ def test_a_runtime_against_its_own_mean(tmp_path: Path, mean: float, counts: boo
     read_ = read("kernelbench", folder, tmp_path, **settings(tmp_path))
     assert [e.speedup for e in read_.successes] == ([2.0, 0.5] if counts else [0.5])
     assert ("runtime-contradicted" in read_.codes) is not counts
+
+
+def nested(results: dict[str, Any], top: str | None = None) -> dict[str, Any]:
+    """The same results by sample, and below a level."""
+    by_sample = {p: {str(r["sample_id"]): r for r in found} for p, found in results.items()}
+    return by_sample if top is None else {top: by_sample}
+
+
+@pytest.mark.parametrize(
+    "results",
+    [
+        nested(RESULTS),
+        nested(RESULTS, "1"),
+        nested(RESULTS, "level1"),
+        {"level1": RESULTS},
+        {f"problem_{p}": v for p, v in nested(RESULTS).items()},
+    ],
+)
+def test_results_by_sample_and_by_level(tmp_path: Path, results: Any) -> None:
+    """Relatives of KernelBench nest their results by sample, and below the level; what comes out is the same."""
+    folder = run(tmp_path)
+    wanted = read("kernelbench", folder, tmp_path, **settings(tmp_path))
+    (folder / "eval_results.json").write_text(json.dumps(results))
+    read_ = read("kernelbench", folder, tmp_path, **settings(tmp_path))
+    assert not read_.findings
+    facts = [[(e.outcome, e.speedup, e.code, e.problem) for e in each.evaluations] for each in (wanted, read_)]
+    assert facts[0] == facts[1]
+
+
+def test_a_file_for_each_sample(tmp_path: Path) -> None:
+    """Alone they are the run; beside ``eval_results.json`` they add what it lacks, and nothing twice."""
+    folder = run(tmp_path)
+    wanted = read("kernelbench", folder, tmp_path, **settings(tmp_path))
+    for problem, found in RESULTS.items():
+        for each in found:
+            (folder / f"level_1_problem_{problem}_sample_{each['sample_id']}_eval_result.json").write_text(
+                json.dumps(each)
+            )
+    both = read("kernelbench", folder, tmp_path, **settings(tmp_path))
+    assert [e.node_id for e in both.evaluations] == [e.node_id for e in wanted.evaluations]
+    assert not both.findings
+    (folder / "eval_results.json").unlink()
+    alone = read("kernelbench", folder, tmp_path, **settings(tmp_path))
+    assert [(e.node_id, e.speedup) for e in alone.evaluations] == [(e.node_id, e.speedup) for e in wanted.evaluations]
+    assert alone.evaluations[0].source_file == "runs/mine/level_1_problem_1_sample_0_eval_result.json"
+
+
+@pytest.mark.parametrize(
+    ("results", "field", "others"),
+    [
+        ({"1": {"0": {"ok": True}}}, "1.0.ok", ""),
+        ({"1": {"0": {"0": {"0": {"compiled": True}}}}}, "1.0.0", ""),
+        ({"1": [[], 3], "2": "x"}, "1.1", "1 others"),
+        ({"compiled": True}, None, ""),
+        ([], None, ""),
+    ],
+)
+def test_what_is_no_result(tmp_path: Path, results: Any, field: str | None, others: str) -> None:
+    """One finding with the place and what was expected, never an empty run without a word."""
+    folder = run(tmp_path)
+    (folder / "eval_results.json").write_text(json.dumps(results))
+    findings = read("kernelbench", folder, tmp_path, **settings(tmp_path)).findings
+    first = findings[0]
+    assert (first.code, first.field, first.severity) == ("no-result", field, "error")
+    assert others in first.message
+    assert "problem -> sample" in str(first.fix)
+    assert findings[-1].code == "wrong-format"

@@ -35,7 +35,13 @@ ROWS = [
     row("None", None, 6),
     row("c = 1", 1.0, 7),
 ]
-COUNTS = {"rows": 7, "rows_without_code": 4, "rows_without_speedup": 3, "rows_without_code_and_speedup": 2}
+COUNTS = {
+    "rows": 7,
+    "rows_without_code": 4,
+    "rows_without_speedup": 3,
+    "rows_without_code_and_speedup": 2,
+    "rows_left_out": 5,
+}
 
 
 def _check(result: Read) -> None:
@@ -86,7 +92,7 @@ def test_every_spelling_of_no_score(tmp_path: Path, score: Any) -> None:
     """A missing score is missing, never 0."""
     result = read("measurements", write_lines(tmp_path / "t.jsonl", [row("a = 1", score)]), columns=COLUMNS)
     assert not result.evaluations
-    assert result.facts.counts == {"rows": 1, "rows_without_speedup": 1}
+    assert result.facts.counts == {"rows": 1, "rows_without_speedup": 1, "rows_left_out": 1}
 
 
 @pytest.mark.parametrize("score", [0, 0.0, -1.5, "fast", True, float("inf"), [1]])
