@@ -232,8 +232,8 @@ def _records(run: RunFiles) -> Iterator[Record]:
 KERNELBENCH: Final = ReaderSpec(
     name="kernelbench",
     title="Runs of KernelBench and its relatives: eval_results.json with the programs beside it",
-    expects="run directories with eval_results.json (or a file *_eval_result.json for each sample); baseline names the timing file of the same GPU, problems the folder with "
-    "level1/*.py and so on",
+    expects="run directories with eval_results.json, or a *_eval_result.json for each sample; baseline: timing of the same GPU, "
+    "problems: folder with level1/*.py",
     files=(_RESULTS, "level_*_kernel.py", _ALONE, "generation_config.yaml", "eval_config.yaml"),
     version=3,
     records=_records,
