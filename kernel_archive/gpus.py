@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import re
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-__all__ = ["GPUS", "Gpu", "GpuFacts", "canonical_gpu", "gpu_facts", "gpu_in", "is_known", "same_gpu"]
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+__all__ = ["GPUS", "Gpu", "GpuFacts", "canonical_gpu", "gpu_facts", "gpu_in", "gpu_lines", "is_known", "same_gpu"]
 
 _NVIDIA_A100 = "https://www.nvidia.com/content/dam/en-zz/Solutions/Data-Center/a100/pdf/nvidia-a100-datasheet-nvidia-us-2188504-web.pdf"
 _NVIDIA_L40S = "https://resources.nvidia.com/en-us-l40s/l40s-datasheet-28413"
@@ -131,12 +134,13 @@ def is_known(name: str) -> bool:
 
 
 def same_gpu(one: str, other: str) -> bool:
-    """Whether two names mean one GPU, however their words are parted.
+    """Whether two names mean one GPU, however their words are parted, and with or without its maker.
 
-    >>> same_gpu("RTX 4090", "rtx4090"), same_gpu("H100", "H200")
+    >>> same_gpu("NVIDIA GeForce RTX 4090", "rtx4090"), same_gpu("H100", "H200")
     (True, False)
     """
-    return _key(canonical_gpu(one)) == _key(canonical_gpu(other))
+    one, other = (re.sub(r"^(nvidia|geforce|amd|radeon|instinct)+", "", _key(canonical_gpu(n))) for n in (one, other))
+    return one == other
 
 
 def gpu_in(text: str) -> str | None:
@@ -160,7 +164,24 @@ def gpu_in(text: str) -> str | None:
     return found.pop() if len(found) == 1 else None
 
 
-def gpu_facts(name: str) -> Gpu:
-    """Facts of a GPU by name or alias; all ``None`` for an unknown one."""
+def gpu_facts(name: str, stated: Mapping[str, Gpu] | None = None) -> Gpu:
+    """Facts of a GPU by name or alias; those that an archive states of one that is not known here, else all ``None``."""
     canonical = canonical_gpu(name)
-    return GPUS.get(canonical) or Gpu(name=canonical)
+    return GPUS.get(canonical) or (stated or {}).get(canonical) or Gpu(name=canonical)
+
+
+def gpu_lines(gpu: Gpu) -> Iterator[str]:
+    """What is known of a GPU, in words."""
+    for value, text in (
+        (gpu.compute_capability, "compute capability {}"),
+        (gpu.multiprocessors, "{} multiprocessors"),
+        (gpu.max_threads_per_multiprocessor, "{} threads resident on each"),
+        (gpu.clock_ghz, "boost clock {:g} GHz"),
+        (gpu.memory_gb, "{:g} GB of memory"),
+        (gpu.memory_bandwidth_gb_s, "{:,.0f} GB/s"),
+        (gpu.l2_cache_mb, "L2 cache {:g} MB"),
+        (gpu.fp32_tflops, "{:g} TFLOP/s in float32 without tensor cores"),
+        (gpu.bf16_tflops, "{:g} TFLOP/s in bfloat16 on tensor cores, dense"),
+    ):
+        if value is not None:
+            yield text.format(value)

@@ -25,7 +25,7 @@ from kernel_archive.archive.queries import FACTS, SPLIT_ROWS
 from kernel_archive.archive.shards import SHARD_ROWS, group_ends, write_table
 from kernel_archive.archive.team import Call
 from kernel_archive.archive.wide import Piece, Shard, write_shard
-from kernel_archive.gpus import GpuFacts, gpu_facts, is_known
+from kernel_archive.gpus import GpuFacts, gpu_facts, is_known, same_gpu
 from kernel_archive.ids import CANARY, ID_LENGTH
 from kernel_archive.schema import TABLES, shard_name
 
@@ -226,9 +226,13 @@ def _filled(row: dict[str, Any]) -> int:
 
 
 def _gpu_row(name: str, stated: Mapping[str, GpuFacts]) -> dict[str, Any]:
-    facts = stated.get(name) or gpu_facts(name)
-    known = is_known(name) or name in stated
-    return {"gpu": name, "known": known, **{f: getattr(facts, f) for f in GpuFacts.__struct_fields__}}
+    ours = next((facts for other, facts in stated.items() if same_gpu(name, other)), None)
+    facts = ours or gpu_facts(name)
+    return {
+        "gpu": name,
+        "known": ours is not None or is_known(name),
+        **{f: getattr(facts, f) for f in GpuFacts.__struct_fields__},
+    }
 
 
 def consolidate(

@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 
 from kernel_archive.archive.manifest import MANIFEST_NAME, Manifest, read_manifest, shard_faults
 from kernel_archive.errors import ArchiveMismatchError, UsageError, printable, suggestion
+from kernel_archive.gpus import Gpu, GpuFacts, is_known
 from kernel_archive.schema import TABLES
 
 if TYPE_CHECKING:
@@ -119,6 +120,16 @@ class Archive:
         import datasets
 
         return datasets.Dataset(self.arrow(table, split, columns))
+
+    @cached_property
+    def stated_gpus(self) -> dict[str, Gpu]:
+        """Facts of the GPUs that this package does not know, as the archive's recipes state them."""
+        rows = self.arrow("gpus").to_pylist() if "gpus" in self.manifest.tables else []
+        return {
+            row["gpu"]: Gpu(name=row["gpu"], **{name: row[name] for name in GpuFacts.__struct_fields__})
+            for row in rows
+            if row["known"] and not is_known(row["gpu"])
+        }
 
     @cached_property
     def connection(self) -> duckdb.DuckDBPyConnection:

@@ -27,7 +27,7 @@ from kernel_archive.archive.fragments import (
 )
 from kernel_archive.archive.programs import Program, are_artificial, program_of
 from kernel_archive.errors import Finding, RecipeError, printable
-from kernel_archive.gpus import canonical_gpu, is_known
+from kernel_archive.gpus import canonical_gpu, is_known, same_gpu
 from kernel_archive.ids import canonical_text, evaluation_id, kernel_id
 from kernel_archive.problems import REFERENCE_IDS, family_of, normalise_problem, problem_facts
 from kernel_archive.readers import READERS
@@ -241,8 +241,8 @@ class SearchRows:
     def _report_gpus(self, gpu: str | None) -> None:
         """Say which GPUs nobody states facts of."""
         named = {canonical_gpu(record.gpu) for record in self.evaluations if record.gpu is not None} | {gpu}
-        for name in sorted(name for name in named if name is not None and name not in self.job.gpus):
-            if not is_known(name):
+        for name in sorted(name for name in named if name is not None):
+            if not is_known(name) and not any(same_gpu(name, stated) for stated in self.job.gpus):
                 shown = printable(name)
                 message = f"GPU {shown} of {self.search_id} is not known; kept as it is"
                 fix = f'State what is known of it in the recipe: [gpu."{shown}"] (docs/recipes.md)'

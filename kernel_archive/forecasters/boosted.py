@@ -163,7 +163,9 @@ def boosted_model(
     known = tuple(sorted(set(training.problems)))
 
     def features(p: ProgramPairs) -> Floats:
-        return pair_features(p.anchors, p.candidates, p.gpus, p.problems, known_problems=known)
+        return pair_features(
+            p.anchors, p.candidates, p.gpus, p.problems, known_problems=known, stated_gpus=p.stated_gpus
+        )
 
     weights = _weights(training, split, scheme)
     above = _above(features(training), training.log_speedups, weights, _edges(scheme), seed)
@@ -192,7 +194,8 @@ def boosted_order(asked: AskedPairs, training: TrainingPairs, *, seed: int = 0) 
     def ranker(known: TrainingPairs, wanted: ProgramPairs) -> Floats:
         # Names of problems are no features here: those asked for may be new.
         ours, theirs = (
-            pair_features(p.anchors, p.candidates, p.gpus, p.problems, known_problems=()) for p in (known, wanted)
+            pair_features(p.anchors, p.candidates, p.gpus, p.problems, known_problems=(), stated_gpus=p.stated_gpus)
+            for p in (known, wanted)
         )
         weights = _weights(known, asked.split, asked.scheme)
         above = _above(ours, known.log_speedups, weights, edges, seed)(theirs)

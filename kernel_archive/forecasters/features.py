@@ -18,9 +18,11 @@ from kernel_archive.forecasters.programs import ProgramParts
 from kernel_archive.gpus import gpu_facts
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from numpy.typing import NDArray
+
+    from kernel_archive.gpus import Gpu
 
 __all__ = ["GPU_FEATURES", "PROGRAM_FEATURES", "gpu_features", "pair_features", "program_features"]
 
@@ -217,11 +219,12 @@ def program_features(code: str) -> NDArray[np.float64]:
     return np.asarray(_program_features(code))
 
 
-def gpu_features(gpu: str) -> NDArray[np.float64]:
-    """Facts of a GPU by name: shape ``(len(GPU_FEATURES),)``; NaN where no source states one."""
-    facts = gpu_facts(gpu)
-    values = [math.nan if getattr(facts, f) is None else math.log2(getattr(facts, f)) for f in _GPU_FIELDS]
-    capability = math.nan if facts.compute_capability is None else float(facts.compute_capability)
+def gpu_features(gpu: str, stated: Mapping[str, Gpu] | None = None) -> NDArray[np.float64]:
+    """Facts of a GPU by name: shape ``(len(GPU_FEATURES),)``; NaN where no source states one, or a recipe no number."""
+    facts = gpu_facts(gpu, stated)
+    values = [math.log2(value) if (value := getattr(facts, f) or 0) > 0 else math.nan for f in _GPU_FIELDS]
+    stated_as = re.fullmatch(r"(\d+(?:\.\d+)?)a?", facts.compute_capability or "")
+    capability = math.nan if stated_as is None else float(stated_as[1])
     return np.asarray([*values, capability, values[1] - values[0]])
 
 
@@ -239,6 +242,7 @@ def pair_features(
     problems: Sequence[str],
     *,
     known_problems: Sequence[str],
+    stated_gpus: Mapping[str, Gpu] | None = None,
 ) -> NDArray[np.float64]:
     """Features of (anchor, candidate) pairs.
 
@@ -248,6 +252,7 @@ def pair_features(
         gpus: n GPU names.
         problems: n problem ids.
         known_problems: problems with an indicator column of their own.
+        stated_gpus: facts of GPUs that this package does not know.
 
     Returns:
         shape (n, m): candidate's features, candidate's minus anchor's, three of shared text, GPU facts, indicators.
@@ -255,7 +260,7 @@ def pair_features(
     of = {code: program_features(code) for code in dict.fromkeys([*anchors, *candidates])}
     bags: dict[str, Counter[str]] = {code: Counter(ProgramParts.of(code).tokens) for code in of}
     shared: dict[tuple[str, str], tuple[float, float, float]] = {}
-    facts = {gpu: gpu_features(gpu) for gpu in dict.fromkeys(gpus)}
+    facts = {gpu: gpu_features(gpu, stated_gpus) for gpu in dict.fromkeys(gpus)}
     rows = []
     for anchor, candidate, gpu, problem in zip(anchors, candidates, gpus, problems, strict=True):
         text = shared.get((anchor, candidate))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -14,12 +14,13 @@ from kernel_archive.scoring.worlds import load_worlds, replay_texts
 from kernel_archive.splits import REPLAY, SPLITS
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from numpy.typing import NDArray
 
     from kernel_archive.archive.open import Archive
     from kernel_archive.bins import Scheme
+    from kernel_archive.gpus import Gpu
     from kernel_archive.scoring.worlds import Worlds
     from kernel_archive.splits import Split
 
@@ -43,12 +44,14 @@ class ProgramPairs:
         gpus: n GPU names.
         anchors: n programs.
         candidates: n programs.
+        stated_gpus: facts of GPUs that this package does not know.
     """
 
     problems: tuple[str, ...]
     gpus: tuple[str, ...]
     anchors: tuple[str, ...]
     candidates: tuple[str, ...]
+    stated_gpus: Mapping[str, Gpu] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.problems)
@@ -78,6 +81,7 @@ class AskedPairs(ProgramPairs):
             gpus=tuple(self.gpus[i] for i in rows),
             anchors=tuple(self.anchors[i] for i in rows),
             candidates=tuple(self.candidates[i] for i in rows),
+            stated_gpus=self.stated_gpus,
         )
 
 
@@ -121,7 +125,8 @@ class TrainingPairs(ProgramPairs):
         def picked(values: Any) -> Any:
             return values[rows] if isinstance(values, np.ndarray) else tuple(values[i] for i in rows)
 
-        return replace(self, **{field.name: picked(getattr(self, field.name)) for field in fields(self)})
+        columns = [each.name for each in fields(self) if each.name != "stated_gpus"]
+        return replace(self, **{name: picked(getattr(self, name)) for name in columns})
 
 
 #: What a baseline that does not learn is given.
@@ -157,6 +162,7 @@ def load_asked_pairs(archive: Archive, split: str) -> AskedPairs:
         gpus=tuple(rows["gpu"].to_pylist()),
         anchors=tuple(rows[spec.anchor].to_pylist()),
         candidates=tuple(rows[spec.candidate].to_pylist()),
+        stated_gpus=archive.stated_gpus,
     )
 
 
@@ -166,6 +172,7 @@ def recorded_pairs(archive: Archive, worlds: Worlds) -> AskedPairs:
     return AskedPairs(
         split=REPLAY, scheme=DEFAULT_SCHEME, row_ids=worlds.row_ids, problems=worlds.problems, gpus=worlds.gpus,
         anchors=tuple(reference for reference, _ in texts), candidates=tuple(code for _, code in texts),
+        stated_gpus=archive.stated_gpus,
     )  # fmt: skip
 
 
@@ -213,6 +220,7 @@ def load_training_pairs(archive: Archive) -> TrainingPairs:
         gpus=tuple(rows["gpu"].to_pylist()),
         anchors=tuple(rows[spec.anchor].to_pylist()),
         candidates=tuple(rows[spec.candidate].to_pylist()),
+        stated_gpus=archive.stated_gpus,
         row_ids=tuple(rows["row_id"].to_pylist()),
         speedups=np.asarray(rows[spec.value].to_numpy(), dtype=np.float64),
         kinds=tuple(rows["pair_type"].to_pylist()),

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import Counter
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from kernel_archive.bins import N_BINS, assign_bins
@@ -23,12 +23,13 @@ from kernel_archive.scoring.target import load_target, split_facts
 from kernel_archive.splits import split_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator
+    from collections.abc import Callable, Collection, Iterator, Mapping
 
     import datasets
 
     from kernel_archive.archive.open import Archive
     from kernel_archive.forecasters.pairs import AskedPairs, TrainingPairs
+    from kernel_archive.gpus import Gpu
     from kernel_archive.llm.prompts import AnswerForm, Ask
     from kernel_archive.splits import Split
 
@@ -72,11 +73,13 @@ class Lessons:
             hash of row id and seed decides.
         prompts: type of pair -> how it is asked.
         facts: where the rows are from, for :meth:`record`.
+        stated_gpus: facts of GPUs that this package does not know.
     """
 
     rows: tuple[Lesson, ...]
     prompts: dict[str, Prompt]
     facts: dict[str, Any]
+    stated_gpus: Mapping[str, Gpu] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -84,7 +87,12 @@ class Lessons:
     def text(self, row: Lesson) -> str:
         """The prompt about a row, whole: the same that a forecaster reads."""
         return render(
-            self.prompts[row.kind], problem=row.problem, gpu=row.gpu, anchor=row.anchor, candidate=row.candidate
+            self.prompts[row.kind],
+            problem=row.problem,
+            gpu=row.gpu,
+            anchor=row.anchor,
+            candidate=row.candidate,
+            stated_gpus=self.stated_gpus,
         )
 
     def examples(self, *, chat: bool = True, answer: bool = False) -> Iterator[dict[str, Any]]:
@@ -187,7 +195,12 @@ def load_lessons(
     }
     scheme = split_facts(archive, spec).scheme
     prompts = {kind: Prompt(ask=ask, answer=answer, scheme=scheme_of(scheme).name) for kind, ask in _ASKED.items()}
-    return Lessons(rows=tuple(row for *_, row in sorted(placed, key=lambda p: p[:2])), prompts=prompts, facts=facts)
+    return Lessons(
+        rows=tuple(row for *_, row in sorted(placed, key=lambda p: p[:2])),
+        prompts=prompts,
+        facts=facts,
+        stated_gpus=archive.stated_gpus,
+    )
 
 
 def _rows(archive: Archive, spec: Split) -> list[Lesson]:

@@ -17,13 +17,13 @@ import msgspec
 from kernel_archive.bins import BIN_NAMES, N_BINS, SCHEMES
 from kernel_archive.content import content_path
 from kernel_archive.errors import UsageError
-from kernel_archive.gpus import gpu_facts
+from kernel_archive.gpus import gpu_facts, gpu_lines
 from kernel_archive.problems import problem_facts
 from kernel_archive.program_text import language_of
 from kernel_archive.scoring.formats import TOOL_FIELDS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Mapping
 
     import jinja2
 
@@ -51,7 +51,7 @@ Ask = Literal["forecast", "discovery", "defer"]
 PROMPT_VERSION: Final = "v1"
 TOOL_NAME: Final = "forecast"
 #: A row in which nothing is real: the digest covers the prompt that it gives.
-_PROBE: Final = {"problem": "probe", "gpu": "probe", "anchor": "anchor", "candidate": "candidate"}
+_PROBE: Final[dict[str, Any]] = {"problem": "probe", "gpu": "probe", "anchor": "anchor", "candidate": "candidate"}
 
 
 class Prompt(msgspec.Struct, frozen=True, kw_only=True):
@@ -136,7 +136,9 @@ def answer_schema(ask: Ask) -> dict[str, Any]:
     }
 
 
-def render(prompt: Prompt, *, problem: str, gpu: str, anchor: str, candidate: str) -> str:
+def render(
+    prompt: Prompt, *, problem: str, gpu: str, anchor: str, candidate: str, stated_gpus: Mapping[str, Gpu] | None = None
+) -> str:
     """The text of a prompt about one row, whole: nothing of a program is left out.
 
     Args:
@@ -145,20 +147,21 @@ def render(prompt: Prompt, *, problem: str, gpu: str, anchor: str, candidate: st
         gpu: name of the GPU.
         anchor: the reference, or the parent.
         candidate: the program to forecast, or the child.
+        stated_gpus: facts of GPUs that this package does not know.
 
     Raises:
         UsageError: there are no templates of that version.
     """
     if prompt.version not in versions():
         raise UsageError(f"no prompts of version {prompt.version!r}. Choose one of: {', '.join(versions())}")
-    rule = SCHEMES[prompt.scheme]
+    rule, facts = SCHEMES[prompt.scheme], gpu_facts(gpu, stated_gpus)
     text = _environment().get_template(f"{prompt.version}/{prompt.ask}.md.j2").render(
         version=prompt.version,
         answer=prompt.answer,
         tool=TOOL_NAME,
         bins=[{"number": b, "name": name, "interval": rule.describe(b)} for b, name in enumerate(BIN_NAMES, 1)],
         fields=[(name, meaning) for name, (meaning, _) in _fields(prompt.ask).items()],
-        gpu={"name": gpu_facts(gpu).name, "facts": list(_gpu_lines(gpu_facts(gpu)))},
+        gpu={"name": facts.name, "facts": list(gpu_lines(facts))},
         problem=_problem(problem),
         anchor=anchor,
         anchor_language=language_of(anchor),
@@ -166,22 +169,6 @@ def render(prompt: Prompt, *, problem: str, gpu: str, anchor: str, candidate: st
         language=language_of(candidate),
     )  # fmt: skip
     return text.strip() + "\n"
-
-
-def _gpu_lines(gpu: Gpu) -> Iterator[str]:
-    for value, text in (
-        (gpu.compute_capability, "compute capability {}"),
-        (gpu.multiprocessors, "{} multiprocessors"),
-        (gpu.max_threads_per_multiprocessor, "{} threads resident on each"),
-        (gpu.clock_ghz, "boost clock {:g} GHz"),
-        (gpu.memory_gb, "{:g} GB of memory"),
-        (gpu.memory_bandwidth_gb_s, "{:,.0f} GB/s"),
-        (gpu.l2_cache_mb, "L2 cache {:g} MB"),
-        (gpu.fp32_tflops, "{:g} TFLOP/s in float32 without tensor cores"),
-        (gpu.bf16_tflops, "{:g} TFLOP/s in bfloat16 on tensor cores, dense"),
-    ):
-        if value is not None:
-            yield text.format(value)
 
 
 @cache

@@ -70,7 +70,10 @@ class Questions:
         for row_id, problem, gpu, anchor, candidate in zip(
             a.row_ids, a.problems, a.gpus, a.anchors, a.candidates, strict=True
         ):
-            yield Question(row_id, render(self.prompt, problem=problem, gpu=gpu, anchor=anchor, candidate=candidate))
+            rendered = render(
+                self.prompt, problem=problem, gpu=gpu, anchor=anchor, candidate=candidate, stated_gpus=a.stated_gpus
+            )
+            yield Question(row_id, rendered)
 
     def fitting(self, context: int | None) -> tuple[Questions, tuple[str, ...]]:
         """The questions whose prompt comes to at most so many tokens, as estimated, and the ids of the other rows."""

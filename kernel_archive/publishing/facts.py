@@ -9,6 +9,7 @@ import msgspec
 import numpy as np
 
 from kernel_archive.bins import N_BINS, SCHEMES, assign_bins
+from kernel_archive.gpus import gpu_lines
 from kernel_archive.schema import TABLES
 
 if TYPE_CHECKING:
@@ -111,8 +112,8 @@ def collect_facts(archive: Archive) -> dict[str, Any]:
 
     Returns:
         Beside the queries: ``problems`` (a :class:`Grid`, problem x bin), ``gpu_methods`` (GPU x method, the largest
-        first), ``schemes`` (scheme -> kernels per bin), ``relabelled`` (kernels whose bin differs between the schemes)
-        and ``gpu_hours``.
+        first), ``schemes`` (scheme -> kernels per bin), ``relabelled`` (kernels whose bin differs between the schemes),
+        ``stated_gpus`` (what recipes state of GPUs that this package does not know) and ``gpu_hours``.
     """
     facts: dict[str, Any] = {name: archive.sql(query).to_pylist() for name, query in QUERIES.items()}
     cells = facts["bins"]
@@ -125,5 +126,9 @@ def collect_facts(archive: Archive) -> dict[str, Any]:
         "schemes": {name: np.bincount(bins, minlength=N_BINS + 1)[1:].tolist() for name, bins in labels.items()},
         "relabelled": int((labels["paper"] != labels["released"]).sum()),
         # Summed exactly, so that the order in which rows come can't change the last digit.
+        "stated_gpus": [
+            {"name": name, "facts": list(gpu_lines(gpu)), "source": gpu.source}
+            for name, gpu in archive.stated_gpus.items()
+        ],
         "gpu_hours": math.fsum(row["n"] for row in facts["gpu_seconds"]) / 3600,
     }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import math
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -17,6 +18,10 @@ from kernel_archive.archive.recipe import load_recipe
 from kernel_archive.archive.recipe_text import recipe_text
 from kernel_archive.cli import cli
 from kernel_archive.errors import DataError
+from kernel_archive.forecasters.features import GPU_FEATURES, gpu_features
+from kernel_archive.forecasters.pairs import load_asked_pairs
+from kernel_archive.gpus import Gpu
+from kernel_archive.llm.questions import load_questions
 from kernel_archive.pipeline import build
 
 if TYPE_CHECKING:
@@ -133,6 +138,32 @@ def test_from_a_folder_to_a_benchmark(
         has_references,
         not has_references,
     )
+
+
+def test_facts_of_a_gpu_that_is_stated_reach_whoever_asks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The table, the card, the prompts and the features of pairs, also where rows spell the GPU with its maker."""
+    milliseconds(tmp_path / "data")
+    table = tmp_path / "data/bench.csv"
+    head, *rows = table.read_text().split()
+    table.write_text("\n".join([f"{head},gpu", *(f"{row},NVIDIA GeForce RTX 5090" for row in rows)]))
+    monkeypatch.chdir(tmp_path)
+    assert CliRunner().invoke(cli, ["init", "data", "--name", "me/mine"]).exit_code == 0
+    recipe = tmp_path / "builder.toml"
+    facts = (
+        '[gpu."RTX 5090"]\ncompute_capability = "12.0"\nmemory_bandwidth_gb_s = 1792\nsource = "a datasheet"\n\n[eval]'
+    )
+    recipe.write_text(recipe.read_text().replace("[eval]", facts))
+    result = build(["builder.toml"])
+    assert result.findings == 0
+    archive = open_archive(result.path)
+    card = (archive.path / "README.md").read_text()
+    assert "as the recipe states it: compute capability 12.0, 1,792 GB/s (a datasheet)" in card
+    assert "1,792 GB/s" in next(iter(load_questions(archive, "eval"))).text
+    pairs = load_asked_pairs(archive, "eval").take([0, 1])
+    features = dict(zip(GPU_FEATURES, gpu_features(pairs.gpus[0], pairs.stated_gpus), strict=True))
+    assert (features["compute_capability"], features["memory_bandwidth_gb_s"]) == (12.0, math.log2(1792))
+    odd = {"X": Gpu(name="X", compute_capability="sm", memory_bandwidth_gb_s=-1.0)}
+    assert all(math.isnan(value) for value in gpu_features("X", odd))
 
 
 def test_every_key_of_a_recipe_is_explained() -> None:
