@@ -67,7 +67,7 @@ def write_archive(directory, n, rng):
             "n_measurements": [3] * n, "speedup_min": speedups, "speedup_max": speedups,
             "canary": [ids.CANARY] * n, "reference_code": [code] * n, "candidate_code": [name + code for name in names],
         },
-        schema=schema.arrow_schema("eval"),
+        schema=schema.TABLES["eval"].schema,
     )  # fmt: skip
     path = directory / schema.shard_name("eval", "test")
     path.parent.mkdir(parents=True)

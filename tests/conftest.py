@@ -23,3 +23,13 @@ def shipped(tmp_path_factory):
         if not place.exists():
             build(out=place)
     return base / "shipped"
+
+
+@pytest.fixture(scope="session")
+def cluster():
+    """Address of a Dask scheduler with two workers, all of them processes."""
+    pytest.importorskip("distributed")
+    from support.dask_cluster import scheduler, workers
+
+    with scheduler() as (address, _), workers(address):
+        yield address

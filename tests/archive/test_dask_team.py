@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
+import shutil
 import signal
-import subprocess
 import sys
 import time
 from functools import partial
 
 import pytest
 from support.calls import break_disk, kill_self, once, refuse
+from support.dask_cluster import scheduler, workers
 from support.puct import RunLog, program, recipe
 
 from kernel_archive.archive import consolidate, dask_team
@@ -20,73 +20,6 @@ from kernel_archive.archive.team import Call, team
 from kernel_archive.errors import DataError, KernelArchiveError, LogError, UsageError
 
 distributed = pytest.importorskip("distributed")
-#: Calls reach the cluster by their names: its processes import them from where this one does.
-ENVIRONMENT = {
-    **os.environ,
-    "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
-    "DASK_DISTRIBUTED__SCHEDULER__ALLOWED_FAILURES": "1",
-}
-
-
-@contextlib.contextmanager
-def scheduler():
-    """A scheduler of its own process; its address, and the process."""
-    code = (
-        "import asyncio, distributed\n"
-        "async def main():\n"
-        "    async with distributed.Scheduler(host='127.0.0.1', port=0, dashboard=False) as s:\n"
-        "        print(s.address, flush=True)\n"
-        "        await s.finished()\n"
-        "asyncio.run(main())\n"
-    )
-    process = subprocess.Popen(
-        [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=ENVIRONMENT
-    )
-    try:
-        yield process.stdout.readline().strip(), process
-    finally:
-        process.kill()
-        process.wait()
-        process.stdout.close()
-
-
-@contextlib.contextmanager
-def workers(address, count=2):
-    """Workers with nannies, as ``dask worker`` starts them."""
-    started = [
-        subprocess.Popen(
-            [
-                sys.executable,
-                "-m",
-                "distributed.cli.dask_worker",
-                address,
-                "--nthreads",
-                "1",
-                "--no-dashboard",
-                "--host",
-                "127.0.0.1",
-            ],
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            env=ENVIRONMENT,
-            start_new_session=True,
-        )
-        for _ in range(count)
-    ]
-    try:
-        yield
-    finally:
-        for process in started:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
-
-
-@pytest.fixture(scope="module")
-def cluster():
-    """Address of a scheduler with two workers."""
-    with scheduler() as (address, _), workers(address):
-        yield address
 
 
 @pytest.fixture
@@ -176,46 +109,70 @@ def test_without_dask_it_is_said_what_to_install(monkeypatch):
         pass
 
 
-@pytest.fixture
-def logs(tmp_path):
+@pytest.fixture(scope="module")
+def logs(tmp_path_factory):
     """A recipe of six runs."""
+    folder = tmp_path_factory.mktemp("logs")
     for n in range(6):
         run = RunLog(serial=1000 * (n + 1))
         root = run.root(program("seed"), 1.0)
         for k in range(5):
             run.child(root, program(f"p{n}_{k}"), 1.5 + k / 3 + n / 10)
-        run.write(tmp_path / f"src/logs/run_{n}")
-    return str(recipe(tmp_path / "src", ("logs/*", "held_out")))
+        run.write(folder / f"logs/run_{n}")
+    return recipe(folder, ("logs/*", "held_out"))
 
 
-def test_the_same_archive(cluster, logs, tmp_path, monkeypatch):
+@pytest.fixture(scope="module")
+def alone(logs, tmp_path_factory):
+    """The archive of one process: its directory, and what was built."""
+    out = tmp_path_factory.mktemp("alone") / "a"
+    return out, build_archive([str(logs)], out=out, jobs=1)
+
+
+def test_the_same_archive(cluster, logs, alone, tmp_path, monkeypatch):
     """Rows, digest and bytes are those of one process, merged in parts or not; the work can be watched."""
     said = []
-    alone = build_archive([logs], out=tmp_path / "a", jobs=1)
     monkeypatch.setattr(consolidate, "PART_ROWS", 12)
-    spread = build_archive([logs], out=tmp_path / "b", engine="dask", scheduler=cluster, say=said.append)
-    assert spread.logical_digest == alone.logical_digest
-    assert (tmp_path / "a/manifest.json").read_bytes() == (tmp_path / "b/manifest.json").read_bytes()
+    spread = build_archive([str(logs)], out=tmp_path / "b", engine="dask", scheduler=cluster, say=said.append)
+    assert spread.logical_digest == alone[1].logical_digest
+    assert (alone[0] / "manifest.json").read_bytes() == (tmp_path / "b/manifest.json").read_bytes()
     assert "watched at http" in said[0]
+
+
+def test_a_worker_that_says_nothing(cluster, logs, alone, tmp_path):
+    """A worker is stopped in the middle of the build: the scheduler misses it, others make its calls, the digest is the same."""
+    with distributed.Client(cluster, set_as_default=False) as client:
+        victim = max(client.run(os.getpid).values())
+    stopped = []
+
+    def advance(done, total, what=""):
+        if not stopped:
+            stopped.append(os.kill(victim, signal.SIGSTOP))
+
+    built = build_archive([str(logs)], out=tmp_path / "b", engine="dask", scheduler=cluster, advance=advance)
+    assert (built.logical_digest, len(stopped)) == (alone[1].logical_digest, 1)
 
 
 def test_a_poisoned_log_is_an_error_with_its_name(cluster, logs, tmp_path):
     """What the log says is wrong, says the error, as on one machine."""
+    shutil.copytree(logs.parent, tmp_path / "src")
     (tmp_path / "src/logs/run_3/events.jsonl").write_text("no events\n")
     with pytest.raises(LogError, match="run_3"):
-        build_archive([logs], out=tmp_path / "b", engine="dask", scheduler=cluster, strict=True)
+        build_archive(
+            [str(tmp_path / "src" / logs.name)], out=tmp_path / "b", engine="dask", scheduler=cluster, strict=True
+        )
 
 
-def test_the_scheduler_lost_keeps_what_is_done(logs, tmp_path):
+def test_the_scheduler_lost_keeps_what_is_done(logs, alone, tmp_path):
     """The scheduler killed in the middle is an error that says so; the next build reads only what was not read."""
-    with scheduler() as (address, process), workers(address):
+    with scheduler() as (address, process), workers(address, 1, "--no-nanny"):
 
         def advance(done, total, what=""):
             if done == 1:
                 process.kill()
 
         with pytest.raises(KernelArchiveError, match="is gone"):
-            build_archive([logs], out=tmp_path / "b", engine="dask", scheduler=address, advance=advance)
-    again = build_archive([logs], out=tmp_path / "b", jobs=1)
+            build_archive([str(logs)], out=tmp_path / "b", engine="dask", scheduler=address, advance=advance)
+    again = build_archive([str(logs)], out=tmp_path / "b", jobs=1)
     assert again.staged < again.runs
-    assert again.logical_digest == build_archive([logs], out=tmp_path / "a", jobs=1).logical_digest
+    assert again.logical_digest == alone[1].logical_digest

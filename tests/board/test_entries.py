@@ -26,14 +26,17 @@ def folders(board):
     return sorted(p for p in (board / "submissions").iterdir() if not p.name.endswith("-discovery"))
 
 
-def test_processes_make_no_difference(board, archive):
-    """One process or two: the same entries in the same order, scored as they were stored."""
+@pytest.mark.parametrize("engine", ["local", "dask"])
+def test_who_scores_makes_no_difference(board, archive, request, engine):
+    """One process, two, or the workers of a Dask cluster: the same entries in the same order, scored as they were stored."""
     alone, _ = load_entries(folders(board), how(archive, WANTED), jobs=1)
     seen = []
     together, faults = load_entries(
         folders(board),
         how(archive, WANTED),
         jobs=2,
+        engine=engine,
+        scheduler=request.getfixturevalue("cluster") if engine == "dask" else None,
         advance=lambda done, total, what: seen.append((done, total, what)),
     )
     assert [e.slug for e in alone] == [e.slug for e in together] == ["fair", "good", "half", "prior", "uniform"]
