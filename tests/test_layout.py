@@ -16,6 +16,7 @@ TESTS = Path(__file__).parent
 ELSEWHERE = {
     "cli/init": "archive/test_first_look",
     "archive/guess": "archive/test_first_look",
+    "archive/look_joins": "archive/test_first_look",
     "archive/look_runs": "archive/test_first_look",
     "archive/look_tables": "archive/test_first_look",
     "archive/preview": "archive/test_first_look",

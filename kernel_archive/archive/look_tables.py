@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from kernel_archive.archive.guess import PROGRAM_ENDINGS, Guess, guess
+from kernel_archive.archive.look_joins import completed
 from kernel_archive.archive.patterns import common_pattern
 from kernel_archive.archive.seen import HEAD, TABLES, Look, plain_name, run_of
 from kernel_archive.gpus import canonical_gpu, gpu_in, is_known
@@ -18,6 +19,9 @@ if TYPE_CHECKING:
 
 __all__ = ["tables"]
 
+#: Tables that are tried as the second of two.
+_MOST_JOINED: Final = 6
+
 
 def tables(files: list[Path], around: list[Path]) -> Look | None:
     """The tables among some files; ``around`` are the files that may hold their programs."""
@@ -26,7 +30,7 @@ def tables(files: list[Path], around: list[Path]) -> Look | None:
         at, rows = _head_of(path)
         if rows:
             groups.setdefault(tuple(sorted({key for row in rows for key in row})), []).append((path, at, rows))
-    best: tuple[tuple[int, int], Look] | None = None
+    best: tuple[tuple[int, int, int], Look] | None = None
     for members in groups.values():
         path, at, rows = members[0]
         below = [
@@ -35,9 +39,13 @@ def tables(files: list[Path], around: list[Path]) -> Look | None:
             if p.is_relative_to(path.parent) and p.suffix in PROGRAM_ENDINGS
         ]
         guessed = guess(rows, path.parent, below)
-        rank = (guessed.worth, len(members))
+        others = [each[0] for each in groups.values() if len(each) == 1 and each is not members]
+        guessed, joins = completed(members[0], guessed, others[:_MOST_JOINED], below)
+        rank = (guessed.worth, len(guessed.columns) if joins else 0, len(members))
         if guessed.worth and (best is None or rank > best[0]):
             best = rank, _table_look([p for p, _, _ in members], at, rows, guessed, files)
+            for source in best[1].sources if joins else ():
+                source["join"] = joins
     return best[1] if best is not None else None
 
 

@@ -66,7 +66,7 @@ def preview(recipe: Path) -> dict[str, Any]:
                     if len(shown) < _SHOWN and key not in shown:
                         shown[key] = {
                             "problem": problem,
-                            "gpu": gpu,
+                            "gpu": canonical_gpu(gpu) if gpu else None,
                             "speedup": record.speedup,
                             "code": _first_line(record.code),
                             "from": record.source_file,

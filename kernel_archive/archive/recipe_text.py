@@ -109,6 +109,10 @@ def _source_lines(source: dict[str, Any], folder: Path, found: Look, answers: Ma
         yield "[source.columns]  # our column = theirs; kernel-archive readers --columns lists ours"
         for ours, rule in source["columns"].items():
             yield f"{ours} = {_toml(rule)}"
+    for join in source.get("join", ()):
+        yield ""
+        yield "[[source.join]]  # a second table: NAME.column above is its column"
+        yield from (f"{key} = {_toml(value)}" for key, value in join.items())
 
 
 def _relative(path: str, folder: Path) -> str:

@@ -162,6 +162,7 @@ def print_table(
         title_style="bold",
         box=box.SIMPLE_HEAD,
         pad_edge=False,
+        padding=(0, 1, 0, 0),
         header_style="bold",
     )
     for i, name in enumerate(columns):

@@ -127,7 +127,7 @@ def _show(found: Look, shown: dict[str, Any], open_: dict[str, str], target: Pat
         print_table(
             ["problem", "GPU", "speedup", "program begins"],
             [(k["problem"], k["gpu"], f"{k['speedup']:.3g}x", k["code"][:60]) for k in shown["first"]],
-            left=2,
+            left=4,
         )
     print_findings(shown["findings"])
     for key, why in open_.items():

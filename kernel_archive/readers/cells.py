@@ -17,7 +17,7 @@ from kernel_archive.readers.values import from_text, positive
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-__all__ = ["TRUE", "Table", "is_missing", "joined_gpu", "spelled", "truth"]
+__all__ = ["TRUE", "Table", "is_missing", "joined_gpu", "key_of", "spelled", "truth"]
 
 _MISSING: Final = frozenset({"", "none", "null", "nan", "na", "n/a", "<na>"})
 TRUE: Final = frozenset({"true", "correct", "passed", "pass", "ok", "yes", "1", "1.0"})
@@ -151,7 +151,7 @@ class Table(Reading):
             path = self.run.root / join.path
             found: dict[tuple[str, ...], dict[str, Any] | None] = {}
             for line, row in table_rows(self.run, path, self.report, at=join.rows):
-                key = _key(row, join.on.values())
+                key = key_of(row, join.on.values())
                 if key in found:
                     message = "the key stands twice in the joined table: rows with it get nothing from it"
                     where = {"file": self.run.name(path), "line": line, "field": ", ".join(join.on.values())}
@@ -164,7 +164,7 @@ class Table(Reading):
     def joined(self, row: dict[str, Any], line: int | None) -> dict[str, Any]:
         """A row with the rows of the other tables that belong to it."""
         for join, rows in self.joins:
-            key = _key(row, join.on)
+            key = key_of(row, join.on)
             partner = rows.get(key) if key is not None else None
             if partner is None:
                 self.count("rows_without_partner")
@@ -175,7 +175,7 @@ class Table(Reading):
         return row
 
 
-def _key(row: dict[str, Any], names: Iterable[str]) -> tuple[str, ...] | None:
+def key_of(row: dict[str, Any], names: Iterable[str]) -> tuple[str, ...] | None:
     """The values that rows are joined by; 1, 1.0 and "1" are one. ``None`` where one is missing."""
     values = [lookup(row, name) for name in names]
     if any(map(is_missing, values)):

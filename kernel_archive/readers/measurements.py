@@ -44,9 +44,11 @@ def _also(run: RunFiles) -> Iterator[Path]:
     columns = columns_of(run.settings.get("columns"), "", run.settings.get("reference"))
     files = [] if isinstance(columns, Finding) else [rule.file for rule in columns.values() if rule.file is not None]
     if files and run.path.is_file():
-        for _, row in table_rows(run, run.path, Report(), at=run.settings.get("rows")):
+        table = Judged(run, run.path, Report())
+        table.load_joins(join for join in joins if (run.root / join.path).is_file())
+        for line, row in table_rows(run, run.path, Report(), at=run.settings.get("rows")):
             for template in files:
-                path = inside(run.root, template, row)
+                path = inside(run.root, template, table.joined(row, line))
                 if path is not None and path.is_file():
                     yield path
 

@@ -347,6 +347,54 @@ def test_what_was_left_out_is_in_the_audit(tmp_path: Path, monkeypatch: pytest.M
     assert "bench.csv:11: kernel_ms: no speedup without both times" in text
 
 
+TWO_TABLES = {
+    "bench.csv": ["op,kernel_file,ms", *(f"op{n % 2},k{n}.cu,{2 / s}" for n, s in enumerate(SPEEDUPS))],
+    "torch.csv": ["task,torch_ms", "op0,2", "op1,2", "op2,2"],
+}
+
+
+@pytest.mark.parametrize(
+    ("tables", "joined", "said"),
+    [
+        (TWO_TABLES, [("torch", {"op": "task"})], "the only key that fits, op = task"),
+        # An index of programs and the measurements of them: rows are measurements.
+        (
+            {"index.tsv": ["id\tfile", *(f"a{n}\tk{n}.cu" for n in range(8))],
+             "m.jsonl": [json.dumps({"kernel": f"a{min(n, 6)}", "speedup": s, "op": "x"}) for n, s in enumerate(SPEEDUPS)]},
+            [("index", {"kernel": "id"})], "kernel = id",
+        ),
+        # Only both columns together are a key.
+        (
+            {"bench.csv": ["op,size,kernel_file,ms", *(f"op{n % 2},{n // 2 % 2},k{n}.cu,{2 / s}" for n, s in enumerate(SPEEDUPS))],
+             "torch.csv": ["op,size,torch_ms", *(f"op{a},{b},2" for a in (0, 1) for b in (0, 1))]},
+            [("torch", {"op": "op", "size": "size"})], "op = op, size = size",
+        ),
+        # Two keys fit: none is taken, and both are named.
+        (TWO_TABLES | {"torch.csv": ["task,other,torch_ms", "op0,op1,2", "op1,op0,2"]}, [], "op = task or op = other"),
+        # The key stands twice in the second table.
+        (TWO_TABLES | {"torch.csv": ["task,torch_ms", "op0,2", "op0,3", "op1,2"]}, [], None),
+    ],
+)  # fmt: skip
+def test_joins_of_two_tables(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tables: Any, joined: Any, said: str | None
+) -> None:
+    """A second table that completes the first one is joined by the only key that fits, and it is said."""
+    (tmp_path / "d").mkdir()
+    for n in range(8):
+        (tmp_path / f"d/k{n}.cu").write_text(program(n))
+    for name, lines in tables.items():
+        (tmp_path / "d" / name).write_text("\n".join(lines))
+    monkeypatch.chdir(tmp_path)
+    shown = CliRunner().invoke(cli, ["init", "d", "--gpu", "H100", "--problem", "x", "--json"])
+    assert shown.exit_code == 0, shown.output
+    result = json.loads(shown.stdout)
+    assert [(join["name"], join["on"]) for join in result["sources"][0].get("join", [])] == joined
+    assert (said or "join") in " ".join(f"{key} {text}" for key, text in result["open"].items()) or said is None
+    if joined:
+        assert [round(row["speedup"], 6) for row in result["first"][:1]] == [0.2]
+        assert (result["evaluations"], result["findings"]) == (8, [])
+
+
 @pytest.mark.parametrize("make", [milliseconds, loop])
 def test_a_table_by_its_name(tmp_path: Path, make: Any) -> None:
     """A table that is named itself finds the programs beside it, as the folder does."""
