@@ -6,7 +6,7 @@ candidates by a key of whole numbers, in which equal keys tie: :func:`order_keys
 
 from __future__ import annotations
 
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -14,9 +14,11 @@ import numpy as np
 from kernel_archive.scoring.arrays import counted, group_ties, per_draw, running
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
     from numpy.typing import NDArray
 
-    from kernel_archive.scoring.arrays import Bools, Floats, Ints
+    from kernel_archive.scoring.arrays import Floats, Ints
 
 __all__ = [
     "MAX_ROWS",
@@ -67,22 +69,20 @@ def order_keys(*, expected: Floats, stated: Floats | None = None) -> Ints:
 
 
 @lru_cache(maxsize=16)
-def _pairs_that_count(speedups: bytes, spreads: bytes) -> tuple[NDArray[np.int8], Bools]:
+def _pairs_that_count(speedups: bytes, spreads: bytes) -> tuple[NDArray[np.intp], ...]:
     """Of all pairs of rows, whatever is forecast of them: kept, since a score compares a dozen forecasts of one set.
 
     Args:
-        speedups: shape (m,), as bytes.
+        speedups: shape (m,), falling, as bytes.
         spreads: shape (m,), as bytes.
 
     Returns:
-        Shape (m, m), 1 where the first one is faster, else -1; and shape (K, m, m), whether a pair counts, by class of
-        distance, above the diagonal.
+        For each class of distance the pairs that count, the faster row first, as positions in a flat table of m x m.
     """
     s, spread = np.frombuffer(speedups), np.frombuffer(spreads)
-    ratio = np.maximum.outer(s, s) / np.minimum.outer(s, s)
-    apart = np.triu(ratio > np.maximum.outer(spread, spread), 1)
-    classes = np.stack([apart & (ratio > low) & (ratio <= high) for low, high in PAIR_CLASSES.values()])
-    return np.where(np.greater.outer(s, s), np.int8(1), np.int8(-1)), classes
+    ratio = np.divide.outer(s, s)
+    ratio[~np.triu(ratio > np.maximum.outer(spread, spread), 1)] = 0.0
+    return tuple(np.flatnonzero((ratio > low) & (ratio <= high)) for low, high in PAIR_CLASSES.values())
 
 
 class PairTable:
@@ -90,13 +90,11 @@ class PairTable:
 
     Attributes:
         n_repeats: repeats whose orders are counted.
-        rows: positions of the rows that enter pairs.
-        right: shape (K, m, m), over all repeats twice the pairs in the right order, once those that tie; above the diagonal.
-        counts: shape (K, m, m), whether a pair counts, by class of distance.
+        rows: positions of the rows that enter pairs, the fastest first.
     """
 
     def __init__(self, keys: Ints, speedups: Floats, spreads: Floats) -> None:
-        """Compare every pair.
+        """Find the pairs that count.
 
         Args:
             keys: shape (R, n), :func:`order_keys` of every repeat.
@@ -105,18 +103,36 @@ class PairTable:
         """
         n = len(speedups)
         self.n_repeats = len(keys)
-        self.rows = np.arange(n) if n <= MAX_ROWS else np.linspace(0, n - 1, MAX_ROWS).astype(np.intp)
-        s, k, spread = speedups[self.rows], keys[:, self.rows], np.maximum(spreads[self.rows], MIN_RATIO)
-        m = len(s)
-        exact = 2 * self.n_repeats * max(m, 1) ** 2 < _EXACT
+        rows = np.arange(n) if n <= MAX_ROWS else np.linspace(0, n - 1, MAX_ROWS).astype(np.intp)
+        self.rows = rows[np.argsort(-speedups[rows], kind="stable")]
+        s, spread = speedups[self.rows].astype(float), np.maximum(spreads[self.rows], MIN_RATIO).astype(float)
+        self._pairs = _pairs_that_count(s.tobytes(), spread.tobytes())
+        self._keys = keys[:, self.rows].astype(np.int32)
+        exact = 2 * self.n_repeats * max(len(s), 1) ** 2 < _EXACT
         self.dtype = np.float32 if exact else np.float64
-        direction, classes = _pairs_that_count(s.astype(float).tobytes(), spread.astype(float).tobytes())
-        above = np.zeros((m, m), np.int32)
-        for key in k:
-            above += np.sign(np.subtract.outer(key.astype(np.int32), key.astype(np.int32)))
-        points = (self.n_repeats + direction * above).astype(self.dtype)
-        self.right: Floats = np.where(classes, points, self.dtype(0))
-        self.counts: Floats = classes.astype(self.dtype)
+
+    def _points(self) -> Iterator[Ints]:
+        """Of the pairs of every class, over all repeats twice the right orders, once those that tie."""
+        above = sum(np.sign(np.subtract.outer(key, key)) for key in self._keys)
+        flat = np.asarray(above).ravel()
+        return (self.n_repeats + flat[at] for at in self._pairs)
+
+    def _table(self, values: Iterable[Ints | int]) -> Floats:
+        m = len(self.rows)
+        out: Floats = np.zeros((len(self._pairs), m * m), self.dtype)
+        for table, at, value in zip(out, self._pairs, values, strict=True):
+            table[at] = value
+        return out.reshape(-1, m, m)
+
+    @cached_property
+    def right(self) -> Floats:
+        """Shape (K, m, m), the points of every pair that counts; above the diagonal."""
+        return self._table(self._points())
+
+    @cached_property
+    def counts(self) -> Floats:
+        """Shape (K, m, m), whether a pair counts, by class of distance."""
+        return self._table([1] * len(self._pairs))
 
     def count(self, weights: Floats) -> tuple[Floats, Floats]:
         """Pairs in the right order (mean over the repeats, a tie half) and pairs that count, by class: shape (K, D) each.
@@ -127,14 +143,14 @@ class PairTable:
             weights: shape (n, D), how often each row is in each draw.
         """
         drawn = weights[self.rows]
+        if drawn.shape[1] == 1 and (drawn == 1.0).all():
+            points = np.array([[points.sum(dtype=np.int64)] for points in self._points()])
+            return points / (2.0 * self.n_repeats), np.array([[float(len(at))] for at in self._pairs])
         return self._forms(self.right, drawn) / (2.0 * self.n_repeats), self._forms(self.counts, drawn)
 
     def _forms(self, tables: Floats, drawn: Floats) -> Floats:
         """The quadratic forms w' A w of every table and draw, in whole numbers and so without rounding: shape (K, D)."""
         m, n_draws = drawn.shape
-        if n_draws == 1:
-            alone = drawn[:, 0].astype(self.dtype)
-            return np.array([[(alone @ table) @ alone] for table in tables], np.float64)
         width = min(_COLUMNS, n_draws)
         blocks = -(-n_draws // width)
         w = np.zeros((m, blocks * width), self.dtype)

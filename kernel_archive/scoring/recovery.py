@@ -32,6 +32,8 @@ BUDGETS: Final = (1, 5, 10, 25, 50)
 CURVE: Final = tuple(range(1, 101))
 #: Tie groups of up to so many rows use a kept table of chances; larger ones only the ranks that are asked for.
 _TABLE: Final = 160
+#: exp of minus this is far below the rounding of a sum.
+_NEGLIGIBLE: Final = 42.0
 
 
 def budget_ranks(n: int, budgets: tuple[int, ...] = BUDGETS) -> NDArray[np.intp]:
@@ -105,11 +107,11 @@ def recovered_at_random(*, speedups: Floats, ranks: Ints, picks: Ints | None = N
     place = np.empty(len(order), dtype=small)
     place[order] = np.arange(len(order), dtype=small)
     found = speedups[order][np.sort(place[drawn], axis=1).T]
-    out: Floats = 100.0 * product(best_of_draws(len(found), ranks), found / found[0])
+    out: Floats = 100.0 * _expected_best(ranks, found / found[0])
     return out[:, 0] if picks is None else out
 
 
-def best_of_draws(size: int, drawn: Ints) -> Floats:
+def best_of_draws(size: int, drawn: Ints, width: int | None = None) -> Floats:
     """P(the j-th best is the best drawn), j = 1..size, when so many of ``size`` are drawn without replacement.
 
     C(size-j, drawn-1) / C(size, drawn), as a running product that neither overflows nor cancels.
@@ -117,19 +119,42 @@ def best_of_draws(size: int, drawn: Ints) -> Floats:
     Args:
         size: candidates.
         drawn: shape (K,), how many are drawn.
+        width: only for the first so many j; for all when not given.
 
     Returns:
-        shape (K, size).
+        shape (K, width).
 
     >>> best_of_draws(3, np.array([2])).round(6).tolist()
     [[0.666667, 0.333333, 0.0]]
     """
-    j = np.arange(size)
+    j = np.arange(size if width is None else width)
     r = np.asarray(drawn)[:, None]
-    missed = np.ones((len(r), size))
+    missed = np.ones((len(r), len(j)))
     np.cumprod((size - r - j[:-1]).clip(0) / (size - j[:-1]), axis=1, out=missed[:, 1:])
     missed *= (r / (size - j)).clip(max=1.0)
     return missed
+
+
+def _expected_best(drawn: Ints, values: Floats) -> Floats:
+    """Expected best of so many drawn from values that fall, without replacement: shape (K, D).
+
+    All of the first j are missed with a chance of at most exp(-j drawn / size): what lies behind the first
+    :data:`_NEGLIGIBLE` * size / drawn of them adds less than rounding does.
+
+    Args:
+        drawn: shape (K,), how many are drawn, ascending.
+        values: shape (size, D), falling.
+    """
+    size = len(values)
+    if size <= _TABLE:
+        return product(best_of_draws(size, drawn), values)
+    out = np.empty((len(drawn), values.shape[1]))
+    # In octaves of the number drawn, each as wide as its first needs.
+    octaves = np.flatnonzero(np.diff(np.log2(drawn).astype(int))) + 1
+    for part in np.split(np.arange(len(drawn)), octaves) if len(drawn) else ():
+        width = min(size, int(_NEGLIGIBLE * size / drawn[part[0]]) + 1)
+        out[part] = product(best_of_draws(size, drawn[part], width), values[:width])
+    return out
 
 
 @lru_cache(maxsize=512)
@@ -154,7 +179,10 @@ def _expect_ties(found: Floats, ordered: Floats, places: Ints, starts: Ints, end
     firsts: Iterable[Ints]
     lasts: Iterable[Ints]
     if places.shape[1] == 1:
-        firsts, lasts = (np.searchsorted(places[:, 0], edges)[:, None] for edges in (starts, ends))
+        # One draw: all groups at once, and only those with a cut.
+        first, last = (np.searchsorted(places[:, 0], edges) for edges in (starts, ends))
+        cut = np.searchsorted(asked, first, side="right") < np.searchsorted(asked, last, side="left")
+        firsts, lasts = first[cut, None], last[cut, None]
     else:
         firsts = (np.add.reduce(places < start, axis=0, dtype=np.int32) for start in starts.tolist())
         lasts = (np.add.reduce(places < end, axis=0, dtype=np.int32) for end in ends.tolist())
@@ -163,6 +191,8 @@ def _expect_ties(found: Floats, ordered: Floats, places: Ints, starts: Ints, end
         draws.append(np.flatnonzero(cut))
         begins.append(first[cut])
         sizes.append((last - first)[cut])
+    if not begins:
+        return
     begin, size, draw = np.concatenate(begins), np.concatenate(sizes), np.concatenate(draws)
     above = np.where(begin > 0, found[begin - 1, draw], 0.0)
     by_size = np.argsort(size, kind="stable")
@@ -176,8 +206,7 @@ def _expect_ties(found: Floats, ordered: Floats, places: Ints, starts: Ints, end
             continue
         left = asked[:, None] - at
         taken = np.unique(left[(left > 0) & (left < many)])
-        for some in np.array_split(taken, -(-len(taken) * many // 4_000_000)):
-            found[at + some[:, None] - 1, column] = product(best_of_draws(many, some), candidates)
+        found[at + taken[:, None] - 1, column] = _expected_best(taken, candidates)
 
 
 def recovery_area(*, curve: Floats) -> Floats:

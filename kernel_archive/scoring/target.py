@@ -269,10 +269,10 @@ class Target:
 
 
 def _positions(names: tuple[str, ...]) -> dict[str, NDArray[np.intp]]:
-    found: dict[str, list[int]] = {}
-    for i, name in enumerate(names):
-        found.setdefault(name, []).append(i)
-    return {name: np.asarray(found[name], dtype=np.intp) for name in sorted(found)}
+    number: dict[str, int] = {}
+    numbers = np.array([number.setdefault(name, len(number)) for name in names], dtype=np.intp)
+    parts = np.split(np.argsort(numbers, kind="stable"), np.cumsum(np.bincount(numbers))[:-1])
+    return {name: parts[number[name]] for name in sorted(number)}
 
 
 def _refuse_repeated(ids: tuple[str, ...]) -> None:

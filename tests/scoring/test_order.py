@@ -78,6 +78,8 @@ def test_pairs_in_draws_are_the_pairs_of_the_drawn_rows(n, repeats, seed):
         points, counts = counted_pairs(keys[:, rows], speedups[rows], spreads[rows])
         every = [(sum(points.values()), sum(counts.values())), *zip(points.values(), counts.values(), strict=True)]
         assert found[:, d] == pytest.approx([p / c if c else np.nan for p, c in every], rel=1e-12, nan_ok=True)
+    every_row_once = pair_accuracy(keys=keys, speedups=speedups, spreads=spreads, weights=np.ones((n, 2)))[:, 0]
+    np.testing.assert_array_equal(pair_accuracy(keys=keys, speedups=speedups, spreads=spreads), every_row_once)
 
 
 @settings(deadline=None, max_examples=60)

@@ -11,9 +11,11 @@ from support.made_forecasts import make_forecasts, make_target
 
 from kernel_archive.scoring import Forecasts, Target, score
 from kernel_archive.scoring.recovery import (
+    CURVE,
     best_of_draws,
     budget_ranks,
     recovered_at,
+    recovered_at_random,
     recovery_area,
 )
 from kernel_archive.scoring.samples import ForecastRows, RowSample
@@ -55,6 +57,21 @@ def test_chances_of_the_best_of_a_draw(size, drawn):
     exact = [math.comb(size - j, drawn - 1) / math.comb(size, drawn) for j in range(1, size + 1)]
     np.testing.assert_allclose(best_of_draws(size, np.array([drawn]))[0], exact, rtol=1e-12, atol=1e-300)
     assert best_of_draws(size, np.array([drawn]))[0].sum() == pytest.approx(1.0, abs=1e-12)
+
+
+def test_a_large_tie_is_cut_where_nothing_is_left(rng):
+    """Of thousands of rows that all tie, or tie in two groups, the chances behind a point are left out: no figure changes."""
+    speedups = np.exp2(rng.normal(0, 1.3, 3000))
+    ranks = budget_ranks(3000, CURVE)
+    ordered = np.sort(speedups)[::-1]
+    whole = best_of_draws(3000, ranks) @ ordered / ordered[0] * 100
+    np.testing.assert_allclose(recovered_at_random(speedups=speedups, ranks=ranks), whole, rtol=1e-13)
+    np.testing.assert_allclose(recovered_at(expected=np.ones(3000), speedups=speedups, ranks=ranks), whole, rtol=1e-13)
+    half = np.arange(3000) < 1500
+    found = recovered_at(expected=np.where(half, 2.0, 1.0), speedups=speedups, ranks=np.array([1, 1501]))
+    first, second = np.sort(speedups[half])[::-1], np.sort(speedups[~half])[::-1]
+    wanted = [first.mean(), np.maximum(second, first[0]).mean()]
+    np.testing.assert_allclose(found, 100 * np.array(wanted) / ordered[0], rtol=1e-13)
 
 
 def test_chances_neither_overflow_nor_cancel():
