@@ -80,7 +80,11 @@ def board_server(board: str | Path | None = None, *, port: int = 0) -> Threading
         def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base class's name
             del format, args
 
+    class Server(ThreadingHTTPServer):
+        # Of more connections at once than the default of 5, the others would wait for seconds until they are tried again.
+        request_queue_size = 128
+
     try:
-        return ThreadingHTTPServer(("127.0.0.1", port), Handler)
+        return Server(("127.0.0.1", port), Handler)
     except OSError as error:
         raise UsageError(f"port {port} can't be used: {error.strerror or error}. Choose another --port") from None
