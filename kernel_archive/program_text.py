@@ -12,6 +12,7 @@ import io
 import re
 import tokenize
 import warnings
+from functools import lru_cache
 from typing import Final
 
 __all__ = [
@@ -290,6 +291,13 @@ def quantities(code: str) -> dict[str, float]:
     >>> found["lines"], found["comment_characters"], found["functions"], found["torch"]
     (3.0, 11.0, 1.0, 1.0)
     """
+    return dict(zip(QUANTITIES, _counted(code), strict=True))
+
+
+# Whoever checks an archive counts the programs of its evaluation rows twice, at 5 ms a program.
+@lru_cache(maxsize=1024)
+def _counted(code: str) -> tuple[float, ...]:
+    """The quantities of a program in their order."""
     bare, prose = _split(code)
     lines = [line for line in code.splitlines() if line.strip()]
     tokens = _TOKEN.findall(bare)
@@ -309,4 +317,4 @@ def quantities(code: str) -> dict[str, float]:
         "largest_number": max(whole, default=0),
         **{name: len(pattern.findall(bare)) for name, pattern in _PATTERNS.items()},
     }
-    return {name: float(found[name]) for name in QUANTITIES}
+    return tuple(float(found[name]) for name in QUANTITIES)
