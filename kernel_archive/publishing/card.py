@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-__all__ = ["CARD_FILES", "EXTRA_FILES", "check_card", "render_card", "write_card"]
+__all__ = ["CARD_FILES", "EXTRA_FILES", "card_name", "check_card", "render_card", "write_card"]
 
 #: Files that a card consists of; the pictures are in ``assets/``.
 CARD_FILES: Final = (
@@ -77,7 +77,7 @@ def write_card(directory: Path) -> list[Path]:
     return [directory / name for name in made]
 
 
-def _card_name(archive: Archive) -> str | None:
+def card_name(archive: Archive) -> str | None:
     """The repository that the present card was rendered for (a pushed card names its own)."""
     try:
         url = msgspec.json.decode((archive.path / "croissant.json").read_bytes())["url"]
@@ -101,7 +101,7 @@ def check_card(archive: Archive, *, names: Sequence[str] = ()) -> list[Finding]:
     from jinja2 import TemplateError
 
     package = archive.manifest.package
-    repo = _card_name(archive)
+    repo = card_name(archive)
     if names and repo not in (*names, archive.manifest.name):
         repo = names[0]
     try:

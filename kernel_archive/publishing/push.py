@@ -22,13 +22,13 @@ from kernel_archive.errors import (
     TargetExistsError,
     UsageError,
 )
-from kernel_archive.publishing.card import CARD_FILES, EXTRA_FILES, check_card, render_card
+from kernel_archive.publishing.card import CARD_FILES, EXTRA_FILES, card_name, check_card, render_card
 from kernel_archive.publishing.facts import splits_of
 from kernel_archive.publishing.hub import check_name, commit_id, connect, hub_errors, tag_of
 from kernel_archive.publishing.templates import render
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Sequence
     from pathlib import Path
 
     from huggingface_hub import HfApi
@@ -121,12 +121,13 @@ def _git_blob_id(data: bytes) -> str:
     return hashlib.sha1(b"blob %d\0" % len(data) + data, usedforsecurity=False).hexdigest()
 
 
-def _local_files(archive: Archive, repo: str) -> dict[str, Path | bytes]:
-    """Everything that is published: path in the repository -> file or content."""
+def _local_files(archive: Archive, repo: str, findings: Sequence[Finding]) -> dict[str, Path | bytes]:
+    """Everything that is published: path in the repository -> file or content. The card was just found as it should be."""
+    present = card_name(archive) == repo and not any(f.code == "stale-card" for f in findings)
     files: dict[str, Path | bytes] = {}
     files |= {shard.path: archive.path / shard.path for shard in archive.manifest.shards()}
-    files |= render_card(archive, name=repo)
-    for name in (MANIFEST_NAME, *EXTRA_FILES):
+    files |= {} if present else render_card(archive, name=repo)
+    for name in (MANIFEST_NAME, *EXTRA_FILES, *(CARD_FILES if present else ())):
         if (archive.path / name).is_file():
             files[name] = archive.path / name
     return files
@@ -237,7 +238,6 @@ def push(
     tag: str | None = None,
     private: bool = False,
     dry_run: bool = False,
-    validate: Callable[[Archive], list[Finding]] = _validate,
 ) -> PushResult:
     """Publish an archive directory as a dataset repository and tag its version.
 
@@ -247,7 +247,6 @@ def push(
         tag: the tag; ``v`` and the archive's version when not given.
         private: make a new repository private (one that is there stays as it is).
         dry_run: say what would be sent, and send nothing.
-        validate: what is checked first.
 
     Returns:
         What was done. A push of what stands there already sends nothing.
@@ -261,8 +260,9 @@ def push(
     archive = open_archive(path)
     manifest = archive.manifest
     tag = check_tag(tag or tag_of(manifest.version), manifest)
-    _refuse_invalid(validate(archive), archive.path)
-    local = _local_files(archive, repo)
+    findings = _validate(archive)
+    _refuse_invalid(findings, archive.path)
+    local = _local_files(archive, repo, findings)
     doing = f"pushing to {repo}"
     nothing = "Nothing of this version is published yet; what came up already is not sent again"
     with hub_errors(repo, doing, state="Nothing was sent"):
