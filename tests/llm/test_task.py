@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from support.llm_server import forecast_of, language_model
+from support.small_archive import write_archive
 
 from kernel_archive.cli import main
 from kernel_archive.errors import UsageError
@@ -66,6 +67,12 @@ def run(archive, capsys):
     return call
 
 
+@pytest.fixture(scope="module")
+def few(tmp_path_factory):
+    """An archive whose every row may be asked about, and twice, without a test taking long: 20 rows of eval."""
+    return write_archive(tmp_path_factory.mktemp("few"), per_search=10)
+
+
 def lines(path):
     """The lines of a forecast file, without the seconds, which no two runs share."""
     return [{k: v for k, v in json.loads(line).items() if k != "latency_s"} for line in path.read_text().splitlines()]
@@ -82,18 +89,18 @@ def evaluate(task, model, logs, **more):
     ("name", "answer"),
     [("forecast", "tool"), ("forecast", "json"), ("forecast", "text"), ("discovery", "tool"), ("defer", "json")],
 )
-def test_every_task_in_every_form(archive, service, tmp_path, name, answer):
+def test_every_task_in_every_form(few, service, tmp_path, name, answer):
     """Samples are rows, epochs are repeats, and the metrics are those of ``score`` on the file that comes of the log."""
     model, server = service()
-    task = getattr(tasks, name)(archive=str(archive.path), answer=answer)
+    task = getattr(tasks, name)(archive=str(few.path), answer=answer)
     log = evaluate(task, model, tmp_path, epochs=2)
     split = "discovery" if name == "discovery" else "eval"
-    target = load_target(archive, split)
+    target = load_target(few, split)
     assert {sample.id for sample in log.samples} == set(target.row_ids)
     assert len(server.requests) == 2 * len(target)
     assert ("tools" in server.requests[0]) == (answer == "tool")
     assert ("response_format" in server.requests[0]) == (answer == "json")
-    data, tally = from_logs([log.location], archive, split).finish()
+    data, tally = from_logs([log.location], few, split).finish()
     assert tally.forecasts == tally.asked == 2 * len(target)
     assert not tally.unanswered
     record = score(target, read_forecasts([json.loads(line) for line in data.splitlines()], target), draws=0)
@@ -200,6 +207,7 @@ def test_a_killed_run_goes_on(archive, service, run, tmp_path):
     assert not path.exists()
     asked = len(server.requests)
     assert 10 <= asked < 24
+    server.delay = 0
     status, out, err = run(*arguments, "-o", path)
     assert status == 0, err
     assert "Going on" in err
