@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from kernel_archive.readers.cells import is_missing, truth
+from kernel_archive.readers.cells import is_missing, quantity, truth
 from kernel_archive.readers.mapping import inside, lookup, names_in
 from kernel_archive.readers.values import BAD_JSON, any_json, finite, from_text
 
@@ -141,7 +141,7 @@ def _is_program(value: Any) -> bool:
     )
 
 
-_number: Final = _all(lambda v: finite(from_text(v)) is not None)
+_number: Final = _all(lambda v: finite(quantity(v)[0]) is not None)
 _whole: Final = _all(lambda v: isinstance(from_text(v), int) or (isinstance(v, float) and v.is_integer()))
 _text: Final = _all(lambda v: isinstance(v, str | int) and not isinstance(v, bool))
 _program: Final = _all(_is_program)
@@ -232,11 +232,15 @@ def _times(values: dict[str, list[Any]], found: Guess, taken: set[str]) -> None:
     ranked: dict[str, list[tuple[int, int, str, str | None]]] = {"runtime": [], "reference_runtime": []}
     for name, sample in values.items():
         words = _plain(name).split("_")
+        stated = Counter(unit for v in sample if (unit := quantity(v)[1]))  # "12.3 us"
         unit = next((_UNITS[w] for w in reversed(words) if w in _UNITS), None)
+        unit = stated.most_common(1)[0][0] if stated else unit
+        if "x" in stated or (stated and not words):
+            continue
         if not _number(sample) or not (_TIME.intersection(words) or (unit is not None and unit != "s")):
             continue
         if any(w in ("speedup", "tokens", "gpu_seconds") for w in words) or any(
-            finite(from_text(v)) == 0 for v in sample
+            finite(quantity(v)[0]) == 0 for v in sample
         ):
             continue
         ours = "reference_runtime" if _REFERENCE.intersection(words) else "runtime"

@@ -11,6 +11,8 @@ from kernel_archive.archive.look_joins import completed
 from kernel_archive.archive.patterns import common_pattern
 from kernel_archive.archive.seen import HEAD, TABLES, Look, plain_name, run_of
 from kernel_archive.gpus import canonical_gpu, gpu_in, is_known
+from kernel_archive.readers.cells import spelled
+from kernel_archive.readers.mapping import lookup
 from kernel_archive.readers.report import Report
 from kernel_archive.readers.tables import table_rows
 
@@ -102,7 +104,9 @@ def _table_look(
         same = [p for p in files if p.parent == first.parent and p.suffixes == first.suffixes]
         apart = set(same) != set(paths) or ("gpu" not in columns and any(named.values()))
         source["path"] = str(first.parent / f"*{''.join(first.suffixes)}")
-    if "gpu" not in columns and "gpu" not in source and any(named.values()):
+    if "gpu" in columns:
+        gpus = sorted({name for row in rows if (name := spelled(lookup(row, columns["gpu"]))) and not is_known(name)})
+    elif "gpu" not in source and any(named.values()):
         gpus = [gpu for gpu in named.values() if gpu and not is_known(gpu)]
         said = sorted({gpu for gpu in named.values() if gpu})
         open_["gpu"] = f"taken from the file's name: {', '.join(said)}" + (

@@ -6,6 +6,7 @@ What a row comes to is judged in :mod:`kernel_archive.readers.judged`.
 from __future__ import annotations
 
 import math
+import re
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
@@ -17,12 +18,16 @@ from kernel_archive.readers.values import from_text, positive
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-__all__ = ["TRUE", "Table", "is_missing", "joined_gpu", "key_of", "spelled", "truth"]
+__all__ = ["TRUE", "Table", "is_missing", "joined_gpu", "key_of", "quantity", "spelled", "truth"]
 
 _MISSING: Final = frozenset({"", "none", "null", "nan", "na", "n/a", "<na>"})
-TRUE: Final = frozenset({"true", "correct", "passed", "pass", "ok", "yes", "1", "1.0"})
-_FALSE: Final = frozenset({"false", "incorrect", "failed", "fail", "no", "0", "0.0"})
+TRUE: Final = frozenset({"true", "correct", "passed", "pass", "ok", "yes", "y", "1", "1.0"})
+_FALSE: Final = frozenset({"false", "incorrect", "failed", "fail", "no", "n", "0", "0.0"})
 _GPU_KEYS: Final = frozenset({"gpu", "gpu_name", "gpu_type", "hardware", "device", "device_name"})
+#: A number with its unit, as people print them.
+_QUANTITY: Final = re.compile(r"([-+]?[\d.]+(?:[eE][-+]?\d+)?)\s*(ns|us|\u00b5s|\u03bcs|ms|s|sec|x|\u00d7)")
+_SPELLED_UNITS: Final = {"\u00b5s": "us", "\u03bcs": "us", "sec": "s", "\u00d7": "x"}
+_MOST_DIGITS: Final = 40
 #: Lines named in one finding about many rows.
 _LINES_NAMED: Final = 5
 
@@ -42,6 +47,16 @@ def truth(value: Any) -> bool | None:
     """
     word = str(value).strip().casefold()
     return True if word in TRUE else False if word in _FALSE else None
+
+
+def quantity(value: Any) -> tuple[Any, str | None]:
+    """A number that may be spelled as text, and the unit that the text states: s, ms, us, ns, or x.
+
+    >>> quantity("12.3 us"), quantity("0.5"), quantity("1.8x"), quantity("fast")
+    ((12.3, 'us'), (0.5, None), (1.8, 'x'), ('fast', None))
+    """
+    match = _QUANTITY.fullmatch(value.strip()) if isinstance(value, str) and len(value) < _MOST_DIGITS else None
+    return (from_text(value), None) if match is None else (from_text(match[1]), _SPELLED_UNITS.get(match[2], match[2]))
 
 
 def spelled(value: Any) -> str | None:
@@ -91,9 +106,10 @@ class Table(Reading):
         return text
 
     def time(self, row: dict[str, Any], name: str) -> float | None:
-        """A time in microseconds."""
-        value = positive(from_text(self.cell(row, name)))
-        return None if value is None else value * US_PER_UNIT[self.columns[name].unit or "us"]
+        """A time in microseconds; the unit that a cell states itself counts."""
+        number, unit = quantity(self.cell(row, name))
+        value = positive(number) if unit != "x" else None
+        return None if value is None else value * US_PER_UNIT[unit or self.columns[name].unit or "us"]
 
     def doubt(
         self,

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, get_args
 from kernel_archive.errors import Finding, printable
 from kernel_archive.gpus import canonical_gpu
 from kernel_archive.problems import kernelbench_id
-from kernel_archive.readers.cells import TRUE, Table, is_missing, joined_gpu, spelled, truth
+from kernel_archive.readers.cells import TRUE, Table, is_missing, joined_gpu, quantity, spelled, truth
 from kernel_archive.readers.mapping import US_PER_UNIT, From, Join, filled
 from kernel_archive.readers.records import Evaluation, Outcome
 from kernel_archive.readers.values import from_text, natural, not_negative, positive, step_number
@@ -116,8 +116,8 @@ class Judged(Table):
         root = self._roots.get(family) if self.root_is_reference else None
         if self.root_is_reference and times["reference_runtime"] is None:
             times["reference_runtime"] = root.runtime_us if root is not None else times["runtime"]
-        given = from_text(self.cell(row, "speedup")) if timed else None
-        speedup = positive(given)
+        given, unit = quantity(self.cell(row, "speedup")) if timed else (None, None)
+        speedup = positive(given) if unit in (None, "x") else None
         if timed and given is not None and speedup is None:
             self._no_value(row, line, "speedup")
             return
@@ -195,7 +195,7 @@ class Judged(Table):
     def _no_speedup(self, row: dict[str, Any], line: int | None) -> None:
         """Say that a row without failure has no speedup, and what would give it one."""
         wanted = ("speedup",) if "speedup" in self.columns else ("runtime", "reference_runtime")
-        lacks = next((name for name in wanted if positive(from_text(self.cell(row, name))) is None), wanted[0])
+        lacks = next((name for name in wanted if positive(quantity(self.cell(row, name))[0]) is None), wanted[0])
         value = self.cell(row, lacks)
         if value is not None:
             fix = "It is no number above 0. Decimals have a point, not a comma"

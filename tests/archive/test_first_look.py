@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import math
+import re
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -149,10 +150,10 @@ def test_facts_of_a_gpu_that_is_stated_reach_whoever_asks(tmp_path: Path, monkey
     monkeypatch.chdir(tmp_path)
     assert CliRunner().invoke(cli, ["init", "data", "--name", "me/mine"]).exit_code == 0
     recipe = tmp_path / "builder.toml"
-    facts = (
-        '[gpu."RTX 5090"]\ncompute_capability = "12.0"\nmemory_bandwidth_gb_s = 1792\nsource = "a datasheet"\n\n[eval]'
-    )
-    recipe.write_text(recipe.read_text().replace("[eval]", facts))
+    facts = '[gpu."RTX 5090"]\ncompute_capability = "12.0"\nmemory_bandwidth_gb_s = 1792\nsource = "a datasheet"\n'
+    text, n = re.subn(r'\[gpu."NVIDIA GeForce RTX 5090"\].*', facts, recipe.read_text())
+    assert n == 1
+    recipe.write_text(text)
     result = build(["builder.toml"])
     assert result.findings == 0
     archive = open_archive(result.path)
@@ -449,6 +450,23 @@ def test_the_gpu_in_a_files_name(
     assert result["gpus"] == gpus
     assert open_ in {"", *result["open"]}
     assert open_ or not {"gpu", "two GPUs"} & result["open"].keys()
+
+
+def test_times_that_are_printed_with_their_unit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A TSV index of files in folders, with texts such as 1.2ms, Y and N; a GPU that is not known gets its table."""
+    rows = ["#file\tproblem\ttime\tbaseline time\tpass\tGPU"]
+    for n, speedup in enumerate(SPEEDUPS):
+        (tmp_path / f"d/op{n % 2}").mkdir(parents=True, exist_ok=True)
+        (tmp_path / f"d/op{n % 2}/v{n}.cu").write_text(program(n))
+        rows.append(f"op{n % 2}/v{n}.cu\top{n % 2}\t{2000 / speedup} us\t2.0ms\t{'N' if n == 3 else 'Y'}\tRTX 5090")
+    (tmp_path / "d/index.tsv").write_text("\n".join(rows))
+    monkeypatch.chdir(tmp_path)
+    shown = CliRunner().invoke(cli, ["init", "d", "--json"])
+    assert shown.exit_code == 0, shown.output
+    result = json.loads(shown.stdout)
+    assert (result["outcomes"], result["findings"]) == ({"success": 7, "incorrect": 1}, [])
+    assert [round(row["speedup"], 6) for row in result["first"]] == [0.2, 0.4, 0.6]
+    assert '[gpu."RTX 5090"]' in (tmp_path / "builder.toml").read_text()
 
 
 CODE = "def kernel(x):\n    return x\n"

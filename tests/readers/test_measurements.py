@@ -87,6 +87,24 @@ def test_csv_has_numbers_as_text(tmp_path: Path) -> None:
     assert result.facts.counts["rows_without_speedup"] == 4
 
 
+def test_numbers_with_their_units(tmp_path: Path) -> None:
+    """A cell's own unit counts; a speedup may end in x, and a time that does is none."""
+    rows = [
+        "code;ms;ref;x",
+        "a = 1;500 us;1.0;2x",
+        "b = 1;0.5;1000000 ns;2.0\u00d7",
+        "c = 1;2x;1.0;",
+        "d = 1;0.5;0.001s;2 ms",
+    ]
+    (tmp_path / "t.csv").write_text("\n".join(rows))
+    times = {"runtime": {"column": "ms", "unit": "ms"}, "reference_runtime": {"column": "ref", "unit": "ms"}}
+    result = read("measurements", tmp_path / "t.csv", columns={"code": "code", "speedup": "x", **times})
+    assert [(e.code, e.speedup, e.runtime_us, e.reference_runtime_us) for e in result.evaluations] == [
+        ("a = 1", 2.0, 500.0, 1000.0), ("b = 1", 2.0, 500.0, 1000.0),
+    ]  # fmt: skip
+    assert sorted(result.codes) == ["bad-value", "no-speedup"]
+
+
 @pytest.mark.parametrize("score", ["nan", "N/A", "", " None ", float("nan"), None])
 def test_every_spelling_of_no_score(tmp_path: Path, score: Any) -> None:
     """A missing score is missing, never 0."""
