@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from kernel_archive.gpus import gpu_in
 from kernel_archive.readers.cells import is_missing, quantity, truth
 from kernel_archive.readers.mapping import inside, lookup, names_in
 from kernel_archive.readers.values import BAD_JSON, any_json, finite, from_text
@@ -247,6 +248,9 @@ def _times(values: dict[str, list[Any]], found: Guess, taken: set[str]) -> None:
         worse = len(_WORSE.intersection(words)) * 2 - bool({"mean", "median", "avg"}.intersection(words))
         ranked[ours].append((worse, len(words), name, unit))
     for ours, options in ranked.items():
+        card = gpu_in(str(found.columns["runtime"]["column"])) if "runtime" in found.columns else None
+        if card is not None:  # the reference's time of another GPU is none
+            options = [option for option in options if gpu_in(option[2]) in (None, card)]  # noqa: PLW2901
         if options:
             _, _, name, unit = min(options, key=lambda option: option[:3])
             found.columns[ours] = {"column": name, "unit": unit or "ms"}

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from kernel_archive.archive.guess import PROGRAM_ENDINGS, Guess, guess
 from kernel_archive.archive.look_joins import completed
-from kernel_archive.archive.patterns import common_pattern
+from kernel_archive.archive.patterns import common_pattern, tree_pattern
 from kernel_archive.archive.seen import HEAD, TABLES, Look, plain_name, run_of
+from kernel_archive.errors import printable
 from kernel_archive.gpus import canonical_gpu, gpu_in, is_known
 from kernel_archive.readers.cells import spelled
 from kernel_archive.readers.mapping import lookup
@@ -41,6 +42,8 @@ def tables(files: list[Path], around: list[Path]) -> Look | None:
             if p.is_relative_to(path.parent) and p.suffix in PROGRAM_ENDINGS
         ]
         guessed = guess(rows, path.parent, below)
+        if "code" not in guessed.columns and len(members) > 1 and all(len(head) == 1 for _, _, head in members):
+            guessed.columns |= _beside([p for p, _, _ in members])
         others = [each[0] for each in groups.values() if len(each) == 1 and each is not members]
         guessed, joins = completed(members[0], guessed, others[:_MOST_JOINED], below)
         rank = (guessed.worth, len(guessed.columns) if joins else 0, len(members))
@@ -54,11 +57,18 @@ def tables(files: list[Path], around: list[Path]) -> Look | None:
 def _head_of(path: Path) -> tuple[str | None, list[dict[str, Any]]]:
     """The first rows of a table, and where they are in a JSON document."""
     rows = [row for _, row in islice(table_rows(run_of(path), path, Report()), HEAD)]
-    value = run_of(path).json(path) if plain_name(path).endswith(".json") else None
-    if isinstance(value, dict):
-        number, at = _rows_in(value)
-        if number > len(rows):
-            return at, [row for _, row in islice(table_rows(run_of(path), path, Report(), at=at), HEAD)]
+    name = plain_name(path)
+    value = run_of(path).json(path) if name.endswith(".json") else None
+    number, at = _rows_in(value) if isinstance(value, dict) else (0, "")
+    if rows and not isinstance(value, dict) and name.endswith((".json", ".jsonl", ".ndjson")):
+        # Lists inside of rows are rows where these have what the outer ones lack.
+        number, at = max(
+            (_rows_in({k: v for k, v in row.items() if isinstance(v, list)}) for row in rows), default=(0, "")
+        )
+        at = f"{{row}}.{at}" if at and name.endswith(".json") else at
+    inner = [row for _, row in islice(table_rows(run_of(path), path, Report(), at=at), HEAD)] if at else []
+    if number > len(rows) if isinstance(value, dict) else guess(inner).worth > guess(rows).worth:
+        return at, inner
     return None, rows
 
 
@@ -88,6 +98,15 @@ def _table_look(
     first, open_, columns = paths[0], dict(guessed.open), dict(guessed.columns)
     source: dict[str, Any] = {"path": str(first), "format": "measurements"}
     named = {p: gpu_in(p.name.removesuffix("".join(p.suffixes))) or gpu_in(p.parent.name) for p in paths}
+    timed = str(columns.get("runtime", {}).get("column", ""))
+    by_column = gpu_in(timed) if "gpu" not in columns else None
+    if by_column is not None:
+        named = dict.fromkeys(paths, by_column)
+        rest = sorted({gpu for name in guessed.unused if (gpu := gpu_in(name)) not in (None, by_column)})
+        if rest:
+            open_["other GPUs"] = (
+                f"columns of {', '.join(rest)} are left out: write the table with a row for each GPU to have them"
+            )
     one = common_pattern(paths, "card") if len(paths) > 1 else None
     gpus: list[str] = []
     apart = False
@@ -100,6 +119,13 @@ def _table_look(
         else:
             source["path"] = pattern.replace("{card}", "*")
             apart = "gpu" not in columns and any(named.values())
+    elif len(paths) > 1 and (tree := tree_pattern(paths)) is not None:
+        source["path"], folders = tree
+        part, values = min(folders, key=lambda folder: len(set(folder[1])))
+        if "problem" not in columns and "number" not in columns and 1 < len(set(values)) < len(paths):
+            source["problem"] = part
+            shown = ", ".join(printable(value, 30) for value in list(dict.fromkeys(values))[:8])
+            open_["problem"] = f"the folders' names are taken for the problems: {shown}; else say problem"
     elif len(paths) > 1:
         same = [p for p in files if p.parent == first.parent and p.suffixes == first.suffixes]
         apart = set(same) != set(paths) or ("gpu" not in columns and any(named.values()))
@@ -109,7 +135,8 @@ def _table_look(
     elif "gpu" not in source and any(named.values()):
         gpus = [gpu for gpu in named.values() if gpu and not is_known(gpu)]
         said = sorted({gpu for gpu in named.values() if gpu})
-        open_["gpu"] = f"taken from the file's name: {', '.join(said)}" + (
+        where = "file's name" if by_column is None else f"name of the column {printable(timed, 40)}"
+        open_["gpu"] = f"taken from the {where}: {', '.join(said)}" + (
             "" if all(named.values()) else "; the GPU of the other files is not said"
         )
     if at is not None:
@@ -132,7 +159,7 @@ def _table_look(
         open_["speedup"] = "no column is a speedup, a time, or an outcome"
     if "gpu" not in columns and "gpu" not in source and "gpu" not in open_:
         open_["gpu"] = "the GPU, which the table does not name"
-    if "problem" not in columns and "number" not in columns:
+    if "problem" not in columns and "number" not in columns and "problem" not in source:
         open_["problem"] = "what the programs compute, which the table does not say"
     source |= {
         "generation_method": "evolution" if {"parent_node_id", "kept"} & columns.keys() else "independent",
@@ -148,6 +175,18 @@ def _table_look(
     elif apart:
         sources = [{**source, "path": str(p)} for p in paths]
     return Look(found=what, sources=sources, open=open_, unused=guessed.unused, gpus=gpus)
+
+
+def _beside(paths: list[Path]) -> dict[str, Any]:
+    """The program, and the reference, that lie under one name beside every one of some files of a single row each."""
+    there = [{p.name for p in path.parent.iterdir() if p.suffix in PROGRAM_ENDINGS} for path in paths]
+    names = sorted(set.intersection(*there))
+    references = [name for name in names if re.match(r"(ref|reference|baseline|original|torch)", name.lower())]
+    programs = [name for name in names if name not in references and not name.endswith(".txt")]
+    if len(programs) != 1 or len({path.parent for path in paths}) != len(paths):
+        return {}
+    reference = {"reference_code": {"file": references[0]}} if len(references) == 1 else {}
+    return {"code": {"file": programs[0]}, **reference}
 
 
 def _reference_file(folder: Path) -> str | None:

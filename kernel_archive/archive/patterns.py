@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["common_pattern"]
+__all__ = ["common_pattern", "tree_pattern"]
 
 
 def common_pattern(paths: Sequence[Path], name: str) -> tuple[str, dict[Path, str]] | None:
@@ -35,6 +35,26 @@ def common_pattern(paths: Sequence[Path], name: str) -> tuple[str, dict[Path, st
     if set(matched) != set(paths):
         return None
     return str(before.joinpath(f"{head}{{{name}}}{tail}", *after)), values
+
+
+def tree_pattern(paths: Sequence[Path]) -> tuple[str, list[tuple[str, list[str]]]] | None:
+    """The path of files of one name in a tree of folders: ``{p1}``, ``{p2}`` for the folders, and what stands there.
+
+    ``None`` where they lie at different depths, or the path would match anything else.
+    """
+    parts = [path.parts for path in paths]
+    differ = [i for i, at in enumerate(zip(*parts, strict=False)) if len(set(at)) > 1]
+    if len({len(each) for each in parts}) != 1 or not differ or differ[-1] == len(parts[0]) - 1:
+        return None
+    if any(mark in str(paths[0]) for mark in "*?[]{}"):
+        return None
+    steps = [*parts[0]]
+    for n, i in enumerate(differ, start=1):
+        steps[i] = f"{{p{n}}}"
+    wild = ["*" if i in differ else step for i, step in enumerate(steps)][differ[0] :]
+    if set(Path(*steps[: differ[0]]).glob("/".join(wild))) != set(paths):
+        return None
+    return str(Path(*steps)), [(f"{{p{n}}}", [each[i] for each in parts]) for n, i in enumerate(differ, start=1)]
 
 
 def _common(names: Sequence[str]) -> str:

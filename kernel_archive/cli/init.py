@@ -126,7 +126,10 @@ def _show(found: Look, shown: dict[str, Any], open_: dict[str, str], target: Pat
     if shown["first"]:
         print_table(
             ["problem", "GPU", "speedup", "program begins"],
-            [(k["problem"], k["gpu"], f"{k['speedup']:.3g}x", k["code"][:60]) for k in shown["first"]],
+            [
+                (k["problem"] or "not said", k["gpu"] or "not said", f"{k['speedup']:.3g}x", k["code"][:60])
+                for k in shown["first"]
+            ],
             left=4,
         )
     print_findings(shown["findings"])

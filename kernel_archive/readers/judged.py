@@ -14,7 +14,7 @@ from kernel_archive.errors import Finding, printable
 from kernel_archive.gpus import canonical_gpu
 from kernel_archive.problems import kernelbench_id
 from kernel_archive.readers.cells import TRUE, Table, is_missing, joined_gpu, quantity, spelled, truth
-from kernel_archive.readers.mapping import US_PER_UNIT, From, Join, filled
+from kernel_archive.readers.mapping import US_PER_UNIT, From, Join, filled, names_in
 from kernel_archive.readers.records import Evaluation, Outcome
 from kernel_archive.readers.values import from_text, natural, not_negative, positive, step_number
 
@@ -104,6 +104,12 @@ class Judged(Table):
     def take(self, line: int | None, row: dict[str, Any]) -> None:
         """Take in one row; one without code or score is counted."""
         self.count("rows")
+        named = self.columns["code"].file if "code" in self.columns else None
+        if named is not None and not names_in(named) and self.facts.counts["rows"] > 1:
+            message = "one file is the program of one row; the others are left out"
+            fix = 'Say which column names the file of a row: code = { file = "kernels/{column}" }'
+            self.doubt("one-program", message, line, "code", named, fix, error=True)
+            return
         row = self.joined(row, line)
         code = self.program(row, line, "code")
         outcome = self._outcome(row, line)
@@ -128,10 +134,13 @@ class Judged(Table):
             return
         if excluded is None and timed and "outcome" not in self.columns:
             excluded = self._denied(row, line)
-        node = spelled(self.cell(row, "node_id")) or f"row-{line or len(self.found) + 1}"
-        if node in self.found:
+        named = spelled(self.cell(row, "node_id"))
+        node = named or f"row-{line or len(self.found) + 1}"
+        if named in self.found:
             self.warning("duplicate-node", "the node id stands twice", line=line, value=node)
             node = f"{node}@{line or len(self.found) + 1}"
+        if node in self.found:  # several rows of one line
+            node = f"{node}.{len(self.found) + 1}"
         fields: dict[str, Any] = {name: kind(self.cell(row, name)) for name, kind in _FIELDS.items()}
         if fields["gpu_seconds"] is not None:
             fields["gpu_seconds"] *= US_PER_UNIT[self.columns["gpu_seconds"].unit or "s"] / US_PER_UNIT["s"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -28,6 +29,8 @@ __all__ = ["rows_with", "table_rows"]
 _MAX_ROWS: Final = 1_000_000
 #: Fields of a row of a CSV file that are told apart.
 _MAX_FIELDS: Final = 10_000
+#: Plain values that rows take over from each place on the way to them.
+_MOST_PLAIN: Final = 50
 _OBJECTS: Final = RowKind[dict[str, Any]](dict[str, Any])
 
 Row = tuple[int, dict[str, Any]]
@@ -40,8 +43,8 @@ def table_rows(run: RunFiles, path: Path, report: Report, *, at: str | None = No
         run: the run.
         path: the table.
         report: takes the faults.
-        at: where the rows of a JSON document are: keys with dots between them, and ``{name}`` for every key or number at a
-            place, which becomes a column of that name. Without it, a document that is one object is one row, or a row for
+        at: where the rows of a JSON document, or of every line, are: keys with dots between them, and ``{name}`` for every key
+            or number at a place, which becomes a column of that name; so do plain values on the way. Without it, a document that is one object is one row, or a row for
             each of its values (column ``key``) where all are objects.
     """
     name = path.name.removesuffix(".zst").removesuffix(".gz").lower()
@@ -52,6 +55,9 @@ def table_rows(run: RunFiles, path: Path, report: Report, *, at: str | None = No
     head = run.head(path, 4)
     if head.startswith(b"PAR1"):
         yield from _parquet_rows(run, path, report)
+    elif at is not None and name.endswith((".jsonl", ".ndjson")):
+        for line, value in Salvage(_OBJECTS, file, report, {}).rows(run.lines(path)):
+            yield from ((line, row) for row in _down(value, at.split("."), {}) if isinstance(row, dict))
     elif at is not None or head.lstrip()[:1] == b"[" or (head.lstrip()[:1] == b"{" and _is_document(run, path, name)):
         yield from _document_rows(run, path, report, at)
     else:
@@ -132,6 +138,9 @@ def _down(value: Any, steps: list[str], keys: dict[str, Any]) -> Iterator[Any]:
     """The rows below a value: along the steps, then the items of a list, or the value itself."""
     if steps:
         step, rest = steps[0], steps[1:]
+        if isinstance(value, dict):
+            plain = ((k, v) for k, v in value.items() if isinstance(v, str | int | float | bool))
+            keys = {**keys, **dict(islice(plain, _MOST_PLAIN))}
         items: Iterable[tuple[Any, Any]] = ()
         if isinstance(value, dict):
             items = value.items() if step[:1] == "{" else [(step, value[step])] if step in value else ()

@@ -469,6 +469,70 @@ def test_times_that_are_printed_with_their_unit(tmp_path: Path, monkeypatch: pyt
     assert '[gpu."RTX 5090"]' in (tmp_path / "builder.toml").read_text()
 
 
+def tree(top: Path) -> None:
+    """A folder for each kernel: its result, its program and the reference."""
+    for n, speedup in enumerate(SPEEDUPS):
+        folder = top / f"op{n % 2}/try{n}"
+        folder.mkdir(parents=True)
+        (folder / "kernel.py").write_text(program(n))
+        (folder / "reference.py").write_text("def reference(x): ...")
+        (folder / "result.json").write_text(
+            json.dumps({"mean_ms": 2 / speedup, "ref_ms": 2.0, "ok": n != 3, "gpu": "H100"})
+        )
+
+
+def lists(top: Path) -> None:
+    """A line for each task with a list of candidates in it, and the reference's time beside the list."""
+    top.mkdir()
+    rows = [
+        {
+            "task": f"op{p}",
+            "gpu": "H100",
+            "torch_us": 2000.0,
+            "candidates": [
+                {"program": program(n), "latency_us": 2000 / SPEEDUPS[n], "passed": n != 3} for n in range(p, 8, 2)
+            ],
+        }
+        for p in (0, 1)
+    ]
+    (top / "log.jsonl").write_text("\n".join(map(json.dumps, rows)))
+
+
+def listed(top: Path) -> None:
+    """The same as one JSON list."""
+    lists(top)
+    rows = [json.loads(line) for line in (top / "log.jsonl").read_text().split("\n")]
+    (top / "log.jsonl").unlink()
+    (top / "all.json").write_text(json.dumps(rows))
+
+
+def wide(top: Path) -> None:
+    """Times of two GPUs in columns beside each other; the references of the other one stand first."""
+    milliseconds(top)
+    lines = (top / "bench.csv").read_text().split()
+    rows = [f"{op},{file},9,{b},7,{a},{ok}" for op, file, a, b, ok in (line.split(",") for line in lines[1:])]
+    (top / "bench.csv").write_text(
+        "\n".join(["op,kernel_file,L40S torch (ms),H100 torch (ms),L40S (ms),H100 (ms),ok", *rows])
+    )
+
+
+@pytest.mark.parametrize(("make", "problems"), [(tree, 2), (lists, 2), (listed, 2), (wide, 1)])
+def test_odd_shapes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, make: Any, problems: int) -> None:
+    """Rows in folders of their own, in lists of a line, and in columns by GPU."""
+    make(tmp_path / "d")
+    monkeypatch.chdir(tmp_path)
+    shown = CliRunner().invoke(cli, ["init", "d", "--json"])
+    assert shown.exit_code == 0, shown.output
+    result = json.loads(shown.stdout)
+    assert (result["outcomes"], result["findings"]) == ({"success": 7, "incorrect": 1}, [])
+    assert (result["problems"], set(result["gpus"])) == (problems, {"H100"})
+    assert {round(row["speedup"], 6) for row in result["first"]} <= {*SPEEDUPS}
+    assert ("L40S" in result["open"].get("other GPUs", "")) == (make is wide)
+    if make is tree:
+        assert result["sources"][0]["columns"]["reference_code"] == {"file": "reference.py"}
+    assert open_archive(build(["builder.toml"]).path).arrow("kernels").num_rows == 7
+
+
 CODE = "def kernel(x):\n    return x\n"
 
 

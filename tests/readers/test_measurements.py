@@ -87,6 +87,16 @@ def test_csv_has_numbers_as_text(tmp_path: Path) -> None:
     assert result.facts.counts["rows_without_speedup"] == 4
 
 
+def test_one_file_for_many_rows(tmp_path: Path) -> None:
+    """A file without a column in its name is the program of one row; the others are refused, and it is said."""
+    (tmp_path / "k.py").write_text("a = 1\nb = 2\n")
+    (tmp_path / "t.csv").write_text("x\n2.0\n3.0\n4.0\n")
+    result = read("measurements", tmp_path / "t.csv", columns={"code": {"file": "k.py"}, "speedup": "x"})
+    assert [(e.code, e.speedup) for e in result.evaluations] == [("a = 1\nb = 2\n", 2.0)]
+    assert [(f.code, f.line) for f in result.findings] == [("one-program", 3)]
+    assert "2 rows (lines 3, 4)" in result.findings[0].message
+
+
 def test_numbers_with_their_units(tmp_path: Path) -> None:
     """A cell's own unit counts; a speedup may end in x, and a time that does is none."""
     rows = [
