@@ -24,6 +24,7 @@ __all__ = ["tables"]
 
 #: Tables that are tried as the second of two.
 _MOST_JOINED: Final = 6
+_COMMA: Final = re.compile(r"[-+]?\d+,\d+(\s*[a-zµ]{1,3})?")
 
 
 def tables(files: list[Path], around: list[Path]) -> Look | None:
@@ -84,8 +85,8 @@ def _rows_in(value: Any, depth: int = 4) -> tuple[int, str]:
         # The same under every name: rows there, or each of them a row.
         at = places.pop()
         n = sum(n for n, _ in inner.values())
-        if n and "{key}" not in at:
-            found.append((n, f"{{key}}.{at}".rstrip(".")))
+        if n and "{sample}" not in at:
+            found.append((n, f"{{key}}.{at.replace('{key}', '{sample}')}".rstrip(".")))
         elif not n and all(isinstance(item, dict) for item in value.values()):
             found.append((len(inner), "{key}"))
     return max(found, default=(0, ""), key=lambda option: (option[0], "{" in option[1]))
@@ -153,6 +154,15 @@ def _table_look(
             open_["reference"] = (
                 'the reference programs, reference = "references/{problem}.py" or a column: without them forecasters see the candidate alone'
             )
+    if at is not None and "{key}" in at and columns.get("problem") == "key":
+        keys = list(dict.fromkeys(printable(str(row.get("key")), 30) for row in rows))
+        open_["problem"] = (
+            f"the keys of the document are taken for the problems: {', '.join(keys[:8])}; else map problem"
+        )
+    commas = [name for name in guessed.unused if any(_COMMA.fullmatch(str(row.get(name)).strip()) for row in rows)]
+    if commas:
+        listed = ", ".join(printable(name, 40) for name in commas[:5])
+        open_["numbers"] = f"{listed}: a comma in a number is not read; write decimals with a point"
     if "code" not in columns:
         open_["code"] = "no column holds programs or names their files"
     if not {"speedup", "runtime", "correct", "outcome"} & columns.keys():

@@ -533,6 +533,27 @@ def test_odd_shapes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, make: Any, 
     assert open_archive(build(["builder.toml"]).path).arrow("kernels").num_rows == 7
 
 
+def test_rows_by_problem_and_by_sample(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both levels of a document are read, not the first problem alone; what is taken for the problem is said."""
+    rows = {
+        f"op{p}": {f"v{n}": {"src": program(n), "ms": 2 / SPEEDUPS[n], "torch_ms": 2} for n in range(p, 8, 2)}
+        for p in (0, 1)
+    }
+    (tmp_path / "r.json").write_text(json.dumps(rows))
+    monkeypatch.chdir(tmp_path)
+    result = json.loads(CliRunner().invoke(cli, ["init", "r.json", "--gpu", "H100", "--json"]).stdout)
+    assert (result["evaluations"], result["problems"], result["sources"][0]["rows"]) == (8, 2, "{key}.{sample}")
+    assert "op0, op1" in result["open"]["problem"]
+
+
+def test_decimal_commas_are_said(tmp_path: Path) -> None:
+    """They are no numbers, and nobody has to guess why no time was found."""
+    (tmp_path / "t.csv").write_text("op;code;time (ms)\n" + f"gemm;{'x = 1' * 20};0,5\n" * 3)
+    found = look(tmp_path / "t.csv")
+    assert "time (ms)" in found.open["numbers"]
+    assert "point" in found.open["numbers"]
+
+
 CODE = "def kernel(x):\n    return x\n"
 
 
