@@ -64,6 +64,16 @@ QUANTITIES: Final[dict[str, str]] = {
 _WORD = re.compile(r"[A-Za-z_]\w*")
 _TOKEN = re.compile(r"[A-Za-z_]\w*|\d[\w.]*|[^\w\s]")
 _C_COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
+# A program in pieces, as far as comments and docstrings need it; and what is left to the tokenizer of Python.
+_PIECE: Final = re.compile(
+    r"(?P<comment>#[^\n]*)|(?P<newline>\n)|(?P<opens>[(\[{])|(?P<closes>[)\]}])|(?P<continued>\\\n)"
+    r'|(?P<string>"""[^"\\]*(?:(?:\\.|"(?!""))[^"\\]*)*"""|"(?!"")[^"\\\n]*(?:\\.[^"\\\n]*)*"'
+    r"|'''[^'\\]*(?:(?:\\.|'(?!''))[^'\\]*)*'''|'(?!'')[^'\\\n]*(?:\\.[^'\\\n]*)*')"
+    r"|(?P<run>(?:[^\n#()\[\]{}\\\"'$?!`]|!=)+)",
+    re.DOTALL,
+)
+_PREFIX: Final = re.compile(r"[A-Za-z]{1,2}")
+_UNUSUAL: Final = re.compile(r"[\x00-\x08\t\x0b-\x1f\x7f\x85\u2028\u2029]")
 _COUNTED: Final = {
     "functions": r"\bdef \w+\(|\b(?:void|float|int|auto) \w+\(",
     "kernels": r"@triton\.jit|__global__",
@@ -259,7 +269,77 @@ def _repeats(loop: ast.For) -> bool:
 
 def _split(code: str) -> tuple[str, str]:
     """A program without its comments and docstrings, and those alone. A program that is no Python keeps its strings."""
-    prose: list[str] = []
+    cuts = _prose_places(code)
+    if cuts is None:
+        cuts = _tokenized_prose_places(code)
+    parts, at = [], 0
+    for begin, end in cuts:
+        parts.append(code[at:begin])
+        at = end
+    rest = "".join([*parts, code[at:]])
+    prose = [code[begin:end] for begin, end in cuts]
+    prose.extend(_C_COMMENT.findall(rest) if "__global__" in rest else [])
+    return (_C_COMMENT.sub(" ", rest) if "__global__" in rest else rest), "".join(prose)
+
+
+def _prose_places(code: str) -> list[tuple[int, int]] | None:
+    """Where comments and docstrings begin and end, as :func:`_tokenized_prose_places` finds them in four times the time.
+
+    ``None`` where a program has anything that only the tokenizer of Python can judge.
+    """
+    cuts: list[tuple[int, int]] = []
+    if _UNUSUAL.search(code):
+        return None
+    # Whether a statement begins here, whether its indentation is still to be looked at, and how deep in brackets we are.
+    fresh, unindented, depth = True, True, 0
+    line, at, indents = 0, 0, [0]
+    for found in _PIECE.finditer(code):
+        kind, begin, end = found.lastgroup, found.start(), found.end()
+        if begin != at:
+            return None
+        at = end
+        if kind == "newline":
+            line = end
+            if depth == 0:
+                fresh = unindented = True
+            continue
+        if kind == "comment":
+            cuts.append((begin, end))
+            continue
+        if kind == "continued":
+            if unindented or end == len(code):
+                return None
+            continue
+        piece = found[0]
+        start = begin
+        if kind == "run":
+            start = begin + len(piece) - len(piece.lstrip(" "))
+            if start == end:
+                continue
+            if not piece.isascii() or (
+                fresh and code[end : end + 1] in {'"', "'"} and _PREFIX.fullmatch(piece.strip(" "))
+            ):
+                return None
+        if unindented:
+            column = start - line
+            if column > indents[-1]:
+                indents.append(column)
+            while column < indents[-1]:
+                indents.pop()
+            if column != indents[-1]:
+                return None
+            unindented = False
+        if kind == "string" and fresh:
+            cuts.append((begin, end))
+        fresh = False
+        depth += (kind == "opens") - (kind == "closes")
+        if depth < 0:
+            return None
+    return cuts if at == len(code) and depth == 0 else None
+
+
+def _tokenized_prose_places(code: str) -> list[tuple[int, int]]:
+    """Where comments and docstrings begin and end; nowhere in what is no Python."""
     cuts: list[tuple[int, int]] = []
     starts = [0]
     for line in code.splitlines(keepends=True):
@@ -269,19 +349,12 @@ def _split(code: str) -> tuple[str, str]:
         for token in tokenize.generate_tokens(io.StringIO(code).readline):
             alone = token.type == tokenize.STRING and fresh
             if token.type == tokenize.COMMENT or alone:
-                prose.append(token.string)
                 cuts.append((starts[token.start[0] - 1] + token.start[1], starts[token.end[0] - 1] + token.end[1]))
             if token.type not in {tokenize.COMMENT, tokenize.NL}:
                 fresh = token.type in {tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENCODING}
     except (tokenize.TokenError, SyntaxError):
-        cuts, prose = [], []
-    parts, at = [], 0
-    for begin, end in cuts:
-        parts.append(code[at:begin])
-        at = end
-    rest = "".join([*parts, code[at:]])
-    prose.extend(_C_COMMENT.findall(rest) if "__global__" in rest else [])
-    return (_C_COMMENT.sub(" ", rest) if "__global__" in rest else rest), "".join(prose)
+        return []
+    return cuts
 
 
 def quantities(code: str) -> dict[str, float]:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from kernel_archive import program_text
 from kernel_archive.program_text import (
     QUANTITIES,
     SUSPECT,
@@ -85,6 +86,69 @@ def test_quantities_by_hand():
     assert found["comment_characters"] == len('"""Doc."""') + len("# a note")
     assert (found["loads"], found["stores"], found["dots"], found["loops"], found["kernels"]) == (1, 1, 1, 1, 1)
     assert (found["tl"], found["masks"], found["largest_number"], found["functions"]) == (4, 1, 4, 1)
+
+
+@given(
+    st.lists(
+        st.sampled_from(
+            [
+                "x",
+                " ",
+                "    ",
+                "\n",
+                "\n",
+                "(",
+                ")",
+                "[",
+                "]",
+                '"',
+                "'",
+                '"""',
+                "'''",
+                "#",
+                "\\",
+                "\\\n",
+                "r",
+                "f",
+                "=",
+                "!=",
+            ]
+            + [
+                "!",
+                "def f():\n",
+                "  return 1\n",
+                '"""Doc."""\n',
+                "# note\n",
+                "é",
+                "\t",
+                "\r",
+                "x = 'a'\n",
+                "∑",
+                "1",
+                ":",
+                "$",
+            ]
+            + ["\x0c", "in ", '""', "x\n"]
+        ),
+        max_size=25,
+    ).map("".join)
+)
+@example('"""a\n"b""" \\\n\'\'\'c\'\'\'')
+@example("if x:\n    y\n  z  # odd\n")
+@example("x = (\n'a'\n)\n'b'\n")
+@example("r'x'\nbr'''y'''\n''\n")
+def test_prose_is_where_the_tokenizer_finds_it(code):
+    """Comments and docstrings found by pieces are those of Python's own tokenizer, or the program is left to it."""
+    found = program_text._prose_places(code)
+    assert found is None or found == program_text._tokenized_prose_places(code)
+
+
+def test_usual_programs_need_no_tokenizer():
+    """Comments, docstrings, strings in brackets and continued lines are all found by pieces."""
+    code = '"""Doc."""\nx = f(  # note\n    "a", [1]\n)\n\n\nclass A:\n    \'\'\'B.\'\'\'\n    y = 1 + \\\n        2\n# end'
+    found = program_text._prose_places(code)
+    assert [code[a:b] for a, b in found] == ['"""Doc."""', "# note", "'''B.'''", "# end"]
+    assert found == program_text._tokenized_prose_places(code)
 
 
 @given(st.text(max_size=300))

@@ -21,6 +21,8 @@ __all__ = ["level"]
 
 #: An exchange must lower the penalty by more than this: below it is rounding.
 _LEAST_GAIN: Final = 1e-6
+#: So many exchanges are weighed at a time.
+_TOGETHER: Final = 20_000
 
 
 def level(
@@ -64,10 +66,13 @@ def level(
     # Every exchange lowers the penalty, so that none comes back; the bound is for the time it may take.
     for _ in range(n):
         sums = columns[chosen].sum(0)
-        pairs = np.argwhere((cells[:, None] == cells) & ~chosen[:, None] & chosen)
+        waiting, held = np.flatnonzero(~chosen), np.flatnonzero(chosen)
+        at = np.argwhere(cells[waiting, None] == cells[held])
+        pairs = np.stack([waiting[at[:, 0]], held[at[:, 1]]], axis=1)
         if not len(pairs):
             break
-        after = penalty(sums + columns[pairs[:, 0]] - columns[pairs[:, 1]])
+        parts = (pairs[i : i + _TOGETHER] for i in range(0, len(pairs), _TOGETHER))
+        after = np.concatenate([penalty(sums + columns[part[:, 0]] - columns[part[:, 1]]) for part in parts])
         found = None
         for at in np.argsort(after, kind="stable"):
             if after[at] >= penalty(sums) - _LEAST_GAIN:

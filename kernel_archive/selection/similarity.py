@@ -37,6 +37,8 @@ NGRAM: Final = 5
 THRESHOLD: Final = 0.7
 #: So many similar rows are named in the report; all are counted.
 EXAMPLES: Final = 10
+#: Evaluation rows that are compared at a time: the table of their 5-grams grows with the square of their number.
+TOGETHER: Final = 1_000
 #: Text that is hashed at a time, bytes: fits the cache.
 _CHUNK: Final = 1 << 17
 _SPACE, _WORD, _MARK = 0, 1, 2
@@ -150,6 +152,22 @@ def nearest(rows: Sequence[Program], others: Iterable[Program]) -> Iterator[Near
         rows: programs of one problem, with names of their own.
         others: programs of the same problem; each is read once.
     """
+    names: list[str] = []
+
+    def texts() -> Iterator[str]:
+        for program in others:
+            names.append(program.name)
+            yield token_text(program.code)
+
+    theirs: Iterable[NDArray[np.uint64]] = token_grams(texts())
+    if len(rows) > TOGETHER:
+        theirs = list(theirs)
+    for start in range(0, len(rows), TOGETHER):
+        yield from _nearest(rows[start : start + TOGETHER], names, theirs)
+
+
+def _nearest(rows: Sequence[Program], names: Sequence[str], theirs: Iterable[NDArray[np.uint64]]) -> Iterator[Near]:
+    """The nearest one of each of a few programs; the names are known when their 5-grams are."""
     grams = list(token_grams(token_text(p.code) for p in rows))
     sizes = np.array([len(g) for g in grams])
     universe, place = np.unique(np.concatenate(grams), return_inverse=True)
@@ -161,18 +179,13 @@ def nearest(rows: Sequence[Program], others: Iterable[Program]) -> Iterator[Near
     has[place, np.repeat(np.arange(len(rows)), sizes)] = 1
     best = np.zeros(len(rows))
     nearest = [""] * len(rows)
-    names: list[str] = []
-
-    def texts() -> Iterator[str]:
-        for program in others:
-            names.append(program.name)
-            yield token_text(program.code)
-
-    for i, theirs in enumerate(token_grams(texts())):
-        at = np.searchsorted(universe, theirs)
+    for i, their in enumerate(theirs):
+        at = np.searchsorted(universe, their)
         at[at == len(universe)] = 0
-        shared = has[at[universe[at] == theirs]].sum(axis=0, dtype=np.int64)
-        similarity = shared / np.maximum(sizes + len(theirs) - shared, 1)
+        counted = has[at[universe[at] == their]]
+        # Short numbers are added several times as fast.
+        shared = counted.sum(axis=0, dtype=np.uint16 if len(counted) < 2**16 else np.int64).astype(np.int64)
+        similarity = shared / np.maximum(sizes + len(their) - shared, 1)
         for j in np.flatnonzero(similarity > best):
             best[j], nearest[j] = similarity[j], names[i]
     for row, similarity, name in zip(rows, best.tolist(), nearest, strict=True):

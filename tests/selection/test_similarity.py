@@ -107,10 +107,11 @@ def corpus(n, seed=0):
     return made
 
 
-@pytest.mark.parametrize("chunk", [similarity._CHUNK, 1000])
-def test_near_rows_are_those_that_comparing_all_finds(monkeypatch, chunk):
-    """Rows with a similar program of their problem are found, each with the nearest, however many texts go at a time."""
+@pytest.mark.parametrize(("chunk", "together"), [(similarity._CHUNK, similarity.TOGETHER), (1000, 7)])
+def test_near_rows_are_those_that_comparing_all_finds(monkeypatch, chunk, together):
+    """Rows with a similar program of their problem are found, each with the nearest, however many go at a time."""
     monkeypatch.setattr(similarity, "_CHUNK", chunk)
+    monkeypatch.setattr(similarity, "TOGETHER", together)
     programs = corpus(120)
     rows, training = programs[:40], programs[40:]
     found = {n.row: n for n in near(rows, training)}
