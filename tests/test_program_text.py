@@ -88,51 +88,14 @@ def test_quantities_by_hand():
     assert (found["tl"], found["masks"], found["largest_number"], found["functions"]) == (4, 1, 4, 1)
 
 
-@given(
-    st.lists(
-        st.sampled_from(
-            [
-                "x",
-                " ",
-                "    ",
-                "\n",
-                "\n",
-                "(",
-                ")",
-                "[",
-                "]",
-                '"',
-                "'",
-                '"""',
-                "'''",
-                "#",
-                "\\",
-                "\\\n",
-                "r",
-                "f",
-                "=",
-                "!=",
-            ]
-            + [
-                "!",
-                "def f():\n",
-                "  return 1\n",
-                '"""Doc."""\n',
-                "# note\n",
-                "é",
-                "\t",
-                "\r",
-                "x = 'a'\n",
-                "∑",
-                "1",
-                ":",
-                "$",
-            ]
-            + ["\x0c", "in ", '""', "x\n"]
-        ),
-        max_size=25,
-    ).map("".join)
-)
+_PIECES_OF_TEXT = [
+    "x", " ", "    ", "\n", "(", ")", "[", "]", '"', "'", '"""', "'''", "#", "\\", "\\\n", "r", "f", "=", "!=", "!", '""', "x\n", "1", ":",
+    "def f():\n", "  return 1\n", '"""Doc."""\n', "# note\n", "x = 'a'\n", "in ", "é", "∑", "\t", "\r", "\x0c", "$",
+]  # fmt: skip
+
+
+@given(st.lists(st.sampled_from(_PIECES_OF_TEXT), max_size=25).map("".join))
+@example('""\\\n')
 @example('"""a\n"b""" \\\n\'\'\'c\'\'\'')
 @example("if x:\n    y\n  z  # odd\n")
 @example("x = (\n'a'\n)\n'b'\n")
