@@ -146,6 +146,12 @@ _number: Final = _all(lambda v: finite(quantity(v)[0]) is not None)
 _whole: Final = _all(lambda v: isinstance(from_text(v), int) or (isinstance(v, float) and v.is_integer()))
 _text: Final = _all(lambda v: isinstance(v, str | int) and not isinstance(v, bool))
 _program: Final = _all(_is_program)
+_looks: Final = _all(
+    lambda v: (
+        re.search(r"^\s*(?:def |class |import |from |#include|@triton|__global__|template)", v, re.MULTILINE)
+        is not None
+    )
+)
 _truth: Final = _all(lambda v: truth(v) is not None)
 _KINDS: Final[dict[str, Callable[[list[Any]], bool]]] = {
     "code": _program,
@@ -209,6 +215,10 @@ def guess(rows: Sequence[dict[str, Any]], folder: Path | None = None, files: Seq
     _outcomes(values, found)
     if "code" not in found.columns and folder is not None:
         _programs_in_files(rows, values, folder, files, found)
+    programs = [name for name, sample in values.items() if name not in taken and _program(sample) and _looks(sample)]
+    if "code" not in found.columns and len(programs) == 1:
+        found.columns["code"] = programs[0]
+        found.open["programs"] = f"taken from {programs[0]}, the only column with programs"
     used: set[str] = set()
     for rule in found.columns.values():
         used.update([rule] if isinstance(rule, str) else [str(rule.get("column", "")), *names_in(rule.get("file", ""))])
@@ -231,8 +241,9 @@ def _alternatives(pattern: str) -> list[str]:
 def _times(values: dict[str, list[Any]], found: Guess, taken: set[str]) -> None:
     """The candidate's time and the reference's, with their units."""
     ranked: dict[str, list[tuple[int, int, str, str | None]]] = {"runtime": [], "reference_runtime": []}
-    for name, sample in values.items():
+    for name, cells in values.items():
         words = _plain(name).split("_")
+        sample = [v for v in cells if quantity(v)[0] != 0]  # failures have 0 where nothing was timed
         stated = Counter(unit for v in sample if (unit := quantity(v)[1]))  # "12.3 us"
         unit = next((_UNITS[w] for w in reversed(words) if w in _UNITS), None)
         unit = stated.most_common(1)[0][0] if stated else unit
@@ -240,9 +251,7 @@ def _times(values: dict[str, list[Any]], found: Guess, taken: set[str]) -> None:
             continue
         if not _number(sample) or not (_TIME.intersection(words) or (unit is not None and unit != "s")):
             continue
-        if any(w in ("speedup", "tokens", "gpu_seconds") for w in words) or any(
-            finite(quantity(v)[0]) == 0 for v in sample
-        ):
+        if any(w in ("speedup", "tokens", "gpu_seconds") for w in words):
             continue
         ours = "reference_runtime" if _REFERENCE.intersection(words) else "runtime"
         worse = len(_WORSE.intersection(words)) * 2 - bool({"mean", "median", "avg"}.intersection(words))

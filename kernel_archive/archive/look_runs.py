@@ -114,16 +114,14 @@ def openevolve(files: list[Path]) -> Look | None:
         return None
     metrics = [object_of(row.get("metrics")) for row in rows]
     guessed = guess([{"metrics": each} for each in metrics])
-    # Failures have a time of 0, which says nothing of what a metric is.
-    timed = guess([{"metrics": {name: value for name, value in each.items() if value != 0}} for each in metrics])
     columns = {
         ours: rule
-        for ours, rule in (timed.columns | guessed.columns).items()
+        for ours, rule in guessed.columns.items()
         if ours in ("speedup", "runtime", "reference_runtime", "correct", "compiled")
     }
     if "speedup" in columns and "." in str(columns["speedup"]) and columns["speedup"].endswith(("score", ".x")):
         del columns["speedup"]
-    open_ = {key: text for key, text in (timed.open | guessed.open).items() if "metrics" in key}
+    open_ = {key: text for key, text in guessed.open.items() if "metrics" in key}
     source: dict[str, Any] = {"format": "openevolve", "columns": columns, "generation_method": "evolution"}
     if "speedup" not in columns and "reference_runtime" not in columns:
         source["reference"] = "root"
@@ -150,7 +148,7 @@ def openevolve(files: list[Path]) -> Look | None:
         sources=sources,
         open=open_,
         unused=sorted(
-            {*timed.unused, *guessed.unused}
+            {*guessed.unused}
             - {rule if isinstance(rule, str) else str(rule.get("column")) for rule in columns.values()}
         ),
     )

@@ -85,7 +85,7 @@ def _rows_in(value: Any, depth: int = 4) -> tuple[int, str]:
         # The same under every name: rows there, or each of them a row.
         at = places.pop()
         n = sum(n for n, _ in inner.values())
-        if n and "{sample}" not in at:
+        if n and "{sample}" not in at and all(isinstance(item, dict | list) for item in value.values()):
             found.append((n, f"{{key}}.{at.replace('{key}', '{sample}')}".rstrip(".")))
         elif not n and all(isinstance(item, dict) for item in value.values()):
             found.append((len(inner), "{key}"))

@@ -546,6 +546,28 @@ def test_rows_by_problem_and_by_sample(tmp_path: Path, monkeypatch: pytest.Monke
     assert "op0, op1" in result["open"]["problem"]
 
 
+def test_programs_under_any_name_and_times_of_0(tmp_path: Path) -> None:
+    """The only column of programs is taken, and said; failures with a time of 0 do not hide what times are."""
+    rows = [
+        {
+            "op": "gemm",
+            "impl": program(n),
+            "note": "slow\nbut right",
+            "runtime": 0 if n == 3 else 2 / s,
+            "torch_runtime": 2,
+            "speedup": 0 if n == 3 else s,
+            "ok": n != 3,
+        }
+        for n, s in enumerate(SPEEDUPS)
+    ]
+    (tmp_path / "r.json").write_text(json.dumps({"hardware": "NVIDIA L40S", "results": rows}))
+    found = look(tmp_path / "r.json")
+    columns = found.sources[0]["columns"]
+    assert (columns["code"], columns["gpu"], columns["runtime"]["column"]) == ("impl", "hardware", "runtime")
+    assert "impl" in found.open["programs"]
+    assert found.sources[0]["rows"] == "results"
+
+
 def test_decimal_commas_are_said(tmp_path: Path) -> None:
     """They are no numbers, and nobody has to guess why no time was found."""
     (tmp_path / "t.csv").write_text("op;code;time (ms)\n" + f"gemm;{'x = 1' * 20};0,5\n" * 3)
