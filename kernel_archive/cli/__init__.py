@@ -13,6 +13,7 @@ from typing import Final
 import click
 
 from kernel_archive._version import __version__
+from kernel_archive.without_pandas import without_pandas
 
 __all__ = ["COMMANDS", "cli", "main"]
 
@@ -105,6 +106,8 @@ def main(argv: list[str] | None = None) -> int:
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:  # closed by the caller: nobody listens
             setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115, PTH123
+    if argv is None:  # the process is ours alone
+        without_pandas()
     status = _run(sys.argv[1:] if argv is None else argv)
     try:
         sys.stdout.flush()
