@@ -33,10 +33,10 @@ def render_entry(board: Standings, line: Line, entry: Entry, *, submissions: str
     """
     target = board.target
     names = [name for name in (LEAD, *HEADLINE[target.kind], "pair_accuracy", "crps") if name in METRICS]
-    names = [name for name in names if all(name in values for values in line.groups.values())]
+    names = [name for name in names if all(name in values for values in line.record.groups.values())]
     groups = [
         (f"{group} ({entry.record.group_rows[group]:,} rows)", [number(n, values[n].mean) for n in names])
-        for group, values in line.groups.items()
+        for group, values in line.record.groups.items()
     ]
     facts = target.facts
     return render(
@@ -45,12 +45,12 @@ def render_entry(board: Standings, line: Line, entry: Entry, *, submissions: str
         preview=_preview(board, line),
         style=Markup(page_file("style.css")),  # noqa: S704 - our own file
         line=line,
-        model_facts=fact_rows(line.model_facts),
+        model_facts=fact_rows(line.submission.model_facts),
         split=target.split,
         back="" if target.split.name == "eval" else f"#split={quote(target.split.name)}",
         facts=f"{len(target):,} {target.split.rows} on {', '.join(facts.gpus)} · archive {facts.archive_version} · bins {target.scheme}",
         explained=headline_says(board),
-        rows=[_figure(board, line, name) for name in sorted(line.metrics, key=lambda name: name != LEAD)],
+        rows=[_figure(board, line, name) for name in sorted(line.record.metrics, key=lambda name: name != LEAD)],
         group_metrics=[METRICS[name] for name in names],
         groups=groups,
         forecasts=None if submissions is None else f"{submissions}/{line.slug}/{FORECASTS_FILE}",
@@ -61,7 +61,7 @@ def render_entry(board: Standings, line: Line, entry: Entry, *, submissions: str
 def _preview(board: Standings, line: Line) -> str:
     """Its place and what its skill means, in one or two sentences."""
     rank = line.ranks.get(RANKED_BY)
-    figure = line.metrics[LEAD]
+    figure = line.record.metrics[LEAD]
     place = "Not ranked." if rank is None else f"Rank {rank.rank} of {board.n_ranked}."
     if rank is not None and rank.best != rank.worst:
         place = f"Rank {rank.rank} of {board.n_ranked} (the data allow {rank.best} to {rank.worst})."
@@ -69,7 +69,7 @@ def _preview(board: Standings, line: Line) -> str:
 
 
 def _figure(board: Standings, line: Line, name: str) -> dict[str, Any]:
-    info, figure = METRICS[name], line.metrics[name]
+    info, figure = METRICS[name], line.record.metrics[name]
     rank = line.ranks.get(name)
     best = board.best_controls.get(name)
     control = next((c.metrics.get(name) for c in board.controls if c.name == best), None)
@@ -77,6 +77,6 @@ def _figure(board: Standings, line: Line, name: str) -> dict[str, Any]:
     oracle = dict.fromkeys(number(name, c.metrics.get(name)) for c in bounds) if info.better != "neither" else {}
     return {
         "title": info.title, "meaning": info.meaning, "value": number(name, figure.mean), "span": span(name, figure),
-        "weak": not line.beats_control.get(name, True), "rank": "" if rank is None else rank.rank,
+        "weak": not line.record.beats_control.get(name, True), "rank": "" if rank is None else rank.rank,
         "control": "" if best is None else number(name, control), "oracle": " / ".join(oracle),
     }  # fmt: skip

@@ -64,7 +64,7 @@ def _share(value: float) -> str:
 
 def _places(metric: str, board: Standings) -> tuple[float, float]:
     """Ends of a column's scale: all figures and intervals of ranked lines, controls and bounds."""
-    figures = [line.metrics[metric] for line in board.lines if line.ranked]
+    figures = [line.record.metrics[metric] for line in board.lines if line.ranked]
     values = [v for m in figures for v in (m.mean, m.low, m.high)]
     known = [v for v in (*values, *(c.metrics.get(metric) for c in board.controls)) if v is not None]
     low, high = min(known, default=0.0), max(known, default=1.0)
@@ -93,13 +93,13 @@ def _major(name: str, figure: Metric, board: Standings, *, beats: bool = True) -
 
 def _minor(line: Line) -> list[dict[str, Any]]:
     """Accuracy, replay, coverage and cost, each with a note in small."""
-    accuracy = line.metrics["accuracy"].mean
-    tokens, latency = line.tokens_per_forecast, line.latency_s
+    accuracy, facts = line.record.metrics["accuracy"].mean, line.record.forecasts
+    tokens, latency, parsed = facts.tokens_per_forecast, facts.latency_s, facts.parse_rate
     seconds = "" if latency is None else f"{latency:.1f} s"
     cost = seconds or _DASH if tokens is None else f"{tokens:,.0f} tok"
-    answered = [f"parsed {_share(line.parse_rate)}"] if line.parse_rate is not None and line.parse_rate < 1 else []
-    answered += [f"deferred {_share(line.deferral_rate)}"] if line.deferral_rate > 0 else []
-    answered += [f"{line.repeats} repeats"] if line.repeats > 1 else []
+    answered = [f"parsed {_share(parsed)}"] if parsed is not None and parsed < 1 else []
+    answered += [f"deferred {_share(facts.deferral_rate)}"] if facts.deferral_rate > 0 else []
+    answered += [f"{facts.n_repeats} repeats"] if facts.n_repeats > 1 else []
     cells = (
         ("accuracy", accuracy, number("accuracy", accuracy), ""),
         (
@@ -108,7 +108,7 @@ def _minor(line: Line) -> list[dict[str, Any]]:
             _DASH if line.replay is None else f"{line.replay.mean:.0f}",
             "" if line.replay is None else f"{line.replay.low:.0f} to {line.replay.high:.0f}",
         ),
-        ("coverage", line.coverage, _share(line.coverage), ", ".join(answered)),
+        ("coverage", facts.coverage, _share(facts.coverage), ", ".join(answered)),
         ("cost", tokens if tokens is not None else latency, cost, "" if tokens is None else seconds),
     )
     return [
@@ -125,9 +125,12 @@ def _row(line: Line, names: Sequence[str], board: Standings) -> dict[str, Any]:
         "classes": " ".join(c for c in ("best" if best else "", "" if line.ranked else "apart") if c),
         "rank": _DASH if rank is None else rank.rank,
         "range": "" if rank is None or rank.best == rank.worst else f"{rank.best}{_DASH}{rank.worst}",
-        "major": [_major(name, line.metrics[name], board, beats=line.beats_control.get(name, True)) for name in names],
+        "major": [
+            _major(name, line.record.metrics[name], board, beats=line.record.beats_control.get(name, True))
+            for name in names
+        ],
         "minor": _minor(line),
-        "place": line.metrics[RANKED_BY].mean,
+        "place": line.record.metrics[RANKED_BY].mean,
     }
 
 
@@ -164,8 +167,8 @@ def verdict(board: Standings) -> dict[str, str]:
     ranked = [line for line in board.lines if line.ranked and RANKED_BY in line.ranks]
     if not ranked:
         return {"leaders": "", "says": ""}
-    figure = ranked[0].metrics[LEAD]
-    leaders = [line.name for line in ranked if line.ranks[RANKED_BY].rank == 1]
+    figure = ranked[0].record.metrics[LEAD]
+    leaders = [line.submission.name for line in ranked if line.ranks[RANKED_BY].rank == 1]
     leads, them = ("leads", "it") if len(leaders) == 1 else ("share the lead", "them")
     says = f"{leads}. {in_short(figure, several=len(leaders) > 1)} {_rest(board, ranked, leaders, them)}"
     return {"leaders": _and(leaders), "says": says.strip()}
@@ -198,7 +201,7 @@ def headline_says(board: Standings) -> str:
 def _rest(board: Standings, ranked: list[Line], leaders: list[str], them: str) -> str:
     """Whom the leaders can't be told apart from, and who is the first that they can."""
     places = ranked[0].ranks[RANKED_BY].tied_with
-    tied = [board.lines[j].name for j in places if board.lines[j].name not in leaders]
+    tied = [board.lines[j].submission.name for j in places if board.lines[j].submission.name not in leaders]
     if len(ranked) == 1:
         return "It is the only ranked entry."
     if not tied:
@@ -215,9 +218,7 @@ def _rest(board: Standings, ranked: list[Line], leaders: list[str], them: str) -
     if not np.isfinite([gap, *ends]).all():
         return who
     d = info.decimals
-    return (
-        f"{who} {other.name} is the first that is really behind, by {gap:.{d}f} ({ends[0]:.{d}f} to {ends[1]:.{d}f})."
-    )
+    return f"{who} {other.submission.name} is the first that is really behind, by {gap:.{d}f} ({ends[0]:.{d}f} to {ends[1]:.{d}f})."
 
 
 def _board(board: Standings) -> dict[str, Any]:

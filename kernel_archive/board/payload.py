@@ -82,16 +82,16 @@ def _figure(metric: Metric) -> list[float | int | None]:
 
 
 def _entry(line: Line, entry: Entry, allowance: int) -> dict[str, Any]:
-    record, shown = entry.record, entry.shown
-    group_metrics = [name for name in METRICS if all(name in values for values in line.groups.values())]
+    record, shown, stated, facts = entry.record, entry.shown, entry.submission, entry.record.forecasts
+    group_metrics = [name for name in METRICS if all(name in values for values in record.groups.values())]
     return {
-        "slug": line.slug, "name": visible(line.name), "model": visible(line.model), "url": line.url, "notes": visible(line.notes),
-        "ranked": line.ranked, "reason": line.reason, "repeats": line.repeats, "coverage": _short(line.coverage),
-        "parse": _short(line.parse_rate), "defer": _short(line.deferral_rate), "tokens": _short(line.tokens_per_forecast),
-        "latency": _short(line.latency_s), "weak": [name for name, beats in line.beats_control.items() if not beats], "scheme": list(line.depends_on_scheme),
-        "m": {name: _figure(m) for name, m in line.metrics.items()},
-        "rep": {name: _list(line.metrics[name].repeats) for name in HEADLINE[record.kind] if name in line.metrics},
-        "g": {visible(task): {name: _figure(values[name]) for name in group_metrics} for task, values in line.groups.items()},
+        "slug": line.slug, "name": visible(stated.name), "model": visible(stated.model), "url": stated.url, "notes": visible(stated.notes),
+        "ranked": line.ranked, "reason": line.reason, "repeats": facts.n_repeats, "coverage": _short(facts.coverage),
+        "parse": _short(facts.parse_rate), "defer": _short(facts.deferral_rate), "tokens": _short(facts.tokens_per_forecast),
+        "latency": _short(facts.latency_s), "weak": [name for name, beats in record.beats_control.items() if not beats], "scheme": list(record.other_scheme.turned),
+        "m": {name: _figure(m) for name, m in record.metrics.items()},
+        "rep": {name: _list(record.metrics[name].repeats) for name in HEADLINE[record.kind] if name in record.metrics},
+        "g": {visible(task): {name: _figure(values[name]) for name in group_metrics} for task, values in record.groups.items()},
         "r": {name: [r.rank, r.best, r.worst, list(r.tied_with)] for name, r in line.ranks.items()},
         "recovery": None if record.recovery is None else [_list(v) for v in (record.recovery.mean, record.recovery.low, record.recovery.high)],
         "buckets": [[b.count, _short(b.confidence), _short(b.accuracy), _short(b.error)] for b in record.buckets],

@@ -17,15 +17,17 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from kernel_archive.board.entries import Entry, Foreign
-    from kernel_archive.board.model_facts import ModelFacts
+    from kernel_archive.board.submissions import Submission
     from kernel_archive.scoring import Metric, Target
-    from kernel_archive.scoring.record import ControlFigures
+    from kernel_archive.scoring.record import ControlFigures, ScoreRecord
     from kernel_archive.scoring.replay import Figure
 
 __all__ = ["MIN_COVERAGE", "Line", "Standings", "make_standings", "standings_csv", "standings_json"]
 
 #: An entry that covers less of the rows and repeats is listed and not ranked.
 MIN_COVERAGE: Final = 0.95
+#: What is stated of an entry's forecasts.
+_FACTS: Final = ("coverage", "parse_rate", "deferral_rate", "tokens_per_forecast", "latency_s")
 _NOTHING: Final[Mapping[str, Figure]] = {}
 
 
@@ -34,48 +36,29 @@ class Line(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         slug: its folder's name.
-        name: its name.
-        url: web address; empty where there is none.
-        model: the model behind it.
-        notes: anything to know about it.
-        model_facts: what is stated of that model; ``None`` where nothing is.
-        ranked: whether it takes part in the ranking.
-        reason: why not; empty when it does.
-        repeats: number of repeats.
-        coverage: share of the row and repeat cells for which there is a line.
-        parse_rate: share of the lines that give a distribution.
-        deferral_rate: share of the cells that are deferred.
-        tokens_per_forecast: tokens read and written per forecast line; ``None`` where not stated.
-        latency_s: mean seconds per forecast; ``None`` where not stated.
-        metrics: metric -> mean over repeats, std over them, 95 % interval.
-        groups: task (or family) -> metric -> the same.
+        submission: what its authors state of it.
+        record: its score.
         ranks: metric -> place, for ranked entries.
-        depends_on_scheme: headline metrics that say something else under the other bin scheme.
-        beats_control: metric -> whether its whole interval is better than the best control's figure.
         replay: how soon a search finds the fast programs that measures what the forecasts like best: the area between random (0)
             and oracle (100) when the recorded searches of the rows are replayed; ``None`` where there are none.
     """
 
     slug: str
-    name: str
-    url: str
-    model: str
-    notes: str
-    model_facts: ModelFacts | None
-    ranked: bool
-    reason: str
-    repeats: int
-    coverage: float
-    parse_rate: float | None
-    deferral_rate: float
-    tokens_per_forecast: float | None
-    latency_s: float | None
-    metrics: dict[str, Metric]
-    groups: dict[str, dict[str, Metric]]
+    submission: Submission
+    record: ScoreRecord
     ranks: dict[str, Rank]
-    depends_on_scheme: tuple[str, ...]
-    beats_control: dict[str, bool]
     replay: Figure | None = None
+
+    @property
+    def ranked(self) -> bool:
+        """Whether it takes part in the ranking."""
+        return self.record.forecasts.coverage >= MIN_COVERAGE
+
+    @property
+    def reason(self) -> str:
+        """Why it does not; empty when it does."""
+        covered = f"covers {100 * self.record.forecasts.coverage:.1f} % of the rows, under {100 * MIN_COVERAGE:.0f} %"
+        return "" if self.ranked else covered
 
 
 class Standings(msgspec.Struct, frozen=True, kw_only=True):
@@ -111,35 +94,6 @@ class Standings(msgspec.Struct, frozen=True, kw_only=True):
         return sum(line.ranked for line in self.lines)
 
 
-def _line(entry: Entry) -> Line:
-    record, facts = entry.record, entry.record.forecasts
-    ranked = facts.coverage >= MIN_COVERAGE
-    tokens = None
-    if facts.input_tokens is not None or facts.output_tokens is not None:
-        tokens = ((facts.input_tokens or 0.0) + (facts.output_tokens or 0.0)) / max(facts.n_present, 1)
-    return Line(
-        slug=entry.slug,
-        name=entry.submission.name,
-        url=entry.submission.url,
-        model=entry.submission.model,
-        notes=entry.submission.notes,
-        model_facts=entry.submission.model_facts,
-        ranked=ranked,
-        reason="" if ranked else f"covers {100 * facts.coverage:.1f} % of the rows, under {100 * MIN_COVERAGE:.0f} %",
-        repeats=facts.n_repeats,
-        coverage=facts.coverage,
-        parse_rate=facts.parse_rate,
-        deferral_rate=facts.n_deferred / facts.n_cells,
-        tokens_per_forecast=tokens,
-        latency_s=facts.latency_s,
-        metrics=record.metrics,
-        groups=record.groups,
-        ranks={},
-        depends_on_scheme=record.other_scheme.turned,
-        beats_control=record.beats_control,
-    )
-
-
 def make_standings(
     target: Target,
     entries: Sequence[Entry],
@@ -160,10 +114,13 @@ def make_standings(
         replayed: slug -> figure of the replay.
     """
     sign = METRICS[RANKED_BY].sign
-    lines = [msgspec.structs.replace(_line(entry), replay=replayed.get(entry.slug)) for entry in entries]
+    lines = [
+        Line(slug=e.slug, submission=e.submission, record=e.record, ranks={}, replay=replayed.get(e.slug))
+        for e in entries
+    ]
 
     def place(i: int) -> tuple[bool, bool, float, str]:
-        value = lines[i].metrics[RANKED_BY].mean
+        value = lines[i].record.metrics[RANKED_BY].mean
         return not lines[i].ranked, value is None, 0.0 if value is None else sign * value, lines[i].slug
 
     order = sorted(range(len(lines)), key=place)
@@ -172,9 +129,9 @@ def make_standings(
     pairs: dict[str, Pairs] = {}
     for name in COMPARED[target.kind]:
         better = METRICS[name].better
-        if better == "neither" or not all(name in lines[i].metrics for i in ranked):
+        if better == "neither" or not all(name in lines[i].record.metrics for i in ranked):
             continue
-        values = [lines[i].metrics[name].mean for i in ranked]
+        values = [lines[i].record.metrics[name].mean for i in ranked]
         pairs[name] = pairs_of(values, [entries[i].draws.get(name) for i in ranked])
         if not METRICS[name].ranks:
             continue
@@ -226,9 +183,17 @@ def standings_json(boards: Sequence[Standings]) -> dict[str, Any]:
                 **_identity(board),
                 "entries": [
                     {
-                        **{k: v for k, v in msgspec.structs.asdict(line).items() if k not in ("metrics", "groups", "ranks")},
-                        "metrics": {name: _figure(m) for name, m in line.metrics.items()},
-                        "groups": {g: {name: _figure(m) for name, m in ms.items()} for g, ms in line.groups.items()},
+                        "slug": line.slug,
+                        **{name: getattr(line.submission, name) for name in ("name", "url", "model", "notes", "model_facts")},
+                        "ranked": line.ranked,
+                        "reason": line.reason,
+                        "repeats": line.record.forecasts.n_repeats,
+                        **{name: getattr(line.record.forecasts, name) for name in _FACTS},
+                        "depends_on_scheme": line.record.other_scheme.turned,
+                        "beats_control": line.record.beats_control,
+                        "replay": line.replay,
+                        "metrics": {name: _figure(m) for name, m in line.record.metrics.items()},
+                        "groups": {g: {name: _figure(m) for name, m in ms.items()} for g, ms in line.record.groups.items()},
                         "ranks": {
                             name: {"rank": r.rank, "best": r.best, "worst": r.worst, "tied_with": [slugs[j] for j in r.tied_with]}
                             for name, r in line.ranks.items()
@@ -255,9 +220,6 @@ def standings_json(boards: Sequence[Standings]) -> dict[str, Any]:
     return builtin
 
 
-_FACTS: Final = ("coverage", "parse_rate", "deferral_rate", "tokens_per_forecast", "latency_s")
-
-
 def _cell(value: object) -> object:
     """A cell that a spreadsheet takes for text, not for a formula."""
     return "'" + value if isinstance(value, str) and value[:1] in ("=", "+", "-", "@", "\t") else value
@@ -272,11 +234,11 @@ def standings_csv(boards: Sequence[Standings]) -> str:
             rank = line.ranks.get(RANKED_BY)
             row: dict[str, object] = {
                 "kind": "entry", "split": board.target.split.name, "archive_version": facts.archive_version, "archive_digest": facts.archive_digest,
-                "scheme": board.target.scheme, "slug": line.slug, "name": line.name, "model": line.model, "url": line.url,
+                "scheme": board.target.scheme, "slug": line.slug, "name": line.submission.name, "model": line.submission.model, "url": line.submission.url,
                 "ranked": line.ranked, "rank": rank and rank.rank, "best_rank": rank and rank.best, "worst_rank": rank and rank.worst,
-                "repeats": line.repeats, **{name: getattr(line, name) for name in _FACTS},
+                "repeats": line.record.forecasts.n_repeats, **{name: getattr(line.record.forecasts, name) for name in _FACTS},
             }  # fmt: skip
-            for name, m in line.metrics.items():
+            for name, m in line.record.metrics.items():
                 row |= {name: m.mean, f"{name}_std": m.std, f"{name}_low": m.low, f"{name}_high": m.high}
             if line.replay is not None:
                 row |= {"replay": line.replay.mean, "replay_low": line.replay.low, "replay_high": line.replay.high}

@@ -193,12 +193,13 @@ def _standings_tables(boards: list[Standings]) -> None:
             rows.append(
                 (
                     place,
-                    line.name,
+                    line.submission.name,
                     *(
-                        METRICS[k].format(line.metrics[k].mean) + ("" if line.beats_control.get(k, True) else " *")
+                        METRICS[k].format(line.record.metrics[k].mean)
+                        + ("" if line.record.beats_control.get(k, True) else " *")
                         for k in keys
                     ),
-                    f"{100 * line.coverage:.0f} %",
+                    f"{100 * line.record.forecasts.coverage:.0f} %",
                     line.reason,
                 )
             )

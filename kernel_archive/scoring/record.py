@@ -101,6 +101,18 @@ class ForecastFacts(msgspec.Struct, frozen=True, kw_only=True):
     output_tokens: float | None
     latency_s: float | None
 
+    @property
+    def deferral_rate(self) -> float:
+        """Share of the cells that are deferred."""
+        return self.n_deferred / self.n_cells
+
+    @property
+    def tokens_per_forecast(self) -> float | None:
+        """Tokens read and written per forecast line; ``None`` where not stated."""
+        if self.input_tokens is None and self.output_tokens is None:
+            return None
+        return ((self.input_tokens or 0.0) + (self.output_tokens or 0.0)) / max(self.n_present, 1)
+
 
 class Bucket(msgspec.Struct, frozen=True):
     """One confidence bucket of the reliability diagram, all repeats together; means are ``None`` in an empty one.

@@ -49,7 +49,7 @@ def test_it_writes_standings_and_page(archive, board):
     assert sorted(p.name for p in (board / "entries").iterdir()) == sorted(
         f"{s}.{e}" for s in slugs for e in ("html", "json")
     )
-    assert read_record(board / "entries/good.json").metrics["crps"] == result.boards[0].lines[0].metrics["crps"]
+    assert read_record(board / "entries/good.json").metrics["crps"] == result.boards[0].lines[0].record.metrics["crps"]
 
 
 def test_the_page_of_an_entry(archive, board, tmp_path):
@@ -87,7 +87,7 @@ def test_entries_of_another_archive_stand_apart(archive, board, files, tmp_path)
     target = load_target(other, "eval")
     add_submission(files["prior"], target, name="from elsewhere", board=board, draws=DRAWS)
     result = build_board(archive, board, draws=DRAWS, jobs=1)
-    assert "from elsewhere" not in [line.name for line in result.boards[0].lines]
+    assert "from elsewhere" not in [line.submission.name for line in result.boards[0].lines]
     assert [f.submission.name for f in result.boards[0].foreign] == ["from elsewhere"]
     page = (board / "index.html").read_text()
     assert "1 entry of another archive" in page
@@ -252,7 +252,7 @@ def test_withheld_labels_rank_and_are_not_shown(tmp_path):
     for source, rows, board, labels in boards:
         file = write_lines(tmp_path / "f.jsonl", rows, p)
         add_submission(file, rows, name="reader", board=board, draws=DRAWS)
-        found.append(build_board(source, board, labels=labels, draws=DRAWS, jobs=1).boards[0].lines[0].metrics)
+        found.append(build_board(source, board, labels=labels, draws=DRAWS, jobs=1).boards[0].lines[0].record.metrics)
         assert [v.status for v in verify_board(source, board, labels=labels)] == ["verified"]
     for name, figure in found[1].items():
         assert not name.startswith("speedup_recovered_at_")

@@ -70,7 +70,12 @@ def test_figures_and_pairs_are_those_of_the_standings(data, archive, board):
     shown = data["boards"][0]
     for line, entry in zip(standings.lines, shown["entries"], strict=True):
         assert entry["m"]["crps"] == pytest.approx(
-            [line.metrics["crps"].mean, line.metrics["crps"].std, line.metrics["crps"].low, line.metrics["crps"].high],
+            [
+                line.record.metrics["crps"].mean,
+                line.record.metrics["crps"].std,
+                line.record.metrics["crps"].low,
+                line.record.metrics["crps"].high,
+            ],
             rel=1e-5,
         )
     low, high, real = shown["pairs"]["crps"]

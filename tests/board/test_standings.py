@@ -28,12 +28,12 @@ def standings(board, target, archive):
 
 def test_the_best_is_first_and_the_partial_one_last(standings):
     """Ordered by CRPS; coverage under 95 % is listed with its reason and has no rank."""
-    assert standings.lines[0].name == "good"
+    assert standings.lines[0].submission.name == "good"
     last = standings.lines[-1]
-    assert (last.name, last.ranked, last.ranks) == ("half", False, {})
+    assert (last.submission.name, last.ranked, last.ranks) == ("half", False, {})
     assert "under 95 %" in last.reason
     assert standings.n_ranked == 4
-    values = [line.metrics["crps"].mean for line in standings.lines[:4]]
+    values = [line.record.metrics["crps"].mean for line in standings.lines[:4]]
     assert values == sorted(values)
 
 
@@ -75,11 +75,13 @@ def test_differences_are_those_of_the_comparison_command(standings, board, targe
 
 def test_cost_repeats_and_coverage_are_those_of_the_file(standings):
     """Tokens and seconds where they were stated, a dash where not."""
-    fair = next(line for line in standings.lines if line.name == "fair")
-    assert (fair.repeats, fair.tokens_per_forecast, fair.latency_s) == (3, 120.0, 1.5)
-    good = next(line for line in standings.lines if line.name == "good")
-    assert (good.tokens_per_forecast, good.latency_s, good.coverage) == (900.0, None, 1.0)
-    assert fair.metrics["crps"].std > 0
+    fair = next(line for line in standings.lines if line.submission.name == "fair")
+    facts = fair.record.forecasts
+    assert (facts.n_repeats, facts.tokens_per_forecast, facts.latency_s) == (3, 120.0, 1.5)
+    good = next(line for line in standings.lines if line.submission.name == "good")
+    facts = good.record.forecasts
+    assert (facts.tokens_per_forecast, facts.latency_s, facts.coverage) == (900.0, None, 1.0)
+    assert fair.record.metrics["crps"].std > 0
 
 
 def test_no_entry_at_all_is_an_empty_table(target):
@@ -106,7 +108,8 @@ def test_csv_has_one_line_per_entry_and_no_formula(standings):
     """Readable by any spreadsheet, and none takes a name for a formula."""
     import msgspec
 
-    lines = [msgspec.structs.replace(standings.lines[0], name="=cmd|' /C calc'!A0"), *standings.lines[1:]]
+    stated = msgspec.structs.replace(standings.lines[0].submission, name="=cmd|' /C calc'!A0")
+    lines = [msgspec.structs.replace(standings.lines[0], submission=stated), *standings.lines[1:]]
     rows = list(csv.DictReader(io.StringIO(standings_csv([msgspec.structs.replace(standings, lines=lines)]))))
     assert [row["kind"] for row in rows[:5]] == ["entry"] * 5
     assert {row["kind"] for row in rows[5:]} == {"control", "bound"}
@@ -140,14 +143,14 @@ def test_the_oracle_leads_and_nobody_ranks_above_a_forecaster_that_knows_more(ar
     )
     assert not faults
     standings = make_standings(target, made, draws=DRAWS)
-    assert [line.name for line in standings.lines[:3]] == ["oracle", "reader", "skimmer"]
+    assert [line.submission.name for line in standings.lines[:3]] == ["oracle", "reader", "skimmer"]
     for line in standings.lines:
         for name, rank in line.ranks.items():
-            if line.name == "oracle":
+            if line.submission.name == "oracle":
                 assert (rank.rank, rank.best) == (1, 1), name
-            elif line.name not in told:
-                above = [other.ranks[name].rank for other in standings.lines if other.name in told]
-                assert rank.rank > max(above), (line.name, name)
+            elif line.submission.name not in told:
+                above = [other.ranks[name].rank for other in standings.lines if other.submission.name in told]
+                assert rank.rank > max(above), (line.submission.name, name)
 
 
 def test_a_replay_stands_beside_the_figures_and_ranks_nobody(board, target, archive):
