@@ -16,7 +16,6 @@ import pyarrow.parquet as pq
 from kernel_archive.archive.crosschecks import CROSS_CHECKS, unanimity_checks
 from kernel_archive.archive.manifest import shard_faults
 from kernel_archive.archive.natural import natural_faults
-from kernel_archive.archive.open import Archive, open_archive
 from kernel_archive.archive.shards import digest_rows
 from kernel_archive.bins import assign_bins, scheme
 from kernel_archive.errors import ArchiveMismatchError, Finding, KernelArchiveError, printable
@@ -26,9 +25,10 @@ from kernel_archive.splits import SPLIT_TABLES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
-    from pathlib import Path
 
-__all__ = ["Layer", "Report", "digest_faults", "validate_archive", "validate_measured"]
+    from kernel_archive.archive.open import Archive
+
+__all__ = ["Layer", "Report", "digest_faults", "validate_measured"]
 
 #: So many rows are named per rule; the rest is counted.
 NAMED: Final = 10
@@ -300,13 +300,3 @@ def validate_measured(
         stopped = unreadable or (layer.status == "error" and name in _FATAL)
     ok = not any(layer.status == "error" for layer in layers)
     return Report(path=str(archive.path), version=archive.manifest.version, ok=ok, layers=layers)
-
-
-def validate_archive(path: str | Path) -> list[Finding]:
-    """Findings of all layers of the measured part of an archive directory.
-
-    Raises:
-        ArchiveNotFoundError: there is no archive.
-        ArchiveMismatchError: the manifest can't be read.
-    """
-    return validate_measured(open_archive(path)).findings

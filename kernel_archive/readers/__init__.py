@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import difflib
 from typing import TYPE_CHECKING, Final
 
-from kernel_archive.errors import UsageError
 from kernel_archive.readers.agentic_run import AGENTIC_RUN
 from kernel_archive.readers.attempts import ATTEMPTS
 from kernel_archive.readers.checkpoints import HILL_CLIMBING, PUCT_V1
@@ -23,7 +21,7 @@ from kernel_archive.readers.ttt_rollouts import TTT_ROLLOUTS
 if TYPE_CHECKING:
     from kernel_archive.readers.files import ReaderSpec
 
-__all__ = ["READERS", "get_reader"]
+__all__ = ["READERS"]
 
 READERS: Final[dict[str, ReaderSpec]] = {
     spec.name: spec
@@ -47,19 +45,3 @@ READERS: Final[dict[str, ReaderSpec]] = {
         OPENEVOLVE,
     )
 }
-
-
-def get_reader(name: str) -> ReaderSpec:
-    """The reader of a format.
-
-    Raises:
-        UsageError: no reader has that name.
-
-    >>> get_reader("puct-events").name
-    'puct-events'
-    """
-    if name in READERS:
-        return READERS[name]
-    near = difflib.get_close_matches(name, READERS, n=1, cutoff=0.5)
-    hint = f"; did you mean {near[0]!r}?" if near else ""
-    raise UsageError(f"no reader {name!r}{hint} There are: {', '.join(READERS)}")

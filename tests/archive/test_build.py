@@ -13,6 +13,7 @@ import time
 
 import pyarrow.parquet as pq
 import pytest
+from support.archives import validate_archive
 from support.puct import RunLog, program, recipe
 
 from kernel_archive.archive import build as build_module
@@ -22,7 +23,6 @@ from kernel_archive.archive.manifest import read_manifest
 from kernel_archive.archive.open import open_archive
 from kernel_archive.archive.recipe import find_recipe
 from kernel_archive.archive.swap import stage_directory
-from kernel_archive.archive.validate import validate_archive
 from kernel_archive.errors import KernelArchiveError, LogError, RecipeError, TargetExistsError, UsageError
 
 

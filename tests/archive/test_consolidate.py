@@ -5,6 +5,7 @@ from __future__ import annotations
 import duckdb
 import pyarrow as pa
 import pytest
+from support.archives import validate_archive
 from support.puct import REFERENCE, RunLog, program, recipe
 
 from kernel_archive.archive import merge
@@ -12,7 +13,6 @@ from kernel_archive.archive.build import build_archive
 from kernel_archive.archive.crosschecks import unanimity_checks
 from kernel_archive.archive.labels import CONTESTED, SUPERSEDED, WITHHELD
 from kernel_archive.archive.open import open_archive
-from kernel_archive.archive.validate import validate_archive
 from kernel_archive.errors import LogError
 from kernel_archive.ids import kernel_id, program_id
 

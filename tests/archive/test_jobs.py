@@ -8,7 +8,7 @@ from support.puct import RunLog, program, recipe
 from kernel_archive.archive.jobs import jobs_of
 from kernel_archive.archive.recipe import find_recipe
 from kernel_archive.errors import RecipeError
-from kernel_archive.readers import get_reader
+from kernel_archive.readers import READERS
 from kernel_archive.readers.records import Evaluation
 
 
@@ -74,7 +74,7 @@ columns = { code = "src", speedup = "x", number = "n", level = { value = "{level
         ("made/data/H100/level3", "H100"),
         ("made/data/L40S/level2", "L40S"),
     ]
-    (first, *_) = [r for r in get_reader("measurements").read(jobs[0].run_files()) if isinstance(r, Evaluation)]
+    (first, *_) = [r for r in READERS["measurements"].read(jobs[0].run_files()) if isinstance(r, Evaluation)]
     assert first.problem == "kernelbench_l3_p7"
     (tmp_path / "builder.toml").write_text(text.replace("{card}/", "{level}/"))
     with pytest.raises(RecipeError, match="stands twice"):

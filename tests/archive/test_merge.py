@@ -6,12 +6,12 @@ import random
 
 import pyarrow.parquet as pq
 import pytest
+from support.archives import validate_archive
 from support.puct import RunLog, program, recipe
 
 from kernel_archive.archive import consolidate, shards
 from kernel_archive.archive.build import build_archive
 from kernel_archive.archive.shards import GROUP_FULL, GROUP_MAX, GROUP_MIN, _mark, group_ends, possible_cuts
-from kernel_archive.archive.validate import validate_archive
 
 
 def tree(directory):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
+from support.archives import validate_archive
 from support.puct import RunLog, program, recipe
 
 from kernel_archive.archive.build import build_archive
@@ -13,7 +14,6 @@ from kernel_archive.archive.jobs import Job
 from kernel_archive.archive.open import open_archive
 from kernel_archive.archive.recipe import Source
 from kernel_archive.archive.search_rows import SearchRows
-from kernel_archive.archive.validate import validate_archive
 from kernel_archive.errors import RecipeError
 from kernel_archive.readers.records import Case, Evaluation, SearchFacts
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from kernel_archive.errors import Finding
 from kernel_archive.ids import program_id
-from kernel_archive.readers import get_reader
+from kernel_archive.readers import READERS
 from kernel_archive.readers.files import RunFiles
 from kernel_archive.readers.records import Evaluation, PublishedRow, SearchFacts
 
@@ -68,7 +68,7 @@ class Read:
 
 def read(name: str, path: Path, base: Path | None = None, **settings: Any) -> Read:
     """Read a run with the reader of a format."""
-    spec = get_reader(name)
+    spec = READERS[name]
     out = Read()
     for record in spec.read(RunFiles(path, base or path.parent, spec, settings)):
         if isinstance(record, Evaluation):

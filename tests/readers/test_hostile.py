@@ -16,11 +16,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from readers.reading import V2, gpu_mode, read, ulid, write_lines
+from support.archives import validate_archive
 from support.puct import RunLog, program, recipe
 
 from kernel_archive.archive.build import build_archive
 from kernel_archive.archive.open import open_archive
-from kernel_archive.archive.validate import validate_archive
 from kernel_archive.readers import READERS
 
 if TYPE_CHECKING:

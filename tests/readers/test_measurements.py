@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 from readers.reading import Read, read, write_lines
 
-from kernel_archive.readers import get_reader
+from kernel_archive.readers import READERS
 from kernel_archive.readers.files import RunFiles
 
 if TYPE_CHECKING:
@@ -255,7 +255,7 @@ def test_a_changed_code_file_is_read_again(tmp_path: Path) -> None:
     """The files that a table names are among the run's files, whose digests name what was staged."""
     (tmp_path / "a.cu").write_text("__global__ a")
     path = write_lines(tmp_path / "t.jsonl", [{"f": "a.cu", "s": 2.0}])
-    spec = get_reader("measurements")
+    spec = READERS["measurements"]
     files = RunFiles(path, tmp_path, spec, {"columns": {"code": {"file": "{f}"}, "speedup": "s"}}).files
     assert [file.name for file in files] == ["t.jsonl", "a.cu"]
 

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from kernel_archive.errors import UsageError
-from kernel_archive.readers import READERS, get_reader
+from kernel_archive.readers import READERS
 from kernel_archive.readers.files import RunFiles
 from kernel_archive.readers.report import KEPT, Report
 from kernel_archive.readers.values import (
@@ -47,21 +46,13 @@ def test_every_reader_says_what_it_is(spec: Any) -> None:
         assert "\n" not in text
 
 
-@pytest.mark.parametrize(("typed", "meant"), [("puct-event", "puct-events"), ("measurement", "measurements")])
-def test_unknown_reader_has_a_suggestion(typed: str, meant: str) -> None:
-    """A misspelt name suggests the near one and lists all."""
-    with pytest.raises(UsageError, match=f"did you mean '{meant}'") as caught:
-        get_reader(typed)
-    assert "hub-events" in str(caught.value)
-
-
 def test_files_of_a_run(tmp_path: Path) -> None:
     """The files that a reader may read are found in a fixed order, compressed ones too, others not."""
     run = tmp_path / "exp" / "run_00"
     run.mkdir(parents=True)
     for name in ("events.jsonl.zst", "run.json", "notes.txt", "../config.json", "../run_01.txt"):
         (run / name).write_bytes(b"")
-    files = RunFiles(run, tmp_path, get_reader("puct-events"))
+    files = RunFiles(run, tmp_path, READERS["puct-events"])
     assert [files.name(p) for p in files.files] == [
         "exp/run_00/events.jsonl.zst", "exp/run_00/run.json", "exp/config.json",
     ]  # fmt: skip

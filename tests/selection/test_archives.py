@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from support.archives import Run, Search, make_archive, program
+from support.archives import Run, Search, make_archive, program, validate_archive
 
 from kernel_archive.archive.open import open_archive
-from kernel_archive.archive.validate import validate_archive
 
 SEARCHES = [Search("held"), Search("train", role="training"), Search("old", role="archive", method="agentic")]
 RUNS = [

@@ -8,12 +8,11 @@ from contextlib import contextmanager
 import msgspec
 import pyarrow.parquet as pq
 import pytest
-from support.archives import Run, Search, make_archive, program
+from support.archives import Run, Search, make_archive, program, validate_archive
 from support.published_rows import ROWS, staged
 
 from kernel_archive.archive.open import open_archive
 from kernel_archive.archive.swap import locked_stage, replaced_directory, stage_directory
-from kernel_archive.archive.validate import validate_archive
 from kernel_archive.errors import ArchiveMismatchError, KernelArchiveError, LeakageError, UsageError
 from kernel_archive.schema import TABLES
 from kernel_archive.selection.check import check_splits

@@ -24,7 +24,9 @@ import pyarrow as pa
 from kernel_archive import __version__
 from kernel_archive.archive.labels import WITHHELD
 from kernel_archive.archive.manifest import FORMAT, Manifest, write_manifest
+from kernel_archive.archive.open import open_archive
 from kernel_archive.archive.shards import write_table, writer_version
+from kernel_archive.archive.validate import validate_measured
 from kernel_archive.bins import assign_bins
 from kernel_archive.gpus import is_known
 from kernel_archive.ids import CANARY, evaluation_id, kernel_id, program_id, token_id
@@ -38,6 +40,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
     from pathlib import Path
 
+    from kernel_archive.errors import Finding
+
 __all__ = [
     "RECIPE",
     "MemoryTables",
@@ -50,6 +54,7 @@ __all__ = [
     "program",
     "reference",
     "six_tasks",
+    "validate_archive",
 ]
 
 Rows = dict[tuple[str, str], list[dict[str, Any]]]
@@ -418,3 +423,8 @@ def make_archive(
     }  # fmt: skip
     write_manifest(directory, Manifest(**{**made, **manifest}))
     return directory
+
+
+def validate_archive(path: str | Path) -> list[Finding]:
+    """Findings of all layers of the measured part of an archive directory."""
+    return validate_measured(open_archive(path)).findings
