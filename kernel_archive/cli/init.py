@@ -45,7 +45,8 @@ def init(place: str, output: str, name: str | None, force: bool, as_json: bool, 
     """Look at FOLDER or FILE, recognise its format or guess what a table's columns mean, and write a commented recipe.
 
     Shown is what would come out: rows, outcomes, the first kernels, what was doubted, what is missing. Nothing is built.
-    What no file says is asked for in a terminal; elsewhere it is left to the options, and marked NEEDED in the recipe.
+    What no file says is asked for in a terminal; elsewhere it is left to the options, and marked NEEDED in the recipe. Where nothing
+    would come out, the recipe is written for you to correct, and the exit status is 1.
 
     Example: kernel-archive init results/ --name me/my-kernels --gpu H100, then kernel-archive build builder.toml.
     """
@@ -92,6 +93,7 @@ def init(place: str, output: str, name: str | None, force: bool, as_json: bool, 
         **shown,
     }
     emit(result, as_json=as_json, text=lambda: _show(found, shown, open_, target))
+    click.get_current_context().exit(0 if shown["evaluations"] else 1)
 
 
 def _asks() -> bool:

@@ -235,7 +235,7 @@ KERNELBENCH: Final = ReaderSpec(
     expects="run directories with eval_results.json, or a *_eval_result.json for each sample; baseline: timing of the same GPU, "
     "problems: folder with level1/*.py",
     files=(_RESULTS, "level_*_kernel.py", _ALONE, "generation_config.yaml", "eval_config.yaml"),
-    version=3,
+    version=4,
     records=_records,
     also=_also,
     foreign=True,

@@ -93,7 +93,7 @@ OPENEVOLVE: Final = ReaderSpec(
     title="Checkpoints of OpenEvolve and its relatives: programs with parents and metrics",
     expects="run directories (openevolve_output, checkpoints, or one checkpoint); columns must say which metric is the speedup or time",
     files=_FILES,
-    version=3,
+    version=4,
     records=_records,
     foreign=True,
 )

@@ -252,7 +252,7 @@ def test_a_damaged_run_among_good_ones(tmp_path: Path, monkeypatch: pytest.Monke
     assert "cannot be read" in result["open"]["run bad"]
     assert any(finding["file"].endswith("bad/eval_results.json") for finding in result["findings"])
     alone = CliRunner().invoke(cli, ["init", "data/runs/bad", "-o", "b.toml", "--json"])
-    assert alone.exit_code == 0, alone.output
+    assert alone.exit_code == 1, alone.output
     assert json.loads(alone.stdout)["missing"] == ["nothing comes out: see the findings"]
 
 
