@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from kernel_archive.archive.guess import guess
 from kernel_archive.archive.patterns import common_pattern
-from kernel_archive.archive.seen import HEAD, TABLES, Look, plain_name, run_of
+from kernel_archive.archive.seen import HEAD, TABLES, Look, are_problems, plain_name, run_of, taken_for_problems
 from kernel_archive.errors import printable
 from kernel_archive.gpus import canonical_gpu
 from kernel_archive.readers import READERS
@@ -139,10 +139,9 @@ def openevolve(files: list[Path]) -> Look | None:
     if len(runs) > 1 and (one := common_pattern(runs, "p")) is not None:
         pattern, folders = one
         sources = [{"path": pattern, **source}]
-        if len({name.strip("0123456789_-. ") for name in folders.values()}) > 1:  # not run_1, run_2
+        if are_problems(folders.values()):
             sources[0]["problem"] = "{p}"
-            listed = ", ".join(printable(name, 30) for name in list(folders.values())[:8])
-            open_["problem"] = f"the folders' names are taken for the problems: {listed}; else say problem"
+            open_["problem"] = taken_for_problems(folders.values(), "folders' names")
     return Look(
         found=f"{len(programs):,} program files of OpenEvolve checkpoints in {len(runs)} run(s)",
         sources=sources,

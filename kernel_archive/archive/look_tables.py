@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from kernel_archive.archive.guess import PROGRAM_ENDINGS, Guess, guess
 from kernel_archive.archive.look_joins import completed
 from kernel_archive.archive.patterns import common_pattern, tree_pattern
-from kernel_archive.archive.seen import HEAD, TABLES, Look, plain_name, run_of
+from kernel_archive.archive.seen import HEAD, TABLES, Look, are_problems, plain_name, run_of, taken_for_problems
 from kernel_archive.errors import printable
 from kernel_archive.gpus import canonical_gpu, gpu_in, is_known
 from kernel_archive.readers.cells import spelled
@@ -119,14 +119,16 @@ def _table_look(
             gpus = [card for card in cards.values() if not is_known(card)]
         else:
             source["path"] = pattern.replace("{card}", "*")
-            apart = "gpu" not in columns and any(named.values())
+            apart = "gpu" not in columns and by_column is None and any(named.values())
+            if not apart and not {"problem", "number"} & columns.keys() and are_problems(cards.values()):
+                source |= {"path": pattern.replace("{card}", "{p}"), "problem": "{p}"}
+                open_["problem"] = taken_for_problems(cards.values(), "files' or folders' names")
     elif len(paths) > 1 and (tree := tree_pattern(paths)) is not None:
         source["path"], folders = tree
         part, values = min(folders, key=lambda folder: len(set(folder[1])))
         if "problem" not in columns and "number" not in columns and 1 < len(set(values)) < len(paths):
             source["problem"] = part
-            shown = ", ".join(printable(value, 30) for value in list(dict.fromkeys(values))[:8])
-            open_["problem"] = f"the folders' names are taken for the problems: {shown}; else say problem"
+            open_["problem"] = taken_for_problems(values, "folders' names")
     elif len(paths) > 1:
         same = [p for p in files if p.parent == first.parent and p.suffixes == first.suffixes]
         apart = set(same) != set(paths) or ("gpu" not in columns and any(named.values()))
@@ -155,10 +157,7 @@ def _table_look(
                 'the reference programs, reference = "references/{problem}.py" or a column: without them forecasters see the candidate alone'
             )
     if at is not None and "{key}" in at and columns.get("problem") == "key":
-        keys = list(dict.fromkeys(printable(str(row.get("key")), 30) for row in rows))
-        open_["problem"] = (
-            f"the keys of the document are taken for the problems: {', '.join(keys[:8])}; else map problem"
-        )
+        open_["problem"] = taken_for_problems((str(row.get("key")) for row in rows), "keys of the document")
     commas = [name for name in guessed.unused if any(_COMMA.fullmatch(str(row.get(name)).strip()) for row in rows)]
     if commas:
         listed = ", ".join(printable(name, 40) for name in commas[:5])

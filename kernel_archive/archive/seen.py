@@ -6,19 +6,22 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from kernel_archive.errors import printable
 from kernel_archive.readers import READERS
 from kernel_archive.readers.files import RunFiles
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from pathlib import Path
 
-__all__ = ["HEAD", "TABLES", "Look", "plain_name", "run_of"]
+__all__ = ["HEAD", "TABLES", "Look", "are_problems", "plain_name", "run_of", "taken_for_problems"]
 
 #: Endings of tables, packed or not.
 TABLES: Final = (".csv", ".tsv", ".jsonl", ".ndjson", ".json", ".parquet")
 _PACKED: Final = (".gz", ".zst")
 #: Rows of a table that are looked at.
 HEAD: Final = 60
+_PARTS: Final = frozenset({"train", "test", "valid", "validation", "val", "dev", "eval", "all", "old", "new"})
 
 
 class Look(msgspec.Struct):
@@ -52,3 +55,15 @@ def plain_name(path: Path) -> str:
     for ending in _PACKED:
         name = name.removesuffix(ending)
     return name
+
+
+def are_problems(names: Iterable[str]) -> bool:
+    """Whether names of files or folders may be those of problems: not one name with numbers (run_1, run_2), nor parts of a whole."""
+    words = {name.strip("0123456789_-. ") for name in names}
+    return len(words) > 1 and not words <= _PARTS
+
+
+def taken_for_problems(names: Iterable[str], whose: str) -> str:
+    """What is said where names are taken for the problems."""
+    listed = ", ".join(printable(name, 30) for name in list(dict.fromkeys(names))[:8])
+    return f"the {whose} are taken for the problems: {listed}; else say problem"

@@ -568,6 +568,33 @@ def test_programs_under_any_name_and_times_of_0(tmp_path: Path) -> None:
     assert found.sources[0]["rows"] == "results"
 
 
+@pytest.mark.parametrize(
+    ("names", "problems"),
+    [(("gelu.csv", "softmax.csv"), {"gelu", "softmax"}), (("a_gelu/r.csv", "a_softmax/r.csv"), {"gelu", "softmax"}),
+     (("run_1.csv", "run_2.csv"), None), (("train.csv", "test.csv"), None)],
+)  # fmt: skip
+def test_tables_called_after_their_problems(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, names: tuple[str, ...], problems: set[str] | None
+) -> None:
+    """Where no column says what the programs compute, names of files or folders that differ in a word do."""
+    for k, name in enumerate(names):
+        milliseconds(tmp_path / f"made{k}")
+        rows = (tmp_path / f"made{k}/bench.csv").read_text().replace("softmax,", "").replace("op,", "").split()
+        place = tmp_path / "d" / name
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_text("\n".join(rows))
+        (place.parent / "kernels").mkdir(exist_ok=True)
+        for n in range(8):
+            (place.parent / f"kernels/k{n}.cu").write_text(program(n + 10 * k))
+    monkeypatch.chdir(tmp_path)
+    result = json.loads(CliRunner().invoke(cli, ["init", "d", "--gpu", "H100", "--json"]).stdout)
+    assert (result["evaluations"], result["problems"]) == (16, len(problems or ()))
+    assert (result["sources"][0].get("problem") == "{p}") == (problems is not None)
+    if problems is not None:
+        assert problems == {row["problem"] for row in result["first"]}
+        assert all(name in result["open"]["problem"] for name in problems)
+
+
 def test_decimal_commas_are_said(tmp_path: Path) -> None:
     """They are no numbers, and nobody has to guess why no time was found."""
     (tmp_path / "t.csv").write_text("op;code;time (ms)\n" + f"gemm;{'x = 1' * 20};0,5\n" * 3)
