@@ -31,6 +31,8 @@ _MAX_ROWS: Final = 1_000_000
 _MAX_FIELDS: Final = 10_000
 #: Plain values that rows take over from each place on the way to them.
 _MOST_PLAIN: Final = 50
+#: What is said of all rows together is no row's own.
+_SUMMARY: Final = re.compile(r"speed_?up|correct|pass|valid|success|outcome|status|score", re.IGNORECASE)
 _OBJECTS: Final = RowKind[dict[str, Any]](dict[str, Any])
 
 Row = tuple[int, dict[str, Any]]
@@ -44,7 +46,7 @@ def table_rows(run: RunFiles, path: Path, report: Report, *, at: str | None = No
         path: the table.
         report: takes the faults.
         at: where the rows of a JSON document, or of every line, are: keys with dots between them, and ``{name}`` for every key
-            or number at a place, which becomes a column of that name; so do plain values on the way. Without it, a document that is one object is one row, or a row for
+            or number at a place, which becomes a column of that name; so do plain values on the way, but no verdicts and speedups: these are of all rows together. Without it, a document that is one object is one row, or a row for
             each of its values (column ``key``) where all are objects.
     """
     name = path.name.removesuffix(".zst").removesuffix(".gz").lower()
@@ -139,7 +141,9 @@ def _down(value: Any, steps: list[str], keys: dict[str, Any]) -> Iterator[Any]:
     if steps:
         step, rest = steps[0], steps[1:]
         if isinstance(value, dict):
-            plain = ((k, v) for k, v in value.items() if isinstance(v, str | int | float | bool))
+            plain = (
+                (k, v) for k, v in value.items() if isinstance(v, str | int | float | bool) and not _SUMMARY.search(k)
+            )
             keys = {**keys, **dict(islice(plain, _MOST_PLAIN))}
         items: Iterable[tuple[Any, Any]] = ()
         if isinstance(value, dict):

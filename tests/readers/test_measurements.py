@@ -87,6 +87,21 @@ def test_csv_has_numbers_as_text(tmp_path: Path) -> None:
     assert result.facts.counts["rows_without_speedup"] == 4
 
 
+def test_plain_values_on_the_way_to_the_rows(tmp_path: Path) -> None:
+    """A reference's time beside a list counts for each row of it; a speedup or verdict of the whole does not; own values win."""
+    rows = [{"code": f"a = {n}", "ms": n, **own} for n, own in ((1, {}), (2, {"op": "own"}))]
+    task = {"op": "gemm", "torch_ms": 4, "speedup": 9.0, "correct": False, "status": "failed", "tries": rows}
+    (tmp_path / "t.jsonl").write_text(json.dumps(task) + "\n" + json.dumps({**task, "op": "b"}))
+    times = {"runtime": {"column": "ms", "unit": "ms"}, "reference_runtime": {"column": "torch_ms", "unit": "ms"}}
+    columns = {"code": "code", "problem": "op", **times}
+    result = read("measurements", tmp_path / "t.jsonl", columns=columns, rows="tries")
+    assert [(e.problem, e.speedup, e.source_line) for e in result.evaluations] == [
+        ("gemm", 4.0, 1), ("own", 2.0, 1), ("b", 4.0, 2), ("own", 2.0, 2),
+    ]  # fmt: skip
+    assert len({e.node_id for e in result.evaluations}) == 4
+    assert not result.findings
+
+
 def test_one_file_for_many_rows(tmp_path: Path) -> None:
     """A file without a column in its name is the program of one row; the others are refused, and it is said."""
     (tmp_path / "k.py").write_text("a = 1\nb = 2\n")
