@@ -1,10 +1,10 @@
 """Fifty entries of three repeats on the evaluation split: how long the board takes, how big and how fast its page is.
 
-    python benchmarks/board.py [--archive DIR] [--entries 50] [--chromium PATH]
+    python benchmarks/board.py [--archive DIR] [--entries 50] [--chromium PATH] [--draws 10000] [--engines local dask]
 
 Bars: build under 60 s on two cores, page under 15 MB, interactive in under 2 s. Entries are noisy copies
 of real baselines, each with a rationale and token counts for every row. The ratio is the build's time over the time of
-scoring one entry after the other in one process.
+scoring one entry after the other in one process. With two engines the boards must be the same, byte for byte.
 """
 
 from __future__ import annotations
@@ -110,6 +110,8 @@ def main() -> None:
     parser.add_argument("--entries", type=int, default=50)
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--jobs", type=int, default=None)
+    parser.add_argument("--draws", type=int, default=10_000)
+    parser.add_argument("--engines", nargs="+", default=["local"])
     parser.add_argument("--keep", default=None, help="folder to leave the board in")
     parser.add_argument("--chromium", default=shutil.which("chromium"))
     parser.add_argument("--chromedriver", default=shutil.which("chromedriver"))
@@ -123,21 +125,32 @@ def main() -> None:
         for i in range(options.entries):
             file = Path(scratch) / "forecasts.jsonl"
             write_entry(file, target.row_ids, bases[i % len(bases)], options.repeats, rng)
-            add_submission(file, target, name=f"Entry {i:02d}", model=f"model-{i % 7}", board=board, draws=1000)
+            add_submission(file, target, name=f"Entry {i:04d}", model=f"model-{i % 7}", board=board, draws=100)
         stored = sorted((board / "submissions").iterdir())
         start = time.perf_counter()
         for folder in stored[:3]:
             score(target, read_forecasts(folder / "forecasts.jsonl.zst", target))
         single = (time.perf_counter() - start) / 3
-        start, cpu = time.perf_counter(), cpu_seconds()
-        result = build_board(archive, board, jobs=options.jobs)
-        seconds = time.perf_counter() - start
+        made = {}
+        for engine in options.engines:
+            start, cpu = time.perf_counter(), cpu_seconds()
+            result = build_board(archive, board, jobs=options.jobs, draws=options.draws, engine=engine)
+            seconds = time.perf_counter() - start
+            made[engine] = (board / "standings.json").read_bytes()
+            print(
+                f"{engine}: {seconds:.1f} s, {cpu_seconds() - cpu:.1f} s of processor time, peak so far "
+                f"{resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024:.0f} MB here, "
+                f"{resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024:.0f} MB in a process",
+                file=sys.stderr,
+                flush=True,
+            )
+        assert len(set(made.values())) == 1, "another board by another engine"
         figures = {
             "rows": len(target),
             "entries": options.entries,
             "repeats": options.repeats,
+            "draws": options.draws,
             "build_s": round(seconds, 1),
-            "build_cpu_s": round(cpu_seconds() - cpu, 1),
             "over_sequential_scoring": round(seconds / (single * options.entries), 2),
             "page_mb": round(result.page_bytes / 1e6, 2),
         }

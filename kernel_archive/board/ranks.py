@@ -133,14 +133,16 @@ def ranks_of(values: Sequence[float | None], pairs: Pairs, better: Literal["high
     sign = 1.0 if better == "higher" else -1.0
     known = [i for i, v in enumerate(values) if v is not None]
     out: list[Rank | None] = [None] * len(values)
-    for i in known:
-        gain = {j: sign * float(pairs.difference[j, i]) for j in known if j != i}  # above 0: j is better
-        better_ones = [j for j, g in gain.items() if g > 0 and pairs.real[j, i]]
-        worse_ones = [j for j, g in gain.items() if g < 0 and pairs.real[j, i]]
+    at = np.asarray(known, dtype=np.intp)
+    gains = sign * pairs.difference[np.ix_(at, at)]  # [j, i] above 0: j is better than i
+    better_ones, worse_ones = ((pairs.real[np.ix_(at, at)] & found) for found in (gains > 0, gains < 0))
+    tied = ~(better_ones | worse_ones)
+    np.fill_diagonal(tied, val=False)
+    for column, i in enumerate(known):
         out[i] = Rank(
-            rank=1 + sum(bool(g > 0) for g in gain.values()),
-            best=1 + len(better_ones),
-            worst=len(known) - len(worse_ones),
-            tied_with=tuple(j for j in gain if j not in better_ones and j not in worse_ones),
+            rank=1 + int((gains[:, column] > 0).sum()),
+            best=1 + int(better_ones[:, column].sum()),
+            worst=len(known) - int(worse_ones[:, column].sum()),
+            tied_with=tuple(at[tied[:, column]].tolist()),
         )
     return out
