@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import os
+import sys
 
 import pytest
 from filelock import FileLock
 
 from kernel_archive.pipeline import build
+
+# Some two hundred processes begin in a run, and each would compile the package anew (0.25 s), as each of the two that run the
+# tests would all of them (5 s), where the environment says that Python writes no bytecode.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 
 
 @pytest.fixture(scope="session")
