@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from kernel_archive.gpus import gpu_in
-from kernel_archive.readers.cells import is_missing, quantity, truth
+from kernel_archive.readers.cells import failure_of, is_missing, quantity, truth
 from kernel_archive.readers.mapping import inside, lookup, names_in
 from kernel_archive.readers.values import BAD_JSON, any_json, finite, from_text
 
@@ -30,6 +30,7 @@ _NAMES: Final[dict[str, str]] = {
     "correct": r"correct(ness)?|is_correct|passed|pass|valid|is_valid|ok|.*_(correct|passed|valid)",
     "compiled": r"(is_)?compiled|compiles|built",
     "outcome": r"outcome|status|verdict|result|state",
+    "kept": r"(is_|was_)?(kept|keep|retained)",
     "problem": r"problem(_(name|id))?|task(_(name|id))?|op(_name)?|operator|kernel_name|workload|benchmark|name|leaderboard(_id)?|key",
     "level": r"level(_id)?",
     "number": r"(problem|task)(_(id|number|no))?|number",
@@ -80,13 +81,16 @@ _WORSE: Final = frozenset(
     ]
 )
 _WORDS: Final = {
-    "success": "success succeeded passed pass ok correct keep kept discard discarded accepted accept baseline improved best reverted revert slower",
+    "success": "success succeeded passed pass ok correct keep kept discard discarded accepted accept baseline improved best reverted revert slower "
+    "reject rejected",
     "compile_failed": "compile_failed compile_error compilation_error compilation_failed ce build_failed build_error syntax_error",
     "runtime_error": "runtime_error crash crashed error timeout timed_out oom re exception illegal_memory_access",
     "incorrect": "incorrect wrong wrong_answer wrong_result mismatch wa failed fail failure invalid",
     "infrastructure_failure": "infrastructure_failure infra_error lost cancelled",
 }
-_KEPT_WORDS: Final = frozenset(["keep", "kept", "discard", "discarded", "revert", "reverted"])
+_OURS: Final = {word: outcome for outcome, known in _WORDS.items() for word in known.split()}
+#: Words of a loop that says which programs it went on from.
+_KEPT_WORDS: Final = frozenset(["keep", "kept", "discard", "discarded", "revert", "reverted", "reject", "rejected"])
 _SAMPLE: Final = 50
 
 
@@ -159,6 +163,7 @@ _KINDS: Final[dict[str, Callable[[list[Any]], bool]]] = {
     "speedup": _number,
     "correct": _truth,
     "compiled": _truth,
+    "kept": _truth,
     "level": _whole,
     "number": _whole,
     "step": _whole,
@@ -269,25 +274,43 @@ def _times(values: dict[str, list[Any]], found: Guess, taken: set[str]) -> None:
 
 
 def _outcomes(values: dict[str, list[Any]], found: Guess) -> None:
-    """The words of an outcome, and whether they say what a loop went on from."""
-    name = found.columns.get("outcome")
+    """The words of an outcome, and of what a loop went on from: by the column's name, else by the words in it."""
+    words = {name: Counter(str(value).strip().casefold() for value in sample) for name, sample in values.items()}
+    loops = [name for name, each in words.items() if _KEPT_WORDS.intersection(map(_plain, each)) and len(each) < 12]
+    loops = [name for name in loops if sum(_means(word) is not None for word in words[name]) >= len(words[name]) / 2]
+    name = found.columns.pop("outcome", None)
+    if name is not None:
+        boolean = all(truth(word) is not None for word in words[name]) and "correct" in found.columns
+        if boolean or not any(map(_means, words[name])):
+            name = None
+    if name is None and loops:
+        name = loops[0]
+    if loops:
+        found.columns["kept"] = name if name in loops else loops[0]
+        taken = ", ".join(f"{word} is {outcome}" for word in words[loops[0]] if (outcome := _means(word)))
+        found.open["kept"] = (
+            f"{loops[0]} is taken for what the loop said of each program: {taken}; kept ones are parents"
+        )
+    elif "kept" in found.columns:
+        found.open["kept"] = (
+            f"{found.columns['kept']} says what the loop went on from, but not what failed: "
+            "a row without a time is left out; write a column with its outcome to have it as a failure"
+        )
     if name is None:
         return
-    words = Counter(str(value).strip().casefold() for value in values[name])
-    if all(truth(word) is not None for word in words) and "correct" in found.columns:
-        del found.columns["outcome"]
-        return
-    ours = {word: outcome for outcome, known in _WORDS.items() for word in known.split()}
-    mapped = {word: ours[_plain(word)] for word in words if _plain(word) in ours}
-    unknown = [word for word in words if word not in mapped and truth(word) is None]
-    if not mapped:
-        del found.columns["outcome"]
-        return
-    if _KEPT_WORDS.intersection(map(_plain, words)):
-        found.columns["kept"] = name
+    mapped = {word: outcome for word in words[name] if (outcome := _means(word))}
+    unknown = [word for word in words[name] if word not in mapped and truth(word) is None]
     found.columns["outcome"] = {"column": name, "values": mapped}
+    loose = ", ".join(f"{word} is {outcome}" for word, outcome in mapped.items() if _plain(word) not in _OURS)
+    if loose:
+        found.open[f"failures in {name}"] = f"words of {name} are taken for what they seem to say: {loose}"
     if unknown:
         found.open[f"words of {name}"] = f"what these words of {name} mean is not known: {', '.join(unknown[:10])}"
+
+
+def _means(word: str) -> str | None:
+    """The outcome that a word stands for; ``None`` for one that is not known."""
+    return _OURS.get(_plain(word)) or failure_of(word)
 
 
 def _programs_in_files(

@@ -18,7 +18,7 @@ from kernel_archive.readers.values import from_text, positive
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-__all__ = ["TRUE", "Table", "is_missing", "joined_gpu", "key_of", "quantity", "spelled", "truth"]
+__all__ = ["TRUE", "Table", "failure_of", "is_missing", "joined_gpu", "key_of", "quantity", "spelled", "truth"]
 
 _MISSING: Final = frozenset({"", "none", "null", "nan", "na", "n/a", "<na>"})
 TRUE: Final = frozenset({"true", "correct", "passed", "pass", "ok", "yes", "y", "1", "1.0"})
@@ -28,6 +28,18 @@ _GPU_KEYS: Final = frozenset({"gpu", "gpu_name", "gpu_type", "hardware", "device
 _QUANTITY: Final = re.compile(r"([-+]?[\d.]+(?:[eE][-+]?\d+)?)\s*(ns|us|\u00b5s|\u03bcs|ms|s|sec|x|\u00d7)")
 _SPELLED_UNITS: Final = {"\u00b5s": "us", "\u03bcs": "us", "sec": "s", "\u00d7": "x"}
 _MOST_DIGITS: Final = 40
+#: What a word of an outcome says of how a program failed, the plainest first.
+_FAILURES: Final = (
+    (None, r"(?<![a-z])(ok|pass(ed)?|success(ful)?|succeeded|correct|valid|good|not?|no_?error)(?![a-z])"),
+    ("compile_failed", r"compil|build|syntax|nvcc"),
+    ("infrastructure_failure", r"infra|cancel|preempt"),
+    ("incorrect", r"wrong|incorrect|mismatch|numeric|verif|accura|toleran|correctness"),
+    (
+        "runtime_error",
+        r"crash|\btle\b|time_?out|timed_?out|oom|memory|exception|runtime|launch|seg|hang|abort|illegal|error",
+    ),
+    ("incorrect", r"fail|invalid"),
+)
 #: Lines named in one finding about many rows.
 _LINES_NAMED: Final = 5
 
@@ -47,6 +59,15 @@ def truth(value: Any) -> bool | None:
     """
     word = str(value).strip().casefold()
     return True if word in TRUE else False if word in _FALSE else None
+
+
+def failure_of(word: str) -> str | None:
+    """The failure that a word says; ``None`` where it says none, or that all went well.
+
+    >>> failure_of("FAIL_NUMERIC"), failure_of("FAIL_BUILD"), failure_of("build ok"), failure_of("slower")
+    ('incorrect', 'compile_failed', None, None)
+    """
+    return next((outcome for outcome, said in _FAILURES if re.search(said, word.casefold())), None)
 
 
 def quantity(value: Any) -> tuple[Any, str | None]:

@@ -6,6 +6,7 @@ said and left out. :class:`Judged` refuses rows that contradict themselves, and 
 
 from __future__ import annotations
 
+import json
 import re
 from statistics import median
 from typing import TYPE_CHECKING, Any, Final, get_args
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, get_args
 from kernel_archive.errors import Finding, printable
 from kernel_archive.gpus import canonical_gpu
 from kernel_archive.problems import kernelbench_id
-from kernel_archive.readers.cells import TRUE, Table, is_missing, joined_gpu, quantity, spelled, truth
+from kernel_archive.readers.cells import TRUE, Table, failure_of, is_missing, joined_gpu, quantity, spelled, truth
 from kernel_archive.readers.mapping import US_PER_UNIT, From, Join, filled, names_in
 from kernel_archive.readers.records import Evaluation, Outcome
 from kernel_archive.readers.values import from_text, natural, not_negative, positive, step_number
@@ -56,6 +57,8 @@ DOUBTFUL_RATIO: Final = 1.02
 REFUSED_RATIO: Final = 1.20
 #: A text that is no program but the name of one: an id, a number, a path.
 _NAME: Final = re.compile(r"[\w./\\:@+-]{1,300}|[^\n]{1,300}\.(?:py|cu|cuh|cpp|cc|hip|txt|triton|ptx)")
+#: Words of outcomes that one finding names.
+_WORDS_NAMED: Final = 8
 #: Codes of findings for which rows do not count.
 _REFUSALS: Final = (
     "no-program", "no-code-file", "bad-path", "speedup-contradicted", "unmapped-failure", "two-gpus", "unknown-outcome",
@@ -70,6 +73,8 @@ class Judged(Table):
         self.root_is_reference = self.run.settings.get("reference") == "root"
         self._roots: dict[tuple[str | None, ...], Evaluation] = {}
         self._kept: dict[tuple[str | None, ...], str] = {}
+        #: Words of outcomes that are not known, and how they are first spelled.
+        self._unknown: dict[str, str] = {}
 
     def _odd_references(self) -> None:
         """Doubt speedups that, with their times, imply another time of the reference than the others of their problem and GPU."""
@@ -90,10 +95,27 @@ class Judged(Table):
                     fix = "See which of the two is right; map reference_runtime to have every row checked"
                     self.doubt("odd-reference", message, record.source_line, "speedup", record.speedup, fix)
 
+    def _unknown_outcomes(self) -> None:
+        """Name every word of an outcome that is not known, with the failure that it seems to say: never a success."""
+        rule = self.columns.get("outcome")
+        seen = self._doubts.get(("unknown-outcome", rule.column)) if rule is not None else None
+        if rule is None or seen is None or not self._unknown:
+            return
+        seen["value"] = ", ".join(printable(word, 40) for word in list(self._unknown.values())[:_WORDS_NAMED])
+        guessed = {word: failure_of(word) or "?" for word in list(self._unknown)[:_WORDS_NAMED]}
+        words = ", ".join(f"{json.dumps(printable(word, 40))} = {json.dumps(is_)}" for word, is_ in guessed.items())
+        known = "".join(f"{json.dumps(word)} = {json.dumps(is_)}, " for word, is_ in (rule.values or {}).items())
+        seen["fix"] = (
+            f"If this is what they mean: outcome = {{ column = {json.dumps(rule.column)}, values = {{ {known}{words} }} }}"
+        )
+        if "?" in guessed.values():
+            seen["fix"] += ', with a failure, or "success" for a correct program that was timed, for each "?"'
+
     def finish(self) -> None:
         """Say what was doubted."""
         place = self.file
         self._odd_references()
+        self._unknown_outcomes()
         self.file = place
         if left := self.facts.counts.get("rows", 0) - len(self.found):
             self.count("rows_left_out", left)
@@ -236,9 +258,9 @@ class Judged(Table):
             right = truth(logged)
             if right is None:
                 self.count("rows_unknown_outcome")
-                message = f"not one of {', '.join(sorted(_OUTCOMES))}; the row is left out"
-                fix = f'outcome = {{ column = "{rule.column if rule else ""}", values = {{ "{said}" = "success" }} }}'
-                self.error("unknown-outcome", message, line=line, field=rule and rule.column, value=logged, fix=fix)
+                self._unknown.setdefault(said, str(logged))
+                message = f"not one of {', '.join(sorted(_OUTCOMES))}; the rows are left out"
+                self.doubt("unknown-outcome", message, line, "outcome", logged, error=True)
                 return None
             said = "success" if right else "incorrect"
         for name, failure in (("compiled", "compile_failed"), ("correct", "incorrect")):
@@ -247,8 +269,8 @@ class Judged(Table):
                 right = truth(value)
                 if right is None:
                     self.count("rows_unknown_outcome")
-                    message = "neither true nor false; the row is left out"
-                    self.error("unknown-outcome", message, line=line, field=self.columns[name].column, value=value)
+                    message = "neither true nor false; the rows are left out"
+                    self.doubt("unknown-outcome", message, line, name, value, error=True)
                     return None
                 said = said if right else failure
             elif value is None and name in self.columns and said == "":

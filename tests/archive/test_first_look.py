@@ -650,3 +650,31 @@ def test_rows_deep_in_a_document(tmp_path: Path, document: Any, at: str) -> None
     found = look(tmp_path / "out.json")
     assert found.sources[0]["rows"] == at
     assert found.sources[0]["columns"]["code"] == "code"
+
+
+@pytest.mark.parametrize("name", ["decision", "verdict", "what happened"])
+def test_a_loops_words_are_known_by_what_they_say(tmp_path, name):
+    """Kept, discarded and crashed are outcomes and parents whatever their column is called, and a recipe says so."""
+    words = ["keep", "discard", "keep", "crash", "discard"]
+    rows = [{"iter": n, "us": 9.0 - n, name: word, "code": program(n)} for n, word in enumerate(words)]
+    found = guess(rows)
+    assert found.columns["kept"] == name
+    mapped = {"keep": "success", "discard": "success", "crash": "runtime_error"}
+    assert found.columns["outcome"] == {"column": name, "values": mapped}
+    assert "crash is runtime_error" in found.open["kept"]
+
+
+def test_a_loops_words_beside_an_outcome(tmp_path):
+    """An outcome of its own stays; a boolean says what was kept, and that it says no failure; loose words are said."""
+    both = [
+        {"us": 1.0, "status": s, "step_verdict": v, "code": program(1)}
+        for s, v in (("ok", "kept"), ("ce", "discarded"))
+    ]
+    found = guess(both).columns
+    assert (found["kept"], found["outcome"]["column"]) == ("step_verdict", "status")
+    flags = guess([{"us": 1.0, "kept": kept, "code": program(1)} for kept in ("True", "False")])
+    assert flags.columns["kept"] == "kept"
+    assert "not what failed" in flags.open["kept"]
+    loose = guess([{"us": 1.0, "verdict": v, "code": program(1)} for v in ("pass", "FAIL_BUILD")])
+    assert loose.columns["outcome"]["values"] == {"pass": "success", "fail_build": "compile_failed"}
+    assert "fail_build is compile_failed" in loose.open["failures in verdict"]

@@ -297,12 +297,15 @@ def test_tsv_and_a_table_of_failures_alone(tmp_path: Path) -> None:
 def test_words_for_outcomes(tmp_path: Path) -> None:
     """Words of theirs become outcomes of ours; a word that is not named is refused with the way to name it."""
     rows = [{"c": "a = 1", "s": 2.0, "o": "DONE"}, {"c": "b = 1", "o": "CE"}, {"c": "d = 1", "o": "TLE"}]
+    rows += [{"c": f"e = {n}", "o": word} for n, word in enumerate(["FAIL_NUMERIC", "tle", "weird"])]
     outcome = {"column": "o", "values": {"done": "success", "CE": "compile_failed"}}
     result = table(tmp_path, *rows, columns={"code": "c", "speedup": "s", "outcome": outcome})
     assert result.outcomes == {"success": 1, "compile_failed": 1}
     (finding,) = result.findings
-    assert (finding.code, finding.line, finding.value) == ("unknown-outcome", 3, "TLE")
-    assert '"tle" = "success"' in str(finding.fix)
+    assert (finding.code, finding.line, finding.value) == ("unknown-outcome", 3, "TLE, FAIL_NUMERIC, weird")
+    said = '"done" = "success", "CE" = "compile_failed", "tle" = "runtime_error", "fail_numeric" = "incorrect", "weird" = "?"'
+    assert said in str(finding.fix)  # never a success
+    assert "4 rows (lines 3, 4, 5, 6)" in finding.message
 
 
 DOCUMENT = {"run": {"p1": [{"c": "a = 1", "s": 2.0}, {"c": "b = 1", "s": 3.0}], "p2": [{"c": "d = 1", "s": 4.0}]}}
