@@ -17,7 +17,7 @@ from kernel_archive.forecasters.features import pair_features
 from kernel_archive.forecasters.spreading import spread
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from numpy.typing import NDArray
 
@@ -42,6 +42,8 @@ SETTINGS: Final[dict[str, Any]] = {
 }
 #: Share of the weight that goes to pairs made as the split's rows are (anchor = reference, or = parent).
 NATIVE_SHARE: Final = 0.5
+#: Share of the weight that goes to pairs with a naturally written candidate; None: no more than they come with.
+NATURAL_SHARE: Final[float | None] = None
 #: More training pairs than this are sampled, with the seed.
 MAX_PAIRS: Final = 20_000
 #: Least probability of a bin.
@@ -70,8 +72,17 @@ def _useful(features: Floats) -> NDArray[np.bool_]:
     return np.asarray(high > low)
 
 
-def _weights(training: TrainingPairs, split: Split, scheme: Scheme) -> Floats:
-    """Weight of every pair: like the split's rows by its definition, half of it on pairs made as those rows are."""
+def pair_weights(
+    training: TrainingPairs, split: Split, scheme: Scheme, *, natural_share: float | None = NATURAL_SHARE
+) -> Floats:
+    """Weight of every pair, shape (n,): like the split's rows by its definition, half of it on pairs made as those rows are.
+
+    Args:
+        training: n pairs.
+        split: whose rows are asked.
+        scheme: bin scheme of its labels.
+        natural_share: of the weight, how much goes to pairs with a naturally written candidate; None: as it comes.
+    """
     bins = assign_bins(training.speedups, scheme)
     native = training.native(split)
     weights = np.empty(len(training))
@@ -79,6 +90,10 @@ def _weights(training: TrainingPairs, split: Split, scheme: Scheme) -> Floats:
         if part.any():
             inside = design_weights(tuple(np.asarray(training.problems)[part]), bins[part], split)
             weights[part] = inside * (1.0 if native.all() else share * len(training) / part.sum())
+    natural = training.natural
+    if natural_share is not None and natural.any() and not natural.all():
+        for part, share in ((natural, natural_share), (~natural, 1.0 - natural_share)):
+            weights[part] *= share * len(training) / weights[part].sum()
     return weights
 
 
@@ -86,7 +101,9 @@ def _with_edges(features: Floats, edges: Floats) -> Floats:
     return np.column_stack([np.repeat(features, len(edges), axis=0), np.tile(edges, len(features))])
 
 
-def _above(known: Floats, logs: Floats, weights: Floats, edges: Floats, seed: int) -> Callable[[Floats], Floats]:
+def fit_above(
+    known: Floats, logs: Floats, weights: Floats, edges: Floats, seed: int, settings: Mapping[str, Any] = SETTINGS
+) -> Callable[[Floats], Floats]:
     """Fit on (known, logs): from features to the probability of being above each edge, shape (n, 7), falling along them."""
     from sklearn.ensemble import HistGradientBoostingClassifier
     from threadpoolctl import threadpool_limits
@@ -99,7 +116,7 @@ def _above(known: Floats, logs: Floats, weights: Floats, edges: Floats, seed: in
         return lambda asked: np.full((len(asked), len(edges)), float(answers[0]))
     falls = np.zeros(known.shape[1] + 1, dtype=int)
     falls[-1] = -1
-    model = HistGradientBoostingClassifier(**SETTINGS, monotonic_cst=falls, random_state=seed)
+    model = HistGradientBoostingClassifier(**settings, monotonic_cst=falls, random_state=seed)
     # One thread: parallel sums would add in another order on another machine.
     with threadpool_limits(limits=1):
         model.fit(_with_edges(known, edges), answers, sample_weight=np.repeat(weights, len(edges)))
@@ -167,8 +184,8 @@ def boosted_model(
             p.anchors, p.candidates, p.gpus, p.problems, known_problems=known, stated_gpus=p.stated_gpus
         )
 
-    weights = _weights(training, split, scheme)
-    above = _above(features(training), training.log_speedups, weights, _edges(scheme), seed)
+    weights = pair_weights(training, split, scheme)
+    above = fit_above(features(training), training.log_speedups, weights, _edges(scheme), seed)
     return lambda asked: _to_bins(above(features(asked)))
 
 
@@ -197,8 +214,8 @@ def boosted_order(asked: AskedPairs, training: TrainingPairs, *, seed: int = 0) 
             pair_features(p.anchors, p.candidates, p.gpus, p.problems, known_problems=(), stated_gpus=p.stated_gpus)
             for p in (known, wanted)
         )
-        weights = _weights(known, asked.split, asked.scheme)
-        above = _above(ours, known.log_speedups, weights, edges, seed)(theirs)
+        weights = pair_weights(known, asked.split, asked.scheme)
+        above = fit_above(ours, known.log_speedups, weights, edges, seed)(theirs)
         return np.asarray(np.round(above.sum(axis=1), 6))
 
     return spread(ranker, asked, training)
