@@ -21,10 +21,10 @@ from kernel_archive.forecasters.pairs import load_training_pairs
 from kernel_archive.splits import SPLITS
 
 GRID = {
-    "max_leaf_nodes": (4, 8, 16),
-    "max_iter": (60, 150, 300),
-    "min_samples_leaf": (5, 20, 60),
     "natural": (None, 0.3, 0.6, 0.9),
+    "max_iter": (60, 150),
+    "max_leaf_nodes": (4, 8),
+    "min_samples_leaf": (20, 60),
 }
 
 
@@ -65,7 +65,7 @@ def main():
     print(f"{len(training)} pairs, {len(rows)} rows to leave out; even bins: {crps(np.full((len(rows), 8), 1 / 8), bins[rows]):.4f}")
     chosen = {**boosted.SETTINGS, "natural": boosted.NATURAL_SHARE}
     changes = [{}] + [{k: v} for k, values in GRID.items() for v in values if chosen[k] != v]
-    changes += [{"natural": n, k: v} for n in (0.6, 0.9) for k in list(GRID)[:3] for v in GRID[k] if chosen[k] != v]
+    changes += [{"natural": n, k: v} for n in (0.3, 0.6) for k in list(GRID)[1:] for v in GRID[k] if chosen[k] != v]
     for change in changes:
         settings = chosen | change
         share = settings.pop("natural")

@@ -169,7 +169,7 @@ def main() -> None:
     logged, step = curves(given.results / "logs.tar.gz")
     parts: list[str] = []
     runs = [run for run in TITLES if (given.results / f"answers-{run}.jsonl.gz").exists()]
-    for split in ("eval", "eval_problems", "discovery"):
+    for split in ("eval", "eval_problems", "eval_cuda", "discovery"):
         target, scored = load_target(archive, split), {}
         for run in runs:
             path, gone = forecasts(
