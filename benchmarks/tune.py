@@ -4,7 +4,7 @@
 
 Training rows alone: authors are left out in turn (as ``eval`` has new authors of known problems), then problems (as
 ``eval_problems`` has new ones), and every time whatever shares a program with them. Prints CRPS of the rows left out, every bin
-weighing the same, for the settings as they are and one or two of them changed; beside it that of even bins.
+weighing the same, for the settings as they are and each of them changed; beside it that of even bins.
 """
 
 from __future__ import annotations
@@ -61,11 +61,12 @@ def main():
         by: pair_features(training.anchors, training.candidates, training.gpus, training.problems, known_problems=names)
         for by, names in (("authors", known), ("problems", ()))
     }
-    edges = boosted._edges("paper")
-    print(f"{len(training)} pairs, {len(rows)} rows to leave out; even bins: {crps(np.full((len(rows), 8), 1 / 8), bins[rows]):.4f}")
+    edges = boosted.log_edges("paper")
+    print(
+        f"{len(training)} pairs, {len(rows)} rows to leave out; even bins: {crps(np.full((len(rows), 8), 1 / 8), bins[rows]):.4f}"
+    )
     chosen = {**boosted.SETTINGS, "natural": boosted.NATURAL_SHARE}
     changes = [{}] + [{k: v} for k, values in GRID.items() for v in values if chosen[k] != v]
-    changes += [{"natural": n, k: v} for n in (0.3, 0.6) for k in list(GRID)[1:] for v in GRID[k] if chosen[k] != v]
     for change in changes:
         settings = chosen | change
         share = settings.pop("natural")
@@ -77,7 +78,7 @@ def main():
                 weights = boosted.pair_weights(part, split, "paper", natural_share=share)
                 above = boosted.fit_above(features[by][learn], part.log_speedups, weights, edges, 0, settings)
                 asked.append(bins[ask])
-                answers.append(boosted._to_bins(above(features[by][ask])))
+                answers.append(boosted.bins_of(above(features[by][ask])))
             said.append(crps(np.concatenate(answers), np.concatenate(asked)))
         print(f"{change or 'as they are'}: authors {said[0]:.4f}, problems {said[1]:.4f}", flush=True)
 

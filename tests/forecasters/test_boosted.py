@@ -15,12 +15,6 @@ from kernel_archive.scoring import metrics
 from kernel_archive.splits import SPLITS
 
 
-@pytest.fixture(autouse=True)
-def fewer_rounds(monkeypatch):
-    """A smaller model, for speed; the code path is the same."""
-    monkeypatch.setitem(module.SETTINGS, "max_iter", 80)
-
-
 @pytest.fixture(scope="module")
 def truth(archive):
     """Measured bins of the evaluation rows."""
@@ -75,6 +69,21 @@ def test_evaluation_rows_weigh_alike_per_problem_and_bin():
     assert w.mean() == pytest.approx(1.0)
     assert w[4] == w[5] == pytest.approx(2 * w[0])
     assert (module.design_weights(("p",) * 6, bins, SPLITS["discovery"]) == 1).all()
+
+
+def test_natural_pairs_get_their_share_of_the_weight(archive):
+    """Two natural pairs of a hundred weigh what they are given, and without a share what they come with."""
+    pairs = load_training_pairs(archive).take(np.arange(100))
+    natural = np.arange(100) < 2
+    mixed = type(pairs)(**{**vars(pairs), "natural": natural})
+    w = module.pair_weights(mixed, SPLITS["eval"], "paper", natural_share=0.3)
+    assert w[natural].sum() == pytest.approx(30)
+    assert w.sum() == pytest.approx(100)
+    as_they_come = module.pair_weights(mixed, SPLITS["eval"], "paper", natural_share=None)
+    assert w[natural] / w[0] == pytest.approx(as_they_come[natural] / as_they_come[0])
+    for alike in (~natural & natural, natural | ~natural):
+        plain = type(pairs)(**{**vars(pairs), "natural": alike})
+        assert (module.pair_weights(plain, SPLITS["eval"], "paper") == as_they_come).all()
 
 
 def test_without_scikit_learn_it_names_the_extra(archive, monkeypatch):
