@@ -1,6 +1,6 @@
 """Every baseline, every control and the entries of a board in replay, and whether that ranks them as their scores do.
 
-    python benchmarks/rankings.py ARCHIVE [--board leaderboard] [--split eval] [--markdown]
+    python benchmarks/rankings.py ARCHIVE [--board leaderboard] [--split eval]
 
 For each forecaster of a split's rows: CRPS, pair accuracy, speedup recovered, and replay (`kernel-archive replay --split ...`): the
 area between random and oracle by policy. Then Spearman's rank correlation between the columns, over all forecasters and
