@@ -107,6 +107,12 @@ _ALL: Final = (
 GPUS: Final[dict[str, Gpu]] = {gpu.name: gpu for gpu in _ALL}
 
 
+#: Columns in which people name the GPU.
+GPU_KEYS: Final = frozenset(
+    {"gpu", "gpu_name", "gpu_type", "gpu_model", "hardware", "device", "device_name", "card", "accelerator"}
+)
+
+
 def _key(name: str) -> str:
     return re.sub(r"[\s_-]+", "", name).casefold()
 

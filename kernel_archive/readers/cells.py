@@ -10,6 +10,7 @@ import re
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
+from kernel_archive.gpus import GPU_KEYS
 from kernel_archive.readers.mapping import ABSENT, US_PER_UNIT, From, Join, filled, inside, lookup
 from kernel_archive.readers.reading import Reading
 from kernel_archive.readers.tables import table_rows
@@ -23,7 +24,6 @@ __all__ = ["TRUE", "Table", "failure_of", "is_missing", "joined_gpu", "key_of", 
 _MISSING: Final = frozenset({"", "none", "null", "nan", "na", "n/a", "<na>"})
 TRUE: Final = frozenset({"true", "correct", "passed", "pass", "ok", "yes", "y", "1", "1.0"})
 _FALSE: Final = frozenset({"false", "incorrect", "failed", "fail", "no", "n", "0", "0.0"})
-_GPU_KEYS: Final = frozenset({"gpu", "gpu_name", "gpu_type", "hardware", "device", "device_name"})
 #: A number with its unit, as people print them.
 _QUANTITY: Final = re.compile(r"([-+]?[\d.]+(?:[eE][-+]?\d+)?)\s*(ns|us|\u00b5s|\u03bcs|ms|s|sec|x|\u00d7)")
 _SPELLED_UNITS: Final = {"\u00b5s": "us", "\u03bcs": "us", "sec": "s", "\u00d7": "x"}
@@ -142,9 +142,10 @@ class Table(Reading):
         fix: str | None = None,
         *,
         error: bool = False,
+        theirs: bool = False,
     ) -> None:
-        """Note something wrong with a row: rows of one code and column make one finding, which names the first lines."""
-        rule = self.columns.get(name or "")
+        """Note something wrong with a row: rows of one code and column make one finding, which names the first lines; ``name`` is our column's, or ``theirs``."""
+        rule = None if theirs else self.columns.get(name or "")
         field = (rule.column or rule.file) if rule is not None else name
         seen = self._doubts.setdefault(
             (code, field),
@@ -223,6 +224,6 @@ def key_of(row: dict[str, Any], names: Iterable[str]) -> tuple[str, ...] | None:
 def joined_gpu(partner: Any) -> str | None:
     """The GPU that a joined row names."""
     values = (
-        (value for key, value in partner.items() if key.casefold() in _GPU_KEYS) if isinstance(partner, dict) else ()
+        (value for key, value in partner.items() if key.casefold() in GPU_KEYS) if isinstance(partner, dict) else ()
     )
     return next((text for value in values if (text := spelled(value)) and not is_missing(text)), None)

@@ -12,7 +12,7 @@ from statistics import median
 from typing import TYPE_CHECKING, Any, Final, get_args
 
 from kernel_archive.errors import Finding, printable
-from kernel_archive.gpus import canonical_gpu
+from kernel_archive.gpus import GPU_KEYS, canonical_gpu, gpu_in, same_gpu
 from kernel_archive.problems import kernelbench_id
 from kernel_archive.readers.cells import TRUE, Table, failure_of, is_missing, joined_gpu, quantity, spelled, truth
 from kernel_archive.readers.mapping import US_PER_UNIT, From, Join, filled, names_in
@@ -75,6 +75,7 @@ class Judged(Table):
         self._kept: dict[tuple[str | None, ...], str] = {}
         #: Words of outcomes that are not known, and how they are first spelled.
         self._unknown: dict[str, str] = {}
+        self._seen: set[int] = set()
 
     def _odd_references(self) -> None:
         """Doubt speedups that, with their times, imply another time of the reference than the others of their problem and GPU."""
@@ -134,13 +135,16 @@ class Judged(Table):
             return
         row = self.joined(row, line)
         code = self.program(row, line, "code")
+        problem = self._problem_of(row, line)
+        family = (spelled(self.cell(row, "search")), problem, spelled(self.cell(row, "gpu")))
+        kept, last = str(self.cell(row, "kept")).strip().casefold() in _KEPT, self._kept.get(family)
+        if kept:  # and where this row is left out, what follows was made from no row that is known
+            self._kept.pop(family, None)
         outcome = self._outcome(row, line)
         if outcome is None:
             return
         timed = outcome == "success"
         times = {name: self.time(row, name) if timed else None for name in ("runtime", "reference_runtime")}
-        problem = self._problem_of(row, line)
-        family = (spelled(self.cell(row, "search")), problem, spelled(self.cell(row, "gpu")))
         root = self._roots.get(family) if self.root_is_reference else None
         if self.root_is_reference and times["reference_runtime"] is None:
             times["reference_runtime"] = root.runtime_us if root is not None else times["runtime"]
@@ -156,6 +160,14 @@ class Judged(Table):
             return
         if excluded is None and timed and "outcome" not in self.columns:
             excluded = self._denied(row, line)
+        excluded = excluded or self._elsewhere(row, line)
+        if not timed:
+            self._fast_failure(row, line, root)
+        mark = hash(repr(row))
+        if mark in self._seen:
+            message = "a row is an exact copy of one before it, and counts as a further measurement"
+            self.doubt("same-row", message, line, fix="If nothing was measured again, take the copies out")
+        self._seen.add(mark)
         named = spelled(self.cell(row, "node_id"))
         node = named or f"row-{line or len(self.found) + 1}"
         if named in self.found:
@@ -167,8 +179,8 @@ class Judged(Table):
         if fields["gpu_seconds"] is not None:
             fields["gpu_seconds"] *= US_PER_UNIT[self.columns["gpu_seconds"].unit or "s"] / US_PER_UNIT["s"]
         if "kept" in self.columns and fields["parent_node_id"] is None:
-            fields["parent_node_id"] = self._kept.get(family)
-        if str(self.cell(row, "kept")).strip().casefold() in _KEPT:
+            fields["parent_node_id"] = last
+        if kept:
             self._kept[family] = node
         record = self.found[node] = Evaluation(
             node_id=node,
@@ -186,6 +198,8 @@ class Judged(Table):
             **fields,
         )
         if self.root_is_reference and timed and excluded is None:
+            if root is not None and root.runtime_us == record.runtime_us and root.code != record.code:
+                self._equal_times(line, record.runtime_us)
             if root is None:
                 root = self._roots[family] = record
                 record.is_root = True
@@ -287,10 +301,7 @@ class Judged(Table):
     ) -> tuple[float | None, str | None]:
         """The speedup that counts, and why the row does not count where its figures contradict each other."""
         if runtime is not None and runtime == reference and not self.root_is_reference:
-            message = "the candidate's time is exactly the reference's"
-            self.doubt(
-                "equal-times", message, line, "runtime", runtime, "See whether both come from the same measurement"
-            )
+            self._equal_times(line, runtime)
         ratio = reference / runtime if runtime is not None and reference is not None else None
         gpu = spelled(self.cell(row, "gpu")) or self.run.settings.get("gpu")
         others = [spelled(self.cell(row, "reference_gpu"))]
@@ -339,6 +350,42 @@ class Judged(Table):
             code, message + (" and does not count" if refused else ""), line, "speedup", speedup, fix, error=refused
         )
         return speedup, "its speedup contradicts the ratio of its times" if refused else None
+
+    def _equal_times(self, line: int | None, runtime: float | None) -> None:
+        message = "the candidate's time is exactly the reference's"
+        self.doubt("equal-times", message, line, "runtime", runtime, "See whether both come from the same measurement")
+
+    def _fast_failure(self, row: dict[str, Any], line: int | None, root: Evaluation | None) -> None:
+        """Doubt a failure that claims to be faster than the reference all the same."""
+        claimed = positive(quantity(self.cell(row, "speedup"))[0])
+        runtime, reference = self.time(row, "runtime"), self.time(row, "reference_runtime")
+        reference = reference or (root.runtime_us if root is not None else None)
+        claimed = claimed or (reference / runtime if runtime and reference else None)
+        if claimed is not None and claimed > 1:
+            message = "the row failed, and is faster than the reference all the same: it counts as a failure, without a speedup"
+            fix = "If it did not fail, see what outcome, correct and compiled are mapped to"
+            name = "speedup" if "speedup" in self.columns else "runtime"
+            self.doubt("fast-failure", message, line, name, self.cell(row, name), fix)
+
+    def _elsewhere(self, row: dict[str, Any], line: int | None) -> str | None:
+        """Why a row does not count although the recipe says its GPU: a column that nothing is read from names another."""
+        gpu: str | None = spelled(self.cell(row, "gpu")) or self.run.settings.get("gpu")
+        if gpu is None:
+            return None
+        mapped = {rule.column for rule in self.columns.values()}
+        for key, value in row.items():
+            if key.rpartition(".")[2].casefold() in GPU_KEYS and key not in mapped and isinstance(value, str):
+                other = gpu_in(value)
+                if other is not None and not any(same_gpu(other, name) for name in (gpu, gpu_in(gpu) or gpu)):
+                    message = (
+                        f"the row names another GPU than the one that is read, {printable(gpu)}: it does not count"
+                    )
+                    fix = (
+                        f'Say where each row\'s GPU is: columns.gpu = "{printable(key)}", or a [[source]] for each GPU'
+                    )
+                    self.doubt("two-gpus", message, line, key, value, fix, error=True, theirs=True)
+                    return f"its column {printable(key)} names another GPU"
+        return None
 
     def _timed_by(self, join: Join) -> bool:
         """Whether a time comes from a joined table."""

@@ -7,6 +7,7 @@ What a metric means only the user knows: the recipe's ``columns`` say which is t
 
 from __future__ import annotations
 
+import json
 import re
 from typing import TYPE_CHECKING, Any, Final
 
@@ -61,10 +62,49 @@ def _programs(run: RunFiles, report: Report) -> dict[str, tuple[Path, dict[str, 
     return found
 
 
+def _without_migrants(
+    run: RunFiles, found: dict[str, tuple[Path, dict[str, Any]]], report: Report
+) -> dict[str, tuple[Path, dict[str, Any]]]:
+    """The programs without the copies that migrated to another island: these have the figures of the program that they copy.
+
+    A migrant is called ``ID_migrant_N``, or says so in its ``metadata``. Of copies whose first program is not kept the first one
+    stays; parents are the programs that stay.
+    """
+    stays: dict[tuple[str, Any, str], str] = {}
+    same: dict[str, str] = {}
+
+    def first(name: str) -> str:
+        """The program that a migrant, or a migrant of it, was copied from."""
+        seen: set[str] = set()
+        while name not in seen:
+            seen.add(name)
+            row = found.get(name, (None, {}))[1]
+            if object_of(row.get("metadata")).get("migrant") is True and isinstance(row.get("parent_id"), str):
+                name = row["parent_id"]
+            else:
+                name = re.sub(r"_migrant_\d+$", "", name)
+        return name
+
+    # A program stands before its migrants: the one that is not copied, then by name.
+    for name in sorted(found, key=lambda n: (first(n) != n, n)):
+        row = found[name][1]
+        figures = json.dumps(row.get("metrics"), sort_keys=True, default=str)
+        same[name] = stays.setdefault((first(name), row["code"], figures), name)
+    copies = [name for name in found if same[name] != name]
+    if copies:
+        message = f"{len(copies):,} migrants are copies with the figures of the programs that they copy: each program counts once"
+        report.info("migrants", message, file=run.name(found[copies[0]][0]), value=copies[0])
+    return {
+        name: (path, {**row, "parent_id": same.get(str(row.get("parent_id")), row.get("parent_id"))})
+        for name, (path, row) in found.items()
+        if same[name] == name
+    }
+
+
 def _records(run: RunFiles) -> Iterator[Record]:
     """An evaluation per program, the first one first."""
     report = Report()
-    found = _programs(run, report)
+    found = _without_migrants(run, _programs(run, report), report)
     if not found:
         yield from report
         yield wrong_format(run, OPENEVOLVE)
@@ -93,7 +133,7 @@ OPENEVOLVE: Final = ReaderSpec(
     title="Checkpoints of OpenEvolve and its relatives: programs with parents and metrics",
     expects="run directories (openevolve_output, checkpoints, or one checkpoint); columns must say which metric is the speedup or time",
     files=_FILES,
-    version=4,
+    version=5,
     records=_records,
     foreign=True,
 )

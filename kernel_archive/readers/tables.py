@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from kernel_archive.errors import Finding, printable
+from kernel_archive.gpus import GPU_KEYS, gpu_in
 from kernel_archive.readers.files import MAX_FILE_BYTES, MAX_LINE_BYTES
 from kernel_archive.readers.salvage import RowKind, Salvage
 from kernel_archive.readers.sniff import nothing_read, wrong_format
@@ -33,6 +34,7 @@ _MAX_FIELDS: Final = 10_000
 _MOST_PLAIN: Final = 50
 #: What is said of all rows together is no row's own.
 _SUMMARY: Final = re.compile(r"speed_?up|correct|pass|valid|success|outcome|status|score", re.IGNORECASE)
+_REFERENCE: Final = re.compile(r"ref|base|eager|torch|native|orig", re.IGNORECASE)
 _OBJECTS: Final = RowKind[dict[str, Any]](dict[str, Any])
 
 Row = tuple[int, dict[str, Any]]
@@ -145,6 +147,7 @@ def _down(value: Any, steps: list[str], keys: dict[str, Any]) -> Iterator[Any]:
                 (k, v) for k, v in value.items() if isinstance(v, str | int | float | bool) and not _SUMMARY.search(k)
             )
             keys = {**keys, **dict(islice(plain, _MOST_PLAIN))}
+            keys |= {} if step[:1] == "{" else _gpu_beside(value, step)
         items: Iterable[tuple[Any, Any]] = ()
         if isinstance(value, dict):
             items = value.items() if step[:1] == "{" else [(step, value[step])] if step in value else ()
@@ -159,6 +162,17 @@ def _down(value: Any, steps: list[str], keys: dict[str, Any]) -> Iterator[Any]:
         yield {**keys, **value}
     else:
         yield {**keys, "value": value}
+
+
+def _gpu_beside(value: dict[str, Any], step: str) -> dict[str, str]:
+    """The GPU that a document names beside its rows (``meta.gpu``), but not that of a reference."""
+    return {
+        f"{name}.{key}": text
+        for name, inner in value.items()
+        if name != step and isinstance(inner, dict) and not _REFERENCE.search(name)
+        for key, text in inner.items()
+        if key.casefold() in GPU_KEYS and isinstance(text, str) and gpu_in(text) is not None
+    }
 
 
 def _csv_rows(run: RunFiles, path: Path, report: Report, delimiter: str) -> Iterator[Row]:

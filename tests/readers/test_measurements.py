@@ -99,7 +99,7 @@ def test_plain_values_on_the_way_to_the_rows(tmp_path: Path) -> None:
         ("gemm", 4.0, 1), ("own", 2.0, 1), ("b", 4.0, 2), ("own", 2.0, 2),
     ]  # fmt: skip
     assert len({e.node_id for e in result.evaluations}) == 4
-    assert not result.findings
+    assert result.codes == ["same-row"]
 
 
 def test_one_file_for_many_rows(tmp_path: Path) -> None:
@@ -163,7 +163,7 @@ def test_outcome_column(tmp_path: Path) -> None:
         ("a = 1", "success", 2.0), ("b = 1", "compile_failed", None), ("d = 1", "incorrect", None),
         ("e = 1", "success", 1.0), ("g = 1", "incorrect", None),
     ]  # fmt: skip
-    assert [(f.code, f.line) for f in result.findings] == [("unknown-outcome", 6)]
+    assert [(f.code, f.line) for f in result.findings] == [("unknown-outcome", 6), ("fast-failure", 3)]
 
 
 def test_every_column_of_ours(tmp_path: Path) -> None:
@@ -427,6 +427,41 @@ def test_lies(tmp_path: Path, change: dict[str, Any], settings: dict[str, Any], 
     assert counted == (["row-1", "row-2"] if code == "equal-times" else ["row-1"])
 
 
+def test_another_gpu_where_none_is_read_from(tmp_path: Path) -> None:
+    """A late row, and a document beside its rows, name another GPU than the recipe: the rows are refused, with the column."""
+    rows = [{**HONEST, "c": f"a = {n}"} for n in range(150)]
+    late = table(tmp_path, *rows, {**HONEST, "gpu_name": "NVIDIA A100-SXM4-80GB"}, columns=TIMED, gpu="H100 PCIe")
+    assert [(f.code, f.line, f.field) for f in late.findings] == [("two-gpus", 151, "gpu_name")]
+    assert sum(e.excluded is None for e in late.evaluations) == 150
+    assert not table(tmp_path, {**HONEST, "device": "NVIDIA H100 80GB HBM3"}, columns=TIMED, gpu="H100 PCIe").findings
+    assert not table(tmp_path, {**HONEST, "device": "cuda:0"}, columns=TIMED, gpu="H100").findings
+    document = {
+        "meta": {"gpu": "RTX 5090"},
+        "eager": {"device": "A100-80GB"},
+        "tries": [HONEST, {**HONEST, "gpu": "H100"}],
+    }
+    (tmp_path / "t.json").write_text(json.dumps(document))
+    for settings, fields in (({"gpu": "H100"}, ["meta.gpu"]), ({"columns": {**TIMED, "gpu": "meta.gpu"}}, ["gpu"])):
+        read_ = read("measurements", tmp_path / "t.json", **{"columns": TIMED, "rows": "tries", **settings})
+        assert [f.field for f in read_.findings if f.code == "two-gpus"] == fields
+
+
+def test_failures_with_figures_copies_and_the_roots_own_time(tmp_path: Path) -> None:
+    """Each is a remark: a failure with a speedup, a row that stands twice, another program with exactly the root's time."""
+    columns = {"code": "c", "runtime": {"column": "t", "unit": "ms"}, "correct": "ok"}
+    times = [
+        ("a = 1", 4.0, True),
+        ("a = 2", 2.0, False),
+        ("a = 3", 4.0, True),
+        ("a = 4", 2.0, True),
+        ("a = 4", 2.0, True),
+    ]
+    rows = [{"c": code, "t": time, "ok": right} for code, time, right in [*times, ("a = 1", 4.1, True)]]
+    result = table(tmp_path, *rows, columns=columns, reference="root")
+    assert [(f.code, f.line) for f in result.findings] == [("fast-failure", 2), ("equal-times", 3), ("same-row", 5)]
+    assert [e.outcome for e in result.evaluations].count("incorrect") == 1
+
+
 def test_a_joined_time_of_another_gpu(tmp_path: Path) -> None:
     """A reference that was timed on another GPU gives no ratio, also where only the joined table names it."""
     (tmp_path / "base.csv").write_text("id,us,hardware\n1,3000,H100\n2,3000,NVIDIA L40S\n")
@@ -492,6 +527,17 @@ def test_a_loop_with_snapshots(tmp_path: Path) -> None:
     ]  # fmt: skip
     assert {e.reference_code for e in result.successes} == {"def kernel(x): return x + 1"}
     assert not result.findings
+
+
+def test_a_kept_row_that_is_missing_breaks_the_lineage(tmp_path: Path) -> None:
+    """Row 2 was kept, but nobody has its program: what follows was not made from row 1."""
+    log = "iter,us,status,src\n1,80,baseline,a = 1\n2,40,keep,\n3,50,discard,a = 3\n4,20,keep,a = 4\n5,10,keep,a = 5\n"
+    (tmp_path / "log.csv").write_text(log)
+    words = {"column": "status", "values": dict.fromkeys(("baseline", "keep", "discard"), "success")}
+    columns = {"code": "src", "runtime": {"column": "us", "unit": "us"}, "node_id": "iter", "kept": "status"}
+    result = read("measurements", tmp_path / "log.csv", columns={**columns, "outcome": words}, reference="root")
+    parents = {e.node_id: e.parent_node_id for e in result.evaluations}
+    assert parents == {"1": None, "3": None, "4": None, "5": "4"}
 
 
 def test_semicolons(tmp_path: Path) -> None:

@@ -90,3 +90,18 @@ def test_every_folder_of_a_run_is_read(tmp_path: Path, place: str) -> None:
 def test_no_checkpoints(tmp_path: Path) -> None:
     """A folder without programs is no run."""
     assert read("openevolve", tmp_path, tmp_path, columns=MS).codes == ["wrong-format"]
+
+
+def test_migrants_are_the_same_evaluation(tmp_path: Path) -> None:
+    """Copies on other islands, also copies of copies, count once; their children are those of the program that they copy."""
+    copies = [("a_migrant_1", "a", 3, {"ms": 4.0, "combined_score": 0.2})]
+    copies += [("a_migrant_1_migrant_2", "a_migrant_1", 3, {"ms": 4.0, "combined_score": 0.2})]
+    checkpoint(tmp_path / "out", 9, [*PROGRAMS, *copies, ("c", "a_migrant_1_migrant_2", 8, {"ms": 1.0})])
+    for path in tmp_path.glob("out/checkpoints/*/programs/a_migrant*.json"):
+        path.write_text(path.read_text().replace(path.stem, "a").replace('"id": "a"', f'"id": "{path.stem}"'))
+    result = read("openevolve", tmp_path / "out", tmp_path, columns=MS, reference="root")
+    assert [(e.node_id, e.parent_node_id) for e in result.evaluations] == [
+        ("root", None), ("a", "root"), ("b", "a"), ("c", "a"),
+    ]  # fmt: skip
+    assert [(f.code, f.severity) for f in result.findings] == [("migrants", "info")]
+    assert "2 migrants" in result.findings[0].message
