@@ -123,6 +123,8 @@ def refusals(tables: ArchiveTables, rule: EvalDefinition) -> dict[str, str | Non
             return "other_language"
         if (kernel.reference_id, kernel.problem) not in known and not isinstance(rule, OwnEvalDefinition):
             return "unknown_reference"
+        if kernel.program_id == kernel.reference_id and isinstance(rule, OwnEvalDefinition):
+            return "reference_itself"  # the shipped definitions are what they were
         return "flagged" if flags.intersection(kernel.flags) else None
 
     return {kernel.kernel_id: reason(kernel) for kernel in kernels_by_id(tables.test).values()}

@@ -32,6 +32,7 @@ WAYS_OUT: Final = {
         "no text of its reference program is known",
         'reference = "references/{problem}.py" in its [[source]], or map reference_code',
     ),
+    "reference_itself": ("it is the reference itself", "nothing: its speedup is that of two runs of one program"),
     "flagged": ("an audit flag keeps it out", "see kernel-archive audit"),
     "other_gpu": ("it was measured on another GPU than the split's", 'gpu = "NAME" in [eval], or build-eval --gpu NAME'),
     "few_bins": ("its problem has kernels in too few bins", "bins = 1 in [eval], or name the problem in tasks"),

@@ -129,8 +129,9 @@ def test_from_a_folder_to_a_benchmark(
     assert len(result["first"]) == 3
     archive = open_archive(build(["builder.toml"]).path)
     assert archive.path.as_posix() == "me/mine"
+    # The first program of a search is its reference, which is not asked about.
     rows = {name: archive.arrow(name).num_rows for name in ("kernels", "failures", "discovery_pairs", "eval")}
-    assert rows == {"kernels": kernels, "failures": failures, "discovery_pairs": pairs, "eval": kernels}
+    assert rows == {"kernels": kernels, "failures": failures, "discovery_pairs": pairs, "eval": kernels - bool(pairs)}
     card = (archive.path / "README.md").read_text()
     assert "me/mine" in card
     assert "in a few sentences" not in card

@@ -163,7 +163,7 @@ def test_outcome_column(tmp_path: Path) -> None:
         ("a = 1", "success", 2.0), ("b = 1", "compile_failed", None), ("d = 1", "incorrect", None),
         ("e = 1", "success", 1.0), ("g = 1", "incorrect", None),
     ]  # fmt: skip
-    assert [(f.code, f.line) for f in result.findings] == [("unknown-outcome", 6), ("fast-failure", 3)]
+    assert [(f.code, f.line) for f in result.findings] == [("fast-failure", 3), ("unknown-outcome", 6)]
 
 
 def test_every_column_of_ours(tmp_path: Path) -> None:

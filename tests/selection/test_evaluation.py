@@ -155,6 +155,20 @@ def test_other_problems_and_unknown_references_are_counted_out():
     }
 
 
+def test_the_reference_itself_is_not_asked_about_in_an_archive_of_ones_own():
+    """Where a search's first program is its reference, its own row would be two runs of one text; the shipped split stays as it is."""
+    runs = [
+        Run("s", reference("trimul"), 1.0),
+        *(Run("s", code, n) for code, n in zip(CODES, (0.3, 1.2, 3.0), strict=False)),
+    ]
+    tables = MemoryTables(make_tables([Search("s")], runs))
+    assert len(select_eval(SPLITS["eval"], tables)) == 4
+    tables.evaluation = {}
+    got = select_eval(SPLITS["eval"], tables)
+    assert reference("trimul") not in got.table["candidate_code"].to_pylist()
+    assert (len(got), got.facts.facts["excluded"]["reference_itself"]) == (3, 1)
+
+
 def test_flags_exclude_only_when_the_definition_says_so():
     """By default a flag drops nothing; a definition that lists it drops its kernels and makes a variant."""
     runs = [Run("s", CODES[0], 2.0, flags=("unstable",)), Run("s", CODES[1], 2.0)]
