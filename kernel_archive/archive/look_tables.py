@@ -154,7 +154,7 @@ def _table_look(
         source |= {"reference": text} if text else {}
         if not text:
             open_["reference"] = (
-                'the reference programs, reference = "references/{problem}.py" or a column: without them forecasters see the candidate alone'
+                'the reference programs, reference = "references/{problem}.py", "root" where the first row is it, or a column: without them forecasters see the candidate alone'
             )
     if at is not None and "{key}" in at and columns.get("problem") == "key":
         open_["problem"] = taken_for_problems((str(row.get("key")) for row in rows), "keys of the document")

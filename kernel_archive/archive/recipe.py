@@ -241,13 +241,27 @@ def load_recipe(path: Path) -> LoadedRecipe:
                 "unknown GPU",
                 field=f"source[{i}].gpu",
                 value=source.gpu,
-                fix=f'{suggestion(source.gpu, (*GPUS, *recipe.gpu))}; or state what is known of it: [gpu."{source.gpu}"]',
+                fix=_gpu_meant(source.gpu, (*GPUS, *recipe.gpu)),
             )
         for key, formats in _ONLY_FOR.items():
             if getattr(source, key) is not None and source.format not in formats:
                 message = f"only the format {' or '.join(map(repr, formats))} takes {key}"
                 raise fail(message, field=f"source[{i}].{key}")
     return LoadedRecipe(recipe=recipe, directory=path.parent, file=path)
+
+
+def _gpu_meant(name: str, known: Iterable[str]) -> str:
+    """The way out of an unknown GPU: its own table, and a name only where letter and number of the model begin alike."""
+    number = (re.findall(r"\d+", name) or [""])[0]
+    near = [
+        gpu
+        for gpu in known
+        if gpu[:1].casefold() == name[:1].casefold()
+        and (theirs := re.search(r"\d+", gpu))
+        and (theirs[0].startswith(number) or number.startswith(theirs[0]))
+    ]
+    table = f'its own table, which may be empty: [gpu."{printable(name, 60)}"]'
+    return f"{suggestion(name, near)} Or give it {table}" if near else f"Give it {table}"
 
 
 def _meant(text: str, field: str) -> str:

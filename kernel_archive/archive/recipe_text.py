@@ -103,6 +103,8 @@ def _source_lines(source: dict[str, Any], folder: Path, found: Look, answers: Ma
             yield f"{key} = {_toml(value)}{remarks.get(key, '')}"
     for key, text in found.open.items():
         if key not in answers or not answers[key]:
+            if key == "gpu" and key not in source:
+                text = f'{text}; one that kernel-archive does not know gets a table, too: [gpu."NAME"]'  # noqa: PLW2901
             yield f"# {key} = ...  # NEEDED: {text}" if key in _ORDER and key not in source else f"# LOOK: {text}"
     if source.get("columns"):
         yield ""

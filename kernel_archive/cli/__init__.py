@@ -85,7 +85,7 @@ class _LazyGroup(click.Group):
 @click.group(cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(__version__, prog_name="kernel-archive")
 def cli() -> None:
-    r"""Build, audit, split, score and publish archives of measured GPU kernels.
+    """Build, audit, split, score and publish archives of measured GPU kernels.
 
     \b
     The shipped archive, and forecasts of yours:
@@ -94,7 +94,7 @@ def cli() -> None:
       init FOLDER -> (read builder.toml) -> build builder.toml -> template -o f.jsonl -> score f.jsonl -> push
 
     Exit status: 0 done, 1 a file or archive is missing or at fault, 2 the command line is wrong.
-    """
+    """  # noqa: D301 - click wants the character itself
 
 
 def main(argv: list[str] | None = None) -> int:

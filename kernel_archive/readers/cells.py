@@ -33,7 +33,7 @@ _FAILURES: Final = (
     (None, r"(?<![a-z])(ok|pass(ed)?|success(ful)?|succeeded|correct|valid|good|not?|no_?error)(?![a-z])"),
     ("compile_failed", r"compil|build|syntax|nvcc"),
     ("infrastructure_failure", r"infra|cancel|preempt"),
-    ("incorrect", r"wrong|incorrect|mismatch|numeric|verif|accura|toleran|correctness"),
+    ("incorrect", r"wrong|incorrect|mismatch|assert|numeric|verif|accura|toleran|correctness"),
     (
         "runtime_error",
         r"crash|\btle\b|time_?out|timed_?out|oom|memory|exception|runtime|launch|seg|hang|abort|illegal|error",
@@ -115,8 +115,8 @@ class Table(Reading):
             return self.cell(row, name)
         path = inside(self.run.root, rule.file, row)
         if path is None:
-            if filled(rule.file, row) is not None:
-                self.doubt("bad-path", "the name of a file leads out of its folder", line, name, error=True)
+            if (said := filled(rule.file, row)) is not None:
+                self.doubt("bad-path", "the name of a file leads out of its folder", line, name, said, error=True)
             return None
         data = self.run.whole(path) if path.is_file() else None
         text = data.decode("utf-8", "replace") if isinstance(data, bytes) else None

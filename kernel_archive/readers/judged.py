@@ -199,7 +199,7 @@ class Judged(Table):
         )
         if self.root_is_reference and timed and excluded is None:
             if root is not None and root.runtime_us == record.runtime_us and root.code != record.code:
-                self._equal_times(line, record.runtime_us)
+                self._equal_times(line, row)
             if root is None:
                 root = self._roots[family] = record
                 record.is_root = True
@@ -240,7 +240,12 @@ class Judged(Table):
     def _no_speedup(self, row: dict[str, Any], line: int | None) -> None:
         """Say that a row without failure has no speedup, and what would give it one."""
         wanted = ("speedup",) if "speedup" in self.columns else ("runtime", "reference_runtime")
-        lacks = next((name for name in wanted if positive(quantity(self.cell(row, name))[0]) is None), wanted[0])
+        lacking = [
+            name
+            for name in dict.fromkeys((*wanted, "runtime", "reference_runtime"))
+            if (name in wanted or name in self.columns) and positive(quantity(self.cell(row, name))[0]) is None
+        ]
+        lacks = next((name for name in lacking if self.cell(row, name) is not None), (lacking or wanted)[0])
         value = self.cell(row, lacks)
         if value is not None:
             fix = "It is no number above 0. Decimals have a point, not a comma"
@@ -301,7 +306,7 @@ class Judged(Table):
     ) -> tuple[float | None, str | None]:
         """The speedup that counts, and why the row does not count where its figures contradict each other."""
         if runtime is not None and runtime == reference and not self.root_is_reference:
-            self._equal_times(line, runtime)
+            self._equal_times(line, row)
         ratio = reference / runtime if runtime is not None and reference is not None else None
         gpu = spelled(self.cell(row, "gpu")) or self.run.settings.get("gpu")
         others = [spelled(self.cell(row, "reference_gpu"))]
@@ -351,9 +356,16 @@ class Judged(Table):
         )
         return speedup, "its speedup contradicts the ratio of its times" if refused else None
 
-    def _equal_times(self, line: int | None, runtime: float | None) -> None:
+    def _equal_times(self, line: int | None, row: dict[str, Any]) -> None:
         message = "the candidate's time is exactly the reference's"
-        self.doubt("equal-times", message, line, "runtime", runtime, "See whether both come from the same measurement")
+        self.doubt(
+            "equal-times",
+            message,
+            line,
+            "runtime",
+            self.cell(row, "runtime"),
+            "See whether both come from the same measurement",
+        )
 
     def _fast_failure(self, row: dict[str, Any], line: int | None, root: Evaluation | None) -> None:
         """Doubt a failure that claims to be faster than the reference all the same."""

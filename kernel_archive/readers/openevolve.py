@@ -12,9 +12,10 @@ import re
 from typing import TYPE_CHECKING, Any, Final
 
 from kernel_archive.errors import Finding
+from kernel_archive.readers.cells import failure_of, is_missing, truth
 from kernel_archive.readers.files import ReaderSpec
 from kernel_archive.readers.judged import judged
-from kernel_archive.readers.mapping import columns_of
+from kernel_archive.readers.mapping import From, columns_of, lookup
 from kernel_archive.readers.report import Report
 from kernel_archive.readers.sniff import wrong_format
 from kernel_archive.readers.values import natural, object_of
@@ -36,6 +37,8 @@ _FILES: Final = (
     "programs/*.json",
 )
 _COLUMNS: Final = {"code": "code", "node_id": "id", "parent_node_id": "parent_id", "step": "iteration_found"}
+#: Where what an evaluator wrote as ``metrics.error`` is put; a number there is none.
+_ERROR: Final = {"error_text": "said.text", "error_type": "said.type"}
 
 
 def _checkpoint(path: Path) -> tuple[int, str]:
@@ -110,7 +113,7 @@ def _records(run: RunFiles) -> Iterator[Record]:
         yield wrong_format(run, OPENEVOLVE)
         return
     columns = columns_of(
-        {**_COLUMNS, **(run.settings.get("columns") or {})}, run.name(run.path), run.settings.get("reference")
+        {**_COLUMNS, **_ERROR, **(run.settings.get("columns") or {})}, run.name(run.path), run.settings.get("reference")
     )
     if isinstance(columns, Finding):
         metrics = sorted({str(name) for _, row in found.values() for name in object_of(row.get("metrics"))})
@@ -120,6 +123,17 @@ def _records(run: RunFiles) -> Iterator[Record]:
             code=columns.code, message=listed[:600], file=columns.file, field=columns.field, fix=columns.fix and fix
         )
         return
+
+    correct = columns.get("correct")
+    for _, row in found.values():
+        text = object_of(row.get("metrics")).get("error")
+        if isinstance(text, str) and not is_missing(text):
+            kind = text.split(":")[0].strip()
+            row["said"] = {"text": text, "type": kind if kind.isidentifier() else None}
+            if correct is not None and correct.column and truth(lookup(row, correct.column)) is False:
+                row["said"]["outcome"] = failure_of(kind)
+    if "outcome" not in columns and any("outcome" in object_of(row.get("said")) for _, row in found.values()):
+        columns["outcome"] = From(column="said.outcome")
 
     def order(item: tuple[Path, dict[str, Any]]) -> tuple[bool, int, str]:
         row = item[1]
@@ -133,7 +147,7 @@ OPENEVOLVE: Final = ReaderSpec(
     title="Checkpoints of OpenEvolve and its relatives: programs with parents and metrics",
     expects="run directories (openevolve_output, checkpoints, or one checkpoint); columns must say which metric is the speedup or time",
     files=_FILES,
-    version=5,
+    version=6,
     records=_records,
     foreign=True,
 )

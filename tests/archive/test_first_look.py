@@ -679,3 +679,17 @@ def test_a_loops_words_beside_an_outcome(tmp_path):
     loose = guess([{"us": 1.0, "verdict": v, "code": program(1)} for v in ("pass", "FAIL_BUILD")])
     assert loose.columns["outcome"]["values"] == {"pass": "success", "fail_build": "compile_failed"}
     assert "fail_build is compile_failed" in loose.open["failures in verdict"]
+
+
+def test_what_is_needed_is_said_whole(tmp_path):
+    """NEEDED of a GPU names its table, that of a reference all its three ways; a reference's own time needs no baseline."""
+    rows = "\n".join(json.dumps({"code": program(n), "problem": "gemm", "speedup": 1.5}) for n in range(2))
+    (tmp_path / "r.jsonl").write_text(rows)
+    text = recipe_text(look(tmp_path / "r.jsonl"), tmp_path, name="me/x", answers={})
+    assert re.search(r'# gpu = .*NEEDED: .*\[gpu."NAME"\]', text)
+    assert re.search(r'# reference = .*NEEDED: .*"root"', text)
+    result = tmp_path / "kb/level_2_problem_1_sample_0_eval_result.json"
+    result.parent.mkdir()
+    for own in (0.0, 2.5):
+        result.write_text(json.dumps({"compiled": True, "correctness": True, "runtime": 1.0, "ref_runtime": own}))
+        assert ("baseline" in look(tmp_path / "kb").open) == (own == 0)

@@ -56,8 +56,13 @@ def kernelbot(folder: Path) -> None:
     ("name", "sample", "speedups", "codes"),
     [
         ("cuda-l1", cuda_l1, [1.2] * 5 + [2.2] * 5 + [3.2] * 5, {"no-code": 5, "no-speedup": 5}),
-        ("ai-cuda-engineer", ai_cuda_engineer, [1.5, 2.0, 2.5, 3.0, 3.5], {"speedup-contradicted": 1}),
-        ("kernelbot", kernelbot, [1.0, 1.0, 2.0, 3.0, 5.0], {"unknown-gpu": 1}),
+        (
+            "ai-cuda-engineer",
+            ai_cuda_engineer,
+            [1.5, 2.0, 2.5, 3.0, 3.5],
+            {"speedup-contradicted": 1, "fast-failure": 1},
+        ),
+        ("kernelbot", kernelbot, [1.0, 1.0, 2.0, 3.0, 5.0], {"unknown-gpu": 1, "fast-failure": 1}),
     ],
 )
 def test_recipes_of_public_archives(
@@ -104,3 +109,17 @@ def test_mistakes_of_a_source(tmp_path: Path, more: str, words: str) -> None:
         load_recipe(tmp_path / "builder.toml")
     assert words in str(caught.value)
     assert "source[0]" in str(caught.value)
+
+
+@pytest.mark.parametrize(("name", "near"), [("RTX 4090", None), ("RTX3090x", "RTX3090"), ("MI200", None)])
+def test_an_unknown_gpu_is_not_taken_for_another_model(tmp_path: Path, name: str, near: str | None) -> None:
+    """The way out is a table of its own; a name that is known is offered only where the model begins alike."""
+    recipe = tmp_path / "builder.toml"
+    recipe.write_text(
+        f'name = "x"\nlicence = "other"\ndescription = "x"\n[[source]]\npath = "x"\nformat = "measurements"\ngpu = "{name}"\nrole = "archive"\ngeneration_method = "x"\n'
+    )
+    with pytest.raises(RecipeError) as fault:
+        load_recipe(recipe)
+    assert f'[gpu."{name}"]' in str(fault.value)
+    assert ("Did you mean" in str(fault.value)) == (near is not None)
+    assert near is None or repr(near) in str(fault.value)

@@ -585,3 +585,13 @@ def test_what_a_success_without_speedup_lacks(
     assert (finding.code, finding.field) == ("no-speedup", field)
     assert words in str(finding.fix)
     assert ("map outcome" in str(finding.fix)) == (words == "map outcome")
+
+
+def test_a_bad_time_is_named_where_the_speedup_is_missing(tmp_path: Path) -> None:
+    """A time below 0 is the fault, as the table spells it, not the speedup that nobody could compute."""
+    rows = [{"c": "a = 1", "s": 2.0, "ms": 1.9807, "ref": 3.9614}, {"c": "b = 1", "s": None, "ms": -1.0, "ref": 2.0}]
+    rows.append({"c": "d = 1", "s": 1.0, "ms": 1.9807, "ref": 1.9807})
+    times = {"runtime": {"column": "ms", "unit": "ms"}, "reference_runtime": {"column": "ref", "unit": "ms"}}
+    findings = {f.code: f for f in table(tmp_path, *rows, columns={"code": "c", "speedup": "s", **times}).findings}
+    assert (findings["no-speedup"].field, findings["no-speedup"].value) == ("ms", "-1.0")
+    assert (findings["equal-times"].field, findings["equal-times"].value) == ("ms", "1.9807")

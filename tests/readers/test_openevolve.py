@@ -105,3 +105,19 @@ def test_migrants_are_the_same_evaluation(tmp_path: Path) -> None:
     ]  # fmt: skip
     assert [(f.code, f.severity) for f in result.findings] == [("migrants", "info")]
     assert "2 migrants" in result.findings[0].message
+
+
+def test_what_an_evaluator_wrote_of_a_failure(tmp_path: Path) -> None:
+    """``metrics.error`` is the error's text and kind, and says how an incorrect program failed; a number is no text."""
+    errors = [{"error": "CompilationError: at 12:4"}, {"error": "RuntimeError: device"}, {"error": 0.0}, {}]
+    rows = [("root", None, 0, {"ms": 8.0, "ok": 1.0})]
+    rows += [(f"p{n}", "root", n + 1, {"ms": 0.0, "ok": 0.0, **error}) for n, error in enumerate(errors)]
+    checkpoint(tmp_path / "out", 5, rows)
+    result = read("openevolve", tmp_path / "out", tmp_path, columns={**MS, "correct": "metrics.ok"}, reference="root")
+    assert [(e.outcome, e.error_type, e.error_text) for e in result.evaluations] == [
+        ("success", None, None),
+        ("compile_failed", "CompilationError", "CompilationError: at 12:4"),
+        ("runtime_error", "RuntimeError", "RuntimeError: device"),
+        ("incorrect", None, None),
+        ("incorrect", None, None),
+    ]
