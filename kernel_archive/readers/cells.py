@@ -11,7 +11,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from kernel_archive.gpus import GPU_KEYS
-from kernel_archive.readers.mapping import ABSENT, US_PER_UNIT, From, Join, filled, inside, lookup
+from kernel_archive.readers.mapping import ABSENT, US_PER_UNIT, From, Join, filled, inside, lookup, names_in
 from kernel_archive.readers.reading import Reading
 from kernel_archive.readers.tables import table_rows
 from kernel_archive.readers.values import from_text, positive
@@ -106,6 +106,8 @@ class Table(Reading):
         if rule is None:
             return None
         value = rule.value if rule.column is None else lookup(row, rule.column)
+        if rule.column is None and isinstance(value, str) and names_in(value):
+            value = filled(value, row)
         return None if is_missing(value) else value
 
     def program(self, row: dict[str, Any], line: int | None, name: str) -> Any:

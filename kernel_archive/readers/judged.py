@@ -52,6 +52,11 @@ _KEPT: Final = frozenset({*TRUE, "keep", "kept", "accept", "accepted", "best", "
 _VERDICTS: Final = frozenset(
     {"correct", "is_correct", "iscorrect", "correctness", "passed", "pass", "success", "succeeded", "valid", "is_valid"}
 )
+#: What the same program is measured with.
+_SHAPES: Final = re.compile(
+    r"((input|tensor|problem)_?)?(shapes?|sizes?|dims?|dimensions)|d_?type|batch(_?size)?|seq_?len(gth)?|hidden(_?(size|dim))?",
+    re.IGNORECASE,
+)
 #: A speedup further from the ratio of its own times is doubted; one further than the second is not taken.
 DOUBTFUL_RATIO: Final = 1.02
 REFUSED_RATIO: Final = 1.20
@@ -76,6 +81,7 @@ class Judged(Table):
         #: Words of outcomes that are not known, and how they are first spelled.
         self._unknown: dict[str, str] = {}
         self._seen: set[int] = set()
+        self._shapes: dict[Any, dict[str, Any]] = {}
 
     def _odd_references(self) -> None:
         """Doubt speedups that, with their times, imply another time of the reference than the others of their problem and GPU."""
@@ -168,6 +174,8 @@ class Judged(Table):
             message = "a row is an exact copy of one before it, and counts as a further measurement"
             self.doubt("same-row", message, line, fix="If nothing was measured again, take the copies out")
         self._seen.add(mark)
+        if timed:
+            self._sized(row, line, (family, hash(code)))
         named = spelled(self.cell(row, "node_id"))
         node = named or f"row-{line or len(self.found) + 1}"
         if named in self.found:
@@ -378,6 +386,19 @@ class Judged(Table):
             fix = "If it did not fail, see what outcome, correct and compiled are mapped to"
             name = "speedup" if "speedup" in self.columns else "runtime"
             self.doubt("fast-failure", message, line, name, self.cell(row, name), fix)
+
+    def _sized(self, row: dict[str, Any], line: int | None, of: Any) -> None:
+        """Doubt rows of one program with several shapes that nothing is read from: they would be repeats of one kernel."""
+        mapped = {name for rule in self.columns.values() for name in rule.wanted}
+        shapes = {key: str(row[key]) for key in row if key not in mapped and _SHAPES.fullmatch(key)}
+        first = self._shapes.setdefault(of, shapes) if shapes else {}
+        other = [key for key, value in shapes.items() if first.get(key, value) != value]
+        if other:
+            named = self.columns["problem"].column if "problem" in self.columns else None
+            name = "_".join([f"{{{named}}}" if named else "NAME", *(f"{{{printable(key)}}}" for key in other)])
+            message = "one program is measured at several of these, which its problem does not name: they become repeats of one kernel"
+            fix = f'Make it part of the problem\'s name, in [source.columns]: problem = {{ value = "{name}" }}'
+            self.doubt("several-shapes", message, line, other[0], row[other[0]], fix, theirs=True)
 
     def _elsewhere(self, row: dict[str, Any], line: int | None) -> str | None:
         """Why a row does not count although the recipe says its GPU: a column that nothing is read from names another."""

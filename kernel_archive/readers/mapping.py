@@ -81,7 +81,8 @@ class From(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         values: their words to ours, for an outcome.
         file: the file with a program, relative to the table's folder; ``{name}`` stands for the row's column of that name,
             ``{name:3}`` for it with zeros in front to three digits. A name without braces is that of the one row beside it.
-        value: the same for every row; ``{name}`` stands for a part of the path that the recipe names so.
+        value: the same for every row; ``{name}`` stands for a part of the path that the recipe names so, or for the row's column of
+            that name, lists with an ``x`` between: ``{operator}_{shape}`` is ``softmax_1024x1024``.
     """
 
     column: str | None = None
@@ -93,7 +94,8 @@ class From(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     @property
     def wanted(self) -> list[str]:
         """The columns of theirs that it reads."""
-        return names_in(self.file) if self.file is not None else [self.column] if self.column is not None else []
+        template = self.file if self.file is not None else self.value
+        return [self.column] if self.column is not None else names_in(template) if isinstance(template, str) else []
 
 
 class Join(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -124,10 +126,13 @@ def names_in(template: str) -> list[str]:
 def filled(template: str, values: Mapping[str, Any]) -> str | None:
     """A template with every ``{name}`` replaced by the value of that name; ``None`` where one is missing.
 
-    >>> filled("k{n:3}.cu", {"n": 7})
-    'k007.cu'
+    >>> filled("k{n:3}.cu", {"n": 7}), filled("gemm_{shape}", {"shape": [64, 32]})
+    ('k007.cu', 'gemm_64x32')
     """
     found = {name: lookup(values, name) for name in names_in(template)}
+    for name, value in found.items():
+        if isinstance(value, list) and value and all(isinstance(item, int | str) for item in value):
+            found[name] = "x".join(map(str, value))
     if any(value is None or value is ABSENT or isinstance(value, list | dict) for value in found.values()):
         return None
     return _PLACE.sub(lambda match: str(found[match[1]]).strip().zfill(int(match[2] or 0)), template)

@@ -462,6 +462,22 @@ def test_failures_with_figures_copies_and_the_roots_own_time(tmp_path: Path) -> 
     assert [e.outcome for e in result.evaluations].count("incorrect") == 1
 
 
+def test_one_program_at_several_shapes(tmp_path: Path) -> None:
+    """Its rows would be repeats of one kernel, which is said, with the mapping that keeps them apart."""
+    rows = [
+        {"c": "a = 1", "s": s, "op": "gemm", "shape": shape}
+        for s, shape in ((2.0, [64, 32]), (0.5, [8, 8]), (2.1, [64, 32]))
+    ]
+    columns: dict[str, Any] = {"code": "c", "speedup": "s", "problem": "op"}
+    (finding,) = table(tmp_path, *rows, columns=columns).findings
+    assert (finding.code, finding.line, finding.field) == ("several-shapes", 2, "shape")
+    assert 'problem = { value = "{op}_{shape}" }' in finding.render()
+    apart = table(tmp_path, *rows, columns={**columns, "problem": {"value": "{op}_{shape}"}})
+    assert not apart.findings
+    assert [e.problem for e in apart.evaluations] == ["gemm_64x32", "gemm_8x8", "gemm_64x32"]
+    assert table(tmp_path, *rows, columns={**columns, "problem": {"value": "{op}_{size}"}}).codes == ["wrong-format"]
+
+
 def test_a_joined_time_of_another_gpu(tmp_path: Path) -> None:
     """A reference that was timed on another GPU gives no ratio, also where only the joined table names it."""
     (tmp_path / "base.csv").write_text("id,us,hardware\n1,3000,H100\n2,3000,NVIDIA L40S\n")
