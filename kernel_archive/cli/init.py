@@ -122,8 +122,9 @@ def _show(found: Look, shown: dict[str, Any], open_: dict[str, str], target: Pat
             print_table(["our column", "comes from"], rows, left=2)
     more = f" (in {shown['runs_read']} of {shown['runs']} runs)" if shown["runs"] > shown["runs_read"] else ""
     outcomes = ", ".join(f"{n:,} {name}" for name, n in shown["outcomes"].items()) or "none"
+    rows_of = f" of {shown['rows']:,}" if shown["rows"] else ""
     tell(
-        f"Would come out: {shown['evaluations']:,} of {shown['rows']:,} rows{more}: {outcomes}; {shown['problems']:,} problems on {', '.join(shown['gpus']) or 'no GPU'}."
+        f"Would come out: {shown['evaluations']:,}{rows_of} rows{more}: {outcomes}; {shown['problems']:,} problems on {', '.join(shown['gpus']) or 'no GPU'}."
     )
     if shown["first"]:
         print_table(

@@ -11,10 +11,11 @@ result, or a file for each result, ``level_L_problem_P_sample_S_eval_result.json
 from __future__ import annotations
 
 import re
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from kernel_archive.errors import Finding
+from kernel_archive.errors import Finding, printable
 from kernel_archive.readers.files import ReaderSpec
 from kernel_archive.readers.judged import DOUBTFUL_RATIO, judged
 from kernel_archive.readers.mapping import columns_of
@@ -79,6 +80,11 @@ def _baselines(run: RunFiles, report: Report) -> dict[tuple[int, int], tuple[flo
     """Level and number of a problem -> the reference's time in ms, and its GPU."""
     path = _stated(run, "baseline")
     if path is None:
+        return {}
+    if path.is_dir():
+        below = [p.relative_to(path).as_posix() for p in islice(sorted(path.rglob("baseline_time_*.json")), 3)]
+        fix = f"Name the file: {', '.join(printable(name) for name in below) or 'none is'} below it"
+        report.error("bad-baseline", "a folder, not a timing baseline", file=run.name(path), field="baseline", fix=fix)
         return {}
     value = run.json(path)
     if isinstance(value, Finding):

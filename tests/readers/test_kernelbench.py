@@ -185,3 +185,15 @@ def test_what_is_no_result(tmp_path: Path, results: Any, field: str | None, othe
     assert others in first.message
     assert "problem -> sample" in str(first.fix)
     assert findings[-1].code == "wrong-format"
+
+
+def test_a_folder_is_no_baseline(tmp_path: Path) -> None:
+    """Where a folder is named, the files below it that may be meant are named."""
+    (tmp_path / "run").mkdir()
+    results = {"1": [{"sample_id": 0, "compiled": True, "correctness": True, "runtime": 1.0}]}
+    (tmp_path / "run/eval_results.json").write_text(json.dumps(results))
+    (tmp_path / "timing/H100").mkdir(parents=True)
+    (tmp_path / "timing/H100/baseline_time_torch.json").write_text("{}")
+    findings = read("kernelbench", tmp_path / "run", tmp_path, baseline="timing", level="1").findings
+    (finding,) = [f for f in findings if f.code == "bad-baseline"]
+    assert "H100/baseline_time_torch.json" in str(finding.fix)
