@@ -140,7 +140,7 @@ def draw(logged: dict[str, list[dict[str, Any]]], path: Path) -> None:
     mpl.rcParams["svg.hashsalt"] = "kernel_archive"
     from matplotlib import pyplot as plt
 
-    figure, axes = plt.subplots(2, 3, figsize=(10, 5.4), sharex=True)
+    figure, axes = plt.subplots(2, 3, figsize=(10, 5.6), sharex=True, layout="constrained")
     for axis, (title, fields) in zip(axes.flat, CURVES.items(), strict=True):
         for run, steps in logged.items():
             points = [(s["step"], s[f]) for s in steps for f in fields if f in s]
@@ -148,9 +148,9 @@ def draw(logged: dict[str, list[dict[str, Any]]], path: Path) -> None:
                 axis.plot(*zip(*points, strict=True), label=TITLES[run], linewidth=1.2)
         axis.set_title(title, fontsize=9)
         axis.tick_params(labelsize=8)
-    axes.flat[0].legend(fontsize=8)
-    figure.supxlabel("step", fontsize=9)
-    figure.tight_layout()
+    for axis in axes[1]:
+        axis.set_xlabel("step", fontsize=9)
+    figure.legend(*axes.flat[0].get_legend_handles_labels(), loc="outside lower center", ncols=4, fontsize=8)
     figure.savefig(path, metadata={"Date": None})
 
 
