@@ -234,7 +234,14 @@ def test_ctrl_c_before_the_first_answer_is_no_error(archive, service, tmp_path):
         sys.executable, "-m", "kernel_archive", "forecast", "--model", model, "--limit", "3", "--connections", "1",
         "-o", str(tmp_path / "f.jsonl"), "--archive", str(archive.path),
     ]  # fmt: skip
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        # A suite that a shell started in the background ignores the signal, and so would its children.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509 - no thread holds a lock here
+    )
     deadline = time.monotonic() + 60
     while not server.requests:
         assert time.monotonic() < deadline
