@@ -82,12 +82,26 @@ def speedup_ratio(child: float, parent: float) -> float | None:
     return ratio if math.isfinite(ratio) and ratio > 0 else None
 
 
+def _values(column: pa.ChunkedArray) -> list[Any]:
+    """The values of a column; where few texts repeat, every row has the same object, not a copy of its own."""
+    import pyarrow.types as pt
+
+    found: list[Any] = []
+    if not pt.is_string(column.type):
+        found.extend(column.to_pylist())
+        return found
+    for chunk in column.dictionary_encode().chunks:
+        names = [*chunk.dictionary.to_pylist(), None]
+        found += [names[i] for i in chunk.indices.fill_null(len(names) - 1).to_pylist()]
+    return found
+
+
 def kernels_by_id(*tables: pa.Table) -> dict[str, Kernel]:
     """Kernels of these tables by id."""
     names = list(Kernel.__slots__)
     found: dict[str, Kernel] = {}
     for table in tables:
-        columns = [table.column(name).to_pylist() for name in names]
+        columns = [_values(table.column(name)) for name in names]
         columns[-1] = [tuple(flags) for flags in columns[-1]]
         for values in zip(*columns, strict=True):
             found[values[0]] = Kernel(*values)
@@ -99,7 +113,7 @@ def _columns(evaluations: pa.Table, searches: Collection[str]) -> Iterable[tuple
     import pyarrow.compute as pc
 
     chosen = evaluations.filter(pc.is_in(evaluations["search_id"], pa.array(sorted(searches), pa.string())))
-    return zip(*(chosen.column(name).to_pylist() for name in EDGE_COLUMNS), strict=True)
+    return zip(*(_values(chosen.column(name)) for name in EDGE_COLUMNS), strict=True)
 
 
 def find_edges(
