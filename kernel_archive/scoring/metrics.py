@@ -345,11 +345,7 @@ _ALL: Final = (
             name=cutoff_name(x), title=f"Average precision at {x:g}x", better="higher",
             meaning=f"of finding the children at least {x:g} times as fast",
             formula=f"sum_n (R_n - R_{{n-1}}) P_n over the distinct scores Pr[g >= {x:g}] of the forecasts; g >= {x:g} is positive",
-            draws=lambda s, x=x: s.mean(  # type: ignore[misc]  # x is bound now
-                lambda r: average_precision(
-                    scores=s.rows.exceedance(x)[r], positive=s.rows.speedups >= x, weights=s.weights
-                )
-            ),
+            draws=lambda s, x=x: s.found(x),  # type: ignore[misc]  # x is bound now
             kinds=_DISCOVERY, headline=_DISCOVERY,
         )
         for x in CUTOFFS
@@ -370,7 +366,7 @@ _ALL: Final = (
             name=f"average_precision_within_{x:g}", title=f"Average precision at {x:g}x within a language", better="higher",
             meaning="the same over the edits that stay within one language",
             formula=f"average precision at {x:g}x of the pairs whose parent and child are of one language",
-            draws=lambda s, x=x: s.found_within_language(x),  # type: ignore[misc]  # x is bound now
+            draws=lambda s, x=x: s.found(x, within_language=True),  # type: ignore[misc]  # x is bound now
             kinds=_DISCOVERY, groups="none", accepted=False,
         )
         for x in CUTOFFS

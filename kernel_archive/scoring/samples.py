@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Literal
 
 import numpy as np
 
@@ -216,6 +216,7 @@ class RowSample:
     weights: Floats
     picks: Mapping[str, Ints]
     _curves: dict[tuple[str, str], Floats] = field(default_factory=dict, repr=False)
+    _precisions: dict[tuple[str, float], Floats] = field(default_factory=dict, repr=False)
 
     @classmethod
     def once(cls, rows: ForecastRows) -> RowSample:
@@ -328,31 +329,38 @@ class RowSample:
         mean: Floats = recovery.recovered_at_random(speedups=speedups, ranks=ranks, picks=picks).mean(axis=0)
         return mean
 
-    def found_within_language(self, cutoff: float) -> Floats:
-        """Average precision of the edits within one language, mean over the repeats: shape (D,)."""
-        return self._precision(cutoff, within_language=True, lift=False)
+    def found(self, cutoff: float, *, within_language: bool = False) -> Floats:
+        """Average precision (of the edits within one language), mean over the repeats: shape (D,)."""
+        sample = self._within_language if within_language else self
+        if sample is None:
+            return np.full(self.weights.shape[1], np.nan)
+        return sample._precision("forecast", cutoff, sample.rows.exceedance(cutoff))  # noqa: SLF001  # of this class
 
     def lift(self, cutoff: float, *, within_language: bool = False) -> Floats:
         """Average precision less that of the better shortcut, mean over the repeats: shape (D,)."""
-        return self._precision(cutoff, within_language=within_language, lift=True)
-
-    def _precision(self, cutoff: float, *, within_language: bool, lift: bool) -> Floats:
-        rows, weights = self.rows, self.weights
-        if within_language:
-            if rows.same_language is None:
-                return np.full(weights.shape[1], np.nan)
-            at = np.flatnonzero(rows.same_language)
-            rows, weights = rows.part(at), weights[at]
-        positive = rows.speedups >= cutoff
-        found = self.mean(
-            lambda r: discovery.average_precision(scores=rows.exceedance(cutoff)[r], positive=positive, weights=weights)
-        )
-        if not lift:
-            return found
-        shortcut = rows.better_shortcut(cutoff)
-        if shortcut is None:
+        found = self.found(cutoff, within_language=within_language)
+        sample = self._within_language if within_language else self
+        shortcut = None if sample is None else sample.rows.better_shortcut(cutoff)
+        if sample is None or shortcut is None:
             return np.full_like(found, np.nan)
-        return found - discovery.average_precision(scores=shortcut, positive=positive, weights=weights)
+        return found - sample._precision("shortcut", cutoff, shortcut[None])  # noqa: SLF001  # of this class
+
+    @cached_property
+    def _within_language(self) -> RowSample | None:
+        """The same draws of the edits within one language; ``None`` where the languages are not known."""
+        same = self.rows.same_language
+        if same is None or same.all():
+            return None if same is None else self
+        at = np.flatnonzero(same)
+        return RowSample(self.rows.part(at), self.weights[at], {})
+
+    def _precision(self, whose: Literal["forecast", "shortcut"], cutoff: float, scores: Floats) -> Floats:
+        """Average precision of scores, shape (R, n), mean over R: computed once, since several metrics are made of it."""
+        if (whose, cutoff) not in self._precisions:
+            positive = self.rows.speedups >= cutoff
+            found = [discovery.average_precision(scores=s, positive=positive, weights=self.weights) for s in scores]
+            self._precisions[whose, cutoff] = np.mean(found, axis=0)
+        return self._precisions[whose, cutoff]
 
     def _curve_of(self, stratum: str) -> Floats:
         rows, at, picks = self.rows, self.rows.strata[stratum], self.picks[stratum]
