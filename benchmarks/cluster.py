@@ -1,10 +1,11 @@
 """The same build through local processes and through a Dask cluster of separate processes, left alone and killed.
 
-    python benchmarks/cluster.py [--kernels 12388] [--workers 1 2] [--kills 20] [--part-rows 5000] [--logs DIR]
+    python benchmarks/cluster.py [--kernels 12388] [--workers 1 2] [--kills 20] [--part-rows 5000] [--logs DIR] [--parts-only]
 
 Starts a scheduler and workers of one thread and 2 GB each on this machine. Prints for every way the time of a cold build, the
-peak memory of a worker (resident, sampled) and whether the digest is that of one process. Then kills -9 at random moments:
-a random worker, every fifth time the scheduler, after which the build is started again on a new one.
+peak memory of a worker and of the process that builds (resident, sampled) and whether the digest is that of the first.
+``--parts-only`` leaves out the builds in one part, which very large archives have no memory for. Then kills -9 at random
+moments: a random worker, every fifth time the scheduler, after which the build is started again on a new one.
 """
 
 from __future__ import annotations
@@ -56,6 +57,33 @@ def children(pid: int) -> list[int]:
     return found
 
 
+def resident(pid: int) -> int:
+    """Memory of a process, bytes; 0 when it has ended."""
+    with contextlib.suppress(OSError, IndexError, ValueError):
+        return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    return 0
+
+
+class Peak:
+    """The most memory that a build's own process, and any one of its children, is seen to hold."""
+
+    def __init__(self, pid: int) -> None:
+        self.pid, self.own, self.child = pid, 0, 0
+        self._ended = threading.Event()
+        self._sampler = threading.Thread(target=self._sample, daemon=True)
+        self._sampler.start()
+
+    def _sample(self) -> None:
+        while not self._ended.wait(SAMPLE):
+            self.own = max(self.own, resident(self.pid))
+            self.child = max([self.child, *map(resident, children(self.pid)[1:])])
+
+    def close(self) -> None:
+        """Stop looking."""
+        self._ended.set()
+        self._sampler.join()
+
+
 class Cluster:
     """A scheduler and workers, all processes of their own."""
 
@@ -75,10 +103,7 @@ class Cluster:
     def _sample(self) -> None:
         while not self._ended.wait(SAMPLE):
             for worker in self.workers:
-                for pid in children(worker.pid)[1:]:
-                    with contextlib.suppress(OSError, IndexError, ValueError):
-                        pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
-                        self.peak = max(self.peak, pages * os.sysconf("SC_PAGE_SIZE"))
+                self.peak = max([self.peak, *map(resident, children(worker.pid)[1:])])
 
     def close(self) -> None:
         """End all of them."""
@@ -109,17 +134,20 @@ def timed(name: str, recipe: Path, out: Path, rows: int, wanted: str | None, wor
         time.sleep(3)
     began = time.perf_counter()
     process = start(recipe, out, rows, "dask" if dask else "local", cluster.address if cluster else "", workers)
+    peak = Peak(process.pid)
     digest, errors = process.communicate()
     wall = time.perf_counter() - began
+    peak.close()
     if process.returncode:
         raise SystemExit(errors)
     digest = digest.strip()
-    memory = ""
+    worker = peak.child
     if cluster is not None:
         cluster.close()
-        memory = f"{cluster.peak / 1e6:7.0f} MB a worker"
+        worker = cluster.peak
+    memory = f"{worker / 1e6:,.0f} MB a worker, {peak.own / 1e6:,.0f} MB the building process"
     said = "" if wanted is None else "same digest" if digest == wanted else f"OTHER DIGEST {digest}"
-    print(f"{name:<44} {wall:8.1f} s {memory:>18}  {said}", flush=True)
+    print(f"{name:<44} {wall:8.1f} s {memory:<52}  {said}", flush=True)
     return digest
 
 
@@ -166,6 +194,7 @@ def main() -> None:
     parser.add_argument("--workers", type=int, nargs="*", default=[1, 2])
     parser.add_argument("--kills", type=int, default=0)
     parser.add_argument("--part-rows", type=int, default=500_000)
+    parser.add_argument("--parts-only", action="store_true")
     parser.add_argument("--logs", type=Path, help="folder for the logs (kept)")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as own:
@@ -176,14 +205,18 @@ def main() -> None:
         size = sum(p.stat().st_size for p in folder.rglob("events.jsonl"))
         print(f"{size / 1e6:.0f} MB of event logs, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}")
         out = folder / "out"
-        wanted = timed("one process, one part", recipe, out, 10**9, None, 1, dask=False)
-        timed("two local processes, one part", recipe, out, 10**9, wanted, 2, dask=False)
-        timed(f"two local processes, parts of {given.part_rows:,}", recipe, out, given.part_rows, wanted, 2, dask=False)
+        wanted = None
+        if not given.parts_only:
+            wanted = timed("one process, one part", recipe, out, 10**9, None, 1, dask=False)
+            timed("two local processes, one part", recipe, out, 10**9, wanted, 2, dask=False)
+        parts = f"parts of {given.part_rows:,}"
+        first = timed(f"two local processes, {parts}", recipe, out, given.part_rows, wanted, 2, dask=False)
+        wanted = wanted or first
         seconds = 0.0
         for workers in given.workers:
             began = time.perf_counter()
             timed(
-                f"Dask, {workers} workers, parts of {given.part_rows:,}",
+                f"Dask, {workers} workers, {parts}",
                 recipe,
                 out,
                 given.part_rows,
