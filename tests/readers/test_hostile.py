@@ -311,7 +311,7 @@ BOMBS: dict[str, tuple[str, str, Callable[[Path], None]]] = {
     ),
     "list": ("measurements", "t.json.gz", lambda p: gz(p, (b"[" + b'{"a":{}},' * 10, 900_000))),
     "plain list": ("measurements", "t.json", lambda p: p.write_bytes(b"[" + b"{}," * 40_000_000 + b"{}]") and None),
-    "events": ("puct-events", "e.jsonl.gz", lambda p: gz(p, (b'{"kind":"step_completed","step":0}\n', 9_000_000), level=1)),
+    "events": ("puct-events", "e.jsonl.gz", lambda p: gz(p, (b'{"kind":"step_completed","step":0}\n', 5_000_000), level=1)),
     "one line": ("puct-events", "e.jsonl.gz", lambda p: gz(p, (b'{"kind":"step_completed","x":"' + b"x" * 1000, 400_000))),
     "empty lines": ("attempts", "a.jsonl.gz", lambda p: gz(p, (b"\n" * 100, 900_000), level=1)),
     "cases": (
