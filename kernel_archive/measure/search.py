@@ -167,6 +167,8 @@ class Search:
         self._steps, self._seed, self._surrogate = steps, seed, surrogate
         self._seen: set[str] = set() if seen is None else seen
         self.tally = Tally()
+        #: Proposals that the forecaster had no forecast of, in this process: they are not measured.
+        self.without_forecast = 0
         self._started = False
         self._root: SearchNode | None = None
         self._lineage: dict[str, list[str]] = {}
@@ -366,6 +368,7 @@ class Search:
                 self._emit(
                     ForecastCompleted(request_id=key, forecast=msgspec.to_builtins(forecast), completed_at=now())
                 )
+        self.without_forecast += sum(forecast is None for forecast in made)
         cast = {key: m.forecast for key, m in proposed.items() if m.forecast is not None}
         best = max((node.speedup for node in self._state.archive if node.speedup is not None), default=None)
         scores, chosen = self._surrogate.choose(list(cast.values()), best)

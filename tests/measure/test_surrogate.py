@@ -65,7 +65,7 @@ def test_the_share_with_the_best_forecasts_is_measured_and_the_rest_stays_in_the
     log = events(tmp_path / "run")
     kinds = Counter(e["kind"] for e in log)
     assert kinds["mutation_completed"] == kinds["forecast_completed"] + kinds["forecast_failed"] == 8 + 3 * 16
-    assert kinds["forecast_failed"] > 0
+    assert kinds["forecast_failed"] == search.without_forecast > 0
     assert kinds["candidate_selected"] == kinds["evaluation_requested"] == kinds["evaluation_completed"] == count - 1
     assert kinds["forecast_completed"] == kinds["candidate_selected"] + kinds["candidate_deferred"]
     step = []
@@ -188,3 +188,20 @@ def test_runs_that_are_compared_share_measurements_and_nothing_else(tmp_path):
     (tmp_path / "plan.toml").write_text(text.replace("proposals = 4", "proposals = 8"))
     with pytest.raises(Exception, match="other settings"):
         record(read_plan(tmp_path / "plan.toml"), tmp_path / "runs", device="standin", compilers=0)
+
+
+def test_forecasts_of_other_programs_are_said(tmp_path):
+    """A file of forecasts that knows none of a template's programs: the search measures nothing, and says why."""
+    (tmp_path / "old.jsonl").write_text(json.dumps({"row_id": "0" * 32, "probabilities": certain(3)}) + "\n")
+    (tmp_path / "plan.toml").write_text(
+        'name = "x"\ngpu = "standin"\n[settings]\nmax_runs = 5\nremeasure = 0\n'
+        '[[search]]\nmethod = "tree_search"\ntask = "rehearsal"\nseed = 1\nsteps = 2\nname = "stale"\n'
+        f'templates = "{PLAN.parent / "programs"}"\n'
+        'surrogate = { forecaster = "old.jsonl", proposals = 4, share = 0.5 }\n'
+    )
+    said: list[str] = []
+    done = record(read_plan(tmp_path / "plan.toml"), tmp_path / "runs", device="standin", compilers=0, say=said.append)
+    (told,) = [line for line in said if "no forecast" in line]
+    assert "stale: " in told
+    assert int(told.split(": ")[1].split()[0]) > 0
+    assert done.evaluations == 1, "the starting program alone"
