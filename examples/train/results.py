@@ -1,7 +1,8 @@
 """What a run gave: forecast files, tables and curves for a page, and, with ``--board``, the entries.
 
 Reads what run.py left (``answers-NAME.jsonl.gz``, ``logs.tar.gz``) and the archive that was asked about. Answers to rows that
-the archive does not have are counted and left out, so that a run can be scored on a later version.
+the archive does not have are counted and left out, so that a run can be scored on a later version; rows that came after the run
+count as even bins, and its entries say how many.
 """
 
 from __future__ import annotations
@@ -46,17 +47,18 @@ CURVES = {
 }  # fmt: skip
 
 
-def forecasts(archive: Any, answers: Path, split: str, out: Path) -> tuple[Path, int]:
-    """The forecast file of a split, and how many answers were to rows that are gone."""
+def forecasts(archive: Any, answers: Path, split: str, out: Path) -> tuple[Path, int, int]:
+    """The forecast file of a split, how many answers were to rows that are gone, and how many rows nobody asked about."""
     known = set(load_questions(archive, split).asked.row_ids)
     given = [line for line in read_lines(answers) if line["split"] == split]
     mine = [line for line in given if line["custom_id"].rsplit("-", 2)[0] in known]
+    unasked = known - {line["custom_id"].rsplit("-", 2)[0] for line in mine}
     with tempfile.TemporaryDirectory() as scratch:
         path = Path(scratch) / "answers.jsonl"
         path.write_text("".join(json.dumps(line) + "\n" for line in mine))
         made, _ = import_answers([path], archive, split).finish()
     write_atomically(out, made)
-    return out, len(given) - len(mine)
+    return out, len(given) - len(mine), len(unasked)
 
 
 def cell(record: Any, name: str) -> str:
@@ -172,16 +174,16 @@ def main() -> None:
     for split in ("eval", "eval_problems", "eval_cuda", "discovery"):
         target, scored = load_target(archive, split), {}
         for run in runs:
-            path, gone = forecasts(
+            path, gone, unasked = forecasts(
                 archive, given.results / f"answers-{run}.jsonl.gz", split, given.results / f"{run}-{split}.jsonl"
             )
             scored[run] = score(target, read_forecasts(path, target), draws=given.draws)
             print(
-                f"{run} {split}: {gone} answers to rows that are gone; CRPS skill {cell(scored[run], 'crps_skill')}",
+                f"{run} {split}: {gone} answers to rows that are gone, {unasked} rows without any; CRPS skill {cell(scored[run], 'crps_skill')}",
                 flush=True,
             )
             if given.board:
-                enter(run, path, target, given.board, step)
+                enter(run, path, target, given.board, step, unasked)
         parts += ["## " + split, "", verdict(split, scored), "", table(split, target, scored), ""]
     parts += [
         "## Steps",
@@ -208,7 +210,7 @@ def main() -> None:
         given.page.write_text(f"{before}<!-- results -->\n\n{made}\n\n<!-- end of results -->{after}")
 
 
-def enter(run: str, path: Path, target: Any, board: Path, step: int) -> None:
+def enter(run: str, path: Path, target: Any, board: Path, step: int, unasked: int) -> None:
     """Add the entry of a run."""
     trained = run != "base"
     facts = ModelFacts(
@@ -223,6 +225,8 @@ def enter(run: str, path: Path, target: Any, board: Path, step: int) -> None:
         if trained
         else ""
     )
+    if unasked:
+        notes += f" {unasked} rows have no answer and count as even bins: they came to the archive after the run, or it was cut off before them."
     add_submission(
         path, target, name=f"Gemma 3 270M, {TITLES[run]}", model="gemma-3-270m", notes=notes, facts=facts, board=board
     )
