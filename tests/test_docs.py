@@ -38,6 +38,16 @@ def test_a_part_that_nothing_makes_is_an_error():
         docs.fill("[[generated: metrix]]")
 
 
+def test_a_part_says_on_disk_what_it_is_made_from():
+    """Who reads a page as a file is told the name and the file of what the built page shows, and both are there."""
+    form = r"\[\[generated: [^\],]+, from `(\w+)` in `([\w./]+)`; `make docs` shows it\]\]"
+    for path in PAGES:
+        for line in re.findall(r"^\[\[generated.*", path.read_text(), re.MULTILINE):
+            found = re.fullmatch(form, line)
+            assert found, (path.name, line)
+            assert re.search(rf"\b{found[1]}\b", (ROOT / found[2]).read_text()), line
+
+
 def test_every_metric_has_its_formula_and_a_worked_example():
     """Every metric of the registry is on the page with its formula; its example is explained, and its figure computed."""
     text = page("metrics")

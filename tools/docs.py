@@ -1,7 +1,7 @@
 """The generated parts of the documentation: what code states already is not written a second time.
 
-MkDocs loads this file as a hook (``mkdocs.yml``). A line ``[[generated: NAME]]`` in a page is replaced by what
-:data:`PARTS` makes under that name: from the registry of metrics, the data contract, the recipe's and the splits'
+MkDocs loads this file as a hook (``mkdocs.yml``). A line ``[[generated: NAME, from ...]]`` in a page is replaced by what
+:data:`PARTS` makes under that name; what follows the name is for who reads the page as a file. Parts are made from the registry of metrics, the data contract, the recipe's and the splits'
 structures, the readers, the baselines, and the public names of the package.
 """
 
@@ -296,7 +296,7 @@ def fill(markdown: str) -> str:
             raise KeyError(f"no generated part {printable(name)!r}; there are: {', '.join(PARTS)}")
         return PARTS[name]()
 
-    return re.sub(r"^\[\[generated: ([^\]]+)\]\]$", part, markdown, flags=re.MULTILINE)
+    return re.sub(r"^\[\[generated: ([^\],]+)(?:,[^\]]*)?\]\]$", part, markdown, flags=re.MULTILINE)
 
 
 def on_page_markdown(markdown: str, **_: Any) -> str:
