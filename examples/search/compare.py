@@ -2,6 +2,7 @@
 
 python examples/search/compare.py forecasts gpu-forecasters/kernels   # writes forecasts/boosted.jsonl beside the plan
 python examples/search/compare.py figures RUNS                        # tables in Markdown, from the logs alone
+python examples/search/compare.py picture RUNS curves.svg             # the curves, by task (needs matplotlib)
 """
 
 from __future__ import annotations
@@ -68,15 +69,18 @@ def chance(differences: np.ndarray) -> float:
     return float((means >= abs(differences.sum()) - 1e-12).mean())
 
 
-def figures(runs: Path) -> None:
-    """Tables in Markdown: curves, final bests, measurements to reach the best of the search without a forecaster."""
+ARMS = ("plain", "boosted", "keywords")
+Curves = dict[tuple[str, int], dict[str, np.ndarray]]
+
+
+def read(runs: Path) -> tuple[Curves, dict[str, float], list[str]]:
+    """Best so far after each measurement by task and seed and arm, as long as all arms have; best of each task; the arms."""
     speeds: dict[tuple[str, int], dict[str, list[float]]] = defaultdict(dict)
     for run in sorted((runs / "tree_search").iterdir()):
         task, _, name = run.name.partition("__")
         arm, _, seed = name.rpartition("_s")
         speeds[task, int(seed)][arm] = measured(run)
-    arms = list(dict.fromkeys(arm for found in speeds.values() for arm in found))
-    arms.sort(key=("plain", "boosted", "keywords").index)
+    arms = sorted({arm for found in speeds.values() for arm in found}, key=ARMS.index)
     top = {
         t: max(max(s) for (task, _), found in speeds.items() if task == t for s in found.values()) for t, _ in speeds
     }
@@ -84,6 +88,41 @@ def figures(runs: Path) -> None:
         key: {arm: np.maximum.accumulate(s)[: min(map(len, found.values()))] for arm, s in found.items()}
         for key, found in speeds.items()
     }
+    return curves, top, arms
+
+
+def picture(runs: Path, path: Path) -> None:
+    """The curves, a panel for each task: mean over the seeds, and from the least to the largest of them."""
+    import matplotlib as mpl
+
+    mpl.use("svg")
+    mpl.rcParams["svg.hashsalt"] = "kernel_archive"
+    from matplotlib import pyplot as plt
+
+    curves, top, arms = read(runs)
+    figure, axes = plt.subplots(2, 3, figsize=(10, 5.6), sharex=True, layout="constrained")
+    for axis, task in zip(axes.flat, top, strict=True):
+        for arm in arms:
+            mine = [c[arm] for (t, _), c in curves.items() if t == task]
+            n = min(map(len, mine))
+            rows = np.array([c[:n] for c in mine])
+            (line,) = axis.plot(np.arange(1, n + 1), rows.mean(0), label=arm, linewidth=1.4)
+            axis.fill_between(
+                np.arange(1, n + 1), rows.min(0), rows.max(0), color=line.get_color(), alpha=0.18, linewidth=0
+            )
+        axis.set_title(task, fontsize=9)
+        axis.tick_params(labelsize=8)
+    for axis in axes[1]:
+        axis.set_xlabel("programs measured", fontsize=9)
+    for axis in axes[:, 0]:
+        axis.set_ylabel("best speedup so far, x", fontsize=9)
+    figure.legend(*axes.flat[0].get_legend_handles_labels(), loc="outside lower center", ncols=3, fontsize=8)
+    figure.savefig(path, metadata={"Date": None})
+
+
+def figures(runs: Path) -> None:
+    """Tables in Markdown: curves, final bests, measurements to reach the best of the search without a forecaster."""
+    curves, top, arms = read(runs)
     common = min(len(c) for found in curves.values() for c in found.values())
     points = [m for m in (1, 2, 3, 5, 8, 12, 16, 20, 30, 40, 60, 80, 100) if m <= common]
     print(
@@ -95,7 +134,7 @@ def figures(runs: Path) -> None:
         for arm in arms:
             by_seed = [
                 np.mean([100 * c[arm][m - 1] / top[t] for (t, s), c in curves.items() if s == seed])
-                for seed in sorted({s for _, s in speeds})
+                for seed in sorted({s for _, s in curves})
             ]
             cells.append(f"{np.mean(by_seed):.0f} ({min(by_seed):.0f} to {max(by_seed):.0f})")
         print(f"| {m} |", " | ".join(cells), "|")
@@ -136,4 +175,4 @@ def figures(runs: Path) -> None:
 
 
 if __name__ == "__main__":
-    {"forecasts": forecasts, "figures": figures}[sys.argv[1]](Path(sys.argv[2]))
+    {"forecasts": forecasts, "figures": figures, "picture": picture}[sys.argv[1]](*map(Path, sys.argv[2:]))
