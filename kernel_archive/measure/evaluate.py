@@ -264,6 +264,18 @@ class Evaluator:
         return self._call(function, data) if candidate else self.device.call(function, data)
 
     def _time(self, function: Callable[[Any], Any], bench: Bench) -> CaseResult:
+        """Time a case; where the clocks don't agree a second time, since a host that stalls looks like a timer that lies.
+
+        Five of 180 sound programs were refused so on a machine with four GPUs. Who changes a clock does it again.
+        """
+        try:
+            return self._time_once(function, bench)
+        except guards.Refusal as refusal:
+            if refusal.guard != "clock":
+                raise
+            return self._time_once(function, bench)
+
+    def _time_once(self, function: Callable[[Any], Any], bench: Bench) -> CaseResult:
         """Time a case beside the reference, check what the timed calls gave, and what their times say."""
         mine: list[Sample] = []
         theirs: list[Sample] = []

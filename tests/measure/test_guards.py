@@ -10,6 +10,7 @@ from support import cheats
 
 from kernel_archive.measure import guards
 from kernel_archive.measure.device import Sample
+from kernel_archive.measure.evaluate import Evaluator
 from kernel_archive.measure.measurer import Measurer
 from kernel_archive.measure.settings import Settings
 from kernel_archive.measure.standin import StandIn
@@ -118,6 +119,24 @@ def test_timer_that_runs_slow_is_refused():
     """A device timer that reports a fraction of what the host saw is refused."""
     with pytest.raises(guards.Refusal, match="clock"):
         guards.check_clock(_Gpu(), _samples(1e5, 4.0e6, 1e4), _samples(4e6, 4.03e6, 1e4))
+
+
+@pytest.mark.parametrize(("stalls", "outcome"), [(0, "success"), (1, "success"), (2, "incorrect")])
+def test_clocks_are_asked_twice(tmp_path, monkeypatch, stalls, outcome):
+    """A host that stalls once is no lie; clocks that disagree again are."""
+    asked = []
+
+    def check(*_):
+        asked.append(1)
+        if len(asked) <= stalls:
+            raise guards.Refusal("clock", "the host stalled")
+
+    monkeypatch.setattr(guards, "check_clock", check)
+    settings = Settings(cases="small", max_runs=5, ring=2, warm_calls=1, remeasure=0)
+    evaluator = Evaluator(get_task("rehearsal"), StandIn(), settings, salt="s", gpu="standin", scratch=tmp_path)
+    result = evaluator.evaluate(cheats.NUMPY_HONEST)
+    assert [case.failure_kind for case in result.cases][-1] == ("none" if outcome == "success" else outcome)
+    assert len(asked) == min(stalls + 1, 2)
 
 
 def test_work_after_the_timed_region_is_refused():
