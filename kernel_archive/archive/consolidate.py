@@ -1,4 +1,4 @@
-"""From fragments to tables: identity, repeats, flags, train and test, whatever the size, whoever works.
+"""From the fragments of all searches to the finished tables: merge them, then write the rows.
 
 Only columns without texts and cases are looked at together, and those only by parts (:mod:`kernel_archive.archive.merge`);
 texts and cases are read again, a few fragments at a time, when rows are written (:mod:`kernel_archive.archive.wide`).

@@ -1,4 +1,4 @@
-"""A first look at somebody's folder: which format it is, and the sources of a recipe that reads it.
+"""For ``kernel-archive init``: which formats the files of a user's folder are of, and the recipe that would read them.
 
 Nothing is built. What a recipe needs and no file says is asked for, or left as a comment that says so.
 """

@@ -1,4 +1,4 @@
-"""A first look for joins: a second table with what the first one lacks, by the one key that fits."""
+"""For ``kernel-archive init``: a second table that has what the first one lacks, joined by the one key that fits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A first look for runs: formats that are told by names and contents of their files."""
+"""For ``kernel-archive init``: runs of KernelBench, OpenEvolve and our own formats, recognised by names and contents of their files."""
 
 from __future__ import annotations
 

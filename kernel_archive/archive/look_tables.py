@@ -1,4 +1,4 @@
-"""A first look for tables: which of the files are tables of results, where their rows are, and what their columns mean."""
+"""For ``kernel-archive init``: which of the files are tables of results, where their rows are, and what their columns mean."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
-"""The merge in calls that each hold a part: facts of the whole archive, then each part of the programs, then their order.
+"""The merge: from all measurements of a program, in whatever search, to one kernel or failure with its label and split.
 
-A small archive is one part. A large one is cut twice: into *ranges* of searches, in the order of the archive, and into
+The decisions are the SQL of :mod:`kernel_archive.archive.queries`; here they are made part by part, so that memory does not grow with
+the archive. A small archive is one part. A large one is cut twice: into *ranges* of searches, in the order of the archive, and into
 *partitions* of programs by a hash of their tokens, so that all measurements of a program and of those that are nearly the
 same meet. The steps, each a call of its own (:mod:`kernel_archive.archive.team`):
 

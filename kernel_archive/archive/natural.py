@@ -1,4 +1,4 @@
-"""The audit of natural programs: that their text doesn't give away how fast they are.
+"""A check of builders that promise programs written one by one: a program's text must not give away how fast it is.
 
 A builder whose recipe says ``natural`` promises programs that somebody wrote whole, one by one, wanting them to work.
 Three things would break the promise and can be seen from the archive: words in comments and names that tell the speed,

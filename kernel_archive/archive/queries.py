@@ -1,7 +1,8 @@
-"""The merge of all fragments as named queries: each makes the table that it is named after, from those before it.
+"""The SQL that decides what a kernel is, its label, its flags, what is excluded and what is held out.
 
-:data:`FACTS` are what must be known of the whole archive at once. All others hold for any part of it that has every
-evaluation of its programs and of those with the same tokens: that is how :mod:`kernel_archive.archive.merge` cuts a large one.
+Each query makes the table that it is named after, from those before it. :data:`FACTS` are what must be known of the whole archive
+at once. All others hold for any part of it that has every evaluation of its programs and of those with the same tokens: that is how
+:mod:`kernel_archive.archive.merge` cuts a large one.
 
 They read tables that the merge provides: ``fragment`` (rows of fragments), ``succession`` (pairs of builders, newer and
 older), ``unanimous`` (builders); and, from :data:`KERNELS` on, ``edge`` (kernels whose measurements lie in different bins).

@@ -1,4 +1,4 @@
-"""What was recognised in somebody's folder, and how its files are looked at."""
+"""For ``kernel-archive init``: what was recognised in a user's folder, and how its files are opened for that."""
 
 from __future__ import annotations
 

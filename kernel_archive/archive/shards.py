@@ -1,7 +1,7 @@
-"""Writing tables as the Hub likes them: zstd, page index, row groups cut by content.
+"""Writing a table as Parquet files (shards), so that a new version re-uploads little of them to the Hugging Face Hub.
 
-Row groups end where searches end, not after a fixed number of rows: a version that adds a search adds groups and leaves
-the bytes of all others as they were (benchmarks/reupload.py counts it).
+Row groups, the blocks inside a Parquet file, end where searches end, not after a fixed number of rows: a version that adds a search
+adds groups and leaves the bytes of all others as they were (benchmarks/reupload.py counts it).
 """
 
 from __future__ import annotations

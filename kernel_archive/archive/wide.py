@@ -1,7 +1,8 @@
-"""Rows with their texts and cases, taken out of the staged fragments by position and written, shard by shard.
+"""The last step of the merge: whole rows, with program texts and timed cases, are fetched and written to the Parquet files.
 
-Which row stands where was decided before (:mod:`kernel_archive.archive.merge`), over columns without texts. Only a few
-thousand rows are held with their texts at a time, so that memory does not grow with the archive.
+Which row stands where was decided before (:mod:`kernel_archive.archive.merge`), over columns without texts. The rest of a row is taken
+out of its fragment by its position there. Only a few thousand rows are held with their texts at a time, so that memory does not grow
+with the archive.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""``agentic-run``: the benchmark calls of a command-line agent, one row each.
+"""``agentic-run``: a coding agent in a terminal that wrote kernels and had them measured; one row is one measurement that it asked for.
 
 The log names no parents and numbers nothing: a call's number is that of its line. Calls that the infrastructure lost are
 not in it. The seed's own call is in it, first, only when its result was not cached.

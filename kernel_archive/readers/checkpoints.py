@@ -1,6 +1,7 @@
-"""Checkpoints that hold an archive of nodes: max-reward PUCT v1, and hill climbing as JSON or as a pickle.
+"""``puct-checkpoint`` and ``hill-climbing-checkpoint``: the saved state of a search, read where there is no log of it.
 
-A checkpoint keeps what entered the search's archive, not what was evaluated: failed programs are gone.
+The state holds the programs that the search kept to go on from, as nodes with their parents, in JSON or as a Python pickle. Programs
+that failed are not in it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The published tables that are splits: ``hub-eval-set``, ``hub-discovery-pairs`` and ``hub-training-pool``.
+"""``hub-eval-set``, ``hub-discovery-pairs`` and ``hub-training-pool``: splits that others published as tables on the Hugging Face Hub.
 
 Each row is kept as it was published, with its id, its place and its label. A row of the evaluation set is a measurement
 of a candidate against its reference besides, so that reader yields it as an evaluation too.

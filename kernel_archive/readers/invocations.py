@@ -1,4 +1,8 @@
-"""``invocations/<ULID>.json``: one record per call to a GPU or a model, joined to evaluations by program text."""
+"""What each call to a GPU or a model took, in time and tokens, added to the evaluations of a search.
+
+Some searches keep a folder ``invocations/`` beside their log with one JSON file per call. A file names no evaluation: it belongs
+to the one with the same program text.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""``puct-events`` and ``bin-filler``: event logs of max-reward PUCT, v2 and v3, with every kind of observation."""
+"""``puct-events`` and ``bin-filler``: searches that wrote one line for everything that happened.
+
+Both are logs of PUCT, a search that goes on from the programs with the best rewards and few visits. A bin filler looks for programs of
+one speedup bin, not for the fastest. What the lines mean is said in :mod:`kernel_archive.readers.event_log`.
+"""
 
 from __future__ import annotations
 

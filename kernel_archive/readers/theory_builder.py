@@ -1,7 +1,7 @@
-"""``theory-builder``: an outer search of hypotheses around inner PUCT searches.
+"""``theory-builder``: runs in which a model states hypotheses about a kernel and tries each in a search of its own.
 
-Every trial stands up to three times in such a run: in an inner log and twice in the outer one. Only the inner logs are
-read. One inner log is one step of the outer search.
+The outer search is that of hypotheses; each step of it holds an inner search (PUCT) with a log of its own. Every trial stands up to
+three times in such a run: in an inner log and twice in the outer one. Only the inner logs are read.
 """
 
 from __future__ import annotations

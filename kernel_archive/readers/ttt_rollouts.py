@@ -1,7 +1,8 @@
-"""``ttt-rollouts``: one row per rollout of test-time training.
+"""``ttt-rollouts``: the answers of a model that is trained on one problem while it searches, with what their programs measured.
 
-The row's reward is a ratio of microseconds, 0 for any failure, and not a speedup: it is not read. A rollout whose answer
-held no program was never run. The trainer logs step 0 throughout; such steps are no time axis and are left out.
+A row is one answer (a rollout of test-time training). Its reward is a ratio of microseconds, 0 for any failure, and not a
+speedup: it is not read. A rollout whose answer held no program was never run. The trainer logs step 0 throughout; such steps are
+no time axis and are left out.
 """
 
 from __future__ import annotations
