@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 from kernel_archive.archive.build import BuildResult, build_archive
@@ -62,12 +63,17 @@ def build(
     from kernel_archive.archive.recipe import local_copy
 
     def finish(directory: Path, published: Sequence[Path]) -> None:
+        from kernel_archive.archive.open import open_archive
         from kernel_archive.publishing.card import write_card
+        from kernel_archive.publishing.facts import collect_facts
         from kernel_archive.selection.make import make_splits, store_published
 
-        kept = store_published(directory, published)
-        make_splits(directory, names=[n for n in SPLIT_TABLES if n not in kept])
-        write_card(directory)
+        with ThreadPoolExecutor(1) as pool:
+            # Nothing that the card counts is in a split, and DuckDB counts outside the interpreter's lock.
+            facts = pool.submit(collect_facts, open_archive(directory))
+            kept = store_published(directory, published)
+            make_splits(directory, names=[n for n in SPLIT_TABLES if n not in kept])
+            write_card(directory, facts.result())
 
     return build_archive(
         builders,

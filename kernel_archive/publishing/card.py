@@ -38,12 +38,13 @@ CARD_FILES: Final = (
 EXTRA_FILES: Final = ("LICENSE", "CHANGELOG.md", "CITATION.cff")
 
 
-def render_card(archive: Archive, *, name: str | None = None) -> dict[str, bytes]:
+def render_card(archive: Archive, *, name: str | None = None, facts: dict[str, Any] | None = None) -> dict[str, bytes]:
     """The card of an archive.
 
     Args:
         archive: the archive.
         name: the repository that the card is for; the manifest's name when not given.
+        facts: what :func:`~kernel_archive.publishing.facts.collect_facts` gave, where that is at hand.
 
     Returns:
         File name relative to the archive -> content: ``README.md``, the pictures, ``croissant.json``, ``eval.yaml``
@@ -51,7 +52,7 @@ def render_card(archive: Archive, *, name: str | None = None) -> dict[str, bytes
         is in them.
     """
     shown = check_name(name or archive.manifest.name)
-    facts = collect_facts(archive)
+    facts = collect_facts(archive) if facts is None else facts
     files = {"README.md": readme(archive, facts, shown).encode("utf-8", "replace")}
     files |= pictures(facts, scheme(archive.manifest.bin_scheme).name)
     files["croissant.json"] = croissant(archive, shown, title_of(archive), facts["totals"]["kernels"])
@@ -60,13 +61,17 @@ def render_card(archive: Archive, *, name: str | None = None) -> dict[str, bytes
     return files
 
 
-def write_card(directory: Path) -> list[Path]:
+def write_card(directory: Path, facts: dict[str, Any] | None = None) -> list[Path]:
     """Render an archive directory's card into it; files are replaced, never written into.
+
+    Args:
+        directory: the archive directory.
+        facts: as for :func:`render_card`.
 
     Returns:
         The files.
     """
-    made = render_card(open_archive(directory))
+    made = render_card(open_archive(directory), facts=facts)
     for name in CARD_FILES:
         path = directory / name
         if name not in made:

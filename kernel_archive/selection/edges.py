@@ -7,6 +7,8 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+import msgspec
+
 from kernel_archive.archive.labels import OVERRULED
 from kernel_archive.selection.selected import Side
 
@@ -24,8 +26,7 @@ EDGE_COLUMNS: Final = (
 )  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class Kernel:
+class Kernel(msgspec.Struct, frozen=True, gc=False):
     """What selection knows of a kernel; the text stays where it is."""
 
     kernel_id: str
@@ -98,7 +99,7 @@ def _values(column: pa.ChunkedArray) -> list[Any]:
 
 def kernels_by_id(*tables: pa.Table) -> dict[str, Kernel]:
     """Kernels of these tables by id."""
-    names = list(Kernel.__slots__)
+    names = Kernel.__struct_fields__
     found: dict[str, Kernel] = {}
     for table in tables:
         columns = [_values(table.column(name)) for name in names]

@@ -104,7 +104,7 @@ def _gpu_told(rule: EvalDefinition, gpu: str | None, standard: EvalDefinition, p
     return "" if rule.gpu == standard.gpu else f"prefers{short(rule.gpu)}"
 
 
-def refusals(tables: ArchiveTables, rule: EvalDefinition) -> dict[str, str | None]:
+def refusals(tables: ArchiveTables, rule: EvalDefinition, kernels: Iterable[Kernel]) -> dict[str, str | None]:
     """Held-out kernels by id, and why the definition's words don't allow them; ``None`` for one that they allow."""
     references = tables.references.select(["reference_id", "problem"])
     known = set(zip(*(column.to_pylist() for column in references.columns), strict=True))
@@ -127,7 +127,7 @@ def refusals(tables: ArchiveTables, rule: EvalDefinition) -> dict[str, str | Non
             return "reference_itself"  # the shipped definitions are what they were
         return "flagged" if flags.intersection(kernel.flags) else None
 
-    return {kernel.kernel_id: reason(kernel) for kernel in kernels_by_id(tables.test).values()}
+    return {kernel.kernel_id: reason(kernel) for kernel in kernels}
 
 
 def _enough_bins(rule: EvalDefinition, candidates: Sequence[Kernel]) -> dict[str, int]:
@@ -222,9 +222,10 @@ def select_eval(
     """
     standard = cast("EvalDefinition", canonical_definition(split, tables))
     rule = standard if rule is None else rule
-    refused = refusals(tables, rule)
+    kernels = kernels_by_id(tables.test).values()
+    refused = refusals(tables, rule, kernels)
     dropped = Counter(reason for reason in refused.values() if reason is not None)
-    eligible = [k for k in kernels_by_id(tables.test).values() if refused[k.kernel_id] is None]
+    eligible = [k for k in kernels if refused[k.kernel_id] is None]
     per_gpu = dict(sorted(Counter(kernel.gpu for kernel in eligible).items()))
     most = max(per_gpu, key=lambda name: per_gpu[name], default="")
     chosen_gpu = choose_gpu(per_gpu, rule.gpu or most, gpu)

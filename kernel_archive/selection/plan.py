@@ -196,6 +196,8 @@ def plan_splits(
         UsageError: there is nothing on the GPU that was named.
     """
     tables = ArchiveTables(archive)
+    if names:
+        tables.texts  # noqa: B018 - begins to read them, while rows are chosen
     manifest = archive.manifest
     members: dict[str, Sequence[Member]] = dict(present_members(tables, [n for n in SPLIT_TABLES if n not in names]))
     made: dict[str, Selection] = {}

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from numpy.typing import NDArray
 
@@ -132,10 +132,18 @@ def least_pairs(
         x = (x ^ x >> np.uint64(shift)) * np.uint64(factor)
     x ^= x >> np.uint64(31)
     chosen: list[tuple[int, int]] = []
-    for i in np.argsort(x, kind="stable").tolist():
+    for i in _ascending(x, 2 * wanted):
         if len(chosen) == wanted:
             break
         pair = int(slow[i]), int(fast[i])
         if allowed(*pair):
             chosen.append(pair[::-1] if int(x[i]) & 1 else pair)
     return chosen
+
+
+def _ascending(values: NDArray[np.uint64], few: int) -> Iterator[int]:
+    """Positions of the values from the least on, of equal ones the first first; sorted only as far as somebody asks."""
+    limit = np.partition(values, few)[few] if few < len(values) else 0
+    for some in (values < limit, values >= limit):
+        at = np.flatnonzero(some)
+        yield from at[np.argsort(values[at], kind="stable")].tolist()

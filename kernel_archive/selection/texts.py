@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from threading import Lock
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Final, Protocol
 
 import numpy as np
@@ -10,15 +10,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from kernel_archive.errors import ArchiveMismatchError
-from kernel_archive.parquet_footer import chunk_sizes, read_footer
-from kernel_archive.untrusted import UntrustedFileError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from concurrent.futures import Future
     from pathlib import Path
 
     from kernel_archive.archive.open import Archive
-    from kernel_archive.parquet_footer import ChunkSizes
 
 __all__ = ["PART_ROWS", "ArchiveTexts", "ListTexts", "Texts"]
 
@@ -76,20 +74,18 @@ class OrNothing:
         return texts.take(pa.array([next(places) if key else None for key in keys], pa.int64())).fill_null("")
 
 
-def _index(path: Path, key: str) -> tuple[list[ChunkSizes], list[str]]:
-    """Sizes of the program texts of each row group, and the keys of all rows.
+def _index(path: Path, key: str) -> tuple[list[tuple[int, int]], list[str]]:
+    """Rows and bytes of each row group, the texts are most of them, and the keys of all rows.
 
     Raises:
         ArchiveMismatchError: the file is damaged.
     """
     try:
-        # Arrow's own view of a damaged footer can end the process.
-        sizes = chunk_sizes(read_footer(path))
         with pq.ParquetFile(path) as file:
-            column = [c.path for c in map(file.schema.column, range(len(file.schema)))].index("code")
-            keys = file.read(columns=[key])[key].to_pylist()
-        return [group[column] for group in sizes], keys
-    except (pa.ArrowException, OSError, ValueError, LookupError, UntrustedFileError) as error:
+            # Not by column: Arrow's own view of a damaged column can end the process.
+            groups = map(file.metadata.row_group, range(file.num_row_groups))
+            return [(g.num_rows, g.total_byte_size) for g in groups], file.read(columns=[key])[key].to_pylist()
+    except (pa.ArrowException, OSError, ValueError, LookupError) as error:
         raise ArchiveMismatchError(f"{path} is damaged: {error}. Build or pull the archive again") from error
 
 
@@ -101,7 +97,7 @@ class ArchiveTexts:
     """
 
     def __init__(self, archive: Archive, *, held_bytes: int | None = None) -> None:
-        """Index the row groups; reads ids, no texts.
+        """Index the row groups, and begin to read the texts if they are held.
 
         Raises:
             ArchiveMismatchError: a file is damaged.
@@ -114,20 +110,23 @@ class ArchiveTexts:
             for path in archive.files(table):
                 groups, keys = _index(path, key)
                 names.extend(keys)
-                for i, texts in enumerate(groups):
+                for i, (rows, of_rows) in enumerate(groups):
                     self._groups.append((path, i))
-                    starts.append(starts[-1] + texts.values)  # no lists: a value a row
-                    size += texts.uncompressed
+                    starts.append(starts[-1] + rows)
+                    size += of_rows
         self._starts = np.array(starts)
         self._at = {name: i for i, name in enumerate(names)}
         held = HELD_BYTES if held_bytes is None else held_bytes
-        self._hold = size <= held
-        self._whole: pa.Array | None = None
-        self._lock = Lock()
         average = size / max(1, len(names))
         # When texts must be read again for every block, blocks are large: two columns of them take half of what may be held.
         several = int(np.clip(held / 4 / max(average, 1.0), PART_ROWS, 100 * PART_ROWS))
-        self.block_rows = PART_ROWS if self._hold else several
+        self.block_rows = PART_ROWS if size <= held else several
+        self._whole: Future[pa.Array] | None = None
+        if size <= held:
+            # Arrow reads outside the interpreter's lock: whoever asks later need not wait as long.
+            reader = ThreadPoolExecutor(1)
+            self._whole = reader.submit(self._read, range(len(self._groups)))
+            reader.shutdown(wait=False)
 
     def _read(self, groups: Sequence[int]) -> pa.Array:
         """Texts of whole row groups, in one piece: taking rows out of many chunks costs twenty times as much."""
@@ -146,11 +145,8 @@ class ArchiveTexts:
     def fetch(self, keys: Sequence[str]) -> pa.Array:
         """The texts of these programs, in their order."""
         at = np.array([self._at[k] for k in keys], np.int64)
-        if self._hold:
-            with self._lock:
-                if self._whole is None:
-                    self._whole = self._read(range(len(self._groups)))
-            return self._whole.take(pa.array(at))
+        if self._whole is not None:
+            return self._whole.result().take(pa.array(at))
         group = np.searchsorted(self._starts, at, side="right") - 1
         needed = np.unique(group)
         # Positions in the concatenation of the needed groups.

@@ -11,7 +11,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kernel_archive.selection.sampling import PairSpace, least_pairs, program_mark, quotas, stratum_factors
+from kernel_archive.selection.sampling import PairSpace, _ascending, least_pairs, program_mark, quotas, stratum_factors
 
 STRATA = [0.0, 0.1, 0.5, 1.0, 2.0]
 ALWAYS = lambda a, b: True
@@ -135,3 +135,10 @@ def test_one_program_more_moves_few_pairs():
     after = least_pairs(PairSpace([np.append(speedups, 1.0002)], STRATA), 0, 100, marks_of(301), ALWAYS)
     entered = [p for p in after if 300 in p]
     assert len(set(before) - set(after)) == len(entered) < 10
+
+
+@given(st.lists(st.integers(0, 6) | st.integers(0, 2**64 - 1)), st.integers(0, 20))
+def test_positions_come_as_sorting_gives_them(values, few):
+    """Equal values too, however few of them are sorted at first."""
+    x = np.array(values, np.uint64)
+    assert list(_ascending(x, few)) == np.argsort(x, kind="stable").tolist()
