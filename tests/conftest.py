@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
+
+# Before numpy is loaded, here and in whatever starts from here: a process per core runs the tests, and where each of them
+# multiplies matrices on all cores, threads wait for threads.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 import pytest
 from filelock import FileLock
@@ -14,6 +19,17 @@ from kernel_archive.pipeline import build
 # tests would all of them (5 s), where the environment says that Python writes no bytecode.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
+
+
+def pytest_collection_finish():
+    """What was imported and collected stays to the end: the collector of garbage need not look through it again and again."""
+    gc.collect()
+    gc.freeze()
+
+
+def pytest_sessionfinish():
+    """Nothing is left behind when the interpreter ends."""
+    gc.unfreeze()
 
 
 @pytest.fixture(scope="session")
@@ -31,9 +47,9 @@ def shipped(tmp_path_factory):
     return base / "shipped"
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def cluster():
-    """Address of a Dask scheduler with two workers, all of them processes."""
+    """Address of a Dask scheduler with two workers, all of them processes; of a module, since they use up time while idle."""
     pytest.importorskip("distributed")
     from support.dask_cluster import scheduler, workers
 

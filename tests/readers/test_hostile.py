@@ -307,12 +307,12 @@ BOMBS: dict[str, tuple[str, str, Callable[[Path], None]]] = {
     "parquet": ("measurements", "t.parquet", parquet_bomb),
     "checkpoint": ("puct-checkpoint", "checkpoint.json.gz", lambda p: gz(p, (b'{"archive":[' + b"[]," * 100, 300_000))),
     "broken checkpoint": (
-        "puct-checkpoint", "checkpoint.json", lambda p: p.write_bytes(b'{"archive":[' + b"[]," * 40_000_000) and None,
+        "puct-checkpoint", "checkpoint.json", lambda p: p.write_bytes(b'{"archive":[' + b"[]," * 10_000_000) and None,
     ),
     "list": ("measurements", "t.json.gz", lambda p: gz(p, (b"[" + b'{"a":{}},' * 10, 900_000))),
     "plain list": ("measurements", "t.json", lambda p: p.write_bytes(b"[" + b"{}," * 40_000_000 + b"{}]") and None),
-    "events": ("puct-events", "e.jsonl.gz", lambda p: gz(p, (b'{"kind":"step_completed","step":0}\n', 5_000_000), level=1)),
-    "one line": ("puct-events", "e.jsonl.gz", lambda p: gz(p, (b'{"kind":"step_completed","x":"' + b"x" * 1000, 400_000))),
+    "events": ("puct-events", "e.jsonl.gz", lambda p: gz(p, (b'{"kind":"step_completed","step":0}\n', 3_000_000), level=1)),
+    "one line": ("puct-events", "e.jsonl.gz", lambda p: gz(p, (b'{"kind":"step_completed","x":"' + b"x" * 1000, 250_000), level=1)),
     "empty lines": ("attempts", "a.jsonl.gz", lambda p: gz(p, (b"\n" * 100, 900_000), level=1)),
     "cases": (
         "attempts", "a.jsonl",

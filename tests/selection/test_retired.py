@@ -10,11 +10,12 @@ import pytest
 
 from kernel_archive.archive.open import open_archive
 from kernel_archive.content import content_path
-from kernel_archive.pipeline import remake_split
 from kernel_archive.scoring.scorer import score_file
 from kernel_archive.selection.check import check_splits
 from kernel_archive.selection.definitions import load_definition, retired_definitions, variant_name
 from kernel_archive.selection.freeze import frozen_folder, read_frozen
+from kernel_archive.selection.make import remake_splits
+from kernel_archive.selection.plan import Rules
 from kernel_archive.splits import SPLITS
 
 #: What version 2026.11.3 scored the forecasts of :func:`old_file` with, printed by the package of that time.
@@ -54,8 +55,8 @@ def archive(shipped, tmp_path_factory):
     """Everything that ships, with the retired splits in the place of the present ones."""
     place = tmp_path_factory.mktemp("retired") / "kernels"
     shutil.copytree(shipped / "gpu-forecasters/kernels", place)
-    for split in ("eval", "discovery"):
-        remake_split(place, SPLITS[split].table, definition=f"{split}-2026-11-3")
+    tables = {SPLITS[split].table: load_definition(split, f"{split}-2026-11-3") for split in ("eval", "discovery")}
+    remake_splits(place, list(tables), rules=Rules(definitions=tables))
     return open_archive(place)
 
 

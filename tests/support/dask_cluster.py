@@ -14,6 +14,10 @@ ENVIRONMENT = {
     "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
     "DASK_DISTRIBUTED__SCHEDULER__ALLOWED_FAILURES": "1",
     "DASK_DISTRIBUTED__SCHEDULER__WORKER_TTL": "2 s",  # ten heartbeats of half a second at least, says Dask: 5 s
+    # Nobody looks at what an idle cluster measures of itself a hundred times a second.
+    "DASK_DISTRIBUTED__WORKER__PROFILE__ENABLED": "False",
+    "DASK_DISTRIBUTED__ADMIN__SYSTEM_MONITOR__INTERVAL": "5 s",
+    "DASK_DISTRIBUTED__ADMIN__TICK__INTERVAL": "1 s",
 }
 
 
