@@ -69,8 +69,8 @@ def run(archive, capsys):
 
 @pytest.fixture(scope="module")
 def few(tmp_path_factory):
-    """An archive whose every row may be asked about, and twice, without a test taking long: 20 rows of eval."""
-    return write_archive(tmp_path_factory.mktemp("few"), per_search=10)
+    """An archive whose every row may be asked about, and twice, without a test taking long: 10 rows of eval."""
+    return write_archive(tmp_path_factory.mktemp("few"), per_search=5)
 
 
 def lines(path):
