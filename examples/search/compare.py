@@ -100,8 +100,12 @@ def picture(runs: Path, path: Path) -> None:
     from matplotlib import pyplot as plt
 
     curves, top, arms = read(runs)
-    figure, axes = plt.subplots(2, 3, figsize=(10, 5.6), sharex=True, layout="constrained")
-    for axis, task in zip(axes.flat, top, strict=True):
+    columns = min(3, len(top))
+    lines = -(-len(top) // columns)
+    figure, axes = plt.subplots(
+        lines, columns, figsize=(3.4 * columns, 2.8 * lines), sharex=True, squeeze=False, layout="constrained"
+    )
+    for axis, task in zip(axes.flat, top, strict=False):
         for arm in arms:
             mine = [c[arm] for (t, _), c in curves.items() if t == task]
             n = min(map(len, mine))
@@ -112,7 +116,7 @@ def picture(runs: Path, path: Path) -> None:
             )
         axis.set_title(task, fontsize=9)
         axis.tick_params(labelsize=8)
-    for axis in axes[1]:
+    for axis in axes[-1]:
         axis.set_xlabel("programs measured", fontsize=9)
     for axis in axes[:, 0]:
         axis.set_ylabel("best speedup so far, x", fontsize=9)

@@ -1,8 +1,8 @@
 """What a run gave: forecast files, tables and curves for a page, and, with ``--board``, the entries.
 
 Reads what run.py left (``answers-NAME.jsonl.gz``, ``logs.tar.gz``) and the archive that was asked about. Answers to rows that
-the archive does not have are counted and left out, so that a run can be scored on a later version; rows that came after the run
-count as even bins, and its entries say how many.
+the archive does not have are counted and left out, so that a run can be scored on a later version; rows without
+an answer count as even bins, and the entries say how many.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ CURVES = {
 
 
 def forecasts(archive: Any, answers: Path, split: str, out: Path) -> tuple[Path, int, int]:
-    """The forecast file of a split, how many answers were to rows that are gone, and how many rows nobody asked about."""
+    """The forecast file of a split, how many answers were to rows that are gone, and how many rows have none."""
     known = set(load_questions(archive, split).asked.row_ids)
     given = [line for line in read_lines(answers) if line["split"] == split]
     mine = [line for line in given if line["custom_id"].rsplit("-", 2)[0] in known]

@@ -167,7 +167,7 @@ class Search:
         self._steps, self._seed, self._surrogate = steps, seed, surrogate
         self._seen: set[str] = set() if seen is None else seen
         self.tally = Tally()
-        #: Proposals that the forecaster had no forecast of, in this process: they are not measured.
+        #: Proposals that the forecaster had no forecast of: they are not measured.
         self.without_forecast = 0
         self._started = False
         self._root: SearchNode | None = None
@@ -219,7 +219,11 @@ class Search:
             **self._objective.describe(),
             "aggregation": "geomean",
             "rng_seed": self._seed,
-            **({"surrogate_saw": self._surrogate.saw} if self._surrogate else {}),
+            **(
+                {"surrogate_saw": self._surrogate.saw, "without_forecast": self.without_forecast}
+                if self._surrogate
+                else {}
+            ),
         }
 
     # ---------------------------------------------------------------- the fold
@@ -250,6 +254,7 @@ class Search:
                 self._mutations[key].forecast = msgspec.convert(forecast, Forecast)
             case ForecastFailed(request_id=key):
                 self._mutations[key].failed = True
+                self.without_forecast += 1
             case CandidateSelected(request_id=key):
                 self._mutations[key].chosen = True
             case CandidateDeferred(request_id=key):
@@ -368,7 +373,6 @@ class Search:
                 self._emit(
                     ForecastCompleted(request_id=key, forecast=msgspec.to_builtins(forecast), completed_at=now())
                 )
-        self.without_forecast += sum(forecast is None for forecast in made)
         cast = {key: m.forecast for key, m in proposed.items() if m.forecast is not None}
         best = max((node.speedup for node in self._state.archive if node.speedup is not None), default=None)
         scores, chosen = self._surrogate.choose(list(cast.values()), best)

@@ -137,6 +137,7 @@ def test_clocks_are_asked_twice(tmp_path, monkeypatch, stalls, outcome):
     result = evaluator.evaluate(cheats.NUMPY_HONEST)
     assert [case.failure_kind for case in result.cases][-1] == ("none" if outcome == "success" else outcome)
     assert len(asked) == min(stalls + 1, 2)
+    assert ("time_again_s" in result.phases) == (stalls > 0), "the log says so"
 
 
 def test_work_after_the_timed_region_is_refused():

@@ -205,3 +205,8 @@ def test_forecasts_of_other_programs_are_said(tmp_path):
     assert "stale: " in told
     assert int(told.split(": ")[1].split()[0]) > 0
     assert done.evaluations == 1, "the starting program alone"
+    (run,) = (tmp_path / "runs").rglob("run.json")
+    assert json.loads(run.read_text())["search"]["without_forecast"] == int(told.split(": ")[1].split()[0])
+    again: list[str] = []
+    record(read_plan(tmp_path / "plan.toml"), tmp_path / "runs", device="standin", compilers=0, say=again.append)
+    assert told in again, "a finished run says it too"
