@@ -170,7 +170,7 @@ def record(
                 if isinstance(a.log, Search) and a.log.without_forecast:
                     say(
                         f"{a.run.key}: {a.log.without_forecast} proposals have no forecast, so that the search never measures "
-                        "them. Where they were made ahead, for other programs than the templates give now, make them again"
+                        "them. If the forecasts were made ahead, for other programs than the templates give now, make them again"
                     )
             result.unfinished = len(runs) - sum(a.log.finished for a in loop.active)
             result.seconds = time.monotonic() - begin

@@ -349,8 +349,10 @@ class RowSample:
     def _within_language(self) -> RowSample | None:
         """The same draws of the edits within one language; ``None`` where the languages are not known."""
         same = self.rows.same_language
-        if same is None or same.all():
-            return None if same is None else self
+        if same is None:
+            return None
+        if same.all():
+            return self
         at = np.flatnonzero(same)
         return RowSample(self.rows.part(at), self.weights[at], {})
 
