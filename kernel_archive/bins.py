@@ -21,19 +21,6 @@ if TYPE_CHECKING:
 
     from numpy.typing import ArrayLike, NDArray
 
-__all__ = [
-    "BIN_NAMES",
-    "DEFAULT_SCHEME",
-    "N_BINS",
-    "SCHEMES",
-    "BinScheme",
-    "Scheme",
-    "assign_bins",
-    "bin_of",
-    "representatives",
-    "scheme",
-]
-
 Scheme = Literal["paper", "released"]
 N_BINS: Final = 8
 DEFAULT_SCHEME: Final[Scheme] = "paper"

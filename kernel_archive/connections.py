@@ -14,8 +14,6 @@ from kernel_archive.errors import HubError, printable
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["bound_requests", "endpoint"]
-
 #: Seconds without a byte after which a request counts as broken.
 TIMEOUT: Final = 60.0
 #: Bytes a second: what comes slower may keep a connection waiting for :data:`TIMEOUT` in all.

@@ -8,8 +8,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal
 
-__all__ = ["content_path"]
-
 
 def content_path(folder: Literal["builders", "splits", "cards", "leaderboard", "prompts"]) -> Path:
     """The folder, from the wheel when the package is installed, else from the checkout.

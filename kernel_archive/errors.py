@@ -33,24 +33,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from typing import Self
 
-__all__ = [
-    "ArchiveMismatchError",
-    "ArchiveNotFoundError",
-    "DataError",
-    "Finding",
-    "ForecastError",
-    "HubError",
-    "KernelArchiveError",
-    "LeakageError",
-    "LogError",
-    "MissingExtraError",
-    "RecipeError",
-    "TargetExistsError",
-    "UsageError",
-    "printable",
-    "suggestion",
-]
-
 _MAX_VALUE = 120
 
 

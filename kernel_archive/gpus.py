@@ -10,8 +10,6 @@ import msgspec
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-__all__ = ["GPUS", "Gpu", "GpuFacts", "canonical_gpu", "gpu_facts", "gpu_in", "gpu_lines", "is_known", "same_gpu"]
-
 _NVIDIA_A100 = "https://www.nvidia.com/content/dam/en-zz/Solutions/Data-Center/a100/pdf/nvidia-a100-datasheet-nvidia-us-2188504-web.pdf"
 _NVIDIA_L40S = "https://resources.nvidia.com/en-us-l40s/l40s-datasheet-28413"
 _NVIDIA_H100 = "https://resources.nvidia.com/en-us-gpu-resources/h100-datasheet-24306"

@@ -14,22 +14,6 @@ import msgspec
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-__all__ = [
-    "CANARY",
-    "ID_LENGTH",
-    "canonical_json",
-    "canonical_text",
-    "evaluation_id",
-    "kernel_id",
-    "logical_digest",
-    "program_id",
-    "row_digest",
-    "sha256_hex",
-    "token_id",
-    "token_text",
-    "without_cpp_comments",
-]
-
 ID_LENGTH: Final = 32
 #: Stands in every table and in the card, so that a training corpus that swallowed the archive can be recognised.
 CANARY: Final = (

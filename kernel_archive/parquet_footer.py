@@ -16,8 +16,6 @@ from kernel_archive.untrusted import UntrustedFileError
 if TYPE_CHECKING:
     from pathlib import Path
 
-__all__ = ["MAX_FOOTER_BYTES", "ChunkSizes", "chunk_sizes", "read_footer"]
-
 #: A footer that takes more is none of ours, and takes many times more once it is read.
 MAX_FOOTER_BYTES: Final = 4 << 20
 

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from kernel_archive.archive.validate import Report
     from kernel_archive.selection.make import Made
 
-__all__ = ["BuildResult", "build", "ensure_archive", "remake_split", "validate", "withhold_labels"]
-
 
 def build(
     builders: Sequence[str] = (),

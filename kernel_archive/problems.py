@@ -7,20 +7,6 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-__all__ = [
-    "GPU_MODE_TASKS",
-    "HELD_OUT_PROBLEMS",
-    "OWN_PROBLEMS",
-    "PROBLEMS",
-    "REFERENCE_IDS",
-    "Family",
-    "Problem",
-    "family_of",
-    "kernelbench_id",
-    "normalise_problem",
-    "problem_facts",
-]
-
 Family = Literal["gpu_mode", "kernelbench", "kernel_archive", "other"]
 
 

@@ -15,16 +15,6 @@ import warnings
 from functools import lru_cache
 from typing import Final
 
-__all__ = [
-    "LANGUAGE_ORDER",
-    "QUANTITIES",
-    "SUSPECT",
-    "artificial_patterns",
-    "language_of",
-    "quantities",
-    "telling_words",
-]
-
 #: Languages from the one that is usually slowest to the one that is usually fastest.
 LANGUAGE_ORDER: Final = ("other", "pytorch", "triton", "gluon", "cuda")
 

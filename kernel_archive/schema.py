@@ -11,8 +11,6 @@ from typing import Final
 import msgspec
 import pyarrow as pa
 
-__all__ = ["CASE", "GENERATION_METHODS", "OUTCOMES", "ROLES", "TABLES", "Column", "Table", "shard_name"]
-
 #: How an evaluation can end.
 OUTCOMES: Final = ("success", "compile_failed", "runtime_error", "incorrect", "infrastructure_failure")
 #: Canonical generation methods; the list is open.

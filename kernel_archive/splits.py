@@ -13,18 +13,6 @@ import msgspec
 
 from kernel_archive.errors import UsageError, printable, suggestion
 
-__all__ = [
-    "EVALUATIONS",
-    "FORECAST_SPLITS",
-    "REPLAY",
-    "SPLITS",
-    "SPLIT_TABLES",
-    "Kind",
-    "Split",
-    "first_of_kind",
-    "split_of",
-]
-
 #: What the rows of a split are, and with it which metrics apply: ``eval`` (a candidate against its reference),
 #: ``discovery`` (a child against its parent) or ``train`` (pairs to learn from, which nobody forecasts).
 Kind = Literal["eval", "discovery", "train"]

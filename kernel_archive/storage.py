@@ -14,8 +14,6 @@ from kernel_archive.errors import KernelArchiveError, TargetExistsError, UsageEr
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-__all__ = ["check_new", "file_sha256", "locked", "new_file", "sync", "write_atomically", "write_new", "write_together"]
-
 
 def file_sha256(path: Path) -> str:
     """The sha256 of a file's bytes, as 64 hex digits."""

@@ -24,21 +24,6 @@ if TYPE_CHECKING:
 
     from _typeshed import WriteableBuffer
 
-__all__ = [
-    "MAX_LINE_BYTES",
-    "MAX_VALUES",
-    "Lines",
-    "UntrustedFileError",
-    "allowance",
-    "has_few_values",
-    "is_compressed",
-    "is_parquet",
-    "lacks_checksum",
-    "open_bounded",
-    "read_whole",
-    "regular_file",
-]
-
 #: A longer line, or a row of a table with more text, is reported and skipped; it is never held in memory.
 MAX_LINE_BYTES: Final = 1 << 20
 #: Values in one JSON text that is taken whole: objects take far more than their text.

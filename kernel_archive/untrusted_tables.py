@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
     from pathlib import Path
 
-__all__ = ["MAX_COLUMNS", "parquet_rows"]
-
 #: A table with more columns than this is none of ours: the widest has some fifty.
 MAX_COLUMNS: Final = 1_000
 #: Elements of one list of a Parquet footer: columns and their parents, or row groups.

@@ -5,8 +5,6 @@ from __future__ import annotations
 import sys
 from types import SimpleNamespace
 
-__all__ = ["without_pandas"]
-
 
 def without_pandas() -> None:
     """Say from now on that pandas is not installed; for processes that this package alone runs.

@@ -10,8 +10,6 @@ from kernel_archive.bins import SCHEMES, assign_bins
 if TYPE_CHECKING:
     from kernel_archive.archive.open import Archive
 
-__all__ = ["audit_archive"]
-
 
 def audit_archive(archive: Archive, *, examples: int = 5) -> dict[str, Any]:
     """Flags with rule, count by problem and worst examples; what was excluded, and what of the sources became no evaluation.

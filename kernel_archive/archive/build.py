@@ -51,8 +51,6 @@ if TYPE_CHECKING:
 
     from kernel_archive.archive.recipe import About, LoadedRecipe
 
-__all__ = ["BuildResult", "build_archive"]
-
 #: Below this many bytes of logs a second process costs more than it brings.
 PARALLEL_BYTES: Final = 24 * 1024 * 1024
 #: Findings kept in full in the manifest; all are counted.
@@ -63,7 +61,8 @@ DATASET_NAME: Final = "gpu-forecasters/kernels"
 class Advance(Protocol):
     """Progress: done, total, what."""
 
-    def __call__(self, done: int, total: int, what: str = "") -> None: ...
+    def __call__(self, done: int, total: int, what: str = "") -> None:
+        """So far."""
 
 
 class BuildResult(msgspec.Struct, kw_only=True):

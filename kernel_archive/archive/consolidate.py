@@ -38,8 +38,6 @@ if TYPE_CHECKING:
     from kernel_archive.archive.store import Store, Stored
     from kernel_archive.archive.team import Result, Team
 
-__all__ = ["consolidate"]
-
 #: An archive of more evaluations is merged in parts: ranges of searches and partitions of programs of about so many.
 PART_ROWS: Final = 500_000
 #: Keys and digests of so many rows are sorted together.

@@ -11,8 +11,6 @@ from kernel_archive.archive.labels import CONTESTED, SUPERSEDED, WITHHELD
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-__all__ = ["CROSS_CHECKS", "CrossCheck", "unanimity_checks"]
-
 
 class CrossCheck(msgspec.Struct, frozen=True):
     """One rule: the finding's code, what is wrong, the table whose rows are named, and the query that finds them."""

@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 
     from kernel_archive.archive.team import Call, Result
 
-__all__ = ["DaskTeam", "dask_team"]
-
 #: Calls under way by key: their positions in the list, and what stands for the results.
 _Running: TypeAlias = "dict[tuple[str, ...], tuple[list[int], Future]]"
 

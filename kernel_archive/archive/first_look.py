@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
     from kernel_archive.archive.seen import Look
 
-__all__ = ["look"]
-
 #: Files that are looked at.
 _MOST_FILES: Final = 20_000
 _LICENCES: Final = {

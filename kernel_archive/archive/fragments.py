@@ -15,8 +15,6 @@ if TYPE_CHECKING:
 
     from kernel_archive.readers.records import Case
 
-__all__ = ["FRAGMENT_SCHEMA", "MAX_CASES", "MAX_SHAPES", "Limit", "encodable", "fragment_table", "json_text", "limits"]
-
 #: What one row may hold. Logs are untrusted: a row beyond these bounds is left out, so that it can't fill the memory of
 #: everything behind it. Programs that searches write stay below 200,000 characters, and problems have up to 24 cases.
 MAX_CODE: Final = 4_000_000

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
-__all__ = ["PROGRAM_ENDINGS", "Guess", "guess"]
-
 PROGRAM_ENDINGS: Final = (".py", ".cu", ".cuh", ".cpp", ".hip", ".triton", ".txt")
 #: Our columns and how others call them, the best name first; a column of theirs is taken once, and names count before kinds.
 _NAMES: Final[dict[str, str]] = {

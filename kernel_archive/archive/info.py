@@ -7,8 +7,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from kernel_archive.archive.open import Archive
 
-__all__ = ["archive_info"]
-
 _BY = {
     "problem": ("kernels", "problem"),
     "gpu": ("kernels", "gpu"),

@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from kernel_archive.archive.recipe import LoadedRecipe, Source
     from kernel_archive.archive.remote import RemoteRun
 
-__all__ = ["Job", "jobs_of"]
-
 #: Raised when the fragments' own layout or the derivation of their columns changes.
 STAGE_VERSION: Final = 6
 #: Independent counts may lie beside logs; they are no logs.

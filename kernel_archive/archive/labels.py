@@ -9,18 +9,6 @@ from typing import Final
 
 import msgspec
 
-__all__ = [
-    "CONTESTED",
-    "DRIFT_RATIO",
-    "FLAGS",
-    "IMPLAUSIBLE_SPEEDUP",
-    "OVERRULED",
-    "SUPERSEDED",
-    "UNSTABLE_RATIO",
-    "WITHHELD",
-    "Flag",
-]
-
 #: Reason in ``evaluations.excluded`` of training measurements whose program is held out.
 WITHHELD: Final = "withheld from train: the program or a near duplicate of it is in test"
 #: Reason in ``evaluations.excluded`` of measurements whose kernel a newer builder judged again, even if its verdict is a failure.

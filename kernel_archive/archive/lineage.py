@@ -10,8 +10,6 @@ from kernel_archive.splits import SPLIT_TABLES
 if TYPE_CHECKING:
     from kernel_archive.archive.open import Archive
 
-__all__ = ["find_kernel", "trace"]
-
 MIN_PREFIX: Final = 6
 
 

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from pathlib import Path
 
-__all__ = ["completed"]
-
 #: Rows of the second table that are read, and the share of the first one's rows that must find theirs.
 _MOST_ROWS: Final = 10_000
 _SHARE: Final = 0.9

@@ -21,8 +21,6 @@ from kernel_archive.readers.values import object_of
 if TYPE_CHECKING:
     from pathlib import Path
 
-__all__ = ["kernelbench", "openevolve", "own_format"]
-
 
 def kernelbench(files: list[Path]) -> Look | None:
     """Runs of KernelBench among some files, with the baselines and reference programs that belong to them."""

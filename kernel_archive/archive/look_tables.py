@@ -20,8 +20,6 @@ from kernel_archive.readers.tables import table_rows
 if TYPE_CHECKING:
     from pathlib import Path
 
-__all__ = ["tables"]
-
 #: Tables that are tried as the second of two.
 _MOST_JOINED: Final = 6
 _COMMA: Final = re.compile(r"[-+]?\d+,\d+(\s*[a-zµ]{1,3})?")

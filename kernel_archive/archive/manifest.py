@@ -21,19 +21,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from pathlib import Path
 
-__all__ = [
-    "FORMAT",
-    "MANIFEST_NAME",
-    "InputFacts",
-    "Manifest",
-    "ShardFacts",
-    "SplitFacts",
-    "TableFacts",
-    "read_manifest",
-    "shard_faults",
-    "write_manifest",
-]
-
 #: Version of the manifest. Format 1 named an archive by the digest of its measured tables alone.
 FORMAT: Final = 2
 _READ_FORMATS: Final = (1, FORMAT)

@@ -50,8 +50,6 @@ if TYPE_CHECKING:
 
     import duckdb
 
-__all__ = ["Merged", "Ordered", "Part", "Range", "Rules", "logged_of", "medians_of", "merged", "ordered", "times_of"]
-
 #: DuckDB spills to disk above this.
 MEMORY_LIMIT: Final = "600MB"
 #: Of so many runs, the largest, it is tried whether one alone takes more.

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 
     from kernel_archive.archive.open import Archive
 
-__all__ = ["LARGEST_RANK", "natural_faults", "rank_correlation"]
-
 #: Largest rank correlation of a quantity of the text with the speedup, within a task of an evaluation split.
 LARGEST_RANK: Final = 0.25
 #: The quantities of :func:`~kernel_archive.program_text.quantities` that are held against it.

@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     import duckdb
     import polars as pl
 
-__all__ = ["DEFAULT_DIRECTORY", "Archive", "default_directory", "literal_path", "open_archive"]
-
 #: Where commands look first when they are given no archive: the dataset's own name, so that ``load_dataset`` finds it too.
 DEFAULT_DIRECTORY: Final = Path("gpu-forecasters/kernels")
 

@@ -10,8 +10,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["common_pattern", "tree_pattern"]
-
 
 def common_pattern(paths: Sequence[Path], name: str) -> tuple[str, dict[Path, str]] | None:
     """The path that matches all of some files or folders and nothing else, with ``{name}`` for the part in which they differ.

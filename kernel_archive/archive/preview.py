@@ -17,8 +17,6 @@ from kernel_archive.readers.records import Evaluation, SearchFacts
 if TYPE_CHECKING:
     from pathlib import Path
 
-__all__ = ["preview"]
-
 #: Runs that are read.
 _RUNS: Final = 25
 #: Kernels that are shown.

@@ -13,8 +13,6 @@ from kernel_archive.program_text import SUSPECT, artificial_patterns, language_o
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["Program", "are_artificial", "program_of"]
-
 #: Token id and language by program id, and whether a program is artificial by its id and the reference. Begun again when
 #: full, so that hostile logs can't fill the memory with them.
 _KNOWN: Final[dict[str, tuple[str, str]]] = {}

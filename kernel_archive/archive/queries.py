@@ -22,8 +22,6 @@ from kernel_archive.archive.labels import (
     WITHHELD,
 )
 
-__all__ = ["DRIFTED", "EVALUATIONS", "FACTS", "KERNELS", "LOGGED", "REPORT", "SOURCES", "SPLIT_ROWS", "TIMES"]
-
 # What counts for the label; and what found the program, also where its measurement was superseded or contested.
 _GOOD: Final = "(outcome = 'success' AND excluded IS NULL)"
 _FOUND: Final = f"(outcome = 'success' AND (excluded IS NULL OR excluded IN ('{SUPERSEDED}', '{CONTESTED}')))"

@@ -20,24 +20,6 @@ from kernel_archive.readers.mapping import From, Join, names_in
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-__all__ = [
-    "RECIPE_NAME",
-    "About",
-    "Evaluation",
-    "Exclude",
-    "LoadedRecipe",
-    "Recipe",
-    "Source",
-    "default_recipes",
-    "find_recipe",
-    "load_recipe",
-    "local_copy",
-    "recipe_facts",
-    "shipped_recipes",
-    "supersession",
-    "unique_names",
-]
-
 RECIPE_NAME: Final = "builder.toml"
 #: Name of an archive: ``owner/dataset``, as the Hub has them.
 ARCHIVE_NAME: Final = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}/[A-Za-z0-9][A-Za-z0-9._-]{0,95}$"

@@ -12,8 +12,6 @@ from kernel_archive.archive.recipe import About, Evaluation, Exclude, Recipe, So
 from kernel_archive.gpus import GpuFacts
 from kernel_archive.readers.mapping import From, Join
 
-__all__ = ["attributes", "explained_keys"]
-
 _TABLES: Final[dict[str, type[msgspec.Struct]]] = {
     "": Recipe,
     "archive.": About,

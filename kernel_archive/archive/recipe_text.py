@@ -16,8 +16,6 @@ if TYPE_CHECKING:
 
     from kernel_archive.archive.seen import Look
 
-__all__ = ["recipe_text", "write_recipe"]
-
 
 def recipe_text(found: Look, folder: Path, *, name: str, answers: Mapping[str, str]) -> str:
     """A commented ``builder.toml`` for a folder.

@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 
     from kernel_archive.archive.recipe import LoadedRecipe, Source
 
-__all__ = ["RemoteRun", "fetched", "remote_runs"]
-
 #: What services call the state of a file, in their listings; another content has another one of them.
 _STATES: Final = ("ETag", "etag", "blob_id", "md5Hash", "content_md5", "generation", "mtime", "LastModified", "CRC")
 

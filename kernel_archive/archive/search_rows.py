@@ -39,8 +39,6 @@ if TYPE_CHECKING:
 
     from kernel_archive.archive.jobs import Job
 
-__all__ = ["Rows", "SearchRows"]
-
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 #: Error texts longer than this are cut; a compiler can print megabytes.
 ERROR_TEXT_LIMIT: Final = 4000

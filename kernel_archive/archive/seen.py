@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
-__all__ = ["HEAD", "TABLES", "Look", "are_problems", "plain_name", "run_of", "taken_for_problems"]
-
 #: Endings of tables, packed or not.
 TABLES: Final = (".csv", ".tsv", ".jsonl", ".ndjson", ".json", ".parquet")
 _PACKED: Final = (".gz", ".zst")

@@ -25,10 +25,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
     from pathlib import Path
 
-__all__ = [
-    "SHARD_ROWS", "digest_rows", "group_ends", "possible_cuts", "write_groups", "write_table", "writer_version",
-]  # fmt: skip
-
 #: Row groups end where a search ends: a new search makes groups of its own and leaves the bytes of all others as they were.
 #: A group has at least this many rows, unless it is the last one; short searches share one.
 GROUP_MIN: Final = 64

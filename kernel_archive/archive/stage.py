@@ -29,8 +29,6 @@ if TYPE_CHECKING:
 
     from kernel_archive.readers.records import Record
 
-__all__ = ["PUBLISHED_SCHEMA", "StagedRun", "stage_run"]
-
 #: Findings kept in full per run; the rest is counted.
 FINDINGS_KEPT: Final = 200
 

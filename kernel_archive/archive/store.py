@@ -24,8 +24,6 @@ from kernel_archive.storage import file_sha256, locked, write_atomically
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-__all__ = ["Lease", "Store", "Stored", "patiently"]
-
 #: A service that throttles or breaks off is asked so often, after pauses of 0.2, 0.4, 0.8, ... seconds.
 ATTEMPTS: Final = 7
 FIRST_PAUSE: Final = 0.2

@@ -19,8 +19,6 @@ from kernel_archive.storage import locked, sync
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["check_target", "locked_stage", "replaced_directory", "stage_directory"]
-
 _AT_FDCWD: Final = -100
 _RENAME_EXCHANGE: Final = 2
 #: What a build writes into an archive directory; everything else in it is somebody else's and stays.

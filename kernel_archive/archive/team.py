@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from concurrent.futures import Executor
 
-__all__ = ["ENGINES", "Call", "Processes", "Team", "team"]
-
 Result = TypeVar("Result")
 #: What can spread work.
 ENGINES: Final = ("local", "dask")

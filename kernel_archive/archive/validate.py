@@ -28,8 +28,6 @@ if TYPE_CHECKING:
 
     from kernel_archive.archive.open import Archive
 
-__all__ = ["Layer", "Report", "digest_faults", "validate_measured"]
-
 #: So many rows are named per rule; the rest is counted.
 NAMED: Final = 10
 MEASURED_TABLES: Final = tuple(name for name, table in TABLES.items() if not table.derived)

@@ -12,8 +12,6 @@ from kernel_archive.untrusted import Lines
 if TYPE_CHECKING:
     from pathlib import Path
 
-__all__ = ["reasons"]
-
 #: A longer log is not read through for one node, bytes.
 _MAX_LOG: Final = 1 << 30
 

@@ -28,8 +28,6 @@ if TYPE_CHECKING:
 
     from kernel_archive.archive.store import Store, Stored
 
-__all__ = ["Piece", "Shard", "write_shard"]
-
 #: So many rows of one table are held with their texts at a time.
 CHUNK_ROWS: Final = 4000
 #: Columns of the evaluation that the label or the refusal comes from; all others are of the one that found the program.

@@ -15,8 +15,6 @@ import click
 from kernel_archive._version import __version__
 from kernel_archive.without_pandas import without_pandas
 
-__all__ = ["COMMANDS", "cli", "main"]
-
 #: Command -> (module, object in it, one line of help). The help stands here so that ``--help`` imports nothing.
 COMMANDS: Final[dict[str, tuple[str, str, str]]] = {
     "init": ("init", "init", "Write a recipe for a folder or table of your own."),

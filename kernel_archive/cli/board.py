@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     from kernel_archive.board.model_facts import Seen
     from kernel_archive.board.standings import Standings
 
-__all__ = ["baseline", "leaderboard"]
-
 _board = click.option(
     "--board", type=click.Path(file_okay=False), default=None, help="Folder of the board.  [default: leaderboard]"
 )

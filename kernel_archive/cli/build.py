@@ -20,8 +20,6 @@ from kernel_archive.cli.common import (
     tell,
 )
 
-__all__ = ["build", "readers"]
-
 
 def _complete_builder(_: click.Context, __: click.Parameter, begun: str) -> list[CompletionItem]:
     """Shipped builders, and files."""

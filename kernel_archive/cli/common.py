@@ -20,26 +20,6 @@ if TYPE_CHECKING:
     from kernel_archive.archive.build import Advance
     from kernel_archive.errors import Finding
 
-__all__ = [
-    "archive_argument",
-    "archive_option",
-    "bins_option",
-    "emit",
-    "engine_option",
-    "force_option",
-    "json_option",
-    "output_option",
-    "print_findings",
-    "print_table",
-    "progress",
-    "report",
-    "say",
-    "scheduler_option",
-    "show_warning",
-    "split_option",
-    "tell",
-]
-
 json_option = click.option(
     "--json", "as_json", is_flag=True, help="Print the result as JSON, and nothing else, on stdout."
 )

@@ -29,8 +29,6 @@ if TYPE_CHECKING:
 
     Option = Callable[[Callable[..., Any]], Callable[..., Any]]
 
-__all__ = ["forecast"]
-
 _POSITIVE: Final = click.IntRange(min=1)
 _COUNT: Final = click.IntRange(1, 100)
 

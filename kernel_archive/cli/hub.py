@@ -12,8 +12,6 @@ if TYPE_CHECKING:
     from kernel_archive.publishing.push import PushResult
     from kernel_archive.publishing.reproduce import Reproduction
 
-__all__ = ["eval_results", "pull", "push", "reproduce"]
-
 
 def _quiet_bars(*, as_json: bool) -> None:
     """No progress bars of the Hub's client where nobody watches them."""

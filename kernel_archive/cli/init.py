@@ -13,8 +13,6 @@ from kernel_archive.cli.common import emit, force_option, json_option, print_fin
 if TYPE_CHECKING:
     from kernel_archive.archive.seen import Look
 
-__all__ = ["init"]
-
 
 @click.command(short_help="Write a recipe for a folder or table of your own.")
 @click.argument("place", metavar="FOLDER|FILE", type=click.Path())

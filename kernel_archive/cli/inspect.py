@@ -23,8 +23,6 @@ from kernel_archive.errors import Finding, printable
 if TYPE_CHECKING:
     from kernel_archive.selection.diff import Difference
 
-__all__ = ["audit", "diff", "info", "show", "sql", "validate"]
-
 
 def _number(value: Any, form: str = ",.0f", unknown: str = "not logged") -> str:
     return unknown if value is None else format(value, form)

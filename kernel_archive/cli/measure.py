@@ -13,8 +13,6 @@ from kernel_archive.cli.common import archive_argument, emit, json_option, print
 if TYPE_CHECKING:
     from kernel_archive.measure.verdict import Measurement
 
-__all__ = ["measure", "record", "remeasure"]
-
 _device_option = click.option(
     "--device",
     type=click.Choice(["cuda", "cpu", "standin"]),

@@ -14,8 +14,6 @@ from kernel_archive.splits import FORECAST_SPLITS, REPLAY
 if TYPE_CHECKING:
     from kernel_archive.scoring.replay import Figure, Replay
 
-__all__ = ["replay"]
-
 #: As in ``scoring.replay``, which is imported when the command runs.
 _POLICIES = ("random", "all", "expected", "beat", "defer", "oracle")
 

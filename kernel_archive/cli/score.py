@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from kernel_archive.scoring.scorer import PredictedBin
     from kernel_archive.scoring.summary import Sheet
 
-__all__ = ["check", "compare", "plot", "score", "template"]
-
 _surrogate = click.option("--surrogate", default=None, help="Take only the lines with this surrogate_label.")
 
 

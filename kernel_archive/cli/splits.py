@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from kernel_archive.archive.manifest import SplitFacts
     from kernel_archive.selection.make import Made
 
-__all__ = ["build_discovery", "build_eval", "build_train", "show_left_out"]
-
 #: Problems and reasons printed of a split that has no rows.
 SHOWN_CELLS = 20
 

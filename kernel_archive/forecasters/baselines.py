@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from kernel_archive.forecasters.pairs import AskedPairs, TrainingPairs
     from kernel_archive.scoring.arrays import Floats
 
-__all__ = ["BASELINES", "Baseline", "BaselineForecasts", "forecast_lines", "make_baseline", "write_forecasts"]
-
 
 @dataclass(frozen=True)
 class Baseline:

@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 
     from kernel_archive.gpus import Gpu
 
-__all__ = ["GPU_FEATURES", "PROGRAM_FEATURES", "gpu_features", "pair_features", "program_features"]
-
 _DOT_CALLS: Final = (
     r"@(?!triton|torch|functools|staticmethod)|\b(?:matmul|bmm|mm|einsum|linear|addmm|baddbmm|addbmm)\s*\("
 )

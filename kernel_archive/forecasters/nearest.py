@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from kernel_archive.bins import Scheme
     from kernel_archive.forecasters.pairs import AskedPairs, TrainingPairs
 
-__all__ = ["NEIGHBOURS", "SHARPNESS", "SMOOTHING", "WIDTH", "nearest", "token_vectors"]
-
 # Chosen by leaving one training search out at a time (CRPS of the search left out); the evaluation split was not read.
 NEIGHBOURS: Final = 12
 #: Similarity enters the weight of a neighbour with this power.

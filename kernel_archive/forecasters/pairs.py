@@ -24,16 +24,6 @@ if TYPE_CHECKING:
     from kernel_archive.scoring.worlds import Worlds
     from kernel_archive.splits import Split
 
-__all__ = [
-    "NOTHING",
-    "AskedPairs",
-    "ProgramPairs",
-    "TrainingPairs",
-    "load_asked_pairs",
-    "load_training_pairs",
-    "recorded_pairs",
-]
-
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ProgramPairs:

@@ -13,8 +13,6 @@ from typing import Final
 
 from kernel_archive.ids import without_cpp_comments
 
-__all__ = ["MAX_CHARACTERS", "ProgramParts"]
-
 #: Longer programs are cut here: no kernel that a search has written is near it.
 MAX_CHARACTERS: Final = 200_000
 

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from kernel_archive.archive.open import Archive
     from kernel_archive.scoring.worlds import Worlds
 
-__all__ = ["forecasts_by_name"]
-
 
 def forecasts_by_name(name: str, archive: Archive, worlds: Worlds, *, seed: int = 0) -> Forecasts:
     """Forecasts of the rows of recorded worlds.

@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from kernel_archive.bins import Scheme
     from kernel_archive.forecasters.pairs import AskedPairs, TrainingPairs
 
-__all__ = ["PRIOR_WEIGHT", "constant", "prior", "uniform"]
-
 #: So many pseudo-observations of the frequencies over all problems smooth the frequencies of one.
 PRIOR_WEIGHT: Final = 4.0
 

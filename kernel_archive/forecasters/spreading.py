@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     #: Training pairs and pairs to order -> scores, shape (n,), the larger the faster.
     Ranker = Callable[[TrainingPairs, ProgramPairs], Floats]
 
-__all__ = ["FOLDS", "PSEUDO", "expected_bins", "learnt_strength", "spread"]
-
 #: At most so many portions of problems are left out.
 FOLDS: Final = 5
 #: So many rows without any order pull the strength towards 0.

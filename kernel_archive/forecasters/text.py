@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
     Floats = NDArray[np.float64]
 
-__all__ = ["RIDGE", "text"]
-
 #: Weight of the penalty. Between 1 and 10 the order of problems left out is found equally well (training rows alone).
 RIDGE: Final = 3.0
 

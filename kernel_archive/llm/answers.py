@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from kernel_archive.llm.prompts import Prompt
     from kernel_archive.llm.questions import Questions
 
-__all__ = ["STOPS", "Answered", "Forecasted", "Tally"]
-
 #: Words of services for why a model stopped -> ours; any other word is kept as it is. A model's own end is "stop".
 STOPS: Final[dict[str, str]] = {
     "stop": "stop",

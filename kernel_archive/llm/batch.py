@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 
     from kernel_archive.archive.open import Archive
 
-__all__ = ["Settings", "export_lines", "import_answers"]
-
 _URL: Final = "/v1/chat/completions"
 
 

@@ -33,8 +33,6 @@ if TYPE_CHECKING:
     from kernel_archive.llm.prompts import AnswerForm, Ask
     from kernel_archive.splits import Split
 
-__all__ = ["Lesson", "Lessons", "answer_text", "load_lessons"]
-
 #: What a pair of each type is asked as; rows of a split that is forecast are asked as there.
 _ASKED: Final[dict[str, Ask]] = {"seed": "forecast", "parent_edit": "discovery", "pair": "discovery"}
 

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
     from kernel_archive.archive.open import Archive
 
-__all__ = ["answered_of", "from_logs", "read_log", "run_of"]
-
 #: Settings that bear on what a model answers.
 _TOLD: Final = frozenset(
     {"temperature", "max_tokens", "reasoning_effort", "reasoning_tokens", "seed", "top_p", "top_k", "system_message"}

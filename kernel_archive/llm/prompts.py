@@ -30,18 +30,6 @@ if TYPE_CHECKING:
     from kernel_archive.bins import Scheme
     from kernel_archive.gpus import Gpu
 
-__all__ = [
-    "ANSWER_FORMS",
-    "PROMPT_VERSION",
-    "TOOL_NAME",
-    "AnswerForm",
-    "Ask",
-    "Prompt",
-    "answer_schema",
-    "known_prompts",
-    "render",
-]
-
 #: How the model answers: by calling a tool, with a JSON object, or in a text that ends with one.
 AnswerForm = Literal["tool", "json", "text"]
 ANSWER_FORMS: Final[tuple[AnswerForm, ...]] = get_args(AnswerForm)

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from kernel_archive.forecasters.pairs import AskedPairs
     from kernel_archive.llm.prompts import AnswerForm, Ask
 
-__all__ = ["CHARACTERS_PER_TOKEN", "Question", "Questions", "load_questions", "read_custom_id"]
-
 #: Characters of program text that a token holds, at the least that tokenizers in use come to: an estimate errs upwards.
 CHARACTERS_PER_TOKEN: Final = 2.5
 _CUSTOM_ID: Final = re.compile(r"(?s)(.+)-(\d{1,2})-([0-9a-f]{16})")

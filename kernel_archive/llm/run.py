@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from kernel_archive.llm.batch import Settings
     from kernel_archive.llm.prompts import AnswerForm
 
-__all__ = ["ask_model", "log_files", "log_folder"]
-
 #: Marks for a terminal in Inspect's messages.
 _MARKUP: Final = re.compile(r"\[/?[a-z ]+\]")
 

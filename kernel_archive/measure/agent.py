@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from kernel_archive.measure.verdict import Measurement
     from kernel_archive.readers.events import Attempt
 
-__all__ = ["Agent", "AgentRun", "Draft", "TuningAgent"]
-
 
 class Draft(msgspec.Struct, frozen=True):
     """One attempt before it is measured.

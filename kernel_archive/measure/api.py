@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
-__all__ = ["FileResult", "Measured", "measure_files", "parse_share", "resolve_gpu", "settings_from"]
-
 
 class FileResult(msgspec.Struct, kw_only=True):
     """The verdict of one file.

@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 
     from kernel_archive.readers.events import Attempt
 
-__all__ = ["AuthorFacts", "Chain", "ProgramFacts", "read_chain"]
-
 Facts = TypeVar("Facts", bound=msgspec.Struct)
 
 

@@ -18,8 +18,6 @@ from kernel_archive.measure.tasks import get_task
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["compile_mode"]
-
 
 def _fake_triton(architecture: int) -> None:
     """Let Triton compile for ``architecture`` (90 is Hopper) and launch nothing."""

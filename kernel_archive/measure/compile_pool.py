@@ -16,8 +16,6 @@ if TYPE_CHECKING:
 
     from kernel_archive.measure.settings import Settings
 
-__all__ = ["CompilePool"]
-
 
 class CompilePool:
     """Compiles programs in parallel in confined workers; a compiler that hangs is killed and replaced.

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 
     from kernel_archive.measure.tasks.base import Task
 
-__all__ = ["DEVICES", "Device", "Sample", "check_device", "difference_text", "exclusive"]
-
 DEVICES = ("cuda", "cpu", "standin")
 _clock = time.perf_counter_ns
 

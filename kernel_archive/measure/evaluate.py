@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from kernel_archive.measure.settings import Settings
     from kernel_archive.measure.tasks.base import Task
 
-__all__ = ["Bench", "CaseResult", "Evaluator", "Result"]
-
 _MAX_TEXT = 4000
 _MAX_NAME = 200
 _clock = time.perf_counter_ns

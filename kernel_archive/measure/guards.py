@@ -32,17 +32,6 @@ if TYPE_CHECKING:
     from kernel_archive.measure.device import Device, Sample
     from kernel_archive.measure.tasks.base import Task, Work
 
-__all__ = [
-    "Integrity",
-    "Refusal",
-    "check_aliasing",
-    "check_clock",
-    "check_form",
-    "check_limit",
-    "limit_ns",
-    "unmutated",
-]
-
 #: Room for launch latency and the cost of synchronising, ns.
 CLOCK_SLACK_NS = 60_000.0
 #: The device may be busy elsewhere for this share of the timed region before it counts as hidden work.

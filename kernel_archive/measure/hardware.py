@@ -8,8 +8,6 @@ import threading
 import time
 from typing import Any, Final
 
-__all__ = ["Watch", "query"]
-
 _FIELDS: Final = (
     "name", "driver_version", "memory.total", "clocks.max.sm", "clocks.max.memory", "clocks.sm", "clocks.mem",
     "temperature.gpu", "power.draw", "power.limit", "pstate", "clocks_event_reasons.active",

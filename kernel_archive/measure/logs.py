@@ -21,8 +21,6 @@ from kernel_archive.storage import write_atomically
 if TYPE_CHECKING:
     from pathlib import Path
 
-__all__ = ["BusyError", "JsonLines", "new_ulid", "now", "read_lines", "write_json"]
-
 _ulids: Final = ULIDGenerator()
 
 

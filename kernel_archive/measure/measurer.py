@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 
     from kernel_archive.measure.settings import Settings
 
-__all__ = ["Measurer", "MeasurerError"]
-
 #: Imports of torch, inputs of the largest task and their references.
 START_TIMEOUT_S = 300.0
 #: Failures that Triton states before anything is launched: the worker is as it was, and a fresh one would say the same.

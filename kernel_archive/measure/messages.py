@@ -8,8 +8,6 @@ import msgspec
 
 from kernel_archive.measure.settings import Settings  # noqa: TC001 - msgspec reads the annotations
 
-__all__ = ["Config", "Reply", "Request"]
-
 
 class Config(msgspec.Struct, kw_only=True):
     """What a worker is started for.

@@ -51,8 +51,6 @@ from kernel_archive.measure.strategies import HillClimbing, Puct
 from kernel_archive.measure.surrogate import Surrogate, SurrogatePlan
 from kernel_archive.measure.tasks import get_task
 
-__all__ = ["Plan", "Run", "read_plan"]
-
 Method = Literal["tree_search", "bin_filling", "local_search", "agentic"]
 
 

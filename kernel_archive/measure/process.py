@@ -21,8 +21,6 @@ import msgspec
 from kernel_archive.measure.messages import Config, Reply, Request
 from kernel_archive.measure.sandbox import bubblewrap, bubblewrap_command, environment, hide_from_workers
 
-__all__ = ["Lost", "WorkerProcess"]
-
 _MAX_REPLY = 16 * 2**20
 # Threads and extensions of a program must not keep the process alive: no ordinary exit.
 _START = (

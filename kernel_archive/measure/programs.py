@@ -10,8 +10,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from pathlib import Path
 
-__all__ = ["import_code", "import_torch"]
-
 
 def import_code(code: str, folder: Path, name: str) -> Any:
     """A program's text as a module of that name, by way of a file in ``folder``: compilers read what they compile.

@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection
     from pathlib import Path
 
-__all__ = ["FAULTS", "Parent", "Proposal", "Provider", "TemplateProvider", "Templates"]
-
 
 class Parent(msgspec.Struct, frozen=True):
     """What a provider is told of the program that it starts from.

@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from kernel_archive.measure.plan import Plan, Run
     from kernel_archive.measure.search import Job
 
-__all__ = ["AT_ONCE", "Recorded", "record"]
-
 #: So many runs take turns; the next of the plan starts when one has finished. Enough to hide the compilers.
 AT_ONCE = 14
 

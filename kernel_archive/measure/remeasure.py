@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from kernel_archive.measure.settings import Settings
     from kernel_archive.readers.events import Feedback
 
-__all__ = ["Again", "Program", "TaskSpread", "choose", "remeasure_programs"]
-
 
 class Program(msgspec.Struct, frozen=True):
     """A kernel to measure again.

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 
     from kernel_archive.measure.settings import Settings
 
-__all__ = ["AttemptLog", "SharedMeasurements", "Tally", "earlier_run", "feedback_of", "run_document"]
-
 
 # ---------------------------------------------------------------- run.json
 def run_document(task: str, settings: Settings, **more: Any) -> dict[str, Any]:

@@ -30,16 +30,6 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from kernel_archive.measure.settings import Settings
 
-__all__ = [
-    "bubblewrap",
-    "bubblewrap_command",
-    "confine",
-    "environment",
-    "filter_program",
-    "hide_from_workers",
-    "surrender",
-]
-
 # ---------------------------------------------------------------- the system call filter
 _PR_SET_PDEATHSIG: Final = 1
 _PR_SET_DUMPABLE: Final = 4

@@ -49,8 +49,6 @@ if TYPE_CHECKING:
     from kernel_archive.measure.surrogate import Surrogate
     from kernel_archive.measure.verdict import Measurement
 
-__all__ = ["Job", "Objective", "Search"]
-
 
 class Objective(msgspec.Struct, frozen=True):
     """What a search rewards.

@@ -8,8 +8,6 @@ import msgspec
 
 from kernel_archive.errors import UsageError
 
-__all__ = ["PROTOCOL_VERSION", "Settings"]
-
 #: Raised when a change of the protocol makes older measurements not comparable.
 PROTOCOL_VERSION = 2
 

@@ -7,8 +7,6 @@ from typing import Any
 
 from kernel_archive.measure.device import Device, difference_text
 
-__all__ = ["StandIn"]
-
 
 class StandIn(Device):
     """NumPy on the host: the same protocol without a GPU. Its times are of this machine and are never archived."""

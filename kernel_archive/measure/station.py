@@ -16,8 +16,6 @@ if TYPE_CHECKING:
 
     from kernel_archive.measure.settings import Settings
 
-__all__ = ["Station", "share_processors"]
-
 
 def share_processors(part: int = 0, parts: int = 1) -> tuple[list[int], list[int]]:
     """Processors for timing and for everything else, for one of several stations on a machine.

@@ -13,8 +13,6 @@ if TYPE_CHECKING:
 
     from kernel_archive.measure.settings import Settings
 
-__all__ = ["Distribution", "ReferenceBand", "candidate_first", "describe", "geometric_mean", "stop_reason"]
-
 StopReason = Literal["precise", "max_runs", "time"]
 
 

@@ -21,8 +21,6 @@ import msgspec
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["HillClimbing", "Puct", "SearchNode", "State", "Strategy"]
-
 
 class SearchNode(msgspec.Struct, kw_only=True):
     """One evaluated program that may be expanded.

@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from kernel_archive.forecasters.pairs import ProgramPairs
     from kernel_archive.scoring.arrays import Floats
 
-__all__ = ["Forecast", "Surrogate", "SurrogatePlan"]
-
 
 class SurrogatePlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """``[search.surrogate]`` as written.

@@ -12,8 +12,6 @@ from kernel_archive.measure.device import Device, Sample, difference_text
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["TorchDevice"]
-
 _clock = time.perf_counter_ns
 
 

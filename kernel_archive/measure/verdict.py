@@ -10,8 +10,6 @@ from kernel_archive.measure.evaluate import CaseResult, Result  # noqa: TC001 - 
 from kernel_archive.measure.stats import Distribution, geometric_mean
 from kernel_archive.readers.events import Feedback, LoggedEvaluation, Observation
 
-__all__ = ["Measurement", "case_key", "evaluation", "measurement"]
-
 Outcome = Literal["success", "compile_failed", "runtime_error", "incorrect", "infrastructure_failure"]
 
 

@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from kernel_archive.measure.device import Device
     from kernel_archive.measure.tasks.base import Task
 
-__all__ = ["main", "open_device"]
-
 
 def open_device(name: str, task: Task) -> Device:
     """The device of that name, when it is here and the task can run there.

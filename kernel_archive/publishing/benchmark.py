@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from kernel_archive.archive.open import Archive
     from kernel_archive.scoring.record import ScoreRecord
 
-__all__ = ["FRAMEWORK", "eval_results", "eval_yaml", "task_id"]
-
 #: Identifier of the harness that computes the scores.
 FRAMEWORK: Final = "kernel-archive"
 

@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-__all__ = ["CARD_FILES", "EXTRA_FILES", "card_name", "check_card", "render_card", "write_card"]
-
 #: Files that a card consists of; the pictures are in ``assets/``.
 CARD_FILES: Final = (
     "README.md",

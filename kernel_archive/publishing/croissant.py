@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from kernel_archive.archive.open import Archive
     from kernel_archive.schema import Column
 
-__all__ = ["croissant"]
-
 _PARQUET: Final = "application/x-parquet"
 _CONTEXT: Final[dict[str, Any]] = {
     "@language": "en",

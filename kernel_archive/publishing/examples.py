@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["examples"]
-
 _DATASETS = """from datasets import load_dataset
 
 kernels = load_dataset("{name}")

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from kernel_archive.archive.manifest import ShardFacts
     from kernel_archive.archive.open import Archive
 
-__all__ = ["QUERIES", "Grid", "collect_facts", "splits_of"]
-
 #: Fact -> the query whose rows (a list of dictionaries) it is. Every query states its order: a card has the same bytes
 #: whatever order the rows of the tables have.
 QUERIES: Final = {

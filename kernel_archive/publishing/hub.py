@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
     from huggingface_hub import HfApi
 
-__all__ = ["check_name", "commit_id", "connect", "hub_errors", "redact", "tag_of"]
-
 _COMMIT: Final = re.compile(r"[0-9a-f]{40}")
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,95}/[A-Za-z0-9][A-Za-z0-9._-]{0,95}")
 _SECRETS: Final = (

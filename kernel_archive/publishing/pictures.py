@@ -16,8 +16,6 @@ from kernel_archive.publishing.templates import render
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["pictures"]
-
 #: One colour per bin, slow (warm) to fast (cool); apart for colour-blind readers too.
 BIN_COLOURS: Final = ("#b2182b", "#d6604d", "#ee9268", "#e6b08f", "#8fb9d8", "#5a9fcb", "#3a7fb8", "#215f9e")
 _METHOD_COLOURS: Final = ("#2f6fb2", "#b26a00", "#1d7f5f", "#a8457f", "#6a5fb0", "#b0472f", "#6b747d")

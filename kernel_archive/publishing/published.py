@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 
     from kernel_archive.bins import Scheme
 
-__all__ = ["LABELS", "REPOSITORIES", "Labels", "PublishedTables", "config_files", "open_published"]
-
 USER: Final = "codezakh"
 #: Our name of a table -> its repository.
 REPOSITORIES: Final = {

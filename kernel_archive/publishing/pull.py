@@ -29,8 +29,6 @@ from kernel_archive.publishing.verify import check_version, is_digest, named_by_
 if TYPE_CHECKING:
     from huggingface_hub import HfApi
 
-__all__ = ["PullResult", "fetch_commit", "load", "pull"]
-
 _KEPT: Final = "What was downloaded is kept; the next call goes on from there"
 
 

@@ -33,8 +33,6 @@ if TYPE_CHECKING:
 
     from huggingface_hub import HfApi
 
-__all__ = ["FileChange", "PushResult", "check_tag", "push"]
-
 _OURS: Final = ("data/", "assets/")
 
 

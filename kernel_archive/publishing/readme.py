@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from kernel_archive.archive.manifest import SplitFacts
     from kernel_archive.archive.open import Archive
 
-__all__ = ["configs", "readme", "title_of"]
-
 _SIZES: Final = {
     1_000: "n<1K",
     10_000: "1K<n<10K",

@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from kernel_archive.publishing.published import PublishedTables
     from kernel_archive.scoring import Forecasts, ScoreRecord, Target
 
-__all__ = ["PRINTED", "SURROGATES", "BaseRate", "Figure", "Printed", "Reproduction", "reproduce"]
-
 PREDICTED: Final[tuple[Literal["argmax", "stated"], ...]] = ("argmax", "stated")
 #: Configuration of the published predictions -> the name that the paper prints.
 SURROGATES: Final = {

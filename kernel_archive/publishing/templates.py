@@ -14,8 +14,6 @@ from kernel_archive.errors import printable
 if TYPE_CHECKING:
     import jinja2
 
-__all__ = ["code", "dump_yaml", "escape", "number", "prose", "render", "share"]
-
 _MARKS = "\\`*_{}[]<>#|!~$"
 
 

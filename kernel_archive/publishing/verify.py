@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from kernel_archive.archive.manifest import Manifest
     from kernel_archive.archive.open import Archive
 
-__all__ = ["check_version", "is_digest", "named_by_digest", "verified", "verify_bytes"]
-
 _DIGEST: Final = re.compile(r"(sha256:)?[0-9a-f]{12,64}")
 
 

@@ -21,8 +21,6 @@ from kernel_archive.readers.ttt_rollouts import TTT_ROLLOUTS
 if TYPE_CHECKING:
     from kernel_archive.readers.files import ReaderSpec
 
-__all__ = ["READERS"]
-
 READERS: Final[dict[str, ReaderSpec]] = {
     spec.name: spec
     for spec in (

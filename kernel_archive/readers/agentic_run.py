@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from kernel_archive.readers.files import RunFiles
     from kernel_archive.readers.report import Report
 
-__all__ = ["AGENTIC_RUN"]
-
 _SEED, _RESULT, _AGENT_LOG = "seed_kernel.py", "result.json", "agent_raw.log"
 _CACHE: Final = "../baseline_cache/*.json"
 _SHA_LENGTH: Final = 64

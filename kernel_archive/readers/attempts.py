@@ -10,8 +10,6 @@ from kernel_archive.readers.reading import Reading, feedback_of, log_format
 from kernel_archive.readers.salvage import RowKind
 from kernel_archive.readers.values import seconds_between, step_number
 
-__all__ = ["ATTEMPTS"]
-
 
 class _Attempts(Reading):
     """An agent's run; a node's id is the number of its attempt."""

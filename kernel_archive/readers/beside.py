@@ -16,16 +16,6 @@ if TYPE_CHECKING:
     from kernel_archive.readers.records import Evaluation, SearchFacts
     from kernel_archive.readers.report import Report
 
-__all__ = [
-    "FILES_BESIDE",
-    "UPSTREAM_FILES",
-    "add_facts",
-    "load_object",
-    "read_upstream",
-    "use_config",
-    "use_experiment",
-]
-
 _RUN: Final = "run.json"
 #: Files around an upstream run directory (``<out>/run_NN``).
 UPSTREAM_FILES: Final = ("summary.json", "../experiment.json", "../config.json")

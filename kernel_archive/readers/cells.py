@@ -19,8 +19,6 @@ from kernel_archive.readers.values import from_text, positive
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-__all__ = ["TRUE", "Table", "failure_of", "is_missing", "joined_gpu", "key_of", "quantity", "spelled", "truth"]
-
 _MISSING: Final = frozenset({"", "none", "null", "nan", "na", "n/a", "<na>"})
 TRUE: Final = frozenset({"true", "correct", "passed", "pass", "ok", "yes", "y", "1", "1.0"})
 _FALSE: Final = frozenset({"false", "incorrect", "failed", "fail", "no", "n", "0", "0.0"})

@@ -20,8 +20,6 @@ from kernel_archive.untrusted import has_few_values
 if TYPE_CHECKING:
     from pathlib import Path
 
-__all__ = ["HILL_CLIMBING", "PUCT_V1", "build_node"]
-
 _JSON, _PICKLE = "checkpoint.json", "checkpoint.pkl"
 _ARCHIVE_KEY: Final = '"archive"'
 #: Packages of which a checkpoint's own objects are.

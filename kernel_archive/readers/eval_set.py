@@ -14,8 +14,6 @@ from kernel_archive.readers.records import Evaluation
 from kernel_archive.readers.salvage import RowKind
 from kernel_archive.readers.values import object_of, positive, text_of
 
-__all__ = ["EVAL_SET_JSONL"]
-
 _MANIFEST: Final = "eval_dataset_manifest.json"
 
 

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from kernel_archive.readers.files import RunFiles
     from kernel_archive.readers.report import Report
 
-__all__ = ["CONFIRMED_FILES", "EVENTS_FILE", "EventLog"]
-
 EVENTS_FILE: Final = "events.jsonl"
 _ULID: Final = "[0-9A-HJKMNP-TV-Z]" * 26 + ".json"
 #: Measurements of nodes that a compound search itself only forecast: in the run directory or in a folder of it.

@@ -13,37 +13,6 @@ from typing import Any, Final
 
 import msgspec
 
-__all__ = [
-    "EVENT_TYPES",
-    "Attempt",
-    "CandidateDeferred",
-    "CandidateSelected",
-    "EvaluationCompleted",
-    "EvaluationFailed",
-    "EvaluationRequested",
-    "EvaluationsDrained",
-    "Event",
-    "Feedback",
-    "ForecastCompleted",
-    "ForecastFailed",
-    "ForecastRequested",
-    "ForecastsDrained",
-    "Hardware",
-    "KernelTask",
-    "LoggedEvaluation",
-    "MutationCompleted",
-    "MutationFailed",
-    "MutationRequested",
-    "MutationsDrained",
-    "Node",
-    "Observation",
-    "SearchInitialized",
-    "StepCompleted",
-    "StepStarted",
-    "TimingLine",
-    "Usage",
-]
-
 
 class Feedback(msgspec.Struct, omit_defaults=True):
     """What the harness said of one program: ``kind`` is the outcome and says which other fields are set.

@@ -27,17 +27,6 @@ if TYPE_CHECKING:
 
     from kernel_archive.readers.records import Record
 
-__all__ = [
-    "MAX_FILE_BYTES",
-    "MAX_LINES",
-    "MAX_LINE_BYTES",
-    "MAX_WHOLE_BYTES",
-    "MISTAKES",
-    "SUFFIXES",
-    "ReaderSpec",
-    "RunFiles",
-]
-
 #: A longer line, or row of a table, is reported and skipped; it is never held in memory.
 MAX_LINE_BYTES: Final = 16 << 20
 #: Lines of a log, or rows of a table.

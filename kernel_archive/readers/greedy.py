@@ -17,8 +17,6 @@ from kernel_archive.readers.values import object_of, text_of
 if TYPE_CHECKING:
     from pathlib import Path
 
-__all__ = ["GREEDY"]
-
 
 class Scored(msgspec.Struct):
     """A candidate's result."""

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from kernel_archive.readers.files import RunFiles
     from kernel_archive.readers.records import Record, SearchFacts
 
-__all__ = ["HUB_EVENTS"]
-
 _SUMMARIES: Final = ("../*_summaries/*.parquet", "../*_summaries/*.jsonl", "*_summaries.parquet", "*_summaries.jsonl")
 
 

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from kernel_archive.readers.files import RunFiles
     from kernel_archive.readers.records import Record
 
-__all__ = ["DISCOVERY_PAIRS", "EVAL_SET", "TRAINING_POOL"]
-
 #: Fields of a published row that every row must have; each table has names of its own for them.
 _REQUIRED: Final = ("row_id", "problem", "anchor_code", "candidate_code", "speedup", "label", "gpu")
 _OPTIONAL: Final = ("pair_type", "parent_node_id", "child_node_id", "source_search")

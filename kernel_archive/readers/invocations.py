@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from kernel_archive.readers.records import Evaluation, SearchFacts
     from kernel_archive.readers.report import Report
 
-__all__ = ["INVOCATION_FILES", "apply_invocations"]
-
 INVOCATION_FILES = ("invocations/*.json",)
 #: A model's forecast: tokens, no GPU.
 _FORECAST = "kwm_evaluation"

@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from kernel_archive.readers.records import Record
     from kernel_archive.readers.report import Report
 
-__all__ = ["DOUBTFUL_RATIO", "REFUSED_RATIO", "Judged", "judged", "whatever_counts"]
-
 
 def _number(kind: Callable[[Any], Any]) -> Callable[[Any], Any]:
     """Reads a number of a kind that may be spelled as text."""

@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from kernel_archive.readers.files import RunFiles
     from kernel_archive.readers.records import Record
 
-__all__ = ["KERNELBENCH"]
-
 _RESULTS: Final = "eval_results.json"
 _ALONE: Final = "level_*_problem_*_sample_*_eval_result.json"
 #: Keys of which a result has one.

@@ -18,20 +18,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from pathlib import Path
 
-__all__ = [
-    "ABSENT",
-    "COLUMNS",
-    "US_PER_UNIT",
-    "From",
-    "Join",
-    "columns_of",
-    "filled",
-    "inside",
-    "lookup",
-    "names_in",
-    "needed",
-]
-
 #: Our columns that a table can have, and what each means.
 COLUMNS: Final[dict[str, str]] = {
     "code": "the program: its text, or with `file` the file that holds it; needed",

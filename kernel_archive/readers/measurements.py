@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from kernel_archive.readers.records import Record
     from kernel_archive.readers.tables import Row
 
-__all__ = ["MEASUREMENTS"]
-
 #: Rows among which every column must be seen.
 _HEAD_ROWS: Final = 100
 

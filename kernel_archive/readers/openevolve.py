@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from kernel_archive.readers.files import RunFiles
     from kernel_archive.readers.records import Record
 
-__all__ = ["OPENEVOLVE"]
-
 #: Where the programs are, seen from a run, from its output folder, from its checkpoints, and from one checkpoint.
 _FILES: Final = (
     "openevolve_output/checkpoints/*/programs/*.json",

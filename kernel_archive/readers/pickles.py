@@ -19,8 +19,6 @@ from kernel_archive.readers.values import safe_text, storable
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["PICKLE_MAGIC", "plain_pickle"]
-
 #: Every pickle of protocol 2 or later begins so.
 PICKLE_MAGIC: Final = b"\x80"
 #: Opcodes carried out; each makes one object at most.

@@ -13,8 +13,6 @@ from kernel_archive.readers.event_log import CONFIRMED_FILES, EVENTS_FILE, Event
 from kernel_archive.readers.reading import log_format
 from kernel_archive.readers.values import object_of, text_of
 
-__all__ = ["BIN_FILLER", "PUCT_EVENTS"]
-
 _SEED, _MANIFEST = "seed.json", "../eval_dataset_manifest.json"
 _TARGET: Final = ("target_bin", "target_band_lo", "target_band_hi", "target_midpoint_speedup", "seed_source_id")
 

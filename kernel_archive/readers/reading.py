@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from kernel_archive.readers.records import Record
     from kernel_archive.readers.salvage import RowKind
 
-__all__ = ["EVALUATION_FAILED", "Reading", "feedback_of", "log_format"]
-
 #: ``error_type`` of an evaluation that its driver gave up: the log has no verdict of a harness, so its outcome is
 #: ``infrastructure_failure``.
 EVALUATION_FAILED: Final = "evaluation_failed"

@@ -12,8 +12,6 @@ import msgspec
 
 from kernel_archive.errors import Finding
 
-__all__ = ["SPEEDUP_RANGE", "Case", "Evaluation", "PublishedRow", "Record", "SearchFacts"]
-
 #: A time ratio outside of these is no measurement; within them medians and quotients of two stay finite.
 SPEEDUP_RANGE: Final = (1e-9, 1e9)
 

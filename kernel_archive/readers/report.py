@@ -9,8 +9,6 @@ from kernel_archive.errors import Finding, printable
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["Report"]
-
 #: Findings of one code that are kept in full.
 KEPT: Final = 50
 

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
     from kernel_archive.readers.report import Report
 
-__all__ = ["RowKind", "Salvage"]
-
 T = TypeVar("T")
 
 #: Places in a broken line that are tried as the start of a whole row, and rows that are looked for before the last one.

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from kernel_archive.readers.files import ReaderSpec, RunFiles
     from kernel_archive.readers.report import Report
 
-__all__ = ["looks_like", "nothing_read", "wrong_format"]
-
 _OUTER: Final = ("theory_building_initialized", "hypothesis_requested", "hypothesis_completed", "experiment_requested")
 #: Kind of event -> the log that it is of.
 _KINDS: Final = {

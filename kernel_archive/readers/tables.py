@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from kernel_archive.readers.files import ReaderSpec, RunFiles
     from kernel_archive.readers.report import Report
 
-__all__ = ["rows_with", "table_rows"]
-
 #: Rows of a Parquet table.
 _MAX_ROWS: Final = 1_000_000
 #: Fields of a row of a CSV file that are told apart.

@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from kernel_archive.readers.files import RunFiles
     from kernel_archive.readers.records import Evaluation, Record
 
-__all__ = ["THEORY_BUILDER"]
-
 _INNER: Final = "inner_events.jsonl"
 _STEP: Final = re.compile(r"step_(\d{1,9})$")
 

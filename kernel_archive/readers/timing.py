@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from kernel_archive.readers.files import RunFiles
     from kernel_archive.readers.records import Evaluation, SearchFacts
 
-__all__ = ["TIMING_FILE", "apply_timing"]
-
 TIMING_FILE: Final = "timing.jsonl"
 #: Evaluations that may overlap at one moment; among more of them no line is looked for.
 _MAX_OVERLAP: Final = 100

@@ -17,8 +17,6 @@ from kernel_archive.readers.reading import Reading, log_format
 from kernel_archive.readers.salvage import RowKind
 from kernel_archive.readers.values import natural, not_negative, object_of, step_number, text_of
 
-__all__ = ["TTT_ROLLOUTS"]
-
 _EXPERIMENT, _DONE = "../../experiment.json", "DONE"
 _NO_PROGRAM: Final = "parse_failure"
 

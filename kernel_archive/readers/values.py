@@ -13,23 +13,6 @@ import msgspec
 
 from kernel_archive.untrusted import MAX_VALUES, has_few_values
 
-__all__ = [
-    "BAD_JSON",
-    "any_json",
-    "build",
-    "finite",
-    "from_text",
-    "natural",
-    "not_negative",
-    "object_of",
-    "positive",
-    "safe_text",
-    "seconds_between",
-    "step_number",
-    "storable",
-    "text_of",
-]
-
 T = TypeVar("T")
 
 #: What decoding of hostile bytes can raise.

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     Ints = NDArray[np.integer]
     Bools = NDArray[np.bool_]
 
-__all__ = ["EDGE", "TIE", "Ranking", "counted", "group_ties", "per_draw", "product", "row_sums", "running"]
-
 #: Relative difference under which two scores tie: far above rounding, far below any difference that was meant.
 TIE: Final = 1e-12
 #: Absolute slack at the edge of a confidence bucket and in the distance to the mean bin, for the same reason.

@@ -13,8 +13,6 @@ if TYPE_CHECKING:
 
     from kernel_archive.scoring.arrays import Bools, Floats, Ints
 
-__all__ = ["N_BUCKETS", "adaptive_ece", "bucket_of", "confidence_monotonicity", "ece"]
-
 #: Confidence buckets of ECE, the reliability diagram and confidence monotonicity.
 N_BUCKETS: Final = 10
 

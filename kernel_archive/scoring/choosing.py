@@ -14,8 +14,6 @@ from kernel_archive.bins import DEFAULT_SCHEME, SCHEMES, Scheme, representatives
 if TYPE_CHECKING:
     from kernel_archive.scoring.arrays import Floats
 
-__all__ = ["RANKS", "Rank", "chance_of_beating", "entropy", "expected_speedups", "rank_scores"]
-
 #: What candidates are ranked by: the speedup that is expected, or the probability of beating the best so far.
 Rank = Literal["expected", "beat"]
 RANKS: Final[tuple[Rank, ...]] = ("expected", "beat")

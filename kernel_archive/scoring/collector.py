@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 
     from kernel_archive.scoring.target import Target
 
-__all__ = ["KEPT_FINDINGS", "CheckReport", "Collector"]
-
 #: So many findings are kept in full; the rest is counted by code.
 KEPT_FINDINGS: Final = 200_000
 _HINTS: Final = 200

@@ -33,15 +33,6 @@ if TYPE_CHECKING:
     from kernel_archive.scoring.reader import ForecastSource
     from kernel_archive.scoring.target import Target
 
-__all__ = [
-    "SIGNIFICANCE",
-    "Comparison",
-    "MetricDifference",
-    "compare",
-    "compare_files",
-    "holm",
-]
-
 #: Two submissions differ in a metric when the corrected p-value is below this.
 SIGNIFICANCE: Final = 0.05
 

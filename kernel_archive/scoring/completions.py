@@ -13,8 +13,6 @@ from kernel_archive.bins import N_BINS
 from kernel_archive.scoring.forecasts import RAW_SUM_BOUNDS
 from kernel_archive.scoring.formats import FIELDS, ID_FIELDS, TOOL_FIELDS, read_entry
 
-__all__ = ["UNPARSED", "Completion", "read_completion"]
-
 #: Why an answer gives no distribution, in a word that files keep -> in words.
 UNPARSED: Final[dict[str, str]] = {
     "empty": "the answer is empty",

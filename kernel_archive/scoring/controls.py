@@ -37,8 +37,6 @@ if TYPE_CHECKING:
     from kernel_archive.scoring.arrays import Floats, Ints
     from kernel_archive.scoring.target import Target
 
-__all__ = ["STRENGTHS", "Control", "best_control", "by_cue", "controls_of", "normal_scores", "spread_ranks", "to_bins"]
-
 #: Strengths of a cue that are tried: correlations of the copula.
 STRENGTHS: Final = tuple(round(0.1 * i, 1) for i in range(-9, 10))
 #: So many rows of a task, evenly spaced, decide on a strength.

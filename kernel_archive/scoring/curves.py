@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 
     from kernel_archive.scoring.arrays import Bools, Floats
 
-__all__ = ["buckets", "confusion", "deferral", "discovery_curve", "risk_coverage"]
-
 #: Limits at which the coverage is stated: forecast error in x, and error rate.
 ERROR_LIMITS: Final = (0.1, 0.25, 0.5, 1.0)
 ERROR_RATE_LIMITS: Final = (0.1, 0.2, 0.3, 0.5)

@@ -14,8 +14,6 @@ from kernel_archive.bins import N_BINS
 from kernel_archive.errors import Finding, printable
 from kernel_archive.scoring.formats import MAX_REPEATS, READ, Faults, WrittenForecast
 
-__all__ = ["decode_line", "quick_entry"]
-
 _Eight = tuple[float, float, float, float, float, float, float, float]
 _Amount = Annotated[float, msgspec.Meta(ge=0, lt=1e300)]
 _Speedup = Annotated[float, msgspec.Meta(gt=0, lt=1e300)]

@@ -12,8 +12,6 @@ if TYPE_CHECKING:
     from kernel_archive.scoring.arrays import Bools, Floats
     from kernel_archive.scoring.samples import ForecastRows
 
-__all__ = ["kept_errors", "measured", "searched", "searches"]
-
 
 def measured(deferred: Bools) -> int:
     """How many candidates of a task such a search measures: those deferred, and of the kept the likeliest best."""

@@ -14,8 +14,6 @@ from kernel_archive.scoring.arrays import Ranking, counted, group_ties, per_draw
 if TYPE_CHECKING:
     from kernel_archive.scoring.arrays import Bools, Floats
 
-__all__ = ["average_precision", "exceedance", "precision_recall", "shares_above"]
-
 
 def shares_above(cutoff: float, scheme: Scheme = DEFAULT_SCHEME) -> Floats:
     """Share of every bin's mass that lies above a cutoff, log-uniform inside the bin: shape (8,).

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from kernel_archive.scoring.arrays import Floats
     from kernel_archive.scoring.samples import ForecastRows
 
-__all__ = ["Figures", "joined", "measure", "repeats_of"]
-
 
 @dataclass(frozen=True, eq=False)
 class Figures:

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     Floats = NDArray[np.float64]
     Bools = NDArray[np.bool_]
 
-__all__ = ["RAW_SUM_BOUNDS", "Forecasts"]
-
 #: A raw sum outside these bounds is a parse failure, not a forecast (docs/metrics.md, "From a forecast to numbers").
 RAW_SUM_BOUNDS: Final = (0.5, 1.5)
 

@@ -26,8 +26,6 @@ from kernel_archive.errors import Finding, printable
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-__all__ = ["FIELDS", "IGNORED", "MAX_REPEATS", "TOOL_FIELDS", "Faults", "WrittenForecast", "read_entry"]
-
 #: Repeats of one row are numbered 0 to 99.
 MAX_REPEATS: Final = 100
 #: The arguments of the tool call, in the order of the bins.

@@ -20,16 +20,6 @@ if TYPE_CHECKING:
 
     from kernel_archive.scoring.arrays import Floats, Ints
 
-__all__ = [
-    "MAX_ROWS",
-    "MIN_RATIO",
-    "PAIR_CLASSES",
-    "PairTable",
-    "order_keys",
-    "pair_accuracy",
-    "rank_correlation",
-]
-
 #: Pairs whose speedups differ by no more than this factor don't count, however well either was measured.
 MIN_RATIO: Final = 1.05
 #: Name -> the factors between which the two speedups of a pair differ, right-closed.

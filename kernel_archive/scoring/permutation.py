@@ -34,8 +34,6 @@ if TYPE_CHECKING:
 
 S = TypeVar("S", bound=np.generic)
 
-__all__ = ["permutation_p", "repeat_order"]
-
 #: Up to so many pairs of repeats every repeat of either side counts alike; the time grows with the pairs.
 _MAX_PAIRS: Final = 12
 #: Row-wise figures that order the repeats. A fixed list, so that a further metric changes no p-value.

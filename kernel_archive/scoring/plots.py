@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 
     from kernel_archive.scoring.record import ScoreRecord
 
-__all__ = ["FORMATS", "KINDS", "MAX_RECORDS", "draw", "file_name_for"]
-
 #: File endings that can be drawn.
 FORMATS: Final = (".svg", ".png", ".pdf")
 #: So many records fit into the same axes.

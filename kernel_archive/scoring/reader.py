@@ -21,8 +21,6 @@ from kernel_archive.untrusted_tables import parquet_rows
 if TYPE_CHECKING:
     from kernel_archive.scoring.target import Target
 
-__all__ = ["ForecastSource", "check_forecasts", "forecasts_of", "name_of", "read_forecasts"]
-
 
 class _ArrowStream(Protocol):
     """A data frame of any library that gives its columns as an Arrow stream: Polars, Arrow, pandas, DuckDB."""

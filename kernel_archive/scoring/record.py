@@ -16,24 +16,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-__all__ = [
-    "METRIC_VERSION",
-    "Bucket",
-    "ControlFigures",
-    "Deferral",
-    "DiscoveryCurve",
-    "ForecastFacts",
-    "Metric",
-    "OtherScheme",
-    "Recovery",
-    "RiskCoverage",
-    "ScoreRecord",
-    "Terms",
-    "read_record",
-    "read_records",
-    "records_to_json",
-]
-
 #: Raised when a definition changes; scores of different versions are never ranked together.
 METRIC_VERSION: Final = "1"
 

@@ -16,16 +16,6 @@ if TYPE_CHECKING:
 
     from kernel_archive.scoring.arrays import Floats, Ints
 
-__all__ = [
-    "BUDGETS",
-    "CURVE",
-    "best_of_draws",
-    "budget_ranks",
-    "recovered_at",
-    "recovered_at_random",
-    "recovery_area",
-]
-
 #: Budgets of speedup recovered, in percent of a task's candidates.
 BUDGETS: Final = (1, 5, 10, 25, 50)
 #: Budgets of the recovery curve.

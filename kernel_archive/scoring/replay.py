@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from kernel_archive.scoring.forecasts import Forecasts
     from kernel_archive.scoring.worlds import World, Worlds
 
-__all__ = ["POLICIES", "Figure", "Policy", "PolicyFigures", "Replay", "replay", "replay_order"]
-
 Policy = Literal["random", "all", "expected", "beat", "defer", "oracle"]
 #: Policy -> what it does, for people.
 POLICIES: Final[dict[Policy, str]] = {

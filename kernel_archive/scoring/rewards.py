@@ -28,19 +28,6 @@ if TYPE_CHECKING:
 
     Floats = NDArray[np.float64]
 
-__all__ = [
-    "KINDS",
-    "Answer",
-    "RewardKind",
-    "brier",
-    "correctness",
-    "crps",
-    "log_score",
-    "of_completions",
-    "parse_completion",
-    "trl_reward",
-]
-
 RewardKind = Literal["correctness", "brier", "crps", "log"]
 
 

@@ -16,22 +16,6 @@ if TYPE_CHECKING:
     Ints = NDArray[np.integer]
     Bools = NDArray[np.bool_]
 
-__all__ = [
-    "LEAST",
-    "brier",
-    "confidence",
-    "confusion",
-    "correct",
-    "crps",
-    "entropy",
-    "expected_speedup",
-    "forecast_errors",
-    "nll",
-    "normalise",
-    "predicted_bins",
-    "within_one",
-]
-
 #: A probability below this counts as this in the log likelihood.
 LEAST: Final = 1e-12
 

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from kernel_archive.scoring.target import Target
     from kernel_archive.splits import Kind
 
-__all__ = ["SHORTCUTS", "ForecastRows", "RowSample"]
-
 #: Cues of an edit that find discoveries without reading it.
 SHORTCUTS: Final = ("parent_speedup", "language_change")
 #: Differences below this share are rounding.

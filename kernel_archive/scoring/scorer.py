@@ -28,17 +28,6 @@ if TYPE_CHECKING:
     from kernel_archive.scoring.reader import ForecastSource
     from kernel_archive.scoring.target import Target
 
-__all__ = [
-    "PredictedBin",
-    "best_controls",
-    "control_figures",
-    "forecast_facts",
-    "means",
-    "score",
-    "score_file",
-    "score_with_draws",
-]
-
 PredictedBin = Literal["argmax", "stated"]
 
 

@@ -11,8 +11,6 @@ from kernel_archive.scoring.arrays import EDGE, Ranking, counted, group_ties, pe
 if TYPE_CHECKING:
     from kernel_archive.scoring.arrays import Bools, Floats
 
-__all__ = ["accuracy_at", "aurc", "coverage_at", "selective_risk"]
-
 
 def selective_risk(*, confidence: Floats, losses: Floats) -> Floats:
     """Mean loss of the k most confident rows, for k = 1..n: shape (n,).

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from kernel_archive.scoring.record import Metric, ScoreRecord
     from kernel_archive.scoring.target import TargetFacts
 
-__all__ = ["Sheet", "check_lines", "comparison_sheet", "heading", "score_remarks", "score_sheets", "several_sheet"]
-
 
 class Sheet(NamedTuple):
     """One table: title, column names, rows of cells, remarks below."""

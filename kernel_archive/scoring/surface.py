@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from kernel_archive.scoring.arrays import Bools, Floats, Ints
     from kernel_archive.splits import Split
 
-__all__ = ["CUES", "EDIT_CUES", "Surface", "read_surface", "surface_columns"]
-
 _PROSE: Final = re.compile(
     r'"""[\s\S]*?"""|\'\'\'[\s\S]*?\'\'\'|#(?!include|define|pragma)[^\n]*|//[^\n]*|/\*[\s\S]*?\*/'
 )

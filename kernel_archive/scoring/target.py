@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from kernel_archive.scoring.record import ControlFigures
     from kernel_archive.splits import Kind
 
-__all__ = ["Target", "TargetFacts", "forecast_split", "load_target", "split_facts", "target_of"]
-
 
 class TargetFacts(msgspec.Struct, frozen=True, kw_only=True):
     """Where the rows come from. Two scores can be compared only when these agree.

@@ -15,8 +15,6 @@ if TYPE_CHECKING:
 
     from kernel_archive.scoring.target import Target
 
-__all__ = ["explanation", "json_schema", "template_lines"]
-
 _EXAMPLE: Final = 1.0 / N_BINS
 
 

@@ -35,8 +35,6 @@ if TYPE_CHECKING:
     from kernel_archive.scoring.arrays import Floats, Ints
     from kernel_archive.scoring.samples import ForecastRows
 
-__all__ = ["LEVEL", "bootstrap", "chunk_sizes", "interval", "resampled"]
-
 #: Level of the intervals.
 LEVEL: Final = 0.95
 #: Weights of at most so many row-draws are in memory at once.

@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from kernel_archive.scoring.arrays import Bools, Floats, Ints
     from kernel_archive.scoring.target import Target
 
-__all__ = ["Made", "World", "Worlds", "load_worlds", "replay_texts"]
-
 #: Which searches: those whose programs were written one by one, or those of programs that a generator made.
 Made = Literal["natural", "generated"]
 #: Speedup that stands for a program which failed, where a label is needed: the slowest bin.

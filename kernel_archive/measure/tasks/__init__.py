@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import difflib
 import importlib
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from kernel_archive.errors import UsageError
-from kernel_archive.measure.tasks.base import Task, Work
 from kernel_archive.problems import GPU_MODE_TASKS, OWN_PROBLEMS, normalise_problem
 
-__all__ = ["REHEARSAL", "TASK_NAMES", "Task", "Work", "get_task"]
+if TYPE_CHECKING:
+    from kernel_archive.measure.tasks.base import Task
 
 #: Names of the tasks that can be measured on a GPU.
 TASK_NAMES: Final[tuple[str, ...]] = (*GPU_MODE_TASKS, *OWN_PROBLEMS)

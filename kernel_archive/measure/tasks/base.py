@@ -12,8 +12,6 @@ from kernel_archive.problems import PROBLEMS
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["VARIANTS", "Task", "Variant", "Work", "case_seed"]
-
 Variant = Literal["standard", "structured", "stress"]
 #: ``standard`` is the distribution that kernels are timed on. ``structured`` makes every row, column and half of an
 #: input different, so that a program which looks at part of it, or relies on identical statistics, gives itself away.

@@ -11,17 +11,6 @@ if TYPE_CHECKING:
 
     from kernel_archive.measure.tasks.base import Variant
 
-__all__ = [
-    "CHUNK",
-    "CORRECTNESS_CASES",
-    "REFERENCE_H",
-    "REFERENCE_O",
-    "REFERENCE_WU",
-    "SMALL_CASE",
-    "chunk_inputs",
-    "run",
-]
-
 CHUNK: Final = 64
 
 REFERENCE_WU: Final = '''import torch

@@ -7,8 +7,6 @@ from typing import Any, Final
 from kernel_archive.measure.tasks import gdn
 from kernel_archive.measure.tasks.base import Task, Variant, Work
 
-__all__ = ["TASK"]
-
 
 def make_input(case: dict[str, Any], gen: Any, variant: Variant, device: str) -> Any:
     """``(k [B,T,H,K], w [B,T,H,K], u [B,T,H,V], g [B,T,H])``, float32; w and u come from the WY transform."""

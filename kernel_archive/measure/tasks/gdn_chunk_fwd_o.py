@@ -7,8 +7,6 @@ from typing import Any, Final
 from kernel_archive.measure.tasks import gdn
 from kernel_archive.measure.tasks.base import Task, Variant, Work
 
-__all__ = ["TASK"]
-
 
 def make_input(case: dict[str, Any], gen: Any, variant: Variant, device: str) -> Any:
     """``(q, k [B,T,H,K], v_new [B,T,H,V], h [B,T/64,H,K,V], g [B,T,H])``, float32; h and v_new from the recurrence."""

@@ -7,8 +7,6 @@ from typing import Any, Final
 from kernel_archive.measure.tasks import gdn
 from kernel_archive.measure.tasks.base import Task, Variant, Work
 
-__all__ = ["TASK"]
-
 
 def make_input(case: dict[str, Any], gen: Any, variant: Variant, device: str) -> Any:
     """``(k [B,T,H,K], v [B,T,H,V], beta [B,T,H], A [B,T,H,64], g [B,T,H])``, float32."""

@@ -6,8 +6,6 @@ from typing import Any, Final
 
 from kernel_archive.measure.tasks.base import Task, Variant, Work
 
-__all__ = ["TASK"]
-
 REFERENCE: Final = '''import torch
 import torch.nn.functional as F
 

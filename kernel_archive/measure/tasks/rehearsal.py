@@ -9,8 +9,6 @@ from typing import Any, Final
 
 from kernel_archive.measure.tasks.base import Task, Variant, Work
 
-__all__ = ["TASK"]
-
 REFERENCE: Final = '''import numpy as np
 
 
