@@ -19,9 +19,8 @@ import time
 import numpy as np
 
 from kernel_archive.scoring import METRICS, Forecasts, Target
-from kernel_archive.scoring.figures import repeats_of
 from kernel_archive.scoring.samples import ForecastRows
-from kernel_archive.scoring.uncertainty import bootstrap, interval
+from kernel_archive.scoring.uncertainty import bootstrap, interval, repeats_of
 
 CENTRES = np.array([-2.25, -1.5, -0.75, -0.25, 0.25, 0.75, 1.5, 2.25])
 #: The ends are frozen with a split; here they are those of the population.

@@ -32,7 +32,7 @@ NAIVE = """
 import sys, time
 import numpy as np
 from kernel_archive.scoring import Forecasts, Target, load_target, read_forecasts
-from kernel_archive.scoring.figures import repeats_of
+from kernel_archive.scoring.uncertainty import repeats_of
 from kernel_archive.scoring.samples import ForecastRows
 target = load_target(sys.argv[1])
 forecasts = read_forecasts(sys.argv[2], target)

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from kernel_archive.archive.build import BuildResult, build_archive
 from kernel_archive.bins import DEFAULT_SCHEME, Scheme
-from kernel_archive.content import content_path
 from kernel_archive.splits import SPLIT_TABLES
+from kernel_archive.storage import content_path
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

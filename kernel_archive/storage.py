@@ -1,4 +1,7 @@
-"""Files on disk: written whole or not at all, locked, and digested. Every room that writes a file does it through here."""
+"""Files on disk: written whole or not at all, locked, and digested; and the content that ships with the package.
+
+Every room that writes a file does it through here.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ import os
 import secrets
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from kernel_archive.errors import KernelArchiveError, TargetExistsError, UsageError, printable
 
@@ -146,3 +149,16 @@ def locked(path: Path, *, busy: str | None = None) -> Iterator[None]:
         yield
     finally:
         lock.release()
+
+
+def content_path(folder: Literal["builders", "splits", "cards", "leaderboard", "prompts"]) -> Path:
+    """The folder, from the wheel when the package is installed, else from the checkout.
+
+    Raises:
+        FileNotFoundError: the installation is broken.
+    """
+    package = Path(__file__).resolve().parent
+    for candidate in (package / "_content" / folder, package.parent / folder):
+        if candidate.is_dir():
+            return candidate
+    raise FileNotFoundError(f"the package's own folder {folder!r} is missing: reinstall kernel-archive")

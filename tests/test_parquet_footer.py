@@ -7,8 +7,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from kernel_archive.parquet_footer import chunk_sizes
 from kernel_archive.scoring import Target, check_forecasts
+from kernel_archive.untrusted_tables import chunk_sizes
 
 
 def written(**options):

@@ -16,8 +16,8 @@ import pytest
 import kernel_archive
 from kernel_archive import pipeline
 from kernel_archive.archive.open import open_archive
-from kernel_archive.content import content_path
 from kernel_archive.schema import TABLES
+from kernel_archive.storage import content_path
 
 
 def test_counts_are_those_of_an_independent_reader(shipped):

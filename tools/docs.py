@@ -16,7 +16,7 @@ import numpy as np
 from kernel_archive import _PUBLIC
 from kernel_archive.archive.labels import FLAGS
 from kernel_archive.archive.recipe import About, Evaluation, Exclude, Recipe, Source
-from kernel_archive.archive.recipe_keys import attributes
+from kernel_archive.archive.recipe_text import attributes
 from kernel_archive.bins import BIN_NAMES, N_BINS, SCHEMES, representatives
 from kernel_archive.errors import printable
 from kernel_archive.forecasters import BASELINES
@@ -25,7 +25,7 @@ from kernel_archive.readers import READERS
 from kernel_archive.readers.mapping import COLUMNS, From, Join
 from kernel_archive.schema import TABLES
 from kernel_archive.scoring import METRICS, Forecasts, Target, score
-from kernel_archive.scoring.surface import CUES, EDIT_CUES, Surface
+from kernel_archive.scoring.controls import CUES, EDIT_CUES, Surface
 from kernel_archive.selection.definitions import DiscoveryDefinition, EvalDefinition, TrainDefinition
 from kernel_archive.splits import SPLITS
 

@@ -16,8 +16,8 @@ import msgspec
 from kernel_archive._version import DATA_VERSION, __version__
 from kernel_archive.archive.consolidate import consolidate
 from kernel_archive.archive.jobs import STAGE_VERSION, Job, jobs_of
+from kernel_archive.archive.labels import Rules
 from kernel_archive.archive.manifest import FORMAT, InputFacts, Manifest, read_manifest, shard_faults, write_manifest
-from kernel_archive.archive.merge import Rules
 from kernel_archive.archive.recipe import (
     ARCHIVE_NAME,
     Evaluation,

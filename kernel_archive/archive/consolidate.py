@@ -17,13 +17,12 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import pyarrow as pa
 
-from kernel_archive.archive import merge
-from kernel_archive.archive.labels import FLAGS
+from kernel_archive.archive import labels, merge
+from kernel_archive.archive.labels import FACTS, FLAGS, SPLIT_ROWS, Rules
 from kernel_archive.archive.manifest import ShardFacts, TableFacts
-from kernel_archive.archive.merge import Ordered, Range, Rules, Search
-from kernel_archive.archive.queries import FACTS, SPLIT_ROWS
+from kernel_archive.archive.merge import Ordered, Range, Search
 from kernel_archive.archive.shards import SHARD_ROWS, group_ends, write_table
-from kernel_archive.archive.team import Call
+from kernel_archive.archive.team import Call, results
 from kernel_archive.archive.wide import Piece, Shard, write_shard
 from kernel_archive.gpus import GpuFacts, gpu_facts, is_known, same_gpu
 from kernel_archive.ids import CANARY, ID_LENGTH
@@ -33,10 +32,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from kernel_archive.archive.build import Advance
     from kernel_archive.archive.stage import StagedRun
     from kernel_archive.archive.store import Store, Stored
-    from kernel_archive.archive.team import Result, Team
+    from kernel_archive.archive.team import Team
 
 #: An archive of more evaluations is merged in parts: ranges of searches and partitions of programs of about so many.
 PART_ROWS: Final = 500_000
@@ -48,22 +46,6 @@ _LINE: Final = np.dtype([("key", f"S{ID_LENGTH}"), ("digest", "V32")])
 _Splits = dict[tuple[str, str], list[Ordered]]
 
 
-class _Work:
-    """Calls of the merge, made step by step, and how far they are."""
-
-    def __init__(self, workers: Team, advance: Advance | None) -> None:
-        self._workers, self._advance = workers, advance
-
-    def results(self, what: str, calls: list[Call[Result]]) -> list[Result]:
-        """The results of calls in the order of the calls; ``what`` they are, for the progress."""
-        found: dict[int, Result] = {}
-        for i, result in self._workers.do(calls):
-            found[i] = result
-            if self._advance is not None:
-                self._advance(len(found), len(calls), f"{what}: {calls[i].name}")
-        return [found[i] for i in range(len(calls))]
-
-
 def _whole(store: Store, ranges: Sequence[Range], rules: Rules) -> tuple[_Splits, dict[str, int], list[str]]:
     """The merge of an archive of one part, here."""
     searches = merge.searches_of(store, ranges[0])
@@ -71,9 +53,9 @@ def _whole(store: Store, ranges: Sequence[Range], rules: Rules) -> tuple[_Splits
     scratch = store.path("spill")
     with merge.faults_named(fragments, scratch), merge.connected(scratch) as connection:
         merge.view(connection, [path for _, path in fragments])
-        merge.settle(connection)
-        merge.decide(connection, rules)
-        report, gpus = merge.counted(connection)
+        labels.settle(connection)
+        labels.decide(connection, rules)
+        report, gpus = labels.counted(connection)
         keys = connection.sql(merge.KEYS).to_arrow_table()
         splits: _Splits = {}
         for split, query in SPLIT_ROWS.items():
@@ -85,7 +67,9 @@ def _whole(store: Store, ranges: Sequence[Range], rules: Rules) -> tuple[_Splits
     return splits, report, gpus
 
 
-def _parted(store: Store, ranges: list[Range], rules: Rules, work: _Work) -> tuple[_Splits, dict[str, int], list[str]]:
+def _parted(
+    store: Store, ranges: list[Range], rules: Rules, workers: Team
+) -> tuple[_Splits, dict[str, int], list[str]]:
     """The merge of a large archive, by as many as there are."""
     parts = -(-sum(r.rows for r in ranges) // PART_ROWS)
     names = [f"the searches from {r.first}" for r in ranges]
@@ -93,23 +77,23 @@ def _parted(store: Store, ranges: list[Range], rules: Rules, work: _Work) -> tup
     def of_ranges(function: Any, *more: Any) -> list[Call[Any]]:
         return [Call(f"{name}", partial(function, store, r, *more)) for name, r in zip(names, ranges, strict=True)]
 
-    timed = work.results("reference times", of_ranges(merge.times_of, parts))
+    timed = results(workers, of_ranges(merge.times_of, parts))
     import duckdb
 
     with duckdb.connect(":memory:") as connection:
         connection.register("source", pa.concat_tables([sources for _, sources in timed]))
         survivors = [key for (key,) in connection.sql(FACTS["survivors"]).fetchall()]
-    medians = work.results(
-        "reference times",
+    medians = results(
+        workers,
         [
             Call(f"medians, part {i}", partial(merge.medians_of, store, [times[i] for times, _ in timed]))
             for i in range(parts)
         ],
     )
-    logged = work.results("evaluations", of_ranges(merge.logged_of, medians, parts))
+    logged = results(workers, of_ranges(merge.logged_of, medians, parts))
     starts = [r.first for r in ranges]
-    merged = work.results(
-        "merging",
+    merged = results(
+        workers,
         [
             Call(
                 f"programs, part {i}",
@@ -126,7 +110,7 @@ def _parted(store: Store, ranges: list[Range], rules: Rules, work: _Work) -> tup
         for split in SPLIT_ROWS
         for i in range(len(ranges))
     ]
-    found = iter(work.results("sorting", calls))
+    found = iter(results(workers, calls))
     splits = {split: [next(found) for _ in ranges] for split in SPLIT_ROWS}
     for i, (_, evaluations) in enumerate(logged):
         reasons = splits["evaluations", "train"][i]
@@ -159,7 +143,7 @@ def _shards(split: tuple[str, str], ordered: list[Ordered], ranges: list[Range],
 
 
 def _written(
-    store: Store, directory: Path, splits: _Splits, ranges: list[Range], rules: Rules, work: _Work
+    store: Store, directory: Path, splits: _Splits, ranges: list[Range], rules: Rules, workers: Team
 ) -> dict[str, TableFacts]:
     """Write the files of all splits into the archive directory, and find the digests of their tables."""
     shards = {split: list(_shards(split, ordered, ranges, rules)) for split, ordered in splits.items()}
@@ -168,7 +152,7 @@ def _written(
         for split, parts in shards.items()
         for i, shard in enumerate(parts)
     ]
-    found = iter(work.results("writing", calls))
+    found = iter(results(workers, calls))
     tables: dict[str, TableFacts] = {}
     digests: dict[str, list[Stored]] = {}
     facts: dict[tuple[str, str], list[ShardFacts]] = {}
@@ -241,7 +225,6 @@ def consolidate(
     rules: Rules,
     gpus: Mapping[str, GpuFacts] | None = None,
     workers: Team,
-    advance: Advance | None = None,
 ) -> tuple[dict[str, TableFacts], dict[str, Any]]:
     """Write the measured tables of an archive.
 
@@ -252,7 +235,6 @@ def consolidate(
         rules: what the recipes say of each other, and the bin scheme.
         gpus: facts of GPUs that recipes state.
         workers: who merges and writes.
-        advance: progress.
 
     Returns:
         Facts per table, and counts for the manifest.
@@ -261,7 +243,6 @@ def consolidate(
         LogError: a single run takes more memory than there is for all.
         KernelArchiveError: the disk or the memory is full.
     """
-    work = _Work(workers, advance)
     store.clear("merge")  # what a build that failed left there
     searches = [
         Search(str(row["search_id"]), run.fragment, row["n_evaluations"]) for run in runs for row in run.searches
@@ -270,7 +251,7 @@ def consolidate(
     if len(ranges) == 1 and not store.remote:
         splits, report, names = _whole(store, ranges, rules)
     else:
-        splits, report, names = _parted(store, ranges, rules, work)
+        splits, report, names = _parted(store, ranges, rules, workers)
     small = {
         "searches": sorted((row for run in runs for row in run.searches), key=lambda row: str(row["search_id"])),
         "references": _references(runs),
@@ -280,7 +261,7 @@ def consolidate(
     for name, rows in small.items():
         table = pa.Table.from_pylist([{**row, "canary": CANARY} for row in rows], schema=TABLES[name].schema)
         tables[name] = write_table(directory, name, {"train": table})
-    tables |= _written(store, directory, splits, ranges, rules, work)
+    tables |= _written(store, directory, splits, ranges, rules, workers)
     store.clear("merge")
     flags = {flag.name: report.pop(flag.name) for flag in FLAGS}
     return tables, {**report, "flags": flags}

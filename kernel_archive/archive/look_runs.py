@@ -8,8 +8,16 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from kernel_archive.archive.guess import guess
-from kernel_archive.archive.patterns import common_pattern
-from kernel_archive.archive.seen import HEAD, TABLES, Look, are_problems, plain_name, run_of, taken_for_problems
+from kernel_archive.archive.seen import (
+    HEAD,
+    TABLES,
+    Look,
+    are_problems,
+    common_pattern,
+    plain_name,
+    run_of,
+    taken_for_problems,
+)
 from kernel_archive.errors import printable
 from kernel_archive.gpus import canonical_gpu
 from kernel_archive.readers import READERS

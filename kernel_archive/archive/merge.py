@@ -1,6 +1,6 @@
 """The merge: from all measurements of a program, in whatever search, to one kernel or failure with its label and split.
 
-The decisions are the SQL of :mod:`kernel_archive.archive.queries`; here they are made part by part, so that memory does not grow with
+The decisions are the SQL of :mod:`kernel_archive.archive.labels`; here they are made part by part, so that memory does not grow with
 the archive. A small archive is one part. A large one is cut twice: into *ranges* of searches, in the order of the archive, and into
 *partitions* of programs by a hash of their tokens, so that all measurements of a program and of those that are nearly the
 same meet. The steps, each a call of its own (:mod:`kernel_archive.archive.team`):
@@ -28,27 +28,30 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from kernel_archive.archive.open import literal_path
-from kernel_archive.archive.queries import (
+from kernel_archive.archive.labels import (
     DRIFTED,
-    EVALUATIONS,
     FACTS,
-    KERNELS,
     LOGGED,
     REPORT,
     SOURCES,
     SPLIT_ROWS,
     TIMES,
+    counted,
+    decide,
+    settle,
+    texts,
 )
+from kernel_archive.archive.open import literal_path
 from kernel_archive.archive.shards import possible_cuts
 from kernel_archive.archive.store import Store, Stored
-from kernel_archive.bins import Scheme, assign_bins
 from kernel_archive.errors import KernelArchiveError, LogError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     import duckdb
+
+    from kernel_archive.archive.labels import Rules
 
 #: DuckDB spills to disk above this.
 MEMORY_LIMIT: Final = "600MB"
@@ -85,20 +88,6 @@ class Search(msgspec.Struct, frozen=True, array_like=True):
     search_id: str
     fragment: Stored
     rows: int
-
-
-class Rules(msgspec.Struct, frozen=True):
-    """What the recipes say of each other, and the bin scheme.
-
-    Attributes:
-        scheme: bin scheme of the labels.
-        supersedes: pairs of builders (new, old): what the new one has judged has no label from the old one.
-        unanimous: builders of which a kernel has a label only when none of its measurements failed.
-    """
-
-    scheme: Scheme
-    supersedes: list[tuple[str, str]]
-    unanimous: list[str]
 
 
 class Merged(msgspec.Struct):
@@ -220,54 +209,6 @@ def view(connection: duckdb.DuckDBPyConnection, fragments: Iterable[Path]) -> No
     connection.read_parquet(paths).create_view("fragment", replace=True)
 
 
-def settle(connection: duckdb.DuckDBPyConnection) -> None:
-    """Everything that is known of the fragments of a whole archive, as the tables ``survivors`` and ``logged``."""
-    connection.execute(f"CREATE OR REPLACE TABLE reference_time AS {TIMES}")
-    connection.execute(f"CREATE OR REPLACE TABLE source AS {SOURCES}")
-    for name, query in FACTS.items():
-        connection.execute(f"CREATE OR REPLACE TABLE {name} AS {query}")
-    connection.execute(f"CREATE OR REPLACE TABLE drifted AS {DRIFTED}")
-    connection.execute("DROP TABLE reference_time")
-    connection.execute(f"CREATE OR REPLACE TABLE logged AS {LOGGED}")
-
-
-def decide(connection: duckdb.DuckDBPyConnection, rules: Rules) -> None:
-    """From ``logged`` and ``survivors`` to what stands in the splits."""
-    pairs = sorted(rules.supersedes)
-    given = {
-        "succession": pa.table(
-            {"newer": [n for n, _ in pairs], "older": [o for _, o in pairs]}, _texts("newer", "older")
-        ),
-        "unanimous": pa.table({"builder": sorted(rules.unanimous)}, _texts("builder")),
-    }
-    for name, table in given.items():
-        connection.register(name, table)
-    for name, query in EVALUATIONS.items():
-        connection.execute(f"CREATE TABLE {name} AS {query}")
-    connection.register("edge", _edges(connection, rules.scheme))
-    for name, query in KERNELS.items():
-        connection.execute(f"CREATE TABLE {name} AS {query}")
-
-
-def _texts(*names: str) -> pa.Schema:
-    return pa.schema([(name, pa.string()) for name in names])
-
-
-def _edges(connection: duckdb.DuckDBPyConnection, scheme: Scheme) -> pa.Table:
-    """Kernels whose least and largest measurement fall into different bins."""
-    rows = connection.sql(
-        "SELECT kernel_id, speedup_min, speedup_max FROM measured WHERE n_measurements > 1"
-    ).to_arrow_table()
-    low, high = (assign_bins(rows[name].to_numpy(), scheme) for name in ("speedup_min", "speedup_max"))
-    return rows.select(["kernel_id"]).filter(pa.array(low != high))
-
-
-def counted(connection: duckdb.DuckDBPyConnection) -> tuple[dict[str, int], list[str]]:
-    """Counts for the manifest, and the GPUs that there are."""
-    report = {name: connection.sql(query).fetchall()[0][0] for name, query in REPORT.items()}
-    return report, [name for (name,) in connection.sql("SELECT DISTINCT gpu FROM evaluation ORDER BY 1").fetchall()]
-
-
 def _batches(store: Store, part: Range) -> Iterator[dict[str, Path]]:
     """A few searches of a range at a time, by name, with their fragments on this machine."""
     for held in _together(searches_of(store, part), ROWS_AT_ONCE):
@@ -281,7 +222,7 @@ def _looked_at(store: Store, part: Range, look: Callable[[duckdb.DuckDBPyConnect
     """Look at the fragments of a range, some at a time, as the table ``fragment`` without the searches of other ranges."""
     for paths in _batches(store, part):
         with _database(store) as connection, faults_named(list(paths.items()), _scratch(store)):
-            connection.register("searched", pa.table({"search_id": [*paths]}, _texts("search_id")))
+            connection.register("searched", pa.table({"search_id": [*paths]}, texts("search_id")))
             connection.read_parquet(sorted({literal_path(p) for p in paths.values()})).create_view("read")
             connection.execute("CREATE VIEW fragment AS SELECT * FROM read SEMI JOIN searched USING (search_id)")
             look(connection)
@@ -366,7 +307,7 @@ def merged(store: Store, parts: Sequence[Part], survivors: list[str], rules: Rul
         if not paths:
             return Merged(empty, dict.fromkeys(REPORT, 0), [])
         connection.read_parquet([literal_path(path) for path in paths]).create_view("logged")
-        connection.register("survivors", pa.table({"source_key": survivors}, _texts("source_key")))
+        connection.register("survivors", pa.table({"source_key": survivors}, texts("source_key")))
         decide(connection, rules)
         report, gpus = counted(connection)
         rows = {}

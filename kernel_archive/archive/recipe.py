@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, get_args, get_
 
 import msgspec
 
-from kernel_archive.content import content_path
 from kernel_archive.errors import DataError, RecipeError, UsageError, printable, suggestion
 from kernel_archive.gpus import GPUS, GpuFacts, is_known
 from kernel_archive.ids import canonical_json, sha256_hex
 from kernel_archive.readers import READERS
 from kernel_archive.readers.mapping import From, Join, names_in
+from kernel_archive.storage import content_path
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

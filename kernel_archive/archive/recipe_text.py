@@ -1,14 +1,19 @@
-"""The commented recipe that a first look writes."""
+"""Recipes in words: the commented one that a first look writes, and every key explained."""
 
 from __future__ import annotations
 
+import inspect
 import json
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+import msgspec
+
+from kernel_archive.archive.recipe import About, Evaluation, Exclude, Recipe, Source
 from kernel_archive.errors import printable
-from kernel_archive.gpus import is_known
+from kernel_archive.gpus import GpuFacts, is_known
+from kernel_archive.readers.mapping import From, Join
 from kernel_archive.storage import write_atomically
 
 if TYPE_CHECKING:
@@ -138,3 +143,35 @@ def _key(key: str) -> str:
 def write_recipe(path: Path, text: str) -> None:
     """Write a recipe; what stands there is replaced."""
     write_atomically(path, text.encode())
+
+
+_TABLES: Final[dict[str, type[msgspec.Struct]]] = {
+    "": Recipe,
+    "archive.": About,
+    "eval.": Evaluation,
+    "gpu.NAME.": GpuFacts,
+    "source.": Source,
+    "source.columns.COLUMN.": From,
+    "source.join.": Join,
+    "exclude.": Exclude,
+}
+
+
+def attributes(kind: type) -> dict[str, str]:
+    """Attribute -> what the docstring says of it, those of the base classes included."""
+    found: dict[str, str] = {}
+    for cls in reversed(kind.__mro__):
+        text = inspect.cleandoc(cls.__doc__ or "")
+        _, _, listed = text.partition("Attributes:\n")
+        for name, said in re.findall(r"^ {4}(\w+): (.*(?:\n {8}.*)*)", listed, re.MULTILINE):
+            found[name] = " ".join(said.split()).replace("``", "`")
+    return found
+
+
+def explained_keys() -> dict[str, str]:
+    """Key of a recipe, with the table that it is in -> what it means."""
+    return {
+        f"{table}{field.encode_name}": attributes(kind).get(field.name, "")
+        for table, kind in _TABLES.items()
+        for field in msgspec.structs.fields(kind)
+    }

@@ -20,12 +20,14 @@ from kernel_archive.archive.fragments import (
     MAX_CODE,
     MAX_SHAPES,
     Limit,
+    Program,
+    are_artificial,
     encodable,
     fragment_table,
     json_text,
     limits,
+    program_of,
 )
-from kernel_archive.archive.programs import Program, are_artificial, program_of
 from kernel_archive.errors import Finding, RecipeError, printable
 from kernel_archive.gpus import canonical_gpu, is_known, same_gpu
 from kernel_archive.ids import canonical_text, evaluation_id, kernel_id

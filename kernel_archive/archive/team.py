@@ -137,6 +137,12 @@ def _named(error: BaseException, name: str) -> BaseException:
     return error
 
 
+def results(workers: Team, calls: Sequence[Call[Result]]) -> list[Result]:
+    """The results of calls, in their order."""
+    found = dict(workers.do(calls))
+    return [found[i] for i in range(len(calls))]
+
+
 @contextmanager
 def team(size: int | None = None, *, engine: str = "local", scheduler: str | None = None) -> Iterator[Team]:
     """Those who make calls.

@@ -111,7 +111,7 @@ def readers(columns: bool, keys: bool, as_json: bool) -> None:
     from kernel_archive.readers.mapping import COLUMNS
 
     if keys:
-        from kernel_archive.archive.recipe_keys import explained_keys
+        from kernel_archive.archive.recipe_text import explained_keys
 
         explained = explained_keys()
         emit(

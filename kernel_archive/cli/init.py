@@ -48,8 +48,7 @@ def init(place: str, output: str, name: str | None, force: bool, as_json: bool, 
 
     Example: kernel-archive init results/ --name me/my-kernels --gpu H100, then kernel-archive build builder.toml.
     """
-    from kernel_archive.archive.first_look import look
-    from kernel_archive.archive.preview import preview
+    from kernel_archive.archive.first_look import look, preview
     from kernel_archive.archive.recipe_text import recipe_text, write_recipe
     from kernel_archive.errors import TargetExistsError
     from kernel_archive.gpus import same_gpu

@@ -98,9 +98,8 @@ def show(wanted: str, code: bool, logs: Path | None, archive_path: str | None, a
 
     ID is a kernel, program or evaluation id, or the first digits of one.
     """
-    from kernel_archive.archive.lineage import trace
+    from kernel_archive.archive.lineage import reasons, trace
     from kernel_archive.archive.open import open_archive
-    from kernel_archive.archive.why import reasons
 
     found = trace(open_archive(archive_path), wanted)
     if logs is not None:
@@ -236,7 +235,7 @@ def audit(archive_path: str | None, examples: int, as_json: bool) -> None:
 
     A flag never drops a row; a split definition may.
     """
-    from kernel_archive.archive.audit import audit_archive
+    from kernel_archive.archive.info import audit_archive
     from kernel_archive.archive.open import open_archive
 
     result = audit_archive(open_archive(archive_path), examples=examples)

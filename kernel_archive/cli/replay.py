@@ -81,7 +81,7 @@ def replay(
     10 and 25 % of the measurements.
     """
     from kernel_archive.archive.open import open_archive
-    from kernel_archive.forecasters.replayed import forecasts_by_name
+    from kernel_archive.forecasters.baselines import forecasts_by_name
     from kernel_archive.scoring.reader import name_of, read_forecasts
     from kernel_archive.scoring.replay import POLICIES
     from kernel_archive.scoring.replay import replay as run

@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Any, Final, Literal, get_args
 import msgspec
 
 from kernel_archive.bins import BIN_NAMES, N_BINS, SCHEMES
-from kernel_archive.content import content_path
 from kernel_archive.errors import UsageError
 from kernel_archive.gpus import gpu_facts, gpu_lines
 from kernel_archive.problems import problem_facts
 from kernel_archive.program_text import language_of
 from kernel_archive.scoring.formats import TOOL_FIELDS
+from kernel_archive.storage import content_path
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -1,29 +1,97 @@
 """The worker process: the only place of the package where a program under test runs.
 
 Started by ``process.py`` with a configuration file and two descriptors; answers one JSON line per request line. Modes:
-``time`` evaluates, ``compile`` only fills the compilers' caches, launching nothing.
+``time`` evaluates. ``compile`` compiles ahead, without a GPU: Triton kernels against a faked device and tensors without data, CUDA
+C++ by import. It fills the program's own compiler cache, so that the evaluation only loads what was made.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import sys
 import time
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 import msgspec
 
-from kernel_archive.measure.device import check_device, exclusive
+from kernel_archive.gpus import gpu_facts
+from kernel_archive.measure.device import StandIn, check_device, exclusive
 from kernel_archive.measure.messages import Config, Reply, Request
-from kernel_archive.measure.programs import import_torch
+from kernel_archive.measure.programs import import_code, import_torch
 from kernel_archive.measure.sandbox import confine, surrender
+from kernel_archive.measure.tasks import get_task
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from kernel_archive.measure.device import Device
     from kernel_archive.measure.tasks.base import Task
+
+
+def _fake_triton(architecture: int) -> None:
+    """Let Triton compile for ``architecture`` (90 is Hopper) and launch nothing."""
+    from triton.backends.compiler import GPUTarget
+    from triton.runtime import driver, jit
+
+    class Offline:
+        """Answers what the compiler asks of a driver."""
+
+        def get_current_device(self) -> int:
+            return 0
+
+        def get_current_stream(self, device: int) -> int:
+            del device
+            return 0
+
+        def get_current_target(self) -> Any:
+            return GPUTarget("cuda", architecture, 32)
+
+    driver.set_active(Offline())
+    original = jit.JITFunction.run
+
+    def run(self: Any, *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> Any:
+        del warmup
+        return original(self, *args, grid=grid, warmup=True, **kwargs)
+
+    jit.JITFunction.run = run
+
+
+def _compile(code: str, task: str, folder: Path, name: str) -> list[str]:
+    """Import a program and call it on tensors without data; remarks on what did not work."""
+    notes: set[str] = set()
+    t = get_task(task)
+    try:
+        module = import_code(code, folder, name)
+        if t.framework == "torch" and "triton" in code:
+            for case in (*t.correctness_cases, *t.benchmark_cases):
+                try:
+                    module.custom_kernel(t.shapes(case))
+                except Exception as error:  # noqa: BLE001 - tensors without data can't do everything: what compiled is kept
+                    notes.add(f"{type(error).__name__}: {str(error)[:200]}")
+    except BaseException as error:  # noqa: BLE001 - a program that fails here fails in its evaluation, with a verdict
+        notes.add(f"{type(error).__name__}: {str(error)[:300]}")
+    finally:
+        sys.modules.pop(name, None)
+    return sorted(notes)
+
+
+def compile_mode(config: Config) -> tuple[Callable[[Request], Reply], dict[str, Any]]:
+    """A worker that compiles; see the module."""
+    if get_task(config.task).framework == "torch":
+        import_torch()
+        capability = gpu_facts(config.gpu).compute_capability or "9.0"
+        _fake_triton(int(capability.replace(".", "")))
+    serial = 0
+
+    def answer(request: Request) -> Reply:
+        nonlocal serial
+        serial += 1
+        notes = _compile(request.code, request.task or config.task, Path(config.scratch), f"ahead_{serial}")
+        return Reply(nonce=request.nonce, notes=notes)
+
+    return answer, {}
 
 
 def open_device(name: str, task: Task) -> Device:
@@ -35,8 +103,6 @@ def open_device(name: str, task: Task) -> Device:
     """
     check_device(name, task)
     if name == "standin":
-        from kernel_archive.measure.standin import StandIn
-
         return StandIn()
     from kernel_archive.measure.torch_device import TorchDevice
 
@@ -45,7 +111,6 @@ def open_device(name: str, task: Task) -> Device:
 
 def _time_mode(config: Config) -> tuple[Callable[[Request], Reply], dict[str, Any]]:
     from kernel_archive.measure.evaluate import Evaluator
-    from kernel_archive.measure.tasks import get_task
 
     task = get_task(config.task)
     if task.framework == "torch":
@@ -86,8 +151,6 @@ def _serve(config: Config, requests: IO[bytes], replies: IO[bytes], *, namespace
         os.sched_setaffinity(0, set(config.start_cpus))
     start: Callable[[Config], tuple[Callable[[Request], Reply], dict[str, Any]]] = _time_mode
     if config.mode == "compile":
-        from kernel_archive.measure.compile_ahead import compile_mode
-
         start = compile_mode
     answer, facts = start(config)
     confined = confine(config.settings, bubblewrapped=config.bubblewrapped, namespace=namespace)

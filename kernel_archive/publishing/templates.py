@@ -8,8 +8,8 @@ from __future__ import annotations
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from kernel_archive.content import content_path
 from kernel_archive.errors import printable
+from kernel_archive.storage import content_path
 
 if TYPE_CHECKING:
     import jinja2

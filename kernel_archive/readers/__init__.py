@@ -1,4 +1,4 @@
-"""Readers: one module per raw format, each a plain function from files to a stream of typed records."""
+"""Readers: raw formats, each a plain function from files to a stream of typed records; close relatives share a module."""
 
 from __future__ import annotations
 
@@ -6,15 +6,12 @@ from typing import TYPE_CHECKING, Final
 
 from kernel_archive.readers.agentic_run import AGENTIC_RUN
 from kernel_archive.readers.attempts import ATTEMPTS
-from kernel_archive.readers.checkpoints import HILL_CLIMBING, PUCT_V1
-from kernel_archive.readers.eval_set import EVAL_SET_JSONL
-from kernel_archive.readers.greedy import GREEDY
-from kernel_archive.readers.hub_events import HUB_EVENTS
-from kernel_archive.readers.hub_tables import DISCOVERY_PAIRS, EVAL_SET, TRAINING_POOL
+from kernel_archive.readers.checkpoints import GREEDY, HILL_CLIMBING, PUCT_V1
+from kernel_archive.readers.event_log import BIN_FILLER, PUCT_EVENTS
+from kernel_archive.readers.hub import DISCOVERY_PAIRS, EVAL_SET, EVAL_SET_JSONL, HUB_EVENTS, TRAINING_POOL
 from kernel_archive.readers.kernelbench import KERNELBENCH
 from kernel_archive.readers.measurements import MEASUREMENTS
 from kernel_archive.readers.openevolve import OPENEVOLVE
-from kernel_archive.readers.puct_events import BIN_FILLER, PUCT_EVENTS
 from kernel_archive.readers.theory_builder import THEORY_BUILDER
 from kernel_archive.readers.ttt_rollouts import TTT_ROLLOUTS
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from kernel_archive.readers.files import RunFiles
-    from kernel_archive.readers.report import Report
+    from kernel_archive.readers.salvage import Report
 
 _SEED, _RESULT, _AGENT_LOG = "seed_kernel.py", "result.json", "agent_raw.log"
 _CACHE: Final = "../baseline_cache/*.json"

@@ -7,14 +7,13 @@ from typing import TYPE_CHECKING, Any, Final
 from kernel_archive.errors import Finding
 from kernel_archive.gpus import canonical_gpu
 from kernel_archive.problems import normalise_problem
-from kernel_archive.readers.invocations import INVOCATION_FILES, apply_invocations
-from kernel_archive.readers.timing import TIMING_FILE, apply_timing
+from kernel_archive.readers.timing import INVOCATION_FILES, TIMING_FILE, apply_invocations, apply_timing
 from kernel_archive.readers.values import finite, not_negative, object_of, positive, seconds_between, text_of
 
 if TYPE_CHECKING:
     from kernel_archive.readers.files import RunFiles
     from kernel_archive.readers.records import Evaluation, SearchFacts
-    from kernel_archive.readers.report import Report
+    from kernel_archive.readers.salvage import Report
 
 _RUN: Final = "run.json"
 #: Files around an upstream run directory (``<out>/run_NN``).

@@ -10,6 +10,8 @@ import re
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
+import msgspec
+
 from kernel_archive.gpus import GPU_KEYS
 from kernel_archive.readers.mapping import ABSENT, US_PER_UNIT, From, Join, filled, inside, lookup, names_in
 from kernel_archive.readers.reading import Reading
@@ -85,6 +87,20 @@ def spelled(value: Any) -> str | None:
     return value if isinstance(value, str) else str(value) if isinstance(value, int | float) else None
 
 
+class Doubt(msgspec.Struct):
+    """What is wrong with rows of one kind: said once, of the first one, with the first lines (``at``) and their number."""
+
+    message: str
+    value: object
+    fix: str | None
+    error: bool
+    file: str
+    line: int | None
+    label: str
+    n: int = 0
+    at: list[str] = []
+
+
 class Table(Reading):
     """The rows of one table, and what was doubted of them: one finding for all rows of a kind."""
 
@@ -92,43 +108,45 @@ class Table(Reading):
         super().__init__(*args, **more)
         self.columns: dict[str, From] = {}
         self.joins: list[tuple[Join, dict[tuple[str, ...], dict[str, Any] | None]]] = []
-        #: What a row is called where it stands on no line of its own.
+        #: The row that is taken in, its line, and what it is called where it stands on no line of its own.
+        self.row: dict[str, Any] = {}
+        self.line: int | None = None
         self.label = ""
-        self._doubts: dict[tuple[str, str | None], dict[str, Any]] = {}
+        self._doubts: dict[tuple[str, str | None], Doubt] = {}
 
     # -- cells
 
-    def cell(self, row: dict[str, Any], name: str) -> Any:
+    def cell(self, name: str) -> Any:
         """A cell by our name of its column; ``None`` where it is missing in any spelling."""
         rule = self.columns.get(name)
         if rule is None:
             return None
-        value = rule.value if rule.column is None else lookup(row, rule.column)
+        value = rule.value if rule.column is None else lookup(self.row, rule.column)
         if rule.column is None and isinstance(value, str) and names_in(value):
-            value = filled(value, row)
+            value = filled(value, self.row)
         return None if is_missing(value) else value
 
-    def program(self, row: dict[str, Any], line: int | None, name: str) -> Any:
+    def program(self, name: str) -> Any:
         """The text of a program, in the table or in the file that it names; ``None`` where it is missing."""
         rule = self.columns.get(name)
         if rule is None or rule.file is None:
-            return self.cell(row, name)
-        path = inside(self.run.root, rule.file, row)
+            return self.cell(name)
+        path = inside(self.run.root, rule.file, self.row)
         if path is None:
-            if (said := filled(rule.file, row)) is not None:
-                self.doubt("bad-path", "the name of a file leads out of its folder", line, name, said, error=True)
+            if (said := filled(rule.file, self.row)) is not None:
+                self.doubt("bad-path", "the name of a file leads out of its folder", name, said, error=True)
             return None
         data = self.run.whole(path) if path.is_file() else None
         text = data.decode("utf-8", "replace") if isinstance(data, bytes) else None
         if text is None or is_missing(text):
             message = "the file is empty" if text is not None else "there is no such file, or it cannot be read"
-            self.doubt("no-code-file", message, line, name, filled(rule.file, row), error=True)
+            self.doubt("no-code-file", message, name, filled(rule.file, self.row), error=True)
             return None
         return text
 
-    def time(self, row: dict[str, Any], name: str) -> float | None:
+    def time(self, name: str) -> float | None:
         """A time in microseconds; the unit that a cell states itself counts."""
-        number, unit = quantity(self.cell(row, name))
+        number, unit = quantity(self.cell(name))
         value = positive(number) if unit != "x" else None
         return None if value is None else value * US_PER_UNIT[unit or self.columns[name].unit or "us"]
 
@@ -136,7 +154,6 @@ class Table(Reading):
         self,
         code: str,
         message: str,
-        line: int | None,
         name: str | None = None,
         value: object = None,
         fix: str | None = None,
@@ -147,38 +164,25 @@ class Table(Reading):
         """Note something wrong with a row: rows of one code and column make one finding, which names the first lines; ``name`` is our column's, or ``theirs``."""
         rule = None if theirs else self.columns.get(name or "")
         field = (rule.column or rule.file) if rule is not None else name
-        seen = self._doubts.setdefault(
-            (code, field),
-            {
-                "message": message,
-                "value": value,
-                "fix": fix,
-                "error": error,
-                "at": [],
-                "n": 0,
-                "first": (self.file, line, self.label),
-            },
-        )
-        seen["n"] += 1
-        if len(seen["at"]) < _LINES_NAMED:
-            seen["at"].append(self.label if line is None else str(line))
+        seen = self._doubts.get((code, field))
+        if seen is None:
+            seen = self._doubts[code, field] = Doubt(message, value, fix, error, self.file, self.line, self.label)
+        seen.n += 1
+        if len(seen.at) < _LINES_NAMED:
+            seen.at.append(self.label if self.line is None else str(self.line))
 
     def finish(self) -> None:
         """Say what was doubted."""
         for (code, field), seen in self._doubts.items():
-            file, line, label = seen["first"]
-            lines = ", ".join(seen["at"]) + (", ..." if seen["n"] > _LINES_NAMED else "")
-            what = "in" if line is None else "lines"
-            message = seen["message"] + (
-                f": {seen['n']:,} rows ({what} {lines})"
-                if seen["n"] > 1
-                else f": {label}"
-                if label and not file.endswith(label)
-                else ""
-            )
-            value = None if seen["value"] is None else str(seen["value"])
-            say = self.report.error if seen["error"] else self.report.warning
-            say(code, message, file=file, line=line, field=field, value=value, fix=seen["fix"])
+            message = seen.message
+            if seen.n > 1:
+                lines = ", ".join(seen.at) + (", ..." if seen.n > _LINES_NAMED else "")
+                message += f": {seen.n:,} rows ({'in' if seen.line is None else 'lines'} {lines})"
+            elif seen.label and not seen.file.endswith(seen.label):
+                message += f": {seen.label}"
+            value = None if seen.value is None else str(seen.value)
+            say = self.report.error if seen.error else self.report.warning
+            say(code, message, file=seen.file, line=seen.line, field=field, value=value, fix=seen.fix)
 
     # -- joins
 
@@ -199,7 +203,7 @@ class Table(Reading):
                     found[key] = row
             self.joins.append((join, found))
 
-    def joined(self, row: dict[str, Any], line: int | None) -> dict[str, Any]:
+    def joined(self, row: dict[str, Any]) -> dict[str, Any]:
         """A row with the rows of the other tables that belong to it."""
         for join, rows in self.joins:
             key = key_of(row, join.on)
@@ -207,7 +211,7 @@ class Table(Reading):
             if partner is None:
                 self.count("rows_without_partner")
                 message = f"no row of {join.path} belongs to it"
-                self.doubt("no-partner", message, line, ", ".join(join.on), key and ", ".join(key))
+                self.doubt("no-partner", message, ", ".join(join.on), key and ", ".join(key))
             else:
                 row = {**row, join.name: partner}
         return row

@@ -1,4 +1,8 @@
-"""From the events of a search to its evaluations: the state of one event log while it is read."""
+"""``puct-events`` and ``bin-filler``: searches that wrote one line for everything that happened, from their events to evaluations.
+
+Both are logs of PUCT, a search that goes on from the programs with the best rewards and few visits. A bin filler looks for programs of
+one speedup bin, not for the fastest. :class:`EventLog` is the state of one log while it is read; other formats hold such logs, too.
+"""
 
 from __future__ import annotations
 
@@ -10,17 +14,18 @@ import msgspec
 
 from kernel_archive.errors import Finding, printable
 from kernel_archive.readers import events as ev
-from kernel_archive.readers.reading import EVALUATION_FAILED, Reading, feedback_of
+from kernel_archive.readers.beside import FILES_BESIDE, add_facts, load_object
+from kernel_archive.readers.reading import EVALUATION_FAILED, Reading, feedback_of, log_format
 from kernel_archive.readers.records import Evaluation
 from kernel_archive.readers.salvage import RowKind
-from kernel_archive.readers.values import build, natural, object_of, seconds_between, step_number
+from kernel_archive.readers.values import build, natural, object_of, seconds_between, step_number, text_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
     from kernel_archive.readers.files import RunFiles
-    from kernel_archive.readers.report import Report
+    from kernel_archive.readers.salvage import Report
 
 EVENTS_FILE: Final = "events.jsonl"
 _ULID: Final = "[0-9A-HJKMNP-TV-Z]" * 26 + ".json"
@@ -338,3 +343,55 @@ class EventLog(Reading):
                 self.found[node] = record
                 del self._forecast[node]
                 self.count("forecasts_confirmed")
+
+
+_SEED, _MANIFEST = "seed.json", "../eval_dataset_manifest.json"
+_TARGET: Final = ("target_bin", "target_band_lo", "target_band_hi", "target_midpoint_speedup", "seed_source_id")
+
+
+class _Puct(EventLog):
+    """A search with the files of its run around it."""
+
+    def finish(self) -> None:
+        """The log's own facts, then those of the files beside it."""
+        super().finish()
+        add_facts(self.run, self.evaluations(), self.facts, self.report)
+
+
+class _BinFiller(EventLog):
+    """A search for programs of one speedup bin. Its reward is a distance to that bin."""
+
+    def finish(self) -> None:
+        """Reference and GPU from the seed row, the target from the summary, then the other files."""
+        super().finish()
+        facts = self.facts
+        seed, manifest, summary = (
+            load_object(self.run, name, self.report) or {} for name in (_SEED, _MANIFEST, "summary.json")
+        )
+        facts.reference_code = facts.reference_code or text_of(seed.get("reference_code"))
+        hardware = object_of(seed.get("hardware")) or object_of(manifest.get("hardware"))
+        facts.gpu = facts.gpu or text_of(hardware.get("device_name"))
+        facts.software = {"hardware": hardware} if hardware else None
+        target: dict[str, Any] = {name: summary[name] for name in _TARGET if name in summary}
+        facts.hyperparameters = {**object_of(summary.get("search_config")), **target} or None
+        add_facts(self.run, self.evaluations(), facts, self.report)
+
+
+PUCT_EVENTS: Final = log_format(
+    _Puct,
+    name="puct-events",
+    title="Event log of a max-reward PUCT search (v2, v3), GPU-mode, KernelBench, legacy or compound observations",
+    expects="run directories with events.jsonl (other files of the run beside it), or the log files",
+    log=(EVENTS_FILE,),
+    beside=(*FILES_BESIDE, *CONFIRMED_FILES),
+    version=2,
+)
+BIN_FILLER: Final = log_format(
+    _BinFiller,
+    name="bin-filler",
+    title="Event log of a search for programs of one speedup bin; its reward is no speedup",
+    expects="directories of one bin with events.jsonl (summary.json and seed.json beside it), or the log files",
+    log=(EVENTS_FILE,),
+    beside=(_SEED, _MANIFEST, *FILES_BESIDE),
+    version=2,
+)

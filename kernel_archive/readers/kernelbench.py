@@ -16,10 +16,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from kernel_archive.errors import Finding, printable
+from kernel_archive.readers.doubts import DOUBTFUL_RATIO
 from kernel_archive.readers.files import ReaderSpec
-from kernel_archive.readers.judged import DOUBTFUL_RATIO, judged
+from kernel_archive.readers.judged import judged
 from kernel_archive.readers.mapping import columns_of
-from kernel_archive.readers.report import Report
+from kernel_archive.readers.salvage import Report
 from kernel_archive.readers.sniff import wrong_format
 from kernel_archive.readers.values import natural, object_of, positive, text_of
 

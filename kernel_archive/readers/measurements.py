@@ -15,7 +15,7 @@ from kernel_archive.errors import Finding, printable, suggestion
 from kernel_archive.readers.files import ReaderSpec, RunFiles
 from kernel_archive.readers.judged import Judged, whatever_counts
 from kernel_archive.readers.mapping import ABSENT, From, Join, columns_of, inside, lookup, needed
-from kernel_archive.readers.report import Report
+from kernel_archive.readers.salvage import Report
 from kernel_archive.readers.sniff import nothing_read, wrong_format
 from kernel_archive.readers.tables import table_rows
 
@@ -44,9 +44,9 @@ def _also(run: RunFiles) -> Iterator[Path]:
     if files and run.path.is_file():
         table = Judged(run, run.path, Report())
         table.load_joins(join for join in joins if (run.root / join.path).is_file())
-        for line, row in table_rows(run, run.path, Report(), at=run.settings.get("rows")):
+        for _, row in table_rows(run, run.path, Report(), at=run.settings.get("rows")):
             for template in files:
-                path = inside(run.root, template, table.joined(row, line))
+                path = inside(run.root, template, table.joined(row))
                 if path is not None and path.is_file():
                     yield path
 

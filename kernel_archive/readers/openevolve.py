@@ -16,7 +16,7 @@ from kernel_archive.readers.cells import failure_of, is_missing, truth
 from kernel_archive.readers.files import ReaderSpec
 from kernel_archive.readers.judged import judged
 from kernel_archive.readers.mapping import From, columns_of, lookup
-from kernel_archive.readers.report import Report
+from kernel_archive.readers.salvage import Report
 from kernel_archive.readers.sniff import wrong_format
 from kernel_archive.readers.values import natural, object_of
 

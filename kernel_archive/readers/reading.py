@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 from kernel_archive.problems import PROBLEMS
 from kernel_archive.readers.files import ReaderSpec
 from kernel_archive.readers.records import Case, Evaluation, SearchFacts
-from kernel_archive.readers.report import Report
-from kernel_archive.readers.salvage import Salvage
+from kernel_archive.readers.salvage import Report, Salvage
 from kernel_archive.readers.sniff import nothing_read, wrong_format
 from kernel_archive.readers.values import positive
 

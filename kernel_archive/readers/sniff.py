@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from kernel_archive.readers.files import ReaderSpec, RunFiles
-    from kernel_archive.readers.report import Report
+    from kernel_archive.readers.salvage import Report
 
 _OUTER: Final = ("theory_building_initialized", "hypothesis_requested", "hypothesis_completed", "experiment_requested")
 #: Kind of event -> the log that it is of.

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from kernel_archive.readers.files import ReaderSpec, RunFiles
-    from kernel_archive.readers.report import Report
+    from kernel_archive.readers.salvage import Report
 
 #: Rows of a Parquet table.
 _MAX_ROWS: Final = 1_000_000

@@ -13,7 +13,7 @@ from kernel_archive.readers.beside import UPSTREAM_FILES, read_upstream
 from kernel_archive.readers.event_log import EventLog
 from kernel_archive.readers.files import ReaderSpec
 from kernel_archive.readers.records import SearchFacts
-from kernel_archive.readers.report import Report
+from kernel_archive.readers.salvage import Report
 from kernel_archive.readers.sniff import nothing_read
 
 if TYPE_CHECKING:

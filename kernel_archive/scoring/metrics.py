@@ -24,7 +24,17 @@ from typing import TYPE_CHECKING, Final, Literal, get_args
 
 import numpy as np
 
-from kernel_archive.scoring.calibration import N_BUCKETS, adaptive_ece, bucket_of, confidence_monotonicity, ece
+from kernel_archive.scoring.calibration import (
+    N_BUCKETS,
+    accuracy_at,
+    adaptive_ece,
+    aurc,
+    bucket_of,
+    confidence_monotonicity,
+    coverage_at,
+    ece,
+    selective_risk,
+)
 from kernel_archive.scoring.discovery import average_precision, exceedance, precision_recall
 from kernel_archive.scoring.order import order_keys, pair_accuracy, rank_correlation
 from kernel_archive.scoring.recovery import BUDGETS, budget_ranks, recovered_at, recovered_at_random, recovery_area
@@ -42,7 +52,6 @@ from kernel_archive.scoring.rowwise import (
     predicted_bins,
     within_one,
 )
-from kernel_archive.scoring.selective import accuracy_at, aurc, coverage_at, selective_risk
 from kernel_archive.splits import SPLITS, Kind
 
 if TYPE_CHECKING:

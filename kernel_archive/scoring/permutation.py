@@ -20,10 +20,9 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 import numpy as np
 
-from kernel_archive.scoring.figures import measure
 from kernel_archive.scoring.metrics import CUTOFFS, METRICS
 from kernel_archive.scoring.samples import ForecastRows, RowSample
-from kernel_archive.scoring.uncertainty import chunk_sizes
+from kernel_archive.scoring.uncertainty import chunk_sizes, measure
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

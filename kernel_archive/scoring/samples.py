@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final, Literal
 
 import numpy as np
 
-from kernel_archive.scoring import discovery, order, recovery, rowwise, selective
+from kernel_archive.scoring import calibration, discovery, order, recovery, rowwise
 from kernel_archive.scoring.arrays import product
 
 if TYPE_CHECKING:
@@ -245,7 +245,7 @@ class RowSample:
         rows = self.rows
         losses = np.stack([rows.errors, 1.0 - rows.hits], axis=1)
         return self.mean(
-            lambda r: selective.aurc(
+            lambda r: calibration.aurc(
                 confidence=rows.confidence[r], losses=losses[r], parsed=rows.parsed[r], weights=self.weights
             )
         )

@@ -9,13 +9,13 @@ import numpy as np
 from kernel_archive.bins import SCHEMES
 from kernel_archive.errors import UsageError, printable
 from kernel_archive.scoring import curves, recovery, uncertainty
-from kernel_archive.scoring.figures import repeats_of
 from kernel_archive.scoring.forecasts import Forecasts
 from kernel_archive.scoring.metrics import CUTOFFS, HEADLINE, METRICS
 from kernel_archive.scoring.reader import forecasts_of
 from kernel_archive.scoring.record import ControlFigures, ForecastFacts, Metric, OtherScheme, Recovery, ScoreRecord
 from kernel_archive.scoring.samples import ForecastRows
 from kernel_archive.scoring.target import target_of
+from kernel_archive.scoring.uncertainty import repeats_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from kernel_archive.archive.open import Archive
     from kernel_archive.archive.team import Team
     from kernel_archive.scoring.arrays import Floats
-    from kernel_archive.scoring.figures import Figures
     from kernel_archive.scoring.reader import ForecastSource
     from kernel_archive.scoring.target import Target
+    from kernel_archive.scoring.uncertainty import Figures
 
 PredictedBin = Literal["argmax", "stated"]
 

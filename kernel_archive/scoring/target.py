@@ -14,7 +14,7 @@ import numpy as np
 from kernel_archive.bins import DEFAULT_SCHEME, N_BINS, Scheme, assign_bins, representatives
 from kernel_archive.bins import scheme as scheme_of
 from kernel_archive.errors import ArchiveMismatchError, DataError, Finding, UsageError, printable, suggestion
-from kernel_archive.scoring.surface import Surface, read_surface, surface_columns
+from kernel_archive.scoring.controls import Surface, best_control, controls_of, read_surface, surface_columns
 from kernel_archive.splits import FORECAST_SPLITS, REPLAY, Split, split_of
 
 if TYPE_CHECKING:
@@ -202,8 +202,6 @@ class Target:
     @cached_property
     def controls(self) -> tuple[Control, ...]:
         """The controls and bounds that stand beside every score of these rows."""
-        from kernel_archive.scoring.controls import controls_of
-
         return controls_of(self)
 
     @cached_property
@@ -216,8 +214,6 @@ class Target:
     @cached_property
     def best_control(self) -> tuple[str, NDArray[np.float64]]:
         """The control with the least CRPS, and the CRPS of every row by it: what CRPS skill is measured against."""
-        from kernel_archive.scoring.controls import best_control
-
         return best_control(self, self.controls)
 
     @cached_property

@@ -1,4 +1,4 @@
-"""Uncertainty: the metrics of resampled rows, and 95 % intervals from them.
+"""From draws of rows to figures: the metrics of every repeat, those of resampled rows, and 95 % intervals from them.
 
 Paired bootstrap: in every draw the rows of each task are drawn anew with replacement, all repeats of a row together;
 the value of a draw is the mean over the repeats. Intervals are percentiles of the draws. Two submissions drawn with
@@ -18,22 +18,84 @@ forecasters (6 tasks x 80 rows x 3 repeats). Of the score that a split of this s
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from kernel_archive.archive.team import Call
-from kernel_archive.scoring.figures import Figures, joined, measure
-from kernel_archive.scoring.metrics import METRICS
+from kernel_archive.archive.team import Call, results
+from kernel_archive.scoring.metrics import METRICS, metrics_of
 from kernel_archive.scoring.samples import RowSample
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator
+    from collections.abc import Collection, Iterable, Iterator, Mapping
 
     from kernel_archive.archive.team import Team
     from kernel_archive.scoring.arrays import Floats, Ints
     from kernel_archive.scoring.samples import ForecastRows
+
+
+@dataclass(frozen=True, eq=False)
+class Figures:
+    """The metrics in every draw.
+
+    Attributes:
+        overall: metric -> shape (D,).
+        groups: group -> metric -> shape (D,).
+        curve: recovery curve, shape (100, D); ``None`` where its area was not asked for.
+    """
+
+    overall: Mapping[str, Floats]
+    groups: Mapping[str, Mapping[str, Floats]]
+    curve: Floats | None
+
+
+def measure(sample: RowSample, names: Collection[str] | None = None, *, groups: Collection[str] = ()) -> Figures:
+    """Metrics of a sample, in the order of :data:`~kernel_archive.scoring.metrics.METRICS`.
+
+    Args:
+        sample: draws of rows.
+        names: the metrics; all of this kind of split when not given.
+        groups: metrics to compute for every reported group as well.
+    """
+    every = metrics_of(sample.rows.kind)
+    overall = {name: metric.of(sample) for name, metric in every.items() if names is None or name in names}
+    by_group: dict[str, dict[str, Floats]] = {}
+    for group, at in sample.rows.groups.items() if groups else ():
+        if len(at) == len(sample.rows):  # all rows: what is known of them need not be computed again
+            by_group[group] = {name: found for name, found in overall.items() if every[name].groups != "none"}
+            continue
+        part = sample.of_group(group)
+        by_group[group] = {name: metric.of(part) for name, metric in every.items() if name in groups}
+    return Figures(overall, by_group, sample.curve if "recovery_area" in overall else None)
+
+
+def joined(parts: Iterable[Figures]) -> Figures:
+    """Several portions of draws as one."""
+    found = list(parts)
+    first = found[0]
+    return Figures(
+        {name: np.concatenate([p.overall[name] for p in found]) for name in first.overall},
+        {
+            group: {name: np.concatenate([p.groups[group][name] for p in found]) for name in metrics}
+            for group, metrics in first.groups.items()
+        },
+        None if first.curve is None else np.concatenate([p.curve for p in found if p.curve is not None], axis=1),
+    )
+
+
+def repeats_of(rows: ForecastRows, names: Collection[str] | None = None, *, groups: bool = True) -> Figures:
+    """Metrics of every repeat, where a "draw" is one repeat with every row once.
+
+    Args:
+        rows: the rows.
+        names: the metrics; all of this kind of split when not given.
+        groups: also per reported group.
+    """
+    of_groups = [name for name, metric in METRICS.items() if metric.groups != "none"] if groups else ()
+    return joined(measure(RowSample.once(rows.repeat(r)), names, groups=of_groups) for r in range(rows.n_repeats))
+
 
 #: Level of the intervals.
 LEVEL: Final = 0.95
@@ -131,8 +193,7 @@ def bootstrap(
         )
         for i in range(0, n, each)
     ]
-    found = dict(workers.do(calls))
-    return joined(found[i] for i in range(len(calls)))
+    return joined(results(workers, calls))
 
 
 def interval(values: Floats) -> tuple[float, float] | None:

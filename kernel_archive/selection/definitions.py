@@ -16,7 +16,6 @@ import msgspec
 
 from kernel_archive.archive.labels import FLAGS
 from kernel_archive.bins import Scheme  # noqa: TC001 - msgspec needs the type at run time
-from kernel_archive.content import content_path
 from kernel_archive.errors import Finding, RecipeError, printable
 from kernel_archive.gpus import canonical_gpu
 from kernel_archive.ids import canonical_json, sha256_hex
@@ -24,6 +23,7 @@ from kernel_archive.problems import HELD_OUT_PROBLEMS, normalise_problem
 from kernel_archive.program_text import LANGUAGE_ORDER
 from kernel_archive.selection.selected import CANONICAL
 from kernel_archive.splits import split_of
+from kernel_archive.storage import content_path
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

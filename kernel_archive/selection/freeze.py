@@ -8,10 +8,10 @@ import msgspec
 
 from kernel_archive.archive.manifest import SplitFacts  # noqa: TC001 - msgspec needs the type at run time
 from kernel_archive.archive.open import Archive, open_archive
-from kernel_archive.content import content_path
 from kernel_archive.errors import ArchiveMismatchError, Finding, UsageError, printable
 from kernel_archive.selection.selected import CANONICAL
 from kernel_archive.splits import SPLIT_TABLES
+from kernel_archive.storage import content_path
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

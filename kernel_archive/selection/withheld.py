@@ -19,13 +19,12 @@ from kernel_archive.archive.manifest import SplitFacts, read_manifest, write_man
 from kernel_archive.archive.open import Archive, open_archive
 from kernel_archive.archive.shards import digest_rows, write_table
 from kernel_archive.archive.swap import locked_stage, replaced_directory, stage_directory
-from kernel_archive.content import content_path
 from kernel_archive.errors import ArchiveMismatchError, Finding, TargetExistsError, UsageError, printable
 from kernel_archive.ids import logical_digest
 from kernel_archive.schema import OUTCOMES, TABLES
 from kernel_archive.selection.make import make_splits
 from kernel_archive.splits import EVALUATIONS, SPLIT_TABLES
-from kernel_archive.storage import write_atomically
+from kernel_archive.storage import content_path, write_atomically
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence

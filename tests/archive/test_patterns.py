@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kernel_archive.archive.patterns import common_pattern
+from kernel_archive.archive.seen import common_pattern
 
 if TYPE_CHECKING:
     from pathlib import Path

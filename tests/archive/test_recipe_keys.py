@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kernel_archive.archive.recipe_keys import attributes, explained_keys
+from kernel_archive.archive.recipe_text import attributes, explained_keys
 from kernel_archive.gpus import Gpu
 
 

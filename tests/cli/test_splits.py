@@ -16,12 +16,12 @@ from kernel_archive.archive import build as archive_build
 from kernel_archive.archive.open import open_archive
 from kernel_archive.archive.recipe import load_recipe
 from kernel_archive.cli import cli, main
-from kernel_archive.content import content_path
 from kernel_archive.pipeline import validate
 from kernel_archive.publishing.card import write_card
 from kernel_archive.selection.freeze import freeze, frozen_folder, read_frozen
 from kernel_archive.selection.make import make_splits, store_published
 from kernel_archive.splits import SPLIT_TABLES
+from kernel_archive.storage import content_path
 
 SEARCHES = [
     Search("held/a", "trimul"),

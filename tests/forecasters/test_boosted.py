@@ -7,8 +7,8 @@ import pytest
 
 from kernel_archive.bins import assign_bins
 from kernel_archive.errors import MissingExtraError
+from kernel_archive.forecasters import baselines as simple
 from kernel_archive.forecasters import boosted as module
-from kernel_archive.forecasters import simple
 from kernel_archive.forecasters.boosted import boosted, boosted_order
 from kernel_archive.forecasters.pairs import load_asked_pairs, load_training_pairs
 from kernel_archive.scoring import metrics

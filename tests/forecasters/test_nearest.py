@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from kernel_archive.forecasters.nearest import nearest, token_vectors
 from kernel_archive.forecasters.pairs import load_asked_pairs, load_training_pairs
+from kernel_archive.forecasters.text import nearest, token_vectors
 
 
 def test_vectors_have_unit_length_and_empty_programs_none():

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from kernel_archive.errors import UsageError
+from kernel_archive.forecasters.baselines import forecasts_by_name
 from kernel_archive.forecasters.pairs import load_asked_pairs
-from kernel_archive.forecasters.replayed import forecasts_by_name
 from kernel_archive.scoring.worlds import load_worlds
 
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from kernel_archive.forecasters import simple
+from kernel_archive.forecasters import baselines as simple
 from kernel_archive.forecasters.pairs import AskedPairs, TrainingPairs
 from kernel_archive.splits import SPLITS
 

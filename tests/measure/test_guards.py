@@ -9,11 +9,10 @@ import pytest
 from support import cheats
 
 from kernel_archive.measure import guards
-from kernel_archive.measure.device import Sample
+from kernel_archive.measure.device import Sample, StandIn
 from kernel_archive.measure.evaluate import Evaluator
 from kernel_archive.measure.measurer import Measurer
 from kernel_archive.measure.settings import Settings
-from kernel_archive.measure.standin import StandIn
 from kernel_archive.measure.tasks import TASK_NAMES, get_task
 from kernel_archive.measure.tasks.base import Work
 

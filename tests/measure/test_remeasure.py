@@ -15,11 +15,11 @@ from support.archives import Run, Search, make_archive, program
 
 from kernel_archive.archive.open import open_archive
 from kernel_archive.errors import DataError, UsageError
-from kernel_archive.measure.compile_pool import CompilePool
 from kernel_archive.measure.logs import read_lines
 from kernel_archive.measure.providers import Templates
 from kernel_archive.measure.remeasure import Program, choose, remeasure_programs
 from kernel_archive.measure.settings import Settings
+from kernel_archive.measure.station import CompilePool
 from kernel_archive.readers import READERS
 from kernel_archive.readers.files import RunFiles
 

@@ -91,7 +91,7 @@ def test_inputs_are_seeded_finite_and_fit_the_reference(name, variant):
 
         device = TorchDevice("cpu")
     else:
-        from kernel_archive.measure.standin import StandIn
+        from kernel_archive.measure.device import StandIn
 
         device = StandIn()
     a, b, c = (task.input_of(task.small_case, seed, variant, "cpu") for seed in (1, 1, 2))

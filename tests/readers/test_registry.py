@@ -9,7 +9,7 @@ import pytest
 
 from kernel_archive.readers import READERS
 from kernel_archive.readers.files import RunFiles
-from kernel_archive.readers.report import KEPT, Report
+from kernel_archive.readers.salvage import KEPT, Report
 from kernel_archive.readers.values import (
     any_json,
     finite,

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kernel_archive.scoring.decoding import decode_line, quick_entry
 from kernel_archive.scoring.formats import read_entry
+from kernel_archive.scoring.reader import decode_line, quick_entry
 
 P = [0, 0, 0, 0.1, 0.2, 0.7, 0, 0]
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from kernel_archive.scoring import Forecasts, Target, score
-from kernel_archive.scoring.deferring import measured, searched
+from kernel_archive.scoring.curves import measured, searched
 from kernel_archive.scoring.summary import score_remarks
 
 SPEEDUPS = np.array([0.3, 0.8, 1.2, 3.0])

@@ -7,11 +7,11 @@ import pytest
 from support.made_forecasts import make_forecasts, make_target
 
 from kernel_archive.scoring import Forecasts, compare
-from kernel_archive.scoring.figures import repeats_of
 from kernel_archive.scoring.metrics import COMPARED
 from kernel_archive.scoring.permutation import _pairings, permutation_p, repeat_order
 from kernel_archive.scoring.samples import ForecastRows
 from kernel_archive.scoring.scorer import means
+from kernel_archive.scoring.uncertainty import repeats_of
 
 
 @pytest.mark.parametrize("kind", ["eval", "discovery"])

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from support.made_forecasts import make_forecasts, make_target
 
-from kernel_archive.scoring.figures import joined, measure, repeats_of
 from kernel_archive.scoring.metrics import METRICS, metrics_of
 from kernel_archive.scoring.samples import ForecastRows, RowSample
+from kernel_archive.scoring.uncertainty import joined, measure, repeats_of
 
 
 @pytest.fixture(params=["eval", "discovery"])

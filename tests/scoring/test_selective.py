@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
-from kernel_archive.scoring.selective import accuracy_at, aurc, coverage_at, selective_risk
+from kernel_archive.scoring.calibration import accuracy_at, aurc, coverage_at, selective_risk
 
 
 def test_selective_risk_by_hand():

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kernel_archive.content import content_path
 from kernel_archive.scoring import load_target, read_forecasts, score
 from kernel_archive.scoring.formats import FIELDS, TOOL_FIELDS, read_entry
 from kernel_archive.scoring.template import explanation, json_schema, template_lines
+from kernel_archive.storage import content_path
 
 VALIDATOR = jsonschema.Draft202012Validator(json_schema())
 

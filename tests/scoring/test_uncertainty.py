@@ -5,10 +5,9 @@ import pytest
 from support.made_forecasts import make_forecasts, make_target
 
 from kernel_archive.scoring import Forecasts, Target, uncertainty
-from kernel_archive.scoring.figures import repeats_of
 from kernel_archive.scoring.metrics import METRICS, metrics_of
 from kernel_archive.scoring.samples import ForecastRows
-from kernel_archive.scoring.uncertainty import bootstrap, interval, resampled
+from kernel_archive.scoring.uncertainty import bootstrap, interval, repeats_of, resampled
 
 
 def drawn_again(target, forecasts, chosen):

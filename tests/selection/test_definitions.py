@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from kernel_archive.content import content_path
 from kernel_archive.errors import RecipeError, UsageError
 from kernel_archive.problems import GPU_MODE_TASKS, HELD_OUT_PROBLEMS
 from kernel_archive.selection.definitions import load_definition, with_changes
+from kernel_archive.storage import content_path
 
 
 def changed(tmp_path, name, old, new):

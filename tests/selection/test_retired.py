@@ -9,7 +9,6 @@ import msgspec
 import pytest
 
 from kernel_archive.archive.open import open_archive
-from kernel_archive.content import content_path
 from kernel_archive.scoring.scorer import score_file
 from kernel_archive.selection.check import check_splits
 from kernel_archive.selection.definitions import load_definition, retired_definitions, variant_name
@@ -17,6 +16,7 @@ from kernel_archive.selection.freeze import frozen_folder, read_frozen
 from kernel_archive.selection.make import remake_splits
 from kernel_archive.selection.plan import Rules
 from kernel_archive.splits import SPLITS
+from kernel_archive.storage import content_path
 
 #: What version 2026.11.3 scored the forecasts of :func:`old_file` with, printed by the package of that time.
 OLD_SCORES = {

@@ -1,0 +1,175 @@
+"""What is doubted of a row that somebody else measured: figures that contradict each other, and columns that nothing is read from."""
+
+from __future__ import annotations
+
+import re
+from statistics import median
+from typing import TYPE_CHECKING, Any, Final
+
+from kernel_archive.errors import printable
+from kernel_archive.gpus import GPU_KEYS, canonical_gpu, gpu_in, same_gpu
+from kernel_archive.readers.cells import Table, is_missing, joined_gpu, quantity, spelled, truth
+from kernel_archive.readers.values import positive
+
+if TYPE_CHECKING:
+    from kernel_archive.readers.mapping import Join
+    from kernel_archive.readers.records import Evaluation
+
+#: Columns of theirs that would say that a row is no success, if the recipe mapped them.
+_VERDICTS: Final = frozenset(
+    {"correct", "is_correct", "iscorrect", "correctness", "passed", "pass", "success", "succeeded", "valid", "is_valid"}
+)
+#: What the same program is measured with.
+_SHAPES: Final = re.compile(
+    r"((input|tensor|problem)_?)?(shapes?|sizes?|dims?|dimensions)|d_?type|batch(_?size)?|seq_?len(gth)?|hidden(_?(size|dim))?",
+    re.IGNORECASE,
+)
+#: A speedup further from the ratio of its own times is doubted; one further than the second is not taken.
+DOUBTFUL_RATIO: Final = 1.02
+REFUSED_RATIO: Final = 1.20
+
+
+class Doubted(Table):
+    """The rows of one table, held against themselves and each other."""
+
+    def __init__(self, *args: Any, **more: Any) -> None:
+        super().__init__(*args, **more)
+        self.root_is_reference = self.run.settings.get("reference") == "root"
+        self._seen: set[int] = set()
+        self._sizes: dict[Any, dict[str, Any]] = {}
+
+    def repeated(self) -> None:
+        """Doubt a row that is like one before it in everything."""
+        mark = hash(repr(self.row))
+        if mark in self._seen:
+            message = "a row is an exact copy of one before it, and counts as a further measurement"
+            self.doubt("same-row", message, fix="If nothing was measured again, take the copies out")
+        self._seen.add(mark)
+
+    def odd_references(self) -> None:
+        """Doubt speedups that, with their times, imply another time of the reference than the others of their problem and GPU."""
+        implied: dict[tuple[str | None, ...], list[tuple[float, Evaluation]]] = {}
+        for record in self.found.values():
+            if record.speedup and record.runtime_us and record.reference_runtime_us is None:
+                of = (record.search, record.problem, record.gpu)
+                implied.setdefault(of, []).append((record.speedup * record.runtime_us, record))
+        for rows in implied.values():
+            usual = median(time for time, _ in rows)
+            steady = [time for time, _ in rows if 1 / REFUSED_RATIO <= time / usual <= REFUSED_RATIO]
+            if len(steady) < max(3, 0.75 * len(rows)):
+                continue  # references of many sizes, or too few rows to tell
+            for time, record in rows:
+                if not 1 / REFUSED_RATIO <= time / usual <= REFUSED_RATIO:
+                    self.file, self.line, self.label = record.source_file, record.source_line, record.node_id
+                    message = "speedup times runtime is the reference's time, and here another than in most rows of its problem"
+                    fix = "See which of the two is right; map reference_runtime to have every row checked"
+                    self.doubt("odd-reference", message, "speedup", record.speedup, fix)
+
+    def believed(
+        self, speedup: float | None, runtime: float | None, reference: float | None
+    ) -> tuple[float | None, str | None]:
+        """The speedup that counts, and why the row does not count where its figures contradict each other."""
+        if runtime is not None and runtime == reference and not self.root_is_reference:
+            self.equal_times()
+        ratio = reference / runtime if runtime is not None and reference is not None else None
+        gpu = spelled(self.cell("gpu")) or self.run.settings.get("gpu")
+        others = [spelled(self.cell("reference_gpu"))]
+        others += [joined_gpu(self.row.get(j.name)) for j, _ in self.joins if self.timed_by(j)]
+        other = next((o for o in others if o and gpu and canonical_gpu(o) != canonical_gpu(gpu)), None)
+        if other is not None:
+            message = f"the candidate was timed on {printable(gpu)}, the reference on another GPU: no ratio of such times counts"
+            fix = "Take the reference's time of the same GPU"
+            self.doubt("two-gpus", message, "reference_gpu", other, fix, error=True)
+            return speedup if speedup is not None else ratio, "its two times come from different GPUs"
+        lacks = next(
+            (n for n, t in (("runtime", runtime), ("reference_runtime", reference)) if n in self.columns and t is None),
+            None,
+        )
+        if speedup is not None and lacks is not None:
+            message = "a time that the recipe maps is missing: the speedup counts unchecked"
+            fix = "Give the time, or take the column of times out of the recipe"
+            self.doubt("unchecked-speedup", message, lacks, fix=fix)
+        if speedup is None or ratio is None or self.run.settings.get("speedup_from") == "times":
+            return (ratio if ratio is not None else speedup), None
+        off = max(speedup / ratio, ratio / speedup)
+        if off <= DOUBTFUL_RATIO or self.run.settings.get("speedup_from") == "column":
+            return speedup, None
+        inverse = max(speedup * ratio, 1 / (speedup * ratio)) <= DOUBTFUL_RATIO
+        hint = "; it is the inverse of their ratio" if inverse else ""
+        hint = hint or next(
+            (f"; the times seem off by {n:,}x: a unit?" for n in (1000, 1_000_000) if 0.5 < off / n < 2), ""
+        )
+        message = f"the speedup is not the ratio of the row's two times ({ratio:.4g}){hint}"
+        fix = 'Say which counts: speedup_from = "times" or "column" in the [[source]]'
+        refused = off > REFUSED_RATIO
+        code = "speedup-contradicted" if refused else "speedup-doubtful"
+        self.doubt(code, message + (" and does not count" if refused else ""), "speedup", speedup, fix, error=refused)
+        return speedup, "its speedup contradicts the ratio of its times" if refused else None
+
+    def equal_times(self) -> None:
+        """Doubt a time that is the reference's to the last digit."""
+        fix = "See whether both come from the same measurement"
+        self.doubt(
+            "equal-times", "the candidate's time is exactly the reference's", "runtime", self.cell("runtime"), fix
+        )
+
+    def fast_failure(self, root: Evaluation | None) -> None:
+        """Doubt a failure that claims to be faster than the reference all the same."""
+        claimed = positive(quantity(self.cell("speedup"))[0])
+        runtime, reference = self.time("runtime"), self.time("reference_runtime")
+        reference = reference or (root.runtime_us if root is not None else None)
+        claimed = claimed or (reference / runtime if runtime and reference else None)
+        if claimed is not None and claimed > 1:
+            message = "the row failed, and is faster than the reference all the same: it counts as a failure, without a speedup"
+            fix = "If it did not fail, see what outcome, correct and compiled are mapped to"
+            name = "speedup" if "speedup" in self.columns else "runtime"
+            self.doubt("fast-failure", message, name, self.cell(name), fix)
+
+    def sized(self, of: Any) -> None:
+        """Doubt rows of one program with several shapes that nothing is read from: they would be repeats of one kernel."""
+        mapped = {name for rule in self.columns.values() for name in rule.wanted}
+        shapes = {key: str(self.row[key]) for key in self.row if key not in mapped and _SHAPES.fullmatch(key)}
+        first = self._sizes.setdefault(of, shapes) if shapes else {}
+        other = [key for key, value in shapes.items() if first.get(key, value) != value]
+        if other:
+            named = self.columns["problem"].column if "problem" in self.columns else None
+            name = "_".join([f"{{{named}}}" if named else "NAME", *(f"{{{printable(key)}}}" for key in other)])
+            message = "one program is measured at several of these, which its problem does not name: they become repeats of one kernel"
+            fix = f'Make it part of the problem\'s name, in [source.columns]: problem = {{ value = "{name}" }}'
+            self.doubt("several-shapes", message, other[0], self.row[other[0]], fix, theirs=True)
+
+    def elsewhere(self) -> str | None:
+        """Why a row does not count although the recipe says its GPU: a column that nothing is read from names another."""
+        gpu: str | None = spelled(self.cell("gpu")) or self.run.settings.get("gpu")
+        if gpu is None:
+            return None
+        mapped = {rule.column for rule in self.columns.values()}
+        for key, value in self.row.items():
+            if key.rpartition(".")[2].casefold() in GPU_KEYS and key not in mapped and isinstance(value, str):
+                other = gpu_in(value)
+                if other is not None and not any(same_gpu(other, name) for name in (gpu, gpu_in(gpu) or gpu)):
+                    message = (
+                        f"the row names another GPU than the one that is read, {printable(gpu)}: it does not count"
+                    )
+                    fix = (
+                        f'Say where each row\'s GPU is: columns.gpu = "{printable(key)}", or a [[source]] for each GPU'
+                    )
+                    self.doubt("two-gpus", message, key, value, fix, error=True, theirs=True)
+                    return f"its column {printable(key)} names another GPU"
+        return None
+
+    def timed_by(self, join: Join) -> bool:
+        """Whether a time comes from a joined table."""
+        rules = (self.columns.get(name) for name in ("runtime", "reference_runtime"))
+        return any(rule is not None and str(rule.column).startswith(join.name + ".") for rule in rules)
+
+    def denied(self) -> str | None:
+        """Why a row is no success although the recipe maps no outcome: a column of its own says so."""
+        mapped = {rule.column for rule in self.columns.values()}
+        for key, value in self.row.items():
+            if key not in mapped and key.casefold() in _VERDICTS and not is_missing(value) and truth(value) is False:
+                message = "the row says that it failed, and the recipe maps no outcome; the rows do not count"
+                fix = f'Map it: outcome = "{printable(key)}"'
+                self.doubt("unmapped-failure", message, key, value, fix, error=True)
+                return f"its column {printable(key)} says that it failed"
+        return None
