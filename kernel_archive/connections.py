@@ -91,7 +91,12 @@ def _new_client() -> Any:
 
 
 def bound_requests() -> None:
-    """Bound every request that the Hub's library makes in this process from now on."""
-    from huggingface_hub import set_client_factory
+    """Bound every request that the Hub's library makes in this process from now on.
 
-    set_client_factory(_new_client)
+    Once is enough: a new client reads all certificates of this machine, which takes longer than most requests.
+    """
+    from huggingface_hub import set_client_factory
+    from huggingface_hub.utils import _http
+
+    if _http._GLOBAL_CLIENT_FACTORY is not _new_client:  # noqa: SLF001 - no public name says whose factory is set
+        set_client_factory(_new_client)

@@ -135,6 +135,7 @@ class Archive:
         import duckdb
 
         connection = duckdb.connect(":memory:")
+        connection.execute("SET parquet_metadata_cache = true")  # no query reads the footers of all shards anew
         for name in self.tables:
             selects = []
             for split, shards in self.manifest.tables[name].splits.items():

@@ -1,8 +1,9 @@
 """Command lines and code run against the loopback Hub, in a client process.
 
 One process serves many calls, since ``HF_ENDPOINT`` must stand before ``huggingface_hub`` is imported and starting Python
-takes longer than most calls. Two things are changed in it: the Hub's client does not sleep between its retries (it would
-wait half a minute in all), and a Hub that never answers is waited for two seconds, not a minute.
+takes longer than most calls. Three things are changed in it: the Hub's client does not sleep between its retries (it would
+wait half a minute in all), a Hub that never answers is waited for two seconds, not a minute, and an archive whose files
+are, byte for byte, those that a push has validated before is not validated again.
 
 This file is the process's program, too. Each line of its input is JSON: ``{"kind": "cli" | "code", "args": [...], "cwd": ...,
 "environment": {...}}``; each answer is one line of JSON: ``{"status", "out", "err"}``.
@@ -20,12 +21,17 @@ import time
 import traceback
 import warnings
 from dataclasses import dataclass
+from hashlib import sha256
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from support.fake_hub import FakeHub
+
+    from kernel_archive.archive.open import Archive
+    from kernel_archive.errors import Finding
 
 __all__ = ["Client", "Done", "Process"]
 
@@ -133,6 +139,19 @@ class _Awake:
         return (lambda seconds: None) if name == "sleep" else getattr(time, name)
 
 
+def _once(validate: Callable[[Archive], list[Finding]]) -> Callable[[Archive], list[Finding]]:
+    """Validation that remembers its findings of a directory with these very files."""
+    seen: dict[tuple[tuple[Path, bytes], ...], list[Finding]] = {}
+
+    def validated(archive: Archive) -> list[Finding]:
+        key = tuple((p, sha256(p.read_bytes()).digest()) for p in sorted(archive.path.rglob("*")) if p.is_file())
+        if key not in seen:
+            seen[key] = validate(archive)
+        return [*seen[key]]
+
+    return validated
+
+
 def _run(kind: str, args: list[str]) -> int:
     if kind == "cli":
         from kernel_archive.cli import main
@@ -154,7 +173,9 @@ def serve() -> None:
     from huggingface_hub.utils import _http
 
     from kernel_archive import connections
+    from kernel_archive.publishing import push
 
+    push._validate = _once(push._validate)
     connections.TIMEOUT = float(TIMEOUT)  # type: ignore[misc] # shorter than for a user
     _http.time = file_download.time = _Awake()  # type: ignore[assignment] # a stand-in module
     warnings.simplefilter("error", UserWarning)
