@@ -17,7 +17,7 @@ from kernel_archive.gpus import Gpu, GpuFacts, is_known
 from kernel_archive.schema import TABLES
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
     import datasets
     import duckdb
@@ -93,8 +93,15 @@ class Archive:
             )
         return [self.path / shard.path for shard in shards]
 
-    def arrow(self, table: str, split: str | None = None, columns: Sequence[str] | None = None) -> pa.Table:
-        """A table (or split) as Arrow, in the order of the files."""
+    def arrow(
+        self,
+        table: str,
+        split: str | None = None,
+        columns: Sequence[str] | None = None,
+        *,
+        problems: Collection[str] | None = None,
+    ) -> pa.Table:
+        """A table (or split) as Arrow, in the order of the files; with ``problems`` only their rows."""
         files = self.files(table, split)
         schema = TABLES[table].schema
         for name in columns or ():
@@ -102,7 +109,7 @@ class Archive:
                 raise UsageError(f"table {table} has no column {printable(name)!r}. {suggestion(name, schema.names)}")
         if columns is not None:
             schema = pa.schema([schema.field(name) for name in columns])
-        parts = [_read(path, list(schema.names)) for path in files]
+        parts = [_read(path, list(schema.names), problems) for path in files]
         return pa.concat_tables([part.cast(schema) for part in parts]) if parts else schema.empty_table()
 
     def polars(self, table: str, split: str | None = None, columns: Sequence[str] | None = None) -> pl.DataFrame:
@@ -191,15 +198,28 @@ class Archive:
             raise UsageError(f"{error}. Tables: {', '.join(self.tables)}") from None
 
 
-def _read(path: Path, columns: list[str]) -> pa.Table:
+def _read(path: Path, columns: list[str], problems: Collection[str] | None = None) -> pa.Table:
     """Columns of a shard. Not by ``read_table``: that imports pandas where it is installed, a third of a second."""
     try:
         with pq.ParquetFile(path) as shard:
-            return shard.read(columns=columns)
+            if problems is None:
+                return shard.read(columns=columns)
+            import pyarrow.compute as pc
+
+            groups = [i for i in range(shard.num_row_groups) if _may_hold(shard.metadata.row_group(i), problems)]
+            rows = shard.read_row_groups(groups, columns=[*dict.fromkeys([*columns, "problem"])])
+            return rows.filter(pc.is_in(rows["problem"], pa.array(sorted(problems), pa.string()))).select(columns)
     except (OSError, pa.ArrowException) as error:
         raise ArchiveMismatchError(
             f"{path} cannot be read: {printable(str(error), 200)}. See kernel-archive validate"
         ) from None
+
+
+def _may_hold(group: pq.RowGroupMetaData, problems: Collection[str]) -> bool:
+    """Whether a row group may have rows of these problems, by the least and largest problem that its footer names."""
+    columns = (group.column(i) for i in range(group.num_columns))
+    found = next((c.statistics for c in columns if c.path_in_schema == "problem"), None)
+    return found is None or not found.has_min_max or any(found.min <= problem <= found.max for problem in problems)
 
 
 def open_archive(path: str | Path | None = None) -> Archive:

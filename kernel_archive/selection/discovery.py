@@ -9,6 +9,7 @@ edges' own measurements differ from that is counted in the facts.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from typing import TYPE_CHECKING, Any, Final, cast
 
 import msgspec
@@ -20,10 +21,10 @@ from kernel_archive.bins import Scheme, assign_bins
 from kernel_archive.selection.definitions import DiscoveryDefinition, variant_name
 from kernel_archive.selection.edges import Kernel, find_edges, kernels_by_id
 from kernel_archive.selection.own import canonical_definition
-from kernel_archive.selection.selected import Row, Selection, by_program, pair_id, select
+from kernel_archive.selection.selected import Row, Selection, by_program, counted, pair_id, row_table, select, together
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Collection, Iterable, Sequence
 
     from kernel_archive.selection.tables import ArchiveTables
     from kernel_archive.splits import Split
@@ -34,6 +35,8 @@ __all__ = ["case_ratio", "case_sums", "cutoff_counts", "select_discovery"]
 DIGITS: Final = 12
 #: exp of more than this, or of its negative, is no number of 64 bits.
 _LARGEST_LOG: Final = 700
+#: Column of the ratio of an edge's own two measurements, while facts are made.
+_OWN: Final = "own_ratio"
 
 CaseSum = tuple[tuple[str, ...], float]
 
@@ -134,12 +137,47 @@ def select_discovery(split: Split, tables: ArchiveTables, rule: DiscoveryDefinit
         and row["generation_method"] in rule.methods
         and (rule.unfinished or row["finished"] is not False)
     }
+    dropped: Counter[str] = Counter()
+    found: list[pa.Table] = [row_table(split, []).append_column(_OWN, pa.array([], pa.float64()))]
+    for part in tables.parts() if finished else ():
+        rows, without = _edges_of(split, part, rule, finished)
+        found.append(rows)
+        dropped += without
+    rows = together(found, split.task)
+    ratios = rows[split.value].to_pylist()
+    searches = counted(rows, "search_id")
+    facts: dict[str, Any] = {
+        "cutoffs": cutoff_counts(ratios, rows["family"].to_pylist(), rule.cutoffs),
+        "excluded": dict(sorted(dropped.items())),
+        "searches": {
+            "with_edges": len(searches),
+            "edges_of_stopped": sum(n for (search,), n in searches.items() if finished[search] is False),
+        },
+        "near_duplicates": pc.sum(pc.equal(rows["anchor_token"], rows["candidate_token"])).as_py() or 0,
+        "own_measurements": _agreement(ratios, rows[_OWN].to_pylist(), rule.scheme),
+        "case_times": _agreement(ratios, rows["g_cases"].to_pylist(), rule.scheme),
+    }
+    return select(
+        split,
+        rows,
+        texts=by_program(split, rows, tables.texts),
+        scheme=rule.scheme,
+        variant=variant_name(split, rule, standard),
+        parameters=msgspec.to_builtins(rule),
+        counts=facts,
+    )
+
+
+def _edges_of(
+    split: Split, tables: ArchiveTables, rule: DiscoveryDefinition, searches: Collection[str]
+) -> tuple[pa.Table, Counter[str]]:
+    """The pairs of a part of the archive in their order, with the ratio of their own measurements, and why others are none."""
     flags = set(rule.exclude_flags)
 
     def keep(parent: Kernel, child: Kernel) -> str | None:
         return "flagged" if flags.intersection(parent.flags + child.flags) else None
 
-    edges, dropped = find_edges(tables.evaluations, finished, kernels_by_id(tables.kernels), keep=keep)
+    edges, dropped = find_edges(tables.evaluations, searches, kernels_by_id(tables.kernels), keep=keep)
     named = [(e, pair_id("discovery", e.parent.kernel_id, e.child.kernel_id)) for e in edges]
     named.sort(key=lambda item: (item[0].child.problem, item[0].child.gpu, item[0].search_id, item[1]))
     used = {k.kernel_id for e in edges for k in (e.parent, e.child)}
@@ -165,24 +203,5 @@ def select_discovery(split: Split, tables: ArchiveTables, rule: DiscoveryDefinit
         )
         for e, row_id in named
     ]
-    ratios = [row.value for row in rows]
-    facts: dict[str, Any] = {
-        "cutoffs": cutoff_counts(ratios, [row.family for row in rows], rule.cutoffs),
-        "excluded": dict(sorted(dropped.items())),
-        "searches": {
-            "with_edges": len({e.search_id for e in edges}),
-            "edges_of_stopped": sum(finished[e.search_id] is False for e in edges),
-        },
-        "near_duplicates": sum(row.anchor.token_id == row.candidate.token_id for row in rows),
-        "own_measurements": _agreement(ratios, [e.own_ratio for e, _ in named], rule.scheme),
-        "case_times": _agreement(ratios, [row.more["g_cases"] for row in rows], rule.scheme),
-    }
-    return select(
-        split,
-        rows,
-        texts=by_program(split, rows, tables.texts),
-        scheme=rule.scheme,
-        variant=variant_name(split, rule, standard),
-        parameters=msgspec.to_builtins(rule),
-        counts=facts,
-    )
+    own = pa.array([e.own_ratio for e, _ in named], pa.float64())
+    return row_table(split, rows).append_column(_OWN, own), dropped

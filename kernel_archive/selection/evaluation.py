@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import msgspec
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from kernel_archive.bins import assign_bins
 from kernel_archive.errors import UsageError, printable
@@ -20,15 +22,14 @@ from kernel_archive.gpus import canonical_gpu
 from kernel_archive.ids import sha256_hex
 from kernel_archive.program_text import quantities
 from kernel_archive.selection.definitions import EvalDefinition, OwnEvalDefinition, variant_name
-from kernel_archive.selection.edges import kernels_by_id
 from kernel_archive.selection.level import level
 from kernel_archive.selection.near import Copies
 from kernel_archive.selection.own import LEAST_BINS, canonical_definition
-from kernel_archive.selection.selected import Row, Selection, Side, by_program, cell_counts, select
+from kernel_archive.selection.selected import Row, Selection, Side, by_program, cell_counts, row_table, select
 from kernel_archive.selection.similarity import Program
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from kernel_archive.selection.edges import Kernel
     from kernel_archive.selection.tables import ArchiveTables
@@ -104,13 +105,17 @@ def _gpu_told(rule: EvalDefinition, gpu: str | None, standard: EvalDefinition, p
     return "" if rule.gpu == standard.gpu else f"prefers{short(rule.gpu)}"
 
 
+def _every(rule: EvalDefinition) -> bool:
+    return isinstance(rule, OwnEvalDefinition) and rule.tasks == "every"
+
+
 def refusals(tables: ArchiveTables, rule: EvalDefinition, kernels: Iterable[Kernel]) -> dict[str, str | None]:
     """Held-out kernels by id, and why the definition's words don't allow them; ``None`` for one that they allow."""
     references = tables.references.select(["reference_id", "problem"])
     known = set(zip(*(column.to_pylist() for column in references.columns), strict=True))
     flags, problems = set(rule.exclude_flags), set(rule.problems)
     allowed = tables.searches_of(natural=rule.natural, builders=rule.builders)
-    every = isinstance(rule, OwnEvalDefinition) and rule.tasks == "every"
+    every = _every(rule)
 
     def reason(kernel: Kernel) -> str | None:
         if not every and kernel.problem not in problems:
@@ -130,36 +135,43 @@ def refusals(tables: ArchiveTables, rule: EvalDefinition, kernels: Iterable[Kern
     return {kernel.kernel_id: reason(kernel) for kernel in kernels}
 
 
-def _enough_bins(rule: EvalDefinition, candidates: Sequence[Kernel]) -> dict[str, int]:
-    """Problems of which too few bins have kernels, with the number of those bins.
+def _few_bins(rule: EvalDefinition, candidates: Iterable[Sequence[Kernel]]) -> dict[str, int]:
+    """Problems of which too few bins have kernels, with the number of those bins; from the candidates of each part.
 
     Where the definition leaves the number open and no problem has as many, none is left out: a table with one program per
     problem can still be asked about.
     """
-    if not isinstance(rule, OwnEvalDefinition) or rule.tasks != "every":
+    if not isinstance(rule, OwnEvalDefinition) or not _every(rule):
         return {}
     enough = rule.bins or LEAST_BINS
-    bins = assign_bins([k.speedup for k in candidates], rule.scheme, row_ids=[k.kernel_id for k in candidates])
     held: dict[str, set[int]] = {}
-    for kernel, bin_ in zip(candidates, bins.tolist(), strict=True):
-        held.setdefault(kernel.problem, set()).add(bin_)
+    for kernels in candidates:
+        for kernel, bin_ in zip(kernels, _bins(rule, kernels), strict=True):
+            held.setdefault(kernel.problem, set()).add(bin_)
     few = {problem: len(found) for problem, found in sorted(held.items()) if len(found) < enough}
     return {} if not rule.bins and len(few) == len(held) else few
 
 
+def _bins(rule: EvalDefinition, kernels: Sequence[Kernel]) -> list[int]:
+    found: list[int] = assign_bins(
+        [k.speedup for k in kernels], rule.scheme, row_ids=[k.kernel_id for k in kernels]
+    ).tolist()
+    return found
+
+
 def _programs(tables: ArchiveTables, kernels: Sequence[Kernel]) -> list[Program]:
-    """The kernels' texts under the names of their programs."""
+    """The kernels' texts under the names of the kernels."""
     codes = tables.texts.fetch([k.program_id for k in kernels]).to_pylist()
-    return [Program(k.program_id, k.problem, code) for k, code in zip(kernels, codes, strict=True)]
+    return [Program(k.kernel_id, k.problem, code) for k, code in zip(kernels, codes, strict=True)]
 
 
 class _Filling:
     """The cells of a split while they are filled, bin by bin: in turns, every problem takes its next row."""
 
-    def __init__(self, rule: EvalDefinition, copies: Copies | None) -> None:
+    def __init__(self, rule: EvalDefinition, copies: Copies | None, dropped: Counter[str]) -> None:
         self.rule = rule
         self.copies = copies
-        self.dropped: Counter[str] = Counter()
+        self.dropped = dropped
 
     def bin(self, cells: dict[str, list[Kernel]]) -> list[Kernel]:
         """The rows of one bin, from its kernels by problem, in the order in which they are taken."""
@@ -193,7 +205,7 @@ class _Filling:
         while waiting and len(taken) < self.rule.cap:
             kernel = min(waiting, key=rank)
             waiting.remove(kernel)
-            if self.copies is None or not self.copies.near(kernel.program_id, (k.program_id for k in taken)):
+            if self.copies is None or not self.copies.near(kernel.kernel_id, (k.kernel_id for k in taken)):
                 return kernel
             self.dropped["near_copy_in_cell"] += 1
         return None
@@ -222,46 +234,42 @@ def select_eval(
     """
     standard = cast("EvalDefinition", canonical_definition(split, tables))
     rule = standard if rule is None else rule
-    kernels = kernels_by_id(tables.test).values()
-    refused = refusals(tables, rule, kernels)
-    dropped = Counter(reason for reason in refused.values() if reason is not None)
-    eligible = [k for k in kernels if refused[k.kernel_id] is None]
-    per_gpu = dict(sorted(Counter(kernel.gpu for kernel in eligible).items()))
+    dropped: Counter[str] = Counter()
+    counted: Counter[str] = Counter()
+    others = tables.read("kernels", ["problem"], "test").num_rows
+    for part in _parts(tables, rule):
+        reasons = refusals(part, rule, part.tested)
+        dropped.update(reason for reason in reasons.values() if reason is not None)
+        counted.update(kernel.gpu for kernel in part.tested if reasons[kernel.kernel_id] is None)
+        others -= len(part.tested)
+    if others:
+        dropped["other_problem"] += others
+    if rule.near_copy is not None:
+        dropped["near_training"] = 0
+    per_gpu = dict(sorted(counted.items()))
     most = max(per_gpu, key=lambda name: per_gpu[name], default="")
     chosen_gpu = choose_gpu(per_gpu, rule.gpu or most, gpu)
     dropped["other_gpu"] = sum(n for name, n in per_gpu.items() if name != chosen_gpu)
-    candidates = [kernel for kernel in eligible if kernel.gpu == chosen_gpu]
-    few_bins = _enough_bins(rule, candidates)
-    if few_bins:
-        dropped["few_bins"] = sum(kernel.problem in few_bins for kernel in candidates)
-        candidates = [kernel for kernel in candidates if kernel.problem not in few_bins]
-    copies = None
-    if rule.near_copy is not None:
-        programs = _programs(tables, candidates)
-        nears = tables.neighbours.of(programs)
-        near = {name for name, found in nears.items() if found.similarity >= rule.near_copy}
-        # What has the very tokens of a training program should not be there at all: it is kept, so that the check of leaks
-        # refuses it, and not passed over in silence.
-        trained = set(tables.train["token_id"].to_pylist())
-        near -= {k.program_id for k in candidates if k.token_id in trained}
-        dropped["near_training"] = sum(k.program_id in near for k in candidates)
-        candidates = [k for k in candidates if k.program_id not in near]
-        copies = Copies([p for p in programs if p.name not in near], rule.near_copy)
-    bins = assign_bins([k.speedup for k in candidates], rule.scheme, row_ids=[k.kernel_id for k in candidates])
-    cells: dict[int, dict[str, list[Kernel]]] = {}
+
+    def candidates(part: ArchiveTables) -> list[Kernel]:
+        reasons = refusals(part, rule, part.tested)
+        return [k for k in part.tested if reasons[k.kernel_id] is None and k.gpu == chosen_gpu]
+
+    few_bins = _few_bins(rule, map(candidates, _parts(tables, rule)))
     available: Counter[tuple[str, int]] = Counter()
-    for kernel, bin_ in zip(candidates, bins.tolist(), strict=True):
-        cells.setdefault(bin_, {}).setdefault(kernel.problem, []).append(kernel)
-        available[kernel.problem, bin_] += 1
-    filling = _Filling(rule, copies)
-    chosen = [(k.problem, bin_, k) for bin_ in sorted(cells) for k in filling.bin(cells[bin_])]
+    chosen: list[tuple[str, int, Kernel]] = []
     exchanged = 0
-    if rule.level is not None:
-        chosen, exchanged = _levelled(
-            tables, rule.level, chosen, list(zip(candidates, bins.tolist(), strict=True)), copies
-        )
+    for part in _parts(tables, rule):
+        found = candidates(part)
+        enough = [kernel for kernel in found if kernel.problem not in few_bins]
+        if few_bins:
+            dropped["few_bins"] += len(found) - len(enough)
+        for together in _independent(enough, rule):
+            rows, moved = _chosen(part, rule, together, available, dropped)
+            chosen += rows
+            exchanged += moved
+            tables.neighbours.learn(part.neighbours, [(k.problem, k.program_id) for *_, k in rows])
     chosen.sort(key=lambda item: (*item[:2], selection_hash(rule.selection_key, item[2].kernel_id), item[2].kernel_id))
-    dropped.update(filling.dropped)
     taken = [kernel for *_, kernel in chosen]
     tokens = Counter(k.token_id for k in taken)
     # Tasks without any kernel stand in the cells too: a gap must show.
@@ -284,16 +292,67 @@ def select_eval(
         | ({"few_bins": few_bins} if few_bins else {})
         | ({"exchanged": exchanged} if rule.level is not None else {})
     )
-    rows = _rows(tables, taken)
+    table = row_table(split, _rows(tables, taken))
     return select(
         split,
-        rows,
-        texts=by_program(split, rows, tables.texts),
+        table,
+        texts=by_program(split, table, tables.texts),
         scheme=rule.scheme,
         variant=variant_name(split, rule, standard, gpu=_gpu_told(rule, chosen_gpu, standard, per_gpu)),
         parameters={**msgspec.to_builtins(rule), "preferred_gpu": rule.gpu, "gpu": chosen_gpu},
         counts=facts,
     )
+
+
+#: Where rows are spread over languages, a problem's depend on what the others have of a language in the bin.
+_SHARED: Final = "language"
+
+
+def _parts(tables: ArchiveTables, rule: EvalDefinition) -> Iterator[ArchiveTables]:
+    """The problems of a definition in parts."""
+    return tables.parts(None if _every(rule) else rule.problems, whole=_SHARED in rule.balance)
+
+
+def _independent(kernels: Sequence[Kernel], rule: EvalDefinition) -> Iterable[Sequence[Kernel]]:
+    """The kernels whose rows depend on each other: problem by problem."""
+    if _SHARED in rule.balance:
+        return [kernels]
+    found: dict[str, list[Kernel]] = {}
+    for kernel in kernels:
+        found.setdefault(kernel.problem, []).append(kernel)
+    return found.values()
+
+
+def _chosen(
+    tables: ArchiveTables,
+    rule: EvalDefinition,
+    candidates: Sequence[Kernel],
+    available: Counter[tuple[str, int]],
+    dropped: Counter[str],
+) -> tuple[list[tuple[str, int, Kernel]], int]:
+    """The rows of a part with problem and bin, and how many levelling exchanged; what there is and what is left out is counted."""
+    copies = None
+    if rule.near_copy is not None:
+        programs = _programs(tables, candidates)
+        nears = tables.neighbours.of(programs)
+        near = {name for name, found in nears.items() if found.similarity >= rule.near_copy}
+        # What has the very tokens of a training program should not be there at all: it is kept, so that the check of leaks
+        # refuses it, and not passed over in silence.
+        tokens = pa.array([k.token_id for k in candidates if k.kernel_id in near], pa.string())
+        train = tables.of(None).read("kernels", ["token_id"], "train")["token_id"]
+        trained = set(tokens.filter(pc.is_in(tokens, train)).to_pylist())
+        near -= {k.kernel_id for k in candidates if k.token_id in trained}
+        dropped["near_training"] += sum(k.kernel_id in near for k in candidates)
+        candidates = [k for k in candidates if k.kernel_id not in near]
+        copies = Copies([p for p in programs if p.name not in near], rule.near_copy)
+    cells: dict[int, dict[str, list[Kernel]]] = {}
+    listed = list(zip(candidates, _bins(rule, candidates), strict=True))
+    for kernel, bin_ in listed:
+        cells.setdefault(bin_, {}).setdefault(kernel.problem, []).append(kernel)
+        available[kernel.problem, bin_] += 1
+    filling = _Filling(rule, copies, dropped)
+    chosen = [(k.problem, bin_, k) for bin_ in sorted(cells) for k in filling.bin(cells[bin_])]
+    return (chosen, 0) if rule.level is None else _levelled(tables, rule.level, chosen, listed, copies)
 
 
 def _levelled(
@@ -313,8 +372,9 @@ def _levelled(
         if all(kernel.kernel_id in before for kernel, _ in members):
             out += [(problem, bin_, kernel) for kernel, bin_ in members]
             continue
-        names = [kernel.program_id for kernel, _ in members]
-        texts = [list(quantities(code).values()) for code in tables.texts.fetch(names).to_pylist()]
+        names = [kernel.kernel_id for kernel, _ in members]
+        codes = tables.texts.fetch([kernel.program_id for kernel, _ in members]).to_pylist()
+        texts = [list(quantities(code).values()) for code in codes]
 
         def fits(comes: int, beside: Sequence[int], names: list[str] = names) -> bool:
             return copies is None or not copies.near(names[comes], (names[i] for i in beside))

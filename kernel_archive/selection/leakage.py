@@ -16,13 +16,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from kernel_archive.errors import Finding, LeakageError, printable
 from kernel_archive.ids import program_id, token_id
 from kernel_archive.problems import HELD_OUT_PROBLEMS
-from kernel_archive.selection.selected import Member
+from kernel_archive.selection.selected import Member, hashes
 from kernel_archive.splits import SPLIT_TABLES
 
 if TYPE_CHECKING:
@@ -94,10 +95,11 @@ def _finding(code: str, message: str, field: str, rows: Sequence[str], severity:
 
 
 class _Seen:
-    """Programs of one training table: by search, program and near-duplicate class, with the row that has them."""
+    """Programs of one training table that are evaluated: by program and near-duplicate class; and its searches; with a row each."""
 
-    def __init__(self, table: str, severity: str = "error") -> None:
+    def __init__(self, table: str, evaluated: set[str], severity: str = "error") -> None:
         self.table = table
+        self.evaluated = evaluated
         self.severity = severity
         self.searches: dict[str, str] = {}
         self.programs: dict[str, str] = {}
@@ -105,9 +107,9 @@ class _Seen:
 
     def add(self, row: str, search: str, programs: Iterable[str], tokens: Iterable[str]) -> None:
         self.searches.setdefault(search, row)
-        for program in programs:
+        for program in self.evaluated.intersection(programs):
             self.programs.setdefault(program, row)
-        for token in tokens:
+        for token in self.evaluated.intersection(tokens):
             self.tokens.setdefault(token, row)
 
 
@@ -115,16 +117,24 @@ def _of_kind(members: Mapping[str, Sequence[Member]], kind: Kind) -> dict[str, S
     return {table: rows for table, rows in members.items() if SPLIT_TABLES[table].kind == kind}
 
 
-def _training(tables: ArchiveTables, members: Mapping[str, Sequence[Member]], lenient: bool) -> list[_Seen]:
-    """Everything that a trainer gets."""
-    kernels = _Seen("kernels/train")
-    columns = (tables.train[name].to_pylist() for name in ("kernel_id", "search_id", "program_id", "token_id"))
-    for row, search, program, token in zip(*columns, strict=True):
+def _rows(table: pa.Table, *names: str) -> Iterator[tuple[Any, ...]]:
+    """The rows of some columns, a few as objects at a time."""
+    for batch in table.select(names).to_batches(max_chunksize=10_000):
+        yield from zip(*(column.to_pylist() for column in batch.columns), strict=True)
+
+
+def _training(
+    tables: ArchiveTables, members: Mapping[str, Sequence[Member]], evaluated: set[str], lenient: bool
+) -> list[_Seen]:
+    """Everything that a trainer gets, of what is evaluated."""
+    kernels = _Seen("kernels/train", evaluated)
+    narrow = tables.read("kernels", ["kernel_id", "search_id", "program_id", "token_id"], "train")
+    for row, search, program, token in _rows(narrow, *narrow.column_names):
         kernels.add(row, search, (program,), (token,))
     found = [kernels]
     references = {(row["problem"], program_id(row["code"])) for row in tables.references.to_pylist()}
     for table, rows in _of_kind(members, "train").items():
-        seen = _Seen(table, "warning" if lenient else "error")
+        seen = _Seen(table, evaluated, "warning" if lenient else "error")
         for m in rows:
             first = 1 if m.open_anchor and (m.problem, m.programs[0]) in references else 0
             seen.add(m.row_id, m.search_id, m.programs[first:], m.tokens[first:])
@@ -154,7 +164,8 @@ def check_leakage(
     )
     digests = {digest_of[name] for name in held if digest_of[name]}
     held.update(m.search_id for rows in evaluated.values() for m in rows if m.search_id)
-    for seen in _training(tables, members, lenient):
+    asked = {name for rows in evaluated.values() for m in rows for name in (m.programs[-1], m.tokens[-1])}
+    for seen in _training(tables, members, asked, lenient):
         found.extend(_search_leaks(seen, held, digest_of, digests))
         for table, rows in evaluated.items():
             found.extend(_program_leaks(seen, table, rows))
@@ -176,17 +187,21 @@ def check_near_copies(
         programs: table -> similarity from which two programs are near copies, and its programs under their rows' names.
         lenient: as for :func:`check_leakage`; what ``kernels/train`` holds is an error all the same.
     """
-    kernels, trained = (set(tables.train[name].to_pylist()) for name in ("kernel_id", "token_id"))
+    narrow = tables.read("kernels", ["kernel_id", "token_id"], "train")
+    tokens = pa.array([token_id(program.code) for _, rows in programs.values() for program in rows], pa.string())
+    trained = set(tokens.filter(pc.is_in(tokens, narrow["token_id"])).to_pylist())
     found: list[Finding] = []
     for table, (threshold, rows) in programs.items():
         leaked: dict[str, list[str]] = {}
         # The same tokens are a leak by every definition: check_leakage names those.
         others = [program for program in rows if token_id(program.code) not in trained]
-        for name, near in tables.neighbours.of(others).items():
-            if near.similarity >= threshold:
-                where = "kernels/train" if near.program in kernels else "train_pairs"
-                shared = f"{near.similarity:.2f} of the tokens of {where} row {near.program}"
-                leaked.setdefault(where, []).append(f"{name} ({shared})")
+        nears = [near for near in tables.neighbours.of(others).values() if near.similarity >= threshold]
+        names = pa.array([near.program for near in nears], pa.string())
+        kernels = set(names.filter(pc.is_in(names, narrow["kernel_id"])).to_pylist())
+        for near in nears:
+            where = "kernels/train" if near.program in kernels else "train_pairs"
+            shared = f"{near.similarity:.2f} of the tokens of {where} row {near.program}"
+            leaked.setdefault(where, []).append(f"{near.row} ({shared})")
         for where, named in sorted(leaked.items()):
             message = f"a near copy of a program of {table} is in {where}"
             severity = "warning" if lenient and where != "kernels/train" else "error"
@@ -197,8 +212,8 @@ def check_near_copies(
 def _problem_leaks(tables: ArchiveTables, members: Mapping[str, Sequence[Member]], lenient: bool) -> Iterator[Finding]:
     """What training holds of problems that are wholly held out."""
     held = set(HELD_OUT_PROBLEMS)
-    rows = zip(*(tables.train[name].to_pylist() for name in ("kernel_id", "problem")), strict=True)
-    named = {"kernels/train": [f"{name} (of {problem})" for name, problem in rows if problem in held]}
+    rows = tables.of(held).read("kernels", ["kernel_id", "problem"], "train")
+    named = {"kernels/train": [f"{name} (of {problem})" for name, problem in _rows(rows, *rows.column_names)]}
     named["searches"] = [
         f"{row['search_id']} (of {row['problem']})"
         for row in tables.searches.to_pylist()
@@ -245,11 +260,13 @@ def _program_leaks(seen: _Seen, table: str, members: Sequence[Member]) -> Iterat
 
 
 def _measured_leaks(tables: ArchiveTables, held: set[str]) -> Iterator[Finding]:
-    rows = tables.evaluations
-    counted = rows.filter(pc.and_(pc.equal(rows["outcome"], "success"), pc.is_null(rows["excluded"])))
-    ours = counted.filter(pc.is_in(counted["search_id"], pa.array(sorted(held), pa.string())))
-    where = dict(zip(ours["kernel_id"].to_pylist(), ours["search_id"].to_pylist(), strict=True))
-    leaked = sorted(name for name in tables.train["kernel_id"].to_pylist() if name in where)
+    rows = tables.read("evaluations", ["search_id", "kernel_id", "outcome", "excluded"])
+    counts = pc.and_(pc.equal(rows["outcome"], "success"), pc.is_null(rows["excluded"]))
+    ours = rows.filter(pc.and_(counts, pc.is_in(rows["search_id"], pa.array(sorted(held), pa.string()))))
+    train = tables.read("kernels", ["kernel_id"], "train")["kernel_id"]
+    ours = ours.filter(pc.is_in(ours["kernel_id"], train))
+    where = dict(_rows(ours, "kernel_id", "search_id"))
+    leaked = sorted(name for name in train.filter(pc.is_in(train, ours["kernel_id"])).to_pylist())
     if leaked:
         named = [f"{name} (measured in {where[name]})" for name in leaked]
         message = "a kernel that a held-out search measured is in kernels/train"
@@ -265,13 +282,20 @@ def _pair_leaks(
     if shared:
         named = [shared[name] for name in sorted(shared)]
         yield _finding("discovery-search", f"a search of {table} is in {ours}", ours, named, severity)
+
+    def both(members: Iterable[Member]) -> Iterator[tuple[str, ...]]:
+        return (tuple(sorted(ids)) for m in members for ids in (m.programs, m.tokens))
+
+    # Of a large archive's pairs hardly one is in training: the others are not kept.
+    common = set(np.intersect1d(hashes(both(theirs)), hashes(both(rows))).tolist())
     pairs: dict[tuple[str, ...], str] = {}
-    for m in theirs:
-        for both in (m.programs, m.tokens):
-            pairs.setdefault(tuple(sorted(both)), m.row_id)
+    for m in theirs if common else ():
+        for ids in both([m]):
+            if hash(ids) in common:
+                pairs.setdefault(ids, m.row_id)
     leaked = []
-    for m in rows:
-        hit = pairs.get(tuple(sorted(m.programs))) or pairs.get(tuple(sorted(m.tokens)))
+    for m in rows if pairs else ():
+        hit = next(filter(None, map(pairs.get, both([m]))), None)
         if hit is not None:
             leaked.append(f"{m.row_id} (is {table} row {hit})")
     if leaked:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import pyarrow.compute as pc
+
 from kernel_archive.ids import program_id, token_id, token_text
 from kernel_archive.selection.similarity import Near, Program, nearest, overlap, token_grams
 
@@ -38,6 +40,10 @@ class Neighbours:
         found = {name: Near(name, *self._known[key]) for name, key in keys.items()}
         return {name: near for name, near in found.items() if near.similarity > 0}
 
+    def learn(self, other: Neighbours, programs: Iterable[tuple[str, str]]) -> None:
+        """Take what another knows of some programs, by problem and program id."""
+        self._known.update({key: other._known[key] for key in programs if key in other._known})
+
 
 def training_programs(tables: ArchiveTables) -> Callable[[str], Iterator[Program]]:
     """What a trainer sees of a problem, one program of each near-duplicate class.
@@ -45,30 +51,34 @@ def training_programs(tables: ArchiveTables) -> Callable[[str], Iterator[Program
     That is ``kernels/train``, and what only training pairs hold that stand in the archive: those that others published,
     or that somebody has changed.
     """
-    columns = [tables.train[n].to_pylist() for n in ("problem", "kernel_id", "token_id", "program_id")]
-    listed: dict[str, dict[str, tuple[str, str]]] = {}
-    for problem, name, token, program in sorted(zip(*columns, strict=True)):
-        listed.setdefault(problem, {}).setdefault(token, (name, program))
-    known = set(columns[3])
 
     def programs(problem: str) -> Iterator[Program]:
-        wanted = sorted(listed.get(problem, {}).values())
+        part = tables.part_with(problem)
+        rows = part.train.select(["kernel_id", "token_id", "program_id"]).filter(
+            pc.equal(part.train["problem"], problem)
+        )
+        listed: dict[str, tuple[str, str]] = {}
+        for name, token, program in sorted(zip(*(column.to_pylist() for column in rows.columns), strict=True)):
+            listed.setdefault(token, (name, program))
+        wanted = sorted(listed.values())
         for start in range(0, len(wanted), tables.texts.block_rows):
             block = wanted[start : start + tables.texts.block_rows]
             for (name, _), code in zip(block, tables.texts.fetch([p for _, p in block]).to_pylist(), strict=True):
                 yield Program(name, problem, code)
-        yield from _paired(tables, problem, known, set(listed.get(problem, ())))
+        yield from _paired(tables, problem, set(listed))
 
     return programs
 
 
-def _paired(tables: ArchiveTables, problem: str, known: set[str], seen: set[str]) -> Iterator[Program]:
+def _paired(tables: ArchiveTables, problem: str, seen: set[str]) -> Iterator[Program]:
     """Candidates of stored training pairs of a problem that are no kernels of training, and their anchors."""
+    known: set[str] | None = None
     for part in tables.stored("train_pairs", ("row_id", "problem", "pair_type", "anchor_code", "candidate_code")):
-        for row in part.to_pylist():
-            codes = () if row["problem"] != problem else (row["candidate_code"], row["anchor_code"])
+        for row in part.filter(pc.equal(part["problem"], problem)).to_pylist():
+            if known is None:
+                known = set(tables.of(None).read("kernels", ["program_id"], "train")["program_id"].to_pylist())
             # The anchor of a seed pair is the reference, which every row of an evaluation shows.
-            for code in codes[: 1 if row["pair_type"] == "seed" else 2]:
+            for code in (row["candidate_code"], row["anchor_code"])[: 1 if row["pair_type"] == "seed" else 2]:
                 if program_id(code) not in known and (token := token_id(code)) not in seen:
                     seen.add(token)
                     yield Program(row["row_id"], problem, code)

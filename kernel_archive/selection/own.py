@@ -41,7 +41,7 @@ def canonical_definition(split: Split, tables: ArchiveTables) -> Definition:
         return with_changes(shipped, natural=False, methods=methods)
     if split.name != "eval":
         return shipped
-    present = set(tables.kernels["problem"].to_pylist())
+    present = set(tables.read("kernels", ["problem"])["problem"].unique().to_pylist())
     wanted = {key: value for key, value in stated.items() if key in ("cap", "languages", "gpu", "tasks", "bins")}
     if "gpu" in wanted:
         wanted["gpu"] = canonical_gpu(wanted["gpu"])

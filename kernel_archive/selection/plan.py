@@ -83,7 +83,7 @@ def present_members(tables: ArchiveTables, names: Iterable[str] = tuple(SPLIT_TA
             columns = ("row_id", split.task, "search_id", *split.programs)
             if split.kind == "train":
                 columns = (*columns, "pair_type")
-            found[name] = members_of(split, tables.parts(name, columns), tables.tokens)
+            found[name] = members_of(split, tables.batches(name, columns), tables.tokens)
     return found
 
 

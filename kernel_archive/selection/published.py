@@ -18,7 +18,16 @@ from kernel_archive.program_text import language_of
 from kernel_archive.readers.records import PublishedRow
 from kernel_archive.selection.discovery import cutoff_counts
 from kernel_archive.selection.leakage import members_of
-from kernel_archive.selection.selected import CANONICAL, Row, Selection, Side, cell_counts, label_facts, select
+from kernel_archive.selection.selected import (
+    CANONICAL,
+    Row,
+    Selection,
+    Side,
+    cell_counts,
+    label_facts,
+    row_table,
+    select,
+)
 from kernel_archive.selection.texts import ListTexts
 
 if TYPE_CHECKING:
@@ -116,11 +125,11 @@ def published_split(split: Split, rows: Sequence[PublishedRow], *, kernels: pa.T
                 more=_languages(split, row),
             )
         )
-    places = [str(i) for i in range(len(chosen))]
+    places = pa.chunked_array([list(map(str, range(len(chosen))))], pa.string())
     gpus = {row.gpu for row in made}
     return select(
         split,
-        made,
+        row_table(split, made),
         texts={
             split.anchor: (ListTexts([row.anchor_code for row in chosen]), places),
             split.candidate: (ListTexts([row.candidate_code for row in chosen]), places),
@@ -198,7 +207,7 @@ def relabelled(split: Split, table: pa.Table, rule: Scheme, facts: SplitFacts) -
     rows = table.drop_columns(["canary", "bin", "bin_scheme", *texts])
     rows = rows.append_column("bin", pa.array(bins, pa.int8()))
     rows = rows.append_column("bin_scheme", pa.array([rule] * len(table), pa.string()))
-    places = [str(i) for i in range(len(table))]
+    places = pa.chunked_array([list(map(str, range(len(table))))], pa.string())
     as_published = rule == PUBLISHED_SCHEME and facts.facts["disagree_with_rule"]["rows"] == 0
     cells = cell_counts(zip(table[split.task].to_pylist(), bins.tolist(), strict=True))
     return Selection(

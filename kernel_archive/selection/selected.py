@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
@@ -19,7 +20,7 @@ from kernel_archive.schema import TABLES
 from kernel_archive.selection.texts import PART_ROWS, OrNothing
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping
 
     from numpy.typing import NDArray
 
@@ -29,20 +30,29 @@ if TYPE_CHECKING:
 __all__ = [
     "CANONICAL",
     "Member",
+    "Members",
     "Origin",
     "Row",
     "Selection",
     "Side",
     "by_program",
     "cell_counts",
+    "counted",
+    "hashes",
     "label_facts",
     "pair_id",
+    "row_table",
     "select",
+    "together",
 ]
 
 Origin = Literal["selected", "published"]
 #: Name of a split that is made by the shipped definition; any other is a variant.
 CANONICAL: Final = "canonical"
+#: The programs of a row.
+SIDES: Final = ("anchor", "candidate")
+#: Columns that are added to the rows that were chosen.
+_ADDED: Final = ("bin", "bin_scheme", "canary")
 
 
 class Side(NamedTuple):
@@ -102,6 +112,40 @@ class Member(msgspec.Struct, frozen=True, kw_only=True):
     open_anchor: bool = False
 
 
+class Members(Sequence[Member]):
+    """The rows of a table as the check of leaks sees them, made while they are read: as objects they take ten times as much."""
+
+    def __init__(self, split: Split, rows: pa.Table) -> None:
+        """A table of :func:`row_table`."""
+        sides = SIDES[-len(split.programs) :]
+        names = ["row_id", split.task, "search_id", *(f"{s}_program" for s in sides), *(f"{s}_token" for s in sides)]
+        self._rows, self._sides = rows.select([*names, *(["pair_type"] if split.kind == "train" else [])]), len(sides)
+
+    def __len__(self) -> int:
+        return int(self._rows.num_rows)
+
+    def __getitem__(self, i: Any) -> Any:
+        found = [*Members._of(self._rows[i : i + 1] if isinstance(i, int) else self._rows[i], self._sides)]
+        return found[0] if isinstance(i, int) else found
+
+    def __iter__(self) -> Iterator[Member]:
+        for start in range(0, len(self), PART_ROWS):
+            yield from Members._of(self._rows.slice(start, PART_ROWS), self._sides)
+
+    @staticmethod
+    def _of(rows: pa.Table, sides: int) -> Iterator[Member]:
+        for row_id, problem, search, *ids in zip(*(column.to_pylist() for column in rows.columns), strict=True):
+            programs, tokens, kind = ids[:sides], ids[sides : 2 * sides], ids[2 * sides :]
+            yield Member(
+                row_id=row_id,
+                problem=problem,
+                search_id=search,
+                programs=tuple(programs),
+                tokens=tuple(tokens),
+                open_anchor=kind == ["seed"],
+            )
+
+
 @dataclass(frozen=True, kw_only=True)
 class Selection:
     """Rows chosen for a split, in their defined order.
@@ -110,7 +154,7 @@ class Selection:
 
     Attributes:
         split: the split.
-        rows: every column but texts and canary.
+        rows: every column but texts and canary, and the programs of both sides.
         texts: text column -> source and keys, one per row.
         members: the rows as the check of leaks sees them.
         variant: ``canonical``, or the name of a variant.
@@ -122,7 +166,7 @@ class Selection:
 
     split: Split
     rows: pa.Table
-    texts: Mapping[str, tuple[Texts, Sequence[str]]]
+    texts: Mapping[str, tuple[Texts, pa.ChunkedArray]]
     members: Sequence[Member]
     variant: str
     origin: Origin
@@ -139,7 +183,9 @@ class Selection:
         schema = TABLES[self.split.table].schema
         block = min((source.block_rows for source, _ in self.texts.values()), default=PART_ROWS)
         for start in range(0, len(self), block):
-            fetched = {name: source.fetch(keys[start : start + block]) for name, (source, keys) in self.texts.items()}
+            fetched = {
+                name: source.fetch(keys.slice(start, block).to_pylist()) for name, (source, keys) in self.texts.items()
+            }
             rows = self.rows.slice(start, block)
             for at in range(0, rows.num_rows, PART_ROWS):
                 part = rows.slice(at, PART_ROWS)
@@ -181,11 +227,57 @@ class Selection:
         )
 
 
+def row_table(split: Split, rows: Sequence[Row]) -> pa.Table:
+    """Rows as a table: every column of the split but texts, labels and canary, and ids of the programs of both sides."""
+    columns = {
+        "row_id": [row.row_id for row in rows],
+        split.task: [row.problem for row in rows],
+        "family": [row.family for row in rows],
+        "gpu": [row.gpu for row in rows],
+        split.value: [row.value for row in rows],
+        "pair_type": [row.pair_type for row in rows],
+        "search_id": [row.search_id for row in rows],
+        "parent_kernel_id": [row.anchor.kernel_id for row in rows],
+        "anchor_program_id": [row.anchor.program_id for row in rows],
+        split.kernel: [row.candidate.kernel_id for row in rows],
+    }
+    fields = [f for f in TABLES[split.table].schema if f.name not in {split.anchor, split.candidate, *_ADDED}]
+    for side in SIDES:
+        columns[f"{side}_program"] = [getattr(row, side).program_id for row in rows]
+        columns[f"{side}_token"] = [getattr(row, side).token_id for row in rows]
+        fields += [pa.field(f"{side}_program", pa.string()), pa.field(f"{side}_token", pa.string())]
+    arrays = [
+        pa.array(columns[f.name] if f.name in columns else [row.more.get(f.name) for row in rows], f.type)
+        for f in fields
+    ]
+    return pa.table(arrays, schema=pa.schema(fields))
+
+
+def together(parts: Sequence[pa.Table], *keys: str) -> pa.Table:
+    """The rows of parts that each are in the order of these columns, and of others within them, in that order."""
+    rows = pa.concat_tables(parts)
+    return rows if len(parts) == 1 else rows.sort_by([(key, "ascending") for key in keys])
+
+
+def counted(rows: pa.Table, *names: str) -> Counter[tuple[Any, ...]]:
+    """How often the values of some columns come together."""
+    groups = rows.group_by([*names]).aggregate([([], "count_all")])
+    columns = (groups[name].to_pylist() for name in (*names, "count_all"))
+    return Counter({tuple(values): n for *values, n in zip(*columns, strict=True)})
+
+
+def hashes(*texts: Iterable[Any]) -> NDArray[np.int64]:
+    """Numbers of texts, or of tuples of them, that differ where they do but for chance, and from process to process."""
+    return np.fromiter(
+        (hash(x.as_py() if isinstance(x, pa.Scalar) else x) for column in texts for x in column), np.int64
+    )
+
+
 def select(
     split: Split,
-    rows: Sequence[Row],
+    rows: pa.Table,
     *,
-    texts: Mapping[str, tuple[Texts, Sequence[str]]],
+    texts: Mapping[str, tuple[Texts, pa.ChunkedArray]],
     scheme: Scheme,
     variant: str,
     parameters: dict[str, Any],
@@ -197,7 +289,7 @@ def select(
 
     Args:
         split: the split.
-        rows: the rows.
+        rows: the rows (:func:`row_table`).
         texts: text column -> source and keys, one per row (see :func:`by_program`).
         scheme: bin scheme of the labels.
         variant: name of the variant.
@@ -209,40 +301,26 @@ def select(
     Raises:
         DataError: a value is not finite and above 0.
     """
-    ids = [row.row_id for row in rows]
-    problems = [row.problem for row in rows]
-    values = np.array([row.value for row in rows], np.float64)
-    bins = assign_bins(values, scheme, row_ids=ids) if labels is None else labels
-    columns = {
-        "row_id": ids,
-        split.task: problems,
-        "family": [row.family for row in rows],
-        "gpu": [row.gpu for row in rows],
-        split.value: values,
-        "pair_type": [row.pair_type for row in rows],
-        "bin": bins,
-        "bin_scheme": [scheme] * len(rows),
-        "search_id": [row.search_id for row in rows],
-        "parent_kernel_id": [row.anchor.kernel_id for row in rows],
-        "anchor_program_id": [row.anchor.program_id for row in rows],
-        split.kernel: [row.candidate.kernel_id for row in rows],
-    }
-    for name in TABLES[split.table].schema.names:
-        if name not in columns and name not in texts and name != "canary":
-            columns[name] = [row.more.get(name) for row in rows]
-    schema = [f for f in TABLES[split.table].schema if f.name in columns]
+    values = rows[split.value].to_numpy()
+    if labels is None:
+        wrong = not (np.isfinite(values) & (values > 0)).all()
+        labels = assign_bins(values, scheme, row_ids=rows["row_id"].to_pylist() if wrong else None)
+    rows = rows.append_column("bin", pa.array(labels, pa.int8()))
+    rows = rows.append_column(
+        "bin_scheme", pa.array([scheme], pa.string()).take(pa.array(np.zeros(len(rows), np.int8)))
+    )
     facts = {
-        **label_facts(values, bins, scheme),
-        "cells": cell_counts(zip(problems, bins.tolist(), strict=True)),
-        "gpus": dict(sorted(Counter(row.gpu for row in rows).items())),
-        "searches": len({row.search_id for row in rows if row.search_id}),
-        **(_several_references(rows) if split.kind == "eval" else {}),
+        **label_facts(values, labels, scheme),
+        "cells": cell_counts(counted(rows, split.task, "bin")),
+        "gpus": {gpu: n for (gpu,), n in sorted(counted(rows, "gpu").items())},
+        "searches": len({*rows["search_id"].unique().to_pylist()} - {""}),
+        **(_several_references(rows, split) if split.kind == "eval" else {}),
     }
     return Selection(
         split=split,
-        rows=pa.table([pa.array(columns[f.name], f.type) for f in schema], schema=pa.schema(schema)),
+        rows=rows,
         texts=texts,
-        members=[_member(split, row) for row in rows],
+        members=Members(split, rows),
         variant=variant,
         origin=origin,
         scheme=scheme,
@@ -251,36 +329,24 @@ def select(
     )
 
 
-def by_program(split: Split, rows: Sequence[Row], source: Texts) -> dict[str, tuple[Texts, Sequence[str]]]:
+def by_program(split: Split, rows: pa.Table, source: Texts) -> dict[str, tuple[Texts, pa.ChunkedArray]]:
     """The text columns of these rows, from a source that knows texts by program id."""
     return {
-        split.anchor: (OrNothing(source), [row.anchor.program_id for row in rows]),
-        split.candidate: (source, [row.candidate.program_id for row in rows]),
+        split.anchor: (OrNothing(source), rows["anchor_program"]),
+        split.candidate: (source, rows["candidate_program"]),
     }
 
 
-def _member(split: Split, row: Row) -> Member:
-    sides = (row.anchor, row.candidate)[-len(split.programs) :]
-    return Member(
-        row_id=row.row_id,
-        problem=row.problem,
-        search_id=row.search_id,
-        programs=tuple(side.program_id for side in sides),
-        tokens=tuple(side.token_id for side in sides),
-        open_anchor=row.pair_type == "seed",
-    )
-
-
-def _several_references(rows: Iterable[Row]) -> dict[str, Any]:
+def _several_references(rows: pa.Table, split: Split) -> dict[str, Any]:
     """A fact to warn of: tasks with rows that were timed against more than one reference; nothing where there is none.
 
     Such rows stand in one cell of the table though their speedups have different denominators. The fact is
     ``{"several_references": {task: {reference program id: rows}}}``.
     """
-    counts: dict[str, Counter[str]] = {}
-    for row in sorted(rows, key=lambda r: (r.problem, r.anchor.program_id)):
-        counts.setdefault(row.problem, Counter())[row.anchor.program_id] += 1
-    several = {task: dict(found) for task, found in counts.items() if len(found) > 1}
+    counts: dict[str, dict[str, int]] = {}
+    for (problem, reference), n in sorted(counted(rows, split.task, "anchor_program").items()):
+        counts.setdefault(problem, {})[reference] = n
+    several = {task: found for task, found in counts.items() if len(found) > 1}
     return {"several_references": several} if several else {}
 
 
@@ -289,11 +355,13 @@ def pair_id(prefix: str, first: str, second: str) -> str:
     return sha256_hex(f"{prefix}\0{first}\0{second}".encode())[:ID_LENGTH]
 
 
-def cell_counts(cells: Iterable[tuple[str, int]], always: Iterable[str] = ()) -> dict[str, list[int]]:
+def cell_counts(
+    cells: Iterable[tuple[str, int]] | Mapping[tuple[str, int], int], always: Iterable[str] = ()
+) -> dict[str, list[int]]:
     """Rows per task and bin, eight counts each, from the task and bin of every row.
 
     Args:
-        cells: task and bin of every row.
+        cells: task and bin of every row, or how many rows have them.
         always: tasks that are in it also where they have no row.
     """
     found = Counter(cells)

@@ -1,22 +1,32 @@
-"""What selection reads of an archive: narrow columns, each read once, and program texts only where rows need them."""
+"""What selection reads of an archive: narrow columns, each read once, and program texts only where rows need them.
+
+The rows of a split that are of one problem follow from the kernels and evaluations of that problem and from a few facts of
+the whole archive. So a large archive is looked at in parts, a few problems at a time (:meth:`ArchiveTables.parts`).
+"""
 
 from __future__ import annotations
 
+import copy
+import itertools
+from collections import Counter
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from kernel_archive.ids import token_id
 from kernel_archive.schema import TABLES
-from kernel_archive.selection.edges import EDGE_COLUMNS
+from kernel_archive.selection.edges import EDGE_COLUMNS, kernels_by_id
 from kernel_archive.selection.near import Neighbours, training_programs
+from kernel_archive.selection.selected import Side, counted
 from kernel_archive.selection.texts import PART_ROWS, ArchiveTexts
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Collection, Iterator, Sequence
 
     from kernel_archive.archive.open import Archive
+    from kernel_archive.selection.edges import Kernel
     from kernel_archive.selection.texts import Texts
 
 __all__ = ["ArchiveTables"]
@@ -25,10 +35,21 @@ _NARROW: Final = (
     "kernel_id", "program_id", "token_id", "problem", "family", "gpu", "speedup", "reference_id", "search_id",
     "language", "n_measurements", "speedup_min", "speedup_max", "flags",
 )  # fmt: skip
+#: What is read of the problems of a part alone.
+_OF_PROBLEMS: Final = ("test", "train", "kernels", "failures", "evaluations", "tested", "neighbours")
+#: An archive of more kernels and evaluations is looked at in parts of about so many; a problem with more is a part.
+MOST_ROWS: Final = 250_000
 
 
 class ArchiveTables:
-    """Narrow columns of an archive's tables, each read once."""
+    """Narrow columns of an archive's tables, each read once.
+
+    Attributes:
+        archive: the archive.
+        problems: the problems that kernels, failures and evaluations are read of; ``None`` for all.
+    """
+
+    problems: frozenset[str] | None = None
 
     def __init__(self, archive: Archive) -> None:
         """An opened archive."""
@@ -39,7 +60,63 @@ class ArchiveTables:
         if split is not None and split not in self.archive.manifest.tables[table].splits:
             schema = TABLES[table].schema
             return pa.schema([schema.field(name) for name in columns]).empty_table()
-        return self.archive.arrow(table, split, columns=columns)
+        problems = self.problems if "problem" in TABLES[table].schema.names and table != "searches" else None
+        return self.archive.arrow(table, split, columns=columns, problems=problems)
+
+    def of(self, problems: Collection[str] | None) -> ArchiveTables:
+        """The same tables with the kernels, failures and evaluations of some problems, or of all."""
+        part = copy.copy(self)
+        for name in _OF_PROBLEMS:
+            part.__dict__.pop(name, None)
+        part.problems = None if problems is None else frozenset(problems)
+        return part
+
+    @cached_property
+    def _cut(self) -> list[list[str]]:
+        """Problems of each part: together go those that a search has both of, and small ones."""
+        ran, held = self.read("evaluations", ["problem", "search_id"]), self.read("kernels", ["problem"])
+        if ran.num_rows + held.num_rows <= MOST_ROWS:
+            return []
+        sizes = Counter({problem: rows for (problem,), rows in counted(held, "problem").items()})
+        together = {problem: {problem} for problem in sizes}
+        first: dict[str, str] = {}
+        for (problem, search), rows in counted(ran, "problem", "search_id").items():
+            sizes[problem] += rows
+            group = together.setdefault(problem, {problem})
+            other = together[first.setdefault(search, problem)]
+            if other is not group:
+                group |= other
+                together.update(dict.fromkeys(other, group))
+        cut: list[list[str]] = []
+        room = 0
+        for problems in sorted({min(group): sorted(group) for group in together.values()}.values()):
+            rows = sum(sizes[problem] for problem in problems)
+            if not cut or rows > room:
+                cut.append([])
+                room = MOST_ROWS
+            cut[-1] += problems
+            room -= rows
+        return cut
+
+    def parts(self, wanted: Collection[str] | None = None, *, whole: bool = False) -> Iterator[ArchiveTables]:
+        """The tables in parts; a small archive is one. What was read of a part is forgotten with it.
+
+        Args:
+            wanted: problems that a large archive is looked at for; all when not given.
+            whole: these problems in one part, whatever they take.
+        """
+        if self.problems is not None or len(self._cut) <= 1:
+            yield self
+            return
+        self.texts, self.roles, self.references  # noqa: B018 - read once for all
+        cut = [[*itertools.chain(*self._cut)]] if whole else self._cut
+        for problems in cut:
+            if chosen := [problem for problem in problems if wanted is None or problem in wanted]:
+                yield self.of(chosen)
+
+    def part_with(self, problem: str) -> ArchiveTables:
+        """The tables of a problem at least."""
+        return self if self.problems is not None or len(self._cut) <= 1 else self.of([problem])
 
     @cached_property
     def test(self) -> pa.Table:
@@ -50,6 +127,11 @@ class ArchiveTables:
     def train(self) -> pa.Table:
         """Split ``train`` of ``kernels`` without texts and cases."""
         return self.read("kernels", _NARROW, "train")
+
+    @cached_property
+    def tested(self) -> list[Kernel]:
+        """The kernels of the split ``test``."""
+        return list(kernels_by_id(self.test).values())
 
     @cached_property
     def kernels(self) -> pa.Table:
@@ -77,6 +159,14 @@ class ArchiveTables:
     def references(self) -> pa.Table:
         """The reference programs."""
         return self.read("references", ["reference_id", "problem", "benchmark_cases", "rtol", "atol", "code"])
+
+    @cached_property
+    def reference_sides(self) -> dict[tuple[str, str], Side]:
+        """Reference id and problem -> the reference as the anchor of a row."""
+        return {
+            (row["reference_id"], row["problem"]): Side(row["reference_id"], token_id(row["code"]), None)
+            for row in self.references.to_pylist()
+        }
 
     @cached_property
     def natural(self) -> frozenset[str]:
@@ -123,9 +213,9 @@ class ArchiveTables:
     def stored(self, table: str, columns: Sequence[str]) -> Iterator[pa.Table]:
         """Columns of a split's table where the archive has one, a few rows at a time."""
         if table in self.archive.manifest.tables:
-            yield from self.parts(table, columns)
+            yield from self.batches(table, columns)
 
-    def parts(self, table: str, columns: Sequence[str]) -> Iterator[pa.Table]:
+    def batches(self, table: str, columns: Sequence[str]) -> Iterator[pa.Table]:
         """Columns of a split's table, a few rows at a time."""
         for path in self.archive.files(table):
             with pq.ParquetFile(path) as file:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Final, Protocol
 
 import numpy as np
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from concurrent.futures import Future
     from pathlib import Path
+
+    from numpy.typing import NDArray
 
     from kernel_archive.archive.open import Archive
 
@@ -74,7 +77,7 @@ class OrNothing:
         return texts.take(pa.array([next(places) if key else None for key in keys], pa.int64())).fill_null("")
 
 
-def _index(path: Path, key: str) -> tuple[list[tuple[int, int]], list[str]]:
+def _index(path: Path, key: str) -> tuple[list[tuple[int, int]], NDArray[np.bytes_]]:
     """Rows and bytes of each row group, the texts are most of them, and the keys of all rows.
 
     Raises:
@@ -84,9 +87,14 @@ def _index(path: Path, key: str) -> tuple[list[tuple[int, int]], list[str]]:
         with pq.ParquetFile(path) as file:
             # Not by column: Arrow's own view of a damaged column can end the process.
             groups = map(file.metadata.row_group, range(file.num_row_groups))
-            return [(g.num_rows, g.total_byte_size) for g in groups], file.read(columns=[key])[key].to_pylist()
-    except (pa.ArrowException, OSError, ValueError, LookupError) as error:
+            keys = file.read(columns=[key])[key].to_pylist()
+            return [(g.num_rows, g.total_byte_size) for g in groups], _bytes(keys)
+    except (pa.ArrowException, OSError, ValueError, LookupError, AttributeError) as error:
         raise ArchiveMismatchError(f"{path} is damaged: {error}. Build or pull the archive again") from error
+
+
+def _bytes(keys: Sequence[str]) -> NDArray[np.bytes_]:
+    return np.array([key.encode() for key in keys] or [b""], np.bytes_)[: len(keys)]
 
 
 class ArchiveTexts:
@@ -105,19 +113,22 @@ class ArchiveTexts:
         self._groups: list[tuple[Path, int]] = []
         starts = [0]
         size = 0
-        names: list[str] = []
+        names: list[NDArray[np.bytes_]] = []
         for table, key in (("kernels", "program_id"), ("references", "reference_id")):
             for path in archive.files(table):
                 groups, keys = _index(path, key)
-                names.extend(keys)
+                names.append(keys)
                 for i, (rows, of_rows) in enumerate(groups):
                     self._groups.append((path, i))
                     starts.append(starts[-1] + rows)
                     size += of_rows
         self._starts = np.array(starts)
-        self._at = {name: i for i, name in enumerate(names)}
+        known = np.concatenate(names)
+        # Of equal keys the last one is found: their texts are one.
+        self._order = np.argsort(known, kind="stable")
+        self._keys = known[self._order]
         held = HELD_BYTES if held_bytes is None else held_bytes
-        average = size / max(1, len(names))
+        average = size / max(1, len(known))
         # When texts must be read again for every block, blocks are large: two columns of them take half of what may be held.
         several = int(np.clip(held / 4 / max(average, 1.0), PART_ROWS, 100 * PART_ROWS))
         self.block_rows = PART_ROWS if size <= held else several
@@ -128,29 +139,30 @@ class ArchiveTexts:
             self._whole = reader.submit(self._read, range(len(self._groups)))
             reader.shutdown(wait=False)
 
-    def _read(self, groups: Sequence[int]) -> pa.Array:
-        """Texts of whole row groups, in one piece: taking rows out of many chunks costs twenty times as much."""
-        chunks: list[pa.Array] = []
-        by_path: dict[Path, list[int]] = {}
-        for g in groups:
-            path, i = self._groups[g]
-            by_path.setdefault(path, []).append(i)
-        for path, rows in by_path.items():
-            with pq.ParquetFile(path) as file:
-                chunks.extend(file.read_row_groups(rows, columns=["code"]).column(0).chunks)
-        return pa.concat_arrays(
-            [chunk.cast(pa.large_string()) for chunk in chunks] or [pa.array([], pa.large_string())]
-        )
+    def _read(self, groups: Sequence[int], wanted: Sequence[NDArray[np.int64]] | None = None) -> pa.Array:
+        """Texts of whole row groups, or of these rows of each, in one piece: taking rows out of many chunks costs twenty times as much."""
+        chunks = [pa.array([], pa.large_string())]
+        files: dict[Path, pq.ParquetFile] = {}
+        with ExitStack() as stack:
+            for k, g in enumerate(groups):
+                path, i = self._groups[g]
+                if path not in files:
+                    files[path] = stack.enter_context(pq.ParquetFile(path))
+                texts = files[path].read_row_group(i, columns=["code"]).column(0)
+                chunks += (texts if wanted is None else texts.take(pa.array(wanted[k]))).cast(pa.large_string()).chunks
+        return pa.concat_arrays(chunks)
 
     def fetch(self, keys: Sequence[str]) -> pa.Array:
         """The texts of these programs, in their order."""
-        at = np.array([self._at[k] for k in keys], np.int64)
+        names = _bytes(keys)
+        found = np.searchsorted(self._keys, names, side="right") - 1
+        if (missing := np.flatnonzero((found < 0) | (self._keys[found] != names))).size:
+            raise KeyError(keys[missing[0]])
+        at = self._order[found]
         if self._whole is not None:
             return self._whole.result().take(pa.array(at))
-        group = np.searchsorted(self._starts, at, side="right") - 1
-        needed = np.unique(group)
-        # Positions in the concatenation of the needed groups.
-        sizes = self._starts[needed + 1] - self._starts[needed]
-        base = np.concatenate([[0], np.cumsum(sizes)[:-1]])
-        place = base[np.searchsorted(needed, group)] + at - self._starts[group]
-        return self._read(needed.tolist()).take(pa.array(place))
+        # Group by group, so that only what is asked for is held.
+        rows, back = np.unique(at, return_inverse=True)
+        needed, first = np.unique(np.searchsorted(self._starts, rows, side="right") - 1, return_index=True)
+        wanted = [part - self._starts[g] for g, part in zip(needed.tolist(), np.split(rows, first[1:]), strict=False)]
+        return self._read(needed.tolist(), wanted).take(pa.array(back))

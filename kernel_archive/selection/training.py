@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
@@ -15,11 +16,21 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from kernel_archive.ids import token_id
 from kernel_archive.selection.definitions import TrainDefinition, load_definition, variant_name
 from kernel_archive.selection.edges import Kernel, find_edges, kernels_by_id, speedup_ratio
 from kernel_archive.selection.sampling import PairSpace, least_pairs, program_mark, quotas
-from kernel_archive.selection.selected import Row, Selection, Side, by_program, pair_id, select
+from kernel_archive.selection.selected import (
+    Row,
+    Selection,
+    Side,
+    by_program,
+    counted,
+    hashes,
+    pair_id,
+    row_table,
+    select,
+    together,
+)
 from kernel_archive.splits import SPLIT_TABLES
 
 if TYPE_CHECKING:
@@ -34,21 +45,15 @@ __all__ = ["HeldOut", "held_out_programs", "select_train"]
 
 @dataclass(kw_only=True)
 class HeldOut:
-    """Programs that no trainer may see, and program pairs that are discovery pairs.
+    """Of the programs of ``kernels/train`` those that no trainer may see as a pair, and pairs of them that are discovery pairs.
 
     Attributes:
         programs: program ids.
-        tokens: their near-duplicate classes.
         pairs: unordered pairs of program ids and of token ids of discovery pairs.
     """
 
     programs: set[str] = field(default_factory=set)
-    tokens: set[str] = field(default_factory=set)
     pairs: set[tuple[str, str]] = field(default_factory=set)
-
-    def holds(self, kernel: Kernel) -> bool:
-        """Whether the program or a near duplicate is held out."""
-        return kernel.program_id in self.programs or kernel.token_id in self.tokens
 
     def holds_pair(self, a: Side, b: Side) -> bool:
         """Whether the two programs, or near duplicates of them, are a discovery pair in either direction."""
@@ -66,19 +71,28 @@ def held_out_programs(tables: ArchiveTables, members: Mapping[str, Sequence[Memb
         tables: the archive's tables.
         members: rows of the other splits by table; those of a published split need be in no search here.
     """
-    held = pa.array(sorted(name for name, role in tables.roles.items() if role == "held_out"), pa.string())
-    found = HeldOut()
-    ran = tables.evaluations["program_id"].filter(pc.is_in(tables.evaluations["search_id"], held))
-    found.programs.update(pc.unique(ran).to_pylist())
-    for table, rows in (members or {}).items():
-        kind = SPLIT_TABLES[table].kind
-        for row in rows:
-            if kind == "eval":
-                found.programs.update(row.programs)
-                found.tokens.update(row.tokens)
-            elif kind == "discovery":
-                found.pairs.update({_both(*row.programs[:2]), _both(*row.tokens[:2])})
-    found.tokens.update(token for program, token in tables.tokens.items() if program in found.programs)
+    others = (members or {}).items()
+    evaluated = [row for table, rows in others if SPLIT_TABLES[table].kind == "eval" for row in rows]
+    searches = pa.array(sorted(name for name, role in tables.roles.items() if role == "held_out"), pa.string())
+    ran = tables.read("evaluations", ["search_id", "program_id"])
+    programs = pc.unique(ran["program_id"].filter(pc.is_in(ran["search_id"], searches)))
+    programs = pa.concat_arrays([programs, pa.array([p for row in evaluated for p in row.programs], pa.string())])
+    tokens = [pa.array([t for row in evaluated for t in row.tokens], pa.string())]
+    for table in ("kernels", "failures"):
+        known = tables.read(table, ["program_id", "token_id"])
+        tokens.append(pc.unique(known["token_id"].filter(pc.is_in(known["program_id"], programs))))
+    train = tables.read("kernels", ["program_id", "token_id"], "train")
+    either = pc.or_(pc.is_in(train["program_id"], programs), pc.is_in(train["token_id"], pa.concat_arrays(tokens)))
+    found = HeldOut(programs=set(train["program_id"].filter(either).to_pylist()))
+    sides = tables.reference_sides.values()
+    ours = hashes(*train.columns, [s.program_id for s in sides], [s.token_id for s in sides])
+    for rows in (rows for table, rows in others if SPLIT_TABLES[table].kind == "discovery"):
+        for ids in (attrgetter("programs"), attrgetter("tokens")):
+            # Of a large archive's pairs hardly one is of two programs of training: the others are not kept.
+            held = np.isin(hashes(i for row in rows for i in ids(row)[:2]).reshape(-1, 2), ours)
+            both = held[:, 0] & held[:, 1]
+            if both.any():
+                found.pairs |= {_both(*ids(row)[:2]) for row, ask in zip(rows, both.tolist(), strict=True) if ask}
     return found
 
 
@@ -167,14 +181,54 @@ def select_train(
     standard = cast("TrainDefinition", load_definition(split.name))
     rule = standard if rule is None else rule
     held = held_out_programs(tables) if held_out is None else held_out
-    training = {name for name, role in tables.roles.items() if role == rule.role}
+    rank: dict[str, int] = {kind: i for i, kind in enumerate(rule.priority)}
     dropped: Counter[str] = Counter()
+    no_edges: Counter[str] = Counter()
+    strata: dict[str, Any] = {}
+    found = []
+    for part in tables.parts():
+        rows = row_table(split, _pairs_of(part, rule, held, dropped, no_edges, strata))
+        found.append(
+            rows.append_column("rank", pa.array([rank[kind] for kind in rows["pair_type"].to_pylist()], pa.int8()))
+        )
+    rows = together(found, "rank", "problem").drop_columns("rank")
+    per_task: defaultdict[str, dict[str, int]] = defaultdict(dict)
+    for (task, kind), n in sorted(counted(rows, "problem", "pair_type").items()):
+        per_task[task][kind] = n
+    facts: dict[str, Any] = {
+        "kinds": {kind: n for (kind,), n in sorted(counted(rows, "pair_type").items())},
+        "kinds_per_task": dict(per_task),
+        "excluded": dict(sorted(dropped.items())),
+        "no_edges": dict(sorted(no_edges.items())),
+        "strata": dict(sorted(strata.items())),
+    }
+    return select(
+        split,
+        rows,
+        texts=by_program(split, rows, tables.texts),
+        scheme=rule.scheme,
+        variant=variant_name(split, rule, standard),
+        parameters=msgspec.to_builtins(rule),
+        counts=facts,
+    )
+
+
+def _pairs_of(
+    tables: ArchiveTables,
+    rule: TrainDefinition,
+    held: HeldOut,
+    dropped: Counter[str],
+    no_edges: Counter[str],
+    strata: dict[str, Any],
+) -> list[Row]:
+    """The pairs of a part of the archive in their order; what gave none is counted."""
+    training = {name for name, role in tables.roles.items() if role == rule.role}
     eligible: dict[str, Kernel] = {}
     flags = set(rule.exclude_flags)
     for kernel in kernels_by_id(tables.train).values():
         if kernel.search_id not in training:
             dropped["other_role"] += 1
-        elif held.holds(kernel):
+        elif kernel.program_id in held.programs:
             dropped["held_out"] += 1
         elif not kernel.reference_id:
             dropped["unknown_reference"] += 1
@@ -183,13 +237,9 @@ def select_train(
         else:
             eligible[kernel.kernel_id] = kernel
     ordered = [eligible[name] for name in sorted(eligible)]
-    references = {
-        (row["reference_id"], row["problem"]): Side(row["reference_id"], token_id(row["code"]), None)
-        for row in tables.references.to_pylist()
-    }
     made: dict[str, list[Row]] = {"seed": []}
     for kernel in ordered:
-        anchor = references.get((kernel.reference_id, kernel.problem))
+        anchor = tables.reference_sides.get((kernel.reference_id, kernel.problem))
         if anchor is None:
             dropped["reference_without_code"] += 1
         elif kernel.program_id == anchor.program_id:
@@ -202,10 +252,10 @@ def select_train(
     def keep(parent: Kernel, child: Kernel) -> str | None:
         return "discovery_pair" if held.holds_pair(parent.side, child.side) else None
 
-    edges, no_edges = find_edges(tables.evaluations, training, eligible, keep=keep)
+    edges, without = find_edges(tables.evaluations, training, eligible, keep=keep)
+    no_edges.update(without)
     made["parent_edit"] = [_row("parent_edit", e.parent.side, e.parent.speedup, e.child, e.search_id) for e in edges]
     taken = {_both(e.parent.kernel_id, e.child.kernel_id) for e in edges}
-    strata: dict[str, Any] = {}
     # A pair with the reference is a seed pair, or one the wrong way round.
     programs = [kernel for kernel in ordered if kernel.program_id != kernel.reference_id]
     made["pair"] = _sampled(programs, rule, held, taken, strata, dropped)
@@ -217,26 +267,6 @@ def select_train(
             else:
                 chosen[row.row_id] = row
     rank: dict[str, int] = {kind: i for i, kind in enumerate(rule.priority)}
-    rows = sorted(
-        chosen.values(),
-        key=lambda r: (rank[r.pair_type], r.problem, r.search_id, r.candidate.kernel_id, r.row_id),
-    )
-    per_task: defaultdict[str, Counter[str]] = defaultdict(Counter)
-    for row in rows:
-        per_task[row.problem][row.pair_type] += 1
-    facts: dict[str, Any] = {
-        "kinds": dict(sorted(Counter(row.pair_type for row in rows).items())),
-        "kinds_per_task": {task: dict(sorted(kinds.items())) for task, kinds in sorted(per_task.items())},
-        "excluded": dict(sorted(dropped.items())),
-        "no_edges": dict(sorted(no_edges.items())),
-        "strata": strata,
-    }
-    return select(
-        split,
-        rows,
-        texts=by_program(split, rows, tables.texts),
-        scheme=rule.scheme,
-        variant=variant_name(split, rule, standard),
-        parameters=msgspec.to_builtins(rule),
-        counts=facts,
+    return sorted(
+        chosen.values(), key=lambda r: (rank[r.pair_type], r.problem, r.search_id, r.candidate.kernel_id, r.row_id)
     )

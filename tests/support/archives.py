@@ -372,10 +372,13 @@ class MemoryTables(ArchiveTables):
 
     def read(self, table: str, columns: Sequence[str], split: str | None = None) -> pa.Table:
         """Columns of a table, or of one of its splits."""
-        if table != "kernels":
-            return self.tables[table].select(columns)
-        parts = [self.tables[f"kernels/{s}"].select(columns) for s in TABLES["kernels"].splits if split in (None, s)]
-        return pa.concat_tables(parts)
+        names = [f"{table}/{s}" for s in TABLES[table].splits if split in (None, s)] if table == "kernels" else [table]
+        rows = pa.concat_tables([self.tables[name] for name in names])
+        if self.problems is not None and table in ("kernels", "failures", "evaluations"):
+            rows = rows.filter(
+                pa.array([problem in self.problems for problem in rows["problem"].to_pylist()], pa.bool_())
+            )
+        return rows.select(columns)
 
     @property
     def texts(self) -> ListTexts:
