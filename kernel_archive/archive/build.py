@@ -17,15 +17,22 @@ from kernel_archive._version import DATA_VERSION, __version__
 from kernel_archive.archive.consolidate import consolidate
 from kernel_archive.archive.jobs import STAGE_VERSION, Job, jobs_of
 from kernel_archive.archive.labels import Rules
-from kernel_archive.archive.manifest import FORMAT, InputFacts, Manifest, read_manifest, shard_faults, write_manifest
+from kernel_archive.archive.manifest import (
+    FORMAT,
+    InputFacts,
+    Manifest,
+    present_manifest,
+    read_manifest,
+    shard_faults,
+    write_manifest,
+)
 from kernel_archive.archive.recipe import (
     ARCHIVE_NAME,
     Evaluation,
-    about_of,
     default_recipes,
-    evaluation_of,
     find_recipe,
     recipe_facts,
+    stated_once,
     supersession,
     unique_names,
 )
@@ -36,8 +43,6 @@ from kernel_archive.archive.swap import check_target, locked_stage, replaced_dir
 from kernel_archive.archive.team import Call, Team, team
 from kernel_archive.bins import DEFAULT_SCHEME, Scheme
 from kernel_archive.errors import (
-    ArchiveMismatchError,
-    ArchiveNotFoundError,
     Finding,
     RecipeError,
     TargetExistsError,
@@ -177,13 +182,6 @@ def _summary(directory: Path, manifest: Manifest, *, unchanged: bool, replaced: 
     )
 
 
-def _present(out: Path) -> Manifest | None:
-    try:
-        return read_manifest(out)
-    except (ArchiveNotFoundError, ArchiveMismatchError):
-        return None  # a manifest that can't be read protects nothing: the archive is built again
-
-
 def _whole(out: Path, manifest: Manifest) -> bool:
     """Whether every file that the manifest names is there with its bytes, the card too, and no split is a variant."""
     if manifest.splits and not (out / "README.md").is_file():
@@ -250,7 +248,8 @@ def build_archive(
         TargetExistsError: the target is not ours, or is another release.
     """
     recipes = [find_recipe(builder) for builder in builders] if builders else default_recipes()
-    about, evaluation = about_of(recipes), evaluation_of(recipes)
+    about: About | None = stated_once(recipes, "archive")
+    evaluation: Evaluation | None = stated_once(recipes, "eval")
     called = _name(name, about)
     own = None if called == DATASET_NAME and evaluation is None else evaluation or Evaluation()
     target = Path(called if out is None else out)
@@ -277,7 +276,7 @@ def build_archive(
             runs, anew = _stage_all(listed, store, workers, sizes, strict=strict, advance=advance)
             versions = [FORMAT, STAGE_VERSION, __version__, writer_version(), scheme, finish_key]
             build_key = sha256_hex(canonical_json([versions, sorted(run.key for run in runs), facts, named, called]))
-            present = _present(target)
+            present = present_manifest(target)
             if present is not None and present.reports.get("build_key") == build_key and _whole(target, present):
                 return _summary(target, present, unchanged=True, replaced=None, staged=anew)
             _refuse_repeats(runs)

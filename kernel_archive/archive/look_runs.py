@@ -7,17 +7,8 @@ import re
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
+from kernel_archive.archive import seen
 from kernel_archive.archive.guess import guess
-from kernel_archive.archive.seen import (
-    HEAD,
-    TABLES,
-    Look,
-    are_problems,
-    common_pattern,
-    plain_name,
-    run_of,
-    taken_for_problems,
-)
 from kernel_archive.errors import printable
 from kernel_archive.gpus import canonical_gpu
 from kernel_archive.readers import READERS
@@ -30,7 +21,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def kernelbench(files: list[Path]) -> Look | None:
+def kernelbench(files: list[Path]) -> seen.Look | None:
     """Runs of KernelBench among some files, with the baselines and reference programs that belong to them."""
     results = list(_kernelbench_runs(files).values())
     if not results:
@@ -42,18 +33,19 @@ def kernelbench(files: list[Path]) -> Look | None:
     )
     baselines = {path: gpu for path in files if path.suffix == ".json" and (gpu := _baseline_gpu(path)) is not None}
     for path in results:
-        data = run_of(path, "kernelbench").json(path)
+        data = seen.run_of(path, "kernelbench").json(path)
         if not isinstance(data, dict):
             open_[f"run {path.parent.name}"] = (
                 f"{path.name} of this run cannot be read: get it again, or take its [[source]] out"
             )
         hardware = re.search(r'"hardware":\s*"([^"]+)"', json.dumps(data)) if isinstance(data, dict) else None
         gpu = canonical_gpu(hardware[1]) if hardware else None
-        known = plain_name(path) == "eval_results.json" or "_eval_result.json" in path.name
+        known = seen.plain_name(path) == "eval_results.json" or "_eval_result.json" in path.name
         source: dict[str, Any] = {"path": str(path.parent if known else path), "format": "kernelbench"}
-        results_of = [path, *islice(path.parent.glob("*_eval_result.json"), HEAD)]
+        results_of = [path, *islice(path.parent.glob("*_eval_result.json"), seen.HEAD)]
         own = any(
-            re.search(rb'"ref_runtime":\s*0*\.?0*[1-9]', run_of(p, "kernelbench").head(p, 1 << 20)) for p in results_of
+            re.search(rb'"ref_runtime":\s*0*\.?0*[1-9]', seen.run_of(p, "kernelbench").head(p, 1 << 20))
+            for p in results_of
         )
         fitting = [p for p, g in baselines.items() if gpu is None or canonical_gpu(g) == gpu]
         if fitting:
@@ -78,19 +70,19 @@ def kernelbench(files: list[Path]) -> Look | None:
         if hardware is None and isinstance(data, dict):
             open_["gpu"] = "the GPU, which the results do not name"
         sources.append({**source, "generation_method": "sampling"})
-    return Look(found=f"{len(results)} run(s) of KernelBench ({_listed(results)})", sources=sources, open=open_)
+    return seen.Look(found=f"{len(results)} run(s) of KernelBench ({_listed(results)})", sources=sources, open=open_)
 
 
 def _kernelbench_runs(files: list[Path]) -> dict[Path, Path]:
     """Folder -> the file with its results: of the known name, else one for each sample, else one beside the programs."""
-    runs = {path.parent: path for path in files if plain_name(path) == "eval_results.json"}
+    runs = {path.parent: path for path in files if seen.plain_name(path) == "eval_results.json"}
     beside = {path.parent for path in files if re.fullmatch(r"level_\d+_problem_\d+_sample_\d+_kernel\.py", path.name)}
     for path in files:
-        if re.fullmatch(r"level_\d+_problem_\d+_sample_\d+_eval_result\.json", plain_name(path)):
+        if re.fullmatch(r"level_\d+_problem_\d+_sample_\d+_eval_result\.json", seen.plain_name(path)):
             runs.setdefault(path.parent, path)
     for path in files:
         if path.suffix == ".json" and path.parent in beside - runs.keys():
-            head = run_of(path, "kernelbench").head(path, 1 << 16)
+            head = seen.run_of(path, "kernelbench").head(path, 1 << 16)
             if b'"compiled"' in head and b'"correctness"' in head:
                 runs[path.parent] = path
     return runs
@@ -114,13 +106,15 @@ def _baseline_gpu(path: Path) -> str | None:
     return found[1].decode("utf-8", "replace") if found else ""
 
 
-def openevolve(files: list[Path]) -> Look | None:
+def openevolve(files: list[Path]) -> seen.Look | None:
     """Runs of OpenEvolve and its relatives among some files."""
     programs = [path for path in files if path.parent.name == "programs" and path.suffix == ".json"]
     runs = sorted({_evolution_root(path) for path in programs})
     if not runs:
         return None
-    rows = [row for path in programs[-HEAD:] if isinstance(row := run_of(path, "openevolve").json(path), dict)]
+    rows = [
+        row for path in programs[-seen.HEAD :] if isinstance(row := seen.run_of(path, "openevolve").json(path), dict)
+    ]
     if not any("code" in row and "metrics" in row for row in rows):
         return None
     metrics = [object_of(row.get("metrics")) for row in rows]
@@ -147,13 +141,13 @@ def openevolve(files: list[Path]) -> Look | None:
         )
     open_ |= {"gpu": "the GPU, which checkpoints do not name", "problem": "what the programs compute"}
     sources = [{"path": str(run), **source} for run in runs]
-    if len(runs) > 1 and (one := common_pattern(runs, "p")) is not None:
+    if len(runs) > 1 and (one := seen.common_pattern(runs, "p")) is not None:
         pattern, folders = one
         sources = [{"path": pattern, **source}]
-        if are_problems(folders.values()):
+        if seen.are_problems(folders.values()):
             sources[0]["problem"] = "{p}"
-            open_["problem"] = taken_for_problems(folders.values(), "folders' names")
-    return Look(
+            open_["problem"] = seen.taken_for_problems(folders.values(), "folders' names")
+    return seen.Look(
         found=f"{len(programs):,} program files of OpenEvolve checkpoints in {len(runs)} run(s)",
         sources=sources,
         open=open_,
@@ -171,24 +165,24 @@ def _evolution_root(path: Path) -> Path:
     return checkpoint if outer is None else outer.parent if outer.name == "checkpoints" else outer
 
 
-def own_format(place: Path, files: list[Path]) -> Look | None:
+def own_format(place: Path, files: list[Path]) -> seen.Look | None:
     """A format of which a single file tells what it is: the logs of searches."""
     others = {name: spec for name, spec in READERS.items() if spec not in (MEASUREMENTS, OPENEVOLVE)}
     for path in files[:200]:
-        if not plain_name(path).endswith(TABLES):
+        if not seen.plain_name(path).endswith(seen.TABLES):
             continue
-        said = looks_like(run_of(path), path).split(" ")[0]
+        said = looks_like(seen.run_of(path), path).split(" ")[0]
         spec = others.get(said)
         if spec is None:
             continue
         named = [p for p in files if p.name == path.name]
-        in_runs = bool(spec.files) and plain_name(path) in spec.files
+        in_runs = bool(spec.files) and seen.plain_name(path) in spec.files
         if place.is_file() or not in_runs:
             pattern = str(path) if place.is_file() else str(path.parent / f"*{path.suffix}")
         else:
             pattern = str(path.parent if len(named) == 1 else path.parent.parent / "*")
         source = {"path": pattern, "format": said, "generation_method": "tree_search"}
-        return Look(
+        return seen.Look(
             found=f"{spec.title} ({path.name})",
             sources=[source],
             open={"gpu": "the GPU, where the logs do not name it"},

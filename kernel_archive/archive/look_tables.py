@@ -7,18 +7,8 @@ import re
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
+from kernel_archive.archive import seen
 from kernel_archive.archive.guess import PROGRAM_ENDINGS, Guess, guess
-from kernel_archive.archive.seen import (
-    HEAD,
-    TABLES,
-    Look,
-    are_problems,
-    common_pattern,
-    plain_name,
-    run_of,
-    taken_for_problems,
-    tree_pattern,
-)
 from kernel_archive.errors import printable
 from kernel_archive.gpus import canonical_gpu, gpu_in, is_known
 from kernel_archive.readers.cells import is_missing, key_of, spelled
@@ -50,7 +40,7 @@ def completed(first: Table, guessed: Guess, others: Iterable[Table], below: Sequ
         ):
             break
         name = other.name.split(".")[0]
-        theirs = [row for _, row in islice(table_rows(run_of(other), other, Report(), at=at), _MOST_ROWS)]
+        theirs = [row for _, row in islice(table_rows(seen.run_of(other), other, Report(), at=at), _MOST_ROWS)]
         options = _keys(rows, theirs)
         partners = {key_of(row, options[0].values()): row for row in theirs} if options else {}
         merged = [{**row, name: partners.get(key_of(row, options[0]), {})} for row in rows] if options else []
@@ -121,14 +111,14 @@ _MOST_JOINED: Final = 6
 _COMMA: Final = re.compile(r"[-+]?\d+,\d+(\s*[a-zµ]{1,3})?")
 
 
-def tables(files: list[Path], around: list[Path]) -> Look | None:
+def tables(files: list[Path], around: list[Path]) -> seen.Look | None:
     """The tables among some files; ``around`` are the files that may hold their programs."""
     groups: dict[tuple[str, ...], list[tuple[Path, str | None, list[dict[str, Any]]]]] = {}
-    for path in [p for p in files if plain_name(p).lower().endswith(TABLES)][:200]:
+    for path in [p for p in files if seen.plain_name(p).lower().endswith(seen.TABLES)][:200]:
         at, rows = _head_of(path)
         if rows:
             groups.setdefault(tuple(sorted({key for row in rows for key in row})), []).append((path, at, rows))
-    best: tuple[tuple[int, int, int], Look] | None = None
+    best: tuple[tuple[int, int, int], seen.Look] | None = None
     for members in groups.values():
         path, at, rows = members[0]
         below = [
@@ -151,9 +141,9 @@ def tables(files: list[Path], around: list[Path]) -> Look | None:
 
 def _head_of(path: Path) -> tuple[str | None, list[dict[str, Any]]]:
     """The first rows of a table, and where they are in a JSON document."""
-    rows = [row for _, row in islice(table_rows(run_of(path), path, Report()), HEAD)]
-    name = plain_name(path)
-    value = run_of(path).json(path) if name.endswith(".json") else None
+    rows = [row for _, row in islice(table_rows(seen.run_of(path), path, Report()), seen.HEAD)]
+    name = seen.plain_name(path)
+    value = seen.run_of(path).json(path) if name.endswith(".json") else None
     number, at = _rows_in(value) if isinstance(value, dict) else (0, "")
     if rows and not isinstance(value, dict) and name.endswith((".json", ".jsonl", ".ndjson")):
         # Lists inside of rows are rows where these have what the outer ones lack.
@@ -161,7 +151,7 @@ def _head_of(path: Path) -> tuple[str | None, list[dict[str, Any]]]:
             (_rows_in({k: v for k, v in row.items() if isinstance(v, list)}) for row in rows), default=(0, "")
         )
         at = f"{{row}}.{at}" if at and name.endswith(".json") else at
-    inner = [row for _, row in islice(table_rows(run_of(path), path, Report(), at=at), HEAD)] if at else []
+    inner = [row for _, row in islice(table_rows(seen.run_of(path), path, Report(), at=at), seen.HEAD)] if at else []
     if number > len(rows) if isinstance(value, dict) else guess(inner).worth > guess(rows).worth:
         return at, inner
     return None, rows
@@ -188,7 +178,7 @@ def _rows_in(value: Any, depth: int = 4) -> tuple[int, str]:
 
 def _table_look(
     paths: list[Path], at: str | None, rows: list[dict[str, Any]], guessed: Guess, files: list[Path]
-) -> Look:
+) -> seen.Look:
     """The source of tables with the same columns, and what they leave open."""
     first, open_, columns = paths[0], dict(guessed.open), dict(guessed.columns)
     source: dict[str, Any] = {"path": str(first), "format": "measurements"}
@@ -202,7 +192,7 @@ def _table_look(
             open_["other GPUs"] = (
                 f"columns of {', '.join(rest)} are left out: write the table with a row for each GPU to have them"
             )
-    one = common_pattern(paths, "card") if len(paths) > 1 else None
+    one = seen.common_pattern(paths, "card") if len(paths) > 1 else None
     gpus: list[str] = []
     apart = False
     if one is not None:
@@ -214,15 +204,15 @@ def _table_look(
         else:
             source["path"] = pattern.replace("{card}", "*")
             apart = "gpu" not in columns and by_column is None and any(named.values())
-            if not apart and not {"problem", "number"} & columns.keys() and are_problems(cards.values()):
+            if not apart and not {"problem", "number"} & columns.keys() and seen.are_problems(cards.values()):
                 source |= {"path": pattern.replace("{card}", "{p}"), "problem": "{p}"}
-                open_["problem"] = taken_for_problems(cards.values(), "files' or folders' names")
-    elif len(paths) > 1 and (tree := tree_pattern(paths)) is not None:
+                open_["problem"] = seen.taken_for_problems(cards.values(), "files' or folders' names")
+    elif len(paths) > 1 and (tree := seen.tree_pattern(paths)) is not None:
         source["path"], folders = tree
         part, values = min(folders, key=lambda folder: len(set(folder[1])))
         if "problem" not in columns and "number" not in columns and 1 < len(set(values)) < len(paths):
             source["problem"] = part
-            open_["problem"] = taken_for_problems(values, "folders' names")
+            open_["problem"] = seen.taken_for_problems(values, "folders' names")
     elif len(paths) > 1:
         same = [p for p in files if p.parent == first.parent and p.suffixes == first.suffixes]
         apart = set(same) != set(paths) or ("gpu" not in columns and any(named.values()))
@@ -251,7 +241,7 @@ def _table_look(
                 'the reference programs, reference = "references/{problem}.py", "root" where the first row is it, or a column: without them forecasters see the candidate alone'
             )
     if at is not None and "{key}" in at and columns.get("problem") == "key":
-        open_["problem"] = taken_for_problems((str(row.get("key")) for row in rows), "keys of the document")
+        open_["problem"] = seen.taken_for_problems((str(row.get("key")) for row in rows), "keys of the document")
     commas = [name for name in guessed.unused if any(_COMMA.fullmatch(str(row.get(name)).strip()) for row in rows)]
     if commas:
         listed = ", ".join(printable(name, 40) for name in commas[:5])
@@ -268,7 +258,7 @@ def _table_look(
         "generation_method": "evolution" if {"parent_node_id", "kept"} & columns.keys() else "independent",
         "columns": columns,
     }
-    what = f"{len(paths)} table(s) like {first.name} of {len(rows)}{'+' if len(rows) == HEAD else ''} rows"
+    what = f"{len(paths)} table(s) like {first.name} of {len(rows)}{'+' if len(rows) == seen.HEAD else ''} rows"
     sources = [source]
     if "gpu" not in columns and "gpu" not in source:
         each = paths if apart else paths[:1]
@@ -277,7 +267,7 @@ def _table_look(
         ]
     elif apart:
         sources = [{**source, "path": str(p)} for p in paths]
-    return Look(found=what, sources=sources, open=open_, unused=guessed.unused, gpus=gpus)
+    return seen.Look(found=what, sources=sources, open=open_, unused=guessed.unused, gpus=gpus)
 
 
 def _beside(paths: list[Path]) -> dict[str, Any]:

@@ -250,6 +250,14 @@ def read_manifest(directory: Path) -> Manifest:
     return manifest
 
 
+def present_manifest(directory: Path) -> Manifest | None:
+    """The manifest of a directory; ``None`` where there is none, or none that can be read: it protects nothing."""
+    try:
+        return read_manifest(directory)
+    except (ArchiveNotFoundError, ArchiveMismatchError):
+        return None
+
+
 def _refuse_foreign_names(manifest: Manifest, path: Path) -> None:
     """Names from a manifest go into paths and queries: only those of our own layout are taken.
 

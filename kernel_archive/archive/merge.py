@@ -28,19 +28,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from kernel_archive.archive.labels import (
-    DRIFTED,
-    FACTS,
-    LOGGED,
-    REPORT,
-    SOURCES,
-    SPLIT_ROWS,
-    TIMES,
-    counted,
-    decide,
-    settle,
-    texts,
-)
+from kernel_archive.archive import labels
 from kernel_archive.archive.open import literal_path
 from kernel_archive.archive.shards import possible_cuts
 from kernel_archive.archive.store import Store, Stored
@@ -194,7 +182,7 @@ def faults_named(fragments: Sequence[tuple[str, Path]], scratch: Path) -> Iterat
             try:
                 with connected(scratch) as connection:
                     view(connection, [path])
-                    settle(connection)
+                    labels.settle(connection)
             except duckdb.OutOfMemoryException:
                 raise LogError(
                     f"the measurements of {name} alone take more memory than a merge may ({MEMORY_LIMIT}). "
@@ -222,7 +210,7 @@ def _looked_at(store: Store, part: Range, look: Callable[[duckdb.DuckDBPyConnect
     """Look at the fragments of a range, some at a time, as the table ``fragment`` without the searches of other ranges."""
     for paths in _batches(store, part):
         with _database(store) as connection, faults_named(list(paths.items()), _scratch(store)):
-            connection.register("searched", pa.table({"search_id": [*paths]}, texts("search_id")))
+            connection.register("searched", pa.table({"search_id": [*paths]}, labels.texts("search_id")))
             connection.read_parquet(sorted({literal_path(p) for p in paths.values()})).create_view("read")
             connection.execute("CREATE VIEW fragment AS SELECT * FROM read SEMI JOIN searched USING (search_id)")
             look(connection)
@@ -260,9 +248,11 @@ def times_of(store: Store, part: Range, groups: int) -> tuple[list[Part], pa.Tab
     def look(connection: duckdb.DuckDBPyConnection) -> None:
         group = _hashed("md5(concat_ws(chr(0), problem, reference_id, gpu, shape))", groups)
         spread.add(
-            connection.sql(f"SELECT *, {group} AS part FROM ({TIMES})").to_arrow_table().drop_columns("evaluation_id")
+            connection.sql(f"SELECT *, {group} AS part FROM ({labels.TIMES})")
+            .to_arrow_table()
+            .drop_columns("evaluation_id")
         )
-        sources.append(connection.sql(SOURCES).to_arrow_table())
+        sources.append(connection.sql(labels.SOURCES).to_arrow_table())
 
     _looked_at(store, part, look)
     return spread.written(store, "times"), pa.concat_tables(sources)
@@ -275,7 +265,7 @@ def medians_of(store: Store, parts: Sequence[Part]) -> Part:
         return None
     with _database(store) as connection:
         connection.register("reference_time", rows)
-        return write_table(store, "medians", connection.sql(FACTS["reference_median"]).to_arrow_table())
+        return write_table(store, "medians", connection.sql(labels.FACTS["reference_median"]).to_arrow_table())
 
 
 def logged_of(store: Store, part: Range, medians: Sequence[Part], parts: int) -> tuple[list[Part], Ordered]:
@@ -289,9 +279,9 @@ def logged_of(store: Store, part: Range, medians: Sequence[Part], parts: int) ->
             connection.execute("CREATE TABLE drifted (evaluation_id VARCHAR)")
         else:
             connection.register("reference_median", known)
-            connection.execute(f"CREATE TABLE reference_time AS {TIMES}")
-            connection.execute(f"CREATE TABLE drifted AS {DRIFTED}")
-        connection.execute(f"CREATE TABLE logged AS {LOGGED}")
+            connection.execute(f"CREATE TABLE reference_time AS {labels.TIMES}")
+            connection.execute(f"CREATE TABLE drifted AS {labels.DRIFTED}")
+        connection.execute(f"CREATE TABLE logged AS {labels.LOGGED}")
         spread.add(connection.sql(f"SELECT *, {_hashed('token_id', parts)} AS part FROM logged").to_arrow_table())
         keys.append(connection.sql(KEYS).to_arrow_table())
 
@@ -301,17 +291,17 @@ def logged_of(store: Store, part: Range, medians: Sequence[Part], parts: int) ->
 
 def merged(store: Store, parts: Sequence[Part], survivors: list[str], rules: Rules, starts: list[str]) -> Merged:
     """What the programs of a partition come to; ``starts`` are the first searches of the ranges."""
-    empty: dict[tuple[str, str], list[Part]] = {split: [None] * len(starts) for split in SPLIT_ROWS}
+    empty: dict[tuple[str, str], list[Part]] = {split: [None] * len(starts) for split in labels.SPLIT_ROWS}
     with _database(store) as connection, ExitStack() as stack:
         paths = [stack.enter_context(store.reading(part)) for part in parts if part is not None]
         if not paths:
-            return Merged(empty, dict.fromkeys(REPORT, 0), [])
+            return Merged(empty, dict.fromkeys(labels.REPORT, 0), [])
         connection.read_parquet([literal_path(path) for path in paths]).create_view("logged")
-        connection.register("survivors", pa.table({"source_key": survivors}, texts("source_key")))
-        decide(connection, rules)
-        report, gpus = counted(connection)
+        connection.register("survivors", pa.table({"source_key": survivors}, labels.texts("source_key")))
+        labels.decide(connection, rules)
+        report, gpus = labels.counted(connection)
         rows = {}
-        for split, query in SPLIT_ROWS.items():
+        for split, query in labels.SPLIT_ROWS.items():
             spread = _Spread(len(starts))
             spread.add(_by_range(connection.sql(query).to_arrow_table(), starts))
             rows[split] = spread.written(store, "-".join(split))

@@ -297,27 +297,12 @@ def default_recipes() -> list[LoadedRecipe]:
     return [loaded for loaded in map(load_recipe, shipped_recipes().values()) if loaded.recipe.default]
 
 
-def about_of(recipes: Iterable[LoadedRecipe]) -> About | None:
-    """What the archive of these recipes says of itself; ``None`` where none has an ``[archive]``.
+def stated_once(recipes: Iterable[LoadedRecipe], key: Literal["archive", "eval"]) -> Any:
+    """What the recipes of one archive say of it, an :class:`About` or an :class:`Evaluation`; ``None`` where none says it.
 
     Raises:
         RecipeError: two recipes say different things.
     """
-    found: About | None = _one(recipes, "archive")
-    return found
-
-
-def evaluation_of(recipes: Iterable[LoadedRecipe]) -> Evaluation | None:
-    """What the archive of these recipes asks about; ``None`` where none has an ``[eval]``.
-
-    Raises:
-        RecipeError: two recipes say different things.
-    """
-    found: Evaluation | None = _one(recipes, "eval")
-    return found
-
-
-def _one(recipes: Iterable[LoadedRecipe], key: str) -> Any:
     found: Any = None
     for loaded in recipes:
         stated = getattr(loaded.recipe, key)

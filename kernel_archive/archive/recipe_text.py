@@ -14,7 +14,6 @@ from kernel_archive.archive.recipe import About, Evaluation, Exclude, Recipe, So
 from kernel_archive.errors import printable
 from kernel_archive.gpus import GpuFacts, is_known
 from kernel_archive.readers.mapping import From, Join
-from kernel_archive.storage import write_atomically
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -138,11 +137,6 @@ def _toml(value: Any) -> str:
 
 def _key(key: str) -> str:
     return key if re.fullmatch(r"[A-Za-z0-9_-]+", key) else json.dumps(key, ensure_ascii=False)
-
-
-def write_recipe(path: Path, text: str) -> None:
-    """Write a recipe; what stands there is replaced."""
-    write_atomically(path, text.encode())
 
 
 _TABLES: Final[dict[str, type[msgspec.Struct]]] = {

@@ -14,20 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import msgspec
 import pyarrow as pa
 
-from kernel_archive.archive.fragments import (
-    FRAGMENT_SCHEMA,
-    MAX_CASES,
-    MAX_CODE,
-    MAX_SHAPES,
-    Limit,
-    Program,
-    are_artificial,
-    encodable,
-    fragment_table,
-    json_text,
-    limits,
-    program_of,
-)
+from kernel_archive.archive import fragments
 from kernel_archive.errors import Finding, RecipeError, printable
 from kernel_archive.gpus import canonical_gpu, is_known, same_gpu
 from kernel_archive.ids import canonical_text, evaluation_id, kernel_id
@@ -50,7 +37,7 @@ _PLAIN: Final = (
     "node_id", "parent_node_id", "step", "is_root", "outcome", "n_logged", "gpu_seconds", "input_tokens", "output_tokens",
     "source_file", "source_line", "narrow_domain",
 )  # fmt: skip
-_LIMITS: Final = limits(FRAGMENT_SCHEMA)
+_LIMITS: Final = fragments.limits(fragments.FRAGMENT_SCHEMA)
 _LIMITED: Final = tuple(name for name in _PLAIN if name in _LIMITS)
 _limited: Final = attrgetter(*_LIMITED)
 _CHECKS: Final = tuple(
@@ -58,7 +45,9 @@ _CHECKS: Final = tuple(
     for name in (*_LIMITED, "problem", "gpu", "model", "excluded", "runtime_us", "reference_runtime_us", "code")
 )
 _SEARCH_JSON: Final = ("hyperparameters", "measurement", "software")
-_SEARCH_LIMITS: Final = limits(TABLES["searches"].schema) | dict.fromkeys(_SEARCH_JSON, Limit(len, MAX_CODE))
+_SEARCH_LIMITS: Final = fragments.limits(TABLES["searches"].schema) | dict.fromkeys(
+    _SEARCH_JSON, fragments.Limit(len, fragments.MAX_CODE)
+)
 
 
 class Rows(NamedTuple):
@@ -100,7 +89,7 @@ class _Row(msgspec.Struct):
     """A record on its way to a row, with the columns that take more than a field of it."""
 
     record: Evaluation
-    program: Program
+    program: fragments.Program
     problem: str
     gpu: str
     model: str | None
@@ -143,7 +132,7 @@ class SearchRows:
         self.evaluations: list[Evaluation] = []
         self.facts = SearchFacts()
         self.findings: list[Finding] = []
-        self._programs: dict[str, Program] = {}  # by the text of the log
+        self._programs: dict[str, fragments.Program] = {}  # by the text of the log
         self._references: dict[tuple[str, str], dict[str, Any]] = {}
         self._renamed: set[str] = set()
 
@@ -156,7 +145,7 @@ class SearchRows:
         if said is not None and logged is not None and normalise(said) != normalise(logged):
             raise self._contradiction(field, said, logged)
         value = logged if logged is not None else said
-        return encodable(normalise(value)) if value is not None else None
+        return fragments.encodable(normalise(value)) if value is not None else None
 
     def _contradiction(self, field: str, said: str, logged: str, line: int | None = None) -> RecipeError:
         where = "" if line is None else f", line {line}"
@@ -205,8 +194,8 @@ class SearchRows:
             row = _Row(
                 record=record,
                 program=self._program(record.code),
-                problem=encodable(row_problem),
-                gpu=encodable(row_gpu),
+                problem=fragments.encodable(row_problem),
+                gpu=fragments.encodable(row_gpu),
                 model=record.model if record.model is not None else model,
                 excluded=excluded.get(record.node_id, record.excluded),
             )
@@ -236,7 +225,7 @@ class SearchRows:
         main = self._program(main_reference).program_id if main_reference is not None else None
         named = problem if problem is None else self._own_name(problem, main_reference)
         search = self._search_row(columns, problem=named, gpu=gpu, model=model, reference_id=main)
-        return Rows(fragment_table(columns), search, list(self._references.values()))
+        return Rows(fragments.fragment_table(columns), search, list(self._references.values()))
 
     def _report_gpus(self, gpu: str | None) -> None:
         """Say which GPUs nobody states facts of."""
@@ -300,8 +289,11 @@ class SearchRows:
         if found is None and row.record.outcome == "success":
             cases = row.record.cases
             # Nearly always the bound is enough; only then every shape is looked at.
-            large = len(cases) * largest_shape > MAX_SHAPES and sum(len(str(c.shape)) for c in cases) > MAX_SHAPES
-            found = ("cases", cases) if large or len(cases) > MAX_CASES else None
+            large = (
+                len(cases) * largest_shape > fragments.MAX_SHAPES
+                and sum(len(str(c.shape)) for c in cases) > fragments.MAX_SHAPES
+            )
+            found = ("cases", cases) if large or len(cases) > fragments.MAX_CASES else None
         if found is None:
             return False
         message = "a value beyond what a row of evaluations may hold; the row is left out"
@@ -316,7 +308,7 @@ class SearchRows:
         passed = [record.outcome == "success" for record in records]
         parents = [_parent(record, kept) for record in records]
         families = {problem: family_of(problem) for problem in {row.problem for row in rows}}
-        codes = pa.array([program.code for program in programs], FRAGMENT_SCHEMA.field("code").type)
+        codes = pa.array([program.code for program in programs], fragments.FRAGMENT_SCHEMA.field("code").type)
         return {
             **{name: _storable([*map(attrgetter(name), records)]) for name in _PLAIN},
             "evaluation_id": [evaluation_id(search_id=self.search_id, node_id=record.node_id) for record in records],
@@ -341,7 +333,7 @@ class SearchRows:
             "error_text": _storable([record.error_text and record.error_text[:ERROR_TEXT_LIMIT] for record in records]),
             "started_at": [_micros(record.started_at) for record in records],
             "completed_at": [_micros(record.completed_at) for record in records],
-            "artificial": are_artificial(programs, codes, passed, [row.reference for row in rows]),
+            "artificial": fragments.are_artificial(programs, codes, passed, [row.reference for row in rows]),
             "source_digest": [self.digests.get(record.source_file, self.digest) for record in records],
             "search_id": [self.search_id] * n,
             "builder": [job.builder] * n,
@@ -351,10 +343,10 @@ class SearchRows:
             "seq": range(first, first + n),
         }
 
-    def _program(self, logged: str) -> Program:
+    def _program(self, logged: str) -> fragments.Program:
         program = self._programs.get(logged)
         if program is None:
-            program = self._programs[logged] = program_of(encodable(canonical_text(logged)))
+            program = self._programs[logged] = fragments.program_of(fragments.encodable(canonical_text(logged)))
         return program
 
     def _reference(self, code: str | None, problem: str) -> str:
@@ -373,8 +365,8 @@ class SearchRows:
                 "title": known.title,
                 "rtol": tolerance.get("rtol", known.rtol),
                 "atol": tolerance.get("atol", known.atol),
-                "benchmark_cases": json_text(cases),
-                "correctness_cases": json_text(facts.correctness_cases),
+                "benchmark_cases": fragments.json_text(cases),
+                "correctness_cases": fragments.json_text(facts.correctness_cases),
                 "code": reference.code,
             }
         return reference.program_id
@@ -390,7 +382,7 @@ class SearchRows:
         times = present("started_at", "completed_at")
         row = {name: getattr(facts, name) for name in SearchFacts.__struct_fields__ if name in _SEARCH_LIMITS}
         row |= settled
-        row |= {name: json_text(row[name]) for name in _SEARCH_JSON}
+        row |= {name: fragments.json_text(row[name]) for name in _SEARCH_JSON}
         row |= {
             name: _total(present(name))
             for name in ("input_tokens", "output_tokens", "gpu_seconds")
@@ -443,4 +435,4 @@ def _parent(record: Evaluation, kept: dict[str, _Row]) -> tuple[str, int] | tupl
 
 def _storable(values: list[Any]) -> list[Any]:
     """A column with texts that can be stored; nearly always all are ASCII already."""
-    return [encodable(value) if isinstance(value, str) and not value.isascii() else value for value in values]
+    return [fragments.encodable(value) if isinstance(value, str) and not value.isascii() else value for value in values]

@@ -91,11 +91,7 @@ def write_shard(store: Store, shard: Shard) -> tuple[Stored, Stored]:
         write_groups(path, shard.table, groups, metadata)
 
     file = store.write(f"merge/{shard.table}-{shard.split}", ".shard.parquet", make)
-    return file, store.write("merge/digests", ".bin", lambda path: _write_sorted(path, lines))
-
-
-def _write_sorted(path: Path, lines: list[bytes]) -> None:
-    path.write_bytes(b"".join(sorted(lines)))
+    return file, store.write("merge/digests", ".bin", lambda path: path.write_bytes(b"".join(sorted(lines))))
 
 
 def _regrouped(parts: Iterator[pa.Table], sizes: list[int]) -> Iterator[pa.Table]:

@@ -7,23 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from kernel_archive.cli.common import (
-    archive_option,
-    bins_option,
-    emit,
-    engine_option,
-    force_option,
-    json_option,
-    labels_option,
-    output_option,
-    print_findings,
-    print_table,
-    progress,
-    say,
-    scheduler_option,
-    split_option,
-    tell,
-)
+from kernel_archive.cli import common
 from kernel_archive.errors import UsageError, printable
 from kernel_archive.forecasters import BASELINES
 
@@ -41,14 +25,14 @@ _jobs = click.option(
 
 @click.command(short_help="Write a baseline's forecasts.")
 @click.argument("name", type=click.Choice(list(BASELINES)))
-@split_option
-@output_option
-@force_option
+@common.split_option
+@common.output_option
+@common.force_option
 @click.option(
     "--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of everything random in it."
 )
-@archive_option
-@json_option
+@common.archive_option
+@common.json_option
 def baseline(
     name: str, split: str, output: str | None, force: bool, seed: int, archive_path: str | None, as_json: bool
 ) -> None:
@@ -71,13 +55,13 @@ def baseline(
     }  # fmt: skip
     if as_json:
         lines = {} if output is not None else {"lines": [line.decode().rstrip() for line in forecast_lines(made)]}
-        emit(facts | lines, as_json=True)
+        common.emit(facts | lines, as_json=True)
         return
     learnt = f", learnt from {made.n_training:,} training pairs" if made.n_training else ""
     if output is None:
         click.echo(b"".join(forecast_lines(made)), nl=False)
     else:
-        tell(
+        common.tell(
             f"{output}: {len(made.row_ids):,} forecasts of {name}{learnt}. Next: kernel-archive score {output} --split {split}"
         )
 
@@ -118,11 +102,11 @@ def leaderboard() -> None:
 )
 @click.option("--notes", default="", help="Anything to know about it.")
 @click.option("--slug", default=None, help="Name of its folder.  [default: made from the name]")
-@split_option
+@common.split_option
 @_board
-@labels_option
-@archive_option
-@json_option
+@common.labels_option
+@common.archive_option
+@common.json_option
 def add(
     file: str,
     saw_archive: Seen,
@@ -162,10 +146,12 @@ def add(
             )
             for key, m in (*made.record.headline.items(), ("crps", made.record.metrics["crps"]))
         ]
-        print_table(["figure", "value", "95 % interval"], rows)
-        tell(f"{made.folder} added. Next: kernel-archive leaderboard build" + (f" --board {board}" if board else ""))
+        common.print_table(["figure", "value", "95 % interval"], rows)
+        common.tell(
+            f"{made.folder} added. Next: kernel-archive leaderboard build" + (f" --board {board}" if board else "")
+        )
 
-    emit(
+    common.emit(
         {"slug": made.slug, "folder": str(made.folder), "submission": made.submission, "score": made.record},
         as_json=as_json,
         text=text,
@@ -214,7 +200,7 @@ def _standings_tables(boards: list[Standings]) -> None:
         ]
         if board.foreign:
             notes.append(f"{len(board.foreign)} of another archive or split, listed apart on the page.")
-        print_table(
+        common.print_table(
             ["rank", "entry", *(METRICS[k].title for k in keys), "coverage", ""],
             rows,
             title=f"{board.target.split.name}: {len(board.target)} rows",
@@ -228,15 +214,15 @@ def _standings_tables(boards: list[Standings]) -> None:
 @click.option(
     "--out", type=click.Path(file_okay=False), default=None, help="Folder to write to.  [default: the board's]"
 )
-@bins_option
+@common.bins_option
 @click.option("--draws", type=click.IntRange(100, 100_000), default=10_000, show_default=True, help="Bootstrap draws.")
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of the draws.")
 @_jobs
-@engine_option
-@scheduler_option
-@labels_option
-@archive_option
-@json_option
+@common.engine_option
+@common.scheduler_option
+@common.labels_option
+@common.archive_option
+@common.json_option
 def build(bins: str | None, archive_path: str | None, as_json: bool, **how: Any) -> None:
     """Score every submission anew from its stored forecasts, rank them, write standings.json, standings.csv and index.html.
 
@@ -248,12 +234,12 @@ def build(bins: str | None, archive_path: str | None, as_json: bool, **how: Any)
     from kernel_archive.archive.open import open_archive
     from kernel_archive.board import build_board, standings_json
 
-    with progress("Scoring", quiet=as_json) as advance:
+    with common.progress("Scoring", quiet=as_json) as advance:
         result = build_board(open_archive(archive_path), scheme=bins, advance=advance, **how)
 
     def text() -> None:
         _standings_tables(result.boards)
-        tell(
+        common.tell(
             f"{', '.join(str(f) for f in result.files)} written, with a page of every entry beside them; the page is "
             f"{result.page_bytes / 1e6:.1f} MB"
         )
@@ -262,10 +248,10 @@ def build(bins: str | None, archive_path: str | None, as_json: bool, **how: Any)
     payload = {"files": files, "page_bytes": result.page_bytes, "left_out": result.left_out} | standings_json(
         result.boards
     )
-    emit(payload, as_json=as_json, text=text)
+    common.emit(payload, as_json=as_json, text=text)
     for verdict in result.left_out:
-        say(f"Left out, its files are at fault: {printable(verdict.slug)}")
-    print_findings([finding for verdict in result.left_out for finding in verdict.findings])
+        common.say(f"Left out, its files are at fault: {printable(verdict.slug)}")
+    common.print_findings([finding for verdict in result.left_out for finding in verdict.findings])
 
 
 @leaderboard.command(short_help="Show that stored scores are what the forecasts give.")
@@ -274,9 +260,9 @@ def build(bins: str | None, archive_path: str | None, as_json: bool, **how: Any)
     "--update", is_flag=True, help="Store the new score where an older version of the package made the stored one."
 )
 @_board
-@labels_option
-@archive_option
-@json_option
+@common.labels_option
+@common.archive_option
+@common.json_option
 def verify(archive_path: str | None, as_json: bool, **how: Any) -> None:
     """Score submissions anew and compare with the scores stored beside them; all of them when none is named.
 
@@ -285,17 +271,17 @@ def verify(archive_path: str | None, as_json: bool, **how: Any) -> None:
     from kernel_archive.archive.open import open_archive
     from kernel_archive.board import verify_board
 
-    with progress("Verifying", quiet=as_json) as advance:
+    with common.progress("Verifying", quiet=as_json) as advance:
         verdicts = verify_board(open_archive(archive_path), advance=advance, **how)
     failed = [v for v in verdicts if v.status == "failed"]
 
     def text() -> None:
-        print_table(["submission", "verdict"], [(v.slug, v.status.replace("_", " ")) for v in verdicts], left=2)
-        tell(f"{len(verdicts) - len(failed)} of {len(verdicts)} are sound")
+        common.print_table(["submission", "verdict"], [(v.slug, v.status.replace("_", " ")) for v in verdicts], left=2)
+        common.tell(f"{len(verdicts) - len(failed)} of {len(verdicts)} are sound")
 
-    emit({"verdicts": verdicts}, as_json=as_json, text=text)
+    common.emit({"verdicts": verdicts}, as_json=as_json, text=text)
     if not as_json:
-        print_findings([finding for v in failed for finding in v.findings])
+        common.print_findings([finding for v in failed for finding in v.findings])
     if failed:
         raise click.exceptions.Exit(1)
 
@@ -310,8 +296,8 @@ def serve(board: str | None, port: int) -> None:
     from kernel_archive.board.serve import board_server
 
     with board_server(board, port=port) as server:
-        say(f"http://127.0.0.1:{server.server_address[1]}/  (Ctrl-C ends it)")
+        common.say(f"http://127.0.0.1:{server.server_address[1]}/  (Ctrl-C ends it)")
         try:
             server.serve_forever()
         except KeyboardInterrupt:
-            say("Stopped.")
+            common.say("Stopped.")

@@ -8,17 +8,7 @@ from typing import Any
 import click
 from click.shell_completion import CompletionItem
 
-from kernel_archive.cli.common import (
-    emit,
-    engine_option,
-    json_option,
-    print_findings,
-    print_table,
-    progress,
-    say,
-    scheduler_option,
-    tell,
-)
+from kernel_archive.cli import common
 
 
 def _complete_builder(_: click.Context, __: click.Parameter, begun: str) -> list[CompletionItem]:
@@ -49,8 +39,8 @@ def _complete_builder(_: click.Context, __: click.Parameter, begun: str) -> list
 @click.option(
     "--jobs", type=click.IntRange(1, 256), default=None, help="Processes that share the work.  [default: one per core]"
 )
-@engine_option
-@scheduler_option
+@common.engine_option
+@common.scheduler_option
 @click.option(
     "--stage",
     metavar="PLACE",
@@ -65,7 +55,7 @@ def _complete_builder(_: click.Context, __: click.Parameter, begun: str) -> list
 @click.option(
     "--source", type=click.Path(), default=None, help="Local copy of the tables that a recipe reads from the Hub."
 )
-@json_option
+@common.json_option
 def build(builders: tuple[str, ...], bins: str, as_json: bool, **options: Any) -> None:
     """Consolidate raw search logs into an archive with splits and card.
 
@@ -78,33 +68,33 @@ def build(builders: tuple[str, ...], bins: str, as_json: bool, **options: Any) -
     from kernel_archive.cli.splits import show_left_out
     from kernel_archive.pipeline import build as run
 
-    with progress("Reading", quiet=as_json) as advance:
-        result = run(builders, scheme=scheme(bins).name, advance=advance, say=say, **options)
+    with common.progress("Reading", quiet=as_json) as advance:
+        result = run(builders, scheme=scheme(bins).name, advance=advance, say=common.say, **options)
     if result.findings and not as_json:
-        print_findings(result.shown, total=result.findings)
+        common.print_findings(result.shown, total=result.findings)
 
     def text() -> None:
-        print_table(["table", "rows"], [(name, f"{rows:,}") for name, rows in result.rows.items()])
+        common.print_table(["table", "rows"], [(name, f"{rows:,}") for name, rows in result.rows.items()])
         if result.replaced:
-            say(f"Replaced version {result.replaced}.")
+            common.say(f"Replaced version {result.replaced}.")
         state = "is up to date" if result.unchanged else f"built ({result.staged} of {result.runs} runs read anew)"
-        tell(f"{result.path} {state}: version {result.version}, {result.logical_digest}")
+        common.tell(f"{result.path} {state}: version {result.version}, {result.logical_digest}")
         for name, why in result.not_made.items():
-            say(f"warning: {name} was not made: {why}")
+            common.say(f"warning: {name} was not made: {why}")
         if result.own and result.rows.get("eval"):
-            tell(f"eval asks about {result.rows['eval']:,} kernels; kernel-archive build-eval shows which")
+            common.tell(f"eval asks about {result.rows['eval']:,} kernels; kernel-archive build-eval shows which")
         elif result.own:
             show_left_out(Path(result.path), "eval")
         if result.findings:
-            tell(f"{result.findings} findings in the logs are kept in manifest.json")
+            common.tell(f"{result.findings} findings in the logs are kept in manifest.json")
 
-    emit(result, as_json=as_json, text=text)
+    common.emit(result, as_json=as_json, text=text)
 
 
 @click.command(short_help="List the log formats and what each expects.")
 @click.option("--columns", is_flag=True, help="List the columns that a table of measurements can be mapped to.")
 @click.option("--keys", is_flag=True, help="Explain every key of a recipe.")
-@json_option
+@common.json_option
 def readers(columns: bool, keys: bool, as_json: bool) -> None:
     """List the log formats that a recipe can name, and what each expects."""
     from kernel_archive.readers import READERS
@@ -114,16 +104,20 @@ def readers(columns: bool, keys: bool, as_json: bool) -> None:
         from kernel_archive.archive.recipe_text import explained_keys
 
         explained = explained_keys()
-        emit(
-            explained, as_json=as_json, text=lambda: print_table(["key", "what it is"], list(explained.items()), left=2)
+        common.emit(
+            explained,
+            as_json=as_json,
+            text=lambda: common.print_table(["key", "what it is"], list(explained.items()), left=2),
         )
         return
     if columns:
-        text = lambda: print_table(["column", "what it is"], list(COLUMNS.items()), left=2)  # noqa: E731
-        emit(COLUMNS, as_json=as_json, text=text)
+        text = lambda: common.print_table(["column", "what it is"], list(COLUMNS.items()), left=2)  # noqa: E731
+        common.emit(COLUMNS, as_json=as_json, text=text)
         return
     rows = [
         {"format": r.name, "title": r.title, "expects": r.expects, "files": list(r.files)} for r in READERS.values()
     ]
     shown = [(r.name, r.title, r.expects) for r in READERS.values()]
-    emit(rows, as_json=as_json, text=lambda: print_table(["format", "what it is", "expects"], shown, left=3))
+    common.emit(
+        rows, as_json=as_json, text=lambda: common.print_table(["format", "what it is", "expects"], shown, left=3)
+    )

@@ -20,6 +20,18 @@ if TYPE_CHECKING:
     from kernel_archive.archive.build import Advance
     from kernel_archive.errors import Finding
 
+
+def options(*listed: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """Several options as one decorator, in the order in which the help shows them."""
+
+    def add(command: Any) -> Any:
+        for option in reversed(listed):
+            command = option(command)
+        return command
+
+    return add
+
+
 json_option = click.option(
     "--json", "as_json", is_flag=True, help="Print the result as JSON, and nothing else, on stdout."
 )

@@ -6,37 +6,23 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from kernel_archive.cli.common import (
-    archive_option,
-    bins_option,
-    emit,
-    force_option,
-    json_option,
-    progress,
-    say,
-    split_option,
-    tell,
-)
+from kernel_archive.cli import common
 from kernel_archive.errors import KernelArchiveError, UsageError, printable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from kernel_archive.archive.open import Archive
     from kernel_archive.llm.answers import Forecasted, Tally
     from kernel_archive.llm.batch import Settings
     from kernel_archive.llm.prompts import AnswerForm
 
-    Option = Callable[[Callable[..., Any]], Callable[..., Any]]
-
 _POSITIVE: Final = click.IntRange(min=1)
 _COUNT: Final = click.IntRange(1, 100)
 
 
-_OPTIONS: Final[tuple[Option, ...]] = (
+_options: Final = common.options(
     click.option("--model", default=None, help="The model: provider/name of Inspect; with --export as its service calls it."),
-    split_option,
-    bins_option,
+    common.split_option,
+    common.bins_option,
     click.option("--defer", is_flag=True, help="Predict or defer: the model may leave a candidate to a measurement."),
     click.option("--repeats", type=_COUNT, default=1, show_default=True, help="How often each row is asked about."),
     click.option("--limit", type=_POSITIVE, default=None, help="Ask about so many rows only, chosen by a hash of their ids."),
@@ -62,17 +48,11 @@ _OPTIONS: Final[tuple[Option, ...]] = (
 )  # fmt: skip
 
 
-def _options(command: Callable[..., Any]) -> Callable[..., Any]:
-    for option in reversed(_OPTIONS):
-        command = option(command)
-    return command
-
-
 @click.command(short_help="Ask a language model for forecasts.")
 @_options
-@force_option
-@archive_option
-@json_option
+@common.force_option
+@common.archive_option
+@common.json_option
 def forecast(
     model: str | None,
     split: str,
@@ -143,12 +123,12 @@ def _ask(
     total = len(questions) * repeats
     tokens = sum(question.tokens for question in questions) * repeats
     cost = "" if price is None else f", {price[0] * tokens / 1e6:,.2f} for reading them"
-    say(
+    common.say(
         f"{total:,} questions, about {tokens:,} tokens{cost}; prompt {questions.prompt.name}; logs in {printable(str(logs), 5000)}"
     )
     if log_files(logs):
-        say("Going on where the logs end: what is answered in them is not asked again")
-    with progress("answers", quiet=quiet) as advance:
+        common.say("Going on where the logs end: what is answered in them is not asked again")
+    with common.progress("answers", quiet=quiet) as advance:
         done = 0
 
         def one_more() -> None:
@@ -159,7 +139,7 @@ def _ask(
         try:
             return ask_model(archive, split, logs=logs, repeats=repeats, advance=one_more, **asked, **how)
         except KeyboardInterrupt:
-            say("What was answered is kept: the same command goes on")
+            common.say("What was answered is kept: the same command goes on")
             raise
 
 
@@ -184,11 +164,13 @@ def _export(
         "file": shown, "prompt": questions.prompt.name, "split": split, "rows": len(kept), "repeats": repeats,
         "rows_of_split": questions.n_rows, "estimated_input_tokens": tokens, "left_out": list(too_long),
     }  # fmt: skip
-    emit(facts, as_json=as_json)
+    common.emit(facts, as_json=as_json)
     if not as_json:
         for row_id in too_long:
-            say(f"warning: {printable(row_id)} has more than {context:,} estimated tokens: it is left unanswered")
-        tell(
+            common.say(
+                f"warning: {printable(row_id)} has more than {context:,} estimated tokens: it is left unanswered"
+            )
+        common.tell(
             f"{shown}: {len(kept) * repeats:,} questions about {len(kept):,} of {questions.n_rows:,} rows, about {tokens:,} tokens; "
             f"prompt {questions.prompt.name}. Next: kernel-archive forecast --import ANSWERS --split {split}"
             + (f" --limit {asked['limit']}" if asked["limit"] else "")
@@ -211,7 +193,7 @@ def _write(
     shown = printable(output, 5000)
     cost = None if price is None else (price[0] * tally.input_tokens + price[1] * tally.output_tokens) / 1e6
     facts = {"file": shown, "split": split, "tally": tally, "cost": cost}
-    emit(facts, as_json=as_json, text="\n".join(_lines(shown, tally, split, cost)))
+    common.emit(facts, as_json=as_json, text="\n".join(_lines(shown, tally, split, cost)))
 
 
 def _lines(shown: str, tally: Tally, split: str, cost: float | None) -> list[str]:

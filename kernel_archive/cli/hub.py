@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from kernel_archive.cli.common import archive_option, emit, json_option, print_findings, print_table, say, tell
+from kernel_archive.cli import common
 
 if TYPE_CHECKING:
     from kernel_archive.publishing.push import PushResult
@@ -32,8 +32,8 @@ def _megabytes(n: int) -> str:
 @click.option("--tag", default=None, help="Tag of the version.  [default: v and the archive's version]")
 @click.option("--private", is_flag=True, help="Make a new repository private.")
 @click.option("--dry-run", is_flag=True, help="Say what would be sent, and send nothing.")
-@archive_option
-@json_option
+@common.archive_option
+@common.json_option
 def push(repo: str, tag: str | None, private: bool, dry_run: bool, archive_path: str | None, as_json: bool) -> None:
     """Publish an archive as the dataset REPO (owner/name) on the Hugging Face Hub.
 
@@ -45,14 +45,14 @@ def push(repo: str, tag: str | None, private: bool, dry_run: bool, archive_path:
 
     _quiet_bars(as_json=as_json)
     if not as_json:
-        say("Validating ...")
+        common.say("Validating ...")
     result = run(archive_path or default_directory(), repo, tag=tag, private=private, dry_run=dry_run)
-    emit(result, as_json=as_json, text=lambda: _show_push(result))
+    common.emit(result, as_json=as_json, text=lambda: _show_push(result))
 
 
 def _show_push(result: PushResult) -> None:
     if result.changes:
-        print_table(
+        common.print_table(
             ["file", "change", "bytes"],
             [(c.path, c.kind, f"{c.bytes:,}" if c.kind != "delete" else "-") for c in result.changes],
             left=2,
@@ -60,13 +60,13 @@ def _show_push(result: PushResult) -> None:
     would = "would be " if result.dry_run else ""
     files = f"{len(result.changes)} files ({_megabytes(result.upload_bytes)}) {would}sent, {result.unchanged} unchanged"
     made = f"; the repository {would}made" if result.created else ""
-    tell(f"{result.repo} {result.tag}: {files}{made}")
+    common.tell(f"{result.repo} {result.tag}: {files}{made}")
     if result.dry_run:
-        tell("Dry run: nothing was sent.")
+        common.tell("Dry run: nothing was sent.")
     elif not result.tagged:
-        tell(f"Version {result.version} was published already: {result.url}")
+        common.tell(f"Version {result.version} was published already: {result.url}")
     else:
-        tell(f"Version {result.version} ({result.logical_digest}) is published: {result.url}")
+        common.tell(f"Version {result.version} ({result.logical_digest}) is published: {result.url}")
 
 
 @click.command(short_help="Fetch a published archive and verify it.")
@@ -74,7 +74,7 @@ def _show_push(result: PushResult) -> None:
 @click.option("--version", default=None, help="Release or its tag, commit, or digest.  [default: the newest content]")
 @click.option("--out", type=click.Path(file_okay=False), default=None, help="Archive directory.  [default: REPO]")
 @click.option("--replace", is_flag=True, help="Overwrite another archive that stands in --out.")
-@json_option
+@common.json_option
 def pull(repo: str, version: str | None, out: str | None, replace: bool, as_json: bool) -> None:
     """Fetch the dataset REPO (owner/name) from the Hugging Face Hub into a directory.
 
@@ -89,11 +89,13 @@ def pull(repo: str, version: str | None, out: str | None, replace: bool, as_json
     def text() -> None:
         state = "is up to date" if result.unchanged else f"pulled ({result.files} files, verified)"
         if result.replaced:
-            say(f"Replaced version {result.replaced}.")
-        print_findings(result.findings)
-        tell(f"{result.path} {state}: version {result.version}, {result.logical_digest}, commit {result.commit[:12]}")
+            common.say(f"Replaced version {result.replaced}.")
+        common.print_findings(result.findings)
+        common.tell(
+            f"{result.path} {state}: version {result.version}, {result.logical_digest}, commit {result.commit[:12]}"
+        )
 
-    emit(result, as_json=as_json, text=text)
+    common.emit(result, as_json=as_json, text=text)
 
 
 @click.command(name="eval-results", short_help="Write a score as the Hub's .eval_results YAML.")
@@ -105,7 +107,7 @@ def pull(repo: str, version: str | None, out: str | None, replace: bool, as_json
 @click.option("--source-url", default=None, help="Where the forecasts are described.")
 @click.option("--notes", default=None, help="Details of the set-up.  [default: repeats, coverage, scheme, digest]")
 @click.option("-o", "--output", type=click.Path(dir_okay=False), default=None, help="File to write.  [default: stdout]")
-@json_option
+@common.json_option
 def eval_results(
     score: str,
     dataset: str,
@@ -131,12 +133,12 @@ def eval_results(
         Path(output).parent.mkdir(parents=True, exist_ok=True)
         Path(output).write_bytes(made)
     payload: dict[str, Any] = {"output": output, "yaml": made.decode()}
-    emit(payload, as_json=as_json, text=f"{output} written" if output else made.decode().rstrip())
+    common.emit(payload, as_json=as_json, text=f"{output} written" if output else made.decode().rstrip())
 
 
 @click.command(short_help="Recompute the paper's tables from the published predictions.")
 @click.argument("source", metavar="[DIR]", type=click.Path(), required=False)
-@json_option
+@common.json_option
 def reproduce(source: str | None, as_json: bool) -> None:
     """Recompute the GPU Forecasters paper's Table 1 from its published predictions, beside the printed figures.
 
@@ -148,9 +150,9 @@ def reproduce(source: str | None, as_json: bool) -> None:
 
     _quiet_bars(as_json=as_json)
     if source is None and not as_json:
-        say("Fetching the published tables from the Hub ...")
+        common.say("Fetching the published tables from the Hub ...")
     result = run(source)
-    emit(result, as_json=as_json, text=lambda: _show_reproduction(result))
+    common.emit(result, as_json=as_json, text=lambda: _show_reproduction(result))
 
 
 def _plus_minus(mean: float | None, std: float | None, decimals: int) -> str:
@@ -179,7 +181,7 @@ def _show_reproduction(result: Reproduction) -> None:
                 ]
             )
         columns = ["labels", "reading", *(SURROGATES[name] for name in shown), "mean distance", "equal to print"]
-        print_table(columns, rows, title=title, left=2)
+        common.print_table(columns, rows, title=title, left=2)
     trained = [name for name in TRAINED if name not in result.missing]
     if trained:
         changes = {(d.surrogate, d.metric, d.labels, d.choice): d for d in result.deltas}
@@ -191,30 +193,32 @@ def _show_reproduction(result: Reproduction) -> None:
                 row.append("-" if d is None or d.delta is None else f"{d.delta:+.3f}")
             rows.append(row)
         title = f"Effect of training: difference from {SURROGATES['gpt_oss_20b_untrained']}"
-        print_table(["metric", "labels", "reading", *(TRAINED[name] for name in trained)], rows, title=title, left=3)
-    tell(
+        common.print_table(
+            ["metric", "labels", "reading", *(TRAINED[name] for name in trained)], rows, title=title, left=3
+        )
+    common.tell(
         "Labels: released = the published bins with that rule's centres; paper = relabelled by the paper's table; mixed = the "
         "published bins with the paper's centres."
     )
-    tell(
+    common.tell(
         "Readings: macro = recovery per task, then the mean; pooled = all rows one candidate set; argmax or stated bin."
     )
-    print_table(
+    common.print_table(
         ["pairs of", "cutoff", "pairs", "discoveries", "base rate"],
         [(r.family, f"{r.cutoff:g}x", r.pairs, r.positives, f"{r.rate:.4f}") for r in result.base_rates],
         title="Discoveries",
     )
     rows_of = ", ".join(f"{task} {n}" for task, n in result.rows.items())
-    tell(f"{sum(result.rows.values())} evaluation rows ({rows_of}).")
-    tell(
+    common.tell(f"{sum(result.rows.values())} evaluation rows ({rows_of}).")
+    common.tell(
         f"{result.relabelled} have another bin under the paper's table; {result.mislabelled} have a published bin that is not "
         "the released rule's."
     )
     for f in result.forecasters:
         rate = "-" if f.parse_rate is None else f"{100 * f.parse_rate:.1f} %"
-        tell(
+        common.tell(
             f"{f.title}: {f.n_repeats} repeats, {rate} parsed, {f.n_stated_differs} stated bins are not the most probable, "
             f"{f.n_raw_sum_outside} raw sums outside 0.5 to 1.5."
         )
     if result.missing:
-        tell(f"Not in the tables: {', '.join(result.missing)}.")
+        common.tell(f"Not in the tables: {', '.join(result.missing)}.")

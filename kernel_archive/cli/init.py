@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from kernel_archive.cli.common import emit, force_option, json_option, print_findings, print_table, say, tell
+from kernel_archive.cli import common
 
 if TYPE_CHECKING:
     from kernel_archive.archive.seen import Look
@@ -37,8 +37,8 @@ if TYPE_CHECKING:
     help="What the rows are for.  [default: held_out]",
 )
 @click.option("--licence", default=None, help="SPDX name of the data's licence.  [default: that of a LICENSE file]")
-@force_option
-@json_option
+@common.force_option
+@common.json_option
 def init(place: str, output: str, name: str | None, force: bool, as_json: bool, **answers: str | None) -> None:
     """Look at FOLDER or FILE, recognise its format or guess what a table's columns mean, and write a commented recipe.
 
@@ -49,9 +49,10 @@ def init(place: str, output: str, name: str | None, force: bool, as_json: bool, 
     Example: kernel-archive init results/ --name me/my-kernels --gpu H100, then kernel-archive build builder.toml.
     """
     from kernel_archive.archive.first_look import look, preview
-    from kernel_archive.archive.recipe_text import recipe_text, write_recipe
+    from kernel_archive.archive.recipe_text import recipe_text
     from kernel_archive.errors import TargetExistsError
     from kernel_archive.gpus import same_gpu
+    from kernel_archive.storage import write_atomically
 
     target = Path(output)
     if target.exists() and not force:
@@ -67,7 +68,7 @@ def init(place: str, output: str, name: str | None, force: bool, as_json: bool, 
         _ask(found, given)
     for key in ("gpu", "problem"):
         if key in given and key not in found.open:
-            say(f"--{key} is not used: the files name it themselves.")
+            common.say(f"--{key} is not used: the files name it themselves.")
     said = [gpu for source in found.sources if (gpu := source.get("gpu")) and "{" not in gpu]
     if "gpu" in given and any(not same_gpu(gpu, given["gpu"]) for gpu in said):
         counts = "the file's counts where it names one" if len(found.sources) > 1 else "--gpu counts: is it right?"
@@ -78,7 +79,7 @@ def init(place: str, output: str, name: str | None, force: bool, as_json: bool, 
         or f"me/{''.join(c if c.isalnum() or c in '._-' else '-' for c in folder.name.split('.')[0]).strip('._-') or 'kernels'}"
     )
     text = recipe_text(found, target.absolute().parent, name=called, answers=given)
-    write_recipe(target, text)
+    write_atomically(target, text.encode())
     shown = preview(target)
     open_ = {key: why for key, why in found.open.items() if key not in given}
     result = {
@@ -89,7 +90,7 @@ def init(place: str, output: str, name: str | None, force: bool, as_json: bool, 
         "open": open_,
         **shown,
     }
-    emit(result, as_json=as_json, text=lambda: _show(found, shown, open_, target))
+    common.emit(result, as_json=as_json, text=lambda: _show(found, shown, open_, target))
     click.get_current_context().exit(0 if shown["evaluations"] else 1)
 
 
@@ -100,7 +101,7 @@ def _asks() -> bool:
 
 def _ask(found: Look, given: dict[str, str]) -> None:
     """Ask for what no file says; an empty answer leaves it open."""
-    say(f"Found: {found.found}.")
+    common.say(f"Found: {found.found}.")
     for key in ("gpu", "problem", "reference", "baseline", "problems"):
         if key in found.open and key not in given:
             answer = click.prompt(f"{key}: {found.open[key]} (empty: later)", default="", show_default=False, err=True)
@@ -109,22 +110,22 @@ def _ask(found: Look, given: dict[str, str]) -> None:
 
 
 def _show(found: Look, shown: dict[str, Any], open_: dict[str, str], target: Path) -> None:
-    tell(f"Found: {found.found}.")
+    common.tell(f"Found: {found.found}.")
     for source in found.sources[:1]:
         rows = [
             (ours, rule if isinstance(rule, str) else ", ".join(f"{k} {v}" for k, v in rule.items()))
             for ours, rule in source.get("columns", {}).items()
         ]
         if rows:
-            print_table(["our column", "comes from"], rows, left=2)
+            common.print_table(["our column", "comes from"], rows, left=2)
     more = f" (in {shown['runs_read']} of {shown['runs']} runs)" if shown["runs"] > shown["runs_read"] else ""
     outcomes = ", ".join(f"{n:,} {name}" for name, n in shown["outcomes"].items()) or "none"
     rows_of = f" of {shown['rows']:,}" if shown["rows"] else ""
-    tell(
+    common.tell(
         f"Would come out: {shown['evaluations']:,}{rows_of} rows{more}: {outcomes}; {shown['problems']:,} problems on {', '.join(shown['gpus']) or 'no GPU'}."
     )
     if shown["first"]:
-        print_table(
+        common.print_table(
             ["problem", "GPU", "speedup", "program begins"],
             [
                 (k["problem"] or "not said", k["gpu"] or "not said", f"{k['speedup']:.3g}x", k["code"][:60])
@@ -132,9 +133,9 @@ def _show(found: Look, shown: dict[str, Any], open_: dict[str, str], target: Pat
             ],
             left=4,
         )
-    print_findings(shown["findings"])
+    common.print_findings(shown["findings"])
     for key, why in open_.items():
-        say(f"open: {key}: {why}")
+        common.say(f"open: {key}: {why}")
     for what in shown["missing"]:
-        say(f"missing: {what}")
-    tell(f"Wrote {target}. Read it, then: kernel-archive build {target}")
+        common.say(f"missing: {what}")
+    common.tell(f"Wrote {target}. Read it, then: kernel-archive build {target}")

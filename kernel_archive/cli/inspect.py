@@ -9,15 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
-from kernel_archive.cli.common import (
-    archive_argument,
-    archive_option,
-    emit,
-    json_option,
-    print_findings,
-    print_table,
-    tell,
-)
+from kernel_archive.cli import common
 from kernel_archive.errors import Finding, printable
 
 if TYPE_CHECKING:
@@ -38,8 +30,8 @@ def _place(row: dict[str, Any]) -> str:
 
 
 @click.command(short_help="Show what an archive holds.")
-@archive_argument
-@json_option
+@common.archive_argument
+@common.json_option
 def info(archive_path: str | None, as_json: bool) -> None:
     """Show what an archive holds: counts by problem, GPU, language, method, outcome and bin; tokens, GPU hours, inputs.
 
@@ -49,24 +41,24 @@ def info(archive_path: str | None, as_json: bool) -> None:
     from kernel_archive.archive.open import open_archive
 
     facts = archive_info(open_archive(archive_path))
-    emit(facts, as_json=as_json, text=lambda: _show_info(facts))
+    common.emit(facts, as_json=as_json, text=lambda: _show_info(facts))
 
 
 def _show_info(facts: dict[str, Any]) -> None:
-    tell(f"{facts['name']} {facts['version']}  ({facts['path']})")
-    tell(f"{facts['logical_digest']}, bins: {facts['bin_scheme']}")
+    common.tell(f"{facts['name']} {facts['version']}  ({facts['path']})")
+    common.tell(f"{facts['logical_digest']}, bins: {facts['bin_scheme']}")
     for b in facts["builders"]:
-        tell(f"builder {b['name']} {b['version']} ({b['licence']}): {b['description']}")
+        common.tell(f"builder {b['name']} {b['version']} ({b['licence']}): {b['description']}")
     bins = range(1, 9)
     rows = [
         (p["problem"], p["kernels"], *(p[f"bin{b}"] for b in bins), f"{p['median']:.2f}x", f"{p['best']:.2f}x")
         for p in facts["problems"]
     ]
     columns = ["problem", "kernels", *(f"bin {b}" for b in bins), "median", "best"]
-    print_table(columns, rows, title="Kernels by problem and speedup bin")
+    common.print_table(columns, rows, title="Kernels by problem and speedup bin")
     names = ("method", "role", "searches", "evaluations", "successes")
     rows = [(*(m[n] for n in names), _number(m["gpu_hours"], ".3f")) for m in facts["methods"]]
-    print_table([*names, "GPU hours"], rows, title="Searches", left=2)
+    common.print_table([*names, "GPU hours"], rows, title="Searches", left=2)
     counted = facts["searches_with_gpu_seconds"]
     tokens = f"{_number(facts['input_tokens'])} in, {_number(facts['output_tokens'])} out"
     remeasured = facts["reports"].get("remeasured_kernels", 0)
@@ -79,7 +71,7 @@ def _show_info(facts: dict[str, Any]) -> None:
         ("inputs", f"{facts['inputs']['runs']} runs, {facts['inputs']['bytes'] / 1e6:.1f} MB, {facts['findings']['total']} findings"),
         ("excluded", f"{facts['excluded']} evaluations, kept with their reasons in the table evaluations (superseded and contested ones among them)"),
     ]  # fmt: skip
-    print_table(["", ""], lines, left=2)
+    common.print_table(["", ""], lines, left=2)
 
 
 @click.command(short_help="Show a kernel with its lineage back to the log line.")
@@ -91,8 +83,8 @@ def _show_info(facts: dict[str, Any]) -> None:
     default=None,
     help="Folder of the builder with the logs: says why its search measured the program.",
 )
-@archive_option
-@json_option
+@common.archive_option
+@common.json_option
 def show(wanted: str, code: bool, logs: Path | None, archive_path: str | None, as_json: bool) -> None:
     """Show a kernel: code, measurements, and its lineage to the root, each with file and line of its log.
 
@@ -105,27 +97,27 @@ def show(wanted: str, code: bool, logs: Path | None, archive_path: str | None, a
     if logs is not None:
         said = [(m["node_id"], reasons(logs, m["source_file"], m["node_id"])) for m in found["measurements"]]
         found["why"] = [{"node_id": node, **why} for node, why in said if why is not None]
-    emit(found, as_json=as_json, text=lambda: _show_kernel(found, code=code))
+    common.emit(found, as_json=as_json, text=lambda: _show_kernel(found, code=code))
 
 
 def _show_kernel(found: dict[str, Any], *, code: bool) -> None:
     kernel = found["kernel"]
     name = kernel["kernel_id"]
     if kernel["table"] == "evaluations":
-        tell(f"kernel {name} is in evaluations only (excluded, contested or withheld)")
+        common.tell(f"kernel {name} is in evaluations only (excluded, contested or withheld)")
     else:
         what = "kernel" if kernel["table"] == "kernels" else "failed program"
-        tell(f"{what} {name}: {kernel['problem']} on {kernel['gpu']}, {kernel['language']}")
+        common.tell(f"{what} {name}: {kernel['problem']} on {kernel['gpu']}, {kernel['language']}")
     if kernel["table"] == "kernels":
         flags = f", flags: {', '.join(kernel['flags'])}" if kernel["flags"] else ""
-        tell(
+        common.tell(
             f"{kernel['speedup']:.4g}x, bin {kernel['bin']} ({kernel['bin_scheme']}), {kernel['n_measurements']} "
             f"measurements from {kernel['speedup_min']:.4g}x to {kernel['speedup_max']:.4g}x{flags}"
         )
     elif kernel["table"] == "failures":
-        tell(f"{kernel['outcome']}: {printable(' '.join(str(kernel['error_text'] or '').split()), 300)}")
+        common.tell(f"{kernel['outcome']}: {printable(' '.join(str(kernel['error_text'] or '').split()), 300)}")
     if found["splits"]:
-        tell(f"in splits: {', '.join(found['splits'])}")
+        common.tell(f"in splits: {', '.join(found['splits'])}")
     rows = [
         (
             f"{m['search_id']} node {m['node_id']}" + (" (root)" if m["is_root"] else ""),
@@ -137,7 +129,9 @@ def _show_kernel(found: dict[str, Any], *, code: bool) -> None:
         )
         for m in found["measurements"]
     ]
-    print_table(["measured by", "outcome", "speedup", "time", "reference", "log line"], rows, title="Measurements")
+    common.print_table(
+        ["measured by", "outcome", "speedup", "time", "reference", "log line"], rows, title="Measurements"
+    )
     if "why" in found:
         _show_why(found["why"])
     lineage = [
@@ -151,10 +145,10 @@ def _show_kernel(found: dict[str, Any], *, code: bool) -> None:
         for a in found["lineage"]
     ]
     title = "Lineage, nearest first" if lineage else "Lineage: none, this is a root or its parent is not logged"
-    print_table(["ancestor", "outcome", "speedup", "step", "log line"], lineage, title=title)
+    common.print_table(["ancestor", "outcome", "speedup", "step", "log line"], lineage, title=title)
     if code and "code" in kernel:
-        tell()
-        tell(kernel["code"].replace("\t", "    "))
+        common.tell()
+        common.tell(kernel["code"].replace("\t", "    "))
 
 
 def _show_why(said: list[dict[str, Any]]) -> None:
@@ -172,14 +166,14 @@ def _show_why(said: list[dict[str, Any]]) -> None:
     ]
     columns = ["node", "step", "parent's score", "its visits", "selection score", "forecast"]
     title = "Why it was measured" if rows else "Why it was measured: these logs don't say"
-    print_table(columns, rows, title=title)
+    common.print_table(columns, rows, title=title)
 
 
 @click.command(short_help="Query the tables with SQL (DuckDB).")
 @click.argument("query")
 @click.option("--limit", type=click.IntRange(1), default=50, show_default=True, help="Rows to print.")
-@archive_option
-@json_option
+@common.archive_option
+@common.json_option
 def sql(query: str, limit: int, archive_path: str | None, as_json: bool) -> None:
     """Query the tables with SQL: kernels, failures, evaluations, searches, references, gpus, eval, ...
 
@@ -196,16 +190,16 @@ def sql(query: str, limit: int, archive_path: str | None, as_json: bool) -> None
 
     def text() -> None:
         columns = (c.to_pylist() for c in result.slice(0, limit).columns)
-        print_table(names, [["" if v is None else v for v in row] for row in zip(*columns, strict=True)])
+        common.print_table(names, [["" if v is None else v for v in row] for row in zip(*columns, strict=True)])
         if result.num_rows > limit:
-            tell(f"{limit} of {result.num_rows} rows; more with --limit, all with --json")
+            common.tell(f"{limit} of {result.num_rows} rows; more with --limit, all with --json")
 
-    emit(result.to_pylist() if as_json else None, as_json=as_json, text=text)
+    common.emit(result.to_pylist() if as_json else None, as_json=as_json, text=text)
 
 
 @click.command(short_help="Check an archive: layout, schema, digests, ids, labels, splits.")
-@archive_argument
-@json_option
+@common.archive_argument
+@common.json_option
 @click.pass_context
 def validate(ctx: click.Context, archive_path: str | None, as_json: bool) -> None:
     """Check an archive in layers: layout, schema, digests, ids, labels recomputed, cross-references, canary, splits, card.
@@ -218,18 +212,18 @@ def validate(ctx: click.Context, archive_path: str | None, as_json: bool) -> Non
 
     def text() -> None:
         rows = [(layer.name, layer.status, len(layer.findings)) for layer in report.layers]
-        print_table(["layer", "result", "findings"], rows, left=2)
-        print_findings(report.findings)
-        tell(f"{report.path} {report.version}: {'valid' if report.ok else 'NOT valid'}")
+        common.print_table(["layer", "result", "findings"], rows, left=2)
+        common.print_findings(report.findings)
+        common.tell(f"{report.path} {report.version}: {'valid' if report.ok else 'NOT valid'}")
 
-    emit(report, as_json=as_json, text=text)
+    common.emit(report, as_json=as_json, text=text)
     ctx.exit(0 if report.ok else 1)
 
 
 @click.command(short_help="Show the audit flags with their worst examples.")
-@archive_argument
+@common.archive_argument
 @click.option("--examples", type=click.IntRange(0, 1000), default=3, show_default=True, help="Worst examples per flag.")
-@json_option
+@common.json_option
 def audit(archive_path: str | None, examples: int, as_json: bool) -> None:
     """Show the audit flags with their rules and worst examples, what was excluded, and what of the sources was left out.
 
@@ -239,13 +233,13 @@ def audit(archive_path: str | None, examples: int, as_json: bool) -> None:
     from kernel_archive.archive.open import open_archive
 
     result = audit_archive(open_archive(archive_path), examples=examples)
-    emit(result, as_json=as_json, text=lambda: _show_audit(result, examples))
+    common.emit(result, as_json=as_json, text=lambda: _show_audit(result, examples))
 
 
 def _show_audit(result: dict[str, Any], examples: int) -> None:
     kernels = result["kernels"]
     for flag in result["flags"]:
-        tell(f"{flag['flag']}: {flag['kernels']} of {kernels} kernels. Rule: {flag['rule']}.")
+        common.tell(f"{flag['flag']}: {flag['kernels']} of {kernels} kernels. Rule: {flag['rule']}.")
         rows = [
             (
                 w["kernel_id"][:12],
@@ -260,9 +254,9 @@ def _show_audit(result: dict[str, Any], examples: int) -> None:
             for w in flag["worst"]
         ]
         if rows:
-            print_table(["kernel", "problem", "GPU", "speedup", "bin", "n", "range", "log line"], rows, left=3)
+            common.print_table(["kernel", "problem", "GPU", "speedup", "bin", "n", "range", "log line"], rows, left=3)
     differ = result["labels_that_differ_between_schemes"]
-    tell(f"labels that differ between the bin schemes: {differ} of {kernels}")
+    common.tell(f"labels that differ between the bin schemes: {differ} of {kernels}")
     by_reason: dict[str, list[dict[str, Any]]] = {}
     for row in result["excluded"]:
         by_reason.setdefault(row["reason"], []).append(row)
@@ -271,17 +265,19 @@ def _show_audit(result: dict[str, Any], examples: int) -> None:
             (reason, f"{len(of):,}", f"{of[0]['search_id']} node {of[0]['node_id']}")
             for reason, of in sorted(by_reason.items())
         ]
-        print_table(["excluded: reason", "evaluations", "for example"], excluded)
+        common.print_table(["excluded: reason", "evaluations", "for example"], excluded)
     found = result["findings"]
     if result["rows_left_out"]:
-        tell(f"rows of tables that became no evaluation: {result['rows_left_out']:,}; the findings say which and why")
+        common.tell(
+            f"rows of tables that became no evaluation: {result['rows_left_out']:,}; the findings say which and why"
+        )
     if found["total"]:
-        tell(f"findings in the sources: {found['total']:,} ({_counts(found['by_code'])})")
+        common.tell(f"findings in the sources: {found['total']:,} ({_counts(found['by_code'])})")
     shown: dict[str, int] = {}
     for finding in (msgspec.convert(each, Finding) for each in found["first"]):
         shown[finding.code] = shown.get(finding.code, 0) + 1
         if shown[finding.code] <= examples:
-            tell(f"  {finding.severity}: {finding.render()}")
+            common.tell(f"  {finding.severity}: {finding.render()}")
 
 
 @click.command(short_help="Show what changed between two archive versions.")
@@ -289,7 +285,7 @@ def _show_audit(result: dict[str, Any], examples: int) -> None:
 @click.argument("new", type=click.Path(exists=True))
 @click.option("--changelog", "as_changelog", is_flag=True, help="Print a changelog entry of the data, as Markdown.")
 @click.option("--examples", type=click.IntRange(0), default=5, show_default=True, help="Rows named per kind of change.")
-@json_option
+@common.json_option
 def diff(old: str, new: str, as_changelog: bool, examples: int, as_json: bool) -> None:
     """Show what changed from OLD to NEW, table by table: rows added, removed, relabelled, measured again.
 
@@ -301,7 +297,7 @@ def diff(old: str, new: str, as_changelog: bool, examples: int, as_json: bool) -
         raise click.UsageError("--changelog and --json exclude each other")
     found = module.diff(old, new)
     text = module.changelog(found).rstrip() if as_changelog else lambda: _show_diff(found, examples)
-    emit(found, as_json=as_json, text=text)
+    common.emit(found, as_json=as_json, text=text)
 
 
 def _show_diff(found: Difference, examples: int) -> None:
@@ -311,18 +307,18 @@ def _show_diff(found: Difference, examples: int) -> None:
         (t.table, t.rows_old, t.rows_new, *("-" if getattr(t, k) is None else len(getattr(t, k)) for k in KINDS))
         for t in found.tables
     ]
-    print_table(["table", "old rows", "new rows", *KINDS], rows, title=f"{found.old} -> {found.new}")
+    common.print_table(["table", "old rows", "new rows", *KINDS], rows, title=f"{found.old} -> {found.new}")
     for names, version in ((found.only_old, found.old), (found.only_new, found.new)):
         for name in names:
-            tell(f"{name}: only in {version}")
+            common.tell(f"{name}: only in {version}")
     for table in found.tables:
         for name, (before, now) in table.facts_changed.items():
-            tell(f"{table.table}: {name} was {before}, is {now}")
+            common.tell(f"{table.table}: {name} was {before}, is {now}")
         for kind in KINDS:
             items = getattr(table, kind) or []
             for item in items[:examples]:
                 detail = item if isinstance(item, str) else f"{item.id}: {item.old} -> {item.new}"
-                tell(f"{table.table} {kind} {detail}")
+                common.tell(f"{table.table} {kind} {detail}")
             if examples and len(items) > examples:
-                tell(f"{table.table} {kind} ... and {len(items) - examples:,} more (all with --json)")
-    tell("Nothing changed." if found.same else "The two differ.")
+                common.tell(f"{table.table} {kind} ... and {len(items) - examples:,} more (all with --json)")
+    common.tell("Nothing changed." if found.same else "The two differ.")

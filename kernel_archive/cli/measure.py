@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.shell_completion import CompletionItem
 
-from kernel_archive.cli.common import archive_argument, emit, json_option, print_table, progress, say
+from kernel_archive.cli import common
 
 if TYPE_CHECKING:
     from kernel_archive.measure.verdict import Measurement
@@ -30,12 +30,6 @@ def _complete_task(_: click.Context, __: click.Parameter, begun: str) -> list[Co
     return [CompletionItem(name) for name in TASK_NAMES if name.startswith(begun)]
 
 
-def _settings(pairs: tuple[str, ...], **more: Any) -> Any:
-    from kernel_archive.measure.api import settings_from
-
-    return settings_from(pairs, **more)
-
-
 def _row(name: str, m: Measurement) -> list[object]:
     times = [c for c in m.cases if c.candidate is not None and c.reference is not None]
     mine = " ".join(f"{c.candidate.median / 1e3:.1f}" for c in times if c.candidate)
@@ -53,7 +47,7 @@ def _row(name: str, m: Measurement) -> list[object]:
 @_device_option
 @_gpu_option
 @click.option("--set", "pairs", multiple=True, metavar="NAME=VALUE", help="A number of the protocol; may be repeated.")
-@json_option
+@common.json_option
 def measure(
     task: str, files: tuple[Path, ...], device: str, gpu: str | None, pairs: tuple[str, ...], as_json: bool
 ) -> None:
@@ -62,16 +56,16 @@ def measure(
     A file is a Python module with custom_kernel(data). Each runs in a worker process of its own, without network. Exit
     status 1 when one of them does not pass.
     """
-    from kernel_archive.measure.api import measure_files
+    from kernel_archive.measure.api import measure_files, settings_from
 
-    with progress("Measuring", quiet=as_json) as advance:
-        found = measure_files(task, files, device=device, gpu=gpu, settings=_settings(pairs), advance=advance)
+    with common.progress("Measuring", quiet=as_json) as advance:
+        found = measure_files(task, files, device=device, gpu=gpu, settings=settings_from(pairs), advance=advance)
 
     def text() -> None:
         columns = ["file", "verdict", "speedup", "bin", "time, us per case", "reference, us per case"]
-        print_table(columns, [_row(r.file, r.measurement) for r in found.results], left=2, notes=found.notes)
+        common.print_table(columns, [_row(r.file, r.measurement) for r in found.results], left=2, notes=found.notes)
 
-    emit(found, as_json=as_json, text=text)
+    common.emit(found, as_json=as_json, text=text)
     if any(r.measurement.outcome != "success" for r in found.results):
         raise click.exceptions.Exit(1)
 
@@ -92,7 +86,7 @@ def measure(
 @click.option(
     "--compile-only", is_flag=True, help="Fill --cache and measure nothing; then time with --compilers 0, undisturbed."
 )
-@json_option
+@common.json_option
 def record(plan: Path, only: tuple[str, ...], seconds: float | None, share: str, as_json: bool, **how: Any) -> None:
     """Run the searches of PLAN (TOML) and write their logs; called again, go on where the logs end."""
     from kernel_archive.measure.api import parse_share
@@ -100,9 +94,9 @@ def record(plan: Path, only: tuple[str, ...], seconds: float | None, share: str,
     from kernel_archive.measure.record import record as record_plan
 
     part, parts = parse_share(share)
-    with progress("Recording", quiet=as_json) as advance:
+    with common.progress("Recording", quiet=as_json) as advance:
         done = record_plan(
-            read_plan(plan), only=list(only) or None, seconds=seconds or float("inf"), part=part, parts=parts, say=say, advance=advance, **how
+            read_plan(plan), only=list(only) or None, seconds=seconds or float("inf"), part=part, parts=parts, say=common.say, advance=advance, **how
         )  # fmt: skip
 
     def text() -> None:
@@ -116,13 +110,13 @@ def record(plan: Path, only: tuple[str, ...], seconds: float | None, share: str,
             )
         per_minute = 60 * done.evaluations / done.seconds if done.seconds else 0.0
         note = f"{done.evaluations} measured in {done.seconds:.0f} s ({per_minute:.0f} a minute), {done.restarts} workers replaced"
-        print_table(["run", "measured", "passed", "failed", "best", "finished"], rows, notes=[note])
+        common.print_table(["run", "measured", "passed", "failed", "best", "finished"], rows, notes=[note])
 
-    emit(done, as_json=as_json, text=text)
+    common.emit(done, as_json=as_json, text=text)
 
 
 @click.command(short_help="Measure chosen kernels of an archive again.")
-@archive_argument
+@common.archive_argument
 @click.option(
     "--select",
     "where",
@@ -140,7 +134,7 @@ def record(plan: Path, only: tuple[str, ...], seconds: float | None, share: str,
 @_gpu_option
 @click.option("--seconds", type=float, default=None, help="Start no measurement after so many seconds.")
 @click.option("--set", "pairs", multiple=True, metavar="NAME=VALUE", help="A number of the protocol; may be repeated.")
-@json_option
+@common.json_option
 def remeasure(
     archive_path: str | None,
     where: str,
@@ -153,13 +147,14 @@ def remeasure(
 ) -> None:
     """Measure kernels of the archive DIR again and write the measurements as logs that a build takes in."""
     from kernel_archive.archive.open import open_archive
+    from kernel_archive.measure.api import settings_from
     from kernel_archive.measure.remeasure import choose, remeasure_programs
 
     chosen = choose(open_archive(archive_path), where, edge=edge, limit=limit, gpu=how["gpu"])
-    say(f"{len(chosen)} kernels to measure {how['repeat']} times")
-    with progress("Measuring", quiet=as_json) as advance:
+    common.say(f"{len(chosen)} kernels to measure {how['repeat']} times")
+    with common.progress("Measuring", quiet=as_json) as advance:
         done = remeasure_programs(
-            chosen, settings=_settings(pairs, candidates_per_worker=50), seconds=seconds or float("inf"), advance=advance, **how
+            chosen, settings=settings_from(pairs, candidates_per_worker=50), seconds=seconds or float("inf"), advance=advance, **how
         )  # fmt: skip
 
     def text() -> None:
@@ -167,8 +162,8 @@ def remeasure(
             [t, s.programs, s.measured, f"{100 * s.spread_median:.2f}%", f"{100 * s.spread_p90:.2f}%", s.moved]
             for t, s in done.tasks.items()
         ]
-        print_table(
+        common.print_table(
             ["task", "kernels", "measured", "spread p50", "spread p90", "in another bin"], rows, notes=done.notes
         )
 
-    emit(done, as_json=as_json, text=text)
+    common.emit(done, as_json=as_json, text=text)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from kernel_archive.cli.common import archive_option, emit, json_option, print_table, progress
+from kernel_archive.cli import common
 from kernel_archive.splits import FORECAST_SPLITS, REPLAY
 
 if TYPE_CHECKING:
@@ -56,8 +56,8 @@ def _rows(done: Replay) -> list[list[str]]:
 @click.option(
     "--draws", type=click.IntRange(min=1, max=100_000), default=2000, show_default=True, help="Bootstrap draws."
 )
-@archive_option
-@json_option
+@common.archive_option
+@common.json_option
 def replay(
     files: tuple[str, ...],
     names: tuple[str, ...],
@@ -97,7 +97,7 @@ def replay(
     wanted = [p for p in POLICIES if not policies or p in policies]
     hidden = (0.25, 0.5) if hide else ()
     done = []
-    with progress("Replaying", quiet=as_json) as advance:
+    with common.progress("Replaying", quiet=as_json) as advance:
         for number, forecasts in enumerate([*cast] or [None]):
             done.append(
                 run(
@@ -120,6 +120,6 @@ def replay(
             for d in done
             if d.name and d.coverage < 1
         ]
-        print_table(columns, [row for d in done for row in _rows(d)], left=2, notes=notes)
+        common.print_table(columns, [row for d in done for row in _rows(d)], left=2, notes=notes)
 
-    emit(done, as_json=as_json, text=text)
+    common.emit(done, as_json=as_json, text=text)

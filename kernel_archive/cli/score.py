@@ -3,29 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
-from kernel_archive.cli.common import (
-    archive_option,
-    bins_option,
-    emit,
-    force_option,
-    json_option,
-    labels_option,
-    output_option,
-    print_findings,
-    print_table,
-    say,
-    split_option,
-    tell,
-)
+from kernel_archive.cli import common
 from kernel_archive.errors import printable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from kernel_archive.scoring.record import ScoreRecord
     from kernel_archive.scoring.scorer import PredictedBin
     from kernel_archive.scoring.summary import Sheet
@@ -33,41 +18,37 @@ if TYPE_CHECKING:
 _surrogate = click.option("--surrogate", default=None, help="Take only the lines with this surrogate_label.")
 
 
-def _draw_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    options = [
-        click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of the draws."),
-        click.option(
-            "--draws",
-            type=click.IntRange(min=0, max=1_000_000),
-            default=10_000,
-            show_default=True,
-            help="Bootstrap draws; 0 for no intervals.",
-        ),
-        click.option(
-            "--predicted-bin",
-            type=click.Choice(["argmax", "stated"]),
-            default="argmax",
-            show_default=True,
-            help="Score the most probable bin, or the one that the forecaster names.",
-        ),
-    ]
-    for option in reversed(options):
-        command = option(command)
-    return command
+_draw_options = common.options(
+    click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of the draws."),
+    click.option(
+        "--draws",
+        type=click.IntRange(min=0, max=1_000_000),
+        default=10_000,
+        show_default=True,
+        help="Bootstrap draws; 0 for no intervals.",
+    ),
+    click.option(
+        "--predicted-bin",
+        type=click.Choice(["argmax", "stated"]),
+        default="argmax",
+        show_default=True,
+        help="Score the most probable bin, or the one that the forecaster names.",
+    ),
+)
 
 
 def _print(sheet: Sheet) -> None:
-    print_table(sheet.columns, sheet.rows, title=sheet.title, notes=sheet.notes)
+    common.print_table(sheet.columns, sheet.rows, title=sheet.title, notes=sheet.notes)
 
 
 @click.command(short_help="Write an empty, valid forecast file.")
 @click.argument("file", required=False, type=click.Path(dir_okay=False))
-@split_option
+@common.split_option
 @click.option("--repeats", type=click.IntRange(min=1, max=100), default=1, show_default=True, help="Repeats per row.")
-@output_option
-@force_option
-@archive_option
-@json_option
+@common.output_option
+@common.force_option
+@common.archive_option
+@common.json_option
 def template(
     file: str | None, split: str, repeats: int, output: str | None, force: bool, archive_path: str | None, as_json: bool
 ) -> None:
@@ -93,22 +74,22 @@ def template(
     facts = {"file": shown, "rows": len(target), "repeats": repeats, "split": target.facts}
     if as_json:
         lines = {} if output is not None else {"lines": data.decode().splitlines()}
-        emit({**facts, "schema": json_schema(), **lines}, as_json=True)
+        common.emit({**facts, "schema": json_schema(), **lines}, as_json=True)
         return
     for line in explanation(target):
-        say(line)
+        common.say(line)
     if output is None:
         click.echo(data, nl=False)
     else:
-        tell(f"{shown}: {len(target) * repeats:,} forecasts to fill in. Next: kernel-archive check {shown}")
+        common.tell(f"{shown}: {len(target) * repeats:,} forecasts to fill in. Next: kernel-archive check {shown}")
 
 
 @click.command(short_help="Check a forecast file and list every fault.")
 @click.argument("file", type=click.Path())
-@split_option
+@common.split_option
 @_surrogate
-@archive_option
-@json_option
+@common.archive_option
+@common.json_option
 def check(file: str, split: str, surrogate: str | None, archive_path: str | None, as_json: bool) -> None:
     """Check a forecast file and list every fault: file, line, field, value and the way out.
 
@@ -118,27 +99,27 @@ def check(file: str, split: str, surrogate: str | None, archive_path: str | None
     from kernel_archive.scoring.summary import check_lines
 
     _, report = check_forecasts(file, load_target(archive_path, split, blind=True), surrogate=surrogate)
-    emit(report, as_json=as_json, text="\n".join(check_lines(report)))
+    common.emit(report, as_json=as_json, text="\n".join(check_lines(report)))
     if not as_json:
-        print_findings(report.findings, total=report.n_errors + report.n_warnings)
+        common.print_findings(report.findings, total=report.n_errors + report.n_warnings)
     if not report.ok:
         raise click.exceptions.Exit(1)
 
 
 @click.command(short_help="Score forecast files.")
 @click.argument("files", type=click.Path(), nargs=-1, required=True)
-@split_option
-@bins_option
+@common.split_option
+@common.bins_option
 @_surrogate
-@labels_option
+@common.labels_option
 @_draw_options
 @click.option(
     "--jobs", type=click.IntRange(1, 256), default=1, show_default=True, help="Processes that compute the draws."
 )
-@output_option
-@force_option
-@archive_option
-@json_option
+@common.output_option
+@common.force_option
+@common.archive_option
+@common.json_option
 def score(
     files: tuple[str, ...],
     split: str,
@@ -187,25 +168,25 @@ def score(
             return
         for sheet in score_sheets(records[0]):
             _print(sheet)
-            tell()
+            common.tell()
         for remark in score_remarks(records[0]):
-            tell(remark)
+            common.tell(remark)
 
-    emit(records if len(records) > 1 else records[0], as_json=as_json, text=text)
+    common.emit(records if len(records) > 1 else records[0], as_json=as_json, text=text)
     if not as_json:
         for f in cast:
-            print_findings(f.remarks)
+            common.print_findings(f.remarks)
 
 
 @click.command(short_help="Compare two forecast files.")
 @click.argument("a", type=click.Path())
 @click.argument("b", type=click.Path())
-@split_option
-@bins_option
-@labels_option
+@common.split_option
+@common.bins_option
+@common.labels_option
 @_draw_options
-@archive_option
-@json_option
+@common.archive_option
+@common.json_option
 def compare(
     a: str,
     b: str,
@@ -224,7 +205,7 @@ def compare(
 
     target = load_target(archive_path, split, bins, labels=labels)
     result = compare_files(a, b, target, seed=seed, draws=draws, predicted_bin=predicted_bin)
-    emit(result, as_json=as_json, text=lambda: _print(comparison_sheet(result)))
+    common.emit(result, as_json=as_json, text=lambda: _print(comparison_sheet(result)))
 
 
 @click.command(short_help="Draw the plots of a score.")
@@ -236,9 +217,9 @@ def compare(
     show_default=True,
     help="Which plot; all of them on one sheet by default.",
 )
-@output_option
-@force_option
-@json_option
+@common.output_option
+@common.force_option
+@common.json_option
 def plot(records: tuple[str, ...], kind: str, output: str | None, force: bool, as_json: bool) -> None:
     """Draw the plots of score records (from kernel-archive score --json or -o) as SVG, PNG or PDF.
 
@@ -255,4 +236,6 @@ def plot(records: tuple[str, ...], kind: str, output: str | None, force: bool, a
     data = draw(scores, kind, Path(path).suffix)
     write_new(path, data, force=force)
     shown = printable(path, 5000)
-    emit({"file": shown, "kind": kind, "bytes": len(data)}, as_json=as_json, text=f"{shown}: {len(data):,} bytes")
+    common.emit(
+        {"file": shown, "kind": kind, "bytes": len(data)}, as_json=as_json, text=f"{shown}: {len(data):,} bytes"
+    )

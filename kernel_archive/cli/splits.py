@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from kernel_archive.cli.common import archive_option, emit, json_option, print_table, progress, say, tell
+from kernel_archive.cli.common import archive_option, emit, json_option, options, print_table, progress, say, tell
 from kernel_archive.splits import EVALUATIONS
 
 if TYPE_CHECKING:
@@ -20,28 +20,25 @@ if TYPE_CHECKING:
 SHOWN_CELLS = 20
 
 
-def _split_options(command: Callable[..., None]) -> Callable[..., None]:
-    """The options of every command that makes a split."""
-    for option in (
-        json_option,
-        archive_option,
-        click.option("--reselect", is_flag=True, help="Select anew what others published, as a variant."),
-        click.option(
-            "--definition",
-            type=click.Path(dir_okay=False),
-            default=None,
-            help="A split definition of your own (see splits/*.toml), or the name of a retired one.",
-        ),
-        click.option(
-            "--bins",
-            "scheme",
-            type=click.Choice(["paper", "released"]),
-            default=None,
-            help="Bin scheme of the labels.  [default: the definition's]",
-        ),
-    ):
-        command = option(command)
-    return command
+#: The options of every command that makes a split.
+_split_options = options(
+    click.option(
+        "--bins",
+        "scheme",
+        type=click.Choice(["paper", "released"]),
+        default=None,
+        help="Bin scheme of the labels.  [default: the definition's]",
+    ),
+    click.option(
+        "--definition",
+        type=click.Path(dir_okay=False),
+        default=None,
+        help="A split definition of your own (see splits/*.toml), or the name of a retired one.",
+    ),
+    click.option("--reselect", is_flag=True, help="Select anew what others published, as a variant."),
+    archive_option,
+    json_option,
+)
 
 
 def _make(

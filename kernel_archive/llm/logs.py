@@ -161,11 +161,8 @@ def _difference(one: dict[str, Any], other: dict[str, Any]) -> str:
 def _asked(log: EvalLog) -> int | None:
     """How many rows were asked about; Inspect's limit takes the first ones, as ours does."""
     limit = log.eval.config.limit
-    if isinstance(limit, int):
-        return limit
-    if limit is not None or log.eval.config.sample_id is not None:
-        return None  # a selection of the user's own: what is missing is counted against the whole split
-    return None
+    # Of a selection of the user's own, what is missing is counted against the whole split.
+    return limit if isinstance(limit, int) else None
 
 
 def _take(made: Forecasted, log: EvalLog, shown: str) -> None:

@@ -23,23 +23,7 @@ from kernel_archive.measure.runs import Tally, feedback_of
 from kernel_archive.measure.strategies import SearchNode, State
 from kernel_archive.measure.surrogate import Forecast
 from kernel_archive.measure.verdict import evaluation
-from kernel_archive.readers.events import (
-    CandidateDeferred,
-    CandidateSelected,
-    EvaluationCompleted,
-    EvaluationRequested,
-    Event,
-    ForecastCompleted,
-    ForecastFailed,
-    LoggedEvaluation,
-    MutationCompleted,
-    MutationFailed,
-    MutationRequested,
-    Node,
-    SearchInitialized,
-    StepCompleted,
-    StepStarted,
-)
+from kernel_archive.readers import events as ev
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -128,7 +112,7 @@ class _Request(msgspec.Struct):
     child: str
     parent: str
     code: str
-    result: LoggedEvaluation | None = None
+    result: ev.LoggedEvaluation | None = None
 
 
 class Search:
@@ -180,7 +164,7 @@ class Search:
                 stack.enter_context(JsonLines(directory / f"{name}.jsonl")) for name in ("events", "timing", "specs")
             )
             self._specs = {row.program: row.spec for row in read_lines(directory / "specs.jsonl", _Spec)}
-            for number, event in enumerate(read_lines(directory / "events.jsonl", Event), 1):
+            for number, event in enumerate(read_lines(directory / "events.jsonl", ev.Event), 1):
                 try:
                     self._apply(event)
                 except (ValueError, LookupError) as error:
@@ -231,45 +215,45 @@ class Search:
 
     def _apply(self, event: Any) -> None:
         match event:
-            case SearchInitialized(root=root):
+            case ev.SearchInitialized(root=root):
                 self._started = True
                 self._seen.add(root.program_code)
                 self._lineage[root.ulid] = []
                 self.tally.add(feedback_of(root.evaluation))
                 self._root = self._node(root.ulid, root.program_code, [], root.evaluation, is_seed=True)
                 self._state.archive = [self._root] if self._root else []
-            case StepStarted(parent_ulids=parents):
+            case ev.StepStarted(parent_ulids=parents):
                 self._parents = list(parents or [])
                 self._mutations, self._requests = {}, {}
-            case MutationRequested(request_id=key, parent_ulid=parent):
+            case ev.MutationRequested(request_id=key, parent_ulid=parent):
                 self._mutations[key] = _Mutation(parent=str(parent))
-            case MutationCompleted(request_id=key, code=code):
+            case ev.MutationCompleted(request_id=key, code=code):
                 self._mutations[key].code = code
                 self._seen.add(str(code))
-            case MutationFailed(request_id=key):
+            case ev.MutationFailed(request_id=key):
                 self._mutations[key].failed = True
-            case ForecastCompleted(request_id=key, forecast=forecast):
+            case ev.ForecastCompleted(request_id=key, forecast=forecast):
                 self._mutations[key].forecast = msgspec.convert(forecast, Forecast)
-            case ForecastFailed(request_id=key):
+            case ev.ForecastFailed(request_id=key):
                 self._mutations[key].failed = True
                 self.without_forecast += 1
-            case CandidateSelected(request_id=key):
+            case ev.CandidateSelected(request_id=key):
                 self._mutations[key].chosen = True
-            case CandidateDeferred(request_id=key):
+            case ev.CandidateDeferred(request_id=key):
                 self._mutations[key].chosen = False
                 self._seen.discard(str(self._mutations[key].code))  # another parent may lead to it again
-            case EvaluationRequested(request_id=key, code=code, child_ulid=child, parent_ulid=parent):
+            case ev.EvaluationRequested(request_id=key, code=code, child_ulid=child, parent_ulid=parent):
                 self._mutations[str(event.from_mutation_request_id)].requested = True
                 self._requests[key] = _Request(child=str(child), parent=str(parent), code=code)
-            case EvaluationCompleted(request_id=key, evaluation=logged):
+            case ev.EvaluationCompleted(request_id=key, evaluation=logged):
                 self._requests[key].result = logged
                 self.tally.add(feedback_of(logged))
-            case StepCompleted(step=step):
+            case ev.StepCompleted(step=step):
                 self._settle()
                 self._parents, self._next_step = None, int(step or 0) + 1
 
     def _node(
-        self, ulid: str, code: str, ancestors: list[str], logged: LoggedEvaluation | None, *, is_seed: bool = False
+        self, ulid: str, code: str, ancestors: list[str], logged: ev.LoggedEvaluation | None, *, is_seed: bool = False
     ) -> SearchNode | None:
         """An evaluated program as a node; ``None`` when it has no reward."""
         if logged is None or not isinstance(logged.reward, float):
@@ -313,14 +297,14 @@ class Search:
             waiting = [Job(key, r.code) for key, r in self._requests.items() if r.result is None]
             if waiting:
                 return waiting
-            self._emit(StepCompleted(step=self._next_step))
+            self._emit(ev.StepCompleted(step=self._next_step))
         return []
 
     def _start_step(self) -> None:
         scores = {node.ulid: score for score, node in self._strategy.scores(self._state)}
         parents = [node.ulid for node in self._strategy.select(self._state)]
         self._emit(
-            StepStarted(
+            ev.StepStarted(
                 step=self._next_step, parent_ulids=parents, selected_parent_scores=[scores[p] for p in parents],
                 selected_parent_visits=[self._state.visits.get(p, 0) for p in parents],
             )
@@ -331,7 +315,7 @@ class Search:
         for parent in self._parents or []:
             have = sum(m.parent == parent for m in self._mutations.values())
             for _ in range(have, wanted):
-                self._emit(MutationRequested(request_id=new_ulid(), parent_ulid=parent, started_at=now()))
+                self._emit(ev.MutationRequested(request_id=new_ulid(), parent_ulid=parent, started_at=now()))
 
     def _complete_mutations(self) -> None:
         for position, (key, mutation) in enumerate(self._mutations.items()):
@@ -340,16 +324,16 @@ class Search:
             node = self._state.node(mutation.parent)
             if node is None:
                 reason = "parent evicted from archive before recovery"
-                self._emit(MutationFailed(request_id=key, reason=reason, completed_at=now()))
+                self._emit(ev.MutationFailed(request_id=key, reason=reason, completed_at=now()))
                 continue
             parent = Parent(node.code, node.speedup, self._specs.get(program_id(node.code)), node.feedback)
             rng = random.Random(f"{self._seed}/{self._next_step}/{position}")  # noqa: S311 - a search, no secret
             proposal = self._provider.propose(parent, rng, self._seen)
             if proposal is None:
-                self._emit(MutationFailed(request_id=key, reason="no unseen variant found", completed_at=now()))
+                self._emit(ev.MutationFailed(request_id=key, reason="no unseen variant found", completed_at=now()))
                 continue
             self._remember(proposal)
-            self._emit(MutationCompleted(request_id=key, code=proposal.code, completed_at=now()))
+            self._emit(ev.MutationCompleted(request_id=key, code=proposal.code, completed_at=now()))
 
     def _remember(self, proposal: Proposal) -> None:
         program = program_id(proposal.code)
@@ -366,15 +350,15 @@ class Search:
         made = self._surrogate.forecast([str(proposed[key].code) for key in unknown])
         for key, forecast in zip(unknown, made, strict=True):
             if forecast is None:
-                self._emit(ForecastFailed(request_id=key, reason="the forecaster has none of this program"))
+                self._emit(ev.ForecastFailed(request_id=key, reason="the forecaster has none of this program"))
             else:
                 self._emit(
-                    ForecastCompleted(request_id=key, forecast=msgspec.to_builtins(forecast), completed_at=now())
+                    ev.ForecastCompleted(request_id=key, forecast=msgspec.to_builtins(forecast), completed_at=now())
                 )
         cast = {key: m.forecast for key, m in proposed.items() if m.forecast is not None}
         best = max((node.speedup for node in self._state.archive if node.speedup is not None), default=None)
         scores, chosen = self._surrogate.choose(list(cast.values()), best)
-        for kind, wanted in ((CandidateSelected, True), (CandidateDeferred, False)):
+        for kind, wanted in ((ev.CandidateSelected, True), (ev.CandidateDeferred, False)):
             for i, key in enumerate(cast):
                 if (i in chosen) == wanted and self._mutations[key].chosen is None:
                     self._emit(kind(request_id=key, selection_score=scores[i]))
@@ -384,7 +368,7 @@ class Search:
             measured = mutation.chosen if self._surrogate else not mutation.failed
             if mutation.code is not None and measured and not mutation.requested:
                 self._emit(
-                    EvaluationRequested(
+                    ev.EvaluationRequested(
                         request_id=new_ulid(), child_ulid=new_ulid(), parent_ulid=mutation.parent, code=mutation.code,
                         from_mutation_request_id=key, started_at=now(),
                     )
@@ -403,15 +387,15 @@ class Search:
             if self._started:
                 raise UsageError("the starting program was reported before")
             self._remember(self._provider.seed())
-            root = Node(program_code=job.code, ulid=new_ulid(), evaluation=logged, is_seed=True)
-            event: SearchInitialized | EvaluationCompleted = SearchInitialized(root=root)
+            root = ev.Node(program_code=job.code, ulid=new_ulid(), evaluation=logged, is_seed=True)
+            event: ev.SearchInitialized | ev.EvaluationCompleted = ev.SearchInitialized(root=root)
         else:
             request = self._requests.get(job.request_id)
             if request is None or request.result is not None:
                 raise UsageError(
                     f"the evaluation {job.request_id} is not waiting: reported before, or of another search"
                 )
-            event = EvaluationCompleted(request_id=job.request_id, evaluation=logged, completed_at=now())
+            event = ev.EvaluationCompleted(request_id=job.request_id, evaluation=logged, completed_at=now())
         program = program_id(job.code)
         self._timing.append({
             "request_id": job.request_id, "program": program, "spec": self._specs.get(program),

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from kernel_archive.archive.manifest import MANIFEST_NAME, Manifest, read_manifest, shard_faults
+from kernel_archive.archive.manifest import MANIFEST_NAME, Manifest, present_manifest, read_manifest, shard_faults
 from kernel_archive.archive.open import Archive, open_archive
 from kernel_archive.archive.swap import check_target, locked_stage, replaced_directory, stage_directory
 from kernel_archive.connections import endpoint
@@ -165,7 +165,7 @@ def pull(repo: str, *, version: str | None = None, out: str | Path | None = None
         commit = _commit_of(api, repo, version)
         manifest = _manifest_at(api, repo, commit)
         _check_asked(manifest, version, repo, commit)
-        present = _present(target)
+        present = present_manifest(target)
         result = PullResult(
             repo=repo,
             path=str(target),
@@ -216,13 +216,6 @@ def _checked(directory: Path, repo: str, commit: str) -> list[Finding]:
         names = ", ".join(Path(f.file or "").name for f in errors)
         raise ArchiveMismatchError(f"the card of {repo} is not what its data gives: {names}. {what}", findings=errors)
     return findings
-
-
-def _present(target: Path) -> Manifest | None:
-    try:
-        return read_manifest(target)
-    except (ArchiveNotFoundError, ArchiveMismatchError):
-        return None
 
 
 def _looks_local(name: str) -> bool:
@@ -286,7 +279,7 @@ def _cached(repo: str, version: str | None, error: Exception) -> Path | None:
     if not store.is_dir():
         return None
     for folder in sorted(store.iterdir(), key=lambda f: (-f.stat().st_mtime_ns, f.name)):
-        manifest = _present(folder)
+        manifest = present_manifest(folder)
         if manifest is None or not all((folder / shard.path).is_file() for shard in manifest.shards()):
             continue
         if version is not None and folder.name != version:

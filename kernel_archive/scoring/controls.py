@@ -191,13 +191,9 @@ class Control:
 
 @cache
 def _normal_table() -> tuple[Floats, Floats]:
+    """The normal distribution function, by table: to six decimals."""
     x = np.linspace(-9.0, 9.0, 3601)
     return x, np.array([0.5 * math.erfc(-v / math.sqrt(2.0)) for v in x.tolist()])
-
-
-def _phi(values: Floats) -> Floats:
-    """The normal distribution function, by table: to six decimals."""
-    return np.interp(values, *_normal_table())
 
 
 def _quantile(shares: Floats) -> Floats:
@@ -225,7 +221,7 @@ def spread_ranks(scores: Floats, cumulative: Floats, strength: float) -> Floats:
         strength: correlation of the copula, above -1 and below 1.
     """
     edges = _quantile(cumulative)
-    return _phi((edges - strength * scores[:, None]) / math.sqrt(1.0 - strength * strength))
+    return np.interp((edges - strength * scores[:, None]) / math.sqrt(1.0 - strength * strength), *_normal_table())
 
 
 def to_bins(cumulative: Floats) -> Floats:

@@ -35,6 +35,14 @@ def budget_ranks(n: int, budgets: tuple[int, ...] = BUDGETS) -> NDArray[np.intp]
     return np.array([max(1, -(-c * n // 100)) for c in budgets], dtype=np.intp)
 
 
+def _places(order: Ints, picks: Ints | None) -> Ints:
+    """Places of the picked rows in an order, ascending down each draw: shape (m, D); those of every row once without picks."""
+    small = np.int16 if len(order) < 2**15 else np.int32
+    place = np.empty(len(order), dtype=small)
+    place[order] = np.arange(len(order), dtype=small)
+    return np.sort(place[np.arange(len(order))[None, :] if picks is None else picks], axis=1).T
+
+
 def recovered_at(*, expected: Floats, speedups: Floats, ranks: Ints, picks: Ints | None = None) -> Floats:
     """Speedup recovered in one candidate set after so many measurements, in percent.
 
@@ -55,13 +63,9 @@ def recovered_at(*, expected: Floats, speedups: Floats, ranks: Ints, picks: Ints
     >>> recovered_at(expected=np.ones(2), speedups=np.array([1.0, 3.0]), ranks=np.array([1]))  # (100/3 + 100) / 2
     array([66.66666667])
     """
-    drawn = np.arange(len(expected))[None, :] if picks is None else picks
     group = group_ties(-expected)
     order = np.lexsort((-speedups, group))
-    small = np.int16 if len(order) < 2**15 else np.int32
-    place = np.empty(len(order), dtype=small)
-    place[order] = np.arange(len(order), dtype=small)
-    places = np.ascontiguousarray(np.sort(place[drawn], axis=1).T)
+    places = np.ascontiguousarray(_places(order, picks))
     ordered, labels = speedups[order], group[order]
     found = running(np.maximum, ordered[places])
     best = found[-1].copy()
@@ -91,12 +95,8 @@ def recovered_at_random(*, speedups: Floats, ranks: Ints, picks: Ints | None = N
     >>> recovered_at_random(speedups=np.array([1.0, 3.0]), ranks=np.array([1, 2])).round(4).tolist()  # (100/3 + 100) / 2
     [66.6667, 100.0]
     """
-    drawn = np.arange(len(speedups))[None, :] if picks is None else picks
     order = np.argsort(-speedups, kind="stable")
-    small = np.int16 if len(order) < 2**15 else np.int32
-    place = np.empty(len(order), dtype=small)
-    place[order] = np.arange(len(order), dtype=small)
-    found = speedups[order][np.sort(place[drawn], axis=1).T]
+    found = speedups[order][_places(order, picks)]
     out: Floats = 100.0 * _expected_best(ranks, found / found[0])
     return out[:, 0] if picks is None else out
 
