@@ -64,26 +64,45 @@ _PIECE: Final = re.compile(
 )
 _PREFIX: Final = re.compile(r"[A-Za-z]{1,2}")
 _UNUSUAL: Final = re.compile(r"[\x00-\x08\t\x0b-\x1f\x7f\x85\u2028\u2029]")
+
+
+def _words(*words: str) -> str:
+    r"""What finds whole words as ``\b(?:one|other)\b`` does, in a tenth of the time: it begins with what is looked for.
+
+    >>> re.findall(_words("for", "while"), "for_ for x: meanwhile while")
+    ['for', 'while']
+    """
+    return "|".join(rf"{word}\b(?<!\w{word})" for word in words)
+
+
+def _begun(*words: str, end: str) -> str:
+    """The same for words that go on with what a pattern says."""
+    return "|".join(rf"{word}(?<!\w{word}){end}" for word in words)
+
+
 _COUNTED: Final = {
-    "functions": r"\bdef \w+\(|\b(?:void|float|int|auto) \w+\(",
+    "functions": _begun("def", "void", "float", "int", "auto", end=r" \w+\("),
     "kernels": r"@triton\.jit|__global__",
-    "launches": r"\w\[[^\]\n]*\]\s*\(|<<<",
-    "loops": r"\b(?:for|while)\b",
-    "branches": r"\bif\b|\bwhere\b|\?",
-    "tl": r"\btl\.",
-    "torch": r"\btorch\.",
-    "loads": r"\btl\.load\b|__ldg",
-    "stores": r"\btl\.store\b",
-    "dots": r"\bdot\b|\b(?:b?matmul|bmm|mm|einsum|baddbmm|addmm)\b|\bwmma\b| @ ",
-    "reductions": r"\b(?:tl\.)?(?:sum|max|amax|reduce)\b|__shfl",
+    "launches": r"\[(?<=\w\[)[^\]\n]*\]\s*\(|<<<",
+    "loops": _words("for", "while"),
+    "branches": _words("if", "where") + r"|\?",
+    "tl": _begun("tl", end=r"\."),
+    "torch": _begun("torch", end=r"\."),
+    "loads": _begun("tl", end=r"\.load\b") + "|__ldg",
+    "stores": _begun("tl", end=r"\.store\b"),
+    "dots": _words("dot", "matmul", "bmatmul", "bmm", "mm", "einsum", "baddbmm", "addmm", "wmma") + "| @ ",
+    "reductions": _words("sum", "max", "amax", "reduce") + "|__shfl",
     "atomics": r"atomic",
-    "dtype_words": r"\b(?:float(?:8|16|32)?|half2?|bfloat16|bf16|fp16|fp32|tf32(?:x3)?|ieee|int(?:8|16|32|64)?|__nv_bfloat16)\b",
-    "warp_words": r"num_warps|num_stages|\bunroll\b|__launch_bounds__|autotune|warp",
-    "constexpr": r"\bconstexpr\b|\btemplate\b|#define",
-    "masks": r"\bmask\b|\bother=",
-    "allocations": r"\b(?:empty|zeros|ones|full|new_empty|new_zeros)(?:_like)?\(",
-    "copies": r"\b(?:contiguous|clone|copy_|transpose|permute|to)\(",
-}
+    "dtype_words": _words(
+        "float", "float8", "float16", "float32", "half", "half2", "bfloat16", "bf16", "fp16", "fp32", "tf32", "tf32x3",
+        "ieee", "int", "int8", "int16", "int32", "int64", "__nv_bfloat16",
+    ),
+    "warp_words": r"num_warps|num_stages|__launch_bounds__|autotune|warp|" + _words("unroll"),
+    "constexpr": _words("constexpr", "template") + "|#define",
+    "masks": _words("mask") + "|" + _begun("other", end="="),
+    "allocations": _begun("empty", "zeros", "ones", "full", "new_empty", "new_zeros", end=r"(?:_like)?\("),
+    "copies": _begun("contiguous", "clone", "copy_", "transpose", "permute", "to", end=r"\("),
+}  # fmt: skip
 _PATTERNS: Final = {name: re.compile(pattern) for name, pattern in _COUNTED.items()}
 
 
@@ -93,6 +112,8 @@ _TELLING: Final = re.compile(
     r"|bottleneck\w*|performan\w*|speed\w*|unoptimi\w*|latency|throughput|deliberate\w*|intentional\w*|wasteful\w*|expensive\w*"
     r"|cheap\w*|costly)\b"
 )
+#: One of these stands in every text that has one.
+_STEMS: Final = tuple(re.findall("[a-z]{4,}", _TELLING.pattern))
 #: Names of functions and compiler options that contain such a word and say nothing.
 _TECHNICAL: Final = re.compile(
     r"(?i)fast_?math|libdevice\.fast_\w+|__fast\w*|fast_\w+f\b|fast_dividef|(?:use|enable|allow)_fast\w*"
@@ -142,6 +163,10 @@ def telling_words(code: str) -> list[str]:
     >>> telling_words("def fast_path(x):  # the naive way\n    return tl.math.fast_expf(x)\n")
     ['fast_path', 'naive']
     """
+    if code.isascii():  # beyond, further letters are taken for one without regard to its case
+        lower = code.lower()
+        if not any(stem in lower for stem in _STEMS):
+            return []
     return sorted({m[0] for m in _TELLING.finditer(_TECHNICAL.sub(" ", code))})
 
 
@@ -357,7 +382,7 @@ def quantities(code: str) -> dict[str, float]:
     return dict(zip(QUANTITIES, _counted(code), strict=True))
 
 
-# Whoever checks an archive counts the programs of its evaluation rows twice, at 5 ms a program.
+# Whoever checks an archive counts the programs of its evaluation rows twice, at 1 ms a program.
 @lru_cache(maxsize=1024)
 def _counted(code: str) -> tuple[float, ...]:
     """The quantities of a program in their order."""
@@ -365,7 +390,8 @@ def _counted(code: str) -> tuple[float, ...]:
     lines = [line for line in code.splitlines() if line.strip()]
     tokens = _TOKEN.findall(bare)
     words = _WORD.findall(bare)
-    whole = [int(t) for t in tokens if t.isdecimal() and t.isascii() and len(t) < 7]
+    numbers = [t for t in tokens if t[0].isdigit()]
+    whole = [int(t) for t in numbers if t.isdecimal() and t.isascii() and len(t) < 7]
     found = {
         "characters": len(code),
         "lines": len(lines),
@@ -376,7 +402,7 @@ def _counted(code: str) -> tuple[float, ...]:
         "distinct_tokens": len(set(tokens)),
         "distinct_share": len(set(tokens)) / max(1, len(tokens)),
         "name_length": sum(map(len, words)) / max(1, len(words)),
-        "numbers": sum(t[0].isdigit() for t in tokens),
+        "numbers": len(numbers),
         "largest_number": max(whole, default=0),
         **{name: len(pattern.findall(bare)) for name, pattern in _PATTERNS.items()},
     }

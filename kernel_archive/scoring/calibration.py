@@ -81,9 +81,12 @@ def adaptive_ece(
     edges = np.zeros((N_BUCKETS + 1, draws))
     edges[-1] = signed[-1]
     column = np.arange(draws)
+    whole = counts.astype(np.int32)
     for m in range(1, N_BUCKETS):
         cut = n * m / N_BUCKETS
-        place = np.add.reduce(counts < cut, axis=0, dtype=np.int32)
+        place = np.add.reduce(
+            whole < np.ceil(cut).astype(np.int32), axis=0, dtype=np.int16 if len(whole) < 2**15 else np.int32
+        )
         low = np.maximum(place - 1, 0)
         count_low = np.where(place > 0, counts[low, column], 0.0)
         sum_low = np.where(place > 0, signed[low, column], 0.0)

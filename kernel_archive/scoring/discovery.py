@@ -79,7 +79,7 @@ def average_precision(*, scores: Floats, positive: Bools, weights: Floats | None
     Args:
         scores: shape (n,).
         positive: shape (n,).
-        weights: shape (n, D), how often each row counts in each draw; once when not given.
+        weights: shape (n, D), how often each row counts in each draw, in whole numbers; once when not given.
 
     Returns:
         shape (D,), or one value without weights; NaN without a positive.
@@ -90,10 +90,12 @@ def average_precision(*, scores: Floats, positive: Bools, weights: Floats | None
     w = counted(weights, len(scores))
     if not len(scores):
         return per_draw(np.full(w.shape[1], np.nan), weights)
-    ranking = Ranking(w, scores)
-    hits = ranking.up_to(ranking.weights * positive[ranking.order][:, None])
-    precision = np.zeros_like(hits)
-    np.divide(hits, ranking.counts, out=precision, where=ranking.counts > 0)
+    # Counts of rows: exact in 32 bits, which are half of what would be read and written.
+    ranking = Ranking(w.astype(np.int32), scores)
+    found = ranking.up_to(ranking.weights * positive[ranking.order][:, None])
+    precision = np.zeros(found.shape)
+    np.divide(found, ranking.counts, out=precision, where=ranking.counts > 0)
+    hits = found.astype(np.float64)
     # sum_n (h_n - h_{n-1}) p_n, without a table of the steps
     total = np.einsum("nd,nd->d", hits, precision) - np.einsum("nd,nd->d", hits[:-1], precision[1:])
     with np.errstate(invalid="ignore", divide="ignore"):

@@ -174,8 +174,17 @@ def _expect_ties(found: Floats, ordered: Floats, places: Ints, starts: Ints, end
         cut = np.searchsorted(asked, first, side="right") < np.searchsorted(asked, last, side="left")
         firsts, lasts = first[cut, None], last[cut, None]
     else:
-        firsts = (np.add.reduce(places < start, axis=0, dtype=np.int32) for start in starts.tolist())
-        lasts = (np.add.reduce(places < end, axis=0, dtype=np.int32) for end in ends.tolist())
+        if len(asked) < len(starts):
+            # Few cuts: only groups that one of them falls into, so that the rows on both of its sides are in one group.
+            inner = asked[asked < len(places)]
+            group = np.full(len(ordered), -1, dtype=places.dtype)
+            for number, (start, end) in enumerate(zip(starts.tolist(), ends.tolist(), strict=True)):
+                group[start:end] = number
+            before, after = group[places[inner - 1]], group[places[inner]]
+            hit = np.unique(before[(before == after) & (before >= 0)])
+            starts, ends = starts[hit], ends[hit]
+        firsts = (np.add.reduce(places < start, axis=0, dtype=places.dtype) for start in starts.tolist())
+        lasts = (np.add.reduce(places < end, axis=0, dtype=places.dtype) for end in ends.tolist())
     for first, last in zip(firsts, lasts, strict=True):
         cut = np.searchsorted(asked, first, side="right") < np.searchsorted(asked, last, side="left")
         draws.append(np.flatnonzero(cut))
