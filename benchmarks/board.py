@@ -10,6 +10,7 @@ scoring one entry after the other in one process. With two engines the boards mu
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 import resource
 import shutil
@@ -17,13 +18,19 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
+import pyarrow as pa
 
 from kernel_archive.archive.open import open_archive
-from kernel_archive.board import add_submission, build_board
+from kernel_archive.board import Identity, Submission, add_submission, build_board, slug_of
+from kernel_archive.board.submissions import FORECASTS_FILE, RECORD_FILE, SCORE_FILE, to_toml
 from kernel_archive.forecasters import make_baseline
 from kernel_archive.scoring import load_target, read_forecasts, score
+
+if TYPE_CHECKING:
+    from kernel_archive.scoring import Target
 
 WORDS = [
     "the",
@@ -47,22 +54,62 @@ WORDS = [
 ]
 
 
-def write_entry(path: Path, row_ids: tuple[str, ...], base: np.ndarray, repeats: int, rng: np.random.Generator) -> None:
-    """A forecast file: the base with noise, a rationale and token counts."""
-    sharpness = rng.uniform(2, 60)
-    with path.open("w") as out:
-        for repeat in range(repeats):
-            for row_id, row in zip(row_ids, base, strict=True):
-                line = {
+def entry_lines(row_ids: tuple[str, ...], base: np.ndarray, repeats: int, rng: np.random.Generator) -> bytes:
+    """The lines of a forecast file: the base with noise, a rationale and token counts."""
+    sharpness, n = rng.uniform(2, 60), len(row_ids)
+    out = []
+    for repeat in range(repeats):
+        noisy = rng.standard_gamma(base * sharpness + 0.05)
+        columns = zip(
+            row_ids,
+            (noisy / noisy.sum(axis=1, keepdims=True)).round(5).tolist(),
+            rng.choice(WORDS, (n, 60)).tolist(),
+            rng.integers(800, 4000, n).tolist(),
+            rng.integers(60, 900, n).tolist(),
+            rng.uniform(0.5, 9, n).round(2).tolist(),
+            strict=True,
+        )
+        out += [
+            json.dumps(
+                {
                     "row_id": row_id,
                     "repeat": repeat,
-                    "probabilities": rng.dirichlet(row * sharpness + 0.05).round(5).tolist(),
-                    "rationale": " ".join(rng.choice(WORDS, 60)),
-                    "input_tokens": int(rng.integers(800, 4000)),
-                    "output_tokens": int(rng.integers(60, 900)),
-                    "latency_s": round(float(rng.uniform(0.5, 9)), 2),
+                    "probabilities": masses,
+                    "rationale": " ".join(words),
+                    "input_tokens": read,
+                    "output_tokens": written,
+                    "latency_s": seconds,
                 }
-                out.write(json.dumps(line) + "\n")
+            )
+            for row_id, masses, words, read, written, seconds in columns
+        ]
+    return ("\n".join(out) + "\n").encode()
+
+
+def store_entries(board: Path, entries: int, target: Target, bases: list[np.ndarray], repeats: int) -> list[Path]:
+    """The first entry as a user adds it; the others written as it is, with its score beside them: a build reads no stored score."""
+    rng = np.random.default_rng(0)
+    submissions, codec = board / "submissions", pa.Codec("zstd")
+    folders = []
+    for i in range(entries):
+        lines = entry_lines(target.row_ids, bases[i % len(bases)], repeats, rng)
+        name, model = f"Entry {i:04d}", f"model-{i % 7}"
+        if not i:
+            with tempfile.NamedTemporaryFile(suffix=".jsonl") as file:
+                Path(file.name).write_bytes(lines)
+                added = add_submission(file.name, target, name=name, model=model, board=board, draws=100)
+            score_file = (added.folder / SCORE_FILE).read_bytes()
+            folders.append(added.folder)
+            continue
+        folder = submissions / slug_of(name)
+        folder.mkdir()
+        sha256 = hashlib.sha256(lines).hexdigest()
+        record = Submission(name=name, model=model, forecasts_sha256=sha256, archive=Identity.of(target))
+        (folder / FORECASTS_FILE).write_bytes(codec.compress(lines, asbytes=True))
+        (folder / RECORD_FILE).write_text(to_toml(record))
+        (folder / SCORE_FILE).write_bytes(score_file)
+        folders.append(folder)
+    return folders
 
 
 def cpu_seconds() -> float:
@@ -118,15 +165,10 @@ def main() -> None:
     options = parser.parse_args()
     archive = open_archive(options.archive)
     target = load_target(archive, "eval")
-    rng = np.random.default_rng(0)
     bases = [make_baseline(name, archive).probabilities for name in ("uniform", "prior", "nearest", "boosted")]
     with tempfile.TemporaryDirectory() as scratch:
         board = Path(options.keep or scratch) / "board"
-        for i in range(options.entries):
-            file = Path(scratch) / "forecasts.jsonl"
-            write_entry(file, target.row_ids, bases[i % len(bases)], options.repeats, rng)
-            add_submission(file, target, name=f"Entry {i:04d}", model=f"model-{i % 7}", board=board, draws=100)
-        stored = sorted((board / "submissions").iterdir())
+        stored = store_entries(board, options.entries, target, bases, options.repeats)
         start = time.perf_counter()
         for folder in stored[:3]:
             score(target, read_forecasts(folder / "forecasts.jsonl.zst", target))

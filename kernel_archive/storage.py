@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import os
 import secrets
+import shutil
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING, Literal
 from kernel_archive.errors import KernelArchiveError, TargetExistsError, UsageError, printable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator
 
 
 def file_sha256(path: Path) -> str:
@@ -63,38 +64,45 @@ def write_atomically(path: Path, data: bytes, *, durable: bool = True) -> None:
         stream.write(data)
 
 
-def write_together(contents: Mapping[Path, bytes]) -> None:
+def write_together(contents: Iterable[tuple[Path, bytes]]) -> None:
     """Write several files that belong together: all of them, or none where one can't be written.
 
     Every file is written in full beside its place before the first is put there; should a rename fail all the same,
     the files that were replaced get their old content back. A power failure between two renames can leave some new.
 
     Args:
-        contents: path -> content; the directories must exist.
+        contents: path and content of each, taken one by one; the directories must exist.
     """
-    before = {path: path.read_bytes() if path.is_file() else None for path in contents}
     done: list[Path] = []
     with ExitStack() as cleanup:
         temporaries: dict[Path, Path] = {}
-        for path, data in contents.items():
-            temporaries[path] = path.with_name(f".{path.name[:100]}.{secrets.token_hex(4)}.tmp")
-            cleanup.callback(temporaries[path].unlink, missing_ok=True)
+        before: dict[Path, Path] = {}
+        for path, data in contents:
+            temporaries[path], before[path] = (
+                path.with_name(f".{path.name[:100]}.{secrets.token_hex(4)}.tmp") for _ in range(2)
+            )
+            for made in (temporaries[path], before[path]):
+                cleanup.callback(made.unlink, missing_ok=True)
             with temporaries[path].open("xb") as stream:
                 stream.write(data)
             sync(temporaries[path])
+            if path.is_file():
+                try:
+                    before[path].hardlink_to(path)
+                except OSError:  # a file system without links
+                    shutil.copyfile(path, before[path])
         try:
             for path, temporary in temporaries.items():
                 temporary.replace(path)
                 done.append(path)
         except OSError:
             for path in done:
-                old = before[path]
-                if old is None:
-                    path.unlink()
+                if before[path].is_file():
+                    before[path].replace(path)
                 else:
-                    write_atomically(path, old)
+                    path.unlink()
             raise
-    for folder in {path.parent for path in contents}:
+    for folder in {path.parent for path in temporaries}:
         sync(folder)
 
 

@@ -110,3 +110,20 @@ def test_a_missing_directory_is_named(tmp_path):
     """It is a wrong call, not a crash."""
     with pytest.raises(UsageError, match="no directory"):
         write_new(tmp_path / "no" / "file", b"")
+
+
+@pytest.mark.parametrize("links", [True, False])
+def test_files_that_belong_together_are_replaced_together(tmp_path, monkeypatch, links):
+    """Where the last can't be put in its place the others are as they were, with links in the file system or without."""
+    if not links:
+        monkeypatch.setattr(Path, "hardlink_to", lambda self, target: os.link(target, tmp_path / "no" / "such"))
+    (tmp_path / "a").write_bytes(b"old")
+    (tmp_path / "c").mkdir()
+    contents = {tmp_path / name: name.encode() for name in "abc"}
+    with pytest.raises(OSError, match="c"):
+        storage.write_together(contents.items())
+    assert (tmp_path / "a").read_bytes() == b"old"
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["a", "c"]
+    (tmp_path / "c").rmdir()
+    storage.write_together(contents.items())
+    assert {p: p.read_bytes() for p in tmp_path.iterdir()} == contents

@@ -2,33 +2,29 @@
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal
 
 import msgspec
-import numpy as np
 
 from kernel_archive.bins import scheme as scheme_of
 from kernel_archive.board.entries import Scoring, findings_of, load_entries, read_foreign, read_stored
-from kernel_archive.board.standings import Standings, make_standings, standings_csv, standings_json
+from kernel_archive.board.ranks import WHOLE
+from kernel_archive.board.standings import Standings, make_standings, standings_bytes, standings_csv
 from kernel_archive.board.store import DEFAULT_BOARD, store_of
 from kernel_archive.board.submissions import SCORE_FILE, Identity, load_submission, slug_of, submission_folders
 from kernel_archive.errors import DataError, Finding, UsageError
 from kernel_archive.scoring import load_target, read_record, score
 from kernel_archive.scoring.metrics import COMPARED
-from kernel_archive.scoring.replay import replay
-from kernel_archive.scoring.worlds import load_worlds
 from kernel_archive.splits import FORECAST_SPLITS
 from kernel_archive.storage import write_atomically, write_together
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from kernel_archive.archive.open import Archive
     from kernel_archive.board.entries import Entry, Foreign
     from kernel_archive.scoring import ScoreRecord, Target
-    from kernel_archive.scoring.replay import Figure
 
 __all__ = ["PAGE_FILE", "BoardResult", "Ranked", "Verdict", "build_board", "rank_board", "verify_board"]
 
@@ -113,6 +109,7 @@ def rank_board(
     jobs: int | None = None,
     engine: str = "local",
     scheduler: str | None = None,
+    whole: int = WHOLE,
     advance: Callable[[int, int, str], None] | None = None,
 ) -> Ranked:
     """Score every submission of a board anew and rank them, one board per split.
@@ -130,6 +127,7 @@ def rank_board(
         jobs: processes.
         engine: ``local``, processes of this machine, or ``dask``: all its workers see archive and board.
         scheduler: address of the Dask scheduler.
+        whole: so many entries of a split, the best ones, are shown with everything; the others with figures and ranks.
         advance: progress.
 
     Raises:
@@ -169,34 +167,18 @@ def rank_board(
             draws,
             seed,
         )
-        entries, bad = load_entries(mine, how, jobs=jobs, engine=engine, scheduler=scheduler, advance=advance)
+        entries, bad = load_entries(
+            mine, how, jobs=jobs, engine=engine, scheduler=scheduler, whole=whole, advance=advance
+        )
         faults |= bad
         if entries or others:
-            replayed = _replayed(archive, target, store, entries, seed)
-            standings = make_standings(target, entries, others, seed=seed, draws=draws, replayed=replayed)
+            standings = make_standings(target, entries, others, seed=seed, draws=draws, whole=whole)
             boards.append((standings, [entries[i] for i in standings.order]))
     left_out = [Verdict(slug=slug, status="failed", findings=faults[slug]) for slug in sorted(faults)]
     if not boards:
         found = [finding for v in left_out for finding in v.findings]
         raise DataError.from_findings(found, f"every submission of this board is at fault: {len(found)} faults")
     return Ranked(boards=boards, left_out=left_out)
-
-
-def _replayed(archive: Archive, target: Target, store: Path, entries: Sequence[Entry], seed: int) -> dict[str, Figure]:
-    """Slug -> how the recorded searches of the rows go with the entry's forecasts; empty where none are recorded."""
-    try:
-        worlds = load_worlds(archive, split=target.split.name)
-    except UsageError:
-        return {}  # withheld, or of searches that are no worlds
-    at = [target.index[row] for row in worlds.row_ids]
-    out = {}
-    for entry in entries:
-        cast = read_stored(store / entry.slug, entry.submission, target)
-        done = replay(worlds, cast.take(np.array(at, dtype=np.intp)), policies=["expected"], repeats=4, seed=seed)
-        figure = done.policies[0].rescaled
-        if math.isfinite(figure.mean):
-            out[entry.slug] = figure
-    return out
 
 
 def build_board(
@@ -211,6 +193,7 @@ def build_board(
     jobs: int | None = None,
     engine: str = "local",
     scheduler: str | None = None,
+    whole: int = WHOLE,
     advance: Callable[[int, int, str], None] | None = None,
 ) -> BoardResult:
     """Score, rank and publish: ``standings.json``, ``standings.csv``, ``index.html``, and a page and a score record per entry.
@@ -229,6 +212,7 @@ def build_board(
         jobs: processes.
         engine: ``local``, processes of this machine, or ``dask``: all its workers see archive and board.
         scheduler: address of the Dask scheduler.
+        whole: so many entries of a split, the best ones, are shown with everything; the others with figures and ranks.
         advance: progress.
 
     Raises:
@@ -248,6 +232,7 @@ def build_board(
         jobs=jobs,
         engine=engine,
         scheduler=scheduler,
+        whole=whole,
         advance=advance,
     )
     boards = [standings for standings, _ in ranked.boards]
@@ -255,27 +240,29 @@ def build_board(
     folder = Path(out) if out is not None else DEFAULT_BOARD if board is None else Path(board)
     folder.mkdir(parents=True, exist_ok=True)
     contents = {
-        "standings.json": msgspec.json.format(msgspec.json.encode(standings_json(boards)), indent=1) + b"\n",
+        "standings.json": standings_bytes(boards),
         "standings.csv": standings_csv(boards).encode("utf-8"),
         PAGE_FILE: page,
     }
     store = _store(board)
     reachable = f"../{store.name}" if store.parent.resolve() == folder.resolve() else None
-    pages: dict[str, bytes] = {}
-    for standings, entries in ranked.boards:
-        for line, entry in zip(standings.lines, entries, strict=True):
-            pages[f"{line.slug}.html"] = render_entry(standings, line, entry, submissions=reachable).encode("utf-8")
-            pages[f"{line.slug}.json"] = entry.record.to_json()
     before = _listed(folder / "standings.json")
     (folder / ENTRIES).mkdir(exist_ok=True)
-    write_together(
-        {folder / name: data for name, data in contents.items()}
-        | {folder / ENTRIES / name: data for name, data in pages.items()}
-    )
+
+    def files() -> Iterator[tuple[Path, bytes]]:
+        yield from ((folder / name, data) for name, data in contents.items())
+        for standings, entries in ranked.boards:
+            for line, entry in zip(standings.lines, entries, strict=True):
+                page_of = render_entry(standings, line, entry, submissions=reachable)
+                yield folder / ENTRIES / f"{line.slug}.html", page_of.encode("utf-8")
+                yield folder / ENTRIES / f"{line.slug}.json", entry.record.to_json()
+
+    write_together(files())
+    listed = {line.slug for standings in boards for line in standings.lines}
     for slug in before:
-        for name in (f"{slug}.html", f"{slug}.json"):
-            if name not in pages:
-                (folder / ENTRIES / name).unlink(missing_ok=True)
+        if slug not in listed:
+            for ending in ("html", "json"):
+                (folder / ENTRIES / f"{slug}.{ending}").unlink(missing_ok=True)
     return BoardResult(
         files=[folder / name for name in contents], page_bytes=len(page), boards=boards, left_out=ranked.left_out
     )

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import os
+import tempfile
+from bisect import insort
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
@@ -11,11 +14,16 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 import numpy as np
 
+from kernel_archive.archive.open import open_archive
 from kernel_archive.archive.team import Call, team
+from kernel_archive.board.ranks import WHOLE
+from kernel_archive.board.standings import place_of
 from kernel_archive.board.submissions import FORECASTS_FILE, SCORE_FILE, Submission, load_submission
-from kernel_archive.errors import DataError, Finding, KernelArchiveError, printable
+from kernel_archive.errors import DataError, Finding, KernelArchiveError, UsageError, printable
 from kernel_archive.scoring import load_target, read_forecasts, read_record
+from kernel_archive.scoring.replay import replay
 from kernel_archive.scoring.scorer import score_with_draws
+from kernel_archive.scoring.worlds import load_worlds
 from kernel_archive.splits import split_of
 from kernel_archive.untrusted import is_parquet
 
@@ -26,6 +34,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from kernel_archive.scoring import Forecasts, ScoreRecord, Target
+    from kernel_archive.scoring.replay import Figure
+    from kernel_archive.scoring.worlds import Worlds
 
 __all__ = [
     "RATIONALE_CHARACTERS",
@@ -47,7 +57,7 @@ PRESENT, PARSED, DEFERRED = 1, 2, 4
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Shown:
-    """What the page shows of an entry's forecasts, small enough for fifty of them.
+    """What the page shows of an entry's forecasts.
 
     Attributes:
         masses: uint8, shape (R, n, 8), probabilities x 255.
@@ -71,14 +81,16 @@ class Entry:
         submission: its record.
         record: its score, made now.
         draws: metric -> its value in every bootstrap draw.
-        shown: what the page shows of its forecasts.
+        shown: what the page shows of its forecasts; ``None`` where it stands too low to be shown in whole.
+        replay: how the recorded searches of the rows go with its forecasts; ``None`` where none are recorded.
     """
 
     slug: str
     submission: Submission
     record: ScoreRecord
     draws: dict[str, NDArray[np.float64]]
-    shown: Shown
+    shown: Shown | None
+    replay: Figure | None
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -134,17 +146,6 @@ def _shown(forecasts: Forecasts) -> Shown:
     )
 
 
-def _entry(folder: Path, target: Target, wanted: Sequence[str], draws: int, seed: int) -> Entry:
-    """Read and score one submission."""
-    submission = load_submission(folder)
-    forecasts = read_stored(folder, submission, target, keep_rationales=True)
-    record, drawn = score_with_draws(target, forecasts, draws=draws, seed=seed)
-    if target.withheld:
-        record = record.in_sums()
-    kept = {} if drawn is None else {name: drawn.overall[name] for name in wanted if name in drawn.overall}
-    return Entry(slug=folder.name, submission=submission, record=record, draws=kept, shown=_shown(forecasts))
-
-
 class Scoring(msgspec.Struct, frozen=True):
     """How submissions are scored, small enough to go to another machine with each of them.
 
@@ -172,10 +173,37 @@ def _target(archive: Path, split: str, scheme: str | None, labels: Path | None) 
     return load_target(archive, split, scheme, labels=labels)
 
 
+@lru_cache(maxsize=2)
+def _worlds(archive: Path, split: str) -> Worlds | None:
+    try:
+        return load_worlds(open_archive(archive), split=split)
+    except UsageError:
+        return None  # withheld, or of searches that are no worlds
+
+
+def _entry(folder: Path, how: Scoring) -> Entry:
+    """Read, score and replay one submission."""
+    target = _target(how.archive, how.split, how.scheme, how.labels)
+    submission = load_submission(folder)
+    forecasts = read_stored(folder, submission, target, keep_rationales=True)
+    record, drawn = score_with_draws(target, forecasts, draws=how.draws, seed=how.seed)
+    if target.withheld:
+        record = record.in_sums()
+    kept = {} if drawn is None else {name: drawn.overall[name] for name in how.wanted if name in drawn.overall}
+    worlds, figure = _worlds(how.archive, how.split), None
+    if worlds is not None:
+        cast = forecasts.take(np.array([target.index[row] for row in worlds.row_ids], dtype=np.intp))
+        figure = replay(worlds, cast, policies=["expected"], repeats=4, seed=how.seed).policies[0].rescaled
+        figure = figure if math.isfinite(figure.mean) else None
+    return Entry(
+        slug=folder.name, submission=submission, record=record, draws=kept, shown=_shown(forecasts), replay=figure
+    )
+
+
 def _scored(folder: Path, how: Scoring) -> Entry | tuple[Finding, ...]:
     """A submission read and scored, or what is wrong with it: whatever a stranger's file does, it does to its own entry alone."""
     try:
-        return _entry(folder, _target(how.archive, how.split, how.scheme, how.labels), how.wanted, how.draws, how.seed)
+        return _entry(folder, how)
     except Exception as error:  # noqa: BLE001 - see above
         return findings_of(error, folder)
 
@@ -203,9 +231,13 @@ def load_entries(
     jobs: int | None = None,
     engine: str = "local",
     scheduler: str | None = None,
+    whole: int = WHOLE,
     advance: Callable[[int, int, str], None] | None = None,
 ) -> tuple[list[Entry], dict[str, tuple[Finding, ...]]]:
     """Score submissions anew, in the order given; one that is at fault does not stop the others.
+
+    What grows with the number of entries is kept small: their draws lie in a temporary file, and what the page shows of
+    forecasts is kept of the best entries only.
 
     Args:
         folders: their folders.
@@ -213,29 +245,48 @@ def load_entries(
         jobs: processes; one per core when not given.
         engine: ``local``, processes of this machine, or ``dask``: all its workers see archive and board.
         scheduler: address of the Dask scheduler.
+        whole: of so many entries, the best ones, the forecasts are shown.
         advance: progress, called with done, total and what.
 
     Returns:
         the entries, and for every submission at fault the name of its folder -> what is wrong.
     """
-    found: dict[int, Entry | tuple[Finding, ...]] = {}
+    scored: dict[int, Entry] = {}
+    faults: dict[str, tuple[Finding, ...]] = {}
+    best: list[tuple[tuple[bool, bool, float, str], int]] = []
+    draws = _room(len(folders), max(1, len(how.wanted)), max(1, how.draws))
     size = 1 if engine == "local" and len(folders) < 4 else jobs
     calls = [Call(folder.name, partial(_scored, folder.absolute(), how)) for folder in folders]
     # Here, too, a process that multiplies matrices leaves the other cores to the other processes.
     with _one_thread_each(), team(size, engine=engine, scheduler=scheduler) as workers:
-        for i, result in workers.do(calls):
-            found[i] = result
+        for done, (i, result) in enumerate(workers.do(calls), 1):
+            if isinstance(result, Entry):
+                for place, name in enumerate(name for name in how.wanted if name in result.draws):
+                    draws[i, place] = result.draws[name]
+                    result.draws[name] = draws[i, place]
+                scored[i] = result
+                insort(best, (place_of(result.slug, result.record), i))
+                if len(best) > whole:
+                    last = best.pop()[1]
+                    scored[last] = replace(scored[last], shown=None)
+            else:
+                faults[folders[i].name] = result
             if advance is not None:
-                advance(len(found), len(folders), folders[i].name)
-    entries: list[Entry] = []
-    faults: dict[str, tuple[Finding, ...]] = {}
-    for i, folder in enumerate(folders):
-        result = found[i]
-        if isinstance(result, Entry):
-            entries.append(result)
-        else:
-            faults[folder.name] = result
-    return entries, faults
+                advance(done, len(folders), folders[i].name)
+    return [scored[i] for i in sorted(scored)], {name: faults[name] for name in sorted(faults)}
+
+
+def _room(*shape: int) -> NDArray[np.float64]:
+    """Room for draws in a temporary file that goes with this process: the system writes out what memory has no room for."""
+    size = 8 * math.prod(shape)
+    try:
+        with tempfile.TemporaryFile() as file:
+            if hasattr(os, "posix_fallocate"):  # a disk that is full says so here, and does not end the process later
+                os.posix_fallocate(file.fileno(), 0, max(8, size))
+            return np.memmap(file, dtype=np.float64, mode="w+", shape=shape)
+    except OSError as error:
+        message = f"{size / 1e6:,.0f} MB of bootstrap draws find no room in {tempfile.gettempdir()}: {error.strerror}"
+        raise UsageError(f"{message}. Ask for fewer --draws, or set TMPDIR to another folder") from None
 
 
 def read_foreign(folder: Path) -> Foreign:

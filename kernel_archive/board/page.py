@@ -62,33 +62,38 @@ def _share(value: float) -> str:
     return f"{100 * value:.{0 if value in (0.0, 1.0) else 1}f}\u2009%"
 
 
-def _places(metric: str, board: Standings) -> tuple[float, float]:
-    """Ends of a column's scale: all figures and intervals of ranked lines, controls and bounds."""
-    figures = [line.record.metrics[metric] for line in board.lines if line.ranked]
-    values = [v for m in figures for v in (m.mean, m.low, m.high)]
-    known = [v for v in (*values, *(c.metrics.get(metric) for c in board.controls)) if v is not None]
-    low, high = min(known, default=0.0), max(known, default=1.0)
-    room = (high - low) * 0.04 or 0.5
-    return low - room, high + room
+class _Column:
+    """A column of figures: the metric, the ends of its scale and the best control's figure."""
 
+    def __init__(self, name: str, board: Standings) -> None:
+        figures = [line.record.metrics[name] for line in _whole(board) if line.ranked]
+        values = [v for m in figures for v in (m.mean, m.low, m.high)]
+        known = [v for v in (*values, *(c.metrics.get(name) for c in board.controls)) if v is not None]
+        low, high = min(known, default=0.0), max(known, default=1.0)
+        room = (high - low) * 0.04 or 0.5
+        self.name, self.low, self.high = name, low - room, high + room
+        best = board.best_controls.get(name)
+        self.bar = next((c.metrics.get(name) for c in board.controls if c.name == best), None)
 
-def _major(name: str, figure: Metric, board: Standings, *, beats: bool = True) -> dict[str, Any]:
-    """A figure and its interval, as text and as places on the column's scale."""
-    low, high = _places(name, board)
-    best = board.best_controls.get(name)
-    bar = next((c.metrics.get(name) for c in board.controls if c.name == best), None)
-
-    def x(value: float | None) -> str | None:
+    def x(self, value: float | None) -> str | None:
+        """The place of a figure on the scale."""
         if value is None:
             return None
-        at = min(max((value - low) / (high - low), 0.0), 1.0)
+        at = min(max((value - self.low) / (self.high - self.low), 0.0), 1.0)
         return f"{_ROOM + at * (_WIDTH - 2 * _ROOM):.1f}"
 
-    return {
-        "name": name, "value": "" if figure.mean is None else repr(figure.mean), "shown": number(name, figure.mean),
-        "span": span(name, figure), "control": x(bar), "low": x(figure.low), "high": x(figure.high), "mean": x(figure.mean),
-        "weak": not beats,
-    }  # fmt: skip
+    def cell(self, figure: Metric, *, beats: bool = True) -> dict[str, Any]:
+        """A figure and its interval, as text and as places on the scale."""
+        return {
+            "name": self.name, "value": "" if figure.mean is None else repr(figure.mean), "shown": number(self.name, figure.mean),
+            "span": span(self.name, figure), "control": self.x(self.bar), "low": self.x(figure.low), "high": self.x(figure.high),
+            "mean": self.x(figure.mean), "weak": not beats,
+        }  # fmt: skip
+
+
+def _whole(board: Standings) -> list[Line]:
+    """The lines that the page shows with everything."""
+    return board.lines[: board.whole]
 
 
 def _minor(line: Line) -> list[dict[str, Any]]:
@@ -117,7 +122,7 @@ def _minor(line: Line) -> list[dict[str, Any]]:
     ]
 
 
-def _row(line: Line, names: Sequence[str], board: Standings) -> dict[str, Any]:
+def _row(line: Line, columns: Sequence[_Column]) -> dict[str, Any]:
     rank = line.ranks.get(RANKED_BY)
     best = rank is not None and rank.best == 1
     return {
@@ -126,36 +131,46 @@ def _row(line: Line, names: Sequence[str], board: Standings) -> dict[str, Any]:
         "rank": _DASH if rank is None else rank.rank,
         "range": "" if rank is None or rank.best == rank.worst else f"{rank.best}{_DASH}{rank.worst}",
         "major": [
-            _major(name, line.record.metrics[name], board, beats=line.record.beats_control.get(name, True))
-            for name in names
+            column.cell(line.record.metrics[column.name], beats=line.record.beats_control.get(column.name, True))
+            for column in columns
         ],
         "minor": _minor(line),
         "place": line.record.metrics[RANKED_BY].mean,
     }
 
 
-def _control(place: int, names: Sequence[str], board: Standings) -> dict[str, Any]:
+def _control(place: int, columns: Sequence[_Column], board: Standings) -> dict[str, Any]:
     """The row of a control or bound: figures without intervals, and no rank."""
     control = board.controls[place]
     shown = control.bound or control.name in (*_PLAIN, board.best_controls.get(LEAD))
-    figures = [Metric(mean=control.metrics.get(name), std=None, repeats=()) for name in names]
+    figures = [Metric(mean=control.metrics.get(column.name), std=None, repeats=()) for column in columns]
     return {
         "control": control,
         "number": place,
         "classes": " ".join(("control", *(["bound"] if control.bound else []), *([] if shown else ["further"]))),
-        "major": [_major(name, figure, board) for name, figure in zip(names, figures, strict=True)],
+        "major": [column.cell(figure) for column, figure in zip(columns, figures, strict=True)],
         "accuracy": number("accuracy", control.metrics.get("accuracy")),
         "place": control.metrics.get(RANKED_BY),
     }
 
 
-def _rows(names: Sequence[str], board: Standings) -> list[dict[str, Any]]:
+def _rows(columns: Sequence[_Column], board: Standings) -> list[dict[str, Any]]:
     """Entries in order, controls and bounds among them where their CRPS puts them; what is not ranked comes last."""
-    lines = [_row(line, names, board) for line in board.lines]
+    lines = [_row(line, columns) for line in _whole(board)]
     ranked, apart = lines[: board.n_ranked], lines[board.n_ranked :]
-    controls = [_control(place, names, board) for place in range(len(board.controls))]
+    controls = [_control(place, columns, board) for place in range(len(board.controls))]
     both = sorted([*ranked, *controls], key=lambda row: (row["place"] is None, row["place"] or 0.0, "control" in row))
     return [*both, *apart]
+
+
+def _brief(line: Line) -> dict[str, Any]:
+    """A line below those that are shown in whole: its place and the figure that ranks."""
+    figure, rank = line.record.metrics[LEAD], line.ranks.get(RANKED_BY)
+    places = "" if rank is None or rank.best == rank.worst else f"{rank.best}{_DASH}{rank.worst}"
+    return {
+        "line": line, "rank": _DASH if rank is None else rank.rank, "range": places, "best": rank is not None and rank.best == 1, "shown": number(LEAD, figure.mean),
+        "span": span(LEAD, figure),
+    }  # fmt: skip
 
 
 def _and(names: list[str]) -> str:
@@ -200,15 +215,18 @@ def headline_says(board: Standings) -> str:
 
 def _rest(board: Standings, ranked: list[Line], leaders: list[str], them: str) -> str:
     """Whom the leaders can't be told apart from, and who is the first that they can."""
-    places = ranked[0].ranks[RANKED_BY].tied_with
+    first = ranked[0].ranks[RANKED_BY]
+    places = first.tied_with
     tied = [board.lines[j].submission.name for j in places if board.lines[j].submission.name not in leaders]
     if len(ranked) == 1:
         return "It is the only ranked entry."
-    if not tied:
+    further = first.worst - first.best - len(places)  # beyond the lines that are shown in whole
+    if not tied and not further:
         return "The lead over every other entry is real." if len(leaders) < len(ranked) else ""
-    who = f"{_and(tied)} can't be told apart from {them}." if len(tied) <= 3 else ""
-    who = who or f"{len(tied)} others can't be told apart from {them}: the green rows."
-    behind = next(((j, line) for j, line in enumerate(ranked) if j and j not in places), None)
+    who = f"{_and(tied)} can't be told apart from {them}."
+    if len(tied) + further > 3:
+        who = f"{len(tied) + further} others can't be told apart from {them}: the green rows."
+    behind = next(((j, line) for j, line in enumerate(ranked[: board.whole]) if j and j not in places), None)
     if behind is None:
         return who
     j, other = behind
@@ -243,8 +261,9 @@ def _board(board: Standings) -> dict[str, Any]:
         "metrics": [METRICS[name] for name in names],
         "verdict": verdict(board),
         "explained": headline_says(board),
-        "rows": _rows(names, board),
-        "further": sum("further" in _control(place, names, board)["classes"] for place in range(len(board.controls))),
+        "rows": _rows([_Column(name, board) for name in names], board),
+        "whole": board.whole,
+        "brief": [_brief(line) for line in board.lines[board.whole :]],
         "foreign": foreign,
     }
 

@@ -82,7 +82,9 @@ def _figure(metric: Metric) -> list[float | int | None]:
 
 
 def _entry(line: Line, entry: Entry, allowance: int) -> dict[str, Any]:
-    record, shown, stated, facts = entry.record, entry.shown, entry.submission, entry.record.forecasts
+    record, stated, facts = entry.record, entry.submission, entry.record.forecasts
+    if (shown := entry.shown) is None:
+        raise ValueError(f"the forecasts of {line.slug} were not kept")
     group_metrics = [name for name in METRICS if all(name in values for values in record.groups.values())]
     return {
         "slug": line.slug, "name": visible(stated.name), "model": visible(stated.model), "url": stated.url, "notes": visible(stated.notes),
@@ -194,14 +196,14 @@ class _Lineage:
 
 
 def make_payload(archive: Archive, ranked: Sequence[tuple[Standings, list[Entry]]]) -> dict[str, Any]:
-    """The data of a page of boards, one a split.
+    """The data of a page of boards, one a split: of each the entries that are shown in whole.
 
     Args:
         archive: where programs and lineage come from.
         ranked: standings with their entries in the order of the lines.
     """
     codes, lineage = Codes(), _Lineage(archive)
-    lengths = [len(text) for _, entries in ranked for e in entries for text in e.shown.rationales.values()]
+    lengths = [len(text) for _, entries in ranked for e in entries if e.shown for text in e.shown.rationales.values()]
     total, longest = sum(lengths), max(lengths, default=0)
     allowance = longest if total <= MAX_RATIONALES else max(40, longest * MAX_RATIONALES // total)
     boards = []
@@ -209,6 +211,7 @@ def make_payload(archive: Archive, ranked: Sequence[tuple[Standings, list[Entry]
         target = standings.target
         rule = SCHEMES[target.scheme]
         sample = entries[0].record if entries else None
+        whole = list(zip(standings.lines, entries, strict=True))[: standings.whole]
         boards.append(
             {
                 "split": target.split.name,
@@ -229,8 +232,8 @@ def make_payload(archive: Archive, ranked: Sequence[tuple[Standings, list[Entry]
                 "groups": {visible(g): n for g, n in sample.group_rows.items()} if sample is not None else {},
                 "uniform": {name: _short(v) for name, v in sample.uniform.items()} if sample is not None else {},
                 "random": _list(sample.recovery.random) if sample is not None and sample.recovery is not None else None,
-                "ranked": standings.n_ranked,
-                "entries": [_entry(line, e, allowance) for line, e in zip(standings.lines, entries, strict=True)],
+                "ranked": min(standings.n_ranked, len(whole)),
+                "entries": [_entry(line, e, allowance) for line, e in whole],
                 "pairs": _pairs(standings),
                 "rows": _rows(archive, standings, codes, lineage),
             }

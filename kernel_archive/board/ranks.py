@@ -10,6 +10,9 @@ Romano, Shaikh and Wilhelm, "Inference for ranks", 2024).
 
 Holm's correction of permutation p-values, which ``kernel-archive compare`` gives for two entries, would need
 hundreds of thousands of draws for 1,225 pairs before any of them could be called different.
+
+All pairs of all entries decide what is real, and every rank. What is kept and shown of single pairs (their differences with
+intervals, who is tied with whom) is that of the first :data:`WHOLE` entries: it grows with the square of their number.
 """
 
 from __future__ import annotations
@@ -20,45 +23,58 @@ import msgspec
 import numpy as np
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from numpy.typing import NDArray
 
     Floats = NDArray[np.float64]
     Bools = NDArray[np.bool_]
+    Ints = NDArray[np.int64]
 
-__all__ = ["LEVEL", "Pairs", "Rank", "pairs_of", "ranks_of"]
+__all__ = ["LEVEL", "WHOLE", "Pairs", "Rank", "pairs_of", "ranks_of"]
 
 #: Level of the intervals, and of the whole table of differences.
 LEVEL: Final = 0.95
+#: So many entries of a board, the best ones, are shown with everything; further ones with figures and ranks.
+WHOLE: Final = 200
 #: Differences below this share of the figures are rounding.
 _EQUAL: Final = 1e-9
+#: Numbers in a block of draws: as many as stay in a core's own memory while they are worked on.
+_BLOCK: Final = 65_536
 
 
 class Pairs(msgspec.Struct, frozen=True, kw_only=True):
-    """One metric of every pair of k entries; row minus column.
+    """One metric of every pair of k entries, the first m of them in whole; row minus column.
 
     Attributes:
-        difference: shape (k, k); NaN where a metric is not defined.
-        low: lower end of the pair's own 95 % interval (paired bootstrap), shape (k, k).
+        difference: shape (m, m); NaN where a metric is not defined.
+        low: lower end of the pair's own 95 % interval (paired bootstrap), shape (m, m).
         high: upper end.
-        real: shape (k, k), whether the difference is real with all pairs considered together.
+        real: shape (m, m), whether the difference is real with all pairs of the k entries considered together.
+        smaller: shape (k,), number of entries with a smaller figure.
+        larger: shape (k,), with a larger one.
+        really_smaller: shape (k,), with a figure that is really smaller.
+        really_larger: shape (k,), likewise.
     """
 
     difference: Floats
     low: Floats
     high: Floats
     real: Bools
+    smaller: Ints
+    larger: Ints
+    really_smaller: Ints
+    really_larger: Ints
 
 
 class Rank(msgspec.Struct, frozen=True, kw_only=True):
-    """The place of one entry by one metric.
+    """The place of one entry by one metric. It can't be told apart from ``worst - best`` others.
 
     Attributes:
         rank: 1 for the best figure; equal figures share a rank.
         best: best rank that the data allow: 1 + the number of entries that are really better.
         worst: worst rank that they allow.
-        tied_with: positions of the entries that it can't be told apart from.
+        tied_with: positions of the entries that it can't be told apart from, among the first that are kept in whole.
     """
 
     rank: int
@@ -67,12 +83,13 @@ class Rank(msgspec.Struct, frozen=True, kw_only=True):
     tied_with: tuple[int, ...]
 
 
-def pairs_of(values: Sequence[float | None], draws: Sequence[Floats | None]) -> Pairs:
+def pairs_of(values: Sequence[float | None], draws: Sequence[Floats | None], *, whole: int = WHOLE) -> Pairs:
     """Differences of every pair with their intervals, and which of them are real.
 
     Args:
         values: the metric of k entries; ``None`` where it is not defined.
         draws: its value in every bootstrap draw, shape (B,) each, the same rows of a draw for every entry.
+        whole: of so many entries, the first ones, every pair is kept.
 
     >>> rng = np.random.default_rng(0)
     >>> common = rng.normal(size=1000)
@@ -80,46 +97,87 @@ def pairs_of(values: Sequence[float | None], draws: Sequence[Floats | None]) -> 
     >>> pairs.real.astype(int).tolist()
     [[0, 0, 1], [0, 0, 1], [1, 1, 0]]
     """
-    k = len(values)
-    shape = (k, k)
-    difference, low, high = (np.full(shape, np.nan) for _ in range(3))
-    error = np.zeros(shape)
-    real = np.zeros(shape, dtype=bool)
+    k, m = len(values), min(len(values), whole)
+    difference, low, high = (np.full((m, m), np.nan) for _ in range(3))
+    real = np.zeros((m, m), dtype=bool)
+    counts = np.zeros((4, k), dtype=np.int64)
+    smaller, larger, really_smaller, really_larger = counts
+    out = Pairs(
+        difference=difference, low=low, high=high, real=real, smaller=smaller, larger=larger,
+        really_smaller=really_smaller, really_larger=really_larger,
+    )  # fmt: skip
     known = [i for i, (v, d) in enumerate(zip(values, draws, strict=True)) if v is not None and d is not None]
     if len(known) < 2:
-        return Pairs(difference=difference, low=low, high=high, real=real)
+        return out
     at = np.asarray(known)
     v = np.asarray([values[i] for i in known], dtype=np.float64)
     table = np.stack([d for i in known if (d := draws[i]) is not None])
     table = table[:, ~np.isnan(table).any(axis=0)]
     if table.shape[1] < 2:
-        return Pairs(difference=difference, low=low, high=high, real=real)
+        return out
+    shown = int((at < m).sum())  # positions rise, so these are the first
+    centred = table - table.mean(axis=1, keepdims=True)
     largest = np.zeros(table.shape[1])
-    tail = (1.0 - LEVEL) / 2.0
+    errors = []  # of every entry, the standard errors of its differences from those behind it
     for a in range(len(known) - 1):
-        moved = table[a] - table[a + 1 :]
-        others = at[a + 1 :]
-        ends = np.quantile(moved, (tail, 1.0 - tail), axis=1)
-        middle, deviation = moved.mean(axis=1), moved.std(axis=1)
+        if a < shown - 1:
+            others = at[a + 1 : shown]
+            low[at[a], others], high[at[a], others] = _intervals(table[a], table[a + 1 : shown])
+            low[others, at[a]], high[others, at[a]] = -high[at[a], others], -low[at[a], others]
         scale = np.maximum(np.abs(v[a]), np.abs(v[a + 1 :]))
-        deviation = np.where(deviation > _EQUAL * np.maximum(scale, _EQUAL), deviation, 0.0)
-        d = v[a] - v[a + 1 :]
-        d = np.where(np.abs(d) > _EQUAL * scale, d, 0.0)
-        difference[at[a], others], difference[others, at[a]] = d, 0.0 - d
-        low[at[a], others], high[others, at[a]] = ends[0], -ends[0]
-        high[at[a], others], low[others, at[a]] = ends[1], -ends[1]
-        error[at[a], others] = error[others, at[a]] = deviation
-        moves = deviation > 0
-        if moves.any():
-            np.maximum(
-                largest,
-                (np.abs(moved[moves] - middle[moves, None]) / deviation[moves, None]).max(axis=0),
-                out=largest,
-            )
+        errors.append(_errors(centred[a], centred[a + 1 :], _EQUAL * np.maximum(scale, _EQUAL), largest))
     critical = float(np.quantile(largest, LEVEL))
-    real[np.ix_(at, at)] = (np.abs(difference) > critical * error)[np.ix_(at, at)]
-    np.fill_diagonal(real, val=False)
-    return Pairs(difference=difference, low=low, high=high, real=real)
+    for a, error in enumerate(errors):
+        others = at[a + 1 :]
+        d = v[a] - v[a + 1 :]
+        d = np.where(np.abs(d) > _EQUAL * np.maximum(np.abs(v[a]), np.abs(v[a + 1 :])), d, 0.0)
+        sure = np.abs(d) > critical * error
+        for below, above, counted in ((smaller, larger, True), (really_smaller, really_larger, sure)):
+            more, less = (d > 0) & counted, (d < 0) & counted
+            below[at[a]] += more.sum()
+            above[at[a]] += less.sum()
+            above[others] += more
+            below[others] += less
+        if a < shown - 1:
+            others, d, sure = others[: shown - a - 1], d[: shown - a - 1], sure[: shown - a - 1]
+            difference[at[a], others], difference[others, at[a]] = d, 0.0 - d
+            real[at[a], others] = real[others, at[a]] = sure
+    return out
+
+
+def _blocks(table: Floats) -> Iterator[slice]:
+    """A table's rows, so many at a time as make a block."""
+    step = max(1, _BLOCK // table.shape[1])
+    return (slice(i, i + step) for i in range(0, len(table), step))
+
+
+def _intervals(own: Floats, others: Floats) -> tuple[Floats, Floats]:
+    """The 95 % intervals of the differences from each of the others, from draws."""
+    tail = (1.0 - LEVEL) / 2.0
+    ends = [np.quantile(own - others[rows], (tail, 1.0 - tail), axis=1) for rows in _blocks(others)]
+    low, high = np.concatenate(ends, axis=1)
+    return low, high
+
+
+def _errors(own: Floats, others: Floats, least: Floats, largest: Floats) -> Floats:
+    """The standard errors of the differences from each of the others, from draws less their mean; 0 for those up to ``least``.
+
+    Every draw's largest deviation, in units of its pair's standard error, is put into ``largest``. In blocks and in place: the
+    sums are those of each pair's own draws, so the blocks change nothing.
+    """
+    out = np.empty(len(others))
+    for rows in _blocks(others):
+        moved = own - others[rows]
+        error = np.sqrt(np.einsum("ij,ij->i", moved, moved) / len(own))
+        out[rows] = error = np.where(error > least[rows], error, 0.0)
+        moves = error > 0
+        if not moves.all():
+            moved, error = moved[moves], error[moves]
+        if len(moved):
+            np.abs(moved, out=moved)
+            moved *= (1.0 / error)[:, None]
+            np.maximum(largest, moved.max(axis=0), out=largest)
+    return out
 
 
 def ranks_of(values: Sequence[float | None], pairs: Pairs, better: Literal["higher", "lower"]) -> list[Rank | None]:
@@ -130,19 +188,22 @@ def ranks_of(values: Sequence[float | None], pairs: Pairs, better: Literal["high
         pairs: their differences.
         better: which way is better.
     """
-    sign = 1.0 if better == "higher" else -1.0
-    known = [i for i, v in enumerate(values) if v is not None]
-    out: list[Rank | None] = [None] * len(values)
-    at = np.asarray(known, dtype=np.intp)
-    gains = sign * pairs.difference[np.ix_(at, at)]  # [j, i] above 0: j is better than i
-    better_ones, worse_ones = ((pairs.real[np.ix_(at, at)] & found) for found in (gains > 0, gains < 0))
-    tied = ~(better_ones | worse_ones)
+    ahead, really_ahead, really_behind = (
+        (pairs.larger, pairs.really_larger, pairs.really_smaller)
+        if better == "higher"
+        else (pairs.smaller, pairs.really_smaller, pairs.really_larger)
+    )
+    known = np.asarray([v is not None for v in values], dtype=bool)
+    tied = ~pairs.real & known[: len(pairs.real)]
     np.fill_diagonal(tied, val=False)
-    for column, i in enumerate(known):
-        out[i] = Rank(
-            rank=1 + int((gains[:, column] > 0).sum()),
-            best=1 + int(better_ones[:, column].sum()),
-            worst=len(known) - int(worse_ones[:, column].sum()),
-            tied_with=tuple(at[tied[:, column]].tolist()),
+    return [
+        Rank(
+            rank=1 + int(ahead[i]),
+            best=1 + int(really_ahead[i]),
+            worst=int(known.sum()) - int(really_behind[i]),
+            tied_with=tuple(np.flatnonzero(tied[i]).tolist()) if i < len(tied) else (),
         )
-    return out
+        if known[i]
+        else None
+        for i in range(len(values))
+    ]

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from kernel_archive.board.ranks import Pairs, Rank, pairs_of, ranks_of
+from kernel_archive.board.ranks import WHOLE, Pairs, Rank, pairs_of, ranks_of
 from kernel_archive.scoring import METRICS
 from kernel_archive.scoring.metrics import COMPARED, RANKED_BY
 from kernel_archive.scoring.scorer import best_controls
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from kernel_archive.board.entries import Entry, Foreign
     from kernel_archive.board.submissions import Submission
@@ -22,13 +22,21 @@ if TYPE_CHECKING:
     from kernel_archive.scoring.record import ControlFigures, ScoreRecord
     from kernel_archive.scoring.replay import Figure
 
-__all__ = ["MIN_COVERAGE", "Line", "Standings", "make_standings", "standings_csv", "standings_json"]
+__all__ = [
+    "MIN_COVERAGE",
+    "Line",
+    "Standings",
+    "make_standings",
+    "place_of",
+    "standings_bytes",
+    "standings_csv",
+    "standings_json",
+]
 
 #: An entry that covers less of the rows and repeats is listed and not ranked.
 MIN_COVERAGE: Final = 0.95
 #: What is stated of an entry's forecasts.
 _FACTS: Final = ("coverage", "parse_rate", "deferral_rate", "tokens_per_forecast", "latency_s")
-_NOTHING: Final[Mapping[str, Figure]] = {}
 
 
 class Line(msgspec.Struct, frozen=True, kw_only=True):
@@ -68,6 +76,8 @@ class Standings(msgspec.Struct, frozen=True, kw_only=True):
         target: the board's rows.
         lines: entries of these rows, best first by CRPS; those that are not ranked come last.
         order: positions in ``entries`` of the lines.
+        n_ranked: number of ranked lines.
+        whole: so many lines are shown with everything; of the others, who is tied with whom is counted only (``worst - best``).
         pairs: metric -> differences of the ranked lines (the first ones), in the order of the lines.
         foreign: entries of other rows, sorted by archive and name.
         uniform: metric -> figure of the uniform forecast, for scale.
@@ -80,6 +90,8 @@ class Standings(msgspec.Struct, frozen=True, kw_only=True):
     target: Target
     lines: list[Line]
     order: list[int]
+    n_ranked: int
+    whole: int
     pairs: dict[str, Pairs]
     foreign: list[Foreign]
     uniform: dict[str, float | None]
@@ -88,10 +100,12 @@ class Standings(msgspec.Struct, frozen=True, kw_only=True):
     seed: int
     draws: int
 
-    @property
-    def n_ranked(self) -> int:
-        """Number of ranked lines."""
-        return sum(line.ranked for line in self.lines)
+
+def place_of(slug: str, record: ScoreRecord) -> tuple[bool, bool, float, str]:
+    """What lines are ordered by: ranked ones first, then the figure that ranks, then the name of the folder."""
+    value = record.metrics[RANKED_BY].mean
+    covered = record.forecasts.coverage >= MIN_COVERAGE
+    return not covered, value is None, 0.0 if value is None else METRICS[RANKED_BY].sign * value, slug
 
 
 def make_standings(
@@ -101,7 +115,7 @@ def make_standings(
     *,
     seed: int = 0,
     draws: int = 10_000,
-    replayed: Mapping[str, Figure] = _NOTHING,
+    whole: int = WHOLE,
 ) -> Standings:
     """Rank entries by every metric that ranks, and compare them by every one that compares.
 
@@ -111,19 +125,10 @@ def make_standings(
         foreign: submissions of other rows.
         seed: of the bootstrap that the entries' draws come from.
         draws: of it.
-        replayed: slug -> figure of the replay.
+        whole: so many lines are kept with everything (:data:`~kernel_archive.board.ranks.WHOLE`).
     """
-    sign = METRICS[RANKED_BY].sign
-    lines = [
-        Line(slug=e.slug, submission=e.submission, record=e.record, ranks={}, replay=replayed.get(e.slug))
-        for e in entries
-    ]
-
-    def place(i: int) -> tuple[bool, bool, float, str]:
-        value = lines[i].record.metrics[RANKED_BY].mean
-        return not lines[i].ranked, value is None, 0.0 if value is None else sign * value, lines[i].slug
-
-    order = sorted(range(len(lines)), key=place)
+    lines = [Line(slug=e.slug, submission=e.submission, record=e.record, ranks={}, replay=e.replay) for e in entries]
+    order = sorted(range(len(lines)), key=lambda i: place_of(lines[i].slug, lines[i].record))
     ranked = [i for i in order if lines[i].ranked]
     ranks: list[dict[str, Rank]] = [{} for _ in lines]
     pairs: dict[str, Pairs] = {}
@@ -132,7 +137,7 @@ def make_standings(
         if better == "neither" or not all(name in lines[i].record.metrics for i in ranked):
             continue
         values = [lines[i].record.metrics[name].mean for i in ranked]
-        pairs[name] = pairs_of(values, [entries[i].draws.get(name) for i in ranked])
+        pairs[name] = pairs_of(values, [entries[i].draws.get(name) for i in ranked], whole=whole)
         if not METRICS[name].ranks:
             continue
         for i, rank in zip(ranked, ranks_of(values, pairs[name], better), strict=True):
@@ -142,6 +147,8 @@ def make_standings(
         target=target,
         lines=[msgspec.structs.replace(lines[i], ranks=ranks[i]) for i in order],
         order=order,
+        n_ranked=len(ranked),
+        whole=whole,
         pairs=pairs,
         foreign=sorted(foreign, key=lambda f: (f.submission.archive.version, f.submission.archive.digest, f.slug)),
         uniform=entries[0].record.uniform if entries else {},
@@ -173,34 +180,37 @@ def _identity(standings: Standings) -> dict[str, Any]:
     }
 
 
-def standings_json(boards: Sequence[Standings]) -> dict[str, Any]:
-    """The standings as plain JSON types: one board per split."""
+def _entry(board: Standings, line: Line, slugs: Sequence[str]) -> dict[str, Any]:
+    """A line; on a board of more entries than are shown in whole without the names of ties and without groups."""
+    whole = len(board.lines) <= board.whole
+    return {
+        "slug": line.slug,
+        **{name: getattr(line.submission, name) for name in ("name", "url", "model", "notes", "model_facts")},
+        "ranked": line.ranked,
+        "reason": line.reason,
+        "repeats": line.record.forecasts.n_repeats,
+        **{name: getattr(line.record.forecasts, name) for name in _FACTS},
+        "depends_on_scheme": line.record.other_scheme.turned,
+        "beats_control": line.record.beats_control,
+        "replay": line.replay,
+        "metrics": {name: _figure(m) for name, m in line.record.metrics.items()},
+        "groups": {g: {name: _figure(m) for name, m in ms.items()} for g, ms in line.record.groups.items()} if whole else None,
+        "ranks": {
+            name: {"rank": r.rank, "best": r.best, "worst": r.worst, "tied_with": [slugs[j] for j in r.tied_with] if whole else None}
+            for name, r in line.ranks.items()
+        },
+    }  # fmt: skip
+
+
+def standings_bytes(boards: Sequence[Standings]) -> bytes:
+    """The standings as they are published: JSON, indented; one board per split."""
     out = []
     for board in boards:
-        slugs = [line.slug for line in board.lines]
+        slugs = [line.slug for line in board.lines[: board.whole]]
         out.append(
             {
                 **_identity(board),
-                "entries": [
-                    {
-                        "slug": line.slug,
-                        **{name: getattr(line.submission, name) for name in ("name", "url", "model", "notes", "model_facts")},
-                        "ranked": line.ranked,
-                        "reason": line.reason,
-                        "repeats": line.record.forecasts.n_repeats,
-                        **{name: getattr(line.record.forecasts, name) for name in _FACTS},
-                        "depends_on_scheme": line.record.other_scheme.turned,
-                        "beats_control": line.record.beats_control,
-                        "replay": line.replay,
-                        "metrics": {name: _figure(m) for name, m in line.record.metrics.items()},
-                        "groups": {g: {name: _figure(m) for name, m in ms.items()} for g, ms in line.record.groups.items()},
-                        "ranks": {
-                            name: {"rank": r.rank, "best": r.best, "worst": r.worst, "tied_with": [slugs[j] for j in r.tied_with]}
-                            for name, r in line.ranks.items()
-                        },
-                    }
-                    for line in board.lines
-                ],
+                "entries": [msgspec.Raw(msgspec.json.encode(_entry(board, line, slugs))) for line in board.lines],
                 "controls": board.controls,
                 "best_controls": board.best_controls,
                 "other_archives": [
@@ -215,8 +225,17 @@ def standings_json(boards: Sequence[Standings]) -> dict[str, Any]:
                     for f in board.foreign
                 ],
             }
-        )  # fmt: skip
-    builtin: dict[str, Any] = msgspec.json.decode(msgspec.json.encode({"format": 1, "boards": out}))
+        )
+    return msgspec.json.format(msgspec.json.encode({"format": 1, "boards": out}), indent=1) + b"\n"
+
+
+def standings_json(boards: Sequence[Standings]) -> dict[str, Any]:
+    """The standings as plain JSON types: one board per split.
+
+    On a board of more entries than are shown in whole (:data:`~kernel_archive.board.ranks.WHOLE`) ``tied_with`` and
+    ``groups`` are ``None``: an entry is tied with ``worst - best`` others, and its record has its groups.
+    """
+    builtin: dict[str, Any] = msgspec.json.decode(standings_bytes(boards))
     return builtin
 
 

@@ -244,11 +244,8 @@ def build(bins: str | None, archive_path: str | None, as_json: bool, **how: Any)
             f"{result.page_bytes / 1e6:.1f} MB"
         )
 
-    files = [str(f) for f in result.files]
-    payload = {"files": files, "page_bytes": result.page_bytes, "left_out": result.left_out} | standings_json(
-        result.boards
-    )
-    common.emit(payload, as_json=as_json, text=text)
+    payload = {"files": [str(f) for f in result.files], "page_bytes": result.page_bytes, "left_out": result.left_out}
+    common.emit(payload | standings_json(result.boards) if as_json else payload, as_json=as_json, text=text)
     for verdict in result.left_out:
         common.say(f"Left out, its files are at fault: {printable(verdict.slug)}")
     common.print_findings([finding for verdict in result.left_out for finding in verdict.findings])

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import heapq
 import math
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Final, Literal
 
 import msgspec
@@ -241,6 +242,14 @@ def _ran(
     return out
 
 
+@lru_cache(maxsize=8)
+def _blind(worlds: tuple[World, ...], policy: Policy, *, share: float, parents: int, repeats: int, seed: int) -> Floats:
+    """The same of a policy that needs no forecasts: once for all forecasters that are replayed in the same worlds."""
+    out = _ran(worlds, policy, _Cast(None), share=share, parents=parents, repeats=repeats, seed=seed)
+    out.setflags(write=False)
+    return out
+
+
 def _rescaled(area: Floats, low: Floats, high: Floats) -> Floats:
     """Means over worlds (the last axis), 0 for random and 100 for oracle."""
     span = high.mean(axis=-1) - low.mean(axis=-1)
@@ -289,15 +298,17 @@ def replay(
     run: list[Policy] = list(dict.fromkeys(["random", "oracle", *usable]))
 
     def figures(places: Sequence[World], salt: int) -> dict[Policy, Floats]:
-        # Measuring all is without chance; the ties of the others, and random choices, are drawn.
-        often = repeats if salt == 0 else 1
-        return {
-            policy: _ran(
-                places, policy, cast, share=share, parents=parents, repeats=1 if policy == "all" else often,
-                seed=seed + 1000 * salt,
+        out = {}
+        for policy in run:
+            # Measuring all is without chance; the ties of the others, and random choices, are drawn.
+            often = repeats if salt == 0 and policy != "all" else 1
+            run_it = (
+                partial(_blind, tuple(places), policy)
+                if salt == 0 and policy in BLIND
+                else partial(_ran, places, policy, cast)
             )
-            for policy in run
-        }  # fmt: skip
+            out[policy] = run_it(share=share, parents=parents, repeats=often, seed=seed + 1000 * salt)
+        return out
 
     full = figures(worlds.worlds, 0)
     rows = np.random.default_rng(seed).integers(0, len(worlds.worlds), (draws, len(worlds.worlds)))

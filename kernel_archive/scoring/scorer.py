@@ -85,7 +85,7 @@ def score_with_draws(
     rows = ForecastRows.of(target, forecasts, predicted_bin)
     figures = repeats_of(rows)
     drawn = uncertainty.bootstrap(rows, seed=seed, draws=draws, workers=workers) if draws else None
-    even = _uniform(target)
+    even = target.even_figures
     uniform = means(even.overall)
     metrics = _metrics(figures.overall, drawn.overall if drawn else None)
     best = best_controls(target.control_figures)
@@ -219,8 +219,8 @@ def means(values: Mapping[str, Floats]) -> dict[str, float | None]:
     return {name: None if np.isnan(found).any() else float(found.mean()) for name, found in values.items()}
 
 
-def _uniform(target: Target) -> Figures:
-    """The figures of the uniform forecast: the scale on which the others stand."""
+def even_figures(target: Target) -> Figures:
+    """The figures of the uniform forecast on a split's rows."""
     even = Forecasts.from_arrays(target, np.full((len(target), 8), 0.125), name="uniform")
     return repeats_of(ForecastRows.of(target, even), groups=False)
 
@@ -253,7 +253,7 @@ def _other_scheme(
     """The same forecasts under the other scheme, and what of the conclusions that turns."""
     other = target.under(next(name for name in SCHEMES if name != target.scheme))
     there = means(repeats_of(ForecastRows.of(other, forecasts, predicted_bin), groups=False).overall)
-    uniform_there = means(_uniform(other).overall)
+    uniform_there = means(other.even_figures.overall)
 
     def outside(name: str) -> bool:
         m, value = here[name], there[name]

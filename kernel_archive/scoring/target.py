@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from kernel_archive.archive.open import Archive
     from kernel_archive.scoring.controls import Control
     from kernel_archive.scoring.record import ControlFigures
+    from kernel_archive.scoring.uncertainty import Figures
     from kernel_archive.splits import Kind
 
 
@@ -212,6 +213,13 @@ class Target:
         return control_figures(self)
 
     @cached_property
+    def even_figures(self) -> Figures:
+        """The figures of the uniform forecast: the scale on which the others stand."""
+        from kernel_archive.scoring.scorer import even_figures
+
+        return even_figures(self)
+
+    @cached_property
     def best_control(self) -> tuple[str, NDArray[np.float64]]:
         """The control with the least CRPS, and the CRPS of every row by it: what CRPS skill is measured against."""
         return best_control(self, self.controls)
@@ -246,6 +254,16 @@ class Target:
             return self
         if self._frozen is not None and self._frozen.scheme == scheme:
             return self._frozen
+        if scheme not in self._relabelled:
+            self._relabelled[scheme] = self._under(scheme)
+        return self._relabelled[scheme]
+
+    @cached_property
+    def _relabelled(self) -> dict[Scheme, Target]:
+        """What :meth:`under` made: with its controls it is asked for by every score."""
+        return {}
+
+    def _under(self, scheme: Scheme) -> Target:
         y = assign_bins(self.speedups, scheme, row_ids=self.row_ids)
         made = replace(
             self,

@@ -81,6 +81,35 @@ def test_same_input_gives_the_same_bytes(archive, board, tmp_path):
         assert (tmp_path / "one" / name).read_bytes() == (tmp_path / "two" / name).read_bytes()
 
 
+def test_a_long_board_shows_its_first_entries_in_whole(archive, board, tmp_path):
+    """Two of five: the same ranks; the others in brief, with pages of their own; ties and groups not named, and said so."""
+    build_board(archive, board, draws=DRAWS, jobs=1, out=tmp_path / "all")
+    result = build_board(archive, board, draws=DRAWS, jobs=2, whole=2, out=tmp_path / "two")
+    both = [json.loads((tmp_path / name / "standings.json").read_text()) for name in ("all", "two")]
+    assert (tmp_path / "all/standings.csv").read_bytes() == (tmp_path / "two/standings.csv").read_bytes()
+    for a, b in zip(both[0]["boards"][0]["entries"], both[1]["boards"][0]["entries"], strict=True):
+        assert b["groups"] is None
+        assert {"alpha", "beta"} == set(a["groups"])
+        for name, rank in a["ranks"].items():
+            ties = rank.pop("tied_with")
+            assert b["ranks"][name] == rank | {"tied_with": None}
+            assert len(ties) == rank["worst"] - rank["best"]
+        assert a | {"groups": 0, "ranks": 0} == b | {"groups": 0, "ranks": 0}
+    assert both[0]["boards"][1] == both[1]["boards"][1]  # one entry: short enough
+    for path in (tmp_path / "all/entries").iterdir():
+        assert path.read_bytes() == (tmp_path / "two/entries" / path.name).read_bytes()
+    page = (tmp_path / "two/index.html").read_text()
+    slugs = [line.slug for line in result.boards[0].lines]
+    shown, whole = (page_data((tmp_path / name / "index.html").read_text())["boards"][0] for name in ("two", "all"))
+    assert [e["slug"] for e in shown["entries"]] == slugs[:2] == re.findall('data-entry="([^"]+)"', page)[:2]
+    assert re.findall(r'<a href="entries/([a-z]+)\.html">', page) == slugs[2:]
+    assert "are of the first 2 of 5 entries" in page
+    assert (shown["ranked"], shown["pairs"]["crps"]) == (2, [part[:1] for part in whole["pairs"]["crps"]])
+    for e, same in zip(shown["entries"], whole["entries"], strict=False):
+        assert e["m"] == same["m"]
+        assert {k: v[:3] for k, v in e["r"].items()} == {k: v[:3] for k, v in same["r"].items()}
+
+
 def test_entries_of_another_archive_stand_apart(archive, board, files, tmp_path):
     """Another archive's entry is listed under its digest and never in the ranking."""
     other = write_archive(tmp_path / "other", per_search=12, digest_salt="x", version="0.9")

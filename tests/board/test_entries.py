@@ -18,7 +18,7 @@ WANTED = ("speedup_recovered", "crps")
 
 def how(archive, wanted):
     """How the entries are scored."""
-    return Scoring(archive, "eval", None, None, wanted, DRAWS, 0)
+    return Scoring(archive.path, "eval", None, None, wanted, DRAWS, 0)
 
 
 def folders(board):

@@ -1,8 +1,13 @@
 """Ranks with what the data allow: all pairs of a board at once."""
 
+from itertools import combinations
+
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from kernel_archive.board import ranks as module
 from kernel_archive.board.ranks import pairs_of, ranks_of
 from kernel_archive.scoring.uncertainty import interval
 
@@ -74,3 +79,59 @@ def test_among_equals_a_false_difference_is_rare():
     assert (
         wrong <= 14
     )  # 5 expected, plus the small sample's bias of the bootstrap; the uncorrected rule would give nearly 100
+
+
+def test_real_is_what_the_definition_says():
+    """Against the definition in long: the 95 % quantile of every draw's largest studentised deviation, over all pairs."""
+    values, draws = entries([0.0, 0.1, 0.25, 0.3, 3.0], draws=300, seed=3)
+    deviations = {}
+    for i, j in combinations(range(5), 2):
+        moved = draws[i] - draws[j]
+        deviations[i, j] = moved.std(), np.abs(moved - moved.mean()) / moved.std()
+    critical = np.quantile(np.max([largest for _, largest in deviations.values()], axis=0), 0.95)
+    real = pairs_of(values, draws).real
+    for (i, j), (error, _) in deviations.items():
+        assert real[i, j] == (abs(values[i] - values[j]) > critical * error)
+    assert 0 < real.sum() < 20
+
+
+def test_beyond_the_entries_shown_in_whole_ties_are_counted():
+    """Four entries of which the last three are one forecaster under three names: by hand, whatever is shown."""
+    values, draws = entries([5.0, 0.0])
+    values, draws = [values[0], *[values[1]] * 3], [draws[0], *[draws[1]] * 3]
+    whole = ranks_of(values, pairs_of(values, draws), "higher")
+    assert [(r.rank, r.best, r.worst, r.tied_with) for r in whole] == [
+        (1, 1, 1, ()), (2, 2, 4, (2, 3)), (2, 2, 4, (1, 3)), (2, 2, 4, (1, 2)),
+    ]  # fmt: skip
+    pairs = pairs_of(values, draws, whole=3)
+    assert pairs.real.shape == pairs.low.shape == (3, 3)
+    found = ranks_of(values, pairs, "higher")
+    assert [(r.rank, r.best, r.worst, r.tied_with) for r in found] == [
+        (1, 1, 1, ()), (2, 2, 4, (2,)), (2, 2, 4, (1,)), (2, 2, 4, ()),
+    ]  # fmt: skip
+    assert [len(r.tied_with) for r in whole] == [r.worst - r.best for r in found]
+
+
+@given(st.integers(0, 10_000), st.integers(1, 9), st.integers(0, 9), st.integers(1, 300))
+@settings(max_examples=40, deadline=None)
+def test_blocks_and_what_is_shown_change_nothing(seed, k, whole, block):
+    """Any size of blocks, any number of entries in whole: the same ranks, and the same pairs among those."""
+    rng = np.random.default_rng(seed)
+    values, draws = entries(rng.normal(0, rng.choice([0.0, 0.1, 1.0]), k), draws=60, n=30, seed=seed)
+    values = [None if rng.random() < 0.1 else v for v in values]
+    draws[0][:3] = np.nan
+    one, kept = pairs_of(values, draws), module._BLOCK
+    try:
+        module._BLOCK = block
+        cut = pairs_of(values, draws, whole=whole)
+    finally:
+        module._BLOCK = kept
+    for name in ("difference", "low", "high", "real"):
+        np.testing.assert_array_equal(getattr(cut, name), getattr(one, name)[:whole, :whole])
+    for better in ("higher", "lower"):
+        for a, b in zip(ranks_of(values, one, better), ranks_of(values, cut, better), strict=True):
+            assert (a is None) == (b is None)
+            if a is not None:
+                assert (a.rank, a.best, a.worst) == (b.rank, b.best, b.worst)
+                assert len(a.tied_with) == a.worst - a.best
+                assert set(b.tied_with) <= set(a.tied_with) & set(range(whole))

@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -22,7 +23,9 @@ from kernel_archive.scoring.replay import Figure
 def standings(board, target, archive):
     """Standings of the evaluation split, with one entry of other rows beside them."""
     folders = sorted(p for p in (board / "submissions").iterdir() if not p.name.endswith("-discovery"))
-    entries, _ = load_entries(folders, Scoring(archive, "eval", None, None, tuple(COMPARED["eval"]), DRAWS, 0), jobs=1)
+    entries, _ = load_entries(
+        folders, Scoring(archive.path, "eval", None, None, tuple(COMPARED["eval"]), DRAWS, 0), jobs=1
+    )
     return make_standings(target, entries, [read_foreign(board / "submissions/good-discovery")], draws=DRAWS)
 
 
@@ -139,7 +142,9 @@ def test_the_oracle_leads_and_nobody_ranks_above_a_forecaster_that_knows_more(ar
         slug = name.replace("_", "-")
         entries.append(add_submission(path, target, name=name, slug=slug, board=tmp_path / "b", draws=0))
     made, faults = load_entries(
-        [e.folder for e in entries], Scoring(archive, split, None, None, tuple(COMPARED[target.kind]), DRAWS, 0), jobs=1
+        [e.folder for e in entries],
+        Scoring(archive.path, split, None, None, tuple(COMPARED[target.kind]), DRAWS, 0),
+        jobs=1,
     )
     assert not faults
     standings = make_standings(target, made, draws=DRAWS)
@@ -156,8 +161,9 @@ def test_the_oracle_leads_and_nobody_ranks_above_a_forecaster_that_knows_more(ar
 def test_a_replay_stands_beside_the_figures_and_ranks_nobody(board, target, archive):
     """In the line, as JSON and as columns of the CSV; an entry without one has none."""
     folders = [board / "submissions" / name for name in ("good", "half")]
-    entries, _ = load_entries(folders, Scoring(archive, "eval", None, None, (), 0, 0), jobs=1)
-    standings = make_standings(target, entries, draws=0, replayed={"good": Figure(80.0, 60.0, 90.0)})
+    entries, _ = load_entries(folders, Scoring(archive.path, "eval", None, None, (), 0, 0), jobs=1)
+    replayed = {"good": Figure(80.0, 60.0, 90.0)}
+    standings = make_standings(target, [replace(e, replay=replayed.get(e.slug)) for e in entries], draws=0)
     good, half = standings_json([standings])["boards"][0]["entries"]
     assert (good["replay"], half["replay"]) == ({"mean": 80.0, "low": 60.0, "high": 90.0}, None)
     assert "replay" not in good["ranks"]
