@@ -50,7 +50,6 @@ ELSEWHERE = {
     "publishing/published": "publishing/test_published_build",
     "publishing/readme": "publishing/test_card",
     "publishing/templates": "publishing/test_card",
-    "publishing/verify": "publishing/test_pull",
     "readers/agentic_run": "readers/test_samples",
     "readers/attempts": "readers/test_samples",
     "readers/beside": "readers/test_runs_around",

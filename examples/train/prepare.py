@@ -15,7 +15,7 @@ from lines import write_lines
 
 import kernel_archive
 from kernel_archive.llm.lessons import load_lessons
-from kernel_archive.llm.questions import load_questions
+from kernel_archive.llm.prompts import load_questions
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -20,7 +20,7 @@ import kernel_archive
 from kernel_archive.board import add_submission
 from kernel_archive.board.model_facts import ModelFacts
 from kernel_archive.llm.batch import import_answers
-from kernel_archive.llm.questions import load_questions
+from kernel_archive.llm.prompts import load_questions
 from kernel_archive.scoring import METRICS, load_target, read_forecasts, score
 from kernel_archive.storage import write_atomically
 

@@ -115,7 +115,7 @@ def _ask(
     **how: Any,
 ) -> Forecasted:  # fmt: skip
     """Ask the model, under a progress bar; what it will come to is said before."""
-    from kernel_archive.llm.questions import load_questions
+    from kernel_archive.llm.prompts import load_questions
     from kernel_archive.llm.run import ask_model, log_files, log_folder
 
     questions = load_questions(archive, split, **asked)
@@ -149,7 +149,7 @@ def _export(
 ) -> None:  # fmt: skip
     """Write the questions, and say what they come to."""
     from kernel_archive.llm.batch import export_lines
-    from kernel_archive.llm.questions import load_questions
+    from kernel_archive.llm.prompts import load_questions
     from kernel_archive.storage import write_new
 
     if model is None:

@@ -11,8 +11,7 @@ import msgspec
 from kernel_archive.scoring.completions import read_completion
 
 if TYPE_CHECKING:
-    from kernel_archive.llm.prompts import Prompt
-    from kernel_archive.llm.questions import Questions
+    from kernel_archive.llm.prompts import Prompt, Questions
 
 #: Words of services for why a model stopped -> ours; any other word is kept as it is. A model's own end is "stop".
 STOPS: Final[dict[str, str]] = {

@@ -12,8 +12,15 @@ import msgspec
 
 from kernel_archive.errors import Finding, ForecastError, UsageError, printable
 from kernel_archive.llm.answers import STOPS, Answered, Forecasted
-from kernel_archive.llm.prompts import TOOL_NAME, Prompt, answer_schema, known_prompts
-from kernel_archive.llm.questions import Questions, load_questions, read_custom_id
+from kernel_archive.llm.prompts import (
+    TOOL_NAME,
+    Prompt,
+    Questions,
+    answer_schema,
+    known_prompts,
+    load_questions,
+    read_custom_id,
+)
 from kernel_archive.scoring.formats import MAX_REPEATS
 from kernel_archive.splits import FORECAST_SPLITS
 from kernel_archive.untrusted import Lines, UntrustedFileError, regular_file

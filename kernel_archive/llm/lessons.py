@@ -16,8 +16,7 @@ from kernel_archive.bins import N_BINS, assign_bins
 from kernel_archive.bins import scheme as scheme_of
 from kernel_archive.errors import DataError, UsageError, printable, suggestion
 from kernel_archive.forecasters.pairs import load_asked_pairs, load_training_pairs
-from kernel_archive.llm.prompts import Prompt, render
-from kernel_archive.llm.questions import CHARACTERS_PER_TOKEN
+from kernel_archive.llm.prompts import CHARACTERS_PER_TOKEN, Prompt, render
 from kernel_archive.scoring.formats import TOOL_FIELDS
 from kernel_archive.scoring.target import load_target, split_facts
 from kernel_archive.splits import split_of

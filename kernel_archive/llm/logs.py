@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from kernel_archive.errors import DataError, MissingExtraError, UsageError, printable
 from kernel_archive.llm.answers import STOPS, Answered, Forecasted
-from kernel_archive.llm.prompts import known_prompts
-from kernel_archive.llm.questions import load_questions
+from kernel_archive.llm.prompts import known_prompts, load_questions
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

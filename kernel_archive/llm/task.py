@@ -20,8 +20,7 @@ from inspect_ai.util import JSONSchema
 from kernel_archive.archive.open import open_archive
 from kernel_archive.errors import UsageError, printable, suggestion
 from kernel_archive.llm.logs import answered_of
-from kernel_archive.llm.prompts import PROMPT_VERSION, TOOL_NAME, AnswerForm, Ask, Prompt, answer_schema
-from kernel_archive.llm.questions import load_questions
+from kernel_archive.llm.prompts import PROMPT_VERSION, TOOL_NAME, AnswerForm, Ask, Prompt, answer_schema, load_questions
 from kernel_archive.scoring import METRICS, check_forecasts, load_target, score
 
 if TYPE_CHECKING:

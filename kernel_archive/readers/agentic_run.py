@@ -73,7 +73,7 @@ class _AgenticRun(Reading):
         """The facts of the run."""
         facts = self.facts
         facts.problem = self.problem()
-        result = load_object(self.run, _RESULT, self.report)
+        result = load_object(self, _RESULT)
         facts.finished = result is not None
         facts.wall_seconds = not_negative(object_of(result).get("elapsed_s"))
         self._cache_facts()

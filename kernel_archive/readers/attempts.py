@@ -46,7 +46,7 @@ class _Attempts(Reading):
     def finish(self) -> None:
         """The problem, and the files beside the log."""
         self.facts.problem = self.problem()
-        add_facts(self.run, self.evaluations(), self.facts, self.report)
+        add_facts(self)
 
 
 ATTEMPTS: Final = log_format(

@@ -11,9 +11,7 @@ from kernel_archive.readers.timing import INVOCATION_FILES, TIMING_FILE, apply_i
 from kernel_archive.readers.values import finite, not_negative, object_of, positive, seconds_between, text_of
 
 if TYPE_CHECKING:
-    from kernel_archive.readers.files import RunFiles
-    from kernel_archive.readers.records import Evaluation, SearchFacts
-    from kernel_archive.readers.salvage import Report
+    from kernel_archive.readers.reading import Reading
 
 _RUN: Final = "run.json"
 #: Files around an upstream run directory (``<out>/run_NN``).
@@ -24,27 +22,23 @@ FILES_BESIDE: Final = (_RUN, TIMING_FILE, *UPSTREAM_FILES, *INVOCATION_FILES)
 _TIMEOUT_SLACK_S: Final = 60.0
 
 
-def add_facts(
-    run: RunFiles, evaluations: list[Evaluation], facts: SearchFacts, report: Report, *, keeps_failures: bool = True
-) -> None:
+def add_facts(reading: Reading, *, keeps_failures: bool = True) -> None:
     """Add what the files beside a log say: facts of the search, GPU seconds and tokens of its evaluations.
 
     Args:
-        run: the run.
-        evaluations: those of the log.
-        facts: the log's own facts, which count where they differ.
-        report: takes the findings.
+        reading: the log as read; its own facts count where they differ.
         keeps_failures: the log holds failed programs, too.
     """
-    _read_run_json(run, facts, report)
-    read_upstream(run, facts, report)
-    _drop_downtime(evaluations, facts)
-    apply_invocations(run, evaluations, facts, report)
-    apply_timing(run, evaluations, facts, report, keeps_failures=keeps_failures)
+    _read_run_json(reading)
+    read_upstream(reading)
+    _drop_downtime(reading)
+    apply_invocations(reading)
+    apply_timing(reading, keeps_failures=keeps_failures)
 
 
-def load_object(run: RunFiles, name: str, report: Report) -> dict[str, Any] | None:
+def load_object(reading: Reading, name: str) -> dict[str, Any] | None:
     """The JSON object in a file of the run; ``None`` where there is none, with a warning where it can't be read."""
+    run, report = reading.run, reading.report
     path = run.find(name)
     if path is None:
         return None
@@ -58,14 +52,14 @@ def load_object(run: RunFiles, name: str, report: Report) -> dict[str, Any] | No
     return value
 
 
-def _read_run_json(run: RunFiles, facts: SearchFacts, report: Report) -> None:
+def _read_run_json(reading: Reading) -> None:
     """Fill in what ``run.json`` (our own runs) says."""
-    data = load_object(run, _RUN, report)
+    data, facts = load_object(reading, _RUN), reading.facts
     if data is None:
         return
-    _fill(facts, report, _RUN, "problem", text_of(data.get("task")))
+    _fill(reading, _RUN, "problem", text_of(data.get("task")))
     smi, device = object_of(data.get("nvidia_smi")), object_of(data.get("device_properties"))
-    _fill(facts, report, _RUN, "gpu", text_of(smi.get("name")) or text_of(device.get("name")))
+    _fill(reading, _RUN, "gpu", text_of(smi.get("name")) or text_of(device.get("name")))
     facts.reference_code = facts.reference_code or text_of(data.get("reference_source"))
     tolerance = {k: v for k, v in object_of(data.get("tolerance")).items() if finite(v) is not None}
     facts.tolerance = tolerance or facts.tolerance
@@ -90,15 +84,14 @@ def _read_run_json(run: RunFiles, facts: SearchFacts, report: Report) -> None:
     facts.wall_seconds = seconds_between(text_of(data.get("start")), text_of(data.get("end")))
 
 
-def read_upstream(run: RunFiles, facts: SearchFacts, report: Report) -> None:
+def read_upstream(reading: Reading) -> None:
     """Fill in what the files around an upstream run say."""
-    experiment = load_object(run, "../experiment.json", report)
-    config = load_object(run, "../config.json", report)
-    summary = load_object(run, "summary.json", report)
+    facts = reading.facts
+    summary, experiment, config = (load_object(reading, name) for name in UPSTREAM_FILES)
     if config is not None:
-        use_config(config, facts, report)
+        use_config(config, reading)
     if experiment is not None:
-        use_experiment(experiment, facts, report)
+        use_experiment(experiment, reading)
     elif config is not None:
         facts.hyperparameters = facts.hyperparameters or config
     if summary is not None:
@@ -108,19 +101,21 @@ def read_upstream(run: RunFiles, facts: SearchFacts, report: Report) -> None:
         facts.finished = summary is not None  # written last: its presence says that the run came to its end
 
 
-def use_config(config: dict[str, Any], facts: SearchFacts, report: Report) -> None:
+def use_config(config: dict[str, Any], reading: Reading) -> None:
     """Fill in what a ``config.json`` says."""
-    _fill(facts, report, "config.json", "problem", text_of(config.get("pack")))
-    _fill(facts, report, "config.json", "gpu", text_of(object_of(config.get("hardware")).get("gpu")))
+    facts = reading.facts
+    _fill(reading, "config.json", "problem", text_of(config.get("pack")))
+    _fill(reading, "config.json", "gpu", text_of(object_of(config.get("hardware")).get("gpu")))
     facts.model = facts.model or text_of(config.get("mutator_model_slug"))
 
 
-def use_experiment(experiment: dict[str, Any], facts: SearchFacts, report: Report) -> None:
+def use_experiment(experiment: dict[str, Any], reading: Reading) -> None:
     """Fill in what an ``experiment.json`` says: v2 nests it under ``run``, v3 does not."""
+    facts = reading.facts
     part = object_of(experiment.get("run")) or experiment
     provider = object_of(part.get("provider"))
     mutator, evaluation = object_of(part.get("mutator")), object_of(part.get("evaluation"))
-    _fill(facts, report, "experiment.json", "gpu", text_of(provider.get("gpu")) or text_of(evaluation.get("gpu")))
+    _fill(reading, "experiment.json", "gpu", text_of(provider.get("gpu")) or text_of(evaluation.get("gpu")))
     facts.model = text_of(provider.get("model_slug")) or text_of(mutator.get("model_slug")) or facts.model
     parts = {k: v for k, v in part.items() if k not in ("hardware", "num_runs")}
     facts.hyperparameters = facts.hyperparameters or parts or None
@@ -129,28 +124,28 @@ def use_experiment(experiment: dict[str, Any], facts: SearchFacts, report: Repor
         facts.software = {"hardware": hardware}
 
 
-def _fill(facts: SearchFacts, report: Report, file: str, field: str, value: str | None) -> None:
+def _fill(reading: Reading, file: str, field: str, value: str | None) -> None:
     """Set a fact, or report that two files disagree."""
     if value is None:
         return
-    before: str | None = getattr(facts, field)
+    before: str | None = getattr(reading.facts, field)
     if before is None:
-        setattr(facts, field, value)
+        setattr(reading.facts, field, value)
         return
     same = normalise_problem if field == "problem" else canonical_gpu
     if same(before) != same(value):
         message = f"the log says {field} {before!r}, {file} says {value!r}; the log counts"
-        report.error("facts-disagree", message, file=file, field=field)
+        reading.report.error("facts-disagree", message, file=file, field=field)
 
 
-def _drop_downtime(evaluations: list[Evaluation], facts: SearchFacts) -> None:
+def _drop_downtime(reading: Reading) -> None:
     """A span longer than the search's own time limit holds a crash and the time until the resume: no GPU time."""
-    settings = facts.hyperparameters or {}
+    settings = reading.facts.hyperparameters or {}
     search = object_of(settings.get("search"))
     limit = positive(search.get("per_request_timeout_s", settings.get("per_request_timeout_s")))
     if limit is None:
         return
-    for record in evaluations:
+    for record in reading.evaluations():
         if record.gpu_seconds is not None and record.gpu_seconds > limit + _TIMEOUT_SLACK_S:
             record.gpu_seconds = None
-            facts.counts["durations_with_downtime"] = facts.counts.get("durations_with_downtime", 0) + 1
+            reading.count("durations_with_downtime")

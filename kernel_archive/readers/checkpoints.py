@@ -72,7 +72,7 @@ class _Checkpoint(Reading):
 
     def finish(self) -> None:
         """The facts of the files beside."""
-        add_facts(self.run, self.evaluations(), self.facts, self.report, keeps_failures=False)
+        add_facts(self, keeps_failures=False)
 
     def take_nodes(self, archive: list[Any], seed_ids: Any) -> None:
         """Take in the archive's nodes; parents are the nearest ancestors stated."""
@@ -224,7 +224,7 @@ class _Greedy(Reading):
 
     def finish(self) -> None:
         """The facts of the files beside."""
-        read_upstream(self.run, self.facts, self.report)
+        read_upstream(self)
 
     def take_rounds(self, rounds: Any) -> None:
         """Take in the step of each candidate, the scorings that raised and the proposals that failed."""

@@ -355,7 +355,7 @@ class _Puct(EventLog):
     def finish(self) -> None:
         """The log's own facts, then those of the files beside it."""
         super().finish()
-        add_facts(self.run, self.evaluations(), self.facts, self.report)
+        add_facts(self)
 
 
 class _BinFiller(EventLog):
@@ -365,16 +365,14 @@ class _BinFiller(EventLog):
         """Reference and GPU from the seed row, the target from the summary, then the other files."""
         super().finish()
         facts = self.facts
-        seed, manifest, summary = (
-            load_object(self.run, name, self.report) or {} for name in (_SEED, _MANIFEST, "summary.json")
-        )
+        seed, manifest, summary = (load_object(self, name) or {} for name in (_SEED, _MANIFEST, "summary.json"))
         facts.reference_code = facts.reference_code or text_of(seed.get("reference_code"))
         hardware = object_of(seed.get("hardware")) or object_of(manifest.get("hardware"))
         facts.gpu = facts.gpu or text_of(hardware.get("device_name"))
         facts.software = {"hardware": hardware} if hardware else None
         target: dict[str, Any] = {name: summary[name] for name in _TARGET if name in summary}
         facts.hyperparameters = {**object_of(summary.get("search_config")), **target} or None
-        add_facts(self.run, self.evaluations(), facts, self.report)
+        add_facts(self)
 
 
 PUCT_EVENTS: Final = log_format(

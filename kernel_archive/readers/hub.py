@@ -215,7 +215,7 @@ def _records(run: RunFiles) -> Iterator[Record]:
         yield from search.evaluations()
         facts.append(search.facts)
         if name in summaries:
-            _use_summary(search.facts, summaries[name], report)
+            _use_summary(search, summaries[name])
     if recognised and not any_seen:
         yield from nothing_read(run, HUB_EVENTS, run.path, report)
     elif any_seen:
@@ -233,15 +233,15 @@ def _summaries(run: RunFiles, report: Report) -> dict[str | None, Any]:
     return out
 
 
-def _use_summary(facts: SearchFacts, snapshot: Any, report: Report) -> None:
-    facts.finished = True  # summaries are made of runs that came to their end
+def _use_summary(search: EventLog, snapshot: Any) -> None:
+    search.facts.finished = True  # summaries are made of runs that came to their end
     try:
         config = _object(snapshot)
     except BAD_JSON:
         return
     if config:
-        use_config(config, facts, report)
-        use_experiment(config, facts, report)
+        use_config(config, search)
+        use_experiment(config, search)
 
 
 HUB_EVENTS: Final = ReaderSpec(
@@ -309,7 +309,7 @@ class _EvalSet(Reading):
         gpus = {record.gpu for record in self.found.values()}
         facts.reference_code = references.pop() if len(references) == 1 else None
         facts.gpu = gpus.pop() if len(gpus) == 1 else None
-        manifest = load_object(self.run, _MANIFEST, self.report)
+        manifest = load_object(self, _MANIFEST)
         if manifest is not None:
             facts.finished = True
             hardware = object_of(manifest.get("hardware"))

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 from kernel_archive.readers.beside import UPSTREAM_FILES, read_upstream
 from kernel_archive.readers.event_log import EventLog
 from kernel_archive.readers.files import ReaderSpec
-from kernel_archive.readers.records import SearchFacts
+from kernel_archive.readers.reading import Reading
 from kernel_archive.readers.salvage import Report
 from kernel_archive.readers.sniff import nothing_read
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from kernel_archive.readers.files import RunFiles
-    from kernel_archive.readers.records import Evaluation, Record
+    from kernel_archive.readers.records import Evaluation, Record, SearchFacts
 
 _INNER: Final = "inner_events.jsonl"
 _STEP: Final = re.compile(r"step_(\d{1,9})$")
@@ -41,7 +41,8 @@ def _records(run: RunFiles) -> Iterator[Record]:
     """One outer search: the evaluations of all its inner logs, what was wrong, and the facts."""
     report = Report()
     logs = _inner_logs(run)
-    facts = SearchFacts()
+    outer = Reading(run, run.path, report)
+    facts = outer.facts
     seen: dict[str, Evaluation] = {}
     any_seen = False
     for step, path in logs:
@@ -59,7 +60,7 @@ def _records(run: RunFiles) -> Iterator[Record]:
         yield from nothing_read(run, THEORY_BUILDER, logs[0][1] if logs else None, report)
         return
     facts.counts["inner_logs"] = len(logs)
-    read_upstream(run, facts, report)
+    read_upstream(outer)
     yield from seen.values()
     yield from report
     yield facts

@@ -27,8 +27,8 @@ from kernel_archive.readers.values import natural, not_negative, text_of
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from kernel_archive.readers.files import RunFiles
-    from kernel_archive.readers.records import Evaluation, SearchFacts
+    from kernel_archive.readers.reading import Reading
+    from kernel_archive.readers.records import Evaluation
 
 TIMING_FILE: Final = "timing.jsonl"
 #: Evaluations that may overlap at one moment; among more of them no line is looked for.
@@ -46,18 +46,16 @@ _KIND: Final[RowKind[TimingLine]] = RowKind(TimingLine)
 _FILE_FAULTS: Final = frozenset({"unreadable", "line-too-long", "file-too-large", "bad-utf8"})
 
 
-def apply_timing(
-    run: RunFiles, evaluations: list[Evaluation], facts: SearchFacts, report: Report, *, keeps_failures: bool
-) -> None:
+def apply_timing(reading: Reading, *, keeps_failures: bool) -> None:
     """Give evaluations the wall times of the timing file, where there is one, and count the lines that fit none.
 
+    Whatever is wrong with this file, it costs no evaluation.
+
     Args:
-        run: the run.
-        evaluations: those of the log.
-        facts: get the counts.
-        report: takes the findings; whatever is wrong with this file, it costs no evaluation.
+        reading: the log as read.
         keeps_failures: the log holds failed programs too; else their timing lines are all that says that they ran.
     """
+    run = reading.run
     path = run.find(TIMING_FILE)
     if path is None:
         return
@@ -66,16 +64,16 @@ def apply_timing(
     lines = [_Line(**msgspec.structs.asdict(row)) for _, row in salvage.rows(run.lines(path))]
     for fault in faults:
         code = fault.code if fault.code in _FILE_FAULTS else "bad-timing"
-        report.add(msgspec.structs.replace(fault, code=code, severity="warning"))
+        reading.report.add(msgspec.structs.replace(fault, code=code, severity="warning"))
     if salvage.file in run.unsound:
         return
-    _attach(evaluations, lines)
+    _attach(reading.evaluations(), lines)
     left = [row for row in lines if not row.taken]
     lost = 0 if keeps_failures else sum(row.speedup is None for row in left)
     if lost:
-        facts.counts["evaluations_without_program"] = lost
+        reading.count("evaluations_without_program", lost)
     if len(left) > lost:
-        facts.counts["timing_lines_unmatched"] = len(left) - lost
+        reading.count("timing_lines_unmatched", len(left) - lost)
 
 
 def _attach(evaluations: Sequence[Evaluation], lines: Sequence[_Line]) -> None:
@@ -211,20 +209,22 @@ class _Calls(msgspec.Struct):
             self.tokens.setdefault(child, []).append((sent, answered))
 
 
-def apply_invocations(run: RunFiles, evaluations: list[Evaluation], facts: SearchFacts, report: Report) -> None:
+def apply_invocations(reading: Reading) -> None:
     """Add GPU seconds and tokens from the invocation records of a run, where there are any.
 
     Records and evaluations of one program are joined in the order of time when there are equally many, and otherwise
     where exactly one record lies in an evaluation's time span. Tokens go to an evaluation when exactly one proposal and
     one evaluation have its program. The totals of the run count every record, joined or not.
     """
-    calls = _Calls()
+    run, facts, calls = reading.run, reading.facts, _Calls()
     for path in run.files:
         if path.parent.name != "invocations":
             continue
         record = run.json(path)
         if not isinstance(record, dict) or not isinstance(record.get("kind"), str):
-            report.warning("bad-invocation", "an invocation record that cannot be read is skipped", file=run.name(path))
+            reading.report.warning(
+                "bad-invocation", "an invocation record that cannot be read is skipped", file=run.name(path)
+            )
             continue
         calls.n += 1
         if "evaluation" in record["kind"] and record["kind"] != _FORECAST:
@@ -233,7 +233,7 @@ def apply_invocations(run: RunFiles, evaluations: list[Evaluation], facts: Searc
             calls.add_model_call(record)
     if calls.n == 0:
         return
-    facts.counts["invocations"] = calls.n
+    reading.count("invocations", calls.n)
     if calls.seconds:
         facts.gpu_seconds = math.fsum(calls.seconds)
     if calls.sent:
@@ -245,7 +245,7 @@ def apply_invocations(run: RunFiles, evaluations: list[Evaluation], facts: Searc
     if facts.model is None and len(calls.models) == 1:
         facts.model = calls.models.pop()
     if calls.timed or calls.tokens:
-        _join(evaluations, calls)
+        _join(reading.evaluations(), calls)
 
 
 def _join(evaluations: list[Evaluation], calls: _Calls) -> None:

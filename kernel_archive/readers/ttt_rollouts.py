@@ -83,7 +83,7 @@ class _Rollouts(Reading):
                 record.step = None
         facts.problem = self.problem()
         done = self.run.find(_DONE) is not None
-        experiment = load_object(self.run, _EXPERIMENT, self.report)
+        experiment = load_object(self, _EXPERIMENT)
         settings = object_of(object_of(experiment).get("discover"))
         facts.hyperparameters, facts.model = settings or None, text_of(settings.get("model_name"))
         facts.finished = True if done else None if experiment is None else False

@@ -21,7 +21,7 @@ from kernel_archive.errors import DataError
 from kernel_archive.forecasters.features import GPU_FEATURES, gpu_features
 from kernel_archive.forecasters.pairs import load_asked_pairs
 from kernel_archive.gpus import Gpu
-from kernel_archive.llm.questions import load_questions
+from kernel_archive.llm.prompts import load_questions
 from kernel_archive.pipeline import build
 
 if TYPE_CHECKING:

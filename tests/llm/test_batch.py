@@ -10,7 +10,7 @@ from support.small_archive import write_archive
 
 from kernel_archive.errors import DataError, ForecastError, UsageError
 from kernel_archive.llm.batch import Settings, export_lines, import_answers
-from kernel_archive.llm.questions import load_questions, read_custom_id
+from kernel_archive.llm.prompts import load_questions, read_custom_id
 from kernel_archive.scoring import check_forecasts, load_target
 from kernel_archive.scoring.formats import TOOL_FIELDS
 

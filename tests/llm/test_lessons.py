@@ -8,7 +8,7 @@ import pytest
 from kernel_archive.cli import main
 from kernel_archive.errors import DataError, UsageError
 from kernel_archive.llm.lessons import answer_text, load_lessons
-from kernel_archive.llm.questions import load_questions
+from kernel_archive.llm.prompts import load_questions
 from kernel_archive.scoring.completions import read_completion
 
 

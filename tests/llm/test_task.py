@@ -18,7 +18,7 @@ from support.small_archive import write_archive
 from kernel_archive.cli import main
 from kernel_archive.errors import UsageError
 from kernel_archive.llm.logs import from_logs
-from kernel_archive.llm.questions import load_questions
+from kernel_archive.llm.prompts import load_questions
 from kernel_archive.llm.run import log_files, log_folder
 from kernel_archive.scoring import load_target, read_forecasts, score
 

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import difflib
 import importlib
-from typing import TYPE_CHECKING, Final
+from functools import cache
+from typing import Final
 
 from kernel_archive.errors import UsageError
+from kernel_archive.measure.tasks.base import Task
 from kernel_archive.problems import GPU_MODE_TASKS, OWN_PROBLEMS, normalise_problem
-
-if TYPE_CHECKING:
-    from kernel_archive.measure.tasks.base import Task
 
 #: Names of the tasks that can be measured on a GPU.
 TASK_NAMES: Final[tuple[str, ...]] = (*GPU_MODE_TASKS, *OWN_PROBLEMS)
@@ -33,5 +32,9 @@ def get_task(name: str) -> Task:
         near = difflib.get_close_matches(canonical, known, n=1)
         hint = f"Did you mean {near[0]!r}?" if near else f"Choose one of: {', '.join(known)}"
         raise UsageError(f"no task {name!r} to measure. {hint}")
-    task: Task = importlib.import_module(f"kernel_archive.measure.tasks.{canonical}").TASK
-    return task
+    return _task(canonical)
+
+
+@cache
+def _task(name: str) -> Task:
+    return Task.of(importlib.import_module(f"kernel_archive.measure.tasks.{name}"))

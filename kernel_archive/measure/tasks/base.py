@@ -35,7 +35,7 @@ class Work(msgspec.Struct, frozen=True):
 
 
 class Task(msgspec.Struct, frozen=True, kw_only=True):
-    """One task; a module under ``tasks/`` holds one as ``TASK``.
+    """One task, as a module under ``tasks/`` states it (:meth:`of`).
 
     Attributes:
         name: problem id (``kernel_archive.problems``).
@@ -57,7 +57,6 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     name: str
-    framework: Literal["torch", "numpy"]
     reference: str
     outputs: tuple[str, ...]
     benchmark_cases: tuple[dict[str, Any], ...]
@@ -67,20 +66,26 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
     atol: float
     make_input: Callable[[dict[str, Any], Any, Variant, str], Any]
     work: Callable[[dict[str, Any]], Work]
+    framework: Literal["torch", "numpy"] = "torch"
     written_inputs: tuple[int, ...] = ()
     tolerances: Callable[[Any], tuple[tuple[float, Any], ...]] | None = None
     tolerance_note: str = ""
     stress: bool = False
 
     @classmethod
-    def of(cls, name: str, *, framework: Literal["torch", "numpy"] = "torch", **fields: Any) -> Task:
-        """A task of a known problem: its cases and tolerances come from the one table that states them."""
-        facts = PROBLEMS[name]
-        assert facts.rtol is not None  # noqa: S101 - every problem that is measured states both
-        assert facts.atol is not None  # noqa: S101 - likewise
-        return cls(
-            name=name, framework=framework, benchmark_cases=facts.benchmark_cases, rtol=facts.rtol, atol=facts.atol, **fields
-        )  # fmt: skip
+    def of(cls, module: Any) -> Task:
+        """The task that a module states: its functions by their names, the other fields as constants in upper case.
+
+        Timed cases and tolerances of a known problem come from the one table that states them.
+        """
+        name = module.__name__.rpartition(".")[2]
+        stated = {
+            field: getattr(module, field.upper()) for field in cls.__struct_fields__ if hasattr(module, field.upper())
+        }
+        if name in PROBLEMS:
+            stated |= {field: getattr(PROBLEMS[name], field) for field in ("benchmark_cases", "rtol", "atol")}
+        tolerances = getattr(module, "tolerances", None)
+        return cls(name=name, make_input=module.make_input, work=module.work, tolerances=tolerances, **stated)
 
     def input_of(self, case: dict[str, Any], seed: int, variant: Variant, device: str) -> Any:
         """A case's input from a seed; on the device ``meta`` its shapes alone, since nothing random is there."""

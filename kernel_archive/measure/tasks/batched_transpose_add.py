@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from kernel_archive.measure.tasks.base import Task, Variant, Work
+from kernel_archive.measure.tasks.base import Variant, Work
 
 REFERENCE: Final = '''import torch
 
@@ -14,6 +14,9 @@ def reference(data):
     a, b = data
     return a.transpose(1, 2) + b
 '''
+OUTPUTS: Final = ("out",)
+CORRECTNESS_CASES: Final = ({"batch": 3, "rows": 65, "cols": 48},)
+SMALL_CASE: Final = {"batch": 2, "rows": 16, "cols": 24}
 
 
 def make_input(case: dict[str, Any], gen: Any, variant: Variant, device: str) -> Any:
@@ -33,14 +36,3 @@ def make_input(case: dict[str, Any], gen: Any, variant: Variant, device: str) ->
 def work(case: dict[str, Any]) -> Work:
     n = case["batch"] * case["rows"] * case["cols"]
     return Work(bytes_read=4 * n, bytes_written=2 * n, flops=n)
-
-
-TASK: Final = Task.of(
-    "batched_transpose_add",
-    reference=REFERENCE,
-    outputs=("out",),
-    correctness_cases=({"batch": 3, "rows": 65, "cols": 48},),
-    small_case={"batch": 2, "rows": 16, "cols": 24},
-    make_input=make_input,
-    work=work,
-)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from kernel_archive.measure.tasks.base import Task, Variant, Work
+from kernel_archive.measure.tasks.base import Variant, Work
 
 REFERENCE: Final = '''import torch
 import torch.nn.functional as F
@@ -15,6 +15,12 @@ def reference(data):
     q, k, v = data
     return F.scaled_dot_product_attention(q, k, v, is_causal=True)
 '''
+OUTPUTS: Final = ("out",)
+CORRECTNESS_CASES: Final = (
+    {"batch": 1, "heads": 3, "time": 192, "dim": 64},
+    {"batch": 2, "heads": 2, "time": 128, "dim": 128},
+)
+SMALL_CASE: Final = {"batch": 1, "heads": 2, "time": 64, "dim": 64}
 
 
 def make_input(case: dict[str, Any], gen: Any, variant: Variant, device: str) -> Any:
@@ -33,17 +39,3 @@ def make_input(case: dict[str, Any], gen: Any, variant: Variant, device: str) ->
 def work(case: dict[str, Any]) -> Work:
     b, h, t, d = case["batch"], case["heads"], case["time"], case["dim"]
     return Work(bytes_read=6 * b * h * t * d, bytes_written=2 * b * h * t * d, flops=2 * b * h * t * t * d)
-
-
-TASK: Final = Task.of(
-    "causal_attention",
-    reference=REFERENCE,
-    outputs=("out",),
-    correctness_cases=(
-        {"batch": 1, "heads": 3, "time": 192, "dim": 64},
-        {"batch": 2, "heads": 2, "time": 128, "dim": 128},
-    ),
-    small_case={"batch": 1, "heads": 2, "time": 64, "dim": 64},
-    make_input=make_input,
-    work=work,
-)

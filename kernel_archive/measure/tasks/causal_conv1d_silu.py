@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from kernel_archive.measure.tasks.base import Task, Variant, Work
+from kernel_archive.measure.tasks.base import Variant, Work
 
 REFERENCE: Final = '''import torch
 import torch.nn.functional as F
@@ -16,6 +16,9 @@ def reference(data):
     y = F.conv1d(F.pad(x, (3, 0)), weight[:, None], bias, groups=x.shape[1])
     return F.silu(y)
 '''
+OUTPUTS: Final = ("out",)
+CORRECTNESS_CASES: Final = ({"batch": 2, "channels": 48, "time": 130},)
+SMALL_CASE: Final = {"batch": 1, "channels": 8, "time": 64}
 
 
 def make_input(case: dict[str, Any], gen: Any, variant: Variant, device: str) -> Any:
@@ -38,14 +41,3 @@ def make_input(case: dict[str, Any], gen: Any, variant: Variant, device: str) ->
 def work(case: dict[str, Any]) -> Work:
     n = case["batch"] * case["channels"] * case["time"]
     return Work(bytes_read=2 * n, bytes_written=2 * n, flops=8 * n)
-
-
-TASK: Final = Task.of(
-    "causal_conv1d_silu",
-    reference=REFERENCE,
-    outputs=("out",),
-    correctness_cases=({"batch": 2, "channels": 48, "time": 130},),
-    small_case={"batch": 1, "channels": 8, "time": 64},
-    make_input=make_input,
-    work=work,
-)

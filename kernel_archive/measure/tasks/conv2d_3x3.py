@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from kernel_archive.measure.tasks.base import Task, Variant, Work
+from kernel_archive.measure.tasks.base import Variant, Work
 
 REFERENCE: Final = '''import torch
 import torch.nn.functional as F
@@ -15,6 +15,9 @@ def reference(data):
     x, weight = data
     return F.conv2d(x, weight, padding=1)
 '''
+OUTPUTS: Final = ("out",)
+CORRECTNESS_CASES: Final = ({"batch": 2, "in": 32, "out": 64, "height": 20, "width": 28},)
+SMALL_CASE: Final = {"batch": 1, "in": 16, "out": 16, "height": 8, "width": 8}
 
 
 def make_input(case: dict[str, Any], gen: Any, variant: Variant, device: str) -> Any:
@@ -37,14 +40,3 @@ def work(case: dict[str, Any]) -> Work:
     return Work(
         bytes_read=2 * (b * c * h * w + 9 * o * c), bytes_written=2 * b * o * h * w, flops=8 * b * o * h * w * c
     )
-
-
-TASK: Final = Task.of(
-    "conv2d_3x3",
-    reference=REFERENCE,
-    outputs=("out",),
-    correctness_cases=({"batch": 2, "in": 32, "out": 64, "height": 20, "width": 28},),
-    small_case={"batch": 1, "in": 16, "out": 16, "height": 8, "width": 8},
-    make_input=make_input,
-    work=work,
-)

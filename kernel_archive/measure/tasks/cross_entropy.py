@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from kernel_archive.measure.tasks.base import Task, Variant, Work
+from kernel_archive.measure.tasks.base import Variant, Work
 
 ROWS: Final = 4096
 
@@ -23,6 +23,13 @@ def reference(data):
     grad = (p * grad_output[:, None]).to(logits.dtype)
     return losses, grad
 '''
+OUTPUTS: Final = ("losses", "grad_logits")
+CORRECTNESS_CASES: Final = ({"vocab_size": 32000},)
+SMALL_CASE: Final = {"vocab_size": 512, "rows": 16}
+TOLERANCE_NOTE: Final = (
+    "losses: atol 1e-3 + rtol 1e-2; grad_logits: 2e-2 of the element + 1e-3 |grad_output| / V of its row"
+)
+STRESS: Final = True
 
 
 def make_input(case: dict[str, Any], gen: Any, variant: Variant, device: str) -> Any:
@@ -64,18 +71,3 @@ def tolerances(data: Any) -> tuple[tuple[float, Any], ...]:
     """
     logits, _, grad_output = data
     return (1e-2, 1e-3), (2e-2, 1e-3 * grad_output.abs() / logits.shape[1])
-
-
-TASK: Final = Task.of(
-    "cross_entropy",
-    reference=REFERENCE,
-    outputs=("losses", "grad_logits"),
-    # Programs may rely on 4,096 rows and on the three vocabularies: the task states them.
-    correctness_cases=({"vocab_size": 32000},),
-    small_case={"vocab_size": 512, "rows": 16},
-    make_input=make_input,
-    work=work,
-    tolerances=tolerances,
-    tolerance_note="losses: atol 1e-3 + rtol 1e-2; grad_logits: 2e-2 of the element + 1e-3 |grad_output| / V of its row",
-    stress=True,
-)

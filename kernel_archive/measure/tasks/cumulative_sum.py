@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from kernel_archive.measure.tasks.base import Task, Variant, Work
+from kernel_archive.measure.tasks.base import Variant, Work
 
 REFERENCE: Final = '''import torch
 
@@ -14,6 +14,9 @@ def reference(data):
     (x,) = data
     return torch.cumsum(x, dim=-1)
 '''
+OUTPUTS: Final = ("sums",)
+CORRECTNESS_CASES: Final = ({"rows": 5, "cols": 5000},)
+SMALL_CASE: Final = {"rows": 3, "cols": 700}
 
 
 def make_input(case: dict[str, Any], gen: Any, variant: Variant, device: str) -> Any:
@@ -34,23 +37,10 @@ def work(case: dict[str, Any]) -> Work:
     return Work(bytes_read=4 * n, bytes_written=4 * n, flops=n)
 
 
-TOLERANCE: Final = "rtol 1e-4 + 1e-3 of the root of the row's sum of squares"
+TOLERANCE_NOTE: Final = "rtol 1e-4 + 1e-3 of the root of the row's sum of squares"
 
 
 def tolerances(data: Any) -> tuple[tuple[float, Any], ...]:
     """A sum of thousands of values of either sign has an error that goes with the root of their sum of squares."""
     (x,) = data
     return ((1e-4, 1e-3 * x.square().sum(dim=-1).sqrt()),)
-
-
-TASK: Final = Task.of(
-    "cumulative_sum",
-    reference=REFERENCE,
-    outputs=("sums",),
-    correctness_cases=({"rows": 5, "cols": 5000},),
-    small_case={"rows": 3, "cols": 700},
-    make_input=make_input,
-    work=work,
-    tolerances=tolerances,
-    tolerance_note=TOLERANCE,
-)

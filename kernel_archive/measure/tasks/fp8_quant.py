@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from kernel_archive.measure.tasks.base import Task, Variant, Work
+from kernel_archive.measure.tasks.base import Variant, Work
 
 REFERENCE: Final = '''import torch
 
@@ -22,6 +22,16 @@ def reference(data):
     x_s.copy_(scale)
     return x_q, x_s
 '''
+
+
+def _case(tokens: int, hidden: int, group: int) -> dict[str, Any]:
+    return {"num_tokens": tokens, "hidden_dim": hidden, "group_size": group}
+
+
+OUTPUTS: Final = ("x_q", "x_s")
+CORRECTNESS_CASES: Final = (_case(4, 512, 128), _case(16, 1024, 64))
+SMALL_CASE: Final = _case(4, 256, 64)
+WRITTEN_INPUTS: Final = (1, 2)
 
 
 def make_input(case: dict[str, Any], gen: Any, variant: Variant, device: str) -> Any:
@@ -50,19 +60,3 @@ def work(case: dict[str, Any]) -> Work:
     """Each value in once and out once, one scale a group."""
     n, d, size = case["num_tokens"], case["hidden_dim"], case["group_size"]
     return Work(bytes_read=n * d * 4, bytes_written=n * d * 4 + n * d // size * 4, flops=3 * n * d)
-
-
-def _case(tokens: int, hidden: int, group: int) -> dict[str, Any]:
-    return {"num_tokens": tokens, "hidden_dim": hidden, "group_size": group}
-
-
-TASK: Final = Task.of(
-    "fp8_quant",
-    reference=REFERENCE,
-    outputs=("x_q", "x_s"),
-    correctness_cases=(_case(4, 512, 128), _case(16, 1024, 64)),
-    small_case=_case(4, 256, 64),
-    make_input=make_input,
-    work=work,
-    written_inputs=(1, 2),
-)

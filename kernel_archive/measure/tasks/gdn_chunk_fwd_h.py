@@ -5,7 +5,12 @@ from __future__ import annotations
 from typing import Any, Final
 
 from kernel_archive.measure.tasks import gdn
-from kernel_archive.measure.tasks.base import Task, Variant, Work
+from kernel_archive.measure.tasks.base import Variant, Work
+
+REFERENCE: Final = gdn.REFERENCE_H
+OUTPUTS: Final = ("h", "v_new")
+CORRECTNESS_CASES: Final = gdn.CORRECTNESS_CASES
+SMALL_CASE: Final = gdn.SMALL_CASE
 
 
 def make_input(case: dict[str, Any], gen: Any, variant: Variant, device: str) -> Any:
@@ -24,14 +29,3 @@ def work(case: dict[str, Any]) -> Work:
         bytes_written=4 * rows * v + 4 * b * (t // gdn.CHUNK) * h * k * v,
         flops=4 * (rows - b * gdn.CHUNK * h) * k * v,
     )
-
-
-TASK: Final = Task.of(
-    "gdn_chunk_fwd_h",
-    reference=gdn.REFERENCE_H,
-    outputs=("h", "v_new"),
-    correctness_cases=gdn.CORRECTNESS_CASES,
-    small_case=gdn.SMALL_CASE,
-    make_input=make_input,
-    work=work,
-)

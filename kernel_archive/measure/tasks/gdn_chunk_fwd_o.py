@@ -5,7 +5,12 @@ from __future__ import annotations
 from typing import Any, Final
 
 from kernel_archive.measure.tasks import gdn
-from kernel_archive.measure.tasks.base import Task, Variant, Work
+from kernel_archive.measure.tasks.base import Variant, Work
+
+REFERENCE: Final = gdn.REFERENCE_O
+OUTPUTS: Final = ("o",)
+CORRECTNESS_CASES: Final = gdn.CORRECTNESS_CASES
+SMALL_CASE: Final = gdn.SMALL_CASE
 
 
 def make_input(case: dict[str, Any], gen: Any, variant: Variant, device: str) -> Any:
@@ -25,14 +30,3 @@ def work(case: dict[str, Any]) -> Work:
         bytes_written=4 * rows * v,
         flops=2 * rows * k * v + rows * gdn.CHUNK * (k + v),
     )
-
-
-TASK: Final = Task.of(
-    "gdn_chunk_fwd_o",
-    reference=gdn.REFERENCE_O,
-    outputs=("o",),
-    correctness_cases=gdn.CORRECTNESS_CASES,
-    small_case=gdn.SMALL_CASE,
-    make_input=make_input,
-    work=work,
-)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from kernel_archive.measure.tasks.base import Task, Variant, Work
+from kernel_archive.measure.tasks.base import Variant, Work
 
 REFERENCE: Final = '''import torch
 import torch.nn.functional as F
@@ -16,6 +16,9 @@ def reference(data):
     a, b = F.linear(x, weight).chunk(2, dim=-1)
     return F.gelu(a) * b
 '''
+OUTPUTS: Final = ("out",)
+CORRECTNESS_CASES: Final = ({"rows": 96, "inner": 512, "cols": 384},)
+SMALL_CASE: Final = {"rows": 16, "inner": 64, "cols": 48}
 
 
 def make_input(case: dict[str, Any], gen: Any, variant: Variant, device: str) -> Any:
@@ -35,14 +38,3 @@ def make_input(case: dict[str, Any], gen: Any, variant: Variant, device: str) ->
 def work(case: dict[str, Any]) -> Work:
     m, k, n = case["rows"], case["inner"], case["cols"]
     return Work(bytes_read=2 * (m * k + 2 * n * k), bytes_written=2 * m * n, flops=4 * m * n * k)
-
-
-TASK: Final = Task.of(
-    "geglu_linear",
-    reference=REFERENCE,
-    outputs=("out",),
-    correctness_cases=({"rows": 96, "inner": 512, "cols": 384},),
-    small_case={"rows": 16, "inner": 64, "cols": 48},
-    make_input=make_input,
-    work=work,
-)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from kernel_archive.measure.tasks.base import Task, Variant, Work
+from kernel_archive.measure.tasks.base import Variant, Work
 
 REFERENCE: Final = '''import torch
 import torch.nn.functional as F
@@ -15,6 +15,12 @@ def reference(data):
     x, weight, bias, cfg = data
     return F.silu(F.group_norm(x.float(), cfg["groups"], weight, bias, eps=1e-5)).to(x.dtype)
 '''
+OUTPUTS: Final = ("out",)
+CORRECTNESS_CASES: Final = (
+    {"batch": 2, "channels": 64, "height": 12, "width": 12, "groups": 8, "layout": "first"},
+    {"batch": 2, "channels": 64, "height": 12, "width": 12, "groups": 8, "layout": "last"},
+)
+SMALL_CASE: Final = {"batch": 1, "channels": 16, "height": 6, "width": 6, "groups": 4, "layout": "first"}
 
 
 def make_input(case: dict[str, Any], gen: Any, variant: Variant, device: str) -> Any:
@@ -43,17 +49,3 @@ def make_input(case: dict[str, Any], gen: Any, variant: Variant, device: str) ->
 def work(case: dict[str, Any]) -> Work:
     n = case["batch"] * case["channels"] * case["height"] * case["width"]
     return Work(bytes_read=2 * n, bytes_written=2 * n, flops=8 * n)
-
-
-TASK: Final = Task.of(
-    "group_norm_silu",
-    reference=REFERENCE,
-    outputs=("out",),
-    correctness_cases=(
-        {"batch": 2, "channels": 64, "height": 12, "width": 12, "groups": 8, "layout": "first"},
-        {"batch": 2, "channels": 64, "height": 12, "width": 12, "groups": 8, "layout": "last"},
-    ),
-    small_case={"batch": 1, "channels": 16, "height": 6, "width": 6, "groups": 4, "layout": "first"},
-    make_input=make_input,
-    work=work,
-)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from kernel_archive.measure.tasks.base import Task, Variant, Work
+from kernel_archive.measure.tasks.base import Variant, Work
 
 REFERENCE: Final = '''import torch
 
@@ -21,6 +21,9 @@ def reference(data):
         h *= 2
     return (y.reshape(x.shape) * n**-0.5).to(x.dtype)
 '''
+OUTPUTS: Final = ("y",)
+CORRECTNESS_CASES: Final = ({"rows": 21, "cols": 1024},)
+SMALL_CASE: Final = {"rows": 6, "cols": 64}
 
 
 def make_input(case: dict[str, Any], gen: Any, variant: Variant, device: str) -> Any:
@@ -39,14 +42,3 @@ def make_input(case: dict[str, Any], gen: Any, variant: Variant, device: str) ->
 def work(case: dict[str, Any]) -> Work:
     n = case["rows"] * case["cols"]
     return Work(bytes_read=2 * n, bytes_written=2 * n, flops=n * max(1, case["cols"].bit_length() - 1))
-
-
-TASK: Final = Task.of(
-    "hadamard_rows",
-    reference=REFERENCE,
-    outputs=("y",),
-    correctness_cases=({"rows": 21, "cols": 1024},),
-    small_case={"rows": 6, "cols": 64},
-    make_input=make_input,
-    work=work,
-)

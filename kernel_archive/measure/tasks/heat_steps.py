@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from kernel_archive.measure.tasks.base import Task, Variant, Work
+from kernel_archive.measure.tasks.base import Variant, Work
 
 REFERENCE: Final = '''import torch
 
@@ -19,6 +19,9 @@ def reference(data):
         x = y
     return x
 '''
+OUTPUTS: Final = ("x",)
+CORRECTNESS_CASES: Final = ({"height": 70, "width": 133, "steps": 8},)
+SMALL_CASE: Final = {"height": 17, "width": 20, "steps": 3}
 
 
 def make_input(case: dict[str, Any], gen: Any, variant: Variant, device: str) -> Any:
@@ -37,14 +40,3 @@ def make_input(case: dict[str, Any], gen: Any, variant: Variant, device: str) ->
 def work(case: dict[str, Any]) -> Work:
     n = case["height"] * case["width"]
     return Work(bytes_read=4 * n, bytes_written=4 * n, flops=6 * n * case["steps"])
-
-
-TASK: Final = Task.of(
-    "heat_steps",
-    reference=REFERENCE,
-    outputs=("x",),
-    correctness_cases=({"height": 70, "width": 133, "steps": 8},),
-    small_case={"height": 17, "width": 20, "steps": 3},
-    make_input=make_input,
-    work=work,
-)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from kernel_archive.measure.tasks.base import Task, Variant, Work
+from kernel_archive.measure.tasks.base import Variant, Work
 
 REFERENCE: Final = '''import torch
 
@@ -14,6 +14,9 @@ def reference(data):
     (x,) = data
     return torch.bincount(x, minlength=256)
 '''
+OUTPUTS: Final = ("counts",)
+CORRECTNESS_CASES: Final = ({"n": 100003, "skew": False}, {"n": 65536, "skew": True})
+SMALL_CASE: Final = {"n": 5000, "skew": False}
 
 
 def make_input(case: dict[str, Any], gen: Any, variant: Variant, device: str) -> Any:
@@ -31,14 +34,3 @@ def make_input(case: dict[str, Any], gen: Any, variant: Variant, device: str) ->
 
 def work(case: dict[str, Any]) -> Work:
     return Work(bytes_read=case["n"], bytes_written=2048, flops=case["n"])
-
-
-TASK: Final = Task.of(
-    "histogram",
-    reference=REFERENCE,
-    outputs=("counts",),
-    correctness_cases=({"n": 100003, "skew": False}, {"n": 65536, "skew": True}),
-    small_case={"n": 5000, "skew": False},
-    make_input=make_input,
-    work=work,
-)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from kernel_archive.measure.tasks.base import Task, Variant, Work
+from kernel_archive.measure.tasks.base import Variant, Work
 
 REFERENCE: Final = '''import torch
 
@@ -20,6 +20,9 @@ def reference(data):
     dx = ((wdy - xhat * c1 - c2) * rstd[:, None]).to(x.dtype)
     return dx, (g * xhat).sum(dim=0), g.sum(dim=0)
 '''
+OUTPUTS: Final = ("dx", "dweight", "dbias")
+CORRECTNESS_CASES: Final = ({"rows": 70, "cols": 1024},)
+SMALL_CASE: Final = {"rows": 24, "cols": 256}
 
 
 def make_input(case: dict[str, Any], gen: Any, variant: Variant, device: str) -> Any:
@@ -49,7 +52,7 @@ def work(case: dict[str, Any]) -> Work:
     return Work(bytes_read=4 * n + 8 * case["rows"], bytes_written=2 * n + 8 * case["cols"], flops=12 * n)
 
 
-TOLERANCE: Final = (
+TOLERANCE_NOTE: Final = (
     "dx: atol 1e-2 + rtol 2e-2; dweight, dbias: rtol 1e-3 + 1e-3 of the root of the column's sum of squares"
 )
 
@@ -60,16 +63,3 @@ def tolerances(data: Any) -> tuple[tuple[float, Any], ...]:
     g = dy.float()
     size = (g * ((x.float() - mean[:, None]) * rstd[:, None])).square().sum(dim=0).sqrt()
     return (2e-2, 1e-2), (1e-3, 1e-3 * size), (1e-3, 1e-3 * g.square().sum(dim=0).sqrt())
-
-
-TASK: Final = Task.of(
-    "layernorm_backward",
-    reference=REFERENCE,
-    outputs=("dx", "dweight", "dbias"),
-    correctness_cases=({"rows": 70, "cols": 1024},),
-    small_case={"rows": 24, "cols": 256},
-    make_input=make_input,
-    work=work,
-    tolerances=tolerances,
-    tolerance_note=TOLERANCE,
-)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from kernel_archive.measure.tasks.base import Task, Variant, Work
+from kernel_archive.measure.tasks.base import Variant, Work
 
 REFERENCE: Final = '''import torch
 
@@ -27,6 +27,9 @@ def reference(data):
         state = state * torch.exp(log * chunk)[..., None] + (kc * out_of[..., None]).transpose(-1, -2) @ vc
     return torch.cat(outputs, dim=2).to(q.dtype)
 '''
+OUTPUTS: Final = ("out",)
+CORRECTNESS_CASES: Final = ({"batch": 1, "heads": 3, "time": 256},)
+SMALL_CASE: Final = {"batch": 1, "heads": 2, "time": 128}
 
 
 def make_input(case: dict[str, Any], gen: Any, variant: Variant, device: str) -> Any:
@@ -49,14 +52,3 @@ def work(case: dict[str, Any]) -> Work:
     b, h, t = case["batch"], case["heads"], case["time"]
     n = b * h * t * 64
     return Work(bytes_read=6 * n, bytes_written=2 * n, flops=4 * n * 64)
-
-
-TASK: Final = Task.of(
-    "linear_attention",
-    reference=REFERENCE,
-    outputs=("out",),
-    correctness_cases=({"batch": 1, "heads": 3, "time": 256},),
-    small_case={"batch": 1, "heads": 2, "time": 128},
-    make_input=make_input,
-    work=work,
-)

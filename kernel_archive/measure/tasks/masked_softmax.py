@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from kernel_archive.measure.tasks.base import Task, Variant, Work
+from kernel_archive.measure.tasks.base import Variant, Work
 
 REFERENCE: Final = '''import torch
 
@@ -17,6 +17,9 @@ def reference(data):
     p = torch.softmax(scores.masked_fill(masked, float("-inf")), dim=-1)
     return p.masked_fill(masked, 0.0)
 '''
+OUTPUTS: Final = ("p",)
+CORRECTNESS_CASES: Final = ({"batch": 4, "heads": 2, "queries": 33, "keys": 256},)
+SMALL_CASE: Final = {"batch": 3, "heads": 2, "queries": 8, "keys": 64}
 
 
 def make_input(case: dict[str, Any], gen: Any, variant: Variant, device: str) -> Any:
@@ -41,14 +44,3 @@ def make_input(case: dict[str, Any], gen: Any, variant: Variant, device: str) ->
 def work(case: dict[str, Any]) -> Work:
     n = case["batch"] * case["heads"] * case["queries"] * case["keys"]
     return Work(bytes_read=n, bytes_written=4 * n, flops=n)  # a quarter of the keys may be all there is to read
-
-
-TASK: Final = Task.of(
-    "masked_softmax",
-    reference=REFERENCE,
-    outputs=("p",),
-    correctness_cases=({"batch": 4, "heads": 2, "queries": 33, "keys": 256},),
-    small_case={"batch": 3, "heads": 2, "queries": 8, "keys": 64},
-    make_input=make_input,
-    work=work,
-)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from kernel_archive.measure.tasks.base import Task, Variant, Work
+from kernel_archive.measure.tasks.base import Variant, Work
 
 REFERENCE: Final = '''import torch
 
@@ -14,6 +14,9 @@ def reference(data):
     a, b = data
     return a @ b
 '''
+OUTPUTS: Final = ("c",)
+CORRECTNESS_CASES: Final = ({"m": 128, "n": 256, "k": 192},)
+SMALL_CASE: Final = {"m": 32, "n": 48, "k": 64}
 
 
 def make_input(case: dict[str, Any], gen: Any, variant: Variant, device: str) -> Any:
@@ -33,14 +36,3 @@ def make_input(case: dict[str, Any], gen: Any, variant: Variant, device: str) ->
 def work(case: dict[str, Any]) -> Work:
     m, n, k = case["m"], case["n"], case["k"]
     return Work(bytes_read=2 * (m * k + k * n), bytes_written=2 * m * n, flops=2 * m * n * k)
-
-
-TASK: Final = Task.of(
-    "matmul_bf16",
-    reference=REFERENCE,
-    outputs=("c",),
-    correctness_cases=({"m": 128, "n": 256, "k": 192},),
-    small_case={"m": 32, "n": 48, "k": 64},
-    make_input=make_input,
-    work=work,
-)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from kernel_archive.measure.tasks.base import Task, Variant, Work
+from kernel_archive.measure.tasks.base import Variant, Work
 
 REFERENCE: Final = '''import torch
 
@@ -16,6 +16,9 @@ def reference(data):
     wide_b = b.float() * b_scale.repeat_interleave(128, dim=0).repeat_interleave(128, dim=1)
     return wide_a.to(torch.bfloat16) @ wide_b.to(torch.bfloat16).T
 '''
+OUTPUTS: Final = ("c",)
+CORRECTNESS_CASES: Final = ({"m": 64, "n": 256, "k": 384},)
+SMALL_CASE: Final = {"m": 32, "n": 128, "k": 128}
 
 
 def make_input(case: dict[str, Any], gen: Any, variant: Variant, device: str) -> Any:
@@ -42,14 +45,3 @@ def work(case: dict[str, Any]) -> Work:
     return Work(
         bytes_read=m * k + n * k + 4 * scales, bytes_written=2 * m * n, flops=m * n * k
     )  # fp8 units: twice bf16
-
-
-TASK: Final = Task.of(
-    "matmul_fp8_block",
-    reference=REFERENCE,
-    outputs=("c",),
-    correctness_cases=({"m": 64, "n": 256, "k": 384},),
-    small_case={"m": 32, "n": 128, "k": 128},
-    make_input=make_input,
-    work=work,
-)

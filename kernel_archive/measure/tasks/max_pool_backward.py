@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from kernel_archive.measure.tasks.base import Task, Variant, Work
+from kernel_archive.measure.tasks.base import Variant, Work
 
 REFERENCE: Final = '''import torch
 import torch.nn.functional as F
@@ -18,6 +18,9 @@ def reference(data):
     dx.scatter_add_(2, at.flatten(2), dy.flatten(2))
     return dx.view_as(x)
 '''
+OUTPUTS: Final = ("dx",)
+CORRECTNESS_CASES: Final = ({"batch": 2, "channels": 3, "height": 14, "width": 22},)
+SMALL_CASE: Final = {"batch": 1, "channels": 2, "height": 8, "width": 8}
 
 
 def make_input(case: dict[str, Any], gen: Any, variant: Variant, device: str) -> Any:
@@ -39,14 +42,3 @@ def make_input(case: dict[str, Any], gen: Any, variant: Variant, device: str) ->
 def work(case: dict[str, Any]) -> Work:
     n = case["batch"] * case["channels"] * case["height"] * case["width"]
     return Work(bytes_read=5 * n, bytes_written=4 * n, flops=n)
-
-
-TASK: Final = Task.of(
-    "max_pool_backward",
-    reference=REFERENCE,
-    outputs=("dx",),
-    correctness_cases=({"batch": 2, "channels": 3, "height": 14, "width": 22},),
-    small_case={"batch": 1, "channels": 2, "height": 8, "width": 8},
-    make_input=make_input,
-    work=work,
-)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from kernel_archive.measure.tasks.base import Task, Variant, Work
+from kernel_archive.measure.tasks.base import Variant, Work
 
 REFERENCE: Final = '''import torch
 
@@ -19,6 +19,9 @@ def reference(data):
         slices.append((d * (mass * inverse**3)[..., None]).sum(1))
     return torch.cat(slices)
 '''
+OUTPUTS: Final = ("acceleration",)
+CORRECTNESS_CASES: Final = ({"n": 1000},)
+SMALL_CASE: Final = {"n": 64}
 
 
 def make_input(case: dict[str, Any], gen: Any, variant: Variant, device: str) -> Any:
@@ -38,14 +41,3 @@ def make_input(case: dict[str, Any], gen: Any, variant: Variant, device: str) ->
 def work(case: dict[str, Any]) -> Work:
     n = case["n"]
     return Work(bytes_read=16 * n, bytes_written=12 * n, flops=18 * n * n)
-
-
-TASK: Final = Task.of(
-    "nbody_forces",
-    reference=REFERENCE,
-    outputs=("acceleration",),
-    correctness_cases=({"n": 1000},),
-    small_case={"n": 64},
-    make_input=make_input,
-    work=work,
-)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from kernel_archive.measure.tasks.base import Task, Variant, Work
+from kernel_archive.measure.tasks.base import Variant, Work
 
 REFERENCE: Final = '''import torch
 import torch.nn.functional as F
@@ -21,6 +21,9 @@ def reference(data):
     out = F.scaled_dot_product_attention(q[:, :, None], k, v, attn_mask=seen[:, None, None], enable_gqa=True)
     return out[:, :, 0]
 '''
+OUTPUTS: Final = ("out",)
+CORRECTNESS_CASES: Final = ({"batch": 5, "max_context": 256, "heads": 8, "kv_heads": 2, "dim": 128},)
+SMALL_CASE: Final = {"batch": 2, "max_context": 64, "heads": 4, "kv_heads": 2, "dim": 32}
 
 
 def make_input(case: dict[str, Any], gen: Any, variant: Variant, device: str) -> Any:
@@ -51,14 +54,3 @@ def work(case: dict[str, Any]) -> Work:
     b, most, h, kv, d = case["batch"], case["max_context"], case["heads"], case["kv_heads"], case["dim"]
     tokens = b * most // 4  # half of the mean length: lengths are drawn anew for every input
     return Work(bytes_read=4 * tokens * kv * d, bytes_written=2 * b * h * d, flops=4 * tokens * h * d)
-
-
-TASK: Final = Task.of(
-    "paged_decode_attention",
-    reference=REFERENCE,
-    outputs=("out",),
-    correctness_cases=({"batch": 5, "max_context": 256, "heads": 8, "kv_heads": 2, "dim": 128},),
-    small_case={"batch": 2, "max_context": 64, "heads": 4, "kv_heads": 2, "dim": 32},
-    make_input=make_input,
-    work=work,
-)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from kernel_archive.measure.tasks.base import Task, Variant, Work
+from kernel_archive.measure.tasks.base import Variant, Work
 
 REFERENCE: Final = '''import torch
 
@@ -16,6 +16,9 @@ def reference(data):
     scale = wide.abs().amax(dim=-1).clamp(min=1e-10) / 127.0
     return torch.round(wide / scale[:, None]).clamp(-127, 127).to(torch.int8), scale
 '''
+OUTPUTS: Final = ("q", "scale")
+CORRECTNESS_CASES: Final = ({"rows": 29, "cols": 1024},)
+SMALL_CASE: Final = {"rows": 9, "cols": 256}
 
 
 def make_input(case: dict[str, Any], gen: Any, variant: Variant, device: str) -> Any:
@@ -38,23 +41,10 @@ def work(case: dict[str, Any]) -> Work:
     return Work(bytes_read=2 * n, bytes_written=n + 4 * case["rows"], flops=3 * n)
 
 
-TOLERANCE: Final = "q: within 1; scale: rtol 1e-5"
+TOLERANCE_NOTE: Final = "q: within 1; scale: rtol 1e-5"
 
 
 def tolerances(data: Any) -> tuple[tuple[float, Any], ...]:
     """A quotient next to a half may round either way."""
     del data
     return (0.0, 1.0), (1e-5, 0.0)
-
-
-TASK: Final = Task.of(
-    "quantize_int8_rows",
-    reference=REFERENCE,
-    outputs=("q", "scale"),
-    correctness_cases=({"rows": 29, "cols": 1024},),
-    small_case={"rows": 9, "cols": 256},
-    make_input=make_input,
-    work=work,
-    tolerances=tolerances,
-    tolerance_note=TOLERANCE,
-)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from kernel_archive.measure.tasks.base import Task, Variant, Work
+from kernel_archive.measure.tasks.base import Variant, Work
 
 REFERENCE: Final = '''import numpy as np
 
@@ -19,6 +19,14 @@ def reference(data):
     z = e.sum(axis=1)
     return e / z[:, None], z
 '''
+FRAMEWORK: Final = "numpy"
+OUTPUTS: Final = ("softmax", "normaliser")
+BENCHMARK_CASES: Final = ({"rows": 64, "cols": 256}, {"rows": 128, "cols": 512})
+CORRECTNESS_CASES: Final = ({"rows": 8, "cols": 64},)
+SMALL_CASE: Final = {"rows": 8, "cols": 64}
+RTOL: Final = 1e-6
+ATOL: Final = 1e-9
+STRESS: Final = True
 
 
 def make_input(case: dict[str, Any], gen: Any, variant: Variant, device: str) -> Any:
@@ -42,19 +50,3 @@ def work(case: dict[str, Any]) -> Work:
     """One read, one write."""
     n = case["rows"] * case["cols"]
     return Work(bytes_read=8 * n, bytes_written=8 * n, flops=4 * n)
-
-
-TASK: Final = Task(
-    name="rehearsal",
-    framework="numpy",
-    reference=REFERENCE,
-    outputs=("softmax", "normaliser"),
-    benchmark_cases=({"rows": 64, "cols": 256}, {"rows": 128, "cols": 512}),
-    correctness_cases=({"rows": 8, "cols": 64},),
-    small_case={"rows": 8, "cols": 64},
-    rtol=1e-6,
-    atol=1e-9,
-    make_input=make_input,
-    work=work,
-    stress=True,
-)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from kernel_archive.measure.tasks.base import Task, Variant, Work
+from kernel_archive.measure.tasks.base import Variant, Work
 
 REFERENCE: Final = '''import torch
 
@@ -16,6 +16,9 @@ def reference(data):
     scale = torch.rsqrt(h.square().mean(dim=-1, keepdim=True) + 1e-6)
     return (h * scale * weight.float()).to(x.dtype), h.to(x.dtype)
 '''
+OUTPUTS: Final = ("normalised", "summed")
+CORRECTNESS_CASES: Final = ({"rows": 33, "cols": 2048},)
+SMALL_CASE: Final = {"rows": 16, "cols": 256}
 
 
 def make_input(case: dict[str, Any], gen: Any, variant: Variant, device: str) -> Any:
@@ -40,14 +43,3 @@ def make_input(case: dict[str, Any], gen: Any, variant: Variant, device: str) ->
 def work(case: dict[str, Any]) -> Work:
     n = case["rows"] * case["cols"]
     return Work(bytes_read=4 * n, bytes_written=4 * n, flops=6 * n)
-
-
-TASK: Final = Task.of(
-    "rmsnorm_residual",
-    reference=REFERENCE,
-    outputs=("normalised", "summed"),
-    correctness_cases=({"rows": 33, "cols": 2048},),
-    small_case={"rows": 16, "cols": 256},
-    make_input=make_input,
-    work=work,
-)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from kernel_archive.measure.tasks.base import Task, Variant, Work
+from kernel_archive.measure.tasks.base import Variant, Work
 
 REFERENCE: Final = '''import torch
 
@@ -26,6 +26,12 @@ def reference(data):
 
     return rotate(q), rotate(k)
 '''
+OUTPUTS: Final = ("q", "k")
+CORRECTNESS_CASES: Final = (
+    {"batch": 2, "time": 40, "heads": 4, "kv_heads": 2, "dim": 128, "layout": "half"},
+    {"batch": 2, "time": 40, "heads": 4, "kv_heads": 2, "dim": 128, "layout": "interleaved"},
+)
+SMALL_CASE: Final = {"batch": 1, "time": 16, "heads": 2, "kv_heads": 1, "dim": 32, "layout": "half"}
 
 
 def make_input(case: dict[str, Any], gen: Any, variant: Variant, device: str) -> Any:
@@ -51,17 +57,3 @@ def make_input(case: dict[str, Any], gen: Any, variant: Variant, device: str) ->
 def work(case: dict[str, Any]) -> Work:
     n = case["batch"] * case["time"] * (case["heads"] + case["kv_heads"]) * case["dim"]
     return Work(bytes_read=2 * n + 4 * case["time"] * case["dim"], bytes_written=2 * n, flops=3 * n)
-
-
-TASK: Final = Task.of(
-    "rope_qk",
-    reference=REFERENCE,
-    outputs=("q", "k"),
-    correctness_cases=(
-        {"batch": 2, "time": 40, "heads": 4, "kv_heads": 2, "dim": 128, "layout": "half"},
-        {"batch": 2, "time": 40, "heads": 4, "kv_heads": 2, "dim": 128, "layout": "interleaved"},
-    ),
-    small_case={"batch": 1, "time": 16, "heads": 2, "kv_heads": 1, "dim": 32, "layout": "half"},
-    make_input=make_input,
-    work=work,
-)

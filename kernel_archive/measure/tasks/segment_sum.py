@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from kernel_archive.measure.tasks.base import Task, Variant, Work
+from kernel_archive.measure.tasks.base import Variant, Work
 
 REFERENCE: Final = '''import torch
 
@@ -17,6 +17,9 @@ def reference(data):
     out = torch.zeros(lengths.numel(), values.shape[1], device=values.device, dtype=values.dtype)
     return out.index_add_(0, segment, values)
 '''
+OUTPUTS: Final = ("sums",)
+CORRECTNESS_CASES: Final = ({"rows": 3000, "segments": 77},)
+SMALL_CASE: Final = {"rows": 400, "segments": 13}
 
 
 def make_input(case: dict[str, Any], gen: Any, variant: Variant, device: str) -> Any:
@@ -43,23 +46,10 @@ def work(case: dict[str, Any]) -> Work:
     return Work(bytes_read=256 * rows + 8 * segments, bytes_written=256 * segments, flops=64 * rows)
 
 
-TOLERANCE: Final = "rtol 1e-4 + 1e-4 (1 + largest value of the segment times the root of its length)"
+TOLERANCE_NOTE: Final = "rtol 1e-4 + 1e-4 (1 + largest value of the segment times the root of its length)"
 
 
 def tolerances(data: Any) -> tuple[tuple[float, Any], ...]:
     """The error of a sum goes with the root of its length."""
     values, offsets = data
     return ((1e-4, 1e-4 * (1 + float(values.abs().max()) * offsets.diff().float().sqrt())),)
-
-
-TASK: Final = Task.of(
-    "segment_sum",
-    reference=REFERENCE,
-    outputs=("sums",),
-    correctness_cases=({"rows": 3000, "segments": 77},),
-    small_case={"rows": 400, "segments": 13},
-    make_input=make_input,
-    work=work,
-    tolerances=tolerances,
-    tolerance_note=TOLERANCE,
-)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from kernel_archive.measure.tasks.base import Task, Variant, Work
+from kernel_archive.measure.tasks.base import Variant, Work
 
 REFERENCE: Final = '''import torch
 
@@ -22,6 +22,9 @@ def reference(data):
         y[:, t] = (h * C[:, t, None].float()).sum(-1)
     return (y + D * u.float()).to(u.dtype)
 '''
+OUTPUTS: Final = ("y",)
+CORRECTNESS_CASES: Final = ({"batch": 2, "time": 40, "channels": 64},)
+SMALL_CASE: Final = {"batch": 1, "time": 12, "channels": 16}
 
 
 def make_input(case: dict[str, Any], gen: Any, variant: Variant, device: str) -> Any:
@@ -53,14 +56,3 @@ def make_input(case: dict[str, Any], gen: Any, variant: Variant, device: str) ->
 def work(case: dict[str, Any]) -> Work:
     b, t, d = case["batch"], case["time"], case["channels"]
     return Work(bytes_read=4 * b * t * (d + 16), bytes_written=2 * b * t * d, flops=6 * b * t * d * 16)
-
-
-TASK: Final = Task.of(
-    "selective_scan",
-    reference=REFERENCE,
-    outputs=("y",),
-    correctness_cases=({"batch": 2, "time": 40, "channels": 64},),
-    small_case={"batch": 1, "time": 12, "channels": 16},
-    make_input=make_input,
-    work=work,
-)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from kernel_archive.measure.tasks.base import Task, Variant, Work
+from kernel_archive.measure.tasks.base import Variant, Work
 
 REFERENCE: Final = '''import torch
 import torch.nn.functional as F
@@ -18,6 +18,9 @@ def reference(data):
     seen = (distance >= 0) & ((distance < cfg["window"]) | (i[None, :] < cfg["sinks"]))
     return F.scaled_dot_product_attention(q, k, v, attn_mask=seen)
 '''
+OUTPUTS: Final = ("out",)
+CORRECTNESS_CASES: Final = ({"batch": 1, "heads": 2, "time": 320, "dim": 64, "window": 96, "sinks": 4},)
+SMALL_CASE: Final = {"batch": 1, "heads": 2, "time": 64, "dim": 32, "window": 16, "sinks": 4}
 
 
 def make_input(case: dict[str, Any], gen: Any, variant: Variant, device: str) -> Any:
@@ -38,14 +41,3 @@ def work(case: dict[str, Any]) -> Work:
     b, h, t, d = case["batch"], case["heads"], case["time"], case["dim"]
     pairs = t * min(t, case["window"]) - min(t, case["window"]) ** 2 // 2
     return Work(bytes_read=6 * b * h * t * d, bytes_written=2 * b * h * t * d, flops=4 * b * h * pairs * d)
-
-
-TASK: Final = Task.of(
-    "sliding_window_attention",
-    reference=REFERENCE,
-    outputs=("out",),
-    correctness_cases=({"batch": 1, "heads": 2, "time": 320, "dim": 64, "window": 96, "sinks": 4},),
-    small_case={"batch": 1, "heads": 2, "time": 64, "dim": 32, "window": 16, "sinks": 4},
-    make_input=make_input,
-    work=work,
-)

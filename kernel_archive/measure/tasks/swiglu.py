@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from kernel_archive.measure.tasks.base import Task, Variant, Work
+from kernel_archive.measure.tasks.base import Variant, Work
 
 REFERENCE: Final = '''import torch
 import torch.nn.functional as F
@@ -15,6 +15,9 @@ def reference(data):
     gate, up = data
     return F.silu(gate) * up
 '''
+OUTPUTS: Final = ("out",)
+CORRECTNESS_CASES: Final = ({"rows": 37, "cols": 2816},)
+SMALL_CASE: Final = {"rows": 8, "cols": 256}
 
 
 def make_input(case: dict[str, Any], gen: Any, variant: Variant, device: str) -> Any:
@@ -35,14 +38,3 @@ def make_input(case: dict[str, Any], gen: Any, variant: Variant, device: str) ->
 def work(case: dict[str, Any]) -> Work:
     n = case["rows"] * case["cols"]
     return Work(bytes_read=4 * n, bytes_written=2 * n, flops=5 * n)
-
-
-TASK: Final = Task.of(
-    "swiglu",
-    reference=REFERENCE,
-    outputs=("out",),
-    correctness_cases=({"rows": 37, "cols": 2816},),
-    small_case={"rows": 8, "cols": 256},
-    make_input=make_input,
-    work=work,
-)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from kernel_archive.measure.tasks.base import Task, Variant, Work
+from kernel_archive.measure.tasks.base import Variant, Work
 
 REFERENCE: Final = '''import torch
 
@@ -14,6 +14,9 @@ def reference(data):
     (x,) = data
     return torch.topk(x, 64, dim=-1).values
 '''
+OUTPUTS: Final = ("values",)
+CORRECTNESS_CASES: Final = ({"rows": 17, "cols": 4096},)
+SMALL_CASE: Final = {"rows": 4, "cols": 512}
 
 
 def make_input(case: dict[str, Any], gen: Any, variant: Variant, device: str) -> Any:
@@ -32,14 +35,3 @@ def make_input(case: dict[str, Any], gen: Any, variant: Variant, device: str) ->
 def work(case: dict[str, Any]) -> Work:
     n = case["rows"] * case["cols"]
     return Work(bytes_read=4 * n, bytes_written=4 * 64 * case["rows"], flops=n)
-
-
-TASK: Final = Task.of(
-    "topk_rows",
-    reference=REFERENCE,
-    outputs=("values",),
-    correctness_cases=({"rows": 17, "cols": 4096},),
-    small_case={"rows": 4, "cols": 512},
-    make_input=make_input,
-    work=work,
-)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any, Final
 
-from kernel_archive.measure.tasks.base import Task, Variant, Work
+from kernel_archive.measure.tasks.base import Variant, Work
 
 REFERENCE: Final = '''import torch
 import torch.nn.functional as F
@@ -31,6 +31,18 @@ def reference(data):
     t = F.layer_norm(t, (hid,), p["to_out_norm.weight"], p["to_out_norm.bias"])
     return F.linear(t * gate, p["to_out.weight"])
 '''
+
+
+def _case(n: int, b: int, d: int, *, nomask: bool, distribution: str, hidden: int = 128) -> dict[str, Any]:
+    return {"seqlen": n, "bs": b, "dim": d, "hiddendim": hidden, "nomask": nomask, "distribution": distribution}
+
+
+OUTPUTS: Final = ("out",)
+CORRECTNESS_CASES: Final = (
+    _case(32, 1, 128, nomask=False, distribution="normal"),
+    _case(64, 2, 256, nomask=True, distribution="cauchy"),
+)
+SMALL_CASE: Final = _case(16, 1, 128, nomask=False, distribution="normal")
 
 _WEIGHTS: Final = (
     "norm.weight", "norm.bias", "left_proj.weight", "right_proj.weight", "left_gate.weight", "right_gate.weight",
@@ -90,21 +102,3 @@ def work(case: dict[str, Any]) -> Work:
         bytes_written=4 * pairs * d,
         flops=2 * pairs * d * 5 * h + 2 * pairs * n * h + 2 * pairs * h * d,
     )
-
-
-def _case(n: int, b: int, d: int, *, nomask: bool, distribution: str, hidden: int = 128) -> dict[str, Any]:
-    return {"seqlen": n, "bs": b, "dim": d, "hiddendim": hidden, "nomask": nomask, "distribution": distribution}
-
-
-TASK: Final = Task.of(
-    "trimul",
-    reference=REFERENCE,
-    outputs=("out",),
-    correctness_cases=(
-        _case(32, 1, 128, nomask=False, distribution="normal"),
-        _case(64, 2, 256, nomask=True, distribution="cauchy"),
-    ),
-    small_case=_case(16, 1, 128, nomask=False, distribution="normal"),
-    make_input=make_input,
-    work=work,
-)
