@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 from kernel_archive.archive.build import BuildResult, build_archive
+from kernel_archive.archive.team import team
 from kernel_archive.bins import DEFAULT_SCHEME, Scheme
 from kernel_archive.splits import SPLIT_TABLES
 from kernel_archive.storage import content_path
@@ -66,11 +67,12 @@ def build(
         from kernel_archive.publishing.facts import collect_facts
         from kernel_archive.selection.make import make_splits, store_published
 
-        with ThreadPoolExecutor(1) as pool:
+        # The archive lies on this machine alone, whatever engine made it: so its splits are the work of local processes.
+        with ThreadPoolExecutor(1) as pool, team(jobs) as workers:
             # Nothing that the card counts is in a split, and DuckDB counts outside the interpreter's lock.
             facts = pool.submit(collect_facts, open_archive(directory))
             kept = store_published(directory, published)
-            make_splits(directory, names=[n for n in SPLIT_TABLES if n not in kept])
+            make_splits(directory, names=[n for n in SPLIT_TABLES if n not in kept], workers=workers)
             write_card(directory, facts.result())
 
     return build_archive(

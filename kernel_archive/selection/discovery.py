@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, cast
 
 import msgspec
@@ -139,8 +140,8 @@ def select_discovery(split: Split, tables: ArchiveTables, rule: DiscoveryDefinit
     }
     dropped: Counter[str] = Counter()
     found: list[pa.Table] = [row_table(split, []).append_column(_OWN, pa.array([], pa.float64()))]
-    for part in tables.parts() if finished else ():
-        rows, without = _edges_of(split, part, rule, finished)
+    look = partial(_edges_of, split=split, rule=rule, searches=finished)
+    for rows, without in tables.results(look) if finished else ():
         found.append(rows)
         dropped += without
     rows = together(found, split.task)
@@ -169,7 +170,7 @@ def select_discovery(split: Split, tables: ArchiveTables, rule: DiscoveryDefinit
 
 
 def _edges_of(
-    split: Split, tables: ArchiveTables, rule: DiscoveryDefinition, searches: Collection[str]
+    tables: ArchiveTables, *, split: Split, rule: DiscoveryDefinition, searches: Collection[str]
 ) -> tuple[pa.Table, Counter[str]]:
     """The pairs of a part of the archive in their order, with the ratio of their own measurements, and why others are none."""
     flags = set(rule.exclude_flags)

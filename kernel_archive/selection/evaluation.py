@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, cast
 
 import msgspec
@@ -29,7 +31,7 @@ from kernel_archive.selection.selected import Row, Selection, Side, by_program, 
 from kernel_archive.selection.similarity import Program
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from kernel_archive.selection.edges import Kernel
     from kernel_archive.selection.tables import ArchiveTables
@@ -135,21 +137,24 @@ def refusals(tables: ArchiveTables, rule: EvalDefinition, kernels: Iterable[Kern
     return {kernel.kernel_id: reason(kernel) for kernel in kernels}
 
 
-def _few_bins(rule: EvalDefinition, candidates: Iterable[Sequence[Kernel]]) -> dict[str, int]:
-    """Problems of which too few bins have kernels, with the number of those bins; from the candidates of each part.
+def _few_bins(rule: OwnEvalDefinition, parts: Iterable[Mapping[str, set[int]]]) -> dict[str, int]:
+    """Problems of which too few bins have kernels, with the number of those bins; from the bins that each part has.
 
     Where the definition leaves the number open and no problem has as many, none is left out: a table with one program per
     problem can still be asked about.
     """
-    if not isinstance(rule, OwnEvalDefinition) or not _every(rule):
-        return {}
     enough = rule.bins or LEAST_BINS
-    held: dict[str, set[int]] = {}
-    for kernels in candidates:
-        for kernel, bin_ in zip(kernels, _bins(rule, kernels), strict=True):
-            held.setdefault(kernel.problem, set()).add(bin_)
+    held = {problem: bins for part in parts for problem, bins in part.items()}
     few = {problem: len(found) for problem, found in sorted(held.items()) if len(found) < enough}
     return {} if not rule.bins and len(few) == len(held) else few
+
+
+def _bins_held(tables: ArchiveTables, *, rule: EvalDefinition, gpu: str | None) -> dict[str, set[int]]:
+    kernels = _candidates(tables, rule, gpu)
+    held: dict[str, set[int]] = {}
+    for kernel, bin_ in zip(kernels, _bins(rule, kernels), strict=True):
+        held.setdefault(kernel.problem, set()).add(bin_)
+    return held
 
 
 def _bins(rule: EvalDefinition, kernels: Sequence[Kernel]) -> list[int]:
@@ -235,40 +240,33 @@ def select_eval(
     standard = cast("EvalDefinition", canonical_definition(split, tables))
     rule = standard if rule is None else rule
     dropped: Counter[str] = Counter()
-    counted: Counter[str] = Counter()
+    eligible: Counter[str] = Counter()
     others = tables.read("kernels", ["problem"], "test").num_rows
-    for part in _parts(tables, rule):
-        reasons = refusals(part, rule, part.tested)
-        dropped.update(reason for reason in reasons.values() if reason is not None)
-        counted.update(kernel.gpu for kernel in part.tested if reasons[kernel.kernel_id] is None)
-        others -= len(part.tested)
+    of_parts = partial(tables.results, wanted=None if _every(rule) else rule.problems, whole=_SHARED in rule.balance)
+    for reasons, gpus, rows in of_parts(partial(_counts, rule=rule)):
+        dropped += reasons
+        eligible += gpus
+        others -= rows
     if others:
         dropped["other_problem"] += others
     if rule.near_copy is not None:
         dropped["near_training"] = 0
-    per_gpu = dict(sorted(counted.items()))
+    per_gpu = dict(sorted(eligible.items()))
     most = max(per_gpu, key=lambda name: per_gpu[name], default="")
     chosen_gpu = choose_gpu(per_gpu, rule.gpu or most, gpu)
     dropped["other_gpu"] = sum(n for name, n in per_gpu.items() if name != chosen_gpu)
-
-    def candidates(part: ArchiveTables) -> list[Kernel]:
-        reasons = refusals(part, rule, part.tested)
-        return [k for k in part.tested if reasons[k.kernel_id] is None and k.gpu == chosen_gpu]
-
-    few_bins = _few_bins(rule, map(candidates, _parts(tables, rule)))
+    few_bins: dict[str, int] = {}
+    if isinstance(rule, OwnEvalDefinition) and _every(rule):
+        few_bins = _few_bins(rule, of_parts(partial(_bins_held, rule=rule, gpu=chosen_gpu)))
     available: Counter[tuple[str, int]] = Counter()
     chosen: list[tuple[str, int, Kernel]] = []
     exchanged = 0
-    for part in _parts(tables, rule):
-        found = candidates(part)
-        enough = [kernel for kernel in found if kernel.problem not in few_bins]
-        if few_bins:
-            dropped["few_bins"] += len(found) - len(enough)
-        for together in _independent(enough, rule):
-            rows, moved = _chosen(part, rule, together, available, dropped)
-            chosen += rows
-            exchanged += moved
-            tables.neighbours.learn(part.neighbours, [(k.problem, k.program_id) for *_, k in rows])
+    for found in of_parts(partial(_taken, rule=rule, gpu=chosen_gpu, few=few_bins)):
+        chosen += found.rows
+        exchanged += found.exchanged
+        available.update(found.available)
+        dropped.update(found.dropped)
+        tables.neighbours.learn(found.nears)
     chosen.sort(key=lambda item: (*item[:2], selection_hash(rule.selection_key, item[2].kernel_id), item[2].kernel_id))
     taken = [kernel for *_, kernel in chosen]
     tokens = Counter(k.token_id for k in taken)
@@ -277,7 +275,7 @@ def select_eval(
     facts: dict[str, Any] = (
         {
             "cells": held,
-            "available": cell_counts(available.elements(), rule.problems),
+            "available": cell_counts(available, rule.problems),
             "short_cells": sum(n < rule.cap for counts in held.values() for n in counts),
             "excluded": dict(sorted(dropped.items())),
             "gpus": per_gpu,
@@ -308,49 +306,70 @@ def select_eval(
 _SHARED: Final = "language"
 
 
-def _parts(tables: ArchiveTables, rule: EvalDefinition) -> Iterator[ArchiveTables]:
-    """The problems of a definition in parts."""
-    return tables.parts(None if _every(rule) else rule.problems, whole=_SHARED in rule.balance)
+def _counts(tables: ArchiveTables, *, rule: EvalDefinition) -> tuple[Counter[str], Counter[str], int]:
+    """Why kernels of a part are not asked about, GPUs of the others, and how many kernels it has."""
+    reasons = refusals(tables, rule, tables.tested)
+    gpus = Counter(kernel.gpu for kernel in tables.tested if reasons[kernel.kernel_id] is None)
+    return Counter(reason for reason in reasons.values() if reason is not None), gpus, len(tables.tested)
 
 
-def _independent(kernels: Sequence[Kernel], rule: EvalDefinition) -> Iterable[Sequence[Kernel]]:
-    """The kernels whose rows depend on each other: problem by problem."""
-    if _SHARED in rule.balance:
-        return [kernels]
-    found: dict[str, list[Kernel]] = {}
-    for kernel in kernels:
-        found.setdefault(kernel.problem, []).append(kernel)
-    return found.values()
+def _candidates(tables: ArchiveTables, rule: EvalDefinition, gpu: str | None) -> list[Kernel]:
+    reasons = refusals(tables, rule, tables.tested)
+    return [k for k in tables.tested if reasons[k.kernel_id] is None and k.gpu == gpu]
+
+
+@dataclass
+class _Taken:
+    """Rows of a part with problem and bin; how many levelling exchanged; what there was, what was left out; training programs."""
+
+    rows: list[tuple[str, int, Kernel]] = field(default_factory=list)
+    exchanged: int = 0
+    available: Counter[tuple[str, int]] = field(default_factory=Counter)
+    dropped: Counter[str] = field(default_factory=Counter)
+    nears: dict[tuple[str, str], tuple[str, float]] = field(default_factory=dict)
+
+
+def _taken(tables: ArchiveTables, *, rule: EvalDefinition, gpu: str | None, few: Mapping[str, int]) -> _Taken:
+    """The rows of a part, problem by problem where one does not depend on another."""
+    found = _Taken()
+    groups: dict[str, list[Kernel]] = {}
+    for kernel in _candidates(tables, rule, gpu):
+        if kernel.problem in few:
+            found.dropped["few_bins"] += 1
+        else:
+            groups.setdefault("" if _SHARED in rule.balance else kernel.problem, []).append(kernel)
+    for kernels in groups.values():
+        rows, exchanged = _chosen(tables, rule, kernels, found)
+        found.rows += rows
+        found.exchanged += exchanged
+    found.nears = tables.neighbours.known((k.problem, k.program_id) for *_, k in found.rows)
+    return found
 
 
 def _chosen(
-    tables: ArchiveTables,
-    rule: EvalDefinition,
-    candidates: Sequence[Kernel],
-    available: Counter[tuple[str, int]],
-    dropped: Counter[str],
+    tables: ArchiveTables, rule: EvalDefinition, candidates: Sequence[Kernel], found: _Taken
 ) -> tuple[list[tuple[str, int, Kernel]], int]:
-    """The rows of a part with problem and bin, and how many levelling exchanged; what there is and what is left out is counted."""
+    """The rows of some candidates, and how many levelling exchanged; what there is and what is left out is counted."""
     copies = None
     if rule.near_copy is not None:
         programs = _programs(tables, candidates)
         nears = tables.neighbours.of(programs)
-        near = {name for name, found in nears.items() if found.similarity >= rule.near_copy}
+        near = {name for name, nearest in nears.items() if nearest.similarity >= rule.near_copy}
         # What has the very tokens of a training program should not be there at all: it is kept, so that the check of leaks
         # refuses it, and not passed over in silence.
         tokens = pa.array([k.token_id for k in candidates if k.kernel_id in near], pa.string())
         train = tables.of(None).read("kernels", ["token_id"], "train")["token_id"]
         trained = set(tokens.filter(pc.is_in(tokens, train)).to_pylist())
         near -= {k.kernel_id for k in candidates if k.token_id in trained}
-        dropped["near_training"] += sum(k.kernel_id in near for k in candidates)
+        found.dropped["near_training"] += sum(k.kernel_id in near for k in candidates)
         candidates = [k for k in candidates if k.kernel_id not in near]
         copies = Copies([p for p in programs if p.name not in near], rule.near_copy)
     cells: dict[int, dict[str, list[Kernel]]] = {}
     listed = list(zip(candidates, _bins(rule, candidates), strict=True))
     for kernel, bin_ in listed:
         cells.setdefault(bin_, {}).setdefault(kernel.problem, []).append(kernel)
-        available[kernel.problem, bin_] += 1
-    filling = _Filling(rule, copies, dropped)
+        found.available[kernel.problem, bin_] += 1
+    filling = _Filling(rule, copies, found.dropped)
     chosen = [(k.problem, bin_, k) for bin_ in sorted(cells) for k in filling.bin(cells[bin_])]
     return (chosen, 0) if rule.level is None else _levelled(tables, rule.level, chosen, listed, copies)
 

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from kernel_archive.archive.manifest import Manifest, SplitFacts
+    from kernel_archive.archive.team import Team
     from kernel_archive.bins import Scheme
     from kernel_archive.selection.selected import Selection
 
@@ -91,6 +92,7 @@ def make_splits(
     *,
     rules: Rules | None = None,
     skip_ambiguous: bool = True,
+    workers: Team | None = None,
 ) -> Made:
     """Make derived tables of an archive directory that nobody else reads yet (a build's, before it is renamed).
 
@@ -102,13 +104,15 @@ def make_splits(
         rules: how; canonically when not given.
         skip_ambiguous: leave ``eval`` out, with the reason in the manifest, when held-out kernels exist on several GPUs
             and none is the canonical one; else that is an error.
+        workers: who looks at the parts of a large archive, on this machine; this process alone when not given.
 
     Raises:
         LeakageError: training would hold something of the evaluation; the rows are named.
         UsageError: there is nothing on the GPU that was named.
     """
     archive = open_archive(directory)
-    return _carry_out(plan_splits(archive, names, rules, skip_ambiguous=skip_ambiguous), Path(directory))
+    plan = plan_splits(archive, names, rules, skip_ambiguous=skip_ambiguous, workers=workers)
+    return _carry_out(plan, Path(directory))
 
 
 def remake_splits(

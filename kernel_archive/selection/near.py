@@ -10,7 +10,7 @@ from kernel_archive.ids import program_id, token_id, token_text
 from kernel_archive.selection.similarity import Near, Program, nearest, overlap, token_grams
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from kernel_archive.selection.tables import ArchiveTables
 
@@ -40,9 +40,13 @@ class Neighbours:
         found = {name: Near(name, *self._known[key]) for name, key in keys.items()}
         return {name: near for name, near in found.items() if near.similarity > 0}
 
-    def learn(self, other: Neighbours, programs: Iterable[tuple[str, str]]) -> None:
-        """Take what another knows of some programs, by problem and program id."""
-        self._known.update({key: other._known[key] for key in programs if key in other._known})
+    def known(self, programs: Iterable[tuple[str, str]]) -> dict[tuple[str, str], tuple[str, float]]:
+        """What was found of programs, by problem and program id."""
+        return {key: self._known[key] for key in programs if key in self._known}
+
+    def learn(self, known: Mapping[tuple[str, str], tuple[str, float]]) -> None:
+        """Take what another has found."""
+        self._known.update(known)
 
 
 def training_programs(tables: ArchiveTables) -> Callable[[str], Iterator[Program]]:

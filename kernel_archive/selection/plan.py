@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from kernel_archive.archive.open import Archive
+    from kernel_archive.archive.team import Team
     from kernel_archive.bins import Scheme
     from kernel_archive.errors import Finding
     from kernel_archive.selection.definitions import Definition
@@ -180,6 +181,7 @@ def plan_splits(
     *,
     skip_ambiguous: bool = False,
     scheme: Scheme | None = None,
+    workers: Team | None = None,
 ) -> Plan:
     """Select, and refuse leaks.
 
@@ -189,13 +191,14 @@ def plan_splits(
         rules: how; canonically when not given.
         skip_ambiguous: leave an evaluation split out, with the reason, when its GPU must be named.
         scheme: what is published among them is not selected: its labels are made anew under this scheme.
+        workers: who looks at the parts of a large archive; this process alone when not given.
 
     Raises:
         AmbiguousGpuError: the GPU of an evaluation split must be named.
         LeakageError: training would hold something of the evaluation.
         UsageError: there is nothing on the GPU that was named.
     """
-    tables = ArchiveTables(archive)
+    tables = ArchiveTables(archive, workers)
     if names:
         tables.texts  # noqa: B018 - begins to read them, while rows are chosen
     manifest = archive.manifest

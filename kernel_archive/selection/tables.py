@@ -6,15 +6,16 @@ the whole archive. So a large archive is looked at in parts, a few problems at a
 
 from __future__ import annotations
 
-import copy
 import itertools
 from collections import Counter
-from functools import cached_property
-from typing import TYPE_CHECKING, Any, Final
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from kernel_archive.archive.open import open_archive
+from kernel_archive.archive.team import Call
 from kernel_archive.ids import token_id
 from kernel_archive.schema import TABLES
 from kernel_archive.selection.edges import EDGE_COLUMNS, kernels_by_id
@@ -23,13 +24,17 @@ from kernel_archive.selection.selected import Side, counted
 from kernel_archive.selection.texts import PART_ROWS, ArchiveTexts
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Sequence
+    from collections.abc import Callable, Collection, Iterator, Sequence
+    from pathlib import Path
 
     from kernel_archive.archive.open import Archive
+    from kernel_archive.archive.team import Team
     from kernel_archive.selection.edges import Kernel
     from kernel_archive.selection.texts import Texts
 
 __all__ = ["ArchiveTables"]
+
+Result = TypeVar("Result")
 
 _NARROW: Final = (
     "kernel_id", "program_id", "token_id", "problem", "family", "gpu", "speedup", "reference_id", "search_id",
@@ -39,6 +44,10 @@ _NARROW: Final = (
 _OF_PROBLEMS: Final = ("test", "train", "kernels", "failures", "evaluations", "tested", "neighbours")
 #: An archive of more kernels and evaluations is looked at in parts of about so many; a problem with more is a part.
 MOST_ROWS: Final = 250_000
+
+
+def _part(path: Path, problems: frozenset[str] | None) -> ArchiveTables:
+    return ArchiveTables(open_archive(path)).of(problems)
 
 
 class ArchiveTables:
@@ -51,9 +60,13 @@ class ArchiveTables:
 
     problems: frozenset[str] | None = None
 
-    def __init__(self, archive: Archive) -> None:
-        """An opened archive."""
+    def __init__(self, archive: Archive, workers: Team | None = None) -> None:
+        """An opened archive, and who looks at parts of it: this process alone where nobody is named."""
         self.archive = archive
+        self.workers = workers
+
+    def __reduce__(self) -> Any:
+        return _part, (self.archive.path, self.problems)
 
     def read(self, table: str, columns: Sequence[str], split: str | None = None) -> pa.Table:
         """Columns of a table (of one split); no rows where the archive has no such split."""
@@ -65,11 +78,16 @@ class ArchiveTables:
 
     def of(self, problems: Collection[str] | None) -> ArchiveTables:
         """The same tables with the kernels, failures and evaluations of some problems, or of all."""
-        part = copy.copy(self)
-        for name in _OF_PROBLEMS:
-            part.__dict__.pop(name, None)
+        part = object.__new__(type(self))
+        part.__dict__.update(self.__dict__)
+        part.forget()
         part.problems = None if problems is None else frozenset(problems)
         return part
+
+    def forget(self) -> None:
+        """Let go of what was read of the problems."""
+        for name in _OF_PROBLEMS:
+            self.__dict__.pop(name, None)
 
     @cached_property
     def _cut(self) -> list[list[str]]:
@@ -98,21 +116,36 @@ class ArchiveTables:
             room -= rows
         return cut
 
-    def parts(self, wanted: Collection[str] | None = None, *, whole: bool = False) -> Iterator[ArchiveTables]:
-        """The tables in parts; a small archive is one. What was read of a part is forgotten with it.
+    def parts(self, wanted: Collection[str] | None = None, *, whole: bool = False) -> list[ArchiveTables]:
+        """The tables in parts; a small archive is one.
 
         Args:
             wanted: problems that a large archive is looked at for; all when not given.
             whole: these problems in one part, whatever they take.
         """
         if self.problems is not None or len(self._cut) <= 1:
-            yield self
-            return
+            return [self]
         self.texts, self.roles, self.references  # noqa: B018 - read once for all
         cut = [[*itertools.chain(*self._cut)]] if whole else self._cut
-        for problems in cut:
-            if chosen := [problem for problem in problems if wanted is None or problem in wanted]:
-                yield self.of(chosen)
+        chosen = [[problem for problem in problems if wanted is None or problem in wanted] for problems in cut]
+        return [self.of(problems) for problems in chosen if problems]
+
+    def results(
+        self, function: Callable[[ArchiveTables], Result], wanted: Collection[str] | None = None, *, whole: bool = False
+    ) -> Iterator[Result]:
+        """What a function finds in each of the parts (:meth:`parts`), in their order; what it has read is forgotten."""
+        parts = self.parts(wanted, whole=whole)
+        if self.workers is not None and len(parts) > 1:
+            calls = [
+                Call(f"the splits of {', '.join(sorted(p.problems or ()))[:200]}", partial(function, p)) for p in parts
+            ]
+            found = dict(self.workers.do(calls))
+            yield from (found[i] for i in range(len(parts)))
+            return
+        for part in parts:
+            yield function(part)
+            if part is not self:
+                part.forget()
 
     def part_with(self, problem: str) -> ArchiveTables:
         """The tables of a problem at least."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
+from functools import partial
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, cast
 
@@ -181,16 +182,14 @@ def select_train(
     standard = cast("TrainDefinition", load_definition(split.name))
     rule = standard if rule is None else rule
     held = held_out_programs(tables) if held_out is None else held_out
-    rank: dict[str, int] = {kind: i for i, kind in enumerate(rule.priority)}
     dropped: Counter[str] = Counter()
     no_edges: Counter[str] = Counter()
     strata: dict[str, Any] = {}
     found = []
-    for part in tables.parts():
-        rows = row_table(split, _pairs_of(part, rule, held, dropped, no_edges, strata))
-        found.append(
-            rows.append_column("rank", pa.array([rank[kind] for kind in rows["pair_type"].to_pylist()], pa.int8()))
-        )
+    for rows, *counts in tables.results(partial(_pairs_of, split=split, rule=rule, held=held)):
+        found.append(rows)
+        for total, more in zip((dropped, no_edges, strata), counts, strict=True):
+            total.update(more)
     rows = together(found, "rank", "problem").drop_columns("rank")
     per_task: defaultdict[str, dict[str, int]] = defaultdict(dict)
     for (task, kind), n in sorted(counted(rows, "problem", "pair_type").items()):
@@ -214,14 +213,11 @@ def select_train(
 
 
 def _pairs_of(
-    tables: ArchiveTables,
-    rule: TrainDefinition,
-    held: HeldOut,
-    dropped: Counter[str],
-    no_edges: Counter[str],
-    strata: dict[str, Any],
-) -> list[Row]:
-    """The pairs of a part of the archive in their order; what gave none is counted."""
+    tables: ArchiveTables, *, split: Split, rule: TrainDefinition, held: HeldOut
+) -> tuple[pa.Table, Counter[str], Counter[str], dict[str, Any]]:
+    """The pairs of a part of the archive in their order, why others are none, why evaluations gave no edge, and the strata."""
+    dropped: Counter[str] = Counter()
+    strata: dict[str, Any] = {}
     training = {name for name, role in tables.roles.items() if role == rule.role}
     eligible: dict[str, Kernel] = {}
     flags = set(rule.exclude_flags)
@@ -252,8 +248,7 @@ def _pairs_of(
     def keep(parent: Kernel, child: Kernel) -> str | None:
         return "discovery_pair" if held.holds_pair(parent.side, child.side) else None
 
-    edges, without = find_edges(tables.evaluations, training, eligible, keep=keep)
-    no_edges.update(without)
+    edges, no_edges = find_edges(tables.evaluations, training, eligible, keep=keep)
     made["parent_edit"] = [_row("parent_edit", e.parent.side, e.parent.speedup, e.child, e.search_id) for e in edges]
     taken = {_both(e.parent.kernel_id, e.child.kernel_id) for e in edges}
     # A pair with the reference is a seed pair, or one the wrong way round.
@@ -267,6 +262,8 @@ def _pairs_of(
             else:
                 chosen[row.row_id] = row
     rank: dict[str, int] = {kind: i for i, kind in enumerate(rule.priority)}
-    return sorted(
+    rows = sorted(
         chosen.values(), key=lambda r: (rank[r.pair_type], r.problem, r.search_id, r.candidate.kernel_id, r.row_id)
     )
+    ranks = pa.array([rank[row.pair_type] for row in rows], pa.int8())
+    return row_table(split, rows).append_column("rank", ranks), dropped, no_edges, strata

@@ -356,7 +356,7 @@ class MemoryTables(ArchiveTables):
 
     def __init__(self, tables: dict[str, pa.Table]) -> None:
         """Tables by name, ``kernels`` as ``kernels/train`` and ``kernels/test``."""
-        self.tables = tables
+        self.tables, self.workers = tables, None
         self.natural = frozenset([str(RECIPE["name"])])
         self.evaluation = None
 
