@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from kernel_archive.board.entries import Entry, Foreign
     from kernel_archive.scoring import ScoreRecord, Target
 
-__all__ = ["PAGE_FILE", "BoardResult", "Ranked", "Verdict", "build_board", "rank_board", "verify_board"]
-
 PAGE_FILE: Final = "index.html"
 #: Folder with a page and a score record of every entry.
 ENTRIES: Final = "entries"
@@ -219,8 +217,7 @@ def build_board(
         UsageError: there is no board, or nothing on it.
         DataError: every submission is at fault.
     """
-    from kernel_archive.board.entry_page import render_entry
-    from kernel_archive.board.page import render_page
+    from kernel_archive.board.page import render_entry, render_page
 
     ranked = rank_board(
         archive,

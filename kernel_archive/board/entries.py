@@ -37,18 +37,6 @@ if TYPE_CHECKING:
     from kernel_archive.scoring.replay import Figure
     from kernel_archive.scoring.worlds import Worlds
 
-__all__ = [
-    "RATIONALE_CHARACTERS",
-    "Entry",
-    "Foreign",
-    "Scoring",
-    "Shown",
-    "findings_of",
-    "load_entries",
-    "read_foreign",
-    "read_stored",
-]
-
 #: So much of a rationale is shown on the page.
 RATIONALE_CHARACTERS: Final = 400
 # What became of a row and repeat: bits of Shown.states.

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-__all__ = ["ModelFacts", "Seen", "fact_faults", "fact_rows", "prompt_of", "seen_of"]
-
 #: What a model has seen of the archive that it forecasts.
 Seen = Literal["yes", "no", "held-out", "unknown"]
 #: A year, a month or a day.

@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from kernel_archive.board.standings import Line, Standings
     from kernel_archive.scoring import Metric
 
-__all__ = ["MAX_CODE", "Codes", "make_payload", "packed"]
-
 #: Longer programs are cut on the page, and it says so. The archive has them whole.
 MAX_CODE: Final = 60_000
 #: All rationales of a page together, in characters: beyond it they are cut shorter.

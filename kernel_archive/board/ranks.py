@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     Bools = NDArray[np.bool_]
     Ints = NDArray[np.int64]
 
-__all__ = ["LEVEL", "WHOLE", "Pairs", "Rank", "pairs_of", "ranks_of"]
-
 #: Level of the intervals, and of the whole table of differences.
 LEVEL: Final = 0.95
 #: So many entries of a board, the best ones, are shown with everything; further ones with figures and ranks.

@@ -11,8 +11,6 @@ from typing import Final
 from kernel_archive.board.store import DEFAULT_BOARD
 from kernel_archive.errors import UsageError
 
-__all__ = ["IDLE_SECONDS", "SERVED", "board_server"]
-
 #: Path -> file of the board and its media type; there is nothing else to ask for.
 SERVED: Final = {
     "/": ("index.html", "text/html; charset=utf-8"),

@@ -22,17 +22,6 @@ if TYPE_CHECKING:
     from kernel_archive.scoring.record import ControlFigures, ScoreRecord
     from kernel_archive.scoring.replay import Figure
 
-__all__ = [
-    "MIN_COVERAGE",
-    "Line",
-    "Standings",
-    "make_standings",
-    "place_of",
-    "standings_bytes",
-    "standings_csv",
-    "standings_json",
-]
-
 #: An entry that covers less of the rows and repeats is listed and not ranked.
 MIN_COVERAGE: Final = 0.95
 #: What is stated of an entry's forecasts.

@@ -36,8 +36,6 @@ from kernel_archive.untrusted_tables import parquet_rows
 if TYPE_CHECKING:
     from kernel_archive.scoring import ScoreRecord, Target
 
-__all__ = ["DEFAULT_BOARD", "MAX_LINES_BYTES", "Added", "add_submission", "store_of"]
-
 #: Where commands look when they are given no board: the reviewed folder of a checkout.
 DEFAULT_BOARD: Final = Path("leaderboard")
 #: A forecast file may be this long without its compression: 50 times what 500 rows x 3 repeats with rationales take.

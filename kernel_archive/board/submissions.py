@@ -25,19 +25,6 @@ if TYPE_CHECKING:
 
     from kernel_archive.scoring import Target
 
-__all__ = [
-    "FORECASTS_FILE",
-    "RECORD_FILE",
-    "SCORE_FILE",
-    "Identity",
-    "Submission",
-    "check_texts",
-    "load_submission",
-    "slug_of",
-    "submission_folders",
-    "to_toml",
-]
-
 RECORD_FILE: Final = "submission.toml"
 FORECASTS_FILE: Final = "forecasts.jsonl.zst"
 SCORE_FILE: Final = "score.json"

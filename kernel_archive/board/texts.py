@@ -15,8 +15,6 @@ from typing import Any, Final
 import jinja2
 from markupsafe import Markup
 
-__all__ = ["page_file", "render", "visible"]
-
 #: Controls, bidirectional and other format characters, lone surrogates, private use, line and paragraph separators.
 _HIDDEN: Final = re.compile(
     "[\\x00-\\x08\\x0b-\\x1f\\x7f-\\x9f\\xad\\u061c\\u115f\\u1160\\u180e\\u200b-\\u200f\\u2028-\\u202e\\u2060-\\u206f"
