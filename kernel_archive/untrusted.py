@@ -13,6 +13,7 @@ import hashlib
 import io
 import re
 import stat
+import tomllib
 import zlib
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Final
@@ -20,9 +21,11 @@ from typing import IO, TYPE_CHECKING, Any, Final
 from kernel_archive.errors import Finding, printable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from _typeshed import WriteableBuffer
+
+    from kernel_archive.errors import DataError
 
 #: A longer line, or a row of a table with more text, is reported and skipped; it is never held in memory.
 MAX_LINE_BYTES: Final = 1 << 20
@@ -182,6 +185,39 @@ def read_whole(path: Path, *, max_bytes: int) -> bytes:
             return stream.read()
     except OSError as error:
         raise UntrustedFileError("unreadable", f"cannot be read: {error.strerror or printable(str(error))}") from None
+
+
+def read_toml(path: Path, fail: Callable[..., DataError], missing: str, fix: str) -> dict[str, Any]:
+    """The table of a TOML file that somebody wrote by hand.
+
+    Args:
+        path: the file.
+        fail: makes the error of a ``message`` and a ``fix``.
+        missing: says that there is no such file.
+        fix: what to do then.
+    """
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
+        raise fail(message=missing, fix=fix) from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise fail(message=f"cannot be read: {error}") from None
+    except (ValueError, RecursionError) as error:  # also numbers too long, and tables too deep, for the parser
+        raise fail(message=f"not valid TOML: {printable(str(error))}") from None
+
+
+def misfit(error: Exception) -> tuple[str, str | None]:
+    """What a document has that its type has not: the message, and the field where it is known.
+
+    >>> import msgspec
+    >>> try:
+    ...     _ = msgspec.json.decode(b'{"a": [1, "x"]}', type=dict[str, list[int]])
+    ... except msgspec.ValidationError as error:
+    ...     misfit(error)
+    ('Expected `int`, got `str`', '[...][1]')
+    """
+    message, _, where = str(error).partition(" - at `$")
+    return message, where.strip("`.") or None
 
 
 def has_few_values(data: bytes) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import glob
 import re
-import tomllib
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, get_args, get_type_hints
 
@@ -16,6 +16,7 @@ from kernel_archive.ids import canonical_json, sha256_hex
 from kernel_archive.readers import READERS
 from kernel_archive.readers.mapping import From, Join, names_in
 from kernel_archive.storage import content_path
+from kernel_archive.untrusted import misfit, read_toml
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -183,36 +184,26 @@ def load_recipe(path: Path) -> LoadedRecipe:
     Raises:
         RecipeError: it can't be read, has an unknown key, a wrong value, an unknown reader or GPU.
     """
-    shown = str(path)
-
-    def fail(message: str, **more: Any) -> RecipeError:
-        return RecipeError.of(code="bad-recipe", message=message, file=shown, **more)
-
-    try:
-        data = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (FileNotFoundError, NotADirectoryError):
-        raise fail("there is no such recipe", fix="Name a shipped builder or the path of a builder.toml") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise fail(f"cannot be read: {error}") from None
-    except (ValueError, RecursionError) as error:  # also numbers too long, and tables too deep, for the parser
-        raise fail(f"not valid TOML: {printable(str(error))}") from None
+    fail = partial(RecipeError.of, code="bad-recipe", file=str(path))
+    data = read_toml(path, fail, "there is no such recipe", "Name a shipped builder or the path of a builder.toml")
     try:
         recipe = msgspec.convert(data, Recipe)
     except msgspec.ValidationError as error:
-        text, _, where = str(error).partition(" - at `$")
-        field = where.strip("`.") or None
-        raise fail(text, field=field, fix=_meant(text, field or "")) from None
+        text, field = misfit(error)
+        raise fail(message=text, field=field, fix=_meant(text, field or "")) from None
     for i, source in enumerate(recipe.source):
         if source.format not in READERS:
             raise fail(
-                "unknown reader",
+                message="unknown reader",
                 field=f"source[{i}].format",
                 value=source.format,
                 fix=suggestion(source.format, READERS),
             )
         for name in names_in(source.path):
             if not name.isidentifier() or source.path.count(f"{{{name}}}") > 1:
-                raise fail("no name for a part of a path, or it stands twice", field=f"source[{i}].path", value=name)
+                raise fail(
+                    message="no name for a part of a path, or it stands twice", field=f"source[{i}].path", value=name
+                )
         if (
             source.gpu is not None
             and "{" not in source.gpu
@@ -220,7 +211,7 @@ def load_recipe(path: Path) -> LoadedRecipe:
             and not is_known(source.gpu)
         ):
             raise fail(
-                "unknown GPU",
+                message="unknown GPU",
                 field=f"source[{i}].gpu",
                 value=source.gpu,
                 fix=_gpu_meant(source.gpu, (*GPUS, *recipe.gpu)),
@@ -228,7 +219,7 @@ def load_recipe(path: Path) -> LoadedRecipe:
         for key, formats in _ONLY_FOR.items():
             if getattr(source, key) is not None and source.format not in formats:
                 message = f"only the format {' or '.join(map(repr, formats))} takes {key}"
-                raise fail(message, field=f"source[{i}].{key}")
+                raise fail(message=message, field=f"source[{i}].{key}")
     return LoadedRecipe(recipe=recipe, directory=path.parent, file=path)
 
 

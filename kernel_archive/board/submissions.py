@@ -245,7 +245,7 @@ def load_submission(folder: Path) -> Submission:
     try:
         values: dict[str, Any] = tomllib.loads(data.decode("utf-8"))
         record = msgspec.convert(values, type=Submission)
-    except (UnicodeDecodeError, tomllib.TOMLDecodeError, msgspec.ValidationError, RecursionError) as error:
+    except (ValueError, msgspec.ValidationError, RecursionError) as error:
         raise refused(printable(str(error), 300)) from None
     if record.archive.split not in FORECAST_SPLITS:
         raise refused(f"split must be one of: {', '.join(FORECAST_SPLITS)}")

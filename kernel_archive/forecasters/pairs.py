@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, fields, replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Self
 
 import numpy as np
 
@@ -23,6 +23,10 @@ if TYPE_CHECKING:
     from kernel_archive.gpus import Gpu
     from kernel_archive.scoring.worlds import Worlds
     from kernel_archive.splits import Split
+
+
+#: What is said of all pairs at once.
+_OF_ALL: Final = frozenset({"split", "scheme", "stated_gpus"})
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -46,6 +50,15 @@ class ProgramPairs:
     def __len__(self) -> int:
         return len(self.problems)
 
+    def take(self, rows: Sequence[int] | NDArray[np.intp]) -> Self:
+        """Only these pairs, in this order."""
+
+        def picked(values: Any) -> Any:
+            return values[rows] if isinstance(values, np.ndarray) else tuple(values[i] for i in rows)
+
+        columns = [each.name for each in fields(self) if each.name not in _OF_ALL]
+        return replace(self, **{name: picked(getattr(self, name)) for name in columns})
+
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class AskedPairs(ProgramPairs):
@@ -60,19 +73,6 @@ class AskedPairs(ProgramPairs):
     split: Split
     scheme: Scheme
     row_ids: tuple[str, ...]
-
-    def take(self, rows: Sequence[int]) -> AskedPairs:
-        """Only these rows, in this order."""
-        return AskedPairs(
-            split=self.split,
-            scheme=self.scheme,
-            row_ids=tuple(self.row_ids[i] for i in rows),
-            problems=tuple(self.problems[i] for i in rows),
-            gpus=tuple(self.gpus[i] for i in rows),
-            anchors=tuple(self.anchors[i] for i in rows),
-            candidates=tuple(self.candidates[i] for i in rows),
-            stated_gpus=self.stated_gpus,
-        )
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -108,15 +108,6 @@ class TrainingPairs(ProgramPairs):
         native = self.native(split)
         natural = native & self.natural
         return np.flatnonzero(natural if natural.any() else native)
-
-    def take(self, rows: NDArray[np.intp]) -> TrainingPairs:
-        """Only these pairs, in this order."""
-
-        def picked(values: Any) -> Any:
-            return values[rows] if isinstance(values, np.ndarray) else tuple(values[i] for i in rows)
-
-        columns = [each.name for each in fields(self) if each.name != "stated_gpus"]
-        return replace(self, **{name: picked(getattr(self, name)) for name in columns})
 
 
 #: What a baseline that does not learn is given.

@@ -20,16 +20,14 @@ from kernel_archive.forecasters.programs import ProgramParts
 from kernel_archive.forecasters.spreading import spread
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from kernel_archive.forecasters.pairs import AskedPairs, ProgramPairs, TrainingPairs
-
-    Floats = NDArray[np.float64]
     from collections.abc import Sequence
 
     from numpy.typing import NDArray
 
     from kernel_archive.bins import Scheme
+    from kernel_archive.forecasters.pairs import AskedPairs, ProgramPairs, TrainingPairs
+
+    Floats = NDArray[np.float64]
 
 # Chosen by leaving one training search out at a time (CRPS of the search left out); the evaluation split was not read.
 NEIGHBOURS: Final = 12

@@ -19,6 +19,7 @@ import msgspec
 
 from kernel_archive.errors import DataError, printable
 from kernel_archive.measure.agent import Draft
+from kernel_archive.untrusted import misfit
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -114,10 +115,8 @@ def _read(path: Path, kind: type[Facts]) -> Facts:
     except OSError as error:
         raise DataError.of(code="unreadable", file=str(path), message=f"cannot be read: {error.strerror}") from error
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        text, _, where = str(error).partition(" - at `$")
-        raise DataError.of(
-            code="bad-chain", file=str(path), field=where.strip("`.") or None, message=printable(text, 300)
-        ) from error
+        text, field = misfit(error)
+        raise DataError.of(code="bad-chain", file=str(path), field=field, message=printable(text, 300)) from error
 
 
 def read_chain(folder: Path) -> Chain:

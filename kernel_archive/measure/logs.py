@@ -17,6 +17,7 @@ from ulid import ULIDGenerator
 
 from kernel_archive.errors import DataError, KernelArchiveError
 from kernel_archive.storage import write_atomically
+from kernel_archive.untrusted import misfit
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -129,11 +130,11 @@ def read_lines(path: Path, kind: Any) -> list[Any]:
             values.append(decode(line))
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             foreign = isinstance(error, msgspec.ValidationError)
-            text, _, where = str(error).partition(" - at `$")
+            text, field = misfit(error)
             raise DataError.of(
                 code="wrong-format" if foreign else "bad-json", file=str(path), line=number,
                 message=f"not a line that was recorded here: {text}" if foreign else f"the line is damaged: {text}",
-                field=where.strip("`.") or None, fix="This run can't be resumed; move it away and record it anew",
+                field=field, fix="This run can't be resumed; move it away and record it anew",
             ) from error  # fmt: skip
     return values
 

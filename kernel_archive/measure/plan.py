@@ -34,8 +34,8 @@ chains = "chains/*/*"          # folders of programs that authors wrote one by o
 from __future__ import annotations
 
 import itertools
-import tomllib
 from collections import Counter
+from functools import partial
 from pathlib import Path  # noqa: TC003 - msgspec reads the annotations
 from typing import Any, Literal
 
@@ -50,6 +50,7 @@ from kernel_archive.measure.settings import Settings
 from kernel_archive.measure.strategies import HillClimbing, Puct
 from kernel_archive.measure.surrogate import Surrogate, SurrogatePlan
 from kernel_archive.measure.tasks import get_task
+from kernel_archive.untrusted import misfit, read_toml
 
 Method = Literal["tree_search", "bin_filling", "local_search", "agentic"]
 
@@ -212,13 +213,13 @@ def read_plan(path: Path) -> Plan:
         RecipeError: with file and field.
         UsageError: an unknown task.
     """
+    fail = partial(RecipeError.of, code="bad-plan", file=str(path))
+    data = read_toml(path, fail, "there is no such plan", "Name a plan.toml")
     try:
-        data = tomllib.loads(path.read_text("utf-8"))
         file = msgspec.convert(data, _File)
-    except OSError as error:
-        raise RecipeError.of(code="unreadable", message=f"cannot be read: {error.strerror}", file=str(path)) from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, msgspec.ValidationError) as error:
-        raise RecipeError.of(code="bad-plan", message=printable(str(error), 300), file=str(path)) from error
+    except msgspec.ValidationError as error:
+        message, field = misfit(error)
+        raise fail(message=printable(message, 300), field=field) from None
     base = path.resolve().parent
     runs = [run for entry in file.search for run in _runs(entry, base)]
     twice = [key for key, count in Counter(r.key for r in runs).items() if count > 1]

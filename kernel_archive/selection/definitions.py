@@ -7,7 +7,7 @@ A definition is a TOML file. Which keys it has follows from what the rows of its
 from __future__ import annotations
 
 import math
-import tomllib
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, Literal, TypeAlias, TypeVar
@@ -24,6 +24,7 @@ from kernel_archive.program_text import LANGUAGE_ORDER
 from kernel_archive.selection.selected import CANONICAL
 from kernel_archive.splits import split_of
 from kernel_archive.storage import content_path
+from kernel_archive.untrusted import misfit, read_toml
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -234,8 +235,7 @@ def _converted(data: Mapping[str, Any], kind: type[_Struct], place: str) -> _Str
     try:
         definition = msgspec.convert(data, kind)
     except msgspec.ValidationError as error:
-        message, _, where = str(error).partition(" - at `$")
-        field = where.strip("`.") or None
+        message, field = misfit(error)
         stated = (field or "").split("[")[0]
         raise RecipeError.of(
             code="bad-definition",
@@ -273,17 +273,10 @@ def load_definition(name: str, path: str | Path | None = None) -> Definition:
     if path is not None and str(path) in (retired := retired_definitions(split)):
         file = retired[str(path)]
     place = str(file)
-    try:
-        data = tomllib.loads(file.read_text(encoding="utf-8"))
-    except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
-        known = ", ".join(retired_definitions(split))
-        message, fix = "there is no such split definition", "Copy one of splits/*.toml and change it"
-        fix += f", or name a retired one: {known}" if known else ""
-        raise RecipeError.of(code="bad-definition", message=message, file=place, fix=fix) from None
-    except tomllib.TOMLDecodeError as error:
-        raise RecipeError.of(code="bad-definition", message=f"not valid TOML: {error}", file=place) from None
-    except (OSError, UnicodeDecodeError, RecursionError) as error:
-        raise RecipeError.of(code="bad-definition", message=f"cannot be read: {error}", file=place) from None
+    known = ", ".join(retired_definitions(split))
+    fix = "Copy one of splits/*.toml and change it" + (f", or name a retired one: {known}" if known else "")
+    fail = partial(RecipeError.of, code="bad-definition", file=place)
+    data = read_toml(file, fail, "there is no such split definition", fix)
     return _converted(data, _kind(split, data), place)
 
 

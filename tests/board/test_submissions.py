@@ -107,10 +107,11 @@ def test_a_record_is_read_back(tmp_path):
         ("a = 1\n" * 20000, "longer than"),
         ("name = 'x'\nforecasts_sha256='0'\nextra = 1\n[archive]\nname='a'\n", "submission.toml"),
         ("a = " + "[" * 5000, "submission.toml"),
+        ("a = " + "1" * 5000, "submission.toml"),
         (to_toml(record(name="a\u202eb")), "U\\+202E"),
         (to_toml(record(url="javascript:x")), "not a web address"),
     ],
-    ids=["broken", "not-utf8", "long", "unknown-key", "deep", "bidi", "url"],
+    ids=["broken", "not-utf8", "long", "unknown-key", "deep", "long-number", "bidi", "url"],
 )
 def test_a_bad_record_is_refused_with_its_file(tmp_path, toml, says):
     """Whatever a pull request brings is a finding, never a traceback."""

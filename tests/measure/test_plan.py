@@ -36,6 +36,7 @@ def test_plan_is_expanded():
     ("text", "message"),
     [
         ("name = ", "Invalid value"),
+        ("name = " + "1" * 5000, "not valid TOML"),
         ('name = "x"\ngpu = "H200"\nsearch = []\nwrong = 1', "wrong"),
         (
             'name = "x"\ngpu = "H200"\n[settings]\nmax_rnus = 3\n[[search]]\nmethod="agentic"\ntask="trimul"\ntemplates="m"',
@@ -59,7 +60,7 @@ def test_wrong_plan_is_refused_with_its_place(tmp_path, text, message):
 
 def test_missing_plan_and_unknown_task(tmp_path):
     """A file that is not there, and a task that is not there."""
-    with pytest.raises(RecipeError, match="cannot be read"):
+    with pytest.raises(RecipeError, match="there is no such plan"):
         read_plan(tmp_path / "no.toml")
     (tmp_path / "p.toml").write_text(
         'name="x"\ngpu="H200"\n[[search]]\nmethod="tree_search"\ntask="trimull"\ntemplates="m"'

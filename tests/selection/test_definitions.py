@@ -95,6 +95,8 @@ def test_broken_and_missing_files(tmp_path):
     """A file that is no TOML or isn't there is a finding, not a traceback; so is a name that no definition has."""
     with pytest.raises(RecipeError, match="not valid TOML"):
         load_definition("eval", changed(tmp_path, "eval", "cap = 10", "cap ="))
+    with pytest.raises(RecipeError, match="not valid TOML"):
+        load_definition("eval", changed(tmp_path, "eval", "cap = 10", f"cap = {'1' * 5000}"))
     with pytest.raises(RecipeError, match="no such split definition"):
         load_definition("eval", tmp_path / "none.toml")
     with pytest.raises(UsageError, match="Choose one of: eval, eval_problems, eval_cuda, discovery"):
