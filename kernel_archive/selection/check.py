@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from kernel_archive.archive.open import Archive
     from kernel_archive.selection.selected import Member, Selection
 
-__all__ = ["check_splits"]
-
 
 def _presence(archive: Archive) -> Iterator[Finding]:
     """Every derived table has facts and the other way round, and a published split's labels are what its facts say."""

@@ -31,19 +31,6 @@ if TYPE_CHECKING:
 
     from kernel_archive.splits import Kind, Split
 
-__all__ = [
-    "Definition",
-    "DiscoveryDefinition",
-    "EvalDefinition",
-    "OwnEvalDefinition",
-    "TrainDefinition",
-    "load_definition",
-    "recorded_definition",
-    "retired_definitions",
-    "variant_name",
-    "with_changes",
-]
-
 #: |log2| that no ratio of two measured times reaches: a nanosecond against five centuries.
 _LARGEST_LOG2: Final = 64
 

@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from kernel_archive.archive.manifest import SplitFacts
     from kernel_archive.archive.open import Archive
 
-__all__ = ["KINDS", "Change", "Difference", "TableDifference", "changelog", "diff"]
-
 #: Columns that say nothing new: texts follow from the ids, the canary is one text, the scheme is a fact of the table.
 _ASIDE: Final = {"code", "canary", "bin_scheme"} | {c for s in SPLIT_TABLES.values() for c in (s.anchor, s.candidate)}
 _VALUES: Final = {

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-__all__ = ["EDGE_COLUMNS", "Edge", "Kernel", "find_edges", "kernels_by_id", "speedup_ratio"]
-
 #: Columns of ``evaluations`` that edges are found from.
 EDGE_COLUMNS: Final = (
     "evaluation_id", "kernel_id", "search_id", "node_id", "parent_node_id", "parent_distance", "is_root", "outcome",

@@ -19,18 +19,6 @@ if TYPE_CHECKING:
 
     from kernel_archive.splits import Split
 
-__all__ = [
-    "FROZEN_FORMAT",
-    "FrozenSplit",
-    "check_frozen",
-    "differences",
-    "freeze",
-    "frozen_columns",
-    "frozen_folder",
-    "frozen_split",
-    "read_frozen",
-]
-
 #: Version of the files' layout.
 FROZEN_FORMAT: Final = 1
 #: So many rows are named per finding.

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
     from kernel_archive.archive.manifest import Manifest
 
-__all__ = ["INPUTS", "check_inputs", "with_inputs"]
-
 #: Name of the table; its splits are called as the evaluation splits.
 INPUTS: Final = "eval_inputs"
 

@@ -33,8 +33,6 @@ if TYPE_CHECKING:
     from kernel_archive.selection.tables import ArchiveTables
     from kernel_archive.splits import Kind, Split
 
-__all__ = ["NAMED", "check_leakage", "check_near_copies", "members_of", "refuse_leakage"]
-
 #: So many rows are named per kind of leak; the rest is counted.
 NAMED: Final = 10
 _FIX: Final = (

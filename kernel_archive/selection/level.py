@@ -16,8 +16,6 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-__all__ = ["level"]
-
 #: An exchange must lower the penalty by more than this: below it is rounding.
 _LEAST_GAIN: Final = 1e-6
 #: So many exchanges are weighed at a time.

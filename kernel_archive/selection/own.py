@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from kernel_archive.selection.tables import ArchiveTables
     from kernel_archive.splits import Split
 
-__all__ = ["LEAST_BINS", "canonical_definition"]
-
 #: A problem with kernels in fewer bins says too little about telling them apart.
 LEAST_BINS: Final = 3
 

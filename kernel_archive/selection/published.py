@@ -36,8 +36,6 @@ if TYPE_CHECKING:
     from kernel_archive.archive.manifest import SplitFacts
     from kernel_archive.splits import Split
 
-__all__ = ["PUBLISHED_SCHEME", "published_labels", "published_rows", "published_split", "relabelled"]
-
 #: The rule that the published labels follow.
 PUBLISHED_SCHEME: Final[Scheme] = "released"
 #: So many rows whose label disagrees with the rule are named.

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-__all__ = ["PairSpace", "least_pairs", "program_mark", "quotas", "stratum_factors"]
-
 #: So many pairs of one stratum are hashed at most.
 _HASHED: Final = 400_000
 

@@ -27,25 +27,6 @@ if TYPE_CHECKING:
     from kernel_archive.selection.texts import Texts
     from kernel_archive.splits import Split
 
-__all__ = [
-    "CANONICAL",
-    "Member",
-    "Members",
-    "Origin",
-    "Row",
-    "Selection",
-    "Side",
-    "by_program",
-    "cell_counts",
-    "counted",
-    "hashes",
-    "label_facts",
-    "pair_id",
-    "row_table",
-    "select",
-    "together",
-]
-
 Origin = Literal["selected", "published"]
 #: Name of a split that is made by the shipped definition; any other is a variant.
 CANONICAL: Final = "canonical"

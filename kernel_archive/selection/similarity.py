@@ -21,17 +21,6 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-__all__ = [
-    "NGRAM",
-    "THRESHOLD",
-    "Near",
-    "Program",
-    "nearest",
-    "overlap",
-    "similarity_report",
-    "token_grams",
-]
-
 NGRAM: Final = 5
 #: Least Jaccard index of two programs that are called near copies in the report.
 THRESHOLD: Final = 0.7

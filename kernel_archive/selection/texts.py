@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
     from kernel_archive.archive.open import Archive
 
-__all__ = ["PART_ROWS", "ArchiveTexts", "ListTexts", "Texts"]
-
 #: Rows that are handed on at a time.
 PART_ROWS: Final = 1000
 #: Texts of an archive are held whole up to this size; of a larger one only what a block of rows needs.

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from kernel_archive.selection.definitions import EvalDefinition
     from kernel_archive.splits import Split
 
-__all__ = ["WAYS_OUT", "left_out"]
-
 #: Why a kernel is not asked about, and what to change.
 WAYS_OUT: Final = {
     "not_held_out": (

@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
     from pathlib import Path
 
-__all__ = ["LABELS", "Labels", "check_withheld", "labelled", "read_labels", "with_column", "withhold"]
-
 #: Columns of an evaluation row that are withheld, and what the public part has in their place.
 LABELS: Final[dict[str, Any]] = {
     "speedup": None, "bin": None, "n_measurements": None, "speedup_min": None, "speedup_max": None, "search_id": "",
