@@ -171,14 +171,14 @@ def main() -> None:
         stored = store_entries(board, options.entries, target, bases, options.repeats)
         start = time.perf_counter()
         for folder in stored[:3]:
-            score(target, read_forecasts(folder / "forecasts.jsonl.zst", target))
+            score(target, read_forecasts(folder / "forecasts.jsonl.zst", target), draws=options.draws)
         single = (time.perf_counter() - start) / 3
         made = {}
         for engine in options.engines:
             start, cpu = time.perf_counter(), cpu_seconds()
             result = build_board(archive, board, jobs=options.jobs, draws=options.draws, engine=engine)
             seconds = time.perf_counter() - start
-            made[engine] = (board / "standings.json").read_bytes()
+            made[engine] = b"".join(file.read_bytes() for file in result.files)
             print(
                 f"{engine}: {seconds:.1f} s, {cpu_seconds() - cpu:.1f} s of processor time, peak so far "
                 f"{resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024:.0f} MB here, "

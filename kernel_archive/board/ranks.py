@@ -110,7 +110,8 @@ def pairs_of(values: Sequence[float | None], draws: Sequence[Floats | None], *, 
     at = np.asarray(known)
     v = np.asarray([values[i] for i in known], dtype=np.float64)
     table = np.stack([d for i in known if (d := draws[i]) is not None])
-    table = table[:, ~np.isnan(table).any(axis=0)]
+    # By rows in memory: what is taken of columns alone lies by columns, and is up to eight times as slow below.
+    table = np.ascontiguousarray(table[:, ~np.isnan(table).any(axis=0)])
     if table.shape[1] < 2:
         return out
     shown = int((at < m).sum())  # positions rise, so these are the first
