@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from kernel_archive.selection.tables import ArchiveTables
     from kernel_archive.splits import Split
 
-__all__ = ["case_ratio", "case_sums", "cutoff_counts", "select_discovery"]
-
 #: Significant digits of g_cases: logarithms may differ in the last bits between machines, measurements mean far fewer.
 DIGITS: Final = 12
 #: exp of more than this, or of its negative, is no number of 64 bits.

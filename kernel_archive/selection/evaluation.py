@@ -37,8 +37,6 @@ if TYPE_CHECKING:
     from kernel_archive.selection.tables import ArchiveTables
     from kernel_archive.splits import Split
 
-__all__ = ["AmbiguousGpuError", "choose_gpu", "refusals", "select_eval", "selection_hash"]
-
 
 class AmbiguousGpuError(UsageError):
     """Raised when held-out kernels exist on several GPUs, none is the preferred one, and none was named."""

@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from kernel_archive.bins import Scheme
     from kernel_archive.selection.selected import Selection
 
-__all__ = ["Made", "make_splits", "remake_splits", "store_published"]
-
 
 class Made(msgspec.Struct, kw_only=True):
     """What was done.

@@ -14,8 +14,6 @@ if TYPE_CHECKING:
 
     from kernel_archive.selection.tables import ArchiveTables
 
-__all__ = ["Copies", "Neighbours", "training_programs"]
-
 
 class Neighbours:
     """The nearest training program of any program, within its problem; each pair is compared once."""

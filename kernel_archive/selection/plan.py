@@ -35,8 +35,6 @@ if TYPE_CHECKING:
     from kernel_archive.selection.definitions import Definition
     from kernel_archive.splits import Split
 
-__all__ = ["Plan", "Rules", "compared_programs", "leakage_findings", "plan_splits", "present_members", "select_split"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class Rules:

@@ -32,8 +32,6 @@ if TYPE_CHECKING:
     from kernel_archive.selection.edges import Kernel
     from kernel_archive.selection.texts import Texts
 
-__all__ = ["ArchiveTables"]
-
 Result = TypeVar("Result")
 
 _NARROW: Final = (

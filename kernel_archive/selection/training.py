@@ -41,8 +41,6 @@ if TYPE_CHECKING:
     from kernel_archive.selection.tables import ArchiveTables
     from kernel_archive.splits import Split
 
-__all__ = ["HeldOut", "held_out_programs", "select_train"]
-
 
 @dataclass(kw_only=True)
 class HeldOut:
