@@ -12,6 +12,7 @@ import multiprocessing
 import os
 import signal
 import sys
+from collections import deque
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
@@ -87,10 +88,14 @@ class Processes:
         """Make all calls (:meth:`Team.do`)."""
         running: dict[int, Future[Result]] = {}
         failed: dict[int, BaseException] = {}
+        finished: deque[int] = deque()  # told by the futures: looking through thousands after each call takes long
 
         def ended() -> Iterator[tuple[int, Result]]:
-            for i in [i for i, future in running.items() if future.done()]:
-                future = running.pop(i)
+            while finished:
+                i = finished.popleft()
+                future = running.pop(i, None)
+                if future is None:  # cancelled: its call was made here
+                    continue
                 error = future.exception()
                 if error is None:
                     yield i, future.result()
@@ -102,6 +107,7 @@ class Processes:
             for i, call in enumerate(calls):
                 alone = self._pool is None or i == self._others
                 running[i] = Future() if alone or self._pool is None else self._pool.submit(call.function)
+                running[i].add_done_callback(lambda _, i=i: finished.append(i))
             for i in sorted(running, key=lambda i: i != self._others):
                 if i in running and running[i].cancel():  # nobody has begun it
                     del running[i]
@@ -121,6 +127,7 @@ class Processes:
             running = {i: future for i, future in running.items() if not future.cancel()}
         if failed:
             wait(running.values())
+            finished.extend(running)
             list(ended())
             first = min(failed)
             raise _named(failed[first], calls[first].name)

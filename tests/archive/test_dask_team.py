@@ -19,8 +19,6 @@ from kernel_archive.archive.build import build_archive
 from kernel_archive.archive.team import Call, team
 from kernel_archive.errors import DataError, KernelArchiveError, LogError, UsageError
 
-distributed = pytest.importorskip("distributed")
-
 
 @pytest.fixture
 def both(cluster):
@@ -141,6 +139,8 @@ def test_the_same_archive(cluster, logs, alone, tmp_path, monkeypatch):
 
 def test_a_worker_that_says_nothing(cluster, logs, alone, tmp_path):
     """A worker is stopped in the middle of the build: the scheduler misses it, others make its calls, the digest is the same."""
+    import distributed
+
     with distributed.Client(cluster, set_as_default=False) as client:
         victim = max(client.run(os.getpid).values())
     stopped = []

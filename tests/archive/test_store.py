@@ -5,25 +5,26 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
+import fsspec
 import pytest
 from support.puct import RunLog, program, recipe
-from support.s3 import s3
 
 from kernel_archive.archive import consolidate, store
 from kernel_archive.archive.build import build_archive
 from kernel_archive.archive.store import Store, patiently
 from kernel_archive.errors import KernelArchiveError, RecipeError, UsageError
 
-fsspec = pytest.importorskip("fsspec")
-pytest.importorskip("s3fs")
-pytest.importorskip("moto")
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::ResourceWarning")
 
 
 @pytest.fixture
 def bucket(monkeypatch):
     """The faults of a store; pauses are short."""
+    pytest.importorskip("s3fs")
+    pytest.importorskip("moto")
     monkeypatch.setattr(store, "FIRST_PAUSE", 0.01)
+    from support.s3 import s3
+
     with s3(monkeypatch) as faults:
         yield faults
 

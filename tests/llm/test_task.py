@@ -22,11 +22,16 @@ from kernel_archive.llm.prompts import load_questions
 from kernel_archive.llm.run import log_files, log_folder
 from kernel_archive.scoring import load_target, read_forecasts, score
 
-inspect_ai = pytest.importorskip("inspect_ai")
-from kernel_archive.llm import task as tasks  # noqa: E402 - needs Inspect
-
 pytestmark = pytest.mark.filterwarnings("ignore")  # of Inspect and what it imports
 _NUMBER = itertools.count()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _inspect():
+    """Inspect is imported where these tests run, not in each process that collects them: it takes three seconds."""
+    global inspect_ai, tasks  # noqa: PLW0603 - as an import at the top would
+    inspect_ai = pytest.importorskip("inspect_ai")
+    from kernel_archive.llm import task as tasks
 
 
 @pytest.fixture(autouse=True)
