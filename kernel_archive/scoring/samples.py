@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Final, Literal
 
 import numpy as np
@@ -12,7 +12,7 @@ from kernel_archive.scoring import calibration, discovery, order, recovery, roww
 from kernel_archive.scoring.arrays import product
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Hashable, Mapping
 
     from kernel_archive.bins import Scheme
     from kernel_archive.scoring.arrays import Bools, Floats, Ints
@@ -200,6 +200,12 @@ class ForecastRows:
         return {name: self.part(at) for name, at in self.groups.items()}
 
 
+@lru_cache(maxsize=512)
+def _kept(*_: Hashable) -> list[Floats]:
+    """Where a figure of certain draws is kept."""
+    return []
+
+
 @dataclass(frozen=True, eq=False)
 class RowSample:
     """D draws of rows.
@@ -208,11 +214,13 @@ class RowSample:
         rows: the rows.
         weights: shape (n, D), how often each row is in each draw.
         picks: stratum -> shape (D, m), the rows drawn from it, as positions inside the stratum.
+        drawn: what the same draws of other forecasts' rows share; ``None`` where there are none.
     """
 
     rows: ForecastRows
     weights: Floats
     picks: Mapping[str, Ints]
+    drawn: Hashable = None
     _curves: dict[tuple[str, str], Floats] = field(default_factory=dict, repr=False)
     _precisions: dict[tuple[str, float], Floats] = field(default_factory=dict, repr=False)
 
@@ -223,7 +231,16 @@ class RowSample:
 
     def of_group(self, name: str) -> RowSample:
         """The same draws of the rows of one reported group."""
-        return RowSample(self.rows.by_group[name], self.weights[self.rows.groups[name]], self.picks, self._curves)
+        return RowSample(
+            self.rows.by_group[name], self.weights[self.rows.groups[name]], self.picks, _curves=self._curves
+        )
+
+    def _of_all(self, make: Callable[[], Floats], *what: Hashable) -> Floats:
+        """A figure of the draws that is the same whatever is forecast: computed once for all entries of a board."""
+        place = [] if self.drawn is None else _kept(self.drawn, *what)
+        if not place:
+            place.append(make())
+        return place[0]
 
     def mean(self, value: Callable[[int], Floats]) -> Floats:
         """Mean over the repeats of the values, shape (..., D), that a formula gives for each repeat number."""
@@ -324,8 +341,10 @@ class RowSample:
     def _random_of(self, stratum: str) -> Floats:
         speedups, picks = self.rows.speedups[self.rows.strata[stratum]], self.picks[stratum]
         ranks = recovery.budget_ranks(picks.shape[1])
-        mean: Floats = recovery.recovered_at_random(speedups=speedups, ranks=ranks, picks=picks).mean(axis=0)
-        return mean
+        return self._of_all(
+            lambda: recovery.recovered_at_random(speedups=speedups, ranks=ranks, picks=picks).mean(axis=0),
+            *("random", stratum, speedups.tobytes()),
+        )
 
     def found(self, cutoff: float, *, within_language: bool = False) -> Floats:
         """Average precision (of the edits within one language), mean over the repeats: shape (D,)."""
@@ -341,7 +360,11 @@ class RowSample:
         shortcut = None if sample is None else sample.rows.better_shortcut(cutoff)
         if sample is None or shortcut is None:
             return np.full_like(found, np.nan)
-        return found - sample._precision("shortcut", cutoff, shortcut[None])  # noqa: SLF001  # of this class
+        same = None if sample is self else np.asarray(self.rows.same_language).tobytes()
+        return found - self._of_all(
+            lambda: sample._precision("shortcut", cutoff, shortcut[None]),  # noqa: SLF001  # of this class
+            *("shortcut", cutoff, same, shortcut.tobytes(), self.rows.speedups.tobytes()),
+        )
 
     @cached_property
     def _within_language(self) -> RowSample | None:

@@ -126,7 +126,9 @@ def resampled(
         wanted: numbers of the portions, from 0; all when not given.
     """
     rng = np.random.default_rng(seed)
-    for number, size in enumerate(chunk_sizes(len(rows), draws)):
+    strata = tuple((name, at.tobytes()) for name, at in rows.strata.items())
+    sizes = list(chunk_sizes(len(rows), draws))
+    for number, size in enumerate(sizes):
         if wanted is not None and number not in wanted:
             for at in rows.strata.values():  # what is left out uses up its random numbers all the same
                 _picked(rng, len(at), size)
@@ -140,7 +142,7 @@ def resampled(
             counts = np.bincount((drawn * np.int64(size) + column).ravel(), minlength=m * size)
             weights[at] = counts.reshape(m, size)
             picks[name] = drawn
-        yield RowSample(rows, weights, picks)
+        yield RowSample(rows, weights, picks, (seed, strata, *sizes[: number + 1]))
 
 
 def _picked(rng: np.random.Generator, n: int, size: int) -> Ints:

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from support.made_forecasts import make_forecasts, make_target
 
-from kernel_archive.scoring import Forecasts, Target, uncertainty
+from kernel_archive.scoring import Forecasts, Target, samples, uncertainty
 from kernel_archive.scoring.metrics import METRICS, metrics_of
 from kernel_archive.scoring.samples import ForecastRows
 from kernel_archive.scoring.uncertainty import bootstrap, interval, repeats_of, resampled
@@ -141,3 +141,16 @@ def test_draws_in_portions_are_the_same_draws(rng, monkeypatch, kind):
     assert all(np.array_equal(alone.overall[name], found, equal_nan=True) for name, found in together.overall.items())
     for group, found in together.groups.items():
         assert all(np.array_equal(alone.groups[group][name], found[name], equal_nan=True) for name in found)
+
+
+@pytest.mark.parametrize("kind", ["eval", "discovery"])
+def test_what_forecasts_share_is_the_same_alone(rng, kind):
+    """What the draws say whatever is forecast is kept between entries; other rows, seeds and portions have their own."""
+    targets = [make_target(rng, split=kind) for _ in range(2)]
+    rows = [ForecastRows.of(target, make_forecasts(rng, target)) for target in (*targets, targets[0])]
+    asked = [(of, seed, draws) for of in rows for seed in (0, 1) for draws in (20, 21)]
+    kept = [bootstrap(of, seed=seed, draws=draws).overall for of, seed, draws in asked]
+    for (of, seed, draws), before in zip(asked, kept, strict=True):
+        samples._kept.cache_clear()
+        for name, values in bootstrap(of, seed=seed, draws=draws).overall.items():
+            np.testing.assert_array_equal(values, before[name], err_msg=name)
