@@ -5,12 +5,14 @@ Pipes hide half of it (colours and widths are for terminals), so the commands ru
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import pty
 import signal
 import subprocess
 import sys
+import threading
 import time
 import warnings
 from pathlib import Path
@@ -56,22 +58,38 @@ def place(tmp_path_factory):
 
 
 def in_terminal(*arguments, cwd):
-    """Exit status and everything that a command sends to its terminal."""
+    """Exit status and everything that a command sends to its terminal, which is this process's meanwhile.
+
+    Whatever writes, Python or a library below it, writes there: the descriptors are the terminal's, not only the streams.
+    """
     leader, follower = pty.openpty()
-    command = [sys.executable, "-m", "kernel_archive", *arguments]
-    process = subprocess.Popen(command, cwd=cwd, stdin=follower, stdout=follower, stderr=follower)
-    os.close(follower)
-    seen = b""
-    while True:
-        try:
-            part = os.read(leader, 65536)
-        except OSError:  # what Linux answers when nobody holds the other end
-            break
-        if not part:
-            break
-        seen += part
-    os.close(leader)
-    return process.wait(), seen
+    seen = bytearray()
+
+    def listen():
+        with contextlib.suppress(OSError):  # what Linux answers when nobody holds the other end
+            while part := os.read(leader, 65536):
+                seen.extend(part)
+
+    listener = threading.Thread(target=listen)
+    listener.start()
+    streams, kept = (sys.stdin, sys.stdout, sys.stderr), [os.dup(n) for n in range(3)]
+    try:
+        for n in range(3):
+            os.dup2(follower, n)
+        os.close(follower)
+        sys.stdin, sys.stdout, sys.stderr = (open(n, mode, closefd=False) for n, mode in enumerate("rww"))  # noqa: SIM115
+        with contextlib.chdir(cwd):
+            status = main(list(arguments))
+        for stream in (sys.stdout, sys.stderr):
+            stream.flush()
+    finally:
+        sys.stdin, sys.stdout, sys.stderr = streams
+        for n, before in enumerate(kept):
+            os.dup2(before, n)
+            os.close(before)
+        listener.join()
+        os.close(leader)
+    return status, bytes(seen)
 
 
 COMMANDS = [
