@@ -90,6 +90,9 @@ class Processes:
         failed: dict[int, BaseException] = {}
         finished: deque[int] = deque()  # told by the futures: looking through thousands after each call takes long
 
+        def tell(i: int) -> Callable[[Future[Result]], None]:
+            return lambda _: finished.append(i)
+
         def ended() -> Iterator[tuple[int, Result]]:
             while finished:
                 i = finished.popleft()
@@ -107,7 +110,7 @@ class Processes:
             for i, call in enumerate(calls):
                 alone = self._pool is None or i == self._others
                 running[i] = Future() if alone or self._pool is None else self._pool.submit(call.function)
-                running[i].add_done_callback(lambda _, i=i: finished.append(i))
+                running[i].add_done_callback(tell(i))
             for i in sorted(running, key=lambda i: i != self._others):
                 if i in running and running[i].cancel():  # nobody has begun it
                     del running[i]
