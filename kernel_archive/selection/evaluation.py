@@ -369,21 +369,26 @@ def _chosen(
         found.available[kernel.problem, bin_] += 1
     filling = _Filling(rule, copies, found.dropped)
     chosen = [(k.problem, bin_, k) for bin_ in sorted(cells) for k in filling.bin(cells[bin_])]
-    return (chosen, 0) if rule.level is None else _levelled(tables, rule.level, chosen, listed, copies)
+    return (chosen, 0) if rule.level is None else _levelled(tables, rule, rule.level, chosen, listed, copies)
 
 
 def _levelled(
     tables: ArchiveTables,
+    rule: EvalDefinition,
     limit: float,
     chosen: Sequence[tuple[str, int, Kernel]],
     candidates: Sequence[tuple[Kernel, int]],
     copies: Copies | None,
 ) -> tuple[list[tuple[str, int, Kernel]], int]:
-    """The rows after levelling, task by task, and how many were exchanged."""
+    """The rows after levelling, task by task, and how many were exchanged.
+
+    Nothing comes in that is measured less often than the definition prefers.
+    """
+    before = {kernel.kernel_id for *_, kernel in chosen}
     by_problem: dict[str, list[tuple[Kernel, int]]] = {}
     for kernel, bin_ in sorted(candidates, key=lambda item: item[0].kernel_id):
-        by_problem.setdefault(kernel.problem, []).append((kernel, bin_))
-    before = {kernel.kernel_id for *_, kernel in chosen}
+        if kernel.kernel_id in before or kernel.n_measurements >= rule.measured:
+            by_problem.setdefault(kernel.problem, []).append((kernel, bin_))
     out: list[tuple[str, int, Kernel]] = []
     for problem, members in sorted(by_problem.items()):
         if all(kernel.kernel_id in before for kernel, _ in members):

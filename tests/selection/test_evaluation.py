@@ -466,7 +466,7 @@ def test_rows_are_levelled_within_their_cells():
         for i, speed in enumerate(speeds)
         for j, (name, size) in enumerate((("a", 40 - 4 * i), ("b", 8 + 4 * i)))
     ]
-    plain, level = (select(searches, runs, rule(cap=1, level=limit)) for limit in (0.999, 0.15))
+    plain, level = (select(searches, runs, rule(cap=1, level=limit, measured=1)) for limit in (0.999, 0.15))
     assert {cell: len(rows) for cell, rows in cells(plain).items()} == {c: len(r) for c, r in cells(level).items()}
 
     def worst(selection):
@@ -479,5 +479,8 @@ def test_rows_are_levelled_within_their_cells():
         set(plain.rows["row_id"].to_pylist()) - set(level.rows["row_id"].to_pylist())
     )
     assert plain.facts.facts["exchanged"] == 0
-    again = select(searches, runs[::-1], rule(cap=1, level=0.15))
+    again = select(searches, runs[::-1], rule(cap=1, level=0.15, measured=1))
     assert again.rows["row_id"].to_pylist() == level.rows["row_id"].to_pylist()
+    # All were measured once: nothing comes in where two measurements are preferred.
+    once = select(searches, runs, rule(cap=1, level=0.15, measured=2))
+    assert once.rows["row_id"].to_pylist() == plain.rows["row_id"].to_pylist()
