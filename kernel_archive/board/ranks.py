@@ -45,6 +45,7 @@ class Pairs(msgspec.Struct, frozen=True, kw_only=True):
     """One metric of every pair of k entries, the first m of them in whole; row minus column.
 
     Attributes:
+        known: shape (k,), which entries take part: those with the figure, defined in at least half of the draws.
         difference: shape (m, m); NaN where a metric is not defined.
         low: lower end of the pair's own 95 % interval (paired bootstrap), shape (m, m).
         high: upper end.
@@ -55,6 +56,7 @@ class Pairs(msgspec.Struct, frozen=True, kw_only=True):
         really_larger: shape (k,), likewise.
     """
 
+    known: Bools
     difference: Floats
     low: Floats
     high: Floats
@@ -84,6 +86,8 @@ class Rank(msgspec.Struct, frozen=True, kw_only=True):
 def pairs_of(values: Sequence[float | None], draws: Sequence[Floats | None], *, whole: int = WHOLE) -> Pairs:
     """Differences of every pair with their intervals, and which of them are real.
 
+    Only draws count in which every entry has the metric, so one that has it in less than half of them takes no part.
+
     Args:
         values: the metric of k entries; ``None`` where it is not defined.
         draws: its value in every bootstrap draw, shape (B,) each, the same rows of a draw for every entry.
@@ -100,11 +104,12 @@ def pairs_of(values: Sequence[float | None], draws: Sequence[Floats | None], *, 
     real = np.zeros((m, m), dtype=bool)
     counts = np.zeros((4, k), dtype=np.int64)
     smaller, larger, really_smaller, really_larger = counts
+    known = [i for i, (v, d) in enumerate(zip(values, draws, strict=True)) if v is not None and not _undefined(d)]
     out = Pairs(
-        difference=difference, low=low, high=high, real=real, smaller=smaller, larger=larger,
+        known=np.isin(np.arange(k), known), difference=difference, low=low, high=high, real=real, smaller=smaller, larger=larger,
         really_smaller=really_smaller, really_larger=really_larger,
     )  # fmt: skip
-    known = [i for i, (v, d) in enumerate(zip(values, draws, strict=True)) if v is not None and d is not None]
+    known = [i for i in known if draws[i] is not None]
     if len(known) < 2:
         return out
     at = np.asarray(known)
@@ -144,6 +149,11 @@ def pairs_of(values: Sequence[float | None], draws: Sequence[Floats | None], *, 
     return out
 
 
+def _undefined(draws: Floats | None) -> bool:
+    """Whether a metric is undefined in more than half of the draws; where none were made nothing says so."""
+    return draws is not None and 2 * int(np.isnan(draws).sum()) > len(draws)
+
+
 def _blocks(table: Floats) -> Iterator[slice]:
     """A table's rows, so many at a time as make a block."""
     step = max(1, _BLOCK // table.shape[1])
@@ -179,12 +189,11 @@ def _errors(own: Floats, others: Floats, least: Floats, largest: Floats) -> Floa
     return out
 
 
-def ranks_of(values: Sequence[float | None], pairs: Pairs, better: Literal["higher", "lower"]) -> list[Rank | None]:
-    """Ranks by one metric; ``None`` for an entry without the figure.
+def ranks_of(pairs: Pairs, better: Literal["higher", "lower"]) -> list[Rank | None]:
+    """Ranks by one metric; ``None`` for an entry that takes no part (:attr:`Pairs.known`).
 
     Args:
-        values: the metric of k entries.
-        pairs: their differences.
+        pairs: the differences of k entries.
         better: which way is better.
     """
     ahead, really_ahead, really_behind = (
@@ -192,7 +201,7 @@ def ranks_of(values: Sequence[float | None], pairs: Pairs, better: Literal["high
         if better == "higher"
         else (pairs.smaller, pairs.really_smaller, pairs.really_larger)
     )
-    known = np.asarray([v is not None for v in values], dtype=bool)
+    known = pairs.known
     tied = ~pairs.real & known[: len(pairs.real)]
     np.fill_diagonal(tied, val=False)
     return [
@@ -204,5 +213,5 @@ def ranks_of(values: Sequence[float | None], pairs: Pairs, better: Literal["high
         )
         if known[i]
         else None
-        for i in range(len(values))
+        for i in range(len(known))
     ]

@@ -129,7 +129,7 @@ def make_standings(
         pairs[name] = pairs_of(values, [entries[i].draws.get(name) for i in ranked], whole=whole)
         if not METRICS[name].ranks:
             continue
-        for i, rank in zip(ranked, ranks_of(values, pairs[name], better), strict=True):
+        for i, rank in zip(ranked, ranks_of(pairs[name], better), strict=True):
             if rank is not None:
                 ranks[i][name] = rank
     return Standings(

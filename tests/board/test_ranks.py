@@ -36,15 +36,15 @@ def test_pairs_are_antisymmetric_with_their_own_intervals():
 def test_a_clear_order_is_real():
     """Entries ten standard errors apart each have a rank of their own."""
     values, draws = entries([0.0, 1.0, 2.0, 3.0])
-    ranks = ranks_of(values, pairs_of(values, draws), "higher")
+    ranks = ranks_of(pairs_of(values, draws), "higher")
     assert [(r.rank, r.best, r.worst) for r in ranks] == [(4, 4, 4), (3, 3, 3), (2, 2, 2), (1, 1, 1)]
-    assert [r.rank for r in ranks_of(values, pairs_of(values, draws), "lower")] == [1, 2, 3, 4]
+    assert [r.rank for r in ranks_of(pairs_of(values, draws), "lower")] == [1, 2, 3, 4]
 
 
 def test_equal_figures_share_a_rank_and_are_tied():
     """Two names for one forecaster: same rank, tied, whatever the rest does."""
     values, draws = entries([0.0, 5.0])
-    ranks = ranks_of([*values, values[1]], pairs_of([*values, values[1]], [*draws, draws[1]]), "higher")
+    ranks = ranks_of(pairs_of([*values, values[1]], [*draws, draws[1]]), "higher")
     assert [(r.rank, r.best, r.worst) for r in ranks] == [(3, 3, 3), (1, 1, 2), (1, 1, 2)]
     assert ranks[1].tied_with == (2,)
 
@@ -61,16 +61,33 @@ def test_undefined_figures_are_left_out():
     values, draws = entries([0.0, 3.0])
     draws[0][:10] = np.nan
     pairs = pairs_of([values[0], None, values[1]], [draws[0], None, draws[1]])
-    ranks = ranks_of([values[0], None, values[1]], pairs, "higher")
+    ranks = ranks_of(pairs, "higher")
     assert ranks[1] is None
     assert [ranks[0].rank, ranks[2].rank] == [2, 1]
     assert np.isnan(pairs.difference[0, 1])
     assert pairs.real[0, 2]
 
 
+def test_an_entry_undefined_in_most_draws_has_no_pairs_and_leaves_the_others_as_they_are():
+    """Defined in 499 of 1000 draws or in none, it is null; defined in 500, it is compared on those alone."""
+    values, draws = entries([0.0, 1.0, 2.0, 0.0])
+    alone = pairs_of(values[:3], draws[:3])
+    for defined in (0, 499):
+        draws[3][defined:] = np.nan
+        pairs = pairs_of(values, draws)
+        for name in ("difference", "low", "high", "real"):
+            np.testing.assert_array_equal(getattr(pairs, name)[:3, :3], getattr(alone, name))
+        assert np.isnan([pairs.difference[3], pairs.low[3], pairs.high[3]]).all()
+        assert not pairs.real[3].any()
+        assert ranks_of(pairs, "higher") == [*ranks_of(alone, "higher"), None]
+        draws[3] = draws[0].copy()
+    draws[3][500:] = np.nan
+    assert ranks_of(pairs_of(values, draws), "higher")[3] is not None
+
+
 def test_one_entry_alone_is_first():
     """No pair, no doubt."""
-    assert ranks_of([1.0], pairs_of([1.0], [np.arange(5.0)]), "higher")[0].rank == 1
+    assert ranks_of(pairs_of([1.0], [np.arange(5.0)]), "higher")[0].rank == 1
 
 
 def test_among_equals_a_false_difference_is_rare():
@@ -99,13 +116,13 @@ def test_beyond_the_entries_shown_in_whole_ties_are_counted():
     """Four entries of which the last three are one forecaster under three names: by hand, whatever is shown."""
     values, draws = entries([5.0, 0.0])
     values, draws = [values[0], *[values[1]] * 3], [draws[0], *[draws[1]] * 3]
-    whole = ranks_of(values, pairs_of(values, draws), "higher")
+    whole = ranks_of(pairs_of(values, draws), "higher")
     assert [(r.rank, r.best, r.worst, r.tied_with) for r in whole] == [
         (1, 1, 1, ()), (2, 2, 4, (2, 3)), (2, 2, 4, (1, 3)), (2, 2, 4, (1, 2)),
     ]  # fmt: skip
     pairs = pairs_of(values, draws, whole=3)
     assert pairs.real.shape == pairs.low.shape == (3, 3)
-    found = ranks_of(values, pairs, "higher")
+    found = ranks_of(pairs, "higher")
     assert [(r.rank, r.best, r.worst, r.tied_with) for r in found] == [
         (1, 1, 1, ()), (2, 2, 4, (2,)), (2, 2, 4, (1,)), (2, 2, 4, ()),
     ]  # fmt: skip
@@ -129,7 +146,7 @@ def test_blocks_and_what_is_shown_change_nothing(seed, k, whole, block):
     for name in ("difference", "low", "high", "real"):
         np.testing.assert_array_equal(getattr(cut, name), getattr(one, name)[:whole, :whole])
     for better in ("higher", "lower"):
-        for a, b in zip(ranks_of(values, one, better), ranks_of(values, cut, better), strict=True):
+        for a, b in zip(ranks_of(one, better), ranks_of(cut, better), strict=True):
             assert (a is None) == (b is None)
             if a is not None:
                 assert (a.rank, a.best, a.worst) == (b.rank, b.best, b.worst)
