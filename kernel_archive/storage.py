@@ -7,16 +7,21 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import secrets
 import shutil
 from contextlib import ExitStack, contextmanager
+from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
 from kernel_archive.errors import KernelArchiveError, TargetExistsError, UsageError, printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
+
+#: What :func:`_beside` makes; the first group is the name of the file that it is for.
+_TEMPORARY: Final = re.compile(r"\.(.{1,100})\.[0-9a-f]{8}\.tmp", re.DOTALL)
 
 
 def file_sha256(path: Path) -> str:
@@ -34,6 +39,25 @@ def sync(path: Path) -> None:
         os.close(handle)
 
 
+def _beside(path: Path) -> Path:
+    """A temporary path beside a file, of a name that nobody else has."""
+    return path.with_name(f".{path.name[:100]}.{secrets.token_hex(4)}.tmp")
+
+
+def remove_leftovers(folder: Path, *names: str) -> None:
+    """Remove the temporary files that writers left in a folder when they were killed; under a lock that the writers hold.
+
+    Args:
+        folder: where.
+        names: patterns of the files' own names (``*.html``); of up to 100 characters.
+    """
+    for path in folder.iterdir():
+        made = _TEMPORARY.fullmatch(path.name)
+        ours = made is not None and any(fnmatchcase(made[1], name) for name in names)
+        if ours and path.is_file() and not path.is_symlink():
+            path.unlink()
+
+
 @contextmanager
 def new_file(path: Path, *, durable: bool = True) -> Iterator[Path]:
     """A temporary path beside ``path`` to write; it takes the place of ``path`` when the block ends well.
@@ -45,7 +69,7 @@ def new_file(path: Path, *, durable: bool = True) -> Iterator[Path]:
         durable: flush the content before the rename and the directory after it, so that a power failure leaves the old
             file or the new one. Without it a file may be empty after a power failure; for what is checked and made anew.
     """
-    temporary = path.with_name(f".{path.name[:100]}.{secrets.token_hex(4)}.tmp")
+    temporary = _beside(path)
     try:
         yield temporary
         if durable:
@@ -78,9 +102,7 @@ def write_together(contents: Iterable[tuple[Path, bytes]]) -> None:
         temporaries: dict[Path, Path] = {}
         before: dict[Path, Path] = {}
         for path, data in contents:
-            temporaries[path], before[path] = (
-                path.with_name(f".{path.name[:100]}.{secrets.token_hex(4)}.tmp") for _ in range(2)
-            )
+            temporaries[path], before[path] = _beside(path), _beside(path)
             for made in (temporaries[path], before[path]):
                 cleanup.callback(made.unlink, missing_ok=True)
             with temporaries[path].open("xb") as stream:

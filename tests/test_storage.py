@@ -112,6 +112,35 @@ def test_a_missing_directory_is_named(tmp_path):
         write_new(tmp_path / "no" / "file", b"")
 
 
+def test_what_a_killed_writer_left_is_removed_and_nothing_else(tmp_path, monkeypatch):
+    """Temporary files of the named files go; other files' ones, near misses, links and folders stay."""
+    monkeypatch.setattr(Path, "unlink", lambda *_, **__: None)  # as if it were killed before it cleans up
+    with pytest.raises(OSError, match="late"):
+        storage.write_together(late(tmp_path))
+    monkeypatch.undo()
+    assert len(list(tmp_path.iterdir())) == 1
+    for name in (
+        ".a.html.0123abcd.tmp",
+        ".b.html.0123abcd.tmp.bak",
+        ".b.html.0123ABCD.tmp",
+        ".b.html.tmp",
+        "b.html.0123abcd.tmp",
+        ".b.json.0123abcd.tmp",
+    ):
+        (tmp_path / name).touch()
+    (tmp_path / ".c.html.0123abcd.tmp").symlink_to(tmp_path / ".b.html.tmp")
+    (tmp_path / ".d.html.0123abcd.tmp").mkdir()
+    kept = {p.name for p in tmp_path.iterdir() if not p.name.startswith(".a.")}
+    storage.remove_leftovers(tmp_path, "*.html")
+    assert {p.name for p in tmp_path.iterdir()} == kept
+
+
+def late(folder):
+    """A file, and then an end."""
+    yield folder / "a.html", b"new"
+    raise OSError("late")
+
+
 @pytest.mark.parametrize("links", [True, False])
 def test_files_that_belong_together_are_replaced_together(tmp_path, monkeypatch, links):
     """Where the last can't be put in its place the others are as they were, with links in the file system or without."""

@@ -11,13 +11,13 @@ from kernel_archive.bins import scheme as scheme_of
 from kernel_archive.board.entries import Scoring, findings_of, load_entries, read_foreign, read_stored
 from kernel_archive.board.ranks import WHOLE
 from kernel_archive.board.standings import Standings, make_standings, standings_bytes, standings_csv
-from kernel_archive.board.store import DEFAULT_BOARD, store_of
+from kernel_archive.board.store import DEFAULT_BOARD, LOCK, store_of
 from kernel_archive.board.submissions import SCORE_FILE, Identity, load_submission, slug_of, submission_folders
 from kernel_archive.errors import DataError, Finding, UsageError
 from kernel_archive.scoring import load_target, read_record, score
 from kernel_archive.scoring.metrics import COMPARED
 from kernel_archive.splits import FORECAST_SPLITS
-from kernel_archive.storage import write_atomically, write_together
+from kernel_archive.storage import locked, remove_leftovers, write_atomically, write_together
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -196,8 +196,8 @@ def build_board(
 ) -> BoardResult:
     """Score, rank and publish: ``standings.json``, ``standings.csv``, ``index.html``, and a page and a score record per entry.
 
-    Same archive, submissions, seed and package give the same bytes. The files are replaced together or not at all; pages
-    of entries that are gone are removed.
+    Same archive, submissions, seed and package give the same bytes. The files are replaced together or not at all, by one
+    build at a time; pages of entries that are gone are removed, and so is what a build that was killed left.
 
     Args:
         archive: the archive whose splits the board is about.
@@ -243,7 +243,6 @@ def build_board(
     }
     store = _store(board)
     reachable = f"../{store.name}" if store.parent.resolve() == folder.resolve() else None
-    before = _listed(folder / "standings.json")
     (folder / ENTRIES).mkdir(exist_ok=True)
 
     def files() -> Iterator[tuple[Path, bytes]]:
@@ -254,25 +253,26 @@ def build_board(
                 yield folder / ENTRIES / f"{line.slug}.html", page_of.encode("utf-8")
                 yield folder / ENTRIES / f"{line.slug}.json", entry.record.to_json()
 
-    write_together(files())
     listed = {line.slug for standings in boards for line in standings.lines}
-    for slug in before:
-        if slug not in listed:
-            for ending in ("html", "json"):
-                (folder / ENTRIES / f"{slug}.{ending}").unlink(missing_ok=True)
+    with locked(folder / LOCK):
+        remove_leftovers(folder, *contents)
+        remove_leftovers(folder / ENTRIES, "*.html", "*.json")
+        write_together(files())
+        for path in sorted((folder / ENTRIES).glob("*.html")):
+            if path.stem not in listed and _is_page(path):
+                path.with_suffix(".json").unlink(missing_ok=True)  # first: it is known by the page
+                path.unlink()
     return BoardResult(
         files=[folder / name for name in contents], page_bytes=len(page), boards=boards, left_out=ranked.left_out
     )
 
 
-def _listed(path: Path) -> list[str]:
-    """The entries that the standings there name; none where there are no standings of ours."""
-    try:
-        boards = msgspec.json.decode(path.read_bytes())["boards"]
-        slugs = [entry["slug"] for board in boards for entry in board["entries"]]
-    except (OSError, msgspec.DecodeError, KeyError, TypeError):
-        return []
-    return [slug for slug in slugs if isinstance(slug, str) and slug == slug_of(slug)]
+def _is_page(path: Path) -> bool:
+    """Whether a file is an entry's page as :func:`build_board` writes them, under its own name; of any version."""
+    if path.stem != slug_of(path.stem) or path.is_symlink() or not path.is_file():
+        return False
+    text, record = path.read_bytes(), f'<a href="{path.stem}.json" download>'
+    return b'<meta name="generator" content="kernel-archive ' in text and record.encode() in text
 
 
 def _differences(stored: ScoreRecord, now: ScoreRecord) -> list[str]:

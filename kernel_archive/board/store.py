@@ -41,7 +41,8 @@ DEFAULT_BOARD: Final = Path("leaderboard")
 #: A forecast file may be this long without its compression: 50 times what 500 rows x 3 repeats with rationales take.
 MAX_LINES_BYTES: Final = 256 * 1024**2
 _WORK: Final = ".adding-"
-_LOCK: Final = ".lock"
+#: Held by whoever adds to a board or writes its files.
+LOCK: Final = ".lock"
 
 
 class Added(msgspec.Struct, frozen=True, kw_only=True):
@@ -173,7 +174,7 @@ def add_submission(
     store = store_of(board)
     _check_board(store)
     store.mkdir(parents=True, exist_ok=True)
-    with locked(store.parent / _LOCK):
+    with locked(store.parent / LOCK):
         # Nobody else holds the store: what a killed add left behind is nobody's any more.
         for left in store.glob(_WORK + "*"):
             shutil.rmtree(left, ignore_errors=True)

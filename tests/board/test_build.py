@@ -176,6 +176,30 @@ def test_a_build_that_fails_leaves_the_old_files_together(archive, board, monkey
     assert not list(board.glob(".*.tmp"))
 
 
+def test_what_killed_builds_left_is_removed(archive, board):
+    """Temporary files of the board's own files, and the page of an entry that no standings name; nothing of others."""
+    build_board(archive, board, draws=0, jobs=1)
+    left = [board / ".index.html.0123abcd.tmp", board / "entries/.good.json.89abcdef.tmp"]
+    theirs = [
+        board / ".mine.jsonl.0123abcd.tmp",
+        board / "entries/.good.txt.89abcdef.tmp",
+        board / "entries/score.json",
+    ]
+    for path in (*left, *theirs):
+        path.write_text("{}")
+    copied = board / "entries/copy.html"  # not under its own name
+    shutil.copy(board / "entries/fair.html", copied)
+    shutil.rmtree(board / "submissions/fair")
+    (board / "standings.json").unlink()
+    result = build_board(archive, board, draws=0, jobs=1)
+    assert not any(path.exists() for path in left)
+    assert all(path.exists() for path in (*theirs, copied))
+    slugs = [line.slug for b in result.boards for line in b.lines]
+    pages = {p for p in (board / "entries").glob("[a-z]*") if p not in (*theirs, copied)}
+    assert pages == {board / f"entries/{slug}.{ending}" for slug in slugs for ending in ("html", "json")}
+    assert "fair" not in slugs
+
+
 def no_space(path):
     """A disk that is full."""
     raise OSError(28, "No space left on device", str(path))
