@@ -66,7 +66,7 @@ class Standings(msgspec.Struct, frozen=True, kw_only=True):
         lines: entries of these rows, best first by CRPS; those that are not ranked come last.
         order: positions in ``entries`` of the lines.
         n_ranked: number of ranked lines.
-        whole: so many lines are shown with everything; of the others, who is tied with whom is counted only (``worst - best``).
+        whole: so many lines are shown with everything; ties with the others are counted only (``worst - best``).
         pairs: metric -> differences of the ranked lines (the first ones), in the order of the lines.
         foreign: entries of other rows, sorted by archive and name.
         uniform: metric -> figure of the uniform forecast, for scale.
@@ -169,9 +169,9 @@ def _identity(standings: Standings) -> dict[str, Any]:
     }
 
 
-def _entry(board: Standings, line: Line, slugs: Sequence[str]) -> dict[str, Any]:
-    """A line; on a board of more entries than are shown in whole without the names of ties and without groups."""
-    whole = len(board.lines) <= board.whole
+def _entry(line: Line, slugs: Sequence[str]) -> dict[str, Any]:
+    """A line; beyond those that are shown in whole without the names of ties and without groups."""
+    whole = line.slug in slugs
     return {
         "slug": line.slug,
         **{name: getattr(line.submission, name) for name in ("name", "url", "model", "notes", "model_facts")},
@@ -195,11 +195,11 @@ def standings_bytes(boards: Sequence[Standings]) -> bytes:
     """The standings as they are published: JSON, indented; one board per split."""
     out = []
     for board in boards:
-        slugs = [line.slug for line in board.lines[: board.whole]]
+        slugs = [line.slug for line in board.lines[: board.whole]]  # those shown in whole
         out.append(
             {
                 **_identity(board),
-                "entries": [msgspec.Raw(msgspec.json.encode(_entry(board, line, slugs))) for line in board.lines],
+                "entries": [msgspec.Raw(msgspec.json.encode(_entry(line, slugs))) for line in board.lines],
                 "controls": board.controls,
                 "best_controls": board.best_controls,
                 "other_archives": [
@@ -221,8 +221,9 @@ def standings_bytes(boards: Sequence[Standings]) -> bytes:
 def standings_json(boards: Sequence[Standings]) -> dict[str, Any]:
     """The standings as plain JSON types: one board per split.
 
-    On a board of more entries than are shown in whole (:data:`~kernel_archive.board.ranks.WHOLE`) ``tied_with`` and
-    ``groups`` are ``None``: an entry is tied with ``worst - best`` others, and its record has its groups.
+    Where a board has more entries than are shown in whole (:data:`~kernel_archive.board.ranks.WHOLE`), ``tied_with`` of
+    those names the ties among them alone, out of ``worst - best``; of the others it is ``None``, as are ``groups``,
+    which an entry's record has.
     """
     builtin: dict[str, Any] = msgspec.json.decode(standings_bytes(boards))
     return builtin
