@@ -34,8 +34,9 @@ lint: $(VENV)/.dev
 typecheck: $(VENV)/.dev
 	$(BIN)/mypy
 
+# Three processes for two cores: a third of the suite's time is waiting, for servers, workers and time limits.
 unit: $(VENV)/.dev
-	$(BIN)/python -m pytest -n 2 --dist worksteal
+	$(BIN)/python -m pytest -n 3 --dist worksteal
 
 # The documentation, in site/: strict, and without a network once the packages are there.
 $(VENV)/.docs: $(VENV)/.runtime pyproject.toml
