@@ -18,11 +18,11 @@ import numpy as np
 import pyarrow as pa
 
 from kernel_archive.archive import labels, merge
+from kernel_archive.archive.calls import Call, results
 from kernel_archive.archive.labels import FACTS, FLAGS, SPLIT_ROWS, Rules
 from kernel_archive.archive.manifest import ShardFacts, TableFacts
 from kernel_archive.archive.merge import Ordered, Range, Search
 from kernel_archive.archive.shards import SHARD_ROWS, group_ends, write_table
-from kernel_archive.archive.team import Call, results
 from kernel_archive.archive.wide import Piece, Shard, write_shard
 from kernel_archive.gpus import GpuFacts, gpu_facts, is_known, same_gpu
 from kernel_archive.ids import CANARY, ID_LENGTH
@@ -32,9 +32,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
+    from kernel_archive.archive.calls import Team
     from kernel_archive.archive.stage import StagedRun
     from kernel_archive.archive.store import Store, Stored
-    from kernel_archive.archive.team import Team
 
 #: An archive of more evaluations is merged in parts: ranges of searches and partitions of programs of about so many.
 PART_ROWS: Final = 500_000

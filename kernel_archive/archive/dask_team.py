@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from distributed import Client, Future
 
-    from kernel_archive.archive.team import Call, Result
+    from kernel_archive.archive.calls import Call, Result
 
 #: Calls under way by key: their positions in the list, and what stands for the results.
 _Running: TypeAlias = "dict[tuple[str, ...], tuple[list[int], Future]]"
@@ -72,7 +72,7 @@ class DaskTeam:
         return str(self._client.dashboard_link) if find_spec("bokeh") else None
 
     def do(self, calls: Sequence[Call[Result]]) -> Iterator[tuple[int, Result]]:
-        """Make all calls (:meth:`~kernel_archive.archive.team.Team.do`).
+        """Make all calls (:meth:`~kernel_archive.archive.calls.Team.do`).
 
         A call whose worker dies or hangs is made again on another. One that was on several workers that ended is made once
         more when all others are done, alone: only then is it known which of the calls they had ended them.

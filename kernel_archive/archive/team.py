@@ -1,7 +1,6 @@
-"""Work shared by several processes: calls in, results as they end.
+"""Who makes calls: :class:`Processes` of this machine, or those of a Dask cluster (:mod:`kernel_archive.archive.dask_team`).
 
-This is the one place that knows how work is spread. A :class:`Team` offers :meth:`Team.do` alone, and has two kinds:
-:class:`Processes` of this machine, and those of a Dask cluster (:mod:`kernel_archive.archive.dask_team`).
+This is the one place that knows how work is spread.
 """
 
 from __future__ import annotations
@@ -16,8 +15,7 @@ from collections import deque
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Final
 
 from kernel_archive.errors import KernelArchiveError, UsageError
 from kernel_archive.without_pandas import without_pandas
@@ -26,39 +24,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from concurrent.futures import Executor
 
-Result = TypeVar("Result")
+    from kernel_archive.archive.calls import Call, Result, Team
+
 #: What can spread work.
 ENGINES: Final = ("local", "dask")
-
-
-@dataclass(frozen=True)
-class Call(Generic[Result]):
-    """One piece of work: a name for messages, and a function without arguments that pickle can take elsewhere.
-
-    It may be made twice, on two machines: what it writes is whole or not there, and the same both times.
-    """
-
-    name: str
-    function: Callable[[], Result]
-
-
-class Team(Protocol):
-    """Whoever makes calls."""
-
-    @property
-    def link(self) -> str | None:
-        """Where the work can be watched, if anywhere."""
-
-    def do(self, calls: Sequence[Call[Result]]) -> Iterator[tuple[int, Result]]:
-        """Make all calls; position and result of each as it ends.
-
-        Put the longest first: whoever is free takes the next. After an error, or when nobody wants further results (the
-        iterator is closed), no further call begins. Of several errors that of the first call in the list is raised, with
-        the name of the call.
-
-        Raises:
-            KernelArchiveError: a call's own; or a process was ended from outside, and the message names the call.
-        """
 
 
 def _begin(parent: int) -> None:
@@ -85,7 +54,7 @@ class Processes:
         self._pool, self._others = pool, others
 
     def do(self, calls: Sequence[Call[Result]]) -> Iterator[tuple[int, Result]]:
-        """Make all calls (:meth:`Team.do`)."""
+        """Make all calls (:meth:`~kernel_archive.archive.calls.Team.do`)."""
         running: dict[int, Future[Result]] = {}
         failed: dict[int, BaseException] = {}
         finished: deque[int] = deque()  # told by the futures: looking through thousands after each call takes long
@@ -145,12 +114,6 @@ def _named(error: BaseException, name: str) -> BaseException:
         )
     error.add_note(f"at {name}")
     return error
-
-
-def results(workers: Team, calls: Sequence[Call[Result]]) -> list[Result]:
-    """The results of calls, in their order."""
-    found = dict(workers.do(calls))
-    return [found[i] for i in range(len(calls))]
 
 
 @contextmanager

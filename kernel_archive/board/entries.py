@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 import numpy as np
 
+from kernel_archive.archive.calls import Call
 from kernel_archive.archive.open import open_archive
-from kernel_archive.archive.team import Call, team
-from kernel_archive.board.ranks import WHOLE
-from kernel_archive.board.standings import place_of
+from kernel_archive.archive.team import team
+from kernel_archive.board.ranks import WHOLE, place_of
 from kernel_archive.board.submissions import FORECASTS_FILE, SCORE_FILE, Submission, load_submission
 from kernel_archive.errors import DataError, Finding, KernelArchiveError, UsageError, printable
 from kernel_archive.scoring import load_target, read_forecasts, read_record

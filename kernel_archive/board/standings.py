@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from kernel_archive.board.ranks import WHOLE, Pairs, Rank, pairs_of, ranks_of
+from kernel_archive.board.ranks import MIN_COVERAGE, WHOLE, Pairs, Rank, pairs_of, place_of, ranks_of
 from kernel_archive.scoring import METRICS
 from kernel_archive.scoring.metrics import COMPARED, RANKED_BY
 from kernel_archive.scoring.scorer import best_controls
@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from kernel_archive.scoring.record import ControlFigures, ScoreRecord
     from kernel_archive.scoring.replay import Figure
 
-#: An entry that covers less of the rows and repeats is listed and not ranked.
-MIN_COVERAGE: Final = 0.95
 #: What is stated of an entry's forecasts.
 _FACTS: Final = ("coverage", "parse_rate", "deferral_rate", "tokens_per_forecast", "latency_s")
 
@@ -88,13 +86,6 @@ class Standings(msgspec.Struct, frozen=True, kw_only=True):
     best_controls: dict[str, str]
     seed: int
     draws: int
-
-
-def place_of(slug: str, record: ScoreRecord) -> tuple[bool, bool, float, str]:
-    """What lines are ordered by: ranked ones first, then the figure that ranks, then the name of the folder."""
-    value = record.metrics[RANKED_BY].mean
-    covered = record.forecasts.coverage >= MIN_COVERAGE
-    return not covered, value is None, 0.0 if value is None else METRICS[RANKED_BY].sign * value, slug
 
 
 def make_standings(

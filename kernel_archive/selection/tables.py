@@ -12,23 +12,25 @@ from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from kernel_archive.archive.calls import Call
 from kernel_archive.archive.open import open_archive
-from kernel_archive.archive.team import Call
-from kernel_archive.ids import token_id
+from kernel_archive.ids import program_id, token_id
 from kernel_archive.schema import TABLES
 from kernel_archive.selection.edges import EDGE_COLUMNS, kernels_by_id
-from kernel_archive.selection.near import Neighbours, training_programs
+from kernel_archive.selection.near import Neighbours
 from kernel_archive.selection.selected import Side, counted
+from kernel_archive.selection.similarity import Program
 from kernel_archive.selection.texts import PART_ROWS, ArchiveTexts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Sequence
     from pathlib import Path
 
+    from kernel_archive.archive.calls import Team
     from kernel_archive.archive.open import Archive
-    from kernel_archive.archive.team import Team
     from kernel_archive.selection.edges import Kernel
     from kernel_archive.selection.texts import Texts
 
@@ -221,7 +223,38 @@ class ArchiveTables:
     @cached_property
     def neighbours(self) -> Neighbours:
         """How near programs are to the training programs of their problem."""
-        return Neighbours(training_programs(self))
+        return Neighbours(self.training_programs)
+
+    def training_programs(self, problem: str) -> Iterator[Program]:
+        """What a trainer sees of a problem, one program of each near-duplicate class.
+
+        That is ``kernels/train``, and what only training pairs hold that stand in the archive: those that others published,
+        or that somebody has changed.
+        """
+        train = self.part_with(problem).train
+        rows = train.select(["kernel_id", "token_id", "program_id"]).filter(pc.equal(train["problem"], problem))
+        listed: dict[str, tuple[str, str]] = {}
+        for name, token, program in sorted(zip(*(column.to_pylist() for column in rows.columns), strict=True)):
+            listed.setdefault(token, (name, program))
+        wanted = sorted(listed.values())
+        for start in range(0, len(wanted), self.texts.block_rows):
+            block = wanted[start : start + self.texts.block_rows]
+            for (name, _), code in zip(block, self.texts.fetch([p for _, p in block]).to_pylist(), strict=True):
+                yield Program(name, problem, code)
+        yield from self._paired(problem, set(listed))
+
+    def _paired(self, problem: str, seen: set[str]) -> Iterator[Program]:
+        """Candidates of stored training pairs of a problem that are no kernels of training, and their anchors."""
+        known: set[str] | None = None
+        for part in self.stored("train_pairs", ("row_id", "problem", "pair_type", "anchor_code", "candidate_code")):
+            for row in part.filter(pc.equal(part["problem"], problem)).to_pylist():
+                if known is None:
+                    known = set(self.of(None).read("kernels", ["program_id"], "train")["program_id"].to_pylist())
+                # The anchor of a seed pair is the reference, which every row of an evaluation shows.
+                for code in (row["candidate_code"], row["anchor_code"])[: 1 if row["pair_type"] == "seed" else 2]:
+                    if program_id(code) not in known and (token := token_id(code)) not in seen:
+                        seen.add(token)
+                        yield Program(row["row_id"], problem, code)
 
     @cached_property
     def roles(self) -> dict[str, str]:

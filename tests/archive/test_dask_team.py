@@ -16,7 +16,8 @@ from support.puct import RunLog, program, recipe
 
 from kernel_archive.archive import consolidate, dask_team
 from kernel_archive.archive.build import build_archive
-from kernel_archive.archive.team import Call, team
+from kernel_archive.archive.calls import Call
+from kernel_archive.archive.team import team
 from kernel_archive.errors import DataError, KernelArchiveError, LogError, UsageError
 
 

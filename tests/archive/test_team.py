@@ -10,7 +10,8 @@ from functools import partial
 
 import pytest
 
-from kernel_archive.archive.team import Call, Processes, team
+from kernel_archive.archive.calls import Call
+from kernel_archive.archive.team import Processes, team
 from kernel_archive.errors import KernelArchiveError
 
 
