@@ -14,6 +14,7 @@ from kernel_archive.board.store import store_of
 from kernel_archive.board.submissions import Identity, load_submission, submission_folders
 from kernel_archive.forecasters import make_baseline
 from kernel_archive.scoring import METRICS, Forecasts, load_target, read_forecasts, score
+from kernel_archive.scoring.controls import best_control, controls_of
 from kernel_archive.splits import FORECAST_SPLITS
 
 SHOWN = {
@@ -54,13 +55,13 @@ def main():
             continue
         target = load_target(archive, split.name)
         names = SHOWN[target.kind]
-        made = [(c.name, c.forecasts) for c in target.controls]
+        made = [(c.name, c.forecasts) for c in target.once(controls_of)]
         for name in options.baselines.split(","):
             made.append(
                 (f"**{name}**", Forecasts.from_arrays(target, make_baseline(name, archive, split.name).probabilities))
             )
         made += entries(options.board, target) if options.board else []
-        print(f"\n`{split.name}`, {len(target)} rows, best control `{target.best_control[0]}`:\n")
+        print(f"\n`{split.name}`, {len(target)} rows, best control `{target.once(best_control)[0]}`:\n")
         print(f"| forecasts | {' | '.join(METRICS[name].title for name in names)} |")
         print("|" + " --- |" * (1 + len(names)))
         scored = [(name, score(target, cast, draws=options.draws)) for name, cast in made]

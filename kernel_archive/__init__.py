@@ -24,10 +24,11 @@ if TYPE_CHECKING:
     from kernel_archive.scoring import metrics, rewards
     from kernel_archive.scoring.compare import compare_files as compare
     from kernel_archive.scoring.forecasts import Forecasts
+    from kernel_archive.scoring.load import load_target
     from kernel_archive.scoring.reader import check_forecasts, read_forecasts
     from kernel_archive.scoring.record import ScoreRecord
     from kernel_archive.scoring.scorer import score_file as score
-    from kernel_archive.scoring.target import Target, load_target
+    from kernel_archive.scoring.target import Target
 
 #: Public name -> module that defines it and the name there ("" for the module itself). Loaded on first use.
 _PUBLIC: Final[dict[str, tuple[str, str]]] = {
@@ -43,7 +44,7 @@ _PUBLIC: Final[dict[str, tuple[str, str]]] = {
     "check_forecasts": ("kernel_archive.scoring.reader", "check_forecasts"),
     "compare": ("kernel_archive.scoring.compare", "compare_files"),
     "load": ("kernel_archive.publishing.pull", "load"),
-    "load_target": ("kernel_archive.scoring.target", "load_target"),
+    "load_target": ("kernel_archive.scoring.load", "load_target"),
     "metrics": ("kernel_archive.scoring.metrics", ""),
     "open_archive": ("kernel_archive.archive.open", "open_archive"),
     "read_forecasts": ("kernel_archive.scoring.reader", "read_forecasts"),

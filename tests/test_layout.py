@@ -1,7 +1,10 @@
-"""Tests mirror the package: a module has the test file of its name, or stands here with the one that tests it."""
+"""The package has no circle; tests mirror it: a module has the test file of its name, or stands here with the one that tests it."""
 
 from __future__ import annotations
 
+import ast
+import re
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -72,6 +75,8 @@ ELSEWHERE = {
     "schema": "test_docs",
     "scoring/collector": "scoring/test_reader",
     "scoring/curves": "scoring/test_calibration",
+    "scoring/load": "scoring/test_target",
+    "scoring/surface": "scoring/test_controls",
     "selection/inputs": "selection/test_check",
     "selection/near": "selection/test_similarity",
     "selection/own": "selection/test_why",
@@ -109,3 +114,36 @@ def test_what_is_stated_is_there():
     assert ELSEWHERE.keys() <= set(modules())
     stated = {*ELSEWHERE.values(), *TOGETHER.values()}
     assert [name for name in sorted(stated) if not (TESTS / f"{name}.py").exists()] == []
+
+
+#: An import from the package, wherever it stands. (To parse the files whole takes fifteen times as long.)
+IMPORT = re.compile(r"^ *((?:from|import) +(?:kernel_archive|\.)[^(\n]*(?:\([^)]*\))?)", re.MULTILINE)
+
+
+def imported(text: str) -> set[str]:
+    """What a module imports from the package, also inside functions and for types alone: modules, and names in them."""
+    found: set[str] = set()
+    for statement in map(ast.parse, IMPORT.findall(text)):
+        node = statement.body[0]
+        assert isinstance(node, (ast.Import, ast.ImportFrom))
+        assert getattr(node, "level", 0) == 0, f"a relative import: {ast.unparse(node)}"
+        inside = f"{node.module}." if isinstance(node, ast.ImportFrom) else ""
+        found |= {inside + name.name for name in node.names}
+    return found
+
+
+def test_no_circle_of_imports():
+    """Nobody who reads a module comes back to it by way of what it imports."""
+    texts = {
+        ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts).removesuffix(".__init__"): path.read_text()
+        for path in PACKAGE.rglob("*.py")
+    }
+    arrows = {
+        module: {name if name in texts else name.rpartition(".")[0] for name in imported(text)}
+        for module, text in texts.items()
+    }
+    try:
+        TopologicalSorter(arrows).prepare()
+    except CycleError as error:
+        circle = " -> ".join(reversed(error.args[1]))
+        pytest.fail(f"a circle of imports (those inside functions and for types count): {circle}")

@@ -73,7 +73,8 @@ def cell(record: Any, name: str) -> str:
 def table(split: str, target: Any, scored: dict[str, Any]) -> str:
     """One row for each run, and the best control's figures above them."""
     names = COLUMNS[target.kind]
-    control = next(c for c in next(iter(scored.values())).controls if c.name == target.best_control[0])
+    record = next(iter(scored.values()))
+    control = next(c for c in record.controls if c.name == record.best_controls["crps"])
     heads = [METRICS[name].title for name in names] + ["tokens of an answer", "GPU ms an answer", "parsed"]
     lines = [
         f"`{split}`, {len(target)} rows, best control `{control.name}`:",

@@ -11,7 +11,7 @@ import msgspec
 from kernel_archive.board.ranks import MIN_COVERAGE, WHOLE, Pairs, Rank, pairs_of, place_of, ranks_of
 from kernel_archive.scoring import METRICS
 from kernel_archive.scoring.metrics import COMPARED, RANKED_BY
-from kernel_archive.scoring.scorer import best_controls
+from kernel_archive.scoring.scorer import best_controls, control_figures
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -123,6 +123,7 @@ def make_standings(
         for i, rank in zip(ranked, ranks_of(pairs[name], better), strict=True):
             if rank is not None:
                 ranks[i][name] = rank
+    controls = target.once(control_figures)
     return Standings(
         target=target,
         lines=[msgspec.structs.replace(lines[i], ranks=ranks[i]) for i in order],
@@ -132,8 +133,8 @@ def make_standings(
         pairs=pairs,
         foreign=sorted(foreign, key=lambda f: (f.submission.archive.version, f.submission.archive.digest, f.slug)),
         uniform=entries[0].record.uniform if entries else {},
-        controls=tuple(sorted(target.control_figures, key=lambda c: (c.metrics[RANKED_BY] or 0.0, c.name))),
-        best_controls=best_controls(target.control_figures),
+        controls=tuple(sorted(controls, key=lambda c: (c.metrics[RANKED_BY] or 0.0, c.name))),
+        best_controls=best_controls(controls),
         seed=seed,
         draws=draws,
     )

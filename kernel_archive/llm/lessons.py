@@ -18,7 +18,8 @@ from kernel_archive.errors import DataError, UsageError, printable, suggestion
 from kernel_archive.forecasters.pairs import load_asked_pairs, load_training_pairs
 from kernel_archive.llm.prompts import CHARACTERS_PER_TOKEN, Prompt, render
 from kernel_archive.scoring.formats import TOOL_FIELDS
-from kernel_archive.scoring.target import load_target, split_facts
+from kernel_archive.scoring.load import load_target
+from kernel_archive.scoring.target import split_facts
 from kernel_archive.splits import split_of
 
 if TYPE_CHECKING:

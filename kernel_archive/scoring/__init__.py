@@ -13,11 +13,12 @@ from kernel_archive.scoring import metrics, rewards
 from kernel_archive.scoring.collector import CheckReport
 from kernel_archive.scoring.compare import Comparison, MetricDifference, compare, compare_files
 from kernel_archive.scoring.forecasts import Forecasts
+from kernel_archive.scoring.load import load_target
 from kernel_archive.scoring.metrics import HEADLINE, METRICS, MetricInfo
 from kernel_archive.scoring.reader import check_forecasts, read_forecasts
 from kernel_archive.scoring.record import METRIC_VERSION, Metric, ScoreRecord, read_record
 from kernel_archive.scoring.scorer import score, score_file
-from kernel_archive.scoring.target import Target, TargetFacts, load_target
+from kernel_archive.scoring.target import Target, TargetFacts
 
 __all__ = [
     "HEADLINE",

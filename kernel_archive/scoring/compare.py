@@ -14,13 +14,13 @@ import msgspec
 
 from kernel_archive.bins import SCHEMES
 from kernel_archive.errors import UsageError, suggestion
+from kernel_archive.scoring.load import target_of
 from kernel_archive.scoring.metrics import COMPARED, METRICS, metrics_of
 from kernel_archive.scoring.permutation import permutation_p
 from kernel_archive.scoring.reader import forecasts_of
 from kernel_archive.scoring.record import ForecastFacts, Terms
 from kernel_archive.scoring.samples import ForecastRows
 from kernel_archive.scoring.scorer import PredictedBin, forecast_facts, means
-from kernel_archive.scoring.target import target_of
 from kernel_archive.scoring.uncertainty import bootstrap, interval, repeats_of
 
 if TYPE_CHECKING:

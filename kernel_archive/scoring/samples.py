@@ -10,6 +10,7 @@ import numpy as np
 
 from kernel_archive.scoring import calibration, discovery, order, recovery, rowwise
 from kernel_archive.scoring.arrays import product
+from kernel_archive.scoring.controls import best_control
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Mapping
@@ -87,7 +88,7 @@ class ForecastRows:
             predicted=cast.predicted(predicted_bin),
             stated=np.where(cast.parsed, cast.expected_speedups, np.nan),
             spreads=surface.spreads,
-            control_crps=target.best_control[1][places],
+            control_crps=target.once(best_control)[1][places],
             shortcuts={name: surface.cues[name] for name in SHORTCUTS if name in surface.cues},
             same_language=None if surface.changed is None else ~surface.changed,
         )

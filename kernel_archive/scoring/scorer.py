@@ -9,12 +9,13 @@ import numpy as np
 from kernel_archive.bins import SCHEMES
 from kernel_archive.errors import UsageError, printable
 from kernel_archive.scoring import curves, recovery, uncertainty
+from kernel_archive.scoring.controls import controls_of
 from kernel_archive.scoring.forecasts import Forecasts
+from kernel_archive.scoring.load import target_of
 from kernel_archive.scoring.metrics import CUTOFFS, HEADLINE, METRICS
 from kernel_archive.scoring.reader import forecasts_of
 from kernel_archive.scoring.record import ControlFigures, ForecastFacts, Metric, OtherScheme, Recovery, ScoreRecord
 from kernel_archive.scoring.samples import ForecastRows
-from kernel_archive.scoring.target import target_of
 from kernel_archive.scoring.uncertainty import repeats_of
 
 if TYPE_CHECKING:
@@ -85,10 +86,11 @@ def score_with_draws(
     rows = ForecastRows.of(target, forecasts, predicted_bin)
     figures = repeats_of(rows)
     drawn = uncertainty.bootstrap(rows, seed=seed, draws=draws, workers=workers) if draws else None
-    even = target.even_figures
+    even = target.once(even_figures)
+    controls = target.once(control_figures)
     uniform = means(even.overall)
     metrics = _metrics(figures.overall, drawn.overall if drawn else None)
-    best = best_controls(target.control_figures)
+    best = best_controls(controls)
     record = ScoreRecord(
         kind=target.kind,
         target=target.facts,
@@ -111,9 +113,9 @@ def score_with_draws(
         deferral=curves.deferral(rows, forecasts.deferred[:, target.canonical_order], _metric),
         discovery=tuple(curves.discovery_curve(rows, x) for x in CUTOFFS if target.kind == "discovery"),
         other_scheme=_other_scheme(target, forecasts, predicted_bin, metrics, uniform),
-        controls=target.control_figures,
+        controls=controls,
         best_controls=best,
-        beats_control=_beats(metrics, best, target.control_figures),
+        beats_control=_beats(metrics, best, controls),
     )
     return record, drawn
 
@@ -127,7 +129,7 @@ def control_figures(target: Target) -> tuple[ControlFigures, ...]:
             bound=c.bound,
             metrics=means(repeats_of(ForecastRows.of(target, c.forecasts), groups=False).overall),
         )
-        for c in target.controls
+        for c in target.once(controls_of)
     )
 
 
@@ -220,7 +222,7 @@ def means(values: Mapping[str, Floats]) -> dict[str, float | None]:
 
 
 def even_figures(target: Target) -> Figures:
-    """The figures of the uniform forecast on a split's rows."""
+    """The figures of the uniform forecast on a split's rows: the scale on which the others stand."""
     even = Forecasts.from_arrays(target, np.full((len(target), 8), 0.125), name="uniform")
     return repeats_of(ForecastRows.of(target, even), groups=False)
 
@@ -253,7 +255,7 @@ def _other_scheme(
     """The same forecasts under the other scheme, and what of the conclusions that turns."""
     other = target.under(next(name for name in SCHEMES if name != target.scheme))
     there = means(repeats_of(ForecastRows.of(other, forecasts, predicted_bin), groups=False).overall)
-    uniform_there = means(other.even_figures.overall)
+    uniform_there = means(other.once(even_figures).overall)
 
     def outside(name: str) -> bool:
         m, value = here[name], there[name]

@@ -15,6 +15,7 @@ import numpy as np
 
 from kernel_archive.bins import DEFAULT_SCHEME
 from kernel_archive.errors import DataError, UsageError
+from kernel_archive.scoring.target import Target, TargetFacts, forecast_split, split_facts
 from kernel_archive.splits import REPLAY, split_of
 
 if TYPE_CHECKING:
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
 
     from kernel_archive.archive.open import Archive
     from kernel_archive.scoring.arrays import Bools, Floats, Ints
-    from kernel_archive.scoring.target import Target
 
 #: Which searches: those whose programs were written one by one, or those of programs that a generator made.
 Made = Literal["natural", "generated"]
@@ -107,8 +107,6 @@ class Worlds:
 
     def target(self) -> Target:
         """The rows as something that a forecast file can be read against; a failed program counts as slow."""
-        from kernel_archive.scoring.target import Target, TargetFacts
-
         name, version, digest = self.source
         facts = TargetFacts(
             archive_name=name, archive_version=version, archive_digest=digest, table=REPLAY.table, split_name="canonical",
@@ -221,8 +219,6 @@ def _split_rows(archive: Archive, split: str) -> Mapping[tuple[str, str], str] |
     spec = split_of(split)
     if spec.name == REPLAY.name:
         return None
-    from kernel_archive.scoring.target import forecast_split, split_facts
-
     split_facts(archive, forecast_split(split))
     names = (spec.kernel, "row_id") if spec.kind == "eval" else (spec.kernel, "row_id", "parent_kernel_id")
     kernels, ids, *parents = _columns(archive.arrow(spec.table, columns=list(names)), names)

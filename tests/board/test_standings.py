@@ -14,6 +14,7 @@ from kernel_archive.board.entries import Scoring, load_entries, read_foreign
 from kernel_archive.board.standings import make_standings, standings_csv, standings_json
 from kernel_archive.scoring import HEADLINE, Forecasts, load_target
 from kernel_archive.scoring.compare import COMPARED, compare
+from kernel_archive.scoring.controls import controls_of
 from kernel_archive.scoring.metrics import RANKINGS
 from kernel_archive.scoring.reader import read_forecasts
 from kernel_archive.scoring.replay import Figure
@@ -125,7 +126,7 @@ def test_csv_has_one_line_per_entry_and_no_formula(standings):
 def test_the_oracle_leads_and_nobody_ranks_above_a_forecaster_that_knows_more(archive, tmp_path, split):
     """Oracle, a reader, a poorer one; behind them the template, a constant and every control, by every ranking of the board."""
     target = load_target(archive, split)
-    controls = {c.name: c.forecasts for c in target.controls}
+    controls = {c.name: c.forecasts for c in controls_of(target)}
     told = {"oracle": controls["oracle_speedups"]}
     for name, sharpness in (("reader", 9.0), ("skimmer", 3.0)):
         told[name] = Forecasts.from_arrays(target, informed(target, sharpness))

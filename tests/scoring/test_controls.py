@@ -5,9 +5,11 @@ import pytest
 from support.made_forecasts import make_forecasts, make_target
 
 from kernel_archive.scoring import Forecasts, Target, load_target, score
-from kernel_archive.scoring.controls import CUES, EDIT_CUES, Surface, controls_of, spread_ranks
+from kernel_archive.scoring.controls import best_control, controls_of, spread_ranks
 from kernel_archive.scoring.metrics import METRICS, metrics_of
+from kernel_archive.scoring.scorer import control_figures
 from kernel_archive.scoring.summary import score_sheets, several_sheet
+from kernel_archive.scoring.surface import CUES, EDIT_CUES, Surface
 
 
 def with_cue(rng, sizes=(40, 40, 40), strength=0.8, tail=None):
@@ -49,7 +51,7 @@ def test_a_cue_that_tells_makes_a_better_control_and_one_that_does_not_makes_non
     """The first beats the frequencies by much; the second is the frequencies, or close to them."""
     for strength, better in ((0.8, True), (0.0, False)):
         target = with_cue(rng, sizes=(80, 80, 80), strength=strength)
-        figures = {c.name: c.metrics["crps"] for c in target.control_figures}
+        figures = {c.name: c.metrics["crps"] for c in target.once(control_figures)}
         assert (figures["code_length"] < 0.85 * figures["frequencies"]) == better
         assert figures["code_length"] < 1.03 * figures["frequencies"]
 
@@ -75,7 +77,7 @@ def test_no_label_makes_the_forecast_of_its_own_task(rng):
 def test_crps_skill_is_over_the_best_control(rng):
     """0 for that control itself, 1 for the oracle, 1 - ratio for anybody; in every group as well."""
     target = with_cue(rng)
-    name, rows = target.best_control
+    name, rows = target.once(best_control)
     assert name == "code_length"
     assert score(target, by_name(target)[name].forecasts, draws=0).metrics["crps_skill"].mean == 0.0
     assert score(target, by_name(target)["oracle_bins"].forecasts, draws=0).metrics["crps_skill"].mean == 1.0
@@ -116,13 +118,13 @@ def test_the_oracle_ranks_first_by_every_ranking(rng, split):
     knowing = [make_forecasts(rng, target, noise=noise, repeats=1) for noise in (0.3, 0.8)]
     oracle = Forecasts.from_arrays(target, np.eye(8)[target.bins - 1], expected_speedups=target.speedups)
     nearly = [score(target, f, draws=0).metrics for f in (oracle, *knowing)]
-    bounds = {c.name: c.metrics for c in target.control_figures}
+    bounds = {c.name: c.metrics for c in target.once(control_figures)}
     for name in RANKING:
         if name not in metrics_of(split):
             continue
         better = [METRICS[name].sign * m[name].mean for m in nearly]
         assert better == sorted(better), name
-        controls = [METRICS[name].sign * c.metrics[name] for c in target.control_figures if not c.bound]
+        controls = [METRICS[name].sign * c.metrics[name] for c in target.once(control_figures) if not c.bound]
         assert better[-1] < min(controls), name
         assert METRICS[name].sign * bounds["oracle_speedups"][name] == pytest.approx(better[0], abs=1e-12)
     names = [row[0] for row in several_sheet([score(target, f, draws=0) for f in (*knowing, oracle)]).rows]

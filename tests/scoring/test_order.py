@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from support.made_forecasts import make_forecasts, make_target
 
 from kernel_archive.scoring import Forecasts, Target, compare, score
-from kernel_archive.scoring.controls import Surface
 from kernel_archive.scoring.order import MAX_ROWS, PAIR_CLASSES, order_keys, pair_accuracy, rank_correlation
+from kernel_archive.scoring.surface import Surface
 
 
 def counted_pairs(keys, speedups, spreads):

@@ -45,6 +45,21 @@ def test_published_labels_are_kept():
     assert other.under("released") is target
 
 
+def test_what_is_made_of_the_rows_is_made_once_for_them():
+    """The same thing at every call; other rows, or the same under another scheme, have their own."""
+    asked = []
+
+    def note(rows):
+        asked.append(rows)
+        return len(rows)
+
+    target = of()
+    other, part = target.under("released"), target.take(np.array([1]))
+    for rows in (target, other, part, part, target.under("released"), target):
+        assert rows.once(note) == len(rows)
+    assert asked == [target, other, part]
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [

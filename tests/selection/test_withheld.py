@@ -16,8 +16,8 @@ from kernel_archive.errors import ArchiveMismatchError, TargetExistsError, Usage
 from kernel_archive.pipeline import remake_split, validate
 from kernel_archive.publishing.card import write_card
 from kernel_archive.schema import TABLES
+from kernel_archive.scoring.load import load_target
 from kernel_archive.scoring.scorer import score_file
-from kernel_archive.scoring.target import load_target
 from kernel_archive.selection.freeze import freeze
 from kernel_archive.selection.make import make_splits
 from kernel_archive.selection.withheld import LABELS, check_withheld, read_labels, withhold
