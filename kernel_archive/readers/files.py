@@ -10,17 +10,9 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from kernel_archive.errors import Finding
-from kernel_archive.readers.records import Evaluation, PublishedRow, SearchFacts
+from kernel_archive.readers.salvage import sound_records
 from kernel_archive.readers.values import BAD_JSON, any_json, safe_text
-from kernel_archive.untrusted import (
-    Lines,
-    UntrustedFileError,
-    allowance,
-    is_compressed,
-    lacks_checksum,
-    open_bounded,
-    read_whole,
-)
+from kernel_archive.untrusted import Lines, UntrustedFileError, allowance, is_compressed, open_bounded, read_whole
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -42,9 +34,6 @@ SUFFIXES: Final = ("", ".zst", ".gz")
 _WILD: Final = frozenset("*?[")
 #: Most files that are looked for are not there; a path object for each takes 40 % of the time of finding a run's files.
 _is_file: Final = os.path.isfile
-#: Why an evaluation has no outcome although its log had one, as ``error_type`` and as the reason of its exclusion.
-_UNSOUND: Final = "unsound_file"
-_UNSOUND_REASON: Final = "the compressed file that it comes from is damaged, so what came of it may be anything"
 
 
 class RunFiles:
@@ -168,52 +157,5 @@ class ReaderSpec(msgspec.Struct, frozen=True, kw_only=True):
     foreign: bool = False
 
     def read(self, run: RunFiles) -> Iterator[Record]:
-        """Everything of a run, and what was wrong with it.
-
-        What came of a compressed file whose checksum does not hold stays as salvage: an evaluation without outcome and
-        label, excluded from every other table. Published rows of such a file are left out. Files without a checksum are
-        believed, and counted.
-        """
-        held: list[Evaluation | PublishedRow] = []
-        findings: list[Finding] = []
-        facts: list[SearchFacts] = []
-        for record in self.records(run):
-            if isinstance(record, Finding):
-                findings.append(record)
-            elif isinstance(record, SearchFacts):
-                facts.append(record)
-            else:
-                held.append(record)
-        n_unlabelled = 0
-        for record in held:  # only now is it known whether its file was sound
-            if record.source_file not in run.unsound:
-                yield record
-                continue
-            n_unlabelled += 1
-            if isinstance(record, Evaluation):
-                yield _unlabelled(record)
-        if n_unlabelled:
-            message = f"a damaged compressed file: {n_unlabelled} rows that came of it before the damage get no label"
-            fix = "Get the file again, whole"
-            yield Finding(code="unsound-file", message=message, file=min(run.unsound), fix=fix)
-        yield from findings
-        if facts and (n_unchecked := sum(map(lacks_checksum, run.files))):
-            facts[0].counts["files_without_checksum"] = n_unchecked
-        yield from facts
-
-
-def _unlabelled(record: Evaluation) -> Evaluation:
-    """An evaluation of which only the program, its place and its lineage are left."""
-    return msgspec.structs.replace(
-        record,
-        outcome="infrastructure_failure",
-        excluded=_UNSOUND_REASON,
-        error_type=_UNSOUND,
-        error_text=None,
-        speedup=None,
-        runtime_us=None,
-        reference_runtime_us=None,
-        cases=(),
-        narrow_domain=False,
-        gpu_seconds=None,
-    )
+        """Everything of a run, and what was wrong with it; of damaged files what :func:`sound_records` leaves."""
+        return sound_records(self.records(run), run.unsound, run.files)

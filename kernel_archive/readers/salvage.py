@@ -3,7 +3,8 @@
 A line is decoded once, by a typed decoder that skips every field which nobody reads. A line that fails goes a forgiving
 way, field by field, which takes six times as long (5.7 times over 63 MB of events). What that can't read either is searched for whole rows: a writer that went on after a crash
 glues its first row to the broken line. Every fault is a finding with its line; a
-:class:`Report` keeps so many of a kind, since a file of junk must not become a million messages.
+:class:`Report` keeps so many of a kind, since a file of junk must not become a million messages. Whether a compressed
+file was sound is known only at its end: :func:`sound_records` decides then what stays of what came of it.
 """
 
 from __future__ import annotations
@@ -14,11 +15,15 @@ from typing import TYPE_CHECKING, Any, Final, Generic, Literal, TypeVar, cast
 import msgspec
 
 from kernel_archive.errors import Finding, printable
+from kernel_archive.readers.records import Evaluation, SearchFacts
 from kernel_archive.readers.values import BAD_JSON, any_json, build
+from kernel_archive.untrusted import lacks_checksum
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Collection, Iterable, Iterator, Mapping
+    from pathlib import Path
 
+    from kernel_archive.readers.records import PublishedRow, Record
 
 T = TypeVar("T")
 
@@ -266,3 +271,46 @@ class Report:
                 first = next(self.of(code))
                 message = f"{n - KEPT} more of this kind"
                 yield Finding(code=code, message=message, severity=first.severity, file=first.file)
+
+
+def sound_records(records: Iterable[Record], unsound: Collection[str], files: Iterable[Path]) -> Iterator[Record]:
+    """The records of a run: rows first, then findings, then facts.
+
+    What came of a compressed file whose checksum does not hold stays as salvage: an evaluation of which only the program,
+    its place and its lineage are left, excluded from every other table. Published rows of such a file are left out. Files
+    without a checksum are believed, and counted.
+
+    Args:
+        records: what the reader of the format yields.
+        unsound: names of the damaged files, complete when all records were read.
+        files: the files of the run.
+    """
+    held: list[Evaluation | PublishedRow] = []
+    findings: list[Finding] = []
+    facts: list[SearchFacts] = []
+    for record in records:
+        if isinstance(record, Finding):
+            findings.append(record)
+        elif isinstance(record, SearchFacts):
+            facts.append(record)
+        else:
+            held.append(record)
+    n_unsound = 0
+    for record in held:
+        if record.source_file not in unsound:
+            yield record
+            continue
+        n_unsound += 1
+        if isinstance(record, Evaluation):
+            yield msgspec.structs.replace(
+                record, outcome="infrastructure_failure", error_type="unsound_file", error_text=None, speedup=None,
+                excluded="the compressed file that it comes from is damaged, so what came of it may be anything",
+                runtime_us=None, reference_runtime_us=None, cases=(), narrow_domain=False, gpu_seconds=None,
+            )  # fmt: skip
+    if n_unsound:
+        message = f"a damaged compressed file: {n_unsound} rows that came of it before the damage get no label"
+        yield Finding(code="unsound-file", message=message, file=min(unsound), fix="Get the file again, whole")
+    yield from findings
+    if facts and (n_unchecked := sum(map(lacks_checksum, files))):
+        facts[0].counts["files_without_checksum"] = n_unchecked
+    yield from facts
