@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final, Literal
 import msgspec
 
 from kernel_archive.errors import DataError, Finding, printable
-from kernel_archive.scoring.reader import decode_line
+from kernel_archive.scoring.formats import decode_line
 from kernel_archive.untrusted import UntrustedFileError, read_whole, regular_file
 
 if TYPE_CHECKING:

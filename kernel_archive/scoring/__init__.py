@@ -10,8 +10,8 @@
 from __future__ import annotations
 
 from kernel_archive.scoring import metrics, rewards
-from kernel_archive.scoring.collector import CheckReport
 from kernel_archive.scoring.compare import Comparison, MetricDifference, compare, compare_files
+from kernel_archive.scoring.faults import CheckReport
 from kernel_archive.scoring.forecasts import Forecasts
 from kernel_archive.scoring.load import load_target
 from kernel_archive.scoring.metrics import HEADLINE, METRICS, MetricInfo

@@ -28,9 +28,8 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from kernel_archive.bins import N_BINS
-from kernel_archive.scoring import rowwise
 from kernel_archive.scoring.arrays import group_ties
-from kernel_archive.scoring.forecasts import Forecasts
+from kernel_archive.scoring.forecasts import Forecasts, crps
 from kernel_archive.scoring.surface import CUES, EDIT_CUES
 
 if TYPE_CHECKING:
@@ -156,7 +155,7 @@ def controls_of(target: Target) -> tuple[Control, ...]:
 def best_control(target: Target) -> tuple[str, Floats]:
     """The control with the least CRPS, and the CRPS of every row by it, shape (n,): what CRPS skill is measured against."""
     rows = {
-        c.name: rowwise.crps(probabilities=c.forecasts.probabilities[0], bins=target.bins)
+        c.name: crps(probabilities=c.forecasts.probabilities[0], bins=target.bins)
         for c in target.once(controls_of)
         if not c.bound
     }

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from kernel_archive.scoring import calibration, discovery, recovery, rowwise
+from kernel_archive.scoring import calibration, discovery, forecasts, recovery
 from kernel_archive.scoring.metrics import metrics_of
 from kernel_archive.scoring.record import Bucket, Deferral, DiscoveryCurve, Metric, RiskCoverage
 from kernel_archive.scoring.samples import ForecastRows, RowSample
@@ -100,7 +100,7 @@ _PERCENT: Final = np.arange(1, 101)
 
 def confusion(rows: ForecastRows) -> tuple[tuple[int, ...], ...]:
     """Confusion counts, all repeats together."""
-    counts = rowwise.confusion(predicted=rows.predicted, bins=rows.bins)
+    counts = forecasts.confusion(predicted=rows.predicted, bins=rows.bins)
     return tuple(tuple(row) for row in counts.tolist())
 
 

@@ -1,29 +1,32 @@
-"""Forecasts in normal form: arrays of repeats x rows, in the order of the target's rows, with masks."""
+"""Forecasts in normal form: arrays of repeats x rows, in the order of the target's rows, with masks.
+
+Beside them what a single forecast says (its bin, its confidence, the speedup that it expects) and what it scores, as
+functions of arrays.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import math
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 from kernel_archive.bins import N_BINS
 from kernel_archive.errors import DataError, Finding
-from kernel_archive.scoring import rowwise
-from kernel_archive.scoring.arrays import row_sums
+from kernel_archive.scoring.arrays import EDGE, TIE, row_sums
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
 
+    from kernel_archive.scoring.arrays import Bools, Floats, Ints
     from kernel_archive.scoring.target import Target
-
-    Floats = NDArray[np.float64]
-    Bools = NDArray[np.bool_]
 
 #: A raw sum outside these bounds is a parse failure, not a forecast (docs/metrics.md, "From a forecast to numbers").
 RAW_SUM_BOUNDS: Final = (0.5, 1.5)
+#: A probability below this counts as this in the log likelihood.
+LEAST: Final = 1e-12
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -117,7 +120,7 @@ class Forecasts:
         with np.errstate(invalid="ignore"):
             kept = use & (sums >= low) & (sums <= high)
         normal = np.full(raw.shape, 1.0 / N_BINS)
-        normal[kept] = rowwise.normalise(raw=raw[kept])
+        normal[kept] = normalise(raw=raw[kept])
         bins = np.asarray(_shaped(stated, shape, 0, "stated"))
         if ((bins < 0) | (bins > N_BINS)).any():
             raise DataError("stated bins must be 1 to 8, or 0 for none")
@@ -162,24 +165,17 @@ class Forecasts:
         Args:
             rule: ``argmax`` (docs/metrics.md), or ``stated``: the bin that the forecaster named, where it named one.
         """
-        best = rowwise.predicted_bins(probabilities=self.probabilities, stated=self.stated)
+        best = predicted_bins(probabilities=self.probabilities, stated=self.stated)
         if rule == "stated":
             best = np.where(self.stated > 0, self.stated, best)
         return np.where(self.parsed, best, 0).astype(np.int8)
 
     def take(self, rows: NDArray[np.intp]) -> Forecasts:
         """The same forecasts for only these rows of the target, in this order."""
-        return replace(
-            self,
-            **{
-                key: getattr(self, key)[:, rows]
-                for key in (
-                    "probabilities", "parsed", "present", "deferred", "stated", "expected_speedups", "raw_sums",
-                    "input_tokens", "output_tokens", "latency_s",
-                )
-            },
-            rationales=None,
-        )  # fmt: skip
+        arrays: dict[str, Any] = {
+            name: value[:, rows] for name, value in vars(self).items() if isinstance(value, np.ndarray)
+        }
+        return replace(self, rationales=None, **arrays)
 
 
 def _digest(*arrays: Floats) -> str:
@@ -197,3 +193,129 @@ def _shaped(values: ArrayLike | None, shape: tuple[int, int], default: float | b
         return np.broadcast_to(array, shape).copy()
     except ValueError:
         raise DataError(f"{name} has shape {array.shape}, expected {shape} or ({shape[1]},)") from None
+
+
+def normalise(*, raw: Floats) -> Floats:
+    """Raw probabilities, shape (..., 8), divided by their sum, which must be above 0.
+
+    >>> normalise(raw=np.array([2.0, 2, 0, 0, 0, 0, 0, 0])).tolist()
+    [0.5, 0.5, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0]
+    """
+    # Adding 0 turns a negative zero into a plain one.
+    return raw / row_sums(raw)[..., None] + 0.0
+
+
+def predicted_bins(*, probabilities: Floats, stated: Ints | None = None) -> NDArray[np.int8]:
+    """Predicted bin of every forecast: the most probable one.
+
+    Ties go to the stated bin if it is among the tied ones, else to the tied bin nearest to the mean bin, the lower of
+    two equally near.
+
+    Args:
+        probabilities: shape (..., 8), rows sum to 1.
+        stated: shape (...,), the bin that the forecaster named, 0 where it named none.
+
+    Returns:
+        int8 array of shape (...,), 1 to 8.
+
+    >>> tied = np.array([0, 0.4, 0, 0, 0.4, 0.2, 0, 0])
+    >>> int(predicted_bins(probabilities=tied)), int(predicted_bins(probabilities=tied, stated=np.array(2)))
+    (5, 2)
+    """
+    best = probabilities.max(axis=-1, keepdims=True)
+    tied = probabilities >= best - TIE * best
+    labels = np.arange(1, N_BINS + 1)
+    mean_bin = row_sums(probabilities * labels)[..., None]
+    distance = np.where(tied, np.abs(labels - mean_bin), np.inf)
+    nearest = distance <= distance.min(axis=-1, keepdims=True) + EDGE
+    chosen: NDArray[np.int8] = (np.argmax(nearest, axis=-1) + 1).astype(np.int8)
+    if stated is None:
+        return chosen
+    at = np.clip(stated, 1, N_BINS).astype(np.intp) - 1
+    named = (np.asarray(stated) > 0) & np.take_along_axis(tied, at[..., None], axis=-1)[..., 0]
+    out: NDArray[np.int8] = np.where(named, stated, chosen).astype(np.int8)
+    return out
+
+
+def confidence(*, probabilities: Floats, predicted: Ints) -> Floats:
+    """Confidence q = p[predicted bin], shape (...,); ``predicted`` is 1 to 8."""
+    at = np.asarray(predicted).astype(np.intp)[..., None] - 1
+    return np.take_along_axis(probabilities, at, axis=-1)[..., 0]
+
+
+def expected_speedup(*, probabilities: Floats, representatives: Floats) -> Floats:
+    """Expected speedup S^ = sum_b p_b m_b, in x, shape (...,); equal forecasts give equal figures, bit for bit."""
+    return row_sums(probabilities * representatives)
+
+
+def brier(*, probabilities: Floats, bins: Ints) -> Floats:
+    """Brier score per row: half the squared distance to the true bin's indicator, 0 (best) to 1.
+
+    Args:
+        probabilities: shape (..., n, 8).
+        bins: shape (n,), true bins, 1 to 8.
+
+    Returns:
+        shape (..., n).
+    """
+    hit = np.arange(1, N_BINS + 1) == np.asarray(bins)[:, None]
+    return 0.5 * row_sums((probabilities - hit) ** 2)
+
+
+def crps(*, probabilities: Floats, bins: Ints) -> Floats:
+    """Ranked probability score per row: mean over the seven inner edges of (F_k - 1[y <= k])^2, 0 (best) to 1.
+
+    Shapes as in :func:`brier`. It is ``scoringrules.rps_score`` over 7.
+
+    >>> crps(probabilities=np.eye(8)[[0]], bins=np.array([8])).tolist()
+    [1.0]
+    """
+    at_most = np.arange(1, N_BINS) >= np.asarray(bins)[:, None]
+    cumulative = np.cumsum(probabilities, axis=-1)[..., :-1]
+    return row_sums((cumulative - at_most) ** 2) / (N_BINS - 1)
+
+
+def nll(*, probabilities: Floats, bins: Ints) -> Floats:
+    """Negative log likelihood of the true bin per row, nats: -ln max(p_y, 1e-12). Shapes as in :func:`brier`."""
+    at = np.broadcast_to(np.asarray(bins).astype(np.intp)[:, None] - 1, (*probabilities.shape[:-1], 1))
+    return -np.log(np.maximum(np.take_along_axis(probabilities, at, axis=-1)[..., 0], LEAST))
+
+
+def entropy(*, probabilities: Floats) -> Floats:
+    """Entropy of every forecast in nats, shape (...,); 0 ln 0 is 0."""
+    safe = np.where(probabilities > 0, probabilities, 1.0)
+    return -row_sums(safe * np.log(safe))
+
+
+def correct(*, predicted: Ints, bins: Ints) -> Bools:
+    """Whether the predicted bin is the true one; ``predicted`` (..., n) is 0 where there is no forecast."""
+    hit: Bools = np.asarray(predicted) == np.asarray(bins)
+    return hit
+
+
+def within_one(*, predicted: Ints, bins: Ints) -> Bools:
+    """Whether the predicted bin is the true one or next to it; never where there is no forecast (0)."""
+    guess = np.asarray(predicted).astype(np.int16)
+    return (np.abs(guess - np.asarray(bins)) <= 1) & (guess > 0)
+
+
+def forecast_errors(*, predicted: Ints, speedups: Floats, representatives: Floats) -> Floats:
+    """Forecast error per row, in x: abs(m_{predicted bin} - S).
+
+    Args:
+        predicted: shape (..., n), 1 to 8, or 0 where there is no forecast: the error is then the mean over the bins.
+        speedups: shape (n,), x.
+        representatives: shape (8,), x.
+    """
+    distance = np.abs(representatives[None, :] - np.asarray(speedups)[:, None])
+    table: Floats = np.concatenate([row_sums(distance)[:, None] / N_BINS, distance], axis=1)
+    return table[np.arange(table.shape[0]), np.asarray(predicted).astype(np.intp)]
+
+
+def confusion(*, predicted: Ints, bins: Ints) -> NDArray[np.int64]:
+    """Counts, shape (8, 8): rows measured bin, columns predicted bin; a ``predicted`` of 0 is left out."""
+    guess = np.asarray(predicted).astype(np.intp)
+    truth = np.broadcast_to(np.asarray(bins).astype(np.intp), guess.shape)
+    kept = guess > 0
+    flat = (truth[kept] - 1) * N_BINS + guess[kept] - 1
+    return np.bincount(flat, minlength=N_BINS * N_BINS).reshape(N_BINS, N_BINS)

@@ -1,4 +1,4 @@
-"""One forecast in any of the accepted forms -> one typed entry, or every fault of it.
+"""One line, or one object, in any of the accepted forms -> one typed entry, or every fault of it.
 
 Forms, told apart by their fields (a field that is null counts as absent):
 
@@ -8,7 +8,7 @@ Forms, told apart by their fields (a field that is null counts as absent):
 * published: ``comparison_id`` or ``pair_id``, ``repeat``, ``bin_probabilities`` (list of ``{bin, p}``, or a map),
   ``parse_failed``.
 
-The optional fields are the same in all of them; :data:`FIELDS` lists every one.
+The optional fields are the same in all of them; :data:`FIELDS` lists every one. The bytes of a line are decoded here, too.
 """
 
 from __future__ import annotations
@@ -16,15 +16,21 @@ from __future__ import annotations
 import difflib
 import json
 import math
+import re
 from collections import Counter
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import msgspec
 
 from kernel_archive.bins import BIN_NAMES, N_BINS
-from kernel_archive.errors import Finding, printable
+from kernel_archive.errors import printable
+from kernel_archive.scoring.faults import LineFaults
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+
+    from kernel_archive.errors import Finding
 
 #: Repeats of one row are numbered 0 to 99.
 MAX_REPEATS: Final = 100
@@ -92,35 +98,110 @@ class WrittenForecast:
     expected_speedup: float = math.nan
 
 
-class Faults:
-    """Collects the faults of one line."""
-
-    def __init__(self, file: str, line: int) -> None:
-        self.file = file
-        self.line = line
-        self.found: list[Finding] = []
-
-    def add(
-        self, code: str, message: str, field: str | None = None, value: object = None, fix: str | None = None
-    ) -> None:
-        """One more fault."""
-        shown = None if value is None else printable(value if isinstance(value, str) else _short(value))
-        self.found.append(
-            Finding(code=code, message=message, file=self.file, line=self.line, field=field, value=shown, fix=fix)
-        )
+_Eight = tuple[float, float, float, float, float, float, float, float]
+_Amount = Annotated[float, msgspec.Meta(ge=0, lt=1e300)]
+_Speedup = Annotated[float, msgspec.Meta(gt=0, lt=1e300)]
 
 
-def _short(value: object) -> str:
-    """A value as JSON-like text, bounded in length and in the work that it takes."""
-    if isinstance(value, (list, tuple)):
-        return "[" + ", ".join(_short(v) for v in value[:12]) + (", ...]" if len(value) > 12 else "]")
-    if isinstance(value, dict):
-        return "{" + ", ".join(f"{printable(str(k), 30)}: ..." for k in list(value)[:8]) + "}"
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, int) and value.bit_length() > 200:
-        return "a whole number of more than 60 digits"
-    return repr(value)[:200]
+class _Line(msgspec.Struct, forbid_unknown_fields=True):
+    """The canonical form without a fault, as its types say; everything else goes the long way."""
+
+    row_id: Annotated[str, msgspec.Meta(min_length=1)]
+    probabilities: _Eight
+    repeat: Annotated[int, msgspec.Meta(ge=0, lt=MAX_REPEATS)] = 0
+    predicted_bin: Annotated[int, msgspec.Meta(ge=1, le=N_BINS)] | None = None
+    expected_speedup: _Speedup | None = None
+    defer: bool | None = None
+    rationale: str | None = None
+    prompt: str | None = None
+    stop_reason: str | None = None
+    input_tokens: _Amount | None = None
+    output_tokens: _Amount | None = None
+    latency_s: _Amount | None = None
+
+
+#: Every name that the reader looks up, at any depth, and those of the short form as they stand in a line.
+_NAMES: Final = READ | {"surrogate_label", "bin", "p"} | {str(b) for b in range(1, N_BINS + 1)}
+_QUICK_KEYS: Final = tuple(f'"{name}"'.encode() for name in _Line.__struct_fields__)
+_KEYS: Final = tuple(f'"{name}"'.encode() for name in sorted(READ | {"surrogate_label"}))
+#: Objects inside the line, whose keys may stand there several times.
+_INNER: Final = (b'"arguments"', b'"bin_probabilities"')
+#: An escape of a letter, digit or underscore, which no encoder writes; of other characters it can't hide a name.
+_ESCAPED: Final = re.compile(rb"\\u00[3-7]").search
+_LINES: Final = msgspec.json.Decoder(_Line)
+
+
+def quick_entry(text: bytes) -> tuple[WrittenForecast, str | None] | None:
+    """The forecast and the rationale of a line in canonical form without a fault; ``None`` for any other line.
+
+    The answer is that of :func:`decode_line` and :func:`read_entry` (a test compares them), in two fifths of the time:
+    150,000 lines are read in 1.3 s instead of 3.1 s.
+    """
+    if _may_repeat(text, _QUICK_KEYS):
+        return None
+    try:
+        line = _LINES.decode(text)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
+    p = line.probabilities
+    total = p[0] + p[1] + p[2] + p[3] + p[4] + p[5] + p[6] + p[7]
+    if not (0 < total < math.inf and min(p) >= 0):
+        return None
+    entry = WrittenForecast(
+        line.row_id, line.repeat, p, total, line.predicted_bin or 0, line.defer is True,
+        math.nan if line.input_tokens is None else line.input_tokens,
+        math.nan if line.output_tokens is None else line.output_tokens,
+        math.nan if line.latency_s is None else line.latency_s,
+        expected_speedup=math.nan if line.expected_speedup is None else line.expected_speedup,
+    )  # fmt: skip
+    return entry, line.rationale
+
+
+def _may_repeat(text: bytes, keys: tuple[bytes, ...]) -> bool:
+    """Whether one of the keys may stand in the line twice: literally, or with one of its letters escaped."""
+    return _ESCAPED(text) is not None or any(text.count(key) > 1 for key in keys)
+
+
+def decode_line(text: bytes, *, file: str, line: int) -> dict[str, Any] | list[Finding]:
+    """The JSON object of a line, or what is wrong with it.
+
+    NaN, infinities and numbers beyond a double are decoded, so that the fault can name their field.
+    """
+    faults = LineFaults(file, line)
+    reason = shown = None
+    try:
+        # As text from here on: the json module would read bytes as UTF-16 or UTF-32, too, where no check finds a name.
+        string = text.decode("utf-8")
+        try:
+            value = msgspec.json.decode(string)
+        except msgspec.DecodeError as error:
+            reason, shown = str(error), text[:80].decode(errors="replace")
+            value = json.loads(string)
+        if not isinstance(value, dict):
+            faults.add("bad-json", "a line must hold one JSON object", value=value, fix="See: kernel-archive template")
+        elif _may_repeat(text, _KEYS) or any(key in text for key in _INNER):
+            for name in repeated_keys(string)[:1]:
+                faults.add("repeated-field", "the field is there twice in one object", field=name)
+    except UnicodeDecodeError as error:
+        faults.add("bad-utf8", f"not UTF-8 at byte {error.start + 1} of the line", fix="Save the file as UTF-8")
+    except RecursionError:
+        faults.add("nested-too-deeply", "the line is nested too deeply to be a forecast")
+    except ValueError as error:
+        faults.add("bad-json", f"not a JSON line: {printable(reason or str(error), 200)}", value=shown)
+    return faults.found or value
+
+
+def repeated_keys(text: str) -> list[str]:
+    """Names that the reader looks up and that an object of the text holds twice."""
+    found: list[str] = []
+
+    def pairs(items: list[tuple[str, Any]]) -> dict[str, Any]:
+        counts = Counter(name for name, _ in items)
+        found.extend(name for name, count in counts.items() if count > 1 and name in _NAMES)
+        return dict(items)
+
+    json.loads(text, object_pairs_hook=pairs)
+    return found
 
 
 def read_entry(
@@ -137,7 +218,7 @@ def read_entry(
     Returns:
         the entry (``None`` when it has a fault), its faults, and the names of fields that nothing reads.
     """
-    faults = Faults(file, line)
+    faults = LineFaults(file, line)
     strange = [key for key in row if key not in _KNOWN]
     if "arguments" in row and row["arguments"] is not None:
         row = _with_arguments(row, faults)
@@ -183,7 +264,7 @@ def read_entry(
     return (None if faults.found else entry), faults.found, strange
 
 
-def _row_id(row: Mapping[str, Any], faults: Faults, default: str | None) -> str:
+def _row_id(row: Mapping[str, Any], faults: LineFaults, default: str | None) -> str:
     given = [(name, row[name]) for name in ID_FIELDS if row.get(name) is not None]
     if not given:
         if default is None:
@@ -199,7 +280,7 @@ def _row_id(row: Mapping[str, Any], faults: Faults, default: str | None) -> str:
     return str(given[0][1])
 
 
-def _with_arguments(row: Mapping[str, Any], faults: Faults) -> Mapping[str, Any]:
+def _with_arguments(row: Mapping[str, Any], faults: LineFaults) -> Mapping[str, Any]:
     """The fields with those of a tool call's ``arguments`` beside them."""
     given = row["arguments"]
     if isinstance(given, str):
@@ -219,7 +300,7 @@ def _with_arguments(row: Mapping[str, Any], faults: Faults) -> Mapping[str, Any]
     return {**given, **outer}
 
 
-def _once(items: list[tuple[str, Any]], faults: Faults) -> dict[str, Any]:
+def _once(items: list[tuple[str, Any]], faults: LineFaults) -> dict[str, Any]:
     """An object; a field that stands in it twice is a fault."""
     out = dict(items)
     if len(out) < len(items):
@@ -229,7 +310,7 @@ def _once(items: list[tuple[str, Any]], faults: Faults) -> dict[str, Any]:
     return out
 
 
-def _distribution(row: Mapping[str, Any], faults: Faults) -> tuple[Any, str]:
+def _distribution(row: Mapping[str, Any], faults: LineFaults) -> tuple[Any, str]:
     """The raw probabilities, unchecked, and the field that they stand in; ``None`` where there are none."""
     forms: list[tuple[Any, str]] = []
     if row.get("probabilities") is not None:
@@ -249,7 +330,7 @@ def _distribution(row: Mapping[str, Any], faults: Faults) -> tuple[Any, str]:
     return there[0] if there else forms[0] if forms else (None, "probabilities")
 
 
-def _published(given: Any, faults: Faults) -> list[Any] | None:
+def _published(given: Any, faults: LineFaults) -> list[Any] | None:
     """Eight numbers from a list of ``{bin, p}`` or a map from bin to probability; an empty one is none."""
     if isinstance(given, dict):
         pairs = list(given.items())
@@ -277,7 +358,7 @@ def _published(given: Any, faults: Faults) -> list[Any] | None:
     return [by_bin[name] for name in wanted]
 
 
-def _checked(given: Any, field: str, faults: Faults) -> Sequence[float] | None:
+def _checked(given: Any, field: str, faults: LineFaults) -> Sequence[float] | None:
     """The eight probabilities, when they are finite, not negative and not all 0."""
     if type(given) is not list or len(given) != N_BINS:
         what = f"{len(given)} numbers" if isinstance(given, list) else "something else"
@@ -305,7 +386,7 @@ def _checked(given: Any, field: str, faults: Faults) -> Sequence[float] | None:
     return None
 
 
-def _whole(row: Mapping[str, Any], field: str, low: int, high: int, faults: Faults, fix: str) -> int:
+def _whole(row: Mapping[str, Any], field: str, low: int, high: int, faults: LineFaults, fix: str) -> int:
     """A whole number in a range; 0 where it is absent. 5.0 counts: data frames write columns with gaps so."""
     value = row.get(field)
     if value is None:
@@ -318,7 +399,7 @@ def _whole(row: Mapping[str, Any], field: str, low: int, high: int, faults: Faul
     return 0
 
 
-def _flag(row: Mapping[str, Any], field: str, faults: Faults) -> bool:
+def _flag(row: Mapping[str, Any], field: str, faults: LineFaults) -> bool:
     value = row.get(field)
     if value is None or value is False:
         return False
@@ -328,7 +409,7 @@ def _flag(row: Mapping[str, Any], field: str, faults: Faults) -> bool:
     return False
 
 
-def _speedup(row: Mapping[str, Any], faults: Faults) -> float:
+def _speedup(row: Mapping[str, Any], faults: LineFaults) -> float:
     """A positive, finite number, NaN where it is absent."""
     value = row.get("expected_speedup")
     if value is None:
@@ -342,7 +423,7 @@ def _speedup(row: Mapping[str, Any], faults: Faults) -> float:
     return math.nan
 
 
-def _amount(row: Mapping[str, Any], field: str, faults: Faults) -> float:
+def _amount(row: Mapping[str, Any], field: str, faults: LineFaults) -> float:
     """A number of at least 0, NaN where it is absent."""
     value = row.get(field)
     if value is None:

@@ -36,9 +36,7 @@ from kernel_archive.scoring.calibration import (
     selective_risk,
 )
 from kernel_archive.scoring.discovery import average_precision, exceedance, precision_recall
-from kernel_archive.scoring.order import order_keys, pair_accuracy, rank_correlation
-from kernel_archive.scoring.recovery import BUDGETS, budget_ranks, recovered_at, recovered_at_random, recovery_area
-from kernel_archive.scoring.rowwise import (
+from kernel_archive.scoring.forecasts import (
     brier,
     confidence,
     confusion,
@@ -52,6 +50,8 @@ from kernel_archive.scoring.rowwise import (
     predicted_bins,
     within_one,
 )
+from kernel_archive.scoring.order import order_keys, pair_accuracy, rank_correlation
+from kernel_archive.scoring.recovery import BUDGETS, budget_ranks, recovered_at, recovered_at_random, recovery_area
 from kernel_archive.splits import SPLITS, Kind
 
 if TYPE_CHECKING:

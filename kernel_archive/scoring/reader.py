@@ -1,153 +1,31 @@
 """Forecasts from a file, a table or objects: in normal form, or every fault of them in one pass and bounded memory.
 
-The bytes of one line become its fields here; what fields may say is in :mod:`kernel_archive.scoring.formats`.
+What one line may say is in :mod:`kernel_archive.scoring.formats`, what is wrong with it in :mod:`kernel_archive.scoring.faults`.
 """
 
 from __future__ import annotations
 
 import hashlib
-import json
 import math
-import re
-from collections import Counter
+import struct
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 
 import msgspec
+import numpy as np
 
 from kernel_archive.bins import N_BINS
 from kernel_archive.errors import Finding, ForecastError, UsageError, printable
-from kernel_archive.scoring.collector import CheckReport, Collector
-from kernel_archive.scoring.forecasts import RAW_SUM_BOUNDS, Forecasts
-from kernel_archive.scoring.formats import MAX_REPEATS, READ, Faults, WrittenForecast
+from kernel_archive.scoring.faults import CheckReport, FileFaults
+from kernel_archive.scoring.forecasts import RAW_SUM_BOUNDS, Forecasts, normalise
+from kernel_archive.scoring.formats import MAX_REPEATS, READ, WrittenForecast, decode_line, quick_entry, read_entry
 from kernel_archive.untrusted import Lines, UntrustedFileError, is_parquet, regular_file
 from kernel_archive.untrusted_tables import parquet_rows
 
 if TYPE_CHECKING:
     from kernel_archive.scoring.target import Target
-
-_Eight = tuple[float, float, float, float, float, float, float, float]
-_Amount = Annotated[float, msgspec.Meta(ge=0, lt=1e300)]
-_Speedup = Annotated[float, msgspec.Meta(gt=0, lt=1e300)]
-
-
-class _Line(msgspec.Struct, forbid_unknown_fields=True):
-    """The canonical form without a fault, as its types say; everything else goes the long way."""
-
-    row_id: Annotated[str, msgspec.Meta(min_length=1)]
-    probabilities: _Eight
-    repeat: Annotated[int, msgspec.Meta(ge=0, lt=MAX_REPEATS)] = 0
-    predicted_bin: Annotated[int, msgspec.Meta(ge=1, le=N_BINS)] | None = None
-    expected_speedup: _Speedup | None = None
-    defer: bool | None = None
-    rationale: str | None = None
-    prompt: str | None = None
-    stop_reason: str | None = None
-    input_tokens: _Amount | None = None
-    output_tokens: _Amount | None = None
-    latency_s: _Amount | None = None
-
-
-#: Every name that the reader looks up, at any depth, and those of the short form as they stand in a line.
-_NAMES: Final = READ | {"surrogate_label", "bin", "p"} | {str(b) for b in range(1, N_BINS + 1)}
-_QUICK_KEYS: Final = tuple(f'"{name}"'.encode() for name in _Line.__struct_fields__)
-_KEYS: Final = tuple(f'"{name}"'.encode() for name in sorted(READ | {"surrogate_label"}))
-#: Objects inside the line, whose keys may stand there several times.
-_INNER: Final = (b'"arguments"', b'"bin_probabilities"')
-#: An escape of a letter, digit or underscore, which no encoder writes; of other characters it can't hide a name.
-_ESCAPED: Final = re.compile(rb"\\u00[3-7]").search
-_LINES: Final = msgspec.json.Decoder(_Line)
-
-
-def quick_entry(text: bytes) -> tuple[WrittenForecast, str | None] | None:
-    """The forecast and the rationale of a line in canonical form without a fault; ``None`` for any other line.
-
-    The answer is that of :func:`decode_line` and :func:`read_entry` (a test compares them), in two fifths of the time:
-    150,000 lines are read in 1.3 s instead of 3.1 s.
-    """
-    if _may_repeat(text, _QUICK_KEYS):
-        return None
-    try:
-        line = _LINES.decode(text)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return None
-    p = line.probabilities
-    total = p[0] + p[1] + p[2] + p[3] + p[4] + p[5] + p[6] + p[7]
-    if not (0 < total < math.inf and min(p) >= 0):
-        return None
-    entry = WrittenForecast(
-        line.row_id, line.repeat, p, total, line.predicted_bin or 0, line.defer is True,
-        math.nan if line.input_tokens is None else line.input_tokens,
-        math.nan if line.output_tokens is None else line.output_tokens,
-        math.nan if line.latency_s is None else line.latency_s,
-        expected_speedup=math.nan if line.expected_speedup is None else line.expected_speedup,
-    )  # fmt: skip
-    return entry, line.rationale
-
-
-def _may_repeat(text: bytes, keys: tuple[bytes, ...]) -> bool:
-    """Whether one of the keys may stand in the line twice: literally, or with one of its letters escaped."""
-    return _ESCAPED(text) is not None or any(text.count(key) > 1 for key in keys)
-
-
-def decode_line(text: bytes, *, file: str, line: int) -> dict[str, Any] | list[Finding]:
-    """The JSON object of a line, or what is wrong with it.
-
-    NaN, infinities and numbers beyond a double are decoded, so that the fault can name their field.
-    """
-    faults = Faults(file, line)
-    try:
-        # As text from here on: the json module would read bytes as UTF-16 or UTF-32, too, where no check finds a name.
-        string = text.decode("utf-8")
-        value = msgspec.json.decode(string)
-    except UnicodeDecodeError as error:
-        faults.add("bad-utf8", f"not UTF-8 at byte {error.start + 1} of the line", fix="Save the file as UTF-8")
-        return faults.found
-    except RecursionError:
-        faults.add("nested-too-deeply", "the line is nested too deeply to be a forecast")
-        return faults.found
-    except msgspec.DecodeError as error:
-        try:
-            value = json.loads(string)
-        except RecursionError:
-            faults.add("nested-too-deeply", "the line is nested too deeply to be a forecast")
-            return faults.found
-        except ValueError:
-            faults.add(
-                "bad-json", f"not a JSON line: {printable(str(error), 200)}", value=text[:80].decode(errors="replace")
-            )
-            return faults.found
-    if not isinstance(value, dict):
-        faults.add("bad-json", "a line must hold one JSON object", value=value, fix="See: kernel-archive template")
-        return faults.found
-    if _may_repeat(text, _KEYS) or any(key in text for key in _INNER):
-        try:
-            twice = repeated_keys(text)
-        except RecursionError:
-            faults.add("nested-too-deeply", "the line is nested too deeply to be a forecast")
-            return faults.found
-        except ValueError as error:
-            faults.add("bad-json", f"not a JSON line: {printable(str(error), 200)}")
-            return faults.found
-        if twice:
-            faults.add("repeated-field", "the field is there twice in one object", field=twice[0])
-            return faults.found
-    return value
-
-
-def repeated_keys(text: bytes) -> list[str]:
-    """Names that the reader looks up and that an object of the text holds twice."""
-    found: list[str] = []
-
-    def pairs(items: list[tuple[str, Any]]) -> dict[str, Any]:
-        counts = Counter(name for name, _ in items)
-        found.extend(name for name, count in counts.items() if count > 1 and name in _NAMES)
-        return dict(items)
-
-    json.loads(text.decode("utf-8"), object_pairs_hook=pairs)
-    return found
 
 
 class _ArrowStream(Protocol):
@@ -159,6 +37,95 @@ class _ArrowStream(Protocol):
 #: Where forecasts can come from: a file, a data frame, or objects with the fields of a line.
 RowSource: TypeAlias = "str | Path | _ArrowStream | Iterable[Mapping[str, Any]]"
 ForecastSource: TypeAlias = "RowSource | Forecasts"
+#: Numbers of a forecast, NaN where it has none.
+_AMOUNTS: Final = ("raw_sums", "input_tokens", "output_tokens", "latency_s", "expected_speedups")
+#: One stored forecast; its flags are 1 for parsed and 2 for deferred.
+_CELL: Final = np.dtype(
+    [("row", "<i8"), ("repeat", "<i8"), ("line", "<i8"), ("flags", "i1"), ("stated", "i1")]
+    + [(name, "<f8") for name in _AMOUNTS] + [("p", "<f8", (N_BINS,))]
+)  # fmt: skip
+_PACK: Final = struct.Struct("<qqqbb5d8d").pack
+_UNIFORM: Final = (1.0 / N_BINS,) * N_BINS
+
+
+class _Collector:
+    """Takes forecasts one by one, then makes arrays of them."""
+
+    def __init__(
+        self, name: str, target: Target, surrogate: str | None, bounds: tuple[float, float], *, keep_rationales: bool
+    ) -> None:
+        self.target = target
+        self.bounds = bounds
+        self.faults = FileFaults(name, target, surrogate)
+        self.rationales: dict[tuple[int, int], str] | None = {} if keep_rationales else None
+        self._cells = bytearray()
+
+    def take(self, row: Mapping[str, Any], line: int) -> None:
+        """One forecast, as a JSON object or a row of a table."""
+        if not self.faults.belongs(row.get("surrogate_label"), line):
+            return
+        entry, faults, strange = read_entry(row, file=self.faults.name, line=line)
+        self.faults.strange(strange)
+        for finding in faults:
+            self.faults.add(finding)
+        text = row.get("rationale") or row.get("reasoning")
+        if entry is not None:
+            self._store(entry, text if isinstance(text, str) else None, line)
+
+    def take_entry(self, entry: WrittenForecast, rationale: str | None, line: int) -> None:
+        """One forecast without a fault of its own, and without a label."""
+        if self.faults.belongs(None, line):
+            self._store(entry, rationale, line)
+
+    def _store(self, entry: WrittenForecast, rationale: str | None, line: int) -> None:
+        at = self.target.index.get(entry.row_id)
+        if at is None:
+            self.faults.unknown_row(entry.row_id, line)
+            return
+        p = entry.probabilities
+        low, high = self.bounds
+        # The sum of the numbers that are there is always bounded; a stated one (of published tables) in addition.
+        raw_sum = entry.raw_sum
+        if low <= raw_sum <= high and not math.isnan(entry.before_sum):
+            raw_sum = entry.before_sum
+        if p is not None and not low <= raw_sum <= high:
+            what = "the probabilities sum" if raw_sum == entry.raw_sum else "before renormalisation they summed"
+            self.faults.fault(
+                "raw-sum", f"{what} to {raw_sum:.4g}, not {low:g} to {high:g}: it counts as no forecast",
+                severity="warning", line=line, field="probabilities",
+            )  # fmt: skip
+            p = None
+        self._cells += _PACK(
+            at, entry.repeat, line, (p is not None) + 2 * entry.defer, entry.stated, raw_sum,
+            entry.input_tokens, entry.output_tokens, entry.latency_s, entry.expected_speedup,
+            *(_UNIFORM if p is None else p),
+        )  # fmt: skip
+        if self.rationales is not None and rationale is not None:
+            self.rationales[entry.repeat, at] = rationale
+
+    def finish(self, name: str, source: str, digest: str) -> tuple[Forecasts | None, CheckReport]:
+        """The forecasts when there is no fault, and what there is to say about them."""
+        cell = np.frombuffer(self._cells, dtype=_CELL)
+        n_repeats = int(cell["repeat"].max()) + 1 if len(cell) else 0
+        report = self.faults.report(cell, n_repeats)
+        if not report.ok:
+            return None, report
+        r, i, shape = cell["repeat"], cell["row"], (n_repeats, len(self.target))
+
+        def spread(values: Any, default: float | bool, dtype: Any = np.float64) -> Any:
+            out = np.full(shape, default, dtype=dtype)
+            out[r, i] = values
+            return out
+
+        p = np.full((*shape, N_BINS), 1.0 / N_BINS)
+        p[r, i] = normalise(raw=cell["p"])
+        made = Forecasts(
+            name=name, source=source, digest=digest, remarks=report.findings, rationales=self.rationales,
+            probabilities=p, parsed=spread((cell["flags"] & 1) > 0, False, bool), present=spread(True, False, bool),
+            deferred=spread((cell["flags"] & 2) > 0, False, bool), stated=spread(cell["stated"], 0, np.int8),
+            **{amount: spread(cell[amount], math.nan) for amount in _AMOUNTS},
+        )  # fmt: skip
+        return made, report
 
 
 def forecasts_of(
@@ -228,7 +195,7 @@ def check_forecasts(
     """
     is_file = isinstance(source, (str, Path))
     shown = printable(str(source), 300) if is_file else "rows"
-    collector = Collector(shown, target, surrogate, raw_sum_bounds, keep_rationales=keep_rationales)
+    collector = _Collector(shown, target, surrogate, raw_sum_bounds, keep_rationales=keep_rationales)
     if not isinstance(source, (str, Path)):
         return collector.finish(name or "forecasts", "", _read_objects(source, collector))
     try:
@@ -247,30 +214,30 @@ def name_of(path: str | Path) -> str:
     return name or "forecasts"
 
 
-def _max_bytes(into: Collector) -> int:
+def _max_bytes(into: _Collector) -> int:
     """Forecasts of a split take no more, uncompressed."""
     return min((16 << 20) + len(into.target) * (256 << 10), 4 << 30)
 
 
-def _max_lines(into: Collector) -> int:
+def _max_lines(into: _Collector) -> int:
     return 10_000 + len(into.target) * MAX_REPEATS
 
 
-def _read_lines(path: Path, into: Collector) -> str:
+def _read_lines(path: Path, into: _Collector) -> str:
     source = Lines(path, max_bytes=_max_bytes(into), max_lines=_max_lines(into))
     last = 0
     for item in source:
         if isinstance(item, Finding):
-            into.add(item)
+            into.faults.add(item)
             continue
         last, text = item
         quick = quick_entry(text)
         if quick is not None:
             into.take_entry(*quick, last)
             continue
-        row = decode_line(text, file=into.name, line=last)
+        row = decode_line(text, file=into.faults.name, line=last)
         if isinstance(row, list):
-            into.n_lines += 1
+            into.faults.n_lines += 1
             for finding in row:
                 if source.ended_mid_line and finding.code == "bad-json":
                     finding = msgspec.structs.replace(  # noqa: PLW2901 - the same fault, said better
@@ -279,19 +246,19 @@ def _read_lines(path: Path, into: Collector) -> str:
                         message="the file ends in the middle of this line",
                         fix="Was the writer stopped?",
                     )
-                into.add(finding)
+                into.faults.add(finding)
         else:
             into.take(row, last)
     return source.digest
 
 
-def _read_parquet(path: Path, into: Collector) -> str:
+def _read_parquet(path: Path, into: _Collector) -> str:
     wanted = (READ | {"surrogate_label"}) - (set() if into.rationales is not None else {"rationale", "reasoning"})
     for item in parquet_rows(
-        path, name=into.name, wanted=wanted, max_rows=_max_lines(into), max_bytes=_max_bytes(into)
+        path, name=into.faults.name, wanted=wanted, max_rows=_max_lines(into), max_bytes=_max_bytes(into)
     ):
         if isinstance(item, Finding):
-            into.add(item)
+            into.faults.add(item)
         else:
             line, row = item
             into.take(row, line)
@@ -299,7 +266,7 @@ def _read_parquet(path: Path, into: Collector) -> str:
         return f"sha256:{hashlib.file_digest(stream, 'sha256').hexdigest()}"
 
 
-def _read_objects(source: _ArrowStream | Iterable[Mapping[str, Any]], into: Collector) -> str:
+def _read_objects(source: _ArrowStream | Iterable[Mapping[str, Any]], into: _Collector) -> str:
     """Objects of this process, one after the other; the digest is that of the same objects as JSON lines."""
     if hasattr(source, "__arrow_c_stream__"):
         import pyarrow as pa
@@ -316,7 +283,7 @@ def _read_objects(source: _ArrowStream | Iterable[Mapping[str, Any]], into: Coll
         if isinstance(row, dict):
             into.take({name: list(v) if isinstance(v, tuple) else v for name, v in row.items()}, line)
         else:
-            into.fault("bad-json", "a forecast is an object with named fields", line=line, value=printable(row))
+            into.faults.fault("bad-json", "a forecast is an object with named fields", line=line, value=printable(row))
     return f"sha256:{digest.hexdigest()}"
 
 

@@ -17,9 +17,9 @@ import numpy as np
 
 from kernel_archive.bins import N_BINS
 from kernel_archive.errors import UsageError, printable
-from kernel_archive.scoring import rowwise
+from kernel_archive.scoring import forecasts
 from kernel_archive.scoring.completions import read_completion
-from kernel_archive.scoring.forecasts import RAW_SUM_BOUNDS
+from kernel_archive.scoring.forecasts import RAW_SUM_BOUNDS, normalise, predicted_bins
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -49,8 +49,8 @@ def _parts(
         total = p.sum(axis=-1)  # NaN and infinities stay in it
     use = use & (p >= 0).all(axis=-1) & (total >= RAW_SUM_BOUNDS[0]) & (total <= RAW_SUM_BOUNDS[1])
     safe = np.where(use[..., None], p, 1.0 / N_BINS)
-    normal = rowwise.normalise(raw=safe)
-    predicted = rowwise.predicted_bins(probabilities=normal, stated=None if stated is None else np.asarray(stated))
+    normal = normalise(raw=safe)
+    predicted = predicted_bins(probabilities=normal, stated=None if stated is None else np.asarray(stated))
     return (predicted == y).astype(float), normal, use, y
 
 
@@ -82,7 +82,7 @@ def brier(
     [1.96]
     """
     hit, p, use, y = _parts(probabilities, bins, parsed, stated)
-    return np.where(use, hit + 1.0 - rowwise.brier(probabilities=p, bins=y), 0.0)
+    return np.where(use, hit + 1.0 - forecasts.brier(probabilities=p, bins=y), 0.0)
 
 
 def crps(
@@ -96,7 +96,7 @@ def crps(
     [1.994286]
     """
     hit, p, use, y = _parts(probabilities, bins, parsed, stated)
-    return np.where(use, hit + 1.0 - rowwise.crps(probabilities=p, bins=y), 0.0)
+    return np.where(use, hit + 1.0 - forecasts.crps(probabilities=p, bins=y), 0.0)
 
 
 def log_score(
@@ -111,7 +111,7 @@ def log_score(
     [0.991924]
     """
     _, p, use, y = _parts(probabilities, bins, parsed, stated)
-    return np.where(use, 1.0 + rowwise.nll(probabilities=p, bins=y) / np.log(rowwise.LEAST), 0.0)
+    return np.where(use, 1.0 + forecasts.nll(probabilities=p, bins=y) / np.log(forecasts.LEAST), 0.0)
 
 
 _RULES: Final = {"correctness": correctness, "brier": brier, "crps": crps, "log": log_score}
@@ -192,5 +192,5 @@ def parse_completion(completion: Any) -> Answer | None:
     read = read_completion(completion)
     if read.probabilities is None:
         return None
-    p = rowwise.normalise(raw=np.array(read.probabilities, dtype=np.float64))
+    p = normalise(raw=np.array(read.probabilities, dtype=np.float64))
     return Answer(tuple(p.tolist()), read.stated)

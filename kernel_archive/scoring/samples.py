@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Final, Literal
 
 import numpy as np
 
-from kernel_archive.scoring import calibration, discovery, order, recovery, rowwise
+from kernel_archive.scoring import calibration, discovery, order, recovery
 from kernel_archive.scoring.arrays import product
 from kernel_archive.scoring.controls import best_control
+from kernel_archive.scoring.forecasts import confidence, correct, expected_speedup, forecast_errors
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Mapping
@@ -104,25 +105,23 @@ class ForecastRows:
     @cached_property
     def confidence(self) -> Floats:
         """Confidence, shape (R, n); 0 where there is no distribution."""
-        q = rowwise.confidence(probabilities=self.probabilities, predicted=np.maximum(self.predicted, 1))
+        q = confidence(probabilities=self.probabilities, predicted=np.maximum(self.predicted, 1))
         return np.where(self.parsed, q, 0.0)
 
     @cached_property
     def hits(self) -> Bools:
         """Whether the predicted bin is the true one, shape (R, n)."""
-        return rowwise.correct(predicted=self.predicted, bins=self.bins)
+        return correct(predicted=self.predicted, bins=self.bins)
 
     @cached_property
     def errors(self) -> Floats:
         """Forecast errors, x, shape (R, n)."""
-        return rowwise.forecast_errors(
-            predicted=self.predicted, speedups=self.speedups, representatives=self.representatives
-        )
+        return forecast_errors(predicted=self.predicted, speedups=self.speedups, representatives=self.representatives)
 
     @cached_property
     def expected(self) -> Floats:
         """Expected speedups S^, x, shape (R, n)."""
-        return rowwise.expected_speedup(probabilities=self.probabilities, representatives=self.representatives)
+        return expected_speedup(probabilities=self.probabilities, representatives=self.representatives)
 
     @cached_property
     def keys(self) -> Ints:

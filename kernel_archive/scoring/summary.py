@@ -12,8 +12,8 @@ from kernel_archive.splits import split_of
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from kernel_archive.scoring.collector import CheckReport
     from kernel_archive.scoring.compare import Comparison
+    from kernel_archive.scoring.faults import CheckReport
     from kernel_archive.scoring.record import Metric, ScoreRecord
     from kernel_archive.scoring.target import TargetFacts
 

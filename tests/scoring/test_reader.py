@@ -304,7 +304,7 @@ def test_nothing_of_the_file_reaches_a_terminal_raw(write, target):
 
 def test_findings_are_bounded_and_all_counted(write, target, monkeypatch):
     """More faults than are kept are counted."""
-    monkeypatch.setattr("kernel_archive.scoring.collector.KEPT_FINDINGS", 10)
+    monkeypatch.setattr("kernel_archive.scoring.faults.KEPT_FINDINGS", 10)
     _, report = check_forecasts(write(*[row("nobody")] * 50), target)
     assert report.counts == {"unknown-row": 50, "wrong-split": 1}
     assert len(report.findings) == 10

@@ -1,23 +1,20 @@
-"""Collecting the forecasts of a file one by one into arrays, with everything that is wrong with them."""
+"""What is wrong with forecasts: the faults of a line, and those of a file, which may lie across its lines.
+
+Nothing of a forecast is changed here: forecasts with a fault are refused, all others pass as they are.
+"""
 
 from __future__ import annotations
 
-import math
-import struct
 from collections import Counter
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 import numpy as np
 
-from kernel_archive.bins import N_BINS
 from kernel_archive.errors import Finding, printable
-from kernel_archive.scoring import rowwise
-from kernel_archive.scoring.forecasts import Forecasts
-from kernel_archive.scoring.formats import WrittenForecast, read_entry
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable
 
     from numpy.typing import NDArray
 
@@ -28,15 +25,37 @@ KEPT_FINDINGS: Final = 200_000
 _HINTS: Final = 200
 #: Characters in which an id may be off for another to be suggested.
 _OFF: Final = 2
-#: One stored forecast: row, repeat, line, flags (1 parsed, 2 deferred), stated bin, raw sum, amounts, probabilities.
-_CELL: Final = np.dtype(
-    [
-        ("row", "<i8"), ("repeat", "<i8"), ("line", "<i8"), ("flags", "i1"), ("stated", "i1"), ("sum", "<f8"),
-        ("in", "<f8"), ("out", "<f8"), ("latency", "<f8"), ("expected", "<f8"), ("p", "<f8", (N_BINS,)),
-    ]
-)  # fmt: skip
-_PACK: Final = struct.Struct("<qqqbb5d8d").pack
-_UNIFORM: Final = (1.0 / N_BINS,) * N_BINS
+
+
+class LineFaults:
+    """Collects the faults of one line."""
+
+    def __init__(self, file: str, line: int) -> None:
+        self.file = file
+        self.line = line
+        self.found: list[Finding] = []
+
+    def add(
+        self, code: str, message: str, field: str | None = None, value: object = None, fix: str | None = None
+    ) -> None:
+        """One more fault."""
+        shown = None if value is None else printable(value if isinstance(value, str) else _short(value))
+        self.found.append(
+            Finding(code=code, message=message, file=self.file, line=self.line, field=field, value=shown, fix=fix)
+        )
+
+
+def _short(value: object) -> str:
+    """A value as JSON-like text, bounded in length and in the work that it takes."""
+    if isinstance(value, (list, tuple)):
+        return "[" + ", ".join(_short(v) for v in value[:12]) + (", ...]" if len(value) > 12 else "]")
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{printable(str(k), 30)}: ..." for k in list(value)[:8]) + "}"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, int) and value.bit_length() > 200:
+        return "a whole number of more than 60 digits"
+    return repr(value)[:200]
 
 
 class CheckReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -75,30 +94,23 @@ class CheckReport(msgspec.Struct, frozen=True, kw_only=True):
     findings: tuple[Finding, ...]
 
 
-def _nearly(one: str, other: str) -> bool:
-    """Whether two ids differ in one or two places, or by one character more or less."""
-    if len(one) == len(other):
-        return sum(a != b for a, b in zip(one, other, strict=True)) <= _OFF
-    short, long = sorted((one, other), key=len)
-    return len(long) == len(short) + 1 and any(long[:i] + long[i + 1 :] == short for i in range(len(long)))
+class FileFaults:
+    """The faults of a file, as its lines come in, and what is to be said of it in the end.
 
+    Args:
+        name: of the file, for findings.
+        target: the split that it is for.
+        surrogate: only lines with this label are read; all when it is ``None``.
+    """
 
-class Collector:
-    """Takes rows one by one, then makes arrays of them."""
-
-    def __init__(
-        self, name: str, target: Target, surrogate: str | None, bounds: tuple[float, float], *, keep_rationales: bool
-    ) -> None:
+    def __init__(self, name: str, target: Target, surrogate: str | None) -> None:
         self.name = name
         self.target = target
-        self.bounds = bounds
         self.surrogate = surrogate
-        self.rationales: dict[tuple[int, int], str] | None = {} if keep_rationales else None
         self.n_lines = 0
-        self.findings: list[Finding] = []
-        self.counts: Counter[str] = Counter()
-        self.n_errors = 0
-        self._index = target.index
+        self._findings: list[Finding] = []
+        self._counts: Counter[str] = Counter()
+        self._n_errors = 0
         self._folded: dict[str, str] = {}
         self._unknown = 0
         self._strangers: list[str] = []
@@ -107,38 +119,19 @@ class Collector:
         self._unlabelled = 0
         self._taken = 0
         self._strange: Counter[str] = Counter()
-        self._cells = bytearray()
 
     def add(self, finding: Finding) -> None:
         """Count a finding, and keep it while there is room."""
-        self.counts[finding.code] += 1
-        self.n_errors += finding.severity == "error"
-        if len(self.findings) < KEPT_FINDINGS:
-            self.findings.append(finding)
+        self._counts[finding.code] += 1
+        self._n_errors += finding.severity == "error"
+        if len(self._findings) < KEPT_FINDINGS:
+            self._findings.append(finding)
 
     def fault(self, code: str, message: str, **more: Any) -> None:
         """A fault of the whole file, or of the place that is given."""
         self.add(Finding(code=code, message=message, file=self.name, **more))
 
-    def take(self, row: Mapping[str, Any], line: int) -> None:
-        """One forecast, as a JSON object or a row of a table."""
-        if not self._belongs(row.get("surrogate_label"), line):
-            return
-        entry, faults, strange = read_entry(row, file=self.name, line=line)
-        for name in strange:
-            if name in self._strange or len(self._strange) < 100:
-                self._strange[name] += 1
-        for finding in faults:
-            self.add(finding)
-        text = row.get("rationale") or row.get("reasoning")
-        self._store(entry, text if isinstance(text, str) else None, line)
-
-    def take_entry(self, entry: WrittenForecast, rationale: str | None, line: int) -> None:
-        """One forecast without a fault of its own, and without a label."""
-        if self._belongs(None, line):
-            self._store(entry, rationale, line)
-
-    def _belongs(self, label: object, line: int) -> bool:
+    def belongs(self, label: object, line: int) -> bool:
         """Whether a line with this label is one of the forecaster's that was asked for; all of them when none was."""
         if label is None:
             self._unlabelled += 1
@@ -150,6 +143,23 @@ class Collector:
         self._taken += belongs
         self.n_lines += belongs
         return belongs
+
+    def strange(self, fields: Iterable[str]) -> None:
+        """Count fields that nothing reads."""
+        for name in fields:
+            if name in self._strange or len(self._strange) < 100:
+                self._strange[name] += 1
+
+    def unknown_row(self, row_id: str, line: int) -> None:
+        """A fault: no row of the split has this id."""
+        self._unknown += 1
+        hint = None
+        if len(self._strangers) < _HINTS:
+            self._strangers.append(row_id)
+            hint = self._hint(row_id)
+        self.fault(
+            "unknown-row", "no row of this split has this id", line=line, field="row_id", value=printable(row_id), fix=hint
+        )  # fmt: skip
 
     def _hint(self, unknown: str) -> str | None:
         """The known id that an unknown one is but for case, white space or its end: never a silent repair."""
@@ -165,60 +175,29 @@ class Collector:
             near = off[0] if len(off) == 1 else None
         return None if near is None else f"Did you mean {near!r}?"
 
-    def _store(self, entry: WrittenForecast | None, rationale: str | None, line: int) -> None:
-        if entry is None:
-            return
-        at = self._index.get(entry.row_id)
-        if at is None:
-            self._unknown += 1
-            if len(self._strangers) < _HINTS:
-                self._strangers.append(entry.row_id)
-            self.fault(
-                "unknown-row", "no row of this split has this id", line=line, field="row_id",
-                value=printable(entry.row_id), fix=self._hint(entry.row_id) if self._unknown <= _HINTS else None,
-            )  # fmt: skip
-            return
-        p = entry.probabilities
-        low, high = self.bounds
-        # The sum of the numbers that are there is always bounded; a stated one (of published tables) in addition.
-        raw_sum = entry.raw_sum
-        if low <= raw_sum <= high and not math.isnan(entry.before_sum):
-            raw_sum = entry.before_sum
-        if p is not None and not low <= raw_sum <= high:
-            what = "the probabilities sum" if raw_sum == entry.raw_sum else "before renormalisation they summed"
-            self.fault(
-                "raw-sum",
-                f"{what} to {raw_sum:.4g}, not {low:g} to {high:g}: it counts as no forecast",
-                severity="warning",
-                line=line,
-                field="probabilities",
-            )
-            p = None
-        self._cells += _PACK(
-            at, entry.repeat, line, (p is not None) + 2 * entry.defer, entry.stated, raw_sum,
-            entry.input_tokens, entry.output_tokens, entry.latency_s, entry.expected_speedup,
-            *(_UNIFORM if p is None else p),
-        )  # fmt: skip
-        if self.rationales is not None and rationale is not None:
-            self.rationales[entry.repeat, at] = rationale
+    def report(self, cell: NDArray[Any], n_repeats: int) -> CheckReport:
+        """All that is to be said, faults across lines among it.
 
-    def finish(self, name: str, source: str, digest: str) -> tuple[Forecasts | None, CheckReport]:
-        """Faults across lines, the report, and the forecasts when there is no fault."""
+        Args:
+            cell: every forecast of a known row: its ``row``, ``repeat``, ``line`` and ``flags``.
+            n_repeats: number of repeats.
+        """
         n = len(self.target)
-        cell = np.frombuffer(self._cells, dtype=_CELL)
-        n_repeats = int(cell["repeat"].max()) + 1 if len(cell) else 0
         self._of_another_split()
         self._labels_across()
         self._across(cell, n_repeats)
-        self._remarks()
+        for field, count in self._strange.items():
+            self.fault(
+                "unknown-field", f"nothing reads this field ({count} lines)", severity="warning", field=printable(field)
+            )
         # Of a cell that was forecast twice (a fault) the first line counts here.
         kept = cell[np.unique(cell["repeat"] * n + cell["row"], return_index=True)[1]]
         parsed, deferred = (kept["flags"] & 1) > 0, (kept["flags"] & 2) > 0
         asked = parsed | ~deferred
-        self.findings.sort(key=lambda f: f.line or 0)
-        report = CheckReport(
+        self._findings.sort(key=lambda f: f.line or 0)
+        return CheckReport(
             file=self.name,
-            ok=not self.n_errors,
+            ok=not self._n_errors,
             n_rows=n,
             n_repeats=n_repeats,
             n_lines=self.n_lines,
@@ -227,22 +206,11 @@ class Collector:
             n_deferred=int(deferred.sum()),
             coverage=len(kept) / (n * max(n_repeats, 1)),
             parse_rate=float(parsed[asked].mean()) if asked.any() else None,
-            n_errors=self.n_errors,
-            n_warnings=sum(self.counts.values()) - self.n_errors,
-            counts=dict(sorted(self.counts.items())),
-            findings=tuple(self.findings),
+            n_errors=self._n_errors,
+            n_warnings=sum(self._counts.values()) - self._n_errors,
+            counts=dict(sorted(self._counts.items())),
+            findings=tuple(self._findings),
         )
-        if self.n_errors:
-            return None, report
-        made = Forecasts(
-            name=name,
-            source=source,
-            digest=digest,
-            remarks=report.findings,
-            rationales=self.rationales,
-            **self._arrays(cell, n_repeats),
-        )
-        return made, report
 
     def _of_another_split(self) -> None:
         """Where most ids are those of another split, one finding in the place of one a line."""
@@ -251,12 +219,12 @@ class Collector:
         for split, ids in self.target.others().items():
             n = len(ids.intersection(self._strangers))
             if n * 2 > len(self._strangers):
-                self.findings = [f for f in self.findings if f.code != "unknown-row"]
-                self.n_errors -= self._unknown - 1
-                self.counts["unknown-row"] = 1
+                self._findings = [f for f in self._findings if f.code != "unknown-row"]
+                self._n_errors -= self._unknown - 1
+                self._counts["unknown-row"] = 1
                 self._moved = True
                 message = f"these look like ids of {split}: {self._unknown:,} of {self.n_lines:,} lines have no row of {self.target.split.name}"
-                self.findings.append(
+                self._findings.append(
                     Finding(
                         code="unknown-row", message=message, file=self.name, field="row_id", fix=f"Use --split {split}"
                     )
@@ -292,7 +260,7 @@ class Collector:
 
     def _across(self, cell: NDArray[Any], n_repeats: int) -> None:
         """Repeated forecasts, gaps in the repeats, nothing at all."""
-        if not self.n_lines and not self.n_errors:
+        if not self.n_lines and not self._n_errors:
             self.fault("no-forecasts", "the file holds no forecast", fix="See: kernel-archive template")
         if self._unknown and not len(cell) and not self._moved:
             self.fault(
@@ -326,33 +294,10 @@ class Collector:
                 fix="Number the repeats 0, 1, 2, ... without a gap",
             )
 
-    def _remarks(self) -> None:
-        for field, count in self._strange.items():
-            self.fault(
-                "unknown-field", f"nothing reads this field ({count} lines)", severity="warning", field=printable(field)
-            )
 
-    def _arrays(self, cell: NDArray[Any], n_repeats: int) -> dict[str, Any]:
-        shape = (n_repeats, len(self.target))
-        r, i = cell["repeat"], cell["row"]
-
-        def spread(values: Any, default: float | bool, dtype: Any) -> Any:
-            out = np.full(shape, default, dtype=dtype)
-            out[r, i] = values
-            return out
-
-        parsed = spread((cell["flags"] & 1) > 0, False, bool)
-        p = np.full((*shape, N_BINS), 1.0 / N_BINS)
-        p[r, i] = rowwise.normalise(raw=cell["p"])
-        return {
-            "probabilities": p,
-            "parsed": parsed,
-            "present": spread(True, False, bool),
-            "deferred": spread((cell["flags"] & 2) > 0, False, bool),
-            "stated": spread(cell["stated"], 0, np.int8),
-            "expected_speedups": spread(cell["expected"], math.nan, np.float64),
-            "raw_sums": spread(cell["sum"], math.nan, np.float64),
-            "input_tokens": spread(cell["in"], math.nan, np.float64),
-            "output_tokens": spread(cell["out"], math.nan, np.float64),
-            "latency_s": spread(cell["latency"], math.nan, np.float64),
-        }
+def _nearly(one: str, other: str) -> bool:
+    """Whether two ids differ in one or two places, or by one character more or less."""
+    if len(one) == len(other):
+        return sum(a != b for a, b in zip(one, other, strict=True)) <= _OFF
+    short, long = sorted((one, other), key=len)
+    return len(long) == len(short) + 1 and any(long[:i] + long[i + 1 :] == short for i in range(len(long)))
