@@ -5,7 +5,7 @@ The open ends count as one octave, so that their centres are the representatives
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 
 #: What candidates are ranked by: the speedup that is expected, or the probability of beating the best so far.
 Rank = Literal["expected", "beat"]
-RANKS: Final[tuple[Rank, ...]] = ("expected", "beat")
 
 
 def expected_speedups(probabilities: Floats, scheme: Scheme = DEFAULT_SCHEME) -> Floats:

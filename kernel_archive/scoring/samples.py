@@ -269,11 +269,12 @@ class RowSample:
 
     @cached_property
     def curve(self) -> Floats:
-        """Speedup recovered at budgets of 1 to 100 %, mean over strata and repeats: shape (100, D)."""
+        """Speedup recovered at budgets of 1 to 100 %, mean over strata and repeats: shape (100, D); NaN without a stratum."""
         total = np.zeros((len(recovery.CURVE), self.weights.shape[1]))
         for name in self.rows.strata:
             total += self._part("curve", name, self._curve_of)
-        return total / len(self.rows.strata)
+        with np.errstate(invalid="ignore"):
+            return total / len(self.rows.strata)
 
     def _part(self, what: str, name: str, make: Callable[[str], Floats]) -> Floats:
         """What is computed of one stratum or pool, once for all groups that it lies in."""
@@ -283,7 +284,7 @@ class RowSample:
 
     def _mean_over_strata(self, what: str, make: Callable[[str], Floats]) -> Floats:
         """Mean over the strata in which it is defined, shape (D,); NaN without one."""
-        parts = np.stack([self._part(what, name, make) for name in self.rows.strata])
+        parts = np.array([self._part(what, name, make) for name in self.rows.strata]).reshape(-1, self.weights.shape[1])
         known = ~np.isnan(parts)
         with np.errstate(invalid="ignore"):
             mean: Floats = np.where(known, parts, 0.0).sum(axis=0) / known.sum(axis=0)
@@ -292,6 +293,8 @@ class RowSample:
     @cached_property
     def pair_accuracies(self) -> Floats:
         """Share of pairs in the right order, mean over the repeats: all together, then by distance; shape (1 + K, D)."""
+        if not self.rows.pools:
+            return np.full((1 + len(order.PAIR_CLASSES), self.weights.shape[1]), np.nan)
         right, of = (
             sum(parts) for parts in zip(*(self._part("pairs", c, self._pairs_of) for c in self.rows.pools), strict=True)
         )

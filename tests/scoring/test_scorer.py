@@ -245,6 +245,19 @@ def test_discovery_without_a_positive_is_not_defined():
     assert record.metrics["brier"].mean == pytest.approx(0.4375)
 
 
+def test_groups_may_cut_through_tasks():
+    """What is defined within a task is not for a group that holds none whole; what is a mean over rows is."""
+    target = Target.from_arrays(
+        row_ids=list("abcd"), tasks=list("ttuu"), speedups=[0.5, 1.0, 2.0, 4.0], groups=["x", "y", "y", "y"]
+    )
+    record = score(target, Forecasts.from_arrays(target, np.eye(8)[target.bins - 1]), draws=20)
+    x, y = record.groups["x"], record.groups["y"]
+    within = ("speedup_recovered", "selection_skill", "rank_correlation", "pair_accuracy")
+    assert [x[name].mean for name in within] == [None] * 4
+    assert [y[name].mean for name in within] == [100.0, 1.0, 1.0, 1.0]
+    assert [x["accuracy"].mean, y["accuracy"].mean] == [1.0, 1.0]
+
+
 @pytest.mark.parametrize("sizes", [(1,), (1, 1, 1), (2,)])
 def test_tiny_splits_are_scored(rng, sizes):
     """One row, one row per task, two rows."""
