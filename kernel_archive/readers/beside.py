@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, Final
 from kernel_archive.errors import Finding
 from kernel_archive.gpus import canonical_gpu
 from kernel_archive.problems import normalise_problem
-from kernel_archive.readers.timing import INVOCATION_FILES, TIMING_FILE, apply_invocations, apply_timing
-from kernel_archive.readers.values import finite, not_negative, object_of, positive, seconds_between, text_of
+from kernel_archive.readers.timing import INVOCATION_FILES, TIMING_FILE, apply_invocations, apply_timing, drop_downtime
+from kernel_archive.readers.values import finite, not_negative, object_of, seconds_between, text_of
 
 if TYPE_CHECKING:
     from kernel_archive.readers.reading import Reading
@@ -18,8 +18,6 @@ _RUN: Final = "run.json"
 UPSTREAM_FILES: Final = ("summary.json", "../experiment.json", "../config.json")
 #: Everything that :func:`add_facts` reads.
 FILES_BESIDE: Final = (_RUN, TIMING_FILE, *UPSTREAM_FILES, *INVOCATION_FILES)
-#: How long after its time limit a request may still be seen to end: polling and logging.
-_TIMEOUT_SLACK_S: Final = 60.0
 
 
 def add_facts(reading: Reading, *, keeps_failures: bool = True) -> None:
@@ -31,7 +29,7 @@ def add_facts(reading: Reading, *, keeps_failures: bool = True) -> None:
     """
     _read_run_json(reading)
     read_upstream(reading)
-    _drop_downtime(reading)
+    drop_downtime(reading)
     apply_invocations(reading)
     apply_timing(reading, keeps_failures=keeps_failures)
 
@@ -136,16 +134,3 @@ def _fill(reading: Reading, file: str, field: str, value: str | None) -> None:
     if same(before) != same(value):
         message = f"the log says {field} {before!r}, {file} says {value!r}; the log counts"
         reading.report.error("facts-disagree", message, file=file, field=field)
-
-
-def _drop_downtime(reading: Reading) -> None:
-    """A span longer than the search's own time limit holds a crash and the time until the resume: no GPU time."""
-    settings = reading.facts.hyperparameters or {}
-    search = object_of(settings.get("search"))
-    limit = positive(search.get("per_request_timeout_s", settings.get("per_request_timeout_s")))
-    if limit is None:
-        return
-    for record in reading.evaluations():
-        if record.gpu_seconds is not None and record.gpu_seconds > limit + _TIMEOUT_SLACK_S:
-            record.gpu_seconds = None
-            reading.count("durations_with_downtime")

@@ -22,7 +22,7 @@ import msgspec
 from kernel_archive.readers.events import TimingLine
 from kernel_archive.readers.reading import EVALUATION_FAILED
 from kernel_archive.readers.salvage import Report, RowKind, Salvage
-from kernel_archive.readers.values import natural, not_negative, text_of
+from kernel_archive.readers.values import natural, not_negative, object_of, positive, text_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 TIMING_FILE: Final = "timing.jsonl"
 #: Evaluations that may overlap at one moment; among more of them no line is looked for.
 _MAX_OVERLAP: Final = 100
+#: How long after its time limit a request may still be seen to end: polling and logging.
+_TIMEOUT_SLACK_S: Final = 60.0
 
 
 class _Line(TimingLine):
@@ -44,6 +46,19 @@ class _Line(TimingLine):
 _KIND: Final[RowKind[TimingLine]] = RowKind(TimingLine)
 #: Faults of the file; all others are of one line.
 _FILE_FAULTS: Final = frozenset({"unreadable", "line-too-long", "file-too-large", "bad-utf8"})
+
+
+def drop_downtime(reading: Reading) -> None:
+    """A span longer than the search's own time limit holds a crash and the time until the resume: no GPU time."""
+    settings = reading.facts.hyperparameters or {}
+    search = object_of(settings.get("search"))
+    limit = positive(search.get("per_request_timeout_s", settings.get("per_request_timeout_s")))
+    if limit is None:
+        return
+    for record in reading.evaluations():
+        if record.gpu_seconds is not None and record.gpu_seconds > limit + _TIMEOUT_SLACK_S:
+            record.gpu_seconds = None
+            reading.count("durations_with_downtime")
 
 
 def apply_timing(reading: Reading, *, keeps_failures: bool) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 from kernel_archive.scoring import calibration, discovery, forecasts, recovery
 from kernel_archive.scoring.metrics import metrics_of
 from kernel_archive.scoring.record import Bucket, Deferral, DiscoveryCurve, Metric, RiskCoverage
-from kernel_archive.scoring.samples import ForecastRows, RowSample
+from kernel_archive.scoring.samples import RowSample
 from kernel_archive.scoring.uncertainty import Figures, joined, measure
 
 if TYPE_CHECKING:
