@@ -53,10 +53,10 @@ QUANTITIES: Final[dict[str, str]] = {
     "copies": "contiguous, clone, copy, transpose, permute, to(",
     "warps": "the largest num_warps; 4 where none is named",
     "stages": "the largest num_stages; 3 where none is named",
-    "median_number": "the median of whole numbers above 3",
-    "powers_of_two": "whole numbers that are a power of two, from 16 on",
+    "median_number": "the median of whole numbers above 3 and below a million",
+    "powers_of_two": "whole numbers that are a power of two, from 16 to 524288",
     "largest_power": "the largest power of two from 16 to 8192",
-    "most_arguments": "commas in the head of a function, the most",
+    "most_arguments": "commas in the head of a function, up to its first colon; the most",
     "compressed": "bytes of the program, compressed",
     "compressed_share": "the same over its characters",
     "indentation": "blanks before a line, mean",
@@ -65,19 +65,19 @@ QUANTITIES: Final[dict[str, str]] = {
     "capitals": "capital letters",
     "for": "statements that begin with for",
     "if": "statements that begin with if",
-    "while": "the word while",
-    "definitions": "the word def",
+    "while": "the word while, also as a part",
+    "definitions": "def and a blank: functions of Python",
     "tf32": "the word tf32, also as a part",
-    "float32": "the word float32",
-    "bfloat16": "the word bfloat16",
+    "float32": "the word float32, also as a part",
+    "bfloat16": "the word bfloat16, also as a part",
     "exponentials": "tl.exp and its likes",
     "wheres": "tl.where",
     "static_ranges": "static_range",
     "evictions": "the word eviction, as a part",
-    "autotune": "the word autotune",
+    "autotune": "the word autotune, also as a part",
     "block_pointers": "make_block_ptr",
-    "lambdas": "the word lambda",
-    "none": "the word None",
+    "lambdas": "the word lambda, also as a part",
+    "none": "the word None, also as a part",
     "zeros": "zeros, also as a part",
     "empties": "torch.empty and its likes",
     "contiguous": "the word contiguous, also as a part",
@@ -119,7 +119,7 @@ def _begun(*words: str, end: str) -> str:
 _COUNTED: Final = {
     "functions": _begun("def", "void", "float", "int", "auto", end=r" \w+\("),
     "kernels": r"@triton\.jit|__global__",
-    "launches": r"\[(?<=\w\[)[^\]\n]*\]\s*\(|<<<",
+    "launches": r"\[(?<=\w\[)[^\]\n]{0,2000}\]\s*\(|<<<",
     "loops": _words("for", "while"),
     "branches": _words("if", "where") + r"|\?",
     "tl": _begun("tl", end=r"\."),
@@ -139,8 +139,8 @@ _COUNTED: Final = {
     "allocations": _begun("empty", "zeros", "ones", "full", "new_empty", "new_zeros", end=r"(?:_like)?\("),
     "copies": _begun("contiguous", "clone", "copy_", "transpose", "permute", "to", end=r"\("),
     "capitals": "[A-Z]",
-    "for": r"(?m)^\s*for ",
-    "if": r"(?m)^\s*if ",
+    "for": r"(?m)^[ \t]*for ",
+    "if": r"(?m)^[ \t]*if ",
     "while": "while",
     "definitions": "def ",
     "tf32": "tf32",
@@ -162,9 +162,8 @@ _COUNTED: Final = {
     "brackets": r"\[",
     "underscores": "_",
 }  # fmt: skip
-_WARPS: Final = re.compile(r"num_warps\s*=\s*(\d{1,9})", re.ASCII)
-_STAGES: Final = re.compile(r"num_stages\s*=\s*(\d{1,9})", re.ASCII)
-_HEAD: Final = re.compile(r"def [^:]*:")
+_WARPS: Final = re.compile(r"num_warps\s*=\s*(\d{1,9})\b", re.ASCII)
+_STAGES: Final = re.compile(r"num_stages\s*=\s*(\d{1,9})\b", re.ASCII)
 _PATTERNS: Final = {name: re.compile(pattern) for name, pattern in _COUNTED.items()}
 
 
@@ -473,7 +472,9 @@ def _counted(code: str) -> tuple[float, ...]:
         "median_number": median(large) if (large := [n for n in whole if n > 3]) else 0,
         "powers_of_two": len(powers),
         "largest_power": max((n for n in powers if n <= 8192), default=0),
-        "most_arguments": max((head.count(",") for head in _HEAD.findall(bare)), default=0),
+        "most_arguments": max(
+            (head[head.find("def ") :].count(",") for head in bare.split(":")[:-1] if "def " in head), default=0
+        ),
         "compressed": len(packed),
         "compressed_share": len(packed) / max(1, len(code)),
         "indentation": sum(len(line) - len(line.lstrip()) for line in lines) / max(1, len(lines)),

@@ -279,7 +279,13 @@ def _read_objects(source: _ArrowStream | Iterable[Mapping[str, Any]], into: _Col
     digest = hashlib.sha256()
     for line, item in enumerate(source, 1):
         row = msgspec.to_builtins(item, str_keys=True, enc_hook=_plain)
-        digest.update(msgspec.json.encode(row) + b"\n")
+        try:
+            digest.update(msgspec.json.encode(row) + b"\n")
+        except UnicodeEncodeError:
+            into.faults.fault(
+                "bad-json", "a text has half a character, which JSON can't hold", line=line, value=printable(row)
+            )
+            continue
         if isinstance(row, dict):
             into.take({name: list(v) if isinstance(v, tuple) else v for name, v in row.items()}, line)
         else:

@@ -198,7 +198,7 @@ class Target:
         return _positions(tuple(f"{t}/{name}" for t, name in zip(self.tasks, self.surface.languages, strict=True)))
 
     def once(self, make: Callable[[Target], Result]) -> Result:
-        """What a function makes of these rows alone: made when it is first asked for, and kept with them."""
+        """What a function of a module makes of these rows alone: made when it is first asked for, and kept with them."""
         if make not in self._made:
             self._made[make] = make(self)
         made: Result = self._made[make]

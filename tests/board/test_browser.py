@@ -502,7 +502,11 @@ def test_without_scripts_the_standings_are_there(browser, address):
     browser.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": True})
     try:
         browser.get(address)
-        rows = browser.find_elements("css selector", "table.standings tbody tr[data-entry]")
+        # Without scripts a page can't be asked whether it is there as a whole.
+        end = time.monotonic() + 10
+        while len(rows := browser.find_elements("css selector", "table.standings tbody tr[data-entry]")) < 8:
+            assert time.monotonic() < end, f"{len(rows)} rows of 8"
+            time.sleep(0.05)
         assert len(rows) == 8
         assert all(row.is_displayed() for row in rows)
         assert not [s for s in browser.find_elements("css selector", "section.js") if s.is_displayed()]
