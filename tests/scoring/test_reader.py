@@ -463,7 +463,6 @@ def test_faults_of_objects_name_their_number(target):
         read_forecasts([row("nobody"), row()], target)
 
 
-@pytest.mark.parametrize("source", [5, None, b"bytes", {"row_id": "a1b2c3d4"}])
 def test_half_a_character_in_an_object_is_a_fault(target):
     """Python's texts may hold what JSON can't: said with the line, whatever else the object is."""
     assert codes([row(), row(rationale="\ud800"), {"row_id": "\udfff"}], target)[:2] == [
@@ -472,6 +471,7 @@ def test_half_a_character_in_an_object_is_a_fault(target):
     ]
 
 
+@pytest.mark.parametrize("source", [5, None, b"bytes", {"row_id": "a1b2c3d4"}])
 def test_what_forecasts_can_not_be_read_from_is_a_wrong_call(target, source):
     """No internal error: the message says what can be given."""
     with pytest.raises(UsageError, match="Give a file, a data frame, a list of objects, or Forecasts"):
