@@ -2,7 +2,7 @@
 
     python benchmarks/surface.py ARCHIVE [--split eval] [--markdown] [--others]
 
-For each quantity of ``kernel_archive.program_text.quantities``, taken in the direction in which it does better over all tasks:
+For each quantity of ``kernel_archive.text_quantities.quantities``, taken in the direction in which it does better over all tasks:
 the speedup recovered (as the score defines it, mean over tasks and budgets) and the rank correlation with the speedup within
 a task, its mean and the one that is furthest from zero. A random order is the first line, the oracle the last. Below stands how far
 the furthest of so many quantities lies by chance: a thousand orders drawn at random, each taken in its better direction.
@@ -24,8 +24,8 @@ import numpy as np
 
 from kernel_archive.archive.natural import rank_correlation
 from kernel_archive.archive.open import open_archive
-from kernel_archive.program_text import QUANTITIES, quantities
 from kernel_archive.scoring.recovery import budget_ranks, recovered_at, recovered_at_random
+from kernel_archive.text_quantities import QUANTITIES, quantities
 
 if TYPE_CHECKING:
     from collections.abc import Callable

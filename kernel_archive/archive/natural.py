@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from kernel_archive.errors import Finding
-from kernel_archive.program_text import quantities, telling_words
+from kernel_archive.program_text import telling_words
 from kernel_archive.splits import SPLITS
+from kernel_archive.text_quantities import quantities
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
 #: Largest rank correlation of a quantity of the text with the speedup, within a task of an evaluation split.
 LARGEST_RANK: Final = 0.25
-#: The quantities of :func:`~kernel_archive.program_text.quantities` that are held against it.
+#: The quantities of :func:`~kernel_archive.text_quantities.quantities` that are held against it.
 AUDITED: Final = ("characters", "lines", "comment_characters")
 #: Rows from which a rank correlation says something: below, chance alone passes 0.25 every other time.
 LEAST_ROWS: Final = 40

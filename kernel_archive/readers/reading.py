@@ -94,7 +94,7 @@ class Reading:
         self._shape_fields: set[frozenset[str]] = set()
 
     def take(self, line: int, row: Any) -> None:
-        """Take in one row."""
+        """Take in one row. Formats whose files are taken apart as a whole have none, and are never asked."""
         raise NotImplementedError
 
     def finish(self) -> None:

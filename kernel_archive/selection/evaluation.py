@@ -22,13 +22,13 @@ from kernel_archive.bins import assign_bins
 from kernel_archive.errors import UsageError, printable
 from kernel_archive.gpus import canonical_gpu
 from kernel_archive.ids import sha256_hex
-from kernel_archive.program_text import quantities
 from kernel_archive.selection.definitions import EvalDefinition, OwnEvalDefinition, variant_name
 from kernel_archive.selection.level import level
 from kernel_archive.selection.near import Copies
 from kernel_archive.selection.own import LEAST_BINS, canonical_definition
 from kernel_archive.selection.selected import Row, Selection, Side, by_program, cell_counts, row_table, select
 from kernel_archive.selection.similarity import Program
+from kernel_archive.text_quantities import quantities
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

@@ -1,0 +1,106 @@
+"""Tests of what can be counted in a program's text."""
+
+from __future__ import annotations
+
+import time
+import zlib
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from kernel_archive import text_quantities
+from kernel_archive.program_text import artificial_patterns, telling_words
+from kernel_archive.text_quantities import QUANTITIES, quantities
+
+
+def test_quantities_by_hand():
+    """Counts of a small program, worked out by hand."""
+    code = (
+        '"""Doc."""\nimport triton.language as tl\n\n\n@triton.jit\ndef k(p, N: tl.constexpr):\n    # a note\n'
+        "    for i in range(4):\n        x = tl.load(p + i, mask=i < N)\n        tl.store(p, tl.dot(x, x))\n"
+    )
+    found = quantities(code)
+    assert found["lines"] == 8
+    assert found["comment_characters"] == len('"""Doc."""') + len("# a note")
+    assert (found["loads"], found["stores"], found["dots"], found["loops"], found["kernels"]) == (1, 1, 1, 1, 1)
+    assert (found["tl"], found["masks"], found["largest_number"], found["functions"]) == (4, 1, 4, 1)
+
+
+def test_quantities_of_a_launch_by_hand():
+    """What tunes a launch, numbers, heads of functions and single words."""
+    code = (
+        "def f(a, b, c, N: int):\n    if a is None:\n        return torch.zeros(64)\n\n"
+        "    k[(7,)](a, b, num_warps=8, num_stages=5)\n    k[(4096,)](b, c, num_warps=2)\n"
+        '    return tl.where(a, tl.exp2(b), tl.dot(a, b, input_precision="tf32x3")) * a.contiguous().to(tl.float32)\n'
+    )
+    found = quantities(code)
+    assert (found["warps"], found["stages"], found["most_arguments"], found["definitions"]) == (8, 5, 3, 1)
+    # Whole numbers above 3 are 64, 7, 8, 5 and 4096; of them powers of two from 16 on are 64 and 4096.
+    assert (found["median_number"], found["powers_of_two"], found["largest_power"]) == (8, 2, 4096)
+    assert (found["if"], found["for"], found["none"], found["zeros"], found["blank_lines"]) == (1, 0, 1, 1, 1)
+    assert (found["wheres"], found["exponentials"], found["tf32"], found["float32"]) == (1, 1, 1, 1)
+    assert (found["contiguous"], found["stars"], found["brackets"], found["capitals"]) == (1, 1, 2, 2)
+    assert found["longest_line"] == len(code.splitlines()[-1])
+    assert found["indentation"] == (0 + 4 + 8 + 4 + 4 + 4) / 6
+    assert found["compressed"] == len(zlib.compress(code.encode())) == found["compressed_share"] * len(code)
+    none = quantities("x")
+    assert (none["warps"], none["stages"], none["median_number"], none["largest_power"]) == (4, 3, 0, 0)
+
+
+_PIECES_OF_TEXT = [
+    "x", " ", "    ", "\n", "(", ")", "[", "]", '"', "'", '"""', "'''", "#", "\\", "\\\n", "r", "f", "=", "!=", "!", '""', "x\n", "1", ":",
+    "def f():\n", "  return 1\n", '"""Doc."""\n', "# note\n", "x = 'a'\n", "in ", "é", "∑", "\t", "\r", "\x0c", "$",
+]  # fmt: skip
+
+
+@given(st.lists(st.sampled_from(_PIECES_OF_TEXT), max_size=25).map("".join))
+@example('""\\\n')
+@example('"""a\n"b""" \\\n\'\'\'c\'\'\'')
+@example("if x:\n    y\n  z  # odd\n")
+@example("x = (\n'a'\n)\n'b'\n")
+@example("r'x'\nbr'''y'''\n''\n")
+def test_prose_is_where_the_tokenizer_finds_it(code):
+    """Comments and docstrings found by pieces are those of Python's own tokenizer, or the program is left to it."""
+    found = text_quantities._prose_places(code)
+    assert found is None or found == text_quantities._tokenized_prose_places(code)
+
+
+def test_usual_programs_need_no_tokenizer():
+    """Comments, docstrings, strings in brackets and continued lines are all found by pieces."""
+    code = '"""Doc."""\nx = f(  # note\n    "a", [1]\n)\n\n\nclass A:\n    \'\'\'B.\'\'\'\n    y = 1 + \\\n        2\n# end'
+    found = text_quantities._prose_places(code)
+    assert [code[a:b] for a, b in found] == ['"""Doc."""', "# note", "'''B.'''", "# end"]
+    assert found == text_quantities._tokenized_prose_places(code)
+
+
+@given(st.text(max_size=300))
+def test_any_text_has_quantities(code):
+    """Programs are untrusted text: whatever it is, every quantity is a finite number and nothing is raised."""
+    found = quantities(code)
+    assert list(found) == list(QUANTITIES)
+    assert all(0 <= value < 1e9 for value in found.values())
+    artificial_patterns(code)
+    telling_words(code)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "(" * 5000,
+        "for _ in range(3):\n" * 200,
+        "x = 1.0\x00",
+        "#" * 100_000,
+        "a.item(" * 20_000,
+        "\n" * 100_000,
+        "def " * 25_000,
+        "a[" * 50_000,
+        "num_warps=" * 10_000,
+    ],
+)
+def test_hostile_text_is_read_in_time(text):
+    """Nesting and repetition end in a verdict, soon: what grows with the square of the length takes minutes."""
+    start = time.process_time()
+    artificial_patterns(text + "double")
+    quantities(text)
+    assert time.process_time() - start < 5
