@@ -15,6 +15,7 @@ import numpy as np
 
 from kernel_archive import _PUBLIC
 from kernel_archive.archive.labels import FLAGS
+from kernel_archive.archive.readings import Reading
 from kernel_archive.archive.recipe import About, Evaluation, Exclude, Recipe, Source
 from kernel_archive.archive.recipe_text import attributes
 from kernel_archive.bins import BIN_NAMES, N_BINS, SCHEMES, representatives
@@ -276,6 +277,7 @@ PARTS: Final[dict[str, Callable[[], str]]] = {
     "recipe eval": lambda: _keys(Evaluation),
     "recipe gpu": lambda: _keys(GpuFacts),
     "recipe exclude": lambda: _keys(Exclude),
+    "recipe reading": lambda: _keys(Reading),
     "recipe join": lambda: _keys(Join),
     "recipe source": lambda: _keys(Source),
     "splits": _splits,

@@ -27,6 +27,7 @@ from kernel_archive.archive.manifest import (
     shard_faults,
     write_manifest,
 )
+from kernel_archive.archive.readings import check_readings, readings_digest, unfit_programs
 from kernel_archive.archive.recipe import (
     ARCHIVE_NAME,
     Evaluation,
@@ -256,7 +257,11 @@ def build_archive(
     target = Path(called if out is None else out)
     check_target(target)
     # What a recipe says is what its file says, also when its sources come from a local copy.
-    facts = sorted((recipe_facts(recipe) for recipe in recipes), key=lambda recipe: str(recipe["name"]))
+    facts = sorted(
+        ({**recipe_facts(recipe), "readings": readings_digest(recipe)} for recipe in recipes),
+        key=lambda recipe: str(recipe["name"]),
+    )
+    unfit = unfit_programs(recipes)
     supersedes = supersession(facts)
     if override is not None:
         recipes = [override(recipe) for recipe in recipes]
@@ -284,8 +289,10 @@ def build_archive(
             with replaced_directory(target) as new, _collector_at_rest():
                 unanimous = [str(recipe["name"]) for recipe in facts if recipe["unanimous"]]
                 stated = {gpu: known for loaded in recipes for gpu, known in loaded.recipe.gpu.items()}
-                rules = Rules(scheme, supersedes, unanimous)
+                rules = Rules(scheme, supersedes, unanimous, unfit)
                 tables, report = consolidate(runs, store, new, rules=rules, gpus=stated, workers=workers)
+                shards = [shard.path for split in tables["evaluations"].splits.values() for shard in split]
+                check_readings(recipes, new, shards)
                 manifest = Manifest(
                     format=FORMAT,
                     name=called,

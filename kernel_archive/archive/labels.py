@@ -7,7 +7,8 @@ at once. All others hold for any part of it that has every evaluation of its pro
 :mod:`kernel_archive.archive.merge` cuts a large one.
 
 They read the table ``fragment`` (rows of fragments), which the merge provides; and those that :func:`decide` makes of the rules:
-``succession`` (pairs of builders, newer and older), ``unanimous`` (builders), ``edge`` (kernels with measurements in different bins).
+``succession`` (pairs of builders, newer and older), ``unanimous`` (builders), ``unfit_program`` (programs),
+``edge`` (kernels with measurements in different bins).
 """
 
 from __future__ import annotations
@@ -106,6 +107,13 @@ FLAGS: Final[tuple[Flag, ...]] = (
         "the source kept no failures and nothing below 1x",
         "such a source says nothing about how often an idea fails",
         "speedup DESC",
+    ),
+    Flag(
+        "unfit",
+        "somebody who read the program would not ask about it (the readings of its recipe): it does work that serves nothing, "
+        "nobody could have meant to submit it, or its words tell how fast it is",
+        "no pattern sees all that is slow by intent, and a forecast learns the intent",
+        "speedup",
     ),
     Flag(
         "unstable",
@@ -219,6 +227,7 @@ KERNELS: Final = {
                    AS reference_drift,
                m.kernel_id IN (SELECT kernel_id FROM evaluation JOIN survivors USING (source_key) WHERE {_GOOD})
                    AS survivor_source,
+               m.program_id IN (SELECT program_id FROM unfit_program) AS unfit,
                m.speedup_max > {UNSTABLE_RATIO} * m.speedup_min AS unstable
         FROM measured m JOIN first_found f USING (kernel_id) JOIN nearest_to_median n USING (kernel_id)""",
     "refused": f"""
@@ -278,11 +287,13 @@ class Rules(msgspec.Struct, frozen=True):
         scheme: bin scheme of the labels.
         supersedes: pairs of builders (new, old): what the new one has judged has no label from the old one.
         unanimous: builders of which a kernel has a label only when none of its measurements failed.
+        unfit: programs that a reader found unfit.
     """
 
     scheme: Scheme
     supersedes: list[tuple[str, str]]
     unanimous: list[str]
+    unfit: list[str] = []
 
 
 def settle(connection: duckdb.DuckDBPyConnection) -> None:
@@ -304,6 +315,7 @@ def decide(connection: duckdb.DuckDBPyConnection, rules: Rules) -> None:
             {"newer": [n for n, _ in pairs], "older": [o for _, o in pairs]}, texts("newer", "older")
         ),
         "unanimous": pa.table({"builder": sorted(rules.unanimous)}, texts("builder")),
+        "unfit_program": pa.table({"program_id": rules.unfit}, texts("program_id")),
     }
     for name, table in given.items():
         connection.register(name, table)

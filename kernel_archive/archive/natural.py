@@ -64,12 +64,13 @@ def _told(archive: Archive, natural: Sequence[str]) -> Iterator[Finding]:
 
 
 def _patterns(archive: Archive, table: str) -> Iterator[Finding]:
-    query = f"""SELECT e.row_id FROM {table} e JOIN kernels k USING (kernel_id)
-                WHERE list_contains(k.flags, 'artificial') ORDER BY 1"""
-    for row_id in archive.sql(query).column(0).to_pylist():
+    query = f"""SELECT e.row_id, flag
+                FROM {table} e JOIN (SELECT kernel_id, unnest(flags) AS flag FROM kernels) k USING (kernel_id)
+                WHERE flag IN ('artificial', 'unfit') ORDER BY ALL"""
+    for row_id, flag in zip(*archive.sql(query).to_pydict().values(), strict=True):
         yield Finding(
             code="artificial-row",
-            message="the program only loses time on purpose (flag artificial)",
+            message=f"the program is none to ask about: the archive has the flag {flag} for it",
             field=f"{table}.row_id",
             value=row_id,
             fix="Make the split anew: its definition excludes such programs",

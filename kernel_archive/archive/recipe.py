@@ -147,6 +147,7 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         unanimous: a kernel that one of this builder's measurements refuses, or that has an excluded one, has no label from
             the others.
         exclude: rows kept out.
+        readings: file beside the recipe with what people found who read the programs, a JSON line each.
         archive: name, title, description and citation of an archive of one's own.
         gpu: facts of GPUs that this package does not know, by name.
         eval: what the evaluation split of an archive of one's own asks about.
@@ -165,6 +166,7 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     supersedes: list[_Name] = []
     unanimous: bool = False
     exclude: list[Exclude] = []
+    readings: str | None = None
     archive: About | None = None
     gpu: dict[str, GpuFacts] = {}
     eval: Evaluation | None = None

@@ -96,7 +96,7 @@ def test_audit_lists_every_flag_with_its_rule(archive):
     result = json.loads(invoke("audit", "--json")[1])
     assert [f["flag"] for f in result["flags"]] == [
         "artificial", "contested", "edge", "implausible_speedup", "narrow_domain", "near_duplicate", "reference_drift",
-        "survivor_source", "unstable",
+        "survivor_source", "unfit", "unstable",
     ]  # fmt: skip
     assert result["labels_that_differ_between_schemes"] == 1  # 0.7x; 1, 2 and 3x don't
     assert "Rule:" in invoke("audit")[1]

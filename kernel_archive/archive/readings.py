@@ -1,0 +1,146 @@
+"""What people found who read the programs of a builder: the file of readings that a recipe names.
+
+No pattern in a text sees every program that was written to lose time. So a recipe may name a file with one JSON line for
+each program that somebody read, without its measurements at hand. A program that a reader finds unfit to be asked about
+gets the flag ``unfit``; it keeps its label, and split definitions may leave it out.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, Final, Literal
+
+import msgspec
+import pyarrow.compute as pc
+import pyarrow.dataset
+
+from kernel_archive.errors import RecipeError
+from kernel_archive.ids import ID_LENGTH
+from kernel_archive.storage import file_sha256
+from kernel_archive.untrusted import Lines, misfit
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+    from pathlib import Path
+
+    from kernel_archive.archive.recipe import LoadedRecipe
+
+MAX_READINGS: Final = 1_000_000
+_FIX: Final = (
+    "One JSON object a line (docs/recipes.md); the program's id is kernels.program_id of an archive built without it"
+)
+
+
+class Reading(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What one reader found in one program.
+
+    Attributes:
+        program: the program, as ``kernels.program_id`` has it.
+        useless: whether it does work that serves nothing: ``no``; ``slight``, as real code often has it; ``yes``.
+        submit: whether a competent programmer could submit it, for whatever motive: ``yes``, ``doubtful``, ``no``.
+        launches: whether independent pieces are launched one by one from the host.
+        tells: words in it that tell how fast it is or is meant to be; empty where there are none.
+        reader: who read it; several readers may read one program.
+        why: in a few words.
+    """
+
+    program: Annotated[str, msgspec.Meta(pattern=rf"^[0-9a-f]{{{ID_LENGTH}}}$")]
+    useless: Literal["no", "slight", "yes"]
+    submit: Literal["yes", "doubtful", "no"]
+    launches: bool = False
+    tells: Annotated[str, msgspec.Meta(max_length=2000)] = ""
+    reader: Annotated[str, msgspec.Meta(max_length=200)] = ""
+    why: Annotated[str, msgspec.Meta(max_length=2000)] = ""
+
+    @property
+    def unfit(self) -> bool:
+        """It does work that serves nothing, nobody would submit it, or its words tell how fast it is."""
+        return self.useless == "yes" or self.submit == "no" or bool(self.tells)
+
+
+def readings_of(loaded: LoadedRecipe) -> list[Reading]:
+    """The readings that a recipe names, in the order of their file; none where it names no file.
+
+    Raises:
+        RecipeError: a line is no reading, or the file can't be read.
+    """
+    path = readings_path(loaded)
+    if path is None:
+        return []
+    fail = partial(RecipeError.of, code="bad-reading", file=str(path))
+    found = []
+    for line in Lines(path, max_bytes=1 << 30, max_lines=MAX_READINGS, hashed=False):
+        if not isinstance(line, tuple):
+            raise RecipeError.from_findings([line])
+        try:
+            found.append(msgspec.json.decode(line[1], type=Reading))
+        except msgspec.ValidationError as error:
+            text, field = misfit(error)
+            raise fail(message=text, line=line[0], field=field, fix=_FIX) from None
+        except (msgspec.DecodeError, RecursionError) as error:
+            raise fail(message=f"not valid JSON: {error}", line=line[0], fix=_FIX) from None
+    return found
+
+
+def readings_path(loaded: LoadedRecipe) -> Path | None:
+    """Where the readings of a recipe are.
+
+    Raises:
+        RecipeError: the path leaves the recipe's folder, or no such file is there.
+    """
+    name = loaded.recipe.readings
+    if name is None:
+        return None
+    path = loaded.directory / name
+    if path.is_file() and path.resolve().is_relative_to(loaded.directory.resolve()):
+        return path
+    message = "there is no such file in the recipe's folder"
+    raise RecipeError.of(
+        code="bad-recipe",
+        message=message,
+        file=str(loaded.file),
+        field="readings",
+        value=name,
+        fix="Name a file beside it",
+    )
+
+
+def readings_digest(loaded: LoadedRecipe) -> str | None:
+    """The digest of the file of readings, ``None`` where a recipe names none."""
+    path = readings_path(loaded)
+    return None if path is None else f"sha256:{file_sha256(path)}"
+
+
+def unfit_programs(recipes: Iterable[LoadedRecipe]) -> list[str]:
+    """Ids of the programs that a reader found unfit."""
+    return sorted({r.program for loaded in recipes for r in readings_of(loaded) if r.unfit})
+
+
+def check_readings(recipes: Sequence[LoadedRecipe], directory: Path, shards: Sequence[str]) -> None:
+    """Refuse readings of programs that the archive does not have: a program that was changed is another one.
+
+    Args:
+        recipes: the recipes of the archive.
+        directory: where the archive is being made.
+        shards: the files of its evaluations, relative to it.
+
+    Raises:
+        RecipeError: a reading names no program of the archive.
+    """
+    named = {loaded.file: readings_of(loaded) for loaded in recipes}
+    if not any(named.values()):
+        return
+    rows = pyarrow.dataset.dataset([str(directory / shard) for shard in shards], format="parquet")
+    known = set(pc.unique(rows.to_table(columns=["program_id"])["program_id"]).to_pylist())
+    for loaded in recipes:
+        for number, reading in enumerate(named[loaded.file], 1):
+            if reading.program not in known:
+                raise RecipeError.of(
+                    code="bad-reading",
+                    message="a reading names a program that no log has",
+                    file=str(readings_path(loaded)),
+                    line=number,
+                    field="program",
+                    value=reading.program,
+                    fix="Take the line out, or read the program that was measured",
+                )

@@ -1,0 +1,132 @@
+"""Tests of readings: what somebody who read a program found, and what it does to the kernel's flags."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from kernel_archive.archive.build import build_archive
+from kernel_archive.archive.open import open_archive
+from kernel_archive.archive.readings import Reading
+from kernel_archive.errors import RecipeError
+from kernel_archive.ids import program_id
+
+RECIPE = """name = "read"
+licence = "CC0-1.0"
+description = "d"
+natural = true
+{readings}
+[[source]]
+path = "results.csv"
+format = "measurements"
+role = "held_out"
+generation_method = "agentic"
+gpu = "H200"
+problem = "softmax"
+columns = {{ code = "code", speedup = "speedup" }}
+"""
+CODES = [
+    "def custom_kernel(x): return x + 1",
+    "def custom_kernel(x): return x + 2",
+    "def custom_kernel(x): return x + 3",
+]
+
+
+def reading(code, **answers):
+    """One line of a file of readings."""
+    return json.dumps({"program": program_id(code), "useless": "no", "submit": "yes", **answers})
+
+
+@pytest.fixture
+def source(tmp_path):
+    """Writes a recipe of three programs with the given lines of readings, and returns its path."""
+
+    def made(*lines, key='readings = "readings.jsonl"'):
+        folder = tmp_path / "src"
+        folder.mkdir(exist_ok=True)
+        (folder / "results.csv").write_text(
+            "code,speedup\n" + "".join(f'"{code}",{n}.5\n' for n, code in enumerate(CODES))
+        )
+        (folder / "readings.jsonl").write_text("".join(line + "\n" for line in lines))
+        (folder / "builder.toml").write_text(RECIPE.format(readings=key))
+        return folder / "builder.toml"
+
+    return made
+
+
+def flags(recipe, out):
+    """Flags by program, of the archive that is built from the recipe."""
+    result = build_archive([str(recipe)], out=out, replace=True)
+    kernels = open_archive(result.path).arrow("kernels")
+    return {
+        code: "unfit" in found
+        for code, found in zip(kernels["code"].to_pylist(), kernels["flags"].to_pylist(), strict=True)
+    }
+
+
+@pytest.mark.parametrize(
+    ("useless", "submit", "tells", "unfit"),
+    [
+        ("no", "yes", "", False),
+        ("no", "doubtful", "", False),
+        ("slight", "doubtful", "", False),
+        ("yes", "yes", "", True),
+        ("no", "no", "", True),
+        ("yes", "no", "", True),
+        ("no", "yes", "the fast one", True),
+    ],
+)
+def test_what_is_unfit(useless, submit, tells, unfit):
+    """Work that serves nothing, nobody who would submit it, or words that tell; doubts alone are none."""
+    assert Reading(program="0" * 32, useless=useless, submit=submit, tells=tells).unfit is unfit
+
+
+def test_unfit_programs_have_the_flag_and_keep_their_label(source, tmp_path):
+    """One reader of two is enough; the others are as they were."""
+    recipe = source(
+        reading(CODES[0]),
+        reading(CODES[1], reader="r1"),
+        reading(CODES[1], useless="yes", reader="r2", why="sums twice"),
+    )
+    assert flags(recipe, tmp_path / "out") == {CODES[0]: False, CODES[1]: True, CODES[2]: False}
+    archive = open_archive(tmp_path / "out")
+    assert archive.manifest.reports["flags"]["unfit"] == 1
+    assert sorted(archive.arrow("kernels")["speedup"].to_pylist()) == [0.5, 1.5, 2.5]
+
+
+def test_changed_readings_build_anew(source, tmp_path):
+    """The logs are the same, the flags are not."""
+    assert not any(flags(source(reading(CODES[0])), tmp_path / "out").values())
+    assert flags(source(reading(CODES[0], submit="no")), tmp_path / "out")[CODES[0]]
+
+
+def test_without_the_key_nobody_reads(source, tmp_path):
+    """The file alone means nothing."""
+    assert not any(flags(source(reading(CODES[0], submit="no"), key=""), tmp_path / "out").values())
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ('{"program": "x"}', r"readings\.jsonl:2: .*program"),
+        (reading(CODES[1], useless="maybe"), r"readings\.jsonl:2: .*useless"),
+        (reading(CODES[1], speed=1), r"readings\.jsonl:2: .*speed"),
+        ('{"program": ', r"readings\.jsonl:2: not valid JSON"),
+        (reading("def other(): pass"), r"readings\.jsonl:2: program: a reading names a program that no log has"),
+        ('{"program": "' + "0" * (2 << 20) + '"}', r"readings\.jsonl:2: the line is longer than 1 MiB"),
+    ],
+)
+def test_faulty_readings_are_refused_with_their_line(source, tmp_path, line, said):
+    """Nothing is built from readings that are none, or that are of another program."""
+    with pytest.raises(RecipeError, match=said):
+        flags(source(reading(CODES[0]), line), tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("name", ["missing.jsonl", "../readings.jsonl", ".", ""])
+def test_readings_lie_beside_the_recipe(source, tmp_path, name):
+    """No path leads out of the folder, to nothing or to a folder."""
+    (tmp_path / "readings.jsonl").write_text("")
+    with pytest.raises(RecipeError, match="no such file in the recipe's folder"):
+        flags(source(key=f'readings = "{name}"'), tmp_path / "out")
