@@ -33,6 +33,7 @@ QUANTITIES: Final[dict[str, str]] = {
     "kernels": "functions that run on the GPU",
     "launches": "places that launch a kernel",
     "loops": "for and while",
+    "nesting": "loops in loops, by their indentation: the deepest",
     "branches": "if, where and conditional marks",
     "tl": "uses of tl.",
     "torch": "uses of torch.",
@@ -49,6 +50,8 @@ QUANTITIES: Final[dict[str, str]] = {
     "copies": "contiguous, clone, copy, transpose, permute, to(",
     "warps": "the largest num_warps; 4 where none is named",
     "stages": "the largest num_stages; 3 where none is named",
+    "named_stages": "the largest num_stages; 0 where none is named",
+    "axes": "the largest axis of a program_id",
     "median_number": "the median of whole numbers above 3 and below a million",
     "powers_of_two": "whole numbers that are a power of two, from 16 to 524288",
     "largest_power": "the largest power of two from 16 to 8192",
@@ -68,6 +71,8 @@ QUANTITIES: Final[dict[str, str]] = {
     "bfloat16": "the word bfloat16, also as a part",
     "exponentials": "tl.exp and its likes",
     "wheres": "tl.where",
+    "elementary": "functions of single numbers: exp, log, sqrt, sigmoid, abs, maximum, where and their likes",
+    "casts": ".to(",
     "static_ranges": "static_range",
     "evictions": "the word eviction, as a part",
     "autotune": "the word autotune, also as a part",
@@ -143,6 +148,11 @@ _COUNTED: Final = {
     "bfloat16": "bfloat16",
     "exponentials": r"tl\.exp",
     "wheres": r"tl\.where",
+    "elementary": _begun(
+        "exp", "exp2", "log", "log2", "sqrt", "rsqrt", "sigmoid", "tanh", "erf", "sin", "cos", "pow", "abs", "maximum", "minimum",
+        "where", end=r"\s*\(",
+    ),
+    "casts": r"\.to\(",
     "static_ranges": "static_range",
     "evictions": "eviction",
     "autotune": "autotune",
@@ -159,6 +169,8 @@ _COUNTED: Final = {
 }  # fmt: skip
 _WARPS: Final = re.compile(r"num_warps\s*=\s*(\d{1,9})\b", re.ASCII)
 _STAGES: Final = re.compile(r"num_stages\s*=\s*(\d{1,9})\b", re.ASCII)
+_LOOP: Final = re.compile(r"(?:for|while)\b")
+_AXES: Final = re.compile(r"program_id\(\s*(?:axis\s*=\s*)?(\d{1,9})\b", re.ASCII)
 _PATTERNS: Final = {name: re.compile(pattern) for name, pattern in _COUNTED.items()}
 
 
@@ -252,6 +264,21 @@ def _tokenized_prose_places(code: str) -> list[tuple[int, int]]:
     return cuts
 
 
+def _nesting(lines: list[str]) -> int:
+    """How many loops stand in one another at most; a line that is indented no further than a loop is not in it."""
+    columns: list[int] = []
+    deepest = 0
+    for line in lines:
+        text = line.lstrip()
+        column = len(line) - len(text)
+        while columns and columns[-1] >= column:
+            columns.pop()
+        if _LOOP.match(text):
+            columns.append(column)
+            deepest = max(deepest, len(columns))
+    return deepest
+
+
 def quantities(code: str) -> dict[str, float]:
     r"""All quantities of a program.
 
@@ -285,9 +312,12 @@ def _counted(code: str) -> tuple[float, ...]:
         "distinct_share": len(set(tokens)) / max(1, len(tokens)),
         "name_length": sum(map(len, words)) / max(1, len(words)),
         "numbers": len(numbers),
+        "nesting": _nesting([line for line in bare.splitlines() if line.strip()]),
         "largest_number": max(whole, default=0),
         "warps": max(map(int, _WARPS.findall(bare)), default=4),
         "stages": max(map(int, _STAGES.findall(bare)), default=3),
+        "named_stages": max(map(int, _STAGES.findall(bare)), default=0),
+        "axes": max(map(int, _AXES.findall(bare)), default=0),
         "median_number": median(large) if (large := [n for n in whole if n > 3]) else 0,
         "powers_of_two": len(powers),
         "largest_power": max((n for n in powers if n <= 8192), default=0),

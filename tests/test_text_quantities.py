@@ -44,8 +44,24 @@ def test_quantities_of_a_launch_by_hand():
     assert found["longest_line"] == len(code.splitlines()[-1])
     assert found["indentation"] == (0 + 4 + 8 + 4 + 4 + 4) / 6
     assert found["compressed"] == len(zlib.compress(code.encode())) == found["compressed_share"] * len(code)
+    # tl.where and tl.exp2; a name that only ends so is none.
+    assert (found["elementary"], quantities("texp(x) + abs (x) + log")["elementary"], found["casts"]) == (2, 1, 1)
+    axes = "tl.program_id(0), tl.program_id(axis=2), tl.program_id(n)"
+    assert (quantities(axes)["axes"], found["axes"], found["named_stages"]) == (2, 0, 5)
     none = quantities("x")
+    assert none["named_stages"] == 0
     assert (none["warps"], none["stages"], none["median_number"], none["largest_power"]) == (4, 3, 0, 0)
+
+
+def test_nesting_by_hand():
+    """A loop in a loop counts two, one behind it one; a line that is indented less ends them, a comment or a name is none."""
+    code = (
+        "for a in x:\n    # for b in y:\n    forward = 1\n    while a:\n        a -= 1\n    for b in y:\n        pass\n"
+        "if x:\n        for c in z:\n            f(c)\n"
+    )
+    assert quantities(code)["nesting"] == 2
+    assert quantities("for a in x:\n  for b in a:\n      while b:\n       b()\nfor c in x:\n  c()\n")["nesting"] == 3
+    assert quantities("x = [a for a in b]\n")["nesting"] == 0
 
 
 _PIECES_OF_TEXT = [

@@ -83,8 +83,9 @@ class EvalDefinition(Definition, frozen=True, kw_only=True, forbid_unknown_field
         near_copy: similarity from which two programs are near copies (:mod:`kernel_archive.selection.similarity`): a cell
             takes one of them, and a program that near to a training program of its problem is left out. ``None``: no rule.
         measured: kernels with so many measurements go first.
-        level: rank correlation of a quantity of the text with the speedup, either way, that is let be within a task; above it
-            rows are exchanged for others of their cell (:mod:`kernel_archive.selection.level`). ``None``: no rule.
+        level: correlation of a quantity of the text, by its ranks, with the speedup, by its ranks and as it is, that is let be
+            within a task, either way; above it rows are exchanged for others of their cell
+            (:mod:`kernel_archive.selection.level`). ``None``: no rule.
         balance: what the rows of a bin (``language``) and of a cell (``search``) are spread over, the first before the
             second.
     """

@@ -31,33 +31,39 @@ def level(
     limit: float,
     fits: Callable[[int, Sequence[int]], bool],
 ) -> NDArray[np.bool_]:
-    """Exchange rows of one task while that brings rank correlations of quantities with the speedup under a limit.
+    """Exchange rows of one task while that brings correlations of quantities with the speedup under a limit.
 
-    Each time the one exchange is made that lowers the sum of squares of what the correlations have above the limit the most;
-    of equal ones the first. Ranks are those among all kernels of the task, so that an exchange changes a few sums only.
+    A quantity counts by its ranks, the speedup by its ranks and as it is. Each time the one exchange is made that lowers the sum
+    of squares of what the correlations have above the limit the most; of equal ones the first. Ranks are those among all
+    kernels of the task, so that an exchange changes a few sums only.
 
     Args:
         quantities: shape (n, q), of every kernel that a cell could hold.
         speedups: shape (n,), x.
         cells: shape (n,), number of the cell of each kernel.
         taken: shape (n,), the rows to begin with.
-        limit: rank correlation, either way, that is let be.
+        limit: correlation, either way, that is let be.
         fits: whether a kernel may stand beside these others of its cell.
 
     Returns:
         The rows, shape (n,), as many of every cell as before.
     """
-    x, y = _ranks(quantities), _ranks(speedups[:, None])
-    columns = np.concatenate([x, x * x, x * y, y, y * y], axis=1)
+    x = _ranks(quantities)
+    # The speedup by its rank, and as it is: the second asks for the few fastest, which the first hardly sees.
+    targets = [_ranks(speedups[:, None]), _scaled(speedups[:, None])]
+    columns = np.concatenate([x, x * x, *(part for y in targets for part in (x * y, y, y * y))], axis=1)
     n, q = int(taken.sum()), x.shape[1]
     chosen = taken.copy()
 
     def penalty(sums: NDArray[np.float64]) -> NDArray[np.float64]:
-        sx, sxx, sxy = (sums[..., i * q : (i + 1) * q] for i in range(3))
-        sy, syy = sums[..., 3 * q, None], sums[..., 3 * q + 1, None]
-        spread = np.maximum(sxx - sx * sx / n, 0.0) * np.maximum(syy - sy * sy / n, 0.0)
-        rank = (sxy - sx * sy / n) / np.sqrt(np.where(spread > 0, spread, np.inf))
-        above: NDArray[np.float64] = (np.maximum(np.abs(rank) - limit, 0.0) ** 2).sum(-1)
+        sx, sxx = sums[..., :q], sums[..., q : 2 * q]
+        above = np.zeros(sums.shape[:-1])
+        for i in range(len(targets)):
+            of = sums[..., 2 * q + i * (q + 2) :]
+            sxy, sy, syy = of[..., :q], of[..., q, None], of[..., q + 1, None]
+            spread = np.maximum(sxx - sx * sx / n, 0.0) * np.maximum(syy - sy * sy / n, 0.0)
+            found = (sxy - sx * sy / n) / np.sqrt(np.where(spread > 0, spread, np.inf))
+            above += (np.maximum(np.abs(found) - limit, 0.0) ** 2).sum(-1)
         return above
 
     # Every exchange lowers the penalty, so that none comes back; the bound is for the time it may take.
@@ -83,6 +89,11 @@ def level(
             break
         chosen[found[0]], chosen[found[1]] = True, False
     return chosen
+
+
+def _scaled(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Values centred and scaled to about one."""
+    return (values - values.mean()) / max(float(np.ptp(values)), 1e-300)
 
 
 def _ranks(values: NDArray[np.float64]) -> NDArray[np.float64]:

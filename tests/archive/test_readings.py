@@ -8,7 +8,8 @@ import pytest
 
 from kernel_archive.archive.build import build_archive
 from kernel_archive.archive.open import open_archive
-from kernel_archive.archive.readings import Reading
+from kernel_archive.archive.readings import Reading, readings_of
+from kernel_archive.archive.recipe import load_recipe, shipped_recipes
 from kernel_archive.errors import RecipeError
 from kernel_archive.ids import program_id
 
@@ -130,3 +131,16 @@ def test_readings_lie_beside_the_recipe(source, tmp_path, name):
     (tmp_path / "readings.jsonl").write_text("")
     with pytest.raises(RecipeError, match="no such file in the recipe's folder"):
         flags(source(key=f'readings = "{name}"'), tmp_path / "out")
+
+
+def test_every_row_that_is_asked_about_was_read(shipped):
+    """Of the shipped archive: each program of an evaluation split has a reading that lets it be asked about."""
+    recipe = load_recipe(shipped_recipes()["h200-lm-2026-11"])
+    read = {r.program: False for r in readings_of(recipe)} | {r.program: True for r in readings_of(recipe) if r.unfit}
+    archive = open_archive(shipped / "gpu-forecasters/kernels")
+    for table in ("eval", "eval_cuda", "eval_problems"):
+        asked = archive.sql(f"SELECT program_id FROM {table} JOIN kernels USING (kernel_id)")["program_id"].to_pylist()
+        assert asked
+        assert {read.get(program) for program in asked} == {False}
+    kernels = archive.arrow("kernels", columns=["program_id", "flags"]).to_pylist()
+    assert {k["program_id"] for k in kernels if "unfit" in k["flags"]} == {p for p, unfit in read.items() if unfit}

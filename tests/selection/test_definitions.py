@@ -23,7 +23,7 @@ def test_shipped_definitions_are_the_contract():
     """The canonical numbers: six tasks, cap 10, A100-80GB, 500 pairs, seed 0, five strata, three cutoffs, one flag."""
     evaluation, discovery, train = (load_definition(n) for n in ("eval", "discovery", "train"))
     assert (tuple(evaluation.tasks), evaluation.cap, evaluation.gpu) == (GPU_MODE_TASKS, 10, "A100-80GB")
-    assert evaluation.exclude_flags == discovery.exclude_flags == ["artificial"]
+    assert evaluation.exclude_flags == discovery.exclude_flags == ["artificial", "unfit"]
     assert (evaluation.version, evaluation.natural, evaluation.languages) == (2, True, ["triton"])
     assert (evaluation.near_copy, evaluation.measured, evaluation.balance) == (0.7, 3, ["search"])
     problems, cuda = load_definition("eval_problems"), load_definition("eval_cuda")
@@ -47,7 +47,7 @@ def test_shipped_definitions_are_the_contract():
         ("eval", '"trimul",', '"level3/48_Mamba2",', "tasks[5]"),
         ("eval", '"trimul",', '"fp8_quant",', "tasks"),
         ("eval", 'gpu = "A100-80GB"', 'gpu = "a100_80gb"', "gpu"),
-        ("eval", 'exclude_flags = ["artificial"]', 'exclude_flags = ["slow"]', "exclude_flags[0]"),
+        ("eval", 'exclude_flags = ["artificial", "unfit"]', 'exclude_flags = ["slow"]', "exclude_flags[0]"),
         ("discovery", '"held_out", "archive"', '"training"', "roles[0]"),
         ("discovery", "1.25", "0.5", "cutoffs[0]"),
         ("train", "0.0, 0.1", "0.1", "strata"),
