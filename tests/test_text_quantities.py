@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import importlib.util
 import time
 import zlib
+from pathlib import Path
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 from kernel_archive import text_quantities
+from kernel_archive.archive.open import open_archive
 from kernel_archive.program_text import artificial_patterns, telling_words
 from kernel_archive.text_quantities import QUANTITIES, quantities
+
+ROOT = Path(__file__).parents[1]
 
 
 def test_quantities_by_hand():
@@ -120,3 +125,16 @@ def test_hostile_text_is_read_in_time(text):
     artificial_patterns(text + "double")
     quantities(text)
     assert time.process_time() - start < 5
+
+
+def test_what_is_kept_apart_from_levelling_is_none_of_what_it_looks_at(shipped):
+    """On shipped rows no quantity of `benchmarks/surface.py --others` has the values of one that eval is levelled by."""
+    specification = importlib.util.spec_from_file_location("surface", ROOT / "benchmarks/surface.py")
+    surface = importlib.util.module_from_spec(specification)
+    specification.loader.exec_module(surface)
+    archive = open_archive(shipped / "gpu-forecasters/kernels")
+    codes = archive.sql("SELECT candidate_code FROM eval ORDER BY row_id LIMIT 60")["candidate_code"].to_pylist()
+    levelled = list(zip(*(quantities(code).values() for code in codes), strict=True))
+    for name, count in surface.OTHERS.items():
+        values = tuple(float(count(code)) for code in codes)
+        assert len(set(values)) == 1 or values not in levelled, name

@@ -69,11 +69,11 @@ def _patterns(archive: Archive, table: str) -> Iterator[Finding]:
                 WHERE flag IN ('artificial', 'unfit') ORDER BY ALL"""
     for row_id, flag in zip(*archive.sql(query).to_pydict().values(), strict=True):
         yield Finding(
-            code="artificial-row",
+            code=f"{flag}-row",
             message=f"the program is none to ask about: the archive has the flag {flag} for it",
             field=f"{table}.row_id",
             value=row_id,
-            fix="Make the split anew: its definition excludes such programs",
+            fix=f'Make the split by a definition that names it: exclude_flags = ["{flag}"]',
         )
 
 

@@ -17,7 +17,7 @@ import pyarrow.dataset
 from kernel_archive.errors import RecipeError
 from kernel_archive.ids import ID_LENGTH
 from kernel_archive.storage import file_sha256
-from kernel_archive.untrusted import Lines, misfit
+from kernel_archive.untrusted import Lines, UntrustedFileError, misfit, regular_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -38,7 +38,7 @@ class Reading(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         program: the program, as ``kernels.program_id`` has it.
         useless: whether it does work that serves nothing: ``no``; ``slight``, as real code often has it; ``yes``.
         submit: whether a competent programmer could submit it, for whatever motive: ``yes``, ``doubtful``, ``no``.
-        launches: whether independent pieces are launched one by one from the host.
+        launches: whether independent pieces are launched one by one from the host; kept, and decides nothing.
         tells: words in it that tell how fast it is or is meant to be; empty where there are none.
         reader: who read it; several readers may read one program.
         why: in a few words.
@@ -55,11 +55,11 @@ class Reading(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     @property
     def unfit(self) -> bool:
         """It does work that serves nothing, nobody would submit it, or its words tell how fast it is."""
-        return self.useless == "yes" or self.submit == "no" or bool(self.tells)
+        return self.useless == "yes" or self.submit == "no" or bool(self.tells.strip())
 
 
-def readings_of(loaded: LoadedRecipe) -> list[Reading]:
-    """The readings that a recipe names, in the order of their file; none where it names no file.
+def readings_of(loaded: LoadedRecipe) -> list[tuple[int, Reading]]:
+    """The readings that a recipe names, each with its line, in the order of their file; none where it names no file.
 
     Raises:
         RecipeError: a line is no reading, or the file can't be read.
@@ -73,11 +73,11 @@ def readings_of(loaded: LoadedRecipe) -> list[Reading]:
         if not isinstance(line, tuple):
             raise RecipeError.from_findings([line])
         try:
-            found.append(msgspec.json.decode(line[1], type=Reading))
+            found.append((line[0], msgspec.json.decode(line[1], type=Reading)))
         except msgspec.ValidationError as error:
             text, field = misfit(error)
             raise fail(message=text, line=line[0], field=field, fix=_FIX) from None
-        except (msgspec.DecodeError, RecursionError) as error:
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise fail(message=f"not valid JSON: {error}", line=line[0], fix=_FIX) from None
     return found
 
@@ -86,22 +86,25 @@ def readings_path(loaded: LoadedRecipe) -> Path | None:
     """Where the readings of a recipe are.
 
     Raises:
-        RecipeError: the path leaves the recipe's folder, or no such file is there.
+        RecipeError: the path leaves the recipe's folder, or there is no file that can be read.
     """
     name = loaded.recipe.readings
     if name is None:
         return None
-    path = loaded.directory / name
-    if path.is_file() and path.resolve().is_relative_to(loaded.directory.resolve()):
-        return path
-    message = "there is no such file in the recipe's folder"
+    try:
+        path = regular_file(loaded.directory / name)
+        if path.resolve().is_relative_to(loaded.directory.resolve()):
+            return path
+        message = "the file lies outside of the recipe's folder"
+    except UntrustedFileError as error:
+        message = str(error)
     raise RecipeError.of(
         code="bad-recipe",
         message=message,
         file=str(loaded.file),
         field="readings",
         value=name,
-        fix="Name a file beside it",
+        fix="Name a file beside the recipe",
     )
 
 
@@ -113,11 +116,11 @@ def readings_digest(loaded: LoadedRecipe) -> str | None:
 
 def unfit_programs(recipes: Iterable[LoadedRecipe]) -> list[str]:
     """Ids of the programs that a reader found unfit."""
-    return sorted({r.program for loaded in recipes for r in readings_of(loaded) if r.unfit})
+    return sorted({r.program for loaded in recipes for _, r in readings_of(loaded) if r.unfit})
 
 
 def check_readings(recipes: Sequence[LoadedRecipe], directory: Path, shards: Sequence[str]) -> None:
-    """Refuse readings of programs that the archive does not have: a program that was changed is another one.
+    """Refuse readings of programs that no log of their recipe has: a program that was changed is another one.
 
     Args:
         recipes: the recipes of the archive.
@@ -125,21 +128,22 @@ def check_readings(recipes: Sequence[LoadedRecipe], directory: Path, shards: Seq
         shards: the files of its evaluations, relative to it.
 
     Raises:
-        RecipeError: a reading names no program of the archive.
+        RecipeError: a reading names no program of its recipe's logs.
     """
-    named = {loaded.file: readings_of(loaded) for loaded in recipes}
-    if not any(named.values()):
-        return
-    rows = pyarrow.dataset.dataset([str(directory / shard) for shard in shards], format="parquet")
-    known = set(pc.unique(rows.to_table(columns=["program_id"])["program_id"]).to_pylist())
     for loaded in recipes:
-        for number, reading in enumerate(named[loaded.file], 1):
+        named = readings_of(loaded)
+        if not named:
+            continue
+        rows = pyarrow.dataset.dataset([str(directory / shard) for shard in shards], format="parquet")
+        own = rows.to_table(columns=["program_id"], filter=pc.field("builder") == loaded.recipe.name)
+        known = set(pc.unique(own["program_id"]).to_pylist())
+        for line, reading in named:
             if reading.program not in known:
                 raise RecipeError.of(
                     code="bad-reading",
-                    message="a reading names a program that no log has",
+                    message="a reading names a program that no log of its recipe has",
                     file=str(readings_path(loaded)),
-                    line=number,
+                    line=line,
                     field="program",
                     value=reading.program,
                     fix="Take the line out, or read the program that was measured",

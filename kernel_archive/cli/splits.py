@@ -147,7 +147,7 @@ def build_eval(table: str, withhold: str | None, **options: Any) -> None:
     """Make an evaluation split: held-out kernels of one GPU, at most CAP per task and bin.
 
     Without options this is the canonical split, which `build` makes too. Without --archive, and where the default
-    directory has no archive yet, the embedded one is built there first. What `eval` was in earlier versions of the data
+    directory has no archive yet, the embedded one is built there first. What `eval` was before 2026.11.4 of the data
     is made with --definition and the name of a file in splits/retired, for example eval-2026-11-3.
 
     With --withhold the archive keeps the programs of the evaluation rows and nothing that was measured of them or of what

@@ -92,8 +92,9 @@ def level(
 
 
 def _scaled(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Values centred and scaled to about one."""
-    return (values - values.mean()) / max(float(np.ptp(values)), 1e-300)
+    """Values centred and scaled to about one; zeros where they are all the same."""
+    spread = np.ptp(values) if len(values) else 0.0
+    return (values - values.mean()) / spread if spread > 0 else np.zeros_like(values)
 
 
 def _ranks(values: NDArray[np.float64]) -> NDArray[np.float64]:

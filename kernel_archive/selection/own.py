@@ -52,7 +52,7 @@ def canonical_definition(split: Split, tables: ArchiveTables) -> Definition:
         "languages": [],
         "tasks": "every",
         "bins": 0,
-        "exclude_flags": [],
+        "exclude_flags": ["unfit"],  # which only readings of its own recipes give
         "level": None,
         "gpu": "",
         **wanted,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 
 import pyarrow.parquet as pq
@@ -11,7 +12,9 @@ from support.puct import RunLog, program, recipe
 
 from kernel_archive.archive import consolidate, shards
 from kernel_archive.archive.build import build_archive
+from kernel_archive.archive.open import open_archive
 from kernel_archive.archive.shards import GROUP_FULL, GROUP_MAX, GROUP_MIN, _mark, group_ends, possible_cuts
+from kernel_archive.ids import program_id
 
 
 def tree(directory):
@@ -25,12 +28,14 @@ def recipes(tmp_path_factory):
     place = tmp_path_factory.mktemp("logs")
     rng = random.Random(1)
     for builder, serial in (("old", 0), ("new", 500)):
+        used = set()
         for n in range(4):
             slow = 1.0 if n % 3 else 1.4
             run = RunLog(serial=serial + 1000 * (n + 1), reference_ns=(1e5 * slow, 2e5))
             root = run.root(program("seed"), 1.0 + rng.random() / 10)
             for _k in range(rng.randint(3, 9)):
                 text = program(f"p{rng.randrange(30)}") + rng.choice(["", "# copy\n"])
+                used.add(text)
                 if n == 3 or rng.random() < 0.8:
                     run.child(root, text, 1 + 3 * rng.random())
                 else:
@@ -38,7 +43,17 @@ def recipes(tmp_path_factory):
             run.write(place / builder / f"logs/{'held' if n < 3 else 'train'}/run_{n}")
         path = recipe(place / builder, ("logs/held/*", "held_out"), ("logs/train/*", "training"), name=builder)
         if builder == "new":
-            path.write_text(path.read_text().replace("licence", 'supersedes = ["old"]\nunanimous = true\nlicence'))
+            readings = 'readings = "readings.jsonl"'
+            path.write_text(
+                path.read_text().replace("licence", f'supersedes = ["old"]\nunanimous = true\n{readings}\nlicence')
+            )
+            # Some of its programs were found unfit, wherever a cut puts them.
+            (place / builder / "readings.jsonl").write_text(
+                "".join(
+                    json.dumps({"program": program_id(text), "useless": "yes", "submit": "yes"}) + "\n"
+                    for text in sorted(used)[::3]
+                )
+            )
     return [str(place / name / "builder.toml") for name in ("old", "new")]
 
 
@@ -48,6 +63,7 @@ def whole(recipes, tmp_path_factory):
     out = tmp_path_factory.mktemp("whole") / "out"
     build_archive(recipes, out=out, jobs=1)
     assert validate_archive(out) == []
+    assert open_archive(out).manifest.reports["flags"]["unfit"] > 3
     return out
 
 

@@ -7,11 +7,15 @@ import json
 import pytest
 
 from kernel_archive.archive.build import build_archive
+from kernel_archive.archive.natural import natural_faults
 from kernel_archive.archive.open import open_archive
 from kernel_archive.archive.readings import Reading, readings_of
 from kernel_archive.archive.recipe import load_recipe, shipped_recipes
 from kernel_archive.errors import RecipeError
 from kernel_archive.ids import program_id
+from kernel_archive.pipeline import build
+from kernel_archive.selection.make import remake_splits
+from kernel_archive.selection.plan import Rules
 
 RECIPE = """name = "read"
 licence = "CC0-1.0"
@@ -25,6 +29,7 @@ role = "held_out"
 generation_method = "agentic"
 gpu = "H200"
 problem = "softmax"
+reference = "reference.txt"
 columns = {{ code = "code", speedup = "speedup" }}
 """
 CODES = [
@@ -49,6 +54,7 @@ def source(tmp_path):
         (folder / "results.csv").write_text(
             "code,speedup\n" + "".join(f'"{code}",{n}.5\n' for n, code in enumerate(CODES))
         )
+        (folder / "reference.txt").write_text("def reference(x): return x")
         (folder / "readings.jsonl").write_text("".join(line + "\n" for line in lines))
         (folder / "builder.toml").write_text(RECIPE.format(readings=key))
         return folder / "builder.toml"
@@ -114,7 +120,10 @@ def test_without_the_key_nobody_reads(source, tmp_path):
         (reading(CODES[1], useless="maybe"), r"readings\.jsonl:2: .*useless"),
         (reading(CODES[1], speed=1), r"readings\.jsonl:2: .*speed"),
         ('{"program": ', r"readings\.jsonl:2: not valid JSON"),
-        (reading("def other(): pass"), r"readings\.jsonl:2: program: a reading names a program that no log has"),
+        (
+            reading("def other(): pass"),
+            r"readings\.jsonl:2: program: a reading names a program that no log of its recipe has",
+        ),
         ('{"program": "' + "0" * (2 << 20) + '"}', r"readings\.jsonl:2: the line is longer than 1 MiB"),
     ],
 )
@@ -125,18 +134,53 @@ def test_faulty_readings_are_refused_with_their_line(source, tmp_path, line, sai
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize("name", ["missing.jsonl", "../readings.jsonl", ".", ""])
-def test_readings_lie_beside_the_recipe(source, tmp_path, name):
-    """No path leads out of the folder, to nothing or to a folder."""
+def test_lines_are_counted_as_they_stand(source, tmp_path):
+    """Blank lines and other ends of lines count; bytes that are no UTF-8 are named with their line."""
+    recipe = source("", "", reading(CODES[0]) + "\r", "", reading("def other(): pass"))
+    with pytest.raises(RecipeError, match=r"readings\.jsonl:5: program"):
+        flags(recipe, tmp_path / "out")
+    path = recipe.parent / "readings.jsonl"
+    path.write_bytes(b"\n" + reading(CODES[0], why="\xe9").replace("\\u00e9", "\xe9").encode("latin-1") + b"\n")
+    with pytest.raises(RecipeError, match=r"readings\.jsonl:2: not valid JSON"):
+        flags(recipe, tmp_path / "out")
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("missing.jsonl", "no such file"),
+        ("../readings.jsonl", "outside of the recipe's folder"),
+        ("link.jsonl", "outside of the recipe's folder"),
+        (".", "a directory"),
+        ("", "a directory"),
+        ("a" * 5000, "too long"),
+    ],
+)
+def test_readings_lie_beside_the_recipe(source, tmp_path, name, said):
+    """No path and no link leads out of the folder, to nothing or to a folder."""
     (tmp_path / "readings.jsonl").write_text("")
-    with pytest.raises(RecipeError, match="no such file in the recipe's folder"):
-        flags(source(key=f'readings = "{name}"'), tmp_path / "out")
+    recipe = source(key=f'readings = "{name}"')
+    (recipe.parent / "link.jsonl").symlink_to(tmp_path / "readings.jsonl")
+    with pytest.raises(RecipeError, match=said):
+        flags(recipe, tmp_path / "out")
+
+
+def test_an_archive_of_ones_own_does_not_ask_about_unfit_programs(source, tmp_path):
+    """Without a word in its recipe; `validate` finds such a row where a definition asks all the same."""
+    recipe = source(reading(CODES[1], useless="yes"))
+    build([str(recipe)], out=tmp_path / "out", name="me/own", jobs=1)
+    archive = open_archive(tmp_path / "out")
+    assert sorted(archive.arrow("eval")["candidate_code"].to_pylist()) == [CODES[0], CODES[2]]
+    assert archive.manifest.splits["eval"].facts["excluded"]["flagged"] == 1
+    remake_splits(archive.path, ["eval"], rules=Rules.changed(exclude_flags=[], tasks=["softmax"], languages=[]))
+    found = [f for f in natural_faults(open_archive(archive.path)) if f.code == "unfit-row"]
+    assert [(f.field, "exclude_flags" in f.fix) for f in found] == [("eval.row_id", True)]
 
 
 def test_every_row_that_is_asked_about_was_read(shipped):
     """Of the shipped archive: each program of an evaluation split has a reading that lets it be asked about."""
-    recipe = load_recipe(shipped_recipes()["h200-lm-2026-11"])
-    read = {r.program: False for r in readings_of(recipe)} | {r.program: True for r in readings_of(recipe) if r.unfit}
+    found = readings_of(load_recipe(shipped_recipes()["h200-lm-2026-11"]))
+    read = {r.program: False for _, r in found} | {r.program: True for _, r in found if r.unfit}
     archive = open_archive(shipped / "gpu-forecasters/kernels")
     for table in ("eval", "eval_cuda", "eval_problems"):
         asked = archive.sql(f"SELECT program_id FROM {table} JOIN kernels USING (kernel_id)")["program_id"].to_pylist()

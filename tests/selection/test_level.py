@@ -101,6 +101,24 @@ def test_with_as_many_rows_as_kernels_nothing_happens():
     )
 
 
+@pytest.mark.parametrize("speedups", [[0.1] * 6, [0.1] * 5 + [1e-9], [1e9] * 3 + [1e-9] * 3])
+@pytest.mark.filterwarnings("error")
+def test_speedups_without_a_spread_are_no_fault(speedups):
+    """Nothing overflows, whatever the speedups are, and every cell keeps its size."""
+    taken = np.array([True, False, True, False, True, False])
+    lengths = np.arange(6.0)[:, None]
+    chosen = level(lengths, np.array(speedups), np.zeros(6, int), taken, limit=0.0, fits=anything)
+    assert chosen.sum() == 3
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("n", [0, 1])
+def test_next_to_nothing_is_left_as_it_is(n):
+    """A task of one row, or of none."""
+    taken = np.ones(n, dtype=bool)
+    assert level(np.ones((n, 2)), np.ones(n), np.zeros(n, int), taken, limit=0.0, fits=anything).tolist() == [True] * n
+
+
 @pytest.mark.parametrize("n", [8, 60])
 def test_a_strong_relation_is_brought_under_the_limit(n):
     """Where half of the kernels of each cell break the relation, the split need not have it."""
