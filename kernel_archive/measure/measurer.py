@@ -116,17 +116,22 @@ class Measurer:
                 self.confined, self.facts = worker.hello.confined, worker.hello.facts
                 return worker
             text = worker.output().strip().splitlines()
-            self.replace(task)
+            for name in list(self._workers):  # those of other tasks too: their inputs may be what leaves no memory
+                self.replace(name)
         raise MeasurerError(
             f"no worker for {task} on {self.device} comes up: {printable(text[-1], 300) if text else 'it says nothing'}"
         )
 
     def replace(self, task: str) -> None:
         """End the worker of a task; the next program gets a fresh one."""
+        self.restarts += self.end(task)
+
+    def end(self, task: str) -> bool:
+        """End the worker of a task that is done with; says whether there was one."""
         worker = self._workers.pop(task, None)
         if worker is not None:
             worker.kill()
-            self.restarts += 1
+        return worker is not None
 
     # ---------------------------------------------------------------- measuring
     def measure(self, task: str, code: str) -> Measurement:
@@ -163,7 +168,7 @@ class Measurer:
         return outside
 
     def _once(self, task: str, code: str) -> Measurement:
-        """One evaluation; a loss in a worker that served others before is confirmed in a fresh one."""
+        """One evaluation; a loss in a worker that served others before, or beside others, is confirmed in a fresh one."""
         worker = self._worker(task)
         fresh = worker.served == 0
         m = self._ask(worker, task, code)
@@ -171,8 +176,10 @@ class Measurer:
         if task in self._workers and worker.served >= self.settings.candidates_per_worker:
             self.replace(task)
         lost = m.outcome in {"runtime_error", "infrastructure_failure"} and m.error_name not in _BEFORE_LAUNCH
-        if not fresh and lost:
-            self.replace(task)
+        crowded = m.outcome == "infrastructure_failure" and bool(self._workers.keys() - {task})
+        if crowded or (not fresh and lost):
+            for name in list(self._workers) if crowded else [task]:  # other tasks' inputs may be what leaves no memory
+                self.replace(name)
             worker = self._worker(task)
             again = self._ask(worker, task, code)
             again.wall_s += m.wall_s

@@ -222,8 +222,6 @@ class _Loop:
     def run(self, runs: Sequence[Run], start: Callable[[Run], _Active], *, at_once: int = AT_ONCE) -> None:
         """Until every run has finished or the time is used up."""
         self._expected = sum(_expected(run) for run in runs)
-        for task in dict.fromkeys(run.task for run in runs):
-            self._measurer.start(task)
         queue = list(runs)
         waiting: list[_Active] = []
         while time.monotonic() < self._deadline:
@@ -231,6 +229,7 @@ class _Loop:
                 following = start(queue.pop(0))
                 self.active.append(following)
                 if self._propose(following):
+                    self._measurer.start(following.run.task)
                     waiting.append(following)
             if not waiting:
                 break
@@ -242,6 +241,8 @@ class _Loop:
             waiting.remove(chosen)
             if time.monotonic() < self._deadline and self._propose(chosen):
                 waiting.append(chosen)  # to the end of the queue
+            elif all(chosen.run.task != a.task for a in (*queue, *(w.run for w in waiting))):
+                self._measurer.end(chosen.run.task)  # a worker holds its task's inputs, tens of gigabytes for some
 
     def _propose(self, a: _Active) -> bool:
         """Get the run's next jobs and start compiling them; ``False`` when it has finished."""

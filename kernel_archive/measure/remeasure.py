@@ -172,7 +172,7 @@ def remeasure_programs(
                         else:
                             failed.add(i)
                     run.finish({p.code for p in programs if p.task == task})
-                station.measurer.replace(task)
+                station.measurer.end(task)
     return _summary(programs, found, failed, tasks)
 
 

@@ -13,6 +13,7 @@ import msgspec
 import pytest
 
 from kernel_archive.errors import DataError
+from kernel_archive.measure.measurer import Measurer
 from kernel_archive.measure.plan import read_plan
 from kernel_archive.measure.providers import Templates
 from kernel_archive.measure.record import record
@@ -50,6 +51,15 @@ def test_recording_gives_logs_that_the_readers_read(tmp_path):
         assert all(e.gpu_seconds is not None for e in evaluations)
     assert total == done.evaluations
     assert not list(tmp_path.rglob(".run.json*"))
+
+
+def test_a_task_s_worker_ends_with_its_last_run(tmp_path, monkeypatch):
+    """Of thirty tasks only those whose turn it is hold their inputs on the card."""
+    ended, end = [], Measurer.end
+    monkeypatch.setattr(Measurer, "end", lambda m, task: ended.append((task, m.is_alive(task))) or end(m, task))
+    done = record(read_plan(PLAN), tmp_path, device="standin", only=["agentic/*", "local_search/*"])
+    assert ended == [("rehearsal", True)]
+    assert done.unfinished == done.restarts == 0
 
 
 def test_second_call_has_nothing_to_do(tmp_path):

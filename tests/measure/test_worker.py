@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from kernel_archive.measure.measurer import Measurer, MeasurerError
-from kernel_archive.measure.messages import Config
+from kernel_archive.measure.messages import Config, Reply
 from kernel_archive.measure.process import Lost, WorkerProcess
 from kernel_archive.measure.sandbox import environment, filter_program
 from kernel_archive.measure.settings import Settings
@@ -199,6 +199,23 @@ def test_worker_that_does_not_come_up_is_the_harness_s_fault():
     """A device that is not there is said once, in words, and is no verdict on a program."""
     with Measurer("nowhere", Settings()) as m, pytest.raises(MeasurerError, match="no worker for rehearsal"):
         m.measure("rehearsal", GOOD)
+
+
+@pytest.mark.parametrize("when", ["starting", "measuring"])
+def test_workers_of_other_tasks_make_room(monkeypatch, when):
+    """A worker that finds no memory, at its start or at work, gets another chance after those beside it have ended."""
+    with Measurer("standin", Settings(max_runs=3, candidates_per_worker=9)) as m:
+        assert m.measure("rehearsal", GOOD).outcome == "success"
+        m._workers["neighbour"] = m._workers.pop("rehearsal")
+        crowded = lambda: "neighbour" in m._workers
+        ready, ask = WorkerProcess.ready, WorkerProcess.ask
+        if when == "starting":
+            monkeypatch.setattr(WorkerProcess, "ready", lambda w, s: ready(w, s) and not crowded())
+        else:
+            no_room = Reply(error="CUDA out of memory")
+            monkeypatch.setattr(WorkerProcess, "ask", lambda w, *a: no_room if crowded() else ask(w, *a))
+        assert m.measure("rehearsal", GOOD).outcome == "success"
+        assert list(m._workers) == ["rehearsal"]
 
 
 def test_request_to_a_dead_worker_is_lost_not_raised(tmp_path):
