@@ -2,4 +2,4 @@
 
 __version__ = "0.2.0"
 #: Version of the archive that the shipped builders make; frozen splits are kept under this name.
-DATA_VERSION = "2026.11.10"
+DATA_VERSION = "2026.11.11"
