@@ -9,7 +9,7 @@ the furthest of so many quantities lies by chance: a thousand orders drawn at ra
 
 With ``--others`` the quantities are others, which no split is levelled by (``selection/level.py``): what levelling hides by
 having looked at it, these still show. So none of them may ever be added to those that it looks at without another taking its place here
-(as happened in data version 2026.11.9, since when 34 of the 35 that stood here are levelled, and in 2026.11.10 with `.to(`). Programs must be Python that can be parsed.
+(as happened in data version 2026.11.9, since when 34 of the 35 that stood here are levelled, in 2026.11.10 with `.to(` and in 2026.11.11 with `BLOCK`). Programs must be Python that can be parsed.
 """
 
 from __future__ import annotations
@@ -103,8 +103,8 @@ OTHERS: dict[str, Callable[[str], float]] = {
     pattern: _words(pattern)
     for pattern in (
         r"^\s*\w[\w, ]* = ", r"[+\-*/]=", r"\w\(", r"\w\.\w", ",", r"\(", ":", "=", r"\+", "-", "/", "//", "%", "<", "&", "stride",
-        "arange", "cdiv", "BLOCK", "off", "acc", "ptr", r"\.view|reshape", r"tl\.trans|\.T\b|\.mT|\.t\(", "float16",
-        r"\blog", r"\bassert\b", r"maximum|\bmax\b", r"range\(", r"^\s*\w+, ", r"^\s*(import|from) ", "return", "shape", "device",
+        "arange", "cdiv", "off", "acc", "ptr", r"\.view|reshape", r"tl\.trans|\.T\b|\.mT|\.t\(", "float16",
+        r"\blog", r"\bassert\b", r"maximum|\bmax\b", r"range\(", r"^\s*\w+, ", r"^\s*(import|from) ", "return", r"\bnot\b", "shape", "device",
         "dtype=", r"\d\.\d|\de-?\d", "ieee", "multiple_of|max_contiguous", "[\"']", "grid",
     )
 }  # fmt: skip

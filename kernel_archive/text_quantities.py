@@ -85,6 +85,7 @@ QUANTITIES: Final[dict[str, str]] = {
     "program_ids": "program_id",
     "stars": "*",
     "brackets": "[",
+    "blocks": "the word BLOCK, also as a part",
     "underscores": "_",
 }
 
@@ -165,6 +166,7 @@ _COUNTED: Final = {
     "program_ids": "program_id",
     "stars": r"\*",
     "brackets": r"\[",
+    "blocks": "BLOCK",
     "underscores": "_",
 }  # fmt: skip
 _WARPS: Final = re.compile(r"num_warps\s*=\s*(\d{1,9})\b", re.ASCII)

@@ -53,6 +53,7 @@ def test_quantities_of_a_launch_by_hand():
     assert (found["elementary"], quantities("texp(x) + abs (x) + log")["elementary"], found["casts"]) == (2, 1, 1)
     axes = "tl.program_id(0), tl.program_id(axis=2), tl.program_id(n)"
     assert (quantities(axes)["axes"], found["axes"], found["named_stages"]) == (2, 0, 5)
+    assert quantities("BLOCK_M = BLOCKS")["blocks"] == 2
     none = quantities("x")
     assert none["named_stages"] == 0
     assert (none["warps"], none["stages"], none["median_number"], none["largest_power"]) == (4, 3, 0, 0)
