@@ -5,7 +5,7 @@
 For each quantity of ``kernel_archive.text_quantities.quantities``, taken in the direction in which it does better over all tasks:
 the speedup recovered (as the score defines it, mean over tasks and budgets) and the rank correlation with the speedup within
 a task, its mean and the one that is furthest from zero. A random order is the first line, the oracle the last. Below stands how far
-the furthest of so many quantities lies by chance: a thousand orders drawn at random, each taken in its better direction.
+the furthest of so many quantities lies by chance: of 20,000 orders drawn at random, each taken in its better direction.
 
 With ``--others`` the quantities are others, which no split is levelled by (``selection/level.py``): what levelling hides by
 having looked at it, these still show. So none of them may ever be added to those that it looks at without another taking its place here
@@ -150,7 +150,7 @@ def main() -> None:
     for line in table:
         print(form.format(*line))
     n, rng = len(lines), np.random.default_rng(0)
-    drawn = [rng.permutation(len(tasks)).astype(np.float64) for _ in range(1000)]
+    drawn = [rng.permutation(len(tasks)).astype(np.float64) for _ in range(20_000)]
     orders = np.array([max(recovered(values), recovered(-values)) for values in drawn]) - np.mean(chance)
     far = np.abs([[rank_correlation(values[i], speedups[i]) for i in members] for values in drawn]).max(1)
     for name, values in (("points above a random order", orders), ("rank correlation in a task", far)):

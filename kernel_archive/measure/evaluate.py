@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import re
 import sys
 import time
 import traceback
@@ -90,7 +91,7 @@ class CandidateFailure(Exception):  # noqa: N818 - carries a verdict
         """What the program raised, as a verdict; its own classes and messages are not trusted to behave."""
         name = _text(type(error).__name__)[:_MAX_NAME]
         if at_import:
-            return cls("compile_failed", name, f"{name}: {_text(error)}")
+            return cls("compile_failed", name, f"{name}: {_FOLDERS.sub('', _text(error))}")
         return cls(
             "compile_failed" if name in _COMPILE_ERRORS else "runtime_error", name, _text(error), _own_frames(error)
         )
@@ -332,6 +333,9 @@ class Evaluator:
 _COMPILE_ERRORS = frozenset(
     {"CompilationError", "CompileTimeAssertionFailure", "UnsupportedLanguageConstruct", "PTXASError"}
 )
+
+#: The folders of an absolute path: a compiler's command names those of the machine, which say nothing about the program.
+_FOLDERS = re.compile(r"(?<![\w.+/-])/(?:[\w.+-]+/)+(?=[\w.+-])")
 
 
 def _with_snapshot(function: Callable[[Any], Any], task: Task, device: Device) -> Callable[[Any], Any]:

@@ -97,6 +97,11 @@ class Measurer:
             )  # fmt: skip
             self._workers[task] = WorkerProcess(config, self.cache, lock=self._lock.fileno())
 
+    @property
+    def tasks(self) -> set[str]:
+        """The tasks that have a worker."""
+        return set(self._workers)
+
     def is_ready(self, task: str) -> bool:
         """Whether a program of that task could be measured now without waiting for a worker."""
         worker = self._workers.get(task)
@@ -116,11 +121,15 @@ class Measurer:
                 self.confined, self.facts = worker.hello.confined, worker.hello.facts
                 return worker
             text = worker.output().strip().splitlines()
-            for name in list(self._workers):  # those of other tasks too: their inputs may be what leaves no memory
-                self.replace(name)
+            self._make_room(task, "\n".join(text))
         raise MeasurerError(
             f"no worker for {task} on {self.device} comes up: {printable(text[-1], 300) if text else 'it says nothing'}"
         )
+
+    def _make_room(self, task: str, error: str) -> None:
+        """End the worker of a task; where memory was what it lacked, those of all others, whose inputs may fill the card."""
+        for name in list(self._workers) if "out of memory" in error.lower() else [task]:
+            self.replace(name)
 
     def replace(self, task: str) -> None:
         """End the worker of a task; the next program gets a fresh one."""
@@ -168,7 +177,10 @@ class Measurer:
         return outside
 
     def _once(self, task: str, code: str) -> Measurement:
-        """One evaluation; a loss in a worker that served others before, or beside others, is confirmed in a fresh one."""
+        """One evaluation; a loss in a worker that served others before is confirmed in a fresh one.
+
+        So is a program's want of memory beside workers of other tasks, in one that is alone.
+        """
         worker = self._worker(task)
         fresh = worker.served == 0
         m = self._ask(worker, task, code)
@@ -176,10 +188,9 @@ class Measurer:
         if task in self._workers and worker.served >= self.settings.candidates_per_worker:
             self.replace(task)
         lost = m.outcome in {"runtime_error", "infrastructure_failure"} and m.error_name not in _BEFORE_LAUNCH
-        crowded = m.outcome == "infrastructure_failure" and bool(self._workers.keys() - {task})
-        if crowded or (not fresh and lost):
-            for name in list(self._workers) if crowded else [task]:  # other tasks' inputs may be what leaves no memory
-                self.replace(name)
+        crowded = "out of memory" in m.error.lower() and bool(self._workers.keys() - {task})
+        if lost and (crowded or not fresh):
+            self._make_room(task, m.error)
             worker = self._worker(task)
             again = self._ask(worker, task, code)
             again.wall_s += m.wall_s

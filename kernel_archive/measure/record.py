@@ -231,6 +231,8 @@ class _Loop:
                 if self._propose(following):
                     self._measurer.start(following.run.task)
                     waiting.append(following)
+            for task in self._measurer.tasks - {a.run.task for a in waiting}:
+                self._measurer.end(task)  # a worker holds its task's inputs, tens of gigabytes for some
             if not waiting:
                 break
             chosen = next((a for a in waiting if self._ready(a)), None)
@@ -241,8 +243,6 @@ class _Loop:
             waiting.remove(chosen)
             if time.monotonic() < self._deadline and self._propose(chosen):
                 waiting.append(chosen)  # to the end of the queue
-            elif all(chosen.run.task != a.task for a in (*queue, *(w.run for w in waiting))):
-                self._measurer.end(chosen.run.task)  # a worker holds its task's inputs, tens of gigabytes for some
 
     def _propose(self, a: _Active) -> bool:
         """Get the run's next jobs and start compiling them; ``False`` when it has finished."""

@@ -8,15 +8,15 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import msgspec
 import pytest
 
 from kernel_archive.errors import DataError
-from kernel_archive.measure.measurer import Measurer
 from kernel_archive.measure.plan import read_plan
 from kernel_archive.measure.providers import Templates
-from kernel_archive.measure.record import record
+from kernel_archive.measure.record import Recorded, _Loop, record
 from kernel_archive.measure.settings import Settings
 from kernel_archive.readers import READERS
 from kernel_archive.readers.files import RunFiles
@@ -53,13 +53,55 @@ def test_recording_gives_logs_that_the_readers_read(tmp_path):
     assert not list(tmp_path.rglob(".run.json*"))
 
 
-def test_a_task_s_worker_ends_with_its_last_run(tmp_path, monkeypatch):
-    """Of thirty tasks only those whose turn it is hold their inputs on the card."""
-    ended, end = [], Measurer.end
-    monkeypatch.setattr(Measurer, "end", lambda m, task: ended.append((task, m.is_alive(task))) or end(m, task))
-    done = record(read_plan(PLAN), tmp_path, device="standin", only=["agentic/*", "local_search/*"])
-    assert ended == [("rehearsal", True)]
-    assert done.unfinished == done.restarts == 0
+class FakeMeasurer:
+    """Workers as a set of tasks, and what was asked of them."""
+
+    def __init__(self):
+        self.tasks, self.said = set(), []
+
+    def start(self, task):
+        if task not in self.tasks:
+            self.tasks.add(task)
+            self.said.append(f"start {task}")
+
+    def end(self, task):
+        self.tasks.remove(task)
+        self.said.append(f"end {task}")
+
+    def is_ready(self, task):
+        return task in self.tasks
+
+    def measure(self, task, code):
+        self.said.append(code)
+        return SimpleNamespace(wall_s=0.0)
+
+
+def test_only_tasks_whose_turn_it_is_have_a_worker():
+    """Of thirty tasks' inputs those are on the card that are being measured; a run that was finished before needs none."""
+    measurer = FakeMeasurer()
+    station = SimpleNamespace(measurer=measurer, compile_ahead=lambda task, code: None, facts=dict)
+    loop = _Loop(station, Recorded(), float("inf"), lambda _: None, lambda *_: None)
+
+    def start(run):
+        batches = [[SimpleNamespace(code=code)] for code in run.codes]
+        log = SimpleNamespace(
+            jobs=lambda: batches.pop(0) if batches else [],
+            report=lambda *_: None,
+            tally=SimpleNamespace(best=None, counts={}),
+        )
+        return SimpleNamespace(run=run, log=log, jobs=[], compiling=[], gpu_seconds=0.0, write=lambda _: None)
+
+    entry = SimpleNamespace(steps=1)
+    runs = [
+        SimpleNamespace(key=f"{task}{i}", task=task, codes=codes, method="agentic", entry=entry)
+        for i, (task, codes) in enumerate(
+            [("a", ["a1", "a2"]), ("b", ["b1"]), ("b", ["b2"]), ("a", []), ("c", ["c1"]), ("a", ["a3"])]
+        )
+    ]
+    loop.run(runs, start, at_once=1)
+    assert measurer.said == [
+        "start a", "a1", "a2", "start b", "end a", "b1", "b2", "start c", "end b", "c1", "start a", "end c", "a3", "end a",
+    ]  # fmt: skip
 
 
 def test_second_call_has_nothing_to_do(tmp_path):

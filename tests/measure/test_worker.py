@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from kernel_archive.measure.evaluate import CandidateFailure
 from kernel_archive.measure.measurer import Measurer, MeasurerError
 from kernel_archive.measure.messages import Config, Reply
 from kernel_archive.measure.process import Lost, WorkerProcess
@@ -201,9 +202,9 @@ def test_worker_that_does_not_come_up_is_the_harness_s_fault():
         m.measure("rehearsal", GOOD)
 
 
-@pytest.mark.parametrize("when", ["starting", "measuring"])
+@pytest.mark.parametrize("when", ["starting", "measuring", "within the program"])
 def test_workers_of_other_tasks_make_room(monkeypatch, when):
-    """A worker that finds no memory, at its start or at work, gets another chance after those beside it have ended."""
+    """Who finds no memory, a worker at its start or at work or the program itself, gets another chance alone."""
     with Measurer("standin", Settings(max_runs=3, candidates_per_worker=9)) as m:
         assert m.measure("rehearsal", GOOD).outcome == "success"
         m._workers["neighbour"] = m._workers.pop("rehearsal")
@@ -211,11 +212,42 @@ def test_workers_of_other_tasks_make_room(monkeypatch, when):
         ready, ask = WorkerProcess.ready, WorkerProcess.ask
         if when == "starting":
             monkeypatch.setattr(WorkerProcess, "ready", lambda w, s: ready(w, s) and not crowded())
-        else:
+            monkeypatch.setattr(WorkerProcess, "output", lambda w, *a: "torch.OutOfMemoryError: CUDA out of memory.")
+        elif when == "measuring":
             no_room = Reply(error="CUDA out of memory")
             monkeypatch.setattr(WorkerProcess, "ask", lambda w, *a: no_room if crowded() else ask(w, *a))
+        else:
+            greedy = during("raise MemoryError('CUDA out of memory. Tried to allocate 2 GiB')")
+            monkeypatch.setattr(WorkerProcess, "ask", lambda w, c, *a: ask(w, greedy if crowded() else c, *a))
         assert m.measure("rehearsal", GOOD).outcome == "success"
         assert list(m._workers) == ["rehearsal"]
+
+
+def test_other_faults_leave_other_workers_alone(monkeypatch):
+    """Only want of memory is a reason to end a neighbour; and a program that never finds enough is asked twice."""
+    with Measurer("standin", Settings(max_runs=3, candidates_per_worker=9)) as m:
+        m.measure("rehearsal", GOOD)
+        m._workers["neighbour"] = m._workers.pop("rehearsal")
+        asked, ask = [], WorkerProcess.ask
+        monkeypatch.setattr(WorkerProcess, "ask", lambda w, *a: asked.append(a) or Reply(error="unreadable result"))
+        assert m.measure("rehearsal", GOOD).outcome == "infrastructure_failure"
+        assert (list(m._workers), len(asked)) == (["neighbour"], 1)
+        monkeypatch.setattr(WorkerProcess, "ask", lambda w, *a: asked.append(a) or ask(w, *a))
+        found = m.measure("rehearsal", during("raise MemoryError('CUDA out of memory')"))
+        assert (found.outcome, found.error_name, len(asked)) == ("runtime_error", "MemoryError", 3)
+        assert "neighbour" not in m._workers
+
+
+def test_a_compiler_s_folders_are_left_out():
+    """What a compiler says of the program stays; where it lies on the machine does not."""
+    said = (
+        "Error building: [1/2] /usr/local/bin/nvcc -isystem /opt/site-packages/torch/include -c /tmp/c/q05/cuda.cu -o a/b.o\n"
+        '/tmp/c/q05/cuda.cu(22): error: "at" // twice, 3/4, https://example.org/x'
+    )
+    assert CandidateFailure.by(RuntimeError(said), at_import=True).error == (
+        "RuntimeError: Error building: [1/2] nvcc -isystem include -c cuda.cu -o a/b.o\n"
+        'cuda.cu(22): error: "at" // twice, 3/4, https://example.org/x'
+    )
 
 
 def test_request_to_a_dead_worker_is_lost_not_raised(tmp_path):
