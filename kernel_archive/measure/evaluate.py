@@ -89,12 +89,12 @@ class CandidateFailure(Exception):  # noqa: N818 - carries a verdict
     @classmethod
     def by(cls, error: BaseException, *, at_import: bool = False) -> CandidateFailure:
         """What the program raised, as a verdict; its own classes and messages are not trusted to behave."""
-        name = _text(type(error).__name__)[:_MAX_NAME]
+        name, said = _text(type(error).__name__)[:_MAX_NAME], _text(error)
         if at_import:
-            return cls("compile_failed", name, f"{name}: {_FOLDERS.sub('', _text(error))}")
-        return cls(
-            "compile_failed" if name in _COMPILE_ERRORS else "runtime_error", name, _text(error), _own_frames(error)
-        )
+            return cls("compile_failed", name, f"{name}: {_FOLDERS.sub('', said)}")
+        if name in _COMPILE_ERRORS:
+            return cls("compile_failed", name, _FOLDERS.sub("", said), _own_frames(error))
+        return cls("runtime_error", name, said, _own_frames(error))
 
 
 class Evaluator:

@@ -229,12 +229,13 @@ def test_other_faults_leave_other_workers_alone(monkeypatch):
         m.measure("rehearsal", GOOD)
         m._workers["neighbour"] = m._workers.pop("rehearsal")
         asked, ask = [], WorkerProcess.ask
+        m.measure("rehearsal", GOOD)
         monkeypatch.setattr(WorkerProcess, "ask", lambda w, *a: asked.append(a) or Reply(error="unreadable result"))
         assert m.measure("rehearsal", GOOD).outcome == "infrastructure_failure"
-        assert (list(m._workers), len(asked)) == (["neighbour"], 1)
+        assert (list(m._workers), len(asked)) == (["neighbour"], 2)
         monkeypatch.setattr(WorkerProcess, "ask", lambda w, *a: asked.append(a) or ask(w, *a))
         found = m.measure("rehearsal", during("raise MemoryError('CUDA out of memory')"))
-        assert (found.outcome, found.error_name, len(asked)) == ("runtime_error", "MemoryError", 3)
+        assert (found.outcome, found.error_name, len(asked)) == ("runtime_error", "MemoryError", 4)
         assert "neighbour" not in m._workers
 
 
@@ -248,6 +249,9 @@ def test_a_compiler_s_folders_are_left_out():
         "RuntimeError: Error building: [1/2] nvcc -isystem include -c cuda.cu -o a/b.o\n"
         'cuda.cu(22): error: "at" // twice, 3/4, https://example.org/x'
     )
+    first_call = type("PTXASError", (RuntimeError,), {})("ptxas fatal: no /tmp/t/x.ptx")
+    assert CandidateFailure.by(first_call).error == "ptxas fatal: no x.ptx"
+    assert CandidateFailure.by(ValueError("no /tmp/t/x.ptx")).error == "no /tmp/t/x.ptx"
 
 
 def test_request_to_a_dead_worker_is_lost_not_raised(tmp_path):
