@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from kernel_archive.board.build import BoardResult, Verdict, build_board, rank_board, verify_board
-from kernel_archive.board.standings import Line, Standings, make_standings, standings_csv, standings_json
+from kernel_archive.board.build import BoardResult, Verdict, build_board, verify_board
+from kernel_archive.board.entries import Entry
+from kernel_archive.board.standings import Standings, make_standings, standings_csv, standings_json
 from kernel_archive.board.store import Added, add_submission
 from kernel_archive.board.submissions import Identity, Submission, load_submission, slug_of
 
 __all__ = [
     "Added",
     "BoardResult",
+    "Entry",
     "Identity",
-    "Line",
     "Standings",
     "Submission",
     "Verdict",
@@ -19,7 +20,6 @@ __all__ = [
     "build_board",
     "load_submission",
     "make_standings",
-    "rank_board",
     "slug_of",
     "standings_csv",
     "standings_json",

@@ -11,7 +11,7 @@ from kernel_archive.bins import scheme as scheme_of
 from kernel_archive.board.entries import Scoring, findings_of, load_entries, read_foreign, read_stored
 from kernel_archive.board.ranks import WHOLE
 from kernel_archive.board.standings import Standings, make_standings, standings_bytes, standings_csv
-from kernel_archive.board.store import DEFAULT_BOARD, LOCK, store_of
+from kernel_archive.board.store import LOCK, store_of
 from kernel_archive.board.submissions import SCORE_FILE, Identity, load_submission, slug_of, submission_folders
 from kernel_archive.errors import DataError, Finding, UsageError
 from kernel_archive.scoring import load_target, read_record, score
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from kernel_archive.archive.open import Archive
-    from kernel_archive.board.entries import Entry, Foreign
-    from kernel_archive.scoring import ScoreRecord, Target
+    from kernel_archive.board.entries import Entry
+    from kernel_archive.scoring import Metric, ScoreRecord, Target
 
 PAGE_FILE: Final = "index.html"
 #: Folder with a page and a score record of every entry.
@@ -50,20 +50,8 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     findings: tuple[Finding, ...] = ()
 
 
-class Ranked(msgspec.Struct, frozen=True, kw_only=True):
-    """A board, ranked.
-
-    Attributes:
-        boards: the standings of every split that has entries, with the entries in the order of the lines.
-        left_out: submissions that are at fault and take no part.
-    """
-
-    boards: list[tuple[Standings, list[Entry]]]
-    left_out: list[Verdict]
-
-
 class BoardResult(msgspec.Struct, frozen=True, kw_only=True):
-    """What was built: the three files of the whole board, its standings by split, and who was left out."""
+    """What was built: the three files of the whole board, its standings by split, and the submissions at fault, which take no part."""
 
     files: list[Path]
     page_bytes: int
@@ -96,49 +84,14 @@ def _store(board: str | Path | None) -> Path:
     return store
 
 
-def rank_board(
-    archive: Archive,
-    board: str | Path | None = None,
-    *,
-    labels: str | Path | None = None,
-    scheme: str | None = None,
-    draws: int = 10_000,
-    seed: int = 0,
-    jobs: int | None = None,
-    engine: str = "local",
-    scheduler: str | None = None,
-    whole: int = WHOLE,
-    advance: Callable[[int, int, str], None] | None = None,
-) -> Ranked:
-    """Score every submission of a board anew and rank them, one board per split.
-
-    A submission of another archive, or of a split that this archive does not have, is listed apart on the board of its
-    split. One that is at fault is left out and named.
-
-    Args:
-        archive: the archive whose splits the board is about.
-        board: the board's folder; ``leaderboard`` here when not given.
-        labels: folder with the labels, where the archive's are withheld.
-        scheme: bin scheme; the split's own when not given.
-        draws: bootstrap draws.
-        seed: of the bootstrap.
-        jobs: processes.
-        engine: ``local``, processes of this machine, or ``dask``: all its workers see archive and board.
-        scheduler: address of the Dask scheduler.
-        whole: so many entries of a split, the best ones, are shown with everything; the others with figures and ranks.
-        advance: progress.
-
-    Raises:
-        UsageError: there is no board, or nothing on it, or the archive has no split.
-        DataError: every submission is at fault.
-    """
-    store = _store(board)
-    targets = _targets(archive, scheme, labels)
+def _sorted(
+    store: Path, targets: Sequence[Target]
+) -> tuple[list[list[Path]], list[list[Entry]], dict[str, tuple[Finding, ...]]]:
+    """The submissions of a store: of each target its own, and those of other rows that stand beside it; and what is at fault."""
     identities = [Identity.of(target) for target in targets]
     own: list[list[Path]] = [[] for _ in targets]
-    foreign: list[list[Foreign]] = [[] for _ in targets]
-    folders, strays = submission_folders(store)
-    faults: dict[str, tuple[Finding, ...]] = dict(strays)
+    foreign: list[list[Entry]] = [[] for _ in targets]
+    folders, faults = submission_folders(store)
     for folder in folders:
         try:
             identity = load_submission(folder).archive
@@ -154,29 +107,7 @@ def rank_board(
         raise UsageError(
             f"the board in {store.parent} has no submission yet. Add one with: kernel-archive leaderboard add FILE --name NAME"
         )
-    boards = []
-    for target, mine, others in zip(targets, own, foreign, strict=True):
-        how = Scoring(
-            archive.path.absolute(),
-            target.split.name,
-            scheme,
-            Path(labels).absolute() if labels is not None and target.withheld else None,
-            tuple(COMPARED[target.kind]),
-            draws,
-            seed,
-        )
-        entries, bad = load_entries(
-            mine, how, jobs=jobs, engine=engine, scheduler=scheduler, whole=whole, advance=advance
-        )
-        faults |= bad
-        if entries or others:
-            standings = make_standings(target, entries, others, seed=seed, draws=draws, whole=whole)
-            boards.append((standings, [entries[i] for i in standings.order]))
-    left_out = [Verdict(slug=slug, status="failed", findings=faults[slug]) for slug in sorted(faults)]
-    if not boards:
-        found = [finding for v in left_out for finding in v.findings]
-        raise DataError.from_findings(found, f"every submission of this board is at fault: {len(found)} faults")
-    return Ranked(boards=boards, left_out=left_out)
+    return own, foreign, faults
 
 
 def build_board(
@@ -194,7 +125,11 @@ def build_board(
     whole: int = WHOLE,
     advance: Callable[[int, int, str], None] | None = None,
 ) -> BoardResult:
-    """Score, rank and publish: ``standings.json``, ``standings.csv``, ``index.html``, and a page and a score record per entry.
+    """Score every submission of a board anew, rank them, one board per split, and publish.
+
+    Written are ``standings.json``, ``standings.csv``, ``index.html``, and a page and a score record per entry. A submission
+    of another archive, or of a split that this archive does not have, is listed apart on the board of its split. One that is
+    at fault is left out and named.
 
     Same archive, submissions, seed and package give the same bytes. The files are replaced together or not at all, by one
     build at a time; pages of entries that are gone are removed, and so is what a build that was killed left.
@@ -214,46 +149,53 @@ def build_board(
         advance: progress.
 
     Raises:
-        UsageError: there is no board, or nothing on it.
+        UsageError: there is no board, or nothing on it, or the archive has no split.
         DataError: every submission is at fault.
     """
     from kernel_archive.board.page import render_entry, render_page
 
-    ranked = rank_board(
-        archive,
-        board,
-        labels=labels,
-        scheme=scheme,
-        draws=draws,
-        seed=seed,
-        jobs=jobs,
-        engine=engine,
-        scheduler=scheduler,
-        whole=whole,
-        advance=advance,
-    )
-    boards = [standings for standings, _ in ranked.boards]
-    page = render_page(archive, ranked.boards, left_out=[v.slug for v in ranked.left_out]).encode("utf-8")
-    folder = Path(out) if out is not None else DEFAULT_BOARD if board is None else Path(board)
-    folder.mkdir(parents=True, exist_ok=True)
+    store = _store(board)
+    targets = _targets(archive, scheme, labels)
+    own, foreign, faults = _sorted(store, targets)
+    boards = []
+    for target, mine, others in zip(targets, own, foreign, strict=True):
+        how = Scoring(
+            archive.path.absolute(),
+            target.split.name,
+            scheme,
+            Path(labels).absolute() if labels is not None and target.withheld else None,
+            tuple(COMPARED[target.kind]),
+            draws,
+            seed,
+        )
+        entries, bad = load_entries(
+            mine, how, jobs=jobs, engine=engine, scheduler=scheduler, whole=whole, advance=advance
+        )
+        faults |= bad
+        if entries or others:
+            boards.append(make_standings(target, entries, others, seed=seed, draws=draws, whole=whole))
+    left_out = [Verdict(slug=slug, status="failed", findings=faults[slug]) for slug in sorted(faults)]
+    if not boards:
+        found = [finding for v in left_out for finding in v.findings]
+        raise DataError.from_findings(found, f"every submission of this board is at fault: {len(found)} faults")
+    folder = Path(out) if out is not None else store.parent
     contents = {
         "standings.json": standings_bytes(boards),
         "standings.csv": standings_csv(boards).encode("utf-8"),
-        PAGE_FILE: page,
+        PAGE_FILE: render_page(archive, boards, left_out=[v.slug for v in left_out]).encode("utf-8"),
     }
-    store = _store(board)
     reachable = f"../{store.name}" if store.parent.resolve() == folder.resolve() else None
-    (folder / ENTRIES).mkdir(exist_ok=True)
+    (folder / ENTRIES).mkdir(parents=True, exist_ok=True)
 
     def files() -> Iterator[tuple[Path, bytes]]:
         yield from ((folder / name, data) for name, data in contents.items())
-        for standings, entries in ranked.boards:
-            for line, entry in zip(standings.lines, entries, strict=True):
-                page_of = render_entry(standings, line, entry, submissions=reachable)
-                yield folder / ENTRIES / f"{line.slug}.html", page_of.encode("utf-8")
-                yield folder / ENTRIES / f"{line.slug}.json", entry.record.to_json()
+        for standings in boards:
+            for entry in standings.entries:
+                page = render_entry(standings, entry, submissions=reachable)
+                yield folder / ENTRIES / f"{entry.slug}.html", page.encode("utf-8")
+                yield folder / ENTRIES / f"{entry.slug}.json", entry.record.to_json()
 
-    listed = {line.slug for standings in boards for line in standings.lines}
+    listed = {entry.slug for standings in boards for entry in standings.entries}
     with locked(folder / LOCK):
         remove_leftovers(folder, *contents)
         remove_leftovers(folder / ENTRIES, "*.html", "*.json")
@@ -263,7 +205,10 @@ def build_board(
                 path.with_suffix(".json").unlink(missing_ok=True)  # first: it is known by the page
                 path.unlink()
     return BoardResult(
-        files=[folder / name for name in contents], page_bytes=len(page), boards=boards, left_out=ranked.left_out
+        files=[folder / name for name in contents],
+        page_bytes=len(contents[PAGE_FILE]),
+        boards=boards,
+        left_out=left_out,
     )
 
 
@@ -288,18 +233,19 @@ def _differences(stored: ScoreRecord, now: ScoreRecord) -> list[str]:
     def close(a: float | None, b: float | None) -> bool:
         return a == b if a is None or b is None else abs(a - b) <= _TOLERANCE * max(1.0, abs(a), abs(b))
 
-    groups = {"": (stored.metrics, now.metrics)} | {
-        f"{name} ": (stored.groups.get(name, {}), now.groups.get(name, {})) for name in {**stored.groups, **now.groups}
-    }
-    for group, (before, after) in groups.items():
-        for name in dict.fromkeys([*before, *after]):
-            if name not in before or name not in after:
-                found.append(f"{group}{name}: only in the {'stored' if name in before else 'new'} score")
-            elif not all(
-                close(getattr(before[name], k), getattr(after[name], k)) for k in ("mean", "std", "low", "high")
-            ):
-                found.append(f"{group}{name}: stored {before[name].mean}, now {after[name].mean}")
+    before, after = _all_figures(stored), _all_figures(now)
+    for name in dict.fromkeys([*before, *after]):
+        if name not in before or name not in after:
+            found.append(f"{name}: only in the {'stored' if name in before else 'new'} score")
+        elif not all(close(getattr(before[name], k), getattr(after[name], k)) for k in ("mean", "std", "low", "high")):
+            found.append(f"{name}: stored {before[name].mean}, now {after[name].mean}")
     return found
+
+
+def _all_figures(record: ScoreRecord) -> dict[str, Metric]:
+    """The figures of a score over all rows, and those of its groups with the group's name in front."""
+    groups = record.groups.items()
+    return record.metrics | {f"{group} {name}": m for group, metrics in groups for name, m in metrics.items()}
 
 
 def verify_board(

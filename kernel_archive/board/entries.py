@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import os
 import tempfile
 from bisect import insort
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Final
 
@@ -17,10 +17,11 @@ import numpy as np
 from kernel_archive.archive.calls import Call
 from kernel_archive.archive.open import open_archive
 from kernel_archive.archive.team import team
-from kernel_archive.board.ranks import WHOLE, place_of
+from kernel_archive.board.ranks import WHOLE, Rank
 from kernel_archive.board.submissions import FORECASTS_FILE, SCORE_FILE, Submission, load_submission
 from kernel_archive.errors import DataError, Finding, KernelArchiveError, UsageError, printable
-from kernel_archive.scoring import load_target, read_forecasts, read_record
+from kernel_archive.scoring import METRICS, load_target, read_forecasts, read_record
+from kernel_archive.scoring.metrics import RANKED_BY
 from kernel_archive.scoring.replay import replay
 from kernel_archive.scoring.scorer import score_with_draws
 from kernel_archive.scoring.worlds import load_worlds
@@ -41,10 +42,11 @@ if TYPE_CHECKING:
 RATIONALE_CHARACTERS: Final = 400
 # What became of a row and repeat: bits of Shown.states.
 PRESENT, PARSED, DEFERRED = 1, 2, 4
+#: An entry that covers less of the rows and repeats is listed and not ranked.
+MIN_COVERAGE: Final = 0.95
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
-class Shown:
+class Shown(msgspec.Struct, frozen=True, eq=False, kw_only=True):
     """What the page shows of an entry's forecasts.
 
     Attributes:
@@ -60,34 +62,44 @@ class Shown:
     rationales: dict[int, str]
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
-class Entry:
-    """A submission of the board's own rows.
+class Entry(msgspec.Struct, frozen=True, eq=False, kw_only=True):
+    """A submission on a board.
 
     Attributes:
         slug: its folder's name.
-        submission: its record.
-        record: its score, made now.
+        submission: what its authors state of it.
+        record: its score: made now, or the stored one where it is of another archive, split or version.
         draws: metric -> its value in every bootstrap draw.
         shown: what the page shows of its forecasts; ``None`` where it stands too low to be shown in whole.
-        replay: how the recorded searches of the rows go with its forecasts; ``None`` where none are recorded.
+        replay: how soon a search finds the fast programs that measures what the forecasts like best: the area between random (0)
+            and oracle (100) when the recorded searches of the rows are replayed; ``None`` where there are none.
+        ranks: metric -> place, once it is ranked.
     """
 
     slug: str
     submission: Submission
     record: ScoreRecord
-    draws: dict[str, NDArray[np.float64]]
-    shown: Shown | None
-    replay: Figure | None
+    draws: dict[str, NDArray[np.float64]] = {}
+    shown: Shown | None = None
+    replay: Figure | None = None
+    ranks: dict[str, Rank] = {}
 
+    @property
+    def ranked(self) -> bool:
+        """Whether it takes part in the ranking."""
+        return self.record.forecasts.coverage >= MIN_COVERAGE
 
-@dataclass(frozen=True, eq=False, kw_only=True)
-class Foreign:
-    """A submission of another archive, split or version: listed apart, with the score that was stored with it."""
+    @property
+    def reason(self) -> str:
+        """Why it does not; empty when it does."""
+        covered = f"covers {100 * self.record.forecasts.coverage:.1f} % of the rows, under {100 * MIN_COVERAGE:.0f} %"
+        return "" if self.ranked else covered
 
-    slug: str
-    submission: Submission
-    record: ScoreRecord
+    @property
+    def place(self) -> tuple[bool, bool, float, str]:
+        """What entries are ordered by: ranked ones first, then the figure that ranks, then the name of the folder."""
+        value = self.record.metrics[RANKED_BY].mean
+        return not self.ranked, value is None, 0.0 if value is None else METRICS[RANKED_BY].sign * value, self.slug
 
 
 def findings_of(error: Exception, folder: Path) -> tuple[Finding, ...]:
@@ -116,7 +128,7 @@ def read_stored(folder: Path, submission: Submission, target: Target, *, keep_ra
             file=str(path),
             fix="Restore the file, or add it anew under another name",
         )
-    return replace(forecasts, source=FORECASTS_FILE)
+    return dataclasses.replace(forecasts, source=FORECASTS_FILE)
 
 
 def _shown(forecasts: Forecasts) -> Shown:
@@ -169,29 +181,25 @@ def _worlds(archive: Path, split: str) -> Worlds | None:
         return None  # withheld, or of searches that are no worlds
 
 
-def _entry(folder: Path, how: Scoring) -> Entry:
-    """Read, score and replay one submission."""
-    target = _target(how.archive, how.split, how.scheme, how.labels)
-    submission = load_submission(folder)
-    forecasts = read_stored(folder, submission, target, keep_rationales=True)
-    record, drawn = score_with_draws(target, forecasts, draws=how.draws, seed=how.seed)
-    if target.withheld:
-        record = record.in_sums()
-    kept = {} if drawn is None else {name: drawn.overall[name] for name in how.wanted if name in drawn.overall}
-    worlds, figure = _worlds(how.archive, how.split), None
-    if worlds is not None:
-        cast = forecasts.take(np.array([target.index[row] for row in worlds.row_ids], dtype=np.intp))
-        figure = replay(worlds, cast, policies=["expected"], repeats=4, seed=how.seed).policies[0].rescaled
-        figure = figure if math.isfinite(figure.mean) else None
-    return Entry(
-        slug=folder.name, submission=submission, record=record, draws=kept, shown=_shown(forecasts), replay=figure
-    )
-
-
 def _scored(folder: Path, how: Scoring) -> Entry | tuple[Finding, ...]:
-    """A submission read and scored, or what is wrong with it: whatever a stranger's file does, it does to its own entry alone."""
+    """A submission read, scored and replayed, or what is wrong with it: whatever a stranger's file does, it does to its own entry alone."""
     try:
-        return _entry(folder, how)
+        target = _target(how.archive, how.split, how.scheme, how.labels)
+        submission = load_submission(folder)
+        forecasts = read_stored(folder, submission, target, keep_rationales=True)
+        record, drawn = score_with_draws(target, forecasts, draws=how.draws, seed=how.seed)
+        worlds, figure = _worlds(how.archive, how.split), None
+        if worlds is not None:
+            cast = forecasts.take(np.array([target.index[row] for row in worlds.row_ids], dtype=np.intp))
+            figure = replay(worlds, cast, policies=["expected"], repeats=4, seed=how.seed).policies[0].rescaled
+        return Entry(
+            slug=folder.name,
+            submission=submission,
+            record=record.in_sums() if target.withheld else record,
+            draws={} if drawn is None else {name: drawn.overall[name] for name in how.wanted if name in drawn.overall},
+            shown=_shown(forecasts),
+            replay=figure if figure is not None and math.isfinite(figure.mean) else None,
+        )
     except Exception as error:  # noqa: BLE001 - see above
         return findings_of(error, folder)
 
@@ -200,16 +208,14 @@ def _scored(folder: Path, how: Scoring) -> Entry | tuple[Finding, ...]:
 def _one_thread_each() -> Iterator[None]:
     """Processes that start here multiply matrices in one thread: there is a process per core already."""
     names = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")
-    before = {name: os.environ.get(name) for name in names}
-    os.environ.update(dict.fromkeys(names, "1"))
+    before = {name: os.environ[name] for name in names if name in os.environ}
+    os.environ |= dict.fromkeys(names, "1")
     try:
         yield
     finally:
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value
+        for name in names:
+            del os.environ[name]
+        os.environ |= before
 
 
 def load_entries(
@@ -228,7 +234,7 @@ def load_entries(
     forecasts is kept of the best entries only.
 
     Args:
-        folders: their folders.
+        folders: of the submissions.
         how: what they are scored against, and how.
         jobs: processes; one per core when not given.
         engine: ``local``, processes of this machine, or ``dask``: all its workers see archive and board.
@@ -253,10 +259,10 @@ def load_entries(
                     draws[i, place] = result.draws[name]
                     result.draws[name] = draws[i, place]
                 scored[i] = result
-                insort(best, (place_of(result.slug, result.record), i))
+                insort(best, (result.place, i))
                 if len(best) > whole:
                     last = best.pop()[1]
-                    scored[last] = replace(scored[last], shown=None)
+                    scored[last] = msgspec.structs.replace(scored[last], shown=None)
             else:
                 faults[folders[i].name] = result
             if advance is not None:
@@ -277,7 +283,7 @@ def _room(*shape: int) -> NDArray[np.float64]:
         raise UsageError(f"{message}. Ask for fewer --draws, or set TMPDIR to another folder") from None
 
 
-def read_foreign(folder: Path) -> Foreign:
+def read_foreign(folder: Path) -> Entry:
     """A submission of other rows, with its stored score.
 
     Raises:
@@ -293,4 +299,4 @@ def read_foreign(folder: Path) -> Foreign:
             message="the stored score is of other rows than the record says",
             file=str(folder / SCORE_FILE),
         )
-    return Foreign(slug=folder.name, submission=submission, record=record)
+    return Entry(slug=folder.name, submission=submission, record=record)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from kernel_archive.archive.open import Archive
     from kernel_archive.board.entries import Entry
-    from kernel_archive.board.standings import Line, Standings
+    from kernel_archive.board.standings import Standings
 
 #: Bundled libraries: file and licence under ``page/vendor/``, in loading order. Versions and digests: its README.
 LIBRARIES: Final = (
@@ -67,14 +67,14 @@ class _Column:
     """A column of figures: the metric, the ends of its scale and the best control's figure."""
 
     def __init__(self, name: str, board: Standings) -> None:
-        figures = [line.record.metrics[name] for line in _whole(board) if line.ranked]
+        figures = [entry.record.metrics[name] for entry in board.entries[: board.whole] if entry.ranked]
         values = [v for m in figures for v in (m.mean, m.low, m.high)]
         known = [v for v in (*values, *(c.metrics.get(name) for c in board.controls)) if v is not None]
         low, high = min(known, default=0.0), max(known, default=1.0)
         room = (high - low) * 0.04 or 0.5
         self.name, self.low, self.high = name, low - room, high + room
-        best = board.best_controls.get(name)
-        self.bar = next((c.metrics.get(name) for c in board.controls if c.name == best), None)
+        best = board.best_control(name)
+        self.bar = None if best is None else best.metrics.get(name)
 
     def x(self, value: float | None) -> str | None:
         """The place of a figure on the scale."""
@@ -92,15 +92,11 @@ class _Column:
         }  # fmt: skip
 
 
-def _whole(board: Standings) -> list[Line]:
-    """The lines that the page shows with everything."""
-    return board.lines[: board.whole]
-
-
-def _minor(line: Line) -> list[dict[str, Any]]:
+def _minor(entry: Entry) -> list[dict[str, Any]]:
     """Accuracy, replay, coverage and cost, each with a note in small."""
-    accuracy, facts = line.record.metrics["accuracy"].mean, line.record.forecasts
+    accuracy, facts, played = entry.record.metrics["accuracy"].mean, entry.record.forecasts, entry.replay
     tokens, latency, parsed = facts.tokens_per_forecast, facts.latency_s, facts.parse_rate
+    replay, reach = (None, "") if played is None else (played.mean, f"{played.low:.0f} to {played.high:.0f}")
     seconds = "" if latency is None else f"{latency:.1f} s"
     cost = seconds or _DASH if tokens is None else f"{tokens:,.0f} tok"
     answered = [f"parsed {_share(parsed)}"] if parsed is not None and parsed < 1 else []
@@ -108,12 +104,7 @@ def _minor(line: Line) -> list[dict[str, Any]]:
     answered += [f"{facts.n_repeats} repeats"] if facts.n_repeats > 1 else []
     cells = (
         ("accuracy", accuracy, number("accuracy", accuracy), ""),
-        (
-            "replay",
-            None if line.replay is None else line.replay.mean,
-            _DASH if line.replay is None else f"{line.replay.mean:.0f}",
-            "" if line.replay is None else f"{line.replay.low:.0f} to {line.replay.high:.0f}",
-        ),
+        ("replay", replay, _DASH if replay is None else f"{replay:.0f}", reach),
         ("coverage", facts.coverage, _share(facts.coverage), ", ".join(answered)),
         ("cost", tokens if tokens is not None else latency, cost, "" if tokens is None else seconds),
     )
@@ -123,20 +114,24 @@ def _minor(line: Line) -> list[dict[str, Any]]:
     ]
 
 
-def _row(line: Line, columns: Sequence[_Column]) -> dict[str, Any]:
-    rank = line.ranks.get(RANKED_BY)
-    best = rank is not None and rank.best == 1
+def _placed(entry: Entry) -> dict[str, Any]:
+    """An entry and its place by what ranks: the range is what the data allow, where that is more than one place."""
+    rank = entry.ranks.get(RANKED_BY)
+    if rank is None:
+        return {"entry": entry, "rank": _DASH, "range": "", "best": False}
+    reach = "" if rank.best == rank.worst else f"{rank.best}{_DASH}{rank.worst}"
+    return {"entry": entry, "rank": rank.rank, "range": reach, "best": rank.best == 1}
+
+
+def _row(entry: Entry, columns: Sequence[_Column]) -> dict[str, Any]:
+    metrics, beats = entry.record.metrics, entry.record.beats_control
+    placed = _placed(entry)
     return {
-        "line": line,
-        "classes": " ".join(c for c in ("best" if best else "", "" if line.ranked else "apart") if c),
-        "rank": _DASH if rank is None else rank.rank,
-        "range": "" if rank is None or rank.best == rank.worst else f"{rank.best}{_DASH}{rank.worst}",
-        "major": [
-            column.cell(line.record.metrics[column.name], beats=line.record.beats_control.get(column.name, True))
-            for column in columns
-        ],
-        "minor": _minor(line),
-        "place": line.record.metrics[RANKED_BY].mean,
+        **placed,
+        "classes": " ".join([*(["best"] if placed["best"] else []), *([] if entry.ranked else ["apart"])]),
+        "major": [column.cell(metrics[column.name], beats=beats.get(column.name, True)) for column in columns],
+        "minor": _minor(entry),
+        "place": metrics[RANKED_BY].mean,
     }
 
 
@@ -157,21 +152,17 @@ def _control(place: int, columns: Sequence[_Column], board: Standings) -> dict[s
 
 def _rows(columns: Sequence[_Column], board: Standings) -> list[dict[str, Any]]:
     """Entries in order, controls and bounds among them where their CRPS puts them; what is not ranked comes last."""
-    lines = [_row(line, columns) for line in _whole(board)]
-    ranked, apart = lines[: board.n_ranked], lines[board.n_ranked :]
+    entries = [_row(entry, columns) for entry in board.entries[: board.whole]]
+    ranked, apart = entries[: board.n_ranked], entries[board.n_ranked :]
     controls = [_control(place, columns, board) for place in range(len(board.controls))]
     both = sorted([*ranked, *controls], key=lambda row: (row["place"] is None, row["place"] or 0.0, "control" in row))
     return [*both, *apart]
 
 
-def _brief(line: Line) -> dict[str, Any]:
-    """A line below those that are shown in whole: its place and the figure that ranks."""
-    figure, rank = line.record.metrics[LEAD], line.ranks.get(RANKED_BY)
-    places = "" if rank is None or rank.best == rank.worst else f"{rank.best}{_DASH}{rank.worst}"
-    return {
-        "line": line, "rank": _DASH if rank is None else rank.rank, "range": places, "best": rank is not None and rank.best == 1, "shown": number(LEAD, figure.mean),
-        "span": span(LEAD, figure),
-    }  # fmt: skip
+def _brief(entry: Entry) -> dict[str, Any]:
+    """An entry below those that are shown in whole: its place and the figure that ranks."""
+    figure = entry.record.metrics[LEAD]
+    return {**_placed(entry), "shown": number(LEAD, figure.mean), "span": span(LEAD, figure)}
 
 
 def _and(names: list[str]) -> str:
@@ -180,11 +171,11 @@ def _and(names: list[str]) -> str:
 
 def verdict(board: Standings) -> dict[str, str]:
     """Who is best (``leaders``, empty when nobody is ranked), and by how much and whether it is real (``says``)."""
-    ranked = [line for line in board.lines if line.ranked and RANKED_BY in line.ranks]
+    ranked = [entry for entry in board.entries if entry.ranked and RANKED_BY in entry.ranks]
     if not ranked:
         return {"leaders": "", "says": ""}
     figure = ranked[0].record.metrics[LEAD]
-    leaders = [line.submission.name for line in ranked if line.ranks[RANKED_BY].rank == 1]
+    leaders = [entry.submission.name for entry in ranked if entry.ranks[RANKED_BY].rank == 1]
     leads, them = ("leads", "it") if len(leaders) == 1 else ("share the lead", "them")
     says = f"{leads}. {in_short(figure, several=len(leaders) > 1)} {_rest(board, ranked, leaders, them)}"
     return {"leaders": _and(leaders), "says": says.strip()}
@@ -206,7 +197,7 @@ def in_short(figure: Metric, *, several: bool = False) -> str:
 
 def headline_says(board: Standings) -> str:
     """The figure that ranks, in one sentence."""
-    best = next((c for c in board.controls if c.name == board.best_controls.get(LEAD)), None)
+    best = board.best_control(LEAD)
     of = "" if best is None else f" ({best.title})"
     return (
         f"CRPS skill is how much of the error (CRPS) of the best forecast that reads no program{of} an entry takes away: 0 is no "
@@ -214,30 +205,29 @@ def headline_says(board: Standings) -> str:
     )
 
 
-def _rest(board: Standings, ranked: list[Line], leaders: list[str], them: str) -> str:
+def _rest(board: Standings, ranked: list[Entry], leaders: list[str], them: str) -> str:
     """Whom the leaders can't be told apart from, and who is the first that they can."""
     first = ranked[0].ranks[RANKED_BY]
     places = first.tied_with
-    tied = [board.lines[j].submission.name for j in places if board.lines[j].submission.name not in leaders]
+    tied = [name for j in places if (name := board.entries[j].submission.name) not in leaders]
     if len(ranked) == 1:
         return "It is the only ranked entry."
-    further = first.worst - first.best - len(places)  # beyond the lines that are shown in whole
+    further = first.worst - first.best - len(places)  # beyond the entries that are shown in whole
     if not tied and not further:
         return "The lead over every other entry is real." if len(leaders) < len(ranked) else ""
     who = f"{_and(tied)} can't be told apart from {them}."
     if len(tied) + further > 3:
         who = f"{len(tied) + further} others can't be told apart from {them}: the green rows."
-    behind = next(((j, line) for j, line in enumerate(ranked[: board.whole]) if j and j not in places), None)
-    if behind is None:
+    j = next((j for j in range(1, min(len(ranked), board.whole)) if j not in places), None)
+    if j is None:
         return who
-    j, other = behind
     pairs, info = board.pairs[LEAD], METRICS[LEAD]
     gap = abs(float(pairs.difference[0, j]))
     ends = sorted(abs(float(v)) for v in (pairs.low[0, j], pairs.high[0, j]))
     if not np.isfinite([gap, *ends]).all():
         return who
     d = info.decimals
-    return f"{who} {other.submission.name} is the first that is really behind, by {gap:.{d}f} ({ends[0]:.{d}f} to {ends[1]:.{d}f})."
+    return f"{who} {ranked[j].submission.name} is the first that is really behind, by {gap:.{d}f} ({ends[0]:.{d}f} to {ends[1]:.{d}f})."
 
 
 def _board(board: Standings) -> dict[str, Any]:
@@ -264,7 +254,7 @@ def _board(board: Standings) -> dict[str, Any]:
         "explained": headline_says(board),
         "rows": _rows([_Column(name, board) for name in names], board),
         "whole": board.whole,
-        "brief": [_brief(line) for line in board.lines[board.whole :]],
+        "brief": [_brief(entry) for entry in board.entries[board.whole :]],
         "foreign": foreign,
     }
 
@@ -273,17 +263,14 @@ def _script_hash(text: str) -> str:
     return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode('utf-8')).digest()).decode('ascii')}'"
 
 
-def render_page(
-    archive: Archive, ranked: Sequence[tuple[Standings, list[Entry]]], *, left_out: Sequence[str] = ()
-) -> str:
+def render_page(archive: Archive, boards: Sequence[Standings], *, left_out: Sequence[str] = ()) -> str:
     """The page as one HTML text. It fetches nothing, and its policy lets nothing but its own scripts run.
 
     Args:
         archive: the archive of the rows: programs and lineage.
-        ranked: standings with their entries in the order of the lines.
+        boards: the standings of every split.
         left_out: names of submissions that are at fault.
     """
-    boards = [standings for standings, _ in ranked]
     first = boards[0]
     target = first.target
     own = "(() => {\n'use strict';\n" + "\n".join(page_file(name) for name in SCRIPTS) + "\n})();\n"
@@ -310,66 +297,63 @@ def render_page(
         seed=first.seed,
         licences=[(library, page_file(f"vendor/{licence}")) for library, licence in LIBRARIES],
         footer=f"{archive.manifest.name} {version}, {digest}. Scored by kernel-archive {__version__}.",
-        payload=packed(make_payload(archive, ranked)),
+        payload=packed(make_payload(archive, boards)),
         scripts=[Markup(text) for text in scripts],  # noqa: S704 - our own files
     )
 
 
-def render_entry(board: Standings, line: Line, entry: Entry, *, submissions: str | None) -> str:
+def render_entry(board: Standings, entry: Entry, *, submissions: str | None) -> str:
     """The page of an entry as HTML.
 
     Args:
         board: its board.
-        line: its line there.
-        entry: its score.
+        entry: the entry, as it stands there.
         submissions: where the folders of submissions are, seen from the page; ``None`` where they can't be reached.
     """
-    target = board.target
+    target, record = board.target, entry.record
     names = [name for name in (LEAD, *HEADLINE[target.kind], "pair_accuracy", "crps") if name in METRICS]
-    names = [name for name in names if all(name in values for values in line.record.groups.values())]
+    names = [name for name in names if all(name in values for values in record.groups.values())]
     groups = [
-        (f"{group} ({entry.record.group_rows[group]:,} rows)", [number(n, values[n].mean) for n in names])
-        for group, values in line.record.groups.items()
+        (f"{group} ({record.group_rows[group]:,} rows)", [number(name, values[name].mean) for name in names])
+        for group, values in record.groups.items()
     ]
     facts = target.facts
     return render(
         "entry.html",
         package=__version__,
-        preview=_preview(board, line),
+        preview=_preview(board, entry),
         style=Markup(page_file("style.css")),  # noqa: S704 - our own file
-        line=line,
-        model_facts=fact_rows(line.submission.model_facts),
+        entry=entry,
+        model_facts=fact_rows(entry.submission.model_facts),
         split=target.split,
         back="" if target.split.name == "eval" else f"#split={quote(target.split.name)}",
         facts=f"{len(target):,} {target.split.rows} on {', '.join(facts.gpus)} · archive {facts.archive_version} · bins {target.scheme}",
         explained=headline_says(board),
-        rows=[_figure(board, line, name) for name in sorted(line.record.metrics, key=lambda name: name != LEAD)],
+        rows=[_figure(board, entry, name) for name in sorted(record.metrics, key=lambda name: name != LEAD)],
         group_metrics=[METRICS[name] for name in names],
         groups=groups,
-        forecasts=None if submissions is None else f"{submissions}/{line.slug}/{FORECASTS_FILE}",
+        forecasts=None if submissions is None else f"{submissions}/{entry.slug}/{FORECASTS_FILE}",
         footer=f"{facts.archive_name} {facts.archive_version}, {facts.archive_digest}. Scored by kernel-archive {__version__}.",
     )
 
 
-def _preview(board: Standings, line: Line) -> str:
+def _preview(board: Standings, entry: Entry) -> str:
     """Its place and what its skill means, in one or two sentences."""
-    rank = line.ranks.get(RANKED_BY)
-    figure = line.record.metrics[LEAD]
-    place = "Not ranked." if rank is None else f"Rank {rank.rank} of {board.n_ranked}."
-    if rank is not None and rank.best != rank.worst:
-        place = f"Rank {rank.rank} of {board.n_ranked} (the data allow {rank.best} to {rank.worst})."
-    return f"{place} {in_short(figure)}"
+    rank = entry.ranks.get(RANKED_BY)
+    place = "Not ranked."
+    if rank is not None:
+        allowed = "" if rank.best == rank.worst else f" (the data allow {rank.best} to {rank.worst})"
+        place = f"Rank {rank.rank} of {board.n_ranked}{allowed}."
+    return f"{place} {in_short(entry.record.metrics[LEAD])}"
 
 
-def _figure(board: Standings, line: Line, name: str) -> dict[str, Any]:
-    info, figure = METRICS[name], line.record.metrics[name]
-    rank = line.ranks.get(name)
-    best = board.best_controls.get(name)
-    control = next((c.metrics.get(name) for c in board.controls if c.name == best), None)
+def _figure(board: Standings, entry: Entry, name: str) -> dict[str, Any]:
+    info, figure, rank = METRICS[name], entry.record.metrics[name], entry.ranks.get(name)
+    best = board.best_control(name)
     bounds = sorted((c for c in board.controls if c.bound), key=lambda c: c.name)
     oracle = dict.fromkeys(number(name, c.metrics.get(name)) for c in bounds) if info.better != "neither" else {}
     return {
         "title": info.title, "meaning": info.meaning, "value": number(name, figure.mean), "span": span(name, figure),
-        "weak": not line.record.beats_control.get(name, True), "rank": "" if rank is None else rank.rank,
-        "control": "" if best is None else number(name, control), "oracle": " / ".join(oracle),
+        "weak": not entry.record.beats_control.get(name, True), "rank": "" if rank is None else rank.rank,
+        "control": "" if best is None else number(name, best.metrics.get(name)), "oracle": " / ".join(oracle),
     }  # fmt: skip

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from kernel_archive.archive.open import Archive
     from kernel_archive.board.entries import Entry
-    from kernel_archive.board.standings import Line, Standings
+    from kernel_archive.board.standings import Standings
     from kernel_archive.scoring import Metric
 
 #: Longer programs are cut on the page, and it says so. The archive has them whole.
@@ -56,43 +56,24 @@ def _bytes(array: NDArray[np.uint8]) -> str:
     return base64.b64encode(np.ascontiguousarray(array).tobytes()).decode("ascii")
 
 
-class Codes:
-    """Programs, each once."""
-
-    def __init__(self) -> None:
-        self._place: dict[str, int] = {}
-
-    def add(self, code: str) -> int:
-        """The number of a program."""
-        return self._place.setdefault(code, len(self._place))
-
-    def texts(self) -> list[str]:
-        """What is shown of each program."""
-        return [visible(code[:MAX_CODE]) for code in self._place]
-
-    def lengths(self) -> dict[str, int]:
-        """Number -> full length of the programs that were cut."""
-        return {str(i): len(code) for code, i in self._place.items() if len(code) > MAX_CODE}
-
-
 def _figure(metric: Metric) -> list[float | int | None]:
     return _list([metric.mean, metric.std, metric.low, metric.high])
 
 
-def _entry(line: Line, entry: Entry, allowance: int) -> dict[str, Any]:
+def _entry(entry: Entry, allowance: int) -> dict[str, Any]:
     record, stated, facts = entry.record, entry.submission, entry.record.forecasts
     if (shown := entry.shown) is None:
-        raise ValueError(f"the forecasts of {line.slug} were not kept")
+        raise ValueError(f"the forecasts of {entry.slug} were not kept")
     group_metrics = [name for name in METRICS if all(name in values for values in record.groups.values())]
     return {
-        "slug": line.slug, "name": visible(stated.name), "model": visible(stated.model), "url": stated.url, "notes": visible(stated.notes),
-        "ranked": line.ranked, "reason": line.reason, "repeats": facts.n_repeats, "coverage": _short(facts.coverage),
+        "slug": entry.slug, "name": visible(stated.name), "model": visible(stated.model), "url": stated.url, "notes": visible(stated.notes),
+        "ranked": entry.ranked, "reason": entry.reason, "repeats": facts.n_repeats, "coverage": _short(facts.coverage),
         "parse": _short(facts.parse_rate), "defer": _short(facts.deferral_rate), "tokens": _short(facts.tokens_per_forecast),
         "latency": _short(facts.latency_s), "weak": [name for name, beats in record.beats_control.items() if not beats], "scheme": list(record.other_scheme.turned),
         "m": {name: _figure(m) for name, m in record.metrics.items()},
         "rep": {name: _list(record.metrics[name].repeats) for name in HEADLINE[record.kind] if name in record.metrics},
         "g": {visible(task): {name: _figure(values[name]) for name in group_metrics} for task, values in record.groups.items()},
-        "r": {name: [r.rank, r.best, r.worst, list(r.tied_with)] for name, r in line.ranks.items()},
+        "r": {name: [r.rank, r.best, r.worst, list(r.tied_with)] for name, r in entry.ranks.items()},
         "recovery": None if record.recovery is None else [_list(v) for v in (record.recovery.mean, record.recovery.low, record.recovery.high)],
         "buckets": [[b.count, _short(b.confidence), _short(b.accuracy), _short(b.error)] for b in record.buckets],
         "confusion": record.confusion,
@@ -116,7 +97,7 @@ def _pairs(standings: Standings) -> dict[str, list[Any]]:
     return out
 
 
-def _rows(archive: Archive, standings: Standings, codes: Codes, lineage: _Lineage) -> dict[str, Any]:
+def _rows(archive: Archive, standings: Standings, codes: dict[str, int], lineage: _Lineage) -> dict[str, Any]:
     target, spec = standings.target, standings.target.split
     names = (spec.task, spec.anchor, spec.candidate, spec.kernel)
     table = archive.arrow(spec.table, columns=["row_id", "gpu", *names])
@@ -134,8 +115,8 @@ def _rows(archive: Archive, standings: Standings, codes: Codes, lineage: _Lineag
         # The page is public: withheld labels are scored with and shown in sums alone.
         "speedup": None if target.withheld else _list(target.speedups.tolist()),
         "bin": None if target.withheld else target.bins.tolist(),
-        "anchor": [codes.add(c) for c in anchor],
-        "code": [codes.add(c) for c in candidate],
+        "anchor": [codes.setdefault(code, len(codes)) for code in anchor],
+        "code": [codes.setdefault(code, len(codes)) for code in candidate],
         "kernel": [lineage.add(k) for k in kernel],
     }
 
@@ -193,23 +174,19 @@ class _Lineage:
         return self.place[kernel_id]
 
 
-def make_payload(archive: Archive, ranked: Sequence[tuple[Standings, list[Entry]]]) -> dict[str, Any]:
-    """The data of a page of boards, one a split: of each the entries that are shown in whole.
-
-    Args:
-        archive: where programs and lineage come from.
-        ranked: standings with their entries in the order of the lines.
-    """
-    codes, lineage = Codes(), _Lineage(archive)
-    lengths = [len(text) for _, entries in ranked for e in entries if e.shown for text in e.shown.rationales.values()]
+def make_payload(archive: Archive, shown: Sequence[Standings]) -> dict[str, Any]:
+    """The data of a page of boards, one a split, with programs and lineage from the archive: of each the entries that are shown in whole."""
+    codes: dict[str, int] = {}  # program -> its number
+    lineage = _Lineage(archive)
+    lengths = [len(text) for s in shown for e in s.entries if e.shown for text in e.shown.rationales.values()]
     total, longest = sum(lengths), max(lengths, default=0)
     allowance = longest if total <= MAX_RATIONALES else max(40, longest * MAX_RATIONALES // total)
     boards = []
-    for standings, entries in ranked:
+    for standings in shown:
         target = standings.target
         rule = SCHEMES[target.scheme]
-        sample = entries[0].record if entries else None
-        whole = list(zip(standings.lines, entries, strict=True))[: standings.whole]
+        whole = standings.entries[: standings.whole]
+        sample = whole[0].record if whole else None
         boards.append(
             {
                 "split": target.split.name,
@@ -231,7 +208,7 @@ def make_payload(archive: Archive, ranked: Sequence[tuple[Standings, list[Entry]
                 "uniform": {name: _short(v) for name, v in sample.uniform.items()} if sample is not None else {},
                 "random": _list(sample.recovery.random) if sample is not None and sample.recovery is not None else None,
                 "ranked": min(standings.n_ranked, len(whole)),
-                "entries": [_entry(line, e, allowance) for line, e in whole],
+                "entries": [_entry(entry, allowance) for entry in whole],
                 "pairs": _pairs(standings),
                 "rows": _rows(archive, standings, codes, lineage),
             }
@@ -245,8 +222,8 @@ def make_payload(archive: Archive, ranked: Sequence[tuple[Standings, list[Entry]
         "bins": [name.replace("_", " ") for name in BIN_NAMES],
         "metrics": {name: [m.title, m.unit, m.better, m.decimals, m.meaning] for name, m in METRICS.items()},
         "boards": boards,
-        "codes": codes.texts(),
-        "cut": codes.lengths(),
+        "codes": [visible(code[:MAX_CODE]) for code in codes],
+        "cut": {str(i): len(code) for code, i in codes.items() if len(code) > MAX_CODE},
         "limit": MAX_CODE,
         "nodes": lineage.nodes,
     }

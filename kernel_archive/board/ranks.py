@@ -22,14 +22,10 @@ from typing import TYPE_CHECKING, Final, Literal
 import msgspec
 import numpy as np
 
-from kernel_archive.scoring.metrics import METRICS, RANKED_BY
-
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from numpy.typing import NDArray
-
-    from kernel_archive.scoring import ScoreRecord
 
     Floats = NDArray[np.float64]
     Bools = NDArray[np.bool_]
@@ -39,19 +35,10 @@ if TYPE_CHECKING:
 LEVEL: Final = 0.95
 #: So many entries of a board, the best ones, are shown with everything; further ones with figures and ranks.
 WHOLE: Final = 200
-#: An entry that covers less of the rows and repeats is listed and not ranked.
-MIN_COVERAGE: Final = 0.95
 #: Differences below this share of the figures are rounding.
 _EQUAL: Final = 1e-9
 #: Numbers in a block of draws: as many as stay in a core's own memory while they are worked on.
 _BLOCK: Final = 65_536
-
-
-def place_of(slug: str, record: ScoreRecord) -> tuple[bool, bool, float, str]:
-    """What lines are ordered by: ranked ones first, then the figure that ranks, then the name of the folder."""
-    value = record.metrics[RANKED_BY].mean
-    covered = record.forecasts.coverage >= MIN_COVERAGE
-    return not covered, value is None, 0.0 if value is None else METRICS[RANKED_BY].sign * value, slug
 
 
 class Pairs(msgspec.Struct, frozen=True, kw_only=True):

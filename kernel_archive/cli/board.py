@@ -165,8 +165,8 @@ def _standings_tables(boards: list[Standings]) -> None:
     for board in boards:
         keys = (LEAD, *HEADLINE[board.target.kind], "crps")
         rows = []
-        for line in board.lines:
-            rank = line.ranks.get(RANKED_BY)
+        for entry in board.entries:
+            rank = entry.ranks.get(RANKED_BY)
             place = (
                 "-"
                 if rank is None
@@ -177,14 +177,14 @@ def _standings_tables(boards: list[Standings]) -> None:
             rows.append(
                 (
                     place,
-                    line.submission.name,
+                    entry.submission.name,
                     *(
-                        METRICS[k].format(line.record.metrics[k].mean)
-                        + ("" if line.record.beats_control.get(k, True) else " *")
+                        METRICS[k].format(entry.record.metrics[k].mean)
+                        + ("" if entry.record.beats_control.get(k, True) else " *")
                         for k in keys
                     ),
-                    f"{100 * line.record.forecasts.coverage:.0f} %",
-                    line.reason,
+                    f"{100 * entry.record.forecasts.coverage:.0f} %",
+                    entry.reason,
                 )
             )
         best = board.best_controls.get(LEAD)

@@ -45,11 +45,13 @@ def test_it_writes_standings_and_page(archive, board):
     assert (board / "index.html").stat().st_size == result.page_bytes
     lines = (board / "standings.csv").read_text().splitlines()
     assert sum(line.startswith("entry,") for line in lines) == 5 + 1
-    slugs = [line.slug for b in result.boards for line in b.lines]
+    slugs = [line.slug for b in result.boards for line in b.entries]
     assert sorted(p.name for p in (board / "entries").iterdir()) == sorted(
         f"{s}.{e}" for s in slugs for e in ("html", "json")
     )
-    assert read_record(board / "entries/good.json").metrics["crps"] == result.boards[0].lines[0].record.metrics["crps"]
+    assert (
+        read_record(board / "entries/good.json").metrics["crps"] == result.boards[0].entries[0].record.metrics["crps"]
+    )
 
 
 def test_the_page_of_an_entry(archive, board, tmp_path):
@@ -87,7 +89,7 @@ def test_a_long_board_shows_its_first_entries_in_whole(archive, board, tmp_path)
     result = build_board(archive, board, draws=DRAWS, jobs=2, whole=2, out=tmp_path / "two")
     both = [json.loads((tmp_path / name / "standings.json").read_text()) for name in ("all", "two")]
     assert (tmp_path / "all/standings.csv").read_bytes() == (tmp_path / "two/standings.csv").read_bytes()
-    first = [line.slug for line in result.boards[0].lines[:2]]
+    first = [line.slug for line in result.boards[0].entries[:2]]
     for a, b in zip(both[0]["boards"][0]["entries"], both[1]["boards"][0]["entries"], strict=True):
         whole = a["slug"] in first
         assert b["groups"] == (a["groups"] if whole else None)
@@ -102,7 +104,7 @@ def test_a_long_board_shows_its_first_entries_in_whole(archive, board, tmp_path)
     for path in (tmp_path / "all/entries").iterdir():
         assert path.read_bytes() == (tmp_path / "two/entries" / path.name).read_bytes()
     page = (tmp_path / "two/index.html").read_text()
-    slugs = [line.slug for line in result.boards[0].lines]
+    slugs = [line.slug for line in result.boards[0].entries]
     shown, whole = (page_data((tmp_path / name / "index.html").read_text())["boards"][0] for name in ("two", "all"))
     assert [e["slug"] for e in shown["entries"]] == slugs[:2] == re.findall('data-entry="([^"]+)"', page)[:2]
     assert re.findall(r'<a href="entries/([a-z]+)\.html">', page) == slugs[2:]
@@ -119,7 +121,7 @@ def test_entries_of_another_archive_stand_apart(archive, board, files, tmp_path)
     target = load_target(other, "eval")
     add_submission(files["prior"], target, name="from elsewhere", board=board, draws=DRAWS)
     result = build_board(archive, board, draws=DRAWS, jobs=1)
-    assert "from elsewhere" not in [line.submission.name for line in result.boards[0].lines]
+    assert "from elsewhere" not in [line.submission.name for line in result.boards[0].entries]
     assert [f.submission.name for f in result.boards[0].foreign] == ["from elsewhere"]
     page = (board / "index.html").read_text()
     assert "1 entry of another archive" in page
@@ -140,7 +142,7 @@ def test_submissions_at_fault_are_named_and_left_out(archive, board):
     (board / "submissions/fair/forecasts.jsonl.zst").write_bytes(b"\x1f\x8b\x08\0\0\0\0\0\0\3\xff\xff\xff\xff\xff")
     (board / "submissions/stray").write_text("")
     result = build_board(archive, board, draws=DRAWS, jobs=1)
-    assert [line.slug for line in result.boards[0].lines] == ["uniform", "half"]
+    assert [line.slug for line in result.boards[0].entries] == ["uniform", "half"]
     assert {v.slug: v.findings[0].code for v in result.left_out} == {
         "fair": "unreadable", "good": "bad-record", "prior": "extra-file", "stray": "bad-folder",
     }  # fmt: skip
@@ -197,7 +199,7 @@ def test_what_killed_builds_left_is_removed(archive, board):
     result = build_board(archive, board, draws=0, jobs=1)
     assert not any(path.exists() for path in left)
     assert all(path.exists() for path in (*theirs, copied))
-    slugs = [line.slug for b in result.boards for line in b.lines]
+    slugs = [line.slug for b in result.boards for line in b.entries]
     pages = {p for p in (board / "entries").glob("[a-z]*") if p not in (*theirs, copied)}
     assert pages == {board / f"entries/{slug}.{ending}" for slug in slugs for ending in ("html", "json")}
     assert "fair" not in slugs
@@ -308,7 +310,7 @@ def test_withheld_labels_rank_and_are_not_shown(tmp_path):
     for source, rows, board, labels in boards:
         file = write_lines(tmp_path / "f.jsonl", rows, p)
         add_submission(file, rows, name="reader", board=board, draws=DRAWS)
-        found.append(build_board(source, board, labels=labels, draws=DRAWS, jobs=1).boards[0].lines[0].record.metrics)
+        found.append(build_board(source, board, labels=labels, draws=DRAWS, jobs=1).boards[0].entries[0].record.metrics)
         assert [v.status for v in verify_board(source, board, labels=labels)] == ["verified"]
     for name, figure in found[1].items():
         assert not name.startswith("speedup_recovered_at_")
@@ -364,5 +366,5 @@ def test_an_open_split_beside_a_withheld_one_keeps_its_entries(tmp_path):
         draws=DRAWS,
     )
     result = build_board(archive, tmp_path / "b", labels=tmp_path / "labels", draws=DRAWS, jobs=1)
-    assert [line.slug for line in result.boards[0].lines] == ["p-discovery"]
+    assert [line.slug for line in result.boards[0].entries] == ["p-discovery"]
     assert result.left_out == []

@@ -11,7 +11,7 @@ from support.boards import DRAWS
 from support.small_archive import write_archive
 
 from kernel_archive.board import payload as module
-from kernel_archive.board.build import rank_board
+from kernel_archive.board.build import build_board
 from kernel_archive.board.payload import make_payload, packed
 from kernel_archive.board.store import add_submission
 from kernel_archive.scoring import load_target
@@ -25,7 +25,7 @@ def unpacked(text):
 @pytest.fixture
 def data(archive, board):
     """The payload of a board of both splits, packed and unpacked."""
-    return unpacked(packed(make_payload(archive, rank_board(archive, board, draws=DRAWS, jobs=1).boards)))
+    return unpacked(packed(make_payload(archive, build_board(archive, board, draws=DRAWS, jobs=1).boards)))
 
 
 def test_it_survives_any_text():
@@ -66,9 +66,9 @@ def test_lineage_leads_to_the_oldest_ancestor(data, archive):
 
 def test_figures_and_pairs_are_those_of_the_standings(data, archive, board):
     """Six digits of every figure; a pair for every two ranked entries."""
-    standings, entries = rank_board(archive, board, draws=DRAWS, jobs=1).boards[0]
+    standings = build_board(archive, board, draws=DRAWS, jobs=1).boards[0]
     shown = data["boards"][0]
-    for line, entry in zip(standings.lines, shown["entries"], strict=True):
+    for line, entry in zip(standings.entries, shown["entries"], strict=True):
         assert entry["m"]["crps"] == pytest.approx(
             [
                 line.record.metrics["crps"].mean,
@@ -81,8 +81,8 @@ def test_figures_and_pairs_are_those_of_the_standings(data, archive, board):
     low, high, real = shown["pairs"]["crps"]
     assert len(low) == len(high) == len(real) == 6
     assert low == pytest.approx(standings.pairs["crps"].low[np.triu_indices(4, 1)].tolist(), rel=1e-5)
-    masses = np.frombuffer(base64.b64decode(shown["entries"][0]["p"]), np.uint8).reshape(entries[0].shown.masses.shape)
-    assert (masses == entries[0].shown.masses).all()
+    first = standings.entries[0].shown.masses
+    assert (np.frombuffer(base64.b64decode(shown["entries"][0]["p"]), np.uint8).reshape(first.shape) == first).all()
 
 
 def test_hostile_and_huge_programs_are_cut_and_shown(tmp_path, files):
@@ -97,7 +97,7 @@ def test_hostile_and_huge_programs_are_cut_and_shown(tmp_path, files):
     )
     path.write_text(path.read_text().replace("[1, 1, 1, 1, 1, 1, 1, 1]", str([0.125] * 8)))
     add_submission(path, target, name="x", board=tmp_path / "b", draws=DRAWS)
-    text = packed(make_payload(archive, rank_board(archive, tmp_path / "b", draws=DRAWS, jobs=1).boards))
+    text = packed(make_payload(archive, build_board(archive, tmp_path / "b", draws=DRAWS, jobs=1).boards))
     data = unpacked(text)
     assert len(text) < 200_000
     assert max(data["cut"].values()) > 5_000_000
@@ -109,12 +109,12 @@ def test_hostile_and_huge_programs_are_cut_and_shown(tmp_path, files):
 def test_rationales_of_many_entries_are_bounded(archive, board, monkeypatch):
     """Beyond the page's allowance they get shorter instead of the page longer."""
     monkeypatch.setattr(module, "MAX_RATIONALES", 100)
-    ranked = rank_board(archive, board, draws=DRAWS, jobs=1).boards
-    for _, entries in ranked:
-        for entry in entries:
+    boards = build_board(archive, board, draws=DRAWS, jobs=1).boards
+    for standings in boards:
+        for entry in standings.entries:
             for row in entry.shown.rationales:
                 entry.shown.rationales[row] = "y" * 300
     longest = max(
-        len(t) for b in make_payload(archive, ranked)["boards"] for e in b["entries"] for t in e["why"].values()
+        len(t) for b in make_payload(archive, boards)["boards"] for e in b["entries"] for t in e["why"].values()
     )
     assert longest == 40

@@ -3,10 +3,10 @@
 import csv
 import io
 import json
-from dataclasses import replace
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 from support.boards import DRAWS, informed
 
 from kernel_archive.board import add_submission
@@ -32,22 +32,22 @@ def standings(board, target, archive):
 
 def test_the_best_is_first_and_the_partial_one_last(standings):
     """Ordered by CRPS; coverage under 95 % is listed with its reason and has no rank."""
-    assert standings.lines[0].submission.name == "good"
-    last = standings.lines[-1]
+    assert standings.entries[0].submission.name == "good"
+    last = standings.entries[-1]
     assert (last.submission.name, last.ranked, last.ranks) == ("half", False, {})
     assert "under 95 %" in last.reason
     assert standings.n_ranked == 4
-    values = [line.record.metrics["crps"].mean for line in standings.lines[:4]]
+    values = [line.record.metrics["crps"].mean for line in standings.entries[:4]]
     assert values == sorted(values)
 
 
 def test_every_metric_that_ranks_is_ranked(standings):
     """The reader may choose any of them; the best figure has rank 1 in each. The paper's three are compared, not ranked."""
     assert set(standings.pairs) == set(COMPARED["eval"])
-    assert all(set(line.ranks) == set(RANKINGS["eval"]) for line in standings.lines[:4])
+    assert all(set(line.ranks) == set(RANKINGS["eval"]) for line in standings.entries[:4])
     assert not set(RANKINGS["eval"]) & set(HEADLINE["eval"])
     for name in RANKINGS["eval"]:
-        ranks = [line.ranks[name] for line in standings.lines[:4]]
+        ranks = [line.ranks[name] for line in standings.entries[:4]]
         assert min(r.rank for r in ranks) == 1
         assert all(r.best <= r.rank <= r.worst for r in ranks)
 
@@ -67,7 +67,7 @@ def test_controls_and_bounds_stand_beside_and_have_no_rank(standings):
 
 def test_differences_are_those_of_the_comparison_command(standings, board, target):
     """A pair's difference and interval are what kernel-archive compare says of the two."""
-    names = [line.slug for line in standings.lines]
+    names = [line.slug for line in standings.entries]
     a, b = (read_forecasts(board / "submissions" / n / "forecasts.jsonl.zst", target) for n in names[:2])
     reference = compare(target, a, b, draws=DRAWS, metrics=["crps", "ece"])
     for metric, d in reference.differences.items():
@@ -79,10 +79,10 @@ def test_differences_are_those_of_the_comparison_command(standings, board, targe
 
 def test_cost_repeats_and_coverage_are_those_of_the_file(standings):
     """Tokens and seconds where they were stated, a dash where not."""
-    fair = next(line for line in standings.lines if line.submission.name == "fair")
+    fair = next(line for line in standings.entries if line.submission.name == "fair")
     facts = fair.record.forecasts
     assert (facts.n_repeats, facts.tokens_per_forecast, facts.latency_s) == (3, 120.0, 1.5)
-    good = next(line for line in standings.lines if line.submission.name == "good")
+    good = next(line for line in standings.entries if line.submission.name == "good")
     facts = good.record.forecasts
     assert (facts.tokens_per_forecast, facts.latency_s, facts.coverage) == (900.0, None, 1.0)
     assert fair.record.metrics["crps"].std > 0
@@ -91,7 +91,7 @@ def test_cost_repeats_and_coverage_are_those_of_the_file(standings):
 def test_no_entry_at_all_is_an_empty_table(target):
     """A board with nothing on it is no crash."""
     empty = make_standings(target, [])
-    assert empty.lines == []
+    assert empty.entries == []
     rows = list(csv.DictReader(io.StringIO(standings_csv([empty]))))
     assert {row["kind"] for row in rows} == {"control", "bound"}
 
@@ -110,11 +110,9 @@ def test_json_says_everything(standings):
 
 def test_csv_has_one_line_per_entry_and_no_formula(standings):
     """Readable by any spreadsheet, and none takes a name for a formula."""
-    import msgspec
-
-    stated = msgspec.structs.replace(standings.lines[0].submission, name="=cmd|' /C calc'!A0")
-    lines = [msgspec.structs.replace(standings.lines[0], submission=stated), *standings.lines[1:]]
-    rows = list(csv.DictReader(io.StringIO(standings_csv([msgspec.structs.replace(standings, lines=lines)]))))
+    stated = replace(standings.entries[0].submission, name="=cmd|' /C calc'!A0")
+    entries = [replace(standings.entries[0], submission=stated), *standings.entries[1:]]
+    rows = list(csv.DictReader(io.StringIO(standings_csv([replace(standings, entries=entries)]))))
     assert [row["kind"] for row in rows[:5]] == ["entry"] * 5
     assert {row["kind"] for row in rows[5:]} == {"control", "bound"}
     assert rows[0]["name"] == "'=cmd|' /C calc'!A0"
@@ -149,13 +147,13 @@ def test_the_oracle_leads_and_nobody_ranks_above_a_forecaster_that_knows_more(ar
     )
     assert not faults
     standings = make_standings(target, made, draws=DRAWS)
-    assert [line.submission.name for line in standings.lines[:3]] == ["oracle", "reader", "skimmer"]
-    for line in standings.lines:
+    assert [line.submission.name for line in standings.entries[:3]] == ["oracle", "reader", "skimmer"]
+    for line in standings.entries:
         for name, rank in line.ranks.items():
             if line.submission.name == "oracle":
                 assert (rank.rank, rank.best) == (1, 1), name
             elif line.submission.name not in told:
-                above = [other.ranks[name].rank for other in standings.lines if other.submission.name in told]
+                above = [other.ranks[name].rank for other in standings.entries if other.submission.name in told]
                 assert rank.rank > max(above), (line.submission.name, name)
 
 
