@@ -18,7 +18,7 @@ from lines import read_lines
 
 import kernel_archive
 from kernel_archive.board import add_submission
-from kernel_archive.board.model_facts import ModelFacts
+from kernel_archive.board.submissions import ModelFacts
 from kernel_archive.llm.batch import import_answers
 from kernel_archive.llm.prompts import load_questions
 from kernel_archive.scoring import METRICS, load_target, read_forecasts, score

@@ -12,9 +12,8 @@ from markupsafe import Markup
 
 from kernel_archive._version import __version__
 from kernel_archive.bins import BIN_NAMES, SCHEMES
-from kernel_archive.board.model_facts import fact_rows
 from kernel_archive.board.payload import make_payload, packed
-from kernel_archive.board.submissions import FORECASTS_FILE
+from kernel_archive.board.submissions import FORECASTS_FILE, fact_rows
 from kernel_archive.board.texts import page_file, render
 from kernel_archive.scoring import HEADLINE, METRICS, Metric
 from kernel_archive.scoring.metrics import LEAD, RANKED_BY

@@ -6,19 +6,20 @@ import hashlib
 import shutil
 import tempfile
 import unicodedata
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
 from kernel_archive.board.entries import read_stored
-from kernel_archive.board.model_facts import ModelFacts, prompt_of
 from kernel_archive.board.submissions import (
     FORECASTS_FILE,
     MAX_SLUG,
     RECORD_FILE,
     SCORE_FILE,
     Identity,
+    ModelFacts,
     Submission,
     check_texts,
     load_submission,
@@ -28,7 +29,7 @@ from kernel_archive.board.submissions import (
 )
 from kernel_archive.errors import DataError, Finding, KernelArchiveError, TargetExistsError, printable
 from kernel_archive.scoring import read_forecasts, score
-from kernel_archive.scoring.formats import READ
+from kernel_archive.scoring.formats import READ, decode_line
 from kernel_archive.storage import locked, sync, write_atomically
 from kernel_archive.untrusted import UntrustedFileError, is_parquet, read_whole
 from kernel_archive.untrusted_tables import parquet_rows
@@ -96,6 +97,28 @@ def _as_object(value: Any) -> Any:
     return dict(value) if is_map else value
 
 
+def prompt_of(lines: bytes, name: str) -> str:
+    """The prompt that forecast lines answer; empty where they name none.
+
+    Args:
+        lines: checked lines.
+        name: the file, for the error.
+
+    Raises:
+        DataError: they answer several.
+    """
+    decoded = (decode_line(line, file=name, line=n) for n, line in enumerate(lines.splitlines(), 1) if line.strip())
+    counts = Counter(line.get("prompt") for line in decoded if isinstance(line, dict))
+    named = [prompt for prompt in counts if prompt]
+    if len(named) > 1 or (named and len(counts) > 1):
+        shown = ", ".join(f"{printable(prompt or 'none')} {n:,}" for prompt, n in counts.most_common(5))
+        raise DataError.of(
+            code="several-prompts", message="the forecasts answer several prompts", file=name, field="prompt", value=shown,
+            fix="A changed prompt is another entry: give each a file of its own",
+        )  # fmt: skip
+    return named[0] if named else ""
+
+
 def _key(name: str) -> str:
     """What two names that read alike share."""
     return unicodedata.normalize("NFKC", name).casefold()
@@ -148,7 +171,16 @@ def add_submission(
         DataError: a text is at fault, or the board is.
         TargetExistsError: there is a submission of that name, or with the very same forecasts.
     """
-    check_texts(name, url, model, notes, facts)
+    submission = Submission(
+        name=name,
+        url=url,
+        model=model,
+        notes=notes,
+        model_facts=facts,
+        forecasts_sha256="",
+        archive=Identity.of(target),
+    )
+    check_texts(submission)
     chosen = slug if slug is not None else _default_slug(name, target)
     if chosen != slug_of(chosen) or not chosen:
         raise DataError.of(
@@ -168,9 +200,8 @@ def add_submission(
     prompt = prompt_of(lines, printable(str(file), 300))
     if prompt:
         facts = msgspec.structs.replace(facts or ModelFacts(), prompt=prompt)
-    submission = Submission(
-        name=name, url=url, model=model, notes=notes, model_facts=facts, forecasts_sha256=hashlib.sha256(lines).hexdigest(), archive=Identity.of(target)
-    )  # fmt: skip
+    digest = hashlib.sha256(lines).hexdigest()
+    submission = msgspec.structs.replace(submission, model_facts=facts, forecasts_sha256=digest)
     store = store_of(board)
     _check_board(store)
     store.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""A submission: who forecast what, with which file. Everything in it is a stranger's text and is checked as such.
+"""A submission: who forecast what, by which model, with which file. Everything in it is a stranger's text and is checked as such.
 
 A submission is a folder ``submissions/<slug>/`` with ``submission.toml`` (this record), ``forecasts.jsonl.zst`` (the
 lines as they were sent) and ``score.json`` (the score that those lines give).
@@ -9,15 +9,15 @@ from __future__ import annotations
 import re
 import tomllib
 import unicodedata
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final, Literal
 from urllib.parse import urlsplit
 
 import msgspec
 import tomli_w
 
-from kernel_archive.board.model_facts import FACT_LIMITS, ModelFacts, fact_faults
 from kernel_archive.errors import DataError, Finding, printable
 from kernel_archive.splits import FORECAST_SPLITS
+from kernel_archive.untrusted import UntrustedFileError, read_whole, regular_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -29,11 +29,15 @@ RECORD_FILE: Final = "submission.toml"
 FORECASTS_FILE: Final = "forecasts.jsonl.zst"
 SCORE_FILE: Final = "score.json"
 _FILES: Final = frozenset({RECORD_FILE, FORECASTS_FILE, SCORE_FILE})
-_SLUG: Final = re.compile(r"[a-z0-9]+(?:-[a-z0-9]+)*")
 MAX_SLUG: Final = 60
-#: Longest texts, in characters.
-_LIMITS: Final = {"name": 80, "url": 300, "model": 120, "notes": 2000, **FACT_LIMITS}
+#: Longest texts, in characters: of a record, and of its model facts.
+_LIMITS: Final = {"name": 80, "url": 300, "model": 120, "notes": 2000}
+_FACT_LIMITS: Final = {"revision": 120, "provider": 80, "reasoning_effort": 40, "prompt": 120, "training_cutoff": 10}
+#: A year, a month or a day.
+_DATE: Final = re.compile(r"\d{4}(?:-(?:0[1-9]|1[0-2])(?:-(?:0[1-9]|[12]\d|3[01]))?)?")
 _MAX_RECORD_BYTES: Final = 64 * 1024
+#: What a model has seen of the archive that it forecasts.
+Seen = Literal["yes", "no", "held-out", "unknown"]
 
 
 class Identity(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -70,6 +74,31 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         return (self.digest, self.split, self.split_digest) == (other.digest, other.split, other.split_digest)
 
 
+class ModelFacts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """The facts of a model, each as far as its submitter states it.
+
+    Attributes:
+        revision: version, date or commit of the model.
+        provider: who served it.
+        temperature: of the sampling.
+        reasoning_effort: as the service names it.
+        prompt: name and digest of the prompt that the forecasts answer; read from the forecasts.
+        open_weights: whether anybody can have the weights.
+        training_cutoff: end of what it was trained on: a year, a month or a day.
+        saw_archive: whether it was trained on this archive, as its submitter declares; ``held-out`` where on rows that
+            are there to be forecast, too.
+    """
+
+    revision: str = ""
+    provider: str = ""
+    temperature: float | None = None
+    reasoning_effort: str = ""
+    prompt: str = ""
+    open_weights: bool | None = None
+    training_cutoff: str = ""
+    saw_archive: Seen = "unknown"
+
+
 class Submission(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What ``submission.toml`` holds.
 
@@ -102,78 +131,53 @@ def slug_of(name: str) -> str:
     return re.sub(r"[^a-z0-9]+", "-", ascii_form).strip("-")[:MAX_SLUG].strip("-")
 
 
-def _is_slug(text: str) -> bool:
-    return len(text) <= MAX_SLUG and _SLUG.fullmatch(text) is not None
+def _is_address(url: str) -> bool:
+    try:
+        parts = urlsplit(url)
+        return parts.scheme in ("http", "https") and bool(parts.hostname) and " " not in url
+    except ValueError:
+        return False
 
 
-def _text_faults(field: str, value: str, file: str | None) -> Iterator[Finding]:
-    limit = _LIMITS[field]
-    if len(value) > limit:
-        yield Finding(
-            code="too-long",
-            message=f"longer than {limit} characters",
-            file=file,
-            field=field,
-            value=f"{len(value)} characters",
-        )
-    allowed = "\n" if field == "notes" else ""
-    # Bidirectional marks (Cf) can make a name read as another one; letters, marks, numbers, signs and blanks can't.
-    bad = next((c for c in value if c not in allowed and c != " " and unicodedata.category(c)[0] in "CZ"), None)
-    if bad is not None:
-        yield Finding(
-            code="bad-character",
-            message="holds a control, format or other invisible character",
-            file=file,
-            field=field,
-            value=f"U+{ord(bad):04X} in {printable(value)}",
-            fix="Write it with visible characters and plain blanks",
-        )
+def _refuse(faults: list[Finding], where: str) -> None:
+    if faults:
+        raise DataError.from_findings(faults, None if len(faults) == 1 else f"{len(faults)} faults in {where}")
 
 
-def check_texts(
-    name: str, url: str, model: str, notes: str, facts: ModelFacts | None = None, *, file: str | None = None
-) -> None:
+def check_texts(record: Submission, file: str | None = None) -> None:
     """Check what a submitter wrote.
 
     Raises:
         DataError: with every fault.
     """
     found: list[Finding] = []
-    for field, value in (("name", name), ("url", url), ("model", model), ("notes", notes)):
-        found += _text_faults(field, value, file)
-    if facts is not None:
-        for field in FACT_LIMITS:
-            found += _text_faults(field, getattr(facts, field), file)
-        found += fact_faults(facts, file)
-    if not name.strip() or name != name.strip():
-        found.append(
-            Finding(
-                code="bad-name",
-                message="a name is needed, without blanks around it",
-                file=file,
-                field="name",
-                value=printable(name),
-            )
-        )
-    if url:
-        try:
-            parts = urlsplit(url)
-            good = parts.scheme in ("http", "https") and bool(parts.hostname) and " " not in url
-        except ValueError:
-            good = False
-        if not good:
-            found.append(
-                Finding(
-                    code="bad-url",
-                    message="not a web address",
-                    file=file,
-                    field="url",
-                    value=printable(url),
-                    fix="Start it with https://",
-                )
-            )
-    if found:
-        raise DataError.from_findings(found, None if len(found) == 1 else f"{len(found)} faults in what was submitted")
+
+    def fault(code: str, field: str, value: str, message: str, fix: str | None = None) -> None:
+        found.append(Finding(code=code, message=message, file=file, field=field, value=value, fix=fix))
+
+    facts = record.model_facts or ModelFacts()
+    texts = msgspec.structs.asdict(record) | msgspec.structs.asdict(facts)
+    for field, limit in (_LIMITS | _FACT_LIMITS).items():
+        text = texts[field]
+        if len(text) > limit:
+            fault("too-long", field, f"{len(text)} characters", f"longer than {limit} characters")
+        allowed = "\n " if field == "notes" else " "
+        # Bidirectional marks (Cf) can make a name read as another one; letters, marks, numbers, signs and blanks can't.
+        bad = next((c for c in text if c not in allowed and unicodedata.category(c)[0] in "CZ"), None)
+        if bad is not None:
+            message = "holds a control, format or other invisible character"
+            value = f"U+{ord(bad):04X} in {printable(text)}"
+            fault("bad-character", field, value, message, "Write it with visible characters and plain blanks")
+    if facts.training_cutoff and not _DATE.fullmatch(facts.training_cutoff):
+        date, fix = printable(facts.training_cutoff), "Write 2026, 2026-03 or 2026-03-31"
+        fault("bad-date", "training_cutoff", date, "not a year, a month or a day", fix)
+    if facts.temperature is not None and not 0 <= facts.temperature <= 100:
+        fault("out-of-range", "temperature", repr(facts.temperature), "must be a number from 0 to 100")
+    if not record.name.strip() or record.name != record.name.strip():
+        fault("bad-name", "name", printable(record.name), "a name is needed, without blanks around it")
+    if record.url and not _is_address(record.url):
+        fault("bad-url", "url", printable(record.url), "not a web address", "Start it with https://")
+    _refuse(found, "what was submitted")
 
 
 def to_toml(submission: Submission) -> str:
@@ -196,7 +200,7 @@ def submission_folders(store: Path) -> tuple[list[Path], dict[str, tuple[Finding
             continue
         if path.is_symlink() or not path.is_dir():
             message, fix = "this is not a folder", "Only folders made by kernel-archive leaderboard add belong here"
-        elif not _is_slug(path.name):
+        elif path.name != slug_of(path.name):
             message, fix = "not a submission's folder name", "Use lower case letters, digits and single hyphens"
         else:
             found.append(path)
@@ -209,16 +213,11 @@ def submission_folders(store: Path) -> tuple[list[Path], dict[str, tuple[Finding
 def _folder_faults(folder: Path) -> Iterator[Finding]:
     names = {path.name for path in folder.iterdir()}
     for name in sorted(names - _FILES):
-        yield Finding(
-            code="extra-file", message="does not belong to a submission", file=printable(str(folder / name), 300)
-        )
+        path = printable(str(folder / name), 300)
+        yield Finding(code="extra-file", message="does not belong to a submission", file=path)
     for name in sorted(_FILES - names):
-        yield Finding(
-            code="missing-file",
-            message="missing",
-            file=str(folder / name),
-            fix="Make the folder with: kernel-archive leaderboard add",
-        )
+        fix = "Make the folder with: kernel-archive leaderboard add"
+        yield Finding(code="missing-file", message="missing", file=str(folder / name), fix=fix)
     for name in sorted(names & _FILES):
         if (folder / name).is_symlink() or not (folder / name).is_file():
             yield Finding(code="not-a-file", message="not a regular file", file=str(folder / name))
@@ -230,9 +229,7 @@ def load_submission(folder: Path) -> Submission:
     Raises:
         DataError: the folder or the record is at fault; every fault is named.
     """
-    faults = list(_folder_faults(folder))
-    if faults:
-        raise DataError.from_findings(faults, None if len(faults) == 1 else f"{len(faults)} faults in {folder}")
+    _refuse(list(_folder_faults(folder)), str(folder))
     path = folder / RECORD_FILE
 
     def refused(message: str) -> DataError:
@@ -243,11 +240,56 @@ def load_submission(folder: Path) -> Submission:
     if len(data) > _MAX_RECORD_BYTES:
         raise refused(f"longer than {_MAX_RECORD_BYTES:,} bytes")
     try:
-        values: dict[str, Any] = tomllib.loads(data.decode("utf-8"))
-        record = msgspec.convert(values, type=Submission)
+        record = msgspec.convert(tomllib.loads(data.decode("utf-8")), type=Submission)
     except (ValueError, msgspec.ValidationError, RecursionError) as error:
         raise refused(printable(str(error), 300)) from None
     if record.archive.split not in FORECAST_SPLITS:
         raise refused(f"split must be one of: {', '.join(FORECAST_SPLITS)}")
-    check_texts(record.name, record.url, record.model, record.notes, record.model_facts, file=str(path))
+    check_texts(record, str(path))
     return record
+
+
+def fact_rows(facts: ModelFacts | None) -> list[tuple[str, str]]:
+    """The stated facts in words, for people; that nothing is declared of the archive is said, too."""
+    if facts is None:
+        return []
+    weights = {True: "open", False: "closed", None: ""}[facts.open_weights]
+    seen = {
+        "yes": "yes",
+        "no": "no, as declared",
+        "held-out": "yes, and on held-out rows: its scores on them say nothing",
+        "unknown": "not declared",
+    }[facts.saw_archive]
+    rows = [
+        ("Revision", facts.revision),
+        ("Provider", facts.provider),
+        ("Temperature", "" if facts.temperature is None else f"{facts.temperature:g}"),
+        ("Reasoning effort", facts.reasoning_effort),
+        ("Prompt", facts.prompt),
+        ("Weights", weights),
+        ("Training cut-off", facts.training_cutoff),
+        ("Trained on this archive", seen),
+    ]
+    return [(title, text) for title, text in rows if text]
+
+
+def seen_of(path: str | Path) -> Seen:
+    """What a model has seen, by the record that its training left (``Lessons.record``).
+
+    Raises:
+        DataError: the file is no such record.
+    """
+    shown = printable(str(path), 300)
+    try:
+        record = msgspec.json.decode(read_whole(regular_file(path), max_bytes=1 << 20))
+    except UntrustedFileError as error:
+        raise DataError.from_findings([error.finding(shown)]) from None
+    except msgspec.DecodeError as error:
+        raise DataError.of(code="bad-json", message=printable(str(error), 200), file=shown) from None
+    held = record.get("held_out") if isinstance(record, dict) else None
+    if not isinstance(held, bool):
+        raise DataError.of(
+            code="no-record", message="says not whether held-out rows were learnt from", file=shown, field="held_out",
+            value=printable(held), fix="Give the record of the training: what Lessons.record() returns, as JSON",
+        )  # fmt: skip
+    return "held-out" if held else "yes"

@@ -12,8 +12,8 @@ from kernel_archive.errors import UsageError, printable
 from kernel_archive.forecasters import BASELINES
 
 if TYPE_CHECKING:
-    from kernel_archive.board.model_facts import Seen
     from kernel_archive.board.standings import Standings
+    from kernel_archive.board.submissions import Seen
 
 _board = click.option(
     "--board", type=click.Path(file_okay=False), default=None, help="Folder of the board.  [default: leaderboard]"
@@ -124,7 +124,7 @@ def add(
     that a language model answered is read from FILE.
     """
     from kernel_archive.board import add_submission
-    from kernel_archive.board.model_facts import ModelFacts, seen_of
+    from kernel_archive.board.submissions import ModelFacts, seen_of
     from kernel_archive.scoring import METRICS, load_target
 
     if training is not None:

@@ -16,7 +16,7 @@ from support.boards import DRAWS, informed, write_lines
 from support.small_archive import write_archive
 
 from kernel_archive.board import store
-from kernel_archive.board.store import add_submission
+from kernel_archive.board.store import add_submission, prompt_of
 from kernel_archive.board.submissions import load_submission
 from kernel_archive.errors import DataError, ForecastError, TargetExistsError
 from kernel_archive.scoring import load_target, read_record
@@ -180,6 +180,16 @@ def test_a_failure_while_storing_leaves_the_store_as_it_was(tmp_path, files, tar
     with pytest.raises(OSError, match="No space"):
         add_submission(files["good"], target, name="two", board=tmp_path, draws=DRAWS)
     assert snapshot(tmp_path) == before
+
+
+def test_forecasts_answer_one_prompt():
+    """Two prompts in a file are two entries; lines that name none beside lines that do are refused, too."""
+    one, other, none = (json.dumps(line).encode() + b"\n" for line in ({"prompt": "a"}, {"prompt": "b"}, {}))
+    assert prompt_of(one + one, "f") == "a"
+    assert prompt_of(none + none, "f") == ""
+    for lines in (one + other, one + none):
+        with pytest.raises(DataError, match="A changed prompt is another entry"):
+            prompt_of(lines, "f")
 
 
 ADD = """
