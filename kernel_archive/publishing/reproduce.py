@@ -3,6 +3,9 @@
 Everything goes through :mod:`kernel_archive.scoring`. Where the paper leaves a choice open, every reading is computed:
 labels and centres of either bin scheme (or mixed), recovery as a mean over tasks or pooled, the most probable or the
 stated bin. Which reading gives the printed figures can be seen at once.
+
+The tables are five dataset repositories of one Hub user. They are read from a snapshot, or from a local copy of the same
+layout, which is the one that the recipe ``gpu-forecasters-2026`` names: ``DIR/<repository>/<configuration>/*.parquet``.
 """
 
 from __future__ import annotations
@@ -10,19 +13,30 @@ from __future__ import annotations
 import tempfile
 from pathlib import Path
 from statistics import fmean
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import msgspec
 
 from kernel_archive.bins import assign_bins
-from kernel_archive.publishing.published import LABELS, Labels, open_published
-from kernel_archive.scoring import read_forecasts, score
+from kernel_archive.errors import ArchiveNotFoundError, DataError, printable
+from kernel_archive.problems import family_of, normalise_problem
+from kernel_archive.scoring import Target, read_forecasts, score
 from kernel_archive.splits import SPLITS
 
 if TYPE_CHECKING:
-    from kernel_archive.publishing.published import PublishedTables
-    from kernel_archive.scoring import Forecasts, ScoreRecord, Target
+    from kernel_archive.scoring import Forecasts, ScoreRecord
 
+USER: Final = "codezakh"
+#: The tables that are needed -> their repositories.
+REPOSITORIES: Final = {
+    "eval-set": "gpu-forecasters-eval-set",
+    "predictions": "gpu-forecasters-eval-set-predictions",
+    "discovery-pairs": "gpu-forecasters-discovery-pairs",
+}
+#: How the rows are labelled and a bin is turned into a speedup. ``released`` and ``paper``: labels and centres of that
+#: scheme. ``mixed``: the published labels with the paper's centres, as the released code's own risk functions do.
+Labels = Literal["released", "paper", "mixed"]
+LABELS: Final[tuple[Labels, ...]] = ("released", "paper", "mixed")
 PREDICTED: Final[tuple[Literal["argmax", "stated"], ...]] = ("argmax", "stated")
 #: Configuration of the published predictions -> the name that the paper prints.
 SURROGATES: Final = {
@@ -64,49 +78,34 @@ PRINTED: Final[dict[str, dict[str, Printed]]] = {
 
 
 class Choice(msgspec.Struct, frozen=True, kw_only=True):
-    """One metric under one reading of what the paper leaves open.
-
-    Attributes:
-        metric: ``speedup_recovered``, ``ece`` or ``forecast_error``.
-        labels: ``released``, ``paper`` or ``mixed``.
-        choice: ``macro`` or ``pooled`` for recovery, ``argmax`` or ``stated`` for the others.
-    """
+    """One metric under one reading of what the paper leaves open."""
 
     metric: str
     labels: Labels
-    choice: str
+    choice: str  # macro or pooled for recovery, argmax or stated for the others
+
+    @property
+    def key(self) -> tuple[str, Labels, str]:
+        """What tells it from other choices."""
+        return self.metric, self.labels, self.choice
 
 
 class Figure(Choice, frozen=True, kw_only=True):
-    """The figure of one forecaster.
-
-    Attributes:
-        surrogate: configuration of the predictions.
-        mean: over the repeats; ``None`` where it is not defined.
-        std: population standard deviation over the repeats.
-        printed: what the paper prints, if it does.
-        equal: both mean and deviation round to what is printed; ``None`` where nothing is printed.
-    """
+    """The figure of one forecaster: mean and population standard deviation over the repeats, ``None`` where not defined."""
 
     surrogate: str
     mean: float | None
     std: float | None
     printed: Printed | None
-    equal: bool | None
+    equal: bool | None  # both round to what is printed; None where nothing is
 
 
 class Reading(Choice, frozen=True, kw_only=True):
-    """How near a reading comes to the paper, over all printed forecasters that are there.
-
-    Attributes:
-        compared: forecasters compared.
-        equal: of those, mean and deviation equal to the printed ones after rounding.
-        difference: mean absolute difference of the means.
-    """
+    """How near a reading comes to the paper, over all printed forecasters that are there."""
 
     compared: int
-    equal: int
-    difference: float
+    equal: int  # of those, mean and deviation equal to the printed ones after rounding
+    difference: float  # mean absolute difference of the means
 
 
 class Delta(Choice, frozen=True, kw_only=True):
@@ -139,62 +138,98 @@ class Forecaster(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Reproduction(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything that was computed.
+    """Everything that was computed."""
 
-    Attributes:
-        source: folder or Hub.
-        commits: repository -> commit, for tables from the Hub.
-        rows: evaluation rows per task.
-        relabelled: rows whose published bin is another under the paper's scheme.
-        mislabelled: rows whose published bin is not what the released rule gives to their speedup.
-        forecasters: what was read.
-        missing: configurations that are not there.
-        figures: every figure under every reading.
-        readings: every reading against the paper, the nearest of each metric first.
-        deltas: effect of training.
-        base_rates: discoveries.
-    """
-
-    source: str
-    commits: dict[str, str]
-    rows: dict[str, int]
-    relabelled: int
-    mislabelled: int
+    source: str  # folder or Hub
+    commits: dict[str, str]  # of the repositories, for tables from the Hub
+    rows: dict[str, int]  # evaluation rows per task
+    relabelled: int  # rows whose published bin is another under the paper's scheme
+    mislabelled: int  # rows whose published bin is not what the released rule gives to their speedup
     forecasters: list[Forecaster]
-    missing: list[str]
-    figures: list[Figure]
-    readings: list[Reading]
+    missing: list[str]  # configurations of predictions that are not there
+    figures: list[Figure]  # under every reading
+    readings: list[Reading]  # the nearest to the paper of each metric first
     deltas: list[Delta]
     base_rates: list[BaseRate]
 
-    def nearest(self, metric: str) -> Reading | None:
-        """The reading of a metric that comes nearest to the paper."""
-        return next((r for r in self.readings if r.metric == metric and r.compared), None)
+
+def _local_copy(source: str | Path) -> dict[str, Path]:
+    root = Path(source).expanduser()
+    if not root.is_dir():
+        raise ArchiveNotFoundError(f"there is no folder {root} with a copy of the published tables")
+    for repository in REPOSITORIES.values():
+        if not (root / repository).is_dir():
+            raise ArchiveNotFoundError(f"{root} has no folder {repository}: it is not a copy of the published tables")
+    return {table: root / repository for table, repository in REPOSITORIES.items()}
 
 
-def _merged(files: list[Path], folder: Path) -> Path:
-    """One file of all shards, since the scorer reads one."""
-    if len(files) == 1:
-        return files[0]
+def _snapshots() -> tuple[dict[str, Path], dict[str, str]]:
+    """The newest snapshot of each table, and the commits by repository."""
+    from kernel_archive.publishing.hub import connect, hub_errors
+
+    folders, commits = {}, {}
+    for table, repository in REPOSITORIES.items():
+        repo = f"{USER}/{repository}"
+        with hub_errors(repo, f"fetching {repo}", state="Without a network, name a local copy of the tables"):
+            api = connect()
+            commits[repo] = str(api.dataset_info(repo).sha)
+            folder = api.snapshot_download(repo, repo_type="dataset", revision=commits[repo], max_workers=4)
+            folders[table] = Path(folder)
+    return folders, commits
+
+
+def _files(folder: Path, config: str) -> list[Path]:
+    return sorted((folder / config).glob("*.parquet"))
+
+
+def _rows(folder: Path, *columns: str) -> list[dict[str, Any]]:
+    """The rows of a table's configuration ``combined``, in the order of its files."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    out = folder / files[0].name
-    pq.write_table(pa.concat_tables([pq.read_table(f, partitioning=None) for f in files]), out)
-    return out
+    files = _files(folder, "combined")
+    if not files:
+        there = sorted(p.name for p in folder.iterdir() if p.is_dir() and p.name[0] != ".")
+        raise DataError(f"{folder} has no configuration 'combined'; it has: {', '.join(there) or 'none'}")
+    rows: list[dict[str, Any]] = []
+    for path in files:
+        try:
+            part = pq.read_table(path, partitioning=None)
+        except (pa.ArrowException, OSError) as error:
+            message = f"cannot be read: {printable(str(error), 200)}"
+            raise DataError.of(code="unreadable", message=message, file=str(path)) from None
+        lacking = next((name for name in columns if name not in part.column_names), None)
+        if lacking is not None:
+            message = "not the published layout"
+            raise DataError.of(code="missing-column", message=message, file=str(path), field=lacking)
+        rows += part.select(list(columns)).to_pylist()
+    return rows
 
 
-def _forecasts(tables: PublishedTables, surrogate: str, target: Target, scratch: Path) -> Forecasts:
+def _target(rows: list[dict[str, Any]], labels: Labels) -> Target:
+    return Target.from_arrays(
+        row_ids=[str(row["comparison_id"]) for row in rows],
+        tasks=[normalise_problem(str(row["pack"])) for row in rows],
+        speedups=[row["aggregated_speedup"] for row in rows],
+        bins=None if labels == "paper" else [row["true_bin"] for row in rows],
+        scheme="released" if labels == "released" else "paper",
+    )
+
+
+def _forecasts(files: list[Path], surrogate: str, target: Target, scratch: Path) -> Forecasts:
     """A forecaster's predictions; any positive sum counts, as it does in the released code."""
-    path = _merged(tables.files("predictions", surrogate), scratch)
+    path = files[0]
+    if len(files) > 1:  # the scorer reads one file
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        path = scratch / files[0].name
+        pq.write_table(pa.concat_tables([pq.read_table(f, partitioning=None) for f in files]), path)
     return read_forecasts(path, target, name=surrogate, raw_sum_bounds=(0.0, float("inf")))
 
 
-def _figures(
-    surrogate: str, target: Target, labels: Labels, forecasts: Forecasts, predicted: str
-) -> tuple[list[Figure], ScoreRecord]:
-    """The figures of one forecaster with bins predicted in one way, and the score that they are of."""
-    record = score(target, forecasts, draws=0, predicted_bin=predicted)  # type: ignore[arg-type]
+def _figures(surrogate: str, labels: Labels, predicted: str, record: ScoreRecord) -> list[Figure]:
+    """The figures of one forecaster with bins predicted in one way."""
     found = [(metric, predicted, record.metrics[metric]) for metric in ("ece", "forecast_error")]
     if predicted == "argmax":
         found.append(("speedup_recovered", "macro", record.metrics["speedup_recovered"]))
@@ -218,7 +253,7 @@ def _figures(
                 equal=equal,
             )
         )
-    return figures, record
+    return figures
 
 
 def _readings(figures: list[Figure]) -> list[Reading]:
@@ -226,8 +261,7 @@ def _readings(figures: list[Figure]) -> list[Reading]:
     groups: dict[tuple[str, Labels, str], list[tuple[float, bool]]] = {}
     for f in figures:
         if f.printed is not None and f.mean is not None:
-            apart = abs(f.mean - f.printed.mean), bool(f.equal)
-            groups.setdefault((f.metric, f.labels, f.choice), []).append(apart)
+            groups.setdefault(f.key, []).append((abs(f.mean - f.printed.mean), bool(f.equal)))
     made = [
         Reading(
             metric=metric,
@@ -243,21 +277,29 @@ def _readings(figures: list[Figure]) -> list[Reading]:
 
 
 def _deltas(figures: list[Figure]) -> list[Delta]:
-    before = {(f.metric, f.labels, f.choice): f.mean for f in figures if f.surrogate == BASELINE}
+    before = {f.key: f.mean for f in figures if f.surrogate == BASELINE}
     made = []
     for f in figures:
-        key = f.metric, f.labels, f.choice
-        if f.surrogate in TRAINED and key in before:
-            untrained = before[key]
+        if f.surrogate in TRAINED and f.key in before:
+            untrained = before[f.key]
             delta = None if f.mean is None or untrained is None else f.mean - untrained
             made.append(Delta(surrogate=f.surrogate, metric=f.metric, labels=f.labels, choice=f.choice, delta=delta))
     return made
 
 
-def _base_rates(pairs: list[tuple[str, float]]) -> list[BaseRate]:
-    families = sorted({family for family, _ in pairs})
+def _family(row: dict[str, Any]) -> str:
+    said = str(row["benchmark_family"] or "").lower()
+    return next(
+        (name for name in ("kernelbench", "gpu_mode") if said.startswith(name)), family_of(str(row["problem_id"]))
+    )
+
+
+def _base_rates(folder: Path) -> list[BaseRate]:
+    """Of every published discovery pair, by problem family."""
+    rows = _rows(folder, "benchmark_family", "problem_id", "g_speedup")
+    pairs = [(_family(row), float(row["g_speedup"])) for row in rows]
     made = []
-    for family in (*families, "all"):
+    for family in (*sorted({family for family, _ in pairs}), "all"):
         chosen = [g for f, g in pairs if family in (f, "all")]
         for x in SPLITS["discovery"].cutoffs:
             positives = sum(1 for g in chosen if g >= x)
@@ -281,28 +323,29 @@ def reproduce(source: str | Path | None = None) -> Reproduction:
         DataError: a table is not in the published layout.
         HubError: the Hub can't be reached.
     """
-    tables = open_published(source, ("eval-set", "predictions", "discovery-pairs"))
-    targets = {labels: tables.eval_target(labels) for labels in LABELS}
+    from kernel_archive.connections import endpoint
+
+    folders, commits = _snapshots() if source is None else (_local_copy(source), {})
+    rows = _rows(folders["eval-set"], "comparison_id", "pack", "aggregated_speedup", "true_bin")
+    targets = {labels: _target(rows, labels) for labels in LABELS}
     released = targets["released"]
     known = {**SURROGATES, **TRAINED}
     figures: list[Figure] = []
     forecasters: list[Forecaster] = []
     with tempfile.TemporaryDirectory() as scratch:
         for surrogate, title in known.items():
-            if not tables.has("predictions", surrogate):
-                continue
-            for labels, target in targets.items():
-                forecasts = _forecasts(tables, surrogate, target, Path(scratch))
+            files = _files(folders["predictions"], surrogate)
+            for labels, target in targets.items() if files else ():
+                forecasts = _forecasts(files, surrogate, target, Path(scratch))
                 for predicted in PREDICTED:
-                    found, record = _figures(surrogate, target, labels, forecasts, predicted)
-                    figures += found
+                    record = score(target, forecasts, draws=0, predicted_bin=predicted)
+                    figures += _figures(surrogate, labels, predicted, record)
                     if labels == "released" and predicted == "argmax":
                         forecasters.append(_read_facts(surrogate, title, forecasts, record))
     present = {f.surrogate for f in forecasters}
-    pairs = tables.discovery_pairs()
     return Reproduction(
-        source=str(tables.root),
-        commits=tables.commits,
+        source=endpoint() if source is None else str(Path(source).expanduser()),
+        commits=commits,
         rows={task: len(at) for task, at in released.task_rows.items()},
         relabelled=int((released.bins != targets["paper"].bins).sum()),
         mislabelled=int((released.bins != assign_bins(released.speedups, "released")).sum()),
@@ -311,7 +354,7 @@ def reproduce(source: str | Path | None = None) -> Reproduction:
         figures=figures,
         readings=_readings(figures),
         deltas=_deltas(figures),
-        base_rates=_base_rates(pairs),
+        base_rates=_base_rates(folders["discovery-pairs"]),
     )
 
 

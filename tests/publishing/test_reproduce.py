@@ -14,8 +14,7 @@ from support.published_layout import REPEATS, SURROGATES, Published, write_publi
 
 from kernel_archive.bins import bin_of
 from kernel_archive.errors import ArchiveNotFoundError, DataError
-from kernel_archive.publishing.published import REPOSITORIES, config_files, open_published
-from kernel_archive.publishing.reproduce import PRINTED, reproduce
+from kernel_archive.publishing.reproduce import PRINTED, REPOSITORIES, reproduce
 
 if TYPE_CHECKING:
     from support.fake_hub import FakeHub
@@ -37,6 +36,11 @@ def made(tmp_path_factory) -> Published:
 def result(made):
     """What reproduce computes from it."""
     return reproduce(made.root)
+
+
+def nearest(found, metric):
+    """The reading of a metric that comes nearest to the paper."""
+    return next(r for r in found.readings if r.metric == metric)
 
 
 def labelled(made, labels):
@@ -184,7 +188,7 @@ def test_readings_are_sorted_by_their_distance_to_the_paper(result):
         held = [r for r in result.readings if r.metric == metric]
         assert len(held) == 6
         assert [r.difference for r in held] == sorted(r.difference for r in held)
-        best = result.nearest(metric)
+        best = held[0]
         mine = [
             abs(f.mean - f.printed.mean)
             for f in result.figures
@@ -211,7 +215,7 @@ def test_a_reading_that_equals_the_print_is_recognised(made, monkeypatch):
         for s in PRINTED
     }
     monkeypatch.setattr(module, "PRINTED", altered)
-    best = module.reproduce(made.root).nearest("forecast_error")
+    best = nearest(module.reproduce(made.root), "forecast_error")
     assert best.labels == "paper"
     assert best.equal == 4
 
@@ -228,7 +232,7 @@ def test_missing_forecasters_are_named(tmp_path):
     shutil.rmtree(tmp_path / REPOSITORIES["predictions"] / "deepseek_v4")
     found = reproduce(tmp_path)
     assert found.missing == ["deepseek_v4"]
-    assert found.nearest("ece").compared == 3
+    assert nearest(found, "ece").compared == 3
 
 
 def test_wrong_folders_are_refused(tmp_path):
@@ -252,19 +256,8 @@ def test_wrong_folders_are_refused(tmp_path):
         reproduce(tmp_path)
 
 
-def test_config_files_never_leave_the_folder(tmp_path):
-    """A card that names files outside its folder is not followed."""
-    (tmp_path / "secret.parquet").write_bytes(b"x")
-    folder = tmp_path / "data"
-    folder.mkdir()
-    (folder / "README.md").write_text(
-        '---\nconfigs:\n- config_name: a\n  data_files: ["../secret.parquet", "/etc/passwd"]\n---\n'
-    )
-    assert config_files(folder, "a") == []
-
-
 def test_reproduce_from_the_hub(client, hub: FakeHub, made, result):
-    """Without a folder the five repositories are fetched from the Hub and give the same figures; offline is an error."""
+    """Without a folder the repositories are fetched from the Hub and give the same figures; offline is an error."""
     for repository in REPOSITORIES.values():
         folder = made.root / repository
         files = {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
@@ -272,9 +265,7 @@ def test_reproduce_from_the_hub(client, hub: FakeHub, made, result):
     done = client.cli("reproduce", "--json")
     assert done.status == 0, done.err
     found = json.loads(done.out)
-    assert set(found["commits"]) == {
-        f"codezakh/{REPOSITORIES[t]}" for t in ("eval-set", "predictions", "discovery-pairs")
-    }
+    assert set(found["commits"]) == {f"codezakh/{repository}" for repository in REPOSITORIES.values()}
     assert [f["mean"] for f in found["figures"]] == [f.mean for f in result.figures]
     hub.clear()
     shutil.rmtree(client.process.home)
@@ -290,12 +281,3 @@ def test_reproduce_prints_all_readings(client, made):
     assert done.status == 0, done.err
     for text in ("93.12", "released", "mixed", "pooled", "stated", "RL, + CRPS", "kernelbench", "1.25"):
         assert text in done.out, text
-
-
-def test_open_published_reads_all_five(made):
-    """Every table of the layout has its combined configuration (one per search for the events)."""
-    tables = open_published(made.root)
-    for table in ("eval-set", "predictions", "training-pool", "discovery-pairs"):
-        assert tables.has(table, "combined")
-    assert tables.has("events", "_summaries")
-    assert tables.has("events", "trimul__e001")
