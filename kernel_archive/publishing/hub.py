@@ -80,39 +80,34 @@ def redact(text: object, limit: int = 300) -> str:
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:
-    seen: set[int] = set()
     current: BaseException | None = error
-    while current is not None and id(current) not in seen:
-        seen.add(id(current))
+    while current is not None:
         yield current
         current = current.__cause__ or current.__context__
 
 
-def _status_message(status: int, said: str, repo: str, doing: str) -> str:
+_CHANGED: Final = (
+    "{repo} was changed by somebody else meanwhile ({status}), while {doing}. Look at it, then run the command again."
+)
+#: Status of a refused request -> what it means to its user.
+_REFUSALS: Final = {
+    401: "the Hub does not accept the login (401) for {doing}. Log in with 'hf auth login', or set HF_TOKEN to a valid token.",
+    403: "the token may not do that (403): {doing}. Use one with write access to {owner}.",
+    404: "the Hub has no such thing (404): {doing}. Check the name {repo}; a private one needs a login.",
+    409: _CHANGED,
+    412: _CHANGED,
+    413: "the Hub refuses the size (413), while {doing}.",
+    429: "the Hub asks to wait (429), while {doing}. Run the command again later.",
+}
+
+
+def _refusal(status: int, said: str, repo: str, doing: str) -> str:
     """What a refused request means to its user."""
-    told = f' The Hub says: "{said}".' if said else ""
-    if status == 401:
-        return (
-            f"the Hub does not accept the login (401) for {doing}. Log in with 'hf auth login', or set HF_TOKEN to a "
-            f"valid token.{told}"
-        )
-    if status == 403:
-        owner = repo.split("/", maxsplit=1)[0]
-        return f"the token may not do that (403): {doing}. Use one with write access to {owner}.{told}"
-    if status == 404:
-        return f"the Hub has no such thing (404): {doing}. Check the name {repo}; a private one needs a login.{told}"
-    if status in {409, 412}:
-        return (
-            f"{repo} was changed by somebody else meanwhile ({status}), while {doing}. Look at it, then run the "
-            f"command again.{told}"
-        )
-    if status == 413:
-        return f"the Hub refuses the size (413), while {doing}.{told}"
-    if status == 429:
-        return f"the Hub asks to wait (429), while {doing}. Run the command again later.{told}"
-    if status >= 500:
-        return f"the Hub has trouble of its own ({status}), while {doing}. Run the command again later.{told}"
-    return f"the Hub refuses ({status}), while {doing}.{told}"
+    trouble = "the Hub has trouble of its own ({status}), while {doing}. Run the command again later."
+    other = trouble if status >= 500 else "the Hub refuses ({status}), while {doing}."
+    owner = repo.split("/", maxsplit=1)[0]
+    text = _REFUSALS.get(status, other).format(status=status, doing=doing, repo=repo, owner=owner)
+    return f'{text} The Hub says: "{said}"' if said else text.rstrip(".")
 
 
 def _raised_by_client(error: Exception) -> bool:
@@ -141,8 +136,7 @@ def _explain(error: Exception, repo: str, doing: str) -> str | None:
                 "Check the name; for a private one log in with 'hf auth login' or set HF_TOKEN"
             )
         if isinstance(each, HfHubHTTPError):
-            said = redact(each.server_message or "")
-            return _status_message(each.response.status_code, said, repo, doing).rstrip(".")
+            return _refusal(each.response.status_code, redact(each.server_message or ""), repo, doing)
         if isinstance(each, OfflineModeIsEnabled):
             return f"offline mode is on (HF_HUB_OFFLINE) and there is no local copy, while {doing}. Unset it"
     for each in chain:

@@ -33,9 +33,6 @@ from kernel_archive.publishing.hub import check_name, commit_id, connect, hub_er
 if TYPE_CHECKING:
     from huggingface_hub import HfApi
 
-    from kernel_archive.archive.manifest import Manifest
-    from kernel_archive.archive.open import Archive
-
 _DIGEST: Final = re.compile(r"(sha256:)?[0-9a-f]{12,64}")
 
 
@@ -66,20 +63,18 @@ def check_version(manifest: Manifest, version: str, where: str) -> None:
     Raises:
         ArchiveMismatchError: it is another one.
     """
-    if is_digest(version) and (covers := named_by_digest(manifest, version)):
-        if covers == "measured":
-            warnings.warn(
-                f"{printable(version)} is a digest of the old kind: it names the measured tables of {where}, not its splits "
-                f"and labels. The digest of the whole is {manifest.logical_digest}",
-                stacklevel=2,
-            )
-        return
-    digest = manifest.logical_digest.removeprefix("sha256:")
-    if tag_of(version) == tag_of(manifest.version):
-        return
-    raise ArchiveMismatchError(
-        f"{where} is version {printable(manifest.version)} (sha256:{digest[:12]}…), not {printable(version)}"
-    )
+    covers = named_by_digest(manifest, version) if is_digest(version) else None
+    if covers == "measured":
+        warnings.warn(
+            f"{printable(version)} is a digest of the old kind: it names the measured tables of {where}, not its splits "
+            f"and labels. The digest of the whole is {manifest.logical_digest}",
+            stacklevel=2,
+        )
+    if covers is None and tag_of(version) != tag_of(manifest.version):
+        digest = manifest.logical_digest.removeprefix("sha256:")
+        raise ArchiveMismatchError(
+            f"{where} is version {printable(manifest.version)} (sha256:{digest[:12]}…), not {printable(version)}"
+        )
 
 
 def verify_bytes(directory: Path, manifest: Manifest, fix: str) -> None:
@@ -138,29 +133,17 @@ _KEPT: Final = "What was downloaded is kept; the next call goes on from there"
 
 
 class PullResult(msgspec.Struct, kw_only=True):
-    """What a pull did.
-
-    Attributes:
-        repo: the repository.
-        path: the archive directory.
-        commit: the commit it is of.
-        version: the archive's version.
-        logical_digest: its digest.
-        files: number of files.
-        unchanged: it was there already, whole.
-        replaced: the version that stood there before, if another.
-        findings: what could not be compared: a card that another version of the package wrote.
-    """
+    """What a pull did."""
 
     repo: str
-    path: str
+    path: str  # the archive directory
     commit: str
     version: str
     logical_digest: str
     files: int
-    unchanged: bool
-    replaced: str | None
-    findings: list[Finding] = []
+    unchanged: bool  # it was there already, whole
+    replaced: str | None  # the version that stood there before, if another
+    findings: list[Finding] = []  # what could not be compared: a card that another version of the package wrote
 
 
 def _names(manifest: Manifest) -> list[str]:
@@ -210,27 +193,24 @@ def _manifest_at(api: HfApi, repo: str, commit: str) -> Manifest:
     raise AssertionError
 
 
-def _fetch(api: HfApi, repo: str, commit: str, manifest: Manifest) -> Path:
-    """The folder with all files of a commit, each compared with the manifest; a damaged one is fetched again, once."""
-    names = _names(manifest)
+def fetch_commit(api: HfApi, repo: str, commit: str, manifest: Manifest | None = None) -> Path:
+    """A folder with all files of a commit, each compared with its manifest; a damaged one is fetched again, once.
+
+    Raises:
+        ArchiveNotFoundError: the commit holds no archive.
+        ArchiveMismatchError: its files are not those of its manifest.
+    """
+    if manifest is None:
+        manifest = _manifest_at(api, repo, commit)
+    wanted = _names(manifest)
     folder = Path(
-        api.snapshot_download(repo, repo_type="dataset", revision=commit, allow_patterns=names, max_workers=4)
+        api.snapshot_download(repo, repo_type="dataset", revision=commit, allow_patterns=wanted, max_workers=4)
     )
     for shard in manifest.shards():
         if any(shard_faults(folder, [shard])):
             api.hf_hub_download(repo, shard.path, repo_type="dataset", revision=commit, force_download=True)
     verify_bytes(folder, manifest, "The download came damaged twice, or the repository was changed by hand")
     return folder
-
-
-def fetch_commit(api: HfApi, repo: str, commit: str) -> Path:
-    """A folder with the archive of a commit, its files compared with its manifest.
-
-    Raises:
-        ArchiveNotFoundError: the commit holds no archive.
-        ArchiveMismatchError: its files are not those of its manifest.
-    """
-    return _fetch(api, repo, commit, _manifest_at(api, repo, commit))
 
 
 def _check_asked(manifest: Manifest, version: str | None, repo: str, commit: str) -> None:
@@ -278,49 +258,36 @@ def pull(repo: str, *, version: str | None = None, out: str | Path | None = None
             version=manifest.version,
             logical_digest=manifest.logical_digest,
             files=len(manifest.shards()),
-            unchanged=present == manifest and not any(shard_faults(target, manifest.shards())),
-            replaced=None,
+            unchanged=False,
+            replaced=present.version if present is not None and present != manifest else None,
         )
-        if result.unchanged:
+        if present == manifest and not any(shard_faults(target, manifest.shards())):
             result.findings = check_card(verified(open_archive(target), "Pull it again"), names=(repo,))
-            if all(finding.severity != "error" for finding in result.findings):
+            result.unchanged = all(finding.severity != "error" for finding in result.findings)
+            if result.unchanged:
                 return result
-            result.unchanged = False
-        if present is not None and present != manifest:
-            if not replace:
-                same = present.measured_digest == manifest.measured_digest
-                held = (
-                    "the same kernels with other splits or files" if same else f"version {printable(present.version)}"
-                )
-                raise TargetExistsError(
-                    f"{target} holds {held}, {repo} has {printable(manifest.version)}. Choose another --out, or overwrite "
-                    "it with --replace"
-                )
-            result.replaced = present.version
+        if present is not None and present != manifest and not replace:
+            same = present.measured_digest == manifest.measured_digest
+            held = "the same kernels with other splits or files" if same else f"version {printable(present.version)}"
+            raise TargetExistsError(
+                f"{target} holds {held}, {repo} has {printable(manifest.version)}. Choose another --out, or overwrite "
+                "it with --replace"
+            )
     with hub_errors(repo, f"pulling {repo}", state=f"{unchanged}. {_KEPT}"):
-        folder = _fetch(api, repo, commit, manifest)
+        folder = fetch_commit(api, repo, commit, manifest)
     with locked_stage(stage_directory(target)), replaced_directory(target) as new:
         for name in _names(manifest):
             if (folder / name).is_file():
                 (new / name).parent.mkdir(parents=True, exist_ok=True)
                 shutil.copyfile(folder / name, new / name)
-        result.findings = _checked(new, repo, commit)
+        what = f"What {repo} holds at {commit[:12]} was not published by kernel-archive"
+        result.findings = check_card(verified(open_archive(new), what), names=(repo,))
+        errors = [f for f in result.findings if f.severity == "error"]
+        if errors:
+            names = ", ".join(Path(f.file or "").name for f in errors)
+            summary = f"the card of {repo} is not what its data gives: {names}. {what}"
+            raise ArchiveMismatchError.from_findings(errors, summary)
     return result
-
-
-def _checked(directory: Path, repo: str, commit: str) -> list[Finding]:
-    """Refuse a pulled archive that is not what it says; hand back what could not be compared.
-
-    Raises:
-        ArchiveMismatchError: rows are not those of the digests, or the card is not what the data gives.
-    """
-    what = f"What {repo} holds at {commit[:12]} was not published by kernel-archive"
-    findings = check_card(verified(open_archive(directory), what), names=(repo,))
-    errors = [f for f in findings if f.severity == "error"]
-    if errors:
-        names = ", ".join(Path(f.file or "").name for f in errors)
-        raise ArchiveMismatchError(f"the card of {repo} is not what its data gives: {names}. {what}", findings=errors)
-    return findings
 
 
 def _looks_local(name: str) -> bool:
@@ -364,7 +331,7 @@ def load(name_or_path: str | Path, version: str | None = None) -> Archive:
             return verified(archive, "The cached copy is damaged: load again with a network")
         manifest = _manifest_at(api, repo, commit)
         _check_asked(manifest, version, repo, commit)
-        folder = _fetch(api, repo, commit, manifest)
+        folder = fetch_commit(api, repo, commit, manifest)
     return verified(open_archive(folder), "The repository was changed by hand")
 
 
