@@ -15,7 +15,6 @@ from kernel_archive.scoring.metrics import HEADLINE
 from kernel_archive.splits import FORECAST_SPLITS, first_of_kind, split_of
 
 if TYPE_CHECKING:
-    from kernel_archive.archive.manifest import SplitFacts
     from kernel_archive.archive.open import Archive
     from kernel_archive.scoring.record import ScoreRecord
 
@@ -46,11 +45,14 @@ def eval_yaml(archive: Archive, title: str) -> bytes:
         if split.table in manifest.splits and manifest.splits[split.table].rows
         for metric in HEADLINE[split.kind]
     ]
+    # Where the labels, and with them the cells, are withheld, nobody says of how many tasks the rows are.
+    cells: dict[str, list[int]] = facts.facts.get("cells", {})
+    of_tasks = f" of {sum(any(counts) for counts in cells.values())} tasks" if cells else ""
     made = {
         "name": title,
         "description": (
             "Forecast how much faster or slower a candidate GPU kernel runs than a reference, as probabilities over "
-            f"eight speedup bins. {facts.rows} pairs{_tasks(facts)}, "
+            f"eight speedup bins. {facts.rows} pairs{of_tasks}, "
             f"version {manifest.version}. Scores: speedup recovered in % (higher is better), expected calibration "
             "error and forecast error in x (lower is better), average precision of discoveries (higher is better)."
         ),
@@ -58,12 +60,6 @@ def eval_yaml(archive: Archive, title: str) -> bytes:
         "tasks": tasks,
     }
     return dump_yaml(made).encode()
-
-
-def _tasks(facts: SplitFacts) -> str:
-    """How many tasks the rows are of; nothing where the labels, and with them the cells, are withheld."""
-    cells: dict[str, list[int]] = facts.facts.get("cells", {})
-    return f" of {sum(1 for counts in cells.values() if any(counts))} tasks" if cells else ""
 
 
 def eval_results(
@@ -91,29 +87,23 @@ def eval_results(
     """
     from huggingface_hub import EvalResultEntry, eval_result_entries_to_yaml
 
-    entries = []
-    for metric, figure in record.headline.items():
-        if figure.mean is None:
-            continue
-        entries.append(
-            EvalResultEntry(
-                dataset_id=dataset,
-                task_id=task_id(metric, record.target.table),
-                value=round(figure.mean, 6),
-                dataset_revision=revision,
-                notes=notes or _notes(record),
-                source_url=source_url,
-            )
+    facts = record.forecasts
+    if not notes:
+        repeats = f"{facts.n_repeats} repeat{'s' if facts.n_repeats != 1 else ''}"
+        digest = record.target.split_digest[:19]
+        notes = f"{repeats}, coverage {facts.coverage:.3f}, bins {record.scheme}, digest {digest}, metrics v{record.metric_version}"
+    entries = [
+        EvalResultEntry(
+            dataset_id=dataset,
+            task_id=task_id(metric, record.target.table),
+            value=round(figure.mean, 6),
+            dataset_revision=revision,
+            notes=notes,
+            source_url=source_url,
         )
+        for metric, figure in record.headline.items()
+        if figure.mean is not None
+    ]
     if not entries:
         raise DataError("no headline metric of this score is defined, so there is nothing to publish")
-    made = eval_result_entries_to_yaml(entries)
-    return dump_yaml(made).encode()
-
-
-def _notes(record: ScoreRecord) -> str:
-    facts = record.forecasts
-    repeats = f"{facts.n_repeats} repeat{'s' if facts.n_repeats != 1 else ''}"
-    digest = record.target.split_digest[:19]
-    shown = f"{repeats}, coverage {facts.coverage:.3f}, bins {record.scheme}"
-    return f"{shown}, digest {digest}, metrics v{record.metric_version}"
+    return dump_yaml(eval_result_entries_to_yaml(entries)).encode()

@@ -20,24 +20,25 @@ if TYPE_CHECKING:
     from kernel_archive.archive.manifest import SplitFacts
     from kernel_archive.archive.open import Archive
 
-_DATASETS = """from datasets import load_dataset
+#: Example of use -> program.
+_EXAMPLES: Final = {
+    "datasets": """
+from datasets import load_dataset
 
 kernels = load_dataset("{name}")
 print(kernels["{split}"][0]["problem"], kernels["{split}"][0]["speedup"])
-"""
-_DATASETS_EVAL = """
-rows = load_dataset("{name}", "eval", split="test")
-print(rows[0]["task"], rows[0]["speedup"], rows[0]["bin"])
-"""
-_POLARS = """import polars as pl
+""",
+    "polars": """
+import polars as pl
 from huggingface_hub import snapshot_download
 
 folder = snapshot_download("{name}", repo_type="dataset")
 kernels = pl.read_parquet(f"{{folder}}/data/kernels/*.parquet")
 speedup = pl.col("speedup")
 print(kernels.group_by("problem").agg(pl.len(), speedup.median(), best=speedup.max()))
-"""
-_DUCKDB = """import duckdb
+""",
+    "duckdb": """
+import duckdb
 from huggingface_hub import snapshot_download
 
 folder = snapshot_download("{name}", repo_type="dataset")
@@ -46,38 +47,26 @@ print(duckdb.sql(f\"\"\"
     FROM '{{folder}}/data/kernels/*.parquet'
     GROUP BY problem, gpu ORDER BY problem, gpu
 \"\"\"))
-"""
-_PACKAGE = """import kernel_archive
+""",
+    "package": """
+import kernel_archive
 
 archive = kernel_archive.load("{name}")
 frame = archive.polars("kernels", "{split}")
 print(archive.sql("SELECT bin, count(*) AS n FROM kernels GROUP BY bin ORDER BY bin").to_pylist())
-"""
-_SCORE = """kernel-archive pull {name}
+""",
+    "score": """
+kernel-archive pull {name}
 kernel-archive template --split eval -o forecasts.jsonl --force --archive {name}
 kernel-archive check forecasts.jsonl --archive {name}
 kernel-archive score forecasts.jsonl --archive {name}
+""",
+}
+#: What the first example goes on with where there is an evaluation split.
+_EVAL_EXAMPLE: Final = """
+rows = load_dataset("{name}", "eval", split="test")
+print(rows[0]["task"], rows[0]["speedup"], rows[0]["bin"])
 """
-
-
-def examples(name: str, *, split: str, has_eval: bool) -> dict[str, str]:
-    """Example -> program.
-
-    Args:
-        name: the dataset's name on the Hub.
-        split: a split of ``kernels`` that has rows.
-        has_eval: whether there is an evaluation split.
-    """
-    made = {
-        "datasets": _DATASETS + (_DATASETS_EVAL if has_eval else ""),
-        "polars": _POLARS,
-        "duckdb": _DUCKDB,
-        "package": _PACKAGE,
-        "score": _SCORE,
-    }
-    return {key: text.format(name=name, split=split).strip() for key, text in made.items()}
-
-
 _SIZES: Final = {
     1_000: "n<1K",
     10_000: "1K<n<10K",
@@ -163,6 +152,7 @@ def readme(archive: Archive, facts: dict[str, Any], name: str) -> str:
     counted = {row["name"]: row["n"] for row in facts["flags"]}
     rules = {flag.name: (flag.rule, flag.why) for flag in FLAGS}
     splits = {name: facts for name, facts in manifest.splits.items() if facts.rows}
+    examples = _EXAMPLES | ({"datasets": _EXAMPLES["datasets"] + _EVAL_EXAMPLE} if "eval" in splits else {})
     text = render(
         "dataset.md",
         has_references=any(rows for _, _, rows in splits_of(archive, "references")),
@@ -174,7 +164,7 @@ def readme(archive: Archive, facts: dict[str, Any], name: str) -> str:
         title=title_of(archive),
         tag=tag_of(manifest.version),
         configs=configs(archive),
-        examples=examples(name, split=first, has_eval="eval" in splits),
+        examples={key: text.format(name=name, split=first).strip() for key, text in examples.items()},
         tables=[{"spec": TABLES[table], "splits": splits_of(archive, table)} for table in archive.tables],
         type_name=_type_name,
         schemes=SCHEMES,
