@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 from kernel_archive.archive.build import BuildResult, build_archive
@@ -62,18 +61,14 @@ def build(
     from kernel_archive.archive.recipe import local_copy
 
     def finish(directory: Path, published: Sequence[Path]) -> None:
-        from kernel_archive.archive.open import open_archive
         from kernel_archive.publishing.card import write_card
-        from kernel_archive.publishing.facts import collect_facts
         from kernel_archive.selection.make import make_splits, store_published
 
         # The archive lies on this machine alone, whatever engine made it: so its splits are the work of local processes.
-        with ThreadPoolExecutor(1) as pool, team(jobs) as workers:
-            # Nothing that the card counts is in a split, and DuckDB counts outside the interpreter's lock.
-            facts = pool.submit(collect_facts, open_archive(directory))
+        with team(jobs) as workers:
             kept = store_published(directory, published)
             make_splits(directory, names=[n for n in SPLIT_TABLES if n not in kept], workers=workers)
-            write_card(directory, facts.result())
+        write_card(directory)
 
     return build_archive(
         builders,

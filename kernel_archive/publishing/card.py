@@ -14,7 +14,7 @@ import msgspec
 from kernel_archive._version import __version__
 from kernel_archive.archive.manifest import MANIFEST_NAME
 from kernel_archive.archive.open import Archive, open_archive
-from kernel_archive.bins import N_BINS, SCHEMES, BinScheme, Scheme, bin_of, scheme
+from kernel_archive.bins import N_BINS, BinScheme, Scheme, bin_of, scheme
 from kernel_archive.errors import Finding, UsageError, printable
 from kernel_archive.publishing.benchmark import eval_yaml
 from kernel_archive.publishing.croissant import croissant
@@ -119,9 +119,8 @@ def _speedups(facts: dict[str, Any], rule: BinScheme) -> str:
     )
 
 
-def pictures(facts: dict[str, Any], scheme: Scheme) -> dict[str, bytes]:
+def pictures(facts: dict[str, Any], rule: BinScheme) -> dict[str, bytes]:
     """File name in the archive -> SVG."""
-    rule = SCHEMES[scheme]
     drawn = {"bins": _bins(facts, rule), "gpus": _gpus(facts), "speedups": _speedups(facts, rule)}
     return {f"assets/{name}.svg": text.encode("utf-8", "replace") for name, text in drawn.items()}
 
@@ -131,21 +130,18 @@ CARD_FILES: Final = (
     "README.md",
     "croissant.json",
     "eval.yaml",
-    "assets/bins.svg",
-    "assets/gpus.svg",
-    "assets/speedups.svg",
+    *(f"assets/{name}.svg" for name in ("bins", "gpus", "speedups")),
 )
 #: Further files of an archive directory that are published when they are there.
 EXTRA_FILES: Final = ("LICENSE", "CHANGELOG.md", "CITATION.cff")
 
 
-def render_card(archive: Archive, *, name: str | None = None, facts: dict[str, Any] | None = None) -> dict[str, bytes]:
+def render_card(archive: Archive, *, name: str | None = None) -> dict[str, bytes]:
     """The card of an archive.
 
     Args:
         archive: the archive.
         name: the repository that the card is for; the manifest's name when not given.
-        facts: what :func:`~kernel_archive.publishing.facts.collect_facts` gave, where that is at hand.
 
     Returns:
         File name relative to the archive -> content: ``README.md``, the pictures, ``croissant.json``, ``eval.yaml``
@@ -153,33 +149,25 @@ def render_card(archive: Archive, *, name: str | None = None, facts: dict[str, A
         is in them.
     """
     shown = check_name(name or archive.manifest.name)
-    facts = collect_facts(archive) if facts is None else facts
+    facts = collect_facts(archive)
     files = {"README.md": readme(archive, facts, shown).encode("utf-8", "replace")}
-    files |= pictures(facts, scheme(archive.manifest.bin_scheme).name)
+    files |= pictures(facts, scheme(archive.manifest.bin_scheme))
     files["croissant.json"] = croissant(archive, shown, title_of(archive), facts["totals"]["kernels"])
     if "eval" in archive.manifest.splits:
         files["eval.yaml"] = eval_yaml(archive, title_of(archive))
     return files
 
 
-def write_card(directory: Path, facts: dict[str, Any] | None = None) -> list[Path]:
-    """Render an archive directory's card into it; files are replaced, never written into.
-
-    Args:
-        directory: the archive directory.
-        facts: as for :func:`render_card`.
-
-    Returns:
-        The files.
-    """
-    made = render_card(open_archive(directory), facts=facts)
+def write_card(directory: Path) -> list[Path]:
+    """Render an archive directory's card into it; files are replaced, never written into. The files."""
+    made = render_card(open_archive(directory))
     for name in CARD_FILES:
         path = directory / name
-        if name not in made:
+        if name in made:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_atomically(path, made[name])
+        else:
             path.unlink(missing_ok=True)
-            continue
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(path, made[name])
     return [directory / name for name in made]
 
 
