@@ -189,8 +189,7 @@ def check_card(archive: Archive, *, names: Sequence[str] = ()) -> list[Finding]:
         names: repositories that the card may be for, beside the archive's own name; any when not given.
 
     Returns:
-        An error per file that differs when this version of the package wrote it, a warning when another did (its prose
-        may differ).
+        A finding per file that differs: a warning when another version of the package wrote it (its prose may differ).
     """
     from jinja2 import TemplateError
 
@@ -212,15 +211,15 @@ def check_card(archive: Archive, *, names: Sequence[str] = ()) -> list[Finding]:
         present = path.read_bytes() if path.is_file() else None
         if present == made.get(name):
             continue
-        fault: dict[str, Any] = {"code": "stale-card", "fix": "Build again; the card is never edited by hand"}
+        stale: dict[str, Any] = {"code": "stale-card", "fix": "Build again; the card is never edited by hand"}
         if present is None:
-            fault = {"code": "missing-card", "message": "a file of the card is missing", "fix": "Build or pull again"}
+            stale = {"code": "missing-card", "message": "a file of the card is missing", "fix": "Build or pull again"}
         elif name not in made:
-            fault |= {"message": "this archive has no such file in its card", "fix": "Delete it"}
+            stale |= {"message": "this archive has no such file in its card", "fix": "Delete it"}
         elif package == __version__:
-            fault |= {"message": "the card is not what the data gives"}
+            stale |= {"message": "the card is not what the data gives"}
         else:
             message = f"the card is not what the data gives; kernel-archive {package} wrote it, this is {__version__}"
-            fault |= {"message": message, "severity": "warning"}
-        found.append(Finding(file=str(path), **fault))
+            stale |= {"message": message, "severity": "warning"}
+        found.append(Finding(file=str(path), **stale))
     return found

@@ -48,10 +48,14 @@ def _data_type(type_: pa.DataType) -> str:
     return "sc:" + next((name for name, is_one in kinds.items() if is_one(type_)), "Text")
 
 
+def _node(kind: str, name: str, **more: Any) -> dict[str, Any]:
+    return {"@type": f"cr:{kind}", "@id": name, "name": name, **more}
+
+
 def _field(record_set: str, column: Column, files: dict[str, Any]) -> dict[str, Any]:
     name = f"{record_set}/{column.name}"
     source = {**files, "extract": {"column": column.name}}
-    made: dict[str, Any] = {"@type": "cr:Field", "@id": name, "name": name, "description": column.doc}
+    made = _node("Field", name, description=column.doc)
     kind = column.type
     if pa.types.is_list(kind):
         made["repeated"] = True
@@ -59,29 +63,25 @@ def _field(record_set: str, column: Column, files: dict[str, Any]) -> dict[str, 
     if not pa.types.is_struct(kind):
         return {**made, "dataType": _data_type(kind), "source": source}
     made["subField"] = [
-        {
-            "@type": "cr:Field",
-            "@id": f"{name}/{part.name}",
-            "name": f"{name}/{part.name}",
-            "dataType": _data_type(part.type),
-            "source": {**source, "transform": {"jsonPath": part.name}},
-        }
+        _node(
+            "Field",
+            f"{name}/{part.name}",
+            dataType=_data_type(part.type),
+            source={**source, "transform": {"jsonPath": part.name}},
+        )
         for part in CASE
     ]
     return made
 
 
 def croissant(archive: Archive, name: str, title: str, n_kernels: int) -> bytes:
-    """The Croissant file of an archive.
+    """The Croissant file of an archive: a record set per table and split that has rows (``kernels_train``), out of its shards.
 
     Args:
         archive: the archive.
         name: its repository on the Hub.
         title: its title.
         n_kernels: for the description.
-
-    Returns:
-        JSON. One record set per table and split that has rows (``kernels_train``), its source the split's shards.
     """
     manifest = archive.manifest
     distribution: list[dict[str, Any]] = []
@@ -92,42 +92,34 @@ def croissant(archive: Archive, name: str, title: str, n_kernels: int) -> bytes:
             if not rows:
                 continue
             record_set = f"{table}_{split}"
-            ids = {shard.path: shard.path.removeprefix("data/").removesuffix(".parquet") for shard in shards}
-            distribution += [
-                {
-                    "@type": "cr:FileObject",
-                    "@id": ids[shard.path],
-                    "name": ids[shard.path],
-                    "description": f"{shard.rows} rows of {table}/{split}.",
-                    "contentSize": f"{shard.bytes} B",
-                    "contentUrl": shard.path,
-                    "encodingFormat": _PARQUET,
-                    "sha256": shard.sha256,
-                }
+            objects = [
+                _node(
+                    "FileObject",
+                    shard.path.removeprefix("data/").removesuffix(".parquet"),
+                    description=f"{shard.rows} rows of {table}/{split}.",
+                    contentSize=f"{shard.bytes} B",
+                    contentUrl=shard.path,
+                    encodingFormat=_PARQUET,
+                    sha256=shard.sha256,
+                )
                 for shard in shards
             ]
-            files: dict[str, Any] = {"fileObject": {"@id": ids[shards[0].path]}}
+            distribution += objects
+            files: dict[str, Any] = {"fileObject": {"@id": objects[0]["@id"]}}
             if len(shards) > 1:
                 # Each shard is named above with its digest; a file set reads them together, from beside this file.
-                files = {"fileSet": {"@id": f"{record_set}_files"}}
-                distribution.append(
-                    {
-                        "@type": "cr:FileSet",
-                        "@id": f"{record_set}_files",
-                        "name": f"{record_set}_files",
-                        "encodingFormat": _PARQUET,
-                        "includes": f"data/{table}/{split}-*.parquet",
-                    }
-                )
+                together = f"{record_set}_files"
+                files = {"fileSet": {"@id": together}}
+                includes = f"data/{table}/{split}-*.parquet"
+                distribution.append(_node("FileSet", together, encodingFormat=_PARQUET, includes=includes))
             record_sets.append(
-                {
-                    "@type": "cr:RecordSet",
-                    "@id": record_set,
-                    "name": record_set,
-                    "description": f"{spec.title}.",
-                    "key": {"@id": f"{record_set}/{spec.key}"},
-                    "field": [_field(record_set, column, files) for column in spec.columns],
-                }
+                _node(
+                    "RecordSet",
+                    record_set,
+                    description=f"{spec.title}.",
+                    key={"@id": f"{record_set}/{spec.key}"},
+                    field=[_field(record_set, column, files) for column in spec.columns],
+                )
             )
     licences = sorted({f"https://spdx.org/licenses/{b['licence']}.html" for b in manifest.builders})
     made = {

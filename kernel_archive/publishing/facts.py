@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -54,17 +55,11 @@ QUERIES: Final = {
 
 
 class Grid(msgspec.Struct, frozen=True):
-    """Counts over rows (problems, GPUs) and columns (bins, methods).
-
-    Attributes:
-        rows: row labels.
-        columns: column labels.
-        counts: one list per row, as long as ``columns``.
-    """
+    """Counts over rows (problems, GPUs) and columns (bins, methods)."""
 
     rows: list[str]
     columns: list[str]
-    counts: list[list[int]]
+    counts: list[list[int]]  # one list per row, as long as ``columns``
 
     @property
     def row_totals(self) -> list[int]:
@@ -99,9 +94,9 @@ def _grid(cells: Iterable[dict[str, Any]], rows: list[str], columns: list[str]) 
 
 
 def _by_size(cells: Iterable[dict[str, Any]], key: str) -> list[str]:
-    totals: dict[str, int] = {}
+    totals: Counter[str] = Counter()
     for cell in cells:
-        totals[cell[key]] = totals.get(cell[key], 0) + cell["n"]
+        totals[cell[key]] += cell["n"]
     return sorted(totals, key=lambda name: (-totals[name], name))
 
 
