@@ -137,40 +137,32 @@ class _Lineage:
         self.place: dict[str, int] = {}
         self.nodes: list[dict[str, Any]] = []
 
-    def add(self, kernel_id: str) -> int:
+    def add(self, kernel_id: str | None, generation: int = 0) -> int:
         """The number of a kernel, after its ancestors have theirs; -1 for one that no table has."""
-        if kernel_id not in self.known:
+        if kernel_id in self.place:
+            return self.place[kernel_id]
+        if kernel_id not in self.known or generation == MAX_ANCESTORS:
             return -1
-        chain: list[str] = []
-        at: str | None = kernel_id
-        while (
-            at is not None
-            and at in self.known
-            and at not in self.place
-            and at not in chain
-            and len(chain) < MAX_ANCESTORS
-        ):
-            chain.append(at)
-            at = self.known[at]["parent_kernel_id"]
-        for name in reversed(chain):
-            row = self.known[name]
-            self.place[name] = len(self.nodes)
-            self.nodes.append(
-                {
-                    "id": visible(name),
-                    "up": self.place.get(row["parent_kernel_id"] or "", -1),
-                    "s": _short(row.get("speedup")),
-                    "out": row.get("outcome"),
-                    "lang": visible(row["language"]),
-                    "how": visible(row["generation_method"]),
-                    "step": row["step"],
-                    "model": row["model"] and visible(row["model"]),
-                    "src": visible(row["source_file"]) + (f":{row['source_line']}" if row["source_line"] else ""),
-                    "search": visible(row["search_id"]),
-                    "n": row.get("n_measurements"),
-                    "flags": row.get("flags") or [],
-                }
-            )
+        row = self.known[kernel_id]
+        self.place[kernel_id] = -1  # until its ancestors have theirs: one of them may descend from it
+        up = self.add(row["parent_kernel_id"], generation + 1)
+        self.place[kernel_id] = len(self.nodes)
+        self.nodes.append(
+            {
+                "id": visible(kernel_id),
+                "up": up,
+                "s": _short(row.get("speedup")),
+                "out": row.get("outcome"),
+                "lang": visible(row["language"]),
+                "how": visible(row["generation_method"]),
+                "step": row["step"],
+                "model": row["model"] and visible(row["model"]),
+                "src": visible(row["source_file"]) + (f":{row['source_line']}" if row["source_line"] else ""),
+                "search": visible(row["search_id"]),
+                "n": row.get("n_measurements"),
+                "flags": row.get("flags") or [],
+            }
+        )
         return self.place[kernel_id]
 
 
