@@ -9,7 +9,6 @@ import msgspec
 
 from kernel_archive.bins import scheme as scheme_of
 from kernel_archive.board.entries import Scoring, findings_of, load_entries, read_foreign, read_stored
-from kernel_archive.board.ranks import WHOLE
 from kernel_archive.board.standings import Standings, make_standings, standings_bytes, standings_csv
 from kernel_archive.board.store import LOCK, store_of
 from kernel_archive.board.submissions import SCORE_FILE, Identity, load_submission, slug_of, submission_folders
@@ -36,13 +35,9 @@ MAX_DRAWS: Final = 100_000
 
 
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):
-    """What was found of one submission.
+    """What was found of one submission, and what is wrong with it.
 
-    Attributes:
-        slug: its folder's name.
-        status: ``verified``; ``updated``; ``other_archive`` (sound, but not of this archive: nothing to score it with
-            here); ``failed``.
-        findings: what is wrong.
+    ``other_archive`` is sound, but not of this archive: there is nothing to score it with here.
     """
 
     slug: str
@@ -122,7 +117,6 @@ def build_board(
     jobs: int | None = None,
     engine: str = "local",
     scheduler: str | None = None,
-    whole: int = WHOLE,
     advance: Callable[[int, int, str], None] | None = None,
 ) -> BoardResult:
     """Score every submission of a board anew, rank them, one board per split, and publish.
@@ -145,7 +139,6 @@ def build_board(
         jobs: processes.
         engine: ``local``, processes of this machine, or ``dask``: all its workers see archive and board.
         scheduler: address of the Dask scheduler.
-        whole: so many entries of a split, the best ones, are shown with everything; the others with figures and ranks.
         advance: progress.
 
     Raises:
@@ -168,12 +161,10 @@ def build_board(
             draws,
             seed,
         )
-        entries, bad = load_entries(
-            mine, how, jobs=jobs, engine=engine, scheduler=scheduler, whole=whole, advance=advance
-        )
+        entries, bad = load_entries(mine, how, jobs=jobs, engine=engine, scheduler=scheduler, advance=advance)
         faults |= bad
         if entries or others:
-            boards.append(make_standings(target, entries, others, seed=seed, draws=draws, whole=whole))
+            boards.append(make_standings(target, entries, others, seed=seed, draws=draws))
     left_out = [Verdict(slug=slug, status="failed", findings=faults[slug]) for slug in sorted(faults)]
     if not boards:
         found = [finding for v in left_out for finding in v.findings]

@@ -17,7 +17,7 @@ import numpy as np
 from kernel_archive.archive.calls import Call
 from kernel_archive.archive.open import open_archive
 from kernel_archive.archive.team import team
-from kernel_archive.board.ranks import WHOLE, Rank
+from kernel_archive.board import ranks
 from kernel_archive.board.submissions import FORECASTS_FILE, SCORE_FILE, Submission, load_submission
 from kernel_archive.errors import DataError, Finding, KernelArchiveError, UsageError, printable
 from kernel_archive.scoring import METRICS, load_target, read_forecasts, read_record
@@ -82,7 +82,7 @@ class Entry(msgspec.Struct, frozen=True, eq=False, kw_only=True):
     draws: dict[str, NDArray[np.float64]] = {}
     shown: Shown | None = None
     replay: Figure | None = None
-    ranks: dict[str, Rank] = {}
+    ranks: dict[str, ranks.Rank] = {}
 
     @property
     def ranked(self) -> bool:
@@ -147,25 +147,15 @@ def _shown(forecasts: Forecasts) -> Shown:
 
 
 class Scoring(msgspec.Struct, frozen=True):
-    """How submissions are scored, small enough to go to another machine with each of them.
-
-    Attributes:
-        archive: the archive's directory.
-        split: name of the split.
-        scheme: bin scheme; the split's own when not given.
-        labels: folder with the labels, where they are withheld.
-        wanted: metrics whose bootstrap draws are kept, for comparisons.
-        draws: bootstrap draws.
-        seed: of the bootstrap, the same for all: the draws are paired.
-    """
+    """How submissions are scored, small enough to go to another machine with each of them."""
 
     archive: Path
     split: str
-    scheme: str | None
-    labels: Path | None
-    wanted: tuple[str, ...]
+    scheme: str | None  # the split's own when not given
+    labels: Path | None  # the folder that holds them, where they are withheld
+    wanted: tuple[str, ...]  # metrics whose bootstrap draws are kept, for comparisons
     draws: int
-    seed: int
+    seed: int  # the same for all: the draws are paired
 
 
 @lru_cache(maxsize=2)
@@ -225,7 +215,6 @@ def load_entries(
     jobs: int | None = None,
     engine: str = "local",
     scheduler: str | None = None,
-    whole: int = WHOLE,
     advance: Callable[[int, int, str], None] | None = None,
 ) -> tuple[list[Entry], dict[str, tuple[Finding, ...]]]:
     """Score submissions anew, in the order given; one that is at fault does not stop the others.
@@ -239,7 +228,6 @@ def load_entries(
         jobs: processes; one per core when not given.
         engine: ``local``, processes of this machine, or ``dask``: all its workers see archive and board.
         scheduler: address of the Dask scheduler.
-        whole: of so many entries, the best ones, the forecasts are shown.
         advance: progress, called with done, total and what.
 
     Returns:
@@ -260,7 +248,7 @@ def load_entries(
                     result.draws[name] = draws[i, place]
                 scored[i] = result
                 insort(best, (result.place, i))
-                if len(best) > whole:
+                if len(best) > ranks.WHOLE:
                     last = best.pop()[1]
                     scored[last] = msgspec.structs.replace(scored[last], shown=None)
             else:

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from kernel_archive._version import __version__
-from kernel_archive.board.ranks import WHOLE, Pairs, Rank, pairs_of, ranks_of
+from kernel_archive.board import ranks
+from kernel_archive.board.ranks import Pairs, Rank, pairs_of, ranks_of
 from kernel_archive.scoring import METRIC_VERSION, METRICS
 from kernel_archive.scoring.metrics import COMPARED, RANKED_BY
 from kernel_archive.scoring.scorer import best_controls, control_figures
@@ -26,30 +27,17 @@ _FACTS: Final = ("coverage", "parse_rate", "deferral_rate", "tokens_per_forecast
 
 
 class Standings(msgspec.Struct, frozen=True, kw_only=True):
-    """The standings of one split.
-
-    Attributes:
-        target: the board's rows.
-        entries: those of these rows, best first by CRPS; those that are not ranked come last.
-        n_ranked: number of ranked entries.
-        whole: so many entries are shown with everything; ties with the others are counted only (``worst - best``).
-        pairs: metric -> differences of the ranked entries, in their order.
-        foreign: entries of other rows, sorted by archive and name.
-        controls: controls and bounds on the same rows, best first by CRPS; they take no rank.
-        best_controls: metric -> the control with the best figure.
-        seed: of the bootstrap.
-        draws: of the bootstrap.
-    """
+    """The standings of one split."""
 
     target: Target
-    entries: list[Entry]
+    entries: list[Entry]  # of these rows, best first by CRPS; those that are not ranked come last
     n_ranked: int
-    whole: int
-    pairs: dict[str, Pairs]
-    foreign: list[Entry]
-    controls: tuple[ControlFigures, ...]
-    best_controls: dict[str, str]
-    seed: int
+    whole: int  # so many are shown with everything; ties with the others are counted only (``worst - best``)
+    pairs: dict[str, Pairs]  # metric -> differences of the ranked entries, in their order
+    foreign: list[Entry]  # of other rows, sorted by archive and name
+    controls: tuple[ControlFigures, ...]  # and bounds, on the same rows, best first by CRPS; they take no rank
+    best_controls: dict[str, str]  # metric -> the control with the best figure
+    seed: int  # of the bootstrap
     draws: int
 
     def best_control(self, metric: str) -> ControlFigures | None:
@@ -64,7 +52,6 @@ def make_standings(
     *,
     seed: int = 0,
     draws: int = 10_000,
-    whole: int = WHOLE,
 ) -> Standings:
     """Rank entries by every metric that ranks, and compare them by every one that compares.
 
@@ -74,28 +61,27 @@ def make_standings(
         foreign: submissions of other rows.
         seed: of the bootstrap that the entries' draws come from.
         draws: of it.
-        whole: so many entries are kept with everything (:data:`~kernel_archive.board.ranks.WHOLE`).
     """
     entries = sorted(entries, key=lambda entry: entry.place)
     ranked = [entry for entry in entries if entry.ranked]  # the first ones
-    ranks: list[dict[str, Rank]] = [{} for _ in entries]
+    places: list[dict[str, Rank]] = [{} for _ in entries]
     pairs: dict[str, Pairs] = {}
     for name in COMPARED[target.kind]:
         better = METRICS[name].better
         if better == "neither" or not all(name in entry.record.metrics for entry in ranked):
             continue
         values = [entry.record.metrics[name].mean for entry in ranked]
-        pairs[name] = pairs_of(values, [entry.draws.get(name) for entry in ranked], whole=whole)
+        pairs[name] = pairs_of(values, [entry.draws.get(name) for entry in ranked], whole=ranks.WHOLE)
         if METRICS[name].ranks:
-            for own, rank in zip(ranks, ranks_of(pairs[name], better), strict=False):
+            for own, rank in zip(places, ranks_of(pairs[name], better), strict=False):
                 if rank is not None:
                     own[name] = rank
     controls = target.once(control_figures)
     return Standings(
         target=target,
-        entries=[msgspec.structs.replace(entry, ranks=own) for entry, own in zip(entries, ranks, strict=True)],
+        entries=[msgspec.structs.replace(entry, ranks=own) for entry, own in zip(entries, places, strict=True)],
         n_ranked=len(ranked),
-        whole=whole,
+        whole=ranks.WHOLE,
         pairs=pairs,
         foreign=sorted(foreign, key=lambda f: (f.submission.archive.version, f.submission.archive.digest, f.slug)),
         controls=tuple(sorted(controls, key=lambda c: (c.metrics[RANKED_BY] or 0.0, c.name))),

@@ -36,20 +36,12 @@ _FACT_LIMITS: Final = {"revision": 120, "provider": 80, "reasoning_effort": 40, 
 #: A year, a month or a day.
 _DATE: Final = re.compile(r"\d{4}(?:-(?:0[1-9]|1[0-2])(?:-(?:0[1-9]|[12]\d|3[01]))?)?")
 _MAX_RECORD_BYTES: Final = 64 * 1024
-#: What a model has seen of the archive that it forecasts.
+#: What a model has seen of the archive that it forecasts; ``held-out``: rows that are there to be forecast, too.
 Seen = Literal["yes", "no", "held-out", "unknown"]
 
 
 class Identity(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What the forecasts are of. Two submissions are ranked together only when this is the same.
-
-    Attributes:
-        name: dataset name.
-        version: version of the archive.
-        digest: logical digest of the archive.
-        split: name of the split.
-        split_digest: logical digest of the split's rows.
-    """
+    """What the forecasts are of: archive and split, with their logical digests. Only submissions of the same are ranked together."""
 
     name: str
     version: str
@@ -75,48 +67,26 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 class ModelFacts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """The facts of a model, each as far as its submitter states it.
+    """The facts of a model, each as far as its submitter states it."""
 
-    Attributes:
-        revision: version, date or commit of the model.
-        provider: who served it.
-        temperature: of the sampling.
-        reasoning_effort: as the service names it.
-        prompt: name and digest of the prompt that the forecasts answer; read from the forecasts.
-        open_weights: whether anybody can have the weights.
-        training_cutoff: end of what it was trained on: a year, a month or a day.
-        saw_archive: whether it was trained on this archive, as its submitter declares; ``held-out`` where on rows that
-            are there to be forecast, too.
-    """
-
-    revision: str = ""
-    provider: str = ""
-    temperature: float | None = None
-    reasoning_effort: str = ""
-    prompt: str = ""
-    open_weights: bool | None = None
-    training_cutoff: str = ""
-    saw_archive: Seen = "unknown"
+    revision: str = ""  # version, date or commit
+    provider: str = ""  # who served it
+    temperature: float | None = None  # of the sampling
+    reasoning_effort: str = ""  # as the service names it
+    prompt: str = ""  # name and digest of the prompt that the forecasts answer; read from the forecasts
+    open_weights: bool | None = None  # whether anybody can have the weights
+    training_cutoff: str = ""  # end of what it was trained on: a year, a month or a day
+    saw_archive: Seen = "unknown"  # whether it was trained on this archive, as its submitter declares
 
 
 class Submission(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What ``submission.toml`` holds.
+    """What ``submission.toml`` holds."""
 
-    Attributes:
-        name: the entry's name on the board.
-        forecasts_sha256: sha256 of the forecast lines, without compression, 64 hex digits.
-        archive: what the forecasts are of.
-        url: page of the submitter or the method; empty where there is none.
-        model: the model behind it, as its submitter names it.
-        notes: anything to know about it.
-        model_facts: what is stated of that model; ``None`` where nothing is.
-    """
-
-    name: str
-    forecasts_sha256: str
+    name: str  # of the entry on the board
+    forecasts_sha256: str  # of the forecast lines, without compression, 64 hex digits
     archive: Identity
-    url: str = ""
-    model: str = ""
+    url: str = ""  # page of the submitter or the method
+    model: str = ""  # the model behind it, as its submitter names it
     notes: str = ""
     model_facts: ModelFacts | None = None
 

@@ -213,11 +213,13 @@ def fetch_commit(api: HfApi, repo: str, commit: str, manifest: Manifest | None =
     return folder
 
 
-def _check_asked(manifest: Manifest, version: str | None, repo: str, commit: str) -> None:
-    """Refuse content that is not what the asked version names."""
-    if version is None or version == commit or not (manifest.released or is_digest(version)):
-        return
-    check_version(manifest, version, f"what {repo} holds under {printable(version)}")
+def _found(api: HfApi, repo: str, version: str | None) -> tuple[str, Manifest]:
+    """The commit of a version and its manifest; content that is not what the version names is refused."""
+    commit = _commit_of(api, repo, version)
+    manifest = _manifest_at(api, repo, commit)
+    if version not in (None, commit) and (manifest.released or is_digest(version)):
+        check_version(manifest, version, f"what {repo} holds under {printable(version)}")
+    return commit, manifest
 
 
 def pull(repo: str, *, version: str | None = None, out: str | Path | None = None, replace: bool = False) -> PullResult:
@@ -247,9 +249,7 @@ def pull(repo: str, *, version: str | None = None, out: str | Path | None = None
     unchanged = f"{target} is as it was"
     with hub_errors(repo, f"pulling {repo}", state=unchanged):
         api = connect()
-        commit = _commit_of(api, repo, version)
-        manifest = _manifest_at(api, repo, commit)
-        _check_asked(manifest, version, repo, commit)
+        commit, manifest = _found(api, repo, version)
         present = present_manifest(target)
         result = PullResult(
             repo=repo,
@@ -322,15 +322,12 @@ def load(name_or_path: str | Path, version: str | None = None) -> Archive:
     with hub_errors(repo, f"loading {repo}", state=_KEPT):
         api = connect()
         try:
-            commit = _commit_of(api, repo, version)
+            commit, manifest = _found(api, repo, version)
         except Exception as error:
-            folder = _cached(repo, version, error)
-            if folder is None:
+            cached = _cached(repo, version, error)
+            if cached is None:
                 raise
-            archive = open_archive(folder)
-            return verified(archive, "The cached copy is damaged: load again with a network")
-        manifest = _manifest_at(api, repo, commit)
-        _check_asked(manifest, version, repo, commit)
+            return verified(open_archive(cached), "The cached copy is damaged: load again with a network")
         folder = fetch_commit(api, repo, commit, manifest)
     return verified(open_archive(folder), "The repository was changed by hand")
 

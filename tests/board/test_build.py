@@ -16,6 +16,7 @@ from support.small_archive import write_archive
 from kernel_archive import storage
 from kernel_archive.archive.open import open_archive
 from kernel_archive.board import build as module
+from kernel_archive.board import ranks
 from kernel_archive.board.build import build_board, verify_board
 from kernel_archive.board.store import add_submission
 from kernel_archive.errors import DataError, UsageError
@@ -83,10 +84,11 @@ def test_same_input_gives_the_same_bytes(archive, board, tmp_path):
         assert (tmp_path / "one" / name).read_bytes() == (tmp_path / "two" / name).read_bytes()
 
 
-def test_a_long_board_shows_its_first_entries_in_whole(archive, board, tmp_path):
+def test_a_long_board_shows_its_first_entries_in_whole(archive, board, tmp_path, monkeypatch):
     """Two of five: the same ranks; the others in brief, with pages of their own and ``null`` for ties and groups; ties of the two are those among them."""
     build_board(archive, board, draws=DRAWS, jobs=1, out=tmp_path / "all")
-    result = build_board(archive, board, draws=DRAWS, jobs=2, whole=2, out=tmp_path / "two")
+    monkeypatch.setattr(ranks, "WHOLE", 2)
+    result = build_board(archive, board, draws=DRAWS, jobs=2, out=tmp_path / "two")
     both = [json.loads((tmp_path / name / "standings.json").read_text()) for name in ("all", "two")]
     assert (tmp_path / "all/standings.csv").read_bytes() == (tmp_path / "two/standings.csv").read_bytes()
     first = [line.slug for line in result.boards[0].entries[:2]]
