@@ -295,7 +295,9 @@ def _verify(folder: Path, targets: Sequence[tuple[Identity, Target]], *, update:
         )
     target = target.under(scheme_of(stored.scheme).name)
     now = score(target, read_stored(folder, submission, target), draws=stored.draws, seed=stored.seed)
-    differences = _differences(stored, now.in_sums() if target.withheld else now)
+    if target.withheld:
+        now = now.in_sums()
+    differences = _differences(stored, now)
     older = (stored.metric_version, stored.package) != (now.metric_version, now.package)
     if differences and older and update:
         write_atomically(path, now.to_json())

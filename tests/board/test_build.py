@@ -320,6 +320,9 @@ def test_withheld_labels_rank_and_are_not_shown(tmp_path):
         assert figure.repeats == ()
     with pytest.raises(UsageError, match="labels of eval are withheld"):
         verify_board(archive, tmp_path / "b1")
+    edit_score(tmp_path / "b1/submissions/reader", metric_version="0")
+    updated = verify_board(archive, tmp_path / "b1", labels=tmp_path / "labels", update=True)
+    assert [v.status for v in updated] == ["updated"]
     for path in (tmp_path / "b1/submissions/reader/score.json", tmp_path / "b1/entries/reader.json"):
         record = read_record(path)
         # What a stranger who has the forecasts could solve for the labels of single rows is not there at all.
