@@ -50,7 +50,6 @@ ELSEWHERE = {
     "measure/torch_device": "measure/test_gpu",
     "problems": "test_vocabulary",
     "publishing/facts": "publishing/test_card",
-    "publishing/readme": "publishing/test_card",
     "publishing/templates": "publishing/test_card",
     "readers/agentic_run": "readers/test_samples",
     "readers/attempts": "readers/test_samples",

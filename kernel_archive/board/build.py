@@ -19,7 +19,7 @@ from kernel_archive.splits import FORECAST_SPLITS
 from kernel_archive.storage import locked, remove_leftovers, write_atomically, write_together
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from kernel_archive.archive.open import Archive
     from kernel_archive.board.entries import Entry
@@ -83,19 +83,18 @@ def _sorted(
     store: Path, targets: Sequence[Target]
 ) -> tuple[list[list[Path]], list[list[Entry]], dict[str, tuple[Finding, ...]]]:
     """The submissions of a store: of each target its own, and those of other rows that stand beside it; and what is at fault."""
-    identities = [Identity.of(target) for target in targets]
+    rows = [Identity.of(target).rows for target in targets]
     own: list[list[Path]] = [[] for _ in targets]
     foreign: list[list[Entry]] = [[] for _ in targets]
     folders, faults = submission_folders(store)
     for folder in folders:
         try:
             identity = load_submission(folder).archive
-            at = next((i for i, mine in enumerate(identities) if mine.same_rows(identity)), None)
-            if at is None:
-                near = next((i for i, mine in enumerate(identities) if mine.split == identity.split), 0)
-                foreign[near].append(read_foreign(folder))
+            if identity.rows in rows:
+                own[rows.index(identity.rows)].append(folder)
             else:
-                own[at].append(folder)
+                near = next((i for i, target in enumerate(targets) if target.split.name == identity.split), 0)
+                foreign[near].append(read_foreign(folder))
         except Exception as error:  # noqa: BLE001 - whatever a stranger's file does, it does to its own entry alone
             faults[folder.name] = findings_of(error, folder)
     if not folders and not faults:
@@ -269,7 +268,7 @@ def verify_board(
             f"no submission {missing[0]!r} in {store}; there are: {', '.join(f.name for f in folders) or 'none'}"
         )
     chosen = [folder for folder in folders if not slugs or folder.name in slugs]
-    targets = [(Identity.of(target), target) for target in _targets(archive, None, labels)]
+    targets = {Identity.of(target).rows: target for target in _targets(archive, None, labels)}
     out = [Verdict(slug=slug, status="failed", findings=found) for slug, found in strays.items() if not slugs]
     for number, folder in enumerate(chosen):
         try:
@@ -281,36 +280,28 @@ def verify_board(
     return sorted(out, key=lambda verdict: verdict.slug)
 
 
-def _verify(folder: Path, targets: Sequence[tuple[Identity, Target]], *, update: bool) -> Verdict:
+def _verify(folder: Path, targets: Mapping[tuple[str, str, str], Target], *, update: bool) -> Verdict:
     submission = load_submission(folder)
-    target = next((t for identity, t in targets if identity.same_rows(submission.archive)), None)
+    target = targets.get(submission.archive.rows)
     if target is None:
         read_foreign(folder)
         return Verdict(slug=folder.name, status="other_archive")
     path = folder / SCORE_FILE
     stored = read_record(path)
     if stored.draws > MAX_DRAWS:
-        raise DataError.of(
-            code="other-score", message=f"{stored.draws:,} draws, more than {MAX_DRAWS:,}", file=str(path)
-        )
+        message = f"{stored.draws:,} draws, more than {MAX_DRAWS:,}"
+        raise DataError.of(code="other-score", message=message, file=str(path))
     target = target.under(scheme_of(stored.scheme).name)
     now = score(target, read_stored(folder, submission, target), draws=stored.draws, seed=stored.seed)
     if target.withheld:
         now = now.in_sums()
     differences = _differences(stored, now)
-    older = (stored.metric_version, stored.package) != (now.metric_version, now.package)
-    if differences and older and update:
-        write_atomically(path, now.to_json())
-        return Verdict(slug=folder.name, status="updated")
-    fix = (
-        "Run verify --update: another version of the package made it"
-        if older
-        else "Remove the folder and add the file again"
-    )
-    findings = tuple(
-        Finding(
-            code="other-score", message=f"the stored score is not what the forecasts give: {what}", file=str(path), fix=fix
-        )
-        for what in differences
-    )  # fmt: skip
+    fix = "Remove the folder and add the file again"
+    if (stored.metric_version, stored.package) != (now.metric_version, now.package):
+        if differences and update:
+            write_atomically(path, now.to_json())
+            return Verdict(slug=folder.name, status="updated")
+        fix = "Run verify --update: another version of the package made it"
+    said = [f"the stored score is not what the forecasts give: {what}" for what in differences]
+    findings = tuple(Finding(code="other-score", message=message, file=str(path), fix=fix) for message in said)
     return Verdict(slug=folder.name, status="failed" if findings else "verified", findings=findings)

@@ -133,7 +133,7 @@ def _refuse_twins(store: Path, submission: Submission) -> None:
             continue  # somebody else's fault, which verify and build report; it is no reason to refuse this one
         if other.archive.split == submission.archive.split and _key(other.name) == _key(submission.name):
             raise TargetExistsError(f"{folder} has this name already. Choose another --name")
-        if other.archive.same_rows(submission.archive) and other.forecasts_sha256 == submission.forecasts_sha256:
+        if (other.archive.rows, other.forecasts_sha256) == (submission.archive.rows, submission.forecasts_sha256):
             raise TargetExistsError(f"these very forecasts are on the board already, as {folder}")
 
 

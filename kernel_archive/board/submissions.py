@@ -61,9 +61,10 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             split_digest=facts.split_digest,
         )
 
-    def same_rows(self, other: Identity) -> bool:
-        """Whether both are of the same rows of the same content: a version's name may differ."""
-        return (self.digest, self.split, self.split_digest) == (other.digest, other.split, other.split_digest)
+    @property
+    def rows(self) -> tuple[str, str, str]:
+        """The same for the same rows of the same content: a version's name may differ."""
+        return self.digest, self.split, self.split_digest
 
 
 class ModelFacts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):

@@ -18,9 +18,8 @@ from support.archives import RECIPE, make_archive, six_tasks
 from kernel_archive.archive.open import open_archive
 from kernel_archive.bins import assign_bins
 from kernel_archive.errors import UsageError
-from kernel_archive.publishing.card import CARD_FILES, check_card, render_card, write_card
+from kernel_archive.publishing.card import CARD_FILES, check_card, configs, render_card, write_card
 from kernel_archive.publishing.hub import check_name
-from kernel_archive.publishing.readme import configs
 from kernel_archive.schema import TABLES
 from kernel_archive.selection.make import make_splits
 
