@@ -127,18 +127,9 @@ def build_board(
     Same archive, submissions, seed and package give the same bytes. The files are replaced together or not at all, by one
     build at a time; pages of entries that are gone are removed, and so is what a build that was killed left.
 
-    Args:
-        archive: the archive whose splits the board is about.
-        board: the board's folder; ``leaderboard`` here when not given.
-        out: where the files go; the board's folder when not given.
-        labels: folder with the labels, where the archive's are withheld.
-        scheme: bin scheme; the split's own when not given.
-        draws: bootstrap draws.
-        seed: of the bootstrap.
-        jobs: processes.
-        engine: ``local``, processes of this machine, or ``dask``: all its workers see archive and board.
-        scheduler: address of the Dask scheduler.
-        advance: progress.
+    The board's folder is ``leaderboard`` here when none is given, and the files go there without ``out``. ``labels`` is the
+    folder that holds withheld ones, ``scheme`` the split's own when not given. With the engine ``dask``, all its workers see
+    archive and board.
 
     Raises:
         UsageError: there is no board, or nothing on it, or the archive has no split.
@@ -249,13 +240,8 @@ def verify_board(
 ) -> list[Verdict]:
     """Whether the stored scores are what the stored forecasts give.
 
-    Args:
-        archive: the archive that the board is about.
-        board: the board's folder; ``leaderboard`` here when not given.
-        slugs: only these submissions; all when empty.
-        labels: folder with the labels, where the archive's are withheld.
-        update: store the new score where the stored one was made by another version of the package.
-        advance: progress.
+    Of the submissions ``slugs``, or of all; ``labels`` is the folder that holds withheld ones. ``update`` stores the new score
+    where the stored one was made by another version of the package.
 
     Raises:
         UsageError: there is no board, or no submission of that name.

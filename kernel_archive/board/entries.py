@@ -222,13 +222,8 @@ def load_entries(
     What grows with the number of entries is kept small: their draws lie in a temporary file, and what the page shows of
     forecasts is kept of the best entries only.
 
-    Args:
-        folders: of the submissions.
-        how: what they are scored against, and how.
-        jobs: processes; one per core when not given.
-        engine: ``local``, processes of this machine, or ``dask``: all its workers see archive and board.
-        scheduler: address of the Dask scheduler.
-        advance: progress, called with done, total and what.
+    ``jobs`` are processes, one per core when not given; or the work is that of the workers of a Dask cluster, which see archive
+    and board.
 
     Returns:
         the entries, and for every submission at fault the name of its folder -> what is wrong.

@@ -265,10 +265,7 @@ def _script_hash(text: str) -> str:
 def render_page(archive: Archive, boards: Sequence[Standings], *, left_out: Sequence[str] = ()) -> str:
     """The page as one HTML text. It fetches nothing, and its policy lets nothing but its own scripts run.
 
-    Args:
-        archive: the archive of the rows: programs and lineage.
-        boards: the standings of every split.
-        left_out: names of submissions that are at fault.
+    Programs and lineage come from the archive; ``left_out`` are names of submissions that are at fault.
     """
     first = boards[0]
     target = first.target
@@ -302,12 +299,9 @@ def render_page(archive: Archive, boards: Sequence[Standings], *, left_out: Sequ
 
 
 def render_entry(board: Standings, entry: Entry, *, submissions: str | None) -> str:
-    """The page of an entry as HTML.
+    """The page of an entry of a board as HTML.
 
-    Args:
-        board: its board.
-        entry: the entry, as it stands there.
-        submissions: where the folders of submissions are, seen from the page; ``None`` where they can't be reached.
+    ``submissions`` is where their folders are, seen from the page; ``None`` where they can't be reached.
     """
     target, record = board.target, entry.record
     names = [name for name in (LEAD, *HEADLINE[target.kind], "pair_accuracy", "crps") if name in METRICS]

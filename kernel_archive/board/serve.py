@@ -30,11 +30,7 @@ _HOSTS: Final = ("127.0.0.1", "localhost", "[::1]")
 
 
 def board_server(board: str | Path | None = None, *, port: int = 0) -> ThreadingHTTPServer:
-    """A server for a built board, bound to loopback; ``serve_forever`` runs it.
-
-    Args:
-        board: folder with the built page; ``leaderboard`` here when not given.
-        port: 0 for any free one.
+    """A server for a built board (``leaderboard`` here when none is given), bound to loopback; ``serve_forever`` runs it.
 
     Raises:
         UsageError: the board is not built, or the port is taken.

@@ -53,14 +53,9 @@ def make_standings(
     seed: int = 0,
     draws: int = 10_000,
 ) -> Standings:
-    """Rank entries by every metric that ranks, and compare them by every one that compares.
+    """Rank entries by every metric that ranks, and compare them by every one that compares; ``foreign`` ones stand beside them.
 
-    Args:
-        target: the board's rows.
-        entries: scored submissions of these rows.
-        foreign: submissions of other rows.
-        seed: of the bootstrap that the entries' draws come from.
-        draws: of it.
+    Seed and number of draws are those of the bootstrap that the entries' draws come from.
     """
     entries = sorted(entries, key=lambda entry: entry.place)
     ranked = [entry for entry in entries if entry.ranked]  # the first ones

@@ -153,18 +153,8 @@ def add_submission(
 ) -> Added:
     """Check and score a forecast file and store it as a new submission.
 
-    Args:
-        file: the forecast file.
-        target: the split that it is for.
-        name: name on the board.
-        url: web address of the submitter or the method.
-        model: the model behind it.
-        notes: anything to know about it.
-        facts: what is stated of the model; the prompt is read from the forecasts.
-        slug: name of its folder; made from the name when not given.
-        board: the board's folder; ``leaderboard`` here when not given.
-        draws: bootstrap draws of the score.
-        seed: of the bootstrap.
+    What is stated of the entry is what :class:`Submission` holds; of the model's facts the prompt is read from the forecasts.
+    The folder is named ``slug``, or after the name; the board is ``leaderboard`` here when not given.
 
     Raises:
         ForecastError: the file has a fault, or is of other rows.

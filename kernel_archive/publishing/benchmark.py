@@ -70,17 +70,10 @@ def eval_results(
     source_url: str | None = None,
     notes: str | None = None,
 ) -> bytes:
-    """A score as the YAML that goes into a model repository under ``.eval_results/``.
+    """A score as the YAML that goes into a model repository under ``.eval_results/``: the mean of each headline metric that is defined.
 
-    Args:
-        record: the score.
-        dataset: name of the benchmark dataset on the Hub.
-        revision: its commit or tag; the version of the scored archive when not given.
-        source_url: where the forecasts or their description are.
-        notes: details of the set-up, for example ``3 repeats``.
-
-    Returns:
-        YAML, one entry per headline metric that is defined, its mean over the repeats.
+    ``revision`` is the commit or tag of the dataset, ``source_url`` where the forecasts or their description are; notes are
+    details of the set-up, for example ``3 repeats``, and made from the score when not given.
 
     Raises:
         DataError: no headline metric of the score is defined.

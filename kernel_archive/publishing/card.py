@@ -300,11 +300,7 @@ EXTRA_FILES: Final = ("LICENSE", "CHANGELOG.md", "CITATION.cff")
 
 
 def render_card(archive: Archive, *, name: str | None = None) -> dict[str, bytes]:
-    """The card of an archive.
-
-    Args:
-        archive: the archive.
-        name: the repository that the card is for; the manifest's name when not given.
+    """The card of an archive, for the repository of that name (the manifest's when not given).
 
     Returns:
         File name relative to the archive -> content: ``README.md``, the pictures, ``croissant.json``, ``eval.yaml``
@@ -345,11 +341,7 @@ def card_name(archive: Archive) -> str | None:
 
 
 def check_card(archive: Archive, *, names: Sequence[str] = ()) -> list[Finding]:
-    """Whether the card in the directory is what the data gives.
-
-    Args:
-        archive: the archive.
-        names: repositories that the card may be for, beside the archive's own name; any when not given.
+    """Whether the card in the directory is what the data gives, for any repository, or for one of ``names`` or the archive's own.
 
     Returns:
         A finding per file that differs: a warning when another version of the package wrote it (its prose may differ).

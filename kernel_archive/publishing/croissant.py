@@ -75,14 +75,7 @@ def _field(record_set: str, column: Column, files: dict[str, Any]) -> dict[str, 
 
 
 def croissant(archive: Archive, name: str, title: str, n_kernels: int) -> bytes:
-    """The Croissant file of an archive: a record set per table and split that has rows (``kernels_train``), out of its shards.
-
-    Args:
-        archive: the archive.
-        name: its repository on the Hub.
-        title: its title.
-        n_kernels: for the description.
-    """
+    """The Croissant file of an archive: a record set per table and split that has rows (``kernels_train``), out of its shards."""
     manifest = archive.manifest
     distribution: list[dict[str, Any]] = []
     record_sets: list[dict[str, Any]] = []

@@ -53,12 +53,7 @@ def named_by_digest(manifest: Manifest, version: str) -> Literal["whole", "measu
 
 
 def check_version(manifest: Manifest, version: str, where: str) -> None:
-    """Refuse an archive that is another version than was asked for.
-
-    Args:
-        manifest: of the archive that is there.
-        version: a release (``1.2.0``, ``v1.2.0``) or a digest (``sha256:...``, at least 12 hex digits).
-        where: the archive, for the message.
+    """Refuse an archive that is another version than was asked for: a release (with or without ``v``) or a digest.
 
     Raises:
         ArchiveMismatchError: it is another one.
