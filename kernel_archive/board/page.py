@@ -24,14 +24,10 @@ if TYPE_CHECKING:
     from kernel_archive.archive.open import Archive
     from kernel_archive.board.entries import Entry
     from kernel_archive.board.standings import Standings
+    from kernel_archive.scoring.record import ControlFigures
 
-#: Bundled libraries: file and licence under ``page/vendor/``, in loading order. Versions and digests: its README.
-LIBRARIES: Final = (
-    ("d3.min.js", "LICENSE-d3.txt"),
-    ("plot.umd.min.js", "LICENSE-plot.txt"),
-    ("highlight.min.js", "LICENSE-highlight.txt"),
-    ("diff.min.js", "LICENSE-diff.txt"),
-)
+#: Bundled libraries under ``page/vendor/``, in loading order. Versions and digests: its README.
+LIBRARIES: Final = ("d3.min.js", "plot.umd.min.js", "highlight.min.js", "diff.min.js")
 #: The page's own script, in loading order, as one closed function.
 SCRIPTS: Final = ("core.js", "standings.js", "plots.js", "compare.js", "tasks.js", "code.js", "kernels.js", "start.js")
 
@@ -42,6 +38,11 @@ _PLAIN: Final = ("frequencies", "uniform")
 _DASH: Final = "\u2013"
 #: Width of an interval drawn in a cell, and the room left at its ends.
 _WIDTH, _ROOM = 56, 4
+
+
+def licence_of(library: str) -> str:
+    """The licence of a bundled library."""
+    return page_file(f"vendor/LICENSE-{library.partition('.')[0]}.txt")
 
 
 def number(metric: str, value: float | None) -> str:
@@ -134,9 +135,8 @@ def _row(entry: Entry, columns: Sequence[_Column]) -> dict[str, Any]:
     }
 
 
-def _control(place: int, columns: Sequence[_Column], board: Standings) -> dict[str, Any]:
+def _control(place: int, control: ControlFigures, columns: Sequence[_Column], board: Standings) -> dict[str, Any]:
     """The row of a control or bound: figures without intervals, and no rank."""
-    control = board.controls[place]
     shown = control.bound or control.name in (*_PLAIN, board.best_controls.get(LEAD))
     figures = [Metric(mean=control.metrics.get(column.name), std=None, repeats=()) for column in columns]
     return {
@@ -153,7 +153,7 @@ def _rows(columns: Sequence[_Column], board: Standings) -> list[dict[str, Any]]:
     """Entries in order, controls and bounds among them where their CRPS puts them; what is not ranked comes last."""
     entries = [_row(entry, columns) for entry in board.entries[: board.whole]]
     ranked, apart = entries[: board.n_ranked], entries[board.n_ranked :]
-    controls = [_control(place, columns, board) for place in range(len(board.controls))]
+    controls = [_control(place, control, columns, board) for place, control in enumerate(board.controls)]
     both = sorted([*ranked, *controls], key=lambda row: (row["place"] is None, row["place"] or 0.0, "control" in row))
     return [*both, *apart]
 
@@ -270,7 +270,7 @@ def render_page(archive: Archive, boards: Sequence[Standings], *, left_out: Sequ
     first = boards[0]
     target = first.target
     own = "(() => {\n'use strict';\n" + "\n".join(page_file(name) for name in SCRIPTS) + "\n})();\n"
-    scripts = [page_file(f"vendor/{library}") for library, _ in LIBRARIES] + [own]
+    scripts = [page_file(f"vendor/{library}") for library in LIBRARIES] + [own]
     rule = SCHEMES[target.scheme]
     leading = verdict(first)
     preview = f"{leading['leaders']} {leading['says']}" if leading["leaders"] else headline_says(first)
@@ -291,7 +291,7 @@ def render_page(archive: Archive, boards: Sequence[Standings], *, left_out: Sequ
         bins="; ".join(f"{name.replace('_', ' ')} {rule.describe(b)}" for b, name in enumerate(BIN_NAMES, 1)),
         draws=f"{first.draws:,}",
         seed=first.seed,
-        licences=[(library, page_file(f"vendor/{licence}")) for library, licence in LIBRARIES],
+        licences=[(library, licence_of(library)) for library in LIBRARIES],
         footer=f"{archive.manifest.name} {version}, {digest}. Scored by kernel-archive {__version__}.",
         payload=packed(make_payload(archive, boards)),
         scripts=[Markup(text) for text in scripts],  # noqa: S704 - our own files

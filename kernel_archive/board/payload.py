@@ -99,25 +99,21 @@ def _pairs(standings: Standings) -> dict[str, list[Any]]:
 
 def _rows(archive: Archive, standings: Standings, codes: dict[str, int], lineage: _Lineage) -> dict[str, Any]:
     target, spec = standings.target, standings.target.split
-    names = (spec.task, spec.anchor, spec.candidate, spec.kernel)
-    table = archive.arrow(spec.table, columns=["row_id", "gpu", *names])
-    place = target.index
-    order = np.argsort([place[row_id] for row_id in table["row_id"].to_pylist()])
-    task, anchor, candidate, kernel, gpu = (
-        [values[i] for i in order] for values in (table[name].to_pylist() for name in (*names, "gpu"))
-    )
-    tasks = list(dict.fromkeys(task))
+    names = ("row_id", "gpu", spec.task, spec.anchor, spec.candidate, spec.kernel)
+    known = {row["row_id"]: row for row in archive.arrow(spec.table, columns=list(names)).to_pylist()}
+    rows = [known[row_id] for row_id in target.row_ids]
+    tasks = list(dict.fromkeys(row[spec.task] for row in rows))
     return {
         "id": [visible(row_id) for row_id in target.row_ids],
-        "tasks": [visible(t) for t in tasks],
-        "task": [tasks.index(t) for t in task],
-        "gpu": [visible(g) for g in gpu],
+        "tasks": [visible(task) for task in tasks],
+        "task": [tasks.index(row[spec.task]) for row in rows],
+        "gpu": [visible(row["gpu"]) for row in rows],
         # The page is public: withheld labels are scored with and shown in sums alone.
         "speedup": None if target.withheld else _list(target.speedups.tolist()),
         "bin": None if target.withheld else target.bins.tolist(),
-        "anchor": [codes.setdefault(code, len(codes)) for code in anchor],
-        "code": [codes.setdefault(code, len(codes)) for code in candidate],
-        "kernel": [lineage.add(k) for k in kernel],
+        "anchor": [codes.setdefault(row[spec.anchor], len(codes)) for row in rows],
+        "code": [codes.setdefault(row[spec.candidate], len(codes)) for row in rows],
+        "kernel": [lineage.add(row[spec.kernel]) for row in rows],
     }
 
 
