@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 #: Level of the intervals, and of the whole table of differences.
 LEVEL: Final = 0.95
+_TAILS: Final = ((1.0 - LEVEL) / 2.0, 1.0 - (1.0 - LEVEL) / 2.0)
 #: So many entries of a board, the best ones, are shown with everything; further ones with figures and ranks.
 WHOLE: Final = 200
 #: Differences below this share of the figures are rounding.
@@ -126,7 +127,7 @@ def pairs_of(values: Sequence[float | None], draws: Sequence[Floats | None], *, 
     for a in range(len(known) - 1):
         if a < shown - 1:
             others = at[a + 1 : shown]
-            low[at[a], others], high[at[a], others] = _intervals(table[a], table[a + 1 : shown])
+            low[at[a], others], high[at[a], others] = np.quantile(table[a] - table[a + 1 : shown], _TAILS, axis=1)
             low[others, at[a]], high[others, at[a]] = -high[at[a], others], -low[at[a], others]
         scale = np.maximum(np.abs(v[a]), np.abs(v[a + 1 :]))
         errors.append(_errors(centred[a], centred[a + 1 :], _EQUAL * np.maximum(scale, _EQUAL), largest))
@@ -158,14 +159,6 @@ def _blocks(table: Floats) -> Iterator[slice]:
     """A table's rows, so many at a time as make a block."""
     step = max(1, _BLOCK // table.shape[1])
     return (slice(i, i + step) for i in range(0, len(table), step))
-
-
-def _intervals(own: Floats, others: Floats) -> tuple[Floats, Floats]:
-    """The 95 % intervals of the differences from each of the others, from draws."""
-    tail = (1.0 - LEVEL) / 2.0
-    ends = [np.quantile(own - others[rows], (tail, 1.0 - tail), axis=1) for rows in _blocks(others)]
-    low, high = np.concatenate(ends, axis=1)
-    return low, high
 
 
 def _errors(own: Floats, others: Floats, least: Floats, largest: Floats) -> Floats:

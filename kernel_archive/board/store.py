@@ -98,11 +98,7 @@ def _as_object(value: Any) -> Any:
 
 
 def prompt_of(lines: bytes, name: str) -> str:
-    """The prompt that forecast lines answer; empty where they name none.
-
-    Args:
-        lines: checked lines.
-        name: the file, for the error.
+    """The prompt that checked forecast lines (of the file of that name) answer; empty where they name none.
 
     Raises:
         DataError: they answer several.

@@ -161,10 +161,7 @@ def _with_state(message: str, state: str) -> str:
 def hub_errors(repo: str, doing: str, *, state: str = "") -> Iterator[None]:
     """Turn whatever the Hub's client raises into a :class:`HubError` that says what happened and what stands.
 
-    Args:
-        repo: the repository.
-        doing: what was being done, as it ends a sentence (``pushing to a/b``).
-        state: what stands now and what the next call does.
+    ``doing`` ends a sentence (``pushing to a/b``); ``state`` says what stands now and what the next call does.
     """
     # The client's own log names signed addresses.
     logger = logging.getLogger("huggingface_hub")

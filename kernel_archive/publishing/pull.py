@@ -150,14 +150,10 @@ def _commit_of(api: HfApi, repo: str, version: str | None) -> str:
     """The commit that a version names now: a tag with or without ``v``, a branch, a commit, or a digest."""
     from huggingface_hub.errors import RevisionNotFoundError
 
-    candidates = ["main"] if version is None else [version, tag_of(version)]
-    for name in dict.fromkeys(candidates):
-        if ":" in name:
-            continue
-        try:
-            return commit_id(api.dataset_info(repo, revision=name).sha, repo)
-        except RevisionNotFoundError:
-            continue
+    for name in ("main",) if version is None else dict.fromkeys((version, tag_of(version))):
+        if ":" not in name:
+            with contextlib.suppress(RevisionNotFoundError):
+                return commit_id(api.dataset_info(repo, revision=name).sha, repo)
     known = sorted(tag.name for tag in api.list_repo_refs(repo, repo_type="dataset").tags)
     if version is not None and is_digest(version):
         for name in ("main", *reversed(known)):
@@ -172,20 +168,19 @@ def _manifest_at(api: HfApi, repo: str, commit: str) -> Manifest:
     """The manifest of a commit."""
     from huggingface_hub.errors import RemoteEntryNotFoundError
 
-    for force in (False, True):
+    def downloaded(*, anew: bool) -> Manifest:
+        path = api.hf_hub_download(repo, MANIFEST_NAME, repo_type="dataset", revision=commit, force_download=anew)
+        return read_manifest(Path(path).parent)
+
+    try:
         try:
-            path = api.hf_hub_download(repo, MANIFEST_NAME, repo_type="dataset", revision=commit, force_download=force)
-        except RemoteEntryNotFoundError:
-            raise ArchiveNotFoundError(
-                f"{repo} holds no archive at {commit[:12]} (it has no {MANIFEST_NAME}): it was not published by "
-                "kernel-archive"
-            ) from None
-        try:
-            return read_manifest(Path(path).parent)
-        except ArchiveMismatchError:
-            if force:
-                raise
-    raise AssertionError
+            return downloaded(anew=False)
+        except ArchiveMismatchError:  # it may have come damaged
+            return downloaded(anew=True)
+    except RemoteEntryNotFoundError:
+        raise ArchiveNotFoundError(
+            f"{repo} holds no archive at {commit[:12]} (it has no {MANIFEST_NAME}): it was not published by kernel-archive"
+        ) from None
 
 
 def fetch_commit(api: HfApi, repo: str, commit: str, manifest: Manifest | None = None) -> Path:

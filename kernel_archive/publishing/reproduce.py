@@ -310,13 +310,9 @@ def _base_rates(folder: Path) -> list[BaseRate]:
 
 
 def reproduce(source: str | Path | None = None) -> Reproduction:
-    """Compute the paper's Table 1, the effect of training and the discovery base rates from the published tables.
+    """Compute the paper's Table 1, the effect of training and the discovery base rates, under every reading.
 
-    Args:
-        source: a local copy of the tables, one folder per repository; the Hub when not given.
-
-    Returns:
-        Every figure under every reading, beside the printed ones.
+    The published tables are those of a local copy, one folder per repository, or of the Hub when none is given.
 
     Raises:
         ArchiveNotFoundError: the folder has no such tables.
