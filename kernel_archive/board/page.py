@@ -220,13 +220,12 @@ def _rest(board: Standings, ranked: list[Entry], leaders: list[str], them: str) 
     j = next((j for j in range(1, min(len(ranked), board.whole)) if j not in places), None)
     if j is None:
         return who
-    pairs, info = board.pairs[LEAD], METRICS[LEAD]
-    gap = abs(float(pairs.difference[0, j]))
-    ends = sorted(abs(float(v)) for v in (pairs.low[0, j], pairs.high[0, j]))
-    if not np.isfinite([gap, *ends]).all():
+    lead, behind = (entry.record.metrics[LEAD].mean for entry in (ranked[0], ranked[j]))
+    low, high = sorted(abs(float(ends[0, j])) for ends in (board.pairs[LEAD].low, board.pairs[LEAD].high))
+    if lead is None or behind is None or not np.isfinite([low, high]).all():
         return who
-    d = info.decimals
-    return f"{who} {ranked[j].submission.name} is the first that is really behind, by {gap:.{d}f} ({ends[0]:.{d}f} to {ends[1]:.{d}f})."
+    d = METRICS[LEAD].decimals
+    return f"{who} {ranked[j].submission.name} is the first that is really behind, by {abs(lead - behind):.{d}f} ({low:.{d}f} to {high:.{d}f})."
 
 
 def _board(board: Standings) -> dict[str, Any]:

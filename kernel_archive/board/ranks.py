@@ -47,8 +47,7 @@ class Pairs(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         known: shape (k,), which entries take part: those with the figure, defined in at least half of the draws.
-        difference: shape (m, m); NaN where a metric is not defined.
-        low: lower end of the pair's own 95 % interval (paired bootstrap), shape (m, m).
+        low: lower end of the pair's own 95 % interval (paired bootstrap), shape (m, m); NaN where a metric is not defined.
         high: upper end.
         real: shape (m, m), whether the difference is real with all pairs of the k entries considered together.
         smaller: shape (k,), number of entries with a smaller figure.
@@ -58,7 +57,6 @@ class Pairs(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     known: Bools
-    difference: Floats
     low: Floats
     high: Floats
     real: Bools
@@ -101,13 +99,12 @@ def pairs_of(values: Sequence[float | None], draws: Sequence[Floats | None], *, 
     [[0, 0, 1], [0, 0, 1], [1, 1, 0]]
     """
     k, m = len(values), min(len(values), whole)
-    difference, low, high = (np.full((m, m), np.nan) for _ in range(3))
-    real = np.zeros((m, m), dtype=bool)
+    low, high, real = np.full((m, m), np.nan), np.full((m, m), np.nan), np.zeros((m, m), dtype=bool)
     counts = np.zeros((4, k), dtype=np.int64)
     smaller, larger, really_smaller, really_larger = counts
     known = [i for i, (v, d) in enumerate(zip(values, draws, strict=True)) if v is not None and not _undefined(d)]
     out = Pairs(
-        known=np.isin(np.arange(k), known), difference=difference, low=low, high=high, real=real, smaller=smaller, larger=larger,
+        known=np.isin(np.arange(k), known), low=low, high=high, real=real, smaller=smaller, larger=larger,
         really_smaller=really_smaller, really_larger=really_larger,
     )  # fmt: skip
     known = [i for i in known if draws[i] is not None]
@@ -144,8 +141,7 @@ def pairs_of(values: Sequence[float | None], draws: Sequence[Floats | None], *, 
             above[others] += more
             below[others] += less
         if a < shown - 1:
-            others, d, sure = others[: shown - a - 1], d[: shown - a - 1], sure[: shown - a - 1]
-            difference[at[a], others], difference[others, at[a]] = d, 0.0 - d
+            others, sure = others[: shown - a - 1], sure[: shown - a - 1]
             real[at[a], others] = real[others, at[a]] = sure
     return out
 

@@ -24,9 +24,7 @@ def test_pairs_are_antisymmetric_with_their_own_intervals():
     """A minus B is the negative of B minus A, and its interval that of the paired draws."""
     values, draws = entries([0.0, 0.3, 2.0])
     pairs = pairs_of(values, draws)
-    assert pairs.difference[0, 1] == pytest.approx(values[0] - values[1])
     upper = np.triu_indices(3, 1)
-    assert pairs.difference.T[upper] == pytest.approx(-pairs.difference[upper])
     assert pairs.low.T[upper] == pytest.approx(-pairs.high[upper])
     assert (pairs.low[0, 1], pairs.high[0, 1]) == pytest.approx(interval(draws[0] - draws[1]))
     assert (pairs.real == pairs.real.T).all()
@@ -64,7 +62,7 @@ def test_undefined_figures_are_left_out():
     ranks = ranks_of(pairs, "higher")
     assert ranks[1] is None
     assert [ranks[0].rank, ranks[2].rank] == [2, 1]
-    assert np.isnan(pairs.difference[0, 1])
+    assert np.isnan(pairs.low[0, 1])
     assert pairs.real[0, 2]
 
 
@@ -75,9 +73,9 @@ def test_an_entry_undefined_in_most_draws_has_no_pairs_and_leaves_the_others_as_
     for defined in (0, 499):
         draws[3][defined:] = np.nan
         pairs = pairs_of(values, draws)
-        for name in ("difference", "low", "high", "real"):
+        for name in ("low", "high", "real"):
             np.testing.assert_array_equal(getattr(pairs, name)[:3, :3], getattr(alone, name))
-        assert np.isnan([pairs.difference[3], pairs.low[3], pairs.high[3]]).all()
+        assert np.isnan([pairs.low[3], pairs.high[3]]).all()
         assert not pairs.real[3].any()
         assert ranks_of(pairs, "higher") == [*ranks_of(alone, "higher"), None]
         draws[3] = draws[0].copy()
@@ -143,7 +141,7 @@ def test_blocks_and_what_is_shown_change_nothing(seed, k, whole, block):
         cut = pairs_of(values, draws, whole=whole)
     finally:
         module._BLOCK = kept
-    for name in ("difference", "low", "high", "real"):
+    for name in ("low", "high", "real"):
         np.testing.assert_array_equal(getattr(cut, name), getattr(one, name)[:whole, :whole])
     for better in ("higher", "lower"):
         for a, b in zip(ranks_of(one, better), ranks_of(cut, better), strict=True):

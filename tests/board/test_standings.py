@@ -72,9 +72,8 @@ def test_differences_are_those_of_the_comparison_command(standings, board, targe
     reference = compare(target, a, b, draws=DRAWS, metrics=["crps", "ece"])
     for metric, d in reference.differences.items():
         pairs = standings.pairs[metric]
-        assert (pairs.difference[0, 1], pairs.low[0, 1], pairs.high[0, 1]) == pytest.approx(
-            (d.difference, d.low, d.high)
-        )
+        own, other = (line.record.metrics[metric].mean for line in standings.entries[:2])
+        assert (own - other, pairs.low[0, 1], pairs.high[0, 1]) == pytest.approx((d.difference, d.low, d.high))
 
 
 def test_cost_repeats_and_coverage_are_those_of_the_file(standings):
