@@ -60,17 +60,12 @@ class BinScheme(msgspec.Struct, frozen=True):
     def describe(self, bin_: int) -> str:
         """The interval as text, for example ``0.25 < S <= 0.5``."""
         low, high = self.interval(bin_)
-        if self.right_closed:
-            return (
-                f"S <= {high:.4g}"
-                if bin_ == 1
-                else f"S > {low:.4g}"
-                if bin_ == N_BINS
-                else f"{low:.4g} < S <= {high:.4g}"
-            )
-        return (
-            f"S < {high:.4g}" if bin_ == 1 else f"S >= {low:.4g}" if bin_ == N_BINS else f"{low:.4g} <= S < {high:.4g}"
-        )
+        above, up_to = (">", "<=") if self.right_closed else (">=", "<")
+        if bin_ == 1:
+            return f"S {up_to} {high:.4g}"
+        if bin_ == N_BINS:
+            return f"S {above} {low:.4g}"
+        return f"{low:.4g} {above.replace('>', '<')} S {up_to} {high:.4g}"
 
 
 _R = 2.0**0.5
@@ -158,11 +153,9 @@ def representatives(speedups: ArrayLike, bins: ArrayLike, name: Scheme = DEFAULT
     rule = scheme(name)
     s = np.asarray(speedups, dtype=np.float64)
     y = np.asarray(bins)
-    m = np.empty(N_BINS)
-    for b in range(2, N_BINS):
-        low, high = rule.interval(b)
-        m[b - 1] = math.sqrt(low * high)
-    for b, fallback in ((1, rule.fallback_ends[0]), (N_BINS, rule.fallback_ends[1])):
+    inner = np.asarray(rule.edges)
+    m = np.concatenate(([0.0], np.sqrt(inner[:-1] * inner[1:]), [0.0]))
+    for b, fallback in zip((1, N_BINS), rule.fallback_ends, strict=True):
         chosen = s[y == b]
         m[b - 1] = math.fsum(chosen.tolist()) / len(chosen) if len(chosen) else fallback
     return m
