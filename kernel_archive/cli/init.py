@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,32 +15,22 @@ if TYPE_CHECKING:
     from kernel_archive.archive.seen import Look
 
 
-@click.command(short_help="Write a recipe for a folder or table of your own.")
+@click.command()
 @click.argument("place", metavar="FOLDER|FILE", type=click.Path())
-@click.option(
-    "-o",
-    "--output",
-    type=click.Path(dir_okay=False),
-    default="builder.toml",
-    show_default=True,
-    help="Recipe to write.",
+@common.option("-o", "--output", type=common.FILE, default="builder.toml", help="Recipe to write.")
+@common.option("--name", help="Name of the archive, OWNER/DATASET.  [default: me/ and the folder's name]")
+@common.option("--gpu", help="GPU of the measurements, where the files don't say.")
+@common.option("--problem", help="What the programs compute, where the files don't say.")
+@common.option("--reference", help="File with the reference program ({problem} allowed), or root.")
+@common.option("--baseline", type=click.Path(), help="KernelBench: the timing baseline of the same GPU.")
+@common.option("--problems", type=click.Path(), help="KernelBench: the folder with level1/*.py and so on.")
+@common.option(
+    "--role", type=click.Choice(["held_out", "training", "archive"]), help="What the rows are for.  [default: held_out]"
 )
-@click.option("--name", default=None, help="Name of the archive, OWNER/DATASET.  [default: me/ and the folder's name]")
-@click.option("--gpu", default=None, help="GPU of the measurements, where the files don't say.")
-@click.option("--problem", default=None, help="What the programs compute, where the files don't say.")
-@click.option("--reference", default=None, help="File with the reference program ({problem} allowed), or root.")
-@click.option("--baseline", default=None, type=click.Path(), help="KernelBench: the timing baseline of the same GPU.")
-@click.option("--problems", default=None, type=click.Path(), help="KernelBench: the folder with level1/*.py and so on.")
-@click.option(
-    "--role",
-    type=click.Choice(["held_out", "training", "archive"]),
-    default=None,
-    help="What the rows are for.  [default: held_out]",
-)
-@click.option("--licence", default=None, help="SPDX name of the data's licence.  [default: that of a LICENSE file]")
+@common.option("--licence", help="SPDX name of the data's licence.  [default: that of a LICENSE file]")
 @common.force_option
 @common.json_option
-def init(place: str, output: str, name: str | None, force: bool, as_json: bool, **answers: str | None) -> None:
+def init(place: str, output: str, name: str | None, force: bool, **answers: str | None) -> None:
     """Look at FOLDER or FILE, recognise its format or guess what a table's columns mean, and write a commented recipe.
 
     Shown is what would come out: rows, outcomes, the first kernels, what was doubted, what is missing. Nothing is built.
@@ -64,7 +55,7 @@ def init(place: str, output: str, name: str | None, force: bool, as_json: bool, 
             given[key] = str(Path(given[key]).absolute())
     if given.get("reference") not in (None, "root") and Path(given["reference"]).exists():
         given["reference"] = str(Path(given["reference"]).absolute())
-    if _asks() and not as_json:
+    if _asks() and not common.as_json():
         _ask(found, given)
     for key in ("gpu", "problem"):
         if key in given and key not in found.open:
@@ -73,24 +64,14 @@ def init(place: str, output: str, name: str | None, force: bool, as_json: bool, 
     if "gpu" in given and any(not same_gpu(gpu, given["gpu"]) for gpu in said):
         counts = "the file's counts where it names one" if len(found.sources) > 1 else "--gpu counts: is it right?"
         found.open["two GPUs"] = f"--gpu says {given['gpu']}, a file's name {', '.join(sorted(set(said)))}; {counts}"
-    folder = Path(place).absolute()
-    called = (
-        name
-        or f"me/{''.join(c if c.isalnum() or c in '._-' else '-' for c in folder.name.split('.')[0]).strip('._-') or 'kernels'}"
-    )
+    of_folder = re.sub(r"[^\w-]", "-", Path(place).absolute().name.split(".")[0]).strip("_-")
+    called = name or f"me/{of_folder or 'kernels'}"
     text = recipe_text(found, target.absolute().parent, name=called, answers=given)
     write_atomically(target, text.encode())
     shown = preview(target)
     open_ = {key: why for key, why in found.open.items() if key not in given}
-    result = {
-        "recipe": str(target),
-        "name": called,
-        "found": found.found,
-        "sources": found.sources,
-        "open": open_,
-        **shown,
-    }
-    common.emit(result, as_json=as_json, text=lambda: _show(found, shown, open_, target))
+    facts = {"recipe": str(target), "name": called, "found": found.found, "sources": found.sources, "open": open_}
+    common.emit(facts | shown, lambda: _show(found, shown, open_, target))
     click.get_current_context().exit(0 if shown["evaluations"] else 1)
 
 
@@ -112,12 +93,9 @@ def _ask(found: Look, given: dict[str, str]) -> None:
 def _show(found: Look, shown: dict[str, Any], open_: dict[str, str], target: Path) -> None:
     common.tell(f"Found: {found.found}.")
     for source in found.sources[:1]:
-        rows = [
-            (ours, rule if isinstance(rule, str) else ", ".join(f"{k} {v}" for k, v in rule.items()))
-            for ours, rule in source.get("columns", {}).items()
-        ]
-        if rows:
-            common.print_table(["our column", "comes from"], rows, left=2)
+        if columns := source.get("columns"):
+            words = (r if isinstance(r, str) else ", ".join(f"{k} {v}" for k, v in r.items()) for r in columns.values())
+            common.print_table(["our column", "comes from"], list(zip(columns, words, strict=True)), left=2)
     more = f" (in {shown['runs_read']} of {shown['runs']} runs)" if shown["runs"] > shown["runs_read"] else ""
     outcomes = ", ".join(f"{n:,} {name}" for name, n in shown["outcomes"].items()) or "none"
     rows_of = f" of {shown['rows']:,}" if shown["rows"] else ""
@@ -125,14 +103,11 @@ def _show(found: Look, shown: dict[str, Any], open_: dict[str, str], target: Pat
         f"Would come out: {shown['evaluations']:,}{rows_of} rows{more}: {outcomes}; {shown['problems']:,} problems on {', '.join(shown['gpus']) or 'no GPU'}."
     )
     if shown["first"]:
-        common.print_table(
-            ["problem", "GPU", "speedup", "program begins"],
-            [
-                (k["problem"] or "not said", k["gpu"] or "not said", f"{k['speedup']:.3g}x", k["code"][:60])
-                for k in shown["first"]
-            ],
-            left=4,
-        )
+        rows = [
+            (k["problem"] or "not said", k["gpu"] or "not said", f"{k['speedup']:.3g}x", k["code"][:60])
+            for k in shown["first"]
+        ]
+        common.print_table(["problem", "GPU", "speedup", "program begins"], rows, left=4)
     common.print_findings(shown["findings"])
     for key, why in open_.items():
         common.say(f"open: {key}: {why}")

@@ -29,10 +29,10 @@ def _place(row: dict[str, Any]) -> str:
     return str(row["source_file"]) + (f":{row['source_line']}" if row["source_line"] is not None else "")
 
 
-@click.command(short_help="Show what an archive holds.")
+@click.command()
 @common.archive_argument
 @common.json_option
-def info(archive_path: str | None, as_json: bool) -> None:
+def info(archive_path: str | None) -> None:
     """Show what an archive holds: counts by problem, GPU, language, method, outcome and bin; tokens, GPU hours, inputs.
 
     DIR is an archive directory; gpu-forecasters/kernels, else the only one here, when not given.
@@ -41,7 +41,7 @@ def info(archive_path: str | None, as_json: bool) -> None:
     from kernel_archive.archive.open import open_archive
 
     facts = archive_info(open_archive(archive_path))
-    common.emit(facts, as_json=as_json, text=lambda: _show_info(facts))
+    common.emit(facts, lambda: _show_info(facts))
 
 
 def _show_info(facts: dict[str, Any]) -> None:
@@ -74,18 +74,17 @@ def _show_info(facts: dict[str, Any]) -> None:
     common.print_table(["", ""], lines, left=2)
 
 
-@click.command(short_help="Show a kernel with its lineage back to the log line.")
+@click.command()
 @click.argument("wanted", metavar="ID")
 @click.option("--code/--no-code", default=True, help="Print the program.")
-@click.option(
+@common.option(
     "--logs",
     type=click.Path(exists=True, file_okay=False, path_type=Path),
-    default=None,
     help="Folder of the builder with the logs: says why its search measured the program.",
 )
 @common.archive_option
 @common.json_option
-def show(wanted: str, code: bool, logs: Path | None, archive_path: str | None, as_json: bool) -> None:
+def show(wanted: str, code: bool, logs: Path | None, archive_path: str | None) -> None:
     """Show a kernel: code, measurements, and its lineage to the root, each with file and line of its log.
 
     ID is a kernel, program or evaluation id, or the first digits of one.
@@ -97,7 +96,7 @@ def show(wanted: str, code: bool, logs: Path | None, archive_path: str | None, a
     if logs is not None:
         said = [(m["node_id"], reasons(logs, m["source_file"], m["node_id"])) for m in found["measurements"]]
         found["why"] = [{"node_id": node, **why} for node, why in said if why is not None]
-    common.emit(found, as_json=as_json, text=lambda: _show_kernel(found, code=code))
+    common.emit(found, lambda: _show_kernel(found, code=code))
 
 
 def _show_kernel(found: dict[str, Any], *, code: bool) -> None:
@@ -169,12 +168,12 @@ def _show_why(said: list[dict[str, Any]]) -> None:
     common.print_table(columns, rows, title=title)
 
 
-@click.command(short_help="Query the tables with SQL (DuckDB).")
+@click.command()
 @click.argument("query")
-@click.option("--limit", type=click.IntRange(1), default=50, show_default=True, help="Rows to print.")
+@common.option("--limit", type=common.FROM_1, default=50, help="Rows to print.")
 @common.archive_option
 @common.json_option
-def sql(query: str, limit: int, archive_path: str | None, as_json: bool) -> None:
+def sql(query: str, limit: int, archive_path: str | None) -> None:
     """Query the tables with SQL: kernels, failures, evaluations, searches, references, gpus, eval, ...
 
     Each table is a DuckDB view with the column "split". Example: kernel-archive sql "SELECT problem, max(speedup) FROM
@@ -194,14 +193,14 @@ def sql(query: str, limit: int, archive_path: str | None, as_json: bool) -> None
         if result.num_rows > limit:
             common.tell(f"{limit} of {result.num_rows} rows; more with --limit, all with --json")
 
-    common.emit(result.to_pylist() if as_json else None, as_json=as_json, text=text)
+    common.emit(result.to_pylist, text)
 
 
-@click.command(short_help="Check an archive: layout, schema, digests, ids, labels, splits.")
+@click.command()
 @common.archive_argument
 @common.json_option
 @click.pass_context
-def validate(ctx: click.Context, archive_path: str | None, as_json: bool) -> None:
+def validate(ctx: click.Context, archive_path: str | None) -> None:
     """Check an archive in layers: layout, schema, digests, ids, labels recomputed, cross-references, canary, splits, card.
 
     DIR is an archive directory; gpu-forecasters/kernels, else the only one here, when not given. The exit status is 1 when there is an error.
@@ -216,15 +215,15 @@ def validate(ctx: click.Context, archive_path: str | None, as_json: bool) -> Non
         common.print_findings(report.findings)
         common.tell(f"{report.path} {report.version}: {'valid' if report.ok else 'NOT valid'}")
 
-    common.emit(report, as_json=as_json, text=text)
+    common.emit(report, text)
     ctx.exit(0 if report.ok else 1)
 
 
-@click.command(short_help="Show the audit flags with their worst examples.")
+@click.command()
 @common.archive_argument
-@click.option("--examples", type=click.IntRange(0, 1000), default=3, show_default=True, help="Worst examples per flag.")
+@common.option("--examples", type=click.IntRange(0, 1000), default=3, help="Worst examples per flag.")
 @common.json_option
-def audit(archive_path: str | None, examples: int, as_json: bool) -> None:
+def audit(archive_path: str | None, examples: int) -> None:
     """Show the audit flags with their rules and worst examples, what was excluded, and what of the sources was left out.
 
     A flag never drops a row; a split definition may.
@@ -233,7 +232,7 @@ def audit(archive_path: str | None, examples: int, as_json: bool) -> None:
     from kernel_archive.archive.open import open_archive
 
     result = audit_archive(open_archive(archive_path), examples=examples)
-    common.emit(result, as_json=as_json, text=lambda: _show_audit(result, examples))
+    common.emit(result, lambda: _show_audit(result, examples))
 
 
 def _show_audit(result: dict[str, Any], examples: int) -> None:
@@ -280,24 +279,24 @@ def _show_audit(result: dict[str, Any], examples: int) -> None:
             common.tell(f"  {finding.severity}: {finding.render()}")
 
 
-@click.command(short_help="Show what changed between two archive versions.")
+@click.command()
 @click.argument("old", type=click.Path(exists=True))
 @click.argument("new", type=click.Path(exists=True))
-@click.option("--changelog", "as_changelog", is_flag=True, help="Print a changelog entry of the data, as Markdown.")
-@click.option("--examples", type=click.IntRange(0), default=5, show_default=True, help="Rows named per kind of change.")
+@common.option("--changelog", "as_changelog", is_flag=True, help="Print a changelog entry of the data, as Markdown.")
+@common.option("--examples", type=common.FROM_0, default=5, help="Rows named per kind of change.")
 @common.json_option
-def diff(old: str, new: str, as_changelog: bool, examples: int, as_json: bool) -> None:
+def diff(old: str, new: str, as_changelog: bool, examples: int) -> None:
     """Show what changed from OLD to NEW, table by table: rows added, removed, relabelled, measured again.
 
     OLD and NEW are archive directories, folders of frozen splits (splits/frozen/VERSION), or single frozen splits.
     """
     from kernel_archive.selection import diff as module
 
-    if as_changelog and as_json:
+    if as_changelog and common.as_json():
         raise click.UsageError("--changelog and --json exclude each other")
     found = module.diff(old, new)
     text = module.changelog(found).rstrip() if as_changelog else lambda: _show_diff(found, examples)
-    common.emit(found, as_json=as_json, text=text)
+    common.emit(found, text)
 
 
 def _show_diff(found: Difference, examples: int) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
@@ -32,30 +32,34 @@ def _rows(done: Replay) -> list[list[str]]:
     ]  # fmt: skip
 
 
-@click.command(short_help="Replay recorded searches with forecasts that choose what is measured.")
+@click.command()
 @click.argument("files", type=click.Path(), nargs=-1)
-@click.option("--forecaster", "names", multiple=True, metavar="NAME", help="A baseline, or a cue such as code_length.")
-@click.option("--policy", "policies", multiple=True, type=click.Choice(_POLICIES), help="Only these.  [default: all]")
-@click.option(
-    "--split", type=click.Choice([REPLAY.name, *FORECAST_SPLITS]), default=REPLAY.name, show_default=True,
+@common.option("--forecaster", "names", multiple=True, metavar="NAME", help="A baseline, or a cue such as code_length.")
+@common.option("--policy", "policies", multiple=True, type=click.Choice(_POLICIES), help="Only these.  [default: all]")
+@common.option(
+    "--split",
+    type=click.Choice([REPLAY.name, *FORECAST_SPLITS]),
+    default=REPLAY.name,
     help="replay: every recorded program; else only the rows of a split.",
-)  # fmt: skip
-@click.option(
-    "--searches", "made", type=click.Choice(["natural", "generated"]), default="natural", show_default=True,
+)
+@common.option(
+    "--searches",
+    "made",
+    type=click.Choice(["natural", "generated"]),
+    default="natural",
     help="Chains of programs written one by one, or searches over templates.",
-)  # fmt: skip
-@click.option("--share", type=click.FloatRange(0.0, 1.0, min_open=True), default=0.25, show_default=True, help="Share of the children that a step measures.")  # fmt: skip
-@click.option("--parents", type=click.IntRange(min=1), default=4, show_default=True, help="Parents per step.")
-@click.option(
-    "--repeats", type=click.IntRange(min=1), default=8, show_default=True, help="Runs with other ties and draws."
 )
-@click.option(
-    "--hide/--no-hide", default=True, show_default=True, help="Replay with 25 and 50 % of the tree hidden, too."
+@common.option(
+    "--share",
+    type=click.FloatRange(0.0, 1.0, min_open=True),
+    default=0.25,
+    help="Share of the children that a step measures.",
 )
-@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of everything random.")
-@click.option(
-    "--draws", type=click.IntRange(min=1, max=100_000), default=2000, show_default=True, help="Bootstrap draws."
-)
+@common.option("--parents", type=common.FROM_1, default=4, help="Parents per step.")
+@common.option("--repeats", type=common.FROM_1, default=8, help="Runs with other ties and draws.")
+@common.option("--hide/--no-hide", default=True, help="Replay with 25 and 50 % of the tree hidden, too.")
+@common.option("--seed", type=common.FROM_0, default=0, help="Seed of everything random.")
+@common.option("--draws", type=click.IntRange(min=1, max=100_000), default=2000, help="Bootstrap draws.")
 @common.archive_option
 @common.json_option
 def replay(
@@ -63,15 +67,11 @@ def replay(
     names: tuple[str, ...],
     policies: tuple[str, ...],
     split: str,
-    made: str,
-    share: float,
-    parents: int,
-    repeats: int,
+    made: Literal["natural", "generated"],
     hide: bool,
     seed: int,
-    draws: int,
     archive_path: str | None,
-    as_json: bool,
+    **how: Any,
 ) -> None:
     """Search the recorded held-out searches again, with forecasts that choose what is measured.
 
@@ -88,7 +88,7 @@ def replay(
     from kernel_archive.scoring.worlds import load_worlds
 
     archive = open_archive(archive_path)
-    worlds = load_worlds(archive, split=split, made="natural" if made == "natural" else "generated")
+    worlds = load_worlds(archive, split=split, made=made)
     target = worlds.target()
     # A submission's file is always called the same: its folder has the name.
     named = [Path(file).parent.name if name_of(file) == "forecasts" else None for file in files]
@@ -97,15 +97,10 @@ def replay(
     wanted = [p for p in POLICIES if not policies or p in policies]
     hidden = (0.25, 0.5) if hide else ()
     done = []
-    with common.progress("Replaying", quiet=as_json) as advance:
-        for number, forecasts in enumerate([*cast] or [None]):
-            done.append(
-                run(
-                    worlds, forecasts, policies=wanted, share=share, parents=parents, repeats=repeats, hide=hidden,
-                    seed=seed, draws=draws,
-                )
-            )  # fmt: skip
-            advance(number + 1, max(1, len(cast)), forecasts.name if forecasts is not None else "")
+    with common.progress("Replaying") as advance:
+        for number, forecasts in enumerate([*cast] or [None], 1):
+            done.append(run(worlds, forecasts, policies=wanted, hide=hidden, seed=seed, **how))
+            advance(number, max(1, len(cast)), forecasts.name if forecasts is not None else "")
 
     def text() -> None:
         first = done[0]
@@ -122,4 +117,4 @@ def replay(
         ]
         common.print_table(columns, [row for d in done for row in _rows(d)], left=2, notes=notes)
 
-    common.emit(done, as_json=as_json, text=text)
+    common.emit(done, text)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -12,26 +12,20 @@ from kernel_archive.errors import printable
 
 if TYPE_CHECKING:
     from kernel_archive.scoring.record import ScoreRecord
-    from kernel_archive.scoring.scorer import PredictedBin
     from kernel_archive.scoring.summary import Sheet
 
-_surrogate = click.option("--surrogate", default=None, help="Take only the lines with this surrogate_label.")
+_surrogate = common.option("--surrogate", help="Take only the lines with this surrogate_label.")
 
 
 _draw_options = common.options(
-    click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of the draws."),
-    click.option(
-        "--draws",
-        type=click.IntRange(min=0, max=1_000_000),
-        default=10_000,
-        show_default=True,
-        help="Bootstrap draws; 0 for no intervals.",
+    common.option("--seed", type=common.FROM_0, default=0, help="Seed of the draws."),
+    common.option(
+        "--draws", type=click.IntRange(0, 1_000_000), default=10_000, help="Bootstrap draws; 0 for no intervals."
     ),
-    click.option(
+    common.option(
         "--predicted-bin",
         type=click.Choice(["argmax", "stated"]),
         default="argmax",
-        show_default=True,
         help="Score the most probable bin, or the one that the forecaster names.",
     ),
 )
@@ -41,16 +35,16 @@ def _print(sheet: Sheet) -> None:
     common.print_table(sheet.columns, sheet.rows, title=sheet.title, notes=sheet.notes)
 
 
-@click.command(short_help="Write an empty, valid forecast file.")
-@click.argument("file", required=False, type=click.Path(dir_okay=False))
+@click.command()
+@click.argument("file", required=False, type=common.FILE)
 @common.split_option
-@click.option("--repeats", type=click.IntRange(min=1, max=100), default=1, show_default=True, help="Repeats per row.")
+@common.option("--repeats", type=click.IntRange(min=1, max=100), default=1, help="Repeats per row.")
 @common.output_option
 @common.force_option
 @common.archive_option
 @common.json_option
 def template(
-    file: str | None, split: str, repeats: int, output: str | None, force: bool, archive_path: str | None, as_json: bool
+    file: str | None, split: str, repeats: int, output: str | None, force: bool, archive_path: str | None
 ) -> None:
     """Write a forecast file for a split that is valid as it is: the uniform distribution for every row.
 
@@ -72,25 +66,20 @@ def template(
         write_new(output, data, force=force)
     shown = None if output is None else printable(output, 5000)
     facts = {"file": shown, "rows": len(target), "repeats": repeats, "split": target.facts}
-    if as_json:
-        lines = {} if output is not None else {"lines": data.decode().splitlines()}
-        common.emit({**facts, "schema": json_schema(), **lines}, as_json=True)
-        return
-    for line in explanation(target):
-        common.say(line)
-    if output is None:
-        click.echo(data, nl=False)
-    else:
-        common.tell(f"{shown}: {len(target) * repeats:,} forecasts to fill in. Next: kernel-archive check {shown}")
+    if not common.as_json():
+        for line in explanation(target):
+            common.say(line)
+    done = f"{shown}: {len(target) * repeats:,} forecasts to fill in. Next: kernel-archive check {shown}"
+    common.emit_lines({**facts, "schema": json_schema()}, data if output is None else None, done)
 
 
-@click.command(short_help="Check a forecast file and list every fault.")
+@click.command()
 @click.argument("file", type=click.Path())
 @common.split_option
 @_surrogate
 @common.archive_option
 @common.json_option
-def check(file: str, split: str, surrogate: str | None, archive_path: str | None, as_json: bool) -> None:
+def check(file: str, split: str, surrogate: str | None, archive_path: str | None) -> None:
     """Check a forecast file and list every fault: file, line, field, value and the way out.
 
     Reads JSON lines (plain, gzip, zstd) and Parquet. The exit status is 1 when the file can't be scored.
@@ -99,23 +88,24 @@ def check(file: str, split: str, surrogate: str | None, archive_path: str | None
     from kernel_archive.scoring.summary import check_lines
 
     _, report = check_forecasts(file, load_target(archive_path, split, blind=True), surrogate=surrogate)
-    common.emit(report, as_json=as_json, text="\n".join(check_lines(report)))
-    if not as_json:
+
+    def text() -> None:
+        common.tell("\n".join(check_lines(report)))
         common.print_findings(report.findings, total=report.n_errors + report.n_warnings)
+
+    common.emit(report, text)
     if not report.ok:
         raise click.exceptions.Exit(1)
 
 
-@click.command(short_help="Score forecast files.")
+@click.command()
 @click.argument("files", type=click.Path(), nargs=-1, required=True)
 @common.split_option
 @common.bins_option
 @_surrogate
 @common.labels_option
 @_draw_options
-@click.option(
-    "--jobs", type=click.IntRange(1, 256), default=1, show_default=True, help="Processes that compute the draws."
-)
+@common.option("--jobs", type=common.JOBS, default=1, help="Processes that compute the draws.")
 @common.output_option
 @common.force_option
 @common.archive_option
@@ -126,14 +116,11 @@ def score(
     bins: str | None,
     surrogate: str | None,
     labels: str | None,
-    seed: int,
-    draws: int,
-    predicted_bin: PredictedBin,
     jobs: int,
     output: str | None,
     force: bool,
     archive_path: str | None,
-    as_json: bool,
+    **how: Any,
 ) -> None:
     """Score forecast files against a split, with 95 % intervals.
 
@@ -153,32 +140,26 @@ def score(
     # All files are read before the first is scored: a fault in the last one need not wait for that.
     cast = [read_forecasts(file, target, surrogate=surrogate) for file in files]
     with team(jobs) as workers:
-        records = [
-            score_one(
-                target, f, seed=seed, draws=draws, predicted_bin=predicted_bin, workers=workers if jobs > 1 else None
-            )
-            for f in cast
-        ]
+        records = [score_one(target, f, workers=workers if jobs > 1 else None, **how) for f in cast]
     if output is not None:
         write_new(output, records_to_json(records), force=force)
 
     def text() -> None:
         if len(records) > 1:
             _print(several_sheet(records))
-            return
-        for sheet in score_sheets(records[0]):
-            _print(sheet)
-            common.tell()
-        for remark in score_remarks(records[0]):
-            common.tell(remark)
-
-    common.emit(records if len(records) > 1 else records[0], as_json=as_json, text=text)
-    if not as_json:
+        else:
+            for sheet in score_sheets(records[0]):
+                _print(sheet)
+                common.tell()
+            for remark in score_remarks(records[0]):
+                common.tell(remark)
         for f in cast:
             common.print_findings(f.remarks)
 
+    common.emit(records if len(records) > 1 else records[0], text)
 
-@click.command(short_help="Compare two forecast files.")
+
+@click.command()
 @click.argument("a", type=click.Path())
 @click.argument("b", type=click.Path())
 @common.split_option
@@ -188,39 +169,29 @@ def score(
 @common.archive_option
 @common.json_option
 def compare(
-    a: str,
-    b: str,
-    split: str,
-    bins: str | None,
-    labels: str | None,
-    seed: int,
-    draws: int,
-    predicted_bin: PredictedBin,
-    archive_path: str | None,
-    as_json: bool,
+    a: str, b: str, split: str, bins: str | None, labels: str | None, archive_path: str | None, **how: Any
 ) -> None:
     """Compare two forecast files on the same rows: paired differences, intervals, permutation p-values (Holm)."""
     from kernel_archive.scoring import compare_files, load_target
     from kernel_archive.scoring.summary import comparison_sheet
 
     target = load_target(archive_path, split, bins, labels=labels)
-    result = compare_files(a, b, target, seed=seed, draws=draws, predicted_bin=predicted_bin)
-    common.emit(result, as_json=as_json, text=lambda: _print(comparison_sheet(result)))
+    result = compare_files(a, b, target, **how)
+    common.emit(result, lambda: _print(comparison_sheet(result)))
 
 
-@click.command(short_help="Draw the plots of a score.")
+@click.command()
 @click.argument("records", type=click.Path(), nargs=-1, required=True)
-@click.option(
+@common.option(
     "--kind",
     type=click.Choice(["all", "recovery", "precision-recall", "reliability", "error", "confusion", "risk", "groups"]),
     default="all",
-    show_default=True,
     help="Which plot; all of them on one sheet by default.",
 )
 @common.output_option
 @common.force_option
 @common.json_option
-def plot(records: tuple[str, ...], kind: str, output: str | None, force: bool, as_json: bool) -> None:
+def plot(records: tuple[str, ...], kind: str, output: str | None, force: bool) -> None:
     """Draw the plots of score records (from kernel-archive score --json or -o) as SVG, PNG or PDF.
 
     The file of -o gives the format; NAME.svg in the current directory when not given. Several records of one split
@@ -236,6 +207,4 @@ def plot(records: tuple[str, ...], kind: str, output: str | None, force: bool, a
     data = draw(scores, kind, Path(path).suffix)
     write_new(path, data, force=force)
     shown = printable(path, 5000)
-    common.emit(
-        {"file": shown, "kind": kind, "bytes": len(data)}, as_json=as_json, text=f"{shown}: {len(data):,} bytes"
-    )
+    common.emit({"file": shown, "kind": kind, "bytes": len(data)}, f"{shown}: {len(data):,} bytes")
