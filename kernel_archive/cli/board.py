@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from kernel_archive.board.standings import Standings
 
 _board = common.option("--board", type=common.FOLDER, help="Folder of the board.  [default: leaderboard]")
-_jobs = common.option("--jobs", type=common.JOBS, help="Processes that score.  [default: one per core]")
 
 
 @click.command()
@@ -114,23 +113,18 @@ def add(
     made = add_submission(file, target, facts=None if facts == ModelFacts() else facts, board=board, **stated)
 
     def text() -> None:
-        rows = [
-            (
-                METRICS[key].title,
-                METRICS[key].format(m.mean),
-                "" if m.low is None else f"{METRICS[key].format(m.low)} to {METRICS[key].format(m.high)}",
-            )
-            for key, m in (*made.record.headline.items(), ("crps", made.record.metrics["crps"]))
-        ]
+        rows = []
+        for key, figure in (*made.record.headline.items(), ("crps", made.record.metrics["crps"])):
+            shown = METRICS[key].format
+            interval = "" if figure.low is None else f"{shown(figure.low)} to {shown(figure.high)}"
+            rows.append((METRICS[key].title, shown(figure.mean), interval))
         common.print_table(["figure", "value", "95 % interval"], rows)
         common.tell(
             f"{made.folder} added. Next: kernel-archive leaderboard build" + (f" --board {board}" if board else "")
         )
 
-    common.emit(
-        {"slug": made.slug, "folder": str(made.folder), "submission": made.submission, "score": made.record},
-        text,
-    )
+    payload = {"slug": made.slug, "folder": str(made.folder), "submission": made.submission, "score": made.record}
+    common.emit(payload, text)
 
 
 def _standings_tables(boards: list[Standings]) -> None:
@@ -142,26 +136,15 @@ def _standings_tables(boards: list[Standings]) -> None:
         rows = []
         for line in board.lines:
             rank = line.ranks.get(RANKED_BY)
-            place = (
-                "-"
-                if rank is None
-                else str(rank.rank)
-                if rank.best == rank.worst
-                else f"{rank.rank} ({rank.best}-{rank.worst})"
-            )
-            rows.append(
-                (
-                    place,
-                    line.submission.name,
-                    *(
-                        METRICS[k].format(line.record.metrics[k].mean)
-                        + ("" if line.record.beats_control.get(k, True) else " *")
-                        for k in keys
-                    ),
-                    f"{100 * line.record.forecasts.coverage:.0f} %",
-                    line.reason,
-                )
-            )
+            place = "-" if rank is None else str(rank.rank)
+            if rank is not None and rank.best != rank.worst:
+                place += f" ({rank.best}-{rank.worst})"
+            marks = ("" if line.record.beats_control.get(k, True) else " *" for k in keys)
+            figures = [
+                METRICS[k].format(line.record.metrics[k].mean) + mark for k, mark in zip(keys, marks, strict=True)
+            ]
+            coverage = f"{100 * line.record.forecasts.coverage:.0f} %"
+            rows.append((place, line.submission.name, *figures, coverage, line.reason))
         best = board.best_controls.get(LEAD)
         for control in board.controls:
             if control.bound or control.name in (best, "frequencies", "uniform"):
@@ -175,13 +158,9 @@ def _standings_tables(boards: list[Standings]) -> None:
         ]
         if board.foreign:
             notes.append(f"{len(board.foreign)} of another archive or split, listed apart on the page.")
-        common.print_table(
-            ["rank", "entry", *(METRICS[k].title for k in keys), "coverage", ""],
-            rows,
-            title=f"{board.target.split.name}: {len(board.target)} rows",
-            left=2,
-            notes=notes,
-        )
+        columns = ["rank", "entry", *(METRICS[k].title for k in keys), "coverage", ""]
+        title = f"{board.target.split.name}: {len(board.target)} rows"
+        common.print_table(columns, rows, title=title, left=2, notes=notes)
 
 
 @leaderboard.command(short_help="Score every submission anew; write standings and page.")
@@ -190,7 +169,7 @@ def _standings_tables(boards: list[Standings]) -> None:
 @common.bins_option
 @common.option("--draws", type=click.IntRange(100, 100_000), default=10_000, help="Bootstrap draws.")
 @common.option("--seed", type=common.FROM_0, default=0, help="Seed of the draws.")
-@_jobs
+@common.option("--jobs", type=common.JOBS, help="Processes that score.  [default: one per core]")
 @common.engine_option
 @common.scheduler_option
 @common.labels_option

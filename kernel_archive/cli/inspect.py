@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,10 +14,12 @@ from kernel_archive.cli import common
 from kernel_archive.errors import Finding, printable
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from kernel_archive.selection.diff import Difference
 
 
-def _number(value: Any, form: str = ",.0f", unknown: str = "not logged") -> str:
+def _number(value: Any, form: str, unknown: str = "-") -> str:
     return unknown if value is None else format(value, form)
 
 
@@ -57,15 +60,15 @@ def _show_info(facts: dict[str, Any]) -> None:
     columns = ["problem", "kernels", *(f"bin {b}" for b in bins), "median", "best"]
     common.print_table(columns, rows, title="Kernels by problem and speedup bin")
     names = ("method", "role", "searches", "evaluations", "successes")
-    rows = [(*(m[n] for n in names), _number(m["gpu_hours"], ".3f")) for m in facts["methods"]]
+    rows = [(*(m[n] for n in names), _number(m["gpu_hours"], ".3f", "not logged")) for m in facts["methods"]]
     common.print_table([*names, "GPU hours"], rows, title="Searches", left=2)
     counted = facts["searches_with_gpu_seconds"]
-    tokens = f"{_number(facts['input_tokens'])} in, {_number(facts['output_tokens'])} out"
+    tokens = ", ".join(f"{_number(facts[f'{way}put_tokens'], ',.0f', 'not logged')} {way}" for way in ("in", "out"))
     remeasured = facts["reports"].get("remeasured_kernels", 0)
     lines = [
         *((name, _counts(facts["counts"][name])) for name in ("gpu", "language", "outcome", "split")),
         ("programs", f"{facts['programs']:,} distinct programs that passed, {remeasured:,} kernels measured more than once"),
-        ("GPU time", f"{_number(facts['gpu_hours'], '.3f')} hours in {counted} of {facts['searches']} searches"),
+        ("GPU time", f"{_number(facts['gpu_hours'], '.3f', 'not logged')} hours in {counted} of {facts['searches']} searches"),
         ("tokens", "not logged" if facts["input_tokens"] is None else tokens),
         ("flags", _counts(facts["flags"])),
         ("inputs", f"{facts['inputs']['runs']} runs, {facts['inputs']['bytes'] / 1e6:.1f} MB, {facts['findings']['total']} findings"),
@@ -117,34 +120,29 @@ def _show_kernel(found: dict[str, Any], *, code: bool) -> None:
         common.tell(f"{kernel['outcome']}: {printable(' '.join(str(kernel['error_text'] or '').split()), 300)}")
     if found["splits"]:
         common.tell(f"in splits: {', '.join(found['splits'])}")
-    rows = [
-        (
-            f"{m['search_id']} node {m['node_id']}" + (" (root)" if m["is_root"] else ""),
-            m["outcome"] + (f" [{m['excluded']}]" if m["excluded"] else ""),
-            _number(m["speedup"], ".4g", "-"),
-            f"{_number(m['runtime_us'], '.1f', '-')} us",
-            f"{_number(m['reference_runtime_us'], '.1f', '-')} us",
-            _place(m),
-        )
-        for m in found["measurements"]
-    ]
-    common.print_table(
-        ["measured by", "outcome", "speedup", "time", "reference", "log line"], rows, title="Measurements"
-    )
+    columns: dict[str, Callable[[dict[str, Any]], str]] = {
+        "measured by": lambda m: f"{m['search_id']} node {m['node_id']}" + (" (root)" if m["is_root"] else ""),
+        "outcome": lambda m: m["outcome"] + (f" [{m['excluded']}]" if m["excluded"] else ""),
+        "speedup": lambda m: _number(m["speedup"], ".4g"),
+        "time": lambda m: f"{_number(m['runtime_us'], '.1f')} us",
+        "reference": lambda m: f"{_number(m['reference_runtime_us'], '.1f')} us",
+        "log line": _place,
+    }
+    common.print_items(found["measurements"], columns, title="Measurements")
     if "why" in found:
         _show_why(found["why"])
-    lineage = [
-        (
-            a["kernel_id"][:12] + (" (root)" if a["is_root"] else f", {a['distance']} up" if a["distance"] > 1 else ""),
-            a["outcome"],
-            _number(a["speedup"], ".4g", "-"),
-            _number(a["step"], "d", "-"),
-            _place(a),
-        )
-        for a in found["lineage"]
-    ]
-    title = "Lineage, nearest first" if lineage else "Lineage: none, this is a root or its parent is not logged"
-    common.print_table(["ancestor", "outcome", "speedup", "step", "log line"], lineage, title=title)
+    columns = {
+        "ancestor": lambda a: (
+            a["kernel_id"][:12] + (" (root)" if a["is_root"] else f", {a['distance']} up" if a["distance"] > 1 else "")
+        ),
+        "outcome": lambda a: a["outcome"],
+        "speedup": lambda a: _number(a["speedup"], ".4g"),
+        "step": lambda a: _number(a["step"], "d"),
+        "log line": _place,
+    }
+    nearest = "Lineage, nearest first"
+    title = nearest if found["lineage"] else "Lineage: none, this is a root or its parent is not logged"
+    common.print_items(found["lineage"], columns, title=title)
     if code and "code" in kernel:
         common.tell()
         common.tell(kernel["code"].replace("\t", "    "))
@@ -152,20 +150,16 @@ def _show_kernel(found: dict[str, Any], *, code: bool) -> None:
 
 def _show_why(said: list[dict[str, Any]]) -> None:
     """By which figures of its own a search came to measure the program."""
-    rows = [
-        (
-            printable(w["node_id"], 60),
-            _number(w["step"], "d", "-"),
-            _number(w.get("parent_score"), ".4g", "-"),
-            _number(w.get("parent_visits"), ".4g", "-"),
-            _number(w.get("selection_score"), ".4g", "-"),
-            printable(json.dumps(w["forecast"]), 120) if "forecast" in w else "-",
-        )
-        for w in said
-    ]
-    columns = ["node", "step", "parent's score", "its visits", "selection score", "forecast"]
-    title = "Why it was measured" if rows else "Why it was measured: these logs don't say"
-    common.print_table(columns, rows, title=title)
+    columns: dict[str, Callable[[dict[str, Any]], str]] = {
+        "node": lambda w: printable(w["node_id"], 60),
+        "step": lambda w: _number(w["step"], "d"),
+        "parent's score": lambda w: _number(w.get("parent_score"), ".4g"),
+        "its visits": lambda w: _number(w.get("parent_visits"), ".4g"),
+        "selection score": lambda w: _number(w.get("selection_score"), ".4g"),
+        "forecast": lambda w: printable(json.dumps(w["forecast"]), 120) if "forecast" in w else "-",
+    }
+    title = "Why it was measured" if said else "Why it was measured: these logs don't say"
+    common.print_items(said, columns, title=title)
 
 
 @click.command()
@@ -237,23 +231,20 @@ def audit(archive_path: str | None, examples: int) -> None:
 
 def _show_audit(result: dict[str, Any], examples: int) -> None:
     kernels = result["kernels"]
+    columns: dict[str, Callable[[dict[str, Any]], object]] = {
+        "kernel": lambda w: w["kernel_id"][:12],
+        "problem": lambda w: w["problem"],
+        "GPU": lambda w: w["gpu"],
+        "speedup": lambda w: f"{w['speedup']:.3g}x",
+        "bin": lambda w: w["bin"],
+        "n": lambda w: w["n_measurements"],
+        "range": lambda w: f"{w['speedup_min']:.3g}-{w['speedup_max']:.3g}",
+        "log line": _place,
+    }
     for flag in result["flags"]:
         common.tell(f"{flag['flag']}: {flag['kernels']} of {kernels} kernels. Rule: {flag['rule']}.")
-        rows = [
-            (
-                w["kernel_id"][:12],
-                w["problem"],
-                w["gpu"],
-                f"{w['speedup']:.3g}x",
-                w["bin"],
-                w["n_measurements"],
-                f"{w['speedup_min']:.3g}-{w['speedup_max']:.3g}",
-                _place(w),
-            )
-            for w in flag["worst"]
-        ]
-        if rows:
-            common.print_table(["kernel", "problem", "GPU", "speedup", "bin", "n", "range", "log line"], rows, left=3)
+        if flag["worst"]:
+            common.print_items(flag["worst"], columns, left=3)
     differ = result["labels_that_differ_between_schemes"]
     common.tell(f"labels that differ between the bin schemes: {differ} of {kernels}")
     by_reason: dict[str, list[dict[str, Any]]] = {}
@@ -272,9 +263,9 @@ def _show_audit(result: dict[str, Any], examples: int) -> None:
         )
     if found["total"]:
         common.tell(f"findings in the sources: {found['total']:,} ({_counts(found['by_code'])})")
-    shown: dict[str, int] = {}
-    for finding in (msgspec.convert(each, Finding) for each in found["first"]):
-        shown[finding.code] = shown.get(finding.code, 0) + 1
+    shown: Counter[str] = Counter()
+    for finding in msgspec.convert(found["first"], list[Finding]):
+        shown[finding.code] += 1
         if shown[finding.code] <= examples:
             common.tell(f"  {finding.severity}: {finding.render()}")
 

@@ -94,12 +94,9 @@ def record(plan: Path, only: tuple[str, ...], seconds: float | None, share: str,
     def text() -> None:
         rows = []
         for key, run in done.runs.items():
-            counts = run["counts"]
-            failed = sum(v for k, v in counts.items() if k != "success")
+            measured, passed = sum(run["counts"].values()), run["counts"].get("success", 0)
             best = "-" if run["best"] is None else f"{run['best']:.3f}x"
-            rows.append(
-                [key, sum(counts.values()), counts.get("success", 0), failed, best, "yes" if run["finished"] else "no"]
-            )
+            rows.append([key, measured, passed, measured - passed, best, "yes" if run["finished"] else "no"])
         per_minute = 60 * done.evaluations / done.seconds if done.seconds else 0.0
         note = f"{done.evaluations} measured in {done.seconds:.0f} s ({per_minute:.0f} a minute), {done.restarts} workers replaced"
         common.print_table(["run", "measured", "passed", "failed", "best", "finished"], rows, notes=[note])
@@ -139,8 +136,7 @@ def remeasure(
             [t, s.programs, s.measured, f"{100 * s.spread_median:.2f}%", f"{100 * s.spread_p90:.2f}%", s.moved]
             for t, s in done.tasks.items()
         ]
-        common.print_table(
-            ["task", "kernels", "measured", "spread p50", "spread p90", "in another bin"], rows, notes=done.notes
-        )
+        columns = ["task", "kernels", "measured", "spread p50", "spread p90", "in another bin"]
+        common.print_table(columns, rows, notes=done.notes)
 
     common.emit(done, text)
