@@ -137,10 +137,8 @@ def _evaluation(name: str, title: str) -> Table:
 
 _ALL: Final = (
     Table(
-        name="kernels",
+        name="kernels", key="kernel_id", splits=("train", "test"),
         title="One row per distinct program that passed correctness, per problem, reference and GPU",
-        splits=("train", "test"),
-        key="kernel_id",
         columns=(
             _KERNEL_ID, _PROGRAM_ID, _TOKEN_ID, _PROBLEM, _FAMILY, _LANGUAGE, _GPU, _SPEEDUP, _BIN, _SCHEME,
             Column("runtime_us", _F, "candidate time, us: geometric mean over cases of the measurement that gives speedup", nullable=True),
@@ -156,10 +154,8 @@ _ALL: Final = (
         ),
     ),
     Table(
-        name="failures",
+        name="failures", key="kernel_id", splits=("train",),
         title="One row per distinct program that failed and has no success that counts, per problem, reference and GPU",
-        splits=("train",),
-        key="kernel_id",
         columns=(
             _KERNEL_ID, _PROGRAM_ID, _TOKEN_ID, _PROBLEM, _FAMILY, _LANGUAGE, _GPU,
             Column("outcome", _S, "compile_failed, runtime_error, incorrect or infrastructure_failure: of the evaluation that refused the program, which may be another than the one that source_file and source_line name (see evaluations)"),
@@ -171,10 +167,8 @@ _ALL: Final = (
         ),
     ),
     Table(
-        name="evaluations",
+        name="evaluations", key="evaluation_id", splits=("train",),
         title="One row per evaluation, successful or not, with its log line",
-        splits=("train",),
-        key="evaluation_id",
         columns=(
             Column("evaluation_id", _S, "id of search and node"),
             _KERNEL_ID, _PROGRAM_ID, _PROBLEM, _GPU, _REFERENCE_ID, _SEARCH,
@@ -202,10 +196,8 @@ _ALL: Final = (
         ),
     ),
     Table(
-        name="searches",
+        name="searches", key="search_id", splits=("train",),
         title="One row per search run",
-        splits=("train",),
-        key="search_id",
         columns=(
             _SEARCH,
             Column("builder", _S, "recipe that brought it"),
@@ -244,10 +236,8 @@ _ALL: Final = (
         ),
     ),
     Table(
-        name="references",
+        name="references", key="reference_id", splits=("train",),
         title="The reference programs that speedups are relative to",
-        splits=("train",),
-        key="reference_id",
         columns=(
             Column("reference_id", _S, "program id of the reference"),
             _PROBLEM, _FAMILY,
@@ -261,10 +251,8 @@ _ALL: Final = (
         ),
     ),
     Table(
-        name="gpus",
+        name="gpus", key="gpu", splits=("train",),
         title="Hardware facts of the GPUs in the archive",
-        splits=("train",),
-        key="gpu",
         columns=(
             _GPU,
             Column("known", _B, "whether the package knows this GPU"),
@@ -288,19 +276,13 @@ _ALL: Final = (
     _evaluation("eval_cuda", "Transfer: programs for the evaluation tasks in CUDA C++"),
     # The rows of all evaluation splits without their labels, one split each.
     Table(
-        name="eval_inputs",
+        name="eval_inputs", key="row_id", splits=("eval", "eval_problems", "eval_cuda"), derived=True,
         title="The rows of every evaluation split without labels, for those who only forecast",
-        splits=("eval", "eval_problems", "eval_cuda"),
-        key="row_id",
-        derived=True,
         columns=(_ROW_ID, *_SHOWN, _SCHEME, _CANARY, *_PROGRAMS),
     ),
     Table(
-        name="discovery_pairs",
+        name="discovery_pairs", key="row_id", splits=("test",), derived=True,
         title="Parent-child edges of search trees: forecast how much faster the child is",
-        splits=("test",),
-        key="row_id",
-        derived=True,
         columns=(
             _ROW_ID, _PROBLEM, _FAMILY, _GPU,
             Column("g", _F, "speedup(child) / speedup(parent), x"),
@@ -317,11 +299,8 @@ _ALL: Final = (
         ),
     ),
     Table(
-        name="train_pairs",
+        name="train_pairs", key="row_id", splits=("train",), derived=True,
         title="Training pairs: anchor, candidate and their relative speedup",
-        splits=("train",),
-        key="row_id",
-        derived=True,
         columns=(
             _ROW_ID, _PROBLEM, _FAMILY, _GPU,
             Column("pair_type", _S, "seed (reference to candidate), parent_edit or pair"),

@@ -80,36 +80,34 @@ def regular_file(path: str | Path) -> Path:
     raise UntrustedFileError("unreadable", "this is a pipe or a device, not a file", "Write it to a file first")
 
 
-def _magic(path: Path) -> bytes:
+def _unreadable(error: OSError) -> UntrustedFileError:
+    return UntrustedFileError("unreadable", f"cannot be read: {error.strerror or printable(str(error))}")
+
+
+def _start(path: Path) -> bytes:
     with path.open("rb", buffering=0) as stream:
-        return stream.read(4)
+        return stream.read(5)
 
 
 def is_parquet(path: Path) -> bool:
     """Whether the file begins as a Parquet file does."""
-    return _magic(path) == _PARQUET
+    return _start(path).startswith(_PARQUET)
 
 
 def lacks_checksum(path: Path) -> bool:
     """Whether the file is zstd without a checksum of its content (of its first frame): a changed byte may go unnoticed."""
-    with path.open("rb", buffering=0) as stream:
-        start = stream.read(5)
+    start = _start(path)
     return start.startswith(_ZSTD) and len(start) == 5 and not start[4] & _ZSTD_CHECKSUM
-
-
-def _compresses(magic: bytes) -> bool:
-    return magic.startswith(_GZIP) or magic == _ZSTD
 
 
 def is_compressed(path: Path) -> bool:
     """Whether the file begins as gzip or zstd does."""
-    return _compresses(_magic(path))
+    return _start(path).startswith((_GZIP, _ZSTD))
 
 
 def allowance(path: Path, most: int) -> int:
     """What the text of a file may come to: ``most`` bytes, of a compressed file or a table less where it is small."""
-    magic = _magic(path)
-    if _compresses(magic) or magic == _PARQUET:
+    if _start(path).startswith((_GZIP, _ZSTD, _PARQUET)):
         return min(most, _FREE_BYTES + _EXPANSION * path.stat().st_size)
     return most
 
@@ -160,10 +158,10 @@ def open_bounded(path: Path, *, max_bytes: int) -> IO[bytes]:
         UntrustedFileError: while reading, where the stream is damaged or too long.
         OSError: the file can't be opened.
     """
-    magic = _magic(path)
-    if magic.startswith(_GZIP):
+    start = _start(path)
+    if start.startswith(_GZIP):
         inner: Any = gzip.open(path, "rb")  # noqa: SIM115 - _Bounded closes it
-    elif magic == _ZSTD:
+    elif start.startswith(_ZSTD):
         import pyarrow as pa
 
         inner = pa.input_stream(str(path), compression="zstd")
@@ -184,7 +182,7 @@ def read_whole(path: Path, *, max_bytes: int) -> bytes:
         with open_bounded(path, max_bytes=max_bytes) as stream:
             return stream.read()
     except OSError as error:
-        raise UntrustedFileError("unreadable", f"cannot be read: {error.strerror or printable(str(error))}") from None
+        raise _unreadable(error) from None
 
 
 def read_toml(path: Path, fail: Callable[..., DataError], missing: str, fix: str) -> dict[str, Any]:
@@ -286,7 +284,7 @@ class Lines:
         except UntrustedFileError as error:
             yield error.finding(self.name, self.lines + 1)
         except OSError as error:
-            yield self._finding("unreadable", f"cannot be read: {error.strerror or printable(str(error))}")
+            yield _unreadable(error).finding(self.name, self.lines)
 
     def _read(self, stream: IO[bytes], *, strip: bool) -> Iterator[tuple[int, bytes] | Finding]:
         while line := stream.readline(self.max_line + 1):

@@ -130,24 +130,12 @@ def _run(arguments: list[str]) -> int:
     except click.exceptions.Exit as stop:
         status = stop.exit_code
     except click.ClickException as error:
-        if (
-            isinstance(error, click.BadParameter)
-            and error.param is not None
-            and isinstance(error.param.type, click.Choice)
-        ):
-            # click lists the choices; the nearest one is what was meant.
-            wrong = error.message.removeprefix("'").split("'")[0]
-            near = difflib.get_close_matches(wrong, [str(choice) for choice in error.param.type.choices], n=1)
-            if near:
-                message = f"{error.message} Did you mean {near[0]!r}?"
-                error = click.BadParameter(message, ctx=error.ctx, param=error.param)
         shown = io.StringIO()
         error.show(file=shown)
         common.say(shown.getvalue().rstrip())
         missing = isinstance(error, click.BadParameter) and "does not exist" in error.message
-        status = (
-            1 if missing else error.exit_code
-        )  # what a command line names may be missing: that is not its own fault
+        # What a command line names may be missing: that is not its own fault.
+        status = 1 if missing else error.exit_code
     except (click.exceptions.Abort, KeyboardInterrupt):
         common.say("Stopped.")
         status = 130

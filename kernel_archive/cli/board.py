@@ -19,7 +19,7 @@ _board = common.option("--board", type=common.FOLDER, help="Folder of the board.
 
 
 @click.command()
-@click.argument("name", type=click.Choice(list(BASELINES)))
+@click.argument("name", type=common.Choice(list(BASELINES)))
 @common.split_option
 @common.output_option
 @common.force_option
@@ -70,7 +70,7 @@ def leaderboard() -> None:
 @common.option("--training-cutoff", help="End of what the model was trained on: 2026, 2026-03 or 2026-03-31.")
 @common.option(
     "--saw-archive",
-    type=click.Choice(["yes", "no", "held-out", "unknown"]),
+    type=common.Choice(["yes", "no", "held-out", "unknown"]),
     default="unknown",
     help="Whether the model was trained on this archive; held-out: also on rows that are forecast.",
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import io
 import os
 import sys
@@ -38,10 +39,20 @@ def option(*names: str, **settings: Any) -> Callable[[Any], Any]:
     return click.option(*names, show_default=True, **settings)
 
 
+class Choice(click.Choice[str]):
+    """A choice whose error also says which one was meant."""
+
+    def get_invalid_choice_message(self, value: Any, ctx: click.Context | None) -> str:
+        """All choices, and the nearest one."""
+        near = difflib.get_close_matches(str(value), [str(choice) for choice in self.choices], n=1)
+        message = super().get_invalid_choice_message(value, ctx)
+        return f"{message} Did you mean {near[0]!r}?" if near else message
+
+
 FILE: Final = click.Path(dir_okay=False)
 FOLDER: Final = click.Path(file_okay=False)
 FOLDER_PATH: Final = click.Path(file_okay=False, path_type=Path)
-SCHEME: Final = click.Choice(["paper", "released"])
+SCHEME: Final = Choice(["paper", "released"])
 JOBS: Final = click.IntRange(1, 256)
 FROM_0: Final = click.IntRange(min=0)
 FROM_1: Final = click.IntRange(min=1)
@@ -71,7 +82,7 @@ archive_option = option(
 )
 split_option = option(
     "--split",
-    type=click.Choice([*FORECAST_SPLITS, REPLAY.name]),
+    type=Choice([*FORECAST_SPLITS, REPLAY.name]),
     default="eval",
     help="Rows to forecast; replay: those of the recorded held-out searches.",
 )
@@ -84,7 +95,7 @@ labels_option = option("--labels", type=FOLDER, help="Folder with the labels, wh
 output_option = option("-o", "--output", type=FILE, help="File to write.  [default: stdout]")
 engine_option = option(
     "--engine",
-    type=click.Choice(["local", "dask"]),
+    type=Choice(["local", "dask"]),
     default="local",
     help="What spreads the work: processes of this machine, or Dask.",
 )

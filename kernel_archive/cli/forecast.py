@@ -24,7 +24,7 @@ _options: Final = common.options(
     common.option("--defer", is_flag=True, help="Predict or defer: the model may leave a candidate to a measurement."),
     common.option("--repeats", type=click.IntRange(1, 100), default=1, help="How often each row is asked about."),
     common.option("--limit", type=common.FROM_1, help="Ask about so many rows only, chosen by a hash of their ids."),
-    common.option("--answer", type=click.Choice(["tool", "json", "text"]), help="Form of the answer.  [default: tool; json with --export]"),
+    common.option("--answer", type=common.Choice(["tool", "json", "text"]), help="Form of the answer.  [default: tool; json with --export]"),
     common.option("--temperature", type=click.FloatRange(min=0), help="Of the sampling.  [default: the service's]"),
     common.option("--max-tokens", type=common.FROM_1, help="Of an answer, reasoning included."),
     common.option("--reasoning-effort", help="Of models that have one: low, medium, high."),

@@ -34,7 +34,7 @@ def _megabytes(n: int) -> str:
 @common.option("--dry-run", is_flag=True, help="Say what would be sent, and send nothing.")
 @common.archive_option
 @common.json_option
-def push(repo: str, tag: str | None, private: bool, dry_run: bool, archive_path: str | None) -> None:
+def push(repo: str, archive_path: str | None, **how: Any) -> None:
     """Publish an archive as the dataset REPO (owner/name) on the Hugging Face Hub.
 
     The archive is validated first; only files that differ are sent, in one commit, which is tagged. A push that broke off is
@@ -46,7 +46,7 @@ def push(repo: str, tag: str | None, private: bool, dry_run: bool, archive_path:
     _quiet_bars()
     if not common.as_json():
         common.say("Validating ...")
-    result = run(archive_path or default_directory(), repo, tag=tag, private=private, dry_run=dry_run)
+    result = run(archive_path or default_directory(), repo, **how)
     common.emit(result, lambda: _show_push(result))
 
 
@@ -75,7 +75,7 @@ def _show_push(result: PushResult) -> None:
 @common.option("--out", type=common.FOLDER, help="Archive directory.  [default: REPO]")
 @common.option("--replace", is_flag=True, help="Overwrite another archive that stands in --out.")
 @common.json_option
-def pull(repo: str, version: str | None, out: str | None, replace: bool) -> None:
+def pull(repo: str, **how: Any) -> None:
     """Fetch the dataset REPO (owner/name) from the Hugging Face Hub into a directory.
 
     Files and rows are compared with the digests of the manifest before the directory takes its place. Without --out it is
@@ -84,7 +84,7 @@ def pull(repo: str, version: str | None, out: str | None, replace: bool) -> None
     from kernel_archive.publishing.pull import pull as run
 
     _quiet_bars()
-    result = run(repo, version=version, out=out, replace=replace)
+    result = run(repo, **how)
 
     def text() -> None:
         state = "is up to date" if result.unchanged else f"pulled ({result.files} files, verified)"
@@ -106,14 +106,7 @@ def pull(repo: str, version: str | None, out: str | None, replace: bool) -> None
 @common.option("--notes", help="Details of the set-up.  [default: repeats, coverage, scheme, digest]")
 @common.option("-o", "--output", type=common.FILE, help="File to write.  [default: stdout]")
 @common.json_option
-def eval_results(
-    score: str,
-    dataset: str,
-    revision: str | None,
-    source_url: str | None,
-    notes: str | None,
-    output: str | None,
-) -> None:
+def eval_results(score: str, dataset: str, output: str | None, **said: Any) -> None:
     """Write the headline metrics of SCORE (what 'score --json' printed) for a model repository on the Hub.
 
     The file belongs into the model repository under .eval_results/; the dataset's page then lists the model.
@@ -124,8 +117,7 @@ def eval_results(
     from kernel_archive.publishing.hub import check_name
     from kernel_archive.scoring.record import read_record
 
-    record = read_record(Path(score))
-    made = render(record, dataset=check_name(dataset), revision=revision, source_url=source_url, notes=notes)
+    made = render(read_record(Path(score)), dataset=check_name(dataset), **said)
     if output:
         Path(output).parent.mkdir(parents=True, exist_ok=True)
         Path(output).write_bytes(made)
@@ -167,32 +159,23 @@ def _show_reproduction(result: Reproduction) -> None:
         printed = [PRINTED[name][metric] for name in shown]
         rows: list[list[str]] = [["printed", "", *(_plus_minus(p.mean, p.std, decimals) for p in printed), "", ""]]
         for reading in (r for r in result.readings if r.metric == metric):
-            cells = [at[name, metric, reading.labels, reading.choice] for name in shown]
-            rows.append(
-                [
-                    reading.labels,
-                    reading.choice,
-                    *(_plus_minus(c.mean, c.std, decimals) for c in cells),
-                    f"{reading.difference:.{decimals}f}",
-                    f"{reading.equal}/{reading.compared}",
-                ]
-            )
+            found = [at[name, metric, reading.labels, reading.choice] for name in shown]
+            cells = [_plus_minus(f.mean, f.std, decimals) for f in found]
+            near = [f"{reading.difference:.{decimals}f}", f"{reading.equal}/{reading.compared}"]
+            rows.append([reading.labels, reading.choice, *cells, *near])
         columns = ["labels", "reading", *(SURROGATES[name] for name in shown), "mean distance", "equal to print"]
         common.print_table(columns, rows, title=title, left=2)
     trained = [name for name in TRAINED if name not in result.missing]
     if trained:
         changes = {(d.surrogate, d.metric, d.labels, d.choice): d for d in result.deltas}
         rows = []
-        for reading in result.readings:
-            row = [titles[reading.metric], reading.labels, reading.choice]
-            for name in trained:
-                d = changes.get((name, reading.metric, reading.labels, reading.choice))
-                row.append("-" if d is None or d.delta is None else f"{d.delta:+.3f}")
-            rows.append(row)
+        for r in result.readings:
+            found_deltas = [changes.get((name, r.metric, r.labels, r.choice)) for name in trained]
+            shown_deltas = ["-" if d is None or d.delta is None else f"{d.delta:+.3f}" for d in found_deltas]
+            rows.append([titles[r.metric], r.labels, r.choice, *shown_deltas])
         title = f"Effect of training: difference from {SURROGATES['gpt_oss_20b_untrained']}"
-        common.print_table(
-            ["metric", "labels", "reading", *(TRAINED[name] for name in trained)], rows, title=title, left=3
-        )
+        columns = ["metric", "labels", "reading", *(TRAINED[name] for name in trained)]
+        common.print_table(columns, rows, title=title, left=3)
     common.tell(
         "Labels: released = the published bins with that rule's centres; paper = relabelled by the paper's table; mixed = the "
         "published bins with the paper's centres."

@@ -25,7 +25,9 @@ if TYPE_CHECKING:
 @common.option("--baseline", type=click.Path(), help="KernelBench: the timing baseline of the same GPU.")
 @common.option("--problems", type=click.Path(), help="KernelBench: the folder with level1/*.py and so on.")
 @common.option(
-    "--role", type=click.Choice(["held_out", "training", "archive"]), help="What the rows are for.  [default: held_out]"
+    "--role",
+    type=common.Choice(["held_out", "training", "archive"]),
+    help="What the rows are for.  [default: held_out]",
 )
 @common.option("--licence", help="SPDX name of the data's licence.  [default: that of a LICENSE file]")
 @common.force_option

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 _device_option = common.option(
     "--device",
-    type=click.Choice(["cuda", "cpu", "standin"]),
+    type=common.Choice(["cuda", "cpu", "standin"]),
     default="cuda",
     help="Where to run; standin needs neither GPU nor torch (task rehearsal), cpu is for tests of small cases.",
 )

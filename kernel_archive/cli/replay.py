@@ -35,17 +35,17 @@ def _rows(done: Replay) -> list[list[str]]:
 @click.command()
 @click.argument("files", type=click.Path(), nargs=-1)
 @common.option("--forecaster", "names", multiple=True, metavar="NAME", help="A baseline, or a cue such as code_length.")
-@common.option("--policy", "policies", multiple=True, type=click.Choice(_POLICIES), help="Only these.  [default: all]")
+@common.option("--policy", "policies", multiple=True, type=common.Choice(_POLICIES), help="Only these.  [default: all]")
 @common.option(
     "--split",
-    type=click.Choice([REPLAY.name, *FORECAST_SPLITS]),
+    type=common.Choice([REPLAY.name, *FORECAST_SPLITS]),
     default=REPLAY.name,
     help="replay: every recorded program; else only the rows of a split.",
 )
 @common.option(
     "--searches",
     "made",
-    type=click.Choice(["natural", "generated"]),
+    type=common.Choice(["natural", "generated"]),
     default="natural",
     help="Chains of programs written one by one, or searches over templates.",
 )

@@ -24,7 +24,7 @@ _draw_options = common.options(
     ),
     common.option(
         "--predicted-bin",
-        type=click.Choice(["argmax", "stated"]),
+        type=common.Choice(["argmax", "stated"]),
         default="argmax",
         help="Score the most probable bin, or the one that the forecaster names.",
     ),
@@ -184,7 +184,7 @@ def compare(
 @click.argument("records", type=click.Path(), nargs=-1, required=True)
 @common.option(
     "--kind",
-    type=click.Choice(["all", "recovery", "precision-recall", "reliability", "error", "confusion", "risk", "groups"]),
+    type=common.Choice(["all", "recovery", "precision-recall", "reliability", "error", "confusion", "risk", "groups"]),
     default="all",
     help="Which plot; all of them on one sheet by default.",
 )

@@ -119,7 +119,7 @@ def _cells(split: SplitFacts, title: str, first: str, cap: int | None = None) ->
 
 
 @click.command("build-eval")
-@common.option("--split", "table", type=click.Choice(list(EVALUATIONS)), default="eval", help="Which one.")
+@common.option("--split", "table", type=common.Choice(list(EVALUATIONS)), default="eval", help="Which one.")
 @common.option(
     "--cap", type=common.FROM_1, help="Kernels per task and bin, at most.  [default: the definition's, 10 for eval]"
 )
