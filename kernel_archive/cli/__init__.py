@@ -17,7 +17,7 @@ from kernel_archive.without_pandas import without_pandas
 
 #: Command -> module and one line of help, which stands here so that ``--help`` imports nothing.
 COMMANDS: Final[dict[str, tuple[str, str]]] = {
-    "init": ("init", "Write a recipe for a folder or table of your own."),
+    "init": ("build", "Write a recipe for a folder or table of your own."),
     "build": ("build", "Consolidate raw search logs into an archive."),
     "readers": ("build", "List the log formats and what each expects."),
     "build-eval": ("splits", "Make an evaluation split."),
@@ -34,7 +34,7 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "score": ("score", "Score forecast files."),
     "compare": ("score", "Compare two forecast files."),
     "plot": ("score", "Draw the plots of a score."),
-    "replay": ("replay", "Replay recorded searches with forecasts that choose what is measured."),
+    "replay": ("score", "Replay recorded searches with forecasts that choose what is measured."),
     "forecast": ("forecast", "Ask a language model for forecasts."),
     "baseline": ("board", "Write a baseline's forecasts."),
     "leaderboard": ("board", "Submissions, standings and the page."),

@@ -17,7 +17,7 @@ from kernel_archive.errors import KernelArchiveError, printable
 from kernel_archive.splits import FORECAST_SPLITS, REPLAY
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from kernel_archive.archive.build import Advance
     from kernel_archive.errors import Finding
@@ -209,7 +209,7 @@ def print_table(
         click.echo("\n".join(line.rstrip() for line in text.getvalue().split("\n")).strip("\n"))
 
 
-def print_items(items: Iterable[Any], columns: dict[str, Callable[[Any], object]], **how: Any) -> None:
+def print_items(items: Iterable[Any], columns: Mapping[str, Callable[[Any], object]], **how: Any) -> None:
     """A table on stdout with a row for every item: by column what it shows of one. The rest as in :func:`print_table`."""
     print_table(list(columns), [[shown(item) for shown in columns.values()] for item in items], **how)
 
