@@ -103,15 +103,7 @@ def bin_of(speedup: float, name: Scheme = DEFAULT_SCHEME) -> int:
 def assign_bins(
     speedups: ArrayLike, name: Scheme = DEFAULT_SCHEME, *, row_ids: Sequence[str] | None = None
 ) -> NDArray[np.int8]:
-    """The bin (1 to 8) of every speedup.
-
-    Args:
-        speedups: array of any shape, in x, finite and above 0.
-        name: the scheme.
-        row_ids: names of the rows, for the error.
-
-    Returns:
-        int8 array of the same shape.
+    """The bin (1 to 8) of every speedup, as int8 in the same shape; ``row_ids`` name the rows in the error.
 
     Raises:
         DataError: a speedup is not finite or not above 0; every such row is named.
@@ -121,15 +113,13 @@ def assign_bins(
     if bad.any():
         where = np.flatnonzero(bad.ravel())
         raise DataError.from_findings(
-            [
-                Finding(
-                    code="bad-speedup",
-                    message="a speedup must be finite and above 0",
-                    field=f"speedup[{row_ids[i] if row_ids is not None else i}]",
-                    value=repr(float(s.ravel()[i])),
-                )
-                for i in where[:20]
-            ]
+            Finding(
+                code="bad-speedup",
+                message="a speedup must be finite and above 0",
+                field=f"speedup[{row_ids[i] if row_ids is not None else i}]",
+                value=repr(float(s.ravel()[i])),
+            )
+            for i in where[:20]
         )
     rule = scheme(name)
     side: Literal["left", "right"] = "left" if rule.right_closed else "right"
@@ -140,15 +130,7 @@ def representatives(speedups: ArrayLike, bins: ArrayLike, name: Scheme = DEFAULT
     """The representative speedup m_b of every bin, in x (docs/metrics.md, "Speedup bins").
 
     Bins 2 to 7 take the geometric centre of their interval; bins 1 and 8 the arithmetic mean of the speedups
-    whose true bin that is, or the scheme's fallback where there is none.
-
-    Args:
-        speedups: shape (n,), in x.
-        bins: shape (n,), the true bins of those speedups.
-        name: the scheme.
-
-    Returns:
-        float64 array of shape (8,).
+    whose true bin that is (``speedups`` and ``bins``, of shape (n,)), or the scheme's fallback where there is none.
     """
     rule = scheme(name)
     s = np.asarray(speedups, dtype=np.float64)

@@ -82,10 +82,6 @@ def artificial_patterns(code: str, reference: str = "") -> list[str]:
     loop on the host a fixed number of times whose passes don't depend on each other or on the count. ``dead_work``: a
     result that the host computes and never uses.
 
-    Args:
-        code: the program.
-        reference: the reference's text, where known.
-
     >>> artificial_patterns("def custom_kernel(x):\n    for _ in range(4):\n        y = x.double().sum()\n    return y\n")
     ['double', 'repeated_work']
     """

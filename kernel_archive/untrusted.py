@@ -150,10 +150,6 @@ def open_bounded(path: Path, *, max_bytes: int) -> IO[bytes]:
     A gzip stream's checksum, and a zstd frame's if it has one, is checked where it ends: what was read before it fails
     is only salvage.
 
-    Args:
-        path: the file.
-        max_bytes: reading more than so many raises.
-
     Raises:
         UntrustedFileError: while reading, where the stream is damaged or too long.
         OSError: the file can't be opened.
@@ -188,11 +184,7 @@ def read_whole(path: Path, *, max_bytes: int) -> bytes:
 def read_toml(path: Path, fail: Callable[..., DataError], missing: str, fix: str) -> dict[str, Any]:
     """The table of a TOML file that somebody wrote by hand.
 
-    Args:
-        path: the file.
-        fail: makes the error of a ``message`` and a ``fix``.
-        missing: says that there is no such file.
-        fix: what to do then.
+    ``fail`` makes the error of a message and a fix; ``missing`` and ``fix`` are those of a file that is not there.
     """
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))

@@ -45,14 +45,8 @@ def _make(table: str, text: Callable[[SplitFacts, Made], None], *, archive_path:
     made = remake_split(directory, table, **how)
     split = made.facts[table]
     changed = table in made.changed
-    result = {
-        "path": str(directory),
-        "table": table,
-        "changed": changed,
-        "published_and_kept": table in made.kept,
-        "split": split,
-        "leakage": made.leakage,
-    }
+    result = {"path": str(directory), "table": table, "changed": changed, "published_and_kept": table in made.kept}
+    result |= {"split": split, "leakage": made.leakage}
 
     def shown() -> None:
         text(split, made)
