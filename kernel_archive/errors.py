@@ -18,10 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from typing import Self
 
-_MAX_VALUE = 120
 
-
-def printable(text: object, limit: int = _MAX_VALUE) -> str:
+def printable(text: object, limit: int = 120) -> str:
     """Text that is safe in a terminal: escapes, controls and bidirectional marks shown, never sent; bounded in length."""
     raw = text if isinstance(text, str) else repr(text)
     shown = raw[: limit + 1]

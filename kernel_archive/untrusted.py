@@ -223,6 +223,7 @@ class Lines:
         path: the file.
         name: the file as findings state it; the path when not given.
         max_line: bytes of the longest line that is read.
+        raw: whether lines are given as they stand in the file, blank ones too, with their ends.
         hashed: whether ``digest`` is asked for; of logs it takes a third of the time of reading.
         lines: lines seen so far, empty ones included.
         bytes: bytes seen so far, decompressed.
@@ -238,6 +239,7 @@ class Lines:
         max_lines: int,
         max_line: int = MAX_LINE_BYTES,
         name: str | None = None,
+        raw: bool = False,
         hashed: bool = True,
     ) -> None:
         self.path = path
@@ -249,6 +251,7 @@ class Lines:
         self.bytes = 0
         self.ended_mid_line = False
         self.at_end = False
+        self.raw = raw
         self.hashed = hashed
         self._sha256 = hashlib.sha256()
 
@@ -261,24 +264,16 @@ class Lines:
         return Finding(code=code, message=message, file=self.name, line=self.lines, fix=fix)
 
     def __iter__(self) -> Iterator[tuple[int, bytes] | Finding]:
-        """Every line that is not blank, without the white space around it."""
-        return self._opened(strip=True)
-
-    def raw(self) -> Iterator[tuple[int, bytes] | Finding]:
-        """Every line as it stands in the file, with its line end."""
-        return self._opened(strip=False)
-
-    def _opened(self, *, strip: bool) -> Iterator[tuple[int, bytes] | Finding]:
         try:
             # Two lines more than the bound, so that the end is said here, with the number of lines.
             with open_bounded(self.path, max_bytes=self.max_bytes + 4 * self.max_line) as stream:
-                yield from self._read(stream, strip=strip)
+                yield from self._read(stream)
         except UntrustedFileError as error:
             yield error.finding(self.name, self.lines + 1)
         except OSError as error:
             yield _unreadable(error).finding(self.name, self.lines)
 
-    def _read(self, stream: IO[bytes], *, strip: bool) -> Iterator[tuple[int, bytes] | Finding]:
+    def _read(self, stream: IO[bytes]) -> Iterator[tuple[int, bytes] | Finding]:
         while line := stream.readline(self.max_line + 1):
             self.lines += 1
             self._take(line)
@@ -297,9 +292,7 @@ class Lines:
                         break
             else:
                 self.ended_mid_line = not line.endswith(b"\n")
-                if not strip:
-                    yield self.lines, line
-                elif text := line.strip():
+                if text := line if self.raw else line.strip():
                     yield self.lines, text
             if self.bytes > self.max_bytes or self.lines > self.max_lines:
                 what = f"{self.max_bytes >> 20} MiB" if self.bytes > self.max_bytes else f"{self.max_lines:,} lines"
