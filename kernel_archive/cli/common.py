@@ -8,7 +8,6 @@ import os
 import sys
 import traceback
 from contextlib import contextmanager, suppress
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import click
@@ -49,9 +48,9 @@ class Choice(click.Choice[str]):
         return f"{message} Did you mean {near[0]!r}?" if near else message
 
 
+#: Types that options of several commands have.
 FILE: Final = click.Path(dir_okay=False)
 FOLDER: Final = click.Path(file_okay=False)
-FOLDER_PATH: Final = click.Path(file_okay=False, path_type=Path)
 SCHEME: Final = Choice(["paper", "released"])
 JOBS: Final = click.IntRange(1, 256)
 FROM_0: Final = click.IntRange(min=0)

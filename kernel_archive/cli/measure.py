@@ -13,6 +13,7 @@ from kernel_archive.cli import common
 if TYPE_CHECKING:
     from kernel_archive.measure.verdict import Measurement
 
+_FOLDER = click.Path(file_okay=False, path_type=Path)
 _device_option = common.option(
     "--device",
     type=common.Choice(["cuda", "cpu", "standin"]),
@@ -68,13 +69,13 @@ def measure(task: str, files: tuple[Path, ...], device: str, gpu: str | None, pa
 
 @click.command()
 @click.argument("plan", type=click.Path(exists=True, dir_okay=False, path_type=Path))
-@common.option("--out", required=True, type=common.FOLDER_PATH, help="Directory of the runs.")
+@common.option("--out", required=True, type=_FOLDER, help="Directory of the runs.")
 @_device_option
 @common.option("--only", multiple=True, metavar="PATTERN", help="Runs to record, as METHOD/TASK__NAME with wildcards.")
 @common.option("--seconds", type=float, help="Start no measurement after so many seconds.")
 @common.option("--share", default="1/1", metavar="I/N", help="Use the I-th of N parts of the processors.")
 @common.option("--compilers", type=common.FROM_0, help="Processes that compile ahead.")
-@common.option("--cache", type=common.FOLDER_PATH, help="Keep compiled programs here.")
+@common.option("--cache", type=_FOLDER, help="Keep compiled programs here.")
 @common.option(
     "--compile-only", is_flag=True, help="Fill --cache and measure nothing; then time with --compilers 0, undisturbed."
 )
@@ -110,7 +111,7 @@ def record(plan: Path, only: tuple[str, ...], seconds: float | None, share: str,
 @common.option("--edge", type=float, default=0.05, help="For edge: share around a bin edge.")
 @common.option("--repeat", type=common.FROM_1, default=3, help="Measurements, each in its own worker.")
 @common.option("--limit", type=common.FROM_1, help="At most so many kernels.")
-@common.option("--out", required=True, type=common.FOLDER_PATH, help="Directory of the runs.")
+@common.option("--out", required=True, type=_FOLDER, help="Directory of the runs.")
 @_device_option
 @_gpu_option
 @common.option("--seconds", type=float, help="Start no measurement after so many seconds.")
