@@ -60,17 +60,12 @@ class BinScheme(msgspec.Struct, frozen=True):
     def describe(self, bin_: int) -> str:
         """The interval as text, for example ``0.25 < S <= 0.5``."""
         low, high = self.interval(bin_)
-        if self.right_closed:
-            return (
-                f"S <= {high:.4g}"
-                if bin_ == 1
-                else f"S > {low:.4g}"
-                if bin_ == N_BINS
-                else f"{low:.4g} < S <= {high:.4g}"
-            )
-        return (
-            f"S < {high:.4g}" if bin_ == 1 else f"S >= {low:.4g}" if bin_ == N_BINS else f"{low:.4g} <= S < {high:.4g}"
-        )
+        above, up_to = (">", "<=") if self.right_closed else (">=", "<")
+        if bin_ == 1:
+            return f"S {up_to} {high:.4g}"
+        if bin_ == N_BINS:
+            return f"S {above} {low:.4g}"
+        return f"{low:.4g} {above.replace('>', '<')} S {up_to} {high:.4g}"
 
 
 _R = 2.0**0.5
@@ -108,15 +103,7 @@ def bin_of(speedup: float, name: Scheme = DEFAULT_SCHEME) -> int:
 def assign_bins(
     speedups: ArrayLike, name: Scheme = DEFAULT_SCHEME, *, row_ids: Sequence[str] | None = None
 ) -> NDArray[np.int8]:
-    """The bin (1 to 8) of every speedup.
-
-    Args:
-        speedups: array of any shape, in x, finite and above 0.
-        name: the scheme.
-        row_ids: names of the rows, for the error.
-
-    Returns:
-        int8 array of the same shape.
+    """The bin (1 to 8) of every speedup, as int8 in the same shape; ``row_ids`` name the rows in the error.
 
     Raises:
         DataError: a speedup is not finite or not above 0; every such row is named.
@@ -126,15 +113,13 @@ def assign_bins(
     if bad.any():
         where = np.flatnonzero(bad.ravel())
         raise DataError.from_findings(
-            [
-                Finding(
-                    code="bad-speedup",
-                    message="a speedup must be finite and above 0",
-                    field=f"speedup[{row_ids[i] if row_ids is not None else i}]",
-                    value=repr(float(s.ravel()[i])),
-                )
-                for i in where[:20]
-            ]
+            Finding(
+                code="bad-speedup",
+                message="a speedup must be finite and above 0",
+                field=f"speedup[{row_ids[i] if row_ids is not None else i}]",
+                value=repr(float(s.ravel()[i])),
+            )
+            for i in where[:20]
         )
     rule = scheme(name)
     side: Literal["left", "right"] = "left" if rule.right_closed else "right"
@@ -145,24 +130,14 @@ def representatives(speedups: ArrayLike, bins: ArrayLike, name: Scheme = DEFAULT
     """The representative speedup m_b of every bin, in x (docs/metrics.md, "Speedup bins").
 
     Bins 2 to 7 take the geometric centre of their interval; bins 1 and 8 the arithmetic mean of the speedups
-    whose true bin that is, or the scheme's fallback where there is none.
-
-    Args:
-        speedups: shape (n,), in x.
-        bins: shape (n,), the true bins of those speedups.
-        name: the scheme.
-
-    Returns:
-        float64 array of shape (8,).
+    whose true bin that is (``speedups`` and ``bins``, of shape (n,)), or the scheme's fallback where there is none.
     """
     rule = scheme(name)
     s = np.asarray(speedups, dtype=np.float64)
     y = np.asarray(bins)
-    m = np.empty(N_BINS)
-    for b in range(2, N_BINS):
-        low, high = rule.interval(b)
-        m[b - 1] = math.sqrt(low * high)
-    for b, fallback in ((1, rule.fallback_ends[0]), (N_BINS, rule.fallback_ends[1])):
+    inner = np.asarray(rule.edges)
+    m = np.concatenate(([0.0], np.sqrt(inner[:-1] * inner[1:]), [0.0]))
+    for b, fallback in zip((1, N_BINS), rule.fallback_ends, strict=True):
         chosen = s[y == b]
         m[b - 1] = math.fsum(chosen.tolist()) / len(chosen) if len(chosen) else fallback
     return m

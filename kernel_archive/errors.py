@@ -1,23 +1,8 @@
 """What can go wrong, as records.
 
 A :class:`Finding` is one fault or remark: where it is (file, line, field, value), what it is, and the way
-out. The same object prints in a terminal, goes to JSON and can be filtered. The exceptions only carry
-findings::
-
-    KernelArchiveError            something is wrong and the command ends with status 1
-    ├── DataError                 the data is at fault: carries every finding, not only the first
-    │   ├── RecipeError           a builder recipe is at fault
-    │   ├── LogError              a raw log is at fault and the build is strict, or nothing of it can be read
-    │   ├── ForecastError         a forecast file is at fault
-    │   └── LeakageError          a split would leak
-    ├── ArchiveNotFoundError      there is no archive where one was named
-    ├── ArchiveMismatchError      the archive is not what its manifest or a score file says it is
-    ├── TargetExistsError         an output would overwrite something that it must not
-    ├── HubError                  the Hub refuses, can't be reached, or sends something else than was asked
-    └── MissingExtraError         an optional dependency is needed
-    UsageError                    the command was called wrongly: status 2
-
-``raise DataError.of(code="bad-row", message="...", file=..., line=...)`` raises one finding;
+out. The same object prints in a terminal, goes to JSON and can be filtered. The exceptions only carry findings, every one
+that there is: ``raise DataError.of(code="bad-row", message="...", file=..., line=...)`` raises one finding;
 ``raise DataError.from_findings(findings)`` raises several.
 """
 
@@ -33,10 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from typing import Self
 
-_MAX_VALUE = 120
 
-
-def printable(text: object, limit: int = _MAX_VALUE) -> str:
+def printable(text: object, limit: int = 120) -> str:
     """Text that is safe in a terminal: escapes, controls and bidirectional marks shown, never sent; bounded in length."""
     raw = text if isinstance(text, str) else repr(text)
     shown = raw[: limit + 1]
@@ -92,7 +75,7 @@ class Finding(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 
 
 class KernelArchiveError(Exception):
-    """Raised when a command can't do what it was asked; every error of this package derives from it."""
+    """Raised when a command can't do what it was asked (exit status 1); every error of this package derives from it."""
 
     exit_status = 1
 
@@ -157,7 +140,7 @@ class TargetExistsError(KernelArchiveError):
 
 
 class HubError(KernelArchiveError):
-    """Raised when the Hugging Face Hub refuses a request, can't be reached, or breaks off."""
+    """Raised when the Hugging Face Hub refuses a request, can't be reached, or sends something else than was asked."""
 
 
 class MissingExtraError(KernelArchiveError):
@@ -165,6 +148,6 @@ class MissingExtraError(KernelArchiveError):
 
 
 class UsageError(KernelArchiveError):
-    """Raised when a command or function was called wrongly."""
+    """Raised when a command or function was called wrongly: exit status 2."""
 
     exit_status = 2

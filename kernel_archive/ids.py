@@ -28,9 +28,7 @@ def sha256_hex(data: bytes) -> str:
 
 def canonical_text(text: str) -> str:
     r"""Program text with line ends ``\n`` and the trailing white space of the whole text removed."""
-    if "\r" in text:
-        text = text.replace("\r\n", "\n").replace("\r", "\n")
-    return text.rstrip()
+    return text.replace("\r\n", "\n").replace("\r", "\n").rstrip()
 
 
 def _utf8(text: str) -> bytes:
@@ -38,9 +36,13 @@ def _utf8(text: str) -> bytes:
     return text.encode("utf-8", "surrogatepass")
 
 
+def _id(data: bytes) -> str:
+    return sha256_hex(data)[:ID_LENGTH]
+
+
 def program_id(code: str) -> str:
     """First 32 hex digits of sha256 of the canonical text (UTF-8). The argument need not be canonical yet."""
-    return hashlib.sha256(_utf8(canonical_text(code))).hexdigest()[:ID_LENGTH]
+    return _id(_utf8(canonical_text(code)))
 
 
 def kernel_id(*, problem: str, reference_program_id: str, gpu: str, program: str) -> str:
@@ -49,15 +51,12 @@ def kernel_id(*, problem: str, reference_program_id: str, gpu: str, program: str
     First 32 hex digits of sha256 over problem, reference program id (empty where the reference is unknown),
     GPU and program id, separated by NUL.
     """
-    joined = f"{problem}\x00{reference_program_id}\x00{gpu}\x00{program}"
-    return hashlib.sha256(joined.encode()).hexdigest()[:ID_LENGTH]
+    return _id(f"{problem}\0{reference_program_id}\0{gpu}\0{program}".encode())
 
 
 def evaluation_id(*, search_id: str, node_id: str) -> str:
     """Id of one evaluation: its search and the id that its log gives it."""
-    return hashlib.sha256(f"evaluation\0{search_id}\0{node_id}".encode("utf-8", "surrogatepass")).hexdigest()[
-        :ID_LENGTH
-    ]
+    return _id(_utf8(f"evaluation\0{search_id}\0{node_id}"))
 
 
 _CPP_MARKS: Final = ("#include", "__global__", "__device__", "{", ";")
@@ -67,48 +66,19 @@ _STRING_PREFIX: Final = "rRbBfFuU"
 _BEFORE_VALUE: Final = ("(", ",", "=", "[", "{", "+", "%", "|")
 #: What can stand right before a docstring.
 _LINE_STARTS: Final = frozenset(" \t\n" + _STRING_PREFIX) | {""}
-_SHORT_STRING: Final = re.compile(r""""(?:[^"\\\n]|\\.)*"?|'(?:[^'\\\n]|\\.)*'?""")
-
-
-def _after_string(text: str, at: int) -> int:
-    """End of the short string literal that opens at a position; of the line where it is not closed."""
-    end = text.find(text[at], at + 1) + 1
-    if end and (inside := text[at:end]).isprintable() and "\\" not in inside:
-        return end
-    found = _SHORT_STRING.match(text, at)
-    return found.end() if found is not None else at + 1
+# Each pattern begins with the class of the characters that can open something, which is found fast; what was found is told
+# apart behind it. A short string that is not closed ends with its line, a long one or a comment with the text.
+_SHORT_STRING: Final = r"""(?<=")(?:[^"\\\n]++|\\.)*+"?|(?<=')(?:[^'\\\n]++|\\.)*+'?"""
+_LONG_STRING: Final = r"""(?<=")""(?s:.*?)(?:\"""|\Z)|(?<=')''(?s:.*?)(?:'''|\Z)"""
+_IN_CPP: Final = re.compile(rf"""[/"'](?:(?P<comment>(?<=/)/[^\n]*|(?<=/)\*(?s:.*?)(?:\*/|\Z))|{_SHORT_STRING})""")
+_IN_PYTHON: Final = re.compile(
+    rf"""[#"'](?:(?P<comment>(?<=#)[^\n]*)|(?P<long>{_LONG_STRING})|(?P<short>{_SHORT_STRING}))"""
+)
 
 
 def without_cpp_comments(text: str) -> str:
     """C++ comments of both kinds removed."""
-    find, length = text.find, len(text)
-    # Where each opening mark stands next; looked for one by one, which is many times faster than a character class.
-    line, block = find("//"), find("/*")
-    if line < 0 and block < 0:
-        return text
-    double = single = -1
-    out: list[str] = []
-    start = position = 0
-    while True:
-        if line < position and (line := find("//", position)) < 0:
-            line = length
-        if block < position and (block := find("/*", position)) < 0:
-            block = length
-        if double < position and (double := find('"', position)) < 0:
-            double = length
-        if single < position and (single := find("'", position)) < 0:
-            single = length
-        at, quote = min(line, block), min(double, single)
-        if at == length:
-            break
-        if quote < at:
-            position = _after_string(text, quote)
-            continue
-        end = find("\n", at) if at == line else find("*/", at + 2)
-        out.append(text[start:at])
-        start = position = length if end < 0 else end if at == line else end + 2
-    out.append(text[start:])
-    return " ".join(out)
+    return _IN_CPP.sub(lambda found: found[0] if found["comment"] is None else " ", text)
 
 
 def _is_docstring(code: str, at: int) -> bool:
@@ -127,52 +97,23 @@ def _drop_comments(code: str) -> str:
     Lexical rules, not a parser: the texts are untrusted, in two languages at once, and often do not parse. One scan from
     left to right: what opens first wins, so that a quote in a comment or a mark in a string opens nothing.
     """
-    code = code.removeprefix("\ufeff")
-    if "\\" in code:  # a single character is looked for many times faster than two
-        code = code.replace("\\\n", " ")
+    code = code.removeprefix("\ufeff").replace("\\\n", " ")
     if "import" not in code and "def " not in code:
         return without_cpp_comments(code)
-    find, length = code.find, len(code)
-    # Where each opening mark stands next; looked for one by one, which is many times faster than a character class.
-    hash_mark = double = single = -1
-    out: list[str] = []
-    start = position = 0
-    while True:
-        if hash_mark < position and (hash_mark := find("#", position)) < 0:
-            hash_mark = length
-        if double < position and (double := find('"', position)) < 0:
-            double = length
-        if single < position and (single := find("'", position)) < 0:
-            single = length
-        at = double if double < single else single  # noqa: FURB136 - a call would take a tenth of the time
-        if hash_mark <= at:
-            if hash_mark == length:
-                break
-            out.append(code[start:hash_mark])
-            end = find("\n", hash_mark)
-            start = position = end if end >= 0 else length
-            continue
-        inside = ""
-        if code.startswith(quotes := code[at] * 3, at):
-            close = find(quotes, at + 3)
-            end = close + 3 if close >= 0 else length
-            inside = code[at + 3 : close] if close >= 0 else code[at + 3 :]
+
+    def kept(found: re.Match[str]) -> str:
+        text, at = found[0], found.start()
+        if found.lastgroup == "comment":
+            return ""
+        if found.lastgroup == "long":
+            inside = text[3:].removesuffix(text[:3])
             if any(mark in inside for mark in _CPP_MARKS):
-                inside = without_cpp_comments(inside)
-            elif _is_docstring(code, at):
-                inside = ""
-            else:
-                position = end
-                continue
-        else:
-            end = _after_string(code, at)
-            if code[at - 1 : at] not in _LINE_STARTS or not _is_docstring(code, at):
-                position = end
-                continue
-        out += (code[start:at], inside)
-        start = position = end
-    out.append(code[start:])
-    return "".join(out)
+                return without_cpp_comments(inside)
+        elif code[at - 1 : at] not in _LINE_STARTS:
+            return text
+        return "" if _is_docstring(code, at) else text
+
+    return _IN_PYTHON.sub(kept, code)
 
 
 def token_text(code: str) -> str:
@@ -185,7 +126,7 @@ def token_id(code: str) -> str:
 
     Two programs that differ only in comments and white space (also inside a string literal) share it; names count.
     """
-    return hashlib.sha256(_utf8(_drop_comments(code)).translate(None, _BLANKS)).hexdigest()[:ID_LENGTH]
+    return _id(_utf8(_drop_comments(code)).translate(None, _BLANKS))
 
 
 def canonical_json(value: Any) -> bytes:
@@ -206,7 +147,7 @@ def logical_digest(rows: Iterable[tuple[str, bytes]]) -> str:
     """
     total = hashlib.sha256()
     for key, digest in sorted(rows):
-        total.update(key.encode("utf-8", "surrogatepass"))
+        total.update(_utf8(key))
         total.update(b"\0")
         total.update(digest)
     return f"sha256:{total.hexdigest()}"

@@ -8,6 +8,7 @@ from __future__ import annotations
 import ast
 import re
 import warnings
+from collections import Counter
 from typing import Final
 
 #: Languages from the one that is usually slowest to the one that is usually fastest.
@@ -34,26 +35,18 @@ _DOUBLE: Final = re.compile(r"\bfloat64\b|\.double\(|\btorch\.double\b|\bdouble\
 _SLEEP: Final = re.compile(r"\btime\.sleep\b|\bnanosleep\b|__nanosleep|\btorch\.cuda\._sleep\b|\busleep\b")
 _SORT: Final = re.compile(r"\.(?:arg)?sort\(|\btorch\.(?:arg)?sort\(|\btl\.sort\(|\.kthvalue\(")
 _ORDERS: Final = re.compile(r"sort|topk|kthvalue|median|rank|unique")
-_COMPUTES: Final = (
-    r"\.(?:abs|amax|amin|bmm|clamp|clone|cumsum|einsum|exp|log|log_softmax|matmul|max|mean|min|mm|norm|softmax|sort|square"
-    r"|sqrt|std|sum|var)\("
-)
 # A host statement that computes with a method and gives the result a name. It begins with a line end, not with ``^``: a
 # character is looked for many times faster than a place. Nearly all that begins with ``tl.`` is left out here, since
 # kernels have dozens of such lines.
-_RESULT: Final = re.compile(r"\n[ \t]++(\w++) = (?!tl\.)[^\n=]*" + _COMPUTES)
+_RESULT: Final = re.compile(
+    r"\n[ \t]++(\w++) = (?!tl\.)[^\n=]*\.(?:abs|amax|amin|bmm|clamp|clone|cumsum|einsum|exp|log|log_softmax|matmul|max|mean"
+    r"|min|mm|norm|softmax|sort|square|sqrt|std|sum|var)\("
+)
 _IN_KERNEL: Final = re.compile(r"= *tl\.|\btl\.\w+\(")
 # Words of which one stands in every program with a pattern, and a loop that a syntax tree must be made for to judge it.
-_WORDS: Final = r"double|float64|fp64|sleep|sort|kthvalue"
-_SUSPECT_WORDS: Final = tuple(_WORDS.split("|"))
+_SUSPECT_WORDS: Final = ("double", "float64", "fp64", "sleep", "sort", "kthvalue")
 _LOOP: Final = re.compile(r" in range\(\d+\):")
 _PROSE: Final = re.compile(r'"""[\s\S]*?"""|#[^\n]*')
-#: What every program with an artificial pattern matches, and few others do: for a quick look at many programs by another
-#: engine (RE2, where ``\w`` and ``\d`` are of ASCII only). A result may stand in the first line.
-SUSPECT: Final = (
-    rf"{_WORDS}|\.item\(|\.tolist\(| in range\((?:\d|[^\x00-\x7f])+\):"
-    r"|(?:^|\n)[ \t]+(?:\w|[^\x00-\x7f])+ = (?:t|[^t\n=][^\n=]*|t[^l\n=][^\n=]*|tl[^.\n=][^\n=]*)?" + _COMPUTES
-)
 _TO_HOST: Final = frozenset({"item", "tolist"})
 
 
@@ -89,10 +82,6 @@ def artificial_patterns(code: str, reference: str = "") -> list[str]:
     loop on the host a fixed number of times whose passes don't depend on each other or on the count. ``dead_work``: a
     result that the host computes and never uses.
 
-    Args:
-        code: the program.
-        reference: the reference's text, where known.
-
     >>> artificial_patterns("def custom_kernel(x):\n    for _ in range(4):\n        y = x.double().sum()\n    return y\n")
     ['double', 'repeated_work']
     """
@@ -113,7 +102,7 @@ def artificial_patterns(code: str, reference: str = "") -> list[str]:
             tree = ast.parse(code)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return sorted(found)
-    loops = _loops(tree)
+    loops = [node for node in ast.walk(tree) if isinstance(node, ast.For)]
     if any(_fetches(loop) for loop in loops):
         found.append("element_loop")
     if any(_repeats(loop) for loop in loops):
@@ -121,41 +110,12 @@ def artificial_patterns(code: str, reference: str = "") -> list[str]:
     return sorted(found)
 
 
-def _loops(tree: ast.Module) -> list[ast.For]:
-    """All ``for`` statements. Only statements are looked at: expressions, most of a tree, hold none."""
-    found: list[ast.For] = []
-    nodes: list[ast.AST] = [tree]
-    while nodes:
-        node = nodes.pop()
-        if isinstance(node, ast.For):
-            found.append(node)
-        for field in ("body", "orelse", "finalbody", "handlers", "cases"):
-            nodes.extend(getattr(node, field, ()))
-    return found
-
-
 def _discards(code: str) -> bool:
     """Whether the host computes something, gives it a name and never uses it. Compilers of kernels drop such things."""
     text = f"\n{code}"
-    return any(
-        not ("tl." in found[0] and _IN_KERNEL.search(found[0])) and _stands_once(found[1], text, found.end())
-        for found in _RESULT.finditer(text)
-    )
-
-
-def _stands_once(name: str, code: str, behind: int) -> bool:
-    """Whether a name stands once as a whole word, given that it does before a place; behind it is the likelier one."""
-    return _count_word(name, code, behind, len(code)) == 0 and _count_word(name, code, 0, behind) == 1
-
-
-def _count_word(name: str, code: str, start: int, end: int) -> int:
-    """How often a name stands as a whole word in a part of a program; 2 means at least twice."""
-    seen, at = 0, code.find(name, start, end)
-    while at >= 0 and seen < 2:
-        before, after = code[at - 1 : at], code[at + len(name) : at + len(name) + 1]
-        seen += not (before.isalnum() or before == "_" or after.isalnum() or after == "_")
-        at = code.find(name, at + 1, end)
-    return seen
+    named = [m[1] for m in _RESULT.finditer(text) if not ("tl." in m[0] and _IN_KERNEL.search(m[0]))]
+    counts = Counter(re.findall(r"\w+", text)) if named else Counter()
+    return any(counts[name] == 1 for name in named)
 
 
 def _fetches(loop: ast.For) -> bool:

@@ -125,15 +125,6 @@ REPLAY: Final = _evaluation("replay", "Replay of recorded searches", "build")
 EVALUATIONS: Final[dict[str, Split]] = {name: split for name, split in SPLITS.items() if split.kind == "eval"}
 
 
-def first_of_kind(kind: Kind) -> Split:
-    """The canonical split of a kind: the first one.
-
-    >>> first_of_kind("eval").name
-    'eval'
-    """
-    return next(split for split in SPLITS.values() if split.kind == kind)
-
-
 def split_of(name: str) -> Split:
     """The split of that name, or the one whose table has it.
 

@@ -47,9 +47,7 @@ def _beside(path: Path) -> Path:
 def remove_leftovers(folder: Path, *names: str) -> None:
     """Remove the temporary files that writers left in a folder when they were killed; under a lock that the writers hold.
 
-    Args:
-        folder: where.
-        names: patterns of the files' own names (``*.html``); of up to 100 characters.
+    Names are patterns of the files' own names (``*.html``), of up to 100 characters.
     """
     for path in folder.iterdir():
         made = _TEMPORARY.fullmatch(path.name)
@@ -62,12 +60,9 @@ def remove_leftovers(folder: Path, *names: str) -> None:
 def new_file(path: Path, *, durable: bool = True) -> Iterator[Path]:
     """A temporary path beside ``path`` to write; it takes the place of ``path`` when the block ends well.
 
-    Readers see the old file or the new one, never a part. The temporary file is removed when the block fails.
-
-    Args:
-        path: the file to make or replace; its directory must exist.
-        durable: flush the content before the rename and the directory after it, so that a power failure leaves the old
-            file or the new one. Without it a file may be empty after a power failure; for what is checked and made anew.
+    Readers see the old file or the new one, never a part; the directory must exist. The temporary file is removed when the
+    block fails. ``durable`` flushes the content before the rename and the directory after it, so that a power failure leaves
+    the old file or the new one; without it a file may be empty then, which will do for what is checked and made anew.
     """
     temporary = _beside(path)
     try:
@@ -93,9 +88,7 @@ def write_together(contents: Iterable[tuple[Path, bytes]]) -> None:
 
     Every file is written in full beside its place before the first is put there; should a rename fail all the same,
     the files that were replaced get their old content back. A power failure between two renames can leave some new.
-
-    Args:
-        contents: path and content of each, taken one by one; the directories must exist.
+    The contents are taken one by one; the directories must exist.
     """
     done: list[Path] = []
     with ExitStack() as cleanup:
@@ -131,10 +124,6 @@ def write_together(contents: Iterable[tuple[Path, bytes]]) -> None:
 def check_new(path: str | Path, *, force: bool = False) -> None:
     """Whether a file of the user's could be written there: to be asked before the work whose result it will hold.
 
-    Args:
-        path: where; its directory must exist.
-        force: replace what is there.
-
     Raises:
         TargetExistsError: something is there, and ``force`` is not given.
         UsageError: there is no such directory.
@@ -161,12 +150,10 @@ def write_new(path: str | Path, data: bytes, *, force: bool = False) -> None:
 def locked(path: Path, *, busy: str | None = None) -> Iterator[None]:
     """Hold a lock file while the block runs; the lock goes with the process, however it ends, the file stays.
 
-    Args:
-        path: the lock file; its directory must exist. A link is not followed.
-        busy: the message for a user when another process holds the lock; without one the call waits.
+    A link is not followed. The call waits for another process that holds the lock, unless there is a message to say instead.
 
     Raises:
-        KernelArchiveError: another process holds the lock, and ``busy`` was given.
+        KernelArchiveError: another process holds the lock: ``busy``.
     """
     import filelock
 

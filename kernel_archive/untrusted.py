@@ -80,36 +80,34 @@ def regular_file(path: str | Path) -> Path:
     raise UntrustedFileError("unreadable", "this is a pipe or a device, not a file", "Write it to a file first")
 
 
-def _magic(path: Path) -> bytes:
+def _unreadable(error: OSError) -> UntrustedFileError:
+    return UntrustedFileError("unreadable", f"cannot be read: {error.strerror or printable(str(error))}")
+
+
+def _start(path: Path) -> bytes:
     with path.open("rb", buffering=0) as stream:
-        return stream.read(4)
+        return stream.read(5)
 
 
 def is_parquet(path: Path) -> bool:
     """Whether the file begins as a Parquet file does."""
-    return _magic(path) == _PARQUET
+    return _start(path).startswith(_PARQUET)
 
 
 def lacks_checksum(path: Path) -> bool:
     """Whether the file is zstd without a checksum of its content (of its first frame): a changed byte may go unnoticed."""
-    with path.open("rb", buffering=0) as stream:
-        start = stream.read(5)
+    start = _start(path)
     return start.startswith(_ZSTD) and len(start) == 5 and not start[4] & _ZSTD_CHECKSUM
-
-
-def _compresses(magic: bytes) -> bool:
-    return magic.startswith(_GZIP) or magic == _ZSTD
 
 
 def is_compressed(path: Path) -> bool:
     """Whether the file begins as gzip or zstd does."""
-    return _compresses(_magic(path))
+    return _start(path).startswith((_GZIP, _ZSTD))
 
 
 def allowance(path: Path, most: int) -> int:
     """What the text of a file may come to: ``most`` bytes, of a compressed file or a table less where it is small."""
-    magic = _magic(path)
-    if _compresses(magic) or magic == _PARQUET:
+    if _start(path).startswith((_GZIP, _ZSTD, _PARQUET)):
         return min(most, _FREE_BYTES + _EXPANSION * path.stat().st_size)
     return most
 
@@ -152,18 +150,14 @@ def open_bounded(path: Path, *, max_bytes: int) -> IO[bytes]:
     A gzip stream's checksum, and a zstd frame's if it has one, is checked where it ends: what was read before it fails
     is only salvage.
 
-    Args:
-        path: the file.
-        max_bytes: reading more than so many raises.
-
     Raises:
         UntrustedFileError: while reading, where the stream is damaged or too long.
         OSError: the file can't be opened.
     """
-    magic = _magic(path)
-    if magic.startswith(_GZIP):
+    start = _start(path)
+    if start.startswith(_GZIP):
         inner: Any = gzip.open(path, "rb")  # noqa: SIM115 - _Bounded closes it
-    elif magic == _ZSTD:
+    elif start.startswith(_ZSTD):
         import pyarrow as pa
 
         inner = pa.input_stream(str(path), compression="zstd")
@@ -184,17 +178,13 @@ def read_whole(path: Path, *, max_bytes: int) -> bytes:
         with open_bounded(path, max_bytes=max_bytes) as stream:
             return stream.read()
     except OSError as error:
-        raise UntrustedFileError("unreadable", f"cannot be read: {error.strerror or printable(str(error))}") from None
+        raise _unreadable(error) from None
 
 
 def read_toml(path: Path, fail: Callable[..., DataError], missing: str, fix: str) -> dict[str, Any]:
     """The table of a TOML file that somebody wrote by hand.
 
-    Args:
-        path: the file.
-        fail: makes the error of a ``message`` and a ``fix``.
-        missing: says that there is no such file.
-        fix: what to do then.
+    ``fail`` makes the error of a message and a fix; ``missing`` and ``fix`` are those of a file that is not there.
     """
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
@@ -233,6 +223,7 @@ class Lines:
         path: the file.
         name: the file as findings state it; the path when not given.
         max_line: bytes of the longest line that is read.
+        raw: whether lines are given as they stand in the file, blank ones too, with their ends.
         hashed: whether ``digest`` is asked for; of logs it takes a third of the time of reading.
         lines: lines seen so far, empty ones included.
         bytes: bytes seen so far, decompressed.
@@ -248,6 +239,7 @@ class Lines:
         max_lines: int,
         max_line: int = MAX_LINE_BYTES,
         name: str | None = None,
+        raw: bool = False,
         hashed: bool = True,
     ) -> None:
         self.path = path
@@ -259,6 +251,7 @@ class Lines:
         self.bytes = 0
         self.ended_mid_line = False
         self.at_end = False
+        self.raw = raw
         self.hashed = hashed
         self._sha256 = hashlib.sha256()
 
@@ -271,24 +264,16 @@ class Lines:
         return Finding(code=code, message=message, file=self.name, line=self.lines, fix=fix)
 
     def __iter__(self) -> Iterator[tuple[int, bytes] | Finding]:
-        """Every line that is not blank, without the white space around it."""
-        return self._opened(strip=True)
-
-    def raw(self) -> Iterator[tuple[int, bytes] | Finding]:
-        """Every line as it stands in the file, with its line end."""
-        return self._opened(strip=False)
-
-    def _opened(self, *, strip: bool) -> Iterator[tuple[int, bytes] | Finding]:
         try:
             # Two lines more than the bound, so that the end is said here, with the number of lines.
             with open_bounded(self.path, max_bytes=self.max_bytes + 4 * self.max_line) as stream:
-                yield from self._read(stream, strip=strip)
+                yield from self._read(stream)
         except UntrustedFileError as error:
             yield error.finding(self.name, self.lines + 1)
         except OSError as error:
-            yield self._finding("unreadable", f"cannot be read: {error.strerror or printable(str(error))}")
+            yield _unreadable(error).finding(self.name, self.lines)
 
-    def _read(self, stream: IO[bytes], *, strip: bool) -> Iterator[tuple[int, bytes] | Finding]:
+    def _read(self, stream: IO[bytes]) -> Iterator[tuple[int, bytes] | Finding]:
         while line := stream.readline(self.max_line + 1):
             self.lines += 1
             self._take(line)
@@ -307,9 +292,7 @@ class Lines:
                         break
             else:
                 self.ended_mid_line = not line.endswith(b"\n")
-                if not strip:
-                    yield self.lines, line
-                elif text := line.strip():
+                if text := line if self.raw else line.strip():
                     yield self.lines, text
             if self.bytes > self.max_bytes or self.lines > self.max_lines:
                 what = f"{self.max_bytes >> 20} MiB" if self.bytes > self.max_bytes else f"{self.max_lines:,} lines"

@@ -120,10 +120,7 @@ def _structs(owner: dict[tuple[int, int], Any], field: int) -> list[dict[tuple[i
 
 
 def chunk_sizes(footer: bytes) -> list[list[ChunkSizes]]:
-    """Row group -> column -> its sizes, as the footer states them.
-
-    Args:
-        footer: the footer of a Parquet file, without its length and magic.
+    """Row group -> column -> its sizes, as the footer of a Parquet file (without its length and magic) states them.
 
     Raises:
         ValueError: it is no such structure.
@@ -142,11 +139,7 @@ def chunk_sizes(footer: bytes) -> list[list[ChunkSizes]]:
 
 
 def read_footer(path: Path, data: bytes | None = None) -> bytes:
-    """The footer of a Parquet file; the last eight bytes of the file give its length, and the magic.
-
-    Args:
-        path: the file.
-        data: its content, where that is at hand.
+    """The footer of a Parquet file, whose content may be at hand; the last eight bytes give its length, and the magic.
 
     Raises:
         UntrustedFileError: the footer is too large.

@@ -17,7 +17,6 @@ TESTS = Path(__file__).parent
 #: Module -> the test file that goes through it, for modules that nobody calls but from another one: its parts are told
 #: apart in the tests of the whole, not in a file of their own.
 ELSEWHERE = {
-    "cli/init": "archive/test_first_look",
     "archive/calls": "archive/test_team",
     "archive/guess": "archive/test_first_look",
     "archive/look_runs": "archive/test_first_look",

@@ -8,10 +8,9 @@ import zlib
 from pathlib import Path
 
 import pytest
-from hypothesis import example, given
+from hypothesis import given
 from hypothesis import strategies as st
 
-from kernel_archive import text_quantities
 from kernel_archive.archive.open import open_archive
 from kernel_archive.program_text import artificial_patterns, telling_words
 from kernel_archive.text_quantities import QUANTITIES, quantities
@@ -30,6 +29,14 @@ def test_quantities_by_hand():
     assert found["comment_characters"] == len('"""Doc."""') + len("# a note")
     assert (found["loads"], found["stores"], found["dots"], found["loops"], found["kernels"]) == (1, 1, 1, 1, 1)
     assert (found["tl"], found["masks"], found["largest_number"], found["functions"]) == (4, 1, 4, 1)
+
+
+def test_prose_is_what_the_tokenizer_calls_so():
+    """Docstrings and comments count as prose; strings in brackets, continued lines and what is no Python don't."""
+    code = '"""Doc."""\nx = f(  # note\n    "a", [1]\n)\n\n\nclass A:\n    \'\'\'B.\'\'\'\n    y = 1 + \\\n        2\n# end'
+    assert quantities(code)["comment_characters"] == len("\"\"\"Doc.\"\"\"# note'''B.'''# end")
+    assert quantities(f"x = (  # note\n{code}")["comment_characters"] == 0
+    assert list(quantities(code, ["lines", "characters"]).items()) == [("lines", 9), ("characters", len(code))]
 
 
 def test_quantities_of_a_launch_by_hand():
@@ -68,32 +75,6 @@ def test_nesting_by_hand():
     assert quantities(code)["nesting"] == 2
     assert quantities("for a in x:\n  for b in a:\n      while b:\n       b()\nfor c in x:\n  c()\n")["nesting"] == 3
     assert quantities("x = [a for a in b]\n")["nesting"] == 0
-
-
-_PIECES_OF_TEXT = [
-    "x", " ", "    ", "\n", "(", ")", "[", "]", '"', "'", '"""', "'''", "#", "\\", "\\\n", "r", "f", "=", "!=", "!", '""', "x\n", "1", ":",
-    "def f():\n", "  return 1\n", '"""Doc."""\n', "# note\n", "x = 'a'\n", "in ", "é", "∑", "\t", "\r", "\x0c", "$",
-]  # fmt: skip
-
-
-@given(st.lists(st.sampled_from(_PIECES_OF_TEXT), max_size=25).map("".join))
-@example('""\\\n')
-@example('"""a\n"b""" \\\n\'\'\'c\'\'\'')
-@example("if x:\n    y\n  z  # odd\n")
-@example("x = (\n'a'\n)\n'b'\n")
-@example("r'x'\nbr'''y'''\n''\n")
-def test_prose_is_where_the_tokenizer_finds_it(code):
-    """Comments and docstrings found by pieces are those of Python's own tokenizer, or the program is left to it."""
-    found = text_quantities._prose_places(code)
-    assert found is None or found == text_quantities._tokenized_prose_places(code)
-
-
-def test_usual_programs_need_no_tokenizer():
-    """Comments, docstrings, strings in brackets and continued lines are all found by pieces."""
-    code = '"""Doc."""\nx = f(  # note\n    "a", [1]\n)\n\n\nclass A:\n    \'\'\'B.\'\'\'\n    y = 1 + \\\n        2\n# end'
-    found = text_quantities._prose_places(code)
-    assert [code[a:b] for a, b in found] == ['"""Doc."""', "# note", "'''B.'''", "# end"]
-    assert found == text_quantities._tokenized_prose_places(code)
 
 
 @given(st.text(max_size=300))

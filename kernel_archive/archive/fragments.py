@@ -9,10 +9,9 @@ import json
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from kernel_archive.ids import canonical_json, program_id, token_id
-from kernel_archive.program_text import SUSPECT, artificial_patterns, language_of
+from kernel_archive.program_text import artificial_patterns, language_of
 from kernel_archive.schema import CASE, TABLES
 
 if TYPE_CHECKING:
@@ -149,17 +148,11 @@ def program_of(code: str) -> Program:
     return Program(code, key, *known)
 
 
-def are_artificial(
-    programs: Sequence[Program], codes: pa.Array, asked: Sequence[bool], references: Sequence[str]
-) -> list[bool]:
+def are_artificial(programs: Sequence[Program], asked: Sequence[bool], references: Sequence[str]) -> list[bool]:
     """Which of the programs that are asked for have an artificial pattern.
-
-    Few programs match the one expression that all that have a pattern do: Arrow looks for it in a quarter of the time
-    that the patterns take one by one (:func:`~kernel_archive.program_text.artificial_patterns`).
 
     Args:
         programs: the programs.
-        codes: their texts.
         asked: ``False`` gives ``False``.
         references: the reference of each, empty where it is not known.
     """
@@ -172,8 +165,7 @@ def are_artificial(
             _ARTIFICIAL[key] = bool(artificial_patterns(program.code, reference))
         return _ARTIFICIAL[key]
 
-    suspect = iter(pc.match_substring_regex(codes.filter(pa.array(asked, pa.bool_())), SUSPECT).to_pylist())
     return [
-        ask and next(suspect) and is_artificial(program, reference)
+        ask and is_artificial(program, reference)
         for program, ask, reference in zip(programs, asked, references, strict=True)
     ]

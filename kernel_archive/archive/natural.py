@@ -86,7 +86,7 @@ def _ranks(archive: Archive, table: str) -> Iterator[Finding]:
         if len(members) < LEAST_ROWS:
             continue
         speedups = np.array([row["speedup"] for row in members])
-        texts = [quantities(row["candidate_code"]) for row in members]
+        texts = [quantities(row["candidate_code"], AUDITED) for row in members]
         for name in AUDITED:
             found = rank_correlation(np.array([text[name] for text in texts]), speedups)
             if abs(found) > LARGEST_RANK:

@@ -333,7 +333,7 @@ class SearchRows:
             "error_text": _storable([record.error_text and record.error_text[:ERROR_TEXT_LIMIT] for record in records]),
             "started_at": [_micros(record.started_at) for record in records],
             "completed_at": [_micros(record.completed_at) for record in records],
-            "artificial": fragments.are_artificial(programs, codes, passed, [row.reference for row in rows]),
+            "artificial": fragments.are_artificial(programs, passed, [row.reference for row in rows]),
             "source_digest": [self.digests.get(record.source_file, self.digest) for record in records],
             "search_id": [self.search_id] * n,
             "builder": [job.builder] * n,

@@ -15,36 +15,36 @@ import click
 from kernel_archive._version import __version__
 from kernel_archive.without_pandas import without_pandas
 
-#: Command -> (module, object in it, one line of help). The help stands here so that ``--help`` imports nothing.
-COMMANDS: Final[dict[str, tuple[str, str, str]]] = {
-    "init": ("init", "init", "Write a recipe for a folder or table of your own."),
-    "build": ("build", "build", "Consolidate raw search logs into an archive."),
-    "readers": ("build", "readers", "List the log formats and what each expects."),
-    "build-eval": ("splits", "build_eval", "Make an evaluation split."),
-    "build-discovery": ("splits", "build_discovery", "Make the discovery-pair split."),
-    "build-train": ("splits", "build_train", "Make the training pairs."),
-    "info": ("inspect", "info", "Show what an archive holds."),
-    "show": ("inspect", "show", "Show a kernel with its lineage back to the log line."),
-    "sql": ("inspect", "sql", "Query the tables with SQL (DuckDB)."),
-    "validate": ("inspect", "validate", "Check an archive: layout, schema, digests, ids, labels, splits."),
-    "audit": ("inspect", "audit", "Show the audit flags with their worst examples."),
-    "diff": ("inspect", "diff", "Show what changed between two archive versions."),
-    "template": ("score", "template", "Write an empty, valid forecast file."),
-    "check": ("score", "check", "Check a forecast file and list every fault."),
-    "score": ("score", "score", "Score forecast files."),
-    "compare": ("score", "compare", "Compare two forecast files."),
-    "plot": ("score", "plot", "Draw the plots of a score."),
-    "replay": ("replay", "replay", "Replay recorded searches with forecasts that choose what is measured."),
-    "forecast": ("forecast", "forecast", "Ask a language model for forecasts."),
-    "baseline": ("board", "baseline", "Write a baseline's forecasts."),
-    "leaderboard": ("board", "leaderboard", "Submissions, standings and the page."),
-    "push": ("hub", "push", "Publish an archive on the Hugging Face Hub."),
-    "pull": ("hub", "pull", "Fetch a published archive and verify it."),
-    "eval-results": ("hub", "eval_results", "Write a score as the Hub's .eval_results YAML."),
-    "reproduce": ("hub", "reproduce", "Recompute the paper's tables from the published predictions."),
-    "measure": ("measure", "measure", "Measure kernel files on this machine's GPU."),
-    "record": ("measure", "record", "Run kernel searches and record their logs."),
-    "remeasure": ("measure", "remeasure", "Measure chosen kernels of an archive again."),
+#: Command -> module and one line of help, which stands here so that ``--help`` imports nothing.
+COMMANDS: Final[dict[str, tuple[str, str]]] = {
+    "init": ("build", "Write a recipe for a folder or table of your own."),
+    "build": ("build", "Consolidate raw search logs into an archive."),
+    "readers": ("build", "List the log formats and what each expects."),
+    "build-eval": ("splits", "Make an evaluation split."),
+    "build-discovery": ("splits", "Make the discovery-pair split."),
+    "build-train": ("splits", "Make the training pairs."),
+    "info": ("inspect", "Show what an archive holds."),
+    "show": ("inspect", "Show a kernel with its lineage back to the log line."),
+    "sql": ("inspect", "Query the tables with SQL (DuckDB)."),
+    "validate": ("inspect", "Check an archive: layout, schema, digests, ids, labels, splits."),
+    "audit": ("inspect", "Show the audit flags with their worst examples."),
+    "diff": ("inspect", "Show what changed between two archive versions."),
+    "template": ("score", "Write an empty, valid forecast file."),
+    "check": ("score", "Check a forecast file and list every fault."),
+    "score": ("score", "Score forecast files."),
+    "compare": ("score", "Compare two forecast files."),
+    "plot": ("score", "Draw the plots of a score."),
+    "replay": ("score", "Replay recorded searches with forecasts that choose what is measured."),
+    "forecast": ("forecast", "Ask a language model for forecasts."),
+    "baseline": ("board", "Write a baseline's forecasts."),
+    "leaderboard": ("board", "Submissions, standings and the page."),
+    "push": ("hub", "Publish an archive on the Hugging Face Hub."),
+    "pull": ("hub", "Fetch a published archive and verify it."),
+    "eval-results": ("hub", "Write a score as the Hub's .eval_results YAML."),
+    "reproduce": ("hub", "Recompute the paper's tables from the published predictions."),
+    "measure": ("measure", "Measure kernel files on this machine's GPU."),
+    "record": ("measure", "Run kernel searches and record their logs."),
+    "remeasure": ("measure", "Measure chosen kernels of an archive again."),
 }
 
 
@@ -57,12 +57,13 @@ class _LazyGroup(click.Group):
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         del ctx
-        entry = COMMANDS.get(cmd_name)
-        if entry is None:
+        if cmd_name not in COMMANDS:
             return None
-        module = importlib.import_module(f"kernel_archive.cli.{entry[0]}")
-        command = getattr(module, entry[1])
-        assert isinstance(command, click.Command)  # noqa: S101 - a registry entry of ours
+        home, short_help = COMMANDS[cmd_name]
+        command: click.Command = getattr(
+            importlib.import_module(f"kernel_archive.cli.{home}"), cmd_name.replace("-", "_")
+        )
+        command.short_help = short_help
         return command
 
     def resolve_command(
@@ -77,7 +78,7 @@ class _LazyGroup(click.Group):
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         del ctx
         with formatter.section("Commands"):
-            formatter.write_dl([(name, entry[2]) for name, entry in COMMANDS.items()])
+            formatter.write_dl([(name, short_help) for name, (_, short_help) in COMMANDS.items()])
 
 
 @click.group(cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
@@ -129,24 +130,12 @@ def _run(arguments: list[str]) -> int:
     except click.exceptions.Exit as stop:
         status = stop.exit_code
     except click.ClickException as error:
-        if (
-            isinstance(error, click.BadParameter)
-            and error.param is not None
-            and isinstance(error.param.type, click.Choice)
-        ):
-            # click lists the choices; the nearest one is what was meant.
-            wrong = error.message.removeprefix("'").split("'")[0]
-            near = difflib.get_close_matches(wrong, [str(choice) for choice in error.param.type.choices], n=1)
-            if near:
-                message = f"{error.message} Did you mean {near[0]!r}?"
-                error = click.BadParameter(message, ctx=error.ctx, param=error.param)
         shown = io.StringIO()
         error.show(file=shown)
         common.say(shown.getvalue().rstrip())
         missing = isinstance(error, click.BadParameter) and "does not exist" in error.message
-        status = (
-            1 if missing else error.exit_code
-        )  # what a command line names may be missing: that is not its own fault
+        # What a command line names may be missing: that is not its own fault.
+        status = 1 if missing else error.exit_code
     except (click.exceptions.Abort, KeyboardInterrupt):
         common.say("Stopped.")
         status = 130

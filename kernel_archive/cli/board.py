@@ -15,27 +15,18 @@ if TYPE_CHECKING:
     from kernel_archive.board.standings import Standings
     from kernel_archive.board.submissions import Seen
 
-_board = click.option(
-    "--board", type=click.Path(file_okay=False), default=None, help="Folder of the board.  [default: leaderboard]"
-)
-_jobs = click.option(
-    "--jobs", type=click.IntRange(1, 256), default=None, help="Processes that score.  [default: one per core]"
-)
+_board = common.option("--board", type=common.FOLDER, help="Folder of the board.  [default: leaderboard]")
 
 
-@click.command(short_help="Write a baseline's forecasts.")
-@click.argument("name", type=click.Choice(list(BASELINES)))
+@click.command()
+@click.argument("name", type=common.Choice(list(BASELINES)))
 @common.split_option
 @common.output_option
 @common.force_option
-@click.option(
-    "--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of everything random in it."
-)
+@common.option("--seed", type=common.FROM_0, default=0, help="Seed of everything random in it.")
 @common.archive_option
 @common.json_option
-def baseline(
-    name: str, split: str, output: str | None, force: bool, seed: int, archive_path: str | None, as_json: bool
-) -> None:
+def baseline(name: str, split: str, output: str | None, force: bool, seed: int, archive_path: str | None) -> None:
     """Write the forecasts of a baseline as an ordinary forecast file; a name in .zst or .gz compresses it.
 
     uniform: one eighth for every bin. prior: bin frequencies of the problem's training pairs. slow, near, fast: always
@@ -53,20 +44,12 @@ def baseline(
     facts: dict[str, Any] = {
         "baseline": name, "split": split, "seed": seed, "rows": len(made.row_ids), "training_pairs": made.n_training, "file": output,
     }  # fmt: skip
-    if as_json:
-        lines = {} if output is not None else {"lines": [line.decode().rstrip() for line in forecast_lines(made)]}
-        common.emit(facts | lines, as_json=True)
-        return
     learnt = f", learnt from {made.n_training:,} training pairs" if made.n_training else ""
-    if output is None:
-        click.echo(b"".join(forecast_lines(made)), nl=False)
-    else:
-        common.tell(
-            f"{output}: {len(made.row_ids):,} forecasts of {name}{learnt}. Next: kernel-archive score {output} --split {split}"
-        )
+    done = f"{output}: {len(made.row_ids):,} forecasts of {name}{learnt}. Next: kernel-archive score {output} --split {split}"
+    common.emit_lines(facts, b"".join(forecast_lines(made)) if output is None else None, done)
 
 
-@click.group(short_help="Submissions, standings and the page.")
+@click.group()
 def leaderboard() -> None:
     """Submissions, standings and the page.
 
@@ -76,32 +59,24 @@ def leaderboard() -> None:
 
 @leaderboard.command(short_help="Check, score and store a submission.")
 @click.argument("file", type=click.Path())
-@click.option("--name", required=True, help="Name of the entry, at most 80 characters.")
-@click.option("--url", default="", help="Web address of the method or its author.")
-@click.option("--model", default="", help="The model behind it.")
-@click.option("--revision", default="", help="Version, date or commit of the model.")
-@click.option("--provider", default="", help="Who served the model.")
-@click.option("--temperature", type=float, default=None, help="Of the sampling.")
-@click.option("--reasoning-effort", default="", help="As the service names it.")
-@click.option("--open-weights/--closed-weights", default=None, help="Whether anybody can have the model.")
-@click.option(
-    "--training-cutoff", default="", help="End of what the model was trained on: 2026, 2026-03 or 2026-03-31."
-)
-@click.option(
+@common.option("--name", required=True, help="Name of the entry, at most 80 characters.")
+@common.option("--url", help="Web address of the method or its author.")
+@common.option("--model", help="The model behind it.")
+@common.option("--revision", help="Version, date or commit of the model.")
+@common.option("--provider", help="Who served the model.")
+@common.option("--temperature", type=float, help="Of the sampling.")
+@common.option("--reasoning-effort", help="As the service names it.")
+@common.option("--open-weights/--closed-weights", default=None, help="Whether anybody can have the model.")
+@common.option("--training-cutoff", help="End of what the model was trained on: 2026, 2026-03 or 2026-03-31.")
+@common.option(
     "--saw-archive",
-    type=click.Choice(["yes", "no", "held-out", "unknown"]),
+    type=common.Choice(["yes", "no", "held-out", "unknown"]),
     default="unknown",
-    show_default=True,
     help="Whether the model was trained on this archive; held-out: also on rows that are forecast.",
 )
-@click.option(
-    "--training",
-    type=click.Path(),
-    default=None,
-    help="Record that the training left; says --saw-archive by itself.",
-)
-@click.option("--notes", default="", help="Anything to know about it.")
-@click.option("--slug", default=None, help="Name of its folder.  [default: made from the name]")
+@common.option("--training", type=click.Path(), help="Record that the training left; says --saw-archive by itself.")
+@common.option("--notes", help="Anything to know about it.")
+@common.option("--slug", help="Name of its folder.  [default: made from the name]")
 @common.split_option
 @_board
 @common.labels_option
@@ -115,7 +90,6 @@ def add(
     board: str | None,
     labels: str | None,
     archive_path: str | None,
-    as_json: bool,
     **stated: Any,
 ) -> None:
     """Check and score a forecast file and store it as a submission, whole or not at all.
@@ -133,29 +107,24 @@ def add(
             raise UsageError(f"--saw-archive {saw_archive}, but {printable(training, 300)} says: {found}")
         saw_archive = found
     target = load_target(archive_path, split, labels=labels)
+    stated = {key: value for key, value in stated.items() if value is not None}
     of_model = {key: stated.pop(key) for key in ModelFacts.__struct_fields__ if key in stated}
     facts = ModelFacts(**of_model, saw_archive=saw_archive)
     made = add_submission(file, target, facts=None if facts == ModelFacts() else facts, board=board, **stated)
 
     def text() -> None:
-        rows = [
-            (
-                METRICS[key].title,
-                METRICS[key].format(m.mean),
-                "" if m.low is None else f"{METRICS[key].format(m.low)} to {METRICS[key].format(m.high)}",
-            )
-            for key, m in (*made.record.headline.items(), ("crps", made.record.metrics["crps"]))
-        ]
+        rows = []
+        for key, figure in (*made.record.headline.items(), ("crps", made.record.metrics["crps"])):
+            shown = METRICS[key].format
+            interval = "" if figure.low is None else f"{shown(figure.low)} to {shown(figure.high)}"
+            rows.append((METRICS[key].title, shown(figure.mean), interval))
         common.print_table(["figure", "value", "95 % interval"], rows)
         common.tell(
             f"{made.folder} added. Next: kernel-archive leaderboard build" + (f" --board {board}" if board else "")
         )
 
-    common.emit(
-        {"slug": made.slug, "folder": str(made.folder), "submission": made.submission, "score": made.record},
-        as_json=as_json,
-        text=text,
-    )
+    payload = {"slug": made.slug, "folder": str(made.folder), "submission": made.submission, "score": made.record}
+    common.emit(payload, text)
 
 
 def _standings_tables(boards: list[Standings]) -> None:
@@ -167,26 +136,15 @@ def _standings_tables(boards: list[Standings]) -> None:
         rows = []
         for entry in board.entries:
             rank = entry.ranks.get(RANKED_BY)
-            place = (
-                "-"
-                if rank is None
-                else str(rank.rank)
-                if rank.best == rank.worst
-                else f"{rank.rank} ({rank.best}-{rank.worst})"
-            )
-            rows.append(
-                (
-                    place,
-                    entry.submission.name,
-                    *(
-                        METRICS[k].format(entry.record.metrics[k].mean)
-                        + ("" if entry.record.beats_control.get(k, True) else " *")
-                        for k in keys
-                    ),
-                    f"{100 * entry.record.forecasts.coverage:.0f} %",
-                    entry.reason,
-                )
-            )
+            place = "-" if rank is None else str(rank.rank)
+            if rank is not None and rank.best != rank.worst:
+                place += f" ({rank.best}-{rank.worst})"
+            marks = ("" if entry.record.beats_control.get(k, True) else " *" for k in keys)
+            figures = [
+                METRICS[k].format(entry.record.metrics[k].mean) + mark for k, mark in zip(keys, marks, strict=True)
+            ]
+            coverage = f"{100 * entry.record.forecasts.coverage:.0f} %"
+            rows.append((place, entry.submission.name, *figures, coverage, entry.reason))
         best = board.best_controls.get(LEAD)
         for control in board.controls:
             if control.bound or control.name in (best, "frequencies", "uniform"):
@@ -200,30 +158,24 @@ def _standings_tables(boards: list[Standings]) -> None:
         ]
         if board.foreign:
             notes.append(f"{len(board.foreign)} of another archive or split, listed apart on the page.")
-        common.print_table(
-            ["rank", "entry", *(METRICS[k].title for k in keys), "coverage", ""],
-            rows,
-            title=f"{board.target.split.name}: {len(board.target)} rows",
-            left=2,
-            notes=notes,
-        )
+        columns = ["rank", "entry", *(METRICS[k].title for k in keys), "coverage", ""]
+        title = f"{board.target.split.name}: {len(board.target)} rows"
+        common.print_table(columns, rows, title=title, left=2, notes=notes)
 
 
 @leaderboard.command(short_help="Score every submission anew; write standings and page.")
 @_board
-@click.option(
-    "--out", type=click.Path(file_okay=False), default=None, help="Folder to write to.  [default: the board's]"
-)
+@common.option("--out", type=common.FOLDER, help="Folder to write to.  [default: the board's]")
 @common.bins_option
-@click.option("--draws", type=click.IntRange(100, 100_000), default=10_000, show_default=True, help="Bootstrap draws.")
-@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of the draws.")
-@_jobs
+@common.option("--draws", type=click.IntRange(100, 100_000), default=10_000, help="Bootstrap draws.")
+@common.option("--seed", type=common.FROM_0, default=0, help="Seed of the draws.")
+@common.option("--jobs", type=common.JOBS, help="Processes that score.  [default: one per core]")
 @common.engine_option
 @common.scheduler_option
 @common.labels_option
 @common.archive_option
 @common.json_option
-def build(bins: str | None, archive_path: str | None, as_json: bool, **how: Any) -> None:
+def build(bins: str | None, archive_path: str | None, **how: Any) -> None:
     """Score every submission anew from its stored forecasts, rank them, write standings.json, standings.csv and index.html.
 
     A submission whose files are at fault is named and left out. Where the labels are withheld, the page shows what was
@@ -234,7 +186,7 @@ def build(bins: str | None, archive_path: str | None, as_json: bool, **how: Any)
     from kernel_archive.archive.open import open_archive
     from kernel_archive.board import build_board, standings_json
 
-    with common.progress("Scoring", quiet=as_json) as advance:
+    with common.progress("Scoring") as advance:
         result = build_board(open_archive(archive_path), scheme=bins, advance=advance, **how)
 
     def text() -> None:
@@ -245,7 +197,7 @@ def build(bins: str | None, archive_path: str | None, as_json: bool, **how: Any)
         )
 
     payload = {"files": [str(f) for f in result.files], "page_bytes": result.page_bytes, "left_out": result.left_out}
-    common.emit(payload | standings_json(result.boards) if as_json else payload, as_json=as_json, text=text)
+    common.emit(lambda: payload | standings_json(result.boards), text)
     for verdict in result.left_out:
         common.say(f"Left out, its files are at fault: {printable(verdict.slug)}")
     common.print_findings([finding for verdict in result.left_out for finding in verdict.findings])
@@ -253,14 +205,14 @@ def build(bins: str | None, archive_path: str | None, as_json: bool, **how: Any)
 
 @leaderboard.command(short_help="Show that stored scores are what the forecasts give.")
 @click.argument("slugs", nargs=-1, metavar="[NAME]...")
-@click.option(
+@common.option(
     "--update", is_flag=True, help="Store the new score where an older version of the package made the stored one."
 )
 @_board
 @common.labels_option
 @common.archive_option
 @common.json_option
-def verify(archive_path: str | None, as_json: bool, **how: Any) -> None:
+def verify(archive_path: str | None, **how: Any) -> None:
     """Score submissions anew and compare with the scores stored beside them; all of them when none is named.
 
     The exit status is 1 when one fails. A pull request that adds a submission is checked with this.
@@ -268,26 +220,23 @@ def verify(archive_path: str | None, as_json: bool, **how: Any) -> None:
     from kernel_archive.archive.open import open_archive
     from kernel_archive.board import verify_board
 
-    with common.progress("Verifying", quiet=as_json) as advance:
+    with common.progress("Verifying") as advance:
         verdicts = verify_board(open_archive(archive_path), advance=advance, **how)
     failed = [v for v in verdicts if v.status == "failed"]
 
     def text() -> None:
         common.print_table(["submission", "verdict"], [(v.slug, v.status.replace("_", " ")) for v in verdicts], left=2)
         common.tell(f"{len(verdicts) - len(failed)} of {len(verdicts)} are sound")
-
-    common.emit({"verdicts": verdicts}, as_json=as_json, text=text)
-    if not as_json:
         common.print_findings([finding for v in failed for finding in v.findings])
+
+    common.emit({"verdicts": verdicts}, text)
     if failed:
         raise click.exceptions.Exit(1)
 
 
 @leaderboard.command(short_help="Show the built page on this machine.")
 @_board
-@click.option(
-    "--port", type=click.IntRange(0, 65535), default=8000, show_default=True, help="Port on loopback; 0 for any."
-)
+@common.option("--port", type=click.IntRange(0, 65535), default=8000, help="Port on loopback; 0 for any.")
 def serve(board: str | None, port: int) -> None:
     """Show the built page on loopback until it is stopped with Ctrl-C. Nobody else can reach it."""
     from kernel_archive.board.serve import board_server

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import difflib
 import io
 import os
 import sys
 import traceback
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
@@ -15,7 +16,7 @@ from kernel_archive.errors import KernelArchiveError, printable
 from kernel_archive.splits import FORECAST_SPLITS, REPLAY
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from kernel_archive.archive.build import Advance
     from kernel_archive.errors import Finding
@@ -32,46 +33,75 @@ def options(*listed: Callable[[Any], Any]) -> Callable[[Any], Any]:
     return add
 
 
+def option(*names: str, **settings: Any) -> Callable[[Any], Any]:
+    """An option whose help shows its default."""
+    return click.option(*names, show_default=True, **settings)
+
+
+class Choice(click.Choice[str]):
+    """A choice whose error also says which one was meant."""
+
+    def get_invalid_choice_message(self, value: Any, ctx: click.Context | None) -> str:
+        """All choices, and the nearest one."""
+        near = difflib.get_close_matches(str(value), [str(choice) for choice in self.choices], n=1)
+        message = super().get_invalid_choice_message(value, ctx)
+        return f"{message} Did you mean {near[0]!r}?" if near else message
+
+
+#: Types that options of several commands have.
+FILE: Final = click.Path(dir_okay=False)
+FOLDER: Final = click.Path(file_okay=False)
+SCHEME: Final = Choice(["paper", "released"])
+JOBS: Final = click.IntRange(1, 256)
+FROM_0: Final = click.IntRange(min=0)
+FROM_1: Final = click.IntRange(min=1)
+
+
+def _keep_json(ctx: click.Context, _: click.Parameter, asked: bool) -> None:
+    ctx.meta[__name__] = asked
+
+
+def as_json() -> bool:
+    """Whether the command that runs was called with ``--json``."""
+    return bool(click.get_current_context().meta.get(__name__))
+
+
 json_option = click.option(
-    "--json", "as_json", is_flag=True, help="Print the result as JSON, and nothing else, on stdout."
+    "--json",
+    is_flag=True,
+    expose_value=False,
+    callback=_keep_json,
+    help="Print the result as JSON, and nothing else, on stdout.",
 )
-archive_option = click.option(
+archive_option = option(
     "--archive",
     "archive_path",
-    type=click.Path(file_okay=False),
-    default=None,
+    type=FOLDER,
     help="Archive directory.  [default: gpu-forecasters/kernels, else the only one here]",
 )
-split_option = click.option(
+split_option = option(
     "--split",
-    type=click.Choice([*FORECAST_SPLITS, REPLAY.name]),
+    type=Choice([*FORECAST_SPLITS, REPLAY.name]),
     default="eval",
-    show_default=True,
     help="Rows to forecast; replay: those of the recorded held-out searches.",
 )
-bins_option = click.option(
+bins_option = option(
     "--bins",
-    type=click.Choice(["paper", "released"]),
-    default=None,
+    type=SCHEME,
     help="Bin scheme to score under; labels are computed anew when it is another.  [default: the split's own]",
 )
-labels_option = click.option(
-    "--labels", type=click.Path(file_okay=False), default=None, help="Folder with the labels, where they are withheld."
-)
-output_option = click.option(
-    "-o", "--output", type=click.Path(dir_okay=False), default=None, help="File to write.  [default: stdout]"
-)
-engine_option = click.option(
+labels_option = option("--labels", type=FOLDER, help="Folder with the labels, where they are withheld.")
+output_option = option("-o", "--output", type=FILE, help="File to write.  [default: stdout]")
+engine_option = option(
     "--engine",
-    type=click.Choice(["local", "dask"]),
+    type=Choice(["local", "dask"]),
     default="local",
-    show_default=True,
     help="What spreads the work: processes of this machine, or Dask.",
 )
-scheduler_option = click.option(
-    "--scheduler", metavar="ADDRESS", default=None, help="A running Dask scheduler.  [default: workers on this machine]"
+scheduler_option = option(
+    "--scheduler", metavar="ADDRESS", help="A running Dask scheduler.  [default: workers on this machine]"
 )
-force_option = click.option("--force", is_flag=True, help="Overwrite the file.")
+force_option = option("--force", is_flag=True, help="Overwrite the file.")
 archive_argument = click.argument("archive_path", metavar="[DIR]", type=click.Path(), required=False)
 
 #: So many findings are printed in full; the rest is counted. ``--json`` always has all that were kept.
@@ -104,28 +134,38 @@ def tell(message: str = "") -> None:
     click.echo(_safe(message))
 
 
-def to_builtin(value: Any) -> Any:
+def _other_builtin(item: Any) -> Any:
+    return item.tolist() if hasattr(item, "tolist") else str(item)
+
+
+def _print_json(payload: Any) -> None:
     """A value as plain JSON types; numpy scalars and arrays and msgspec structs included, non-finite floats as null."""
+    import json
+
     import msgspec
 
-    def other(item: Any) -> Any:
-        if hasattr(item, "tolist"):
-            return item.tolist()
-        return str(item)
-
-    return msgspec.json.decode(msgspec.json.encode(value, enc_hook=other))
+    plain = msgspec.json.decode(msgspec.json.encode(payload, enc_hook=_other_builtin))
+    click.echo(json.dumps(plain, indent=1, ensure_ascii=True))
 
 
-def emit(payload: Any, *, as_json: bool, text: Callable[[], None] | str | None = None) -> None:
-    """Print a command's result: as JSON on stdout, or through ``text``."""
-    if as_json:
-        import json
-
-        click.echo(json.dumps(to_builtin(payload), indent=1, ensure_ascii=True))
+def emit(payload: Any, text: Callable[[], None] | str) -> None:
+    """Print a command's result: as JSON on stdout where that was asked for, else as text. Either may be made only then."""
+    if as_json():
+        _print_json(payload() if callable(payload) else payload)
     elif callable(text):
         text()
-    elif text is not None:
+    else:
         tell(text)
+
+
+def emit_lines(facts: dict[str, Any], data: bytes | None, done: str) -> None:
+    """Print what a command made: the lines themselves, which ``--json`` adds to the facts, or what was done with them."""
+    if data is None:
+        emit(facts, done)
+    else:
+        emit(
+            lambda: facts | {"lines": [line.decode() for line in data.splitlines()]}, lambda: click.echo(data, nl=False)
+        )
 
 
 def print_table(
@@ -168,6 +208,11 @@ def print_table(
         click.echo("\n".join(line.rstrip() for line in text.getvalue().split("\n")).strip("\n"))
 
 
+def print_items(items: Iterable[Any], columns: Mapping[str, Callable[[Any], object]], **how: Any) -> None:
+    """A table on stdout with a row for every item: by column what it shows of one. The rest as in :func:`print_table`."""
+    print_table(list(columns), [[shown(item) for shown in columns.values()] for item in items], **how)
+
+
 def print_findings(findings: Sequence[Finding], *, total: int | None = None) -> None:
     """Findings on stderr, one a line, the first twenty in full and the rest counted."""
     for finding in findings[:SHOWN_FINDINGS]:
@@ -177,16 +222,11 @@ def print_findings(findings: Sequence[Finding], *, total: int | None = None) -> 
         say(f"... and {rest} more (all of them with --json)")
 
 
-def _silent(done: int, total: int, what: str = "") -> None:
-    """Progress that nobody sees."""
-    del done, total, what
-
-
 @contextmanager
-def progress(title: str, *, quiet: bool = False) -> Iterator[Advance]:
-    """A progress bar on stderr when that is a terminal, else nothing."""
-    if quiet or not sys.stderr.isatty():
-        yield _silent
+def progress(title: str) -> Iterator[Advance]:
+    """A progress bar on stderr when that is a terminal and the result is text, else nothing."""
+    if as_json() or not sys.stderr.isatty():
+        yield lambda _done, _total, _what="": None
         return
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
@@ -204,22 +244,19 @@ def progress(title: str, *, quiet: bool = False) -> Iterator[Advance]:
 
 def report(error: Exception, *, as_json: bool) -> int:
     """Show an error as its user should see it; the exit status."""
+    status = 1
+    findings: Sequence[Finding] = ()
     if isinstance(error, KernelArchiveError):
         status, message, findings = error.exit_status, str(error), error.findings
     elif isinstance(error, OSError):
         # Arrow raises OSError without errno and with the whole story in its text.
         place = f"{printable(str(error.filename), 300)}: " if error.filename else ""
-        status, message, findings = (
-            1,
-            f"{place}{error.strerror or printable(str(error), 400)}. Nothing that was complete is lost",
-            (),
-        )
+        message = f"{place}{error.strerror or printable(str(error), 400)}. Nothing that was complete is lost"
     elif isinstance(error, MemoryError):
-        status, message, findings = 1, "out of memory. Nothing that was complete is lost", ()
+        message = "out of memory. Nothing that was complete is lost"
     else:
         if os.environ.get("KERNEL_ARCHIVE_TRACEBACK"):
             traceback.print_exception(error)
-        status, findings = 1, ()
         where = "".join(f" ({note})" for note in getattr(error, "__notes__", ()))
         message = (
             f"internal error{where}: {type(error).__name__}: {printable(str(error), 400)}. This is a bug: please report it "
@@ -228,11 +265,8 @@ def report(error: Exception, *, as_json: bool) -> int:
     if as_json:
         # Where stdout itself is at fault (the disk is full), stderr still says so.
         with suppress(OSError):
-            emit({"error": type(error).__name__, "message": message, "findings": list(findings)}, as_json=True)
-    if findings:
-        print_findings(findings)
-        if message != findings[0].render():
-            say(f"Error: {message}")
-    else:
+            _print_json({"error": type(error).__name__, "message": message, "findings": list(findings)})
+    print_findings(findings)
+    if not findings or message != findings[0].render():
         say(f"Error: {message}")
     return status

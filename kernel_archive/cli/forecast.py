@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from itertools import count
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 
 from kernel_archive.cli import common
 from kernel_archive.errors import KernelArchiveError, UsageError, printable
+from kernel_archive.storage import check_new, write_new
 
 if TYPE_CHECKING:
     from kernel_archive.archive.open import Archive
@@ -15,40 +17,31 @@ if TYPE_CHECKING:
     from kernel_archive.llm.batch import Settings
     from kernel_archive.llm.prompts import AnswerForm
 
-_POSITIVE: Final = click.IntRange(min=1)
-_COUNT: Final = click.IntRange(1, 100)
-
-
 _options: Final = common.options(
-    click.option("--model", default=None, help="The model: provider/name of Inspect; with --export as its service calls it."),
+    common.option("--model", help="The model: provider/name of Inspect; with --export as its service calls it."),
     common.split_option,
     common.bins_option,
-    click.option("--defer", is_flag=True, help="Predict or defer: the model may leave a candidate to a measurement."),
-    click.option("--repeats", type=_COUNT, default=1, show_default=True, help="How often each row is asked about."),
-    click.option("--limit", type=_POSITIVE, default=None, help="Ask about so many rows only, chosen by a hash of their ids."),
-    click.option(
-        "--answer", type=click.Choice(["tool", "json", "text"]), default=None,
-        help="Form of the answer.  [default: tool; json with --export]",
-    ),
-    click.option("--temperature", type=click.FloatRange(min=0), default=None, help="Of the sampling.  [default: the service's]"),
-    click.option("--max-tokens", type=_POSITIVE, default=None, help="Of an answer, reasoning included."),
-    click.option("--reasoning-effort", default=None, help="Of models that have one: low, medium, high."),
-    click.option("--seed", type=int, default=None, help="Of the sampling, where the service has one."),
-    click.option("--connections", type=_POSITIVE, default=None, help="Requests at the same time.  [default: Inspect's]"),
-    click.option(
-        "--max-retries", type=click.IntRange(min=0), default=5, show_default=True, help="How often a failed request is sent again."
-    ),
-    click.option("--timeout", type=_POSITIVE, default=600, show_default=True, help="Seconds of one attempt."),
-    click.option("--price", type=(float, float), default=None, metavar="IN OUT", help="Price of a million tokens read and written."),
-    click.option("--from-log", "log_paths", type=click.Path(), multiple=True, help="Convert logs of the Inspect task, also partial ones."),
-    click.option("--export", "export_path", type=click.Path(dir_okay=False), default=None, help="Write the questions as a batch file."),
-    click.option("--context", type=_POSITIVE, default=None, help="With --export: leave out rows with more estimated tokens."),
-    click.option("--import", "import_paths", type=click.Path(), multiple=True, help="Read answers; may be given several times."),
-    click.option("-o", "--output", type=click.Path(dir_okay=False), default=None, help="Forecast file to write."),
+    common.option("--defer", is_flag=True, help="Predict or defer: the model may leave a candidate to a measurement."),
+    common.option("--repeats", type=click.IntRange(1, 100), default=1, help="How often each row is asked about."),
+    common.option("--limit", type=common.FROM_1, help="Ask about so many rows only, chosen by a hash of their ids."),
+    common.option("--answer", type=common.Choice(["tool", "json", "text"]), help="Form of the answer.  [default: tool; json with --export]"),
+    common.option("--temperature", type=click.FloatRange(min=0), help="Of the sampling.  [default: the service's]"),
+    common.option("--max-tokens", type=common.FROM_1, help="Of an answer, reasoning included."),
+    common.option("--reasoning-effort", help="Of models that have one: low, medium, high."),
+    common.option("--seed", type=int, help="Of the sampling, where the service has one."),
+    common.option("--connections", type=common.FROM_1, help="Requests at the same time.  [default: Inspect's]"),
+    common.option("--max-retries", type=common.FROM_0, default=5, help="How often a failed request is sent again."),
+    common.option("--timeout", type=common.FROM_1, default=600, help="Seconds of one attempt."),
+    common.option("--price", type=(float, float), metavar="IN OUT", help="Price of a million tokens read and written."),
+    common.option("--from-log", "log_paths", type=click.Path(), multiple=True, help="Convert logs of the Inspect task, also partial ones."),
+    common.option("--export", "export_path", type=common.FILE, help="Write the questions as a batch file."),
+    common.option("--context", type=common.FROM_1, help="With --export: leave out rows with more estimated tokens."),
+    common.option("--import", "import_paths", type=click.Path(), multiple=True, help="Read answers; may be given several times."),
+    common.option("-o", "--output", type=common.FILE, help="Forecast file to write."),
 )  # fmt: skip
 
 
-@click.command(short_help="Ask a language model for forecasts.")
+@click.command()
 @_options
 @common.force_option
 @common.archive_option
@@ -64,7 +57,6 @@ def forecast(
     output: str | None,
     force: bool,
     archive_path: str | None,
-    as_json: bool,
     **stated: Any,
 ) -> None:
     """Forecasts of a language model, by one of four ways.
@@ -79,7 +71,6 @@ def forecast(
     """
     from kernel_archive.archive.open import open_archive
     from kernel_archive.llm.batch import Settings, import_answers
-    from kernel_archive.storage import check_new
 
     ways = [bool(export_path), bool(import_paths), bool(log_paths)]
     if sum(ways) > 1 or not (any(ways) or model):
@@ -90,7 +81,7 @@ def forecast(
     if export_path:
         _export(
             archive, split, export_path, model=model, asked={**asked, "answer": answer or "json"}, repeats=stated["repeats"],
-            settings=settings, context=stated["context"], force=force, as_json=as_json,
+            settings=settings, context=stated["context"], force=force,
         )  # fmt: skip
         return
     if output is None:
@@ -104,15 +95,22 @@ def forecast(
         made = from_logs(log_paths, archive)
     else:
         made = _ask(
-            archive, split, output, asked={**asked, "answer": answer or "tool"}, price=price, quiet=as_json, model=str(model),
+            archive, split, output, asked={**asked, "answer": answer or "tool"}, price=price, model=str(model),
             settings=settings, **{name: stated[name] for name in ("repeats", "connections", "max_retries", "timeout")},
         )  # fmt: skip
-    _write(made, output, force=force, as_json=as_json, price=price)
+    data, tally = made.finish()
+    if not tally.answered:
+        why = ", ".join(f"{printable(reason, 200)} {n:,}" for reason, n in tally.unanswered.items())
+        raise KernelArchiveError(f"not one of {tally.asked:,} questions was answered ({why}): no file is written")
+    write_new(output, data, force=force)
+    shown, split = printable(output, 5000), made.questions.asked.split.name
+    cost = None if price is None else (price[0] * tally.input_tokens + price[1] * tally.output_tokens) / 1e6
+    facts = {"file": shown, "split": split, "tally": tally, "cost": cost}
+    common.emit(facts, "\n".join(_lines(shown, tally, split, cost)))
 
 
 def _ask(
-    archive: Archive, split: str, output: str, *, asked: dict[str, Any], repeats: int, price: tuple[float, float] | None, quiet: bool,
-    **how: Any,
+    archive: Archive, split: str, output: str, *, asked: dict[str, Any], repeats: int, price: tuple[float, float] | None, **how: Any
 ) -> Forecasted:  # fmt: skip
     """Ask the model, under a progress bar; what it will come to is said before."""
     from kernel_archive.llm.prompts import load_questions
@@ -128,16 +126,12 @@ def _ask(
     )
     if log_files(logs):
         common.say("Going on where the logs end: what is answered in them is not asked again")
-    with common.progress("answers", quiet=quiet) as advance:
-        done = 0
-
-        def one_more() -> None:
-            nonlocal done
-            done += 1
-            advance(done, total, "")
-
+    done = count(1)
+    with common.progress("answers") as advance:
         try:
-            return ask_model(archive, split, logs=logs, repeats=repeats, advance=one_more, **asked, **how)
+            return ask_model(
+                archive, split, logs=logs, repeats=repeats, advance=lambda: advance(next(done), total, ""), **asked, **how
+            )  # fmt: skip
         except KeyboardInterrupt:
             common.say("What was answered is kept: the same command goes on")
             raise
@@ -145,55 +139,36 @@ def _ask(
 
 def _export(
     archive: Archive, split: str, path: str, *, model: str | None, asked: dict[str, Any], repeats: int, settings: Settings,
-    context: int | None, force: bool, as_json: bool,
+    context: int | None, force: bool,
 ) -> None:  # fmt: skip
     """Write the questions, and say what they come to."""
     from kernel_archive.llm.batch import export_lines
     from kernel_archive.llm.prompts import load_questions
-    from kernel_archive.storage import write_new
 
     if model is None:
         raise UsageError("every request of a batch file names its model: --model NAME")
     questions = load_questions(archive, split, **asked)
     kept, too_long = questions.fitting(context)
-    data = b"".join(export_lines(kept, model=model, repeats=repeats, settings=settings))
-    write_new(path, data, force=force)
+    write_new(path, b"".join(export_lines(kept, model=model, repeats=repeats, settings=settings)), force=force)
     shown = printable(path, 5000)
     tokens = sum(question.tokens for question in kept) * repeats
-    facts: dict[str, Any] = {
+    facts = {
         "file": shown, "prompt": questions.prompt.name, "split": split, "rows": len(kept), "repeats": repeats,
         "rows_of_split": questions.n_rows, "estimated_input_tokens": tokens, "left_out": list(too_long),
     }  # fmt: skip
-    common.emit(facts, as_json=as_json)
-    if not as_json:
+
+    def text() -> None:
         for row_id in too_long:
             common.say(
                 f"warning: {printable(row_id)} has more than {context:,} estimated tokens: it is left unanswered"
             )
+        limit = f" --limit {asked['limit']}" if asked["limit"] else ""
         common.tell(
             f"{shown}: {len(kept) * repeats:,} questions about {len(kept):,} of {questions.n_rows:,} rows, about {tokens:,} tokens; "
-            f"prompt {questions.prompt.name}. Next: kernel-archive forecast --import ANSWERS --split {split}"
-            + (f" --limit {asked['limit']}" if asked["limit"] else "")
-            + " -o FORECASTS"
+            f"prompt {questions.prompt.name}. Next: kernel-archive forecast --import ANSWERS --split {split}{limit} -o FORECASTS"
         )
 
-
-def _write(
-    made: Forecasted, output: str, *, force: bool, as_json: bool, price: tuple[float, float] | None = None
-) -> None:
-    """Write the forecast file, and say what became of every question."""
-    from kernel_archive.storage import write_new
-
-    data, tally = made.finish()
-    split = made.questions.asked.split.name
-    if not tally.answered:
-        why = ", ".join(f"{printable(reason, 200)} {n:,}" for reason, n in tally.unanswered.items())
-        raise KernelArchiveError(f"not one of {tally.asked:,} questions was answered ({why}): no file is written")
-    write_new(output, data, force=force)
-    shown = printable(output, 5000)
-    cost = None if price is None else (price[0] * tally.input_tokens + price[1] * tally.output_tokens) / 1e6
-    facts = {"file": shown, "split": split, "tally": tally, "cost": cost}
-    common.emit(facts, as_json=as_json, text="\n".join(_lines(shown, tally, split, cost)))
+    common.emit(facts, text)
 
 
 def _lines(shown: str, tally: Tally, split: str, cost: float | None) -> list[str]:
@@ -202,11 +177,8 @@ def _lines(shown: str, tally: Tally, split: str, cost: float | None) -> list[str
     ]
     if tally.deferred:
         out.append(f"{tally.deferred:,} deferred")
-    for title, counts in (
-        ("unparsed", tally.unparsed),
-        ("stopped early", tally.stopped),
-        ("unanswered", tally.unanswered),
-    ):
+    reasons = {"unparsed": tally.unparsed, "stopped early": tally.stopped, "unanswered": tally.unanswered}
+    for title, counts in reasons.items():
         if counts:
             out.append(f"{title}: " + ", ".join(f"{printable(why)} {n:,}" for why, n in counts.items()))
     if tally.input_tokens or tally.output_tokens:

@@ -13,13 +13,13 @@ if TYPE_CHECKING:
     from kernel_archive.publishing.reproduce import Reproduction
 
 
-def _quiet_bars(*, as_json: bool) -> None:
+def _quiet_bars() -> None:
     """No progress bars of the Hub's client where nobody watches them."""
     import sys
 
     from huggingface_hub.utils.tqdm import disable_progress_bars
 
-    if as_json or not sys.stderr.isatty():
+    if common.as_json() or not sys.stderr.isatty():
         disable_progress_bars()
 
 
@@ -27,14 +27,14 @@ def _megabytes(n: int) -> str:
     return f"{n / 1e6:,.1f} MB" if n >= 100_000 else f"{n:,} bytes"
 
 
-@click.command(short_help="Publish an archive on the Hugging Face Hub.")
+@click.command()
 @click.argument("repo")
-@click.option("--tag", default=None, help="Tag of the version.  [default: v and the archive's version]")
-@click.option("--private", is_flag=True, help="Make a new repository private.")
-@click.option("--dry-run", is_flag=True, help="Say what would be sent, and send nothing.")
+@common.option("--tag", help="Tag of the version.  [default: v and the archive's version]")
+@common.option("--private", is_flag=True, help="Make a new repository private.")
+@common.option("--dry-run", is_flag=True, help="Say what would be sent, and send nothing.")
 @common.archive_option
 @common.json_option
-def push(repo: str, tag: str | None, private: bool, dry_run: bool, archive_path: str | None, as_json: bool) -> None:
+def push(repo: str, archive_path: str | None, **how: Any) -> None:
     """Publish an archive as the dataset REPO (owner/name) on the Hugging Face Hub.
 
     The archive is validated first; only files that differ are sent, in one commit, which is tagged. A push that broke off is
@@ -43,11 +43,11 @@ def push(repo: str, tag: str | None, private: bool, dry_run: bool, archive_path:
     from kernel_archive.archive.open import default_directory
     from kernel_archive.publishing.push import push as run
 
-    _quiet_bars(as_json=as_json)
-    if not as_json:
+    _quiet_bars()
+    if not common.as_json():
         common.say("Validating ...")
-    result = run(archive_path or default_directory(), repo, tag=tag, private=private, dry_run=dry_run)
-    common.emit(result, as_json=as_json, text=lambda: _show_push(result))
+    result = run(archive_path or default_directory(), repo, **how)
+    common.emit(result, lambda: _show_push(result))
 
 
 def _show_push(result: PushResult) -> None:
@@ -69,13 +69,13 @@ def _show_push(result: PushResult) -> None:
         common.tell(f"Version {result.version} ({result.logical_digest}) is published: {result.url}")
 
 
-@click.command(short_help="Fetch a published archive and verify it.")
+@click.command()
 @click.argument("repo")
-@click.option("--version", default=None, help="Release or its tag, commit, or digest.  [default: the newest content]")
-@click.option("--out", type=click.Path(file_okay=False), default=None, help="Archive directory.  [default: REPO]")
-@click.option("--replace", is_flag=True, help="Overwrite another archive that stands in --out.")
+@common.option("--version", help="Release or its tag, commit, or digest.  [default: the newest content]")
+@common.option("--out", type=common.FOLDER, help="Archive directory.  [default: REPO]")
+@common.option("--replace", is_flag=True, help="Overwrite another archive that stands in --out.")
 @common.json_option
-def pull(repo: str, version: str | None, out: str | None, replace: bool, as_json: bool) -> None:
+def pull(repo: str, **how: Any) -> None:
     """Fetch the dataset REPO (owner/name) from the Hugging Face Hub into a directory.
 
     Files and rows are compared with the digests of the manifest before the directory takes its place. Without --out it is
@@ -83,8 +83,8 @@ def pull(repo: str, version: str | None, out: str | None, replace: bool, as_json
     """
     from kernel_archive.publishing.pull import pull as run
 
-    _quiet_bars(as_json=as_json)
-    result = run(repo, version=version, out=out, replace=replace)
+    _quiet_bars()
+    result = run(repo, **how)
 
     def text() -> None:
         state = "is up to date" if result.unchanged else f"pulled ({result.files} files, verified)"
@@ -95,28 +95,18 @@ def pull(repo: str, version: str | None, out: str | None, replace: bool, as_json
             f"{result.path} {state}: version {result.version}, {result.logical_digest}, commit {result.commit[:12]}"
         )
 
-    common.emit(result, as_json=as_json, text=text)
+    common.emit(result, text)
 
 
-@click.command(name="eval-results", short_help="Write a score as the Hub's .eval_results YAML.")
+@click.command("eval-results")
 @click.argument("score", type=click.Path(exists=True, dir_okay=False))
-@click.option(
-    "--dataset", default="gpu-forecasters/kernels", show_default=True, help="The benchmark dataset on the Hub."
-)
-@click.option("--revision", default=None, help="Commit or tag of the dataset that was scored against.")
-@click.option("--source-url", default=None, help="Where the forecasts are described.")
-@click.option("--notes", default=None, help="Details of the set-up.  [default: repeats, coverage, scheme, digest]")
-@click.option("-o", "--output", type=click.Path(dir_okay=False), default=None, help="File to write.  [default: stdout]")
+@common.option("--dataset", default="gpu-forecasters/kernels", help="The benchmark dataset on the Hub.")
+@common.option("--revision", help="Commit or tag of the dataset that was scored against.")
+@common.option("--source-url", help="Where the forecasts are described.")
+@common.option("--notes", help="Details of the set-up.  [default: repeats, coverage, scheme, digest]")
+@common.option("-o", "--output", type=common.FILE, help="File to write.  [default: stdout]")
 @common.json_option
-def eval_results(
-    score: str,
-    dataset: str,
-    revision: str | None,
-    source_url: str | None,
-    notes: str | None,
-    output: str | None,
-    as_json: bool,
-) -> None:
+def eval_results(score: str, dataset: str, output: str | None, **said: Any) -> None:
     """Write the headline metrics of SCORE (what 'score --json' printed) for a model repository on the Hub.
 
     The file belongs into the model repository under .eval_results/; the dataset's page then lists the model.
@@ -127,19 +117,18 @@ def eval_results(
     from kernel_archive.publishing.hub import check_name
     from kernel_archive.scoring.record import read_record
 
-    record = read_record(Path(score))
-    made = render(record, dataset=check_name(dataset), revision=revision, source_url=source_url, notes=notes)
+    made = render(read_record(Path(score)), dataset=check_name(dataset), **said)
     if output:
         Path(output).parent.mkdir(parents=True, exist_ok=True)
         Path(output).write_bytes(made)
     payload: dict[str, Any] = {"output": output, "yaml": made.decode()}
-    common.emit(payload, as_json=as_json, text=f"{output} written" if output else made.decode().rstrip())
+    common.emit(payload, f"{output} written" if output else made.decode().rstrip())
 
 
-@click.command(short_help="Recompute the paper's tables from the published predictions.")
+@click.command()
 @click.argument("source", metavar="[DIR]", type=click.Path(), required=False)
 @common.json_option
-def reproduce(source: str | None, as_json: bool) -> None:
+def reproduce(source: str | None) -> None:
     """Recompute the GPU Forecasters paper's Table 1 from its published predictions, beside the printed figures.
 
     DIR is a local copy of the published tables, one folder per repository (gpu-forecasters-eval-set, ...); the Hub when not
@@ -148,11 +137,11 @@ def reproduce(source: str | None, as_json: bool) -> None:
     """
     from kernel_archive.publishing.reproduce import reproduce as run
 
-    _quiet_bars(as_json=as_json)
-    if source is None and not as_json:
+    _quiet_bars()
+    if source is None and not common.as_json():
         common.say("Fetching the published tables from the Hub ...")
     result = run(source)
-    common.emit(result, as_json=as_json, text=lambda: _show_reproduction(result))
+    common.emit(result, lambda: _show_reproduction(result))
 
 
 def _plus_minus(mean: float | None, std: float | None, decimals: int) -> str:
@@ -170,32 +159,23 @@ def _show_reproduction(result: Reproduction) -> None:
         printed = [PRINTED[name][metric] for name in shown]
         rows: list[list[str]] = [["printed", "", *(_plus_minus(p.mean, p.std, decimals) for p in printed), "", ""]]
         for reading in (r for r in result.readings if r.metric == metric):
-            cells = [at[name, metric, reading.labels, reading.choice] for name in shown]
-            rows.append(
-                [
-                    reading.labels,
-                    reading.choice,
-                    *(_plus_minus(c.mean, c.std, decimals) for c in cells),
-                    f"{reading.difference:.{decimals}f}",
-                    f"{reading.equal}/{reading.compared}",
-                ]
-            )
+            found = [at[name, metric, reading.labels, reading.choice] for name in shown]
+            cells = [_plus_minus(f.mean, f.std, decimals) for f in found]
+            near = [f"{reading.difference:.{decimals}f}", f"{reading.equal}/{reading.compared}"]
+            rows.append([reading.labels, reading.choice, *cells, *near])
         columns = ["labels", "reading", *(SURROGATES[name] for name in shown), "mean distance", "equal to print"]
         common.print_table(columns, rows, title=title, left=2)
     trained = [name for name in TRAINED if name not in result.missing]
     if trained:
         changes = {(d.surrogate, d.metric, d.labels, d.choice): d for d in result.deltas}
         rows = []
-        for reading in result.readings:
-            row = [titles[reading.metric], reading.labels, reading.choice]
-            for name in trained:
-                d = changes.get((name, reading.metric, reading.labels, reading.choice))
-                row.append("-" if d is None or d.delta is None else f"{d.delta:+.3f}")
-            rows.append(row)
+        for r in result.readings:
+            found_deltas = [changes.get((name, r.metric, r.labels, r.choice)) for name in trained]
+            shown_deltas = ["-" if d is None or d.delta is None else f"{d.delta:+.3f}" for d in found_deltas]
+            rows.append([titles[r.metric], r.labels, r.choice, *shown_deltas])
         title = f"Effect of training: difference from {SURROGATES['gpt_oss_20b_untrained']}"
-        common.print_table(
-            ["metric", "labels", "reading", *(TRAINED[name] for name in trained)], rows, title=title, left=3
-        )
+        columns = ["metric", "labels", "reading", *(TRAINED[name] for name in trained)]
+        common.print_table(columns, rows, title=title, left=3)
     common.tell(
         "Labels: released = the published bins with that rule's centres; paper = relabelled by the paper's table; mixed = the "
         "published bins with the paper's centres."

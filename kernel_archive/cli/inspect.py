@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,10 +14,12 @@ from kernel_archive.cli import common
 from kernel_archive.errors import Finding, printable
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from kernel_archive.selection.diff import Difference
 
 
-def _number(value: Any, form: str = ",.0f", unknown: str = "not logged") -> str:
+def _number(value: Any, form: str, unknown: str = "-") -> str:
     return unknown if value is None else format(value, form)
 
 
@@ -29,10 +32,10 @@ def _place(row: dict[str, Any]) -> str:
     return str(row["source_file"]) + (f":{row['source_line']}" if row["source_line"] is not None else "")
 
 
-@click.command(short_help="Show what an archive holds.")
+@click.command()
 @common.archive_argument
 @common.json_option
-def info(archive_path: str | None, as_json: bool) -> None:
+def info(archive_path: str | None) -> None:
     """Show what an archive holds: counts by problem, GPU, language, method, outcome and bin; tokens, GPU hours, inputs.
 
     DIR is an archive directory; gpu-forecasters/kernels, else the only one here, when not given.
@@ -41,7 +44,7 @@ def info(archive_path: str | None, as_json: bool) -> None:
     from kernel_archive.archive.open import open_archive
 
     facts = archive_info(open_archive(archive_path))
-    common.emit(facts, as_json=as_json, text=lambda: _show_info(facts))
+    common.emit(facts, lambda: _show_info(facts))
 
 
 def _show_info(facts: dict[str, Any]) -> None:
@@ -57,15 +60,15 @@ def _show_info(facts: dict[str, Any]) -> None:
     columns = ["problem", "kernels", *(f"bin {b}" for b in bins), "median", "best"]
     common.print_table(columns, rows, title="Kernels by problem and speedup bin")
     names = ("method", "role", "searches", "evaluations", "successes")
-    rows = [(*(m[n] for n in names), _number(m["gpu_hours"], ".3f")) for m in facts["methods"]]
+    rows = [(*(m[n] for n in names), _number(m["gpu_hours"], ".3f", "not logged")) for m in facts["methods"]]
     common.print_table([*names, "GPU hours"], rows, title="Searches", left=2)
     counted = facts["searches_with_gpu_seconds"]
-    tokens = f"{_number(facts['input_tokens'])} in, {_number(facts['output_tokens'])} out"
+    tokens = ", ".join(f"{_number(facts[f'{way}put_tokens'], ',.0f', 'not logged')} {way}" for way in ("in", "out"))
     remeasured = facts["reports"].get("remeasured_kernels", 0)
     lines = [
         *((name, _counts(facts["counts"][name])) for name in ("gpu", "language", "outcome", "split")),
         ("programs", f"{facts['programs']:,} distinct programs that passed, {remeasured:,} kernels measured more than once"),
-        ("GPU time", f"{_number(facts['gpu_hours'], '.3f')} hours in {counted} of {facts['searches']} searches"),
+        ("GPU time", f"{_number(facts['gpu_hours'], '.3f', 'not logged')} hours in {counted} of {facts['searches']} searches"),
         ("tokens", "not logged" if facts["input_tokens"] is None else tokens),
         ("flags", _counts(facts["flags"])),
         ("inputs", f"{facts['inputs']['runs']} runs, {facts['inputs']['bytes'] / 1e6:.1f} MB, {facts['findings']['total']} findings"),
@@ -74,18 +77,17 @@ def _show_info(facts: dict[str, Any]) -> None:
     common.print_table(["", ""], lines, left=2)
 
 
-@click.command(short_help="Show a kernel with its lineage back to the log line.")
+@click.command()
 @click.argument("wanted", metavar="ID")
 @click.option("--code/--no-code", default=True, help="Print the program.")
-@click.option(
+@common.option(
     "--logs",
     type=click.Path(exists=True, file_okay=False, path_type=Path),
-    default=None,
     help="Folder of the builder with the logs: says why its search measured the program.",
 )
 @common.archive_option
 @common.json_option
-def show(wanted: str, code: bool, logs: Path | None, archive_path: str | None, as_json: bool) -> None:
+def show(wanted: str, code: bool, logs: Path | None, archive_path: str | None) -> None:
     """Show a kernel: code, measurements, and its lineage to the root, each with file and line of its log.
 
     ID is a kernel, program or evaluation id, or the first digits of one.
@@ -97,7 +99,7 @@ def show(wanted: str, code: bool, logs: Path | None, archive_path: str | None, a
     if logs is not None:
         said = [(m["node_id"], reasons(logs, m["source_file"], m["node_id"])) for m in found["measurements"]]
         found["why"] = [{"node_id": node, **why} for node, why in said if why is not None]
-    common.emit(found, as_json=as_json, text=lambda: _show_kernel(found, code=code))
+    common.emit(found, lambda: _show_kernel(found, code=code))
 
 
 def _show_kernel(found: dict[str, Any], *, code: bool) -> None:
@@ -118,34 +120,29 @@ def _show_kernel(found: dict[str, Any], *, code: bool) -> None:
         common.tell(f"{kernel['outcome']}: {printable(' '.join(str(kernel['error_text'] or '').split()), 300)}")
     if found["splits"]:
         common.tell(f"in splits: {', '.join(found['splits'])}")
-    rows = [
-        (
-            f"{m['search_id']} node {m['node_id']}" + (" (root)" if m["is_root"] else ""),
-            m["outcome"] + (f" [{m['excluded']}]" if m["excluded"] else ""),
-            _number(m["speedup"], ".4g", "-"),
-            f"{_number(m['runtime_us'], '.1f', '-')} us",
-            f"{_number(m['reference_runtime_us'], '.1f', '-')} us",
-            _place(m),
-        )
-        for m in found["measurements"]
-    ]
-    common.print_table(
-        ["measured by", "outcome", "speedup", "time", "reference", "log line"], rows, title="Measurements"
-    )
+    columns: dict[str, Callable[[dict[str, Any]], str]] = {
+        "measured by": lambda m: f"{m['search_id']} node {m['node_id']}" + (" (root)" if m["is_root"] else ""),
+        "outcome": lambda m: m["outcome"] + (f" [{m['excluded']}]" if m["excluded"] else ""),
+        "speedup": lambda m: _number(m["speedup"], ".4g"),
+        "time": lambda m: f"{_number(m['runtime_us'], '.1f')} us",
+        "reference": lambda m: f"{_number(m['reference_runtime_us'], '.1f')} us",
+        "log line": _place,
+    }
+    common.print_items(found["measurements"], columns, title="Measurements")
     if "why" in found:
         _show_why(found["why"])
-    lineage = [
-        (
-            a["kernel_id"][:12] + (" (root)" if a["is_root"] else f", {a['distance']} up" if a["distance"] > 1 else ""),
-            a["outcome"],
-            _number(a["speedup"], ".4g", "-"),
-            _number(a["step"], "d", "-"),
-            _place(a),
-        )
-        for a in found["lineage"]
-    ]
-    title = "Lineage, nearest first" if lineage else "Lineage: none, this is a root or its parent is not logged"
-    common.print_table(["ancestor", "outcome", "speedup", "step", "log line"], lineage, title=title)
+    columns = {
+        "ancestor": lambda a: (
+            a["kernel_id"][:12] + (" (root)" if a["is_root"] else f", {a['distance']} up" if a["distance"] > 1 else "")
+        ),
+        "outcome": lambda a: a["outcome"],
+        "speedup": lambda a: _number(a["speedup"], ".4g"),
+        "step": lambda a: _number(a["step"], "d"),
+        "log line": _place,
+    }
+    nearest = "Lineage, nearest first"
+    title = nearest if found["lineage"] else "Lineage: none, this is a root or its parent is not logged"
+    common.print_items(found["lineage"], columns, title=title)
     if code and "code" in kernel:
         common.tell()
         common.tell(kernel["code"].replace("\t", "    "))
@@ -153,28 +150,24 @@ def _show_kernel(found: dict[str, Any], *, code: bool) -> None:
 
 def _show_why(said: list[dict[str, Any]]) -> None:
     """By which figures of its own a search came to measure the program."""
-    rows = [
-        (
-            printable(w["node_id"], 60),
-            _number(w["step"], "d", "-"),
-            _number(w.get("parent_score"), ".4g", "-"),
-            _number(w.get("parent_visits"), ".4g", "-"),
-            _number(w.get("selection_score"), ".4g", "-"),
-            printable(json.dumps(w["forecast"]), 120) if "forecast" in w else "-",
-        )
-        for w in said
-    ]
-    columns = ["node", "step", "parent's score", "its visits", "selection score", "forecast"]
-    title = "Why it was measured" if rows else "Why it was measured: these logs don't say"
-    common.print_table(columns, rows, title=title)
+    columns: dict[str, Callable[[dict[str, Any]], str]] = {
+        "node": lambda w: printable(w["node_id"], 60),
+        "step": lambda w: _number(w["step"], "d"),
+        "parent's score": lambda w: _number(w.get("parent_score"), ".4g"),
+        "its visits": lambda w: _number(w.get("parent_visits"), ".4g"),
+        "selection score": lambda w: _number(w.get("selection_score"), ".4g"),
+        "forecast": lambda w: printable(json.dumps(w["forecast"]), 120) if "forecast" in w else "-",
+    }
+    title = "Why it was measured" if said else "Why it was measured: these logs don't say"
+    common.print_items(said, columns, title=title)
 
 
-@click.command(short_help="Query the tables with SQL (DuckDB).")
+@click.command()
 @click.argument("query")
-@click.option("--limit", type=click.IntRange(1), default=50, show_default=True, help="Rows to print.")
+@common.option("--limit", type=common.FROM_1, default=50, help="Rows to print.")
 @common.archive_option
 @common.json_option
-def sql(query: str, limit: int, archive_path: str | None, as_json: bool) -> None:
+def sql(query: str, limit: int, archive_path: str | None) -> None:
     """Query the tables with SQL: kernels, failures, evaluations, searches, references, gpus, eval, ...
 
     Each table is a DuckDB view with the column "split". Example: kernel-archive sql "SELECT problem, max(speedup) FROM
@@ -194,14 +187,14 @@ def sql(query: str, limit: int, archive_path: str | None, as_json: bool) -> None
         if result.num_rows > limit:
             common.tell(f"{limit} of {result.num_rows} rows; more with --limit, all with --json")
 
-    common.emit(result.to_pylist() if as_json else None, as_json=as_json, text=text)
+    common.emit(result.to_pylist, text)
 
 
-@click.command(short_help="Check an archive: layout, schema, digests, ids, labels, splits.")
+@click.command()
 @common.archive_argument
 @common.json_option
 @click.pass_context
-def validate(ctx: click.Context, archive_path: str | None, as_json: bool) -> None:
+def validate(ctx: click.Context, archive_path: str | None) -> None:
     """Check an archive in layers: layout, schema, digests, ids, labels recomputed, cross-references, canary, splits, card.
 
     DIR is an archive directory; gpu-forecasters/kernels, else the only one here, when not given. The exit status is 1 when there is an error.
@@ -216,15 +209,15 @@ def validate(ctx: click.Context, archive_path: str | None, as_json: bool) -> Non
         common.print_findings(report.findings)
         common.tell(f"{report.path} {report.version}: {'valid' if report.ok else 'NOT valid'}")
 
-    common.emit(report, as_json=as_json, text=text)
+    common.emit(report, text)
     ctx.exit(0 if report.ok else 1)
 
 
-@click.command(short_help="Show the audit flags with their worst examples.")
+@click.command()
 @common.archive_argument
-@click.option("--examples", type=click.IntRange(0, 1000), default=3, show_default=True, help="Worst examples per flag.")
+@common.option("--examples", type=click.IntRange(0, 1000), default=3, help="Worst examples per flag.")
 @common.json_option
-def audit(archive_path: str | None, examples: int, as_json: bool) -> None:
+def audit(archive_path: str | None, examples: int) -> None:
     """Show the audit flags with their rules and worst examples, what was excluded, and what of the sources was left out.
 
     A flag never drops a row; a split definition may.
@@ -233,28 +226,25 @@ def audit(archive_path: str | None, examples: int, as_json: bool) -> None:
     from kernel_archive.archive.open import open_archive
 
     result = audit_archive(open_archive(archive_path), examples=examples)
-    common.emit(result, as_json=as_json, text=lambda: _show_audit(result, examples))
+    common.emit(result, lambda: _show_audit(result, examples))
 
 
 def _show_audit(result: dict[str, Any], examples: int) -> None:
     kernels = result["kernels"]
+    columns: dict[str, Callable[[dict[str, Any]], object]] = {
+        "kernel": lambda w: w["kernel_id"][:12],
+        "problem": lambda w: w["problem"],
+        "GPU": lambda w: w["gpu"],
+        "speedup": lambda w: f"{w['speedup']:.3g}x",
+        "bin": lambda w: w["bin"],
+        "n": lambda w: w["n_measurements"],
+        "range": lambda w: f"{w['speedup_min']:.3g}-{w['speedup_max']:.3g}",
+        "log line": _place,
+    }
     for flag in result["flags"]:
         common.tell(f"{flag['flag']}: {flag['kernels']} of {kernels} kernels. Rule: {flag['rule']}.")
-        rows = [
-            (
-                w["kernel_id"][:12],
-                w["problem"],
-                w["gpu"],
-                f"{w['speedup']:.3g}x",
-                w["bin"],
-                w["n_measurements"],
-                f"{w['speedup_min']:.3g}-{w['speedup_max']:.3g}",
-                _place(w),
-            )
-            for w in flag["worst"]
-        ]
-        if rows:
-            common.print_table(["kernel", "problem", "GPU", "speedup", "bin", "n", "range", "log line"], rows, left=3)
+        if flag["worst"]:
+            common.print_items(flag["worst"], columns, left=3)
     differ = result["labels_that_differ_between_schemes"]
     common.tell(f"labels that differ between the bin schemes: {differ} of {kernels}")
     by_reason: dict[str, list[dict[str, Any]]] = {}
@@ -273,31 +263,31 @@ def _show_audit(result: dict[str, Any], examples: int) -> None:
         )
     if found["total"]:
         common.tell(f"findings in the sources: {found['total']:,} ({_counts(found['by_code'])})")
-    shown: dict[str, int] = {}
-    for finding in (msgspec.convert(each, Finding) for each in found["first"]):
-        shown[finding.code] = shown.get(finding.code, 0) + 1
+    shown: Counter[str] = Counter()
+    for finding in msgspec.convert(found["first"], list[Finding]):
+        shown[finding.code] += 1
         if shown[finding.code] <= examples:
             common.tell(f"  {finding.severity}: {finding.render()}")
 
 
-@click.command(short_help="Show what changed between two archive versions.")
+@click.command()
 @click.argument("old", type=click.Path(exists=True))
 @click.argument("new", type=click.Path(exists=True))
-@click.option("--changelog", "as_changelog", is_flag=True, help="Print a changelog entry of the data, as Markdown.")
-@click.option("--examples", type=click.IntRange(0), default=5, show_default=True, help="Rows named per kind of change.")
+@common.option("--changelog", "as_changelog", is_flag=True, help="Print a changelog entry of the data, as Markdown.")
+@common.option("--examples", type=common.FROM_0, default=5, help="Rows named per kind of change.")
 @common.json_option
-def diff(old: str, new: str, as_changelog: bool, examples: int, as_json: bool) -> None:
+def diff(old: str, new: str, as_changelog: bool, examples: int) -> None:
     """Show what changed from OLD to NEW, table by table: rows added, removed, relabelled, measured again.
 
     OLD and NEW are archive directories, folders of frozen splits (splits/frozen/VERSION), or single frozen splits.
     """
     from kernel_archive.selection import diff as module
 
-    if as_changelog and as_json:
+    if as_changelog and common.as_json():
         raise click.UsageError("--changelog and --json exclude each other")
     found = module.diff(old, new)
     text = module.changelog(found).rstrip() if as_changelog else lambda: _show_diff(found, examples)
-    common.emit(found, as_json=as_json, text=text)
+    common.emit(found, text)
 
 
 def _show_diff(found: Difference, examples: int) -> None:

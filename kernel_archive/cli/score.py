@@ -1,37 +1,35 @@
-"""``template``, ``check``, ``score``, ``compare`` and ``plot``."""
+"""What is done with forecast files: ``template``, ``check``, ``score``, ``compare``, ``plot`` and ``replay``."""
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
 from kernel_archive.cli import common
 from kernel_archive.errors import printable
+from kernel_archive.splits import FORECAST_SPLITS, REPLAY
+from kernel_archive.storage import check_new, write_new
 
 if TYPE_CHECKING:
     from kernel_archive.scoring.record import ScoreRecord
-    from kernel_archive.scoring.scorer import PredictedBin
+    from kernel_archive.scoring.replay import Figure, Replay
     from kernel_archive.scoring.summary import Sheet
 
-_surrogate = click.option("--surrogate", default=None, help="Take only the lines with this surrogate_label.")
+_surrogate = common.option("--surrogate", help="Take only the lines with this surrogate_label.")
 
 
 _draw_options = common.options(
-    click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of the draws."),
-    click.option(
-        "--draws",
-        type=click.IntRange(min=0, max=1_000_000),
-        default=10_000,
-        show_default=True,
-        help="Bootstrap draws; 0 for no intervals.",
+    common.option("--seed", type=common.FROM_0, default=0, help="Seed of the draws."),
+    common.option(
+        "--draws", type=click.IntRange(0, 1_000_000), default=10_000, help="Bootstrap draws; 0 for no intervals."
     ),
-    click.option(
+    common.option(
         "--predicted-bin",
-        type=click.Choice(["argmax", "stated"]),
+        type=common.Choice(["argmax", "stated"]),
         default="argmax",
-        show_default=True,
         help="Score the most probable bin, or the one that the forecaster names.",
     ),
 )
@@ -41,16 +39,16 @@ def _print(sheet: Sheet) -> None:
     common.print_table(sheet.columns, sheet.rows, title=sheet.title, notes=sheet.notes)
 
 
-@click.command(short_help="Write an empty, valid forecast file.")
-@click.argument("file", required=False, type=click.Path(dir_okay=False))
+@click.command()
+@click.argument("file", required=False, type=common.FILE)
 @common.split_option
-@click.option("--repeats", type=click.IntRange(min=1, max=100), default=1, show_default=True, help="Repeats per row.")
+@common.option("--repeats", type=click.IntRange(min=1, max=100), default=1, help="Repeats per row.")
 @common.output_option
 @common.force_option
 @common.archive_option
 @common.json_option
 def template(
-    file: str | None, split: str, repeats: int, output: str | None, force: bool, archive_path: str | None, as_json: bool
+    file: str | None, split: str, repeats: int, output: str | None, force: bool, archive_path: str | None
 ) -> None:
     """Write a forecast file for a split that is valid as it is: the uniform distribution for every row.
 
@@ -59,7 +57,6 @@ def template(
     """
     from kernel_archive.scoring import load_target
     from kernel_archive.scoring.template import explanation, json_schema, template_lines
-    from kernel_archive.storage import check_new, write_new
 
     if file is not None and output is not None:
         raise click.UsageError("FILE and -o name the same thing: give one")
@@ -72,25 +69,20 @@ def template(
         write_new(output, data, force=force)
     shown = None if output is None else printable(output, 5000)
     facts = {"file": shown, "rows": len(target), "repeats": repeats, "split": target.facts}
-    if as_json:
-        lines = {} if output is not None else {"lines": data.decode().splitlines()}
-        common.emit({**facts, "schema": json_schema(), **lines}, as_json=True)
-        return
-    for line in explanation(target):
-        common.say(line)
-    if output is None:
-        click.echo(data, nl=False)
-    else:
-        common.tell(f"{shown}: {len(target) * repeats:,} forecasts to fill in. Next: kernel-archive check {shown}")
+    if not common.as_json():
+        for line in explanation(target):
+            common.say(line)
+    done = f"{shown}: {len(target) * repeats:,} forecasts to fill in. Next: kernel-archive check {shown}"
+    common.emit_lines({**facts, "schema": json_schema()}, data if output is None else None, done)
 
 
-@click.command(short_help="Check a forecast file and list every fault.")
+@click.command()
 @click.argument("file", type=click.Path())
 @common.split_option
 @_surrogate
 @common.archive_option
 @common.json_option
-def check(file: str, split: str, surrogate: str | None, archive_path: str | None, as_json: bool) -> None:
+def check(file: str, split: str, surrogate: str | None, archive_path: str | None) -> None:
     """Check a forecast file and list every fault: file, line, field, value and the way out.
 
     Reads JSON lines (plain, gzip, zstd) and Parquet. The exit status is 1 when the file can't be scored.
@@ -99,23 +91,24 @@ def check(file: str, split: str, surrogate: str | None, archive_path: str | None
     from kernel_archive.scoring.summary import check_lines
 
     _, report = check_forecasts(file, load_target(archive_path, split, blind=True), surrogate=surrogate)
-    common.emit(report, as_json=as_json, text="\n".join(check_lines(report)))
-    if not as_json:
+
+    def text() -> None:
+        common.tell("\n".join(check_lines(report)))
         common.print_findings(report.findings, total=report.n_errors + report.n_warnings)
+
+    common.emit(report, text)
     if not report.ok:
         raise click.exceptions.Exit(1)
 
 
-@click.command(short_help="Score forecast files.")
+@click.command()
 @click.argument("files", type=click.Path(), nargs=-1, required=True)
 @common.split_option
 @common.bins_option
 @_surrogate
 @common.labels_option
 @_draw_options
-@click.option(
-    "--jobs", type=click.IntRange(1, 256), default=1, show_default=True, help="Processes that compute the draws."
-)
+@common.option("--jobs", type=common.JOBS, default=1, help="Processes that compute the draws.")
 @common.output_option
 @common.force_option
 @common.archive_option
@@ -126,14 +119,11 @@ def score(
     bins: str | None,
     surrogate: str | None,
     labels: str | None,
-    seed: int,
-    draws: int,
-    predicted_bin: PredictedBin,
     jobs: int,
     output: str | None,
     force: bool,
     archive_path: str | None,
-    as_json: bool,
+    **how: Any,
 ) -> None:
     """Score forecast files against a split, with 95 % intervals.
 
@@ -145,7 +135,6 @@ def score(
     from kernel_archive.scoring import score as score_one
     from kernel_archive.scoring.record import records_to_json
     from kernel_archive.scoring.summary import score_remarks, score_sheets, several_sheet
-    from kernel_archive.storage import check_new, write_new
 
     if output is not None:
         check_new(output, force=force)
@@ -153,32 +142,26 @@ def score(
     # All files are read before the first is scored: a fault in the last one need not wait for that.
     cast = [read_forecasts(file, target, surrogate=surrogate) for file in files]
     with team(jobs) as workers:
-        records = [
-            score_one(
-                target, f, seed=seed, draws=draws, predicted_bin=predicted_bin, workers=workers if jobs > 1 else None
-            )
-            for f in cast
-        ]
+        records = [score_one(target, f, workers=workers if jobs > 1 else None, **how) for f in cast]
     if output is not None:
         write_new(output, records_to_json(records), force=force)
 
     def text() -> None:
         if len(records) > 1:
             _print(several_sheet(records))
-            return
-        for sheet in score_sheets(records[0]):
-            _print(sheet)
-            common.tell()
-        for remark in score_remarks(records[0]):
-            common.tell(remark)
-
-    common.emit(records if len(records) > 1 else records[0], as_json=as_json, text=text)
-    if not as_json:
+        else:
+            for sheet in score_sheets(records[0]):
+                _print(sheet)
+                common.tell()
+            for remark in score_remarks(records[0]):
+                common.tell(remark)
         for f in cast:
             common.print_findings(f.remarks)
 
+    common.emit(records if len(records) > 1 else records[0], text)
 
-@click.command(short_help="Compare two forecast files.")
+
+@click.command()
 @click.argument("a", type=click.Path())
 @click.argument("b", type=click.Path())
 @common.split_option
@@ -188,39 +171,29 @@ def score(
 @common.archive_option
 @common.json_option
 def compare(
-    a: str,
-    b: str,
-    split: str,
-    bins: str | None,
-    labels: str | None,
-    seed: int,
-    draws: int,
-    predicted_bin: PredictedBin,
-    archive_path: str | None,
-    as_json: bool,
+    a: str, b: str, split: str, bins: str | None, labels: str | None, archive_path: str | None, **how: Any
 ) -> None:
     """Compare two forecast files on the same rows: paired differences, intervals, permutation p-values (Holm)."""
     from kernel_archive.scoring import compare_files, load_target
     from kernel_archive.scoring.summary import comparison_sheet
 
     target = load_target(archive_path, split, bins, labels=labels)
-    result = compare_files(a, b, target, seed=seed, draws=draws, predicted_bin=predicted_bin)
-    common.emit(result, as_json=as_json, text=lambda: _print(comparison_sheet(result)))
+    result = compare_files(a, b, target, **how)
+    common.emit(result, lambda: _print(comparison_sheet(result)))
 
 
-@click.command(short_help="Draw the plots of a score.")
+@click.command()
 @click.argument("records", type=click.Path(), nargs=-1, required=True)
-@click.option(
+@common.option(
     "--kind",
-    type=click.Choice(["all", "recovery", "precision-recall", "reliability", "error", "confusion", "risk", "groups"]),
+    type=common.Choice(["all", "recovery", "precision-recall", "reliability", "error", "confusion", "risk", "groups"]),
     default="all",
-    show_default=True,
     help="Which plot; all of them on one sheet by default.",
 )
 @common.output_option
 @common.force_option
 @common.json_option
-def plot(records: tuple[str, ...], kind: str, output: str | None, force: bool, as_json: bool) -> None:
+def plot(records: tuple[str, ...], kind: str, output: str | None, force: bool) -> None:
     """Draw the plots of score records (from kernel-archive score --json or -o) as SVG, PNG or PDF.
 
     The file of -o gives the format; NAME.svg in the current directory when not given. Several records of one split
@@ -228,7 +201,6 @@ def plot(records: tuple[str, ...], kind: str, output: str | None, force: bool, a
     """
     from kernel_archive.scoring.plots import draw, file_name_for
     from kernel_archive.scoring.record import read_records
-    from kernel_archive.storage import check_new, write_new
 
     scores: list[ScoreRecord] = [record for path in records for record in read_records(path)]
     path = output if output is not None else file_name_for(scores, kind)
@@ -236,6 +208,110 @@ def plot(records: tuple[str, ...], kind: str, output: str | None, force: bool, a
     data = draw(scores, kind, Path(path).suffix)
     write_new(path, data, force=force)
     shown = printable(path, 5000)
-    common.emit(
-        {"file": shown, "kind": kind, "bytes": len(data)}, as_json=as_json, text=f"{shown}: {len(data):,} bytes"
-    )
+    common.emit({"file": shown, "kind": kind, "bytes": len(data)}, f"{shown}: {len(data):,} bytes")
+
+
+#: As in ``scoring.replay``, which is imported when the command runs.
+_POLICIES = ("random", "all", "expected", "beat", "defer", "oracle")
+
+
+def _shown(f: Figure) -> str:
+    if not math.isfinite(f.mean):
+        return "-"  # random and oracle find the same
+    return f"{f.mean:.1f} ({f.low:.1f} to {f.high:.1f})"
+
+
+def _rows(done: Replay) -> list[list[str]]:
+    return [
+        [done.name or "(none needed)", p.policy, _shown(p.rescaled), _shown(p.area), _shown(p.to_near), f"{p.curve[10]:.0f}", f"{p.curve[25]:.0f}"]
+        + [f"{value:.0f}" for value in p.hidden.values()]
+        for p in done.policies
+    ]  # fmt: skip
+
+
+@click.command()
+@click.argument("files", type=click.Path(), nargs=-1)
+@common.option("--forecaster", "names", multiple=True, metavar="NAME", help="A baseline, or a cue such as code_length.")
+@common.option("--policy", "policies", multiple=True, type=common.Choice(_POLICIES), help="Only these.  [default: all]")
+@common.option(
+    "--split",
+    type=common.Choice([REPLAY.name, *FORECAST_SPLITS]),
+    default=REPLAY.name,
+    help="replay: every recorded program; else only the rows of a split.",
+)
+@common.option(
+    "--searches",
+    "made",
+    type=common.Choice(["natural", "generated"]),
+    default="natural",
+    help="Chains of programs written one by one, or searches over templates.",
+)
+@common.option(
+    "--share",
+    type=click.FloatRange(0.0, 1.0, min_open=True),
+    default=0.25,
+    help="Share of the children that a step measures.",
+)
+@common.option("--parents", type=common.FROM_1, default=4, help="Parents per step.")
+@common.option("--repeats", type=common.FROM_1, default=8, help="Runs with other ties and draws.")
+@common.option("--hide/--no-hide", default=True, help="Replay with 25 and 50 % of the tree hidden, too.")
+@common.option("--seed", type=common.FROM_0, default=0, help="Seed of everything random.")
+@common.option("--draws", type=click.IntRange(min=1, max=100_000), default=2000, help="Bootstrap draws.")
+@common.archive_option
+@common.json_option
+def replay(
+    files: tuple[str, ...],
+    names: tuple[str, ...],
+    policies: tuple[str, ...],
+    split: str,
+    made: Literal["natural", "generated"],
+    hide: bool,
+    seed: int,
+    archive_path: str | None,
+    **how: Any,
+) -> None:
+    """Search the recorded held-out searches again, with forecasts that choose what is measured.
+
+    FILES are forecast files (kernel-archive template --split replay -o FILE); --forecaster makes the forecasts of a baseline or of a
+    cue. Without any, the policies that need none are shown. Figures are percentages: the area under the best speedup so far (0 is
+    random, 100 is an oracle), the same unscaled, the share of the measurements until 95 % of the best, and the best so far after
+    10 and 25 % of the measurements.
+    """
+    from kernel_archive.archive.open import open_archive
+    from kernel_archive.forecasters.baselines import forecasts_by_name
+    from kernel_archive.scoring.reader import name_of, read_forecasts
+    from kernel_archive.scoring.replay import POLICIES
+    from kernel_archive.scoring.replay import replay as run
+    from kernel_archive.scoring.worlds import load_worlds
+
+    archive = open_archive(archive_path)
+    worlds = load_worlds(archive, split=split, made=made)
+    target = worlds.target()
+    # A submission's file is always called the same: its folder has the name.
+    named = [Path(file).parent.name if name_of(file) == "forecasts" else None for file in files]
+    cast = [read_forecasts(file, target, name=name or None) for file, name in zip(files, named, strict=True)]
+    cast += [forecasts_by_name(name, archive, worlds, seed=seed) for name in names]
+    wanted = [p for p in POLICIES if not policies or p in policies]
+    hidden = (0.25, 0.5) if hide else ()
+    done = []
+    with common.progress("Replaying") as advance:
+        for number, forecasts in enumerate([*cast] or [None], 1):
+            done.append(run(worlds, forecasts, policies=wanted, hide=hidden, seed=seed, **how))
+            advance(number, max(1, len(cast)), forecasts.name if forecasts is not None else "")
+
+    def text() -> None:
+        first = done[0]
+        columns = ["forecasts", "policy", "area, random to oracle", "area", "measured until 95 %", "at 10 %", "at 25 %"]
+        columns += [f"{float(part):.0%} hidden" for part in (first.policies[0].hidden if first.policies else {})]
+        note = (
+            f"{first.n_worlds} worlds with {first.n_edges:,} recorded children; {first.parents} parents a step, of whose children "
+            f"{first.share:.0%} are measured; 95 % intervals over worlds."
+        )
+        notes = [note] + [
+            f"{d.name} says something of {d.coverage:.0%} of the rows; the others count as uniform."
+            for d in done
+            if d.name and d.coverage < 1
+        ]
+        common.print_table(columns, [row for d in done for row in _rows(d)], left=2, notes=notes)
+
+    common.emit(done, text)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from kernel_archive.cli.common import archive_option, emit, json_option, options, print_table, progress, say, tell
+from kernel_archive.cli import common
 from kernel_archive.splits import EVALUATIONS
 
 if TYPE_CHECKING:
@@ -21,45 +21,32 @@ SHOWN_CELLS = 20
 
 
 #: The options of every command that makes a split.
-_split_options = options(
-    click.option(
-        "--bins",
-        "scheme",
-        type=click.Choice(["paper", "released"]),
-        default=None,
-        help="Bin scheme of the labels.  [default: the definition's]",
+_split_options = common.options(
+    common.option(
+        "--bins", "scheme", type=common.SCHEME, help="Bin scheme of the labels.  [default: the definition's]"
     ),
-    click.option(
+    common.option(
         "--definition",
-        type=click.Path(dir_okay=False),
-        default=None,
+        type=common.FILE,
         help="A split definition of your own (see splits/*.toml), or the name of a retired one.",
     ),
-    click.option("--reselect", is_flag=True, help="Select anew what others published, as a variant."),
-    archive_option,
-    json_option,
+    common.option("--reselect", is_flag=True, help="Select anew what others published, as a variant."),
+    common.archive_option,
+    common.json_option,
 )
 
 
-def _make(
-    table: str, text: Callable[[SplitFacts, Made], None], *, archive_path: str | None, as_json: bool, **how: Any
-) -> None:
+def _make(table: str, text: Callable[[SplitFacts, Made], None], *, archive_path: str | None, **how: Any) -> None:
     """Build the embedded archive where no directory was named and there is none yet; make one split; show it."""
     from kernel_archive.pipeline import ensure_archive, remake_split
 
-    with progress("Reading", quiet=as_json) as advance:
-        directory = ensure_archive(archive_path, say=say, advance=advance)
+    with common.progress("Reading") as advance:
+        directory = ensure_archive(archive_path, say=common.say, advance=advance)
     made = remake_split(directory, table, **how)
     split = made.facts[table]
     changed = table in made.changed
-    result = {
-        "path": str(directory),
-        "table": table,
-        "changed": changed,
-        "published_and_kept": table in made.kept,
-        "split": split,
-        "leakage": made.leakage,
-    }
+    result = {"path": str(directory), "table": table, "changed": changed, "published_and_kept": table in made.kept}
+    result |= {"split": split, "leakage": made.leakage}
 
     def shown() -> None:
         text(split, made)
@@ -67,25 +54,25 @@ def _make(
             show_left_out(directory, table)
         excluded = [f"{n:,} {k.replace('_', ' ')}" for k, n in split.facts.get("excluded", {}).items() if n]
         if excluded:
-            tell(f"Left out: {', '.join(excluded)}.")
-        tell(
+            common.tell(f"Left out: {', '.join(excluded)}.")
+        common.tell(
             f"Labels: scheme {split.scheme}; the two bin schemes label {split.facts['label_differences']:,} of {split.rows:,} "
             f"rows differently. m_1 = {split.facts['m_1']:.6g}x, m_8 = {split.facts['m_8']:.6g}x."
         )
         if table in made.kept:
-            say(
+            common.say(
                 f"{table} was published by others and is kept as it is. --bins labels it by another scheme, --reselect "
                 "selects a variant of your own."
             )
         elif split.name != "canonical":
-            say(
+            common.say(
                 f"This is the variant {split.name!r}, not the canonical split: its scores compare with no others. "
                 "Without options the command makes the canonical one again."
             )
         as_it_was = "" if changed else ", as it was"
-        tell(f"{directory}: {table} ({split.name}), {split.rows:,} rows, {split.logical_digest}{as_it_was}")
+        common.tell(f"{directory}: {table} ({split.name}), {split.rows:,} rows, {split.logical_digest}{as_it_was}")
 
-    emit(result, as_json=as_json, text=shown)
+    common.emit(result, shown)
 
 
 def show_left_out(directory: Path, table: str) -> None:
@@ -96,16 +83,16 @@ def show_left_out(directory: Path, table: str) -> None:
 
     found = left_out(open_archive(directory), SPLIT_TABLES[table])
     if not found:
-        tell(f"{table} is empty: the archive has no kernels, only failures.")
+        common.tell(f"{table} is empty: the archive has no kernels, only failures.")
         return
     most = sorted(found.items(), key=lambda item: -sum(item[1]))
     rows = [(problem, WAYS_OUT[reason][0], *counts, sum(counts)) for (problem, reason), counts in most]
     shown = rows[:SHOWN_CELLS]
     title = f"Kernels that {table} does not ask about, per problem, reason and bin"
     notes = [f"... and {len(rows) - len(shown):,} more rows"] if len(rows) > len(shown) else []
-    print_table(["problem", "because", *map(str, range(1, 9)), "all"], shown, left=2, title=title, notes=notes)
+    common.print_table(["problem", "because", *map(str, range(1, 9)), "all"], shown, left=2, title=title, notes=notes)
     for reason in dict.fromkeys(reason for _, reason in found):
-        tell(f"{WAYS_OUT[reason][0]}: {WAYS_OUT[reason][1]}.")
+        common.tell(f"{WAYS_OUT[reason][0]}: {WAYS_OUT[reason][1]}.")
 
 
 def _cells(split: SplitFacts, title: str, first: str, cap: int | None = None) -> None:
@@ -122,24 +109,18 @@ def _cells(split: SplitFacts, title: str, first: str, cap: int | None = None) ->
     short = sum(n < (cap or 0) for counts in cells.values() for n in counts)
     note = f"* short: {short} of {8 * len(cells)} cells have fewer than {cap} kernels to choose from"
     columns = [first, *(f"{b}{pad}" for b in range(1, 9)), "all"]
-    print_table(columns, rows, title=title, notes=[note] if short else [])
+    common.print_table(columns, rows, title=title, notes=[note] if short else [])
 
 
-@click.command("build-eval", short_help="Make an evaluation split.")
-@click.option(
-    "--split", "table", type=click.Choice(list(EVALUATIONS)), default="eval", show_default=True, help="Which one."
+@click.command("build-eval")
+@common.option("--split", "table", type=common.Choice(list(EVALUATIONS)), default="eval", help="Which one.")
+@common.option(
+    "--cap", type=common.FROM_1, help="Kernels per task and bin, at most.  [default: the definition's, 10 for eval]"
 )
-@click.option(
-    "--cap",
-    type=click.IntRange(1),
-    default=None,
-    help="Kernels per task and bin, at most.  [default: the definition's, 10 for eval]",
-)
-@click.option("--gpu", default=None, help="GPU of the split.  [default: A100-80GB, else the only one there is]")
-@click.option(
+@common.option("--gpu", help="GPU of the split.  [default: A100-80GB, else the only one there is]")
+@common.option(
     "--withhold",
-    type=click.Path(file_okay=False),
-    default=None,
+    type=common.FOLDER,
     help="Take the labels of all evaluation splits out of the archive into this new folder.",
 )
 @_split_options
@@ -159,7 +140,7 @@ def build_eval(table: str, withhold: str | None, **options: Any) -> None:
         from kernel_archive.pipeline import withhold_labels
 
         written = withhold_labels(options["archive_path"] or default_directory(), withhold)
-        say(
+        common.say(
             f"Labels withheld in {withhold}: {', '.join(path.name for path in written)}. Keep that folder out of what you publish."
         )
 
@@ -169,19 +150,19 @@ def _show_eval(split: SplitFacts, made: Made) -> None:
     cap = split.parameters.get("cap") if split.origin == "selected" else None
     _cells(split, f"Evaluation rows per task and bin, {gpus}", "task", cap)
     for task, references in split.facts.get("several_references", {}).items():
-        say(
+        common.say(
             f"Warning: the rows of {task} were timed against {len(references)} references: their speedups have "
             "different denominators. Give the searches of one reference another role to keep them apart."
         )
     near = made.leakage.get("similarity", {})
     if near.get("similar_rows"):
-        tell(
+        common.tell(
             f"{near['similar_rows']:,} of {near['rows']:,} rows of the evaluation splits have a training program with at least "
             f"{near['threshold']:.0%} of their token 5-grams in common (manifest.json names examples); none has the same program."
         )
 
 
-@click.command("build-discovery", short_help="Make the discovery-pair split.")
+@click.command("build-discovery")
 @_split_options
 def build_discovery(**options: Any) -> None:
     """Make the discovery pairs: parent-child edges of search trees with g = speedup(child) / speedup(parent)."""
@@ -197,25 +178,21 @@ def _show_discovery(split: SplitFacts, _: Made) -> None:
         for family, counts in cutoffs.items()
     ]
     if rows:
-        print_table(["family", "pairs", *(f"g >= {n}" for n in names)], rows, title="Discoveries")
+        common.print_table(["family", "pairs", *(f"g >= {n}" for n in names)], rows, title="Discoveries")
     for name, what in (("own_measurements", "the edge's own two measurements"), ("case_times", "per-case times")):
         other = split.facts.get(name, {})
         if other.get("pairs"):
-            tell(
+            common.tell(
                 f"g from {what}: {other['pairs']:,} pairs, off by a factor of {other['median_factor']:.4g} in the median, "
                 f"{other['largest_factor']:.4g} at most; {other['label_differences']:,} labels differ."
             )
 
 
-@click.command("build-train", short_help="Make the training pairs.")
-@click.option(
-    "--pairs",
-    "pairs_per_task",
-    type=click.IntRange(0),
-    default=None,
-    help="Pairs of the kind 'pair' per task.  [default: 500]",
+@click.command("build-train")
+@common.option(
+    "--pairs", "pairs_per_task", type=common.FROM_0, help="Pairs of the kind 'pair' per task.  [default: 500]"
 )
-@click.option("--seed", type=click.IntRange(0), default=None, help="Seed of their sample.  [default: 0]")
+@common.option("--seed", type=common.FROM_0, help="Seed of their sample.  [default: 0]")
 @_split_options
 def build_train(**options: Any) -> None:
     """Make the training pairs: reference to candidate, parent to child, and sampled pairs of one task."""
@@ -228,5 +205,5 @@ def _show_train(split: SplitFacts, _: Made) -> None:
         kinds = ("seed", "parent_edit", "pair")
         every = {**per_task, "all": split.facts["kinds"]}
         rows = [(task, *(n.get(k, 0) for k in kinds), sum(n.values())) for task, n in every.items()]
-        print_table(["problem", *kinds, "all"], rows, title="Training pairs per problem and kind")
+        common.print_table(["problem", *kinds, "all"], rows, title="Training pairs per problem and kind")
     _cells(split, "Training pairs per problem and bin", "problem")

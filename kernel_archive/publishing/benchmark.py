@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 from kernel_archive.errors import DataError
 from kernel_archive.publishing.templates import dump_yaml
 from kernel_archive.scoring.metrics import HEADLINE
-from kernel_archive.splits import FORECAST_SPLITS, first_of_kind, split_of
+from kernel_archive.splits import FORECAST_SPLITS, split_of
 
 if TYPE_CHECKING:
     from kernel_archive.archive.open import Archive
@@ -31,7 +31,7 @@ def task_id(metric: str, table: str = "eval") -> str:
     ('average_precision_1_25', 'eval_cuda_speedup_recovered')
     """
     split = split_of(table)
-    name = metric if split is first_of_kind(split.kind) else f"{split.name}_{metric}"
+    name = metric if split.name == split.kind else f"{split.name}_{metric}"
     return re.sub(r"[^a-z0-9]+", "_", name.lower()).strip("_")
 
 

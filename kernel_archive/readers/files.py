@@ -98,8 +98,10 @@ class RunFiles:
             if is_compressed(path):
                 limit = allowance(path, limit)
                 self.unsound.add(name)  # until it was read to its end
-        lines = Lines(path, max_bytes=limit, max_lines=MAX_LINES, max_line=MAX_LINE_BYTES, name=name, hashed=False)
-        yield from lines.raw() if raw else lines
+        lines = Lines(
+            path, max_bytes=limit, max_lines=MAX_LINES, max_line=MAX_LINE_BYTES, name=name, raw=raw, hashed=False
+        )
+        yield from lines
         if lines.at_end:
             self.unsound.discard(name)
 

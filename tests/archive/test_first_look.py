@@ -193,7 +193,7 @@ def test_answers_in_a_terminal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     """What is missing is asked for, and stands in the recipe."""
     loop(tmp_path / "data")
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("kernel_archive.cli.init._asks", lambda: True)
+    monkeypatch.setattr("kernel_archive.cli.build._asks", lambda: True)
     shown = CliRunner().invoke(cli, ["init", "data"], input="H100\ngemm\n\n")
     assert shown.exit_code == 0, shown.output
     (source,) = load_recipe(tmp_path / "builder.toml").recipe.source
