@@ -67,7 +67,7 @@ def _compile(code: str, task: str, folder: Path, name: str) -> list[str]:
         if t.framework == "torch" and "triton" in code:
             for case in (*t.correctness_cases, *t.benchmark_cases):
                 try:
-                    module.custom_kernel(t.shapes(case))
+                    module.custom_kernel(t.input_of(case, 0, "standard", "meta"))
                 except Exception as error:  # noqa: BLE001 - tensors without data can't do everything: what compiled is kept
                     notes.add(f"{type(error).__name__}: {str(error)[:200]}")
     except BaseException as error:  # noqa: BLE001 - a program that fails here fails in its evaluation, with a verdict
