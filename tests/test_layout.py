@@ -44,7 +44,6 @@ ELSEWHERE = {
     "measure/measurer": "measure/test_worker",
     "measure/messages": "measure/test_worker",
     "measure/process": "measure/test_worker",
-    "measure/programs": "measure/test_guards",
     "measure/runs": "measure/test_record",
     "measure/settings": "measure/test_worker",
     "measure/torch_device": "measure/test_gpu",

@@ -18,8 +18,8 @@ import msgspec
 
 from kernel_archive.gpus import gpu_facts
 from kernel_archive.measure.device import StandIn, check_device, exclusive
+from kernel_archive.measure.evaluate import Evaluator, import_code
 from kernel_archive.measure.messages import Config, Reply, Request
-from kernel_archive.measure.programs import import_code, import_torch
 from kernel_archive.measure.sandbox import confine, surrender
 from kernel_archive.measure.tasks import get_task
 
@@ -28,6 +28,18 @@ if TYPE_CHECKING:
 
     from kernel_archive.measure.device import Device
     from kernel_archive.measure.tasks.base import Task
+
+
+def _import_torch() -> None:
+    """Load what programs load, so that none pays for it and none sees an unpatched module appear later."""
+    import torch
+    import torch.utils.cpp_extension
+
+    torch.set_grad_enabled(False)
+    torch.set_num_threads(1)
+    with contextlib.suppress(ImportError):
+        import triton
+        import triton.language  # noqa: F401 - loaded for the programs
 
 
 def _fake_triton(architecture: int) -> None:
@@ -80,7 +92,7 @@ def _compile(code: str, task: str, folder: Path, name: str) -> list[str]:
 def compile_mode(config: Config) -> tuple[Callable[[Request], Reply], dict[str, Any]]:
     """A worker that compiles; see the module."""
     if get_task(config.task).framework == "torch":
-        import_torch()
+        _import_torch()
         capability = gpu_facts(config.gpu).compute_capability or "9.0"
         _fake_triton(int(capability.replace(".", "")))
     serial = 0
@@ -110,12 +122,10 @@ def open_device(name: str, task: Task) -> Device:
 
 
 def _time_mode(config: Config) -> tuple[Callable[[Request], Reply], dict[str, Any]]:
-    from kernel_archive.measure.evaluate import Evaluator
-
     task = get_task(config.task)
     if task.framework == "torch":
         with contextlib.suppress(ImportError):  # open_device says what is missing
-            import_torch()
+            _import_torch()
     with exclusive(config.lock):
         device = open_device(config.device, task)
         if config.device == "cuda":

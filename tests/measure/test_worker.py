@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from kernel_archive.measure.evaluate import CandidateFailure
+from kernel_archive.measure.evaluate import failure_by
 from kernel_archive.measure.measurer import Measurer, MeasurerError
 from kernel_archive.measure.messages import Config, Reply
 from kernel_archive.measure.process import Lost, WorkerProcess
@@ -245,13 +245,13 @@ def test_a_compiler_s_folders_are_left_out():
         "Error building: [1/2] /usr/local/bin/nvcc -isystem /opt/site-packages/torch/include -c /tmp/c/q05/cuda.cu -o a/b.o\n"
         '/tmp/c/q05/cuda.cu(22): error: "at" // twice, 3/4, https://example.org/x'
     )
-    assert CandidateFailure.by(RuntimeError(said), at_import=True).error == (
+    assert failure_by(RuntimeError(said), at_import=True).error == (
         "RuntimeError: Error building: [1/2] nvcc -isystem include -c cuda.cu -o a/b.o\n"
         'cuda.cu(22): error: "at" // twice, 3/4, https://example.org/x'
     )
     first_call = type("PTXASError", (RuntimeError,), {})("ptxas fatal: no /tmp/t/x.ptx")
-    assert CandidateFailure.by(first_call).error == "ptxas fatal: no x.ptx"
-    assert CandidateFailure.by(ValueError("no /tmp/t/x.ptx")).error == "no /tmp/t/x.ptx"
+    assert failure_by(first_call).error == "ptxas fatal: no x.ptx"
+    assert failure_by(ValueError("no /tmp/t/x.ptx")).error == "no /tmp/t/x.ptx"
 
 
 def test_request_to_a_dead_worker_is_lost_not_raised(tmp_path):
