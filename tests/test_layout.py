@@ -42,7 +42,6 @@ ELSEWHERE = {
     "measure/device": "measure/test_guards",
     "measure/evaluate": "measure/test_verdict",
     "measure/measurer": "measure/test_worker",
-    "measure/messages": "measure/test_worker",
     "measure/process": "measure/test_worker",
     "measure/runs": "measure/test_record",
     "measure/settings": "measure/test_worker",

@@ -10,9 +10,9 @@ import msgspec
 from kernel_archive.errors import UsageError
 from kernel_archive.gpus import canonical_gpu, gpu_facts
 from kernel_archive.measure.device import check_device
-from kernel_archive.measure.hardware import query
 from kernel_archive.measure.measurer import Measurer
 from kernel_archive.measure.settings import Settings
+from kernel_archive.measure.station import query
 from kernel_archive.measure.tasks import get_task
 from kernel_archive.measure.verdict import Measurement, evaluation
 from kernel_archive.readers.events import LoggedEvaluation  # noqa: TC001 - msgspec reads the annotations

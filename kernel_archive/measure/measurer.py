@@ -12,10 +12,10 @@ from kernel_archive.errors import KernelArchiveError, printable
 from kernel_archive.ids import program_id
 from kernel_archive.measure.device import exclusive
 from kernel_archive.measure.evaluate import Result
-from kernel_archive.measure.messages import Config
 from kernel_archive.measure.process import Lost, WorkerProcess
 from kernel_archive.measure.stats import ReferenceBand
 from kernel_archive.measure.verdict import Measurement, case_key, measurement
+from kernel_archive.measure.worker import Config
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -27,7 +27,7 @@ share = 0.25
 
 [[search]]
 method = "agentic"
-chains = "chains/*/*"          # folders of programs that authors wrote one by one (chains.py); a run for each
+chains = "chains/*/*"          # folders of programs that authors wrote one by one (agent.py); a run for each
 ```
 """
 
@@ -42,8 +42,7 @@ from typing import Any, Literal
 import msgspec
 
 from kernel_archive.errors import RecipeError, printable
-from kernel_archive.measure.agent import TuningAgent
-from kernel_archive.measure.chains import Chain, read_chain
+from kernel_archive.measure.agent import Chain, TuningAgent, read_chain
 from kernel_archive.measure.providers import TemplateProvider, Templates
 from kernel_archive.measure.search import Objective
 from kernel_archive.measure.settings import Settings
@@ -99,7 +98,7 @@ class Run(msgspec.Struct, kw_only=True):
         seed: of its choices.
         entry: the entry that it comes from.
         objective: what it rewards.
-        folder: where its chain lies (``chains.py``).
+        folder: where its chain lies.
     """
 
     key: str
@@ -197,7 +196,7 @@ def _runs(entry: _Entry, base: Path) -> list[Run]:
                 f"{entry.method} of {task}: a surrogate is for searches that want speed, not for this one"
             )
         name = entry.name.format(seed=seed, bin=target, language=language, task=canonical)
-        objective = Objective("bin", target) if entry.method == "bin_filling" else Objective()
+        objective = Objective(target) if entry.method == "bin_filling" else Objective()
         key = f"{entry.method}/{canonical}__{name}"
         run = Run(
             key=key, method=entry.method, task=canonical, language=language, seed=seed, entry=entry, objective=objective

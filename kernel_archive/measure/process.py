@@ -18,8 +18,8 @@ from typing import Literal
 
 import msgspec
 
-from kernel_archive.measure.messages import Config, Reply, Request
 from kernel_archive.measure.sandbox import bubblewrap, bubblewrap_command, environment, hide_from_workers
+from kernel_archive.measure.worker import Config, Reply, Request
 
 _MAX_REPLY = 16 * 2**20
 # Threads and extensions of a program must not keep the process alive: no ordinary exit.
@@ -133,7 +133,7 @@ class WorkerProcess:
     @property
     def alive(self) -> bool:
         """Whether the process runs."""
-        return self._process.poll() is None
+        return not self._ended and self._process.poll() is None
 
     def output(self, limit: int = 2000) -> str:
         """The end of what it printed."""

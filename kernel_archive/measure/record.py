@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fnmatch
 import time
+from contextlib import ExitStack, closing
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -62,9 +63,13 @@ class _Active:
                 steps=run.entry.steps, seed=run.seed, seen=seen, surrogate=run.surrogate(plan.base, plan.gpu),
             )  # fmt: skip
         self.jobs: list[Job] = []
-        self.compiling: list[Future[list[str]]] = []
+        self.compiling: list[Future[None]] = []
         timing = read_lines(out / run.key / "timing.jsonl", TimingLine)
         self.gpu_seconds = sum(row.wall_s or 0.0 for row in timing)
+
+    def ahead(self) -> Sequence[str]:
+        """Programs that an agent has ready before their turn."""
+        return self.log.ahead() if isinstance(self.log, AgentRun) else ()
 
     def write(self, facts: dict[str, Any]) -> None:
         """``run.json`` as of now."""
@@ -109,20 +114,10 @@ def record(
 ) -> Recorded:
     """Record the runs of a plan into ``out``; a call after a crash or a deadline goes on.
 
-    Args:
-        plan: the plan.
-        out: directory of the recorded runs.
-        device: ``cuda``, or ``standin`` to rehearse.
-        only: patterns of run keys (``fnmatch``) to record; all when not given.
-        seconds: start no evaluation after so many seconds.
-        part: which share of the machine's processors, from 0.
-        parts: recordings that share the machine.
-        compilers: processes that compile ahead; one less than the processors left when not given, none for 0.
-        cache: compiler caches; a temporary directory when not given.
-        compile_only: fill ``cache`` with what is known ahead (chains) and measure nothing; a call with the same cache and
-            ``compilers=0`` then times on a host that does nothing else.
-        say: called with remarks.
-        advance: called with evaluations done, evaluations expected, and the run.
+    ``only`` are patterns of run keys (``fnmatch``). No evaluation begins after so many ``seconds``. ``part``, ``parts``,
+    ``compilers`` and ``cache`` are the station's. ``compile_only`` fills ``cache`` with what is known ahead (chains) and
+    measures nothing; a call with the same cache and ``compilers=0`` then times on a host that does nothing else. ``advance``
+    is called with evaluations done, evaluations expected, and the run.
 
     Raises:
         DataError: a run directory is damaged or of another plan.
@@ -138,25 +133,27 @@ def record(
     for run in runs:
         _document(run, plan, out / run.key / "run.json")  # refuses a plan that does not fit before anything is measured
     result = Recorded()
-    task = runs[0].task if runs else None
-    with Station(
-        device, plan.settings, plan.gpu, task, part=part, parts=parts, compilers=compilers, cache=cache
-    ) as station:
-        loop = _Loop(station, result, begin + seconds, say, advance)
-        seen: dict[str, set[str]] = {}
+    seen: dict[str, set[str]] = {}
 
-        def start(run: Run) -> _Active:
-            return _Active(run, plan, out, set() if plan.compare else seen.setdefault(run.task, set()))
+    def start(run: Run) -> _Active:
+        return _Active(run, plan, out, set() if plan.compare else seen.setdefault(run.task, set()))
 
+    with ExitStack() as stack:
+        task = runs[0].task if runs else None
+        station = stack.enter_context(
+            Station(device, plan.settings, plan.gpu, task, part=part, parts=parts, compilers=compilers, cache=cache)
+        )
+        shared = {}
+        if plan.compare and not compile_only:
+            for task in sorted({run.task for run in runs}):
+                shared[task] = stack.enter_context(closing(SharedMeasurements(out / "shared" / f"{task}.jsonl")))
+        loop = _Loop(station, shared, result, begin + seconds, say, advance)
         try:
             if compile_only:
                 loop.compile(runs, start)
                 return result
-            if plan.compare:
-                loop.share(out / "shared", {run.task for run in runs})
             loop.run(runs, start, at_once=len(runs) if plan.compare else AT_ONCE)
         finally:
-            loop.close()
             for a in loop.active:
                 a.log.close()
                 counts = a.log.tally.counts
@@ -182,42 +179,24 @@ class _Loop:
     def __init__(
         self,
         station: Station,
+        shared: dict[str, SharedMeasurements],
         result: Recorded,
         deadline: float,
         say: Callable[[str], None],
         advance: Callable[[int, int, str], None],
     ) -> None:
-        self._station, self._measurer, self._result = station, station.measurer, result
+        self._station, self._measurer, self._shared, self._result = station, station.measurer, shared, result
         self._deadline, self._say, self._advance = deadline, say, advance
         self._expected = 0
-        self._shared: dict[str, SharedMeasurements] = {}
         self.active: list[_Active] = []
-
-    def share(self, folder: Path, tasks: set[str]) -> None:
-        """From now on a program is measured once for all runs of its task."""
-        for task in sorted(tasks):
-            self._shared[task] = SharedMeasurements(folder / f"{task}.jsonl")
-
-    def close(self) -> None:
-        """Close what is shared."""
-        for shared in self._shared.values():
-            shared.close()
 
     def compile(self, runs: Sequence[Run], start: Callable[[Run], _Active]) -> None:
         """Compile every program that is known before its turn, and wait until all are."""
-        futures = []
-        for run in runs:
-            if run.method == "agentic":
-                self.active.append(start(run))
-                futures += [f for f in self._compiled_ahead(self.active[-1]) if f is not None]
+        self.active += [start(run) for run in runs if run.method == "agentic"]
+        futures = [f for a in self.active for f in self._station.compile_ahead(a.run.task, a.ahead())]
         for done, future in enumerate(futures, 1):
             future.result()
             self._advance(done, len(futures), "compiling")
-
-    def _compiled_ahead(self, a: _Active) -> list[Future[list[str]] | None]:
-        """Compilations of the programs that an agent has ready."""
-        codes = a.log.ahead() if isinstance(a.log, AgentRun) else ()
-        return [self._station.compile_ahead(a.run.task, code) for code in codes]
 
     def run(self, runs: Sequence[Run], start: Callable[[Run], _Active], *, at_once: int = AT_ONCE) -> None:
         """Until every run has finished or the time is used up."""
@@ -248,21 +227,19 @@ class _Loop:
         """Get the run's next jobs and start compiling them; ``False`` when it has finished."""
         first = not a.jobs and not a.compiling
         a.jobs = a.log.jobs()
-        futures = self._compiled_ahead(a) if first else []
         shared = self._shared.get(a.run.task)
-        fresh = [job for job in a.jobs if shared is None or shared.get(job.code) is None]
-        futures = futures or [self._station.compile_ahead(a.run.task, job.code) for job in fresh]
-        a.compiling = [future for future in futures if future is not None]
+        fresh = [job.code for job in a.jobs if shared is None or shared.get(job.code) is None]
+        a.compiling = self._station.compile_ahead(a.run.task, (first and a.ahead()) or fresh)
         return bool(a.jobs)
 
     def _ready(self, a: _Active) -> bool:
         """Whether its programs are compiled and a worker waits. Never blocks, unless nothing is compiled ahead."""
-        return all(f.done() for f in a.compiling) and (self._measurer.is_ready(a.run.task) or self._start(a.run.task))
-
-    def _start(self, task: str) -> bool:
-        """Bring up a worker; a worker that does not come up is the measurer's to report."""
-        self._measurer.start(task)
-        return not self._measurer.is_alive(task)
+        if not all(f.done() for f in a.compiling):
+            return False
+        if self._measurer.is_ready(a.run.task):
+            return True
+        self._measurer.start(a.run.task)
+        return not self._measurer.is_alive(a.run.task)  # a worker that does not come up is the measurer's to report
 
     def _measure(self, a: _Active) -> None:
         for job in a.jobs:

@@ -151,9 +151,8 @@ def remeasure_programs(
     total, done = len(programs) * repeat, 0
     missing = _missing(programs, out, repeat, settings)
     with Station(device, settings, resolve_gpu(device, gpu), tasks[0] if tasks else None) as station:
-        for future in [station.compile_ahead(programs[i].task, programs[i].code) for i in missing]:
-            if future is not None:
-                future.result()
+        for future in [f for p in missing for f in station.compile_ahead(p.task, [p.code])]:
+            future.result()
         for r in range(1, repeat + 1):
             for task in tasks:
                 with _Repetition(out / f"{task}__r{r}", task, r, settings) as run:
@@ -238,8 +237,8 @@ class _Repetition:
         })  # fmt: skip
 
 
-def _missing(programs: Sequence[Program], out: Path, repeat: int, settings: Settings) -> list[int]:
-    """Positions of the programs that some repetition has not measured yet; only they need compiling.
+def _missing(programs: Sequence[Program], out: Path, repeat: int, settings: Settings) -> list[Program]:
+    """The programs that some repetition has not measured yet; only they need compiling.
 
     Raises:
         BusyError: another process records into a directory.
@@ -253,7 +252,7 @@ def _missing(programs: Sequence[Program], out: Path, repeat: int, settings: Sett
                 with _Repetition(directory, task, r, settings) as run:
                     have[task, r] = run.have.keys()
     repetitions = range(1, repeat + 1)
-    return [i for i, p in enumerate(programs) if any(p.code not in have.get((p.task, r), ()) for r in repetitions)]
+    return [p for p in programs if any(p.code not in have.get((p.task, r), ()) for r in repetitions)]
 
 
 def _summary(

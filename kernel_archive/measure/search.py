@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import random
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -29,20 +29,14 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from kernel_archive.measure.providers import Proposal, Provider
-    from kernel_archive.measure.strategies import Strategy
+    from kernel_archive.measure.strategies import HillClimbing, Puct
     from kernel_archive.measure.surrogate import Surrogate
     from kernel_archive.measure.verdict import Measurement
 
 
 class Objective(msgspec.Struct, frozen=True):
-    """What a search rewards.
+    """What a search rewards: the speedup itself, or where a bin is aimed at, minus the log distance to its representative."""
 
-    Attributes:
-        kind: ``speedup``: the speedup itself; ``bin``: minus the log distance to a bin's representative.
-        target_bin: the bin, for ``bin``.
-    """
-
-    kind: Literal["speedup", "bin"] = "speedup"
     target_bin: int | None = None
 
     def target(self) -> float:
@@ -56,30 +50,25 @@ class Objective(msgspec.Struct, frozen=True):
     def reward(self, speedup: float) -> float:
         """The reward of a measured speedup.
 
-        >>> Objective().reward(3.0), Objective("bin", 7).reward(8**0.5)
+        >>> Objective().reward(3.0), Objective(7).reward(8**0.5)
         (3.0, -0.0)
         """
-        return speedup if self.kind == "speedup" else -abs(math.log(speedup) - math.log(self.target()))
+        return speedup if self.target_bin is None else -abs(math.log(speedup) - math.log(self.target()))
 
     def describe(self) -> dict[str, Any]:
         """For ``run.json``."""
-        if self.kind == "speedup":
+        if self.target_bin is None:
             return {"reward": "speedup"}
         return {
             "target_bin": self.target_bin,
-            "target_bin_range": SCHEMES["paper"].describe(self.target_bin or 1),
+            "target_bin_range": SCHEMES["paper"].describe(self.target_bin),
             "target_speedup": self.target(),
             "reward": "-abs(log(speedup) - log(target_speedup))",
         }
 
 
 class Job(msgspec.Struct, frozen=True):
-    """One program that waits for its measurement.
-
-    Attributes:
-        request_id: the request in the log; ``root`` for the starting program.
-        code: the program.
-    """
+    """One program that waits for its measurement: its request in the log, ``root`` for the starting program."""
 
     request_id: str
     code: str
@@ -118,15 +107,8 @@ class _Request(msgspec.Struct):
 class Search:
     """One run directory being searched.
 
-    Args:
-        directory: where ``events.jsonl``, ``timing.jsonl`` and ``specs.jsonl`` are.
-        strategy: selection and admission.
-        provider: where programs come from.
-        objective: what is rewarded.
-        steps: steps of the search.
-        seed: of every choice.
-        seen: programs that need no proposing again, shared between the searches of a task; grows with this one.
-        surrogate: what says which proposals are measured; all are without one.
+    ``seen`` are programs that need no proposing again, shared between the searches of a task; it grows with this one. Without
+    a ``surrogate`` all proposals are measured.
 
     Raises:
         DataError: the log in the directory is damaged or was made by another search.
@@ -137,7 +119,7 @@ class Search:
         self,
         directory: Path,
         *,
-        strategy: Strategy,
+        strategy: Puct | HillClimbing,
         provider: Provider,
         objective: Objective,
         steps: int,
@@ -197,16 +179,13 @@ class Search:
         """For ``run.json``."""
         return {
             "total_budget_steps": self._steps,
-            **msgspec.structs.asdict(self._strategy),  # type: ignore[arg-type] # strategies are structs
+            **msgspec.structs.asdict(self._strategy),
             **self._objective.describe(),
             "aggregation": "geomean",
             "rng_seed": self._seed,
-            **(
-                {"surrogate_saw": self._surrogate.saw, "without_forecast": self.without_forecast}
-                if self._surrogate
-                else {}
-            ),
-        }
+        } | (
+            {"surrogate_saw": self._surrogate.saw, "without_forecast": self.without_forecast} if self._surrogate else {}
+        )
 
     # ---------------------------------------------------------------- the fold
     def _emit(self, event: Any) -> None:

@@ -5,21 +5,74 @@ from __future__ import annotations
 import os
 import queue
 import shutil
-from concurrent.futures import Future, ThreadPoolExecutor
+import subprocess
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
 from kernel_archive.ids import program_id
-from kernel_archive.measure.hardware import Watch
 from kernel_archive.measure.measurer import Measurer
-from kernel_archive.measure.messages import Config
 from kernel_archive.measure.process import Lost, WorkerProcess
+from kernel_archive.measure.worker import Config
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from concurrent.futures import Future
     from pathlib import Path
 
     from kernel_archive.measure.settings import Settings
+
+
+_FIELDS: Final = (
+    "name", "driver_version", "memory.total", "clocks.max.sm", "clocks.max.memory", "clocks.sm", "clocks.mem",
+    "temperature.gpu", "power.draw", "power.limit", "pstate", "clocks_event_reasons.active",
+)  # fmt: skip
+
+
+def query() -> dict[str, str]:
+    """What ``nvidia-smi`` says of the first visible GPU, as text; empty where there is none."""
+    which = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")[0]
+    command = ["nvidia-smi", f"--query-gpu={','.join(_FIELDS)}", "--format=csv,noheader"]
+    if which:
+        command.append(f"--id={which}")
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return {}
+    line = done.stdout.strip().splitlines()[:1]
+    if done.returncode != 0 or not line:
+        return {}
+    return dict(zip(_FIELDS, (part.strip() for part in line[0].split(",")), strict=False))
+
+
+class Watch:
+    """Samples driver, clocks, temperature and power of the GPU every few seconds; a device that is no GPU gives nothing."""
+
+    def __init__(self, *, enabled: bool, period_s: float = 10.0) -> None:
+        self.first: dict[str, str] = query() if enabled else {}
+        self._latest = dict(self.first)
+        self._stop = threading.Event()
+        self._period = period_s
+        self._at = time.monotonic()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        if self.first:
+            self._thread.start()
+
+    def _run(self) -> None:
+        while not self._stop.wait(self._period):
+            self._latest, self._at = query() or self._latest, time.monotonic()
+
+    def latest(self) -> dict[str, Any]:
+        """Clocks, temperature and power as last seen, with the age of the sample."""
+        names = ("clocks.sm", "clocks.mem", "temperature.gpu", "power.draw", "clocks_event_reasons.active")
+        found: dict[str, Any] = {n: self._latest[n] for n in names if n in self._latest}
+        return {**found, "age_s": round(time.monotonic() - self._at, 1)} if found else {}
+
+    def close(self) -> None:
+        """Stop sampling."""
+        self._stop.set()
 
 
 class CompilePool:
@@ -27,28 +80,12 @@ class CompilePool:
 
     Args:
         workers: processes.
-        task: any task of the framework; programs name their own.
-        settings: for the limits.
+        config: what they are started for.
         cache: root of the compiler caches, the measurer's.
-        gpu: canonical name of the GPU to compile for.
-        cpus: processors to use; others than the one that times.
     """
 
-    def __init__(
-        self,
-        workers: int,
-        *,
-        task: str,
-        device: str,
-        settings: Settings,
-        cache: Path,
-        gpu: str,
-        cpus: list[int],
-    ) -> None:
-        self._cache = cache
-        self._config = Config(
-            mode="compile", task=task, device=device, settings=settings, gpu=gpu, cpus=cpus, start_cpus=cpus
-        )
+    def __init__(self, workers: int, config: Config, cache: Path) -> None:
+        self._config, self._cache = config, cache
         self._free: queue.SimpleQueue[WorkerProcess | None] = queue.SimpleQueue()
         for _ in range(workers):
             self._free.put(None)
@@ -56,36 +93,28 @@ class CompilePool:
         self._all: list[WorkerProcess] = []
         self._closed = False
 
-    def submit(self, task: str, code: str) -> Future[list[str]]:
-        """Compile a program; the future gives remarks and never fails."""
+    def submit(self, task: str, code: str) -> Future[None]:
+        """Compile a program; what does not compile is for its evaluation to say."""
         return self._threads.submit(self._run, task, code)
 
-    def _run(self, task: str, code: str) -> list[str]:
+    def _run(self, task: str, code: str) -> None:
         worker = self._free.get()
         try:
             if self._closed:
-                return []
+                return
             if worker is None or not worker.alive:
                 worker = WorkerProcess(self._config, self._cache, nice=10)
                 self._all.append(worker)
-            up = worker.ready(300.0)
-            if self._closed:
-                return []
-            if not up:
-                text = worker.output(300)
+            if not worker.ready(300.0) or self._closed:
                 worker.kill()
-                worker = None
-                return [f"no compiler worker comes up: {text}"]
+                return
             cache = self._cache / program_id(code)
             answer = worker.ask(code, cache, self._config.settings.compile_timeout_s, task)
             if isinstance(answer, Lost):
                 worker.kill()
-                worker = None
                 if answer.why == "timeout":
                     # A lock that the killed compiler left would make the evaluation wait for it.
                     shutil.rmtree(cache, ignore_errors=True)
-                return [f"{answer.why}: {answer.text}"]
-            return answer.notes
         finally:
             self._free.put(worker)
 
@@ -117,8 +146,6 @@ class Station:
 
     Args:
         device: ``cuda``, or ``standin`` to rehearse.
-        settings: the protocol.
-        gpu: canonical name of the GPU.
         task: any task of the framework that is measured; nothing is compiled ahead without one.
         part: which share of the machine's processors, from 0.
         parts: stations that share the machine.
@@ -148,9 +175,10 @@ class Station:
         count = max(1, len(others) - 1) if compilers is None else compilers
         self._pool = None
         if count and task is not None:
-            self._pool = CompilePool(
-                count, task=task, device=device, gpu=gpu, settings=settings, cache=self.measurer.cache, cpus=others
+            config = Config(
+                mode="compile", task=task, device=device, settings=settings, gpu=gpu, cpus=others, start_cpus=others
             )
+            self._pool = CompilePool(count, config, self.measurer.cache)
             self._open.callback(self._pool.close)
 
     def __enter__(self) -> Self:
@@ -159,18 +187,14 @@ class Station:
     def __exit__(self, *_: object) -> None:
         self._open.close()
 
-    def compile_ahead(self, task: str, code: str) -> Future[list[str]] | None:
-        """Begin to compile a program; ``None`` when nothing is compiled ahead."""
-        return self._pool.submit(task, code) if self._pool is not None else None
+    def compile_ahead(self, task: str, codes: Iterable[str]) -> list[Future[None]]:
+        """Begin to compile programs of a task; nothing is under way when nothing is compiled ahead."""
+        return [self._pool.submit(task, code) for code in codes] if self._pool is not None else []
 
     def facts(self) -> dict[str, Any]:
         """What ``run.json`` says of device and software, once something was measured."""
-        facts = self.measurer.facts
-        software = {
-            **facts.get("software", {}),
-            "driver": self._watch.first.get("driver_version"),
-            "sandbox": self.measurer.confined,
-        }
+        facts, driver = self.measurer.facts, self._watch.first.get("driver_version")
+        software = {**facts.get("software", {}), "driver": driver, "sandbox": self.measurer.confined}
         return {
             **facts, "software": software, "nvidia_smi": self._watch.first, "environment_last": self._watch.latest(),
         }  # fmt: skip

@@ -136,7 +136,7 @@ def test_programs_are_distinct(tmp_path):
 
 def test_goal_conditioned_reward_is_no_speedup(tmp_path):
     """The log's reward is minus the log distance; the observation still holds the speedup."""
-    search = make(tmp_path / "run", objective=Objective("bin", 7))
+    search = make(tmp_path / "run", objective=Objective(7))
     drive(search)
     search.close()
     done = [e["evaluation"] for e in events(tmp_path / "run") if e["kind"] == "evaluation_completed"]
@@ -287,9 +287,9 @@ def test_timing_lines_belong_to_requests(tmp_path):
 
 def test_objective_of_the_open_bins():
     """The open ends aim at the scheme's stated representatives."""
-    assert Objective("bin", 1).target() == pytest.approx(0.25 / 2**0.5)
-    assert Objective("bin", 8).target() == pytest.approx(4 * 2**0.5)
-    assert Objective("bin", 3).target() == pytest.approx(0.594604, abs=1e-6)
+    assert Objective(1).target() == pytest.approx(0.25 / 2**0.5)
+    assert Objective(8).target() == pytest.approx(4 * 2**0.5)
+    assert Objective(3).target() == pytest.approx(0.594604, abs=1e-6)
 
 
 def test_same_seed_same_search(tmp_path):

@@ -10,11 +10,11 @@ import pytest
 
 from kernel_archive.measure.evaluate import failure_by
 from kernel_archive.measure.measurer import Measurer, MeasurerError
-from kernel_archive.measure.messages import Config, Reply
 from kernel_archive.measure.process import Lost, WorkerProcess
 from kernel_archive.measure.sandbox import environment, filter_program
 from kernel_archive.measure.settings import Settings
 from kernel_archive.measure.verdict import case_key
+from kernel_archive.measure.worker import Config, Reply
 
 GOOD = """import numpy as np
 
