@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import typing
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -23,13 +22,7 @@ if TYPE_CHECKING:
 
 
 class FileResult(msgspec.Struct, kw_only=True):
-    """The verdict of one file.
-
-    Attributes:
-        file: as given.
-        measurement: verdict and distributions.
-        evaluation: the same as the logs hold it.
-    """
+    """The verdict of one file with its distributions, and the same as the logs hold it."""
 
     file: str
     measurement: Measurement
@@ -57,15 +50,14 @@ def settings_from(pairs: Sequence[str], **defaults: Any) -> Settings:
     >>> settings_from(["max_runs=10"]).max_runs
     10
     """
-    hints = typing.get_type_hints(Settings)
-    values: dict[str, Any] = dict(defaults)
+    known = Settings.__struct_fields__
     for pair in pairs:
         name, sign, text = pair.partition("=")
-        if not sign or name not in hints:
-            raise UsageError(f"--set takes NAME=VALUE with one of: {', '.join(hints)} (got {pair!r})")
-        values[name] = text
+        if not sign or name not in known:
+            raise UsageError(f"--set takes NAME=VALUE with one of: {', '.join(known)} (got {pair!r})")
+        defaults[name] = text
     try:
-        return msgspec.convert(values, Settings, strict=False)
+        return msgspec.convert(defaults, Settings, strict=False)
     except msgspec.ValidationError as error:
         raise UsageError(f"--set: {error}") from error
 
@@ -101,15 +93,9 @@ def measure_files(
     settings: Settings | None = None,
     advance: Callable[[int, int, str], None] = lambda _done, _total, _what: None,
 ) -> Measured:
-    """Measure kernel files, each in its own worker by default.
+    """Measure kernel files, Python modules with ``custom_kernel(data)``, each in its own worker by default.
 
-    Args:
-        task: problem id.
-        files: Python files with ``custom_kernel(data)``.
-        device: ``cuda``, ``cpu`` or ``standin``.
-        gpu: name of the GPU; asked from the driver when not given.
-        settings: the protocol; the archive's when not given.
-        advance: called with files done, files in all, and the file.
+    The driver says which GPU it is where none is named. ``advance`` is called with files done, files in all, and the file.
 
     Raises:
         UsageError: unknown task, or a device that is not there.
@@ -126,11 +112,8 @@ def measure_files(
             measured = measurer.measure(facts.name, file.read_text("utf-8", "replace"))
             results.append(FileResult(file=str(file), measurement=measured, evaluation=evaluation(measured)))
         advance(len(files), len(files), "")
-        environment = {
-            **measurer.facts,
-            "nvidia_smi": query() if device == "cuda" else {},
-            "sandbox": measurer.confined,
-        }
+        smi = query() if device == "cuda" else {}
+        environment = {**measurer.facts, "nvidia_smi": smi, "sandbox": measurer.confined}
     notes = []
     if device != "cuda":
         notes.append(f"Times of the device {device}: for rehearsal, not comparable with any GPU's.")

@@ -56,6 +56,11 @@ class CaseResult(msgspec.Struct, kw_only=True, omit_defaults=True):
     stop: str = ""
     over_limit: float | None = None
 
+    def medians(self) -> tuple[float, float]:
+        """The candidate's time and the reference's, ns, of a case without failure."""
+        assert self.candidate and self.reference  # noqa: S101, PT018 - such a case was timed
+        return self.candidate.median, self.reference.median
+
 
 class Result(msgspec.Struct, kw_only=True):
     """One evaluation as the worker reports it: cases in order up to the first failure.

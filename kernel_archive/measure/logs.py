@@ -71,20 +71,14 @@ class JsonLines:
 
     def _repair(self) -> None:
         """End or cut off a last line without its end."""
-        size = os.fstat(self._file).st_size
-        if size == 0 or os.pread(self._file, 1, size - 1) == b"\n":
+        written = self.path.read_bytes()
+        fragment = written.rpartition(b"\n")[2]
+        if not fragment:
             return
-        begin, tail = size, b""
-        while begin > 0 and b"\n" not in tail:
-            step = min(1 << 16, begin)
-            begin -= step
-            tail = os.pread(self._file, step, begin) + tail
-        start = begin + tail.rfind(b"\n") + 1
-        fragment = tail[tail.rfind(b"\n") + 1 :]
         try:
             msgspec.json.decode(fragment)
         except (msgspec.DecodeError, UnicodeDecodeError):
-            os.ftruncate(self._file, start)
+            os.ftruncate(self._file, len(written) - len(fragment))
         else:
             os.write(self._file, b"\n")
         os.fsync(self._file)

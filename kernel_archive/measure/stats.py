@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 import statistics
+from collections import defaultdict, deque
+from functools import partial
 from typing import TYPE_CHECKING, Literal
 
 import msgspec
@@ -17,17 +19,7 @@ StopReason = Literal["precise", "max_runs", "time"]
 
 
 class Distribution(msgspec.Struct, frozen=True, kw_only=True):
-    """Times of one function on one case, all in ns.
-
-    Attributes:
-        runs: number of timed calls.
-        mean: arithmetic mean.
-        median: median.
-        std: sample standard deviation (0 for one run).
-        err: standard error of the mean.
-        best: least.
-        worst: largest.
-    """
+    """Times of ``runs`` calls of one function on one case, ns: ``std`` is the sample's (0 for one run), ``err`` that of the mean."""
 
     runs: int
     mean: float
@@ -47,15 +39,8 @@ def describe(times: Sequence[float]) -> Distribution:
     n = len(times)
     mean = math.fsum(times) / n
     std = math.sqrt(math.fsum((t - mean) ** 2 for t in times) / (n - 1)) if n > 1 else 0.0
-    return Distribution(
-        runs=n,
-        mean=mean,
-        median=statistics.median(times),
-        std=std,
-        err=std / math.sqrt(n),
-        best=min(times),
-        worst=max(times),
-    )
+    median, best, worst = statistics.median(times), min(times), max(times)
+    return Distribution(runs=n, mean=mean, median=median, std=std, err=std / math.sqrt(n), best=best, worst=worst)
 
 
 def candidate_first(index: int) -> bool:
@@ -64,15 +49,10 @@ def candidate_first(index: int) -> bool:
 
 
 def stop_reason(candidate: Sequence[float], reference: Sequence[float], settings: Settings) -> StopReason | None:
-    """Whether the loop over pairs ends here, and why.
+    """Whether the loop over pairs ends after these times, ns, and why.
 
     Both means must be precise (standard error under ``stop_relative_error``); else ``max_runs`` or the time cap ends
     it, never before ``min_runs``.
-
-    Args:
-        candidate: times so far, ns.
-        reference: times so far, ns; as many.
-        settings: the protocol's numbers.
     """
     n = len(candidate)
     if n < settings.min_runs:
@@ -86,15 +66,6 @@ def stop_reason(candidate: Sequence[float], reference: Sequence[float], settings
     return None
 
 
-def geometric_mean(values: Sequence[float]) -> float:
-    """Geometric mean of positive numbers.
-
-    >>> round(geometric_mean([1.0, 4.0]), 12)
-    2.0
-    """
-    return math.exp(math.fsum(math.log(v) for v in values) / len(values))
-
-
 class ReferenceBand:
     """The usual time of the reference per case of one task on one device, learnt as measurements come in.
 
@@ -102,28 +73,19 @@ class ReferenceBand:
     """
 
     def __init__(self, factor: float, settle: int = 5) -> None:
-        self.factor = factor
-        self.settle = settle
-        self._seen: dict[str, list[float]] = {}
+        self.factor, self.settle = factor, settle
+        self._seen: defaultdict[str, deque[float]] = defaultdict(partial(deque, maxlen=201))
 
     def usual(self, case: str) -> float | None:
         """Median of what was seen, ns; ``None`` before it is settled."""
-        seen = self._seen.get(case, [])
+        seen = self._seen[case]
         return statistics.median(seen) if len(seen) >= self.settle else None
-
-    def ratio(self, case: str, time: float) -> float:
-        """``time`` over the usual one; 1.0 before it is settled."""
-        usual = self.usual(case)
-        return time / usual if usual else 1.0
 
     def outside(self, case: str, time: float) -> bool:
         """Whether a reference time is off the usual one by more than the factor, either way."""
-        ratio = self.ratio(case, time)
-        return ratio > self.factor or ratio < 1.0 / self.factor
+        usual = self.usual(case)
+        return usual is not None and not usual / self.factor <= time <= usual * self.factor
 
     def learn(self, case: str, time: float) -> None:
         """Remember one reference time, ns (the last 201 of a case count)."""
-        seen = self._seen.setdefault(case, [])
-        seen.append(time)
-        if len(seen) > 201:
-            del seen[0]
+        self._seen[case].append(time)

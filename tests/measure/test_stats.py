@@ -63,11 +63,6 @@ def test_both_means_must_be_precise():
     assert stats.stop_reason(flat, flat, Settings()) == "precise"
 
 
-def test_geometric_mean():
-    """Slow and fast by the same factor cancel."""
-    assert stats.geometric_mean([0.5, 2.0]) == pytest.approx(1.0)
-
-
 def test_band_accepts_everything_before_it_is_settled():
     """The first measurements define what is usual."""
     band = stats.ReferenceBand(1.1, settle=3)
