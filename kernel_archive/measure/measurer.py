@@ -18,9 +18,6 @@ from kernel_archive.measure.verdict import Measurement, case_key, measurement
 from kernel_archive.measure.worker import Config
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from types import TracebackType
-
     from kernel_archive.measure.settings import Settings
 
 #: Imports of torch, inputs of the largest task and their references.
@@ -36,9 +33,7 @@ class MeasurerError(KernelArchiveError):
 
 
 class Measurer:
-    """Measures programs on one device.
-
-    Used as a context manager; every worker is ended with it.
+    """Measures programs on one device. Used as a context manager; every worker is ended with it.
 
     Args:
         device: ``cuda``, ``cpu`` (tests) or ``standin``.
@@ -59,8 +54,16 @@ class Measurer:
         cpus: list[int] | None = None,
         start_cpus: list[int] | None = None,
     ) -> None:
-        self.device, self.settings, self.gpu = device, settings, gpu
-        self.cpus, self.start_cpus = cpus or [], start_cpus or []
+        self.device, self.settings = device, settings
+        self._config = Config(
+            mode="time",
+            task="",
+            device=device,
+            settings=settings,
+            gpu=gpu,
+            cpus=cpus or [],
+            start_cpus=start_cpus or [],
+        )
         self._own = tempfile.TemporaryDirectory(prefix="kernel-archive-")
         self.cache = cache or Path(self._own.name) / "cache"
         self._lock = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the measurer
@@ -69,15 +72,11 @@ class Measurer:
         self.restarts = 0
         self.confined: dict[str, str] = {}
         self.facts: dict[str, Any] = {}
-        #: Called with remarks for people.
-        self.say: Callable[[str], None] = lambda _: None
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:
@@ -92,9 +91,7 @@ class Measurer:
     def start(self, task: str) -> None:
         """Start a worker for a task, if there is none; does not wait."""
         if task not in self._workers:
-            config = Config(
-                mode="time", task=task, device=self.device, settings=self.settings, gpu=self.gpu, cpus=self.cpus, start_cpus=self.start_cpus
-            )  # fmt: skip
+            config = msgspec.structs.replace(self._config, task=task, settings=self.settings)
             self._workers[task] = WorkerProcess(config, self.cache, lock=self._lock.fileno())
 
     @property
@@ -150,29 +147,23 @@ class Measurer:
             MeasurerError: no worker can be started.
         """
         band = self._bands.setdefault(task, ReferenceBand(self.settings.reference_band))
-        best: Measurement | None = None
-        wall, attempts = 0.0, 0
+        tried: list[Measurement] = []
+        wall = 0.0
         while True:
             m = self._once(task, code)
-            wall, attempts = wall + m.wall_s, attempts + 1
             m.off_band = self._off_band(m, band)
-            if best is None or (m.outcome == "success" and len(m.off_band) < len(best.off_band)):
-                best = m
-            if m.outcome != "success":
-                best = m
-            if not m.off_band or m.outcome != "success" or attempts > self.settings.remeasure:
+            wall += m.wall_s
+            tried.append(m)
+            if not m.off_band or m.outcome != "success" or len(tried) > self.settings.remeasure:
                 break
-        best.wall_s, best.attempts = wall, attempts
+        best = min(tried, key=lambda m: len(m.off_band)) if m.outcome == "success" else m
+        best.wall_s, best.attempts = wall, len(tried)
         return best
 
     def _off_band(self, m: Measurement, band: ReferenceBand) -> list[str]:
-        outside = []
-        for case in m.cases:
-            if case.reference is None:
-                continue
-            key, time = case_key(case.shape), case.reference.median
-            if band.outside(key, time):
-                outside.append(key)
+        times = {case_key(case.shape): case.reference.median for case in m.cases if case.reference is not None}
+        outside = [key for key, time in times.items() if band.outside(key, time)]
+        for key, time in times.items():
             band.learn(key, time)
         return outside
 
@@ -181,25 +172,27 @@ class Measurer:
 
         So is a program's want of memory beside workers of other tasks, in one that is alone.
         """
-        worker = self._worker(task)
-        fresh = worker.served == 0
-        m = self._ask(worker, task, code)
-        m.fresh_worker = fresh
-        if task in self._workers and worker.served >= self.settings.candidates_per_worker:
-            self.replace(task)
+        m = self._ask(task, code)
         lost = m.outcome in {"runtime_error", "infrastructure_failure"} and m.error_name not in _BEFORE_LAUNCH
         crowded = "out of memory" in m.error.lower() and bool(self._workers.keys() - {task})
-        if lost and (crowded or not fresh):
+        if lost and (crowded or not m.fresh_worker):
             self._make_room(task, m.error)
-            worker = self._worker(task)
-            again = self._ask(worker, task, code)
+            again = self._ask(task, code)
             again.wall_s += m.wall_s
-            if worker.served >= self.settings.candidates_per_worker:
-                self.replace(task)
             return again
         return m
 
-    def _ask(self, worker: WorkerProcess, task: str, code: str) -> Measurement:
+    def _ask(self, task: str, code: str) -> Measurement:
+        """What the task's worker says of a program; it is replaced when it has served its share, or can't go on."""
+        worker = self._worker(task)
+        fresh = worker.served == 0
+        m = self._answer(worker, task, code)
+        m.fresh_worker = fresh
+        if task in self._workers and worker.served >= self.settings.candidates_per_worker:
+            self.replace(task)
+        return m
+
+    def _answer(self, worker: WorkerProcess, task: str, code: str) -> Measurement:
         cache = self.cache / program_id(code)
         with exclusive(self._lock.fileno()):
             answer = worker.ask(code, cache, self.settings.timeout_s)

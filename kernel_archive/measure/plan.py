@@ -88,31 +88,20 @@ class _File(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 class Run(msgspec.Struct, kw_only=True):
-    """One run of a plan.
-
-    Attributes:
-        key: ``<method>/<task>__<name>``, also its directory.
-        method: how it searches.
-        task: problem id.
-        language: language of its templates.
-        seed: of its choices.
-        entry: the entry that it comes from.
-        objective: what it rewards.
-        folder: where its chain lies.
-    """
+    """One run of a plan: ``key`` is ``<method>/<task>__<name>``, also its directory; ``folder`` where its chain lies."""
 
     key: str
     method: Method
     task: str
     language: str
     seed: int
-    entry: Any
-    objective: Objective
+    entry: _Entry
+    objective: Objective = Objective()
     folder: Path | None = None
 
     def strategy(self) -> Puct | HillClimbing:
         """Selection and admission."""
-        e: _Entry = self.entry
+        e = self.entry
         if self.method == "local_search":
             return HillClimbing(samples_per_parent=e.samples_per_parent)
         return Puct(
@@ -129,10 +118,10 @@ class Run(msgspec.Struct, kw_only=True):
 
     def surrogate(self, base: Path, gpu: str) -> Surrogate | None:
         """What says which of its proposals are measured."""
-        plan: SurrogatePlan | None = self.entry.surrogate
-        if plan is None:
+        if self.entry.surrogate is None:
             return None
-        return Surrogate(plan, base, task=self.task, gpu=gpu, reference=get_task(self.task).reference)
+        reference = get_task(self.task).reference
+        return Surrogate(self.entry.surrogate, base, task=self.task, gpu=gpu, reference=reference)
 
     @property
     def mutator(self) -> str:
@@ -149,7 +138,7 @@ class Run(msgspec.Struct, kw_only=True):
 
 
 class Plan(msgspec.Struct, kw_only=True):
-    """A plan, read and expanded."""
+    """A plan, read and expanded; its paths are relative to ``base``."""
 
     name: str
     gpu: str
@@ -170,13 +159,9 @@ def _chains(entry: _Entry, base: Path) -> list[Run]:
         chain = read_chain(folder)
         task = get_task(chain.problem).name
         key = f"agentic/{task}__{'h' if chain.author.role == 'held_out' else 't'}_{chain.author.author}"
-        runs.append(
-            Run(
-                key=key, method="agentic", task=task, language=chain.author.language, seed=0,
-                entry=msgspec.structs.replace(entry, steps=len(chain.attempts)), objective=Objective(),
-                folder=folder,
-            )
-        )  # fmt: skip
+        whole = msgspec.structs.replace(entry, steps=len(chain.attempts))
+        language = chain.author.language
+        runs.append(Run(key=key, method="agentic", task=task, language=language, seed=0, entry=whole, folder=folder))
     return runs
 
 
@@ -188,20 +173,28 @@ def _runs(entry: _Entry, base: Path) -> list[Run]:
     for task, language, seed, target in grid:
         canonical = get_task(task).name
         if (entry.method == "bin_filling") != (1 <= target <= 8):
-            raise RecipeError(
-                f"{entry.method} of {task}: target_bin is for bin_filling, and from 1 to 8 (got {target})"
-            )
+            text = f"target_bin is for bin_filling, and from 1 to 8 (got {target})"
+            raise RecipeError(f"{entry.method} of {task}: {text}")
         if entry.surrogate is not None and entry.method not in ("tree_search", "local_search"):
             raise RecipeError(
                 f"{entry.method} of {task}: a surrogate is for searches that want speed, not for this one"
             )
         name = entry.name.format(seed=seed, bin=target, language=language, task=canonical)
-        objective = Objective(target) if entry.method == "bin_filling" else Objective()
-        key = f"{entry.method}/{canonical}__{name}"
-        run = Run(
-            key=key, method=entry.method, task=canonical, language=language, seed=seed, entry=entry, objective=objective
+        key, objective = (
+            f"{entry.method}/{canonical}__{name}",
+            Objective(target if entry.method == "bin_filling" else None),
         )
-        runs.append(run)
+        runs.append(
+            Run(
+                key=key,
+                method=entry.method,
+                task=canonical,
+                language=language,
+                seed=seed,
+                entry=entry,
+                objective=objective,
+            )
+        )
     return runs
 
 

@@ -30,12 +30,7 @@ _START = (
 
 
 class Lost(msgspec.Struct, frozen=True):
-    """A request without an answer, and why.
-
-    Attributes:
-        why: ``timeout``, ``died``, ``memory`` or ``garbage``.
-        text: in words.
-    """
+    """A request without an answer, and why, also in words."""
 
     why: Literal["timeout", "died", "memory", "garbage"]
     text: str
