@@ -5,21 +5,23 @@ from __future__ import annotations
 import contextlib
 import gc
 import importlib.util
+import math
 import re
+import statistics
 import sys
 import time
 import traceback
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import msgspec
 
-from kernel_archive.measure import guards, stats
+from kernel_archive.measure import guards
 from kernel_archive.measure.tasks.base import VARIANTS, Bounds, Case, Data, Variant, case_seed
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
     from contextlib import AbstractContextManager
 
     from kernel_archive.measure.device import Device, Sample
@@ -27,12 +29,61 @@ if TYPE_CHECKING:
     from kernel_archive.measure.tasks.base import Task
 
 T = TypeVar("T")
+StopReason = Literal["precise", "max_runs", "time"]
 _MAX_TEXT = 4000
 _MAX_NAME = 200
 _clock = time.perf_counter_ns
 _sleep = time.sleep
 #: Pause before a case is timed again because the host lagged, s.
 _LAG_S = 0.5
+
+
+class Distribution(msgspec.Struct, frozen=True, kw_only=True):
+    """Times of ``runs`` calls of one function on one case, ns: ``std`` is the sample's (0 for one run), ``err`` that of the mean."""
+
+    runs: int
+    mean: float
+    median: float
+    std: float
+    err: float
+    best: float
+    worst: float
+
+
+def describe(times: Sequence[float]) -> Distribution:
+    """The distribution of times in ns; at least one.
+
+    >>> describe([2.0, 4.0]).std == 2.0**0.5
+    True
+    """
+    n = len(times)
+    mean = math.fsum(times) / n
+    std = math.sqrt(math.fsum((t - mean) ** 2 for t in times) / (n - 1)) if n > 1 else 0.0
+    median, best, worst = statistics.median(times), min(times), max(times)
+    return Distribution(runs=n, mean=mean, median=median, std=std, err=std / math.sqrt(n), best=best, worst=worst)
+
+
+def candidate_first(index: int) -> bool:
+    """Who runs first in pair ``index``: pairs alternate, so that a drift takes both alike."""
+    return index % 2 == 0
+
+
+def stop_reason(candidate: Sequence[float], reference: Sequence[float], settings: Settings) -> StopReason | None:
+    """Whether the loop over pairs ends after these times, ns, and why.
+
+    Both means must be precise (standard error under ``stop_relative_error``); else ``max_runs`` or the time cap ends
+    it, never before ``min_runs``.
+    """
+    n = len(candidate)
+    if n < settings.min_runs:
+        return None
+    if n > 1 and all(d.err < settings.stop_relative_error * d.mean for d in (describe(candidate), describe(reference))):
+        return "precise"
+    if n >= settings.max_runs:
+        return "max_runs"
+    if math.fsum(candidate) + math.fsum(reference) >= settings.max_case_seconds * 1e9:
+        return "time"
+    return None
 
 
 class CaseResult(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -51,8 +102,8 @@ class CaseResult(msgspec.Struct, kw_only=True, omit_defaults=True):
     error: str = ""
     error_name: str = ""
     traceback: str = ""
-    candidate: stats.Distribution | None = None
-    reference: stats.Distribution | None = None
+    candidate: Distribution | None = None
+    reference: Distribution | None = None
     stop: str = ""
     over_limit: float | None = None
 
@@ -291,14 +342,14 @@ class Evaluator:
             while reason is None:
                 index = len(theirs)
                 given = bench.input(index)
-                for candidate in (True, False) if stats.candidate_first(index) else (False, True):
+                for candidate in (True, False) if candidate_first(index) else (False, True):
                     sample = self._time_one(function if candidate else self._reference, given, candidate=candidate)
                     if candidate:
                         last = self._sample(sample.output, given, index, wrong)
                     sample.output = None
                     (mine if candidate else theirs).append(sample)
                 own, ref = ([s.time_ns for s in samples] for samples in (mine, theirs))
-                reason = stats.stop_reason(own, ref, self.settings)
+                reason = stop_reason(own, ref, self.settings)
         finally:
             gc.enable()
         if self.device.any_true(wrong):
@@ -306,7 +357,7 @@ class Evaluator:
             raise guards.CandidateFailure("incorrect", "", text)
         self._compare(last, bench, given)
         guards.check_clock(self.device, mine, theirs)
-        candidate_times, reference_times = stats.describe(own), stats.describe(ref)
+        candidate_times, reference_times = describe(own), describe(ref)
         over = None
         if self.device.name == "cuda":
             over = guards.check_limit(self.task.work(bench.shape), self.gpu, candidate_times.median)

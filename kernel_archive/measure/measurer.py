@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import statistics
 import tempfile
+from collections import defaultdict, deque
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -13,7 +16,6 @@ from kernel_archive.ids import program_id
 from kernel_archive.measure.device import exclusive
 from kernel_archive.measure.evaluate import Result
 from kernel_archive.measure.process import Lost, WorkerProcess
-from kernel_archive.measure.stats import ReferenceBand
 from kernel_archive.measure.verdict import Measurement, case_key, measurement
 from kernel_archive.measure.worker import Config
 
@@ -30,6 +32,31 @@ _LOSSES = {"timeout": "Timeout", "died": "WorkerDied", "memory": "MemoryLimit", 
 
 class MeasurerError(KernelArchiveError):
     """Raised when no worker can be started: the device or the installation is at fault, not a program."""
+
+
+class ReferenceBand:
+    """The usual time of the reference per case of one task on one device, learnt as measurements come in.
+
+    Until ``settle`` measurements of a case are known, nothing is outside the band.
+    """
+
+    def __init__(self, factor: float, settle: int = 5) -> None:
+        self.factor, self.settle = factor, settle
+        self._seen: defaultdict[str, deque[float]] = defaultdict(partial(deque, maxlen=201))
+
+    def usual(self, case: str) -> float | None:
+        """Median of what was seen, ns; ``None`` before it is settled."""
+        seen = self._seen[case]
+        return statistics.median(seen) if len(seen) >= self.settle else None
+
+    def outside(self, case: str, time: float) -> bool:
+        """Whether a reference time is off the usual one by more than the factor, either way."""
+        usual = self.usual(case)
+        return usual is not None and not usual / self.factor <= time <= usual * self.factor
+
+    def learn(self, case: str, time: float) -> None:
+        """Remember one reference time, ns (the last 201 of a case count)."""
+        self._seen[case].append(time)
 
 
 class Measurer:

@@ -12,10 +12,9 @@ import msgspec
 from kernel_archive.bins import SCHEMES, bin_of
 from kernel_archive.errors import DataError, UsageError, printable
 from kernel_archive.gpus import canonical_gpu
-from kernel_archive.measure.api import resolve_gpu
 from kernel_archive.measure.logs import now, write_json
 from kernel_archive.measure.runs import AttemptLog, earlier_run, feedback_of, run_document
-from kernel_archive.measure.station import Station
+from kernel_archive.measure.station import Station, resolve_gpu
 from kernel_archive.measure.tasks import TASK_NAMES
 
 if TYPE_CHECKING:

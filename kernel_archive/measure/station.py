@@ -12,13 +12,21 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, Final, Self
 
+import msgspec
+
+from kernel_archive.errors import UsageError
+from kernel_archive.gpus import canonical_gpu, gpu_facts
 from kernel_archive.ids import program_id
+from kernel_archive.measure.device import check_device
 from kernel_archive.measure.measurer import Measurer
 from kernel_archive.measure.process import Lost, WorkerProcess
+from kernel_archive.measure.tasks import get_task
+from kernel_archive.measure.verdict import Measurement, evaluation
 from kernel_archive.measure.worker import Config
+from kernel_archive.readers.events import LoggedEvaluation  # noqa: TC001 - msgspec reads the annotations
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable, Sequence
     from concurrent.futures import Future
     from pathlib import Path
 
@@ -45,6 +53,13 @@ def query() -> dict[str, str]:
     if done.returncode != 0 or not line:
         return {}
     return dict(zip(_FIELDS, (part.strip() for part in line[0].split(",")), strict=False))
+
+
+def resolve_gpu(device: str, gpu: str | None) -> str:
+    """The canonical name of the GPU: as given, as the driver says, or the stand-in's own name."""
+    if gpu:
+        return canonical_gpu(gpu)
+    return canonical_gpu(query().get("name", "unknown")) if device == "cuda" else device
 
 
 class Watch:
@@ -141,6 +156,21 @@ def share_processors(part: int = 0, parts: int = 1) -> tuple[list[int], list[int
     return (mine[1:3], mine[3:]) if size >= 6 else (usable, usable)
 
 
+def parse_share(text: str) -> tuple[int, int]:
+    """``2/4`` as the part counted from 0 and the number of parts.
+
+    Raises:
+        UsageError: it is not of that form.
+
+    >>> parse_share("2/4")
+    (1, 4)
+    """
+    part, sign, parts = text.partition("/")
+    if sign and part.isdigit() and parts.isdigit() and 1 <= int(part) <= int(parts):
+        return int(part) - 1, int(parts)
+    raise UsageError(f"--share takes I/N with 1 <= I <= N (got {text!r})")
+
+
 class Station:
     """Measures programs and compiles others meanwhile; used as a context manager.
 
@@ -198,3 +228,65 @@ class Station:
         return {
             **facts, "software": software, "nvidia_smi": self._watch.first, "environment_last": self._watch.latest(),
         }  # fmt: skip
+
+
+class FileResult(msgspec.Struct, kw_only=True):
+    """The verdict of one file with its distributions, and the same as the logs hold it."""
+
+    file: str
+    measurement: Measurement
+    evaluation: LoggedEvaluation
+
+
+class Measured(msgspec.Struct, kw_only=True):
+    """The verdicts of all files, and how they were made."""
+
+    task: str
+    gpu: str
+    device: str
+    measurement: dict[str, Any]
+    environment: dict[str, Any]
+    results: list[FileResult]
+    notes: list[str] = []
+
+
+def measure_files(
+    task: str,
+    files: Sequence[Path],
+    *,
+    device: str,
+    gpu: str | None,
+    settings: Settings,
+    advance: Callable[[int, int, str], None],
+) -> Measured:
+    """Measure kernel files, Python modules with ``custom_kernel(data)``, each in its own worker by default.
+
+    The driver says which GPU it is where none is named. ``advance`` is called with files done, files in all, and the file.
+
+    Raises:
+        UsageError: unknown task, or a device that is not there.
+        MeasurerError: no worker comes up.
+    """
+    facts = get_task(task)
+    check_device(device, facts)  # before a process is started for it
+    name = resolve_gpu(device, gpu)
+    results = []
+    with Measurer(device, settings, gpu=name) as measurer:
+        for i, file in enumerate(files):
+            advance(i, len(files), file.name)
+            measured = measurer.measure(facts.name, file.read_text("utf-8", "replace"))
+            results.append(FileResult(file=str(file), measurement=measured, evaluation=evaluation(measured)))
+        advance(len(files), len(files), "")
+        smi = query() if device == "cuda" else {}
+        environment = {**measurer.facts, "nvidia_smi": smi, "sandbox": measurer.confined}
+    notes = []
+    if device != "cuda":
+        notes.append(f"Times of the device {device}: for rehearsal, not comparable with any GPU's.")
+    elif gpu_facts(name).memory_bandwidth_gb_s is None:
+        notes.append(f"The peaks of {name} are not known: times were not checked against the physical limit.")
+    if environment["sandbox"].get("network") == "python":
+        notes.append("No kernel-level confinement here: only Python's own sockets were blocked.")
+    return Measured(
+        task=facts.name, gpu=name, device=device, measurement=settings.describe(), environment=environment,
+        results=results, notes=notes,
+    )  # fmt: skip

@@ -11,11 +11,10 @@ from typing import Any
 import pytest
 
 from kernel_archive.errors import DataError, UsageError
-from kernel_archive.measure.evaluate import CaseResult, Result
+from kernel_archive.measure.evaluate import CaseResult, Result, describe
 from kernel_archive.measure.logs import read_lines
 from kernel_archive.measure.providers import Proposal
 from kernel_archive.measure.search import Job, Objective, Search
-from kernel_archive.measure.stats import describe
 from kernel_archive.measure.strategies import HillClimbing, Puct
 from kernel_archive.measure.verdict import Measurement, measurement
 from kernel_archive.readers import READERS

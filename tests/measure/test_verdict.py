@@ -5,9 +5,8 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from kernel_archive.measure.evaluate import CaseResult, Result
+from kernel_archive.measure.evaluate import CaseResult, Result, describe
 from kernel_archive.measure.runs import feedback_of
-from kernel_archive.measure.stats import describe
 from kernel_archive.measure.verdict import Measurement, case_key, evaluation, measurement
 from kernel_archive.readers.events import Feedback, LoggedEvaluation, Observation
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from kernel_archive.measure.evaluate import failure_by
-from kernel_archive.measure.measurer import Measurer, MeasurerError
+from kernel_archive.measure.measurer import Measurer, MeasurerError, ReferenceBand
 from kernel_archive.measure.process import Lost, WorkerProcess
 from kernel_archive.measure.sandbox import environment, filter_program
 from kernel_archive.measure.settings import Settings
@@ -273,3 +273,26 @@ def test_filter_is_well_formed():
         assert len(program) % 8 == 0
         assert program[-8:] == bytes.fromhex("0600 0000 0000 ff7f".replace(" ", ""))
     assert filter_program("mips") is None
+
+
+def test_band_accepts_everything_before_it_is_settled():
+    """The first measurements define what is usual."""
+    band = ReferenceBand(1.1, settle=3)
+    assert not band.outside("a", 5000.0)
+    for t in (100.0, 101.0, 99.0):
+        band.learn("a", t)
+    assert band.usual("a") == 100.0
+    assert band.outside("a", 111.0)
+    assert band.outside("a", 90.0)
+    assert not band.outside("a", 109.0)
+    assert not band.outside("another case", 1.0)
+
+
+def test_band_follows_the_last_measurements():
+    """Old measurements are forgotten, so that a lasting change of the machine becomes the usual time."""
+    band = ReferenceBand(1.1, settle=3)
+    for _ in range(201):
+        band.learn("a", 100.0)
+    for _ in range(201):
+        band.learn("a", 200.0)
+    assert band.usual("a") == 200.0
