@@ -38,16 +38,7 @@ Facts = TypeVar("Facts", bound=msgspec.Struct)
 
 
 class Draft(msgspec.Struct, frozen=True):
-    """One attempt before it is measured.
-
-    Attributes:
-        title: what it is, in a few words.
-        note: why it was tried.
-        code: the program.
-        parent: number of the attempt that it builds on, from 0.
-        forecast: what its author expects: ``expected_speedup`` and ``probabilities``.
-        tokens: tokens that its author wrote for it, where known.
-    """
+    """One attempt before it is measured, as its row in the log has it; ``parent`` is the attempt that it builds on, from 0."""
 
     title: str
     note: str
@@ -60,12 +51,8 @@ class Draft(msgspec.Struct, frozen=True):
 class TuningAgent:
     """A rule-based agent: tries every program of a folder of templates once, then tunes the best one knob by knob.
 
-    Each attempt follows from the measurements before it: a change that helps by more than 1 % is kept and built upon.
-
-    Args:
-        templates: the programs.
-        seed: of the order in which programs, knobs and values are tried.
-        budget: attempts.
+    Each attempt follows from the measurements before it: a change that helps by more than 1 % is kept and built upon. ``seed`` is
+    of the order in which programs, knobs and values are tried, ``budget`` how many attempts there are at most.
     """
 
     KEEP = 1.01
@@ -199,11 +186,8 @@ class Chain:
     @property
     def facts(self) -> dict[str, Any]:
         """For ``run.json``: author and brief."""
-        a = self.author
-        brief = a.chains.get(self.problem, {})
-        return {
-            "author": a.author, "role": a.role, "model": a.model, "experience": a.experience, "style": a.style, "brief": brief,
-        }  # fmt: skip
+        said = {name: getattr(self.author, name) for name in ("author", "role", "model", "experience", "style")}
+        return said | {"brief": self.author.chains.get(self.problem, {})}
 
 
 def _read(path: Path, kind: type[Facts]) -> Facts:

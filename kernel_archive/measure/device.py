@@ -43,13 +43,7 @@ class Sample(msgspec.Struct, kw_only=True):
 
 
 class Device(ABC):
-    """What the protocol needs of a device; what stands here fits one that is the host itself.
-
-    Args:
-        name: ``cuda``, ``cpu`` or ``standin``.
-        array: its type of arrays.
-        copy: copies one array.
-    """
+    """What the protocol needs of a device with arrays of one type; what stands here fits one that is the host itself."""
 
     #: Whether its timer is the host's clock.
     timer_is_host = True
@@ -57,7 +51,6 @@ class Device(ABC):
     def __init__(self, name: str, array: type, copy: Callable[[Any], Any]) -> None:
         self.name, self._array, self._copy = name, array, copy
 
-    # ---------------------------------------------------------------- arrays
     def clone(self, tree: Any) -> Any:
         """A deep copy of a tree of arrays."""
         if isinstance(tree, self._array):
@@ -104,11 +97,6 @@ class Device(ABC):
     def sample_wrong(self, got: Any, expected: Any, rtol: float, atol: Any, seed: int) -> Any:
         """Whether a sample of elements is outside the tolerance; may stay on the device and wait for nothing."""
 
-    def any_true(self, flags: list[Any]) -> bool:
-        """Whether one of the samples was wrong; waits."""
-        return any(bool(f) for f in flags)
-
-    # ---------------------------------------------------------------- calls
     @abstractmethod
     def seed(self, seed: int) -> None:
         """Seed the generators that a program may use."""
@@ -127,7 +115,6 @@ class Device(ABC):
     def synchronize(self) -> None:  # noqa: B027 - the host itself is never behind
         """Wait for the device."""
 
-    # ---------------------------------------------------------------- switches of a program
     def enter_candidate(self) -> None:  # noqa: B027 - not every device has switches
         """Give the program the precision switches that it set itself."""
 
@@ -137,7 +124,6 @@ class Device(ABC):
     def reset(self) -> None:  # noqa: B027 - likewise
         """Forget a program's switches."""
 
-    # ---------------------------------------------------------------- facts
     @abstractmethod
     def watched(self) -> dict[str, Any]:
         """Modules and types, by name, whose functions a program has no business to replace."""
@@ -170,11 +156,9 @@ def check_device(name: str, task: Task) -> None:
 def exclusive(lock: int) -> Iterator[None]:
     """Hold the device: setting up a worker must not disturb what another one times.
 
-    The kernel serves those who wait in turn. A lock that is polled for (filelock's) would starve a worker that starts
-    beside one that measures without a pause.
-
-    Args:
-        lock: descriptor of a file that nobody reaches by name, so that no program can hold it; opened by the holder.
+    The lock is a descriptor, opened by the holder, of a file that nobody reaches by name, so that no program can hold it. The
+    kernel serves those who wait in turn: a lock that is polled for (filelock's) would starve a worker that starts beside one
+    that measures without a pause.
     """
     fcntl.flock(lock, fcntl.LOCK_EX)
     try:

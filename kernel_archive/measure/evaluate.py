@@ -197,7 +197,6 @@ class Evaluator:
             for given in bench.inputs[:2]:
                 self._time_one(self._reference, given)
 
-    # ---------------------------------------------------------------- one program
     def evaluate(self, code: str) -> Result:
         """The verdict of one program. Never raises for anything that the program does through Python."""
         result = Result(cases=[], salt=self.salt)
@@ -352,7 +351,7 @@ class Evaluator:
                 reason = stop_reason(own, ref, self.settings)
         finally:
             gc.enable()
-        if self.device.any_true(wrong):
+        if any(map(bool, wrong)):
             text = f"case {bench.shape}: wrong output in a timed call, right in the check before"
             raise guards.CandidateFailure("incorrect", "", text)
         self._compare(last, bench, given)

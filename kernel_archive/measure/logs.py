@@ -123,14 +123,19 @@ def read_lines(path: Path, kind: Any) -> list[Any]:
         try:
             values.append(decode(line))
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            foreign = isinstance(error, msgspec.ValidationError)
             text, field = misfit(error)
-            raise DataError.of(
-                code="wrong-format" if foreign else "bad-json", file=str(path), line=number,
-                message=f"not a line that was recorded here: {text}" if foreign else f"the line is damaged: {text}",
-                field=field, fix="This run can't be resumed; move it away and record it anew",
-            ) from error  # fmt: skip
+            if isinstance(error, msgspec.ValidationError):
+                raise unresumable(path, number, f"not a line that was recorded here: {text}", field=field) from error
+            raise unresumable(path, number, f"the line is damaged: {text}", code="bad-json", field=field) from error
     return values
+
+
+def unresumable(
+    path: Path, line: int, message: str, *, code: str = "wrong-format", field: str | None = None
+) -> DataError:
+    """What is said of a log that a run can't go on from."""
+    fix = "This run can't be resumed; move it away and record it anew"
+    return DataError.of(code=code, file=str(path), line=line, message=message, field=field, fix=fix)
 
 
 def write_json(path: Path, value: Any) -> None:

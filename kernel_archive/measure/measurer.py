@@ -114,7 +114,6 @@ class Measurer:
         self._lock.close()
         self._own.cleanup()
 
-    # ---------------------------------------------------------------- workers
     def start(self, task: str) -> None:
         """Start a worker for a task, if there is none; does not wait."""
         if task not in self._workers:
@@ -166,7 +165,6 @@ class Measurer:
             worker.kill()
         return worker is not None
 
-    # ---------------------------------------------------------------- measuring
     def measure(self, task: str, code: str) -> Measurement:
         """The verdict of one program; a case whose reference leaves its band is measured again, then marked.
 

@@ -30,15 +30,11 @@ AT_ONCE = 14
 
 
 class Recorded(msgspec.Struct, kw_only=True):
-    """What a recording did.
+    """What a call recorded: its runs by key, how much it measured, and how many runs a later call goes on with.
 
     Attributes:
-        runs: key -> counts by outcome, finished, best speedup.
-        evaluations: measured in this call.
-        seconds: wall time of this call.
-        gpu_seconds: of that, in evaluations.
+        gpu_seconds: of the wall time ``seconds``, in evaluations.
         restarts: workers replaced.
-        unfinished: runs that a later call goes on with.
     """
 
     runs: dict[str, dict[str, Any]] = {}

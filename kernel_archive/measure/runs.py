@@ -9,7 +9,7 @@ import msgspec
 
 from kernel_archive.errors import DataError
 from kernel_archive.ids import program_id
-from kernel_archive.measure.logs import JsonLines, now, read_lines
+from kernel_archive.measure.logs import JsonLines, now, read_lines, unresumable
 from kernel_archive.measure.tasks import get_task
 from kernel_archive.measure.verdict import Measurement, evaluation
 from kernel_archive.readers.events import Attempt, Feedback, LoggedEvaluation
@@ -143,10 +143,7 @@ class AttemptLog:
                 try:
                     feedback_of(row.evaluation)
                 except ValueError as error:
-                    raise DataError.of(
-                        code="wrong-format", file=str(path), line=number, message=str(error), field="evaluation",
-                        fix="This run can't be resumed; move it away and record it anew",
-                    ) from error  # fmt: skip
+                    raise unresumable(path, number, str(error), field="evaluation") from error
             self._open = stack.pop_all()
 
     def add(self, code: str, measured: Measurement, started_at: str, **more: Any) -> Attempt:

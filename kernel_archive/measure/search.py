@@ -17,7 +17,7 @@ import msgspec
 from kernel_archive.bins import SCHEMES
 from kernel_archive.errors import DataError, UsageError
 from kernel_archive.ids import program_id
-from kernel_archive.measure.logs import JsonLines, new_ulid, now, read_lines
+from kernel_archive.measure.logs import JsonLines, new_ulid, now, read_lines, unresumable
 from kernel_archive.measure.providers import Parent
 from kernel_archive.measure.runs import Tally, feedback_of
 from kernel_archive.measure.strategies import SearchNode, State
@@ -150,11 +150,8 @@ class Search:
                 try:
                     self._apply(event)
                 except (ValueError, LookupError) as error:
-                    raise DataError.of(
-                        code="wrong-format", file=str(directory / "events.jsonl"), line=number,
-                        message=f"does not follow from the lines before it: {error}",
-                        fix="This run can't be resumed; move it away and record it anew",
-                    ) from error  # fmt: skip
+                    text = f"does not follow from the lines before it: {error}"
+                    raise unresumable(directory / "events.jsonl", number, text) from error
             if self._root is not None and self._root.code != provider.seed().code:
                 raise DataError.of(
                     code="another-search", file=str(directory / "events.jsonl"), line=1,
@@ -187,7 +184,6 @@ class Search:
             {"surrogate_saw": self._surrogate.saw, "without_forecast": self.without_forecast} if self._surrogate else {}
         )
 
-    # ---------------------------------------------------------------- the fold
     def _emit(self, event: Any) -> None:
         self._log.append(event)
         self._apply(event)
@@ -199,7 +195,7 @@ class Search:
                 self._seen.add(root.program_code)
                 self._lineage[root.ulid] = []
                 self.tally.add(feedback_of(root.evaluation))
-                self._root = self._node(root.ulid, root.program_code, [], root.evaluation, is_seed=True)
+                self._root = _node(root.ulid, root.program_code, [], root.evaluation, is_seed=True)
                 self._state.archive = [self._root] if self._root else []
             case ev.StepStarted(parent_ulids=parents):
                 self._parents = list(parents or [])
@@ -231,24 +227,12 @@ class Search:
                 self._settle()
                 self._parents, self._next_step = None, int(step or 0) + 1
 
-    def _node(
-        self, ulid: str, code: str, ancestors: list[str], logged: ev.LoggedEvaluation | None, *, is_seed: bool = False
-    ) -> SearchNode | None:
-        """An evaluated program as a node; ``None`` when it has no reward."""
-        if logged is None or not isinstance(logged.reward, float):
-            return None
-        feedback = feedback_of(logged)
-        return SearchNode(
-            ulid=ulid, code=code, ancestors=ancestors, reward=logged.reward, is_seed=is_seed,
-            speedup=feedback.aggregated_speedup, feedback=feedback,
-        )  # fmt: skip
-
     def _settle(self) -> None:
         children: dict[str, list[SearchNode]] = {parent: [] for parent in self._parents or []}
         for request in self._requests.values():
             ancestors = [request.parent, *self._lineage[request.parent]]
             self._lineage[request.child] = ancestors
-            node = self._node(request.child, request.code, ancestors, request.result)
+            node = _node(request.child, request.code, ancestors, request.result)
             if node is not None and not self._is_fault(request.code):
                 children[request.parent].append(node)
         self._strategy.settle(self._state, children, self._lineage)
@@ -258,7 +242,6 @@ class Search:
         spec = self._specs.get(program_id(code))
         return isinstance(spec, dict) and bool(spec.get("fault"))
 
-    # ---------------------------------------------------------------- driving
     def jobs(self) -> list[Job]:
         """What waits for measurement now; empty exactly when the search has finished.
 
@@ -300,16 +283,17 @@ class Search:
         for position, (key, mutation) in enumerate(self._mutations.items()):
             if mutation.code is not None or mutation.failed:
                 continue
-            node = self._state.node(mutation.parent)
-            if node is None:
-                reason = "parent evicted from archive before recovery"
-                self._emit(ev.MutationFailed(request_id=key, reason=reason, completed_at=now()))
-                continue
-            parent = Parent(node.code, node.speedup, self._specs.get(program_id(node.code)), node.feedback)
-            rng = random.Random(f"{self._seed}/{self._next_step}/{position}")  # noqa: S311 - a search, no secret
-            proposal = self._provider.propose(parent, rng, self._seen)
+            node, proposal, reason = (
+                self._state.node(mutation.parent),
+                None,
+                "parent evicted from archive before recovery",
+            )
+            if node is not None:
+                parent = Parent(node.code, node.speedup, self._specs.get(program_id(node.code)), node.feedback)
+                rng = random.Random(f"{self._seed}/{self._next_step}/{position}")  # noqa: S311 - a search, no secret
+                proposal, reason = self._provider.propose(parent, rng, self._seen), "no unseen variant found"
             if proposal is None:
-                self._emit(ev.MutationFailed(request_id=key, reason="no unseen variant found", completed_at=now()))
+                self._emit(ev.MutationFailed(request_id=key, reason=reason, completed_at=now()))
                 continue
             self._remember(proposal)
             self._emit(ev.MutationCompleted(request_id=key, code=proposal.code, completed_at=now()))
@@ -381,3 +365,16 @@ class Search:
             "started_at": started_at, "completed_at": now(), **measured.timing(),
         })  # fmt: skip
         self._emit(event)
+
+
+def _node(
+    ulid: str, code: str, ancestors: list[str], logged: ev.LoggedEvaluation | None, *, is_seed: bool = False
+) -> SearchNode | None:
+    """An evaluated program as a node; ``None`` when it has no reward."""
+    if logged is None or not isinstance(logged.reward, float):
+        return None
+    feedback = feedback_of(logged)
+    return SearchNode(
+        ulid=ulid, code=code, ancestors=ancestors, reward=logged.reward, is_seed=is_seed,
+        speedup=feedback.aggregated_speedup, feedback=feedback,
+    )  # fmt: skip

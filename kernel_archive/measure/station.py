@@ -68,12 +68,9 @@ class Watch:
     def __init__(self, *, enabled: bool, period_s: float = 10.0) -> None:
         self.first: dict[str, str] = query() if enabled else {}
         self._latest = dict(self.first)
-        self._stop = threading.Event()
-        self._period = period_s
-        self._at = time.monotonic()
-        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._stop, self._period, self._at = threading.Event(), period_s, time.monotonic()
         if self.first:
-            self._thread.start()
+            threading.Thread(target=self._run, daemon=True).start()
 
     def _run(self) -> None:
         while not self._stop.wait(self._period):
@@ -91,13 +88,7 @@ class Watch:
 
 
 class CompilePool:
-    """Compiles programs in parallel in confined workers; a compiler that hangs is killed and replaced.
-
-    Args:
-        workers: processes.
-        config: what they are started for.
-        cache: root of the compiler caches, the measurer's.
-    """
+    """Compiles programs in parallel in confined workers; a compiler that hangs is killed and replaced."""
 
     def __init__(self, workers: int, config: Config, cache: Path) -> None:
         self._config, self._cache = config, cache

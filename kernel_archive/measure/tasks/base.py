@@ -27,13 +27,7 @@ VARIANTS: tuple[Variant, ...] = ("standard", "structured")
 
 
 class Work(msgspec.Struct, frozen=True):
-    """The least that a correct program must do for one case.
-
-    Attributes:
-        bytes_read: bytes that must come from device memory (every input once).
-        bytes_written: bytes of the outputs.
-        flops: floating-point operations of the cheapest known algorithm.
-    """
+    """The least that a correct program must do for one case: every input read once, outputs, the cheapest known algorithm."""
 
     bytes_read: int
     bytes_written: int
@@ -55,6 +49,7 @@ class Draw:
             return
         import torch
 
+        self.torch = torch
         generator = None if device == "meta" else torch.Generator(device=device).manual_seed(seed)
         self.randn, self.rand, self.randint = (
             partial(make, generator=generator, device=device) for make in (torch.randn, torch.rand, torch.randint)

@@ -17,11 +17,9 @@ SMALL_CASE = {"batch": 2, "rows": 16, "cols": 24}
 
 def make_input(case: Case, draw: Draw) -> Data:
     """``(a [batch, rows, cols], b [batch, cols, rows])``, bfloat16. Structured: matrices and rows of their own magnitude."""
-    import torch
-
     n, r, c = case["batch"], case["rows"], case["cols"]
-    a = draw.randn(n, r, c, dtype=torch.bfloat16)
-    b = draw.randn(n, c, r, dtype=torch.bfloat16)
+    a = draw.randn(n, r, c, dtype=draw.torch.bfloat16)
+    b = draw.randn(n, c, r, dtype=draw.torch.bfloat16)
     if draw.variant == "structured":
         a *= (draw.arange(n) % 6 - 3.0).exp2()[:, None, None].bfloat16()
         a[:, ::5] = 0

@@ -33,10 +33,8 @@ def make_input(case: Case, draw: Draw) -> Data:
     few columns dominate; no logit leaves [-30, 30], so that a sum of exponentials stays finite in float32.
     Stress: magnitudes of up to several hundred, where only a sum that is shifted by the row's maximum stays finite.
     """
-    import torch
-
     rows, v = case.get("rows", ROWS), case["vocab_size"]
-    logits = draw.randn(rows, v, dtype=torch.bfloat16)
+    logits = draw.randn(rows, v, dtype=draw.torch.bfloat16)
     targets = draw.randint(0, v, (rows,))
     grad_output = draw.randn(rows)
     if draw.variant == "stress":
@@ -44,11 +42,11 @@ def make_input(case: Case, draw: Draw) -> Data:
     if draw.variant == "structured":
         at = draw.arange(v)
         slope = draw.linspace(-3.0, 3.0, rows)[:, None]
-        shape = slope * (at / v - 0.5) + 1.5 * (at % 2) + torch.where(at >= v // 2, 0.75, 0.0)
+        shape = slope * (at / v - 0.5) + 1.5 * (at % 2) + draw.torch.where(at >= v // 2, 0.75, 0.0)
         logits = (logits.float() + shape).bfloat16()
         peaks = draw.randint(0, v, (rows, 3))
-        logits.scatter_(1, peaks, torch.full_like(peaks, 14, dtype=torch.bfloat16))
-        targets = torch.where(draw.arange(rows) % 3 == 0, peaks[:, 0], targets)
+        logits.scatter_(1, peaks, draw.torch.full_like(peaks, 14, dtype=draw.torch.bfloat16))
+        targets = draw.torch.where(draw.arange(rows) % 3 == 0, peaks[:, 0], targets)
     return logits, targets, grad_output
 
 

@@ -17,13 +17,11 @@ SMALL_CASE = {"rows": 3, "cols": 700}
 
 def make_input(case: Case, draw: Draw) -> Data:
     """``(x f32 [rows, cols],)``. Structured: rows of their own offset, blocks that cancel, a few large values."""
-    import torch
-
     rows, cols = case["rows"], case["cols"]
     x = draw.randn(rows, cols)
     if draw.variant == "structured":
         x += draw.linspace(-0.5, 0.5, rows)[:, None]
-        x *= torch.where(draw.arange(cols) // 1000 % 2 == 0, 1.0, -0.25)
+        x *= draw.torch.where(draw.arange(cols) // 1000 % 2 == 0, 1.0, -0.25)
         x[:, :: max(1, cols // 7)] *= 100
     return (x,)
 

@@ -36,20 +36,18 @@ def make_input(case: Case, draw: Draw) -> Data:
     Structured: every group has its own magnitude over five decades, a few groups are zero, and the largest magnitude
     of a group stands at another place (also the last) with either sign.
     """
-    import torch
-
     n, d, size = case["num_tokens"], case["hidden_dim"], case["group_size"]
     x = draw.randn(n, d)
     groups = d // size
     if draw.variant == "structured":
         xg = x.view(n, groups, size)
         decade = draw.randint(-2, 3, (n, groups, 1))
-        xg *= torch.pow(10.0, decade.float())
+        xg *= draw.torch.pow(10.0, decade.float())
         place = draw.arange(n * groups).view(n, groups, 1) % size
-        sign = torch.where(draw.rand(n, groups, 1) < 0.5, -6.0, 6.0)
-        xg.scatter_(2, size - 1 - place, sign * torch.pow(10.0, decade.float()))
+        sign = draw.torch.where(draw.rand(n, groups, 1) < 0.5, -6.0, 6.0)
+        xg.scatter_(2, size - 1 - place, sign * draw.torch.pow(10.0, decade.float()))
         xg[draw.rand(n, groups) < 0.02] = 0.0
-    return x, torch.full_like(x, float("nan")), torch.full((n, groups), float("nan"), device=draw.device)
+    return x, draw.torch.full_like(x, float("nan")), draw.torch.full((n, groups), float("nan"), device=draw.device)
 
 
 def work(case: Case) -> Work:

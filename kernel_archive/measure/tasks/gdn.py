@@ -110,8 +110,6 @@ def chunk_inputs(case: Case, draw: Draw) -> Data:
     heads decay at their own pace and values and keys change their magnitude (at most to the standard one) with time,
     head and column.
     """
-    import torch
-
     b, t, h, k_dim, v_dim = (case[name] for name in ("B", "T", "H", "K", "V"))
     q, k, v = draw.randn(b, t, h, k_dim), draw.randn(b, t, h, k_dim) / math.sqrt(k_dim), draw.randn(b, t, h, v_dim)
     beta, step = draw.randn(b, t, h).sigmoid(), -draw.randn(b, t, h).abs()
@@ -122,7 +120,7 @@ def chunk_inputs(case: Case, draw: Draw) -> Data:
         v = v * time * draw.linspace(0.5, 1.0, v_dim)
         k = k * head * draw.linspace(1.0, 0.5, k_dim)
         q = q * time.flip(1)
-        beta = beta * torch.where(draw.arange(t) % 2 == 0, 1.0, 0.5)[None, :, None]
+        beta = beta * draw.torch.where(draw.arange(t) % 2 == 0, 1.0, 0.5)[None, :, None]
     n = t // CHUNK
     # Cumulated over the sequence, then again inside each chunk: gates fall fast, as in the archive's earlier records.
     g = step.cumsum(1).reshape(b, n, CHUNK, h).cumsum(2).reshape(b, t, h)
@@ -133,10 +131,10 @@ def chunk_inputs(case: Case, draw: Draw) -> Data:
         return x.reshape(b, n, CHUNK, h, x.shape[-1]).transpose(2, 3)
 
     kc, bc, gc = chunks(k), chunks(beta[..., None]), chunks(g[..., None]).squeeze(-1)
-    lower = torch.ones(CHUNK, CHUNK, device=draw.device, dtype=torch.bool).tril(-1)
+    lower = draw.torch.ones(CHUNK, CHUNK, device=draw.device, dtype=draw.torch.bool).tril(-1)
     gates = (gc.unsqueeze(-1) - gc.unsqueeze(-2)).masked_fill(~lower, float("-inf"))
-    gram = (kc @ kc.transpose(-1, -2)) * bc * torch.exp(gates)
-    eye = torch.eye(CHUNK, device=draw.device)
-    inverse = torch.linalg.solve_triangular(eye + gram, eye.expand_as(gram), upper=False)
+    gram = (kc @ kc.transpose(-1, -2)) * bc * draw.torch.exp(gates)
+    eye = draw.torch.eye(CHUNK, device=draw.device)
+    inverse = draw.torch.linalg.solve_triangular(eye + gram, eye.expand_as(gram), upper=False)
     a = inverse.transpose(2, 3).reshape(b, t, h, CHUNK).contiguous()
     return q, k.contiguous(), v.contiguous(), beta.contiguous(), a, g.contiguous()

@@ -24,8 +24,6 @@ def make_input(case: Case, draw: Draw) -> Data:
 
     Structured: channels of their own offset and magnitude, images of their own contrast.
     """
-    import torch
-
     b, c, h, w = case["batch"], case["channels"], case["height"], case["width"]
     x = draw.randn(b, c, h, w)
     weight = 1 + 0.2 * draw.randn(c)
@@ -35,7 +33,7 @@ def make_input(case: Case, draw: Draw) -> Data:
         x *= (draw.arange(b) % 5 - 2.0).exp2()[:, None, None, None]
     x = x.bfloat16()
     if case["layout"] == "last":
-        x = x.to(memory_format=torch.channels_last)
+        x = x.to(memory_format=draw.torch.channels_last)
     return x, weight, bias, {"groups": case["groups"]}
 
 

@@ -22,12 +22,10 @@ SMALL_CASE = {"height": 17, "width": 20, "steps": 3}
 
 def make_input(case: Case, draw: Draw) -> Data:
     """``(x f32 [height, width], {"steps", "rate"})``. Structured: a hot corner, stripes, a cold border."""
-    import torch
-
     h, w = case["height"], case["width"]
     x = draw.randn(h, w)
     if draw.variant == "structured":
-        x += torch.where(draw.arange(w) // 3 % 2 == 0, 2.0, -2.0)
+        x += draw.torch.where(draw.arange(w) // 3 % 2 == 0, 2.0, -2.0)
         x[: h // 4, : w // 4] += 20
         x[0], x[-1], x[:, 0], x[:, -1] = -5.0, -5.0, -5.0, -5.0
     return x, {"steps": case["steps"], "rate": 0.2}

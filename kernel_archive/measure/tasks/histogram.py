@@ -17,15 +17,13 @@ SMALL_CASE = {"n": 5000, "skew": False}
 
 def make_input(case: Case, draw: Draw) -> Data:
     """``(x u8 [n],)``; with ``skew`` most bytes are few values. Structured: long runs of one value, values that never occur."""
-    import torch
-
     n = case["n"]
     u = draw.rand(n)
     if case["skew"]:
         u = u**6
     if draw.variant == "structured":
-        u = torch.where(draw.arange(n) // 4096 % 3 == 0, 0.3, u * 0.8)
-    return ((u * 256).clamp(max=255).to(torch.uint8),)
+        u = draw.torch.where(draw.arange(n) // 4096 % 3 == 0, 0.3, u * 0.8)
+    return ((u * 256).clamp(max=255).to(draw.torch.uint8),)
 
 
 def work(case: Case) -> Work:

@@ -22,11 +22,9 @@ def make_input(case: Case, draw: Draw) -> Data:
 
     Structured: scales over eight octaves.
     """
-    import torch
-
     m, n, k = case["m"], case["n"], case["k"]
-    a = draw.randn(m, k).to(torch.float8_e4m3fn)
-    b = draw.randn(n, k).to(torch.float8_e4m3fn)
+    a = draw.randn(m, k).to(draw.torch.float8_e4m3fn)
+    b = draw.randn(n, k).to(draw.torch.float8_e4m3fn)
     a_scale = 0.5 + draw.rand(m, k // 128)
     b_scale = (0.5 + draw.rand(n // 128, k // 128)) / k**0.5
     if draw.variant == "structured":

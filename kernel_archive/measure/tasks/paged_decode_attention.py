@@ -28,18 +28,16 @@ def make_input(case: Case, draw: Draw) -> Data:
     q bf16 [batch, heads, dim], caches bf16 [pages, 16, kv_heads, dim], table int32 [batch, pages a sequence], lengths int32.
     Structured: lengths of 1, of a page, of a page and one, and of the most; one loud key in every sequence.
     """
-    import torch
-
     b, most, h, kv, d = case["batch"], case["max_context"], case["heads"], case["kv_heads"], case["dim"]
     each = most // 16
     q = draw.randn(b, h, d)
     shape = (b * each, 16, kv, d)
-    k = draw.randn(shape, dtype=torch.bfloat16)
-    v = draw.randn(shape, dtype=torch.bfloat16)
+    k = draw.randn(shape, dtype=draw.torch.bfloat16)
+    v = draw.randn(shape, dtype=draw.torch.bfloat16)
     table = draw.rand(b * each).argsort().reshape(b, each).int()
     lengths = draw.randint(most // 8, most + 1, (b,)).int()
     if draw.variant == "structured":
-        special = torch.tensor([1, 16, 17, most], dtype=torch.int32, device=draw.device)
+        special = draw.torch.tensor([1, 16, 17, most], dtype=draw.torch.int32, device=draw.device)
         lengths[: min(4, b)] = special[: min(4, b)]
         k[:, 0] *= 3
         q *= draw.linspace(0.25, 2.0, h)[:, None]

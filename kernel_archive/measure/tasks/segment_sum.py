@@ -23,8 +23,6 @@ def make_input(case: Case, draw: Draw) -> Data:
 
     Structured: one segment holds a third of all rows, every other one is empty.
     """
-    import torch
-
     rows, segments = case["rows"], case["segments"]
     values = draw.randn(rows, 64)
     weight = draw.rand(segments).clamp(min=1e-4) ** -0.7
@@ -34,7 +32,7 @@ def make_input(case: Case, draw: Draw) -> Data:
         values *= draw.linspace(0.1, 3.0, 64)
     ends = (weight.double().cumsum(0) / weight.double().sum() * rows).floor().long().clamp(max=rows)
     ends[-1] = rows
-    return values, torch.cat((torch.zeros(1, dtype=torch.int64, device=draw.device), ends))
+    return values, draw.torch.cat((draw.torch.zeros(1, dtype=draw.torch.int64, device=draw.device), ends))
 
 
 def work(case: Case) -> Work:

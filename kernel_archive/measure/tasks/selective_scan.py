@@ -28,11 +28,9 @@ def make_input(case: Case, draw: Draw) -> Data:
 
     Structured: channels that forget at once beside ones that hardly do, inputs that fade.
     """
-    import torch
-
     b, t, d = case["batch"], case["time"], case["channels"]
     u = draw.randn(b, t, d)
-    dt = torch.nn.functional.softplus(draw.randn(b, t, d) - 2)
+    dt = draw.torch.nn.functional.softplus(draw.randn(b, t, d) - 2)
     rates = -draw.arange(1.0, 17.0).repeat(d, 1)
     into, out_of = (draw.randn(b, t, 16) for _ in range(2))
     skip = draw.randn(d)

@@ -60,20 +60,18 @@ def make_input(case: Case, draw: Draw) -> Data:
 
     Structured: every pair of nodes has its own scale (0.25 to 4) and offset, and the mask thins out along both axes.
     """
-    import torch
-
     b, n, d, h = case["bs"], case["seqlen"], case["dim"], case["hiddendim"]
     if case["distribution"] == "cauchy":
         u = draw.rand(b, n, n, d)
         x = u.sub_(0.5).mul_(math.pi).tan_().mul_(2.0)
     else:
         x = draw.randn(b, n, n, d)
-    mask = torch.ones((b, n, n), device=draw.device)
+    mask = draw.torch.ones((b, n, n), device=draw.device)
     if not case["nomask"]:
         mask = draw.randint(0, 2, (b, n, n)).float()
     if draw.variant == "structured":
         node = draw.linspace(-1.0, 1.0, n)
-        scale = torch.pow(2.0, node[:, None] + node[None, :])
+        scale = draw.torch.pow(2.0, node[:, None] + node[None, :])
         offset = node[:, None] - 0.5 * node[None, :] + 0.5 * (draw.arange(n) % 2)[None, :]
         x = x * scale[None, :, :, None] + offset[None, :, :, None]
         if not case["nomask"]:
