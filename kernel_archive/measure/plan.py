@@ -42,9 +42,9 @@ from typing import Any, Literal
 import msgspec
 
 from kernel_archive.errors import RecipeError, printable
-from kernel_archive.measure.agent import Chain, TuningAgent, read_chain
+from kernel_archive.measure.agent import AgentRun, TuningAgent, read_chain
 from kernel_archive.measure.providers import TemplateProvider, Templates
-from kernel_archive.measure.search import Objective
+from kernel_archive.measure.search import Objective, Search
 from kernel_archive.measure.settings import Settings
 from kernel_archive.measure.strategies import HillClimbing, Puct
 from kernel_archive.measure.surrogate import Surrogate, SurrogatePlan
@@ -99,30 +99,6 @@ class Run(msgspec.Struct, kw_only=True):
     objective: Objective = Objective()
     folder: Path | None = None
 
-    def strategy(self) -> Puct | HillClimbing:
-        """Selection and admission."""
-        e = self.entry
-        if self.method == "local_search":
-            return HillClimbing(samples_per_parent=e.samples_per_parent)
-        return Puct(
-            batch_size=e.batch_size, samples_per_parent=e.samples_per_parent, k_per_parent=e.k_per_parent,
-            archive_capacity=e.archive_capacity, c_puct=e.c_puct,
-        )  # fmt: skip
-
-    def _templates(self, base: Path) -> Templates:
-        return Templates(base / self.entry.templates / self.task)
-
-    def provider(self, base: Path) -> TemplateProvider:
-        """Where its programs come from."""
-        return TemplateProvider(self._templates(base), switch=self.entry.switch, fault=self.entry.fault)
-
-    def surrogate(self, base: Path, gpu: str) -> Surrogate | None:
-        """What says which of its proposals are measured."""
-        if self.entry.surrogate is None:
-            return None
-        reference = get_task(self.task).reference
-        return Surrogate(self.entry.surrogate, base, task=self.task, gpu=gpu, reference=reference)
-
     @property
     def mutator(self) -> str:
         """What makes its programs, for ``run.json``."""
@@ -130,11 +106,30 @@ class Run(msgspec.Struct, kw_only=True):
             return "template"
         return "rule-based agent" if self.folder is None else "language model"
 
-    def agent(self, base: Path) -> TuningAgent | Chain:
-        """The agent: a chain, or a rule-based one over templates."""
+    def open(self, directory: Path, plan: Plan, seen: set[str]) -> Search | AgentRun:
+        """The run in its directory, gone on with where its log ends; ``seen`` are programs that need no proposing again.
+
+        Raises:
+            DataError: the log is damaged or another run's, or a file of a chain is at fault.
+            UsageError: there are no templates, or there is no such surrogate.
+            BusyError: another process records into the directory.
+        """
+        e = self.entry
         if self.folder is not None:
-            return read_chain(self.folder)
-        return TuningAgent(self._templates(base), seed=self.seed, budget=self.entry.steps)
+            return AgentRun(directory, read_chain(self.folder))
+        templates = Templates(plan.base / e.templates / self.task)
+        if self.method == "agentic":
+            return AgentRun(directory, TuningAgent(templates, seed=self.seed, budget=e.steps))
+        surrogate = None
+        if e.surrogate is not None:
+            reference = get_task(self.task).reference
+            surrogate = Surrogate(e.surrogate, plan.base, task=self.task, gpu=plan.gpu, reference=reference)
+        kind = HillClimbing if self.method == "local_search" else Puct
+        return Search(
+            directory, strategy=msgspec.convert(e, kind, from_attributes=True), objective=self.objective, steps=e.steps,
+            provider=TemplateProvider(templates, switch=e.switch, fault=e.fault), seed=self.seed, seen=seen,
+            surrogate=surrogate,
+        )  # fmt: skip
 
 
 class Plan(msgspec.Struct, kw_only=True):

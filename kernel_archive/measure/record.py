@@ -51,13 +51,7 @@ class _Active:
     def __init__(self, run: Run, plan: Plan, out: Path, seen: set[str]) -> None:
         self.run, self._path = run, out / run.key / "run.json"
         self.document = _document(run, plan, self._path)
-        if run.method == "agentic":
-            self.log: Search | AgentRun = AgentRun(out / run.key, run.agent(plan.base))
-        else:
-            self.log = Search(
-                out / run.key, strategy=run.strategy(), provider=run.provider(plan.base), objective=run.objective,
-                steps=run.entry.steps, seed=run.seed, seen=seen, surrogate=run.surrogate(plan.base, plan.gpu),
-            )  # fmt: skip
+        self.log = run.open(out / run.key, plan, seen)
         self.jobs: list[Job] = []
         self.compiling: list[Future[None]] = []
         timing = read_lines(out / run.key / "timing.jsonl", TimingLine)
@@ -80,11 +74,7 @@ class _Active:
 
 
 def _document(run: Run, plan: Plan, path: Path) -> dict[str, Any]:
-    """``run.json`` as a call begins with it: what the plan says, over what an earlier call found out of the device.
-
-    Raises:
-        DataError: the directory was recorded under other settings and must not be continued.
-    """
+    """``run.json`` as a call begins with it: what the plan says, over what an earlier call found out of the device."""
     document = run_document(
         run.task, plan.settings, method=run.method, language=run.language, mutator=run.mutator, run=run.key,
         plan=plan.name, start=now(), surrogate=msgspec.to_builtins(run.entry.surrogate), compared=plan.compare,

@@ -143,10 +143,6 @@ class _Repetition:
     """One run directory: what it holds, and its ``run.json``, written before the first new row and after the last.
 
     ``finished`` says whether it holds every program that the last call asked for.
-
-    Raises:
-        BusyError: another process records into it.
-        DataError: its log is damaged, or made with other settings.
     """
 
     def __init__(self, directory: Path, task: str, repetition: int, settings: Settings) -> None:
@@ -201,12 +197,7 @@ class _Repetition:
 
 
 def _missing(task: str, codes: Iterable[str], out: Path, repeat: int, settings: Settings) -> list[str]:
-    """The programs that some repetition has not measured yet; only they need compiling.
-
-    Raises:
-        BusyError: another process records into a directory.
-        DataError: a log there was damaged, or made with other settings.
-    """
+    """The programs that some repetition has not measured yet; only they need compiling."""
     everywhere = set(codes)
     for r in range(1, repeat + 1):
         directory, have = out / f"{task}__r{r}", set[str]()

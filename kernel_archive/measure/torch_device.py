@@ -199,13 +199,9 @@ class TorchDevice(Device):
             facts["software"]["triton"] = None
         if self.cuda:
             p = torch.cuda.get_device_properties(0)
-            names = [
-                n
-                for n in dir(p)
-                if not n.startswith("_") and n not in {"uuid", "pci_bus_id", "pci_device_id", "pci_domain_id"}
-            ]
-            plain = {n: getattr(p, n) for n in names}
-            facts["device_properties"] = {k: v for k, v in plain.items() if isinstance(v, int | float | str | bool)}
-            facts["device_properties"]["compute_capability"] = f"{p.major}.{p.minor}"
+            hidden = {"uuid", "pci_bus_id", "pci_device_id", "pci_domain_id"}
+            stated = {n: getattr(p, n) for n in dir(p) if not n.startswith("_") and n not in hidden}
+            plain = {k: v for k, v in stated.items() if isinstance(v, int | float | str | bool)}
+            facts["device_properties"] = {**plain, "compute_capability": f"{p.major}.{p.minor}"}
             facts["software"]["cudnn"] = torch.backends.cudnn.version()
         return facts
