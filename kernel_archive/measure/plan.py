@@ -35,6 +35,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
+from collections.abc import Iterator  # noqa: TC003
 from functools import partial
 from pathlib import Path  # noqa: TC003 - msgspec reads the annotations
 from typing import Any, Literal
@@ -124,7 +125,7 @@ class Run(msgspec.Struct, kw_only=True):
         if e.surrogate is not None:
             reference = get_task(self.task).reference
             surrogate = Surrogate(e.surrogate, plan.base, task=self.task, gpu=plan.gpu, reference=reference)
-        kind = HillClimbing if self.method == "local_search" else Puct
+        kind: type[Puct | HillClimbing] = HillClimbing if self.method == "local_search" else Puct
         return Search(
             directory, strategy=msgspec.convert(e, kind, from_attributes=True), objective=self.objective, steps=e.steps,
             provider=TemplateProvider(templates, switch=e.switch, fault=e.fault), seed=self.seed, seen=seen,
@@ -147,23 +148,19 @@ def _list(value: Any) -> list[Any]:
     return value if isinstance(value, list) else [value]
 
 
-def _chains(entry: _Entry, base: Path) -> list[Run]:
+def _chains(entry: _Entry, base: Path) -> Iterator[Run]:
     """One run for every folder of a chain that holds programs: ``agentic/<problem>__<h or t>_<author>``."""
-    runs = []
     for folder in sorted(p for p in base.glob(entry.chains) if any(p.glob("*.py"))):
         chain = read_chain(folder)
         task = get_task(chain.problem).name
         key = f"agentic/{task}__{'h' if chain.author.role == 'held_out' else 't'}_{chain.author.author}"
         whole = msgspec.structs.replace(entry, steps=len(chain.attempts))
         language = chain.author.language
-        runs.append(Run(key=key, method="agentic", task=task, language=language, seed=0, entry=whole, folder=folder))
-    return runs
+        yield Run(key=key, method="agentic", task=task, language=language, seed=0, entry=whole, folder=folder)
 
 
-def _runs(entry: _Entry, base: Path) -> list[Run]:
-    if entry.chains:
-        return _chains(entry, base)
-    runs = []
+def _runs(entry: _Entry) -> Iterator[Run]:
+    """One run for every task, language, seed and bin: ``<method>/<task>__<name>``."""
     grid = itertools.product(_list(entry.task), _list(entry.language), _list(entry.seed), _list(entry.target_bin))
     for task, language, seed, target in grid:
         canonical = get_task(task).name
@@ -174,23 +171,13 @@ def _runs(entry: _Entry, base: Path) -> list[Run]:
             raise RecipeError(
                 f"{entry.method} of {task}: a surrogate is for searches that want speed, not for this one"
             )
-        name = entry.name.format(seed=seed, bin=target, language=language, task=canonical)
-        key, objective = (
-            f"{entry.method}/{canonical}__{name}",
-            Objective(target if entry.method == "bin_filling" else None),
+        key = (
+            f"{entry.method}/{canonical}__{entry.name.format(seed=seed, bin=target, language=language, task=canonical)}"
         )
-        runs.append(
-            Run(
-                key=key,
-                method=entry.method,
-                task=canonical,
-                language=language,
-                seed=seed,
-                entry=entry,
-                objective=objective,
-            )
+        objective = Objective(target if entry.method == "bin_filling" else None)
+        yield Run(
+            key=key, method=entry.method, task=canonical, language=language, seed=seed, entry=entry, objective=objective
         )
-    return runs
 
 
 def read_plan(path: Path) -> Plan:
@@ -208,7 +195,7 @@ def read_plan(path: Path) -> Plan:
         message, field = misfit(error)
         raise fail(message=printable(message, 300), field=field) from None
     base = path.resolve().parent
-    runs = [run for entry in file.search for run in _runs(entry, base)]
+    runs = [run for e in file.search for run in (_chains(e, base) if e.chains else _runs(e))]
     twice = [key for key, count in Counter(r.key for r in runs).items() if count > 1]
     if twice:
         raise RecipeError.of(

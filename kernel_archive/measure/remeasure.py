@@ -224,7 +224,9 @@ def _summary(labels: dict[str, dict[str, float | None]], found: dict[str, dict[s
             spread_median=statistics.median(spread) if spread else 0.0,
             spread_p90=spread[min(len(spread) - 1, int(0.9 * len(spread)))] if spread else 0.0,
             moved=sum(
-                codes[code] is not None and bin_of(codes[code]) != bin_of(median) for code, median in medians.items()
+                label is not None and bin_of(label) != bin_of(medians[code])
+                for code, label in codes.items()
+                if code in medians
             ),
         )
     if unreached:

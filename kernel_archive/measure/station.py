@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import queue
 import shutil
 import subprocess
 import threading
@@ -92,9 +91,7 @@ class CompilePool:
 
     def __init__(self, workers: int, config: Config, cache: Path) -> None:
         self._config, self._cache = config, cache
-        self._free: queue.SimpleQueue[WorkerProcess | None] = queue.SimpleQueue()
-        for _ in range(workers):
-            self._free.put(None)
+        self._mine = threading.local()  # each thread has its worker
         self._threads = ThreadPoolExecutor(workers)
         self._all: list[WorkerProcess] = []
         self._closed = False
@@ -104,25 +101,22 @@ class CompilePool:
         return self._threads.submit(self._run, task, code)
 
     def _run(self, task: str, code: str) -> None:
-        worker = self._free.get()
-        try:
-            if self._closed:
-                return
-            if worker is None or not worker.alive:
-                worker = WorkerProcess(self._config, self._cache, nice=10)
-                self._all.append(worker)
-            if not worker.ready(300.0) or self._closed:
-                worker.kill()
-                return
-            cache = self._cache / program_id(code)
-            answer = worker.ask(code, cache, self._config.settings.compile_timeout_s, task)
-            if isinstance(answer, Lost):
-                worker.kill()
-                if answer.why == "timeout":
-                    # A lock that the killed compiler left would make the evaluation wait for it.
-                    shutil.rmtree(cache, ignore_errors=True)
-        finally:
-            self._free.put(worker)
+        worker: WorkerProcess | None = getattr(self._mine, "worker", None)
+        if self._closed:
+            return
+        if worker is None or not worker.alive:
+            worker = self._mine.worker = WorkerProcess(self._config, self._cache, nice=10)
+            self._all.append(worker)
+        if not worker.ready(300.0) or self._closed:
+            worker.kill()
+            return
+        cache = self._cache / program_id(code)
+        answer = worker.ask(code, cache, self._config.settings.compile_timeout_s, task)
+        if isinstance(answer, Lost):
+            worker.kill()
+            if answer.why == "timeout":
+                # A lock that the killed compiler left would make the evaluation wait for it.
+                shutil.rmtree(cache, ignore_errors=True)
 
     def close(self) -> None:
         """End all workers; programs that wait are not compiled."""
@@ -165,13 +159,9 @@ def parse_share(text: str) -> tuple[int, int]:
 class Station:
     """Measures programs and compiles others meanwhile; used as a context manager.
 
-    Args:
-        device: ``cuda``, or ``standin`` to rehearse.
-        task: any task of the framework that is measured; nothing is compiled ahead without one.
-        part: which share of the machine's processors, from 0.
-        parts: stations that share the machine.
-        compilers: processes that compile ahead; one less than the processors left when not given, none for 0.
-        cache: compiler caches; a temporary directory when not given.
+    ``task`` is any of the framework that is measured; nothing is compiled ahead without one. ``part``, from 0, of ``parts`` is
+    the share of the machine's processors. As many ``compilers`` as processors are left, less one, when not given, and none for
+    0. Their caches lie in a temporary directory, or in ``cache``.
     """
 
     def __init__(

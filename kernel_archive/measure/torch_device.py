@@ -145,10 +145,6 @@ class TorchDevice(Device):
         near = self._near(got.reshape(-1)[at], expected.reshape(-1)[at], rtol, atol)
         return ~near.all()
 
-    def _read_flags(self) -> tuple[bool, bool]:
-        backends = self._torch.backends
-        return bool(backends.cuda.matmul.allow_tf32), bool(backends.cudnn.allow_tf32)
-
     def _write_flags(self, flags: tuple[bool, bool]) -> None:
         backends = self._torch.backends
         backends.cuda.matmul.allow_tf32, backends.cudnn.allow_tf32 = flags
@@ -159,7 +155,8 @@ class TorchDevice(Device):
 
     def leave_candidate(self) -> None:
         """Remember the program's switches and set ours: the reference always runs in full float32."""
-        self._flags = self._read_flags()
+        backends = self._torch.backends
+        self._flags = bool(backends.cuda.matmul.allow_tf32), bool(backends.cudnn.allow_tf32)
         self._write_flags((False, False))
 
     def reset(self) -> None:

@@ -41,19 +41,6 @@ CORRECTNESS_CASES = (
 )
 SMALL_CASE = _case(16, 1, 128, nomask=False, distribution="normal")
 
-_WEIGHTS = (
-    "norm.weight", "norm.bias", "left_proj.weight", "right_proj.weight", "left_gate.weight", "right_gate.weight",
-    "out_gate.weight", "to_out_norm.weight", "to_out_norm.bias", "to_out.weight",
-)  # fmt: skip
-
-
-def _shape(name: str, dim: int, hidden: int) -> tuple[int, ...]:
-    if name.startswith("norm."):
-        return (dim,)
-    if name.startswith("to_out_norm."):
-        return (hidden,)
-    return (dim, hidden) if name == "to_out.weight" else (hidden, dim)
-
 
 def make_input(case: Case, draw: Draw) -> Data:
     """``(x f32 [B,N,N,dim], mask f32 [B,N,N], weights, {"hidden_dim", "dim"})``.
@@ -77,9 +64,14 @@ def make_input(case: Case, draw: Draw) -> Data:
         if not case["nomask"]:
             keep = draw.rand(b, n, n)
             mask = (keep < 0.9 - 0.3 * draw.linspace(0, 1, n)[None, :, None]).float()
+    shapes = {
+        "norm.weight": (d,), "norm.bias": (d,), "left_proj.weight": (h, d), "right_proj.weight": (h, d),
+        "left_gate.weight": (h, d), "right_gate.weight": (h, d), "out_gate.weight": (h, d),
+        "to_out_norm.weight": (h,), "to_out_norm.bias": (h,), "to_out.weight": (d, h),
+    }  # fmt: skip
     weights = {}
-    for name in _WEIGHTS:
-        w = draw.randn(_shape(name, d, h))
+    for name, shape in shapes.items():
+        w = draw.randn(shape)
         if name == "to_out.weight":
             w /= math.sqrt(d)
         elif "norm" not in name:
