@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import time
-from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -42,8 +41,8 @@ class Sample(msgspec.Struct, kw_only=True):
     output: Any
 
 
-class Device(ABC):
-    """What the protocol needs of a device with arrays of one type; what stands here fits one that is the host itself."""
+class Device:
+    """What devices with arrays of one type have in common, and what fits one that is the host itself."""
 
     #: Whether its timer is the host's clock.
     timer_is_host = True
@@ -77,34 +76,6 @@ class Device(ABC):
         """Whether it is an array and no subclass, which could compute later."""
         return type(value) is self._array
 
-    @abstractmethod
-    def signature(self, value: Any) -> tuple[str, tuple[int, ...], str]:
-        """Place, shape and dtype, as text."""
-
-    @abstractmethod
-    def storage(self, value: Any) -> int:
-        """The address of the memory that it lies in."""
-
-    @abstractmethod
-    def equal(self, a: Any, b: Any) -> bool:
-        """Bitwise equality, NaN equal to NaN."""
-
-    @abstractmethod
-    def difference(self, got: Any, expected: Any, rtol: float, atol: Any) -> str | None:
-        """What is outside the tolerance, in words; None when nothing is. An array ``atol`` is per index of dimension 0."""
-
-    @abstractmethod
-    def sample_wrong(self, got: Any, expected: Any, rtol: float, atol: Any, seed: int) -> Any:
-        """Whether a sample of elements is outside the tolerance; may stay on the device and wait for nothing."""
-
-    @abstractmethod
-    def seed(self, seed: int) -> None:
-        """Seed the generators that a program may use."""
-
-    @abstractmethod
-    def prepare(self, expected: tuple[Any, ...], *, flush: bool) -> None:
-        """Before a call: freed memory of the outputs' sizes holds no result, and with ``flush`` the cache no input."""
-
     def call(self, function: Callable[[Any], Any], data: Any) -> Sample:
         """One timed call, from an idle device to an idle device."""
         start = _clock()
@@ -112,25 +83,17 @@ class Device(ABC):
         end = _clock()
         return Sample(time_ns=float(end - start), host_ns=float(end - start), tail_ns=0.0, output=output)
 
-    def synchronize(self) -> None:  # noqa: B027 - the host itself is never behind
+    def synchronize(self) -> None:
         """Wait for the device."""
 
-    def enter_candidate(self) -> None:  # noqa: B027 - not every device has switches
+    def enter_candidate(self) -> None:
         """Give the program the precision switches that it set itself."""
 
-    def leave_candidate(self) -> None:  # noqa: B027 - likewise
+    def leave_candidate(self) -> None:
         """Remember the program's switches and set ours: the reference always runs in full float32."""
 
-    def reset(self) -> None:  # noqa: B027 - likewise
+    def reset(self) -> None:
         """Forget a program's switches."""
-
-    @abstractmethod
-    def watched(self) -> dict[str, Any]:
-        """Modules and types, by name, whose functions a program has no business to replace."""
-
-    @abstractmethod
-    def facts(self) -> dict[str, Any]:
-        """What is recorded of device and software."""
 
 
 def difference_text(bad: int, total: int, rtol: float, atol: Any, worst: float, nan: int) -> str:

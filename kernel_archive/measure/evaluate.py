@@ -24,9 +24,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from contextlib import AbstractContextManager
 
-    from kernel_archive.measure.device import Device, Sample
+    from kernel_archive.measure.device import Sample
     from kernel_archive.measure.settings import Settings
     from kernel_archive.measure.tasks.base import Task
+    from kernel_archive.measure.torch_device import AnyDevice
 
 T = TypeVar("T")
 StopReason = Literal["precise", "max_runs", "time"]
@@ -168,7 +169,9 @@ class Evaluator:
     Inputs and the reference's outputs are made ahead, from the seed and a salt that no program can know.
     """
 
-    def __init__(self, task: Task, device: Device, settings: Settings, *, salt: str, gpu: str, scratch: Path) -> None:
+    def __init__(
+        self, task: Task, device: AnyDevice, settings: Settings, *, salt: str, gpu: str, scratch: Path
+    ) -> None:
         self.task, self.device, self.settings, self.salt, self.gpu = task, device, settings, salt, gpu
         self._scratch = scratch
         self._reference = task.load_reference()
@@ -382,7 +385,7 @@ _COMPILE_ERRORS = frozenset(
 _FOLDERS = re.compile(r"(?<![\w.+/-])/(?:[\w.+-]+/)+(?=[\w.+-])")
 
 
-def _with_snapshot(function: Callable[[Any], Any], task: Task, device: Device) -> Callable[[Any], Any]:
+def _with_snapshot(function: Callable[[Any], Any], task: Task, device: AnyDevice) -> Callable[[Any], Any]:
     """The program, followed on the same stream by copies of what it returned."""
 
     def wrapped(data: Any) -> Any:

@@ -27,8 +27,9 @@ from kernel_archive.gpus import gpu_facts
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from kernel_archive.measure.device import Device, Sample
+    from kernel_archive.measure.device import Sample
     from kernel_archive.measure.tasks.base import Task, Work
+    from kernel_archive.measure.torch_device import AnyDevice
 
 #: Room for launch latency and the cost of synchronising, ns.
 CLOCK_SLACK_NS = 60_000.0
@@ -59,7 +60,7 @@ class Refusal(CandidateFailure):
 class Integrity:
     """The identity of functions that a program must leave alone."""
 
-    def __init__(self, device: Device) -> None:
+    def __init__(self, device: AnyDevice) -> None:
         self._device = device
         self._before = self._take()
 
@@ -81,7 +82,7 @@ class Integrity:
             raise Refusal("patched", f"replaced {', '.join((changed + gone)[:5])}")
 
 
-def check_form(task: Task, device: Device, result: Any, expected: tuple[Any, ...]) -> tuple[Any, ...]:
+def check_form(task: Task, device: AnyDevice, result: Any, expected: tuple[Any, ...]) -> tuple[Any, ...]:
     """The outputs that a program returned as a tuple, when number, type, shape, dtype and device are right.
 
     Raises:
@@ -100,7 +101,7 @@ def check_form(task: Task, device: Device, result: Any, expected: tuple[Any, ...
 
 
 def check_aliasing(
-    task: Task, device: Device, data: Any, outputs: tuple[Any, ...], earlier: Sequence[int] = ()
+    task: Task, device: AnyDevice, data: Any, outputs: tuple[Any, ...], earlier: Sequence[int] = ()
 ) -> None:
     """Refuse outputs that lie in memory of the inputs ``data``, or in storages ``earlier``: of outputs that are still held.
 
@@ -117,7 +118,7 @@ def check_aliasing(
             raise Refusal("aliasing", f"{name} lies in the memory of an earlier call's output")
 
 
-def unmutated(task: Task, device: Device, before: Any, after: Any) -> None:
+def unmutated(task: Task, device: AnyDevice, before: Any, after: Any) -> None:
     """Refuse when a program changed an input that it may only read.
 
     Raises:
@@ -129,7 +130,7 @@ def unmutated(task: Task, device: Device, before: Any, after: Any) -> None:
             raise Refusal("mutation", f"input {i} was changed")
 
 
-def check_clock(device: Device, candidate: Sequence[Sample], reference: Sequence[Sample]) -> None:
+def check_clock(device: AnyDevice, candidate: Sequence[Sample], reference: Sequence[Sample]) -> None:
     """Refuse when the device's timer tells another story than the host's clock, or the device stays busy afterwards.
 
     What the host needs beyond the timed region is compared with what it needs for the reference, measured in turn.

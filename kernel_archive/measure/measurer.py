@@ -128,7 +128,7 @@ class Measurer:
     def is_ready(self, task: str) -> bool:
         """Whether a program of that task could be measured now without waiting for a worker."""
         worker = self._workers.get(task)
-        return worker is not None and worker.poll_ready()
+        return worker is not None and worker.alive and worker.ready(0.0)
 
     def is_alive(self, task: str) -> bool:
         """Whether the task's worker runs (it may still be starting)."""

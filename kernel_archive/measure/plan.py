@@ -35,10 +35,9 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Iterator  # noqa: TC003
 from functools import partial
 from pathlib import Path  # noqa: TC003 - msgspec reads the annotations
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
@@ -51,6 +50,9 @@ from kernel_archive.measure.strategies import HillClimbing, Puct
 from kernel_archive.measure.surrogate import Surrogate, SurrogatePlan
 from kernel_archive.measure.tasks import get_task
 from kernel_archive.untrusted import misfit, read_toml
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 Method = Literal["tree_search", "bin_filling", "local_search", "agentic"]
 

@@ -121,10 +121,6 @@ class WorkerProcess:
             self.hello = answer
         return True
 
-    def poll_ready(self) -> bool:
-        """Whether it can be asked now, without waiting."""
-        return self.ready(0.0) if self.alive else False
-
     @property
     def alive(self) -> bool:
         """Whether the process runs."""

@@ -159,102 +159,99 @@ def record(
     return result
 
 
-class _Loop:
+class _Loop(msgspec.Struct):
     """Takes turns: while one run's programs are measured, the others' are compiled. ``active``: runs that were started."""
 
-    def __init__(
-        self,
-        station: Station,
-        shared: dict[str, SharedMeasurements],
-        result: Recorded,
-        deadline: float,
-        say: Callable[[str], None],
-        advance: Callable[[int, int, str], None],
-    ) -> None:
-        self._station, self._measurer, self._shared, self._result = station, station.measurer, shared, result
-        self._deadline, self._say, self._advance = deadline, say, advance
-        self._expected = 0
-        self.active: list[_Active] = []
+    station: Station
+    shared: dict[str, SharedMeasurements]
+    result: Recorded
+    deadline: float
+    say: Callable[[str], None]
+    advance: Callable[[int, int, str], None]
+    active: list[_Active] = []
 
     def compile(self, runs: Sequence[Run], start: Callable[[Run], _Active]) -> None:
         """Compile every program that is known before its turn, and wait until all are."""
-        self.active += [start(run) for run in runs if run.method == "agentic"]
-        futures = [f for a in self.active for f in self._station.compile_ahead(a.run.task, a.ahead())]
+        for run in runs:
+            if run.method == "agentic":
+                self.active.append(start(run))
+        futures = [f for a in self.active for f in self.station.compile_ahead(a.run.task, a.ahead())]
         for done, future in enumerate(futures, 1):
             future.result()
-            self._advance(done, len(futures), "compiling")
+            self.advance(done, len(futures), "compiling")
 
     def run(self, runs: Sequence[Run], start: Callable[[Run], _Active], *, at_once: int = AT_ONCE) -> None:
         """Until every run has finished or the time is used up."""
-        self._expected = sum(_expected(run) for run in runs)
+        expected = sum(_expected(run) for run in runs)
         queue = list(runs)
         waiting: list[_Active] = []
-        while time.monotonic() < self._deadline:
+        while time.monotonic() < self.deadline:
             while queue and len(waiting) < at_once:
                 following = start(queue.pop(0))
                 self.active.append(following)
                 if self._propose(following):
-                    self._measurer.start(following.run.task)
+                    self.station.measurer.start(following.run.task)
                     waiting.append(following)
-            for task in self._measurer.tasks - {a.run.task for a in waiting}:
-                self._measurer.end(task)  # a worker holds its task's inputs, tens of gigabytes for some
+            for task in self.station.measurer.tasks - {a.run.task for a in waiting}:
+                self.station.measurer.end(task)  # a worker holds its task's inputs, tens of gigabytes for some
             if not waiting:
                 break
             chosen = next((a for a in waiting if self._ready(a)), None)
             if chosen is None:
                 time.sleep(0.02)
                 continue
-            self._measure(chosen)
+            self._measure(chosen, expected)
             waiting.remove(chosen)
-            if time.monotonic() < self._deadline and self._propose(chosen):
+            if time.monotonic() < self.deadline and self._propose(chosen):
                 waiting.append(chosen)  # to the end of the queue
 
     def _propose(self, a: _Active) -> bool:
         """Get the run's next jobs and start compiling them; ``False`` when it has finished."""
         first = not a.jobs and not a.compiling
         a.jobs = a.log.jobs()
-        shared = self._shared.get(a.run.task)
+        shared = self.shared.get(a.run.task)
         fresh = [job.code for job in a.jobs if shared is None or shared.get(job.code) is None]
-        a.compiling = self._station.compile_ahead(a.run.task, (first and a.ahead()) or fresh)
+        a.compiling = self.station.compile_ahead(a.run.task, (first and a.ahead()) or fresh)
         return bool(a.jobs)
 
     def _ready(self, a: _Active) -> bool:
         """Whether its programs are compiled and a worker waits. Never blocks, unless nothing is compiled ahead."""
         if not all(f.done() for f in a.compiling):
             return False
-        if self._measurer.is_ready(a.run.task):
+        measurer, task = self.station.measurer, a.run.task
+        if measurer.is_ready(task):
             return True
-        self._measurer.start(a.run.task)
-        return not self._measurer.is_alive(a.run.task)  # a worker that does not come up is the measurer's to report
+        measurer.start(task)
+        return not measurer.is_alive(task)  # a worker that does not come up is the measurer's to report
 
-    def _measure(self, a: _Active) -> None:
+    def _measure(self, a: _Active, expected: int) -> None:
         for job in a.jobs:
-            if time.monotonic() >= self._deadline:
+            if time.monotonic() >= self.deadline:
                 break
             started = now()
-            shared = self._shared.get(a.run.task)
+            shared = self.shared.get(a.run.task)
             measured = shared.get(job.code) if shared is not None else None
             if measured is None:
-                measured = self._measurer.measure(a.run.task, job.code)
-                self._result.gpu_seconds += measured.wall_s
+                measured = self.station.measurer.measure(a.run.task, job.code)
+                self.result.gpu_seconds += measured.wall_s
                 if shared is not None:
                     shared.add(job.code, measured)
             a.log.report(job, measured, started)
             a.gpu_seconds += measured.wall_s
-            self._result.evaluations += 1
-            self._advance(self._result.evaluations, self._expected, a.run.key)
-        a.write(self._station.facts())
+            self.result.evaluations += 1
+            self.advance(self.result.evaluations, expected, a.run.key)
+        a.write(self.station.facts())
         tally = a.log.tally
         best = f"{tally.best:.3f}" if tally.best is not None else "-"
-        self._say(f"{a.run.key}: {sum(tally.counts.values())} measured, best {best}x")
+        self.say(f"{a.run.key}: {sum(tally.counts.values())} measured, best {best}x")
 
 
 def _expected(run: Run) -> int:
     """About how many evaluations a whole run takes."""
     entry = run.entry
     if run.method == "agentic":
-        return int(entry.steps)
+        return entry.steps
     batch = 1 if run.method == "local_search" else entry.batch_size
     if entry.surrogate is not None:
-        return 1 + int(entry.steps) * int(entry.surrogate.budget(batch * entry.surrogate.proposals))
-    return 1 + int(entry.steps) * batch * int(entry.samples_per_parent)
+        return 1 + entry.steps * entry.surrogate.budget(batch * entry.surrogate.proposals)
+    return 1 + entry.steps * batch * entry.samples_per_parent

@@ -7,7 +7,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from kernel_archive.errors import MissingExtraError, UsageError
-from kernel_archive.measure.device import Device, Sample, difference_text
+from kernel_archive.measure.device import Device, Sample, StandIn, difference_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -202,3 +202,7 @@ class TorchDevice(Device):
             facts["device_properties"] = {**plain, "compute_capability": f"{p.major}.{p.minor}"}
             facts["software"]["cudnn"] = torch.backends.cudnn.version()
         return facts
+
+
+#: What the protocol measures on.
+AnyDevice = StandIn | TorchDevice
