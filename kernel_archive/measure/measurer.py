@@ -62,13 +62,9 @@ class ReferenceBand:
 class Measurer:
     """Measures programs on one device. Used as a context manager; every worker is ended with it.
 
-    Args:
-        device: ``cuda``, ``cpu`` (tests) or ``standin``.
-        settings: the protocol.
-        gpu: canonical name of the GPU, for the physical limit.
-        cache: root of the compiler caches, one folder per program; a temporary one when not given.
-        cpus: processors for the worker that times; nothing else should run on them.
-        start_cpus: processors on which workers start and compilers run.
+    ``gpu`` is its canonical name, for the physical limit. ``cache`` is the root of the compiler caches, one folder per program; a
+    temporary one when not given. Nothing else should run on the processors ``cpus``, of the worker that times; workers start
+    and compilers run on ``start_cpus``.
     """
 
     def __init__(

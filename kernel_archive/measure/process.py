@@ -59,11 +59,8 @@ def _resident_gb(pid: int) -> float:
 class WorkerProcess:
     """A worker. It serves one task; ``served`` counts its evaluations.
 
-    Args:
-        config: what it is started for.
-        cache: root of the compiler caches, one folder per program; the worker's own folder is made there too.
-        lock: descriptor of the file that is locked while the device is set up.
-        nice: how far it stands behind other processes.
+    Its own folder is made in ``cache``, too, the root of the compiler caches. ``lock`` is the descriptor of the file that is locked
+    while the device is set up, ``nice`` how far it stands behind other processes.
     """
 
     def __init__(self, config: Config, cache: Path, *, lock: int | None = None, nice: int = 0) -> None:

@@ -70,10 +70,6 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
         benchmark_cases: the timed cases, in order; shape fields and nothing else.
         correctness_cases: further cases that are checked before timing and never timed.
         small_case: a case that a CPU handles in milliseconds, for tests and rehearsals.
-        rtol: relative tolerance.
-        atol: absolute tolerance.
-        make_input: makes a case's input, the argument of ``custom_kernel``.
-        work: the least work of a case.
         written_inputs: positions in ``data`` of buffers that the program may write and return.
         tolerances: ``data -> ((rtol, atol), ...)``, one pair for every output, where ``rtol`` and ``atol`` alone don't do:
             an atol is a number, or a one-dimensional array with a number for each index of the output's first dimension.
