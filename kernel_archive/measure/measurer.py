@@ -5,9 +5,10 @@ from __future__ import annotations
 import statistics
 import tempfile
 from collections import defaultdict, deque
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -59,7 +60,7 @@ class ReferenceBand:
         self._seen[case].append(time)
 
 
-class Measurer:
+class Measurer(ExitStack):
     """Measures programs on one device. Used as a context manager; every worker is ended with it.
 
     ``gpu`` is its canonical name, for the physical limit. ``cache`` is the root of the compiler caches, one folder per program; a
@@ -77,6 +78,7 @@ class Measurer:
         cpus: list[int] | None = None,
         start_cpus: list[int] | None = None,
     ) -> None:
+        super().__init__()
         self.device, self.settings = device, settings
         self._config = Config(
             mode="time",
@@ -87,28 +89,19 @@ class Measurer:
             cpus=cpus or [],
             start_cpus=start_cpus or [],
         )
-        self._own = tempfile.TemporaryDirectory(prefix="kernel-archive-")
-        self.cache = cache or Path(self._own.name) / "cache"
-        self._lock = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the measurer
+        self.cache = cache or Path(self.enter_context(tempfile.TemporaryDirectory(prefix="kernel-archive-")), "cache")
+        self._lock = self.enter_context(tempfile.TemporaryFile())  # noqa: SIM115 - closed with the measurer
+        self.callback(self._end_all)
         self._workers: dict[str, WorkerProcess] = {}
         self._bands: dict[str, ReferenceBand] = {}
         self.restarts = 0
         self.confined: dict[str, str] = {}
         self.facts: dict[str, Any] = {}
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """End all workers."""
+    def _end_all(self) -> None:
         for worker in self._workers.values():
             worker.kill()
         self._workers.clear()
-        self._lock.close()
-        self._own.cleanup()
 
     def start(self, task: str) -> None:
         """Start a worker for a task, if there is none; does not wait."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 import time
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -139,13 +139,14 @@ def remeasure_programs(
     return _summary(labels, found)
 
 
-class _Repetition:
+class _Repetition(ExitStack):
     """One run directory: what it holds, and its ``run.json``, written before the first new row and after the last.
 
     ``finished`` says whether it holds every program that the last call asked for.
     """
 
     def __init__(self, directory: Path, task: str, repetition: int, settings: Settings) -> None:
+        super().__init__()
         self._path = directory / "run.json"
         self._task, self._repetition = task, repetition
         self._station: Station | None = None
@@ -154,22 +155,15 @@ class _Repetition:
             task, settings, method="remeasurement", mutator="none", run=directory.name, search=search
         )
         with ExitStack() as stack:
-            self._log = AttemptLog(directory)
-            stack.callback(self._log.close)
+            self._log = stack.enter_context(AttemptLog(directory))
             self._earlier = earlier_run(self._path, self._document)
             if self._log.rows and self._earlier is None:
                 raise DataError.of(
                     code="no-run-json", message="there are measurements, and no run.json says how they were made",
                     file=str(directory), fix="Move the folder away",
                 )  # fmt: skip
-            stack.pop_all()
+            self.push(stack.pop_all())
         self.have = {row.code: feedback_of(row.evaluation) for row in self._log.rows}
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._log.close()
 
     def measure(self, code: str, station: Station) -> None:
         """Measure a program and log it."""

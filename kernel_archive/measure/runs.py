@@ -124,7 +124,7 @@ class SharedMeasurements:
         self._log.close()
 
 
-class AttemptLog:
+class AttemptLog(ExitStack):
     """The logs of a run of attempts: ``attempts.jsonl``, beside it ``timing.jsonl``. ``rows`` is what they hold.
 
     Raises:
@@ -133,7 +133,7 @@ class AttemptLog:
     """
 
     def __init__(self, directory: Path) -> None:
-        self.directory = directory
+        super().__init__()
         path = directory / "attempts.jsonl"
         with ExitStack() as stack:
             self._log = stack.enter_context(JsonLines(path))  # this cuts off a torn last line
@@ -144,7 +144,7 @@ class AttemptLog:
                     feedback_of(row.evaluation)
                 except ValueError as error:
                     raise unresumable(path, number, str(error), field="evaluation") from error
-            self._open = stack.pop_all()
+            self.push(stack.pop_all())
 
     def add(self, code: str, measured: Measurement, started_at: str, **more: Any) -> Attempt:
         """Write one measurement; ``more`` are further fields of the row."""
@@ -156,7 +156,3 @@ class AttemptLog:
         self._log.append(row)
         self.rows.append(row)
         return row
-
-    def close(self) -> None:
-        """Close the files."""
-        self._open.close()

@@ -104,7 +104,7 @@ class _Request(msgspec.Struct):
     result: ev.LoggedEvaluation | None = None
 
 
-class Search:
+class Search(ExitStack):
     """One run directory being searched.
 
     ``seen`` are programs that need no proposing again, shared between the searches of a task; it grows with this one. Without
@@ -127,7 +127,8 @@ class Search:
         seen: set[str] | None = None,
         surrogate: Surrogate | None = None,
     ) -> None:
-        self.directory, self._strategy, self._provider, self._objective = directory, strategy, provider, objective
+        super().__init__()
+        self._strategy, self._provider, self._objective = strategy, provider, objective
         self._steps, self._seed, self._surrogate = steps, seed, surrogate
         self._seen: set[str] = set() if seen is None else seen
         self.tally = Tally()
@@ -158,11 +159,7 @@ class Search:
                     message="the directory holds a search from another starting program",
                     fix="Record into another directory, or move this one away",
                 )  # fmt: skip
-            self._open = stack.pop_all()
-
-    def close(self) -> None:
-        """Close the files."""
-        self._open.close()
+            self.push(stack.pop_all())
 
     @property
     def finished(self) -> bool:

@@ -9,7 +9,7 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
@@ -156,7 +156,7 @@ def parse_share(text: str) -> tuple[int, int]:
     raise UsageError(f"--share takes I/N with 1 <= I <= N (got {text!r})")
 
 
-class Station:
+class Station(ExitStack):
     """Measures programs and compiles others meanwhile; used as a context manager.
 
     ``task`` is any of the framework that is measured; nothing is compiled ahead without one. ``part``, from 0, of ``parts`` is
@@ -176,11 +176,11 @@ class Station:
         compilers: int | None = None,
         cache: Path | None = None,
     ) -> None:
+        super().__init__()
         mine, others = share_processors(part, parts)
-        self._open = ExitStack()
         self._watch = Watch(enabled=device == "cuda")
-        self._open.callback(self._watch.close)
-        self.measurer = self._open.enter_context(
+        self.callback(self._watch.close)
+        self.measurer = self.enter_context(
             Measurer(device, settings, gpu=gpu, cache=cache, cpus=mine, start_cpus=others)
         )
         count = max(1, len(others) - 1) if compilers is None else compilers
@@ -190,13 +190,7 @@ class Station:
                 mode="compile", task=task, device=device, settings=settings, gpu=gpu, cpus=others, start_cpus=others
             )
             self._pool = CompilePool(count, config, self.measurer.cache)
-            self._open.callback(self._pool.close)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._open.close()
+            self.callback(self._pool.close)
 
     def compile_ahead(self, task: str, codes: Iterable[str]) -> list[Future[None]]:
         """Begin to compile programs of a task; nothing is under way when nothing is compiled ahead."""
