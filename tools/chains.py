@@ -23,7 +23,7 @@ import pyarrow as pa
 from kernel_archive.archive.open import open_archive
 from kernel_archive.errors import KernelArchiveError
 from kernel_archive.ids import program_id
-from kernel_archive.measure.chains import read_chain
+from kernel_archive.measure.agent import read_chain
 from kernel_archive.measure.tasks import get_task
 from kernel_archive.program_text import artificial_patterns, telling_words
 

@@ -53,7 +53,8 @@ def measure(task: str, files: tuple[Path, ...], device: str, gpu: str | None, pa
     A file is a Python module with custom_kernel(data). Each runs in a worker process of its own, without network. Exit
     status 1 when one of them does not pass.
     """
-    from kernel_archive.measure.api import measure_files, settings_from
+    from kernel_archive.measure.settings import settings_from
+    from kernel_archive.measure.station import measure_files
 
     with common.progress("Measuring") as advance:
         found = measure_files(task, files, device=device, gpu=gpu, settings=settings_from(pairs), advance=advance)
@@ -82,9 +83,9 @@ def measure(task: str, files: tuple[Path, ...], device: str, gpu: str | None, pa
 @common.json_option
 def record(plan: Path, only: tuple[str, ...], seconds: float | None, share: str, **how: Any) -> None:
     """Run the searches of PLAN (TOML) and write their logs; called again, go on where the logs end."""
-    from kernel_archive.measure.api import parse_share
     from kernel_archive.measure.plan import read_plan
     from kernel_archive.measure.record import record as record_plan
+    from kernel_archive.measure.station import parse_share
 
     part, parts = parse_share(share)
     with common.progress("Recording") as advance:
@@ -122,8 +123,8 @@ def remeasure(
 ) -> None:  # fmt: skip
     """Measure kernels of the archive DIR again and write the measurements as logs that a build takes in."""
     from kernel_archive.archive.open import open_archive
-    from kernel_archive.measure.api import settings_from
     from kernel_archive.measure.remeasure import choose, remeasure_programs
+    from kernel_archive.measure.settings import settings_from
 
     chosen = choose(open_archive(archive_path), where, edge=edge, limit=limit, gpu=how["gpu"])
     common.say(f"{len(chosen)} kernels to measure {how['repeat']} times")

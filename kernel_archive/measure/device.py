@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import time
-from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -42,14 +41,8 @@ class Sample(msgspec.Struct, kw_only=True):
     output: Any
 
 
-class Device(ABC):
-    """What the protocol needs of a device; what stands here fits one that is the host itself.
-
-    Args:
-        name: ``cuda``, ``cpu`` or ``standin``.
-        array: its type of arrays.
-        copy: copies one array.
-    """
+class Device:
+    """What devices with arrays of one type have in common, and what fits one that is the host itself."""
 
     #: Whether its timer is the host's clock.
     timer_is_host = True
@@ -57,7 +50,6 @@ class Device(ABC):
     def __init__(self, name: str, array: type, copy: Callable[[Any], Any]) -> None:
         self.name, self._array, self._copy = name, array, copy
 
-    # ---------------------------------------------------------------- arrays
     def clone(self, tree: Any) -> Any:
         """A deep copy of a tree of arrays."""
         if isinstance(tree, self._array):
@@ -84,39 +76,6 @@ class Device(ABC):
         """Whether it is an array and no subclass, which could compute later."""
         return type(value) is self._array
 
-    @abstractmethod
-    def signature(self, value: Any) -> tuple[str, tuple[int, ...], str]:
-        """Place, shape and dtype, as text."""
-
-    @abstractmethod
-    def storage(self, value: Any) -> int:
-        """The address of the memory that it lies in."""
-
-    @abstractmethod
-    def equal(self, a: Any, b: Any) -> bool:
-        """Bitwise equality, NaN equal to NaN."""
-
-    @abstractmethod
-    def difference(self, got: Any, expected: Any, rtol: float, atol: Any) -> str | None:
-        """What is outside the tolerance, in words; None when nothing is. An array ``atol`` is per index of dimension 0."""
-
-    @abstractmethod
-    def sample_wrong(self, got: Any, expected: Any, rtol: float, atol: Any, seed: int) -> Any:
-        """Whether a sample of elements is outside the tolerance; may stay on the device and wait for nothing."""
-
-    def any_true(self, flags: list[Any]) -> bool:
-        """Whether one of the samples was wrong; waits."""
-        return any(bool(f) for f in flags)
-
-    # ---------------------------------------------------------------- calls
-    @abstractmethod
-    def seed(self, seed: int) -> None:
-        """Seed the generators that a program may use."""
-
-    @abstractmethod
-    def prepare(self, expected: tuple[Any, ...], *, flush: bool) -> None:
-        """Before a call: freed memory of the outputs' sizes holds no result, and with ``flush`` the cache no input."""
-
     def call(self, function: Callable[[Any], Any], data: Any) -> Sample:
         """One timed call, from an idle device to an idle device."""
         start = _clock()
@@ -124,27 +83,17 @@ class Device(ABC):
         end = _clock()
         return Sample(time_ns=float(end - start), host_ns=float(end - start), tail_ns=0.0, output=output)
 
-    def synchronize(self) -> None:  # noqa: B027 - the host itself is never behind
+    def synchronize(self) -> None:
         """Wait for the device."""
 
-    # ---------------------------------------------------------------- switches of a program
-    def enter_candidate(self) -> None:  # noqa: B027 - not every device has switches
+    def enter_candidate(self) -> None:
         """Give the program the precision switches that it set itself."""
 
-    def leave_candidate(self) -> None:  # noqa: B027 - likewise
+    def leave_candidate(self) -> None:
         """Remember the program's switches and set ours: the reference always runs in full float32."""
 
-    def reset(self) -> None:  # noqa: B027 - likewise
+    def reset(self) -> None:
         """Forget a program's switches."""
-
-    # ---------------------------------------------------------------- facts
-    @abstractmethod
-    def watched(self) -> dict[str, Any]:
-        """Modules and types, by name, whose functions a program has no business to replace."""
-
-    @abstractmethod
-    def facts(self) -> dict[str, Any]:
-        """What is recorded of device and software."""
 
 
 def difference_text(bad: int, total: int, rtol: float, atol: Any, worst: float, nan: int) -> str:
@@ -170,11 +119,9 @@ def check_device(name: str, task: Task) -> None:
 def exclusive(lock: int) -> Iterator[None]:
     """Hold the device: setting up a worker must not disturb what another one times.
 
-    The kernel serves those who wait in turn. A lock that is polled for (filelock's) would starve a worker that starts
-    beside one that measures without a pause.
-
-    Args:
-        lock: descriptor of a file that nobody reaches by name, so that no program can hold it; opened by the holder.
+    The lock is a descriptor, opened by the holder, of a file that nobody reaches by name, so that no program can hold it. The
+    kernel serves those who wait in turn: a lock that is polled for (filelock's) would starve a worker that starts beside one
+    that measures without a pause.
     """
     fcntl.flock(lock, fcntl.LOCK_EX)
     try:

@@ -2,27 +2,35 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
+import importlib.util
+import math
 import re
+import statistics
 import sys
 import time
 import traceback
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import msgspec
 
-from kernel_archive.measure import guards, stats
-from kernel_archive.measure.programs import import_code
-from kernel_archive.measure.tasks.base import VARIANTS, case_seed
+from kernel_archive.measure import guards
+from kernel_archive.measure.tasks.base import VARIANTS, Bounds, Case, Data, Variant, case_seed
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator, Sequence
+    from contextlib import AbstractContextManager
 
-    from kernel_archive.measure.device import Device, Sample
+    from kernel_archive.measure.device import Sample
     from kernel_archive.measure.settings import Settings
     from kernel_archive.measure.tasks.base import Task
+    from kernel_archive.measure.torch_device import AnyDevice
 
+T = TypeVar("T")
+StopReason = Literal["precise", "max_runs", "time"]
 _MAX_TEXT = 4000
 _MAX_NAME = 200
 _clock = time.perf_counter_ns
@@ -31,30 +39,79 @@ _sleep = time.sleep
 _LAG_S = 0.5
 
 
+class Distribution(msgspec.Struct, frozen=True, kw_only=True):
+    """Times of ``runs`` calls of one function on one case, ns: ``std`` is the sample's (0 for one run), ``err`` that of the mean."""
+
+    runs: int
+    mean: float
+    median: float
+    std: float
+    err: float
+    best: float
+    worst: float
+
+
+def describe(times: Sequence[float]) -> Distribution:
+    """The distribution of times in ns; at least one.
+
+    >>> describe([2.0, 4.0]).std == 2.0**0.5
+    True
+    """
+    n = len(times)
+    mean = math.fsum(times) / n
+    std = math.sqrt(math.fsum((t - mean) ** 2 for t in times) / (n - 1)) if n > 1 else 0.0
+    median, best, worst = statistics.median(times), min(times), max(times)
+    return Distribution(runs=n, mean=mean, median=median, std=std, err=std / math.sqrt(n), best=best, worst=worst)
+
+
+def candidate_first(index: int) -> bool:
+    """Who runs first in pair ``index``: pairs alternate, so that a drift takes both alike."""
+    return index % 2 == 0
+
+
+def stop_reason(candidate: Sequence[float], reference: Sequence[float], settings: Settings) -> StopReason | None:
+    """Whether the loop over pairs ends after these times, ns, and why.
+
+    Both means must be precise (standard error under ``stop_relative_error``); else ``max_runs`` or the time cap ends
+    it, never before ``min_runs``.
+    """
+    n = len(candidate)
+    if n < settings.min_runs:
+        return None
+    if n > 1 and all(d.err < settings.stop_relative_error * d.mean for d in (describe(candidate), describe(reference))):
+        return "precise"
+    if n >= settings.max_runs:
+        return "max_runs"
+    if math.fsum(candidate) + math.fsum(reference) >= settings.max_case_seconds * 1e9:
+        return "time"
+    return None
+
+
 class CaseResult(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """What one case gave.
+    """What one case gave: a failure, or two distributions of times.
 
     Attributes:
-        shape: the case.
         failure_kind: ``none``, ``compile_failed``, ``runtime_error`` or ``incorrect``.
-        error: message, empty when it passed.
         error_name: name of the exception or guard.
         traceback: of the program's own frames.
-        candidate: distribution of the candidate's times.
-        reference: distribution of the reference's times beside it.
         stop: why timing stopped.
         over_limit: candidate time over the physical limit, where it is known.
     """
 
-    shape: dict[str, Any]
+    shape: Case
     failure_kind: str = "none"
     error: str = ""
     error_name: str = ""
     traceback: str = ""
-    candidate: stats.Distribution | None = None
-    reference: stats.Distribution | None = None
+    candidate: Distribution | None = None
+    reference: Distribution | None = None
     stop: str = ""
     over_limit: float | None = None
+
+    def medians(self) -> tuple[float, float]:
+        """The candidate's time and the reference's, ns, of a case without failure."""
+        assert self.candidate and self.reference  # noqa: S101, PT018 - such a case was timed
+        return self.candidate.median, self.reference.median
 
 
 class Result(msgspec.Struct, kw_only=True):
@@ -69,32 +126,41 @@ class Result(msgspec.Struct, kw_only=True):
     narrow_domain: str = ""
 
 
+class Input(msgspec.Struct):
+    """One input, with the reference's outputs and how near to them a program must come."""
+
+    data: Data
+    expected: tuple[Any, ...]
+    bounds: Bounds
+
+
 class Bench(msgspec.Struct):
-    """Inputs of one case, with the reference's outputs and how near to them a program must come."""
+    """Inputs of one case; calls take them in turn."""
 
-    shape: dict[str, Any]
-    variant: str
-    data: list[Any]
-    expected: list[tuple[Any, ...]]
-    bounds: list[tuple[tuple[float, Any], ...]]
+    shape: Case
+    variant: Variant
+    inputs: list[Input]
+
+    def input(self, call: int) -> Input:
+        """The input of that call."""
+        return self.inputs[call % len(self.inputs)]
 
 
-class CandidateFailure(Exception):  # noqa: N818 - carries a verdict
-    """Raised inside an evaluation when the program failed a case."""
+def import_code(code: str, folder: Path, name: str) -> Any:
+    """A program's text as a module of that name, by way of a file in ``folder``: compilers read what they compile.
 
-    def __init__(self, kind: str, name: str, error: str, trace: str = "") -> None:
-        super().__init__(error)
-        self.kind, self.name, self.error, self.trace = kind, name, error, trace
-
-    @classmethod
-    def by(cls, error: BaseException, *, at_import: bool = False) -> CandidateFailure:
-        """What the program raised, as a verdict; its own classes and messages are not trusted to behave."""
-        name, said = _text(type(error).__name__)[:_MAX_NAME], _text(error)
-        if at_import:
-            return cls("compile_failed", name, f"{name}: {_FOLDERS.sub('', said)}")
-        if name in _COMPILE_ERRORS:
-            return cls("compile_failed", name, _FOLDERS.sub("", said), _own_frames(error))
-        return cls("runtime_error", name, said, _own_frames(error))
+    The one way in which code under test is imported. It is in ``sys.modules`` while it runs and afterwards. Whatever the
+    program raises is passed on.
+    """
+    path = folder / f"{name}.py"
+    path.write_text(code, encoding="utf-8", errors="surrogatepass")
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None  # noqa: S101 - a path that ends in .py always has one
+    assert spec.loader is not None  # noqa: S101 - likewise
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    return module
 
 
 class Evaluator:
@@ -103,7 +169,9 @@ class Evaluator:
     Inputs and the reference's outputs are made ahead, from the seed and a salt that no program can know.
     """
 
-    def __init__(self, task: Task, device: Device, settings: Settings, *, salt: str, gpu: str, scratch: Path) -> None:
+    def __init__(
+        self, task: Task, device: AnyDevice, settings: Settings, *, salt: str, gpu: str, scratch: Path
+    ) -> None:
         self.task, self.device, self.settings, self.salt, self.gpu = task, device, settings, salt, gpu
         self._scratch = scratch
         self._reference = task.load_reference()
@@ -115,30 +183,27 @@ class Evaluator:
         self._timed = [self._bench(c, "standard", max(2, settings.ring)) for c in self.benchmark]
         self._serial = 0
 
-    def _bench(self, case: dict[str, Any], variant: Any, count: int) -> Bench:
-        data, expected, bounds = [], [], []
+    def _bench(self, case: Case, variant: Variant, count: int) -> Bench:
+        bench = Bench(case, variant, [])
         for k in range(count):
             seed = case_seed(self.settings.seed, self.task.name, sorted(case.items()), variant, k, self.salt)
-            made = self.task.input_of(case, seed, variant, self.device.name)
-            data.append(made)
-            outputs = self._reference(self.device.clone(made))
+            data = self.task.input_of(case, seed, variant, self.device.name)
+            outputs = self._reference(self.device.clone(data))
             outputs = outputs if isinstance(outputs, tuple) else (outputs,)
-            expected.append(self.device.snapshot(outputs))
-            bounds.append(self.task.bounds(made))
+            bench.inputs.append(Input(data, self.device.snapshot(outputs), self.task.bounds(data)))
         self.device.synchronize()
-        return Bench(case, variant, data, expected, bounds)
+        return bench
 
     def warm(self) -> None:
         """Run the reference once on every timed case, so that the first program does not pay for lazy set-up."""
         for bench in self._timed:
-            self._time_one(self._reference, bench, 0)
-            self._time_one(self._reference, bench, 1)
+            for given in bench.inputs[:2]:
+                self._time_one(self._reference, given)
 
-    # ---------------------------------------------------------------- one program
     def evaluate(self, code: str) -> Result:
         """The verdict of one program. Never raises for anything that the program does through Python."""
         result = Result(cases=[], salt=self.salt)
-        clock = _Phases(result.phases)
+        clock = partial(_clocked, result.phases)
         self.device.reset()
         integrity = guards.Integrity(self.device)
         self._serial += 1
@@ -151,7 +216,7 @@ class Evaluator:
             for bench in self._checks:
                 shape = bench.shape
                 with clock("check_s"):
-                    self._verify(function, bench, len(bench.data))
+                    self._verify(function, bench, len(bench.inputs))
                     integrity.check()
             for bench in self._timed:
                 shape = bench.shape
@@ -163,22 +228,12 @@ class Evaluator:
             with clock("stress_s"):
                 result.narrow_domain = self._under_stress(function)
                 integrity.check()
-        except CandidateFailure as failure:
-            result.cases.append(
-                CaseResult(
-                    shape=shape,
-                    failure_kind=failure.kind,
-                    error=failure.error[:_MAX_TEXT],
-                    error_name=failure.name,
-                    traceback=failure.trace[-_MAX_TEXT:],
-                )
+        except guards.CandidateFailure as failure:
+            error, trace = failure.error[:_MAX_TEXT], failure.trace[-_MAX_TEXT:]
+            failed = CaseResult(
+                shape=shape, failure_kind=failure.kind, error=error, error_name=failure.name, traceback=trace
             )
-        except guards.Refusal as refusal:
-            result.cases.append(
-                CaseResult(
-                    shape=shape, failure_kind="incorrect", error=str(refusal)[:_MAX_TEXT], error_name=refusal.guard
-                )
-            )
+            result.cases.append(failed)
         finally:
             self.device.leave_candidate()
             self.device.reset()
@@ -189,82 +244,77 @@ class Evaluator:
         """What a program that passed does wrong on inputs beyond the timed ones; empty when nothing."""
         try:
             for bench in self._stress:
-                self._verify(function, bench, len(bench.data))
-        except CandidateFailure as failure:
+                self._verify(function, bench, len(bench.inputs))
+        except guards.Refusal:
+            raise
+        except guards.CandidateFailure as failure:
             return failure.error[:_MAX_TEXT] or failure.name
         return ""
 
     def _load(self, code: str, name: str) -> Callable[[Any], Any]:
         """The program's function; whatever the program raises before it is there becomes a verdict."""
-        self.device.enter_candidate()
-        try:
-            function = getattr(import_code(code, self._scratch, name), "custom_kernel", None)
-        except BaseException as error:
-            if isinstance(error, KeyboardInterrupt):
-                raise
-            raise CandidateFailure.by(error, at_import=True) from error
-        finally:
-            self.device.leave_candidate()
+
+        def load() -> Any:
+            return getattr(import_code(code, self._scratch, name), "custom_kernel", None)
+
+        function = self._run(load, at_import=True)
         if not callable(function):
-            raise CandidateFailure(
-                "compile_failed", "NoEntryPoint", "the program defines no function custom_kernel(data)"
-            )
+            text = "the program defines no function custom_kernel(data)"
+            raise guards.CandidateFailure("compile_failed", "NoEntryPoint", text)
         return function  # type: ignore[no-any-return] # whatever it is, it is callable; its result is checked
 
-    def _call(self, function: Callable[[Any], Any], data: Any) -> Sample:
-        """One call of the candidate; whatever it raises becomes a verdict."""
+    def _run(self, call: Callable[..., T], *arguments: Any, at_import: bool = False) -> T:
+        """A call in which the program runs, with its switches; whatever it raises becomes a verdict."""
         self.device.enter_candidate()
         try:
-            sample = self.device.call(function, data)
+            return call(*arguments)
+        except KeyboardInterrupt:
+            raise
         except BaseException as error:
-            if isinstance(error, KeyboardInterrupt):
-                raise
-            raise CandidateFailure.by(error) from error
+            raise failure_by(error, at_import=at_import) from error
         finally:
             self.device.leave_candidate()
-        return sample
 
     def _verify(self, function: Callable[[Any], Any], bench: Bench, calls: int) -> None:
         """Full checks on ``calls`` calls with different inputs, the earlier outputs still held."""
         held: tuple[Any, ...] = ()
         for i in range(calls):
-            member = i % len(bench.data)
-            data, expected = self.device.clone(bench.data[member]), bench.expected[member]
+            given = bench.input(i)
+            data = self.device.clone(given.data)
             self.device.seed(self.settings.seed + i)
-            self.device.prepare(expected, flush=False)
-            sample = self._call(_with_snapshot(function, self.task, self.device), data)
+            self.device.prepare(given.expected, flush=False)
+            sample = self._run(self.device.call, _with_snapshot(function, self.task, self.device), data)
             returned, queued = sample.output
-            outputs = guards.check_form(self.task, self.device, returned, expected)
+            outputs = guards.check_form(self.task, self.device, returned, given.expected)
             guards.check_aliasing(self.task, self.device, data, outputs, [self.device.storage(o) for o in held])
-            self._compare(outputs, bench, member)
-            if queued is not None:
-                self._compare(queued, bench, member, guard="stream")
-            guards.unmutated(self.task, self.device, bench.data[member], data)
+            self._compare(outputs, bench, given)
+            late = "" if queued is None else self._difference(queued, given)
+            if late:
+                raise guards.Refusal("stream", f"the output was not there yet for work queued behind the call; {late}")
+            guards.unmutated(self.task, self.device, given.data, data)
             held = outputs
 
-    def _compare(self, outputs: tuple[Any, ...], bench: Bench, member: int, guard: str = "") -> None:
-        """Full comparison with what is expected of one input; a difference is the program's failure, or the guard's."""
-        texts = []
-        expected, bounds = bench.expected[member], bench.bounds[member]
-        for name, got, want, (rtol, atol) in zip(self.task.outputs, outputs, expected, bounds, strict=True):
-            text = self.device.difference(got, want, rtol, atol)
-            if text:
-                texts.append(f"{name}: {text}")
-        if texts and guard:
-            raise guards.Refusal(
-                guard, "the output was not there yet for work queued behind the call; " + "; ".join(texts)
-            )
-        if texts:
-            raise CandidateFailure("incorrect", "", f"case {bench.shape} ({bench.variant} input): " + "; ".join(texts))
+    def _compare(self, outputs: tuple[Any, ...], bench: Bench, given: Input) -> None:
+        """Full comparison with what is expected of one input; a difference is the program's failure."""
+        text = self._difference(outputs, given)
+        if text:
+            raise guards.CandidateFailure("incorrect", "", f"case {bench.shape} ({bench.variant} input): {text}")
 
-    def _time_one(self, function: Callable[[Any], Any], bench: Bench, index: int, *, candidate: bool = False) -> Sample:
-        """One timed call on the next input."""
-        member = index % len(bench.data)
-        data = self.device.clone(bench.data[member])
-        self.device.prepare(bench.expected[member], flush=True)
-        return self._call(function, data) if candidate else self.device.call(function, data)
+    def _difference(self, outputs: tuple[Any, ...], given: Input) -> str:
+        """Which outputs are outside their tolerances, and how far; empty when none is."""
+        rows = zip(self.task.outputs, outputs, given.expected, given.bounds, strict=True)
+        found = {name: self.device.difference(got, want, rtol, atol) for name, got, want, (rtol, atol) in rows}
+        return "; ".join(f"{name}: {text}" for name, text in found.items() if text)
 
-    def _time(self, function: Callable[[Any], Any], bench: Bench, clock: _Phases) -> CaseResult:
+    def _time_one(self, function: Callable[[Any], Any], given: Input, *, candidate: bool = False) -> Sample:
+        """One timed call on a copy of an input."""
+        data = self.device.clone(given.data)
+        self.device.prepare(given.expected, flush=True)
+        return self._run(self.device.call, function, data) if candidate else self.device.call(function, data)
+
+    def _time(
+        self, function: Callable[[Any], Any], bench: Bench, clock: Callable[[str], AbstractContextManager[None]]
+    ) -> CaseResult:
         """Time a case; once more where the clocks don't agree, since a host that lags looks like a timer that lies.
 
         Five of 180 measurements of sound programs were refused so on a machine with four GPUs, where more than half of
@@ -274,7 +324,7 @@ class Evaluator:
             try:
                 return self._time_once(function, bench)
             except guards.Refusal as refusal:
-                if refusal.guard != "clock":
+                if refusal.name != "clock":
                     raise
         # Outside of the handler: its traceback would keep the outputs of the first attempt in the device's memory.
         with clock("time_again_s"):
@@ -293,24 +343,23 @@ class Evaluator:
         try:
             while reason is None:
                 index = len(theirs)
-                for candidate in (True, False) if stats.candidate_first(index) else (False, True):
-                    sample = self._time_one(
-                        function if candidate else self._reference, bench, index, candidate=candidate
-                    )
+                given = bench.input(index)
+                for candidate in (True, False) if candidate_first(index) else (False, True):
+                    sample = self._time_one(function if candidate else self._reference, given, candidate=candidate)
                     if candidate:
-                        last = self._sample(sample.output, bench, index, wrong)
+                        last = self._sample(sample.output, given, index, wrong)
                     sample.output = None
                     (mine if candidate else theirs).append(sample)
                 own, ref = ([s.time_ns for s in samples] for samples in (mine, theirs))
-                reason = stats.stop_reason(own, ref, self.settings)
+                reason = stop_reason(own, ref, self.settings)
         finally:
             gc.enable()
-        if self.device.any_true(wrong):
+        if any(map(bool, wrong)):
             text = f"case {bench.shape}: wrong output in a timed call, right in the check before"
-            raise CandidateFailure("incorrect", "", text)
-        self._compare(last, bench, (len(mine) - 1) % len(bench.data))
+            raise guards.CandidateFailure("incorrect", "", text)
+        self._compare(last, bench, given)
         guards.check_clock(self.device, mine, theirs)
-        candidate_times, reference_times = stats.describe(own), stats.describe(ref)
+        candidate_times, reference_times = describe(own), describe(ref)
         over = None
         if self.device.name == "cuda":
             over = guards.check_limit(self.task.work(bench.shape), self.gpu, candidate_times.median)
@@ -318,13 +367,11 @@ class Evaluator:
             shape=bench.shape, candidate=candidate_times, reference=reference_times, stop=reason, over_limit=over
         )
 
-    def _sample(self, returned: Any, bench: Bench, index: int, wrong: list[Any]) -> tuple[Any, ...]:
+    def _sample(self, returned: Any, given: Input, index: int, wrong: list[Any]) -> tuple[Any, ...]:
         """The outputs of a timed call; whether a sample of their elements is wrong is added to ``wrong``, unread."""
-        member = index % len(bench.data)
-        expected, bounds = bench.expected[member], bench.bounds[member]
-        outputs = guards.check_form(self.task, self.device, returned, expected)
+        outputs = guards.check_form(self.task, self.device, returned, given.expected)
         seed = case_seed(self.settings.seed, "sample", self.salt, index)
-        for got, want, (rtol, atol) in zip(outputs, expected, bounds, strict=True):
+        for got, want, (rtol, atol) in zip(outputs, given.expected, given.bounds, strict=True):
             wrong.append(self.device.sample_wrong(got, want, rtol, atol, seed))
         return outputs
 
@@ -338,7 +385,7 @@ _COMPILE_ERRORS = frozenset(
 _FOLDERS = re.compile(r"(?<![\w.+/-])/(?:[\w.+-]+/)+(?=[\w.+-])")
 
 
-def _with_snapshot(function: Callable[[Any], Any], task: Task, device: Device) -> Callable[[Any], Any]:
+def _with_snapshot(function: Callable[[Any], Any], task: Task, device: AnyDevice) -> Callable[[Any], Any]:
     """The program, followed on the same stream by copies of what it returned."""
 
     def wrapped(data: Any) -> Any:
@@ -348,6 +395,16 @@ def _with_snapshot(function: Callable[[Any], Any], task: Task, device: Device) -
         return result, device.snapshot(tuple(outputs)) if plain else None
 
     return wrapped
+
+
+def failure_by(error: BaseException, *, at_import: bool = False) -> guards.CandidateFailure:
+    """What a program raised, as a verdict; its own classes and messages are not trusted to behave."""
+    name, said = _text(type(error).__name__)[:_MAX_NAME], _text(error)
+    if at_import:
+        return guards.CandidateFailure("compile_failed", name, f"{name}: {_FOLDERS.sub('', said)}")
+    if name in _COMPILE_ERRORS:
+        return guards.CandidateFailure("compile_failed", name, _FOLDERS.sub("", said), _own_frames(error))
+    return guards.CandidateFailure("runtime_error", name, said, _own_frames(error))
 
 
 def _own_frames(error: BaseException) -> str:
@@ -368,20 +425,11 @@ def _text(value: object) -> str:
         return "(a message that can't be read)"
 
 
-class _Phases:
-    """Adds up seconds by name."""
-
-    def __init__(self, into: dict[str, float]) -> None:
-        self._into = into
-        self._name = ""
-        self._start = 0
-
-    def __call__(self, name: str) -> _Phases:
-        self._name = name
-        return self
-
-    def __enter__(self) -> None:
-        self._start = _clock()
-
-    def __exit__(self, *_: object) -> None:
-        self._into[self._name] = self._into.get(self._name, 0.0) + (_clock() - self._start) / 1e9
+@contextlib.contextmanager
+def _clocked(phases: dict[str, float], name: str) -> Iterator[None]:
+    """Add the seconds that this takes to those of the phase."""
+    start = _clock()
+    try:
+        yield
+    finally:
+        phases[name] = phases.get(name, 0.0) + (_clock() - start) / 1e9

@@ -22,15 +22,14 @@ import builtins
 import statistics
 from typing import TYPE_CHECKING, Any
 
-import msgspec
-
 from kernel_archive.gpus import gpu_facts
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from kernel_archive.measure.device import Device, Sample
+    from kernel_archive.measure.device import Sample
     from kernel_archive.measure.tasks.base import Task, Work
+    from kernel_archive.measure.torch_device import AnyDevice
 
 #: Room for launch latency and the cost of synchronising, ns.
 CLOCK_SLACK_NS = 60_000.0
@@ -43,18 +42,25 @@ LIMIT_TOLERANCE = 0.95
 LIMIT_FLOOR_NS = 1_000.0
 
 
-class Refusal(Exception):  # noqa: N818 - a verdict, not a fault of ours
+class CandidateFailure(Exception):  # noqa: N818 - a verdict, not a fault of ours
+    """Raised inside an evaluation when the program failed a case."""
+
+    def __init__(self, kind: str, name: str, error: str, trace: str = "") -> None:
+        super().__init__(error)
+        self.kind, self.name, self.error, self.trace = kind, name, error, trace
+
+
+class Refusal(CandidateFailure):
     """Raised when a guard refuses a program."""
 
     def __init__(self, guard: str, reason: str) -> None:
-        super().__init__(f"guard {guard}: {reason}")
-        self.guard = guard
+        super().__init__("incorrect", guard, f"guard {guard}: {reason}")
 
 
 class Integrity:
     """The identity of functions that a program must leave alone."""
 
-    def __init__(self, device: Device) -> None:
+    def __init__(self, device: AnyDevice) -> None:
         self._device = device
         self._before = self._take()
 
@@ -76,14 +82,8 @@ class Integrity:
             raise Refusal("patched", f"replaced {', '.join((changed + gone)[:5])}")
 
 
-def check_form(task: Task, device: Device, result: Any, expected: tuple[Any, ...]) -> tuple[Any, ...]:
-    """The outputs as a tuple, when number, type, shape, dtype and device are right.
-
-    Args:
-        task: the task.
-        device: where it ran.
-        result: what the program returned.
-        expected: the reference's outputs.
+def check_form(task: Task, device: AnyDevice, result: Any, expected: tuple[Any, ...]) -> tuple[Any, ...]:
+    """The outputs that a program returned as a tuple, when number, type, shape, dtype and device are right.
 
     Raises:
         Refusal: guard ``outputs``.
@@ -101,16 +101,9 @@ def check_form(task: Task, device: Device, result: Any, expected: tuple[Any, ...
 
 
 def check_aliasing(
-    task: Task, device: Device, data: Any, outputs: tuple[Any, ...], earlier: Sequence[int] = ()
+    task: Task, device: AnyDevice, data: Any, outputs: tuple[Any, ...], earlier: Sequence[int] = ()
 ) -> None:
-    """Refuse outputs that lie in memory that is not theirs.
-
-    Args:
-        task: the task.
-        device: where it ran.
-        data: the argument that the program got.
-        outputs: what it returned.
-        earlier: storages of outputs of earlier calls that are still held.
+    """Refuse outputs that lie in memory of the inputs ``data``, or in storages ``earlier``: of outputs that are still held.
 
     Raises:
         Refusal: guard ``aliasing``.
@@ -125,7 +118,7 @@ def check_aliasing(
             raise Refusal("aliasing", f"{name} lies in the memory of an earlier call's output")
 
 
-def unmutated(task: Task, device: Device, before: Any, after: Any) -> None:
+def unmutated(task: Task, device: AnyDevice, before: Any, after: Any) -> None:
     """Refuse when a program changed an input that it may only read.
 
     Raises:
@@ -137,7 +130,7 @@ def unmutated(task: Task, device: Device, before: Any, after: Any) -> None:
             raise Refusal("mutation", f"input {i} was changed")
 
 
-def check_clock(device: Device, candidate: Sequence[Sample], reference: Sequence[Sample]) -> None:
+def check_clock(device: AnyDevice, candidate: Sequence[Sample], reference: Sequence[Sample]) -> None:
     """Refuse when the device's timer tells another story than the host's clock, or the device stays busy afterwards.
 
     What the host needs beyond the timed region is compared with what it needs for the reference, measured in turn.
@@ -157,22 +150,11 @@ def check_clock(device: Device, candidate: Sequence[Sample], reference: Sequence
         raise Refusal("clock", f"timer says {time / 1e3:.1f} us, the host's clock {(time + gap) / 1e3:.1f} us")
 
 
-class Limit(msgspec.Struct, frozen=True):
-    """The physical limit of one case: ns, and what sets it."""
-
-    ns: float
-    bound: str
-
-
-def limit_ns(work: Work, gpu: str) -> Limit | None:
-    """The least time that a case can take on a GPU; ``None`` for a GPU whose peaks are not known.
+def limit_ns(work: Work, gpu: str) -> tuple[float, str] | None:
+    """The least time that a case can take on a GPU, ns, and what sets it; ``None`` for a GPU whose peaks are not known.
 
     Inputs are read from device memory (the L2 is flushed); of the outputs, what fits into the L2 may still be there
     when the timer stops. Arithmetic counts at twice the dense bf16 rate, more than any program here can reach.
-
-    Args:
-        work: the case's bytes and operations.
-        gpu: name or alias.
     """
     facts = gpu_facts(gpu)
     if facts.memory_bandwidth_gb_s is None or facts.bf16_tflops is None:
@@ -181,7 +163,7 @@ def limit_ns(work: Work, gpu: str) -> Limit | None:
     moved = work.bytes_read + max(0.0, work.bytes_written - stays)
     by_memory = moved / facts.memory_bandwidth_gb_s  # bytes / (GB/s) = ns
     by_rate = work.flops / (2.0 * facts.bf16_tflops * 1e3)  # FLOP / (FLOP/ns)
-    return Limit(by_memory, "memory bandwidth") if by_memory >= by_rate else Limit(by_rate, "arithmetic rate")
+    return (by_memory, "memory bandwidth") if by_memory >= by_rate else (by_rate, "arithmetic rate")
 
 
 def check_limit(work: Work, gpu: str, time_ns: float) -> float | None:
@@ -190,11 +172,9 @@ def check_limit(work: Work, gpu: str, time_ns: float) -> float | None:
     Raises:
         Refusal: guard ``limit``.
     """
-    limit = limit_ns(work, gpu)
-    if limit is None or limit.ns <= 0:
+    least, bound = limit_ns(work, gpu) or (0.0, "")
+    if least <= 0:
         return None
-    if time_ns < LIMIT_TOLERANCE * limit.ns and limit.ns > LIMIT_FLOOR_NS:
-        raise Refusal(
-            "limit", f"{time_ns / 1e3:.2f} us is below the {limit.ns / 1e3:.2f} us that {limit.bound} allows on {gpu}"
-        )
-    return time_ns / limit.ns
+    if time_ns < LIMIT_TOLERANCE * least and least > LIMIT_FLOOR_NS:
+        raise Refusal("limit", f"{time_ns / 1e3:.2f} us is below the {least / 1e3:.2f} us that {bound} allows on {gpu}")
+    return time_ns / least

@@ -71,20 +71,14 @@ class JsonLines:
 
     def _repair(self) -> None:
         """End or cut off a last line without its end."""
-        size = os.fstat(self._file).st_size
-        if size == 0 or os.pread(self._file, 1, size - 1) == b"\n":
+        written = self.path.read_bytes()
+        fragment = written.rpartition(b"\n")[2]
+        if not fragment:
             return
-        begin, tail = size, b""
-        while begin > 0 and b"\n" not in tail:
-            step = min(1 << 16, begin)
-            begin -= step
-            tail = os.pread(self._file, step, begin) + tail
-        start = begin + tail.rfind(b"\n") + 1
-        fragment = tail[tail.rfind(b"\n") + 1 :]
         try:
             msgspec.json.decode(fragment)
         except (msgspec.DecodeError, UnicodeDecodeError):
-            os.ftruncate(self._file, start)
+            os.ftruncate(self._file, len(written) - len(fragment))
         else:
             os.write(self._file, b"\n")
         os.fsync(self._file)
@@ -129,14 +123,19 @@ def read_lines(path: Path, kind: Any) -> list[Any]:
         try:
             values.append(decode(line))
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            foreign = isinstance(error, msgspec.ValidationError)
             text, field = misfit(error)
-            raise DataError.of(
-                code="wrong-format" if foreign else "bad-json", file=str(path), line=number,
-                message=f"not a line that was recorded here: {text}" if foreign else f"the line is damaged: {text}",
-                field=field, fix="This run can't be resumed; move it away and record it anew",
-            ) from error  # fmt: skip
+            if isinstance(error, msgspec.ValidationError):
+                raise unresumable(path, number, f"not a line that was recorded here: {text}", field=field) from error
+            raise unresumable(path, number, f"the line is damaged: {text}", code="bad-json", field=field) from error
     return values
+
+
+def unresumable(
+    path: Path, line: int, message: str, *, code: str = "wrong-format", field: str | None = None
+) -> DataError:
+    """What is said of a log that a run can't go on from."""
+    fix = "This run can't be resumed; move it away and record it anew"
+    return DataError.of(code=code, file=str(path), line=line, message=message, field=field, fix=fix)
 
 
 def write_json(path: Path, value: Any) -> None:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import statistics
 import tempfile
+from collections import defaultdict, deque
+from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -12,15 +16,11 @@ from kernel_archive.errors import KernelArchiveError, printable
 from kernel_archive.ids import program_id
 from kernel_archive.measure.device import exclusive
 from kernel_archive.measure.evaluate import Result
-from kernel_archive.measure.messages import Config
 from kernel_archive.measure.process import Lost, WorkerProcess
-from kernel_archive.measure.stats import ReferenceBand
 from kernel_archive.measure.verdict import Measurement, case_key, measurement
+from kernel_archive.measure.worker import Config
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from types import TracebackType
-
     from kernel_archive.measure.settings import Settings
 
 #: Imports of torch, inputs of the largest task and their references.
@@ -35,18 +35,37 @@ class MeasurerError(KernelArchiveError):
     """Raised when no worker can be started: the device or the installation is at fault, not a program."""
 
 
-class Measurer:
-    """Measures programs on one device.
+class ReferenceBand:
+    """The usual time of the reference per case of one task on one device, learnt as measurements come in.
 
-    Used as a context manager; every worker is ended with it.
+    Until ``settle`` measurements of a case are known, nothing is outside the band.
+    """
 
-    Args:
-        device: ``cuda``, ``cpu`` (tests) or ``standin``.
-        settings: the protocol.
-        gpu: canonical name of the GPU, for the physical limit.
-        cache: root of the compiler caches, one folder per program; a temporary one when not given.
-        cpus: processors for the worker that times; nothing else should run on them.
-        start_cpus: processors on which workers start and compilers run.
+    def __init__(self, factor: float, settle: int = 5) -> None:
+        self.factor, self.settle = factor, settle
+        self._seen: defaultdict[str, deque[float]] = defaultdict(partial(deque, maxlen=201))
+
+    def usual(self, case: str) -> float | None:
+        """Median of what was seen, ns; ``None`` before it is settled."""
+        seen = self._seen[case]
+        return statistics.median(seen) if len(seen) >= self.settle else None
+
+    def outside(self, case: str, time: float) -> bool:
+        """Whether a reference time is off the usual one by more than the factor, either way."""
+        usual = self.usual(case)
+        return usual is not None and not usual / self.factor <= time <= usual * self.factor
+
+    def learn(self, case: str, time: float) -> None:
+        """Remember one reference time, ns (the last 201 of a case count)."""
+        self._seen[case].append(time)
+
+
+class Measurer(ExitStack):
+    """Measures programs on one device. Used as a context manager; every worker is ended with it.
+
+    ``gpu`` is its canonical name, for the physical limit. ``cache`` is the root of the compiler caches, one folder per program; a
+    temporary one when not given. Nothing else should run on the processors ``cpus``, of the worker that times; workers start
+    and compilers run on ``start_cpus``.
     """
 
     def __init__(
@@ -59,42 +78,35 @@ class Measurer:
         cpus: list[int] | None = None,
         start_cpus: list[int] | None = None,
     ) -> None:
-        self.device, self.settings, self.gpu = device, settings, gpu
-        self.cpus, self.start_cpus = cpus or [], start_cpus or []
-        self._own = tempfile.TemporaryDirectory(prefix="kernel-archive-")
-        self.cache = cache or Path(self._own.name) / "cache"
-        self._lock = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the measurer
+        super().__init__()
+        self.device, self.settings = device, settings
+        self._config = Config(
+            mode="time",
+            task="",
+            device=device,
+            settings=settings,
+            gpu=gpu,
+            cpus=cpus or [],
+            start_cpus=start_cpus or [],
+        )
+        self.cache = cache or Path(self.enter_context(tempfile.TemporaryDirectory(prefix="kernel-archive-")), "cache")
+        self._lock = self.enter_context(tempfile.TemporaryFile())  # noqa: SIM115 - closed with the measurer
+        self.callback(self._end_all)
         self._workers: dict[str, WorkerProcess] = {}
         self._bands: dict[str, ReferenceBand] = {}
         self.restarts = 0
         self.confined: dict[str, str] = {}
         self.facts: dict[str, Any] = {}
-        #: Called with remarks for people.
-        self.say: Callable[[str], None] = lambda _: None
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """End all workers."""
+    def _end_all(self) -> None:
         for worker in self._workers.values():
             worker.kill()
         self._workers.clear()
-        self._lock.close()
-        self._own.cleanup()
 
-    # ---------------------------------------------------------------- workers
     def start(self, task: str) -> None:
         """Start a worker for a task, if there is none; does not wait."""
         if task not in self._workers:
-            config = Config(
-                mode="time", task=task, device=self.device, settings=self.settings, gpu=self.gpu, cpus=self.cpus, start_cpus=self.start_cpus
-            )  # fmt: skip
+            config = msgspec.structs.replace(self._config, task=task, settings=self.settings)
             self._workers[task] = WorkerProcess(config, self.cache, lock=self._lock.fileno())
 
     @property
@@ -105,7 +117,7 @@ class Measurer:
     def is_ready(self, task: str) -> bool:
         """Whether a program of that task could be measured now without waiting for a worker."""
         worker = self._workers.get(task)
-        return worker is not None and worker.poll_ready()
+        return worker is not None and worker.alive and worker.ready(0.0)
 
     def is_alive(self, task: str) -> bool:
         """Whether the task's worker runs (it may still be starting)."""
@@ -142,7 +154,6 @@ class Measurer:
             worker.kill()
         return worker is not None
 
-    # ---------------------------------------------------------------- measuring
     def measure(self, task: str, code: str) -> Measurement:
         """The verdict of one program; a case whose reference leaves its band is measured again, then marked.
 
@@ -150,29 +161,23 @@ class Measurer:
             MeasurerError: no worker can be started.
         """
         band = self._bands.setdefault(task, ReferenceBand(self.settings.reference_band))
-        best: Measurement | None = None
-        wall, attempts = 0.0, 0
+        tried: list[Measurement] = []
+        wall = 0.0
         while True:
             m = self._once(task, code)
-            wall, attempts = wall + m.wall_s, attempts + 1
             m.off_band = self._off_band(m, band)
-            if best is None or (m.outcome == "success" and len(m.off_band) < len(best.off_band)):
-                best = m
-            if m.outcome != "success":
-                best = m
-            if not m.off_band or m.outcome != "success" or attempts > self.settings.remeasure:
+            wall += m.wall_s
+            tried.append(m)
+            if not m.off_band or m.outcome != "success" or len(tried) > self.settings.remeasure:
                 break
-        best.wall_s, best.attempts = wall, attempts
+        best = min(tried, key=lambda m: len(m.off_band)) if m.outcome == "success" else m
+        best.wall_s, best.attempts = wall, len(tried)
         return best
 
     def _off_band(self, m: Measurement, band: ReferenceBand) -> list[str]:
-        outside = []
-        for case in m.cases:
-            if case.reference is None:
-                continue
-            key, time = case_key(case.shape), case.reference.median
-            if band.outside(key, time):
-                outside.append(key)
+        times = {case_key(case.shape): case.reference.median for case in m.cases if case.reference is not None}
+        outside = [key for key, time in times.items() if band.outside(key, time)]
+        for key, time in times.items():
             band.learn(key, time)
         return outside
 
@@ -181,25 +186,27 @@ class Measurer:
 
         So is a program's want of memory beside workers of other tasks, in one that is alone.
         """
-        worker = self._worker(task)
-        fresh = worker.served == 0
-        m = self._ask(worker, task, code)
-        m.fresh_worker = fresh
-        if task in self._workers and worker.served >= self.settings.candidates_per_worker:
-            self.replace(task)
+        m = self._ask(task, code)
         lost = m.outcome in {"runtime_error", "infrastructure_failure"} and m.error_name not in _BEFORE_LAUNCH
         crowded = "out of memory" in m.error.lower() and bool(self._workers.keys() - {task})
-        if lost and (crowded or not fresh):
+        if lost and (crowded or not m.fresh_worker):
             self._make_room(task, m.error)
-            worker = self._worker(task)
-            again = self._ask(worker, task, code)
+            again = self._ask(task, code)
             again.wall_s += m.wall_s
-            if worker.served >= self.settings.candidates_per_worker:
-                self.replace(task)
             return again
         return m
 
-    def _ask(self, worker: WorkerProcess, task: str, code: str) -> Measurement:
+    def _ask(self, task: str, code: str) -> Measurement:
+        """What the task's worker says of a program; it is replaced when it has served its share, or can't go on."""
+        worker = self._worker(task)
+        fresh = worker.served == 0
+        m = self._answer(worker, task, code)
+        m.fresh_worker = fresh
+        if task in self._workers and worker.served >= self.settings.candidates_per_worker:
+            self.replace(task)
+        return m
+
+    def _answer(self, worker: WorkerProcess, task: str, code: str) -> Measurement:
         cache = self.cache / program_id(code)
         with exclusive(self._lock.fileno()):
             answer = worker.ask(code, cache, self.settings.timeout_s)

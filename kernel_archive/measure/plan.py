@@ -27,7 +27,7 @@ share = 0.25
 
 [[search]]
 method = "agentic"
-chains = "chains/*/*"          # folders of programs that authors wrote one by one (chains.py); a run for each
+chains = "chains/*/*"          # folders of programs that authors wrote one by one (agent.py); a run for each
 ```
 """
 
@@ -37,20 +37,22 @@ import itertools
 from collections import Counter
 from functools import partial
 from pathlib import Path  # noqa: TC003 - msgspec reads the annotations
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
 from kernel_archive.errors import RecipeError, printable
-from kernel_archive.measure.agent import TuningAgent
-from kernel_archive.measure.chains import Chain, read_chain
+from kernel_archive.measure.agent import AgentRun, TuningAgent, read_chain
 from kernel_archive.measure.providers import TemplateProvider, Templates
-from kernel_archive.measure.search import Objective
+from kernel_archive.measure.search import Objective, Search
 from kernel_archive.measure.settings import Settings
 from kernel_archive.measure.strategies import HillClimbing, Puct
 from kernel_archive.measure.surrogate import Surrogate, SurrogatePlan
 from kernel_archive.measure.tasks import get_task
 from kernel_archive.untrusted import misfit, read_toml
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 Method = Literal["tree_search", "bin_filling", "local_search", "agentic"]
 
@@ -89,51 +91,16 @@ class _File(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 class Run(msgspec.Struct, kw_only=True):
-    """One run of a plan.
-
-    Attributes:
-        key: ``<method>/<task>__<name>``, also its directory.
-        method: how it searches.
-        task: problem id.
-        language: language of its templates.
-        seed: of its choices.
-        entry: the entry that it comes from.
-        objective: what it rewards.
-        folder: where its chain lies (``chains.py``).
-    """
+    """One run of a plan: ``key`` is ``<method>/<task>__<name>``, also its directory; ``folder`` where its chain lies."""
 
     key: str
     method: Method
     task: str
     language: str
     seed: int
-    entry: Any
-    objective: Objective
+    entry: _Entry
+    objective: Objective = Objective()
     folder: Path | None = None
-
-    def strategy(self) -> Puct | HillClimbing:
-        """Selection and admission."""
-        e: _Entry = self.entry
-        if self.method == "local_search":
-            return HillClimbing(samples_per_parent=e.samples_per_parent)
-        return Puct(
-            batch_size=e.batch_size, samples_per_parent=e.samples_per_parent, k_per_parent=e.k_per_parent,
-            archive_capacity=e.archive_capacity, c_puct=e.c_puct,
-        )  # fmt: skip
-
-    def _templates(self, base: Path) -> Templates:
-        return Templates(base / self.entry.templates / self.task)
-
-    def provider(self, base: Path) -> TemplateProvider:
-        """Where its programs come from."""
-        return TemplateProvider(self._templates(base), switch=self.entry.switch, fault=self.entry.fault)
-
-    def surrogate(self, base: Path, gpu: str) -> Surrogate | None:
-        """What says which of its proposals are measured."""
-        plan: SurrogatePlan | None = self.entry.surrogate
-        if plan is None:
-            return None
-        return Surrogate(plan, base, task=self.task, gpu=gpu, reference=get_task(self.task).reference)
 
     @property
     def mutator(self) -> str:
@@ -142,15 +109,34 @@ class Run(msgspec.Struct, kw_only=True):
             return "template"
         return "rule-based agent" if self.folder is None else "language model"
 
-    def agent(self, base: Path) -> TuningAgent | Chain:
-        """The agent: a chain, or a rule-based one over templates."""
+    def open(self, directory: Path, plan: Plan, seen: set[str]) -> Search | AgentRun:
+        """The run in its directory, gone on with where its log ends; ``seen`` are programs that need no proposing again.
+
+        Raises:
+            DataError: the log is damaged or another run's, or a file of a chain is at fault.
+            UsageError: there are no templates, or there is no such surrogate.
+            BusyError: another process records into the directory.
+        """
+        e = self.entry
         if self.folder is not None:
-            return read_chain(self.folder)
-        return TuningAgent(self._templates(base), seed=self.seed, budget=self.entry.steps)
+            return AgentRun(directory, read_chain(self.folder))
+        templates = Templates(plan.base / e.templates / self.task)
+        if self.method == "agentic":
+            return AgentRun(directory, TuningAgent(templates, seed=self.seed, budget=e.steps))
+        surrogate = None
+        if e.surrogate is not None:
+            reference = get_task(self.task).reference
+            surrogate = Surrogate(e.surrogate, plan.base, task=self.task, gpu=plan.gpu, reference=reference)
+        kind: type[Puct | HillClimbing] = HillClimbing if self.method == "local_search" else Puct
+        return Search(
+            directory, strategy=msgspec.convert(e, kind, from_attributes=True), objective=self.objective, steps=e.steps,
+            provider=TemplateProvider(templates, switch=e.switch, fault=e.fault), seed=self.seed, seen=seen,
+            surrogate=surrogate,
+        )  # fmt: skip
 
 
 class Plan(msgspec.Struct, kw_only=True):
-    """A plan, read and expanded."""
+    """A plan, read and expanded; its paths are relative to ``base``."""
 
     name: str
     gpu: str
@@ -164,46 +150,36 @@ def _list(value: Any) -> list[Any]:
     return value if isinstance(value, list) else [value]
 
 
-def _chains(entry: _Entry, base: Path) -> list[Run]:
+def _chains(entry: _Entry, base: Path) -> Iterator[Run]:
     """One run for every folder of a chain that holds programs: ``agentic/<problem>__<h or t>_<author>``."""
-    runs = []
     for folder in sorted(p for p in base.glob(entry.chains) if any(p.glob("*.py"))):
         chain = read_chain(folder)
         task = get_task(chain.problem).name
         key = f"agentic/{task}__{'h' if chain.author.role == 'held_out' else 't'}_{chain.author.author}"
-        runs.append(
-            Run(
-                key=key, method="agentic", task=task, language=chain.author.language, seed=0,
-                entry=msgspec.structs.replace(entry, steps=len(chain.attempts)), objective=Objective(),
-                folder=folder,
-            )
-        )  # fmt: skip
-    return runs
+        whole = msgspec.structs.replace(entry, steps=len(chain.attempts))
+        language = chain.author.language
+        yield Run(key=key, method="agentic", task=task, language=language, seed=0, entry=whole, folder=folder)
 
 
-def _runs(entry: _Entry, base: Path) -> list[Run]:
-    if entry.chains:
-        return _chains(entry, base)
-    runs = []
+def _runs(entry: _Entry) -> Iterator[Run]:
+    """One run for every task, language, seed and bin: ``<method>/<task>__<name>``."""
     grid = itertools.product(_list(entry.task), _list(entry.language), _list(entry.seed), _list(entry.target_bin))
     for task, language, seed, target in grid:
         canonical = get_task(task).name
         if (entry.method == "bin_filling") != (1 <= target <= 8):
-            raise RecipeError(
-                f"{entry.method} of {task}: target_bin is for bin_filling, and from 1 to 8 (got {target})"
-            )
+            text = f"target_bin is for bin_filling, and from 1 to 8 (got {target})"
+            raise RecipeError(f"{entry.method} of {task}: {text}")
         if entry.surrogate is not None and entry.method not in ("tree_search", "local_search"):
             raise RecipeError(
                 f"{entry.method} of {task}: a surrogate is for searches that want speed, not for this one"
             )
-        name = entry.name.format(seed=seed, bin=target, language=language, task=canonical)
-        objective = Objective("bin", target) if entry.method == "bin_filling" else Objective()
-        key = f"{entry.method}/{canonical}__{name}"
-        run = Run(
+        key = (
+            f"{entry.method}/{canonical}__{entry.name.format(seed=seed, bin=target, language=language, task=canonical)}"
+        )
+        objective = Objective(target if entry.method == "bin_filling" else None)
+        yield Run(
             key=key, method=entry.method, task=canonical, language=language, seed=seed, entry=entry, objective=objective
         )
-        runs.append(run)
-    return runs
 
 
 def read_plan(path: Path) -> Plan:
@@ -221,7 +197,7 @@ def read_plan(path: Path) -> Plan:
         message, field = misfit(error)
         raise fail(message=printable(message, 300), field=field) from None
     base = path.resolve().parent
-    runs = [run for entry in file.search for run in _runs(entry, base)]
+    runs = [run for e in file.search for run in (_chains(e, base) if e.chains else _runs(e))]
     twice = [key for key, count in Counter(r.key for r in runs).items() if count > 1]
     if twice:
         raise RecipeError.of(

@@ -18,8 +18,8 @@ from typing import Literal
 
 import msgspec
 
-from kernel_archive.measure.messages import Config, Reply, Request
 from kernel_archive.measure.sandbox import bubblewrap, bubblewrap_command, environment, hide_from_workers
+from kernel_archive.measure.worker import Config, Reply, Request
 
 _MAX_REPLY = 16 * 2**20
 # Threads and extensions of a program must not keep the process alive: no ordinary exit.
@@ -30,12 +30,7 @@ _START = (
 
 
 class Lost(msgspec.Struct, frozen=True):
-    """A request without an answer, and why.
-
-    Attributes:
-        why: ``timeout``, ``died``, ``memory`` or ``garbage``.
-        text: in words.
-    """
+    """A request without an answer, and why, also in words."""
 
     why: Literal["timeout", "died", "memory", "garbage"]
     text: str
@@ -64,11 +59,8 @@ def _resident_gb(pid: int) -> float:
 class WorkerProcess:
     """A worker. It serves one task; ``served`` counts its evaluations.
 
-    Args:
-        config: what it is started for.
-        cache: root of the compiler caches, one folder per program; the worker's own folder is made there too.
-        lock: descriptor of the file that is locked while the device is set up.
-        nice: how far it stands behind other processes.
+    Its own folder is made in ``cache``, too, the root of the compiler caches. ``lock`` is the descriptor of the file that is locked
+    while the device is set up, ``nice`` how far it stands behind other processes.
     """
 
     def __init__(self, config: Config, cache: Path, *, lock: int | None = None, nice: int = 0) -> None:
@@ -126,14 +118,10 @@ class WorkerProcess:
             self.hello = answer
         return True
 
-    def poll_ready(self) -> bool:
-        """Whether it can be asked now, without waiting."""
-        return self.ready(0.0) if self.alive else False
-
     @property
     def alive(self) -> bool:
         """Whether the process runs."""
-        return self._process.poll() is None
+        return not self._ended and self._process.poll() is None
 
     def output(self, limit: int = 2000) -> str:
         """The end of what it printed."""

@@ -17,14 +17,7 @@ if TYPE_CHECKING:
 
 
 class Parent(msgspec.Struct, frozen=True):
-    """What a provider is told of the program that it starts from.
-
-    Attributes:
-        code: the program.
-        speedup: as measured, x; ``None`` where it has none.
-        spec: what the provider itself said about the program when it proposed it.
-        feedback: the observation's feedback, for providers that read it.
-    """
+    """What a provider is told of the program that it starts from: the measured speedup, x, and feedback, and its own ``spec``."""
 
     code: str
     speedup: float | None = None
@@ -60,9 +53,6 @@ class Templates:
     A line ``NAME = value  # knob: value, value, ...`` is a knob with the values that it may take; one that stands twice is
     drawn twice as often. A spec is ``{"algo": file without .py, "knobs": {name: value}}`` and may have a ``"fault"``.
 
-    Args:
-        folder: the folder.
-
     Raises:
         UsageError: it holds no program, or a knob that is none.
     """
@@ -70,18 +60,16 @@ class Templates:
     def __init__(self, folder: Path) -> None:
         self._texts = {path.stem: path.read_text("utf-8") for path in sorted(folder.glob("*.py"))}
         if not self._texts:
-            raise UsageError(
-                f"{folder}: no programs (*.py) there; a plan names its folder of templates relative to itself"
-            )
+            text = "no programs (*.py) there; a plan names its folder of templates relative to itself"
+            raise UsageError(f"{folder}: {text}")
         #: Program -> knob -> values.
         self.algorithms: dict[str, dict[str, list[Any]]] = {}
         for name, text in self._texts.items():
             try:
                 knobs = {knob: list(ast.literal_eval(f"[{values}]")) for knob, _, values in _KNOB.findall(text)}
             except (ValueError, SyntaxError) as error:
-                raise UsageError(
-                    f"{folder / name}.py: the values of a knob are no Python constants: {error}"
-                ) from error
+                reason = f"the values of a knob are no Python constants: {error}"
+                raise UsageError(f"{folder / name}.py: {reason}") from error
             self.algorithms[name] = knobs
 
     def seed(self) -> dict[str, Any]:
@@ -114,23 +102,15 @@ FAULTS: Final[dict[str, Callable[[str], str]]] = {
 
 
 class TemplateProvider:
-    """Programs rendered from templates: one or two knobs changed, or another program.
-
-    Args:
-        templates: the programs.
-        switch: probability of another program.
-        fault: probability of a deliberate mistake.
-    """
+    """Programs rendered from templates: with probability ``switch`` another one, with ``fault`` one that has a deliberate mistake."""
 
     def __init__(self, templates: Templates, *, switch: float = 0.2, fault: float = 0.02) -> None:
         self._templates, self._switch, self._fault = templates, switch, fault
 
-    def _render(self, spec: Any) -> Proposal:
-        return Proposal(self._templates.render(spec), spec)
-
     def seed(self) -> Proposal:
         """The starting program."""
-        return self._render(self._templates.seed())
+        spec = self._templates.seed()
+        return Proposal(self._templates.render(spec), spec)
 
     def propose(self, parent: Parent, rng: random.Random, seen: Collection[str]) -> Proposal | None:
         """One or two knobs changed, or another program; after many repetitions anything new."""
@@ -149,7 +129,7 @@ class TemplateProvider:
                         new["knobs"][knob] = rng.choice(others)
             if rng.random() < self._fault:
                 new["fault"] = rng.choice(sorted(FAULTS))
-            proposal = self._render(new)
-            if proposal.code not in seen:
-                return proposal
+            code = self._templates.render(new)
+            if code not in seen:
+                return Proposal(code, new)
         return None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fnmatch
 import time
+from contextlib import ExitStack, closing
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -29,15 +30,11 @@ AT_ONCE = 14
 
 
 class Recorded(msgspec.Struct, kw_only=True):
-    """What a recording did.
+    """What a call recorded: its runs by key, how much it measured, and how many runs a later call goes on with.
 
     Attributes:
-        runs: key -> counts by outcome, finished, best speedup.
-        evaluations: measured in this call.
-        seconds: wall time of this call.
-        gpu_seconds: of that, in evaluations.
+        gpu_seconds: of the wall time ``seconds``, in evaluations.
         restarts: workers replaced.
-        unfinished: runs that a later call goes on with.
     """
 
     runs: dict[str, dict[str, Any]] = {}
@@ -54,17 +51,15 @@ class _Active:
     def __init__(self, run: Run, plan: Plan, out: Path, seen: set[str]) -> None:
         self.run, self._path = run, out / run.key / "run.json"
         self.document = _document(run, plan, self._path)
-        if run.method == "agentic":
-            self.log: Search | AgentRun = AgentRun(out / run.key, run.agent(plan.base))
-        else:
-            self.log = Search(
-                out / run.key, strategy=run.strategy(), provider=run.provider(plan.base), objective=run.objective,
-                steps=run.entry.steps, seed=run.seed, seen=seen, surrogate=run.surrogate(plan.base, plan.gpu),
-            )  # fmt: skip
+        self.log = run.open(out / run.key, plan, seen)
         self.jobs: list[Job] = []
-        self.compiling: list[Future[list[str]]] = []
+        self.compiling: list[Future[None]] = []
         timing = read_lines(out / run.key / "timing.jsonl", TimingLine)
         self.gpu_seconds = sum(row.wall_s or 0.0 for row in timing)
+
+    def ahead(self) -> Sequence[str]:
+        """Programs that an agent has ready before their turn."""
+        return self.log.ahead() if isinstance(self.log, AgentRun) else ()
 
     def write(self, facts: dict[str, Any]) -> None:
         """``run.json`` as of now."""
@@ -79,11 +74,7 @@ class _Active:
 
 
 def _document(run: Run, plan: Plan, path: Path) -> dict[str, Any]:
-    """``run.json`` as a call begins with it: what the plan says, over what an earlier call found out of the device.
-
-    Raises:
-        DataError: the directory was recorded under other settings and must not be continued.
-    """
+    """``run.json`` as a call begins with it: what the plan says, over what an earlier call found out of the device."""
     document = run_document(
         run.task, plan.settings, method=run.method, language=run.language, mutator=run.mutator, run=run.key,
         plan=plan.name, start=now(), surrogate=msgspec.to_builtins(run.entry.surrogate), compared=plan.compare,
@@ -109,20 +100,10 @@ def record(
 ) -> Recorded:
     """Record the runs of a plan into ``out``; a call after a crash or a deadline goes on.
 
-    Args:
-        plan: the plan.
-        out: directory of the recorded runs.
-        device: ``cuda``, or ``standin`` to rehearse.
-        only: patterns of run keys (``fnmatch``) to record; all when not given.
-        seconds: start no evaluation after so many seconds.
-        part: which share of the machine's processors, from 0.
-        parts: recordings that share the machine.
-        compilers: processes that compile ahead; one less than the processors left when not given, none for 0.
-        cache: compiler caches; a temporary directory when not given.
-        compile_only: fill ``cache`` with what is known ahead (chains) and measure nothing; a call with the same cache and
-            ``compilers=0`` then times on a host that does nothing else.
-        say: called with remarks.
-        advance: called with evaluations done, evaluations expected, and the run.
+    ``only`` are patterns of run keys (``fnmatch``). No evaluation begins after so many ``seconds``. ``part``, ``parts``,
+    ``compilers`` and ``cache`` are the station's. ``compile_only`` fills ``cache`` with what is known ahead (chains) and
+    measures nothing; a call with the same cache and ``compilers=0`` then times on a host that does nothing else. ``advance``
+    is called with evaluations done, evaluations expected, and the run.
 
     Raises:
         DataError: a run directory is damaged or of another plan.
@@ -138,25 +119,27 @@ def record(
     for run in runs:
         _document(run, plan, out / run.key / "run.json")  # refuses a plan that does not fit before anything is measured
     result = Recorded()
-    task = runs[0].task if runs else None
-    with Station(
-        device, plan.settings, plan.gpu, task, part=part, parts=parts, compilers=compilers, cache=cache
-    ) as station:
-        loop = _Loop(station, result, begin + seconds, say, advance)
-        seen: dict[str, set[str]] = {}
+    seen: dict[str, set[str]] = {}
 
-        def start(run: Run) -> _Active:
-            return _Active(run, plan, out, set() if plan.compare else seen.setdefault(run.task, set()))
+    def start(run: Run) -> _Active:
+        return _Active(run, plan, out, set() if plan.compare else seen.setdefault(run.task, set()))
 
+    with ExitStack() as stack:
+        task = runs[0].task if runs else None
+        station = stack.enter_context(
+            Station(device, plan.settings, plan.gpu, task, part=part, parts=parts, compilers=compilers, cache=cache)
+        )
+        shared = {}
+        if plan.compare and not compile_only:
+            for task in sorted({run.task for run in runs}):
+                shared[task] = stack.enter_context(closing(SharedMeasurements(out / "shared" / f"{task}.jsonl")))
+        loop = _Loop(station, shared, result, begin + seconds, say, advance)
         try:
             if compile_only:
                 loop.compile(runs, start)
                 return result
-            if plan.compare:
-                loop.share(out / "shared", {run.task for run in runs})
             loop.run(runs, start, at_once=len(runs) if plan.compare else AT_ONCE)
         finally:
-            loop.close()
             for a in loop.active:
                 a.log.close()
                 counts = a.log.tally.counts
@@ -176,122 +159,99 @@ def record(
     return result
 
 
-class _Loop:
+class _Loop(msgspec.Struct):
     """Takes turns: while one run's programs are measured, the others' are compiled. ``active``: runs that were started."""
 
-    def __init__(
-        self,
-        station: Station,
-        result: Recorded,
-        deadline: float,
-        say: Callable[[str], None],
-        advance: Callable[[int, int, str], None],
-    ) -> None:
-        self._station, self._measurer, self._result = station, station.measurer, result
-        self._deadline, self._say, self._advance = deadline, say, advance
-        self._expected = 0
-        self._shared: dict[str, SharedMeasurements] = {}
-        self.active: list[_Active] = []
-
-    def share(self, folder: Path, tasks: set[str]) -> None:
-        """From now on a program is measured once for all runs of its task."""
-        for task in sorted(tasks):
-            self._shared[task] = SharedMeasurements(folder / f"{task}.jsonl")
-
-    def close(self) -> None:
-        """Close what is shared."""
-        for shared in self._shared.values():
-            shared.close()
+    station: Station
+    shared: dict[str, SharedMeasurements]
+    result: Recorded
+    deadline: float
+    say: Callable[[str], None]
+    advance: Callable[[int, int, str], None]
+    active: list[_Active] = []
 
     def compile(self, runs: Sequence[Run], start: Callable[[Run], _Active]) -> None:
         """Compile every program that is known before its turn, and wait until all are."""
-        futures = []
         for run in runs:
             if run.method == "agentic":
                 self.active.append(start(run))
-                futures += [f for f in self._compiled_ahead(self.active[-1]) if f is not None]
+        futures = [f for a in self.active for f in self.station.compile_ahead(a.run.task, a.ahead())]
         for done, future in enumerate(futures, 1):
             future.result()
-            self._advance(done, len(futures), "compiling")
-
-    def _compiled_ahead(self, a: _Active) -> list[Future[list[str]] | None]:
-        """Compilations of the programs that an agent has ready."""
-        codes = a.log.ahead() if isinstance(a.log, AgentRun) else ()
-        return [self._station.compile_ahead(a.run.task, code) for code in codes]
+            self.advance(done, len(futures), "compiling")
 
     def run(self, runs: Sequence[Run], start: Callable[[Run], _Active], *, at_once: int = AT_ONCE) -> None:
         """Until every run has finished or the time is used up."""
-        self._expected = sum(_expected(run) for run in runs)
+        expected = sum(_expected(run) for run in runs)
         queue = list(runs)
         waiting: list[_Active] = []
-        while time.monotonic() < self._deadline:
+        while time.monotonic() < self.deadline:
             while queue and len(waiting) < at_once:
                 following = start(queue.pop(0))
                 self.active.append(following)
                 if self._propose(following):
-                    self._measurer.start(following.run.task)
+                    self.station.measurer.start(following.run.task)
                     waiting.append(following)
-            for task in self._measurer.tasks - {a.run.task for a in waiting}:
-                self._measurer.end(task)  # a worker holds its task's inputs, tens of gigabytes for some
+            for task in self.station.measurer.tasks - {a.run.task for a in waiting}:
+                self.station.measurer.end(task)  # a worker holds its task's inputs, tens of gigabytes for some
             if not waiting:
                 break
             chosen = next((a for a in waiting if self._ready(a)), None)
             if chosen is None:
                 time.sleep(0.02)
                 continue
-            self._measure(chosen)
+            self._measure(chosen, expected)
             waiting.remove(chosen)
-            if time.monotonic() < self._deadline and self._propose(chosen):
+            if time.monotonic() < self.deadline and self._propose(chosen):
                 waiting.append(chosen)  # to the end of the queue
 
     def _propose(self, a: _Active) -> bool:
         """Get the run's next jobs and start compiling them; ``False`` when it has finished."""
         first = not a.jobs and not a.compiling
         a.jobs = a.log.jobs()
-        futures = self._compiled_ahead(a) if first else []
-        shared = self._shared.get(a.run.task)
-        fresh = [job for job in a.jobs if shared is None or shared.get(job.code) is None]
-        futures = futures or [self._station.compile_ahead(a.run.task, job.code) for job in fresh]
-        a.compiling = [future for future in futures if future is not None]
+        shared = self.shared.get(a.run.task)
+        fresh = [job.code for job in a.jobs if shared is None or shared.get(job.code) is None]
+        a.compiling = self.station.compile_ahead(a.run.task, (first and a.ahead()) or fresh)
         return bool(a.jobs)
 
     def _ready(self, a: _Active) -> bool:
         """Whether its programs are compiled and a worker waits. Never blocks, unless nothing is compiled ahead."""
-        return all(f.done() for f in a.compiling) and (self._measurer.is_ready(a.run.task) or self._start(a.run.task))
+        if not all(f.done() for f in a.compiling):
+            return False
+        measurer, task = self.station.measurer, a.run.task
+        if measurer.is_ready(task):
+            return True
+        measurer.start(task)
+        return not measurer.is_alive(task)  # a worker that does not come up is the measurer's to report
 
-    def _start(self, task: str) -> bool:
-        """Bring up a worker; a worker that does not come up is the measurer's to report."""
-        self._measurer.start(task)
-        return not self._measurer.is_alive(task)
-
-    def _measure(self, a: _Active) -> None:
+    def _measure(self, a: _Active, expected: int) -> None:
         for job in a.jobs:
-            if time.monotonic() >= self._deadline:
+            if time.monotonic() >= self.deadline:
                 break
             started = now()
-            shared = self._shared.get(a.run.task)
+            shared = self.shared.get(a.run.task)
             measured = shared.get(job.code) if shared is not None else None
             if measured is None:
-                measured = self._measurer.measure(a.run.task, job.code)
-                self._result.gpu_seconds += measured.wall_s
+                measured = self.station.measurer.measure(a.run.task, job.code)
+                self.result.gpu_seconds += measured.wall_s
                 if shared is not None:
                     shared.add(job.code, measured)
             a.log.report(job, measured, started)
             a.gpu_seconds += measured.wall_s
-            self._result.evaluations += 1
-            self._advance(self._result.evaluations, self._expected, a.run.key)
-        a.write(self._station.facts())
+            self.result.evaluations += 1
+            self.advance(self.result.evaluations, expected, a.run.key)
+        a.write(self.station.facts())
         tally = a.log.tally
         best = f"{tally.best:.3f}" if tally.best is not None else "-"
-        self._say(f"{a.run.key}: {sum(tally.counts.values())} measured, best {best}x")
+        self.say(f"{a.run.key}: {sum(tally.counts.values())} measured, best {best}x")
 
 
 def _expected(run: Run) -> int:
     """About how many evaluations a whole run takes."""
     entry = run.entry
     if run.method == "agentic":
-        return int(entry.steps)
+        return entry.steps
     batch = 1 if run.method == "local_search" else entry.batch_size
     if entry.surrogate is not None:
-        return 1 + int(entry.steps) * int(entry.surrogate.budget(batch * entry.surrogate.proposals))
-    return 1 + int(entry.steps) * batch * int(entry.samples_per_parent)
+        return 1 + entry.steps * entry.surrogate.budget(batch * entry.surrogate.proposals)
+    return 1 + entry.steps * batch * entry.samples_per_parent

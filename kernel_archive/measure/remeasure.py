@@ -5,20 +5,20 @@ from __future__ import annotations
 import statistics
 import time
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from kernel_archive.bins import SCHEMES, bin_of
 from kernel_archive.errors import DataError, UsageError, printable
 from kernel_archive.gpus import canonical_gpu
-from kernel_archive.measure.api import resolve_gpu
 from kernel_archive.measure.logs import now, write_json
 from kernel_archive.measure.runs import AttemptLog, earlier_run, feedback_of, run_document
-from kernel_archive.measure.station import Station
+from kernel_archive.measure.station import Station, resolve_gpu
+from kernel_archive.measure.tasks import TASK_NAMES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Sequence
+    from collections.abc import Callable, Iterable, Sequence
     from pathlib import Path
 
     from kernel_archive.archive.open import Archive
@@ -27,13 +27,7 @@ if TYPE_CHECKING:
 
 
 class Program(msgspec.Struct, frozen=True):
-    """A kernel to measure again.
-
-    Attributes:
-        task: problem id.
-        code: the program.
-        speedup: its label so far, x.
-    """
+    """A kernel to measure again, with its label so far, x."""
 
     task: str
     code: str
@@ -44,7 +38,6 @@ class TaskSpread(msgspec.Struct, kw_only=True):
     """How far the measurements of a task's kernels agree.
 
     Attributes:
-        programs: kernels.
         measured: successful measurements.
         spread_median: (largest - least) / median over a kernel's measurements, its median over the kernels.
         spread_p90: the same, 90th percentile.
@@ -68,21 +61,14 @@ class Again(msgspec.Struct, kw_only=True):
 def choose(
     archive: Archive, where: str, *, edge: float = 0.05, limit: int | None = None, gpu: str | None = None
 ) -> list[Program]:
-    """Kernels of an archive that the six tasks' references can be timed beside.
+    """Kernels of an archive that a task's reference can be timed beside, at most ``limit`` in order of id, and of one GPU.
 
-    Args:
-        archive: the archive.
-        where: ``eval`` (rows of the evaluation split), ``edge`` (within a share of a bin edge), ``flagged``, ``all``, or
-            a SQL condition on the table kernels.
-        edge: that share.
-        limit: at most so many, in order of id.
-        gpu: only kernels of this GPU; without it, of any.
+    ``where`` is ``eval`` (rows of the evaluation split), ``edge`` (within that share of a bin edge), ``flagged``, ``all``, or a
+    SQL condition on the table kernels.
 
     Raises:
         UsageError: the condition is not valid SQL, or the archive has no evaluation split.
     """
-    from kernel_archive.measure.tasks import TASK_NAMES
-
     edges = " OR ".join(f"abs(ln(speedup / {e!r})) < ln(1 + {edge!r})" for e in SCHEMES["paper"].edges)
     conditions = {
         "all": "true",
@@ -93,17 +79,12 @@ def choose(
     condition = conditions.get(where, f"({where})")
     if where == "eval" and "eval" not in archive.tables:
         raise UsageError("the archive has no evaluation split yet. Make it with: kernel-archive build-eval")
-    tasks = ", ".join(f"'{t}'" for t in TASK_NAMES)
-    query = f"SELECT problem, code, speedup FROM kernels WHERE problem IN ({tasks}) AND {condition}"
-    parameters: list[Any] = []
-    if gpu:
-        query += " AND gpu = ?"
-        parameters.append(canonical_gpu(gpu))
-    query += " ORDER BY kernel_id" + (f" LIMIT {limit}" if limit else "")
+    query = f"SELECT problem, code, speedup FROM kernels WHERE list_contains(?, problem) AND {condition}"
+    query += (" AND gpu = ?" if gpu else "") + " ORDER BY kernel_id" + (f" LIMIT {limit}" if limit else "")
     import duckdb
 
     try:
-        rows = archive.sql(query, parameters).to_pylist()
+        rows = archive.sql(query, [TASK_NAMES, *([canonical_gpu(gpu)] if gpu else [])]).to_pylist()
     except duckdb.Error as error:
         raise UsageError(f"--select: {printable(str(error).splitlines()[0], 200)}") from error
     return [Program(r["problem"], r["code"], r["speedup"]) for r in rows]
@@ -125,68 +106,47 @@ def remeasure_programs(
     A directory that is there already is gone on with: programs in it are not measured again. A program that is named twice
     is measured once. All are compiled before the first is timed, since a host that compiles launches kernels more slowly.
 
-    Args:
-        programs: what to measure.
-        out: directory of the run directories.
-        repeat: measurements of each.
-        device: ``cuda`` or ``standin``.
-        settings: the protocol.
-        gpu: name of the GPU; asked from the driver when not given.
-        seconds: start no measurement after so many seconds.
-        advance: called with measurements done, measurements in all, and the task.
+    ``advance`` is called with measurements done, measurements in all, and the task; none begins after so many ``seconds``.
 
     Raises:
         BusyError: another process records into the directory.
         DataError: a log there was damaged, or made with other settings.
         MeasurerError: no worker comes up.
     """
-    once: dict[tuple[str, str], Program] = {}
+    labels: dict[str, dict[str, float | None]] = {}
     for program in programs:
-        once.setdefault((program.task, program.code), program)
-    programs = list(once.values())
+        labels.setdefault(program.task, {}).setdefault(program.code, program.speedup)
     deadline = time.monotonic() + seconds
-    tasks = list(dict.fromkeys(p.task for p in programs))
-    found: dict[int, list[float]] = {}
-    failed: set[int] = set()
-    total, done = len(programs) * repeat, 0
-    missing = _missing(programs, out, repeat, settings)
-    with Station(device, settings, resolve_gpu(device, gpu), tasks[0] if tasks else None) as station:
-        for future in [station.compile_ahead(programs[i].task, programs[i].code) for i in missing]:
-            if future is not None:
-                future.result()
+    found: dict[str, dict[str, list[Feedback]]] = {task: {} for task in labels}
+    total, done = repeat * sum(map(len, labels.values())), 0
+    missing = {task: _missing(task, codes, out, repeat, settings) for task, codes in labels.items()}
+    with Station(device, settings, resolve_gpu(device, gpu), next(iter(labels), None)) as station:
+        for future in [f for task, codes in missing.items() for f in station.compile_ahead(task, codes)]:
+            future.result()
         for r in range(1, repeat + 1):
-            for task in tasks:
+            for task, codes in labels.items():
                 with _Repetition(out / f"{task}__r{r}", task, r, settings) as run:
-                    for i, program in enumerate(programs):
-                        if program.task != task:
-                            continue
-                        feedback = run.have.get(program.code)
-                        if feedback is None:
+                    for code in codes:
+                        if code not in run.have:
                             if time.monotonic() >= deadline:
                                 continue
-                            feedback = run.measure(program.code, station)
+                            run.measure(code, station)
                         done += 1
                         advance(done, total, task)
-                        if feedback.aggregated_speedup is not None:
-                            found.setdefault(i, []).append(feedback.aggregated_speedup)
-                        else:
-                            failed.add(i)
-                    run.finish({p.code for p in programs if p.task == task})
+                        found[task].setdefault(code, []).append(run.have[code])
+                    run.finish(set(codes))
                 station.measurer.end(task)
-    return _summary(programs, found, failed, tasks)
+    return _summary(labels, found)
 
 
-class _Repetition:
+class _Repetition(ExitStack):
     """One run directory: what it holds, and its ``run.json``, written before the first new row and after the last.
 
     ``finished`` says whether it holds every program that the last call asked for.
-
-    Raises:
-        BusyError: another process records into it.
-        DataError: its log is damaged, or made with other settings.
     """
 
     def __init__(self, directory: Path, task: str, repetition: int, settings: Settings) -> None:
+        super().__init__()
         self._path = directory / "run.json"
         self._task, self._repetition = task, repetition
         self._station: Station | None = None
@@ -195,24 +155,17 @@ class _Repetition:
             task, settings, method="remeasurement", mutator="none", run=directory.name, search=search
         )
         with ExitStack() as stack:
-            self._log = AttemptLog(directory)
-            stack.callback(self._log.close)
+            self._log = stack.enter_context(AttemptLog(directory))
             self._earlier = earlier_run(self._path, self._document)
             if self._log.rows and self._earlier is None:
                 raise DataError.of(
                     code="no-run-json", message="there are measurements, and no run.json says how they were made",
                     file=str(directory), fix="Move the folder away",
                 )  # fmt: skip
-            stack.pop_all()
+            self.push(stack.pop_all())
         self.have = {row.code: feedback_of(row.evaluation) for row in self._log.rows}
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._log.close()
-
-    def measure(self, code: str, station: Station) -> Feedback:
+    def measure(self, code: str, station: Station) -> None:
         """Measure a program and log it."""
         started = now()
         measured = station.measurer.measure(self._task, code)
@@ -221,7 +174,6 @@ class _Repetition:
             self._write(station.facts(), finished=False)
         row = self._log.add(code, measured, started, title="measured again", note=f"repetition {self._repetition}")
         self.have[code] = feedback_of(row.evaluation)
-        return self.have[code]
 
     def finish(self, wanted: set[str]) -> None:
         """State what the directory holds now: when this call added to it, or an earlier one was killed before it could."""
@@ -238,45 +190,41 @@ class _Repetition:
         })  # fmt: skip
 
 
-def _missing(programs: Sequence[Program], out: Path, repeat: int, settings: Settings) -> list[int]:
-    """Positions of the programs that some repetition has not measured yet; only they need compiling.
-
-    Raises:
-        BusyError: another process records into a directory.
-        DataError: a log there was damaged, or made with other settings.
-    """
-    have: dict[tuple[str, int], Collection[str]] = {}
-    for task in {p.task for p in programs}:
-        for r in range(1, repeat + 1):
-            directory = out / f"{task}__r{r}"
-            if (directory / "attempts.jsonl").exists():
-                with _Repetition(directory, task, r, settings) as run:
-                    have[task, r] = run.have.keys()
-    repetitions = range(1, repeat + 1)
-    return [i for i, p in enumerate(programs) if any(p.code not in have.get((p.task, r), ()) for r in repetitions)]
+def _missing(task: str, codes: Iterable[str], out: Path, repeat: int, settings: Settings) -> list[str]:
+    """The programs that some repetition has not measured yet; only they need compiling."""
+    everywhere = set(codes)
+    for r in range(1, repeat + 1):
+        directory, have = out / f"{task}__r{r}", set[str]()
+        if (directory / "attempts.jsonl").exists():
+            with _Repetition(directory, task, r, settings) as run:
+                have = set(run.have)
+        everywhere &= have
+    return [code for code in codes if code not in everywhere]
 
 
-def _summary(
-    programs: Sequence[Program], found: dict[int, list[float]], failed: set[int], tasks: Sequence[str]
-) -> Again:
+def _summary(labels: dict[str, dict[str, float | None]], found: dict[str, dict[str, list[Feedback]]]) -> Again:
     again = Again()
-    for task in tasks:
-        runs = {i: v for i, v in found.items() if programs[i].task == task}
-        spread = sorted((max(v) - min(v)) / statistics.median(v) for v in runs.values() if len(v) > 1)
-        moved = 0
-        for i, values in runs.items():
-            label = programs[i].speedup
-            moved += label is not None and bin_of(label) != bin_of(statistics.median(values))
+    unreached = failed = 0
+    for task, codes in labels.items():
+        speeds = {code: [f.aggregated_speedup for f in feedbacks] for code, feedbacks in found[task].items()}
+        unreached += len(codes) - len(speeds)
+        failed += sum(None in values for values in speeds.values())
+        runs = {code: [v for v in values if v is not None] for code, values in speeds.items()}
+        medians = {code: statistics.median(values) for code, values in runs.items() if values}
+        spread = sorted((max(v) - min(v)) / medians[code] for code, v in runs.items() if len(v) > 1)
         again.tasks[task] = TaskSpread(
-            programs=sum(p.task == task for p in programs),
-            measured=sum(len(v) for v in runs.values()),
+            programs=len(codes),
+            measured=sum(map(len, runs.values())),
             spread_median=statistics.median(spread) if spread else 0.0,
             spread_p90=spread[min(len(spread) - 1, int(0.9 * len(spread)))] if spread else 0.0,
-            moved=moved,
+            moved=sum(
+                label is not None and bin_of(label) != bin_of(medians[code])
+                for code, label in codes.items()
+                if code in medians
+            ),
         )
-    reached = found.keys() | failed
-    if len(reached) < len(programs):
-        again.notes.append(f"{len(programs) - len(reached)} kernels were not reached in time; call again to go on")
+    if unreached:
+        again.notes.append(f"{unreached} kernels were not reached in time; call again to go on")
     if failed:
-        again.notes.append(f"{len(failed)} kernels failed at least once now: see the logs for the reasons")
+        again.notes.append(f"{failed} kernels failed at least once now: see the logs for the reasons")
     return again

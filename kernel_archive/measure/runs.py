@@ -9,7 +9,7 @@ import msgspec
 
 from kernel_archive.errors import DataError
 from kernel_archive.ids import program_id
-from kernel_archive.measure.logs import JsonLines, now, read_lines
+from kernel_archive.measure.logs import JsonLines, now, read_lines, unresumable
 from kernel_archive.measure.tasks import get_task
 from kernel_archive.measure.verdict import Measurement, evaluation
 from kernel_archive.readers.events import Attempt, Feedback, LoggedEvaluation
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from kernel_archive.measure.settings import Settings
 
 
-# ---------------------------------------------------------------- run.json
 def run_document(task: str, settings: Settings, **more: Any) -> dict[str, Any]:
     """What ``run.json`` says before anything is measured: the task with its reference, and how it is measured."""
     facts = get_task(task)
@@ -50,20 +49,17 @@ def earlier_run(path: Path, document: dict[str, Any]) -> dict[str, Any] | None:
         raise DataError.of(
             code="bad-json", file=str(path), message=f"not valid: {error}", fix="Move the run away"
         ) from error
-    fixed = ["task", "method", "reference_source", "measurement", "benchmark_cases", "correctness_cases", "tolerance"]
-    for name in [*fixed, "surrogate"]:
+    fixed = ("task", "method", "reference_source", "measurement", "benchmark_cases", "correctness_cases", "tolerance")
+    for name in (*fixed, "surrogate"):
         if earlier.get(name) != document.get(name):
-            says = (
-                "recorded under other settings" if name in earlier else "recorded without saying under which settings"
-            )
+            says = "under other settings" if name in earlier else "without saying under which settings"
             raise DataError.of(
-                code="another-plan", file=str(path), field=name, message=f"the run was {says} and can't be continued",
-                fix="Record into another directory",
+                code="another-plan", file=str(path), field=name, fix="Record into another directory",
+                message=f"the run was recorded {says} and can't be continued",
             )  # fmt: skip
     return earlier
 
 
-# ---------------------------------------------------------------- what was measured
 def feedback_of(logged: LoggedEvaluation | None) -> Feedback:
     """The feedback of a logged evaluation.
 
@@ -93,7 +89,7 @@ class Tally:
 
 
 class _Shared(msgspec.Struct):
-    """A measured program that several runs propose."""
+    """A measured program that several runs propose, by its id."""
 
     program: str
     measurement: Measurement
@@ -128,7 +124,7 @@ class SharedMeasurements:
         self._log.close()
 
 
-class AttemptLog:
+class AttemptLog(ExitStack):
     """The logs of a run of attempts: ``attempts.jsonl``, beside it ``timing.jsonl``. ``rows`` is what they hold.
 
     Raises:
@@ -137,7 +133,7 @@ class AttemptLog:
     """
 
     def __init__(self, directory: Path) -> None:
-        self.directory = directory
+        super().__init__()
         path = directory / "attempts.jsonl"
         with ExitStack() as stack:
             self._log = stack.enter_context(JsonLines(path))  # this cuts off a torn last line
@@ -147,31 +143,16 @@ class AttemptLog:
                 try:
                     feedback_of(row.evaluation)
                 except ValueError as error:
-                    raise DataError.of(
-                        code="wrong-format", file=str(path), line=number, message=str(error), field="evaluation",
-                        fix="This run can't be resumed; move it away and record it anew",
-                    ) from error  # fmt: skip
-            self._open = stack.pop_all()
+                    raise unresumable(path, number, str(error), field="evaluation") from error
+            self.push(stack.pop_all())
 
     def add(self, code: str, measured: Measurement, started_at: str, **more: Any) -> Attempt:
         """Write one measurement; ``more`` are further fields of the row."""
         number = max((row.attempt for row in self.rows), default=-1) + 1
-        row = Attempt(
-            attempt=number,
-            code=code,
-            started_at=started_at,
-            completed_at=now(),
-            evaluation=evaluation(measured),
-            **more,
-        )
-        self._timing.append({
-            "request_id": f"attempt-{number}", "program": program_id(code), "started_at": started_at,
-            "completed_at": row.completed_at, **measured.timing(),
-        })  # fmt: skip
+        logged, done_at = evaluation(measured), now()
+        row = Attempt(attempt=number, code=code, started_at=started_at, completed_at=done_at, evaluation=logged, **more)
+        asked = {"request_id": f"attempt-{number}", "program": program_id(code)}
+        self._timing.append({**asked, "started_at": started_at, "completed_at": done_at, **measured.timing()})
         self._log.append(row)
         self.rows.append(row)
         return row
-
-    def close(self) -> None:
-        """Close the files."""
-        self._open.close()

@@ -94,11 +94,7 @@ def _when(test: int, k: int, then: list[bytes]) -> bytes:
 
 
 def filter_program(machine: str) -> bytes | None:
-    """The seccomp filter as BPF instructions; ``None`` on a machine whose call numbers are not known here.
-
-    Args:
-        machine: as ``platform.machine()`` names it.
-    """
+    """The seccomp filter as BPF instructions; ``None`` on a machine (``platform.machine()``) whose call numbers are not known here."""
     if machine not in _MACHINES:
         return None
     column = _MACHINES.index(machine)
@@ -165,10 +161,7 @@ def surrender() -> bool:
     """The first step, at the start of a worker and while it has one thread, since it binds threads one by one.
 
     The worker ends with its driver, adopts what its children leave behind, gets a network namespace of its own where it
-    may, gives up all capabilities of root and can't be looked into by other workers.
-
-    Returns:
-        Whether it has a network namespace of its own.
+    may, gives up all capabilities of root and can't be looked into by other workers. Returns whether it has that namespace.
     """
     libc = _libc()
     if libc is None:
@@ -182,16 +175,10 @@ def surrender() -> bool:
 
 
 def confine(settings: Settings, *, bubblewrapped: bool, namespace: bool) -> dict[str, str]:
-    """The second step, for good. What was achieved is returned and recorded with every run.
+    """The second step, for good, after ``surrender`` returned ``namespace``. What was achieved is recorded with every run.
 
-    Args:
-        settings: for the limits.
-        bubblewrapped: whether the process was started by ``bubblewrap_command``.
-        namespace: what ``surrender`` returned.
-
-    Returns:
-        ``isolation``: ``bubblewrap``, ``filter`` (system calls only) or ``none``; ``network``: ``seccomp`` and
-        ``namespace``, or ``python`` (weak); ``limits``: the resource limits.
+    ``isolation``: ``bubblewrap``, ``filter`` (system calls only) or ``none``; ``network``: ``seccomp`` and ``namespace``, or
+    ``python`` (weak); ``limits``: the resource limits.
     """
     size = settings.output_mb * 2**20
     limits = {
@@ -240,13 +227,7 @@ def bubblewrap_command(program: str, scratch: Path, *, cache: Path, gpu: bool) -
     """The command line that stands before a worker's own.
 
     All that a worker can write to is its folder, in which its ``/tmp``, its ``/dev/shm`` and the compiler caches lie
-    that it was lent (``scratch / "lent"``).
-
-    Args:
-        program: ``bubblewrap()``.
-        scratch: the worker's folder.
-        cache: where it sees the caches that it was lent.
-        gpu: whether it gets the GPU's devices.
+    that it was lent (``scratch / "lent"``) and sees at ``cache``. With ``gpu`` it gets the GPU's devices.
     """
     command = [program, *_NAMESPACES, "--proc", "/proc", "--dev", "/dev"]
     if gpu:
@@ -303,8 +284,7 @@ _KEPT: Final = (
 def environment(scratch: Path) -> dict[str, str]:
     """The environment of a worker: a few variables that compilers and drivers need, everything else dropped.
 
-    Args:
-        scratch: the worker's own folder: its home, its temporary folder, and where its compilers keep what they made.
+    Its own folder is its home, its temporary folder, and where its compilers keep what they made.
     """
     cache = scratch / "cache"
     return {

@@ -10,14 +10,14 @@ from __future__ import annotations
 import math
 import random
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from kernel_archive.bins import SCHEMES
 from kernel_archive.errors import DataError, UsageError
 from kernel_archive.ids import program_id
-from kernel_archive.measure.logs import JsonLines, new_ulid, now, read_lines
+from kernel_archive.measure.logs import JsonLines, new_ulid, now, read_lines, unresumable
 from kernel_archive.measure.providers import Parent
 from kernel_archive.measure.runs import Tally, feedback_of
 from kernel_archive.measure.strategies import SearchNode, State
@@ -29,20 +29,14 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from kernel_archive.measure.providers import Proposal, Provider
-    from kernel_archive.measure.strategies import Strategy
+    from kernel_archive.measure.strategies import HillClimbing, Puct
     from kernel_archive.measure.surrogate import Surrogate
     from kernel_archive.measure.verdict import Measurement
 
 
 class Objective(msgspec.Struct, frozen=True):
-    """What a search rewards.
+    """What a search rewards: the speedup itself, or where a bin is aimed at, minus the log distance to its representative."""
 
-    Attributes:
-        kind: ``speedup``: the speedup itself; ``bin``: minus the log distance to a bin's representative.
-        target_bin: the bin, for ``bin``.
-    """
-
-    kind: Literal["speedup", "bin"] = "speedup"
     target_bin: int | None = None
 
     def target(self) -> float:
@@ -56,30 +50,25 @@ class Objective(msgspec.Struct, frozen=True):
     def reward(self, speedup: float) -> float:
         """The reward of a measured speedup.
 
-        >>> Objective().reward(3.0), Objective("bin", 7).reward(8**0.5)
+        >>> Objective().reward(3.0), Objective(7).reward(8**0.5)
         (3.0, -0.0)
         """
-        return speedup if self.kind == "speedup" else -abs(math.log(speedup) - math.log(self.target()))
+        return speedup if self.target_bin is None else -abs(math.log(speedup) - math.log(self.target()))
 
     def describe(self) -> dict[str, Any]:
         """For ``run.json``."""
-        if self.kind == "speedup":
+        if self.target_bin is None:
             return {"reward": "speedup"}
         return {
             "target_bin": self.target_bin,
-            "target_bin_range": SCHEMES["paper"].describe(self.target_bin or 1),
+            "target_bin_range": SCHEMES["paper"].describe(self.target_bin),
             "target_speedup": self.target(),
             "reward": "-abs(log(speedup) - log(target_speedup))",
         }
 
 
 class Job(msgspec.Struct, frozen=True):
-    """One program that waits for its measurement.
-
-    Attributes:
-        request_id: the request in the log; ``root`` for the starting program.
-        code: the program.
-    """
+    """One program that waits for its measurement: its request in the log, ``root`` for the starting program."""
 
     request_id: str
     code: str
@@ -115,18 +104,11 @@ class _Request(msgspec.Struct):
     result: ev.LoggedEvaluation | None = None
 
 
-class Search:
+class Search(ExitStack):
     """One run directory being searched.
 
-    Args:
-        directory: where ``events.jsonl``, ``timing.jsonl`` and ``specs.jsonl`` are.
-        strategy: selection and admission.
-        provider: where programs come from.
-        objective: what is rewarded.
-        steps: steps of the search.
-        seed: of every choice.
-        seen: programs that need no proposing again, shared between the searches of a task; grows with this one.
-        surrogate: what says which proposals are measured; all are without one.
+    ``seen`` are programs that need no proposing again, shared between the searches of a task; it grows with this one. Without
+    a ``surrogate`` all proposals are measured.
 
     Raises:
         DataError: the log in the directory is damaged or was made by another search.
@@ -137,7 +119,7 @@ class Search:
         self,
         directory: Path,
         *,
-        strategy: Strategy,
+        strategy: Puct | HillClimbing,
         provider: Provider,
         objective: Objective,
         steps: int,
@@ -145,7 +127,8 @@ class Search:
         seen: set[str] | None = None,
         surrogate: Surrogate | None = None,
     ) -> None:
-        self.directory, self._strategy, self._provider, self._objective = directory, strategy, provider, objective
+        super().__init__()
+        self._strategy, self._provider, self._objective = strategy, provider, objective
         self._steps, self._seed, self._surrogate = steps, seed, surrogate
         self._seen: set[str] = set() if seen is None else seen
         self.tally = Tally()
@@ -168,22 +151,15 @@ class Search:
                 try:
                     self._apply(event)
                 except (ValueError, LookupError) as error:
-                    raise DataError.of(
-                        code="wrong-format", file=str(directory / "events.jsonl"), line=number,
-                        message=f"does not follow from the lines before it: {error}",
-                        fix="This run can't be resumed; move it away and record it anew",
-                    ) from error  # fmt: skip
+                    text = f"does not follow from the lines before it: {error}"
+                    raise unresumable(directory / "events.jsonl", number, text) from error
             if self._root is not None and self._root.code != provider.seed().code:
                 raise DataError.of(
                     code="another-search", file=str(directory / "events.jsonl"), line=1,
                     message="the directory holds a search from another starting program",
                     fix="Record into another directory, or move this one away",
                 )  # fmt: skip
-            self._open = stack.pop_all()
-
-    def close(self) -> None:
-        """Close the files."""
-        self._open.close()
+            self.push(stack.pop_all())
 
     @property
     def finished(self) -> bool:
@@ -197,18 +173,14 @@ class Search:
         """For ``run.json``."""
         return {
             "total_budget_steps": self._steps,
-            **msgspec.structs.asdict(self._strategy),  # type: ignore[arg-type] # strategies are structs
+            **msgspec.structs.asdict(self._strategy),
             **self._objective.describe(),
             "aggregation": "geomean",
             "rng_seed": self._seed,
-            **(
-                {"surrogate_saw": self._surrogate.saw, "without_forecast": self.without_forecast}
-                if self._surrogate
-                else {}
-            ),
-        }
+        } | (
+            {"surrogate_saw": self._surrogate.saw, "without_forecast": self.without_forecast} if self._surrogate else {}
+        )
 
-    # ---------------------------------------------------------------- the fold
     def _emit(self, event: Any) -> None:
         self._log.append(event)
         self._apply(event)
@@ -220,7 +192,7 @@ class Search:
                 self._seen.add(root.program_code)
                 self._lineage[root.ulid] = []
                 self.tally.add(feedback_of(root.evaluation))
-                self._root = self._node(root.ulid, root.program_code, [], root.evaluation, is_seed=True)
+                self._root = _node(root.ulid, root.program_code, [], root.evaluation, is_seed=True)
                 self._state.archive = [self._root] if self._root else []
             case ev.StepStarted(parent_ulids=parents):
                 self._parents = list(parents or [])
@@ -252,24 +224,12 @@ class Search:
                 self._settle()
                 self._parents, self._next_step = None, int(step or 0) + 1
 
-    def _node(
-        self, ulid: str, code: str, ancestors: list[str], logged: ev.LoggedEvaluation | None, *, is_seed: bool = False
-    ) -> SearchNode | None:
-        """An evaluated program as a node; ``None`` when it has no reward."""
-        if logged is None or not isinstance(logged.reward, float):
-            return None
-        feedback = feedback_of(logged)
-        return SearchNode(
-            ulid=ulid, code=code, ancestors=ancestors, reward=logged.reward, is_seed=is_seed,
-            speedup=feedback.aggregated_speedup, feedback=feedback,
-        )  # fmt: skip
-
     def _settle(self) -> None:
         children: dict[str, list[SearchNode]] = {parent: [] for parent in self._parents or []}
         for request in self._requests.values():
             ancestors = [request.parent, *self._lineage[request.parent]]
             self._lineage[request.child] = ancestors
-            node = self._node(request.child, request.code, ancestors, request.result)
+            node = _node(request.child, request.code, ancestors, request.result)
             if node is not None and not self._is_fault(request.code):
                 children[request.parent].append(node)
         self._strategy.settle(self._state, children, self._lineage)
@@ -279,7 +239,6 @@ class Search:
         spec = self._specs.get(program_id(code))
         return isinstance(spec, dict) and bool(spec.get("fault"))
 
-    # ---------------------------------------------------------------- driving
     def jobs(self) -> list[Job]:
         """What waits for measurement now; empty exactly when the search has finished.
 
@@ -321,16 +280,17 @@ class Search:
         for position, (key, mutation) in enumerate(self._mutations.items()):
             if mutation.code is not None or mutation.failed:
                 continue
-            node = self._state.node(mutation.parent)
-            if node is None:
-                reason = "parent evicted from archive before recovery"
-                self._emit(ev.MutationFailed(request_id=key, reason=reason, completed_at=now()))
-                continue
-            parent = Parent(node.code, node.speedup, self._specs.get(program_id(node.code)), node.feedback)
-            rng = random.Random(f"{self._seed}/{self._next_step}/{position}")  # noqa: S311 - a search, no secret
-            proposal = self._provider.propose(parent, rng, self._seen)
+            node, proposal, reason = (
+                self._state.node(mutation.parent),
+                None,
+                "parent evicted from archive before recovery",
+            )
+            if node is not None:
+                parent = Parent(node.code, node.speedup, self._specs.get(program_id(node.code)), node.feedback)
+                rng = random.Random(f"{self._seed}/{self._next_step}/{position}")  # noqa: S311 - a search, no secret
+                proposal, reason = self._provider.propose(parent, rng, self._seen), "no unseen variant found"
             if proposal is None:
-                self._emit(ev.MutationFailed(request_id=key, reason="no unseen variant found", completed_at=now()))
+                self._emit(ev.MutationFailed(request_id=key, reason=reason, completed_at=now()))
                 continue
             self._remember(proposal)
             self._emit(ev.MutationCompleted(request_id=key, code=proposal.code, completed_at=now()))
@@ -402,3 +362,16 @@ class Search:
             "started_at": started_at, "completed_at": now(), **measured.timing(),
         })  # fmt: skip
         self._emit(event)
+
+
+def _node(
+    ulid: str, code: str, ancestors: list[str], logged: ev.LoggedEvaluation | None, *, is_seed: bool = False
+) -> SearchNode | None:
+    """An evaluated program as a node; ``None`` when it has no reward."""
+    if logged is None or not isinstance(logged.reward, float):
+        return None
+    feedback = feedback_of(logged)
+    return SearchNode(
+        ulid=ulid, code=code, ancestors=ancestors, reward=logged.reward, is_seed=is_seed,
+        speedup=feedback.aggregated_speedup, feedback=feedback,
+    )  # fmt: skip

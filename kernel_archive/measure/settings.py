@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
 from kernel_archive.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 #: Raised when a change of the protocol makes older measurements not comparable.
 PROTOCOL_VERSION = 2
@@ -79,3 +82,24 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             "speedup": "median reference time / median candidate time",
             "scalar": "geometric mean over benchmark cases",
         }
+
+
+def settings_from(pairs: Sequence[str], **defaults: Any) -> Settings:
+    """Settings from ``name=value`` texts over defaults.
+
+    Raises:
+        UsageError: an unknown name or a wrong value.
+
+    >>> settings_from(["max_runs=10"]).max_runs
+    10
+    """
+    known = Settings.__struct_fields__
+    for pair in pairs:
+        name, sign, text = pair.partition("=")
+        if not sign or name not in known:
+            raise UsageError(f"--set takes NAME=VALUE with one of: {', '.join(known)} (got {pair!r})")
+        defaults[name] = text
+    try:
+        return msgspec.convert(defaults, Settings, strict=False)
+    except msgspec.ValidationError as error:
+        raise UsageError(f"--set: {error}") from error

@@ -3,91 +3,120 @@
 from __future__ import annotations
 
 import os
-import queue
 import shutil
-from concurrent.futures import Future, ThreadPoolExecutor
+import subprocess
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Final
 
+import msgspec
+
+from kernel_archive.errors import UsageError
+from kernel_archive.gpus import canonical_gpu, gpu_facts
 from kernel_archive.ids import program_id
-from kernel_archive.measure.hardware import Watch
+from kernel_archive.measure.device import check_device
 from kernel_archive.measure.measurer import Measurer
-from kernel_archive.measure.messages import Config
 from kernel_archive.measure.process import Lost, WorkerProcess
+from kernel_archive.measure.tasks import get_task
+from kernel_archive.measure.verdict import Measurement, evaluation
+from kernel_archive.measure.worker import Config
+from kernel_archive.readers.events import LoggedEvaluation  # noqa: TC001 - msgspec reads the annotations
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
     from concurrent.futures import Future
     from pathlib import Path
 
     from kernel_archive.measure.settings import Settings
 
 
+_FIELDS: Final = (
+    "name", "driver_version", "memory.total", "clocks.max.sm", "clocks.max.memory", "clocks.sm", "clocks.mem",
+    "temperature.gpu", "power.draw", "power.limit", "pstate", "clocks_event_reasons.active",
+)  # fmt: skip
+
+
+def query() -> dict[str, str]:
+    """What ``nvidia-smi`` says of the first visible GPU, as text; empty where there is none."""
+    which = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")[0]
+    command = ["nvidia-smi", f"--query-gpu={','.join(_FIELDS)}", "--format=csv,noheader"]
+    if which:
+        command.append(f"--id={which}")
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return {}
+    line = done.stdout.strip().splitlines()[:1]
+    if done.returncode != 0 or not line:
+        return {}
+    return dict(zip(_FIELDS, (part.strip() for part in line[0].split(",")), strict=False))
+
+
+def resolve_gpu(device: str, gpu: str | None) -> str:
+    """The canonical name of the GPU: as given, as the driver says, or the stand-in's own name."""
+    if gpu:
+        return canonical_gpu(gpu)
+    return canonical_gpu(query().get("name", "unknown")) if device == "cuda" else device
+
+
+class Watch:
+    """Samples driver, clocks, temperature and power of the GPU every few seconds; a device that is no GPU gives nothing."""
+
+    def __init__(self, *, enabled: bool, period_s: float = 10.0) -> None:
+        self.first: dict[str, str] = query() if enabled else {}
+        self._latest = dict(self.first)
+        self._stop, self._period, self._at = threading.Event(), period_s, time.monotonic()
+        if self.first:
+            threading.Thread(target=self._run, daemon=True).start()
+
+    def _run(self) -> None:
+        while not self._stop.wait(self._period):
+            self._latest, self._at = query() or self._latest, time.monotonic()
+
+    def latest(self) -> dict[str, Any]:
+        """Clocks, temperature and power as last seen, with the age of the sample."""
+        names = ("clocks.sm", "clocks.mem", "temperature.gpu", "power.draw", "clocks_event_reasons.active")
+        found: dict[str, Any] = {n: self._latest[n] for n in names if n in self._latest}
+        return {**found, "age_s": round(time.monotonic() - self._at, 1)} if found else {}
+
+    def close(self) -> None:
+        """Stop sampling."""
+        self._stop.set()
+
+
 class CompilePool:
-    """Compiles programs in parallel in confined workers; a compiler that hangs is killed and replaced.
+    """Compiles programs in parallel in confined workers; a compiler that hangs is killed and replaced."""
 
-    Args:
-        workers: processes.
-        task: any task of the framework; programs name their own.
-        settings: for the limits.
-        cache: root of the compiler caches, the measurer's.
-        gpu: canonical name of the GPU to compile for.
-        cpus: processors to use; others than the one that times.
-    """
-
-    def __init__(
-        self,
-        workers: int,
-        *,
-        task: str,
-        device: str,
-        settings: Settings,
-        cache: Path,
-        gpu: str,
-        cpus: list[int],
-    ) -> None:
-        self._cache = cache
-        self._config = Config(
-            mode="compile", task=task, device=device, settings=settings, gpu=gpu, cpus=cpus, start_cpus=cpus
-        )
-        self._free: queue.SimpleQueue[WorkerProcess | None] = queue.SimpleQueue()
-        for _ in range(workers):
-            self._free.put(None)
+    def __init__(self, workers: int, config: Config, cache: Path) -> None:
+        self._config, self._cache = config, cache
+        self._mine = threading.local()  # each thread has its worker
         self._threads = ThreadPoolExecutor(workers)
         self._all: list[WorkerProcess] = []
         self._closed = False
 
-    def submit(self, task: str, code: str) -> Future[list[str]]:
-        """Compile a program; the future gives remarks and never fails."""
+    def submit(self, task: str, code: str) -> Future[None]:
+        """Compile a program; what does not compile is for its evaluation to say."""
         return self._threads.submit(self._run, task, code)
 
-    def _run(self, task: str, code: str) -> list[str]:
-        worker = self._free.get()
-        try:
-            if self._closed:
-                return []
-            if worker is None or not worker.alive:
-                worker = WorkerProcess(self._config, self._cache, nice=10)
-                self._all.append(worker)
-            up = worker.ready(300.0)
-            if self._closed:
-                return []
-            if not up:
-                text = worker.output(300)
-                worker.kill()
-                worker = None
-                return [f"no compiler worker comes up: {text}"]
-            cache = self._cache / program_id(code)
-            answer = worker.ask(code, cache, self._config.settings.compile_timeout_s, task)
-            if isinstance(answer, Lost):
-                worker.kill()
-                worker = None
-                if answer.why == "timeout":
-                    # A lock that the killed compiler left would make the evaluation wait for it.
-                    shutil.rmtree(cache, ignore_errors=True)
-                return [f"{answer.why}: {answer.text}"]
-            return answer.notes
-        finally:
-            self._free.put(worker)
+    def _run(self, task: str, code: str) -> None:
+        worker: WorkerProcess | None = getattr(self._mine, "worker", None)
+        if self._closed:
+            return
+        if worker is None or not worker.alive:
+            worker = self._mine.worker = WorkerProcess(self._config, self._cache, nice=10)
+            self._all.append(worker)
+        if not worker.ready(300.0) or self._closed:
+            worker.kill()
+            return
+        cache = self._cache / program_id(code)
+        answer = worker.ask(code, cache, self._config.settings.compile_timeout_s, task)
+        if isinstance(answer, Lost):
+            worker.kill()
+            if answer.why == "timeout":
+                # A lock that the killed compiler left would make the evaluation wait for it.
+                shutil.rmtree(cache, ignore_errors=True)
 
     def close(self) -> None:
         """End all workers; programs that wait are not compiled."""
@@ -112,18 +141,27 @@ def share_processors(part: int = 0, parts: int = 1) -> tuple[list[int], list[int
     return (mine[1:3], mine[3:]) if size >= 6 else (usable, usable)
 
 
-class Station:
+def parse_share(text: str) -> tuple[int, int]:
+    """``2/4`` as the part counted from 0 and the number of parts.
+
+    Raises:
+        UsageError: it is not of that form.
+
+    >>> parse_share("2/4")
+    (1, 4)
+    """
+    part, sign, parts = text.partition("/")
+    if sign and part.isdigit() and parts.isdigit() and 1 <= int(part) <= int(parts):
+        return int(part) - 1, int(parts)
+    raise UsageError(f"--share takes I/N with 1 <= I <= N (got {text!r})")
+
+
+class Station(ExitStack):
     """Measures programs and compiles others meanwhile; used as a context manager.
 
-    Args:
-        device: ``cuda``, or ``standin`` to rehearse.
-        settings: the protocol.
-        gpu: canonical name of the GPU.
-        task: any task of the framework that is measured; nothing is compiled ahead without one.
-        part: which share of the machine's processors, from 0.
-        parts: stations that share the machine.
-        compilers: processes that compile ahead; one less than the processors left when not given, none for 0.
-        cache: compiler caches; a temporary directory when not given.
+    ``task`` is any of the framework that is measured; nothing is compiled ahead without one. ``part``, from 0, of ``parts`` is
+    the share of the machine's processors. As many ``compilers`` as processors are left, less one, when not given, and none for
+    0. Their caches lie in a temporary directory, or in ``cache``.
     """
 
     def __init__(
@@ -138,39 +176,92 @@ class Station:
         compilers: int | None = None,
         cache: Path | None = None,
     ) -> None:
+        super().__init__()
         mine, others = share_processors(part, parts)
-        self._open = ExitStack()
         self._watch = Watch(enabled=device == "cuda")
-        self._open.callback(self._watch.close)
-        self.measurer = self._open.enter_context(
+        self.callback(self._watch.close)
+        self.measurer = self.enter_context(
             Measurer(device, settings, gpu=gpu, cache=cache, cpus=mine, start_cpus=others)
         )
         count = max(1, len(others) - 1) if compilers is None else compilers
         self._pool = None
         if count and task is not None:
-            self._pool = CompilePool(
-                count, task=task, device=device, gpu=gpu, settings=settings, cache=self.measurer.cache, cpus=others
+            config = Config(
+                mode="compile", task=task, device=device, settings=settings, gpu=gpu, cpus=others, start_cpus=others
             )
-            self._open.callback(self._pool.close)
+            self._pool = CompilePool(count, config, self.measurer.cache)
+            self.callback(self._pool.close)
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._open.close()
-
-    def compile_ahead(self, task: str, code: str) -> Future[list[str]] | None:
-        """Begin to compile a program; ``None`` when nothing is compiled ahead."""
-        return self._pool.submit(task, code) if self._pool is not None else None
+    def compile_ahead(self, task: str, codes: Iterable[str]) -> list[Future[None]]:
+        """Begin to compile programs of a task; nothing is under way when nothing is compiled ahead."""
+        return [self._pool.submit(task, code) for code in codes] if self._pool is not None else []
 
     def facts(self) -> dict[str, Any]:
         """What ``run.json`` says of device and software, once something was measured."""
-        facts = self.measurer.facts
-        software = {
-            **facts.get("software", {}),
-            "driver": self._watch.first.get("driver_version"),
-            "sandbox": self.measurer.confined,
-        }
+        facts, driver = self.measurer.facts, self._watch.first.get("driver_version")
+        software = {**facts.get("software", {}), "driver": driver, "sandbox": self.measurer.confined}
         return {
             **facts, "software": software, "nvidia_smi": self._watch.first, "environment_last": self._watch.latest(),
         }  # fmt: skip
+
+
+class FileResult(msgspec.Struct, kw_only=True):
+    """The verdict of one file with its distributions, and the same as the logs hold it."""
+
+    file: str
+    measurement: Measurement
+    evaluation: LoggedEvaluation
+
+
+class Measured(msgspec.Struct, kw_only=True):
+    """The verdicts of all files, and how they were made."""
+
+    task: str
+    gpu: str
+    device: str
+    measurement: dict[str, Any]
+    environment: dict[str, Any]
+    results: list[FileResult]
+    notes: list[str] = []
+
+
+def measure_files(
+    task: str,
+    files: Sequence[Path],
+    *,
+    device: str,
+    gpu: str | None,
+    settings: Settings,
+    advance: Callable[[int, int, str], None],
+) -> Measured:
+    """Measure kernel files, Python modules with ``custom_kernel(data)``, each in its own worker by default.
+
+    The driver says which GPU it is where none is named. ``advance`` is called with files done, files in all, and the file.
+
+    Raises:
+        UsageError: unknown task, or a device that is not there.
+        MeasurerError: no worker comes up.
+    """
+    facts = get_task(task)
+    check_device(device, facts)  # before a process is started for it
+    name = resolve_gpu(device, gpu)
+    results = []
+    with Measurer(device, settings, gpu=name) as measurer:
+        for i, file in enumerate(files):
+            advance(i, len(files), file.name)
+            measured = measurer.measure(facts.name, file.read_text("utf-8", "replace"))
+            results.append(FileResult(file=str(file), measurement=measured, evaluation=evaluation(measured)))
+        advance(len(files), len(files), "")
+        smi = query() if device == "cuda" else {}
+        environment = {**measurer.facts, "nvidia_smi": smi, "sandbox": measurer.confined}
+    notes = []
+    if device != "cuda":
+        notes.append(f"Times of the device {device}: for rehearsal, not comparable with any GPU's.")
+    elif gpu_facts(name).memory_bandwidth_gb_s is None:
+        notes.append(f"The peaks of {name} are not known: times were not checked against the physical limit.")
+    if environment["sandbox"].get("network") == "python":
+        notes.append("No kernel-level confinement here: only Python's own sockets were blocked.")
+    return Measured(
+        task=facts.name, gpu=name, device=device, measurement=settings.describe(), environment=environment,
+        results=results, notes=notes,
+    )  # fmt: skip

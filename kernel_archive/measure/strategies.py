@@ -14,7 +14,7 @@ seeds and the best of the rest.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -26,13 +26,10 @@ class SearchNode(msgspec.Struct, kw_only=True):
     """One evaluated program that may be expanded.
 
     Attributes:
-        ulid: its id.
-        code: the program.
         ancestors: ids, nearest first.
         reward: larger is better.
         is_seed: never leaves the archive.
         speedup: as measured, x.
-        feedback: the observation's feedback.
     """
 
     ulid: str
@@ -64,27 +61,6 @@ class State(msgspec.Struct):
         return next((n for n in self.archive if n.ulid == ulid), None)
 
 
-class Strategy(Protocol):
-    """Selection and admission."""
-
-    @property
-    def samples_per_parent(self) -> int:
-        """Programs proposed per parent and step."""
-        ...
-
-    def scores(self, state: State) -> list[tuple[float, SearchNode]]:
-        """Every node with what it is selected by, in order of the archive."""
-        ...
-
-    def select(self, state: State) -> list[SearchNode]:
-        """The parents of the next step."""
-        ...
-
-    def settle(self, state: State, children: dict[str, list[SearchNode]], lineage: dict[str, list[str]]) -> None:
-        """Take the step's children (successes only) into the state, by parent id; parents without any are there too."""
-        ...
-
-
 class Puct(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Max-reward PUCT.
 
@@ -113,8 +89,7 @@ class Puct(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         explore = self.c_puct * spread * math.sqrt(1 + state.expansions)
         scored = []
         for i, node in enumerate(nodes):
-            visits = state.visits.get(node.ulid, 0)
-            quality = state.best_child.get(node.ulid, node.reward)
+            quality, visits = state.best_child.get(node.ulid, node.reward), state.visits.get(node.ulid, 0)
             scored.append((quality + explore * weight[i] / total / (1 + visits), node))
         return scored
 
@@ -148,11 +123,7 @@ class Puct(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
 
 class HillClimbing(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Always from the best program so far.
-
-    Attributes:
-        samples_per_parent: programs proposed per step.
-    """
+    """Always from the best program so far, ``samples_per_parent`` programs a step."""
 
     samples_per_parent: int = 4
 
@@ -173,8 +144,7 @@ class HillClimbing(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
 
 def _admit(state: State, nodes: Sequence[SearchNode]) -> None:
-    have = {n.code for n in state.archive}
+    """Take in nodes whose program is not there yet."""
     for node in nodes:
-        if node.code not in have:
-            have.add(node.code)
+        if all(node.code != other.code for other in state.archive):
             state.archive.append(node)

@@ -77,49 +77,39 @@ class _Line(msgspec.Struct):
 class Surrogate:
     """A forecaster that is asked about the candidates of one search.
 
-    Args:
-        plan: ``[search.surrogate]``.
-        base: what its paths are relative to.
-        task: problem id of the search.
-        gpu: canonical name of the GPU.
-        reference: the task's reference program.
+    A plan's paths are relative to ``base``; ``reference`` is the task's reference program. ``saw`` is what the forecaster was
+    made from, for ``run.json``; ``forecast`` gives the forecast of every program, ``None`` where there is none.
 
     Raises:
         UsageError: no such forecaster, or it can't be had.
     """
 
+    forecast: Callable[[Sequence[str]], list[Forecast | None]]
+
     def __init__(self, plan: SurrogatePlan, base: Path, *, task: str, gpu: str, reference: str) -> None:
         self.plan = plan
-        #: What the forecaster was made from, for ``run.json``.
         self.saw: dict[str, Any] = {}
         cue = plan.forecaster.removeprefix("-")
-        self._cue = CUES[cue][1] if cue in CUES else None
-        self._sign = -1.0 if plan.forecaster.startswith("-") else 1.0
-        self._made: dict[str, list[float]] = {}
-        self._model: Callable[[Sequence[str]], Floats] | None = None
         if plan.forecaster.endswith(".jsonl"):
             path = base / plan.forecaster
             if not path.is_file():
                 raise UsageError(f"{path}: no such file of forecasts; a plan names it relative to itself")
-            self._made = {line.row_id: line.probabilities for line in read_lines(path, _Line)}
-            self.saw = {"forecasts": len(self._made)}
+            made = {line.row_id: Forecast(line.probabilities) for line in read_lines(path, _Line)}
+            self.saw = {"forecasts": len(made)}
+            self.forecast = lambda codes: [made.get(program_id(code)) for code in codes]
         elif plan.forecaster == "boosted":
-            forecast, self.saw = _learnt(str(base / plan.archive), task if plan.without_task else None)
-            self._model = lambda codes: forecast(_pairs(codes, task, gpu, reference))
-        elif self._cue is None:
+            model, self.saw = _learnt(str(base / plan.archive), task if plan.without_task else None)
+            self.forecast = lambda codes: [
+                Forecast([round(float(p), 6) for p in row]) for row in model(_pairs(codes, task, gpu, reference))
+            ]
+        elif cue in CUES:
+            sign = -1.0 if plan.forecaster.startswith("-") else 1.0
+            self.forecast = lambda codes: [Forecast(cue=sign * CUES[cue][1](code)) for code in codes]
+        else:
             hint = suggestion(plan.forecaster, ["boosted", *CUES])
             raise UsageError(
                 f"no surrogate {plan.forecaster!r}: a file of forecasts (.jsonl), boosted, or a cue. {hint}"
             )
-
-    def forecast(self, codes: Sequence[str]) -> list[Forecast | None]:
-        """The forecast of every program; ``None`` where there is none."""
-        if self._cue is not None:
-            return [Forecast(cue=self._sign * self._cue(code)) for code in codes]
-        if self._model is not None:
-            return [Forecast([round(float(p), 6) for p in row]) for row in self._model(codes)]
-        rows = [self._made.get(program_id(code)) for code in codes]
-        return [None if row is None else Forecast(row) for row in rows]
 
     def choose(self, forecasts: Sequence[Forecast], best: float | None) -> tuple[list[float], set[int]]:
         """Scores, and positions of what is to be measured: those of the largest scores, and the unsure ones."""

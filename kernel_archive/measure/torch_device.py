@@ -7,7 +7,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from kernel_archive.errors import MissingExtraError, UsageError
-from kernel_archive.measure.device import Device, Sample, difference_text
+from kernel_archive.measure.device import Device, Sample, StandIn, difference_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -145,10 +145,6 @@ class TorchDevice(Device):
         near = self._near(got.reshape(-1)[at], expected.reshape(-1)[at], rtol, atol)
         return ~near.all()
 
-    def _read_flags(self) -> tuple[bool, bool]:
-        backends = self._torch.backends
-        return bool(backends.cuda.matmul.allow_tf32), bool(backends.cudnn.allow_tf32)
-
     def _write_flags(self, flags: tuple[bool, bool]) -> None:
         backends = self._torch.backends
         backends.cuda.matmul.allow_tf32, backends.cudnn.allow_tf32 = flags
@@ -159,7 +155,8 @@ class TorchDevice(Device):
 
     def leave_candidate(self) -> None:
         """Remember the program's switches and set ours: the reference always runs in full float32."""
-        self._flags = self._read_flags()
+        backends = self._torch.backends
+        self._flags = bool(backends.cuda.matmul.allow_tf32), bool(backends.cudnn.allow_tf32)
         self._write_flags((False, False))
 
     def reset(self) -> None:
@@ -199,13 +196,13 @@ class TorchDevice(Device):
             facts["software"]["triton"] = None
         if self.cuda:
             p = torch.cuda.get_device_properties(0)
-            names = [
-                n
-                for n in dir(p)
-                if not n.startswith("_") and n not in {"uuid", "pci_bus_id", "pci_device_id", "pci_domain_id"}
-            ]
-            plain = {n: getattr(p, n) for n in names}
-            facts["device_properties"] = {k: v for k, v in plain.items() if isinstance(v, int | float | str | bool)}
-            facts["device_properties"]["compute_capability"] = f"{p.major}.{p.minor}"
+            hidden = {"uuid", "pci_bus_id", "pci_device_id", "pci_domain_id"}
+            stated = {n: getattr(p, n) for n in dir(p) if not n.startswith("_") and n not in hidden}
+            plain = {k: v for k, v in stated.items() if isinstance(v, int | float | str | bool)}
+            facts["device_properties"] = {**plain, "compute_capability": f"{p.major}.{p.minor}"}
             facts["software"]["cudnn"] = torch.backends.cudnn.version()
         return facts
+
+
+#: What the protocol measures on.
+AnyDevice = StandIn | TorchDevice

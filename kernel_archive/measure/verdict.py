@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import statistics
 from typing import Any, Literal
 
 import msgspec
 
-from kernel_archive.measure.evaluate import CaseResult, Result  # noqa: TC001 - msgspec reads the annotations
-from kernel_archive.measure.stats import Distribution, geometric_mean
+from kernel_archive.measure.evaluate import CaseResult, Result
 from kernel_archive.readers.events import Feedback, LoggedEvaluation, Observation
 
 Outcome = Literal["success", "compile_failed", "runtime_error", "incorrect", "infrastructure_failure"]
@@ -17,11 +17,8 @@ class Measurement(msgspec.Struct, kw_only=True):
     """One measured program.
 
     Attributes:
-        task: problem id.
-        outcome: success, compile_failed, runtime_error, incorrect or infrastructure_failure.
-        speedup: reference time / candidate time, x, geometric mean over cases; ``None`` unless success.
         cases: what each case gave, up to the first failure.
-        error: message of the failure.
+        speedup: reference time / candidate time, x, geometric mean over cases; ``None`` unless success.
         error_name: exception or guard.
         traceback: of the program's frames.
         off_band: cases (as text) whose reference stayed outside its band after the repeats.
@@ -61,12 +58,7 @@ class Measurement(msgspec.Struct, kw_only=True):
             "salt": self.salt,
             "fresh_worker": self.fresh_worker,
             "timing": [
-                {
-                    "candidate": msgspec.to_builtins(c.candidate),
-                    "reference": msgspec.to_builtins(c.reference),
-                    "stop": c.stop,
-                    "over_limit": c.over_limit,
-                }
+                {"candidate": c.candidate, "reference": c.reference, "stop": c.stop, "over_limit": c.over_limit}
                 for c in self.cases
                 if c.candidate is not None
             ],
@@ -89,33 +81,25 @@ def measurement(task: str, result: Result, *, wall_s: float) -> Measurement:
             m.outcome = case.failure_kind  # type: ignore[assignment] # one of the outcomes by construction
             m.error, m.error_name, m.traceback = case.error, case.error_name, case.traceback
             return m
-    m.speedup = geometric_mean([ref.median / own.median for own, ref in map(_times, result.cases)])
+    m.speedup = statistics.geometric_mean([ref / own for own, ref in map(CaseResult.medians, result.cases)])
     return m
-
-
-def _times(case: CaseResult) -> tuple[Distribution, Distribution]:
-    """What was timed of a case: the candidate and the reference."""
-    assert case.candidate is not None  # noqa: S101 - a case without failure was timed
-    assert case.reference is not None  # noqa: S101 - likewise
-    return case.candidate, case.reference
 
 
 def evaluation(m: Measurement) -> LoggedEvaluation:
     """A measurement as the logs hold it; the reward is the speedup. Cases timed before a failure stand in ``timing()``."""
-    feedback = Feedback(kind=m.outcome)
+    says: dict[str, dict[str, Any]] = {
+        "compile_failed": {"compilation_error": m.error},
+        "runtime_error": {"runtime_error_name": m.error_name, "runtime_error": m.error, "traceback": m.traceback},
+        "incorrect": {"error_message": m.error},
+        "infrastructure_failure": {"reason": m.error},
+    }
+    feedback = Feedback(kind=m.outcome, **says.get(m.outcome, {}))
     if m.outcome == "success":
         feedback.aggregated_speedup, feedback.aggregation_method = m.speedup, "geomean"
         feedback.per_case_speedups = [
-            {"speedup": ref.median / own.median, "runtime_ns": own.median, "ref_runtime_ns": ref.median, **case.shape}
-            for case, (own, ref) in zip(m.cases, map(_times, m.cases), strict=True)
+            {"speedup": ref / own, "runtime_ns": own, "ref_runtime_ns": ref, **case.shape}
+            for case in m.cases
+            for own, ref in [case.medians()]
         ]
         feedback.narrow_domain = m.narrow_domain or None
-    elif m.outcome == "compile_failed":
-        feedback.compilation_error = m.error
-    elif m.outcome == "runtime_error":
-        feedback.runtime_error_name, feedback.runtime_error, feedback.traceback = m.error_name, m.error, m.traceback
-    elif m.outcome == "incorrect":
-        feedback.error_message = m.error
-    else:
-        feedback.reason = m.error
     return LoggedEvaluation(observation=Observation(feedback=feedback), reward=m.speedup)

@@ -1,33 +1,104 @@
 """The worker process: the only place of the package where a program under test runs.
 
-Started by ``process.py`` with a configuration file and two descriptors; answers one JSON line per request line. Modes:
-``time`` evaluates. ``compile`` compiles ahead, without a GPU: Triton kernels against a faked device and tensors without data, CUDA
+Started by ``process.py`` with a configuration file (``Config``) and two descriptors; answers one JSON line (``Reply``) per
+request line (``Request``). Modes: ``time`` evaluates. ``compile`` compiles ahead, without a GPU: Triton kernels against a faked device and tensors without data, CUDA
 C++ by import. It fills the program's own compiler cache, so that the evaluation only loads what was made.
 """
 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import sys
 import time
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, Literal
 
 import msgspec
 
 from kernel_archive.gpus import gpu_facts
 from kernel_archive.measure.device import StandIn, check_device, exclusive
-from kernel_archive.measure.messages import Config, Reply, Request
-from kernel_archive.measure.programs import import_code, import_torch
+from kernel_archive.measure.evaluate import Evaluator, import_code
 from kernel_archive.measure.sandbox import confine, surrender
+from kernel_archive.measure.settings import Settings  # noqa: TC001 - msgspec reads the annotations
 from kernel_archive.measure.tasks import get_task
+from kernel_archive.measure.torch_device import TorchDevice
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from kernel_archive.measure.device import Device
     from kernel_archive.measure.tasks.base import Task
+
+
+class Config(msgspec.Struct, kw_only=True):
+    """What a worker is started for.
+
+    Attributes:
+        task: the task, or any task of the framework for ``compile``.
+        gpu: canonical name, for the physical limit and for compiling ahead.
+        cpus: processors while it answers; empty for any.
+        start_cpus: processors while it starts, so that it disturbs none that times.
+        scratch: the worker's directory; this and what follows is filled in by the process that starts it.
+        salt: makes the inputs unknown to programs.
+        lock: descriptor of the file that is locked while the device is set up; closed afterwards.
+        bubblewrapped: whether bubblewrap separates it from the rest of the system.
+    """
+
+    mode: Literal["time", "compile"]
+    task: str
+    device: str
+    settings: Settings
+    gpu: str = ""
+    cpus: list[int] = []
+    start_cpus: list[int] = []
+    scratch: str = ""
+    salt: str = ""
+    lock: int = -1
+    bubblewrapped: bool = False
+
+
+class Request(msgspec.Struct, kw_only=True):
+    """One program, with its own compiler cache, and its task where the worker serves several (mode ``compile``)."""
+
+    nonce: str
+    code: str
+    cache: str
+    task: str = ""
+
+
+class Reply(msgspec.Struct, kw_only=True):
+    """One answer; the first one says that the worker is ready.
+
+    Attributes:
+        nonce: of the request; empty for the first line.
+        result: an ``evaluate.Result`` as plain data, in mode ``time``.
+        error: a fault of the harness itself, not of the program.
+        confined: what the sandbox achieved (first line).
+        facts: device and software (first line).
+        sticky: the device is unusable now; the worker ends.
+        wall_s: seconds that the request took.
+    """
+
+    nonce: str = ""
+    result: Any = None
+    error: str = ""
+    confined: dict[str, str] = {}
+    facts: dict[str, Any] = {}
+    sticky: bool = False
+    wall_s: float = 0.0
+
+
+def _import_torch() -> None:
+    """Load what programs load, so that none pays for it and none sees an unpatched module appear later."""
+    import torch
+    import torch.utils.cpp_extension
+
+    torch.set_grad_enabled(False)
+    torch.set_num_threads(1)
+    with contextlib.suppress(ImportError):
+        import triton
+        import triton.language  # noqa: F401 - loaded for the programs
 
 
 def _fake_triton(architecture: int) -> None:
@@ -58,66 +129,40 @@ def _fake_triton(architecture: int) -> None:
     jit.JITFunction.run = run
 
 
-def _compile(code: str, task: str, folder: Path, name: str) -> list[str]:
-    """Import a program and call it on tensors without data; remarks on what did not work."""
-    notes: set[str] = set()
-    t = get_task(task)
-    try:
+def _compile(code: str, task: Task, folder: Path, name: str) -> None:
+    """Import a program and call it on tensors that have shapes alone."""
+    with contextlib.suppress(BaseException):  # a program that fails here fails in its evaluation, with a verdict
         module = import_code(code, folder, name)
-        if t.framework == "torch" and "triton" in code:
-            for case in (*t.correctness_cases, *t.benchmark_cases):
-                try:
-                    module.custom_kernel(t.shapes(case))
-                except Exception as error:  # noqa: BLE001 - tensors without data can't do everything: what compiled is kept
-                    notes.add(f"{type(error).__name__}: {str(error)[:200]}")
-    except BaseException as error:  # noqa: BLE001 - a program that fails here fails in its evaluation, with a verdict
-        notes.add(f"{type(error).__name__}: {str(error)[:300]}")
-    finally:
-        sys.modules.pop(name, None)
-    return sorted(notes)
+        if task.framework == "torch" and "triton" in code:
+            for case in (*task.correctness_cases, *task.benchmark_cases):
+                with contextlib.suppress(Exception):  # shapes alone can't do everything: what compiled is kept
+                    module.custom_kernel(task.input_of(case, 0, "standard", "meta"))
+    sys.modules.pop(name, None)
 
 
-def compile_mode(config: Config) -> tuple[Callable[[Request], Reply], dict[str, Any]]:
-    """A worker that compiles; see the module."""
+def _compile_mode(config: Config) -> tuple[Callable[[Request], Reply], dict[str, Any]]:
     if get_task(config.task).framework == "torch":
-        import_torch()
+        _import_torch()
         capability = gpu_facts(config.gpu).compute_capability or "9.0"
         _fake_triton(int(capability.replace(".", "")))
-    serial = 0
+    serial = itertools.count(1)
 
     def answer(request: Request) -> Reply:
-        nonlocal serial
-        serial += 1
-        notes = _compile(request.code, request.task or config.task, Path(config.scratch), f"ahead_{serial}")
-        return Reply(nonce=request.nonce, notes=notes)
+        task = get_task(request.task or config.task)
+        _compile(request.code, task, Path(config.scratch), f"ahead_{next(serial)}")
+        return Reply()
 
     return answer, {}
 
 
-def open_device(name: str, task: Task) -> Device:
-    """The device of that name, when it is here and the task can run there.
-
-    Raises:
-        UsageError: unknown name, no such device here, or a task of another framework.
-        MissingExtraError: torch is needed and missing.
-    """
-    check_device(name, task)
-    if name == "standin":
-        return StandIn()
-    from kernel_archive.measure.torch_device import TorchDevice
-
-    return TorchDevice(name)
-
-
 def _time_mode(config: Config) -> tuple[Callable[[Request], Reply], dict[str, Any]]:
-    from kernel_archive.measure.evaluate import Evaluator
-
     task = get_task(config.task)
     if task.framework == "torch":
-        with contextlib.suppress(ImportError):  # open_device says what is missing
-            import_torch()
+        with contextlib.suppress(ImportError):  # the device says what is missing
+            _import_torch()
     with exclusive(config.lock):
-        device = open_device(config.device, task)
+        check_device(config.device, task)
+        device = StandIn() if config.device == "standin" else TorchDevice(config.device)
         if config.device == "cuda":
             import torch
 
@@ -141,7 +186,7 @@ def _time_mode(config: Config) -> tuple[Callable[[Request], Reply], dict[str, An
                     torch.cuda.empty_cache()
         except Exception:  # noqa: BLE001 - whatever the driver raises, the context is gone
             sticky = True
-        return Reply(nonce=request.nonce, result=msgspec.to_builtins(result), sticky=sticky)
+        return Reply(result=msgspec.to_builtins(result), sticky=sticky)
 
     return answer, device.facts()
 
@@ -149,10 +194,7 @@ def _time_mode(config: Config) -> tuple[Callable[[Request], Reply], dict[str, An
 def _serve(config: Config, requests: IO[bytes], replies: IO[bytes], *, namespace: bool) -> int:
     if config.start_cpus:
         os.sched_setaffinity(0, set(config.start_cpus))
-    start: Callable[[Config], tuple[Callable[[Request], Reply], dict[str, Any]]] = _time_mode
-    if config.mode == "compile":
-        start = compile_mode
-    answer, facts = start(config)
+    answer, facts = _compile_mode(config) if config.mode == "compile" else _time_mode(config)
     confined = confine(config.settings, bubblewrapped=config.bubblewrapped, namespace=namespace)
     send = replies.write
     encode, decode = msgspec.json.encode, msgspec.json.Decoder(Request).decode
@@ -172,8 +214,8 @@ def _serve(config: Config, requests: IO[bytes], replies: IO[bytes], *, namespace
         try:
             message = answer(request)
         except Exception as error:  # noqa: BLE001 - a fault of ours must reach the driver as one
-            message = Reply(nonce=request.nonce, error=f"{type(error).__name__}: {error}"[:2000])
-        message.wall_s = time.perf_counter() - begin
+            message = Reply(error=f"{type(error).__name__}: {error}"[:2000])
+        message.nonce, message.wall_s = request.nonce, time.perf_counter() - begin
         reply(message)
         if message.sticky:
             return 3

@@ -46,7 +46,7 @@ def test_complete_line_without_its_end_is_kept(tmp_path):
     assert [row["i"] for row in read_lines(path, Any)] == [0, 1, 2]
 
 
-def test_fragment_longer_than_a_read_block(tmp_path):
+def test_long_fragment(tmp_path):
     """The repair looks back as far as the line reaches."""
     path = tmp_path / "log.jsonl"
     path.write_bytes(b'{"i": 0}\n{"code": "' + b"x" * 200_000)

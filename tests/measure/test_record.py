@@ -79,8 +79,8 @@ class FakeMeasurer:
 def test_only_tasks_whose_turn_it_is_have_a_worker():
     """Of thirty tasks' inputs those are on the card that are being measured; a run that was finished before needs none."""
     measurer = FakeMeasurer()
-    station = SimpleNamespace(measurer=measurer, compile_ahead=lambda task, code: None, facts=dict)
-    loop = _Loop(station, Recorded(), float("inf"), lambda _: None, lambda *_: None)
+    station = SimpleNamespace(measurer=measurer, compile_ahead=lambda task, codes: [], facts=dict)
+    loop = _Loop(station, {}, Recorded(), float("inf"), lambda _: None, lambda *_: None)
 
     def start(run):
         batches = [[SimpleNamespace(code=code)] for code in run.codes]
@@ -89,7 +89,9 @@ def test_only_tasks_whose_turn_it_is_have_a_worker():
             report=lambda *_: None,
             tally=SimpleNamespace(best=None, counts={}),
         )
-        return SimpleNamespace(run=run, log=log, jobs=[], compiling=[], gpu_seconds=0.0, write=lambda _: None)
+        return SimpleNamespace(
+            run=run, log=log, jobs=[], compiling=[], gpu_seconds=0.0, write=lambda _: None, ahead=lambda: ()
+        )
 
     entry = SimpleNamespace(steps=1)
     runs = [

@@ -21,9 +21,9 @@ from support.hostile import ATTACKS, table
 
 from kernel_archive.measure import process, sandbox
 from kernel_archive.measure.measurer import Measurer
-from kernel_archive.measure.messages import Config
 from kernel_archive.measure.process import WorkerProcess
 from kernel_archive.measure.settings import Settings
+from kernel_archive.measure.worker import Config
 
 README = Path(sandbox.__file__).with_name("README.md")
 SETTINGS = Settings(max_runs=3, timeout_s=20, host_memory_gb=0.6, output_mb=1, candidates_per_worker=1000, remeasure=0)

@@ -11,11 +11,10 @@ from typing import Any
 import pytest
 
 from kernel_archive.errors import DataError, UsageError
-from kernel_archive.measure.evaluate import CaseResult, Result
+from kernel_archive.measure.evaluate import CaseResult, Result, describe
 from kernel_archive.measure.logs import read_lines
 from kernel_archive.measure.providers import Proposal
 from kernel_archive.measure.search import Job, Objective, Search
-from kernel_archive.measure.stats import describe
 from kernel_archive.measure.strategies import HillClimbing, Puct
 from kernel_archive.measure.verdict import Measurement, measurement
 from kernel_archive.readers import READERS
@@ -136,7 +135,7 @@ def test_programs_are_distinct(tmp_path):
 
 def test_goal_conditioned_reward_is_no_speedup(tmp_path):
     """The log's reward is minus the log distance; the observation still holds the speedup."""
-    search = make(tmp_path / "run", objective=Objective("bin", 7))
+    search = make(tmp_path / "run", objective=Objective(7))
     drive(search)
     search.close()
     done = [e["evaluation"] for e in events(tmp_path / "run") if e["kind"] == "evaluation_completed"]
@@ -287,9 +286,9 @@ def test_timing_lines_belong_to_requests(tmp_path):
 
 def test_objective_of_the_open_bins():
     """The open ends aim at the scheme's stated representatives."""
-    assert Objective("bin", 1).target() == pytest.approx(0.25 / 2**0.5)
-    assert Objective("bin", 8).target() == pytest.approx(4 * 2**0.5)
-    assert Objective("bin", 3).target() == pytest.approx(0.594604, abs=1e-6)
+    assert Objective(1).target() == pytest.approx(0.25 / 2**0.5)
+    assert Objective(8).target() == pytest.approx(4 * 2**0.5)
+    assert Objective(3).target() == pytest.approx(0.594604, abs=1e-6)
 
 
 def test_same_seed_same_search(tmp_path):

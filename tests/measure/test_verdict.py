@@ -5,9 +5,8 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from kernel_archive.measure.evaluate import CaseResult, Result
+from kernel_archive.measure.evaluate import CaseResult, Result, describe
 from kernel_archive.measure.runs import feedback_of
-from kernel_archive.measure.stats import describe
 from kernel_archive.measure.verdict import Measurement, case_key, evaluation, measurement
 from kernel_archive.readers.events import Feedback, LoggedEvaluation, Observation
 
@@ -33,7 +32,7 @@ def test_median_is_not_moved_by_an_outlier():
     m = verdict([case([100.0, 100.0, 100.0, 100.0, 600.0], [200.0] * 5)])
     assert m.speedup == pytest.approx(2.0)
     timing = m.timing()["timing"][0]["candidate"]
-    assert (timing["median"], timing["mean"], timing["worst"]) == (100.0, 200.0, 600.0)
+    assert (timing.median, timing.mean, timing.worst) == (100.0, 200.0, 600.0)
 
 
 def test_log_s_case_times_give_its_speedup():

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from kernel_archive.measure.evaluate import CandidateFailure
-from kernel_archive.measure.measurer import Measurer, MeasurerError
-from kernel_archive.measure.messages import Config, Reply
+from kernel_archive.measure.evaluate import failure_by
+from kernel_archive.measure.measurer import Measurer, MeasurerError, ReferenceBand
 from kernel_archive.measure.process import Lost, WorkerProcess
 from kernel_archive.measure.sandbox import environment, filter_program
 from kernel_archive.measure.settings import Settings
 from kernel_archive.measure.verdict import case_key
+from kernel_archive.measure.worker import Config, Reply
 
 GOOD = """import numpy as np
 
@@ -245,13 +245,13 @@ def test_a_compiler_s_folders_are_left_out():
         "Error building: [1/2] /usr/local/bin/nvcc -isystem /opt/site-packages/torch/include -c /tmp/c/q05/cuda.cu -o a/b.o\n"
         '/tmp/c/q05/cuda.cu(22): error: "at" // twice, 3/4, https://example.org/x'
     )
-    assert CandidateFailure.by(RuntimeError(said), at_import=True).error == (
+    assert failure_by(RuntimeError(said), at_import=True).error == (
         "RuntimeError: Error building: [1/2] nvcc -isystem include -c cuda.cu -o a/b.o\n"
         'cuda.cu(22): error: "at" // twice, 3/4, https://example.org/x'
     )
     first_call = type("PTXASError", (RuntimeError,), {})("ptxas fatal: no /tmp/t/x.ptx")
-    assert CandidateFailure.by(first_call).error == "ptxas fatal: no x.ptx"
-    assert CandidateFailure.by(ValueError("no /tmp/t/x.ptx")).error == "no /tmp/t/x.ptx"
+    assert failure_by(first_call).error == "ptxas fatal: no x.ptx"
+    assert failure_by(ValueError("no /tmp/t/x.ptx")).error == "no /tmp/t/x.ptx"
 
 
 def test_request_to_a_dead_worker_is_lost_not_raised(tmp_path):
@@ -273,3 +273,26 @@ def test_filter_is_well_formed():
         assert len(program) % 8 == 0
         assert program[-8:] == bytes.fromhex("0600 0000 0000 ff7f".replace(" ", ""))
     assert filter_program("mips") is None
+
+
+def test_band_accepts_everything_before_it_is_settled():
+    """The first measurements define what is usual."""
+    band = ReferenceBand(1.1, settle=3)
+    assert not band.outside("a", 5000.0)
+    for t in (100.0, 101.0, 99.0):
+        band.learn("a", t)
+    assert band.usual("a") == 100.0
+    assert band.outside("a", 111.0)
+    assert band.outside("a", 90.0)
+    assert not band.outside("a", 109.0)
+    assert not band.outside("another case", 1.0)
+
+
+def test_band_follows_the_last_measurements():
+    """Old measurements are forgotten, so that a lasting change of the machine becomes the usual time."""
+    band = ReferenceBand(1.1, settle=3)
+    for _ in range(201):
+        band.learn("a", 100.0)
+    for _ in range(201):
+        band.learn("a", 200.0)
+    assert band.usual("a") == 200.0

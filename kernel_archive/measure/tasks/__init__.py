@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import difflib
 import importlib
 from functools import cache
 from typing import Final
 
-from kernel_archive.errors import UsageError
+from kernel_archive.errors import UsageError, suggestion
 from kernel_archive.measure.tasks.base import Task
 from kernel_archive.problems import GPU_MODE_TASKS, OWN_PROBLEMS, normalise_problem
 
@@ -29,9 +28,7 @@ def get_task(name: str) -> Task:
     known = (*TASK_NAMES, REHEARSAL)
     canonical = normalise_problem(name)
     if canonical not in known:
-        near = difflib.get_close_matches(canonical, known, n=1)
-        hint = f"Did you mean {near[0]!r}?" if near else f"Choose one of: {', '.join(known)}"
-        raise UsageError(f"no task {name!r} to measure. {hint}")
+        raise UsageError(f"no task {name!r} to measure. {suggestion(canonical, known)}")
     return _task(canonical)
 
 

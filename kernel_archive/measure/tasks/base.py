@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
@@ -12,6 +13,11 @@ from kernel_archive.problems import PROBLEMS
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+#: Shape fields of a case, and the argument of ``custom_kernel`` that is made of them.
+Case = dict[str, Any]
+Data = tuple[Any, ...]
+#: ``(rtol, atol)`` of every output.
+Bounds = tuple[tuple[float, Any], ...]
 Variant = Literal["standard", "structured", "stress"]
 #: ``standard`` is the distribution that kernels are timed on. ``structured`` makes every row, column and half of an
 #: input different, so that a program which looks at part of it, or relies on identical statistics, gives itself away.
@@ -21,17 +27,36 @@ VARIANTS: tuple[Variant, ...] = ("standard", "structured")
 
 
 class Work(msgspec.Struct, frozen=True):
-    """The least that a correct program must do for one case.
-
-    Attributes:
-        bytes_read: bytes that must come from device memory (every input once).
-        bytes_written: bytes of the outputs.
-        flops: floating-point operations of the cheapest known algorithm.
-    """
+    """The least that a correct program must do for one case: every input read once, outputs, the cheapest known algorithm."""
 
     bytes_read: int
     bytes_written: int
     flops: int
+
+
+class Draw:
+    """What a task makes an input of: one of the ``variants``, from makers of tensors that have the device, and the seed where they are random.
+
+    On the device ``meta`` there is no generator, since tensors have no values.
+    """
+
+    def __init__(self, framework: str, seed: int, variant: Variant, device: str) -> None:
+        self.variant, self.device = variant, device
+        if framework == "numpy":
+            import numpy as np
+
+            self.numpy = np.random.default_rng(seed)
+            return
+        import torch
+
+        self.torch = torch
+        generator = None if device == "meta" else torch.Generator(device=device).manual_seed(seed)
+        self.randn, self.rand, self.randint = (
+            partial(make, generator=generator, device=device) for make in (torch.randn, torch.rand, torch.randint)
+        )
+        self.arange, self.linspace, self.logspace = (
+            partial(make, device=device) for make in (torch.arange, torch.linspace, torch.logspace)
+        )
 
 
 class Task(msgspec.Struct, frozen=True, kw_only=True):
@@ -45,10 +70,6 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
         benchmark_cases: the timed cases, in order; shape fields and nothing else.
         correctness_cases: further cases that are checked before timing and never timed.
         small_case: a case that a CPU handles in milliseconds, for tests and rehearsals.
-        rtol: relative tolerance.
-        atol: absolute tolerance.
-        make_input: ``(case, generator, variant, device) -> data``, the argument of ``custom_kernel``.
-        work: ``case -> Work``.
         written_inputs: positions in ``data`` of buffers that the program may write and return.
         tolerances: ``data -> ((rtol, atol), ...)``, one pair for every output, where ``rtol`` and ``atol`` alone don't do:
             an atol is a number, or a one-dimensional array with a number for each index of the output's first dimension.
@@ -59,16 +80,16 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     reference: str
     outputs: tuple[str, ...]
-    benchmark_cases: tuple[dict[str, Any], ...]
-    correctness_cases: tuple[dict[str, Any], ...]
-    small_case: dict[str, Any]
+    benchmark_cases: tuple[Case, ...]
+    correctness_cases: tuple[Case, ...]
+    small_case: Case
     rtol: float
     atol: float
-    make_input: Callable[[dict[str, Any], Any, Variant, str], Any]
-    work: Callable[[dict[str, Any]], Work]
+    make_input: Callable[[Case, Draw], Data]
+    work: Callable[[Case], Work]
     framework: Literal["torch", "numpy"] = "torch"
     written_inputs: tuple[int, ...] = ()
-    tolerances: Callable[[Any], tuple[tuple[float, Any], ...]] | None = None
+    tolerances: Callable[[Data], Bounds] | None = None
     tolerance_note: str = ""
     stress: bool = False
 
@@ -87,22 +108,11 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
         tolerances = getattr(module, "tolerances", None)
         return cls(name=name, make_input=module.make_input, work=module.work, tolerances=tolerances, **stated)
 
-    def input_of(self, case: dict[str, Any], seed: int, variant: Variant, device: str) -> Any:
+    def input_of(self, case: Case, seed: int, variant: Variant, device: str) -> Data:
         """A case's input from a seed; on the device ``meta`` its shapes alone, since nothing random is there."""
-        if self.framework == "numpy":
-            import numpy as np
+        return self.make_input(case, Draw(self.framework, seed, variant, device))
 
-            return self.make_input(case, np.random.default_rng(seed), variant, device)
-        import torch
-
-        generator = None if device == "meta" else torch.Generator(device=device).manual_seed(seed)
-        return self.make_input(case, generator, variant, device)
-
-    def shapes(self, case: dict[str, Any]) -> Any:
-        """The input of a case as shapes only, for compiling ahead."""
-        return self.input_of(case, 0, "standard", "meta")
-
-    def bounds(self, data: Any) -> tuple[tuple[float, Any], ...]:
+    def bounds(self, data: Data) -> Bounds:
         """``(rtol, atol)`` of every output for one input: ``|got - expected| <= atol + rtol |expected|``."""
         if self.tolerances is not None:
             return self.tolerances(data)
@@ -115,10 +125,15 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
 
     def load_reference(self) -> Callable[[Any], Any]:
         """The reference as a function."""
-        namespace: dict[str, Any] = {}
-        exec(compile(self.reference, f"<reference {self.name}>", "exec"), namespace)  # noqa: S102 - our own text
-        function: Callable[[Any], Any] = namespace["reference"]
-        return function
+        return reference_function(self.reference)
+
+
+def reference_function(source: str) -> Callable[[Any], Any]:
+    """The function ``reference`` of a program of ours."""
+    namespace: dict[str, Any] = {}
+    exec(compile(source, "<reference>", "exec"), namespace)  # noqa: S102 - our own text
+    function: Callable[[Any], Any] = namespace["reference"]
+    return function
 
 
 def case_seed(seed: int, *parts: object) -> int:

@@ -1,12 +1,8 @@
 """Causal attention, forward."""
 
-from __future__ import annotations
+from kernel_archive.measure.tasks.base import Case, Data, Draw, Work
 
-from typing import Any, Final
-
-from kernel_archive.measure.tasks.base import Variant, Work
-
-REFERENCE: Final = '''import torch
+REFERENCE = '''import torch
 import torch.nn.functional as F
 
 
@@ -15,27 +11,25 @@ def reference(data):
     q, k, v = data
     return F.scaled_dot_product_attention(q, k, v, is_causal=True)
 '''
-OUTPUTS: Final = ("out",)
-CORRECTNESS_CASES: Final = (
+OUTPUTS = ("out",)
+CORRECTNESS_CASES = (
     {"batch": 1, "heads": 3, "time": 192, "dim": 64},
     {"batch": 2, "heads": 2, "time": 128, "dim": 128},
 )
-SMALL_CASE: Final = {"batch": 1, "heads": 2, "time": 64, "dim": 64}
+SMALL_CASE = {"batch": 1, "heads": 2, "time": 64, "dim": 64}
 
 
-def make_input(case: dict[str, Any], gen: Any, variant: Variant, device: str) -> Any:
+def make_input(case: Case, draw: Draw) -> Data:
     """``(q, k, v)``, bfloat16 [batch, heads, time, dim]. Structured: heads of their own sharpness, values that grow with time."""
-    import torch
-
     b, h, t, d = case["batch"], case["heads"], case["time"], case["dim"]
-    q, k, v = (torch.randn((b, h, t, d), generator=gen, device=device) for _ in range(3))
-    if variant == "structured":
-        q *= torch.linspace(0.25, 3.0, h, device=device)[:, None, None]
-        v *= torch.linspace(0.25, 2.0, t, device=device)[:, None]
+    q, k, v = (draw.randn(b, h, t, d) for _ in range(3))
+    if draw.variant == "structured":
+        q *= draw.linspace(0.25, 3.0, h)[:, None, None]
+        v *= draw.linspace(0.25, 2.0, t)[:, None]
         k[..., : d // 2] *= 0.5
-    return tuple(x.to(torch.bfloat16) for x in (q, k, v))
+    return tuple(x.bfloat16() for x in (q, k, v))
 
 
-def work(case: dict[str, Any]) -> Work:
+def work(case: Case) -> Work:
     b, h, t, d = case["batch"], case["heads"], case["time"], case["dim"]
     return Work(bytes_read=6 * b * h * t * d, bytes_written=2 * b * h * t * d, flops=2 * b * h * t * t * d)

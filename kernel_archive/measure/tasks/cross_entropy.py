@@ -1,14 +1,10 @@
 """Cross entropy with its gradient over a large vocabulary; logits in bfloat16."""
 
-from __future__ import annotations
+from kernel_archive.measure.tasks.base import Bounds, Case, Data, Draw, Work
 
-from typing import Any, Final
+ROWS = 4096
 
-from kernel_archive.measure.tasks.base import Variant, Work
-
-ROWS: Final = 4096
-
-REFERENCE: Final = '''import torch
+REFERENCE = '''import torch
 
 
 def reference(data):
@@ -23,48 +19,44 @@ def reference(data):
     grad = (p * grad_output[:, None]).to(logits.dtype)
     return losses, grad
 '''
-OUTPUTS: Final = ("losses", "grad_logits")
-CORRECTNESS_CASES: Final = ({"vocab_size": 32000},)
-SMALL_CASE: Final = {"vocab_size": 512, "rows": 16}
-TOLERANCE_NOTE: Final = (
-    "losses: atol 1e-3 + rtol 1e-2; grad_logits: 2e-2 of the element + 1e-3 |grad_output| / V of its row"
-)
-STRESS: Final = True
+OUTPUTS = ("losses", "grad_logits")
+CORRECTNESS_CASES = ({"vocab_size": 32000},)
+SMALL_CASE = {"vocab_size": 512, "rows": 16}
+TOLERANCE_NOTE = "losses: atol 1e-3 + rtol 1e-2; grad_logits: 2e-2 of the element + 1e-3 |grad_output| / V of its row"
+STRESS = True
 
 
-def make_input(case: dict[str, Any], gen: Any, variant: Variant, device: str) -> Any:
+def make_input(case: Case, draw: Draw) -> Data:
     """``(logits bf16 [rows, V], targets int64 [rows], grad_output f32 [rows])``.
 
     Structured: each row has its own slope over the vocabulary, odd and even columns and the two halves differ, and a
     few columns dominate; no logit leaves [-30, 30], so that a sum of exponentials stays finite in float32.
     Stress: magnitudes of up to several hundred, where only a sum that is shifted by the row's maximum stays finite.
     """
-    import torch
-
     rows, v = case.get("rows", ROWS), case["vocab_size"]
-    logits = torch.randn((rows, v), generator=gen, device=device, dtype=torch.bfloat16)
-    targets = torch.randint(0, v, (rows,), generator=gen, device=device)
-    grad_output = torch.randn((rows,), generator=gen, device=device)
-    if variant == "stress":
-        logits = (logits.float() * 40 + torch.linspace(-300.0, 300.0, rows, device=device)[:, None]).to(torch.bfloat16)
-    if variant == "structured":
-        at = torch.arange(v, device=device)
-        slope = torch.linspace(-3.0, 3.0, rows, device=device)[:, None]
-        shape = slope * (at / v - 0.5) + 1.5 * (at % 2) + torch.where(at >= v // 2, 0.75, 0.0)
-        logits = (logits.float() + shape).to(torch.bfloat16)
-        peaks = torch.randint(0, v, (rows, 3), generator=gen, device=device)
-        logits.scatter_(1, peaks, torch.full_like(peaks, 14, dtype=torch.bfloat16))
-        targets = torch.where(torch.arange(rows, device=device) % 3 == 0, peaks[:, 0], targets)
+    logits = draw.randn(rows, v, dtype=draw.torch.bfloat16)
+    targets = draw.randint(0, v, (rows,))
+    grad_output = draw.randn(rows)
+    if draw.variant == "stress":
+        logits = (logits.float() * 40 + draw.linspace(-300.0, 300.0, rows)[:, None]).bfloat16()
+    if draw.variant == "structured":
+        at = draw.arange(v)
+        slope = draw.linspace(-3.0, 3.0, rows)[:, None]
+        shape = slope * (at / v - 0.5) + 1.5 * (at % 2) + draw.torch.where(at >= v // 2, 0.75, 0.0)
+        logits = (logits.float() + shape).bfloat16()
+        peaks = draw.randint(0, v, (rows, 3))
+        logits.scatter_(1, peaks, draw.torch.full_like(peaks, 14, dtype=draw.torch.bfloat16))
+        targets = draw.torch.where(draw.arange(rows) % 3 == 0, peaks[:, 0], targets)
     return logits, targets, grad_output
 
 
-def work(case: dict[str, Any]) -> Work:
+def work(case: Case) -> Work:
     """The logits in once and the gradient out once; an exponential counts as one operation."""
     rows, v = case.get("rows", ROWS), case["vocab_size"]
     return Work(bytes_read=rows * v * 2 + rows * 12, bytes_written=rows * v * 2 + rows * 4, flops=4 * rows * v)
 
 
-def tolerances(data: Any) -> tuple[tuple[float, Any], ...]:
+def tolerances(data: Data) -> Bounds:
     """Of the gradient, relative to itself: an element is about ``grad_output / V``, far below any fixed tolerance.
 
     2 % covers the rounding of logits and result to bfloat16 (0.4 % each) and of probabilities in half precision.

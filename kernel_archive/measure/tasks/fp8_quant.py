@@ -1,12 +1,8 @@
 """Group-wise quantisation into the FP8 E4M3 range, results kept in float32."""
 
-from __future__ import annotations
+from kernel_archive.measure.tasks.base import Case, Data, Draw, Work
 
-from typing import Any, Final
-
-from kernel_archive.measure.tasks.base import Variant, Work
-
-REFERENCE: Final = '''import torch
+REFERENCE = '''import torch
 
 
 def reference(data):
@@ -24,39 +20,37 @@ def reference(data):
 '''
 
 
-def _case(tokens: int, hidden: int, group: int) -> dict[str, Any]:
+def _case(tokens: int, hidden: int, group: int) -> Case:
     return {"num_tokens": tokens, "hidden_dim": hidden, "group_size": group}
 
 
-OUTPUTS: Final = ("x_q", "x_s")
-CORRECTNESS_CASES: Final = (_case(4, 512, 128), _case(16, 1024, 64))
-SMALL_CASE: Final = _case(4, 256, 64)
-WRITTEN_INPUTS: Final = (1, 2)
+OUTPUTS = ("x_q", "x_s")
+CORRECTNESS_CASES = (_case(4, 512, 128), _case(16, 1024, 64))
+SMALL_CASE = _case(4, 256, 64)
+WRITTEN_INPUTS = (1, 2)
 
 
-def make_input(case: dict[str, Any], gen: Any, variant: Variant, device: str) -> Any:
+def make_input(case: Case, draw: Draw) -> Data:
     """``(x f32 [tokens, hidden], x_q buffer, x_s buffer [tokens, groups])``; both buffers are filled with NaN.
 
     Structured: every group has its own magnitude over five decades, a few groups are zero, and the largest magnitude
     of a group stands at another place (also the last) with either sign.
     """
-    import torch
-
     n, d, size = case["num_tokens"], case["hidden_dim"], case["group_size"]
-    x = torch.randn((n, d), generator=gen, device=device)
+    x = draw.randn(n, d)
     groups = d // size
-    if variant == "structured":
+    if draw.variant == "structured":
         xg = x.view(n, groups, size)
-        decade = torch.randint(-2, 3, (n, groups, 1), generator=gen, device=device)
-        xg *= torch.pow(10.0, decade.float())
-        place = torch.arange(n * groups, device=device).view(n, groups, 1) % size
-        sign = torch.where(torch.rand((n, groups, 1), generator=gen, device=device) < 0.5, -6.0, 6.0)
-        xg.scatter_(2, size - 1 - place, sign * torch.pow(10.0, decade.float()))
-        xg[torch.rand((n, groups), generator=gen, device=device) < 0.02] = 0.0
-    return x, torch.full_like(x, float("nan")), torch.full((n, groups), float("nan"), device=device)
+        decade = draw.randint(-2, 3, (n, groups, 1))
+        xg *= draw.torch.pow(10.0, decade.float())
+        place = draw.arange(n * groups).view(n, groups, 1) % size
+        sign = draw.torch.where(draw.rand(n, groups, 1) < 0.5, -6.0, 6.0)
+        xg.scatter_(2, size - 1 - place, sign * draw.torch.pow(10.0, decade.float()))
+        xg[draw.rand(n, groups) < 0.02] = 0.0
+    return x, draw.torch.full_like(x, float("nan")), draw.torch.full((n, groups), float("nan"), device=draw.device)
 
 
-def work(case: dict[str, Any]) -> Work:
+def work(case: Case) -> Work:
     """Each value in once and out once, one scale a group."""
     n, d, size = case["num_tokens"], case["hidden_dim"], case["group_size"]
     return Work(bytes_read=n * d * 4, bytes_written=n * d * 4 + n * d // size * 4, flops=3 * n * d)

@@ -1,19 +1,13 @@
 """What the three Gated DeltaNet tasks share: cases, references and seeded inputs (chunks of 64 steps, float32)."""
 
-from __future__ import annotations
-
 import math
-from functools import cache
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
+from kernel_archive.measure.tasks.base import Case, Data, Draw, reference_function
 
-    from kernel_archive.measure.tasks.base import Variant
+CHUNK = 64
 
-CHUNK: Final = 64
-
-REFERENCE_WU: Final = '''import torch
+REFERENCE_WU = '''import torch
 
 
 def reference(data):
@@ -41,7 +35,7 @@ def reference(data):
     return w, u
 '''
 
-REFERENCE_H: Final = '''import torch
+REFERENCE_H = '''import torch
 
 
 def reference(data):
@@ -72,7 +66,7 @@ def reference(data):
     return states, fixed.transpose(2, 3).reshape(B, T, H, V)
 '''
 
-REFERENCE_O: Final = '''import torch
+REFERENCE_O = '''import torch
 
 
 def reference(data):
@@ -96,65 +90,51 @@ def reference(data):
 '''
 
 
-def _case(b: int, t: int, h: int, k: int, v: int) -> dict[str, Any]:
+def _case(b: int, t: int, h: int, k: int, v: int) -> Case:
     return {"B": b, "T": t, "H": h, "K": k, "V": v}
 
 
-CORRECTNESS_CASES: Final = (_case(1, 64, 2, 64, 64), _case(1, 256, 4, 64, 128))
-SMALL_CASE: Final = _case(1, 128, 2, 64, 64)
+CORRECTNESS_CASES = (_case(1, 64, 2, 64, 64), _case(1, 256, 4, 64, 128))
+SMALL_CASE = _case(1, 128, 2, 64, 64)
 
 
-@cache
-def _reference(source: str) -> Callable[[Any], Any]:
-    namespace: dict[str, Any] = {}
-    exec(compile(source, "<reference gdn>", "exec"), namespace)  # noqa: S102 - one of the three texts above
-    function: Callable[[Any], Any] = namespace["reference"]
-    return function
-
-
-def run(source: str, data: Any) -> Any:
+def run(source: str, data: Data) -> Data:
     """One of the references applied; its outputs are contiguous."""
-    return tuple(t.contiguous() for t in _reference(source)(data))
+    return tuple(t.contiguous() for t in reference_function(source)(data))
 
 
-def chunk_inputs(case: dict[str, Any], gen: Any, variant: Variant, device: str) -> Any:
+def chunk_inputs(case: Case, draw: Draw) -> Data:
     """``(q, k, v, beta, A, g)``: A inverts I + the strictly lower gated Gram matrix of every chunk.
 
     The gate is a cumulative sum inside each chunk of steps that are negative, so exp(g) lies in (0, 1]. Structured:
     heads decay at their own pace and values and keys change their magnitude (at most to the standard one) with time,
     head and column.
     """
-    import torch
-
     b, t, h, k_dim, v_dim = (case[name] for name in ("B", "T", "H", "K", "V"))
-
-    def normal(*shape: int) -> Any:
-        return torch.randn(shape, generator=gen, device=device)
-
-    q, k, v = normal(b, t, h, k_dim), normal(b, t, h, k_dim) / math.sqrt(k_dim), normal(b, t, h, v_dim)
-    beta, step = torch.sigmoid(normal(b, t, h)), -normal(b, t, h).abs()
-    if variant == "structured":
-        step = step * torch.logspace(-2, 0, h, device=device)
-        time = torch.linspace(0.25, 1.0, t, device=device)[None, :, None, None]
-        head = torch.linspace(1.0, 0.5, h, device=device)[None, None, :, None]
-        v = v * time * torch.linspace(0.5, 1.0, v_dim, device=device)
-        k = k * head * torch.linspace(1.0, 0.5, k_dim, device=device)
+    q, k, v = draw.randn(b, t, h, k_dim), draw.randn(b, t, h, k_dim) / math.sqrt(k_dim), draw.randn(b, t, h, v_dim)
+    beta, step = draw.randn(b, t, h).sigmoid(), -draw.randn(b, t, h).abs()
+    if draw.variant == "structured":
+        step = step * draw.logspace(-2, 0, h)
+        time = draw.linspace(0.25, 1.0, t)[None, :, None, None]
+        head = draw.linspace(1.0, 0.5, h)[None, None, :, None]
+        v = v * time * draw.linspace(0.5, 1.0, v_dim)
+        k = k * head * draw.linspace(1.0, 0.5, k_dim)
         q = q * time.flip(1)
-        beta = beta * torch.where(torch.arange(t, device=device) % 2 == 0, 1.0, 0.5)[None, :, None]
+        beta = beta * draw.torch.where(draw.arange(t) % 2 == 0, 1.0, 0.5)[None, :, None]
     n = t // CHUNK
     # Cumulated over the sequence, then again inside each chunk: gates fall fast, as in the archive's earlier records.
     g = step.cumsum(1).reshape(b, n, CHUNK, h).cumsum(2).reshape(b, t, h)
-    if variant == "structured":
+    if draw.variant == "structured":
         g = step.reshape(b, n, CHUNK, h).cumsum(2).reshape(b, t, h)
 
     def chunks(x: Any) -> Any:
         return x.reshape(b, n, CHUNK, h, x.shape[-1]).transpose(2, 3)
 
     kc, bc, gc = chunks(k), chunks(beta[..., None]), chunks(g[..., None]).squeeze(-1)
-    lower = torch.ones(CHUNK, CHUNK, device=device, dtype=torch.bool).tril(-1)
+    lower = draw.torch.ones(CHUNK, CHUNK, device=draw.device, dtype=draw.torch.bool).tril(-1)
     gates = (gc.unsqueeze(-1) - gc.unsqueeze(-2)).masked_fill(~lower, float("-inf"))
-    gram = (kc @ kc.transpose(-1, -2)) * bc * torch.exp(gates)
-    eye = torch.eye(CHUNK, device=device)
-    inverse = torch.linalg.solve_triangular(eye + gram, eye.expand_as(gram), upper=False)
+    gram = (kc @ kc.transpose(-1, -2)) * bc * draw.torch.exp(gates)
+    eye = draw.torch.eye(CHUNK, device=draw.device)
+    inverse = draw.torch.linalg.solve_triangular(eye + gram, eye.expand_as(gram), upper=False)
     a = inverse.transpose(2, 3).reshape(b, t, h, CHUNK).contiguous()
     return q, k.contiguous(), v.contiguous(), beta.contiguous(), a, g.contiguous()

@@ -1,26 +1,22 @@
 """Gated DeltaNet, state recurrence over chunks: the state before every chunk, and the corrected values."""
 
-from __future__ import annotations
-
-from typing import Any, Final
-
 from kernel_archive.measure.tasks import gdn
-from kernel_archive.measure.tasks.base import Variant, Work
+from kernel_archive.measure.tasks.base import Case, Data, Draw, Work
 
-REFERENCE: Final = gdn.REFERENCE_H
-OUTPUTS: Final = ("h", "v_new")
-CORRECTNESS_CASES: Final = gdn.CORRECTNESS_CASES
-SMALL_CASE: Final = gdn.SMALL_CASE
+REFERENCE = gdn.REFERENCE_H
+OUTPUTS = ("h", "v_new")
+CORRECTNESS_CASES = gdn.CORRECTNESS_CASES
+SMALL_CASE = gdn.SMALL_CASE
 
 
-def make_input(case: dict[str, Any], gen: Any, variant: Variant, device: str) -> Any:
+def make_input(case: Case, draw: Draw) -> Data:
     """``(k [B,T,H,K], w [B,T,H,K], u [B,T,H,V], g [B,T,H])``, float32; w and u come from the WY transform."""
-    _, k, v, beta, a, g = gdn.chunk_inputs(case, gen, variant, device)
+    _, k, v, beta, a, g = gdn.chunk_inputs(case, draw)
     w, u = gdn.run(gdn.REFERENCE_WU, (k, v, beta, a, g))
     return k, w, u, g
 
 
-def work(case: dict[str, Any]) -> Work:
+def work(case: Case) -> Work:
     """Two products of K x V per step; the last chunk's update feeds nothing."""
     b, t, h, k, v = (case[n] for n in ("B", "T", "H", "K", "V"))
     rows = b * t * h

@@ -1,27 +1,23 @@
 """Gated DeltaNet, chunk outputs: the carried state's part plus the causal part inside the chunk."""
 
-from __future__ import annotations
-
-from typing import Any, Final
-
 from kernel_archive.measure.tasks import gdn
-from kernel_archive.measure.tasks.base import Variant, Work
+from kernel_archive.measure.tasks.base import Case, Data, Draw, Work
 
-REFERENCE: Final = gdn.REFERENCE_O
-OUTPUTS: Final = ("o",)
-CORRECTNESS_CASES: Final = gdn.CORRECTNESS_CASES
-SMALL_CASE: Final = gdn.SMALL_CASE
+REFERENCE = gdn.REFERENCE_O
+OUTPUTS = ("o",)
+CORRECTNESS_CASES = gdn.CORRECTNESS_CASES
+SMALL_CASE = gdn.SMALL_CASE
 
 
-def make_input(case: dict[str, Any], gen: Any, variant: Variant, device: str) -> Any:
+def make_input(case: Case, draw: Draw) -> Data:
     """``(q, k [B,T,H,K], v_new [B,T,H,V], h [B,T/64,H,K,V], g [B,T,H])``, float32; h and v_new from the recurrence."""
-    q, k, v, beta, a, g = gdn.chunk_inputs(case, gen, variant, device)
+    q, k, v, beta, a, g = gdn.chunk_inputs(case, draw)
     w, u = gdn.run(gdn.REFERENCE_WU, (k, v, beta, a, g))
     h, v_new = gdn.run(gdn.REFERENCE_H, (k, w, u, g))
     return q, k, v_new, h, g
 
 
-def work(case: dict[str, Any]) -> Work:
+def work(case: Case) -> Work:
     """The carried product in full, the causal ones by half."""
     b, t, h, k, v = (case[n] for n in ("B", "T", "H", "K", "V"))
     rows = b * t * h

@@ -1,12 +1,8 @@
 """Linear layer with a GEGLU epilogue."""
 
-from __future__ import annotations
+from kernel_archive.measure.tasks.base import Case, Data, Draw, Work
 
-from typing import Any, Final
-
-from kernel_archive.measure.tasks.base import Variant, Work
-
-REFERENCE: Final = '''import torch
+REFERENCE = '''import torch
 import torch.nn.functional as F
 
 
@@ -16,25 +12,23 @@ def reference(data):
     a, b = F.linear(x, weight).chunk(2, dim=-1)
     return F.gelu(a) * b
 '''
-OUTPUTS: Final = ("out",)
-CORRECTNESS_CASES: Final = ({"rows": 96, "inner": 512, "cols": 384},)
-SMALL_CASE: Final = {"rows": 16, "inner": 64, "cols": 48}
+OUTPUTS = ("out",)
+CORRECTNESS_CASES = ({"rows": 96, "inner": 512, "cols": 384},)
+SMALL_CASE = {"rows": 16, "inner": 64, "cols": 48}
 
 
-def make_input(case: dict[str, Any], gen: Any, variant: Variant, device: str) -> Any:
+def make_input(case: Case, draw: Draw) -> Data:
     """``(x [rows, inner], weight [2 cols, inner])``, bfloat16. Structured: rows and output columns of their own magnitude."""
-    import torch
-
     m, k, n = case["rows"], case["inner"], case["cols"]
-    x = torch.randn((m, k), generator=gen, device=device)
-    weight = torch.randn((2 * n, k), generator=gen, device=device) / k**0.5
-    if variant == "structured":
-        x *= torch.exp2(torch.arange(m, device=device) % 5 - 3.0)[:, None]
-        weight *= torch.linspace(0.25, 1.0, 2 * n, device=device)[:, None]
+    x = draw.randn(m, k)
+    weight = draw.randn(2 * n, k) / k**0.5
+    if draw.variant == "structured":
+        x *= (draw.arange(m) % 5 - 3.0).exp2()[:, None]
+        weight *= draw.linspace(0.25, 1.0, 2 * n)[:, None]
         x[:, : k // 2] *= 0.5
-    return x.to(torch.bfloat16), weight.to(torch.bfloat16)
+    return x.bfloat16(), weight.bfloat16()
 
 
-def work(case: dict[str, Any]) -> Work:
+def work(case: Case) -> Work:
     m, k, n = case["rows"], case["inner"], case["cols"]
     return Work(bytes_read=2 * (m * k + 2 * n * k), bytes_written=2 * m * n, flops=4 * m * n * k)

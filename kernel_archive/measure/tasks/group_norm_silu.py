@@ -1,12 +1,8 @@
 """Group normalisation with SiLU."""
 
-from __future__ import annotations
+from kernel_archive.measure.tasks.base import Case, Data, Draw, Work
 
-from typing import Any, Final
-
-from kernel_archive.measure.tasks.base import Variant, Work
-
-REFERENCE: Final = '''import torch
+REFERENCE = '''import torch
 import torch.nn.functional as F
 
 
@@ -15,37 +11,32 @@ def reference(data):
     x, weight, bias, cfg = data
     return F.silu(F.group_norm(x.float(), cfg["groups"], weight, bias, eps=1e-5)).to(x.dtype)
 '''
-OUTPUTS: Final = ("out",)
-CORRECTNESS_CASES: Final = (
+OUTPUTS = ("out",)
+CORRECTNESS_CASES = (
     {"batch": 2, "channels": 64, "height": 12, "width": 12, "groups": 8, "layout": "first"},
     {"batch": 2, "channels": 64, "height": 12, "width": 12, "groups": 8, "layout": "last"},
 )
-SMALL_CASE: Final = {"batch": 1, "channels": 16, "height": 6, "width": 6, "groups": 4, "layout": "first"}
+SMALL_CASE = {"batch": 1, "channels": 16, "height": 6, "width": 6, "groups": 4, "layout": "first"}
 
 
-def make_input(case: dict[str, Any], gen: Any, variant: Variant, device: str) -> Any:
+def make_input(case: Case, draw: Draw) -> Data:
     """``(x bf16 [batch, channels, height, width], weight, bias f32 [channels], {"groups"})``; layout ``last`` strides as channels last.
 
     Structured: channels of their own offset and magnitude, images of their own contrast.
     """
-    import torch
-
     b, c, h, w = case["batch"], case["channels"], case["height"], case["width"]
-    x = torch.randn((b, c, h, w), generator=gen, device=device)
-    weight = 1 + 0.2 * torch.randn((c,), generator=gen, device=device)
-    bias = 0.2 * torch.randn((c,), generator=gen, device=device)
-    if variant == "structured":
-        x = (
-            x * torch.linspace(0.2, 3.0, c, device=device)[:, None, None]
-            + torch.linspace(-3.0, 3.0, c, device=device)[:, None, None]
-        )
-        x *= torch.exp2(torch.arange(b, device=device) % 5 - 2.0)[:, None, None, None]
-    x = x.to(torch.bfloat16)
+    x = draw.randn(b, c, h, w)
+    weight = 1 + 0.2 * draw.randn(c)
+    bias = 0.2 * draw.randn(c)
+    if draw.variant == "structured":
+        x = x * draw.linspace(0.2, 3.0, c)[:, None, None] + draw.linspace(-3.0, 3.0, c)[:, None, None]
+        x *= (draw.arange(b) % 5 - 2.0).exp2()[:, None, None, None]
+    x = x.bfloat16()
     if case["layout"] == "last":
-        x = x.to(memory_format=torch.channels_last)
+        x = x.to(memory_format=draw.torch.channels_last)
     return x, weight, bias, {"groups": case["groups"]}
 
 
-def work(case: dict[str, Any]) -> Work:
+def work(case: Case) -> Work:
     n = case["batch"] * case["channels"] * case["height"] * case["width"]
     return Work(bytes_read=2 * n, bytes_written=2 * n, flops=8 * n)

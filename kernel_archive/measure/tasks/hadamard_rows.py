@@ -1,12 +1,8 @@
 """Walsh-Hadamard transform of every row."""
 
-from __future__ import annotations
+from kernel_archive.measure.tasks.base import Case, Data, Draw, Work
 
-from typing import Any, Final
-
-from kernel_archive.measure.tasks.base import Variant, Work
-
-REFERENCE: Final = '''import torch
+REFERENCE = '''import torch
 
 
 def reference(data):
@@ -21,24 +17,22 @@ def reference(data):
         h *= 2
     return (y.reshape(x.shape) * n**-0.5).to(x.dtype)
 '''
-OUTPUTS: Final = ("y",)
-CORRECTNESS_CASES: Final = ({"rows": 21, "cols": 1024},)
-SMALL_CASE: Final = {"rows": 6, "cols": 64}
+OUTPUTS = ("y",)
+CORRECTNESS_CASES = ({"rows": 21, "cols": 1024},)
+SMALL_CASE = {"rows": 6, "cols": 64}
 
 
-def make_input(case: dict[str, Any], gen: Any, variant: Variant, device: str) -> Any:
+def make_input(case: Case, draw: Draw) -> Data:
     """``(x bf16 [rows, cols],)``, cols a power of two. Structured: rows over several octaves, sparse rows, constant rows."""
-    import torch
-
     rows, cols = case["rows"], case["cols"]
-    x = torch.randn((rows, cols), generator=gen, device=device)
-    if variant == "structured":
+    x = draw.randn(rows, cols)
+    if draw.variant == "structured":
         x[::3, : cols // 2] = 0
         x[1::7] = 1
-        x *= torch.exp2(torch.arange(rows, device=device) % 5 - 3.0)[:, None]
-    return (x.to(torch.bfloat16),)
+        x *= (draw.arange(rows) % 5 - 3.0).exp2()[:, None]
+    return (x.bfloat16(),)
 
 
-def work(case: dict[str, Any]) -> Work:
+def work(case: Case) -> Work:
     n = case["rows"] * case["cols"]
     return Work(bytes_read=2 * n, bytes_written=2 * n, flops=n * max(1, case["cols"].bit_length() - 1))

@@ -1,12 +1,8 @@
 """Linear attention with a decay for every head."""
 
-from __future__ import annotations
+from kernel_archive.measure.tasks.base import Case, Data, Draw, Work
 
-from typing import Any, Final
-
-from kernel_archive.measure.tasks.base import Variant, Work
-
-REFERENCE: Final = '''import torch
+REFERENCE = '''import torch
 
 
 def reference(data):
@@ -27,28 +23,26 @@ def reference(data):
         state = state * torch.exp(log * chunk)[..., None] + (kc * out_of[..., None]).transpose(-1, -2) @ vc
     return torch.cat(outputs, dim=2).to(q.dtype)
 '''
-OUTPUTS: Final = ("out",)
-CORRECTNESS_CASES: Final = ({"batch": 1, "heads": 3, "time": 256},)
-SMALL_CASE: Final = {"batch": 1, "heads": 2, "time": 128}
+OUTPUTS = ("out",)
+CORRECTNESS_CASES = ({"batch": 1, "heads": 3, "time": 256},)
+SMALL_CASE = {"batch": 1, "heads": 2, "time": 128}
 
 
-def make_input(case: dict[str, Any], gen: Any, variant: Variant, device: str) -> Any:
+def make_input(case: Case, draw: Draw) -> Data:
     """``(q, k, v bf16 [batch, heads, time, 64], decay f32 [heads])`` with decay in (0.9, 1).
 
     Structured: heads from 0.5 to 0.9999, values that grow with time.
     """
-    import torch
-
     b, h, t = case["batch"], case["heads"], case["time"]
-    q, k, v = (torch.randn((b, h, t, 64), generator=gen, device=device) / 4 for _ in range(3))
-    decay = torch.linspace(0.9, 0.999, h, device=device)
-    if variant == "structured":
-        decay = 1 - torch.logspace(-0.301, -4, h, device=device)
-        v *= torch.linspace(0.1, 2.0, t, device=device)[:, None]
-    return q.to(torch.bfloat16), k.to(torch.bfloat16), v.to(torch.bfloat16), decay
+    q, k, v = (draw.randn(b, h, t, 64) / 4 for _ in range(3))
+    decay = draw.linspace(0.9, 0.999, h)
+    if draw.variant == "structured":
+        decay = 1 - draw.logspace(-0.301, -4, h)
+        v *= draw.linspace(0.1, 2.0, t)[:, None]
+    return q.bfloat16(), k.bfloat16(), v.bfloat16(), decay
 
 
-def work(case: dict[str, Any]) -> Work:
+def work(case: Case) -> Work:
     b, h, t = case["batch"], case["heads"], case["time"]
     n = b * h * t * 64
     return Work(bytes_read=6 * n, bytes_written=2 * n, flops=4 * n * 64)

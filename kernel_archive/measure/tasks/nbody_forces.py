@@ -1,12 +1,8 @@
 """Softened gravity of many bodies."""
 
-from __future__ import annotations
+from kernel_archive.measure.tasks.base import Case, Data, Draw, Work
 
-from typing import Any, Final
-
-from kernel_archive.measure.tasks.base import Variant, Work
-
-REFERENCE: Final = '''import torch
+REFERENCE = '''import torch
 
 
 def reference(data):
@@ -19,25 +15,23 @@ def reference(data):
         slices.append((d * (mass * inverse**3)[..., None]).sum(1))
     return torch.cat(slices)
 '''
-OUTPUTS: Final = ("acceleration",)
-CORRECTNESS_CASES: Final = ({"n": 1000},)
-SMALL_CASE: Final = {"n": 64}
+OUTPUTS = ("acceleration",)
+CORRECTNESS_CASES = ({"n": 1000},)
+SMALL_CASE = {"n": 64}
 
 
-def make_input(case: dict[str, Any], gen: Any, variant: Variant, device: str) -> Any:
+def make_input(case: Case, draw: Draw) -> Data:
     """``(position f32 [n, 3], mass f32 [n])``. Structured: two clusters, one of them heavy, and far bodies."""
-    import torch
-
     n = case["n"]
-    position = torch.randn((n, 3), generator=gen, device=device)
-    mass = (0.5 + torch.rand((n,), generator=gen, device=device)) / n
-    if variant == "structured":
+    position = draw.randn(n, 3)
+    mass = (0.5 + draw.rand(n)) / n
+    if draw.variant == "structured":
         position[: n // 2] = position[: n // 2] * 0.5 + 2
         mass[: n // 2] *= 2
         position[::97] *= 10
     return position, mass
 
 
-def work(case: dict[str, Any]) -> Work:
+def work(case: Case) -> Work:
     n = case["n"]
     return Work(bytes_read=16 * n, bytes_written=12 * n, flops=18 * n * n)

@@ -1,12 +1,8 @@
 """Rotary embedding of queries and keys."""
 
-from __future__ import annotations
+from kernel_archive.measure.tasks.base import Case, Data, Draw, Work
 
-from typing import Any, Final
-
-from kernel_archive.measure.tasks.base import Variant, Work
-
-REFERENCE: Final = '''import torch
+REFERENCE = '''import torch
 
 
 def reference(data):
@@ -26,34 +22,32 @@ def reference(data):
 
     return rotate(q), rotate(k)
 '''
-OUTPUTS: Final = ("q", "k")
-CORRECTNESS_CASES: Final = (
+OUTPUTS = ("q", "k")
+CORRECTNESS_CASES = (
     {"batch": 2, "time": 40, "heads": 4, "kv_heads": 2, "dim": 128, "layout": "half"},
     {"batch": 2, "time": 40, "heads": 4, "kv_heads": 2, "dim": 128, "layout": "interleaved"},
 )
-SMALL_CASE: Final = {"batch": 1, "time": 16, "heads": 2, "kv_heads": 1, "dim": 32, "layout": "half"}
+SMALL_CASE = {"batch": 1, "time": 16, "heads": 2, "kv_heads": 1, "dim": 32, "layout": "half"}
 
 
-def make_input(case: dict[str, Any], gen: Any, variant: Variant, device: str) -> Any:
+def make_input(case: Case, draw: Draw) -> Data:
     """``(q bf16 [batch, time, heads, dim], k bf16 [batch, time, kv_heads, dim], cos, sin f32 [time, dim / 2], {"layout"})``.
 
     Structured: positions that begin at 100,000, heads of their own magnitude.
     """
-    import torch
-
     b, t, h, kv, d = case["batch"], case["time"], case["heads"], case["kv_heads"], case["dim"]
-    q = torch.randn((b, t, h, d), generator=gen, device=device)
-    k = torch.randn((b, t, kv, d), generator=gen, device=device)
+    q = draw.randn(b, t, h, d)
+    k = draw.randn(b, t, kv, d)
     first = 0.0
-    if variant == "structured":
+    if draw.variant == "structured":
         first = 100_000.0
-        q *= torch.linspace(0.1, 4.0, h, device=device)[:, None]
-        k *= torch.linspace(4.0, 0.1, d, device=device)
-    inverse = 10_000.0 ** (-torch.arange(0, d, 2, device=device) / d)
-    angle = (torch.arange(t, device=device) + first)[:, None] * inverse
-    return q.to(torch.bfloat16), k.to(torch.bfloat16), angle.cos(), angle.sin(), {"layout": case["layout"]}
+        q *= draw.linspace(0.1, 4.0, h)[:, None]
+        k *= draw.linspace(4.0, 0.1, d)
+    inverse = 10_000.0 ** (-draw.arange(0, d, 2) / d)
+    angle = (draw.arange(t) + first)[:, None] * inverse
+    return q.bfloat16(), k.bfloat16(), angle.cos(), angle.sin(), {"layout": case["layout"]}
 
 
-def work(case: dict[str, Any]) -> Work:
+def work(case: Case) -> Work:
     n = case["batch"] * case["time"] * (case["heads"] + case["kv_heads"]) * case["dim"]
     return Work(bytes_read=2 * n + 4 * case["time"] * case["dim"], bytes_written=2 * n, flops=3 * n)

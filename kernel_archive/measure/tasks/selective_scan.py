@@ -1,12 +1,8 @@
 """Selective state space recurrence."""
 
-from __future__ import annotations
+from kernel_archive.measure.tasks.base import Case, Data, Draw, Work
 
-from typing import Any, Final
-
-from kernel_archive.measure.tasks.base import Variant, Work
-
-REFERENCE: Final = '''import torch
+REFERENCE = '''import torch
 
 
 def reference(data):
@@ -22,37 +18,28 @@ def reference(data):
         y[:, t] = (h * C[:, t, None].float()).sum(-1)
     return (y + D * u.float()).to(u.dtype)
 '''
-OUTPUTS: Final = ("y",)
-CORRECTNESS_CASES: Final = ({"batch": 2, "time": 40, "channels": 64},)
-SMALL_CASE: Final = {"batch": 1, "time": 12, "channels": 16}
+OUTPUTS = ("y",)
+CORRECTNESS_CASES = ({"batch": 2, "time": 40, "channels": 64},)
+SMALL_CASE = {"batch": 1, "time": 12, "channels": 16}
 
 
-def make_input(case: dict[str, Any], gen: Any, variant: Variant, device: str) -> Any:
+def make_input(case: Case, draw: Draw) -> Data:
     """``(u, dt bf16 [batch, time, channels], A f32 [channels, 16], B, C bf16 [batch, time, 16], D f32 [channels])``; dt > 0 > A.
 
     Structured: channels that forget at once beside ones that hardly do, inputs that fade.
     """
-    import torch
-
     b, t, d = case["batch"], case["time"], case["channels"]
-    u = torch.randn((b, t, d), generator=gen, device=device)
-    dt = torch.nn.functional.softplus(torch.randn((b, t, d), generator=gen, device=device) - 2)
-    rates = -torch.arange(1.0, 17.0, device=device).repeat(d, 1)
-    into, out_of = (torch.randn((b, t, 16), generator=gen, device=device) for _ in range(2))
-    skip = torch.randn((d,), generator=gen, device=device)
-    if variant == "structured":
-        rates *= torch.logspace(-3, 1, d, device=device)[:, None]
-        u *= torch.linspace(1.0, 0.05, t, device=device)[:, None]
-    return (
-        u.to(torch.bfloat16),
-        dt.to(torch.bfloat16),
-        rates,
-        (into / 4).to(torch.bfloat16),
-        (out_of / 4).to(torch.bfloat16),
-        skip,
-    )
+    u = draw.randn(b, t, d)
+    dt = draw.torch.nn.functional.softplus(draw.randn(b, t, d) - 2)
+    rates = -draw.arange(1.0, 17.0).repeat(d, 1)
+    into, out_of = (draw.randn(b, t, 16) for _ in range(2))
+    skip = draw.randn(d)
+    if draw.variant == "structured":
+        rates *= draw.logspace(-3, 1, d)[:, None]
+        u *= draw.linspace(1.0, 0.05, t)[:, None]
+    return u.bfloat16(), dt.bfloat16(), rates, (into / 4).bfloat16(), (out_of / 4).bfloat16(), skip
 
 
-def work(case: dict[str, Any]) -> Work:
+def work(case: Case) -> Work:
     b, t, d = case["batch"], case["time"], case["channels"]
     return Work(bytes_read=4 * b * t * (d + 16), bytes_written=2 * b * t * d, flops=6 * b * t * d * 16)

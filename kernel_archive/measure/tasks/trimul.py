@@ -1,13 +1,10 @@
 """Outgoing triangle multiplicative update in float32."""
 
-from __future__ import annotations
-
 import math
-from typing import Any, Final
 
-from kernel_archive.measure.tasks.base import Variant, Work
+from kernel_archive.measure.tasks.base import Case, Data, Draw, Work
 
-REFERENCE: Final = '''import torch
+REFERENCE = '''import torch
 import torch.nn.functional as F
 
 
@@ -33,58 +30,48 @@ def reference(data):
 '''
 
 
-def _case(n: int, b: int, d: int, *, nomask: bool, distribution: str, hidden: int = 128) -> dict[str, Any]:
+def _case(n: int, b: int, d: int, *, nomask: bool, distribution: str, hidden: int = 128) -> Case:
     return {"seqlen": n, "bs": b, "dim": d, "hiddendim": hidden, "nomask": nomask, "distribution": distribution}
 
 
-OUTPUTS: Final = ("out",)
-CORRECTNESS_CASES: Final = (
+OUTPUTS = ("out",)
+CORRECTNESS_CASES = (
     _case(32, 1, 128, nomask=False, distribution="normal"),
     _case(64, 2, 256, nomask=True, distribution="cauchy"),
 )
-SMALL_CASE: Final = _case(16, 1, 128, nomask=False, distribution="normal")
-
-_WEIGHTS: Final = (
-    "norm.weight", "norm.bias", "left_proj.weight", "right_proj.weight", "left_gate.weight", "right_gate.weight",
-    "out_gate.weight", "to_out_norm.weight", "to_out_norm.bias", "to_out.weight",
-)  # fmt: skip
+SMALL_CASE = _case(16, 1, 128, nomask=False, distribution="normal")
 
 
-def _shape(name: str, dim: int, hidden: int) -> tuple[int, ...]:
-    if name.startswith("norm."):
-        return (dim,)
-    if name.startswith("to_out_norm."):
-        return (hidden,)
-    return (dim, hidden) if name == "to_out.weight" else (hidden, dim)
-
-
-def make_input(case: dict[str, Any], gen: Any, variant: Variant, device: str) -> Any:
+def make_input(case: Case, draw: Draw) -> Data:
     """``(x f32 [B,N,N,dim], mask f32 [B,N,N], weights, {"hidden_dim", "dim"})``.
 
     Structured: every pair of nodes has its own scale (0.25 to 4) and offset, and the mask thins out along both axes.
     """
-    import torch
-
     b, n, d, h = case["bs"], case["seqlen"], case["dim"], case["hiddendim"]
     if case["distribution"] == "cauchy":
-        u = torch.rand((b, n, n, d), generator=gen, device=device)
+        u = draw.rand(b, n, n, d)
         x = u.sub_(0.5).mul_(math.pi).tan_().mul_(2.0)
     else:
-        x = torch.randn((b, n, n, d), generator=gen, device=device)
-    mask = torch.ones((b, n, n), device=device)
+        x = draw.randn(b, n, n, d)
+    mask = draw.torch.ones((b, n, n), device=draw.device)
     if not case["nomask"]:
-        mask = torch.randint(0, 2, (b, n, n), generator=gen, device=device).float()
-    if variant == "structured":
-        node = torch.linspace(-1.0, 1.0, n, device=device)
-        scale = torch.pow(2.0, node[:, None] + node[None, :])
-        offset = node[:, None] - 0.5 * node[None, :] + 0.5 * (torch.arange(n, device=device) % 2)[None, :]
+        mask = draw.randint(0, 2, (b, n, n)).float()
+    if draw.variant == "structured":
+        node = draw.linspace(-1.0, 1.0, n)
+        scale = draw.torch.pow(2.0, node[:, None] + node[None, :])
+        offset = node[:, None] - 0.5 * node[None, :] + 0.5 * (draw.arange(n) % 2)[None, :]
         x = x * scale[None, :, :, None] + offset[None, :, :, None]
         if not case["nomask"]:
-            keep = torch.rand((b, n, n), generator=gen, device=device)
-            mask = (keep < 0.9 - 0.3 * torch.linspace(0, 1, n, device=device)[None, :, None]).float()
+            keep = draw.rand(b, n, n)
+            mask = (keep < 0.9 - 0.3 * draw.linspace(0, 1, n)[None, :, None]).float()
+    shapes = {
+        "norm.weight": (d,), "norm.bias": (d,), "left_proj.weight": (h, d), "right_proj.weight": (h, d),
+        "left_gate.weight": (h, d), "right_gate.weight": (h, d), "out_gate.weight": (h, d),
+        "to_out_norm.weight": (h,), "to_out_norm.bias": (h,), "to_out.weight": (d, h),
+    }  # fmt: skip
     weights = {}
-    for name in _WEIGHTS:
-        w = torch.randn(_shape(name, d, h), generator=gen, device=device)
+    for name, shape in shapes.items():
+        w = draw.randn(shape)
         if name == "to_out.weight":
             w /= math.sqrt(d)
         elif "norm" not in name:
@@ -93,7 +80,7 @@ def make_input(case: dict[str, Any], gen: Any, variant: Variant, device: str) ->
     return x, mask, weights, {"hidden_dim": h, "dim": d}
 
 
-def work(case: dict[str, Any]) -> Work:
+def work(case: Case) -> Work:
     """One read of x, one write; five projections, contraction, output projection. Intermediates may stay on chip."""
     b, n, d, h = case["bs"], case["seqlen"], case["dim"], case["hiddendim"]
     pairs = b * n * n
