@@ -175,7 +175,7 @@ class MetricInfo:
             return self.draws(sample)
         if self.rows is None:
             raise ValueError(f"{self.name} states neither its rows nor its draws")
-        return sample.mean_over_rows(self.name, self.rows)
+        return sample.mean_over_rows(self.rows(sample.rows))
 
 
 def budget_name(budget: int) -> str:
@@ -199,7 +199,7 @@ def _calibration(formula: Callable[..., Floats], s: RowSample) -> Floats:
 def _skill(sample: RowSample) -> Floats:
     """CRPS skill over the best control, in every draw."""
     own = METRICS["crps"].of(sample)
-    control = sample.mean_over_rows("control_crps", lambda r: r.control_crps[None])
+    control = sample.mean_over_rows(sample.rows.control_crps[None])
     with np.errstate(invalid="ignore", divide="ignore"):
         skill: Floats = np.where(control > 0, 1.0 - own / control, np.nan)
     return skill
@@ -375,7 +375,7 @@ _ALL: Final = (
             name=f"average_precision_within_{x:g}", title=f"Average precision at {x:g}x within a language", better="higher",
             meaning="the same over the edits that stay within one language",
             formula=f"average precision at {x:g}x of the pairs whose parent and child are of one language",
-            draws=lambda s, x=x: s.found(x, within_language=True),  # type: ignore[misc]  # x is bound now
+            draws=lambda s, x=x: s.within_language.found(x),  # type: ignore[misc]  # x is bound now
             kinds=_DISCOVERY, groups="none", accepted=False,
         )
         for x in CUTOFFS
@@ -385,7 +385,7 @@ _ALL: Final = (
             name=f"lift_within_{x:g}", title=f"Lift at {x:g}x within a language", better="higher",
             meaning="the lift over the edits that stay within one language",
             formula=f"lift at {x:g}x of the pairs whose parent and child are of one language",
-            draws=lambda s, x=x: s.lift(x, within_language=True),  # type: ignore[misc]  # x is bound now
+            draws=lambda s, x=x: s.within_language.lift(x),  # type: ignore[misc]  # x is bound now
             kinds=_DISCOVERY, groups="none", accepted=False,
         )
         for x in CUTOFFS
