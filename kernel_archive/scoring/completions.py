@@ -116,10 +116,12 @@ def _completion(given: dict[str, Any]) -> Completion:
         code = next((fault.code for fault in faults if fault.code in UNPARSED), "bad-field")
         return Completion(None, unparsed=code, **facts)
     if entry.probabilities is None:  # a deferred candidate may go without
-        return Completion(None, stated=entry.stated, unparsed="" if entry.defer else "missing-field", **facts)
+        return Completion(
+            None, stated=entry.predicted_bin or 0, unparsed="" if entry.defer else "missing-field", **facts
+        )
     if not RAW_SUM_BOUNDS[0] <= entry.raw_sum <= RAW_SUM_BOUNDS[1]:
-        return Completion(None, raw_sum=entry.raw_sum, stated=entry.stated, unparsed="raw-sum", **facts)
-    return Completion(tuple(entry.probabilities), entry.raw_sum, entry.stated, **facts)
+        return Completion(None, raw_sum=entry.raw_sum, stated=entry.predicted_bin or 0, unparsed="raw-sum", **facts)
+    return Completion(tuple(entry.probabilities), entry.raw_sum, entry.predicted_bin or 0, **facts)
 
 
 def _without_percent(fields: dict[str, Any]) -> dict[str, Any]:

@@ -68,16 +68,11 @@ class _Collector:
         self.faults.strange(strange)
         for finding in faults:
             self.faults.add(finding)
-        text = row.get("rationale") or row.get("reasoning")
         if entry is not None:
-            self._store(entry, text if isinstance(text, str) else None, line)
+            self.store(entry, line)
 
-    def take_entry(self, entry: WrittenForecast, rationale: str | None, line: int) -> None:
-        """One forecast without a fault of its own, and without a label."""
-        if self.faults.belongs(None, line):
-            self._store(entry, rationale, line)
-
-    def _store(self, entry: WrittenForecast, rationale: str | None, line: int) -> None:
+    def store(self, entry: WrittenForecast, line: int) -> None:
+        """One forecast that has no fault of its own and is the forecaster's that was asked for."""
         at = self.target.index.get(entry.row_id)
         if at is None:
             self.faults.unknown_row(entry.row_id, line)
@@ -85,23 +80,23 @@ class _Collector:
         p = entry.probabilities
         low, high = self.bounds
         # The sum of the numbers that are there is always bounded; a stated one (of published tables) in addition.
-        raw_sum = entry.raw_sum
-        if low <= raw_sum <= high and not math.isnan(entry.before_sum):
-            raw_sum = entry.before_sum
+        own = raw_sum = entry.raw_sum
+        if low <= own <= high and entry.raw_probability_sum is not None:
+            raw_sum = entry.raw_probability_sum
         if p is not None and not low <= raw_sum <= high:
-            what = "the probabilities sum" if raw_sum == entry.raw_sum else "before renormalisation they summed"
+            what = "the probabilities sum" if raw_sum == own else "before renormalisation they summed"
             self.faults.fault(
                 "raw-sum", f"{what} to {raw_sum:.4g}, not {low:g} to {high:g}: it counts as no forecast",
                 severity="warning", line=line, field="probabilities",
             )  # fmt: skip
             p = None
+        amounts = (entry.input_tokens, entry.output_tokens, entry.latency_s, entry.expected_speedup)
         self._cells += _PACK(
-            at, entry.repeat, line, (p is not None) + 2 * entry.defer, entry.stated, raw_sum,
-            entry.input_tokens, entry.output_tokens, entry.latency_s, entry.expected_speedup,
-            *(_UNIFORM if p is None else p),
+            at, entry.repeat, line, (p is not None) + 2 * (entry.defer is True), entry.predicted_bin or 0, raw_sum,
+            *(math.nan if amount is None else amount for amount in amounts), *(_UNIFORM if p is None else p),
         )  # fmt: skip
-        if self.rationales is not None and rationale is not None:
-            self.rationales[entry.repeat, at] = rationale
+        if self.rationales is not None and entry.rationale is not None:
+            self.rationales[entry.repeat, at] = entry.rationale
 
     def finish(self, name: str, source: str, digest: str) -> tuple[Forecasts | None, CheckReport]:
         """The forecasts when there is no fault, and what there is to say about them."""
@@ -233,7 +228,8 @@ def _read_lines(path: Path, into: _Collector) -> str:
         last, text = item
         quick = quick_entry(text)
         if quick is not None:
-            into.take_entry(*quick, last)
+            if into.faults.belongs(None, last):
+                into.store(quick, last)
             continue
         row = decode_line(text, file=into.faults.name, line=last)
         if isinstance(row, list):
