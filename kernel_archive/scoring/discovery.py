@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from kernel_archive.bins import DEFAULT_SCHEME, N_BINS, Scheme
+from kernel_archive.bins import DEFAULT_SCHEME, Scheme
 from kernel_archive.bins import scheme as scheme_of
 from kernel_archive.scoring.arrays import Ranking, counted, group_ties, per_draw, row_sums
 
@@ -16,11 +15,10 @@ if TYPE_CHECKING:
 
 
 def shares_above(cutoff: float, scheme: Scheme = DEFAULT_SCHEME) -> Floats:
-    """Share of every bin's mass that lies above a cutoff, log-uniform inside the bin: shape (8,).
+    """Share of every bin's mass that lies above a cutoff in x, log-uniform inside the bin: shape (8,).
 
-    Args:
-        cutoff: in x, not inside an open end bin.
-        scheme: rule of the bins.
+    Raises:
+        ValueError: the cutoff lies inside an open end bin.
 
     >>> shares_above(1.25).round(6).tolist()
     [0.0, 0.0, 0.0, 0.0, 0.356144, 1.0, 1.0, 1.0]
@@ -28,22 +26,13 @@ def shares_above(cutoff: float, scheme: Scheme = DEFAULT_SCHEME) -> Floats:
     rule = scheme_of(scheme)
     if not rule.edges[0] <= cutoff <= rule.edges[-1]:
         raise ValueError(f"the cutoff {cutoff} lies inside an open end bin of scheme {scheme}")
-    out = np.zeros(N_BINS)
-    out[-1] = 1.0
-    for b in range(2, N_BINS):
-        low, high = rule.interval(b)
-        share = (math.log2(high) - math.log2(cutoff)) / (math.log2(high) - math.log2(low))
-        out[b - 1] = min(max(share, 0.0), 1.0)
-    return out
+    edges = np.log2(rule.edges)
+    inner = (edges[1:] - np.log2(cutoff)) / np.diff(edges)
+    return np.concatenate([[0.0], np.clip(inner, 0.0, 1.0), [1.0]])
 
 
 def exceedance(*, probabilities: Floats, cutoff: float, scheme: Scheme = DEFAULT_SCHEME) -> Floats:
-    """Pr[g >= cutoff] of every forecast: shape (...,).
-
-    Args:
-        probabilities: shape (..., 8).
-        cutoff: in x.
-        scheme: rule of the bins.
+    """Pr[g >= cutoff] of every forecast, shape (...,), from probabilities of shape (..., 8); the cutoff in x.
 
     >>> float(exceedance(probabilities=np.full(8, 1 / 8), cutoff=2.0))
     0.25
@@ -52,14 +41,9 @@ def exceedance(*, probabilities: Floats, cutoff: float, scheme: Scheme = DEFAULT
 
 
 def precision_recall(*, scores: Floats, positive: Bools) -> tuple[Floats, Floats]:
-    """Precision and recall over the distinct scores, from the highest down; tied scores are one step.
+    """Precision and recall over the distinct scores, shape (n,), from the highest down; tied scores are one step.
 
-    Args:
-        scores: shape (n,).
-        positive: shape (n,), at least one.
-
-    Returns:
-        precision and recall, one value per distinct score.
+    At least one row must be ``positive``, shape (n,).
 
     >>> p, r = precision_recall(scores=np.array([0.9, 0.5, 0.5]), positive=np.array([True, False, True]))
     >>> p.round(4).tolist(), r.tolist()
@@ -74,15 +58,8 @@ def precision_recall(*, scores: Floats, positive: Bools) -> tuple[Floats, Floats
 def average_precision(*, scores: Floats, positive: Bools, weights: Floats | None = None) -> Floats:
     """Average precision sum_n (R_n - R_{n-1}) P_n over the distinct scores.
 
-    As ``sklearn.metrics.average_precision_score``; a constant score gives the share of positives.
-
-    Args:
-        scores: shape (n,).
-        positive: shape (n,).
-        weights: shape (n, D), how often each row counts in each draw, in whole numbers; once when not given.
-
-    Returns:
-        shape (D,), or one value without weights; NaN without a positive.
+    As ``sklearn.metrics.average_precision_score``; a constant score gives the share of positives; NaN without any. ``scores``
+    and ``positive`` have shape (n,), ``weights`` (n, D) in whole numbers; the result (D,), or one value without weights.
 
     >>> float(average_precision(scores=np.zeros(4), positive=np.array([True, False, False, False])))
     0.25
