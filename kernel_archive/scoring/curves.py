@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from kernel_archive.scoring import calibration, discovery, forecasts, recovery
+from kernel_archive.scoring import calibration, forecasts, order, recovery
 from kernel_archive.scoring.metrics import metrics_of
 from kernel_archive.scoring.record import Bucket, Deferral, DiscoveryCurve, Metric, RiskCoverage
 from kernel_archive.scoring.samples import RowSample
@@ -201,9 +201,9 @@ def discovery_curve(rows: ForecastRows, cutoff: float) -> DiscoveryCurve:
     recall = _PERCENT / 100
     values, found = [], []
     for scores in rows.exceedance(cutoff) if positive.any() else ():
-        precision, reached = discovery.precision_recall(scores=scores, positive=positive)
+        precision, reached = order.precision_recall(scores=scores, positive=positive)
         found.append(precision[np.searchsorted(reached, recall - 1e-12)])
-        values.append(float(discovery.average_precision(scores=scores, positive=positive)))
+        values.append(float(order.average_precision(scores=scores, positive=positive)))
     curves = np.array(found)
     return DiscoveryCurve(
         cutoff=cutoff,
@@ -216,7 +216,7 @@ def discovery_curve(rows: ForecastRows, cutoff: float) -> DiscoveryCurve:
         precision_low=tuple(curves.min(axis=0).tolist()) if values else (),
         precision_high=tuple(curves.max(axis=0).tolist()) if values else (),
         shortcuts={
-            name: float(discovery.average_precision(scores=scores, positive=positive))
+            name: float(order.average_precision(scores=scores, positive=positive))
             for name, scores in (rows.shortcuts.items() if values else ())
         },
     )

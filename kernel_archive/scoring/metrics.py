@@ -35,7 +35,6 @@ from kernel_archive.scoring.calibration import (
     ece,
     selective_risk,
 )
-from kernel_archive.scoring.discovery import average_precision, exceedance, precision_recall
 from kernel_archive.scoring.forecasts import (
     brier,
     confidence,
@@ -50,7 +49,14 @@ from kernel_archive.scoring.forecasts import (
     predicted_bins,
     within_one,
 )
-from kernel_archive.scoring.order import order_keys, pair_accuracy, rank_correlation
+from kernel_archive.scoring.order import (
+    average_precision,
+    exceedance,
+    order_keys,
+    pair_accuracy,
+    precision_recall,
+    rank_correlation,
+)
 from kernel_archive.scoring.recovery import BUDGETS, budget_ranks, recovered_at, recovered_at_random, recovery_area
 from kernel_archive.splits import SPLITS, Kind
 

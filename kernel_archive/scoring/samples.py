@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from kernel_archive.scoring import calibration, discovery, order, recovery
+from kernel_archive.scoring import calibration, order, recovery
 from kernel_archive.scoring.arrays import product
 from kernel_archive.scoring.controls import best_control
 from kernel_archive.scoring.forecasts import confidence, correct, expected_speedup, forecast_errors
@@ -147,14 +147,14 @@ class ForecastRows:
         """Scores of the shortcut that finds discoveries best, shape (n,); ``None`` where none is known."""
         positive = self.speedups >= cutoff
         found = {
-            name: float(discovery.average_precision(scores=scores, positive=positive))
+            name: float(order.average_precision(scores=scores, positive=positive))
             for name, scores in self.shortcuts.items()
         }
         return self.shortcuts[max(found, key=found.__getitem__)] if found else None
 
     def exceedance(self, cutoff: float) -> Floats:
         """Pr[g >= cutoff], shape (R, n)."""
-        return discovery.exceedance(probabilities=self.probabilities, cutoff=cutoff, scheme=self.scheme)
+        return order.exceedance(probabilities=self.probabilities, cutoff=cutoff, scheme=self.scheme)
 
     def repeat(self, r: int) -> ForecastRows:
         """One repeat alone."""
@@ -360,7 +360,7 @@ class RowSample:
     def _precision(self, cutoff: float, scores: Floats) -> Floats:
         """Average precision of scores of shape (n,): shape (D,)."""
         positive = self.rows.speedups >= cutoff
-        return discovery.average_precision(scores=scores, positive=positive, weights=self.weights)
+        return order.average_precision(scores=scores, positive=positive, weights=self.weights)
 
     def _curve_of(self, stratum: str) -> Floats:
         rows, at, picks = self.rows, self.rows.strata[stratum], self.picks[stratum]
