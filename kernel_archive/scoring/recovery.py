@@ -49,14 +49,8 @@ def recovered_at(*, expected: Floats, speedups: Floats, ranks: Ints, picks: Ints
     The k candidates with the largest expected speedup are measured; the value is 100 times their best measured
     speedup over the best of the whole set. A tie at the cut counts with its exact expectation over random orders.
 
-    Args:
-        expected: shape (n,), S^ in x.
-        speedups: shape (n,), measured, in x.
-        ranks: shape (K,), numbers of candidates k to measure, 1 to m.
-        picks: shape (D, m), the m rows of every draw; every row once when not given. Copies of a row tie.
-
-    Returns:
-        shape (K, D), or (K,) without picks.
+    ``expected`` and ``speedups`` have shape (n,), in x, ``ranks`` (K,), numbers k from 1 to m, and ``picks`` (D, m), the m rows
+    of every draw; copies of a row tie. The result has shape (K, D), or (K,) without picks: every row once.
 
     >>> recovered_at(expected=np.array([3.0, 1.0, 2.0]), speedups=np.array([1.0, 4.0, 2.0]), ranks=np.array([1, 2, 3]))
     array([ 25.,  50., 100.])
@@ -82,15 +76,7 @@ def recovered_at(*, expected: Floats, speedups: Floats, ranks: Ints, picks: Ints
 
 
 def recovered_at_random(*, speedups: Floats, ranks: Ints, picks: Ints | None = None) -> Floats:
-    """What so many measurements recover in random order, in percent: the expectation, exact.
-
-    Args:
-        speedups: shape (n,), measured, in x.
-        ranks: shape (K,), numbers of candidates k to measure, 1 to m.
-        picks: shape (D, m), the m rows of every draw; every row once when not given.
-
-    Returns:
-        shape (K, D), or (K,) without picks.
+    """What so many measurements recover in random order, in percent: the expectation, exact; shapes as in :func:`recovered_at`.
 
     >>> recovered_at_random(speedups=np.array([1.0, 3.0]), ranks=np.array([1, 2])).round(4).tolist()  # (100/3 + 100) / 2
     [66.6667, 100.0]
@@ -102,17 +88,10 @@ def recovered_at_random(*, speedups: Floats, ranks: Ints, picks: Ints | None = N
 
 
 def best_of_draws(size: int, drawn: Ints, width: int | None = None) -> Floats:
-    """P(the j-th best is the best drawn), j = 1..size, when so many of ``size`` are drawn without replacement.
+    """P(the j-th best is the best drawn), when so many of ``size`` are drawn without replacement: shape (K, width).
 
-    C(size-j, drawn-1) / C(size, drawn), as a running product that neither overflows nor cancels.
-
-    Args:
-        size: candidates.
-        drawn: shape (K,), how many are drawn.
-        width: only for the first so many j; for all when not given.
-
-    Returns:
-        shape (K, width).
+    C(size-j, drawn-1) / C(size, drawn) for j up to ``width`` (the size, when not given) and every one of the K numbers drawn,
+    as a running product that neither overflows nor cancels.
 
     >>> best_of_draws(3, np.array([2])).round(6).tolist()
     [[0.666667, 0.333333, 0.0]]
@@ -126,14 +105,10 @@ def best_of_draws(size: int, drawn: Ints, width: int | None = None) -> Floats:
 
 
 def _expected_best(drawn: Ints, values: Floats) -> Floats:
-    """Expected best of so many drawn from values that fall, without replacement: shape (K, D).
+    """Expected best of so many, shape (K,) and ascending, drawn from falling values, shape (size, D): shape (K, D).
 
     All of the first j are missed with a chance of at most exp(-j drawn / size): what lies behind the first
     :data:`_NEGLIGIBLE` * size / drawn of them adds less than rounding does.
-
-    Args:
-        drawn: shape (K,), how many are drawn, ascending.
-        values: shape (size, D), falling.
     """
     size = len(values)
     if size <= _TABLE:
@@ -209,12 +184,9 @@ def _expect_ties(found: Floats, ordered: Floats, places: Ints, starts: Ints, end
 
 
 def recovery_area(*, curve: Floats) -> Floats:
-    """Mean height of a recovery curve by the trapezoid rule, in percent: shape (...,).
+    """Mean height, by the trapezoid rule, of a curve of shape (100, ...), recovered at 1 to 100 %: shape (...,), in percent.
 
     The difference of two areas is the area-averaged difference in percentage points.
-
-    Args:
-        curve: shape (100, ...), speedup recovered at budgets of 1 to 100 %.
 
     >>> float(recovery_area(curve=np.linspace(1, 100, 100)))
     50.5

@@ -10,7 +10,7 @@ from kernel_archive.bins import SCHEMES
 from kernel_archive.errors import UsageError, printable
 from kernel_archive.scoring import curves, recovery, uncertainty
 from kernel_archive.scoring.controls import controls_of
-from kernel_archive.scoring.forecasts import Forecasts
+from kernel_archive.scoring.forecasts import Forecasts, confusion
 from kernel_archive.scoring.load import target_of
 from kernel_archive.scoring.metrics import CUTOFFS, HEADLINE, METRICS
 from kernel_archive.scoring.reader import forecasts_of
@@ -106,7 +106,7 @@ def score_with_draws(
         },
         group_rows={name: len(at) for name, at in target.group_rows.items()},
         uniform=uniform,
-        confusion=curves.confusion(rows),
+        confusion=tuple(map(tuple, confusion(predicted=rows.predicted, bins=rows.bins).tolist())),
         buckets=curves.buckets(rows),
         recovery=_recovery(figures, even, drawn),
         risk=curves.risk_coverage(rows),
