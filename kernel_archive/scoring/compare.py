@@ -23,7 +23,6 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 import msgspec
 import numpy as np
 
-from kernel_archive.bins import SCHEMES
 from kernel_archive.errors import UsageError, suggestion
 from kernel_archive.scoring.load import target_of
 from kernel_archive.scoring.metrics import COMPARED, CUTOFFS, METRICS, metrics_of
@@ -76,9 +75,9 @@ class MetricDifference(msgspec.Struct, frozen=True, kw_only=True):
     p: float | None
     p_holm: float | None
     better: Literal["a", "b", "neither"]
-    other_scheme: float | None
-    other_better: Literal["a", "b", "neither"] | None
-    depends_on_scheme: bool
+    other_scheme: float | None = None
+    other_better: Literal["a", "b", "neither"] | None = None
+    depends_on_scheme: bool = False
 
 
 class Comparison(Terms, frozen=True, kw_only=True):
@@ -138,8 +137,7 @@ def compare(
             raise UsageError(f"unknown metric {name!r}. {suggestion(name, known)}")
     table = _table(target, a, b, names, seed=seed, draws=draws, predicted_bin=predicted_bin)
     if both_schemes:
-        other = target.under(next(name for name in SCHEMES if name != target.scheme))
-        there = _table(other, a, b, names, seed=seed, draws=draws, predicted_bin=predicted_bin)
+        there = _table(target.other, a, b, names, seed=seed, draws=draws, predicted_bin=predicted_bin)
         table = {
             name: msgspec.structs.replace(
                 here,
@@ -200,10 +198,17 @@ def _table(
     drawn_a, drawn_b = (
         bootstrap(rows, seed=seed, draws=draws, names=names, groups=False).overall for rows in (rows_a, rows_b)
     )
-    observed = {name: _minus(values_a[name], values_b[name]) for name in names}
+    observed: dict[str, float | None] = dict.fromkeys(names)
+    for name in names:
+        one, other = values_a[name], values_b[name]
+        if one is not None and other is not None:
+            observed[name] = one - other
     p = permutation_p(rows_a, rows_b, observed, seed=seed, draws=draws)
+    corrected: dict[str, float | None] = {}
+    for family in {METRICS[name].family for name in names}:
+        inside = [name for name in names if METRICS[name].family == family]
+        corrected |= dict(zip(inside, holm([p[name] for name in inside]), strict=True))
     out: dict[str, MetricDifference] = {}
-    corrected = _corrected(names, p)
     for name in names:
         seen = observed[name]
         ends = interval(drawn_a[name] - drawn_b[name]) if seen is not None else None
@@ -217,19 +222,7 @@ def _table(
             p=p[name],
             p_holm=corrected[name],
             better=_better(name, seen, corrected[name]),
-            other_scheme=None,
-            other_better=None,
-            depends_on_scheme=False,
         )
-    return out
-
-
-def _corrected(names: Sequence[str], p: Mapping[str, float | None]) -> dict[str, float | None]:
-    """Holm's correction within each family of metrics: the paper's, and those that this project adds."""
-    out: dict[str, float | None] = {}
-    for family in dict.fromkeys(METRICS[name].family for name in names):
-        inside = [name for name in names if METRICS[name].family == family]
-        out |= dict(zip(inside, holm([p[name] for name in inside]), strict=True))
     return out
 
 
@@ -248,10 +241,6 @@ def holm(p_values: Sequence[float | None]) -> list[float | None]:
     return out
 
 
-def _minus(a: float | None, b: float | None) -> float | None:
-    return None if a is None or b is None else a - b
-
-
 def _better(name: str, difference: float | None, p: float | None) -> Literal["a", "b", "neither"]:
     if difference is None or p is None or p >= SIGNIFICANCE or difference == 0 or METRICS[name].better == "neither":
         return "neither"
@@ -261,14 +250,9 @@ def _better(name: str, difference: float | None, p: float | None) -> Literal["a"
 def permutation_p(
     a: ForecastRows, b: ForecastRows, observed: Mapping[str, float | None], *, seed: int, draws: int
 ) -> dict[str, float | None]:
-    """Two-sided permutation p-values of differences A - B: (1 + number as large) / (1 + draws).
+    """Two-sided permutation p-values of observed differences A - B: (1 + number as large) / (1 + draws), or ``None``.
 
-    Args:
-        a: rows of one submission.
-        b: the same rows with the forecasts of the other.
-        observed: metric -> difference; ``None`` where it is not defined, which gives no p-value.
-        seed: of the swaps.
-        draws: number of swaps.
+    ``a`` and ``b`` are the same rows with the forecasts of either; seed and draws are those of the swaps.
     """
     pairings = _pairings(a, b, seed=seed)
     found: dict[str, list[Floats]] = {name: [] for name, value in observed.items() if value is not None}

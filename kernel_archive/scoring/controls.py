@@ -85,12 +85,8 @@ def normal_scores(cue: Floats) -> Floats:
 def spread_ranks(scores: Floats, cumulative: Floats, strength: float) -> Floats:
     """Cumulative bin probabilities of rows with these normal scores, by a Gaussian copula: shape (n, 7).
 
-    Averaged over rows of evenly spread ranks they are the cumulative frequencies again, whatever the strength.
-
-    Args:
-        scores: shape (n,).
-        cumulative: shape (7,), cumulative frequencies of the bins.
-        strength: correlation of the copula, above -1 and below 1.
+    Averaged over rows of evenly spread ranks they are the ``cumulative`` frequencies, shape (7,), again, whatever the
+    strength: the correlation of the copula, above -1 and below 1.
     """
     edges = _quantile(cumulative)
     return np.interp((edges - strength * scores[:, None]) / math.sqrt(1.0 - strength * strength), *_normal_table())
@@ -109,12 +105,8 @@ def by_cue(cue: Floats, bins: Ints, tasks: Mapping[str, Ints], cumulative: Float
     for task, at in tasks.items():
         some = np.arange(len(at)) if len(at) <= _FITTED else np.linspace(0, len(at) - 1, _FITTED).astype(np.intp)
         below = bins[at][some, None] <= np.arange(1, N_BINS)
-        losses[task] = np.array(
-            [
-                ((spread_ranks(scores[task][some], cumulative, rho) - below) ** 2).mean() * len(at)
-                for rho in STRENGTHS
-            ]
-        )  # fmt: skip
+        spread = (spread_ranks(scores[task][some], cumulative, rho) for rho in STRENGTHS)
+        losses[task] = np.array([((found - below) ** 2).mean() * len(at) for found in spread])
     total = np.sum(list(losses.values()), axis=0)
     out = np.empty((len(bins), N_BINS))
     for task, at in tasks.items():
@@ -131,24 +123,19 @@ def controls_of(target: Target) -> tuple[Control, ...]:
     cumulative = np.cumsum(counts)[:-1] / n
     titles = {name: title for name, (title, _) in CUES.items()} | EDIT_CUES
     certain = np.eye(N_BINS)[target.bins - 1]
-    made: list[tuple[str, str, Floats]] = [
-        ("uniform", "an eighth for every bin: the unedited template", np.full((n, N_BINS), 1.0 / N_BINS)),
-        ("frequencies", "the split's bin frequencies for every row: a random order", np.tile(counts / n, (n, 1))),
-        *(
-            (name, titles[name], by_cue(cue, target.bins, target.task_rows, cumulative))
-            for name, cue in target.surface.cues.items()
-        ),
-    ]
-    out = [
-        Control(name=name, title=title, bound=False, forecasts=Forecasts.from_arrays(target, p, name=name))
-        for name, title, p in made
-    ]
-    for name, title, speedups in (
-        ("oracle_bins", "certain of every true bin", None),
-        ("oracle_speedups", "the same, and states every measured speedup", target.speedups),
-    ):
-        cast = Forecasts.from_arrays(target, certain, name=name, expected_speedups=speedups)
-        out.append(Control(name=name, title=title, bound=True, forecasts=cast))
+    out: list[Control] = []
+
+    def add(name: str, title: str, p: Floats, *, bound: bool = False, speedups: Floats | None = None) -> None:
+        cast = Forecasts.from_arrays(target, p, name=name, expected_speedups=speedups)
+        out.append(Control(name=name, title=title, bound=bound, forecasts=cast))
+
+    add("uniform", "an eighth for every bin: the unedited template", np.full((n, N_BINS), 1.0 / N_BINS))
+    add("frequencies", "the split's bin frequencies for every row: a random order", np.tile(counts / n, (n, 1)))
+    for name, cue in target.surface.cues.items():
+        add(name, titles[name], by_cue(cue, target.bins, target.task_rows, cumulative))
+    add("oracle_bins", "certain of every true bin", certain, bound=True)
+    title = "the same, and states every measured speedup"
+    add("oracle_speedups", title, certain, bound=True, speedups=target.speedups)
     return tuple(out)
 
 

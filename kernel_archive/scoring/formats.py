@@ -363,7 +363,7 @@ def _checked(given: Any, field: str, faults: LineFaults) -> list[float] | None:
 
 def _whole(row: Mapping[str, Any], field: str, low: int, high: int, faults: LineFaults, fix: str) -> int | None:
     """A whole number in a range; ``None`` where it is absent. 5.0 counts: data frames write columns with gaps so."""
-    value = row.get(field)
+    value: Any = row.get(field)
     if type(value) in _NUMBERS and low <= value <= high and value == int(value):
         return int(value)
     if value is not None:
@@ -372,7 +372,7 @@ def _whole(row: Mapping[str, Any], field: str, low: int, high: int, faults: Line
 
 
 def _flag(row: Mapping[str, Any], field: str, faults: LineFaults) -> bool:
-    value = row.get(field)
+    value: Any = row.get(field)
     if value is not None and not isinstance(value, bool):
         faults.add("not-a-flag", "must be true or false", field=field, value=value)
     return value is True
@@ -380,7 +380,7 @@ def _flag(row: Mapping[str, Any], field: str, faults: LineFaults) -> bool:
 
 def _number(row: Mapping[str, Any], field: str, faults: LineFaults) -> float | None:
     """A finite number of at least 0, and a speedup above 0; ``None`` where it is absent."""
-    value = row.get(field)
+    value: Any = row.get(field)
     speedup = field == "expected_speedup"
     if type(value) in _NUMBERS and 0 <= value < 1e300 and not (speedup and value == 0):
         return float(value)

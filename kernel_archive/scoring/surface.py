@@ -100,12 +100,9 @@ def surface_columns(split: Split) -> tuple[str, ...]:
 
 
 def read_surface(archive: Archive, split: Split, rows: Mapping[str, Sequence[Any]]) -> Surface:
-    """The surface of a split's rows, from its own columns and, where the archive has them, the kernels' measurements.
+    """The surface of a split's rows, from its own columns (column -> values, :func:`surface_columns` among them).
 
-    Args:
-        archive: the archive.
-        split: which split.
-        rows: column -> values of the split's rows, :func:`surface_columns` among them.
+    Where the archive has them, the kernels' measurements are used, too.
     """
     candidates = rows[split.candidate]
     languages = tuple(map(language_of, candidates))
@@ -114,16 +111,14 @@ def read_surface(archive: Archive, split: Split, rows: Mapping[str, Sequence[Any
     spreads = [measured.get(name, (np.nan, 1.0))[1] for name in rows[split.kernel]]
     if split.kind == "eval":
         # The row's own columns, where it has them: withheld kernels are in no other table.
-        ends = zip(rows["speedup_min"], rows["speedup_max"], spreads, strict=True)
-        spreads = [high / low if low and high and low > 0 else spread for low, high, spread in ends]
+        spreads = list(map(_spread, rows["speedup_min"], rows["speedup_max"], spreads))
     changed: Bools | None = None
     if split.kind == "discovery":
         anchors = rows[split.anchor]
         changed = np.array([language_of(a) != b for a, b in zip(anchors, languages, strict=True)], dtype=bool)
         cues["language_change"] = changed.astype(np.float64)
-        cues["length_change"] = np.array(
-            [np.log((len(b) + 1) / (len(a) + 1)) for a, b in zip(anchors, candidates, strict=True)]
-        )
+        lengths = zip(map(len, anchors), map(len, candidates), strict=True)
+        cues["length_change"] = np.array([np.log((child + 1) / (parent + 1)) for parent, child in lengths])
         parents = np.array([measured.get(name, (np.nan, 1.0))[0] for name in rows["parent_kernel_id"]])
         if len(parents) and not np.isnan(parents).any():
             cues["parent_speedup"] = -parents
@@ -134,10 +129,11 @@ def _measurements(archive: Archive) -> dict[str, tuple[float, float]]:
     """Kernel id -> its speedup, and its largest over its smallest measurement."""
     if "kernels" not in archive.manifest.tables:
         return {}
-    names = ("kernel_id", "speedup", "speedup_min", "speedup_max")
-    table = archive.arrow("kernels", columns=list(names))
-    columns = [table[name].to_pylist() for name in names]
-    return {
-        kernel: (speedup, high / low if low and high and low > 0 else 1.0)
-        for kernel, speedup, low, high in zip(*columns, strict=True)
-    }
+    table = archive.arrow("kernels", columns=["kernel_id", "speedup", "speedup_min", "speedup_max"])
+    kernels, speedups, lows, highs = (column.to_pylist() for column in table.columns)
+    return dict(zip(kernels, zip(speedups, map(_spread, lows, highs), strict=True), strict=True))
+
+
+def _spread(low: float | None, high: float | None, unknown: float = 1.0) -> float:
+    """The largest over the smallest measurement."""
+    return high / low if low and high and low > 0 else unknown

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 import numpy as np
 
-from kernel_archive.bins import DEFAULT_SCHEME, N_BINS, Scheme, assign_bins, representatives
+from kernel_archive.bins import DEFAULT_SCHEME, N_BINS, SCHEMES, Scheme, assign_bins, representatives
 from kernel_archive.errors import DataError, Finding, UsageError, printable, suggestion
 from kernel_archive.scoring.surface import Surface
 from kernel_archive.splits import FORECAST_SPLITS, REPLAY, Split, split_of
@@ -140,9 +140,14 @@ class Target:
             raise DataError(
                 f"{len(ids)} row ids, {len(names)} tasks and speedups of shape {s.shape} don't belong together"
             )
-        _refuse_repeated(ids)
-        y = assign_bins(s, scheme, row_ids=ids) if bins is None else np.asarray(bins)
-        assign_bins(s, scheme, row_ids=ids)
+        twice = [name for name, count in Counter(ids).items() if count > 1]
+        if twice:
+            message = "this row id is in the split twice"
+            raise DataError.from_findings(
+                Finding(code="repeated-row", message=message, value=printable(name)) for name in twice
+            )
+        computed = assign_bins(s, scheme, row_ids=ids)
+        y = computed if bins is None else np.asarray(bins)
         if y.shape != s.shape or not np.isin(y, np.arange(1, N_BINS + 1)).all():
             raise DataError("bins must be whole numbers from 1 to 8, one for each row")
         y = np.ascontiguousarray(y, dtype=np.int8)
@@ -230,34 +235,17 @@ class Target:
 
     def under(self, scheme: Scheme) -> Target:
         """The same rows labelled by another scheme: bins and representatives computed from the speedups."""
-        if scheme == self.scheme:
-            return self
-        if self._frozen is not None and self._frozen.scheme == scheme:
-            return self._frozen
-        if scheme not in self._relabelled:
-            self._relabelled[scheme] = self._under(scheme)
-        return self._relabelled[scheme]
+        return self if scheme == self.scheme else self.other
 
     @cached_property
-    def _relabelled(self) -> dict[Scheme, Target]:
-        """What :meth:`under` made: with its controls it is asked for by every score."""
-        return {}
-
-    def _under(self, scheme: Scheme) -> Target:
+    def other(self) -> Target:
+        """The same rows under the other of the two schemes: with its controls it is asked for by every score."""
+        if self._frozen is not None:
+            return self._frozen
+        scheme = next(name for name in SCHEMES if name != self.scheme)
         y = assign_bins(self.speedups, scheme, row_ids=self.row_ids)
-        made = replace(
-            self,
-            bins=y,
-            scheme=scheme,
-            representatives=representatives(self.speedups, y, scheme),
-            relabelled=True,
-            _frozen=self,
-        )
-        # What follows from ids, tasks and groups alone is the same: kept, so that it is computed once.
-        for name in ("index", "task_names", "task_rows", "group_rows", "pool_rows", "canonical_order"):
-            if name in self.__dict__:
-                made.__dict__[name] = self.__dict__[name]
-        return made
+        m = representatives(self.speedups, y, scheme)
+        return replace(self, bins=y, scheme=scheme, representatives=m, relabelled=True, _frozen=self)
 
 
 def _positions(names: tuple[str, ...]) -> dict[str, NDArray[np.intp]]:
@@ -265,15 +253,6 @@ def _positions(names: tuple[str, ...]) -> dict[str, NDArray[np.intp]]:
     numbers = np.array([number.setdefault(name, len(number)) for name in names], dtype=np.intp)
     parts = np.split(np.argsort(numbers, kind="stable"), np.cumsum(np.bincount(numbers))[:-1])
     return {name: parts[number[name]] for name in sorted(number)}
-
-
-def _refuse_repeated(ids: tuple[str, ...]) -> None:
-    twice = [name for name, count in Counter(ids).items() if count > 1]
-    if twice:
-        raise DataError.from_findings(
-            Finding(code="repeated-row", message="this row id is in the split twice", value=printable(name))
-            for name in twice
-        )
 
 
 def forecast_split(name: str) -> Split:
