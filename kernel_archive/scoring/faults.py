@@ -231,8 +231,8 @@ class FileFaults:
             what = f"{self._unlabelled:,} lines have no surrogate_label: they are not read"
             fault("no-label", what, severity="warning")
         elif self.surrogate is not None and not self._taken:
-            fix = f"The file has: {', '.join(labels[:10])}" if labels else None
-            fault("no-such-forecaster", "no line has this surrogate_label", value=self.surrogate, fix=fix)
+            there = f"The file has: {', '.join(labels[:10])}" if labels else None
+            fault("no-such-forecaster", "no line has this surrogate_label", value=self.surrogate, fix=there)
 
     def _across(self, cell: NDArray[Any], n_repeats: int) -> None:
         """Repeated forecasts, gaps in the repeats, nothing at all."""

@@ -183,11 +183,6 @@ class Target:
         return {name: i for i, name in enumerate(self.row_ids)}
 
     @cached_property
-    def task_names(self) -> tuple[str, ...]:
-        """Distinct tasks, sorted."""
-        return tuple(sorted(set(self.tasks)))
-
-    @cached_property
     def task_rows(self) -> dict[str, NDArray[np.intp]]:
         """Task -> positions of its rows."""
         return _positions(self.tasks)
