@@ -83,15 +83,9 @@ def read_completion(answer: Any) -> Completion:
     >>> read_completion("about 1.5x").unparsed
     'no-json'
     """
-    found = _objects(answer, 0)
-    first: Completion | None = None
-    for given in found:
-        made = _completion(given)
-        if not made.unparsed or made.unparsed == "raw-sum":
-            return made
-        first = first or made
-    if first is not None:
-        return first
+    made = [_completion(given) for given in _objects(answer, 0)]
+    if made:
+        return next((one for one in made if one.unparsed in ("", "raw-sum")), made[0])
     text = _text_of(answer, 0)
     if not text.strip():
         return Completion(None, unparsed="empty")

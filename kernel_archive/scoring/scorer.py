@@ -72,10 +72,7 @@ def score_with_draws(
     predicted_bin: PredictedBin = "argmax",
     workers: Team | None = None,
 ) -> tuple[ScoreRecord, Figures | None]:
-    """A score, and the bootstrap draws that its intervals come from: what a board pairs with those of other entries.
-
-    Arguments and errors as in :func:`score`; the draws are ``None`` when there are none.
-    """
+    """A score as :func:`score` gives it, and the draws of its intervals: what a board pairs with those of other entries."""
     if draws < 0 or seed < 0:
         raise UsageError("draws and seed must not be negative")
     if predicted_bin not in get_args(PredictedBin):
@@ -149,11 +146,10 @@ def _beats(
     out: dict[str, bool] = {}
     for name, control in best.items():
         metric, bar = metrics.get(name), figures[control][name]
-        if metric is None or metric.low is None or metric.high is None or bar is None:
-            continue
-        slack = 1e-9 * max(abs(bar), 1e-3)
-        higher = METRICS[name].better == "higher"
-        out[name] = metric.low > bar + slack if higher else metric.high < bar - slack
+        if metric is not None and metric.low is not None and metric.high is not None and bar is not None:
+            slack = 1e-9 * max(abs(bar), 1e-3)
+            higher = METRICS[name].better == "higher"
+            out[name] = metric.low > bar + slack if higher else metric.high < bar - slack
     return out
 
 
