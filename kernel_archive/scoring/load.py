@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from kernel_archive.bins import assign_bins
 from kernel_archive.bins import scheme as scheme_of
 from kernel_archive.errors import ArchiveMismatchError, UsageError
-from kernel_archive.scoring.surface import read_surface, surface_columns
+from kernel_archive.scoring.controls import read_surface, surface_columns
 from kernel_archive.scoring.target import Target, TargetFacts, forecast_split, split_facts
 from kernel_archive.scoring.worlds import load_worlds
 from kernel_archive.splits import FORECAST_SPLITS, REPLAY

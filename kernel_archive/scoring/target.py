@@ -13,16 +13,16 @@ import numpy as np
 
 from kernel_archive.bins import DEFAULT_SCHEME, N_BINS, SCHEMES, Scheme, assign_bins, representatives
 from kernel_archive.errors import DataError, Finding, UsageError, printable, suggestion
-from kernel_archive.scoring.surface import Surface
 from kernel_archive.splits import FORECAST_SPLITS, REPLAY, Split, split_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from numpy.typing import ArrayLike, NDArray
 
     from kernel_archive.archive.manifest import SplitFacts
     from kernel_archive.archive.open import Archive
+    from kernel_archive.scoring.arrays import Bools, Floats, Ints
     from kernel_archive.splits import Kind
 
 Result = TypeVar("Result")
@@ -57,6 +57,37 @@ class TargetFacts(msgspec.Struct, frozen=True, kw_only=True):
     def canonical(self) -> bool:
         """Whether this is the canonical split of its archive."""
         return self.split_name == "canonical"
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Surface:
+    """The surface of n rows.
+
+    Attributes:
+        languages: n languages; empty texts where the programs are not at hand.
+        spreads: shape (n,), largest over smallest measurement of each row, at least 1; 1 where there was only one.
+        cues: name -> shape (n,), the value of a cue.
+        changed: shape (n,), whether an edit changes the language; ``None`` where rows are no edits, or it is not known.
+    """
+
+    languages: tuple[str, ...]
+    spreads: Floats
+    cues: Mapping[str, Floats] = field(default_factory=dict)
+    changed: Bools | None = None
+
+    @classmethod
+    def plain(cls, n: int) -> Surface:
+        """Nothing is known of n rows."""
+        return cls(languages=("",) * n, spreads=np.ones(n))
+
+    def take(self, rows: Ints) -> Surface:
+        """Some of the rows, in this order."""
+        return Surface(
+            languages=tuple(self.languages[i] for i in rows),
+            spreads=self.spreads[rows],
+            cues={name: values[rows] for name, values in self.cues.items()},
+            changed=None if self.changed is None else self.changed[rows],
+        )
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

@@ -22,7 +22,7 @@ from kernel_archive.scoring.order import (
     rank_correlation,
     shares_above,
 )
-from kernel_archive.scoring.surface import Surface
+from kernel_archive.scoring.target import Surface
 
 
 def counted_pairs(keys, speedups, spreads):
