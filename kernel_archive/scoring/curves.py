@@ -145,7 +145,7 @@ def deferral(rows: ForecastRows, deferred: Bools, metric: Callable[[Floats], Met
     if not deferred.any():
         return None
     known = deferred & rows.parsed
-    of_rows = [name for name, metric in metrics_of(rows.kind).items() if metric.accepted]
+    of_rows = [name for name, info in metrics_of(rows.kind).items() if info.accepted]
     kept = (rows.repeat(r).part(np.flatnonzero(~deferred[r])) for r in range(rows.n_repeats))
     accepted = joined(measure(RowSample.once(part), of_rows) for part in kept).overall
     confident, random = (None if np.isnan(e).any() else float(e.mean()) for e in kept_errors(rows, deferred))
