@@ -18,10 +18,10 @@ from kernel_archive.archive.natural import rank_correlation
 from kernel_archive.archive.open import open_archive
 from kernel_archive.forecasters.baselines import BASELINES, forecasts_by_name
 from kernel_archive.scoring import load_target, read_forecasts, score
+from kernel_archive.scoring.controls import CUES
 from kernel_archive.scoring.forecasts import Forecasts
 from kernel_archive.scoring.metrics import METRICS
 from kernel_archive.scoring.replay import replay
-from kernel_archive.scoring.surface import CUES
 from kernel_archive.scoring.worlds import load_worlds
 
 SCORED = ("crps", "pair_accuracy", "speedup_recovered")

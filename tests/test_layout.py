@@ -69,7 +69,6 @@ ELSEWHERE = {
     "scoring/curves": "scoring/test_calibration",
     "scoring/faults": "scoring/test_reader",
     "scoring/load": "scoring/test_target",
-    "scoring/surface": "scoring/test_controls",
     "selection/inputs": "selection/test_check",
     "selection/near": "selection/test_similarity",
     "selection/own": "selection/test_why",

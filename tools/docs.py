@@ -26,7 +26,8 @@ from kernel_archive.readers import READERS
 from kernel_archive.readers.mapping import COLUMNS, From, Join
 from kernel_archive.schema import TABLES
 from kernel_archive.scoring import METRICS, Forecasts, Target, score
-from kernel_archive.scoring.surface import CUES, EDIT_CUES, Surface
+from kernel_archive.scoring.controls import CUES, EDIT_CUES
+from kernel_archive.scoring.target import Surface
 from kernel_archive.selection.definitions import DiscoveryDefinition, EvalDefinition, TrainDefinition
 from kernel_archive.splits import SPLITS
 

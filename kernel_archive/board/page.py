@@ -274,7 +274,7 @@ def render_page(archive: Archive, boards: Sequence[Standings], *, left_out: Sequ
     leading = verdict(first)
     preview = f"{leading['leaders']} {leading['says']}" if leading["leaders"] else headline_says(first)
     rows = ", ".join(f"{len(b.target):,} {b.target.split.rows} ({b.target.split.name})" for b in boards)
-    problems = len({task for b in boards for task in b.target.task_names})
+    problems = len({task for b in boards for task in b.target.tasks})
     version, digest = archive.manifest.version, archive.manifest.logical_digest
     return render(
         "page.html",

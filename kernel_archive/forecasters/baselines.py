@@ -14,9 +14,8 @@ import numpy as np
 from kernel_archive.bins import N_BINS, SCHEMES, assign_bins
 from kernel_archive.errors import UsageError, suggestion
 from kernel_archive.forecasters.pairs import NOTHING, load_asked_pairs, load_training_pairs, recorded_pairs
-from kernel_archive.scoring.controls import by_cue
+from kernel_archive.scoring.controls import CUES, by_cue
 from kernel_archive.scoring.forecasts import Forecasts
-from kernel_archive.scoring.surface import CUES
 from kernel_archive.splits import REPLAY
 from kernel_archive.storage import write_new
 

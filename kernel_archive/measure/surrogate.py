@@ -16,8 +16,8 @@ import numpy as np
 from kernel_archive.errors import RecipeError, UsageError, suggestion
 from kernel_archive.ids import program_id
 from kernel_archive.measure.logs import read_lines
-from kernel_archive.scoring.choosing import Rank, entropy, rank_scores
-from kernel_archive.scoring.surface import CUES
+from kernel_archive.scoring.controls import CUES
+from kernel_archive.scoring.replay import Rank, entropy, rank_scores
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -1,8 +1,4 @@
-"""What a confidence is worth.
-
-Whether it is the share of hits, whether errors fall as it rises, and the error that remains when only the most confident rows are
-accepted.
-"""
+"""What a confidence is worth: is it the share of hits, do errors fall as it rises, what remains of them in the surest rows."""
 
 from __future__ import annotations
 
@@ -28,12 +24,8 @@ def bucket_of(*, confidence: Floats) -> NDArray[np.intp]:
 
 def _bucket_sums(weights: Floats, buckets: Ints, parsed: Bools, values: Floats) -> Floats:
     """Sums of the values of the drawn, parsed rows of every bucket: shape (10, D)."""
-    out = np.zeros((N_BUCKETS, weights.shape[1]))
-    for bucket in range(N_BUCKETS):
-        rows = np.flatnonzero(parsed & (buckets == bucket))
-        if len(rows):
-            out[bucket] = product(values[rows], weights[rows])
-    return out
+    inside = (np.flatnonzero(parsed & (buckets == bucket)) for bucket in range(N_BUCKETS))
+    return np.stack([product(values[rows], weights[rows]) for rows in inside])
 
 
 def _all(parsed: Bools | None, n: int) -> Bools:
@@ -72,28 +64,21 @@ def adaptive_ece(
     """
     w = counted(weights, len(confidence))
     ranking = Ranking(w, confidence, _all(parsed, len(confidence)))
-    draws = w.shape[1]
     if not len(ranking.order):
-        return per_draw(np.full(draws, np.nan), weights)
+        return per_draw(np.full(w.shape[1], np.nan), weights)
     signed = ranking.up_to(ranking.weights * (correct - confidence)[ranking.order][:, None])
-    counts = ranking.counts
-    n = counts[-1]
-    edges = np.zeros((N_BUCKETS + 1, draws))
+    counts, n, column = ranking.counts, ranking.counts[-1], np.arange(w.shape[1])
+    edges = np.zeros((N_BUCKETS + 1, w.shape[1]))
     edges[-1] = signed[-1]
-    column = np.arange(draws)
-    whole = counts.astype(np.int32)
-    for m in range(1, N_BUCKETS):
-        cut = n * m / N_BUCKETS
-        place = np.add.reduce(
-            whole < np.ceil(cut).astype(np.int32), axis=0, dtype=np.int16 if len(whole) < 2**15 else np.int32
-        )
-        low = np.maximum(place - 1, 0)
-        count_low = np.where(place > 0, counts[low, column], 0.0)
-        sum_low = np.where(place > 0, signed[low, column], 0.0)
-        with np.errstate(invalid="ignore", divide="ignore"):
+    with np.errstate(invalid="ignore", divide="ignore"):
+        for m in range(1, N_BUCKETS):
+            cut = n * m / N_BUCKETS
+            place = np.count_nonzero(counts < np.ceil(cut), axis=0)
+            low = np.maximum(place - 1, 0)
+            count_low = np.where(place > 0, counts[low, column], 0.0)
+            sum_low = np.where(place > 0, signed[low, column], 0.0)
             share = (cut - count_low) / (counts[place, column] - count_low)
             edges[m] = sum_low + share * (signed[place, column] - sum_low)
-    with np.errstate(invalid="ignore"):
         return per_draw(np.abs(np.diff(edges, axis=0)).sum(axis=0) / n, weights)
 
 
@@ -124,21 +109,16 @@ def confidence_monotonicity(
 
 
 def selective_risk(*, confidence: Floats, losses: Floats) -> Floats:
-    """Mean loss of the k most confident rows, for k = 1..n: shape (n,).
+    """Mean loss of the k most confident rows, for k = 1..n: shape (n,), as both arguments.
 
     Rows of equal confidence are accepted in random order; the value is the exact expectation.
-
-    Args:
-        confidence: shape (n,), of the rows with a forecast.
-        losses: shape (n,), for example forecast errors in x, or 1 for a wrong bin.
 
     >>> selective_risk(confidence=np.array([0.5, 0.9, 0.5]), losses=np.array([2.0, 0.0, 1.0])).tolist()
     [0.0, 0.75, 1.0]
     """
-    n = len(confidence)
     group = group_ties(-confidence)
     mean = np.bincount(group, weights=losses) / np.bincount(group)
-    accepted: Floats = np.cumsum(mean[np.sort(group)]) / np.arange(1, n + 1)
+    accepted: Floats = np.cumsum(mean[np.sort(group)]) / np.arange(1, len(group) + 1)
     return accepted
 
 
@@ -146,16 +126,8 @@ def aurc(*, confidence: Floats, losses: Floats, parsed: Bools | None = None, wei
     """Area under the risk-coverage curve: mean of :func:`selective_risk` over the coverages k/n.
 
     A row at places s+1..s+w of the order adds loss * sum over its places m of (H_n - H_{m-1}) / n, where H are the
-    harmonic numbers: only the counts have to be summed along the order, once for all losses.
-
-    Args:
-        confidence: shape (n,).
-        losses: shape (n,), or (L, n) for several losses of the same rows.
-        parsed: shape (n,), rows that count; all when not given.
-        weights: shape (n, D), how often each row counts in each draw, in whole numbers; once when not given.
-
-    Returns:
-        shape (D,) or (L, D), without its last axis where there are no weights; NaN where no row counts.
+    harmonic numbers: only the counts have to be summed along the order, once for all losses. ``losses`` has shape (n,), or
+    (L, n) for several of the same rows, and the result has that axis, too; the rest as in :func:`ece`, weights in whole numbers.
     """
     w = counted(weights, len(confidence))
     several = np.atleast_2d(losses)
@@ -184,12 +156,7 @@ def aurc(*, confidence: Floats, losses: Floats, parsed: Bools | None = None, wei
 
 
 def coverage_at(*, risk: Floats, limit: float) -> float:
-    """Largest coverage k/n whose selective risk is at most the limit; 0 where there is none.
-
-    Args:
-        risk: shape (n,), from :func:`selective_risk`.
-        limit: in the unit of the loss.
-    """
+    """Largest coverage k/n whose :func:`selective_risk`, shape (n,), is at most the limit; 0 where there is none."""
     within = np.flatnonzero(risk <= limit)
     return float(within[-1] + 1) / len(risk) if len(within) else 0.0
 

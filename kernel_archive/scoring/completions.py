@@ -83,15 +83,9 @@ def read_completion(answer: Any) -> Completion:
     >>> read_completion("about 1.5x").unparsed
     'no-json'
     """
-    found = _objects(answer, 0)
-    first: Completion | None = None
-    for given in found:
-        made = _completion(given)
-        if not made.unparsed or made.unparsed == "raw-sum":
-            return made
-        first = first or made
-    if first is not None:
-        return first
+    made = [_completion(given) for given in _objects(answer, 0)]
+    if made:
+        return next((one for one in made if one.unparsed in ("", "raw-sum")), made[0])
     text = _text_of(answer, 0)
     if not text.strip():
         return Completion(None, unparsed="empty")
@@ -116,10 +110,12 @@ def _completion(given: dict[str, Any]) -> Completion:
         code = next((fault.code for fault in faults if fault.code in UNPARSED), "bad-field")
         return Completion(None, unparsed=code, **facts)
     if entry.probabilities is None:  # a deferred candidate may go without
-        return Completion(None, stated=entry.stated, unparsed="" if entry.defer else "missing-field", **facts)
+        return Completion(
+            None, stated=entry.predicted_bin or 0, unparsed="" if entry.defer else "missing-field", **facts
+        )
     if not RAW_SUM_BOUNDS[0] <= entry.raw_sum <= RAW_SUM_BOUNDS[1]:
-        return Completion(None, raw_sum=entry.raw_sum, stated=entry.stated, unparsed="raw-sum", **facts)
-    return Completion(tuple(entry.probabilities), entry.raw_sum, entry.stated, **facts)
+        return Completion(None, raw_sum=entry.raw_sum, stated=entry.predicted_bin or 0, unparsed="raw-sum", **facts)
+    return Completion(tuple(entry.probabilities), entry.raw_sum, entry.predicted_bin or 0, **facts)
 
 
 def _without_percent(fields: dict[str, Any]) -> dict[str, Any]:

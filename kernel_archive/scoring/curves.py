@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from kernel_archive.scoring import calibration, discovery, forecasts, recovery
+from kernel_archive.scoring import calibration, order, recovery
 from kernel_archive.scoring.metrics import metrics_of
 from kernel_archive.scoring.record import Bucket, Deferral, DiscoveryCurve, Metric, RiskCoverage
 from kernel_archive.scoring.samples import RowSample
-from kernel_archive.scoring.uncertainty import Figures, joined, measure
+from kernel_archive.scoring.uncertainty import joined, measure
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -25,15 +26,10 @@ def measured(deferred: Bools) -> int:
 
 
 def searched(*, expected: Floats, speedups: Floats, deferred: Bools) -> float:
-    """The best speedup that is measured over the best there is, in percent.
+    """The best speedup that is measured over the best there is, in percent; all have shape (n,), speedups in x.
 
     Measured are the deferred candidates and, of the kept ones, the one with the largest expected speedup; of several that
     tie each is as likely, and the value is the expectation.
-
-    Args:
-        expected: shape (n,), S^ in x.
-        speedups: shape (n,), x.
-        deferred: shape (n,).
 
     >>> both = np.array([True, False, False, False])
     >>> searched(expected=np.array([9.0, 1.0, 3.0, 2.0]), speedups=np.array([1.0, 4.0, 2.0, 1.0]), deferred=both)
@@ -50,34 +46,27 @@ def searched(*, expected: Floats, speedups: Floats, deferred: Bools) -> float:
 def searches(rows: ForecastRows, deferred: Bools) -> tuple[Floats, Floats, Floats, Floats]:
     """Of every repeat, as means over tasks: share measured, and percent of the best found three ways, each shape (R,).
 
-    The ways measure the same number of candidates: by deferring, by expected speedup alone, in random order.
-
-    Args:
-        rows: the rows.
-        deferred: shape (R, n).
+    The ways measure the same number of candidates: by deferring (shape (R, n)), by expected speedup alone, in random order.
     """
-    tasks = list(rows.strata.values())
-    shape = (rows.n_repeats, len(tasks))
-    share, found, ordered, random = (np.empty(shape) for _ in range(4))
+    found = np.empty((4, rows.n_repeats, len(rows.strata)))
     for r in range(rows.n_repeats):
-        for t, at in enumerate(tasks):
+        for t, at in enumerate(rows.strata.values()):
             expected, speedups, left = rows.expected[r, at], rows.speedups[at], deferred[r, at]
             k = np.array([measured(left)], dtype=np.intp)
-            share[r, t] = k[0] / len(at)
-            found[r, t] = searched(expected=expected, speedups=speedups, deferred=left)
-            ordered[r, t] = recovery.recovered_at(expected=expected, speedups=speedups, ranks=k)[0]
-            random[r, t] = recovery.recovered_at_random(speedups=speedups, ranks=k)[0]
-    return share.mean(axis=1), found.mean(axis=1), ordered.mean(axis=1), random.mean(axis=1)
+            found[:, r, t] = (
+                k[0] / len(at),
+                searched(expected=expected, speedups=speedups, deferred=left),
+                recovery.recovered_at(expected=expected, speedups=speedups, ranks=k)[0],
+                recovery.recovered_at_random(speedups=speedups, ranks=k)[0],
+            )
+    share, by_deferring, by_expected, by_chance = found.mean(axis=2)
+    return share, by_deferring, by_expected, by_chance
 
 
 def kept_errors(rows: ForecastRows, deferred: Bools) -> tuple[Floats, Floats]:
     """Forecast error when the forecaster's own confidence, or chance, keeps as many rows as it kept: x, each shape (R,).
 
-    NaN in a repeat of which nothing is kept with a distribution.
-
-    Args:
-        rows: the rows.
-        deferred: shape (R, n).
+    NaN in a repeat of which nothing is kept with a distribution; ``deferred`` has shape (R, n).
     """
     confident, random = np.full(rows.n_repeats, np.nan), np.full(rows.n_repeats, np.nan)
     for r in range(rows.n_repeats):
@@ -96,12 +85,6 @@ ERROR_RATE_LIMITS: Final = (0.1, 0.2, 0.3, 0.5)
 #: Confidence thresholds at which the accuracy is stated.
 THRESHOLDS: Final = (0.5, 0.6, 0.7, 0.8, 0.9)
 _PERCENT: Final = np.arange(1, 101)
-
-
-def confusion(rows: ForecastRows) -> tuple[tuple[int, ...], ...]:
-    """Confusion counts, all repeats together."""
-    counts = forecasts.confusion(predicted=rows.predicted, bins=rows.bins)
-    return tuple(tuple(row) for row in counts.tolist())
 
 
 def buckets(rows: ForecastRows) -> tuple[Bucket, ...]:
@@ -136,12 +119,8 @@ def risk_coverage(rows: ForecastRows) -> RiskCoverage | None:
         rates.append(_at_percent(rate))
         at_error.append([calibration.coverage_at(risk=error, limit=limit) for limit in ERROR_LIMITS])
         at_rate.append([calibration.coverage_at(risk=rate, limit=limit) for limit in ERROR_RATE_LIMITS])
-        accuracy.append(
-            [
-                calibration.accuracy_at(confidence=q[parsed], correct=hit[parsed], threshold=limit)
-                for limit in THRESHOLDS
-            ]
-        )
+        sure = partial(calibration.accuracy_at, confidence=q[parsed], correct=hit[parsed])
+        accuracy.append([sure(threshold=limit) for limit in THRESHOLDS])
     hits = np.array(accuracy)[:, :, 0]
     shares = (np.array(accuracy)[:, :, 1] / rows.parsed.sum(axis=1)[:, None]).mean(axis=0)
     return RiskCoverage(
@@ -162,16 +141,13 @@ def _named(limits: tuple[float, ...], values: Floats) -> dict[str, float]:
 
 
 def deferral(rows: ForecastRows, deferred: Bools, metric: Callable[[Floats], Metric]) -> Deferral | None:
-    """What deferring changes; ``None`` where nothing is deferred.
-
-    Args:
-        rows: the rows.
-        deferred: shape (R, n), in their order.
-        metric: makes a figure of one value per repeat.
-    """
+    """What deferring, shape (R, n), changes; ``None`` where nothing is deferred. ``metric`` makes a figure of the repeats."""
     if not deferred.any():
         return None
     known = deferred & rows.parsed
+    of_rows = [name for name, info in metrics_of(rows.kind).items() if info.accepted]
+    kept = (rows.repeat(r).part(np.flatnonzero(~deferred[r])) for r in range(rows.n_repeats))
+    accepted = joined(measure(RowSample.once(part), of_rows) for part in kept).overall
     confident, random = (None if np.isnan(e).any() else float(e.mean()) for e in kept_errors(rows, deferred))
     search: dict[str, float] = {}
     if rows.kind == "eval":
@@ -179,7 +155,7 @@ def deferral(rows: ForecastRows, deferred: Bools, metric: Callable[[Floats], Met
         search = {name: float(v.mean()) for name, v in zip(names, searches(rows, deferred), strict=True)}
     return Deferral(
         rate=float(deferred.mean()),
-        accepted={name: metric(values) for name, values in _accepted(rows, deferred).overall.items()},
+        accepted={name: metric(values) for name, values in accepted.items()},
         deferred_accuracy=float(rows.hits[known].mean()) if known.any() else None,
         n_deferred_parsed=int(known.sum()),
         error_by_confidence=confident,
@@ -188,22 +164,15 @@ def deferral(rows: ForecastRows, deferred: Bools, metric: Callable[[Floats], Met
     )
 
 
-def _accepted(rows: ForecastRows, deferred: Bools) -> Figures:
-    """Metrics of the rows that were not deferred, in every repeat."""
-    names = [name for name, metric in metrics_of(rows.kind).items() if metric.accepted]
-    kept = (rows.repeat(r).part(np.flatnonzero(~deferred[r])) for r in range(rows.n_repeats))
-    return joined(measure(RowSample.once(part), names) for part in kept)
-
-
 def discovery_curve(rows: ForecastRows, cutoff: float) -> DiscoveryCurve:
     """Precision and recall at one cutoff."""
     positive = rows.speedups >= cutoff
     recall = _PERCENT / 100
     values, found = [], []
     for scores in rows.exceedance(cutoff) if positive.any() else ():
-        precision, reached = discovery.precision_recall(scores=scores, positive=positive)
+        precision, reached = order.precision_recall(scores=scores, positive=positive)
         found.append(precision[np.searchsorted(reached, recall - 1e-12)])
-        values.append(float(discovery.average_precision(scores=scores, positive=positive)))
+        values.append(float(order.average_precision(scores=scores, positive=positive)))
     curves = np.array(found)
     return DiscoveryCurve(
         cutoff=cutoff,
@@ -216,7 +185,7 @@ def discovery_curve(rows: ForecastRows, cutoff: float) -> DiscoveryCurve:
         precision_low=tuple(curves.min(axis=0).tolist()) if values else (),
         precision_high=tuple(curves.max(axis=0).tolist()) if values else (),
         shortcuts={
-            name: float(discovery.average_precision(scores=scores, positive=positive))
+            name: float(order.average_precision(scores=scores, positive=positive))
             for name, scores in (rows.shortcuts.items() if values else ())
         },
     )

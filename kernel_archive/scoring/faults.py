@@ -6,6 +6,7 @@ Nothing of a forecast is changed here: forecasts with a fault are refused, all o
 from __future__ import annotations
 
 from collections import Counter
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -97,10 +98,7 @@ class CheckReport(msgspec.Struct, frozen=True, kw_only=True):
 class FileFaults:
     """The faults of a file, as its lines come in, and what is to be said of it in the end.
 
-    Args:
-        name: of the file, for findings.
-        target: the split that it is for.
-        surrogate: only lines with this label are read; all when it is ``None``.
+    Only lines with the label ``surrogate`` are read; all when it is ``None``.
     """
 
     def __init__(self, name: str, target: Target, surrogate: str | None) -> None:
@@ -167,29 +165,21 @@ class FileFaults:
             self._folded = {name.casefold(): name for name in self.target.row_ids}
         folded = unknown.strip().casefold()
         near = self._folded.get(folded)
-        if near is None and len(folded) >= 6:
-            cut = [name for key, name in self._folded.items() if key.startswith(folded) or folded.startswith(key)]
-            near = cut[0] if len(cut) == 1 else None
-        if near is None and len(folded) >= 6:
-            off = [name for key, name in self._folded.items() if _nearly(key, folded)]
-            near = off[0] if len(off) == 1 else None
+        for alike in (_cut_off, _nearly):
+            if near is None and len(folded) >= 6:
+                found = [name for key, name in self._folded.items() if alike(key, folded)]
+                near = found[0] if len(found) == 1 else None
         return None if near is None else f"Did you mean {near!r}?"
 
     def report(self, cell: NDArray[Any], n_repeats: int) -> CheckReport:
-        """All that is to be said, faults across lines among it.
-
-        Args:
-            cell: every forecast of a known row: its ``row``, ``repeat``, ``line`` and ``flags``.
-            n_repeats: number of repeats.
-        """
+        """All that is to be said of every forecast of a known row (its ``row``, ``repeat``, ``line`` and ``flags``)."""
         n = len(self.target)
         self._of_another_split()
         self._labels_across()
         self._across(cell, n_repeats)
         for field, count in self._strange.items():
-            self.fault(
-                "unknown-field", f"nothing reads this field ({count} lines)", severity="warning", field=printable(field)
-            )
+            what = f"nothing reads this field ({count} lines)"
+            self.fault("unknown-field", what, severity="warning", field=printable(field))
         # Of a cell that was forecast twice (a fault) the first line counts here.
         kept = cell[np.unique(cell["repeat"] * n + cell["row"], return_index=True)[1]]
         parsed, deferred = (kept["flags"] & 1) > 0, (kept["flags"] & 2) > 0
@@ -220,79 +210,58 @@ class FileFaults:
             n = len(ids.intersection(self._strangers))
             if n * 2 > len(self._strangers):
                 self._findings = [f for f in self._findings if f.code != "unknown-row"]
-                self._n_errors -= self._unknown - 1
-                self._counts["unknown-row"] = 1
+                self._n_errors -= self._unknown
+                self._counts["unknown-row"] = 0
                 self._moved = True
                 message = f"these look like ids of {split}: {self._unknown:,} of {self.n_lines:,} lines have no row of {self.target.split.name}"
-                self._findings.append(
-                    Finding(
-                        code="unknown-row", message=message, file=self.name, field="row_id", fix=f"Use --split {split}"
-                    )
-                )
+                self.fault("unknown-row", message, field="row_id", fix=f"Use --split {split}")
                 return
 
     def _labels_across(self) -> None:
         labels = [printable(label, 60) for label in self._labels]
+        fault = partial(self.fault, field="surrogate_label")
         if self.surrogate is None and len(labels) > 1:
-            self.fault(
-                "several-forecasters", f"the file holds {len(labels)} forecasters: {', '.join(labels[:10])}",
-                field="surrogate_label", fix=f"Choose one with --surrogate {labels[0]!r}",
-            )  # fmt: skip
+            what = f"the file holds {len(labels)} forecasters: {', '.join(labels[:10])}"
+            fault("several-forecasters", what, fix=f"Choose one with --surrogate {labels[0]!r}")
         elif self.surrogate is None and labels and self._unlabelled:
-            self.fault(
-                "several-forecasters",
-                f"{self._unlabelled:,} lines have no surrogate_label and the others have {labels[0]!r}",
-                field="surrogate_label",
-                fix=f"Label every line or none, or choose those of one with --surrogate {labels[0]!r}",
-            )
+            what = f"{self._unlabelled:,} lines have no surrogate_label and the others have {labels[0]!r}"
+            fix = f"Label every line or none, or choose those of one with --surrogate {labels[0]!r}"
+            fault("several-forecasters", what, fix=fix)
         elif self.surrogate is not None and self._taken and self._unlabelled:
-            self.fault(
-                "no-label",
-                f"{self._unlabelled:,} lines have no surrogate_label: they are not read",
-                severity="warning",
-                field="surrogate_label",
-            )
+            what = f"{self._unlabelled:,} lines have no surrogate_label: they are not read"
+            fault("no-label", what, severity="warning")
         elif self.surrogate is not None and not self._taken:
-            self.fault(
-                "no-such-forecaster", "no line has this surrogate_label", field="surrogate_label", value=self.surrogate,
-                fix=f"The file has: {', '.join(labels[:10])}" if labels else None,
-            )  # fmt: skip
+            there = f"The file has: {', '.join(labels[:10])}" if labels else None
+            fault("no-such-forecaster", "no line has this surrogate_label", value=self.surrogate, fix=there)
 
     def _across(self, cell: NDArray[Any], n_repeats: int) -> None:
         """Repeated forecasts, gaps in the repeats, nothing at all."""
         if not self.n_lines and not self._n_errors:
             self.fault("no-forecasts", "the file holds no forecast", fix="See: kernel-archive template")
         if self._unknown and not len(cell) and not self._moved:
-            self.fault(
-                "wrong-split",
-                f"no id in this file is one of the {self.target.facts.table} split "
-                f"({printable(self.target.facts.archive_name)} {printable(self.target.facts.archive_version)})",
-                fix="Is it for another split, or another version of the archive?",
-            )
+            facts = self.target.facts
+            version = f"{printable(facts.archive_name)} {printable(facts.archive_version)}"
+            what = f"no id in this file is one of the {facts.table} split ({version})"
+            self.fault("wrong-split", what, fix="Is it for another split, or another version of the archive?")
         several = self.surrogate is None and len(self._labels) + (self._unlabelled > 0) > 1
         key = cell["repeat"] * len(self.target) + cell["row"]
         order = np.argsort(key, kind="stable")
         again = np.flatnonzero(np.diff(key[order]) == 0) + 1
         first: dict[int, int] = {}
         for position in [] if several else again.tolist():
-            at, before = int(order[position]), int(order[position - 1])
-            original = first.setdefault(int(key[at]), int(cell["line"][before]))
-            self.fault(
-                "repeated-forecast",
-                f"repeat {int(cell['repeat'][at])} of this row was already forecast in line {original}",
-                line=int(cell["line"][at]),
-                field="row_id",
-                value=printable(self.target.row_ids[int(cell["row"][at])]),
-                fix="Number the repeats, or drop one of the lines",
-            )
-        found = set(np.unique(cell["repeat"]).tolist())
-        for missing in [r for r in range(n_repeats) if r not in found]:
-            self.fault(
-                "repeat-gap",
-                f"there is no forecast with repeat {missing}, but there are some with repeat {n_repeats - 1}",
-                field="repeat",
-                fix="Number the repeats 0, 1, 2, ... without a gap",
-            )
+            at, before = cell[order[position]], cell[order[position - 1]]
+            original = first.setdefault(int(key[order[position]]), int(before["line"]))
+            what = f"repeat {at['repeat']} of this row was already forecast in line {original}"
+            row_id = printable(self.target.row_ids[at["row"]])
+            fix = "Number the repeats, or drop one of the lines"
+            self.fault("repeated-forecast", what, line=int(at["line"]), field="row_id", value=row_id, fix=fix)
+        for missing in sorted({*range(n_repeats)} - {*cell["repeat"].tolist()}):
+            what = f"there is no forecast with repeat {missing}, but there are some with repeat {n_repeats - 1}"
+            self.fault("repeat-gap", what, field="repeat", fix="Number the repeats 0, 1, 2, ... without a gap")
+
+
+def _cut_off(one: str, other: str) -> bool:
+    return one.startswith(other) or other.startswith(one)
 
 
 def _nearly(one: str, other: str) -> bool:

@@ -80,7 +80,6 @@ class Forecasts:
         deferred: ArrayLike | None = None,
         stated: ArrayLike | None = None,
         expected_speedups: ArrayLike | None = None,
-        raw_sum_bounds: tuple[float, float] = RAW_SUM_BOUNDS,
     ) -> Forecasts:
         """Forecasts from plain arrays, rows in the order of ``target.row_ids``.
 
@@ -92,7 +91,6 @@ class Forecasts:
             deferred: likewise; none when not given.
             stated: likewise, bins 1 to 8 and 0 for none.
             expected_speedups: likewise, positive, in x, and NaN for none.
-            raw_sum_bounds: a raw sum outside is a parse failure.
 
         Raises:
             DataError: a shape is wrong, or a probability is not finite, negative, or all are 0.
@@ -116,7 +114,7 @@ class Forecasts:
         sums[use] = row_sums(given)
         if (sums[use] <= 0).any():
             raise DataError("the probabilities of a row must not all be 0")
-        low, high = raw_sum_bounds
+        low, high = RAW_SUM_BOUNDS
         with np.errstate(invalid="ignore"):
             kept = use & (sums >= low) & (sums <= high)
         normal = np.full(raw.shape, 1.0 / N_BINS)
@@ -128,6 +126,9 @@ class Forecasts:
         speedups = np.asarray(_shaped(expected_speedups, shape, math.nan, "expected_speedups"), dtype=np.float64)
         if np.isinf(speedups).any() or (speedups <= 0).any():
             raise DataError("expected speedups must be positive and finite, or NaN for none")
+        digest = hashlib.sha256(np.where(kept[..., None], raw, -1.0).tobytes())
+        if not np.isnan(speedups).all():
+            digest.update(speedups.tobytes())
         return cls(
             name=name,
             probabilities=normal,
@@ -140,7 +141,7 @@ class Forecasts:
             input_tokens=nothing,
             output_tokens=nothing,
             latency_s=nothing,
-            digest=_digest(np.where(kept[..., None], raw, -1.0), *([] if np.isnan(speedups).all() else [speedups])),
+            digest=f"sha256:{digest.hexdigest()}",
         )
 
     @property
@@ -160,11 +161,7 @@ class Forecasts:
         return float(self.parsed[asked].mean()) if asked.any() else None
 
     def predicted(self, rule: str = "argmax") -> NDArray[np.int8]:
-        """Predicted bins, shape (R, n), 0 where there is no distribution.
-
-        Args:
-            rule: ``argmax`` (docs/metrics.md), or ``stated``: the bin that the forecaster named, where it named one.
-        """
+        """Predicted bins, shape (R, n), 0 where there is no distribution; by ``stated`` the bins named, where one was."""
         best = predicted_bins(probabilities=self.probabilities, stated=self.stated)
         if rule == "stated":
             best = np.where(self.stated > 0, self.stated, best)
@@ -172,17 +169,8 @@ class Forecasts:
 
     def take(self, rows: NDArray[np.intp]) -> Forecasts:
         """The same forecasts for only these rows of the target, in this order."""
-        arrays: dict[str, Any] = {
-            name: value[:, rows] for name, value in vars(self).items() if isinstance(value, np.ndarray)
-        }
+        arrays: dict[str, Any] = {k: v[:, rows] for k, v in vars(self).items() if isinstance(v, np.ndarray)}
         return replace(self, rationales=None, **arrays)
-
-
-def _digest(*arrays: Floats) -> str:
-    found = hashlib.sha256()
-    for array in arrays:
-        found.update(np.ascontiguousarray(array).data)
-    return f"sha256:{found.hexdigest()}"
 
 
 def _shaped(values: ArrayLike | None, shape: tuple[int, int], default: float | bool, name: str) -> NDArray[np.bool_]:
@@ -206,17 +194,10 @@ def normalise(*, raw: Floats) -> Floats:
 
 
 def predicted_bins(*, probabilities: Floats, stated: Ints | None = None) -> NDArray[np.int8]:
-    """Predicted bin of every forecast: the most probable one.
+    """Predicted bin of every forecast, 1 to 8: the most probable one; probabilities have shape (..., 8), the result (...,).
 
-    Ties go to the stated bin if it is among the tied ones, else to the tied bin nearest to the mean bin, the lower of
-    two equally near.
-
-    Args:
-        probabilities: shape (..., 8), rows sum to 1.
-        stated: shape (...,), the bin that the forecaster named, 0 where it named none.
-
-    Returns:
-        int8 array of shape (...,), 1 to 8.
+    Ties go to the stated bin (0 where none is) if it is among the tied ones, else to the tied bin nearest to the mean bin, the
+    lower of two equally near.
 
     >>> tied = np.array([0, 0.4, 0, 0, 0.4, 0.2, 0, 0])
     >>> int(predicted_bins(probabilities=tied)), int(predicted_bins(probabilities=tied, stated=np.array(2)))
@@ -228,13 +209,12 @@ def predicted_bins(*, probabilities: Floats, stated: Ints | None = None) -> NDAr
     mean_bin = row_sums(probabilities * labels)[..., None]
     distance = np.where(tied, np.abs(labels - mean_bin), np.inf)
     nearest = distance <= distance.min(axis=-1, keepdims=True) + EDGE
-    chosen: NDArray[np.int8] = (np.argmax(nearest, axis=-1) + 1).astype(np.int8)
-    if stated is None:
-        return chosen
-    at = np.clip(stated, 1, N_BINS).astype(np.intp) - 1
-    named = (np.asarray(stated) > 0) & np.take_along_axis(tied, at[..., None], axis=-1)[..., 0]
-    out: NDArray[np.int8] = np.where(named, stated, chosen).astype(np.int8)
-    return out
+    chosen = np.argmax(nearest, axis=-1) + 1
+    if stated is not None:
+        at = np.clip(stated, 1, N_BINS).astype(np.intp) - 1
+        named = (np.asarray(stated) > 0) & np.take_along_axis(tied, at[..., None], axis=-1)[..., 0]
+        chosen = np.where(named, stated, chosen)
+    return np.asarray(chosen, dtype=np.int8)
 
 
 def confidence(*, probabilities: Floats, predicted: Ints) -> Floats:
@@ -249,14 +229,9 @@ def expected_speedup(*, probabilities: Floats, representatives: Floats) -> Float
 
 
 def brier(*, probabilities: Floats, bins: Ints) -> Floats:
-    """Brier score per row: half the squared distance to the true bin's indicator, 0 (best) to 1.
+    """Brier score per row: half the squared distance to the true bin's indicator, 0 (best) to 1: shape (..., n).
 
-    Args:
-        probabilities: shape (..., n, 8).
-        bins: shape (n,), true bins, 1 to 8.
-
-    Returns:
-        shape (..., n).
+    Probabilities have shape (..., n, 8), the true bins, 1 to 8, shape (n,).
     """
     hit = np.arange(1, N_BINS + 1) == np.asarray(bins)[:, None]
     return 0.5 * row_sums((probabilities - hit) ** 2)
@@ -300,12 +275,9 @@ def within_one(*, predicted: Ints, bins: Ints) -> Bools:
 
 
 def forecast_errors(*, predicted: Ints, speedups: Floats, representatives: Floats) -> Floats:
-    """Forecast error per row, in x: abs(m_{predicted bin} - S).
+    """Forecast error per row, shape (..., n): abs(m_{predicted bin} - S), in x as the representatives m and the speedups S.
 
-    Args:
-        predicted: shape (..., n), 1 to 8, or 0 where there is no forecast: the error is then the mean over the bins.
-        speedups: shape (n,), x.
-        representatives: shape (8,), x.
+    Where ``predicted`` (..., n) is 0 there is no forecast, and the error is the mean over the bins.
     """
     distance = np.abs(representatives[None, :] - np.asarray(speedups)[:, None])
     table: Floats = np.concatenate([row_sums(distance)[:, None] / N_BINS, distance], axis=1)

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from kernel_archive.bins import assign_bins
 from kernel_archive.bins import scheme as scheme_of
 from kernel_archive.errors import ArchiveMismatchError, UsageError
-from kernel_archive.scoring.surface import read_surface, surface_columns
+from kernel_archive.scoring.controls import read_surface, surface_columns
 from kernel_archive.scoring.target import Target, TargetFacts, forecast_split, split_facts
 from kernel_archive.scoring.worlds import load_worlds
 from kernel_archive.splits import FORECAST_SPLITS, REPLAY
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     import pyarrow as pa
 
     from kernel_archive.archive.manifest import SplitFacts
@@ -47,6 +46,7 @@ def load_target(
         ArchiveMismatchError: the split's files are not those that the manifest describes, or the labels are others'.
         UsageError: unknown split or scheme, the archive has no such split yet, or its labels are withheld.
     """
+    from kernel_archive.archive.manifest import shard_faults
     from kernel_archive.archive.open import Archive, open_archive
 
     spec = forecast_split(split)
@@ -56,7 +56,9 @@ def load_target(
             raise UsageError("the rows of replay are searched again, not scored. Use: kernel-archive replay FILE")
         return load_worlds(opened).target()
     facts = split_facts(opened, spec)
-    _verify_files(opened, spec.table)
+    faults = list(shard_faults(opened.path, opened.manifest.shards(spec.table)))
+    if faults:  # no edited label is scored under an old digest
+        raise ArchiveMismatchError.from_findings(faults)
     columns = dict.fromkeys(["row_id", spec.task, spec.group, "gpu", spec.value, "bin", *surface_columns(spec)])
     rows = opened.arrow(spec.table, columns=list(columns))
     withheld = facts.origin == "withheld"
@@ -66,6 +68,8 @@ def load_target(
         raise UsageError(f"the labels of {spec.name} are in the archive itself: --labels is for withheld ones")
     # Not to_numpy(): it imports pandas wherever that is installed, which takes longer than a whole score.
     values = {name: rows[name].to_pylist() for name in columns}
+    low, high = facts.facts.get("m_1"), facts.facts.get("m_8")
+    ends = (float(low), float(high)) if isinstance(low, (int, float)) and isinstance(high, (int, float)) else None
     target = Target.from_arrays(
         row_ids=values["row_id"],
         tasks=values[spec.task],
@@ -74,7 +78,7 @@ def load_target(
         bins=values["bin"],
         scheme=scheme_of(facts.scheme).name,
         split=spec.name,
-        ends=_frozen_ends(facts.facts),
+        ends=ends,
         surface=read_surface(opened, spec, values),
         facts=TargetFacts(
             archive_name=opened.manifest.name,
@@ -102,11 +106,9 @@ def _with_labels(
     archive: Archive, split: Split, rows: pa.Table, facts: SplitFacts, labels: str | Path | None, *, blind: bool
 ) -> tuple[pa.Table, SplitFacts]:
     """The rows of a split whose labels are withheld, from the labels' folder or blind; and the split's facts."""
+    from kernel_archive.selection.withheld import labelled, with_column
+
     if labels is not None:
-        from pathlib import Path
-
-        from kernel_archive.selection.withheld import labelled
-
         found, facts = labelled(archive, split.table, Path(labels))
         return found.select(rows.column_names), facts
     if not blind:
@@ -114,8 +116,6 @@ def _with_labels(
             f"the labels of {split.name} are withheld from the archive in {archive.path}. Whoever holds them scores with "
             "the option --labels DIR"
         )
-    from kernel_archive.selection.withheld import with_column
-
     for name, value in ((split.value, 1.0), ("bin", int(assign_bins([1.0], scheme_of(facts.scheme).name)[0]))):
         rows = with_column(rows, name, [value] * rows.num_rows)
     return rows, facts
@@ -126,19 +126,3 @@ def target_of(archive: Archive | Target | str | Path | None, split: str, bins: s
     if not isinstance(archive, Target):
         return load_target(archive, split, bins)
     return archive if bins is None else archive.under(scheme_of(bins).name)
-
-
-def _frozen_ends(facts: dict[str, Any]) -> tuple[float, float] | None:
-    low, high = facts.get("m_1"), facts.get("m_8")
-    if not isinstance(low, (int, float)) or not isinstance(high, (int, float)):
-        return None
-    return float(low), float(high)
-
-
-def _verify_files(archive: Archive, table: str) -> None:
-    """The split's files have the bytes that the manifest names: no edited label is scored under an old digest."""
-    from kernel_archive.archive.manifest import shard_faults
-
-    faults = list(shard_faults(archive.path, archive.manifest.shards(table)))
-    if faults:
-        raise ArchiveMismatchError.from_findings(faults)

@@ -35,7 +35,6 @@ from kernel_archive.scoring.calibration import (
     ece,
     selective_risk,
 )
-from kernel_archive.scoring.discovery import average_precision, exceedance, precision_recall
 from kernel_archive.scoring.forecasts import (
     brier,
     confidence,
@@ -50,7 +49,14 @@ from kernel_archive.scoring.forecasts import (
     predicted_bins,
     within_one,
 )
-from kernel_archive.scoring.order import order_keys, pair_accuracy, rank_correlation
+from kernel_archive.scoring.order import (
+    average_precision,
+    exceedance,
+    order_keys,
+    pair_accuracy,
+    precision_recall,
+    rank_correlation,
+)
 from kernel_archive.scoring.recovery import BUDGETS, budget_ranks, recovered_at, recovered_at_random, recovery_area
 from kernel_archive.splits import SPLITS, Kind
 
@@ -175,7 +181,7 @@ class MetricInfo:
             return self.draws(sample)
         if self.rows is None:
             raise ValueError(f"{self.name} states neither its rows nor its draws")
-        return sample.mean_over_rows(self.name, self.rows)
+        return sample.mean_over_rows(self.rows(sample.rows))
 
 
 def budget_name(budget: int) -> str:
@@ -199,7 +205,7 @@ def _calibration(formula: Callable[..., Floats], s: RowSample) -> Floats:
 def _skill(sample: RowSample) -> Floats:
     """CRPS skill over the best control, in every draw."""
     own = METRICS["crps"].of(sample)
-    control = sample.mean_over_rows("control_crps", lambda r: r.control_crps[None])
+    control = sample.mean_over_rows(sample.rows.control_crps[None])
     with np.errstate(invalid="ignore", divide="ignore"):
         skill: Floats = np.where(control > 0, 1.0 - own / control, np.nan)
     return skill
@@ -375,7 +381,7 @@ _ALL: Final = (
             name=f"average_precision_within_{x:g}", title=f"Average precision at {x:g}x within a language", better="higher",
             meaning="the same over the edits that stay within one language",
             formula=f"average precision at {x:g}x of the pairs whose parent and child are of one language",
-            draws=lambda s, x=x: s.found(x, within_language=True),  # type: ignore[misc]  # x is bound now
+            draws=lambda s, x=x: s.within_language.found(x),  # type: ignore[misc]  # x is bound now
             kinds=_DISCOVERY, groups="none", accepted=False,
         )
         for x in CUTOFFS
@@ -385,7 +391,7 @@ _ALL: Final = (
             name=f"lift_within_{x:g}", title=f"Lift at {x:g}x within a language", better="higher",
             meaning="the lift over the edits that stay within one language",
             formula=f"lift at {x:g}x of the pairs whose parent and child are of one language",
-            draws=lambda s, x=x: s.lift(x, within_language=True),  # type: ignore[misc]  # x is bound now
+            draws=lambda s, x=x: s.within_language.lift(x),  # type: ignore[misc]  # x is bound now
             kinds=_DISCOVERY, groups="none", accepted=False,
         )
         for x in CUTOFFS

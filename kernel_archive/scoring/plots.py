@@ -96,8 +96,8 @@ def draw(records: Sequence[ScoreRecord], kind: str = "all", ending: str = ".svg"
     except ImportError:
         raise MissingExtraError('plots need matplotlib: pip install "kernel-archive[plots]"') from None
 
-    names = [name for name, panel in KINDS.items() if panel.there(records)] if kind == "all" else [kind]
-    if kind != "all" and not KINDS[kind].there(records):
+    names = [name for name, panel in KINDS.items() if kind in ("all", name) and panel.there(records)]
+    if kind != "all" and not names:
         raise DataError(f"these records have nothing for the plot {kind!r}: {KINDS[kind].lacks}")
     drawn = [
         _Drawn(r, printable(r.forecasts.name, 32), colour, marker, dashes)
@@ -106,17 +106,15 @@ def draw(records: Sequence[ScoreRecord], kind: str = "all", ending: str = ".svg"
     with mpl.rc_context({**mpl.rcParamsDefault, **_SETTINGS}), warnings.catch_warnings():
         # A name in a script that the font lacks is drawn with boxes: no reason to trouble the user.
         warnings.filterwarnings("ignore", message="Glyph", category=UserWarning)
-        columns = min(3, len(names))
-        lines = -(-len(names) // columns)
+        columns, lines = min(3, len(names)), -(-len(names) // 3)
         figure = Figure(figsize=(4.1 * columns + 0.4, 3.6 * lines + 0.6), layout="constrained")
         title = drawn[0].label if len(records) == 1 else f"{len(records)} forecasters"
         figure.suptitle(
             f"{title} on {printable(heading(first.target, first.scheme), 160)}" if columns > 1 else title,
             x=0.01, ha="left", fontsize=11, color=_INK,
         )  # fmt: skip
-        for i, name in enumerate(names):
-            axes = figure.add_subplot(lines, columns, i + 1)
-            KINDS[name].draw(axes, drawn)
+        for i, name in enumerate(names, 1):
+            KINDS[name].draw(figure.add_subplot(lines, columns, i), drawn)
         if len(records) > 1 and len(names) > 1:
             _shared_legend(figure)
         return _saved(figure, ending.lower())
@@ -131,12 +129,9 @@ def file_name_for(records: Sequence[ScoreRecord], kind: str) -> str:
 
 def _shared_legend(figure: Figure) -> None:
     """One legend for all axes instead of one in each."""
-    handles, labels = figure.axes[0].get_legend_handles_labels()
-    for axes in figure.axes:
-        legend = axes.get_legend()
-        if legend is not None:
-            legend.remove()
-    figure.legend(handles, labels, loc="outside lower left", ncols=4)
+    for legend in filter(None, (axes.get_legend() for axes in figure.axes)):
+        legend.remove()
+    figure.legend(*figure.axes[0].get_legend_handles_labels(), loc="outside lower left", ncols=4)
 
 
 def _saved(figure: Figure, ending: str) -> bytes:
@@ -176,20 +171,15 @@ def _error(axes: Axes, drawn: Sequence[_Drawn]) -> None:
 
 
 def _recovery(axes: Axes, drawn: Sequence[_Drawn]) -> None:
-    for d in drawn:
-        curve = d.record.recovery
-        if curve is None:
-            continue
+    curves = [(d, d.record.recovery) for d in drawn if d.record.recovery is not None]
+    for d, curve in curves:
         d.line(axes, curve.budgets, curve.mean)
         if curve.low:
             axes.fill_between(curve.budgets, curve.low, curve.high, color=d.colour, alpha=0.16, linewidth=0)
-    random = drawn[0].record.recovery
-    if random is not None:
-        axes.plot(random.budgets, random.random, color=_MUTED, linewidth=1, linestyle=":", label="_random order")
-        axes.annotate(
-            "random order", (random.budgets[9], random.random[9]), xytext=(6, -11), textcoords="offset points",
-            color=_MUTED, fontsize=8,
-        )  # fmt: skip
+    _, first = curves[0]
+    axes.plot(first.budgets, first.random, color=_MUTED, linewidth=1, linestyle=":", label="_random order")
+    at = (first.budgets[9], first.random[9])
+    axes.annotate("random order", at, xytext=(6, -11), textcoords="offset points", color=_MUTED, fontsize=8)
     axes.set(xscale="log", xlim=(1, 100), ylim=(0, 101), title="Recovery")
     axes.set(xlabel="budget, % of a task's candidates measured", ylabel="% of the best speedup")
     axes.set_xticks([1, 2, 5, 10, 25, 50, 100], ["1", "2", "5", "10", "25", "50", "100"])
@@ -301,12 +291,14 @@ def _parsed(records: Sequence[ScoreRecord]) -> bool:
     return any(r.forecasts.n_parsed for r in records)
 
 
+def _found(records: Sequence[ScoreRecord]) -> bool:
+    return any(c.precision for r in records for c in r.discovery)
+
+
 #: Kind of plot -> how to draw it.
-KINDS: Final[dict[str, _Panel]] = {
+KINDS: Final = {
     "recovery": _Panel(_recovery, lambda rs: all(r.recovery for r in rs), "discovery pairs have no budgets"),
-    "precision-recall": _Panel(
-        _precision_recall, lambda rs: any(c.precision for r in rs for c in r.discovery), "it is for discovery pairs"
-    ),
+    "precision-recall": _Panel(_precision_recall, _found, "it is for discovery pairs"),
     "reliability": _Panel(_reliability, _parsed, "no forecast was parsed"),
     "error": _Panel(_error, _parsed, "no forecast was parsed"),
     "confusion": _Panel(_confusion, _parsed, "no forecast was parsed"),

@@ -45,18 +45,20 @@ _CELL: Final = np.dtype(
     + [(name, "<f8") for name in _AMOUNTS] + [("p", "<f8", (N_BINS,))]
 )  # fmt: skip
 _PACK: Final = struct.Struct("<qqqbb5d8d").pack
+#: What is said of a line of which the end is missing.
+_CUT_OFF: Final = {
+    "code": "cut-off",
+    "message": "the file ends in the middle of this line",
+    "fix": "Was the writer stopped?",
+}
 _UNIFORM: Final = (1.0 / N_BINS,) * N_BINS
 
 
 class _Collector:
     """Takes forecasts one by one, then makes arrays of them."""
 
-    def __init__(
-        self, name: str, target: Target, surrogate: str | None, bounds: tuple[float, float], *, keep_rationales: bool
-    ) -> None:
-        self.target = target
-        self.bounds = bounds
-        self.faults = FileFaults(name, target, surrogate)
+    def __init__(self, faults: FileFaults, bounds: tuple[float, float], *, keep_rationales: bool) -> None:
+        self.faults, self.target, self.bounds = faults, faults.target, bounds
         self.rationales: dict[tuple[int, int], str] | None = {} if keep_rationales else None
         self._cells = bytearray()
 
@@ -68,16 +70,11 @@ class _Collector:
         self.faults.strange(strange)
         for finding in faults:
             self.faults.add(finding)
-        text = row.get("rationale") or row.get("reasoning")
         if entry is not None:
-            self._store(entry, text if isinstance(text, str) else None, line)
+            self.store(entry, line)
 
-    def take_entry(self, entry: WrittenForecast, rationale: str | None, line: int) -> None:
-        """One forecast without a fault of its own, and without a label."""
-        if self.faults.belongs(None, line):
-            self._store(entry, rationale, line)
-
-    def _store(self, entry: WrittenForecast, rationale: str | None, line: int) -> None:
+    def store(self, entry: WrittenForecast, line: int) -> None:
+        """One forecast that has no fault of its own and is the forecaster's that was asked for."""
         at = self.target.index.get(entry.row_id)
         if at is None:
             self.faults.unknown_row(entry.row_id, line)
@@ -85,23 +82,23 @@ class _Collector:
         p = entry.probabilities
         low, high = self.bounds
         # The sum of the numbers that are there is always bounded; a stated one (of published tables) in addition.
-        raw_sum = entry.raw_sum
-        if low <= raw_sum <= high and not math.isnan(entry.before_sum):
-            raw_sum = entry.before_sum
+        own = raw_sum = entry.raw_sum
+        if low <= own <= high and entry.raw_probability_sum is not None:
+            raw_sum = entry.raw_probability_sum
         if p is not None and not low <= raw_sum <= high:
-            what = "the probabilities sum" if raw_sum == entry.raw_sum else "before renormalisation they summed"
+            what = "the probabilities sum" if raw_sum == own else "before renormalisation they summed"
             self.faults.fault(
                 "raw-sum", f"{what} to {raw_sum:.4g}, not {low:g} to {high:g}: it counts as no forecast",
                 severity="warning", line=line, field="probabilities",
             )  # fmt: skip
             p = None
+        amounts = (entry.input_tokens, entry.output_tokens, entry.latency_s, entry.expected_speedup)
         self._cells += _PACK(
-            at, entry.repeat, line, (p is not None) + 2 * entry.defer, entry.stated, raw_sum,
-            entry.input_tokens, entry.output_tokens, entry.latency_s, entry.expected_speedup,
-            *(_UNIFORM if p is None else p),
+            at, entry.repeat, line, (p is not None) + 2 * (entry.defer is True), entry.predicted_bin or 0, raw_sum,
+            *(math.nan if amount is None else amount for amount in amounts), *(_UNIFORM if p is None else p),
         )  # fmt: skip
-        if self.rationales is not None and rationale is not None:
-            self.rationales[entry.repeat, at] = rationale
+        if self.rationales is not None and entry.rationale is not None:
+            self.rationales[entry.repeat, at] = entry.rationale
 
     def finish(self, name: str, source: str, digest: str) -> tuple[Forecasts | None, CheckReport]:
         """The forecasts when there is no fault, and what there is to say about them."""
@@ -193,9 +190,8 @@ def check_forecasts(
         ForecastError: there is no file that could be read.
         UsageError: this is nothing that forecasts can be read from.
     """
-    is_file = isinstance(source, (str, Path))
-    shown = printable(str(source), 300) if is_file else "rows"
-    collector = _Collector(shown, target, surrogate, raw_sum_bounds, keep_rationales=keep_rationales)
+    shown = printable(str(source), 300) if isinstance(source, (str, Path)) else "rows"
+    collector = _Collector(FileFaults(shown, target, surrogate), raw_sum_bounds, keep_rationales=keep_rationales)
     if not isinstance(source, (str, Path)):
         return collector.finish(name or "forecasts", "", _read_objects(source, collector))
     try:
@@ -214,49 +210,39 @@ def name_of(path: str | Path) -> str:
     return name or "forecasts"
 
 
-def _max_bytes(into: _Collector) -> int:
-    """Forecasts of a split take no more, uncompressed."""
-    return min((16 << 20) + len(into.target) * (256 << 10), 4 << 30)
-
-
-def _max_lines(into: _Collector) -> int:
-    return 10_000 + len(into.target) * MAX_REPEATS
+def _limits(target: Target) -> tuple[int, int]:
+    """Bytes, uncompressed, and lines: forecasts of a split take no more."""
+    return min((16 << 20) + len(target) * (256 << 10), 4 << 30), 10_000 + len(target) * MAX_REPEATS
 
 
 def _read_lines(path: Path, into: _Collector) -> str:
-    source = Lines(path, max_bytes=_max_bytes(into), max_lines=_max_lines(into))
-    last = 0
+    max_bytes, max_lines = _limits(into.target)
+    source = Lines(path, max_bytes=max_bytes, max_lines=max_lines)
     for item in source:
         if isinstance(item, Finding):
             into.faults.add(item)
             continue
-        last, text = item
+        line, text = item
         quick = quick_entry(text)
         if quick is not None:
-            into.take_entry(*quick, last)
+            if into.faults.belongs(None, line):
+                into.store(quick, line)
             continue
-        row = decode_line(text, file=into.faults.name, line=last)
+        row = decode_line(text, file=into.faults.name, line=line)
         if isinstance(row, list):
             into.faults.n_lines += 1
             for finding in row:
-                if source.ended_mid_line and finding.code == "bad-json":
-                    finding = msgspec.structs.replace(  # noqa: PLW2901 - the same fault, said better
-                        finding,
-                        code="cut-off",
-                        message="the file ends in the middle of this line",
-                        fix="Was the writer stopped?",
-                    )
-                into.faults.add(finding)
+                cut = source.ended_mid_line and finding.code == "bad-json"
+                into.faults.add(msgspec.structs.replace(finding, **_CUT_OFF) if cut else finding)
         else:
-            into.take(row, last)
+            into.take(row, line)
     return source.digest
 
 
 def _read_parquet(path: Path, into: _Collector) -> str:
     wanted = (READ | {"surrogate_label"}) - (set() if into.rationales is not None else {"rationale", "reasoning"})
-    for item in parquet_rows(
-        path, name=into.faults.name, wanted=wanted, max_rows=_max_lines(into), max_bytes=_max_bytes(into)
-    ):
+    max_bytes, max_rows = _limits(into.target)
+    for item in parquet_rows(path, name=into.faults.name, wanted=wanted, max_rows=max_rows, max_bytes=max_bytes):
         if isinstance(item, Finding):
             into.faults.add(item)
         else:
@@ -279,17 +265,15 @@ def _read_objects(source: _ArrowStream | Iterable[Mapping[str, Any]], into: _Col
     digest = hashlib.sha256()
     for line, item in enumerate(source, 1):
         row = msgspec.to_builtins(item, str_keys=True, enc_hook=_plain)
+        what = "a forecast is an object with named fields"
         try:
             digest.update(msgspec.json.encode(row) + b"\n")
+            if isinstance(row, dict):
+                into.take({name: list(v) if isinstance(v, tuple) else v for name, v in row.items()}, line)
+                continue
         except UnicodeEncodeError:
-            into.faults.fault(
-                "bad-json", "a text has half a character, which JSON can't hold", line=line, value=printable(row)
-            )
-            continue
-        if isinstance(row, dict):
-            into.take({name: list(v) if isinstance(v, tuple) else v for name, v in row.items()}, line)
-        else:
-            into.faults.fault("bad-json", "a forecast is an object with named fields", line=line, value=printable(row))
+            what = "a text has half a character, which JSON can't hold"
+        into.faults.fault("bad-json", what, line=line, value=printable(row))
     return f"sha256:{digest.hexdigest()}"
 
 

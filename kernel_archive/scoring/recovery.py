@@ -10,11 +10,9 @@ import numpy as np
 from kernel_archive.scoring.arrays import group_ties, product, running
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from numpy.typing import NDArray
 
-    from kernel_archive.scoring.arrays import Floats, Ints
+    from kernel_archive.scoring.arrays import Bools, Floats, Ints
 
 #: Budgets of speedup recovered, in percent of a task's candidates.
 BUDGETS: Final = (1, 5, 10, 25, 50)
@@ -49,14 +47,8 @@ def recovered_at(*, expected: Floats, speedups: Floats, ranks: Ints, picks: Ints
     The k candidates with the largest expected speedup are measured; the value is 100 times their best measured
     speedup over the best of the whole set. A tie at the cut counts with its exact expectation over random orders.
 
-    Args:
-        expected: shape (n,), S^ in x.
-        speedups: shape (n,), measured, in x.
-        ranks: shape (K,), numbers of candidates k to measure, 1 to m.
-        picks: shape (D, m), the m rows of every draw; every row once when not given. Copies of a row tie.
-
-    Returns:
-        shape (K, D), or (K,) without picks.
+    ``expected`` and ``speedups`` have shape (n,), in x, ``ranks`` (K,), numbers k from 1 to m, and ``picks`` (D, m), the m rows
+    of every draw; copies of a row tie. The result has shape (K, D), or (K,) without picks: every row once.
 
     >>> recovered_at(expected=np.array([3.0, 1.0, 2.0]), speedups=np.array([1.0, 4.0, 2.0]), ranks=np.array([1, 2, 3]))
     array([ 25.,  50., 100.])
@@ -69,12 +61,11 @@ def recovered_at(*, expected: Floats, speedups: Floats, ranks: Ints, picks: Ints
     ordered, labels = speedups[order], group[order]
     found = running(np.maximum, ordered[places])
     best = found[-1].copy()
-    starts = np.flatnonzero(np.diff(labels, prepend=-1))
-    ends = np.append(starts[1:], len(labels))
+    ends = np.cumsum(np.bincount(labels))
     # Inside a group the speedups are sorted: they differ when its first and last do.
-    mixed = ordered[starts] != ordered[ends - 1]
+    mixed = ordered[np.append(0, ends[:-1])] != ordered[ends - 1]
     if mixed.any():
-        _expect_ties(found, ordered, places, starts[mixed], ends[mixed], np.unique(ranks))
+        _expect_ties(found, ordered, places, labels, mixed, np.unique(ranks))
     # The ratio first: the best candidate gives exactly 100.
     out: Floats = found[ranks - 1] / best
     out *= 100.0
@@ -82,15 +73,7 @@ def recovered_at(*, expected: Floats, speedups: Floats, ranks: Ints, picks: Ints
 
 
 def recovered_at_random(*, speedups: Floats, ranks: Ints, picks: Ints | None = None) -> Floats:
-    """What so many measurements recover in random order, in percent: the expectation, exact.
-
-    Args:
-        speedups: shape (n,), measured, in x.
-        ranks: shape (K,), numbers of candidates k to measure, 1 to m.
-        picks: shape (D, m), the m rows of every draw; every row once when not given.
-
-    Returns:
-        shape (K, D), or (K,) without picks.
+    """What so many measurements recover in random order, in percent: the expectation, exact; shapes as in :func:`recovered_at`.
 
     >>> recovered_at_random(speedups=np.array([1.0, 3.0]), ranks=np.array([1, 2])).round(4).tolist()  # (100/3 + 100) / 2
     [66.6667, 100.0]
@@ -102,17 +85,10 @@ def recovered_at_random(*, speedups: Floats, ranks: Ints, picks: Ints | None = N
 
 
 def best_of_draws(size: int, drawn: Ints, width: int | None = None) -> Floats:
-    """P(the j-th best is the best drawn), j = 1..size, when so many of ``size`` are drawn without replacement.
+    """P(the j-th best is the best drawn), when so many of ``size`` are drawn without replacement: shape (K, width).
 
-    C(size-j, drawn-1) / C(size, drawn), as a running product that neither overflows nor cancels.
-
-    Args:
-        size: candidates.
-        drawn: shape (K,), how many are drawn.
-        width: only for the first so many j; for all when not given.
-
-    Returns:
-        shape (K, width).
+    C(size-j, drawn-1) / C(size, drawn) for j up to ``width`` (the size, when not given) and every one of the K numbers drawn,
+    as a running product that neither overflows nor cancels.
 
     >>> best_of_draws(3, np.array([2])).round(6).tolist()
     [[0.666667, 0.333333, 0.0]]
@@ -126,14 +102,10 @@ def best_of_draws(size: int, drawn: Ints, width: int | None = None) -> Floats:
 
 
 def _expected_best(drawn: Ints, values: Floats) -> Floats:
-    """Expected best of so many drawn from values that fall, without replacement: shape (K, D).
+    """Expected best of so many, shape (K,) and ascending, drawn from falling values, shape (size, D): shape (K, D).
 
     All of the first j are missed with a chance of at most exp(-j drawn / size): what lies behind the first
     :data:`_NEGLIGIBLE` * size / drawn of them adds less than rounding does.
-
-    Args:
-        drawn: shape (K,), how many are drawn, ascending.
-        values: shape (size, D), falling.
     """
     size = len(values)
     if size <= _TABLE:
@@ -153,49 +125,29 @@ def _chances(size: int) -> Floats:
     return best_of_draws(size, np.arange(1, size + 1))
 
 
-def _expect_ties(found: Floats, ordered: Floats, places: Ints, starts: Ints, ends: Ints, asked: Ints) -> None:
+def _expect_ties(found: Floats, ordered: Floats, places: Ints, labels: Ints, mixed: Bools, asked: Ints) -> None:
     """Replace the best found inside tie groups by its expectation over random orders of each group.
 
     Args:
         found: shape (m, D), best of the first k candidates; changed in place.
         ordered: shape (n,), speedups in order.
         places: shape (m, D), the drawn places in that order, sorted.
-        starts: shape (G,), where the groups start in the order.
-        ends: shape (G,), where they end.
+        labels: shape (n,), tie groups in that order, from 0 to G - 1.
+        mixed: shape (G,), groups of unequal speedups: of no others does the order matter.
         asked: the ranks that will be asked for, ascending.
     """
-    # (group, draw) pairs with a cut inside the group: where it begins in that draw and how many candidates it holds.
-    begins, sizes, draws = [], [], []
-    firsts: Iterable[Ints]
-    lasts: Iterable[Ints]
-    if places.shape[1] == 1:
-        # One draw: all groups at once, and only those with a cut.
-        first, last = (np.searchsorted(places[:, 0], edges) for edges in (starts, ends))
-        cut = np.searchsorted(asked, first, side="right") < np.searchsorted(asked, last, side="left")
-        firsts, lasts = first[cut, None], last[cut, None]
-    else:
-        if len(asked) < len(starts):
-            # Few cuts: only groups that one of them falls into, so that the rows on both of its sides are in one group.
-            inner = asked[asked < len(places)]
-            group = np.full(len(ordered), -1, dtype=places.dtype)
-            for number, (start, end) in enumerate(zip(starts.tolist(), ends.tolist(), strict=True)):
-                group[start:end] = number
-            before, after = group[places[inner - 1]], group[places[inner]]
-            hit = np.unique(before[(before == after) & (before >= 0)])
-            starts, ends = starts[hit], ends[hit]
-        firsts = (np.add.reduce(places < start, axis=0, dtype=places.dtype) for start in starts.tolist())
-        lasts = (np.add.reduce(places < end, axis=0, dtype=places.dtype) for end in ends.tolist())
-    for first, last in zip(firsts, lasts, strict=True):
-        cut = np.searchsorted(asked, first, side="right") < np.searchsorted(asked, last, side="left")
-        draws.append(np.flatnonzero(cut))
-        begins.append(first[cut])
-        sizes.append((last - first)[cut])
-    if not begins:
-        return
-    begin, size, draw = np.concatenate(begins), np.concatenate(sizes), np.concatenate(draws)
+    m, n_draws = places.shape
+    cells = labels[places] * n_draws + np.arange(n_draws)
+    held = np.bincount(cells.ravel(), minlength=len(mixed) * n_draws).reshape(-1, n_draws)
+    first = (np.cumsum(held, axis=0) - held)[mixed]
+    held = held[mixed]
+    # Where a rank asked for cuts a group: how many candidates that holds in this draw, and how many come before it.
+    up_to, below = (np.searchsorted(asked, np.arange(m + 1), side=side) for side in ("right", "left"))
+    group, draw = np.nonzero(up_to[first] < below[first + held])
+    begin, size = first[group, draw], held[group, draw]
     above = np.where(begin > 0, found[begin - 1, draw], 0.0)
     by_size = np.argsort(size, kind="stable")
-    for part in np.split(by_size, np.flatnonzero(np.diff(size[by_size])) + 1) if len(size) else []:
+    for part in np.split(by_size, np.flatnonzero(np.diff(size[by_size])) + 1) if len(size) else ():
         many = int(size[part[0]])
         at, column = begin[part], draw[part]
         rows = at + np.arange(many)[:, None]
@@ -209,12 +161,9 @@ def _expect_ties(found: Floats, ordered: Floats, places: Ints, starts: Ints, end
 
 
 def recovery_area(*, curve: Floats) -> Floats:
-    """Mean height of a recovery curve by the trapezoid rule, in percent: shape (...,).
+    """Mean height, by the trapezoid rule, of a curve of shape (100, ...), recovered at 1 to 100 %: shape (...,), in percent.
 
     The difference of two areas is the area-averaged difference in percentage points.
-
-    Args:
-        curve: shape (100, ...), speedup recovered at budgets of 1 to 100 %.
 
     >>> float(recovery_area(curve=np.linspace(1, 100, 100)))
     50.5

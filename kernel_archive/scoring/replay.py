@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Final, Literal
 import msgspec
 import numpy as np
 
+from kernel_archive.bins import DEFAULT_SCHEME, SCHEMES, representatives
 from kernel_archive.errors import UsageError
-from kernel_archive.scoring.choosing import chance_of_beating, entropy, expected_speedups
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from kernel_archive.scoring.forecasts import Forecasts
     from kernel_archive.scoring.worlds import World, Worlds
 
+#: What candidates are ranked by: the speedup that is expected, or the probability of beating the best so far.
+Rank = Literal["expected", "beat"]
 Policy = Literal["random", "all", "expected", "beat", "defer", "oracle"]
 #: Policy -> what it does, for people.
 POLICIES: Final[dict[Policy, str]] = {
@@ -111,6 +113,41 @@ class Replay(msgspec.Struct, frozen=True, kw_only=True):
     policies: list[PolicyFigures]
 
 
+def expected_speedups(probabilities: Floats) -> Floats:
+    """Expected speedup of every forecast, x: shape (n,) of probabilities of shape (n, 8); an open end counts as one octave."""
+    return np.asarray(probabilities @ representatives([], []))
+
+
+def chance_of_beating(probabilities: Floats, best: float) -> Floats:
+    """Probability of a speedup above ``best``, x: shape (n,). Inside a bin, octaves are alike; an open end has one.
+
+    >>> chance_of_beating(np.array([[0, 0, 0, 0, 0, 0, 0.5, 0.5]]), 2.0), chance_of_beating(np.eye(8)[6:], 2**1.5)
+    (array([1.]), array([0.5, 1. ]))
+    """
+    edges = np.log2(SCHEMES[DEFAULT_SCHEME].edges)
+    bounds = np.concatenate([[edges[0] - 1.0], edges, [edges[-1] + 1.0]])
+    above = np.clip((bounds[1:] - np.log2(best)) / np.diff(bounds), 0.0, 1.0)
+    return np.asarray(probabilities @ above)
+
+
+def entropy(probabilities: Floats) -> Floats:
+    """Uncertainty of every forecast, bits, 0 to 3: shape (n,)."""
+    logs = np.log2(probabilities, out=np.zeros_like(probabilities), where=probabilities > 0)
+    return np.asarray(-(probabilities * logs).sum(axis=-1)) + 0.0
+
+
+def rank_scores(probabilities: Floats, rank: Rank, best: float | None) -> Floats:
+    """What candidates are ordered by, larger first: shape (n,).
+
+    A chance of beating the best that several share (none beats the end of the scale) is told apart by the expected
+    speedup, whose share of the score is too small to change any other order that matters.
+    """
+    expected = expected_speedups(probabilities)
+    if rank == "expected" or best is None:
+        return expected
+    return chance_of_beating(probabilities, best) + 1e-6 * expected
+
+
 def _places(scores: Floats, ties: Floats) -> list[int]:
     """The place of every node when they are ordered by score, largest first, ties by the second key."""
     places = np.empty(len(scores), dtype=np.intp)
@@ -139,11 +176,8 @@ def _choice(
             return [c for _, _, c in keys[:k]]
 
         return beating
-    scores = {
-        "random": np.zeros(len(world)),
-        "oracle": np.nan_to_num(world.speedups, nan=-1.0),
-    }.get(policy, expected)
-    places = _places(scores, ties)
+    known = {"random": np.zeros(len(world)), "oracle": np.nan_to_num(world.speedups, nan=-1.0)}
+    places = _places(known.get(policy, expected), ties)
     if policy != "defer":
         return lambda candidates, k, _best: sorted(candidates, key=places.__getitem__)[:k]
     doubts = _places(entropy(probabilities) + 10.0 * deferred, ties)
@@ -174,14 +208,14 @@ def replay_order(
     choose = _choice(policy, world, probabilities, deferred, ties)
     left = world.children()
     known = np.nan_to_num(world.speedups, nan=0.0).tolist()
-    done = world.free.copy()
-    for node in np.flatnonzero(done).tolist():
+    free = np.flatnonzero(world.free).tolist()
+    for node in free:
         parent = int(world.parents[node])
         if parent >= 0:
             left[parent].remove(node)
-    heap = [(-known[node], node) for node in np.flatnonzero(done).tolist() if left[node]]
+    heap = [(-known[node], node) for node in free if left[node]]
     heapq.heapify(heap)
-    best = max(known[node] for node in np.flatnonzero(done).tolist())
+    best = max(known[node] for node in free)
     order: list[int] = []
     while heap:
         chosen = [heapq.heappop(heap)[1] for _ in range(min(parents, len(heap)))]
@@ -207,34 +241,33 @@ def _curve(world: World, order: list[int]) -> Floats:
     return np.asarray(so_far / known.max())
 
 
-class _Cast:
-    """Forecasts of the nodes of worlds: repeat -> probabilities and deferrals by row; uniform without."""
-
-    def __init__(self, forecasts: Forecasts | None) -> None:
-        self._forecasts = forecasts
-
-    def of(self, world: World, repeat: int) -> tuple[Floats, Floats]:
-        probabilities, deferred = np.full((len(world), 8), 0.125), np.zeros(len(world))
-        if self._forecasts is not None:
-            r = repeat % len(self._forecasts.probabilities)
-            asked = world.rows >= 0
-            probabilities[asked] = self._forecasts.probabilities[r, world.rows[asked]]
-            deferred[asked] = self._forecasts.deferred[r, world.rows[asked]]
-        return probabilities, deferred
+def _cast(forecasts: Forecasts | None, world: World, repeat: int) -> tuple[Floats, Floats]:
+    """Probabilities and deferrals of a world's nodes; uniform without forecasts."""
+    probabilities, deferred = np.full((len(world), 8), 0.125), np.zeros(len(world))
+    if forecasts is not None:
+        r, asked = repeat % forecasts.n_repeats, world.rows >= 0
+        probabilities[asked] = forecasts.probabilities[r, world.rows[asked]]
+        deferred[asked] = forecasts.deferred[r, world.rows[asked]]
+    return probabilities, deferred
 
 
 def _ran(
-    worlds: Sequence[World], policy: Policy, cast: _Cast, *, share: float, parents: int, repeats: int, seed: int
+    forecasts: Forecasts | None,
+    worlds: tuple[World, ...],
+    policy: Policy,
+    *,
+    share: float,
+    parents: int,
+    repeats: int,
+    seed: int,
 ) -> Floats:
     """Area, share until near the best, and the curve, of every world: shape (worlds, 2 + points)."""
     out = np.empty((len(worlds), 2 + len(CURVE)))
     for w, world in enumerate(worlds):
         sums = np.zeros(2 + len(CURVE))
         for repeat in range(repeats):
-            order = replay_order(
-                world, policy, *cast.of(world, repeat), share=share, parents=parents, seed=seed + repeat
-            )
-            curve = _curve(world, order)
+            cast = _cast(forecasts, world, repeat)
+            curve = _curve(world, replay_order(world, policy, *cast, share=share, parents=parents, seed=seed + repeat))
             near = int(np.argmax(curve >= NEAR)) + 1
             at = [max(0, math.ceil(c * len(curve) / 100) - 1) for c in CURVE]
             sums += [curve.mean(), near / len(curve), *curve[at]]
@@ -242,12 +275,8 @@ def _ran(
     return out
 
 
-@lru_cache(maxsize=8)
-def _blind(worlds: tuple[World, ...], policy: Policy, *, share: float, parents: int, repeats: int, seed: int) -> Floats:
-    """The same of a policy that needs no forecasts: once for all forecasters that are replayed in the same worlds."""
-    out = _ran(worlds, policy, _Cast(None), share=share, parents=parents, repeats=repeats, seed=seed)
-    out.setflags(write=False)
-    return out
+#: The same of a policy that needs no forecasts: once for all forecasters that are replayed in the same worlds.
+_blind: Final = lru_cache(maxsize=8)(partial(_ran, None))
 
 
 def _rescaled(area: Floats, low: Floats, high: Floats) -> Floats:
@@ -293,21 +322,16 @@ def replay(
     """
     if not 0.0 < share <= 1.0 or parents < 1 or repeats < 1:
         raise UsageError("replay needs a share above 0 and at most 1, and at least one parent and one repeat")
-    cast = _Cast(forecasts)
     usable: list[Policy] = [p for p in POLICIES if p in policies and (forecasts is not None or p in BLIND)]
     run: list[Policy] = list(dict.fromkeys(["random", "oracle", *usable]))
 
-    def figures(places: Sequence[World], salt: int) -> dict[Policy, Floats]:
+    def figures(places: tuple[World, ...], salt: int) -> dict[Policy, Floats]:
         out = {}
         for policy in run:
             # Measuring all is without chance; the ties of the others, and random choices, are drawn.
             often = repeats if salt == 0 and policy != "all" else 1
-            run_it = (
-                partial(_blind, tuple(places), policy)
-                if salt == 0 and policy in BLIND
-                else partial(_ran, places, policy, cast)
-            )
-            out[policy] = run_it(share=share, parents=parents, repeats=often, seed=seed + 1000 * salt)
+            ran = _blind if salt == 0 and policy in BLIND else partial(_ran, forecasts)
+            out[policy] = ran(places, policy, share=share, parents=parents, repeats=often, seed=seed + 1000 * salt)
         return out
 
     full = figures(worlds.worlds, 0)
@@ -316,26 +340,23 @@ def replay(
     for number, part in enumerate(hide, 1):
         rng = np.random.default_rng([seed, number])
         hidden = [w.without((rng.random(len(w)) < part) & ~w.free) for _ in range(HIDINGS) for w in worlds.worlds]
-        found = figures([w for w in hidden if (w.rows >= 0).any()], number)
+        found = figures(tuple(w for w in hidden if (w.rows >= 0).any()), number)
         low, high = found["random"][:, 0], found["oracle"][:, 0]
         cut[f"{part:g}"] = {p: float(_rescaled(found[p][:, 0], low, high)) for p in usable}
     low, high = full["random"][:, 0], full["oracle"][:, 0]
     out = []
     for policy in usable:
-        values = full[policy]
-        out.append(
-            PolicyFigures(
-                policy=policy,
-                area=_figure(values[:, 0].mean(), values[:, 0][rows].mean(axis=1)),
-                rescaled=_figure(
-                    _rescaled(values[:, 0], low, high), _rescaled(values[:, 0][rows], low[rows], high[rows])
-                ),
-                to_near=_figure(values[:, 1].mean(), values[:, 1][rows].mean(axis=1)),
-                curve=dict(zip(CURVE, values[:, 2:].mean(axis=0).tolist(), strict=True)),
-                hidden={part: rescaled[policy] for part, rescaled in cut.items()},
-                worlds={w.name: float(a) for w, a in zip(worlds.worlds, values[:, 0], strict=True)},
-            )
+        area, near, curve = full[policy][:, 0], full[policy][:, 1], full[policy][:, 2:].mean(axis=0)
+        made = PolicyFigures(
+            policy=policy,
+            area=_figure(area.mean(), area[rows].mean(axis=1)),
+            rescaled=_figure(_rescaled(area, low, high), _rescaled(area[rows], low[rows], high[rows])),
+            to_near=_figure(near.mean(), near[rows].mean(axis=1)),
+            curve=dict(zip(CURVE, curve.tolist(), strict=True)),
+            hidden={part: rescaled[policy] for part, rescaled in cut.items()},
+            worlds={w.name: float(a) for w, a in zip(worlds.worlds, area, strict=True)},
         )
+        out.append(made)
     return Replay(
         name=forecasts.name if forecasts is not None else "", coverage=float(forecasts.present.mean()) if forecasts is not None else 0.0,
         split=worlds.split, made=worlds.made, n_worlds=len(worlds.worlds), n_edges=int(sum((w.rows >= 0).sum() for w in worlds.worlds)),

@@ -41,15 +41,13 @@ class Answer(msgspec.Struct, frozen=True):
 def _parts(
     probabilities: ArrayLike, bins: ArrayLike, parsed: ArrayLike | None, stated: ArrayLike | None
 ) -> tuple[Floats, Floats, NDArray[np.bool_], NDArray[np.integer[Any]]]:
-    p = np.asarray(probabilities, dtype=np.float64)
-    y = np.asarray(bins)
+    p, y = np.asarray(probabilities, dtype=np.float64), np.asarray(bins)
     use = np.ones(p.shape[:-1], bool) if parsed is None else np.broadcast_to(np.asarray(parsed, bool), p.shape[:-1])
     # The rules of a forecast file: what it would count as a parse failure or refuse as a fault earns nothing here.
     with np.errstate(over="ignore", invalid="ignore"):
         total = p.sum(axis=-1)  # NaN and infinities stay in it
     use = use & (p >= 0).all(axis=-1) & (total >= RAW_SUM_BOUNDS[0]) & (total <= RAW_SUM_BOUNDS[1])
-    safe = np.where(use[..., None], p, 1.0 / N_BINS)
-    normal = normalise(raw=safe)
+    normal = normalise(raw=np.where(use[..., None], p, 1.0 / N_BINS))
     predicted = predicted_bins(probabilities=normal, stated=None if stated is None else np.asarray(stated))
     return (predicted == y).astype(float), normal, use, y
 
@@ -135,15 +133,10 @@ def of_completions(completions: Sequence[Any], *, bins: Sequence[int], kind: Rew
         raise UsageError("give one true bin from 1 to 8 for every completion")
     if len(bins) == 0:
         return []
-    answers = [parse_completion(c) for c in completions]
-    p = np.array([(1.0 / N_BINS,) * N_BINS if a is None else a.probabilities for a in answers])
-    rewards = rule(
-        probabilities=p,
-        bins=np.array(bins),
-        parsed=np.array([a is not None for a in answers]),
-        stated=np.array([0 if a is None else a.stated for a in answers]),
-    )
-    return [float(r) for r in rewards]
+    nothing = Answer((0.0,) * N_BINS, 0)
+    answers = [parse_completion(c) or nothing for c in completions]
+    p, stated = np.array([a.probabilities for a in answers]), np.array([a.stated for a in answers])
+    return [float(r) for r in rule(probabilities=p, bins=np.array(bins), stated=stated)]
 
 
 def _rule(kind: str) -> Callable[..., Floats]:

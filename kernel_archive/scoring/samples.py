@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from kernel_archive.scoring import calibration, discovery, order, recovery
+from kernel_archive.scoring import calibration, order, recovery
 from kernel_archive.scoring.arrays import product
 from kernel_archive.scoring.controls import best_control
 from kernel_archive.scoring.forecasts import confidence, correct, expected_speedup, forecast_errors
@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 
 #: Cues of an edit that find discoveries without reading it.
 SHORTCUTS: Final = ("parent_speedup", "language_change")
+#: Fields of :class:`ForecastRows` with a value for every row, and with one for every repeat and row.
+_OF_ROWS: Final = ("speedups", "bins", "spreads", "control_crps")
+OF_REPEATS: Final = ("probabilities", "parsed", "predicted", "stated")
 #: Differences below this share are rounding.
 _EQUAL: Final = 1e-12
 
@@ -67,7 +70,6 @@ class ForecastRows:
     control_crps: Floats
     shortcuts: Mapping[str, Floats]
     same_language: Bools | None
-    _values: dict[str, Floats] = field(default_factory=dict, init=False, repr=False)
 
     @classmethod
     def of(cls, target: Target, forecasts: Forecasts, predicted_bin: str = "argmax") -> ForecastRows:
@@ -145,54 +147,37 @@ class ForecastRows:
         """Scores of the shortcut that finds discoveries best, shape (n,); ``None`` where none is known."""
         positive = self.speedups >= cutoff
         found = {
-            name: float(discovery.average_precision(scores=scores, positive=positive))
+            name: float(order.average_precision(scores=scores, positive=positive))
             for name, scores in self.shortcuts.items()
         }
         return self.shortcuts[max(found, key=found.__getitem__)] if found else None
 
     def exceedance(self, cutoff: float) -> Floats:
         """Pr[g >= cutoff], shape (R, n)."""
-        return self._kept(
-            f">={cutoff}",
-            lambda: discovery.exceedance(probabilities=self.probabilities, cutoff=cutoff, scheme=self.scheme),
-        )
-
-    def values(self, metric: str, rule: Callable[[ForecastRows], Floats]) -> Floats:
-        """The value of every row, shape (R, n), of a metric that is their mean: computed once for all draws."""
-        return self._kept(metric, lambda: rule(self))
-
-    def _kept(self, key: str, make: Callable[[], Floats]) -> Floats:
-        if key not in self._values:
-            self._values[key] = make()
-        return self._values[key]
+        return order.exceedance(probabilities=self.probabilities, cutoff=cutoff, scheme=self.scheme)
 
     def repeat(self, r: int) -> ForecastRows:
         """One repeat alone."""
-        return replace(
-            self, probabilities=self.probabilities[r, None], parsed=self.parsed[r, None], predicted=self.predicted[r, None],
-            stated=self.stated[r, None],
-        )  # fmt: skip
+        arrays: dict[str, Any] = {name: getattr(self, name)[r, None] for name in OF_REPEATS}
+        return replace(self, **arrays)
+
+    def take(self, at: Ints, *, strata: Mapping[str, Ints], pools: Mapping[str, Ints]) -> ForecastRows:
+        """The rows at these positions, in this order, any of them several times, without groups."""
+        arrays: dict[str, Any] = {name: getattr(self, name)[at] for name in _OF_ROWS}
+        arrays |= {name: getattr(self, name)[:, at] for name in OF_REPEATS}
+        shortcuts = {name: scores[at] for name, scores in self.shortcuts.items()}
+        same = None if self.same_language is None else self.same_language[at]
+        return replace(self, strata=strata, pools=pools, groups={}, shortcuts=shortcuts, same_language=same, **arrays)
 
     def part(self, at: Ints) -> ForecastRows:
-        """Some rows alone; strata that lie in them whole are kept, groups are not."""
+        """Some rows alone, in their order; strata and pools that lie in them whole are kept."""
         inside = np.zeros(len(self), bool)
         inside[at] = True
-        return replace(
-            self,
-            strata={name: np.searchsorted(at, rows) for name, rows in self.strata.items() if inside[rows].all()},
-            pools={name: np.searchsorted(at, rows) for name, rows in self.pools.items() if inside[rows].all()},
-            groups={},
-            speedups=self.speedups[at],
-            bins=self.bins[at],
-            probabilities=self.probabilities[:, at],
-            parsed=self.parsed[:, at],
-            predicted=self.predicted[:, at],
-            stated=self.stated[:, at],
-            spreads=self.spreads[at],
-            control_crps=self.control_crps[at],
-            shortcuts={name: scores[at] for name, scores in self.shortcuts.items()},
-            same_language=None if self.same_language is None else self.same_language[at],
-        )
+
+        def whole(sets: Mapping[str, Ints]) -> dict[str, Ints]:
+            return {name: np.searchsorted(at, rows) for name, rows in sets.items() if inside[rows].all()}
+
+        return self.take(at, strata=whole(self.strata), pools=whole(self.pools))
 
     @cached_property
     def by_group(self) -> dict[str, ForecastRows]:
@@ -222,7 +207,7 @@ class RowSample:
     picks: Mapping[str, Ints]
     drawn: Hashable = None
     _curves: dict[tuple[str, str], Floats] = field(default_factory=dict, repr=False)
-    _precisions: dict[tuple[str, float], Floats] = field(default_factory=dict, repr=False)
+    _found: dict[float, Floats] = field(default_factory=dict, repr=False)
 
     @classmethod
     def once(cls, rows: ForecastRows) -> RowSample:
@@ -249,9 +234,8 @@ class RowSample:
             total = total + value(r)
         return total / self.rows.n_repeats
 
-    def mean_over_rows(self, metric: str, rule: Callable[[ForecastRows], Floats]) -> Floats:
-        """A metric that is a mean over rows, shape (D,); NaN where no row was drawn."""
-        values = self.rows.values(metric, rule)
+    def mean_over_rows(self, values: Floats) -> Floats:
+        """Mean over the rows and repeats of values of shape (R, n): shape (D,); NaN where no row was drawn."""
         with np.errstate(invalid="ignore"):
             mean: Floats = product(values.mean(axis=0), self.weights) / self.weights.sum(axis=0)
         return mean
@@ -282,14 +266,6 @@ class RowSample:
             self._curves[what, name] = make(name)
         return self._curves[what, name]
 
-    def _mean_over_strata(self, what: str, make: Callable[[str], Floats]) -> Floats:
-        """Mean over the strata in which it is defined, shape (D,); NaN without one."""
-        parts = np.array([self._part(what, name, make) for name in self.rows.strata]).reshape(-1, self.weights.shape[1])
-        known = ~np.isnan(parts)
-        with np.errstate(invalid="ignore"):
-            mean: Floats = np.where(known, parts, 0.0).sum(axis=0) / known.sum(axis=0)
-        return mean
-
     @cached_property
     def pair_accuracies(self) -> Floats:
         """Share of pairs in the right order, mean over the repeats: all together, then by distance; shape (1 + K, D)."""
@@ -305,8 +281,13 @@ class RowSample:
 
     @cached_property
     def rank_correlation(self) -> Floats:
-        """Rank correlation, mean over strata and repeats: shape (D,)."""
-        return self._mean_over_strata("ranks", self._correlation_of)
+        """Rank correlation, mean over the strata in which it is defined and the repeats: shape (D,); NaN without one."""
+        found = [self._part("ranks", name, self._correlation_of) for name in self.rows.strata]
+        parts = np.array(found).reshape(-1, self.weights.shape[1])
+        known = ~np.isnan(parts)
+        with np.errstate(invalid="ignore"):
+            mean: Floats = np.where(known, parts, 0.0).sum(axis=0) / known.sum(axis=0)
+        return mean
 
     def _correlation_of(self, stratum: str) -> Floats:
         rows, at = self.rows, self.rows.strata[stratum]
@@ -349,44 +330,37 @@ class RowSample:
             *("random", stratum, speedups.tobytes()),
         )
 
-    def found(self, cutoff: float, *, within_language: bool = False) -> Floats:
-        """Average precision (of the edits within one language), mean over the repeats: shape (D,)."""
-        sample = self._within_language if within_language else self
-        if sample is None:
-            return np.full(self.weights.shape[1], np.nan)
-        return sample._precision("forecast", cutoff, sample.rows.exceedance(cutoff))  # noqa: SLF001  # of this class
+    def found(self, cutoff: float) -> Floats:
+        """Average precision, mean over the repeats: shape (D,); computed once, since the lift is made of it, too."""
+        if cutoff not in self._found:
+            found = [self._precision(cutoff, scores) for scores in self.rows.exceedance(cutoff)]
+            self._found[cutoff] = np.mean(found, axis=0)
+        return self._found[cutoff]
 
-    def lift(self, cutoff: float, *, within_language: bool = False) -> Floats:
+    def lift(self, cutoff: float) -> Floats:
         """Average precision less that of the better shortcut, mean over the repeats: shape (D,)."""
-        found = self.found(cutoff, within_language=within_language)
-        sample = self._within_language if within_language else self
-        shortcut = None if sample is None else sample.rows.better_shortcut(cutoff)
-        if sample is None or shortcut is None:
-            return np.full_like(found, np.nan)
-        same = None if sample is self else np.asarray(self.rows.same_language).tobytes()
-        return found - self._of_all(
-            lambda: sample._precision("shortcut", cutoff, shortcut[None]),  # noqa: SLF001  # of this class
-            *("shortcut", cutoff, same, shortcut.tobytes(), self.rows.speedups.tobytes()),
+        shortcut = self.rows.better_shortcut(cutoff)
+        if shortcut is None:
+            return np.full(self.weights.shape[1], np.nan)
+        return self.found(cutoff) - self._of_all(
+            lambda: self._precision(cutoff, shortcut),
+            *("shortcut", cutoff, shortcut.tobytes(), self.rows.speedups.tobytes()),
         )
 
     @cached_property
-    def _within_language(self) -> RowSample | None:
-        """The same draws of the edits within one language; ``None`` where the languages are not known."""
+    def within_language(self) -> RowSample:
+        """The same draws of the edits within one language; of no row where the languages are not known."""
         same = self.rows.same_language
-        if same is None:
-            return None
-        if same.all():
+        if same is not None and same.all():
             return self
-        at = np.flatnonzero(same)
-        return RowSample(self.rows.part(at), self.weights[at], {})
+        at = np.flatnonzero(np.zeros(len(self.rows), bool) if same is None else same)
+        drawn = None if self.drawn is None else (self.drawn, at.tobytes())
+        return RowSample(self.rows.part(at), self.weights[at], {}, drawn)
 
-    def _precision(self, whose: Literal["forecast", "shortcut"], cutoff: float, scores: Floats) -> Floats:
-        """Average precision of scores, shape (R, n), mean over R: computed once, since several metrics are made of it."""
-        if (whose, cutoff) not in self._precisions:
-            positive = self.rows.speedups >= cutoff
-            found = [discovery.average_precision(scores=s, positive=positive, weights=self.weights) for s in scores]
-            self._precisions[whose, cutoff] = np.mean(found, axis=0)
-        return self._precisions[whose, cutoff]
+    def _precision(self, cutoff: float, scores: Floats) -> Floats:
+        """Average precision of scores of shape (n,): shape (D,)."""
+        positive = self.rows.speedups >= cutoff
+        return order.average_precision(scores=scores, positive=positive, weights=self.weights)
 
     def _curve_of(self, stratum: str) -> Floats:
         rows, at, picks = self.rows, self.rows.strata[stratum], self.picks[stratum]

@@ -6,11 +6,10 @@ from typing import TYPE_CHECKING, Literal, get_args
 
 import numpy as np
 
-from kernel_archive.bins import SCHEMES
 from kernel_archive.errors import UsageError, printable
 from kernel_archive.scoring import curves, recovery, uncertainty
 from kernel_archive.scoring.controls import controls_of
-from kernel_archive.scoring.forecasts import Forecasts
+from kernel_archive.scoring.forecasts import Forecasts, confusion
 from kernel_archive.scoring.load import target_of
 from kernel_archive.scoring.metrics import CUTOFFS, HEADLINE, METRICS
 from kernel_archive.scoring.reader import forecasts_of
@@ -73,10 +72,7 @@ def score_with_draws(
     predicted_bin: PredictedBin = "argmax",
     workers: Team | None = None,
 ) -> tuple[ScoreRecord, Figures | None]:
-    """A score, and the bootstrap draws that its intervals come from: what a board pairs with those of other entries.
-
-    Arguments and errors as in :func:`score`; the draws are ``None`` when there are none.
-    """
+    """A score as :func:`score` gives it, and the draws of its intervals: what a board pairs with those of other entries."""
     if draws < 0 or seed < 0:
         raise UsageError("draws and seed must not be negative")
     if predicted_bin not in get_args(PredictedBin):
@@ -106,7 +102,7 @@ def score_with_draws(
         },
         group_rows={name: len(at) for name, at in target.group_rows.items()},
         uniform=uniform,
-        confusion=curves.confusion(rows),
+        confusion=tuple(map(tuple, confusion(predicted=rows.predicted, bins=rows.bins).tolist())),
         buckets=curves.buckets(rows),
         recovery=_recovery(figures, even, drawn),
         risk=curves.risk_coverage(rows),
@@ -122,13 +118,12 @@ def score_with_draws(
 
 def control_figures(target: Target) -> tuple[ControlFigures, ...]:
     """What controls and bounds reach on a split's rows."""
+
+    def figures(cast: Forecasts) -> dict[str, float | None]:
+        return means(repeats_of(ForecastRows.of(target, cast), groups=False).overall)
+
     return tuple(
-        ControlFigures(
-            name=c.name,
-            title=c.title,
-            bound=c.bound,
-            metrics=means(repeats_of(ForecastRows.of(target, c.forecasts), groups=False).overall),
-        )
+        ControlFigures(name=c.name, title=c.title, bound=c.bound, metrics=figures(c.forecasts))
         for c in target.once(controls_of)
     )
 
@@ -137,11 +132,9 @@ def best_controls(controls: Sequence[ControlFigures]) -> dict[str, str]:
     """Metric -> the control with the best figure; the first one of equally good ones."""
     out: dict[str, str] = {}
     for name, info in METRICS.items():
-        known = [
-            (info.sign * value, c.name) for c in controls if not c.bound and (value := c.metrics.get(name)) is not None
-        ]
+        known = {c.name: value for c in controls if not c.bound and (value := c.metrics.get(name)) is not None}
         if known and info.better != "neither":
-            out[name] = min(known, key=lambda item: item[0])[1]
+            out[name] = min(known, key=lambda control: info.sign * known[control])
     return out
 
 
@@ -153,11 +146,10 @@ def _beats(
     out: dict[str, bool] = {}
     for name, control in best.items():
         metric, bar = metrics.get(name), figures[control][name]
-        if metric is None or metric.low is None or metric.high is None or bar is None:
-            continue
-        slack = 1e-9 * max(abs(bar), 1e-3)
-        higher = METRICS[name].better == "higher"
-        out[name] = metric.low > bar + slack if higher else metric.high < bar - slack
+        if metric is not None and metric.low is not None and metric.high is not None and bar is not None:
+            slack = 1e-9 * max(abs(bar), 1e-3)
+            higher = METRICS[name].better == "higher"
+            out[name] = metric.low > bar + slack if higher else metric.high < bar - slack
     return out
 
 
@@ -230,17 +222,15 @@ def even_figures(target: Target) -> Figures:
 def _recovery(figures: Figures, even: Figures, drawn: Figures | None) -> Recovery | None:
     if figures.curve is None or even.curve is None:
         return None
-    low: tuple[float, ...] = ()
-    high: tuple[float, ...] = ()
+    tail = (1 - uncertainty.LEVEL) / 2
+    ends: list[list[float]] = [[], []]
     if drawn is not None and drawn.curve is not None:
-        tail = (1 - uncertainty.LEVEL) / 2
-        ends = np.quantile(drawn.curve, (tail, 1 - tail), axis=1)
-        low, high = tuple(ends[0].tolist()), tuple(ends[1].tolist())
+        ends = np.quantile(drawn.curve, (tail, 1 - tail), axis=1).tolist()
     return Recovery(
         budgets=recovery.CURVE,
         mean=tuple(figures.curve.mean(axis=1).tolist()),
-        low=low,
-        high=high,
+        low=tuple(ends[0]),
+        high=tuple(ends[1]),
         random=tuple(even.curve[:, 0].tolist()),
     )
 
@@ -253,7 +243,7 @@ def _other_scheme(
     uniform_here: Mapping[str, float | None],
 ) -> OtherScheme:
     """The same forecasts under the other scheme, and what of the conclusions that turns."""
-    other = target.under(next(name for name in SCHEMES if name != target.scheme))
+    other = target.other
     there = means(repeats_of(ForecastRows.of(other, forecasts, predicted_bin), groups=False).overall)
     uniform_there = means(other.once(even_figures).overall)
 
@@ -283,28 +273,25 @@ def _other_scheme(
 
 def forecast_facts(forecasts: Forecasts) -> ForecastFacts:
     """What was scored, in numbers."""
-    sums = forecasts.raw_sums[~np.isnan(forecasts.raw_sums)]
-    stated = forecasts.parsed & (forecasts.stated > 0)
-
-    def known(values: Floats) -> Floats:
-        return values[~np.isnan(values)]
-
-    tokens_in, tokens_out, seconds = map(known, (forecasts.input_tokens, forecasts.output_tokens, forecasts.latency_s))
+    f = forecasts
+    stated = f.parsed & (f.stated > 0)
+    numbers = (f.raw_sums, f.input_tokens, f.output_tokens, f.latency_s)
+    sums, tokens_in, tokens_out, seconds = (values[~np.isnan(values)] for values in numbers)
     return ForecastFacts(
         # A file's name can hold bytes that are no text: JSON takes none of them.
-        name=printable(forecasts.name, 1000),
-        source=printable(forecasts.source, 5000),
-        digest=forecasts.digest,
-        n_repeats=forecasts.n_repeats,
-        n_cells=forecasts.parsed.size,
-        n_present=int(forecasts.present.sum()),
-        n_parsed=int(forecasts.parsed.sum()),
-        n_deferred=int(forecasts.deferred.sum()),
-        coverage=forecasts.coverage,
-        parse_rate=forecasts.parse_rate,
+        name=printable(f.name, 1000),
+        source=printable(f.source, 5000),
+        digest=f.digest,
+        n_repeats=f.n_repeats,
+        n_cells=f.parsed.size,
+        n_present=int(f.present.sum()),
+        n_parsed=int(f.parsed.sum()),
+        n_deferred=int(f.deferred.sum()),
+        coverage=f.coverage,
+        parse_rate=f.parse_rate,
         n_stated=int(stated.sum()),
-        n_stated_differs=int((stated & (forecasts.stated != forecasts.predicted())).sum()),
-        n_raw_sum_rejected=int((~np.isnan(forecasts.raw_sums) & ~forecasts.parsed).sum()),
+        n_stated_differs=int((stated & (f.stated != f.predicted())).sum()),
+        n_raw_sum_rejected=int((~np.isnan(f.raw_sums) & ~f.parsed).sum()),
         raw_sum=(float(sums.min()), float(sums.mean()), float(sums.max())) if len(sums) else None,
         input_tokens=float(tokens_in.sum()) if len(tokens_in) else None,
         output_tokens=float(tokens_out.sum()) if len(tokens_out) else None,

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from kernel_archive.scoring.compare import Comparison
     from kernel_archive.scoring.faults import CheckReport
-    from kernel_archive.scoring.record import Metric, ScoreRecord
+    from kernel_archive.scoring.record import ScoreRecord
     from kernel_archive.scoring.target import TargetFacts
 
 
@@ -35,11 +35,15 @@ def heading(target: TargetFacts, scheme: str) -> str:
     return f"{target.table}{name} of {target.archive_name}{version}{gpus}: {target.n_rows:,} rows, bins {scheme}"
 
 
-def _span(metric: Metric, name: str) -> str:
-    if metric.low is None or metric.high is None:
-        return "-"
-    places = METRICS[name].decimals
-    return f"{metric.low:.{places}f} to {metric.high:.{places}f}"
+def _span(low: float | None, high: float | None, places: int, sign: str = "") -> str:
+    return "-" if low is None or high is None else f"{low:{sign}.{places}f} to {high:{sign}.{places}f}"
+
+
+def _figure(record: ScoreRecord, name: str) -> list[str]:
+    """A figure, marked where it does not beat the best control, and its interval."""
+    info, metric = METRICS[name], record.metrics[name]
+    mark = "" if record.beats_control.get(name, True) else " *"
+    return [info.format(metric.mean) + mark, _span(metric.low, metric.high, info.decimals)]
 
 
 def _share(value: float | None) -> str:
@@ -55,86 +59,51 @@ def score_sheets(record: ScoreRecord) -> list[Sheet]:
     f = record.forecasts
     what = "repeat" if f.n_repeats == 1 else "repeats"
     first = [name for name in (LEAD, *HEADLINE[record.kind]) if name in record.metrics]
-    budgets = [budget_name(c) for c in BUDGETS if budget_name(c) in record.metrics]
+    budgets = {budget_name(c): f"{c} %" for c in BUDGETS if budget_name(c) in record.metrics}
     others = [name for name in record.metrics if name not in first and name not in budgets]
-    sheets = [
-        Sheet(
-            f"{f.name} on {heading(record.target, record.scheme)}",
-            ["metric", "value", "95 % interval", "sd of repeats", "uniform", "best control", "oracle", "better"],
-            [_metric_row(record, name) for name in (*first, *others)],
-            [
-                f"{f.n_repeats} {what}, coverage {_share(f.coverage)}, parse rate {_share(f.parse_rate)}",
-                f"Intervals: 95 %, {record.draws:,} bootstrap draws, seed {record.seed}"
-                if record.draws
-                else "No intervals",
-                "Uniform: the figure of a forecast that gives each of the eight bins 1/8 on the same rows, for scale",
-                *_control_notes(record),
-            ],
-        )
+    intervals = f"Intervals: 95 %, {record.draws:,} bootstrap draws, seed {record.seed}"
+    columns = ["metric", "value", "95 % interval", "sd of repeats", "uniform", "best control", "oracle", "better"]
+    notes = [
+        f"{f.n_repeats} {what}, coverage {_share(f.coverage)}, parse rate {_share(f.parse_rate)}",
+        intervals if record.draws else "No intervals",
+        "Uniform: the figure of a forecast that gives each of the eight bins 1/8 on the same rows, for scale",
+        *_control_notes(record),
     ]
+    rows = [_metric_row(record, name) for name in (*first, *others)]
+    sheets = [Sheet(f"{f.name} on {heading(record.target, record.scheme)}", columns, rows, notes)]
     if budgets:
-        sheets.append(
-            Sheet(
-                "Speedup recovered by budget",
-                ["budget", "recovered", "95 % interval", "sd of repeats", "random order", "best control", "oracle"],
-                [
-                    [f"{c} %", *_metric_row(record, budget_name(c))[1:7]]
-                    for c in BUDGETS
-                    if budget_name(c) in record.metrics
-                ],
-                [],
-            )
-        )
-    shortcuts = {
-        f"by {name.replace('_', ' ')}": name for name in SHORTCUTS if any(name in c.shortcuts for c in record.discovery)
-    }
+        columns = ["budget", "recovered", "95 % interval", "sd of repeats", "random order", "best control", "oracle"]
+        rows = [[shown, *_metric_row(record, name)[1:7]] for name, shown in budgets.items()]
+        sheets.append(Sheet("Speedup recovered by budget", columns, rows, []))
     if record.discovery:
-        sheets.append(
-            Sheet(
-                "Discovery moments",
-                ["cutoff", "positives", "base rate", "average precision", "min to max of repeats", *shortcuts],
-                [
-                    [
-                        f"{c.cutoff:g}x",
-                        f"{c.n_positive:,}",
-                        _share(c.base_rate),
-                        METRICS[name].format(record.metrics[name].mean),
-                        "-" if c.low is None or c.high is None else f"{c.low:.3f} to {c.high:.3f}",
-                        *(METRICS[name].format(c.shortcuts.get(s)) for s in shortcuts.values()),
-                    ]
-                    for name, c in zip(HEADLINE["discovery"], record.discovery, strict=True)
-                ],
-                ["Shortcuts: the average precision of ordering by the cue alone; the lift is over the better one"]
-                if shortcuts
-                else [],
-            )
-        )
+        sheets.append(_discovery_sheet(record))
     sheets.append(_group_sheet(record))
     return sheets
+
+
+def _discovery_sheet(record: ScoreRecord) -> Sheet:
+    shortcuts = [name for name in SHORTCUTS if any(name in c.shortcuts for c in record.discovery)]
+    rows = []
+    for name, c in zip(HEADLINE["discovery"], record.discovery, strict=True):
+        show = METRICS[name].format
+        cells = [f"{c.cutoff:g}x", f"{c.n_positive:,}", _share(c.base_rate), show(record.metrics[name].mean)]
+        cells += [_span(c.low, c.high, 3), *(show(c.shortcuts.get(shortcut)) for shortcut in shortcuts)]
+        rows.append(cells)
+    columns = ["cutoff", "positives", "base rate", "average precision", "min to max of repeats"]
+    columns += [f"by {name.replace('_', ' ')}" for name in shortcuts]
+    note = "Shortcuts: the average precision of ordering by the cue alone; the lift is over the better one"
+    return Sheet("Discovery moments", columns, rows, [note] if shortcuts else [])
 
 
 def _metric_row(record: ScoreRecord, name: str) -> list[str]:
     info, metric = METRICS[name], record.metrics[name]
     spread = "-" if metric.std is None or len(metric.repeats) == 1 else f"{metric.std:.{info.decimals}f}"
-    return [
-        info.title,
-        info.format(metric.mean) + ("" if record.beats_control.get(name, True) else " *"),
-        _span(metric, name),
-        spread,
-        info.format(record.uniform.get(name)),
-        info.format(record.control(name)),
-        _oracle(record, name),
-        info.better if info.better != "neither" else "",
-    ]
-
-
-def _oracle(record: ScoreRecord, name: str) -> str:
-    """What knowing every bin gives; and after a stroke, where that is more, what knowing every speedup gives."""
-    info = METRICS[name]
+    scale = [info.format(record.uniform.get(name)), info.format(record.control(name))]
     if info.better == "neither":
-        return "-"
-    shown = dict.fromkeys(info.format(c.metrics.get(name)) for c in record.controls if c.bound)
-    return " / ".join(shown) or "-"
+        return [info.title, *_figure(record, name), spread, *scale, "-", ""]
+    # What knowing every bin gives; and after a stroke, where that is more, what knowing every speedup gives.
+    oracle = dict.fromkeys(info.format(c.metrics.get(name)) for c in record.controls if c.bound)
+    return [info.title, *_figure(record, name), spread, *scale, " / ".join(oracle) or "-", info.better]
 
 
 def _control_notes(record: ScoreRecord) -> list[str]:
@@ -151,21 +120,22 @@ def _control_notes(record: ScoreRecord) -> list[str]:
         f"It goes by, for {who}" if who else "",
         "Oracle: the figure of a forecast that knows every bin; behind a stroke of one that knows every speedup",
     ]
-    if any(not beats for beats in record.beats_control.values()):
-        notes.append("* does not beat the best control: its interval reaches that figure")
-    return [note for note in notes if note]
+    return [note for note in (*notes, _mark_note([record])) if note]
+
+
+def _mark_note(records: Sequence[ScoreRecord]) -> str:
+    marked = any(not beats for record in records for beats in record.beats_control.values())
+    return "* does not beat the best control: its interval reaches that figure" if marked else ""
 
 
 def _group_sheet(record: ScoreRecord) -> Sheet:
     names = [name for name in (LEAD, *HEADLINE[record.kind], *FURTHER) if name in record.metrics]
     rows = []
     for group, metrics in record.groups.items():
-        cells = [group, f"{record.group_rows[group]:,}"]
-        for i, name in enumerate(names):
-            cells.append(METRICS[name].format(metrics[name].mean))
-            if i == 0:
-                cells.append(_span(metrics[name], name))
-        rows.append(cells)
+        first, *further = (METRICS[name].format(metrics[name].mean) for name in names)
+        lead = metrics[names[0]]
+        span = _span(lead.low, lead.high, METRICS[names[0]].decimals)
+        rows.append([group, f"{record.group_rows[group]:,}", first, span, *further])
     titles = [METRICS[name].title for name in names]
     what = split_of(record.target.table).group
     return Sheet(f"By {what}", [what, "rows", titles[0], "95 % interval", *titles[1:]], rows, [])
@@ -195,11 +165,9 @@ def score_remarks(record: ScoreRecord) -> list[str]:
         )
     if record.deferral is not None:
         d = record.deferral
-        known = (
-            ""
-            if d.deferred_accuracy is None
-            else f"; accuracy on the {d.n_deferred_parsed:,} deferred that have a distribution: {d.deferred_accuracy:.3f}"
-        )
+        known = ""
+        if d.deferred_accuracy is not None:
+            known = f"; accuracy on the {d.n_deferred_parsed:,} deferred that have a distribution: {d.deferred_accuracy:.3f}"
         kept = {name: METRICS[name].format(d.accepted[name].mean) for name in ("accuracy", "forecast_error", "ece")}
         out.append(
             f"Deferred: {_share(d.rate)} of the forecasts; the tables hold all of them. On those not deferred alone: "
@@ -212,13 +180,10 @@ def score_remarks(record: ScoreRecord) -> list[str]:
                 f"{error(d.error_by_chance)}."
             )
         if d.measured is not None:
-            shares = [
-                f"{value:.1f} %" for value in (d.found, d.found_by_expected, d.found_by_chance) if value is not None
-            ]
             out.append(
                 f"A search that measures what is deferred and the best of the rest measures {_share(d.measured)} of the "
-                f"candidates and finds {shares[0]} of the best speedup; as many chosen by expected speedup alone {shares[1]}, "
-                f"by chance {shares[2]}."
+                f"candidates and finds {d.found:.1f} % of the best speedup; as many chosen by expected speedup alone "
+                f"{d.found_by_expected:.1f} %, by chance {d.found_by_chance:.1f} %."
             )
     return out + _scheme_remarks(record)
 
@@ -255,26 +220,15 @@ def several_sheet(records: Sequence[ScoreRecord]) -> Sheet:
     for record in sorted(records, key=sort_key):
         cells = [record.forecasts.name]
         for i, name in enumerate(names):
-            cells.append(
-                METRICS[name].format(record.metrics[name].mean) + ("" if record.beats_control.get(name, True) else " *")
-            )
-            if i < spans:
-                cells.append(_span(record.metrics[name], name))
+            cells += _figure(record, name)[: 2 if i < spans else 1]
         cells += [_share(record.forecasts.coverage), _share(record.forecasts.parse_rate)]
         rows.append(cells)
     columns = ["forecaster"]
     for i, name in enumerate(names):
         columns += [METRICS[name].title, *(["95 % interval"] if i < spans else [])]
-    notes = [_order_remark(records, lead)]
-    if any(not beats for r in records for beats in r.beats_control.values()):
-        notes.append("* does not beat the best control: its interval reaches that figure")
-    return Sheet(
-        heading(records[0].target, records[0].scheme),
-        [*columns, "coverage", "parsed"],
-        rows,
-        [note for note in notes if note]
-        + ["Intervals are of each score alone; to tell two apart: kernel-archive compare"],
-    )
+    alone = "Intervals are of each score alone; to tell two apart: kernel-archive compare"
+    notes = [note for note in (_order_remark(records, lead), _mark_note(records), alone) if note]
+    return Sheet(heading(records[0].target, records[0].scheme), [*columns, "coverage", "parsed"], rows, notes)
 
 
 def _order_remark(records: Sequence[ScoreRecord], name: str) -> str:
@@ -297,11 +251,10 @@ def comparison_sheet(comparison: Comparison) -> Sheet:
     rows = []
     for name, d in comparison.differences.items():
         info = METRICS[name]
-        places = info.decimals
         # A difference of two figures in percent is one in percentage points, not in percent of either.
         unit = " pp" if info.unit == " %" else info.unit
-        difference = "-" if d.difference is None else f"{d.difference:+.{places}f}{unit}"
-        span = "-" if d.low is None or d.high is None else f"{d.low:+.{places}f} to {d.high:+.{places}f}"
+        difference = "-" if d.difference is None else f"{d.difference:+.{info.decimals}f}{unit}"
+        span = _span(d.low, d.high, info.decimals, "+")
         p, p_holm = (("-" if value is None else f"{value:.4f}") for value in (d.p, d.p_holm))
         rows.append([info.title, info.format(d.a), info.format(d.b), difference, span, p, p_holm, who[d.better]])
     notes = [
@@ -324,12 +277,8 @@ def comparison_sheet(comparison: Comparison) -> Sheet:
     turned = [METRICS[name].title for name, d in comparison.differences.items() if d.depends_on_scheme]
     if turned:
         notes.append(f"Depends on the bin scheme, which is better by: {', '.join(turned)}.")
-    return Sheet(
-        f"{a} against {b} on {heading(comparison.target, comparison.scheme)}",
-        ["metric", a, b, "difference", "95 % interval", "p", "p (Holm)", "better"],
-        rows,
-        notes,
-    )
+    columns = ["metric", a, b, "difference", "95 % interval", "p", "p (Holm)", "better"]
+    return Sheet(f"{a} against {b} on {heading(comparison.target, comparison.scheme)}", columns, rows, notes)
 
 
 def check_lines(report: CheckReport) -> list[str]:

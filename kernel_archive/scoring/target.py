@@ -11,18 +11,18 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 import numpy as np
 
-from kernel_archive.bins import DEFAULT_SCHEME, N_BINS, Scheme, assign_bins, representatives
+from kernel_archive.bins import DEFAULT_SCHEME, N_BINS, SCHEMES, Scheme, assign_bins, representatives
 from kernel_archive.errors import DataError, Finding, UsageError, printable, suggestion
-from kernel_archive.scoring.surface import Surface
 from kernel_archive.splits import FORECAST_SPLITS, REPLAY, Split, split_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from numpy.typing import ArrayLike, NDArray
 
     from kernel_archive.archive.manifest import SplitFacts
     from kernel_archive.archive.open import Archive
+    from kernel_archive.scoring.arrays import Bools, Floats, Ints
     from kernel_archive.splits import Kind
 
 Result = TypeVar("Result")
@@ -57,6 +57,37 @@ class TargetFacts(msgspec.Struct, frozen=True, kw_only=True):
     def canonical(self) -> bool:
         """Whether this is the canonical split of its archive."""
         return self.split_name == "canonical"
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Surface:
+    """The surface of n rows.
+
+    Attributes:
+        languages: n languages; empty texts where the programs are not at hand.
+        spreads: shape (n,), largest over smallest measurement of each row, at least 1; 1 where there was only one.
+        cues: name -> shape (n,), the value of a cue.
+        changed: shape (n,), whether an edit changes the language; ``None`` where rows are no edits, or it is not known.
+    """
+
+    languages: tuple[str, ...]
+    spreads: Floats
+    cues: Mapping[str, Floats] = field(default_factory=dict)
+    changed: Bools | None = None
+
+    @classmethod
+    def plain(cls, n: int) -> Surface:
+        """Nothing is known of n rows."""
+        return cls(languages=("",) * n, spreads=np.ones(n))
+
+    def take(self, rows: Ints) -> Surface:
+        """Some of the rows, in this order."""
+        return Surface(
+            languages=tuple(self.languages[i] for i in rows),
+            spreads=self.spreads[rows],
+            cues={name: values[rows] for name, values in self.cues.items()},
+            changed=None if self.changed is None else self.changed[rows],
+        )
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -140,9 +171,14 @@ class Target:
             raise DataError(
                 f"{len(ids)} row ids, {len(names)} tasks and speedups of shape {s.shape} don't belong together"
             )
-        _refuse_repeated(ids)
-        y = assign_bins(s, scheme, row_ids=ids) if bins is None else np.asarray(bins)
-        assign_bins(s, scheme, row_ids=ids)
+        twice = [name for name, count in Counter(ids).items() if count > 1]
+        if twice:
+            message = "this row id is in the split twice"
+            raise DataError.from_findings(
+                Finding(code="repeated-row", message=message, value=printable(name)) for name in twice
+            )
+        computed = assign_bins(s, scheme, row_ids=ids)
+        y = computed if bins is None else np.asarray(bins)
         if y.shape != s.shape or not np.isin(y, np.arange(1, N_BINS + 1)).all():
             raise DataError("bins must be whole numbers from 1 to 8, one for each row")
         y = np.ascontiguousarray(y, dtype=np.int8)
@@ -176,11 +212,6 @@ class Target:
     def index(self) -> dict[str, int]:
         """Row id -> position."""
         return {name: i for i, name in enumerate(self.row_ids)}
-
-    @cached_property
-    def task_names(self) -> tuple[str, ...]:
-        """Distinct tasks, sorted."""
-        return tuple(sorted(set(self.tasks)))
 
     @cached_property
     def task_rows(self) -> dict[str, NDArray[np.intp]]:
@@ -230,34 +261,17 @@ class Target:
 
     def under(self, scheme: Scheme) -> Target:
         """The same rows labelled by another scheme: bins and representatives computed from the speedups."""
-        if scheme == self.scheme:
-            return self
-        if self._frozen is not None and self._frozen.scheme == scheme:
-            return self._frozen
-        if scheme not in self._relabelled:
-            self._relabelled[scheme] = self._under(scheme)
-        return self._relabelled[scheme]
+        return self if scheme == self.scheme else self.other
 
     @cached_property
-    def _relabelled(self) -> dict[Scheme, Target]:
-        """What :meth:`under` made: with its controls it is asked for by every score."""
-        return {}
-
-    def _under(self, scheme: Scheme) -> Target:
+    def other(self) -> Target:
+        """The same rows under the other of the two schemes: with its controls it is asked for by every score."""
+        if self._frozen is not None:
+            return self._frozen
+        scheme = next(name for name in SCHEMES if name != self.scheme)
         y = assign_bins(self.speedups, scheme, row_ids=self.row_ids)
-        made = replace(
-            self,
-            bins=y,
-            scheme=scheme,
-            representatives=representatives(self.speedups, y, scheme),
-            relabelled=True,
-            _frozen=self,
-        )
-        # What follows from ids, tasks and groups alone is the same: kept, so that it is computed once.
-        for name in ("index", "task_names", "task_rows", "group_rows", "pool_rows", "canonical_order"):
-            if name in self.__dict__:
-                made.__dict__[name] = self.__dict__[name]
-        return made
+        m = representatives(self.speedups, y, scheme)
+        return replace(self, bins=y, scheme=scheme, representatives=m, relabelled=True, _frozen=self)
 
 
 def _positions(names: tuple[str, ...]) -> dict[str, NDArray[np.intp]]:
@@ -265,15 +279,6 @@ def _positions(names: tuple[str, ...]) -> dict[str, NDArray[np.intp]]:
     numbers = np.array([number.setdefault(name, len(number)) for name in names], dtype=np.intp)
     parts = np.split(np.argsort(numbers, kind="stable"), np.cumsum(np.bincount(numbers))[:-1])
     return {name: parts[number[name]] for name in sorted(number)}
-
-
-def _refuse_repeated(ids: tuple[str, ...]) -> None:
-    twice = [name for name, count in Counter(ids).items() if count > 1]
-    if twice:
-        raise DataError.from_findings(
-            Finding(code="repeated-row", message="this row id is in the split twice", value=printable(name))
-            for name in twice
-        )
 
 
 def forecast_split(name: str) -> Split:

@@ -11,7 +11,7 @@ from kernel_archive.scoring.formats import FIELDS, MAX_REPEATS, TOOL_FIELDS
 from kernel_archive.splits import REPLAY
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from kernel_archive.scoring.target import Target
 
@@ -50,6 +50,7 @@ def json_schema() -> dict[str, Any]:
     sum is near 1 is for ``kernel-archive check``.
     """
     probability = {"type": "number", "minimum": 0}
+    eight = {"minItems": N_BINS, "maxItems": N_BINS}
     whole = {"type": ["integer", "null"]}
     amount = {"type": ["number", "null"], "minimum": 0}
     text = {"type": ["string", "null"]}
@@ -57,13 +58,7 @@ def json_schema() -> dict[str, Any]:
     properties: dict[str, Any] = {
         "row_id": {"type": "string", "minLength": 1},
         "repeat": {**whole, "minimum": 0, "maximum": MAX_REPEATS - 1},
-        "probabilities": {
-            "type": "array",
-            "items": probability,
-            "minItems": N_BINS,
-            "maxItems": N_BINS,
-            "contains": positive,
-        },
+        "probabilities": {"type": "array", "items": probability, **eight, "contains": positive},
         "predicted_bin": {**whole, "minimum": 1, "maximum": N_BINS},
         "expected_speedup": {"type": ["number", "null"], "exclusiveMinimum": 0},
         "defer": {"type": ["boolean", "null"]},
@@ -79,16 +74,14 @@ def json_schema() -> dict[str, Any]:
     for name, meaning in FIELDS.items():
         properties[name] = {**properties[name], "description": meaning}
     absent = {"type": "null"}
-    no_distribution = {"properties": {"probabilities": absent}}
-    tool = {
-        "required": list(TOOL_FIELDS),
-        "properties": {
-            **dict.fromkeys(TOOL_FIELDS, probability),
-            "probabilities": absent,
-            "parse_failed": {"enum": [False, None]},
-        },
-        "anyOf": [{"properties": {name: positive}} for name in TOOL_FIELDS],
-    }
+    answered = {"parse_failed": {"enum": [False, None]}}
+
+    def form(title: str, required: Sequence[str], **properties: Any) -> dict[str, Any]:
+        return {"title": title, "required": list(required), "properties": properties}
+
+    masses = dict.fromkeys(TOOL_FIELDS, probability)
+    tool = form("the arguments of a tool call", TOOL_FIELDS, **masses, probabilities=absent, **answered)
+    tool["anyOf"] = [{"properties": {name: positive}} for name in TOOL_FIELDS]
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "One line of a forecast file of kernel_archive",
@@ -96,21 +89,14 @@ def json_schema() -> dict[str, Any]:
         "required": ["row_id"],
         "properties": {**properties, "probabilities": {"anyOf": [properties["probabilities"], absent]}},
         "anyOf": [
-            {
-                "title": "a distribution",
-                "required": ["probabilities"],
-                "properties": {"probabilities": {"type": "array"}, "parse_failed": {"enum": [False, None]}},
-            },
-            {"title": "the arguments of a tool call", **tool},
-            {
-                "title": "no distribution: deferred",
-                "required": ["defer"],
-                "properties": {"defer": {"const": True}, **no_distribution["properties"]},
-            },
-            {
-                "title": "no distribution: the answer could not be parsed",
-                "required": ["parse_failed"],
-                "properties": {"parse_failed": {"const": True}, **no_distribution["properties"]},
-            },
+            form("a distribution", ["probabilities"], probabilities={"type": "array"}, **answered),
+            tool,
+            form("no distribution: deferred", ["defer"], defer={"const": True}, probabilities=absent),
+            form(
+                "no distribution: the answer could not be parsed",
+                ["parse_failed"],
+                parse_failed={"const": True},
+                probabilities=absent,
+            ),
         ],
     }

@@ -52,13 +52,7 @@ class Figures:
 
 
 def measure(sample: RowSample, names: Collection[str] | None = None, *, groups: Collection[str] = ()) -> Figures:
-    """Metrics of a sample, in the order of :data:`~kernel_archive.scoring.metrics.METRICS`.
-
-    Args:
-        sample: draws of rows.
-        names: the metrics; all of this kind of split when not given.
-        groups: metrics to compute for every reported group as well.
-    """
+    """Metrics of a sample, all of this kind of split when none are named, those in ``groups`` also for every reported group."""
     every = metrics_of(sample.rows.kind)
     overall = {name: metric.of(sample) for name, metric in every.items() if names is None or name in names}
     by_group: dict[str, dict[str, Floats]] = {}
@@ -86,13 +80,7 @@ def joined(parts: Iterable[Figures]) -> Figures:
 
 
 def repeats_of(rows: ForecastRows, names: Collection[str] | None = None, *, groups: bool = True) -> Figures:
-    """Metrics of every repeat, where a "draw" is one repeat with every row once.
-
-    Args:
-        rows: the rows.
-        names: the metrics; all of this kind of split when not given.
-        groups: also per reported group.
-    """
+    """Metrics of every repeat, where a "draw" is one repeat with every row once; arguments as in :func:`measure`."""
     of_groups = [name for name, metric in METRICS.items() if metric.groups != "none"] if groups else ()
     return joined(measure(RowSample.once(rows.repeat(r)), names, groups=of_groups) for r in range(rows.n_repeats))
 
@@ -117,46 +105,29 @@ def chunk_sizes(n: int, draws: int) -> Iterator[int]:
 def resampled(
     rows: ForecastRows, *, seed: int, draws: int, wanted: Collection[int] | None = None
 ) -> Iterator[RowSample]:
-    """Stratified bootstrap draws of rows, in portions.
+    """Stratified bootstrap draws of rows, in portions: those whose number, from 0, is wanted, or all of them.
 
-    Args:
-        rows: the rows.
-        seed: of the draws; the same seed and the same strata give the same rows in every draw.
-        draws: how many in all.
-        wanted: numbers of the portions, from 0; all when not given.
+    The same seed and the same strata give the same rows in every draw.
     """
     rng = np.random.default_rng(seed)
     strata = tuple((name, at.tobytes()) for name, at in rows.strata.items())
     sizes = list(chunk_sizes(len(rows), draws))
     for number, size in enumerate(sizes):
+        picks: dict[str, Ints] = {
+            name: rng.integers(0, len(at), size=(size, len(at)), dtype=np.int16 if len(at) < 2**15 else np.int32)
+            for name, at in rows.strata.items()
+        }
         if wanted is not None and number not in wanted:
-            for at in rows.strata.values():  # what is left out uses up its random numbers all the same
-                _picked(rng, len(at), size)
-            continue
+            continue  # what is left out uses up its random numbers all the same
         weights = np.empty((len(rows), size))
-        picks: dict[str, Ints] = {}
-        column = np.arange(size)[:, None]
         for name, at in rows.strata.items():
-            m = len(at)
-            drawn = _picked(rng, m, size)
-            counts = np.bincount((drawn * np.int64(size) + column).ravel(), minlength=m * size)
-            weights[at] = counts.reshape(m, size)
-            picks[name] = drawn
+            cells = picks[name] * np.int64(size) + np.arange(size)[:, None]
+            weights[at] = np.bincount(cells.ravel(), minlength=len(at) * size).reshape(-1, size)
         yield RowSample(rows, weights, picks, (seed, strata, *sizes[: number + 1]))
 
 
-def _picked(rng: np.random.Generator, n: int, size: int) -> Ints:
-    """Which rows of a stratum of n are in so many draws: shape (size, n)."""
-    return rng.integers(0, n, size=(size, n), dtype=np.int16 if n < 2**15 else np.int32)
-
-
 def _portions(
-    rows: ForecastRows,
-    seed: int,
-    draws: int,
-    names: Collection[str] | None,
-    groups: Collection[str],
-    wanted: list[int] | None,
+    rows: ForecastRows, seed: int, draws: int, names: Collection[str] | None, groups: Collection[str], wanted: range
 ) -> Figures:
     """The metrics in some portions of the draws."""
     samples = resampled(rows, seed=seed, draws=draws, wanted=wanted)
@@ -172,27 +143,20 @@ def bootstrap(
     groups: bool = True,
     workers: Team | None = None,
 ) -> Figures:
-    """The metrics in every bootstrap draw.
+    """The metrics in every bootstrap draw: all of this kind of split, or those named; submissions of one seed are paired.
 
-    Args:
-        rows: the rows.
-        seed: of the draws; submissions drawn with the same one are paired.
-        draws: how many.
-        names: the metrics; all of this kind of split when not given.
-        groups: also those of single groups that have an interval.
-        workers: who computes them, a few portions each; this process alone when not given. The figures are the same.
+    With ``groups`` also those of single groups that have an interval. Workers, where there are some, compute a few portions
+    each; the figures are the same.
     """
     of_groups = [name for name, metric in METRICS.items() if metric.groups == "interval"] if groups else []
     n = len(list(chunk_sizes(len(rows), draws)))
+    portions = partial(_portions, rows, seed, draws, names, of_groups)
     if workers is None or n < 2:
-        return _portions(rows, seed, draws, names, of_groups, None)
+        return portions(range(n))
     # Neighbours go together: whoever has later ones draws the random numbers of the earlier ones without their metrics.
     each = max(1, n // _SHARES)
     calls = [
-        Call(
-            f"bootstrap draws, portion {i + 1}",
-            partial(_portions, rows, seed, draws, names, of_groups, [*range(i, min(n, i + each))]),
-        )
+        Call(f"bootstrap draws, portion {i + 1}", partial(portions, range(i, min(n, i + each))))
         for i in range(0, n, each)
     ]
     return joined(results(workers, calls))

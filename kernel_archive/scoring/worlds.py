@@ -19,9 +19,7 @@ from kernel_archive.scoring.target import Target, TargetFacts, forecast_split, s
 from kernel_archive.splits import REPLAY, split_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
-    import pyarrow as pa
+    from collections.abc import Iterable, Iterator, Mapping
 
     from kernel_archive.archive.open import Archive
     from kernel_archive.scoring.arrays import Bools, Floats, Ints
@@ -118,18 +116,27 @@ class Worlds:
         )  # fmt: skip
 
 
-def _columns(table: pa.Table, names: Sequence[str]) -> list[list[Any]]:
-    return [table[name].to_pylist() for name in names]
+def _rows(
+    archive: Archive, table: str, *names: str, searches: Iterable[str] | None = None
+) -> Iterator[tuple[Any, ...]]:
+    """Some columns of a table row by row; of certain searches alone, when they are given."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    found = archive.arrow(table, columns=list(names))
+    if searches is not None:
+        found = found.filter(pc.is_in(found["search_id"], pa.array(list(searches), pa.string())))
+    return zip(*(found[name].to_pylist() for name in names), strict=True)
 
 
 def _searches(archive: Archive, made: Made) -> dict[str, bool]:
     """The held-out searches for speed (bin filling looks for other speedups), and whether they are chains."""
     natural = {str(b["name"]) for b in archive.manifest.builders if b.get("natural") is True}
-    names = ("search_id", "role", "builder", "generation_method")
-    rows = zip(*_columns(archive.arrow("searches", columns=list(names)), names), strict=True)
     return {
         search: method == "agentic"
-        for search, role, builder, method in rows
+        for search, role, builder, method in _rows(
+            archive, "searches", "search_id", "role", "builder", "generation_method"
+        )
         if role == "held_out" and (builder in natural) == (made == "natural") and method != "bin_filling"
     }
 
@@ -146,11 +153,9 @@ def load_worlds(archive: Archive, *, split: str = REPLAY.name, made: Made = "nat
     Raises:
         UsageError: the archive has no such searches or split, or its labels are withheld.
     """
-    import pyarrow.compute as pc
-
     searches = _searches(archive, made)
     wanted = _split_rows(archive, split)
-    names = (
+    columns = (
         "search_id",
         "node_id",
         "parent_node_id",
@@ -161,13 +166,11 @@ def load_worlds(archive: Archive, *, split: str = REPLAY.name, made: Made = "nat
         "excluded",
         "source_line",
     )
-    table = archive.arrow("evaluations", columns=list(names))
-    table = table.filter(pc.is_in(table["search_id"], _texts(searches)))
-    rows = sorted(zip(*_columns(table, names), strict=True), key=lambda r: (r[0], r[8] or 0, r[1]))
-    if any(r[7] == "withheld" for r in rows):
+    recorded = _rows(archive, "evaluations", *columns, searches=searches)
+    rows = sorted(recorded, key=lambda row: (row[0], row[8] or 0, row[1]))
+    if any(row[7] == "withheld" for row in rows):
         raise UsageError(f"the labels of {archive.path} are withheld: what nobody may know can't be replayed")
-    columns = archive.arrow("kernels", columns=["kernel_id", "speedup"])
-    measured = dict(zip(*_columns(columns, ("kernel_id", "speedup")), strict=True))
+    measured = dict(_rows(archive, "kernels", "kernel_id", "speedup"))
     builders: dict[str, _Builder] = {}
     ids: dict[str, int] = {}
     facts: list[tuple[str, str, str]] = []
@@ -180,11 +183,8 @@ def load_worlds(archive: Archive, *, split: str = REPLAY.name, made: Made = "nat
             world.nodes[search, node] = 0
             continue
         above = world.nodes.get((search, parent), 0)
-        row = (
-            kernel
-            if wanted is None
-            else wanted.get((kernel, world.kernels[above]) if split == "discovery" else (kernel, ""))
-        )
+        parent_kernel = world.kernels[above] if split == "discovery" else ""
+        row = kernel if wanted is None else wanted.get((kernel, parent_kernel))
         if kernel in world.places:
             world.nodes[search, node] = world.places[kernel]
         elif row is None and split != "discovery":
@@ -207,22 +207,16 @@ def load_worlds(archive: Archive, *, split: str = REPLAY.name, made: Made = "nat
     )  # fmt: skip
 
 
-def _texts(values: Iterable[str]) -> pa.Array:
-    """Texts as an Arrow array, sorted."""
-    import pyarrow as pa
-
-    return pa.array(sorted(values), pa.string())
-
-
 def _split_rows(archive: Archive, split: str) -> Mapping[tuple[str, str], str] | None:
     """Kernel, and for discovery pairs its parent, to row id; ``None`` for every recorded program."""
     spec = split_of(split)
     if spec.name == REPLAY.name:
         return None
     split_facts(archive, forecast_split(split))
-    names = (spec.kernel, "row_id") if spec.kind == "eval" else (spec.kernel, "row_id", "parent_kernel_id")
-    kernels, ids, *parents = _columns(archive.arrow(spec.table, columns=list(names)), names)
-    return dict(zip(zip(kernels, parents[0] if parents else [""] * len(kernels), strict=True), ids, strict=True))
+    if spec.kind == "eval":
+        return {(kernel, ""): row_id for kernel, row_id in _rows(archive, spec.table, spec.kernel, "row_id")}
+    rows = _rows(archive, spec.table, spec.kernel, "parent_kernel_id", "row_id")
+    return {(kernel, parent): row_id for kernel, parent, row_id in rows}
 
 
 class _Builder:
@@ -258,19 +252,12 @@ def replay_texts(archive: Archive, worlds: Worlds) -> list[tuple[str, str]]:
     Raises:
         DataError: the archive lacks a program.
     """
-    codes: dict[str, str] = {}
-    refs: dict[str, str] = {}
+    references = dict(_rows(archive, "references", "reference_id", "code"))
+    texts: dict[str, tuple[str, str]] = {}
     for table in ("kernels", "failures"):
-        names = ("kernel_id", "code", "reference_id")
-        for kernel, code, ref in zip(*_columns(archive.arrow(table, columns=list(names)), names), strict=True):
-            codes[kernel], refs[kernel] = code, ref
-    texts = dict(
-        zip(
-            *_columns(archive.arrow("references", columns=["reference_id", "code"]), ("reference_id", "code")),
-            strict=True,
-        )
-    )
-    missing = [k for k in worlds.kernels if k not in codes]
+        for kernel, code, reference in _rows(archive, table, "kernel_id", "code", "reference_id"):
+            texts[kernel] = (references.get(reference, ""), code)
+    missing = [k for k in worlds.kernels if k not in texts]
     if missing:
         raise DataError(f"the archive in {archive.path} has no program of kernel {missing[0]}, which a search measured")
-    return [(texts.get(refs[k], ""), codes[k]) for k in worlds.kernels]
+    return [texts[k] for k in worlds.kernels]

@@ -5,11 +5,11 @@ import pytest
 from support.made_forecasts import make_forecasts, make_target
 
 from kernel_archive.scoring import Forecasts, Target, load_target, score
-from kernel_archive.scoring.controls import best_control, controls_of, spread_ranks
+from kernel_archive.scoring.controls import CUES, EDIT_CUES, best_control, controls_of, spread_ranks
 from kernel_archive.scoring.metrics import METRICS, metrics_of
 from kernel_archive.scoring.scorer import control_figures
 from kernel_archive.scoring.summary import score_sheets, several_sheet
-from kernel_archive.scoring.surface import CUES, EDIT_CUES, Surface
+from kernel_archive.scoring.target import Surface
 
 
 def with_cue(rng, sizes=(40, 40, 40), strength=0.8, tail=None):
