@@ -16,11 +16,13 @@ from kernel_archive.selection.withheld import check_withheld
 from kernel_archive.splits import SPLIT_TABLES
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping
+
+    import pyarrow as pa
 
     from kernel_archive.archive.manifest import SplitFacts
     from kernel_archive.archive.open import Archive
-    from kernel_archive.selection.selected import Member, Selection
+    from kernel_archive.selection.selected import Selection
 
 
 def _presence(archive: Archive) -> Iterator[Finding]:
@@ -82,7 +84,7 @@ def _against(selection: Selection, archive: Archive, facts: SplitFacts) -> Itera
         )
 
 
-def _recomputed(tables: ArchiveTables, members: Mapping[str, Sequence[Member]]) -> Iterator[Finding]:
+def _recomputed(tables: ArchiveTables, members: Mapping[str, pa.Table]) -> Iterator[Finding]:
     """What every selected split holds against what its recorded parameters select, given the other splits as they are."""
     for name, split in SPLIT_TABLES.items():
         facts = tables.archive.manifest.splits.get(name)

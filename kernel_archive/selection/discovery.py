@@ -22,7 +22,7 @@ from kernel_archive.bins import Scheme, assign_bins
 from kernel_archive.selection.definitions import DiscoveryDefinition, variant_name
 from kernel_archive.selection.edges import Kernel, find_edges, kernels_by_id
 from kernel_archive.selection.own import canonical_definition
-from kernel_archive.selection.selected import Row, Selection, by_program, counted, pair_id, row_table, select, together
+from kernel_archive.selection.selected import Selection, counted, pair_id, row_table, select, split_row, together
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
@@ -110,7 +110,7 @@ def _agreement(values: Sequence[float], others: Sequence[float | None], scheme: 
     }
 
 
-def select_discovery(split: Split, tables: ArchiveTables, rule: DiscoveryDefinition | None = None) -> Selection:
+def select_discovery(split: Split, tables: ArchiveTables, rule: DiscoveryDefinition) -> Selection:
     """Select the discovery pairs (docs/splits.md).
 
     The edges of :func:`~kernel_archive.selection.edges.find_edges` in searches of the definition's methods and roles.
@@ -120,13 +120,12 @@ def select_discovery(split: Split, tables: ArchiveTables, rule: DiscoveryDefinit
     Args:
         split: the split.
         tables: the archive's tables.
-        rule: the canonical definition when not given.
+        rule: the definition.
 
     Raises:
         DataError: a speedup is not finite and above 0.
     """
     standard = cast("DiscoveryDefinition", canonical_definition(split, tables))
-    rule = standard if rule is None else rule
     allowed = tables.searches_of(natural=rule.natural, builders=rule.builders)
     finished = {
         row["search_id"]: row["finished"]
@@ -159,7 +158,7 @@ def select_discovery(split: Split, tables: ArchiveTables, rule: DiscoveryDefinit
     return select(
         split,
         rows,
-        texts=by_program(split, rows, tables.texts),
+        source=tables.texts,
         scheme=rule.scheme,
         variant=variant_name(split, rule, standard),
         parameters=msgspec.to_builtins(rule),
@@ -184,21 +183,17 @@ def _edges_of(
     chosen = narrow.filter(pc.is_in(narrow["kernel_id"], pa.array(sorted(used), pa.string())))
     sums = case_sums(chosen["kernel_id"].to_pylist(), chosen["cases"])
     rows = [
-        Row(
+        split_row(
+            split,
+            e.parent.side,
+            e.child.side,
+            e.ratio,
             row_id=row_id,
-            problem=e.child.problem,
-            family=e.child.family,
-            gpu=e.child.gpu,
-            search_id=e.search_id,
-            value=e.ratio,
-            anchor=e.parent.side,
-            candidate=e.child.side,
-            more={
-                "g_cases": case_ratio(sums.get(e.parent.kernel_id), sums.get(e.child.kernel_id)),
-                "parent_speedup": e.parent.speedup,
-                "parent_language": e.parent.language,
-                "child_language": e.child.language,
-            },
+            **{**e.child.place, "search_id": e.search_id},
+            g_cases=case_ratio(sums.get(e.parent.kernel_id), sums.get(e.child.kernel_id)),
+            parent_speedup=e.parent.speedup,
+            parent_language=e.parent.language,
+            child_language=e.child.language,
         )
         for e, row_id in named
     ]

@@ -47,6 +47,11 @@ class Kernel(msgspec.Struct, frozen=True, gc=False):
         """The kernel as one side of a row."""
         return Side(self.program_id, self.token_id, self.kernel_id)
 
+    @property
+    def place(self) -> dict[str, str]:
+        """Columns of a row that say where the kernel comes from."""
+        return {"problem": self.problem, "family": self.family, "gpu": self.gpu, "search_id": self.search_id}
+
 
 @dataclass(frozen=True, slots=True)
 class Edge:

@@ -26,7 +26,7 @@ from kernel_archive.selection.definitions import EvalDefinition, OwnEvalDefiniti
 from kernel_archive.selection.level import level
 from kernel_archive.selection.near import Copies
 from kernel_archive.selection.own import LEAST_BINS, canonical_definition
-from kernel_archive.selection.selected import Row, Selection, Side, by_program, cell_counts, row_table, select
+from kernel_archive.selection.selected import Selection, Side, cell_counts, row_table, select, split_row
 from kernel_archive.selection.similarity import Program
 from kernel_archive.text_quantities import quantities
 
@@ -214,9 +214,7 @@ class _Filling:
         return None
 
 
-def select_eval(
-    split: Split, tables: ArchiveTables, rule: EvalDefinition | None = None, *, gpu: str | None = None
-) -> Selection:
+def select_eval(split: Split, tables: ArchiveTables, rule: EvalDefinition, *, gpu: str | None = None) -> Selection:
     """Select an evaluation split (docs/splits.md).
 
     Kernels of the definition's problems, languages and one GPU, measured in searches of its role and with a known reference
@@ -227,7 +225,7 @@ def select_eval(
     Args:
         split: the split.
         tables: the archive's tables.
-        rule: the canonical definition when not given.
+        rule: the definition.
         gpu: the GPU, when the definition's rule should not choose.
 
     Raises:
@@ -236,7 +234,6 @@ def select_eval(
         DataError: a speedup is not finite and above 0.
     """
     standard = cast("EvalDefinition", canonical_definition(split, tables))
-    rule = standard if rule is None else rule
     dropped: Counter[str] = Counter()
     eligible: Counter[str] = Counter()
     others: int = pc.count_distinct(tables.read("kernels", ["kernel_id"], "test")["kernel_id"]).as_py()
@@ -288,11 +285,10 @@ def select_eval(
         | ({"few_bins": few_bins} if few_bins else {})
         | ({"exchanged": exchanged} if rule.level is not None else {})
     )
-    table = row_table(split, _rows(tables, taken))
     return select(
         split,
-        table,
-        texts=by_program(split, table, tables.texts),
+        row_table(split, _rows(split, tables, taken)),
+        source=tables.texts,
         scheme=rule.scheme,
         variant=variant_name(split, rule, standard, gpu=_gpu_told(rule, chosen_gpu, standard, per_gpu)),
         parameters={**msgspec.to_builtins(rule), "preferred_gpu": rule.gpu, "gpu": chosen_gpu},
@@ -413,27 +409,23 @@ def _levelled(
     return out, len(before - {kernel.kernel_id for *_, kernel in out})
 
 
-def _rows(tables: ArchiveTables, taken: Iterable[Kernel]) -> list[Row]:
+def _rows(split: Split, tables: ArchiveTables, taken: Iterable[Kernel]) -> list[dict[str, Any]]:
     """The kernels as rows, each with what its reference states of the problem."""
-    stated = {(row["problem"], row["reference_id"]): row for row in tables.references.drop_columns("code").to_pylist()}
-    nothing = dict.fromkeys(("benchmark_cases", "rtol", "atol"))
+    shown = ("benchmark_cases", "rtol", "atol")
+    stated = {
+        (row["problem"], row["reference_id"]): {name: row[name] for name in shown}
+        for row in tables.references.drop_columns("code").to_pylist()
+    }
     return [
-        Row(
+        split_row(
+            split,
+            Side(k.reference_id, "", None),
+            k.side,
+            k.speedup,
             row_id=k.kernel_id,
-            problem=k.problem,
-            family=k.family,
-            gpu=k.gpu,
-            search_id=k.search_id,
-            value=k.speedup,
-            anchor=Side(k.reference_id, "", None),
-            candidate=k.side,
-            more={
-                **{
-                    name: stated.get((k.problem, k.reference_id), nothing)[name]
-                    for name in ("benchmark_cases", "rtol", "atol")
-                },
-                **{name: getattr(k, name) for name in ("language", "n_measurements", "speedup_min", "speedup_max")},
-            },
+            **k.place,
+            **stated.get((k.problem, k.reference_id), {}),
+            **{name: getattr(k, name) for name in ("language", "n_measurements", "speedup_min", "speedup_max")},
         )
         for k in taken
     ]

@@ -75,7 +75,7 @@ def _written(directory: Path, manifest: Manifest, selections: Iterable[Selection
         metadata = {"bin_scheme": selection.scheme, "split": selection.variant}
         (split,) = TABLES[name].splits
         tables[name] = write_table(directory, name, {split: selection.parts()}, metadata=metadata)
-        selection.written(tables[name].logical_digest)
+        selection.digest = tables[name].logical_digest
         splits[name] = selection.facts
     return msgspec.structs.replace(
         manifest,

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
+
 from kernel_archive.errors import UsageError
 from kernel_archive.selection.definitions import (
     DiscoveryDefinition,
@@ -15,10 +17,10 @@ from kernel_archive.selection.definitions import (
 )
 from kernel_archive.selection.discovery import select_discovery
 from kernel_archive.selection.evaluation import AmbiguousGpuError, select_eval
-from kernel_archive.selection.leakage import check_leakage, check_near_copies, members_of, refuse_leakage
+from kernel_archive.selection.leakage import check_leakage, check_near_copies, refuse_leakage
 from kernel_archive.selection.own import canonical_definition
 from kernel_archive.selection.published import relabelled
-from kernel_archive.selection.selected import CANONICAL, Member, Selection
+from kernel_archive.selection.selected import CANONICAL, MEMBER, Selection, members_of, with_ids
 from kernel_archive.selection.similarity import Program
 from kernel_archive.selection.tables import ArchiveTables
 from kernel_archive.selection.training import held_out_programs, select_train
@@ -73,22 +75,22 @@ class Rules:
         return cls(definitions={table: with_changes(rule, **changes)}, gpu=gpu)
 
 
-def present_members(tables: ArchiveTables, names: Iterable[str] = tuple(SPLIT_TABLES)) -> dict[str, list[Member]]:
+def present_members(tables: ArchiveTables, names: Iterable[str] = tuple(SPLIT_TABLES)) -> dict[str, pa.Table]:
     """Rows of the splits that an archive holds, by table, with the ids of their texts."""
     found = {}
     for name in names:
         if name in tables.archive.manifest.tables:
             split = SPLIT_TABLES[name]
-            columns = ("row_id", split.task, "search_id", *split.programs)
-            if split.kind == "train":
-                columns = (*columns, "pair_type")
-            found[name] = members_of(split, tables.batches(name, columns), tables.tokens)
+            kinds = ("pair_type",) if split.kind == "train" else ()
+            columns = ("row_id", split.task, "search_id", split.anchor, split.candidate, *kinds)
+            parts = (members_of(split, with_ids(split, part, tables.tokens)) for part in tables.stored(name, columns))
+            found[name] = pa.concat_tables([MEMBER.empty_table(), *parts])
     return found
 
 
 def leakage_findings(
     tables: ArchiveTables,
-    members: Mapping[str, Sequence[Member]],
+    members: Mapping[str, pa.Table],
     selections: Mapping[str, Selection] | None = None,
 ) -> list[Finding]:
     """Leaks between the splits of an archive (see :mod:`kernel_archive.selection.leakage`).
@@ -115,9 +117,7 @@ def leakage_findings(
     return [*check_leakage(tables, members, lenient=lenient), *check_near_copies(tables, programs, lenient=lenient)]
 
 
-def select_split(
-    split: Split, tables: ArchiveTables, rules: Rules, members: Mapping[str, Sequence[Member]]
-) -> Selection:
+def select_split(split: Split, tables: ArchiveTables, rules: Rules, members: Mapping[str, pa.Table]) -> Selection:
     """Select one split of an archive.
 
     Args:
@@ -200,7 +200,7 @@ def plan_splits(
     if names:
         tables.texts  # noqa: B018 - begins to read them, while rows are chosen
     manifest = archive.manifest
-    members: dict[str, Sequence[Member]] = dict(present_members(tables, [n for n in SPLIT_TABLES if n not in names]))
+    members = present_members(tables, [n for n in SPLIT_TABLES if n not in names])
     made: dict[str, Selection] = {}
     skipped: dict[str, str] = {}
     for name, split in SPLIT_TABLES.items():

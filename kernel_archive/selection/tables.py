@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from kernel_archive.archive.calls import Team
     from kernel_archive.archive.open import Archive
     from kernel_archive.selection.edges import Kernel
-    from kernel_archive.selection.texts import Texts
 
 Result = TypeVar("Result")
 
@@ -270,18 +269,13 @@ class ArchiveTables:
         return known
 
     @cached_property
-    def texts(self) -> Texts:
+    def texts(self) -> ArchiveTexts:
         """Texts of kernels and references by program id."""
         return ArchiveTexts(self.archive)
 
     def stored(self, table: str, columns: Sequence[str]) -> Iterator[pa.Table]:
         """Columns of a split's table where the archive has one, a few rows at a time."""
-        if table in self.archive.manifest.tables:
-            yield from self.batches(table, columns)
-
-    def batches(self, table: str, columns: Sequence[str]) -> Iterator[pa.Table]:
-        """Columns of a split's table, a few rows at a time."""
-        for path in self.archive.files(table):
+        for path in self.archive.files(table) if table in self.archive.manifest.tables else ():
             with pq.ParquetFile(path) as file:
                 for batch in file.iter_batches(batch_size=PART_ROWS, columns=list(columns)):
                     yield pa.Table.from_batches([batch]).select(list(columns))

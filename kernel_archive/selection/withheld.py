@@ -12,6 +12,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
+import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -22,7 +23,10 @@ from kernel_archive.archive.swap import locked_stage, replaced_directory, stage_
 from kernel_archive.errors import ArchiveMismatchError, Finding, TargetExistsError, UsageError, printable
 from kernel_archive.ids import logical_digest
 from kernel_archive.schema import OUTCOMES, TABLES
+from kernel_archive.selection.leakage import frame
 from kernel_archive.selection.make import make_splits
+from kernel_archive.selection.plan import present_members
+from kernel_archive.selection.tables import ArchiveTables
 from kernel_archive.splits import EVALUATIONS, SPLIT_TABLES
 from kernel_archive.storage import content_path, write_atomically
 
@@ -287,35 +291,28 @@ def check_withheld(archive: Archive) -> Iterator[Finding]:
 
 def _traces(archive: Archive, hidden: list[str]) -> Iterator[Finding]:
     """Rows of other tables that measure a withheld program, or that belong to a search that found one."""
-    from kernel_archive.selection.plan import present_members
-    from kernel_archive.selection.tables import ArchiveTables
-
     tables = ArchiveTables(archive)
-    members = [m for rows in present_members(tables, hidden).values() for m in rows]
-    programs, tokens = {m.programs[-1] for m in members}, {m.tokens[-1] for m in members}
-    kernels = {m.row_id for m in members}
+    rows = pa.concat_tables(present_members(tables, hidden).values())
+    programs, tokens = ({*rows[f"candidate_{kind}"].to_pylist()} for kind in ("program", "token"))
     searches = {str(s) for s in archive.manifest.reports.get("withheld", {}).get("searches", ())}
+    told = {
+        "kernel_id": {*rows["row_id"].to_pylist()}, "search_id": searches,
+        "program_id": programs, "anchor_program": programs, "candidate_program": programs,
+        "token_id": tokens, "anchor_token": tokens, "candidate_token": tokens,
+    }  # fmt: skip
+
+    def telling(rows: pa.Table, key: str) -> list[str]:
+        known = [pl.col(name).is_in(values) for name, values in told.items() if name in rows.column_names]
+        return sorted({*frame(rows).filter(pl.any_horizontal(known))[key]})
+
     for name in _MEASURED:
         key = TABLES[name].key
-        columns = {
-            key: set[str](),
-            "kernel_id": kernels,
-            "program_id": programs,
-            "token_id": tokens,
-            "search_id": searches,
-        }
-        held = archive.arrow(name, columns=[c for c in columns if c in TABLES[name].schema.names])
-        named = {
-            str(row[key])
-            for row in held.to_pylist()
-            if any(row[column] in values for column, values in columns.items() if column in row)
-        }
-        if named:
-            yield _leak(name, "rows that measure a withheld program, or of a search that found one", sorted(named))
-    for name, rows in present_members(tables, [n for n in SPLIT_TABLES if n not in hidden]).items():
-        named = {m.row_id for m in rows if m.search_id in searches or programs & {*m.programs} or tokens & {*m.tokens}}
-        if named:
-            yield _leak(name, "rows with a withheld program, or of a search that found one", sorted(named))
+        columns = [column for column in dict.fromkeys([key, *told]) if column in TABLES[name].schema.names]
+        if named := telling(archive.arrow(name, columns=columns), key):
+            yield _leak(name, "rows that measure a withheld program, or of a search that found one", named)
+    for name, others in present_members(tables, [n for n in SPLIT_TABLES if n not in hidden]).items():
+        if named := telling(others, "row_id"):
+            yield _leak(name, "rows with a withheld program, or of a search that found one", named)
     inputs = [run.search_id for run in archive.manifest.inputs if run.search_id in searches]
     if inputs:
         yield _leak("manifest.json", "logs of searches that found a withheld program", inputs)

@@ -56,7 +56,7 @@ def selected(tables, most):
         for name, split in SPLIT_TABLES.items():
             selection = select_split(split, tables, Rules(gpu=None), members)
             members[name] = selection.members
-            found[name] = (selection.table, selection.facts, list(selection.members))
+            found[name] = (selection.table, selection.facts, selection.members)
         return found, len(list(tables.parts()))
 
 

@@ -88,7 +88,7 @@ def test_discovery_and_training_rows():
     selection = published_split(SPLITS["train"], [*pairs, *pool])
     assert selection.table.schema == TABLES["train_pairs"].schema
     assert selection.facts.facts["kinds"] == {"pair": 3, "parent_edit": 3, "seed": 3}
-    assert [i for i, m in enumerate(selection.members) if m.open_anchor] == [0, 3, 6]
+    assert selection.members["pair_type"].to_pylist() == [kinds[i % 3] for i in range(9)]
 
 
 def test_the_same_program_has_the_archives_kernel_id():
@@ -99,7 +99,7 @@ def test_the_same_program_has_the_archives_kernel_id():
         {
             "problem": ["cross_entropy"],
             "gpu": ["A100-80GB"],
-            "program_id": [published_split(SPLITS["eval"], ROWS[:1]).members[0].programs[0]],
+            "program_id": published_split(SPLITS["eval"], ROWS[:1]).members["candidate_program"],
             "kernel_id": kernel_ids([search], runs),
         }
     )
