@@ -80,7 +80,6 @@ ELSEWHERE = {
     "selection/inputs": "selection/test_check",
     "selection/near": "selection/test_similarity",
     "selection/own": "selection/test_why",
-    "selection/plan": "selection/test_make",
     "selection/selected": "selection/test_leakage",
     "selection/tables": "selection/test_leakage",
 }

@@ -4,7 +4,7 @@ Refused:
 
 - a held-out search, or the content of one under another name, in ``kernels/train`` or training pairs;
 - a program of an evaluation split or a near duplicate of it (the same tokens) in ``kernels/train`` or training pairs;
-- where the split's definition says what a near copy is, also one of those (:func:`check_near_copies`);
+- where the split's definition says what a near copy is, also one of those (a share of their 5-grams of tokens);
 - a training search, a kernel of ``kernels/train`` or a training pair of a problem that is wholly held out;
 - a search or a program pair of the discovery pairs, in either direction, in training pairs.
 
@@ -14,21 +14,24 @@ the reference is looked up in ``references``, not believed of the row's label.
 
 from __future__ import annotations
 
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, Literal, cast
 
 import polars as pl
+import pyarrow as pa
 
 from kernel_archive.errors import Finding, LeakageError, printable
 from kernel_archive.ids import program_id, token_id
 from kernel_archive.problems import HELD_OUT_PROBLEMS
-from kernel_archive.splits import SPLIT_TABLES
+from kernel_archive.selection.selected import MEMBER, members_of, with_ids
+from kernel_archive.selection.similarity import Program
+from kernel_archive.splits import EVALUATIONS, SPLIT_TABLES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    import pyarrow as pa
-
-    from kernel_archive.selection.similarity import Program
+    from kernel_archive.archive.manifest import SplitFacts
+    from kernel_archive.selection.selected import Selection
     from kernel_archive.selection.tables import ArchiveTables
     from kernel_archive.splits import Kind
 
@@ -39,6 +42,50 @@ NAMED: Final = 10
 _FIX: Final = (
     "Give its source the role held_out or archive, or keep the row out with an [[exclude]] entry, and build again"
 )
+
+
+def present_members(tables: ArchiveTables, names: Iterable[str] = tuple(SPLIT_TABLES)) -> dict[str, pa.Table]:
+    """Rows of the splits that an archive holds, by table, with the ids of their texts."""
+    found = {}
+    for name in names:
+        if name in tables.archive.manifest.tables:
+            split = SPLIT_TABLES[name]
+            kinds = ("pair_type",) if split.kind == "train" else ()
+            columns = ("row_id", split.task, "search_id", split.anchor, split.candidate, *kinds)
+            parts = (members_of(split, with_ids(split, part, tables.tokens)) for part in tables.stored(name, columns))
+            found[name] = pa.concat_tables([MEMBER.empty_table(), *parts])
+    return found
+
+
+def compared_programs(tables: ArchiveTables, selections: Mapping[str, Selection]) -> dict[str, list[Program]]:
+    """Programs of the evaluation splits, by table, under the names of their rows: from their own texts."""
+    rows: dict[str, list[Program]] = {}
+    for split in EVALUATIONS.values():
+        names = ("row_id", split.task, split.candidate)
+        chosen = selections.get(split.table)
+        for part in tables.stored(split.table, names) if chosen is None else chosen.parts():
+            for values in zip(*(part[n].to_pylist() for n in names), strict=True):
+                rows.setdefault(split.table, []).append(Program(*values))
+    return rows
+
+
+def leakage_findings(
+    tables: ArchiveTables, members: Mapping[str, pa.Table], selections: Mapping[str, Selection] = MappingProxyType({})
+) -> list[Finding]:
+    """Leaks between the splits of an archive: one finding per kind and table, with the rows named.
+
+    What training pairs hold that others published is a warning, since no build can mend it.
+
+    Args:
+        tables: the archive's tables. Only programs of ``references`` may be anchors of seed pairs freely; a kernel that
+            a held-out search measured as well is found in ``evaluations``.
+        members: rows of its splits, by table (:data:`~kernel_archive.selection.selected.MEMBER`).
+        selections: splits that are about to take the place of those that the archive has.
+    """
+    facts = tables.archive.manifest.splits.items()
+    published = any(SPLIT_TABLES[n].kind == "train" and f.origin == "published" for n, f in facts if n in SPLIT_TABLES)
+    of_pairs: Severity = "warning" if published else "error"
+    return [*check_leakage(tables, members, of_pairs), *_near_copies(tables, selections, of_pairs)]
 
 
 def frame(rows: pa.Table) -> pl.DataFrame:
@@ -84,20 +131,11 @@ def _trained(tables: ArchiveTables, pairs: Mapping[str, pl.DataFrame]) -> dict[s
     return found
 
 
-def check_leakage(tables: ArchiveTables, members: Mapping[str, pa.Table], *, lenient: bool = False) -> list[Finding]:
-    """Everything of the evaluation that training holds.
-
-    Args:
-        tables: the archive's tables. Only programs of ``references`` may be anchors of seed pairs freely; a kernel that
-            a held-out search measured as well is found in ``evaluations``.
-        members: rows of the archive's splits, by table (:data:`~kernel_archive.selection.selected.MEMBER`).
-        lenient: the training pairs were published like that: what they hold is a warning, since no build can mend it.
-
-    Returns:
-        One finding per kind of leak and table, with the rows named; empty when there is none.
-    """
+def check_leakage(
+    tables: ArchiveTables, members: Mapping[str, pa.Table], of_pairs: Severity = "error"
+) -> list[Finding]:
+    """Everything of the evaluation that training holds, whole programs and searches; what pairs hold with this severity."""
     found: list[Finding] = []
-    of_pairs: Severity = "warning" if lenient else "error"
     evaluated, pairs = of_kind(members, "eval"), of_kind(members, "train")
     held = {name for name, role in tables.roles.items() if role == "held_out"}
     logs = dict(frame(tables.searches).select("search_id", "source_digest").iter_rows())
@@ -125,23 +163,19 @@ def check_leakage(tables: ArchiveTables, members: Mapping[str, pa.Table], *, len
     return found
 
 
-def check_near_copies(
-    tables: ArchiveTables, programs: Mapping[str, tuple[float, Sequence[Program]]], *, lenient: bool = False
-) -> list[Finding]:
-    """Rows of evaluation splits whose program is a near copy of one that training holds.
-
-    Args:
-        tables: the archive's tables.
-        programs: table -> similarity from which two programs are near copies, and its programs under their rows' names.
-        lenient: as for :func:`check_leakage`; what ``kernels/train`` holds is an error all the same.
-    """
+def _near_copies(tables: ArchiveTables, selections: Mapping[str, Selection], of_pairs: Severity) -> Iterator[Finding]:
+    """Rows of evaluation splits whose program is a near copy, as the split's definition says, of one that training holds."""
+    facts = tables.archive.manifest.splits
     train = frame(tables.read("kernels", ["kernel_id", "token_id"], "train"))
-    tokens = {token_id(program.code) for _, rows in programs.values() for program in rows}
-    trained = {*train["token_id"].filter(train["token_id"].is_in(tokens))}
-    found: list[Finding] = []
-    for table, (threshold, rows) in programs.items():
+    for table, programs in compared_programs(tables, selections).items():
+        stated: Selection | SplitFacts | None = selections.get(table) or facts.get(table)
+        threshold = None if stated is None else stated.parameters.get("near_copy")
+        if threshold is None:
+            continue
         # The same tokens are a leak by every definition: check_leakage names those.
-        others = [program for program in rows if token_id(program.code) not in trained]
+        tokens = {program.name: token_id(program.code) for program in programs}
+        trained = {*train["token_id"].filter(train["token_id"].is_in([*tokens.values()]))}
+        others = [program for program in programs if tokens[program.name] not in trained]
         nears = [near for near in tables.neighbours.of(others).values() if near.similarity >= threshold]
         kernels = {*train["kernel_id"].filter(train["kernel_id"].is_in([near.program for near in nears]))}
         for where in ("kernels/train", "train_pairs"):
@@ -151,9 +185,7 @@ def check_near_copies(
                 if (near.program in kernels) == (where == "kernels/train")
             ]
             message = f"a near copy of a program of {table} is in {where}"
-            severity: Severity = "warning" if lenient and where != "kernels/train" else "error"
-            found += _named("near-copy-leak", message, where, named, severity)
-    return found
+            yield from _named("near-copy-leak", message, where, named, of_pairs if where == "train_pairs" else "error")
 
 
 def _problem_leaks(tables: ArchiveTables, pairs: Mapping[str, pl.DataFrame], of_pairs: Severity) -> Iterator[Finding]:

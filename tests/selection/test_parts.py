@@ -13,8 +13,7 @@ from kernel_archive.errors import LeakageError
 from kernel_archive.ids import program_id, token_id
 from kernel_archive.problems import HELD_OUT_PROBLEMS
 from kernel_archive.selection import tables as module
-from kernel_archive.selection.make import make_splits
-from kernel_archive.selection.plan import Rules, select_split
+from kernel_archive.selection.make import Rules, make_splits, select_split
 from kernel_archive.selection.tables import ArchiveTables
 from kernel_archive.splits import SPLIT_TABLES
 

@@ -14,8 +14,7 @@ from kernel_archive.bins import bin_of
 from kernel_archive.errors import DataError
 from kernel_archive.schema import TABLES
 from kernel_archive.selection.check import check_splits
-from kernel_archive.selection.make import make_splits, remake_splits, store_published
-from kernel_archive.selection.plan import Rules
+from kernel_archive.selection.make import Rules, make_splits, remake_splits, store_published
 from kernel_archive.selection.published import published_labels, published_rows, published_split, relabelled
 from kernel_archive.splits import SPLIT_TABLES, SPLITS
 
