@@ -78,8 +78,6 @@ ELSEWHERE = {
     "scoring/load": "scoring/test_target",
     "scoring/surface": "scoring/test_controls",
     "selection/inputs": "selection/test_check",
-    "selection/near": "selection/test_similarity",
-    "selection/own": "selection/test_why",
     "selection/selected": "selection/test_leakage",
     "selection/tables": "selection/test_leakage",
 }

@@ -29,6 +29,7 @@ from kernel_archive.untrusted import misfit, read_toml
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+    from kernel_archive.selection.tables import ArchiveTables
     from kernel_archive.splits import Kind, Split
 
 #: |log2| that no ratio of two measured times reaches: a nanosecond against five centuries.
@@ -38,6 +39,8 @@ _LARGEST_LOG2: Final = 64
 _Positive = Annotated[int, msgspec.Meta(ge=1, le=2**31 - 1)]
 _Natural = Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]
 _Text = Annotated[str, msgspec.Meta(min_length=1)]
+#: A problem with kernels in fewer bins says too little about telling them apart.
+LEAST_BINS: Final = 3
 #: Field, what is wrong with it, its value, the way out.
 _Fault: TypeAlias = tuple[str, str, str, str]
 
@@ -298,6 +301,48 @@ def recorded_definition(split: Split, parameters: Mapping[str, Any]) -> Definiti
         # The GPU that was chosen stands under "gpu", the definition's own one beside it.
         stated["gpu"] = stated["preferred_gpu"]
     return _converted({f: stated[f] for f in kind.__struct_fields__ if f in stated}, kind, "manifest.json")
+
+
+def canonical_definition(split: Split, tables: ArchiveTables) -> Definition:
+    """The definition that is the canonical one for an archive: the shipped one, or that of an archive of one's own.
+
+    An archive with a name of its own has other problems than the shipped one, so that the shipped definitions would select
+    nothing of it. Its splits follow from them with the problems, languages, methods and GPU that it has, and from what its
+    recipe says (``[eval]``).
+    """
+    shipped = load_definition(split.name)
+    stated = tables.evaluation
+    if stated is None:
+        return shipped
+    if split.kind == "discovery":
+        methods = sorted(set(tables.searches["generation_method"].to_pylist())) or ["none"]
+        return with_changes(shipped, natural=False, methods=methods)
+    if split.name != "eval":
+        return shipped
+    present = set(tables.read("kernels", ["problem"])["problem"].unique().to_pylist())
+    wanted = {key: value for key, value in stated.items() if key in ("cap", "languages", "gpu", "tasks", "bins")}
+    if "gpu" in wanted:
+        wanted["gpu"] = canonical_gpu(wanted["gpu"])
+    if "tasks" in wanted:
+        wanted["tasks"] = [_present(normalise_problem(task), present) for task in wanted["tasks"]]
+    own = {
+        **msgspec.structs.asdict(shipped),
+        "natural": False,
+        "languages": [],
+        "tasks": "every",
+        "bins": 0,
+        "exclude_flags": ["unfit"],  # which only readings of its own recipes give
+        "level": None,
+        "gpu": "",
+        **wanted,
+    }
+    return _converted(own, OwnEvalDefinition, "given")
+
+
+def _present(task: str, present: set[str]) -> str:
+    """The problem that a recipe means: also one that was renamed because it is called like one of ours."""
+    renamed = sorted(name for name in present if name.endswith(f".{task}"))
+    return renamed[0] if task not in present and len(renamed) == 1 else task
 
 
 def variant_name(split: Split, rule: _Struct, standard: _Struct, *, gpu: str = "") -> str:

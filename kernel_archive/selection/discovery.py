@@ -19,9 +19,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from kernel_archive.bins import Scheme, assign_bins
-from kernel_archive.selection.definitions import DiscoveryDefinition, variant_name
+from kernel_archive.selection.definitions import DiscoveryDefinition, canonical_definition, variant_name
 from kernel_archive.selection.edges import Kernel, find_edges, kernels_by_id
-from kernel_archive.selection.own import canonical_definition
 from kernel_archive.selection.selected import Selection, counted, pair_id, row_table, select, split_row, together
 
 if TYPE_CHECKING:

@@ -22,16 +22,20 @@ from kernel_archive.bins import assign_bins
 from kernel_archive.errors import UsageError, printable
 from kernel_archive.gpus import canonical_gpu
 from kernel_archive.ids import sha256_hex
-from kernel_archive.selection.definitions import EvalDefinition, OwnEvalDefinition, variant_name
+from kernel_archive.selection.definitions import (
+    LEAST_BINS,
+    EvalDefinition,
+    OwnEvalDefinition,
+    canonical_definition,
+    variant_name,
+)
 from kernel_archive.selection.level import level
-from kernel_archive.selection.near import Copies
-from kernel_archive.selection.own import LEAST_BINS, canonical_definition
 from kernel_archive.selection.selected import Selection, Side, cell_counts, row_table, select, split_row
-from kernel_archive.selection.similarity import Program
+from kernel_archive.selection.similarity import Copies, Program
 from kernel_archive.text_quantities import quantities
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from kernel_archive.selection.edges import Kernel
     from kernel_archive.selection.tables import ArchiveTables
@@ -168,50 +172,37 @@ def _programs(tables: ArchiveTables, kernels: Sequence[Kernel]) -> list[Program]
     return [Program(k.kernel_id, k.problem, code) for k, code in zip(kernels, codes, strict=True)]
 
 
-class _Filling:
-    """The cells of a split while they are filled, bin by bin: in turns, every problem takes its next row."""
+def _filled(
+    rule: EvalDefinition, cells: Mapping[str, Sequence[Kernel]], copies: Copies | None, dropped: Counter[str]
+) -> list[Kernel]:
+    """The rows of one bin, from its kernels by problem: in turns, every problem takes its next row."""
+    taken: dict[str, list[Kernel]] = {problem: [] for problem in sorted(cells)}
+    languages: Counter[str] = Counter()
+    searches: Counter[tuple[str, str]] = Counter()
 
-    def __init__(self, rule: EvalDefinition, copies: Copies | None, dropped: Counter[str]) -> None:
-        self.rule = rule
-        self.copies = copies
-        self.dropped = dropped
+    def rank(kernel: Kernel) -> tuple[int, ...]:
+        # Of equal ones the first is taken: they stand in the order of their hashes.
+        held = {"language": languages[kernel.language], "search": searches[kernel.problem, kernel.search_id]}
+        return (kernel.n_measurements < rule.measured, *(held[name] for name in rule.balance))
 
-    def bin(self, cells: dict[str, list[Kernel]]) -> list[Kernel]:
-        """The rows of one bin, from its kernels by problem, in the order in which they are taken."""
-        taken: dict[str, list[Kernel]] = {problem: [] for problem in cells}
-        languages: Counter[str] = Counter()
-        key = self.rule.selection_key
-        waiting = {
-            problem: sorted(kernels, key=lambda k: (selection_hash(key, k.kernel_id), k.kernel_id))
-            for problem, kernels in cells.items()
-        }
-        while any(waiting.values()):
-            for problem in sorted(waiting):
-                kernel = self._next(waiting[problem], taken[problem], languages)
-                if kernel is None:
-                    del waiting[problem]
-                else:
-                    taken[problem].append(kernel)
-                    languages[kernel.language] += 1
-        return [kernel for problem in sorted(taken) for kernel in taken[problem]]
-
-    def _next(self, waiting: list[Kernel], taken: list[Kernel], languages: Counter[str]) -> Kernel | None:
-        """Take the next kernel of a cell out of those that wait; near copies of what was taken are dropped on the way."""
-        searches = Counter(k.search_id for k in taken)
-        counts = {"language": lambda k: languages[k.language], "search": lambda k: searches[k.search_id]}
-
-        def rank(kernel: Kernel) -> tuple[int, ...]:
-            # Of equal ones the first is taken: they stand in the order of their hashes.
-            spread = [counts[name](kernel) for name in self.rule.balance]
-            return (kernel.n_measurements < self.rule.measured, *spread)
-
-        while waiting and len(taken) < self.rule.cap:
+    def rows(problem: str) -> Iterator[Kernel]:
+        """The rows of a cell one by one, each chosen when it is its turn; near copies of those before it are dropped."""
+        waiting = sorted(cells[problem], key=lambda k: (selection_hash(rule.selection_key, k.kernel_id), k.kernel_id))
+        while waiting and len(taken[problem]) < rule.cap:
             kernel = min(waiting, key=rank)
             waiting.remove(kernel)
-            if self.copies is None or not self.copies.near(kernel.kernel_id, (k.kernel_id for k in taken)):
-                return kernel
-            self.dropped["near_copy_in_cell"] += 1
-        return None
+            if copies is None or not copies.near(kernel.kernel_id, (k.kernel_id for k in taken[problem])):
+                taken[problem].append(kernel)
+                languages[kernel.language] += 1
+                searches[problem, kernel.search_id] += 1
+                yield kernel
+            else:
+                dropped["near_copy_in_cell"] += 1
+
+    turns = [rows(problem) for problem in taken]
+    while turns:
+        turns = [cell for cell in turns if next(cell, None) is not None]
+    return [kernel for kernels in taken.values() for kernel in kernels]
 
 
 def select_eval(split: Split, tables: ArchiveTables, rule: EvalDefinition, *, gpu: str | None = None) -> Selection:
@@ -333,17 +324,13 @@ def _taken(tables: ArchiveTables, *, rule: EvalDefinition, gpu: str | None, few:
         else:
             groups.setdefault("" if _SHARED in rule.balance else kernel.problem, []).append(kernel)
     for kernels in groups.values():
-        rows, exchanged = _chosen(tables, rule, kernels, found)
-        found.rows += rows
-        found.exchanged += exchanged
+        _take(tables, rule, kernels, found)
     found.nears = tables.neighbours.known((k.problem, k.program_id) for *_, k in found.rows)
     return found
 
 
-def _chosen(
-    tables: ArchiveTables, rule: EvalDefinition, candidates: Sequence[Kernel], found: _Taken
-) -> tuple[list[tuple[str, int, Kernel]], int]:
-    """The rows of some candidates, and how many levelling exchanged; what there is and what is left out is counted."""
+def _take(tables: ArchiveTables, rule: EvalDefinition, candidates: Sequence[Kernel], found: _Taken) -> None:
+    """Add the rows of some candidates; what there is and what is left out is counted."""
     copies = None
     if rule.near_copy is not None:
         programs = _programs(tables, candidates)
@@ -363,9 +350,10 @@ def _chosen(
     for kernel, bin_ in listed:
         cells.setdefault(bin_, {}).setdefault(kernel.problem, []).append(kernel)
         found.available[kernel.problem, bin_] += 1
-    filling = _Filling(rule, copies, found.dropped)
-    chosen = [(k.problem, bin_, k) for bin_ in sorted(cells) for k in filling.bin(cells[bin_])]
-    return (chosen, 0) if rule.level is None else _levelled(tables, rule, rule.level, chosen, listed, copies)
+    chosen = [(k.problem, bin_, k) for bin_ in sorted(cells) for k in _filled(rule, cells[bin_], copies, found.dropped)]
+    levelled = chosen if rule.level is None else _levelled(tables, rule, rule.level, chosen, listed, copies)
+    found.exchanged += len({k.kernel_id for *_, k in chosen} - {k.kernel_id for *_, k in levelled})
+    found.rows += levelled
 
 
 def _levelled(
@@ -375,8 +363,8 @@ def _levelled(
     chosen: Sequence[tuple[str, int, Kernel]],
     candidates: Sequence[tuple[Kernel, int]],
     copies: Copies | None,
-) -> tuple[list[tuple[str, int, Kernel]], int]:
-    """The rows after levelling, task by task, and how many were exchanged.
+) -> list[tuple[str, int, Kernel]]:
+    """The rows after levelling, task by task.
 
     Nothing comes in that is measured less often than the definition prefers.
     """
@@ -406,7 +394,7 @@ def _levelled(
             fits=fits,
         )
         out += [(problem, bin_, kernel) for (kernel, bin_), t in zip(members, taken.tolist(), strict=True) if t]
-    return out, len(before - {kernel.kernel_id for *_, kernel in out})
+    return out
 
 
 def _rows(split: Split, tables: ArchiveTables, taken: Iterable[Kernel]) -> list[dict[str, Any]]:

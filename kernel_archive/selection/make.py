@@ -20,6 +20,7 @@ from kernel_archive.selection.definitions import (
     DiscoveryDefinition,
     EvalDefinition,
     TrainDefinition,
+    canonical_definition,
     load_definition,
     with_changes,
 )
@@ -27,7 +28,6 @@ from kernel_archive.selection.discovery import select_discovery
 from kernel_archive.selection.evaluation import AmbiguousGpuError, select_eval
 from kernel_archive.selection.inputs import with_inputs
 from kernel_archive.selection.leakage import compared_programs, leakage_findings, present_members, refuse_leakage
-from kernel_archive.selection.own import canonical_definition
 from kernel_archive.selection.published import published_rows, published_split, relabelled
 from kernel_archive.selection.selected import CANONICAL
 from kernel_archive.selection.similarity import similarity_report

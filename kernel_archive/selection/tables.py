@@ -20,9 +20,8 @@ from kernel_archive.archive.open import open_archive
 from kernel_archive.ids import program_id, token_id
 from kernel_archive.schema import TABLES
 from kernel_archive.selection.edges import EDGE_COLUMNS, kernels_by_id
-from kernel_archive.selection.near import Neighbours
 from kernel_archive.selection.selected import Side, counted
-from kernel_archive.selection.similarity import Program
+from kernel_archive.selection.similarity import Neighbours, Program
 from kernel_archive.selection.texts import PART_ROWS, ArchiveTexts
 
 if TYPE_CHECKING:

@@ -20,9 +20,8 @@ from kernel_archive.errors import DataError, UsageError
 from kernel_archive.ids import program_id
 from kernel_archive.problems import GPU_MODE_TASKS
 from kernel_archive.schema import TABLES
-from kernel_archive.selection.definitions import load_definition, with_changes
+from kernel_archive.selection.definitions import canonical_definition, load_definition, with_changes
 from kernel_archive.selection.evaluation import AmbiguousGpuError, select_eval, selection_hash
-from kernel_archive.selection.own import canonical_definition
 from kernel_archive.splits import SPLITS
 
 RULE = load_definition("eval")
