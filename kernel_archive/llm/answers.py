@@ -8,9 +8,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from kernel_archive.errors import printable
 from kernel_archive.scoring.completions import read_completion
 
 if TYPE_CHECKING:
+    from inspect_ai.model import ModelOutput
+
     from kernel_archive.llm.prompts import Prompt, Questions
 
 #: Words of services for why a model stopped -> ours; any other word is kept as it is. A model's own end is "stop".
@@ -79,6 +82,37 @@ class Answered(msgspec.Struct, frozen=True, kw_only=True):
             if getattr(self, name) is not None:
                 out[name] = getattr(self, name)
         return out
+
+
+def answered_of(output: ModelOutput, row_id: str, repeat: int) -> Answered | str:
+    """What a model gave out, as Inspect has it whatever the provider, or why there is no answer."""
+    if output.error:
+        return f"failed: {printable(output.error, 80)}"
+    if not output.choices:
+        return "the response holds no message"
+    message, usage = output.choices[0].message, output.usage
+    stop = str(output.choices[0].stop_reason)
+    if stop == "model_length" and (usage is None or not usage.output_tokens):
+        return "the prompt does not fit the model's context"
+    parts = message.content if isinstance(message.content, list) else []
+    if any(getattr(part, "refusal", None) for part in parts):
+        stop = "content_filter"
+    calls = [
+        # Where the arguments are no JSON object, Inspect keeps their text in the message of the error.
+        {"function": {"name": call.function, "arguments": call.arguments or call.parse_error or {}}}
+        for call in message.tool_calls or ()
+    ]
+    return Answered(
+        row_id=row_id,
+        repeat=repeat,
+        answer={"content": message.text, "tool_calls": calls},
+        stop_reason=STOPS.get(stop, printable(stop, 40)),
+        input_tokens=None
+        if usage is None
+        else usage.input_tokens + (usage.input_tokens_cache_read or 0) + (usage.input_tokens_cache_write or 0),
+        output_tokens=None if usage is None else usage.output_tokens,
+        latency_s=None if output.time is None else round(output.time, 3),
+    )
 
 
 class Tally(msgspec.Struct, frozen=True, kw_only=True):

@@ -119,8 +119,7 @@ class Lessons:
         """The examples one by one, each prompt made when it is its turn."""
         import datasets
 
-        ways = {"lessons": self, "chat": chat, "answer": answer}
-        return datasets.IterableDataset.from_generator(_streamed, gen_kwargs=ways)
+        return datasets.IterableDataset.from_generator(self.examples, gen_kwargs={"chat": chat, "answer": answer})
 
     def fitting(self, tokens: int, count: Callable[[str], int] | None = None) -> tuple[Lessons, tuple[str, ...]]:
         """The rows whose prompt comes to at most so many tokens, and the ids of the others. No program is ever cut.
@@ -232,7 +231,3 @@ def answer_text(row: Lesson) -> str:
     numbers = {name: h / 100 for name, h in zip(TOOL_FIELDS, hundredths, strict=True)}
     fields = {"rationale": "", **numbers, "predicted_bin": row.bin, "expected_speedup": float(f"{row.speedup:.2g}")}
     return json.dumps(fields)
-
-
-def _streamed(lessons: Lessons, *, chat: bool, answer: bool) -> Iterator[dict[str, Any]]:
-    yield from lessons.examples(chat=chat, answer=answer)

@@ -19,7 +19,7 @@ from inspect_ai.util import JSONSchema
 
 from kernel_archive.archive.open import open_archive
 from kernel_archive.errors import UsageError, printable, suggestion
-from kernel_archive.llm.logs import answered_of
+from kernel_archive.llm.answers import answered_of
 from kernel_archive.llm.prompts import PROMPT_VERSION, TOOL_NAME, AnswerForm, Ask, Prompt, answer_schema, load_questions
 from kernel_archive.scoring import METRICS, check_forecasts, load_target, score
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 __all__ = ["defer", "discovery", "forecast"]
 
-#: Called after every answer, while somebody watches (kernel_archive.llm.run).
+#: Called after every answer, while somebody watches (``kernel_archive/llm/run.py``).
 watchers: list[Callable[[], None]] = []
 
 
