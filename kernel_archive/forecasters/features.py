@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from kernel_archive.forecasters.pairs import ProgramPairs
     from kernel_archive.gpus import Gpu
 
 _DOT_CALLS: Final = (
@@ -233,39 +234,21 @@ def _shared(anchor: Counter[str], candidate: Counter[str]) -> tuple[float, float
     return (common / union if union else 1.0), _log(candidate.total() - common), _log(anchor.total() - common)
 
 
-def pair_features(
-    anchors: Sequence[str],
-    candidates: Sequence[str],
-    gpus: Sequence[str],
-    problems: Sequence[str],
-    *,
-    known_problems: Sequence[str],
-    stated_gpus: Mapping[str, Gpu] | None = None,
-) -> NDArray[np.float64]:
-    """Features of (anchor, candidate) pairs.
-
-    Args:
-        anchors: n programs that the candidates are compared with.
-        candidates: n programs.
-        gpus: n GPU names.
-        problems: n problem ids.
-        known_problems: problems with an indicator column of their own.
-        stated_gpus: facts of GPUs that this package does not know.
+def pair_features(pairs: ProgramPairs, known_problems: Sequence[str] = ()) -> NDArray[np.float64]:
+    """Features of n pairs, with an indicator column for each of the problems that are known.
 
     Returns:
         shape (n, m): candidate's features, candidate's minus anchor's, three of shared text, GPU facts, indicators.
     """
-    of = {code: program_features(code) for code in dict.fromkeys([*anchors, *candidates])}
+    of = {code: program_features(code) for code in dict.fromkeys([*pairs.anchors, *pairs.candidates])}
     bags: dict[str, Counter[str]] = {code: Counter(ProgramParts.of(code).tokens) for code in of}
-    shared: dict[tuple[str, str], tuple[float, float, float]] = {}
-    facts = {gpu: gpu_features(gpu, stated_gpus) for gpu in dict.fromkeys(gpus)}
+    both = list(zip(pairs.anchors, pairs.candidates, strict=True))
+    shared = {(anchor, candidate): _shared(bags[anchor], bags[candidate]) for anchor, candidate in dict.fromkeys(both)}
+    facts = {gpu: gpu_features(gpu, pairs.stated_gpus) for gpu in dict.fromkeys(pairs.gpus)}
     rows = []
-    for anchor, candidate, gpu, problem in zip(anchors, candidates, gpus, problems, strict=True):
-        text = shared.get((anchor, candidate))
-        if text is None:
-            text = shared[anchor, candidate] = _shared(bags[anchor], bags[candidate])
+    for (anchor, candidate), gpu, problem in zip(both, pairs.gpus, pairs.problems, strict=True):
         mine, theirs = of[candidate], of[anchor]
         flags = [float(problem == known) for known in known_problems]
-        rows.append(np.concatenate([mine, mine - theirs, text, facts[gpu], flags]))
+        rows.append(np.concatenate([mine, mine - theirs, shared[anchor, candidate], facts[gpu], flags]))
     width = 2 * len(PROGRAM_FEATURES) + 3 + len(GPU_FEATURES) + len(known_problems)
-    return np.asarray(rows) if rows else np.empty((0, width))
+    return np.asarray(rows).reshape(len(pairs), width)

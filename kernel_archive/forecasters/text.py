@@ -26,8 +26,7 @@ if TYPE_CHECKING:
 
     from kernel_archive.bins import Scheme
     from kernel_archive.forecasters.pairs import AskedPairs, ProgramPairs, TrainingPairs
-
-    Floats = NDArray[np.float64]
+    from kernel_archive.scoring.arrays import Floats
 
 # Chosen by leaving one training search out at a time (CRPS of the search left out); the evaluation split was not read.
 NEIGHBOURS: Final = 12
@@ -43,9 +42,6 @@ _COLUMNS: Final = 1 << 14
 
 def token_vectors(codes: Sequence[str]) -> NDArray[np.float32]:
     """Unit vectors of token pairs (with single tokens), weighted by how rare they are among the programs given.
-
-    Args:
-        codes: n programs.
 
     Returns:
         float32 array of shape (n, columns): log(1 + count) x log(n / programs that have it), length 1 per row.

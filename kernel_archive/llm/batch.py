@@ -53,14 +53,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 def export_lines(
     questions: Questions, *, model: str, repeats: int = 1, settings: Settings | None = None
 ) -> Iterator[bytes]:
-    """The lines of a batch file: one request for every question and repeat.
-
-    Args:
-        questions: what is asked.
-        model: name of the model, as the service wants it.
-        repeats: how often each question is asked.
-        settings: what the model is told beside the prompt.
-    """
+    """The lines of a batch file: one request for every question and repeat."""
     told = msgspec.to_builtins(settings or Settings())
     if "max_tokens" in told:
         told["max_completion_tokens"] = told.pop("max_tokens")
@@ -103,11 +96,7 @@ def import_answers(
 
     Several files are one: what failed in the first and was asked again stands answered in the second.
 
-    Args:
-        paths: files of output lines or plain lines, also compressed.
-        archive: the archive that the questions were made from.
-        split: the split that was asked about.
-        limit: as at the export, so that what is missing is counted right; the whole split when not given.
+    ``limit`` is that of the export, so that what is missing is counted right.
 
     Raises:
         ForecastError: something in the files is at fault; every fault is named.

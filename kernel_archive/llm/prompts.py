@@ -13,7 +13,7 @@ import re
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal, get_args
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, get_args
 
 import msgspec
 
@@ -136,14 +136,6 @@ def render(
 ) -> str:
     """The text of a prompt about one row, whole: nothing of a program is left out.
 
-    Args:
-        prompt: which.
-        problem: problem id.
-        gpu: name of the GPU.
-        anchor: the reference, or the parent.
-        candidate: the program to forecast, or the child.
-        stated_gpus: facts of GPUs that this package does not know.
-
     Raises:
         UsageError: there are no templates of that version.
     """
@@ -231,14 +223,8 @@ CHARACTERS_PER_TOKEN: Final = 2.5
 _CUSTOM_ID: Final = re.compile(r"(?s)(.+)-(\d{1,2})-([0-9a-f]{16})")
 
 
-@dataclass(frozen=True)
-class Question:
-    """One row to be asked about.
-
-    Attributes:
-        row_id: the row.
-        text: the prompt, whole.
-    """
+class Question(NamedTuple):
+    """One row to be asked about: its id, and the prompt, whole."""
 
     row_id: str
     text: str

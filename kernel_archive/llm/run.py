@@ -55,15 +55,10 @@ def read_log(path: str | Path) -> EvalLog:
         raise DataError.of(code="bad-log", message=message, file=shown, fix="Name a file that ends in .eval") from None
 
 
-def from_logs(paths: Iterable[str | Path], archive: Archive, split: str | None = None) -> Forecasted:
+def from_logs(paths: Iterable[str | Path], archive: Archive) -> Forecasted:
     """The answers in logs of one run of the task, ready to be written as forecasts.
 
     Several logs are one run: what failed in one and was asked again stands answered in the other.
-
-    Args:
-        paths: log files.
-        archive: the archive that was asked about.
-        split: name of the split, where it should be checked against the logs.
 
     Raises:
         UsageError: no log is named, or they are of different runs.
@@ -75,8 +70,6 @@ def from_logs(paths: Iterable[str | Path], archive: Archive, split: str | None =
         log = read_log(path)
         shown = printable(str(path), 300)
         facts = _facts(log, shown)
-        if split is not None and facts["split"] != split:
-            raise UsageError(f"{shown} is of split {printable(facts['split'])}: name it with --split")
         if made is None:
             prompt = known_prompts().get(facts["prompt"].rpartition("@")[2])
             if prompt is None:
@@ -195,21 +188,8 @@ def ask_model(
 ) -> Forecasted:
     """Ask a model about the rows of a split, and bring in what it answers.
 
-    Args:
-        archive: the archive.
-        split: name of the split.
-        model: name of the model, as Inspect has it: ``provider/name``.
-        logs: folder for the logs; the run goes on where those that are in it end.
-        answer: form of the answer.
-        bins: bin scheme to ask in; the split's own when not given.
-        defer: whether the model may leave a candidate to a measurement.
-        repeats: how often each row is asked about.
-        limit: ask about so many rows only.
-        settings: what the model is told beside the prompt.
-        connections: requests at the same time; Inspect's default when not given.
-        max_retries: how often a request that failed is sent again.
-        timeout: seconds of one attempt.
-        advance: called after every answer.
+    The run goes on where the logs in that folder end. ``model`` is ``provider/name``; ``connections``, ``max_retries`` and ``timeout``
+    (seconds of one attempt) are Inspect's own where not given; ``advance`` is called after every answer.
 
     Raises:
         MissingExtraError: Inspect, or what the provider needs beside it, is not installed.

@@ -108,12 +108,7 @@ def _rows(archive: str | None, split: str, scheme: str) -> Rows:
 
 @solver
 def ask(what: Ask, answer: AnswerForm) -> Solver:
-    """Ask once, for an answer in that form.
-
-    Args:
-        what: what is asked.
-        answer: form of the answer.
-    """
+    """Ask once, for an answer in that form."""
     schema = answer_schema(what)
 
     async def solve(state: TaskState, generate: Generate) -> TaskState:
@@ -146,13 +141,7 @@ def _tool(schema: dict[str, Any]) -> Any:
 
 @metric(scores="unreduced")
 def scored(archive: str | None, split: str, scheme: str) -> Metric:
-    """Every metric of ``kernel-archive score`` over the rows that were asked about, without intervals.
-
-    Args:
-        archive: directory of the archive.
-        split: name of the split.
-        scheme: bin scheme.
-    """
+    """Every metric of ``kernel-archive score`` over the rows that were asked about, without intervals."""
 
     def compute(scores: list[SampleScore]) -> dict[str, str | int | float | bool | None]:
         rows = _rows(archive, split, scheme)
@@ -180,14 +169,7 @@ def scored(archive: str | None, split: str, scheme: str) -> Metric:
 
 @scorer(metrics=[])
 def forecasts(what: Ask, answer: AnswerForm, scheme: Scheme, version: str) -> Scorer:
-    """Reads an answer as ``kernel-archive forecast`` does, and says whether the most probable bin is the measured one.
-
-    Args:
-        what: what is asked.
-        answer: form of the answer.
-        scheme: bin scheme.
-        version: of the prompts.
-    """
+    """Reads an answer as ``kernel-archive forecast`` does, and says whether the most probable bin is the measured one."""
     prompt = Prompt(ask=what, answer=answer, scheme=scheme, version=version)
 
     async def judge(state: TaskState, target: Target) -> Score | None:

@@ -348,11 +348,7 @@ def _present(task: str, present: set[str]) -> str:
 def variant_name(split: Split, rule: _Struct, standard: _Struct, *, gpu: str = "") -> str:
     """``canonical`` for the canonical definition, a retired one's name for exactly that, or what differs as a name.
 
-    Args:
-        split: the split.
-        rule: the definition that was used.
-        standard: the canonical one.
-        gpu: what to say of the GPU, where it is not the canonical choice.
+    ``gpu`` is what to say of the GPU, where it is not the canonical choice.
     """
     changed = {f for f in rule.__struct_fields__ if getattr(rule, f) != getattr(standard, f)}
     if not changed and not gpu:

@@ -235,10 +235,6 @@ def _compare(table: str, old: _Side, new: _Side) -> TableDifference:
 def diff(old: str | Path, new: str | Path) -> Difference:
     """Compare two archive directories, folders of frozen splits, or frozen splits.
 
-    Args:
-        old: the side before.
-        new: the side now.
-
     Raises:
         ArchiveNotFoundError: there is nothing at one of the paths.
         ArchiveMismatchError: something there can't be read.

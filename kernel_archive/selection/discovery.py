@@ -116,11 +116,6 @@ def select_discovery(split: Split, tables: ArchiveTables, rule: DiscoveryDefinit
     ``row_id`` is made from the two kernel ids; rows are sorted by problem, GPU, search and row id, so that
     those of a search stand together.
 
-    Args:
-        split: the split.
-        tables: the archive's tables.
-        rule: the definition.
-
     Raises:
         DataError: a speedup is not finite and above 0.
     """

@@ -139,11 +139,7 @@ def find_edges(
     Where another builder has measured both programs again, and these measurements alone count, the edge stays, with
     their ratio; where it has measured one of them, the two speedups come from different ways of measuring, and there is no edge.
 
-    Args:
-        evaluations: table ``evaluations`` with :data:`EDGE_COLUMNS`.
-        searches: ids of the searches.
-        kernels: kernels by id.
-        keep: a further rule: the reason why an edge does not count, or ``None``.
+    ``keep`` is a further rule: the reason why an edge does not count, or ``None``.
 
     Returns:
         Edges in the order of search and evaluation, and counts of the evaluations that gave none.

@@ -58,11 +58,6 @@ def selection_hash(key: str, kernel_id: str) -> str:
 def choose_gpu(present: Iterable[str], preferred: str, asked: str | None = None) -> str | None:
     """The one GPU of a split.
 
-    Args:
-        present: GPUs that qualifying kernels were measured on.
-        preferred: the definition's GPU.
-        asked: the GPU that the user named, in any spelling.
-
     Returns:
         The named one; else the preferred one when present; else the only one; ``None`` when there is none at all.
 
@@ -213,11 +208,7 @@ def select_eval(split: Split, tables: ArchiveTables, rule: EvalDefinition, *, gp
     of a language or search with few rows so far), then those with the smallest :func:`selection_hash`; near copies are
     taken once. Rows are sorted by task, bin and that hash, then by kernel id. Nothing depends on the order of the input.
 
-    Args:
-        split: the split.
-        tables: the archive's tables.
-        rule: the definition.
-        gpu: the GPU, when the definition's rule should not choose.
+    ``gpu`` is the GPU, where the definition's rule should not choose.
 
     Raises:
         UsageError: the GPU asked for has no kernel here.

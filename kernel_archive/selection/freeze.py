@@ -98,11 +98,7 @@ def frozen_split(archive: Archive, table: str) -> FrozenSplit:
 
 
 def freeze(archive: Archive | str | Path, folder: Path | None = None) -> list[Path]:
-    """Write the frozen form of every split of an archive.
-
-    Args:
-        archive: the archive.
-        folder: where; ``splits/frozen/<version>`` of this package when not given.
+    """Write the frozen form of every split of an archive; into ``splits/frozen/<version>`` of this package when no folder is named.
 
     Returns:
         The files.

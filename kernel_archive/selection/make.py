@@ -108,11 +108,7 @@ class Made(msgspec.Struct, kw_only=True):
 def select_split(split: Split, tables: ArchiveTables, rules: Rules, members: Mapping[str, pa.Table]) -> Selection:
     """Select one split of an archive.
 
-    Args:
-        split: which one.
-        tables: the archive.
-        rules: how.
-        members: rows of the other splits by table, which training pairs must not touch.
+    ``members`` are rows of the other splits by table, which training pairs must not touch.
 
     Raises:
         AmbiguousGpuError: the GPU of an evaluation split must be named.
@@ -221,19 +217,17 @@ def make_splits(
     names: Sequence[str] = tuple(SPLIT_TABLES),
     *,
     rules: Rules | None = None,
-    skip_ambiguous: bool = True,
     workers: Team | None = None,
 ) -> Made:
     """Make derived tables of an archive directory that nobody else reads yet (a build's, before it is renamed).
 
-    Nothing is written when the splits would leak.
+    Nothing is written when the splits would leak. Where held-out kernels exist on several GPUs and none is the canonical one,
+    an evaluation split is left out, with the reason in the manifest.
 
     Args:
         directory: the archive directory; its files are replaced one by one.
         names: derived tables to make.
         rules: how; canonically when not given.
-        skip_ambiguous: leave ``eval`` out, with the reason in the manifest, when held-out kernels exist on several GPUs
-            and none is the canonical one; else that is an error.
         workers: who looks at the parts of a large archive, on this machine; this process alone when not given.
 
     Raises:
@@ -241,7 +235,7 @@ def make_splits(
         UsageError: there is nothing on the GPU that was named.
     """
     archive = open_archive(directory)
-    plan = _planned(archive, names, rules, skip_ambiguous=skip_ambiguous, workers=workers)
+    plan = _planned(archive, names, rules, skip_ambiguous=True, workers=workers)
     return _carry_out(plan, Path(directory))
 
 
@@ -260,13 +254,7 @@ def remake_splits(
     made anew, which makes it a variant. What would come out as it is already is not written, unless its files are not
     those that the manifest names.
 
-    Args:
-        directory: the archive directory.
-        names: derived tables to make.
-        rules: how; canonically when not given.
-        reselect: select a published split anew from ``kernels``.
-        scheme: labels of a published split.
-        finish: called with the new directory before it takes its place (the card).
+    ``finish`` is called with the new directory before it takes its place (the card).
 
     Raises:
         ArchiveNotFoundError: there is no archive.
@@ -307,9 +295,7 @@ def remake_splits(
 def store_published(directory: str | Path, staged: Sequence[Path]) -> list[str]:
     """Write the splits that others published into an archive directory that nobody else reads yet.
 
-    Args:
-        directory: the archive directory.
-        staged: Parquet files of staged published rows; each file's rows keep their order, files come as given.
+    Each file's rows keep their order, files come as given.
 
     Returns:
         Names of the tables that were written.

@@ -81,10 +81,7 @@ def published_split(split: Split, rows: Sequence[PublishedRow], *, kernels: pa.T
     Ids, order, texts and labels stay as they were published (scheme ``released``). The facts say how many labels change
     under the paper's table, and which rows' published label is not that of the released rule.
 
-    Args:
-        split: the split.
-        rows: published rows; those of other splits are left aside. Kept in the order given.
-        kernels: kernels of the archive, to name the same programs by the same kernel ids.
+    Rows of other splits are left aside. Where the archive has measured a program, its kernel id names it.
 
     Raises:
         DataError: a row id stands twice, a speedup is not finite and above 0, or a label is not 1 to 8.
@@ -184,14 +181,7 @@ def published_labels(split: Split, table: pa.Table, facts: SplitFacts) -> Iterat
 
 
 def relabelled(split: Split, table: pa.Table, rule: Scheme, facts: SplitFacts) -> Selection:
-    """A published split with its labels made anew under a scheme: the same rows in the same order, and a variant.
-
-    Args:
-        split: the split.
-        table: the stored table.
-        rule: scheme of the new labels.
-        facts: facts of the stored split.
-    """
+    """A published split with its labels made anew under a scheme: the same rows in the same order, and a variant."""
     bins = assign_bins(table[split.value].to_numpy(), rule, row_ids=table["row_id"].to_pylist())
     as_published = rule == PUBLISHED_SCHEME and facts.facts["disagree_with_rule"]["rows"] == 0
     return select(

@@ -146,10 +146,7 @@ def row_table(split: Split, rows: Sequence[dict[str, Any]]) -> pa.Table:
 def with_ids(split: Split, rows: pa.Table, tokens: dict[str, str] | None = None) -> pa.Table:
     """Rows of a split's table with the ids of their own texts (:data:`IDS`): what it holds, whatever ids it states.
 
-    Args:
-        split: the split.
-        rows: with their texts.
-        tokens: program id -> token id, where known already; what is computed is added.
+    ``tokens`` are token ids by program id, where known already; what is computed is added.
     """
     known = {} if tokens is None else tokens
     found: list[pa.Array] = []
@@ -201,16 +198,7 @@ def select(
 ) -> Selection:
     """The selection of these rows, in their order; what is not told here is an attribute of :class:`Selection`.
 
-    Args:
-        split: the split.
-        rows: the rows (:func:`row_table`), with texts where there is no source of them.
-        scheme: bin scheme of the labels.
-        variant: name of the variant.
-        parameters: everything that the choice depended on.
-        counts: facts of the choice, beside those that follow from the rows.
-        source: texts of programs by their ids.
-        origin: selected here, or published by others and kept.
-        labels: the labels, where they are not made from the values.
+    ``counts`` come beside the facts that follow from the rows; ``labels`` are given where they are not made from the values.
 
     Raises:
         DataError: a value is not finite and above 0.
@@ -263,9 +251,7 @@ def cell_counts(
 ) -> dict[str, list[int]]:
     """Rows per task and bin, eight counts each, from the task and bin of every row.
 
-    Args:
-        cells: task and bin of every row, or how many rows have them.
-        always: tasks that are in it also where they have no row.
+    Tasks that are always in it stand there also where they have no row.
     """
     found = Counter(cells)
     names = sorted({*always, *(task for task, _ in found)})
@@ -273,13 +259,7 @@ def cell_counts(
 
 
 def label_facts(speedups: NDArray[np.float64], bins: NDArray[np.int8], scheme: Scheme) -> dict[str, Any]:
-    """Representatives of the end bins, rows per bin, and the rows that the two schemes label differently.
-
-    Args:
-        speedups: shape (n,), x.
-        bins: shape (n,), the labels.
-        scheme: their scheme.
-    """
+    """Representatives of the end bins, rows per bin, and the rows that the two schemes label differently."""
     m = representatives(speedups, bins, scheme)
     by_scheme = {name: assign_bins(speedups, name) for name in SCHEMES}
     return {

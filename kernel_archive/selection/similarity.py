@@ -229,12 +229,7 @@ class Copies:
 
 
 def similarity_report(rows: Sequence[Program], nears: Mapping[str, Near]) -> dict[str, Any]:
-    """How many evaluation rows have a very similar training program, with examples: for the manifest and the card.
-
-    Args:
-        rows: evaluation rows.
-        nears: name of a row -> its nearest training program, where it shares anything with one.
-    """
+    """How many evaluation rows have a very similar training program, with examples: for the manifest and the card."""
     problem_of = {row.name: row.problem for row in rows}
     near = sorted((n for n in nears.values() if n.similarity >= THRESHOLD), key=lambda n: (-n.similarity, n.row))
     per_task: dict[str, int] = dict.fromkeys(sorted(set(problem_of.values())), 0)

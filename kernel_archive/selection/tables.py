@@ -19,7 +19,7 @@ from kernel_archive.archive.calls import Call
 from kernel_archive.archive.open import open_archive
 from kernel_archive.ids import program_id, token_id
 from kernel_archive.schema import TABLES
-from kernel_archive.selection.edges import EDGE_COLUMNS, kernels_by_id
+from kernel_archive.selection.edges import EDGE_COLUMNS, Kernel, kernels_by_id
 from kernel_archive.selection.selected import Side, counted
 from kernel_archive.selection.similarity import Neighbours, Program
 from kernel_archive.selection.texts import PART_ROWS, ArchiveTexts
@@ -30,16 +30,11 @@ if TYPE_CHECKING:
 
     from kernel_archive.archive.calls import Team
     from kernel_archive.archive.open import Archive
-    from kernel_archive.selection.edges import Kernel
 
 Result = TypeVar("Result")
 
-_NARROW: Final = (
-    "kernel_id", "program_id", "token_id", "problem", "family", "gpu", "speedup", "reference_id", "search_id",
-    "language", "n_measurements", "speedup_min", "speedup_max", "flags",
-)  # fmt: skip
 #: What is read of the problems of a part alone.
-_OF_PROBLEMS: Final = ("test", "train", "kernels", "failures", "evaluations", "tested", "neighbours")
+_OF_PROBLEMS: Final = ("test", "train", "kernels", "evaluations", "tested", "neighbours")
 #: An archive of more kernels and evaluations is looked at in parts of about so many; a problem with more is a part.
 MOST_ROWS: Final = 250_000
 
@@ -152,12 +147,12 @@ class ArchiveTables:
     @cached_property
     def test(self) -> pa.Table:
         """Split ``test`` of ``kernels`` without texts and cases."""
-        return self.read("kernels", _NARROW, "test")
+        return self.read("kernels", Kernel.__struct_fields__, "test")
 
     @cached_property
     def train(self) -> pa.Table:
         """Split ``train`` of ``kernels`` without texts and cases."""
-        return self.read("kernels", _NARROW, "train")
+        return self.read("kernels", Kernel.__struct_fields__, "train")
 
     @cached_property
     def tested(self) -> list[Kernel]:
@@ -167,12 +162,7 @@ class ArchiveTables:
     @cached_property
     def kernels(self) -> pa.Table:
         """Both splits of ``kernels``, with cases."""
-        return self.read("kernels", [*_NARROW, "cases"])
-
-    @cached_property
-    def failures(self) -> pa.Table:
-        """Identity of the failing programs."""
-        return self.read("failures", ["program_id", "token_id"])
+        return self.read("kernels", [*Kernel.__struct_fields__, "cases"])
 
     @cached_property
     def evaluations(self) -> pa.Table:
@@ -262,10 +252,8 @@ class ArchiveTables:
     @cached_property
     def tokens(self) -> dict[str, str]:
         """Program id -> token id of every program that the archive knows."""
-        known: dict[str, str] = {}
-        for table in (self.test, self.train, self.failures):
-            known.update(zip(table["program_id"].to_pylist(), table["token_id"].to_pylist(), strict=True))
-        return known
+        tables = (self.read(name, ["program_id", "token_id"]) for name in ("kernels", "failures"))
+        return dict(row for table in tables for row in zip(*(ids.to_pylist() for ids in table.columns), strict=True))
 
     @cached_property
     def texts(self) -> ArchiveTexts:

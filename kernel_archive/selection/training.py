@@ -63,9 +63,7 @@ def _both(a: str, b: str) -> tuple[str, str]:
 def held_out_programs(tables: ArchiveTables, members: Mapping[str, pa.Table]) -> HeldOut:
     """Everything that training must not touch: what held-out searches ran, also in vain, and what other splits hold.
 
-    Args:
-        tables: the archive's tables.
-        members: rows of the other splits by table; those of a published split need be in no search here.
+    Rows of a published split need be in no search here.
     """
     evaluated = [*of_kind(members, "eval").values()]
     searches = [name for name, role in tables.roles.items() if role == "held_out"]
@@ -159,12 +157,6 @@ def select_train(split: Split, tables: ArchiveTables, rule: TrainDefinition, *, 
 
     ``row_id`` is made from anchor program and candidate kernel; rows are sorted by kind, problem, search and candidate.
     The same pairs come out for any order of the input, on any machine.
-
-    Args:
-        split: the split.
-        tables: the archive's tables.
-        rule: the definition.
-        held_out: what must not be touched (:func:`held_out_programs`).
 
     Raises:
         DataError: a speedup is not finite and above 0.

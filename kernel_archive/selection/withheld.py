@@ -205,10 +205,8 @@ def withhold(directory: Path, folder: Path, *, finish: Callable[[Path], object] 
     The archive is replaced by its public part, which is another archive: its version is that of the archive with
     ``-withheld`` behind it.
 
-    Args:
-        directory: the archive directory.
-        folder: where the labels go; empty or not there yet, and not inside the archive.
-        finish: called with the new directory before it takes its place (the card).
+    ``folder`` is empty or not there yet, and not inside the archive; ``finish`` is called with the new directory before it takes
+    its place (the card).
 
     Returns:
         The files of the labels.

@@ -13,6 +13,7 @@ from kernel_archive.forecasters.features import (
     pair_features,
     program_features,
 )
+from kernel_archive.forecasters.pairs import NOTHING, ProgramPairs
 
 TRITON = """import torch
 import triton
@@ -77,13 +78,16 @@ def test_gpu_features_are_facts_or_missing():
 
 def test_pair_features_have_one_row_per_pair():
     """Shape, and zero differences for a program against itself."""
-    x = pair_features([TRITON, "import a"], [TRITON, TRITON], ["H200"] * 2, ["p", "q"], known_problems=["p"])
+    x = pair_features(
+        ProgramPairs(anchors=(TRITON, "import a"), candidates=(TRITON,) * 2, gpus=("H200",) * 2, problems=("p", "q")),
+        ["p"],
+    )
     n = len(PROGRAM_FEATURES)
     assert x.shape == (2, 2 * n + 3 + len(GPU_FEATURES) + 1)
     assert np.nansum(np.abs(x[0, n : 2 * n])) == 0
     assert x[0, 2 * n] == 1.0
     assert x[:, -1].tolist() == [1.0, 0.0]
-    assert pair_features([], [], [], [], known_problems=["p"]).shape == (0, x.shape[1])
+    assert pair_features(NOTHING, ["p"]).shape == (0, x.shape[1])
 
 
 @pytest.mark.parametrize(

@@ -104,7 +104,7 @@ def test_every_task_in_every_form(few, service, tmp_path, name, answer):
     assert len(server.requests) == 2 * len(target)
     assert ("tools" in server.requests[0]) == (answer == "tool")
     assert ("response_format" in server.requests[0]) == (answer == "json")
-    data, tally = from_logs([log.location], few, split).finish()
+    data, tally = from_logs([log.location], few).finish()
     assert tally.forecasts == tally.asked == 2 * len(target)
     assert not tally.unanswered
     record = score(target, read_forecasts([json.loads(line) for line in data.splitlines()], target), draws=0)
@@ -273,8 +273,6 @@ def test_logs_of_another_run_are_refused(archive, service, run, tmp_path):
     )
     assert status == 2
     assert "another run" in err
-    with pytest.raises(UsageError, match="is of split eval"):
-        from_logs([other.location], archive, "discovery")
 
 
 def test_what_is_no_log_is_refused(archive, run, tmp_path):
