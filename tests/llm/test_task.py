@@ -16,7 +16,6 @@ from support.llm_server import forecast_of, language_model
 from support.small_archive import write_archive
 
 from kernel_archive.cli import main
-from kernel_archive.errors import UsageError
 from kernel_archive.llm.prompts import load_questions
 from kernel_archive.llm.run import from_logs, log_files, log_folder
 from kernel_archive.scoring import load_target, read_forecasts, score
