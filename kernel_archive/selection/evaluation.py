@@ -55,20 +55,22 @@ def selection_hash(key: str, kernel_id: str) -> str:
     return sha256_hex(f"{key}{kernel_id}".encode())
 
 
-def choose_gpu(present: Iterable[str], preferred: str, asked: str | None = None) -> str | None:
-    """The one GPU of a split.
+def choose_gpu(present: Mapping[str, int], preferred: str, asked: str | None = None) -> str | None:
+    """The one GPU of a split, of those that qualifying kernels were measured on.
 
     Returns:
-        The named one; else the preferred one when present; else the only one; ``None`` when there is none at all.
+        The one that was asked for; else the preferred one when present, or where none is preferred the one with the most
+        kernels; else the only one; ``None`` when there is none at all.
 
     Raises:
         UsageError: the named GPU has no qualifying kernel.
         AmbiguousGpuError: several GPUs, none preferred or named.
 
-    >>> choose_gpu(["H200"], "A100-80GB"), choose_gpu(["H200", "A100-80GB"], "A100-80GB")
+    >>> choose_gpu({"H200": 9}, "A100-80GB"), choose_gpu({"H200": 9, "A100-80GB": 1}, "A100-80GB")
     ('H200', 'A100-80GB')
     """
-    names = sorted(set(present))
+    names = sorted(present)
+    preferred = preferred or max(present, key=lambda name: present[name], default="")
     listed = ", ".join(printable(n) for n in names) or "none"
     if asked is not None:
         wanted = canonical_gpu(asked)
@@ -93,9 +95,8 @@ def _gpu_told(rule: EvalDefinition, gpu: str | None, standard: EvalDefinition, p
     def short(name: str) -> str:
         return re.sub(r"[^a-z0-9]+", "", name.lower())
 
-    most = max(per_gpu, key=lambda name: per_gpu[name], default="")
     try:
-        canonical = choose_gpu(per_gpu, standard.gpu or most)
+        canonical = choose_gpu(per_gpu, standard.gpu)
     except AmbiguousGpuError:
         canonical = None
     if gpu != canonical:
@@ -134,24 +135,14 @@ def refusals(tables: ArchiveTables, rule: EvalDefinition, kernels: Iterable[Kern
     return {kernel.kernel_id: reason(kernel) for kernel in kernels}
 
 
-def _few_bins(rule: OwnEvalDefinition, parts: Iterable[Mapping[str, set[int]]]) -> dict[str, int]:
-    """Problems of which too few bins have kernels, with the number of those bins; from the bins that each part has.
+def _few_bins(rule: OwnEvalDefinition, held: Mapping[str, set[int]]) -> dict[str, int]:
+    """Problems of which too few bins have kernels, with the number of those bins.
 
     Where the definition leaves the number open and no problem has as many, none is left out: a table with one program per
     problem can still be asked about.
     """
-    enough = rule.bins or LEAST_BINS
-    held = {problem: bins for part in parts for problem, bins in part.items()}
-    few = {problem: len(found) for problem, found in sorted(held.items()) if len(found) < enough}
+    few = {problem: len(bins) for problem, bins in sorted(held.items()) if len(bins) < (rule.bins or LEAST_BINS)}
     return {} if not rule.bins and len(few) == len(held) else few
-
-
-def _bins_held(tables: ArchiveTables, *, rule: EvalDefinition, gpu: str | None) -> dict[str, set[int]]:
-    kernels = _candidates(tables, rule, gpu)
-    held: dict[str, set[int]] = {}
-    for kernel, bin_ in zip(kernels, _bins(rule, kernels), strict=True):
-        held.setdefault(kernel.problem, set()).add(bin_)
-    return held
 
 
 def _bins(rule: EvalDefinition, kernels: Sequence[Kernel]) -> list[int]:
@@ -220,21 +211,22 @@ def select_eval(split: Split, tables: ArchiveTables, rule: EvalDefinition, *, gp
     eligible: Counter[str] = Counter()
     others: int = pc.count_distinct(tables.read("kernels", ["kernel_id"], "test")["kernel_id"]).as_py()
     of_parts = partial(tables.results, wanted=None if _every(rule) else rule.problems, whole=_SHARED in rule.balance)
-    for reasons, gpus, rows in of_parts(partial(_counts, rule=rule)):
+    bins_held: dict[tuple[str, str], set[int]] = {}
+    for reasons, gpus, bins, rows in of_parts(partial(_counts, rule=rule)):
         dropped += reasons
         eligible += gpus
+        bins_held |= bins
         others -= rows
     if others:
         dropped["other_problem"] += others
     if rule.near_copy is not None:
         dropped["near_training"] = 0
     per_gpu = dict(sorted(eligible.items()))
-    most = max(per_gpu, key=lambda name: per_gpu[name], default="")
-    chosen_gpu = choose_gpu(per_gpu, rule.gpu or most, gpu)
+    chosen_gpu = choose_gpu(per_gpu, rule.gpu, gpu)
     dropped["other_gpu"] = sum(n for name, n in per_gpu.items() if name != chosen_gpu)
     few_bins: dict[str, int] = {}
     if isinstance(rule, OwnEvalDefinition) and _every(rule):
-        few_bins = _few_bins(rule, of_parts(partial(_bins_held, rule=rule, gpu=chosen_gpu)))
+        few_bins = _few_bins(rule, {problem: bins for (on, problem), bins in bins_held.items() if on == chosen_gpu})
     available: Counter[tuple[str, int]] = Counter()
     chosen: list[tuple[str, int, Kernel]] = []
     exchanged = 0
@@ -282,16 +274,16 @@ def select_eval(split: Split, tables: ArchiveTables, rule: EvalDefinition, *, gp
 _SHARED: Final = "language"
 
 
-def _counts(tables: ArchiveTables, *, rule: EvalDefinition) -> tuple[Counter[str], Counter[str], int]:
-    """Why kernels of a part are not asked about, GPUs of the others, and how many kernels it has."""
+def _counts(
+    tables: ArchiveTables, *, rule: EvalDefinition
+) -> tuple[Counter[str], Counter[str], dict[tuple[str, str], set[int]], int]:
+    """Why kernels of a part are not asked about, GPUs of the others, their bins by GPU and problem, and how many kernels it has."""
     reasons = refusals(tables, rule, tables.tested)
-    gpus = Counter(kernel.gpu for kernel in tables.tested if reasons[kernel.kernel_id] is None)
-    return Counter(reason for reason in reasons.values() if reason is not None), gpus, len(tables.tested)
-
-
-def _candidates(tables: ArchiveTables, rule: EvalDefinition, gpu: str | None) -> list[Kernel]:
-    reasons = refusals(tables, rule, tables.tested)
-    return [k for k in tables.tested if reasons[k.kernel_id] is None and k.gpu == gpu]
+    others = [kernel for kernel in tables.tested if reasons[kernel.kernel_id] is None]
+    held: dict[tuple[str, str], set[int]] = {}
+    for kernel, bin_ in zip(others, _bins(rule, others), strict=True) if _every(rule) else ():
+        held.setdefault((kernel.gpu, kernel.problem), set()).add(bin_)
+    return Counter(filter(None, reasons.values())), Counter(k.gpu for k in others), held, len(tables.tested)
 
 
 @dataclass
@@ -309,7 +301,10 @@ def _taken(tables: ArchiveTables, *, rule: EvalDefinition, gpu: str | None, few:
     """The rows of a part, problem by problem where one does not depend on another."""
     found = _Taken()
     groups: dict[str, list[Kernel]] = {}
-    for kernel in _candidates(tables, rule, gpu):
+    reasons = refusals(tables, rule, tables.tested)
+    for kernel in tables.tested:
+        if reasons[kernel.kernel_id] is not None or kernel.gpu != gpu:
+            continue
         if kernel.problem in few:
             found.dropped["few_bins"] += 1
         else:

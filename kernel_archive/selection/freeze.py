@@ -9,7 +9,7 @@ import msgspec
 from kernel_archive.archive.manifest import SplitFacts  # noqa: TC001 - msgspec needs the type at run time
 from kernel_archive.archive.open import Archive, open_archive
 from kernel_archive.errors import ArchiveMismatchError, Finding, UsageError, printable
-from kernel_archive.selection.selected import CANONICAL
+from kernel_archive.selection.selected import CANONICAL, named
 from kernel_archive.splits import SPLIT_TABLES
 from kernel_archive.storage import content_path
 
@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
 #: Version of the files' layout.
 FROZEN_FORMAT: Final = 1
-#: So many rows are named per finding.
-_NAMED: Final = 10
 
 
 class FrozenSplit(msgspec.Struct, frozen=True, kw_only=True):
@@ -144,11 +142,6 @@ def read_frozen(path: Path) -> FrozenSplit:
     return found
 
 
-def _named(ids: list[str]) -> str:
-    more = f" and {len(ids) - _NAMED} more" if len(ids) > _NAMED else ""
-    return ", ".join(printable(i) for i in ids[:_NAMED]) + more
-
-
 def differences(
     wanted: list[tuple[str, str, int, float]], found: list[tuple[str, str, int, float]], table: str, what: str
 ) -> Iterator[Finding]:
@@ -164,7 +157,7 @@ def differences(
     for code, message, ids in kinds:
         if ids:
             clean = False
-            yield Finding(code=code, message=f"{message}: {len(ids)} rows", field=table, value=_named(ids))
+            yield Finding(code=code, message=f"{message}: {len(ids)} rows", field=table, value=named(ids, 120))
     if clean and [row[0] for row in wanted] != [row[0] for row in found]:
         yield Finding(code="split-order", message=f"the rows stand in another order than {what}", field=table)
 

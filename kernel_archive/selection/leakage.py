@@ -23,7 +23,7 @@ import pyarrow as pa
 from kernel_archive.errors import Finding, LeakageError, printable
 from kernel_archive.ids import program_id, token_id
 from kernel_archive.problems import HELD_OUT_PROBLEMS
-from kernel_archive.selection.selected import MEMBER, members_of, with_ids
+from kernel_archive.selection.selected import MEMBER, members_of, named, with_ids
 from kernel_archive.selection.similarity import Program
 from kernel_archive.splits import EVALUATIONS, SPLIT_TABLES
 
@@ -37,8 +37,6 @@ if TYPE_CHECKING:
 
     Severity = Literal["error", "warning"]
 
-#: So many rows are named per kind of leak; the rest is counted.
-NAMED: Final = 10
 _FIX: Final = (
     "Give its source the role held_out or archive, or keep the row out with an [[exclude]] entry, and build again"
 )
@@ -98,16 +96,14 @@ def of_kind(members: Mapping[str, pa.Table], kind: Kind) -> dict[str, pl.DataFra
     return {table: frame(rows) for table, rows in members.items() if SPLIT_TABLES[table].kind == kind}
 
 
-def _named(
+def _leak(
     code: str, message: str, field: str, rows: Sequence[str], severity: Severity = "error", fix: str = _FIX
 ) -> Iterator[Finding]:
     """One finding about these rows; nothing where there are none."""
     if rows:
-        named = ", ".join(printable(row, 200) for row in rows[:NAMED])
-        more = f" and {len(rows) - NAMED} more" if len(rows) > NAMED else ""
         yield Finding(
             code=code,
-            message=f"{message}: {len(rows)} rows, {named}{more}",
+            message=f"{message}: {len(rows)} rows, {named(rows)}",
             field=field,
             value=printable(rows[0], 200),
             fix=fix,
@@ -151,8 +147,8 @@ def check_leakage(
             (both, f"a held-out search is in {where}"),
             (copies, f"the log of a held-out search is in {where} under another name"),
         ):
-            named = [f"{name} ({where} row {rows[name]})" for name in names]
-            found += _named("held-out-search", message, where, named, severity)
+            leaked = [f"{name} ({where} row {rows[name]})" for name in names]
+            found += _leak("held-out-search", message, where, leaked, severity)
         for table, asked in evaluated.items():
             found += _program_leaks(where, trained, table, asked, severity)
     found += _measured_leaks(tables, held)
@@ -179,13 +175,13 @@ def _near_copies(tables: ArchiveTables, selections: Mapping[str, Selection], of_
         nears = [near for near in tables.neighbours.of(others).values() if near.similarity >= threshold]
         kernels = {*train["kernel_id"].filter(train["kernel_id"].is_in([near.program for near in nears]))}
         for where in ("kernels/train", "train_pairs"):
-            named = [
+            leaked = [
                 f"{near.row} ({near.similarity:.2f} of the tokens of {where} row {near.program})"
                 for near in nears
                 if (near.program in kernels) == (where == "kernels/train")
             ]
             message = f"a near copy of a program of {table} is in {where}"
-            yield from _named("near-copy-leak", message, where, named, of_pairs if where == "train_pairs" else "error")
+            yield from _leak("near-copy-leak", message, where, leaked, of_pairs if where == "train_pairs" else "error")
 
 
 def _problem_leaks(tables: ArchiveTables, pairs: Mapping[str, pl.DataFrame], of_pairs: Severity) -> Iterator[Finding]:
@@ -197,10 +193,10 @@ def _problem_leaks(tables: ArchiveTables, pairs: Mapping[str, pl.DataFrame], of_
         **{table: rows.select("row_id", "problem") for table, rows in pairs.items()},
     }
     for table, rows in given.items():
-        leaked = rows.filter(pl.col("problem").is_in(HELD_OUT_PROBLEMS)).iter_rows()
+        hits = rows.filter(pl.col("problem").is_in(HELD_OUT_PROBLEMS)).iter_rows()
         message = f"a problem that is wholly held out is in {table}"
-        named = [f"{name} (of {problem})" for name, problem in leaked]
-        yield from _named("held-out-problem", message, table, named, of_pairs if table in pairs else "error")
+        leaked = [f"{name} (of {problem})" for name, problem in hits]
+        yield from _leak("held-out-problem", message, table, leaked, of_pairs if table in pairs else "error")
 
 
 def _program_leaks(
@@ -212,8 +208,8 @@ def _program_leaks(
     ):
         first = trained.unique(kind, keep="first").select("row", pl.col(kind).alias(f"candidate_{kind}"))
         hits = asked.join(first, on=f"candidate_{kind}", maintain_order="left")
-        named = [f"{row_id} ({words} {where} row {row})" for row_id, row in hits.select("row_id", "row").iter_rows()]
-        yield from _named(code, f"a program of {table}{but} is in {where}", where, named, severity)
+        leaked = [f"{row_id} ({words} {where} row {row})" for row_id, row in hits.select("row_id", "row").iter_rows()]
+        yield from _leak(code, f"a program of {table}{but} is in {where}", where, leaked, severity)
         asked = asked.join(hits, on="row_id", how="anti", maintain_order="left")
 
 
@@ -222,10 +218,10 @@ def _measured_leaks(tables: ArchiveTables, held: set[str]) -> Iterator[Finding]:
     counts = (pl.col("outcome") == "success") & pl.col("excluded").is_null() & pl.col("search_id").is_in(held)
     measured = rows.filter(counts).unique("kernel_id", keep="last").select("kernel_id", "search_id")
     train = frame(tables.read("kernels", ["kernel_id"], "train"))
-    leaked = train.join(measured, on="kernel_id").sort("kernel_id").iter_rows()
+    hits = train.join(measured, on="kernel_id").sort("kernel_id").iter_rows()
     message = "a kernel that a held-out search measured is in kernels/train"
-    named = [f"{name} (measured in {search})" for name, search in leaked]
-    yield from _named("held-out-search", message, "kernels/train", named)
+    leaked = [f"{name} (measured in {search})" for name, search in hits]
+    yield from _leak("held-out-search", message, "kernels/train", leaked)
 
 
 def _pair_leaks(
@@ -233,20 +229,20 @@ def _pair_leaks(
 ) -> Iterator[Finding]:
     searches = edges["search_id"].filter(edges["search_id"] != "")
     shared = trained.filter(pl.col("search_id").is_in(searches.implode())).unique("search_id", keep="last")
-    named = [
+    leaked = [
         f"{row} (of search {search})"
         for search, row in shared.sort("search_id").select("search_id", "row_id").iter_rows()
     ]
-    yield from _named("discovery-search", f"a search of {table} is in {where}", where, named, severity)
+    yield from _leak("discovery-search", f"a search of {table} is in {where}", where, leaked, severity)
     for kind in ("program", "token"):
         sides = (f"anchor_{kind}", f"candidate_{kind}")
         ends = {"low": pl.min_horizontal(sides), "high": pl.max_horizontal(sides)}
         first = edges.select(pl.col("row_id").alias(f"same_{kind}"), **ends).unique(["low", "high"], keep="first")
         trained = trained.with_columns(**ends).join(first, on=["low", "high"], how="left", maintain_order="left")
     hits = trained.select("row_id", pl.coalesce("same_program", "same_token")).drop_nulls().iter_rows()
-    named = [f"{row} (is {table} row {hit})" for row, hit in hits]
+    leaked = [f"{row} (is {table} row {hit})" for row, hit in hits]
     fix = "Make the training pairs again: kernel-archive build-train"
-    yield from _named("discovery-pair", f"a program pair of {table} is in {where}", where, named, severity, fix)
+    yield from _leak("discovery-pair", f"a program pair of {table} is in {where}", where, leaked, severity, fix)
 
 
 def refuse_leakage(findings: Iterable[Finding]) -> list[Finding]:

@@ -13,6 +13,7 @@ import pyarrow as pa
 from kernel_archive.archive.manifest import SplitFacts
 from kernel_archive.archive.shards import digest_rows
 from kernel_archive.bins import N_BINS, SCHEMES, Scheme, assign_bins, representatives
+from kernel_archive.errors import printable
 from kernel_archive.ids import CANARY, ID_LENGTH, logical_digest, program_id, sha256_hex, token_id
 from kernel_archive.schema import TABLES
 from kernel_archive.selection.texts import PART_ROWS
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
 Origin = Literal["selected", "published"]
 #: Name of a split that is made by the shipped definition; any other is a variant.
 CANONICAL: Final = "canonical"
+#: So many rows are named in a message; the rest is counted.
+NAMED: Final = 10
 #: Columns with the ids of both programs of a row, and of their near-duplicate classes.
 IDS: Final = ("anchor_program", "anchor_token", "candidate_program", "candidate_token")
 PROGRAMS: Final = IDS[::2]
@@ -239,6 +242,12 @@ def _several_references(rows: pa.Table, split: Split) -> dict[str, Any]:
         counts.setdefault(problem, {})[reference] = n
     several = {task: found for task, found in counts.items() if len(found) > 1}
     return {"several_references": several} if several else {}
+
+
+def named(rows: Sequence[str], length: int = 200) -> str:
+    """The first ones of some rows for a message, each up to a length, and how many more there are."""
+    more = f" and {len(rows) - NAMED} more" if len(rows) > NAMED else ""
+    return ", ".join(printable(row, length) for row in rows[:NAMED]) + more
 
 
 def pair_id(prefix: str, first: str, second: str) -> str:

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 Result = TypeVar("Result")
 
 #: What is read of the problems of a part alone.
-_OF_PROBLEMS: Final = ("test", "train", "kernels", "evaluations", "tested", "neighbours")
+_OF_PROBLEMS: Final = ("train", "kernels", "evaluations", "tested", "neighbours")
 #: An archive of more kernels and evaluations is looked at in parts of about so many; a problem with more is a part.
 MOST_ROWS: Final = 250_000
 
@@ -72,15 +72,9 @@ class ArchiveTables:
     def of(self, problems: Collection[str] | None) -> ArchiveTables:
         """The same tables with the kernels, failures and evaluations of some problems, or of all."""
         part = object.__new__(type(self))
-        part.__dict__.update(self.__dict__)
-        part.forget()
+        part.__dict__.update((name, value) for name, value in self.__dict__.items() if name not in _OF_PROBLEMS)
         part.problems = None if problems is None else frozenset(problems)
         return part
-
-    def forget(self) -> None:
-        """Let go of what was read of the problems."""
-        for name in _OF_PROBLEMS:
-            self.__dict__.pop(name, None)
 
     @cached_property
     def _cut(self) -> list[list[str]]:
@@ -110,12 +104,7 @@ class ArchiveTables:
         return cut
 
     def parts(self, wanted: Collection[str] | None = None, *, whole: bool = False) -> list[ArchiveTables]:
-        """The tables in parts; a small archive is one.
-
-        Args:
-            wanted: problems that a large archive is looked at for; all when not given.
-            whole: these problems in one part, whatever they take.
-        """
+        """The tables in parts, a small archive in one; a large one for the wanted problems alone, and ``whole`` for these at once."""
         if self.problems is not None or len(self._cut) <= 1:
             return [self]
         self.texts, self.roles, self.references  # noqa: B018 - read once for all
@@ -126,7 +115,7 @@ class ArchiveTables:
     def results(
         self, function: Callable[[ArchiveTables], Result], wanted: Collection[str] | None = None, *, whole: bool = False
     ) -> Iterator[Result]:
-        """What a function finds in each of the parts (:meth:`parts`), in their order; what it has read is forgotten."""
+        """What a function finds in each of the parts (:meth:`parts`), in their order."""
         parts = self.parts(wanted, whole=whole)
         if self.workers is not None and len(parts) > 1:
             calls = [
@@ -135,19 +124,12 @@ class ArchiveTables:
             found = dict(self.workers.do(calls))
             yield from (found[i] for i in range(len(parts)))
             return
-        for part in parts:
-            yield function(part)
-            if part is not self:
-                part.forget()
+        while parts:
+            yield function(parts.pop(0))  # and with the part goes what it has read
 
     def part_with(self, problem: str) -> ArchiveTables:
         """The tables of a problem at least."""
         return self if self.problems is not None or len(self._cut) <= 1 else self.of([problem])
-
-    @cached_property
-    def test(self) -> pa.Table:
-        """Split ``test`` of ``kernels`` without texts and cases."""
-        return self.read("kernels", Kernel.__struct_fields__, "test")
 
     @cached_property
     def train(self) -> pa.Table:
@@ -157,7 +139,7 @@ class ArchiveTables:
     @cached_property
     def tested(self) -> list[Kernel]:
         """The kernels of the split ``test``."""
-        return list(kernels_by_id(self.test).values())
+        return list(kernels_by_id(self.read("kernels", Kernel.__struct_fields__, "test")).values())
 
     @cached_property
     def kernels(self) -> pa.Table:
@@ -167,7 +149,7 @@ class ArchiveTables:
     @cached_property
     def evaluations(self) -> pa.Table:
         """Lineage and outcome of the evaluations."""
-        return self.read("evaluations", [*EDGE_COLUMNS, "program_id"])
+        return self.read("evaluations", EDGE_COLUMNS)
 
     @cached_property
     def searches(self) -> pa.Table:

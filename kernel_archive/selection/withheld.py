@@ -25,6 +25,7 @@ from kernel_archive.ids import logical_digest
 from kernel_archive.schema import OUTCOMES, TABLES
 from kernel_archive.selection.leakage import frame, present_members
 from kernel_archive.selection.make import make_splits
+from kernel_archive.selection.selected import named
 from kernel_archive.selection.tables import ArchiveTables
 from kernel_archive.splits import EVALUATIONS, SPLIT_TABLES
 from kernel_archive.storage import content_path, write_atomically
@@ -305,11 +306,11 @@ def _traces(archive: Archive, hidden: list[str]) -> Iterator[Finding]:
     for name in _MEASURED:
         key = TABLES[name].key
         columns = [column for column in dict.fromkeys([key, *told]) if column in TABLES[name].schema.names]
-        if named := telling(archive.arrow(name, columns=columns), key):
-            yield _leak(name, "rows that measure a withheld program, or of a search that found one", named)
+        if shown := telling(archive.arrow(name, columns=columns), key):
+            yield _leak(name, "rows that measure a withheld program, or of a search that found one", shown)
     for name, others in present_members(tables, [n for n in SPLIT_TABLES if n not in hidden]).items():
-        if named := telling(others, "row_id"):
-            yield _leak(name, "rows with a withheld program, or of a search that found one", named)
+        if shown := telling(others, "row_id"):
+            yield _leak(name, "rows with a withheld program, or of a search that found one", shown)
     inputs = [run.search_id for run in archive.manifest.inputs if run.search_id in searches]
     if inputs:
         yield _leak("manifest.json", "logs of searches that found a withheld program", inputs)
@@ -338,11 +339,9 @@ def _shipped(searches: Iterable[str]) -> Iterator[Finding]:
 
 
 def _leak(field: str, what: str, rows: list[str]) -> Finding:
-    named = ", ".join(printable(row, 100) for row in rows[:10])
-    more = f" and {len(rows) - 10} more" if len(rows) > 10 else ""
     return Finding(
         code="withheld-label",
-        message=f"the public part holds {what}: {len(rows)}, {named}{more}",
+        message=f"the public part holds {what}: {len(rows)}, {named(rows, 100)}",
         field=field,
         value=printable(rows[0], 200),
         fix="Build the archive again from its logs, and withhold once more: build-eval --withhold DIR",

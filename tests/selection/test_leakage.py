@@ -15,9 +15,9 @@ from kernel_archive.errors import LeakageError
 from kernel_archive.ids import program_id, token_id
 from kernel_archive.schema import TABLES
 from kernel_archive.selection.check import check_splits
-from kernel_archive.selection.leakage import NAMED, check_leakage, leakage_findings, present_members, refuse_leakage
+from kernel_archive.selection.leakage import check_leakage, leakage_findings, present_members, refuse_leakage
 from kernel_archive.selection.make import make_splits
-from kernel_archive.selection.selected import IDS, MEMBER, members_of, with_ids
+from kernel_archive.selection.selected import IDS, MEMBER, NAMED, members_of, with_ids
 from kernel_archive.selection.tables import ArchiveTables
 from kernel_archive.splits import SPLITS
 
