@@ -15,7 +15,7 @@ the reference is looked up in ``references``, not believed of the row's label.
 from __future__ import annotations
 
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Final, Literal, cast
+from typing import TYPE_CHECKING, Final, Literal
 
 import polars as pl
 import pyarrow as pa
@@ -23,7 +23,7 @@ import pyarrow as pa
 from kernel_archive.errors import Finding, LeakageError, printable
 from kernel_archive.ids import program_id, token_id
 from kernel_archive.problems import HELD_OUT_PROBLEMS
-from kernel_archive.selection.selected import MEMBER, members_of, named, with_ids
+from kernel_archive.selection.selected import MEMBER, frame, members_of, named, with_ids
 from kernel_archive.selection.similarity import Program
 from kernel_archive.splits import EVALUATIONS, SPLIT_TABLES
 
@@ -84,11 +84,6 @@ def leakage_findings(
     published = any(SPLIT_TABLES[n].kind == "train" and f.origin == "published" for n, f in facts if n in SPLIT_TABLES)
     of_pairs: Severity = "warning" if published else "error"
     return [*check_leakage(tables, members, of_pairs), *_near_copies(tables, selections, of_pairs)]
-
-
-def frame(rows: pa.Table) -> pl.DataFrame:
-    """An Arrow table as a Polars data frame."""
-    return cast("pl.DataFrame", pl.from_arrow(rows))
 
 
 def of_kind(members: Mapping[str, pa.Table], kind: Kind) -> dict[str, pl.DataFrame]:

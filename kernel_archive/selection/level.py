@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
+import polars as pl
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -99,8 +100,6 @@ def _scaled(values: NDArray[np.float64]) -> NDArray[np.float64]:
 
 def _ranks(values: NDArray[np.float64]) -> NDArray[np.float64]:
     """Ranks of every column, ties by their mean, centred and scaled to about one."""
-    import polars as pl
-
     found = pl.from_numpy(values).select(pl.all().rank("average")).to_numpy().astype(np.float64)
     middle, n = (len(values) + 1) / 2, max(len(values), 1)
     return (found - middle) / n

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, cast
 
 import numpy as np
+import polars as pl
 import pyarrow as pa
 
 from kernel_archive.archive.manifest import SplitFacts
@@ -242,6 +243,11 @@ def _several_references(rows: pa.Table, split: Split) -> dict[str, Any]:
         counts.setdefault(problem, {})[reference] = n
     several = {task: found for task, found in counts.items() if len(found) > 1}
     return {"several_references": several} if several else {}
+
+
+def frame(rows: pa.Table) -> pl.DataFrame:
+    """An Arrow table as a Polars data frame."""
+    return cast("pl.DataFrame", pl.from_arrow(rows))
 
 
 def named(rows: Sequence[str], length: int = 200) -> str:

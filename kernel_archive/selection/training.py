@@ -19,12 +19,13 @@ import pyarrow as pa
 
 from kernel_archive.selection.definitions import TrainDefinition, load_definition, variant_name
 from kernel_archive.selection.edges import Kernel, find_edges, kernels_by_id, speedup_ratio
-from kernel_archive.selection.leakage import frame, of_kind
+from kernel_archive.selection.leakage import of_kind
 from kernel_archive.selection.sampling import PairSpace, least_pairs, program_mark, quotas
 from kernel_archive.selection.selected import (
     Selection,
     Side,
     counted,
+    frame,
     pair_id,
     row_table,
     select,

@@ -23,9 +23,9 @@ from kernel_archive.archive.swap import locked_stage, replaced_directory, stage_
 from kernel_archive.errors import ArchiveMismatchError, Finding, TargetExistsError, UsageError, printable
 from kernel_archive.ids import logical_digest
 from kernel_archive.schema import OUTCOMES, TABLES
-from kernel_archive.selection.leakage import frame, present_members
+from kernel_archive.selection.leakage import present_members
 from kernel_archive.selection.make import make_splits
-from kernel_archive.selection.selected import named
+from kernel_archive.selection.selected import frame, named
 from kernel_archive.selection.tables import ArchiveTables
 from kernel_archive.splits import EVALUATIONS, SPLIT_TABLES
 from kernel_archive.storage import content_path, write_atomically
