@@ -35,14 +35,7 @@ _URL: Final = "/v1/chat/completions"
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What a model is told beside the prompt; what is not given is left to the service.
-
-    Attributes:
-        temperature: of the sampling.
-        max_tokens: of an answer, reasoning included.
-        reasoning_effort: of models that have one.
-        seed: of the sampling, where the service has one.
-    """
+    """What a model is told beside the prompt; what is not given is left to the service. An answer's tokens include reasoning."""
 
     temperature: float | None = None
     max_tokens: int | None = None

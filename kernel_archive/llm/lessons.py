@@ -39,17 +39,12 @@ _ASKED: Final[dict[str, Ask]] = {"seed": "forecast", "parent_edit": "discovery",
 
 @dataclass(frozen=True)
 class Lesson:
-    """One row to learn from.
+    """One row to learn from, of the kind ``seed``, ``parent_edit`` or ``pair``.
 
     Attributes:
-        row_id: the row.
-        kind: ``seed``, ``parent_edit`` or ``pair``.
-        problem: problem id.
-        gpu: name of the GPU.
         anchor: the reference, or the other program.
         candidate: the program that is asked about.
         speedup: anchor time / candidate time, x.
-        bin: its bin, 1 to 8.
     """
 
     row_id: str

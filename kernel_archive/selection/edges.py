@@ -89,8 +89,10 @@ def speedup_ratio(child: float, parent: float) -> float | None:
 
 def kernels_by_id(table: pa.Table) -> dict[str, Kernel]:
     """Kernels of a table by id."""
-    columns = (table[name].to_pylist() for name in Kernel.__struct_fields__)
-    return {values[0]: Kernel(*values, flags=tuple(flags)) for *values, flags in zip(*columns, strict=True)}
+    columns = [table[name].to_pylist() for name in Kernel.__struct_fields__]
+    columns[-1] = map(tuple, columns[-1])
+    kernels = (Kernel(*values) for values in zip(*columns, strict=True))
+    return {kernel.kernel_id: kernel for kernel in kernels}
 
 
 def _with_parents(evaluations: pa.Table, searches: Collection[str]) -> pl.DataFrame:
@@ -101,7 +103,6 @@ def _with_parents(evaluations: pa.Table, searches: Collection[str]) -> pl.DataFr
     rows = rows.sort("search_id", pl.col("step", "source_line").fill_null(0), "evaluation_id")
     both = rows.join(parents, on=["search_id", "parent_node_id", "parent_distance"], how="left", maintain_order="left")
     reasons = [pl.col("excluded"), pl.col("parent_excluded")]
-    counts = [reason.is_null() for reason in reasons]
     allowed = pl.all_horizontal(reason.is_null() | reason.is_in(OVERRULED) for reason in reasons)
     why = (
         pl.when(pl.col("is_root") | pl.col("parent_node_id").is_null())
@@ -112,7 +113,7 @@ def _with_parents(evaluations: pa.Table, searches: Collection[str]) -> pl.DataFr
         .then(pl.lit("parent_not_in_log"))
         .when(pl.col("parent_outcome") != "success")
         .then(pl.lit("parent_failed"))
-        .when(allowed & (counts[0] != counts[1]))
+        .when(allowed & (reasons[0].is_null() != reasons[1].is_null()))
         .then(pl.lit("overruled_on_one_side"))
         .when(~allowed)
         .then(pl.lit("excluded"))

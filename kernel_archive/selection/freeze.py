@@ -24,17 +24,11 @@ FROZEN_FORMAT: Final = 1
 
 
 class FrozenSplit(msgspec.Struct, frozen=True, kw_only=True):
-    """One frozen split.
+    """One frozen split of an archive: id, problem, bin and speedup (x) of every row, in order.
 
     Attributes:
-        format: version of this layout.
-        table: the derived table.
-        archive: name of the archive.
-        version: version of the archive.
-        archive_digest: logical digest of its measured tables.
-        facts: the split's facts.
+        archive_digest: logical digest of the archive's measured tables.
         columns: names of the fields of a row.
-        rows: id, problem, bin and speedup (x) of every row, in order.
     """
 
     format: int

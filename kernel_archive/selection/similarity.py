@@ -121,13 +121,7 @@ class Program(msgspec.Struct, frozen=True):
 
 
 class Near(msgspec.Struct, frozen=True):
-    """An evaluation row and the training program that is most like it.
-
-    Attributes:
-        row: name of the evaluation row.
-        program: name of the training program.
-        similarity: Jaccard index of their token 5-grams.
-    """
+    """The names of an evaluation row and of the training program most like it, and the Jaccard index of their 5-grams."""
 
     row: str
     program: str

@@ -45,16 +45,7 @@ _MEASURED: Final = ("kernels", "failures", "evaluations", "searches")
 
 
 class Labels(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The labels of one split.
-
-    Attributes:
-        format: version of this layout.
-        table: the split's table.
-        public_digest: logical digest of the archive that holds the rows.
-        facts: the split's facts as they were before its labels were withheld.
-        columns: names of the fields of a row, behind its id.
-        rows: id and label columns of every row, in order.
-    """
+    """The labels of one split: the archive that holds the rows, the facts as they were before, id and labels of every row."""
 
     format: int
     table: str
@@ -125,18 +116,14 @@ def with_column(rows: pa.Table, name: str, values: Sequence[Any] | pa.ChunkedArr
 def _taken(archive: Archive) -> tuple[set[str], set[str]]:
     """Searches that found an evaluation row, and every program that they ran, with near duplicates."""
     tables = [split.table for split in EVALUATIONS.values() if split.table in archive.manifest.tables]
-    rows = [archive.arrow(name, columns=["search_id", "kernel_id"]) for name in tables]
-    searches = {s for part in rows for s in part["search_id"].to_pylist() if s}
-    ids = {k for part in rows for k in part["kernel_id"].to_pylist()}
-    ran = archive.arrow("evaluations", columns=["search_id", "program_id", "kernel_id"])
-    listed = zip(*(ran[name].to_pylist() for name in ran.column_names), strict=True)
-    programs = {program for search, program, kernel in listed if search in searches or kernel in ids}
-    known: dict[str, str] = {}
-    for name in ("kernels", "failures"):
-        part = archive.arrow(name, columns=["program_id", "token_id"])
-        known.update(zip(part["program_id"].to_pylist(), part["token_id"].to_pylist(), strict=True))
-    tokens = {known[program] for program in programs if program in known}
-    return searches, programs | {program for program, token in known.items() if token in tokens}
+    rows = pl.concat([archive.polars(name, columns=["search_id", "kernel_id"]) for name in tables])
+    searches = {*rows["search_id"]} - {""}
+    ran = archive.polars("evaluations", columns=["search_id", "program_id", "kernel_id"])
+    found = pl.col("search_id").is_in(searches) | pl.col("kernel_id").is_in({*rows["kernel_id"]})
+    programs = {*ran.filter(found)["program_id"]}
+    known = pl.concat([archive.polars(name, columns=["program_id", "token_id"]) for name in ("kernels", "failures")])
+    tokens = {*known.filter(pl.col("program_id").is_in(programs))["token_id"]}
+    return searches, programs | {*known.filter(pl.col("token_id").is_in(tokens))["program_id"]}
 
 
 def _without(rows: pa.Table, column: str, values: set[str]) -> pa.Table:
@@ -145,24 +132,20 @@ def _without(rows: pa.Table, column: str, values: set[str]) -> pa.Table:
 
 def _recounted(searches: pa.Table, evaluations: pa.Table, lost: set[str]) -> pa.Table:
     """The rows of searches, those that have lost evaluations with counts over what is left."""
-    kept: dict[str, list[dict[str, Any]]] = {}
-    names = ["search_id", "outcome", "speedup", "kernel_id"]
-    for row in evaluations.select(names).to_pylist():
-        if row["search_id"] in lost:
-            kept.setdefault(row["search_id"], []).append(row)
-    out = searches.to_pylist()
-    for row in out:
-        if row["search_id"] in lost:
-            left = kept.get(row["search_id"], [])
-            outcomes = [r["outcome"] for r in left]
-            row |= {f"n_{name}": outcomes.count(name) for name in OUTCOMES if name != "success"}
-            row |= {
-                "n_evaluations": len(left),
-                "n_successes": outcomes.count("success"),
-                "n_kernels": len({r["kernel_id"] for r in left if r["outcome"] == "success"}),
-                "best_speedup": max((r["speedup"] for r in left if r["speedup"] is not None), default=None),
-                "gpu_seconds": None,
-            }
+    outcome, passed = pl.col("outcome"), pl.col("outcome") == "success"
+    left = frame(evaluations).group_by("search_id").agg(
+        **{f"n_{name}": (outcome == name).sum() for name in OUTCOMES if name != "success"},
+        n_evaluations=pl.len(),
+        n_successes=passed.sum(),
+        n_kernels=pl.col("kernel_id").filter(passed).n_unique(),
+        best_speedup=pl.col("speedup").max(),
+    )  # fmt: skip
+    counts = {row.pop("search_id"): row for row in left.to_dicts()}
+    nothing = dict.fromkeys(left.columns[1:], 0) | {"best_speedup": None}
+    out = [
+        row | counts.get(row["search_id"], nothing) | {"gpu_seconds": None} if row["search_id"] in lost else row
+        for row in searches.to_pylist()
+    ]
     return pa.Table.from_pylist(out, schema=TABLES["searches"].schema)
 
 
