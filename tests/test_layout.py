@@ -77,7 +77,6 @@ ELSEWHERE = {
     "scoring/faults": "scoring/test_reader",
     "scoring/load": "scoring/test_target",
     "scoring/surface": "scoring/test_controls",
-    "selection/inputs": "selection/test_check",
     "selection/selected": "selection/test_leakage",
     "selection/tables": "selection/test_leakage",
 }

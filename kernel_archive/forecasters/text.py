@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from kernel_archive.bins import N_BINS, SCHEMES
-from kernel_archive.forecasters.programs import ProgramParts
+from kernel_archive.forecasters.features import ProgramParts
 from kernel_archive.forecasters.spreading import spread
 
 if TYPE_CHECKING:

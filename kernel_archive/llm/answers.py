@@ -33,6 +33,11 @@ STOPS: Final[dict[str, str]] = {
 MAX_RATIONALE: Final = 16_000
 
 
+def stop_reason(word: object) -> str:
+    """A service's word for why a model stopped, as a value of :data:`STOPS` or printable as it is."""
+    return STOPS.get(word, printable(word, 40)) if isinstance(word, str) else "stop"
+
+
 class Answered(msgspec.Struct, frozen=True, kw_only=True):
     """One answer, whoever brought it.
 
@@ -106,7 +111,7 @@ def answered_of(output: ModelOutput, row_id: str, repeat: int) -> Answered | str
         row_id=row_id,
         repeat=repeat,
         answer={"content": message.text, "tool_calls": calls},
-        stop_reason=STOPS.get(stop, printable(stop, 40)),
+        stop_reason=stop_reason(stop),
         input_tokens=None
         if usage is None
         else usage.input_tokens + (usage.input_tokens_cache_read or 0) + (usage.input_tokens_cache_write or 0),

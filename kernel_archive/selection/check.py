@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING
 from kernel_archive.errors import Finding, KernelArchiveError, printable
 from kernel_archive.selection.definitions import recorded_definition
 from kernel_archive.selection.freeze import check_frozen, differences, frozen_columns, frozen_split
-from kernel_archive.selection.inputs import check_inputs
 from kernel_archive.selection.leakage import leakage_findings, present_members
 from kernel_archive.selection.make import Rules, select_split
 from kernel_archive.selection.published import published_labels
-from kernel_archive.selection.selected import CANONICAL
+from kernel_archive.selection.selected import CANONICAL, check_inputs
 from kernel_archive.selection.tables import ArchiveTables
 from kernel_archive.selection.withheld import check_withheld
 from kernel_archive.splits import SPLIT_TABLES

@@ -14,7 +14,7 @@ from kernel_archive.archive.shards import digest_rows
 from kernel_archive.errors import UsageError, printable
 from kernel_archive.schema import TABLES
 from kernel_archive.selection.freeze import read_frozen
-from kernel_archive.selection.inputs import INPUTS
+from kernel_archive.selection.selected import INPUTS
 from kernel_archive.splits import FORECAST_SPLITS, SPLIT_TABLES
 
 if TYPE_CHECKING:

@@ -67,6 +67,9 @@ def level(
             above += (np.maximum(np.abs(found) - limit, 0.0) ** 2).sum(-1)
         return above
 
+    def beside(comes: int, goes: int) -> list[int]:
+        return [i for i in np.flatnonzero(chosen & (cells == cells[comes])).tolist() if i != goes]
+
     # Every exchange lowers the penalty, so that none comes back; the bound is for the time it may take.
     for _ in range(n):
         sums = columns[chosen].sum(0)
@@ -77,18 +80,13 @@ def level(
             break
         parts = (pairs[i : i + _TOGETHER] for i in range(0, len(pairs), _TOGETHER))
         after = np.concatenate([penalty(sums + columns[part[:, 0]] - columns[part[:, 1]]) for part in parts])
-        found = None
-        for at in np.argsort(after, kind="stable"):
-            if after[at] >= penalty(sums) - _LEAST_GAIN:
-                break
-            comes, goes = pairs[at].tolist()
-            beside = np.flatnonzero(chosen & (cells == cells[comes]))
-            if fits(comes, [i for i in beside.tolist() if i != goes]):
-                found = comes, goes
-                break
-        if found is None:
+        order = np.argsort(after, kind="stable")
+        better = pairs[order[after[order] < penalty(sums) - _LEAST_GAIN]].tolist()
+        exchange = next((pair for pair in better if fits(pair[0], beside(*pair))), None)
+        if exchange is None:
             break
-        chosen[found[0]], chosen[found[1]] = True, False
+        comes, goes = exchange
+        chosen[comes], chosen[goes] = True, False
     return chosen
 
 

@@ -26,10 +26,9 @@ from kernel_archive.selection.definitions import (
 )
 from kernel_archive.selection.discovery import select_discovery
 from kernel_archive.selection.evaluation import AmbiguousGpuError, select_eval
-from kernel_archive.selection.inputs import with_inputs
 from kernel_archive.selection.leakage import compared_programs, leakage_findings, present_members, refuse_leakage
 from kernel_archive.selection.published import published_rows, published_split, relabelled
-from kernel_archive.selection.selected import CANONICAL
+from kernel_archive.selection.selected import CANONICAL, with_inputs
 from kernel_archive.selection.similarity import similarity_report
 from kernel_archive.selection.tables import ArchiveTables
 from kernel_archive.selection.training import held_out_programs, select_train

@@ -22,6 +22,7 @@ from kernel_archive.selection.selected import (
     Selection,
     Side,
     counted,
+    frame,
     label_facts,
     row_table,
     select,
@@ -68,11 +69,9 @@ def _known_kernels(kernels: pa.Table | None) -> dict[tuple[str, str, str], str]:
     """(problem, GPU, program) -> kernel id, where the archive has exactly one such kernel."""
     if kernels is None:
         return {}
-    found: dict[tuple[str, str, str], set[str]] = {}
-    columns = [kernels[name].to_pylist() for name in ("problem", "gpu", "program_id", "kernel_id")]
-    for problem, gpu, program, name in zip(*columns, strict=True):
-        found.setdefault((problem, gpu, program), set()).add(name)
-    return {key: next(iter(names)) for key, names in found.items() if len(names) == 1}
+    keys = ["problem", "gpu", "program_id"]
+    rows = frame(kernels).unique(keys, keep="none").select(*keys, "kernel_id").iter_rows()
+    return {(problem, gpu, program): name for problem, gpu, program, name in rows}
 
 
 def published_split(split: Split, rows: Sequence[PublishedRow], *, kernels: pa.Table | None = None) -> Selection:

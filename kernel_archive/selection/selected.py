@@ -7,29 +7,36 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, cast
 
+import msgspec
 import numpy as np
 import polars as pl
 import pyarrow as pa
 
 from kernel_archive.archive.manifest import SplitFacts
-from kernel_archive.archive.shards import digest_rows
+from kernel_archive.archive.open import Archive
+from kernel_archive.archive.shards import digest_rows, write_table
 from kernel_archive.bins import N_BINS, SCHEMES, Scheme, assign_bins, representatives
-from kernel_archive.errors import printable
+from kernel_archive.errors import Finding, printable
 from kernel_archive.ids import CANARY, ID_LENGTH, logical_digest, program_id, sha256_hex, token_id
 from kernel_archive.schema import TABLES
 from kernel_archive.selection.texts import PART_ROWS
+from kernel_archive.splits import EVALUATIONS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from pathlib import Path
 
     from numpy.typing import NDArray
 
+    from kernel_archive.archive.manifest import Manifest
     from kernel_archive.selection.texts import ArchiveTexts
     from kernel_archive.splits import Split
 
 Origin = Literal["selected", "published"]
 #: Name of a split that is made by the shipped definition; any other is a variant.
 CANONICAL: Final = "canonical"
+#: The table of the rows of every evaluation split without their labels; its splits are called as the evaluation splits.
+INPUTS: Final = "eval_inputs"
 #: So many rows are named in a message; the rest is counted.
 NAMED: Final = 10
 #: Columns with the ids of both programs of a row, and of their near-duplicate classes.
@@ -283,3 +290,35 @@ def label_facts(speedups: NDArray[np.float64], bins: NDArray[np.int8], scheme: S
         "bins": np.bincount(bins, minlength=N_BINS + 1)[1:].tolist(),
         "label_differences": int(np.count_nonzero(by_scheme["paper"] != by_scheme["released"])),
     }
+
+
+def _inputs(archive: Archive) -> dict[str, pa.Table]:
+    """What each split of the table holds: the columns that it has in common with the evaluation split."""
+    names = TABLES[INPUTS].schema.names
+    return {
+        name: archive.arrow(split.table, columns=names)
+        for name, split in EVALUATIONS.items()
+        if split.table in archive.manifest.tables
+    }
+
+
+def with_inputs(directory: Path, manifest: Manifest) -> Manifest:
+    """Write the rows of the evaluation splits that a manifest names without their labels; the manifest with that table."""
+    parts = _inputs(Archive(directory, manifest))
+    if not parts:
+        return manifest
+    tables = {**manifest.tables, INPUTS: write_table(directory, INPUTS, parts)}
+    ordered = {name: tables[name] for name in TABLES if name in tables}
+    return msgspec.structs.replace(manifest, tables=ordered)
+
+
+def check_inputs(archive: Archive) -> Iterator[Finding]:
+    """Whether :data:`INPUTS` holds exactly the rows of the evaluation splits, in their order."""
+    held = archive.manifest.tables.get(INPUTS)
+    for name, rows in _inputs(archive).items():
+        if held is None or name not in held.splits:
+            message = "the evaluation split has no rows without labels"
+            yield Finding(code="inputs-missing", message=message, field=name, severity="warning", fix="Make it again")
+        elif not archive.arrow(INPUTS, name).equals(rows.cast(TABLES[INPUTS].schema)):
+            message = "the rows without labels are not those of the evaluation split"
+            yield Finding(code="inputs-differ", message=message, field=f"{INPUTS}.{name}", fix="Make the split again")
