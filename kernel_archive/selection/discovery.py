@@ -33,8 +33,6 @@ if TYPE_CHECKING:
 DIGITS: Final = 12
 #: exp of more than this, or of its negative, is no number of 64 bits.
 _LARGEST_LOG: Final = 700
-#: Column of the ratio of an edge's own two measurements, while facts are made.
-_OWN: Final = "own_ratio"
 
 CaseSum = tuple[tuple[str, ...], float]
 
@@ -130,9 +128,8 @@ def select_discovery(split: Split, tables: ArchiveTables, rule: DiscoveryDefinit
         and (rule.unfinished or row["finished"] is not False)
     }
     dropped: Counter[str] = Counter()
-    found: list[pa.Table] = [row_table(split, []).append_column(_OWN, pa.array([], pa.float64()))]
-    look = partial(_edges_of, split=split, rule=rule, searches=finished)
-    for rows, without in tables.results(look) if finished else ():
+    found = []
+    for rows, without in tables.results(partial(_edges_of, split=split, rule=rule, searches=finished)):
         found.append(rows)
         dropped += without
     rows = together(found, split.task)
@@ -146,7 +143,7 @@ def select_discovery(split: Split, tables: ArchiveTables, rule: DiscoveryDefinit
             "edges_of_stopped": sum(n for (search,), n in searches.items() if finished[search] is False),
         },
         "near_duplicates": pc.sum(pc.equal(rows["anchor_token"], rows["candidate_token"])).as_py() or 0,
-        "own_measurements": _agreement(ratios, rows[_OWN].to_pylist(), rule.scheme),
+        "own_measurements": _agreement(ratios, rows["own_ratio"].to_pylist(), rule.scheme),
         "case_times": _agreement(ratios, rows["g_cases"].to_pylist(), rule.scheme),
     }
     return select(
@@ -183,6 +180,7 @@ def _edges_of(
             e.child.side,
             e.ratio,
             row_id=row_id,
+            own_ratio=e.own_ratio,
             **{**e.child.place, "search_id": e.search_id},
             g_cases=case_ratio(sums.get(e.parent.kernel_id), sums.get(e.child.kernel_id)),
             parent_speedup=e.parent.speedup,
@@ -191,5 +189,4 @@ def _edges_of(
         )
         for e, row_id in named
     ]
-    own = pa.array([e.own_ratio for e, _ in named], pa.float64())
-    return row_table(split, rows).append_column(_OWN, own), dropped
+    return row_table(split, rows, own_ratio=pa.float64()), dropped

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -152,10 +151,8 @@ def _planned(
     members = present_members(tables, [n for n in SPLIT_TABLES if n not in names])
     made: dict[str, Selection] = {}
     skipped: dict[str, str] = {}
-    for name, split in SPLIT_TABLES.items():
-        facts = manifest.splits.get(name)
-        if name not in names:
-            continue
+    for name in (n for n in SPLIT_TABLES if n in names):
+        split, facts = SPLIT_TABLES[name], manifest.splits.get(name)
         try:
             if scheme is not None and facts is not None and facts.origin == "published":
                 selection = relabelled(split, archive.arrow(name), scheme, facts)
@@ -178,13 +175,10 @@ def _planned(
 def _carry_out(plan: _Plan, directory: Path) -> Made:
     """Write what was planned, the similarity report beside it, and the manifest last."""
     manifest = plan.tables.archive.manifest
-    with ThreadPoolExecutor(1) as pool:
-        # The report reads texts only; compression, most of the writing, runs outside the interpreter's lock.
-        compared = compared_programs(plan.tables, plan.selections).values()
-        rows = list({program.name: program for programs in compared for program in programs}.values())
-        report = pool.submit(lambda: similarity_report(rows, plan.tables.neighbours.of(rows)))
-        stored = _written(directory, manifest, plan.selections.values())
-        similarity = report.result()
+    compared = compared_programs(plan.tables, plan.selections).values()
+    rows = list({program.name: program for programs in compared for program in programs}.values())
+    similarity = similarity_report(rows, plan.tables.neighbours.of(rows))
+    stored = _written(directory, manifest, plan.selections.values())
     leakage = {"warnings": [msgspec.to_builtins(f) for f in plan.warnings], "similarity": similarity}
     # What was not asked for this time is still missing for the reason that was found then.
     before = manifest.reports.get("splits_not_made", {})
@@ -221,13 +215,7 @@ def make_splits(
     """Make derived tables of an archive directory that nobody else reads yet (a build's, before it is renamed).
 
     Nothing is written when the splits would leak. Where held-out kernels exist on several GPUs and none is the canonical one,
-    an evaluation split is left out, with the reason in the manifest.
-
-    Args:
-        directory: the archive directory; its files are replaced one by one.
-        names: derived tables to make.
-        rules: how; canonically when not given.
-        workers: who looks at the parts of a large archive, on this machine; this process alone when not given.
+    an evaluation split is left out, with the reason in the manifest. ``workers`` look at the parts of a large archive.
 
     Raises:
         LeakageError: training would hold something of the evaluation; the rows are named.

@@ -147,11 +147,13 @@ def split_row(split: Split, anchor: Side, candidate: Side, value: float, **colum
     }
 
 
-def row_table(split: Split, rows: Sequence[dict[str, Any]]) -> pa.Table:
-    """Rows (:func:`split_row`) as a table."""
+def row_table(split: Split, rows: Sequence[dict[str, Any]], **more: pa.DataType) -> pa.Table:
+    """Rows (:func:`split_row`) as a table, with further columns of these types."""
     aside = {split.anchor, split.candidate, "bin", "bin_scheme", "canary"}
     fields = [field for field in TABLES[split.table].schema if field.name not in aside]
-    return pa.Table.from_pylist(rows, schema=pa.schema([*fields, *((name, pa.string()) for name in IDS)]))
+    return pa.Table.from_pylist(
+        rows, schema=pa.schema([*fields, *((name, pa.string()) for name in IDS), *more.items()])
+    )
 
 
 def with_ids(split: Split, rows: pa.Table, tokens: dict[str, str] | None = None) -> pa.Table:

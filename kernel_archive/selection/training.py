@@ -171,7 +171,7 @@ def select_train(split: Split, tables: ArchiveTables, rule: TrainDefinition, *, 
         found.append(rows)
         for total, more in zip((dropped, no_edges, strata), counts, strict=True):
             total.update(more)
-    rows = together(found, "rank", "problem").drop_columns("rank")
+    rows = together(found, "rank", "problem")
     per_task: defaultdict[str, dict[str, int]] = defaultdict(dict)
     for (task, kind), n in sorted(counted(rows, "problem", "pair_type").items()):
         per_task[task][kind] = n
@@ -245,7 +245,6 @@ def _pairs_of(
             else:
                 chosen[row["row_id"]] = row
     rank: dict[str, int] = {kind: i for i, kind in enumerate(rule.priority)}
-    order = itemgetter("problem", "search_id", "candidate_kernel_id", "row_id")
-    rows = sorted(chosen.values(), key=lambda row: (rank[row["pair_type"]], order(row)))
-    ranks = pa.array([rank[row["pair_type"]] for row in rows], pa.int8())
-    return row_table(split, rows).append_column("rank", ranks), dropped, no_edges, strata
+    ranked = ({**row, "rank": rank[row["pair_type"]]} for row in chosen.values())
+    rows = sorted(ranked, key=itemgetter("rank", "problem", "search_id", "candidate_kernel_id", "row_id"))
+    return row_table(split, rows, rank=pa.int8()), dropped, no_edges, strata
