@@ -27,7 +27,7 @@ from kernel_archive.storage import content_path
 from kernel_archive.untrusted import misfit, read_toml
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
     from kernel_archive.selection.tables import ArchiveTables
     from kernel_archive.splits import Kind, Split
@@ -43,6 +43,12 @@ _Text = Annotated[str, msgspec.Meta(min_length=1)]
 LEAST_BINS: Final = 3
 #: Field, what is wrong with it, its value, the way out.
 _Fault: TypeAlias = tuple[str, str, str, str]
+
+
+def _unknown(field: str, what: str, names: Sequence[str], known: Sequence[str]) -> Iterator[_Fault]:
+    for i, name in enumerate(names):
+        if name not in known:
+            yield f"{field}[{i}]", f"unknown {what}", name, f"One of: {', '.join(known)}"
 
 
 class Definition(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -67,10 +73,7 @@ class Definition(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
     def faults(self) -> Iterator[_Fault]:
         """What the types of the fields can't say."""
-        known = [flag.name for flag in FLAGS]
-        for i, name in enumerate(self.exclude_flags):
-            if name not in known:
-                yield f"exclude_flags[{i}]", "unknown audit flag", name, f"One of: {', '.join(known)}"
+        yield from _unknown("exclude_flags", "audit flag", self.exclude_flags, [flag.name for flag in FLAGS])
 
 
 class EvalDefinition(Definition, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -119,9 +122,7 @@ class EvalDefinition(Definition, frozen=True, kw_only=True, forbid_unknown_field
                 yield f"tasks[{i}]", "not the canonical name of a problem", task, f"Write {normalise_problem(task)!r}"
         if len(set(self.problems)) != len(self.problems):
             yield "tasks", "a task stands twice", ", ".join(self.problems), "Name each once"
-        for i, language in enumerate(self.languages):
-            if language not in LANGUAGE_ORDER:
-                yield f"languages[{i}]", "unknown language", language, f"One of: {', '.join(LANGUAGE_ORDER)}"
+        yield from _unknown("languages", "language", self.languages, LANGUAGE_ORDER)
         if canonical_gpu(self.gpu) != self.gpu:
             yield "gpu", "not the canonical name of a GPU", self.gpu, f"Write {canonical_gpu(self.gpu)!r}"
 

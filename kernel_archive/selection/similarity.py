@@ -33,18 +33,13 @@ _CHUNK: Final = 1 << 17
 _SPACE, _WORD, _MARK = 0, 1, 2
 
 
-def _classes() -> NDArray[np.uint8]:
-    kinds = np.full(256, _MARK, np.uint8)
-    for byte in range(256):
-        if chr(byte).isspace() and byte < 128:
-            kinds[byte] = _SPACE
-        elif byte >= 128 or chr(byte).isalnum() or byte == ord("_"):
-            kinds[byte] = _WORD
-    kinds[0] = _SPACE
-    return kinds
+def _kind(byte: int) -> int:
+    if byte >= 128 or chr(byte).isalnum() or chr(byte) == "_":
+        return _WORD
+    return _SPACE if byte == 0 or chr(byte).isspace() else _MARK
 
 
-_KINDS: Final = _classes()
+_KINDS: Final = np.array([_kind(byte) for byte in range(256)], np.uint8)
 _RANDOM: Final = np.random.PCG64(np.random.SeedSequence(20261121))
 _BYTE_HASH: Final = np.where(_KINDS == _SPACE, np.uint64(0), _RANDOM.random_raw(256) | np.uint64(1))
 _PLACE_HASH: Final = _RANDOM.random_raw(4096) | np.uint64(1)

@@ -54,7 +54,7 @@ class ArchiveTexts:
         block_rows: keys that are best asked for at a time.
     """
 
-    def __init__(self, archive: Archive, *, held_bytes: int | None = None) -> None:
+    def __init__(self, archive: Archive) -> None:
         """Index the row groups, and begin to read the texts if they are held.
 
         Raises:
@@ -77,13 +77,12 @@ class ArchiveTexts:
         # Of equal keys the last one is found: their texts are one.
         self._order = np.argsort(known, kind="stable")
         self._keys = known[self._order]
-        held = HELD_BYTES if held_bytes is None else held_bytes
         average = size / max(1, len(known))
         # When texts must be read again for every block, blocks are large: two columns of them take half of what may be held.
-        several = int(np.clip(held / 4 / max(average, 1.0), PART_ROWS, 100 * PART_ROWS))
-        self.block_rows = PART_ROWS if size <= held else several
+        several = int(np.clip(HELD_BYTES / 4 / max(average, 1.0), PART_ROWS, 100 * PART_ROWS))
+        self.block_rows = PART_ROWS if size <= HELD_BYTES else several
         self._whole: Future[pa.Array] | None = None
-        if size <= held:
+        if size <= HELD_BYTES:
             # Arrow reads outside the interpreter's lock: whoever asks later need not wait as long.
             reader = ThreadPoolExecutor(1)
             self._whole = reader.submit(self._read, range(len(self._groups)))
