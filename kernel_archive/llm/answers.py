@@ -42,8 +42,6 @@ class Answered(msgspec.Struct, frozen=True, kw_only=True):
     """One answer, whoever brought it.
 
     Attributes:
-        row_id: the row.
-        repeat: number of the repeat.
         answer: text, tool-call arguments as an object, or a message.
         stop_reason: a value of :data:`STOPS`, or the service's own word.
         input_tokens: tokens read; ``None`` where the service does not say.
@@ -124,8 +122,6 @@ class Tally(msgspec.Struct, frozen=True, kw_only=True):
     """What became of the questions, every one counted once.
 
     Attributes:
-        prompt: name of the prompt.
-        rows: rows of the split.
         asked: questions: rows x repeats.
         forecasts: answers with a distribution, or deferred without one.
         deferred: answers that defer.

@@ -107,9 +107,8 @@ def _fields(ask: Ask) -> dict[str, tuple[str, dict[str, Any]]]:
         "rationale": ("what decides it, in at most 60 words", {"type": "string"})
     }
     for number, name in enumerate(TOOL_FIELDS, 1):
-        out[name] = (f"probability of bin {number}, from 0 to 1", {"type": "number"})
-    last = TOOL_FIELDS[-1]
-    out[last] = (f"probability of bin {len(TOOL_FIELDS)}; the eight sum to 1", out[last][1])
+        more = ", from 0 to 1" if number < len(TOOL_FIELDS) else "; the eight sum to 1"
+        out[name] = (f"probability of bin {number}{more}", {"type": "number"})
     out["predicted_bin"] = (
         "number of the bin that you would name, 1 to 8",
         {"type": "integer", "enum": [*range(1, N_BINS + 1)]},

@@ -42,22 +42,13 @@ def case_sums(kernel_ids: Sequence[str], cases: pa.ChunkedArray) -> dict[str, Ca
 
     Kernels without cases, with a case that has no time, or with a shape twice are left out.
     """
-    listed = cases.combine_chunks() if isinstance(cases, pa.ChunkedArray) else cases
-    ends = np.cumsum(pc.fill_null(pc.list_value_length(listed), 0).to_numpy(zero_copy_only=False)).tolist()
-    inner = listed.flatten()
-    all_shapes = inner.field("shape").to_pylist()
-    times = inner.field("runtime_us").to_numpy(zero_copy_only=False)
-    usable = np.isfinite(times) & (times > 0)
-    logs = np.zeros(len(times))
-    logs[usable] = [math.log(t) for t in times[usable].tolist()]
-    good, sums = usable.tolist(), logs.tolist()
     found: dict[str, CaseSum] = {}
-    start = 0
-    for name, end in zip(kernel_ids, ends, strict=True):
-        shapes = [s if s is not None else f"#{i}" for i, s in enumerate(all_shapes[start:end])]
-        if shapes and all(good[start:end]) and len(set(shapes)) == len(shapes):
-            found[name] = (tuple(sorted(shapes)), math.fsum(sums[start:end]))
-        start = end
+    for name, listed in zip(kernel_ids, cases.to_pylist(), strict=True):
+        shapes = [f"#{i}" if case["shape"] is None else case["shape"] for i, case in enumerate(listed or ())]
+        times = [case["runtime_us"] for case in listed or ()]
+        timed = all(time is not None and 0 < time < math.inf for time in times)
+        if shapes and timed and len(set(shapes)) == len(shapes):
+            found[name] = (tuple(sorted(shapes)), math.fsum(map(math.log, times)))
     return found
 
 
