@@ -156,8 +156,7 @@ class Forecasted:
     """Answers on their way into a forecast file; each row and repeat has one.
 
     Attributes:
-        questions: what was asked.
-        repeats: how often each.
+        repeats: how often each question was asked.
         answers: (row id, repeat) -> its answer.
         failures: (row id, repeat) -> why there is no answer, for those of which something is known.
     """

@@ -50,14 +50,7 @@ _PROBE: Final[dict[str, Any]] = {"problem": "probe", "gpu": "probe", "anchor": "
 
 
 class Prompt(msgspec.Struct, frozen=True, kw_only=True):
-    """One prompt: everything about it but the row.
-
-    Attributes:
-        ask: what is asked.
-        answer: form of the answer.
-        scheme: bin scheme that the question is put in.
-        version: folder of the templates.
-    """
+    """One prompt: everything about it but the row; ``version`` is the folder of the templates."""
 
     ask: Ask
     answer: AnswerForm = "json"

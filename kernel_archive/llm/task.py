@@ -112,15 +112,13 @@ def ask(what: Ask, answer: AnswerForm) -> Solver:
     schema = answer_schema(what)
 
     async def solve(state: TaskState, generate: Generate) -> TaskState:
+        form = None
         if answer == "tool":
             state.tools = [_tool(schema)]
             state.tool_choice = ToolFunction(name=TOOL_NAME)
-            state = await generate(state, tool_calls="none")
         elif answer == "json":
             form = ResponseSchema(name=TOOL_NAME, json_schema=JSONSchema.model_validate(schema), strict=True)
-            state = await generate(state, tool_calls="none", response_schema=form)
-        else:
-            state = await generate(state, tool_calls="none")
+        state = await generate(state, tool_calls="none", response_schema=form)
         for told in watchers:
             told()
         return state

@@ -56,14 +56,9 @@ class Kernel(msgspec.Struct, frozen=True, gc=False):
 
 @dataclass(frozen=True, slots=True)
 class Edge:
-    """One edge: the two kernels, the search, and the ratio of its own two measurements.
+    """One edge: the edited kernel, what came of it, the search, and the ratio of its own two measurements.
 
-    Attributes:
-        parent: the edited kernel.
-        child: what came of it.
-        search_id: the search.
-        own_ratio: speedup(child) / speedup(parent) of the two evaluations of this edge alone, x; ``None`` where that is
-            no number.
+    ``own_ratio`` is speedup(child) / speedup(parent) of these two evaluations alone, x; ``None`` where that is no number.
     """
 
     parent: Kernel

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -61,8 +62,8 @@ def _faults(rows: Sequence[PublishedRow]) -> Iterator[Finding]:
         if not 1 <= row.label <= N_BINS:
             wrong.append(("bad-label", "a label is 1 to 8", "label", repr(row.label)))
         for code, message, field, value in wrong:
-            place: dict[str, Any] = {"file": row.source_file, "line": row.source_line}
-            yield Finding(code=code, message=message, field=field, value=value, **place)
+            file, line = row.source_file, row.source_line
+            yield Finding(code=code, message=message, file=file, line=line, field=field, value=value)
 
 
 def _known_kernels(kernels: pa.Table | None) -> dict[tuple[str, str, str], str]:
@@ -90,15 +91,13 @@ def published_split(split: Split, rows: Sequence[PublishedRow], *, kernels: pa.T
     if faults:
         raise DataError(f"{len(faults)} faults in the published {split.table}", findings=faults)
     known = _known_kernels(kernels)
-    tokens: dict[str, str] = {}
+    token = cache(token_id)
 
     def side(row: PublishedRow, code: str, reference: str) -> Side:
         program, problem, gpu = program_id(code), normalise_problem(row.problem), canonical_gpu(row.gpu)
-        if program not in tokens:
-            tokens[program] = token_id(code)
         named = known.get((problem, gpu, program))
         made = named or kernel_id(problem=problem, reference_program_id=reference, gpu=gpu, program=program)
-        return Side(program, tokens[program], made)
+        return Side(program, token(code), made)
 
     made: list[dict[str, Any]] = []
     for row in chosen:
