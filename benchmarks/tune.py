@@ -57,10 +57,7 @@ def main():
     rows = training.alike(split)
     bins = assign_bins(training.speedups, "paper")
     known = tuple(sorted(set(training.problems)))
-    features = {
-        by: pair_features(training.anchors, training.candidates, training.gpus, training.problems, known_problems=names)
-        for by, names in (("authors", known), ("problems", ()))
-    }
+    features = {by: pair_features(training, names) for by, names in (("authors", known), ("problems", ()))}
     edges = boosted.log_edges("paper")
     print(
         f"{len(training)} pairs, {len(rows)} rows to leave out; even bins: {crps(np.full((len(rows), 8), 1 / 8), bins[rows]):.4f}"

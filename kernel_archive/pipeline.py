@@ -145,8 +145,7 @@ def remake_split(
     from kernel_archive.archive.open import open_archive
     from kernel_archive.errors import UsageError
     from kernel_archive.publishing.card import write_card
-    from kernel_archive.selection.make import remake_splits
-    from kernel_archive.selection.plan import Rules
+    from kernel_archive.selection.make import Rules, remake_splits
 
     archive = open_archive(directory)
     rules = Rules.changed(table, archive=archive, definition=definition, gpu=gpu, scheme=scheme, **changes)

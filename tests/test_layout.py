@@ -69,10 +69,6 @@ ELSEWHERE = {
     "scoring/curves": "scoring/test_calibration",
     "scoring/faults": "scoring/test_reader",
     "scoring/load": "scoring/test_target",
-    "selection/inputs": "selection/test_check",
-    "selection/near": "selection/test_similarity",
-    "selection/own": "selection/test_why",
-    "selection/plan": "selection/test_make",
     "selection/selected": "selection/test_leakage",
     "selection/tables": "selection/test_leakage",
 }

@@ -90,7 +90,7 @@ def forecast(
     if import_paths:
         made = import_answers(import_paths, archive, split, limit=stated["limit"])
     elif log_paths:
-        from kernel_archive.llm.logs import from_logs
+        from kernel_archive.llm.run import from_logs
 
         made = from_logs(log_paths, archive)
     else:

@@ -82,8 +82,6 @@ class Baseline:
     """One baseline.
 
     Attributes:
-        name: what users call it.
-        title: one line on what it does.
         forecast: from the rows asked for, the training pairs and a seed to probabilities of shape (n, 8).
         learns: whether it needs training pairs; one that does not gets none.
     """
@@ -136,10 +134,6 @@ class BaselineForecasts(msgspec.Struct, frozen=True, kw_only=True):
     """Forecasts of one baseline.
 
     Attributes:
-        name: the baseline.
-        split: name of the split.
-        seed: of everything random in it.
-        row_ids: n names.
         probabilities: shape (n, 8), rows sum to 1.
         n_training: pairs that it learnt from; 0 for one that does not learn.
     """

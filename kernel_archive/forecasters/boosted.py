@@ -23,9 +23,8 @@ if TYPE_CHECKING:
 
     from kernel_archive.bins import Scheme
     from kernel_archive.forecasters.pairs import AskedPairs, ProgramPairs, TrainingPairs
+    from kernel_archive.scoring.arrays import Floats
     from kernel_archive.splits import Split
-
-    Floats = NDArray[np.float64]
 
 # Chosen with benchmarks/tune.py: CRPS of the 105 naturally written training programs, every bin weighing the same, authors left
 # out and problems left out (even bins: 0.1875). With 150 rounds and pairs as they come 0.190 and 0.215, with these 0.192 and 0.194;
@@ -46,16 +45,6 @@ NATURAL_SHARE: Final[float | None] = 0.3
 MAX_PAIRS: Final = 20_000
 #: Least probability of a bin.
 FLOOR: Final = 1e-3
-
-
-def _require_sklearn() -> None:
-    try:
-        import sklearn.ensemble  # noqa: F401 - only whether it is there
-        import threadpoolctl  # type: ignore[import-untyped] # noqa: F401 - likewise, it has no stubs; scikit-learn brings it
-    except ImportError as error:
-        raise MissingExtraError(
-            f"the boosted baselines need scikit-learn ({error}). Install it with: pip install 'kernel-archive[learn]'"
-        ) from None
 
 
 def log_edges(scheme: Scheme) -> Floats:
@@ -103,9 +92,18 @@ def _with_edges(features: Floats, edges: Floats) -> Floats:
 def fit_above(
     known: Floats, logs: Floats, weights: Floats, edges: Floats, seed: int, settings: Mapping[str, Any] = SETTINGS
 ) -> Callable[[Floats], Floats]:
-    """Fit on (known, logs): from features to the probability of being above each edge, shape (n, 7), falling along them."""
-    from sklearn.ensemble import HistGradientBoostingClassifier
-    from threadpoolctl import threadpool_limits
+    """Fit on (known, logs): from features to the probability of being above each edge, shape (n, 7), falling along them.
+
+    Raises:
+        MissingExtraError: scikit-learn is not installed.
+    """
+    try:
+        from sklearn.ensemble import HistGradientBoostingClassifier
+        from threadpoolctl import threadpool_limits  # type: ignore[import-untyped] # scikit-learn brings it
+    except ImportError as error:
+        raise MissingExtraError(
+            f"the boosted baselines need scikit-learn ({error}). Install it with: pip install 'kernel-archive[learn]'"
+        ) from None
 
     columns = _useful(known)
     known = known[:, columns]
@@ -149,11 +147,6 @@ def design_weights(problems: tuple[str, ...], bins: NDArray[np.int8], split: Spl
 
     The evaluation split takes the same number of kernels from every problem and bin, which searches do not give: they
     prefer what runs fast. So every problem and bin weighs the same; discovery pairs are taken as they come.
-
-    Args:
-        problems: n problem ids.
-        bins: shape (n,).
-        split: which split.
     """
     weights = np.ones(len(bins))
     if split.kind == "eval":
@@ -174,18 +167,11 @@ def boosted_model(
     Raises:
         MissingExtraError: scikit-learn is not installed.
     """
-    _require_sklearn()
     training = _sampled(training, split, seed)
     known = tuple(sorted(set(training.problems)))
-
-    def features(p: ProgramPairs) -> Floats:
-        return pair_features(
-            p.anchors, p.candidates, p.gpus, p.problems, known_problems=known, stated_gpus=p.stated_gpus
-        )
-
     weights = pair_weights(training, split, scheme)
-    above = fit_above(features(training), training.log_speedups, weights, log_edges(scheme), seed)
-    return lambda asked: bins_of(above(features(asked)))
+    above = fit_above(pair_features(training, known), training.log_speedups, weights, log_edges(scheme), seed)
+    return lambda asked: bins_of(above(pair_features(asked, known)))
 
 
 def boosted(asked: AskedPairs, training: TrainingPairs, *, seed: int = 0) -> Floats:
@@ -203,18 +189,13 @@ def boosted_order(asked: AskedPairs, training: TrainingPairs, *, seed: int = 0) 
     Raises:
         MissingExtraError: scikit-learn is not installed.
     """
-    _require_sklearn()
     training = _sampled(training, asked.split, seed)
     edges = log_edges(asked.scheme)
 
     def ranker(known: TrainingPairs, wanted: ProgramPairs) -> Floats:
         # Names of problems are no features here: those asked for may be new.
-        ours, theirs = (
-            pair_features(p.anchors, p.candidates, p.gpus, p.problems, known_problems=(), stated_gpus=p.stated_gpus)
-            for p in (known, wanted)
-        )
         weights = pair_weights(known, asked.split, asked.scheme)
-        above = fit_above(ours, known.log_speedups, weights, edges, seed)(theirs)
+        above = fit_above(pair_features(known), known.log_speedups, weights, edges, seed)(pair_features(wanted))
         return np.asarray(np.round(above.sum(axis=1), 6))
 
     return spread(ranker, asked, training)

@@ -2,6 +2,9 @@
 
 A program becomes a fixed vector of numbers (counts, presence, base-2 logarithms of constants); a pair of programs
 becomes the candidate's vector, its difference to the anchor's, how much text they share, and the GPU's facts.
+
+Programs are untrusted text in two languages at once and often do not parse, so they are taken apart lexically and nothing
+parses or runs them. All patterns are linear in the text, and a program is read up to :data:`MAX_CHARACTERS`.
 """
 
 from __future__ import annotations
@@ -9,21 +12,30 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from functools import lru_cache
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from kernel_archive.forecasters.programs import ProgramParts
 from kernel_archive.gpus import gpu_facts
+from kernel_archive.ids import without_cpp_comments
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from numpy.typing import NDArray
 
+    from kernel_archive.forecasters.pairs import ProgramPairs
     from kernel_archive.gpus import Gpu
 
+#: Longer programs are cut here: no kernel that a search has written is near it.
+MAX_CHARACTERS: Final = 200_000
+
+_QUOTES: Final = re.compile("(\"\"\"|''')")
+_CPP_MARKS: Final = ("#include", "__global__", "__device__")
+_PYTHON_COMMENT: Final = re.compile(r"#[^\n]*")
+_TOKEN: Final = re.compile(r"[A-Za-z_]\w*|\d+(?:\.\d+)?(?:[eE][+-]?\d+)?|[^\s\w]")
 _DOT_CALLS: Final = (
     r"@(?!triton|torch|functools|staticmethod)|\b(?:matmul|bmm|mm|einsum|linear|addmm|baddbmm|addbmm)\s*\("
 )
@@ -136,6 +148,83 @@ _GPU_FIELDS: Final = (
 GPU_FEATURES: Final[tuple[str, ...]] = (*_GPU_FIELDS, "compute_capability", "flops_per_byte")
 
 
+@dataclass(frozen=True)
+class ProgramParts:
+    """The parts of one program.
+
+    Attributes:
+        host: Python that runs on the host, without docstrings and comments.
+        triton: bodies of functions under a ``triton.jit`` or ``autotune`` decorator.
+        cuda: CUDA C++ source, from triple-quoted strings or the whole file.
+    """
+
+    host: str
+    triton: str
+    cuda: str
+
+    @classmethod
+    def of(cls, code: str) -> ProgramParts:
+        r"""Take a program apart.
+
+        >>> p = ProgramParts.of("import torch\n@triton.jit\ndef k(x):\n    tl.load(x)\ny = k[(1,)](x)\n")
+        >>> p.triton.split(), p.host.split()[-3:]
+        (['@triton.jit', 'def', 'k(x):', 'tl.load(x)'], ['y', '=', 'k[(1,)](x)'])
+        """
+        text = code[:MAX_CHARACTERS]
+        if "import" not in text and any(mark in text for mark in _CPP_MARKS):
+            return cls(host="", triton="", cuda=without_cpp_comments(text))
+        python: list[str] = []
+        cuda: list[str] = []
+        inside: str | None = None
+        for part in _QUOTES.split(text):
+            if part in ('"""', "'''") and inside in (None, part):
+                inside = part if inside is None else None
+            elif inside is None:
+                python.append(part)
+            elif any(mark in part for mark in _CPP_MARKS):
+                cuda.append(without_cpp_comments(part))
+        host, triton = _split_triton(_PYTHON_COMMENT.sub("", "".join(python)))
+        return cls(host=host, triton=triton, cuda="\n".join(cuda))
+
+    @property
+    def device(self) -> str:
+        """All that runs on the GPU."""
+        return f"{self.triton}\n{self.cuda}"
+
+    @cached_property
+    def tokens(self) -> list[str]:
+        """Names, numbers and marks, in order."""
+        return _TOKEN.findall(f"{self.host}\n{self.triton}\n{self.cuda}")
+
+
+def _split_triton(python: str) -> tuple[str, str]:
+    """Host lines and the lines of Triton functions with their decorators."""
+    host: list[str] = []
+    device: list[str] = []
+    decorators: list[str] = []
+    state = "host"  # host | decorated (after a decorator) | body (inside a Triton function)
+    for line in python.split("\n"):
+        top = line[:1] not in ("", " ", "\t", ")", "]")
+        if state == "body" and not top:
+            device.append(line)
+            continue
+        if state == "decorated" and not (top and line.startswith(("def ", "async def ", "class "))):
+            decorators.append(line)
+            continue
+        if state == "decorated":
+            jit = "jit" in "".join(decorators)
+            (device if jit else host).extend([*decorators, line])
+            decorators, state = [], "body" if jit else "host"
+            continue
+        if top and line.startswith("@"):
+            decorators, state = [line], "decorated"
+            continue
+        host.append(line)
+        state = "host"
+    host.extend(decorators)
+    return "\n".join(host), "\n".join(device)
+
+
 def _log(value: float) -> float:
     return math.log2(1.0 + value)
 
@@ -233,39 +322,21 @@ def _shared(anchor: Counter[str], candidate: Counter[str]) -> tuple[float, float
     return (common / union if union else 1.0), _log(candidate.total() - common), _log(anchor.total() - common)
 
 
-def pair_features(
-    anchors: Sequence[str],
-    candidates: Sequence[str],
-    gpus: Sequence[str],
-    problems: Sequence[str],
-    *,
-    known_problems: Sequence[str],
-    stated_gpus: Mapping[str, Gpu] | None = None,
-) -> NDArray[np.float64]:
-    """Features of (anchor, candidate) pairs.
-
-    Args:
-        anchors: n programs that the candidates are compared with.
-        candidates: n programs.
-        gpus: n GPU names.
-        problems: n problem ids.
-        known_problems: problems with an indicator column of their own.
-        stated_gpus: facts of GPUs that this package does not know.
+def pair_features(pairs: ProgramPairs, known_problems: Sequence[str] = ()) -> NDArray[np.float64]:
+    """Features of n pairs, with an indicator column for each of the problems that are known.
 
     Returns:
         shape (n, m): candidate's features, candidate's minus anchor's, three of shared text, GPU facts, indicators.
     """
-    of = {code: program_features(code) for code in dict.fromkeys([*anchors, *candidates])}
+    of = {code: program_features(code) for code in dict.fromkeys([*pairs.anchors, *pairs.candidates])}
     bags: dict[str, Counter[str]] = {code: Counter(ProgramParts.of(code).tokens) for code in of}
-    shared: dict[tuple[str, str], tuple[float, float, float]] = {}
-    facts = {gpu: gpu_features(gpu, stated_gpus) for gpu in dict.fromkeys(gpus)}
+    both = list(zip(pairs.anchors, pairs.candidates, strict=True))
+    shared = {(anchor, candidate): _shared(bags[anchor], bags[candidate]) for anchor, candidate in dict.fromkeys(both)}
+    facts = {gpu: gpu_features(gpu, pairs.stated_gpus) for gpu in dict.fromkeys(pairs.gpus)}
     rows = []
-    for anchor, candidate, gpu, problem in zip(anchors, candidates, gpus, problems, strict=True):
-        text = shared.get((anchor, candidate))
-        if text is None:
-            text = shared[anchor, candidate] = _shared(bags[anchor], bags[candidate])
+    for (anchor, candidate), gpu, problem in zip(both, pairs.gpus, pairs.problems, strict=True):
         mine, theirs = of[candidate], of[anchor]
         flags = [float(problem == known) for known in known_problems]
-        rows.append(np.concatenate([mine, mine - theirs, text, facts[gpu], flags]))
+        rows.append(np.concatenate([mine, mine - theirs, shared[anchor, candidate], facts[gpu], flags]))
     width = 2 * len(PROGRAM_FEATURES) + 3 + len(GPU_FEATURES) + len(known_problems)
-    return np.asarray(rows) if rows else np.empty((0, width))
+    return np.asarray(rows).reshape(len(pairs), width)

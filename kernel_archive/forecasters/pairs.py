@@ -16,6 +16,7 @@ from kernel_archive.splits import REPLAY, SPLITS
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    import pyarrow as pa
     from numpy.typing import NDArray
 
     from kernel_archive.archive.open import Archive
@@ -135,16 +136,16 @@ def load_asked_pairs(archive: Archive, split: str) -> AskedPairs:
         return recorded_pairs(archive, load_worlds(archive))
     facts = split_facts(archive, spec)
     rows = archive.arrow(spec.table, columns=["row_id", spec.task, "gpu", spec.anchor, spec.candidate])
-    return AskedPairs(
-        split=spec,
-        scheme=scheme(facts.scheme).name,
-        row_ids=tuple(rows["row_id"].to_pylist()),
-        problems=tuple(rows[spec.task].to_pylist()),
-        gpus=tuple(rows["gpu"].to_pylist()),
-        anchors=tuple(rows[spec.anchor].to_pylist()),
-        candidates=tuple(rows[spec.candidate].to_pylist()),
-        stated_gpus=archive.stated_gpus,
-    )
+    return AskedPairs(split=spec, scheme=scheme(facts.scheme).name, **_shown(archive, spec, rows))
+
+
+def _shown(archive: Archive, spec: Split, rows: pa.Table) -> dict[str, Any]:
+    """What forecasters see of rows: ids, problems, GPUs and both programs."""
+    columns = {
+        "row_ids": "row_id", "problems": spec.task, "gpus": "gpu", "anchors": spec.anchor, "candidates": spec.candidate
+    }  # fmt: skip
+    shown = {field: tuple(rows[column].to_pylist()) for field, column in columns.items()}
+    return {**shown, "stated_gpus": archive.stated_gpus}
 
 
 def recorded_pairs(archive: Archive, worlds: Worlds) -> AskedPairs:
@@ -182,27 +183,17 @@ def load_training_pairs(archive: Archive) -> TrainingPairs:
     searches = rows["search_id"].to_pylist()
     natural: set[str] = set()
     if "searches" in archive.manifest.tables:
-        roles = archive.arrow("searches", columns=["search_id", "role", "builder"])
+        known = archive.arrow("searches", columns=["search_id", "role", "builder"]).to_pylist()
         wrote = {str(b["name"]) for b in archive.manifest.builders if b.get("natural") is True}
-        natural = {
-            s for s, b in zip(roles["search_id"].to_pylist(), roles["builder"].to_pylist(), strict=True) if b in wrote
-        }
-        other = {
-            s for s, r in zip(roles["search_id"].to_pylist(), roles["role"].to_pylist(), strict=True) if r != "training"
-        }
-        wrong = sorted(other & set(searches))
+        natural = {row["search_id"] for row in known if row["builder"] in wrote}
+        wrong = sorted({row["search_id"] for row in known if row["role"] != "training"} & set(searches))
         if wrong:
             raise ArchiveMismatchError(
                 f"train_pairs of {archive.path} holds pairs of search {wrong[0]}, which is not a training search. "
                 "Build the archive again, then: kernel-archive validate"
             )
     return TrainingPairs(
-        problems=tuple(rows[spec.task].to_pylist()),
-        gpus=tuple(rows["gpu"].to_pylist()),
-        anchors=tuple(rows[spec.anchor].to_pylist()),
-        candidates=tuple(rows[spec.candidate].to_pylist()),
-        stated_gpus=archive.stated_gpus,
-        row_ids=tuple(rows["row_id"].to_pylist()),
+        **_shown(archive, spec, rows),
         speedups=np.asarray(rows[spec.value].to_numpy(), dtype=np.float64),
         kinds=tuple(rows["pair_type"].to_pylist()),
         searches=tuple(searches),

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from kernel_archive.forecasters.pairs import AskedPairs, ProgramPairs, TrainingPairs
+    from kernel_archive.scoring.arrays import Floats
 
-    Floats = NDArray[np.float64]
     #: Training pairs and pairs to order -> scores, shape (n,), the larger the faster.
     Ranker = Callable[[TrainingPairs, ProgramPairs], Floats]
 

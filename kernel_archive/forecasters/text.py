@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from kernel_archive.bins import N_BINS, SCHEMES
-from kernel_archive.forecasters.programs import ProgramParts
+from kernel_archive.forecasters.features import ProgramParts
 from kernel_archive.forecasters.spreading import spread
 
 if TYPE_CHECKING:
@@ -26,8 +26,7 @@ if TYPE_CHECKING:
 
     from kernel_archive.bins import Scheme
     from kernel_archive.forecasters.pairs import AskedPairs, ProgramPairs, TrainingPairs
-
-    Floats = NDArray[np.float64]
+    from kernel_archive.scoring.arrays import Floats
 
 # Chosen by leaving one training search out at a time (CRPS of the search left out); the evaluation split was not read.
 NEIGHBOURS: Final = 12
@@ -43,9 +42,6 @@ _COLUMNS: Final = 1 << 14
 
 def token_vectors(codes: Sequence[str]) -> NDArray[np.float32]:
     """Unit vectors of token pairs (with single tokens), weighted by how rare they are among the programs given.
-
-    Args:
-        codes: n programs.
 
     Returns:
         float32 array of shape (n, columns): log(1 + count) x log(n / programs that have it), length 1 per row.
@@ -66,6 +62,12 @@ def token_vectors(codes: Sequence[str]) -> NDArray[np.float32]:
     return np.asarray(vectors / np.where(lengths > 0, lengths, 1.0), dtype=np.float32)
 
 
+def _vectors(*pairs: ProgramPairs) -> tuple[NDArray[np.float32], dict[str, int]]:
+    """Vectors of all programs of some pairs, and the row of each program."""
+    codes = list(dict.fromkeys(code for some in pairs for code in (*some.anchors, *some.candidates)))
+    return token_vectors(codes), {code: i for i, code in enumerate(codes)}
+
+
 def _bin_masses(centre: NDArray[np.float64], scheme: Scheme) -> NDArray[np.float64]:
     """Mass of a normal distribution around each base-2 logarithm in every bin: shape (k, 8)."""
     edges = np.log2(np.asarray(SCHEMES[scheme].edges))
@@ -81,9 +83,7 @@ def nearest(asked: AskedPairs, training: TrainingPairs) -> NDArray[np.float64]:
     Similarity of two pairs is the cosine of the anchors times the cosine of the candidates. A problem without
     training pairs looks among all.
     """
-    codes = list(dict.fromkeys([*training.anchors, *training.candidates, *asked.anchors, *asked.candidates]))
-    place = {code: i for i, code in enumerate(codes)}
-    vectors = token_vectors(codes)
+    vectors, place = _vectors(training, asked)
     anchors = np.asarray([place[code] for code in training.anchors])
     candidates = np.asarray([place[code] for code in training.candidates])
     logs, names = training.log_speedups, np.asarray(training.problems)
@@ -124,10 +124,7 @@ def _centred(values: Floats, names: tuple[str, ...]) -> Floats:
 def text(asked: AskedPairs, training: TrainingPairs) -> Floats:
     """Forecasts of the text model: shape (n, 8)."""
     edits = asked.split.kind == "discovery"
-    every = [*training.anchors, *training.candidates, *asked.anchors, *asked.candidates]
-    codes = list(dict.fromkeys(every))
-    place = {code: i for i, code in enumerate(codes)}
-    vectors = token_vectors(codes)
+    vectors, place = _vectors(training, asked)
 
     def seen(pairs: ProgramPairs) -> NDArray[np.float32]:
         candidates = vectors[[place[code] for code in pairs.candidates]]

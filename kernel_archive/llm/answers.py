@@ -8,9 +8,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from kernel_archive.errors import printable
 from kernel_archive.scoring.completions import read_completion
 
 if TYPE_CHECKING:
+    from inspect_ai.model import ModelOutput
+
     from kernel_archive.llm.prompts import Prompt, Questions
 
 #: Words of services for why a model stopped -> ours; any other word is kept as it is. A model's own end is "stop".
@@ -30,12 +33,15 @@ STOPS: Final[dict[str, str]] = {
 MAX_RATIONALE: Final = 16_000
 
 
+def stop_reason(word: object) -> str:
+    """A service's word for why a model stopped, as a value of :data:`STOPS` or printable as it is."""
+    return STOPS.get(word, printable(word, 40)) if isinstance(word, str) else "stop"
+
+
 class Answered(msgspec.Struct, frozen=True, kw_only=True):
     """One answer, whoever brought it.
 
     Attributes:
-        row_id: the row.
-        repeat: number of the repeat.
         answer: text, tool-call arguments as an object, or a message.
         stop_reason: a value of :data:`STOPS`, or the service's own word.
         input_tokens: tokens read; ``None`` where the service does not say.
@@ -81,12 +87,41 @@ class Answered(msgspec.Struct, frozen=True, kw_only=True):
         return out
 
 
+def answered_of(output: ModelOutput, row_id: str, repeat: int) -> Answered | str:
+    """What a model gave out, as Inspect has it whatever the provider, or why there is no answer."""
+    if output.error:
+        return f"failed: {printable(output.error, 80)}"
+    if not output.choices:
+        return "the response holds no message"
+    message, usage = output.choices[0].message, output.usage
+    stop = str(output.choices[0].stop_reason)
+    if stop == "model_length" and (usage is None or not usage.output_tokens):
+        return "the prompt does not fit the model's context"
+    parts = message.content if isinstance(message.content, list) else []
+    if any(getattr(part, "refusal", None) for part in parts):
+        stop = "content_filter"
+    calls = [
+        # Where the arguments are no JSON object, Inspect keeps their text in the message of the error.
+        {"function": {"name": call.function, "arguments": call.arguments or call.parse_error or {}}}
+        for call in message.tool_calls or ()
+    ]
+    return Answered(
+        row_id=row_id,
+        repeat=repeat,
+        answer={"content": message.text, "tool_calls": calls},
+        stop_reason=stop_reason(stop),
+        input_tokens=None
+        if usage is None
+        else usage.input_tokens + (usage.input_tokens_cache_read or 0) + (usage.input_tokens_cache_write or 0),
+        output_tokens=None if usage is None else usage.output_tokens,
+        latency_s=None if output.time is None else round(output.time, 3),
+    )
+
+
 class Tally(msgspec.Struct, frozen=True, kw_only=True):
     """What became of the questions, every one counted once.
 
     Attributes:
-        prompt: name of the prompt.
-        rows: rows of the split.
         asked: questions: rows x repeats.
         forecasts: answers with a distribution, or deferred without one.
         deferred: answers that defer.
@@ -121,8 +156,7 @@ class Forecasted:
     """Answers on their way into a forecast file; each row and repeat has one.
 
     Attributes:
-        questions: what was asked.
-        repeats: how often each.
+        repeats: how often each question was asked.
         answers: (row id, repeat) -> its answer.
         failures: (row id, repeat) -> why there is no answer, for those of which something is known.
     """

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from kernel_archive.errors import Finding, ForecastError, UsageError, printable
-from kernel_archive.llm.answers import STOPS, Answered, Forecasted
+from kernel_archive.llm.answers import Answered, Forecasted, stop_reason
 from kernel_archive.llm.prompts import (
     TOOL_NAME,
     Prompt,
@@ -35,14 +35,7 @@ _URL: Final = "/v1/chat/completions"
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What a model is told beside the prompt; what is not given is left to the service.
-
-    Attributes:
-        temperature: of the sampling.
-        max_tokens: of an answer, reasoning included.
-        reasoning_effort: of models that have one.
-        seed: of the sampling, where the service has one.
-    """
+    """What a model is told beside the prompt; what is not given is left to the service. An answer's tokens include reasoning."""
 
     temperature: float | None = None
     max_tokens: int | None = None
@@ -53,14 +46,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 def export_lines(
     questions: Questions, *, model: str, repeats: int = 1, settings: Settings | None = None
 ) -> Iterator[bytes]:
-    """The lines of a batch file: one request for every question and repeat.
-
-    Args:
-        questions: what is asked.
-        model: name of the model, as the service wants it.
-        repeats: how often each question is asked.
-        settings: what the model is told beside the prompt.
-    """
+    """The lines of a batch file: one request for every question and repeat."""
     told = msgspec.to_builtins(settings or Settings())
     if "max_tokens" in told:
         told["max_completion_tokens"] = told.pop("max_tokens")
@@ -103,11 +89,7 @@ def import_answers(
 
     Several files are one: what failed in the first and was asked again stands answered in the second.
 
-    Args:
-        paths: files of output lines or plain lines, also compressed.
-        archive: the archive that the questions were made from.
-        split: the split that was asked about.
-        limit: as at the export, so that what is missing is counted right; the whole split when not given.
+    ``limit`` is that of the export, so that what is missing is counted right.
 
     Raises:
         ForecastError: something in the files is at fault; every fault is named.
@@ -145,7 +127,6 @@ def _name_the_split(reading: _Reading, archive: Archive, split: str) -> None:
     """Where whole files answer for another split, say that once, and which one it is."""
     if not reading.strangers or reading.answers or reading.failures:
         return
-    first = next(fault for fault in reading.faults if fault.code == "unknown-row")
     found = [
         name
         for name, other in FORECAST_SPLITS.items()
@@ -153,19 +134,18 @@ def _name_the_split(reading: _Reading, archive: Archive, split: str) -> None:
         and other.table in archive.manifest.splits
         and reading.strangers <= set(archive.arrow(other.table, columns=["row_id"])["row_id"].to_pylist())
     ]
+    whose, fix = "is it of another version of the archive?", "Import with the archive that the questions were made from"
+    if found:
+        whose, fix = f"these are ids of {found[0]}", f"Import them with --split {found[0]}"
+    others = len(reading.strangers) - 1
+    message = f"no row of {split} has this id, nor any of the other {others:,} that are answered: {whose}"
+    first = next(fault for fault in reading.faults if fault.code == "unknown-row")
     rest = [fault for fault in reading.faults if fault.code != "unknown-row"]
-    whose = f"these are ids of {found[0]}" if found else "is it of another version of the archive?"
-    fix = (
-        f"Import them with --split {found[0]}" if found else "Import with the archive that the questions were made from"
-    )
-    message = (
-        f"no row of {split} has this id, nor any of the other {len(reading.strangers) - 1:,} that are answered: {whose}"
-    )
     reading.faults = [*rest, msgspec.structs.replace(first, message=message, fix=fix)]
 
 
 class _Reading:
-    """Answers as they are read, line by line."""
+    """Answers as they are read, line by line; ``strangers`` are rows that are answered and are not of the split."""
 
     def __init__(self, row_ids: Iterable[str]) -> None:
         self.known = set(row_ids)
@@ -174,118 +154,98 @@ class _Reading:
         self.answers: dict[tuple[str, int], Answered] = {}
         self.failures: dict[tuple[str, int], str] = {}
         self.faults: list[Finding] = []
-        #: Rows that are answered and are not of the split.
         self.strangers: set[str] = set()
-        self._file = ""
-        self._line = 0
-
-    def _fault(
-        self, code: str, message: str, *, field: str | None = None, value: object = None, fix: str | None = None
-    ) -> None:
-        shown = None if value is None else printable(value)
-        self.faults.append(
-            Finding(code=code, message=message, file=self._file, line=self._line, field=field, value=shown, fix=fix)
-        )
 
     def read(self, path: str | Path) -> None:
         """Take the lines of a file."""
-        self._file = printable(str(path), 300)
+        shown = printable(str(path), 300)
         try:
             file = regular_file(path)
         except UntrustedFileError as error:
-            raise ForecastError.from_findings([error.finding(self._file)]) from None
+            raise ForecastError.from_findings([error.finding(shown)]) from None
         lines = Lines(file, max_bytes=4 << 30, max_lines=10_000 + len(self.known) * MAX_REPEATS)
         for item in lines:
             if isinstance(item, Finding):
                 self.faults.append(item)
                 continue
-            self._line, text = item
+            number, text = item
             try:
-                value = msgspec.json.decode(text)
-            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-                cut = lines.ended_mid_line
-                self._fault(
-                    "cut-off" if cut else "bad-json",
-                    "the file ends in the middle of this line"
-                    if cut
-                    else f"not a JSON line: {printable(str(error), 200)}",
-                    fix="Was the download stopped? Fetch the file again, or remove the line: its row stays unanswered",
-                )
-                continue
-            if isinstance(value, dict):
-                self._take(value)
-            else:
-                self._fault("bad-json", "a line must hold one JSON object", value=value)
+                self._take(_object(text, cut=lines.ended_mid_line))
+            except ForecastError as error:
+                self.faults += [msgspec.structs.replace(found, file=shown, line=number) for found in error.findings]
 
     def _take(self, line: dict[str, Any]) -> None:
         cell = self._cell(line.get("custom_id"))
-        if cell is None:
-            return
         if "answer" in line:
             got: Answered | str = _plain(line, *cell)
         elif "response" in line or "error" in line:
             got = _served(line, *cell)
         else:
-            self._fault(
-                "no-answer",
-                "there is neither an answer nor a response",
-                fix='Write {"custom_id": ..., "answer": "..."}',
-            )
-            return
+            message = "there is neither an answer nor a response"
+            raise ForecastError.of(code="no-answer", message=message, fix='Write {"custom_id": ..., "answer": "..."}')
         if isinstance(got, str):
             self.failures[cell] = got
-        elif cell not in self.answers:
-            self.answers[cell] = got
-        elif self.answers[cell] != got:
-            self._fault(
-                "repeated-answer", "another line answers this question differently", field="custom_id",
-                value=line["custom_id"], fix="Drop one of the two",
-            )  # fmt: skip
+        elif self.answers.setdefault(cell, got) != got:
+            message = "another line answers this question differently"
+            raise _misnamed("repeated-answer", message, line["custom_id"], "Drop one of the two")
 
-    def _cell(self, given: object) -> tuple[str, int] | None:
-        """Row id and repeat that a line names, when it is one of ours, to the prompt of the others."""
+    def _cell(self, given: object) -> tuple[str, int]:
+        """Row id and repeat that a line names, one of ours, to the prompt of the others."""
         read = read_custom_id(given) if isinstance(given, str) else None
         if read is None:
-            self._fault(
-                "bad-custom-id",
-                "must be the custom_id of a question, as it was exported",
-                field="custom_id",
-                value=given,
-            )
-            return None
+            raise _misnamed("bad-custom-id", "must be the custom_id of a question, as it was exported", given)
         row_id, repeat, digest = read
         prompt = self.prompts.get(digest)
         if prompt is None:
-            self._fault(
-                "unknown-prompt", "this version of the package has no prompt with this digest", field="custom_id", value=given,
-                fix="Import with the version that exported the questions",
-            )  # fmt: skip
-        elif self.prompt is not None and prompt != self.prompt:
-            self._fault(
-                "several-prompts", f"answers {prompt.name}, and the lines before it {self.prompt.name}", field="custom_id",
-                value=given, fix="Import the answers to each prompt into a file of its own",
-            )  # fmt: skip
-        elif row_id not in self.known:
+            message = "this version of the package has no prompt with this digest"
+            raise _misnamed("unknown-prompt", message, given, "Import with the version that exported the questions")
+        if self.prompt is not None and prompt != self.prompt:
+            message = f"answers {prompt.name}, and the lines before it {self.prompt.name}"
+            raise _misnamed(
+                "several-prompts", message, given, "Import the answers to each prompt into a file of its own"
+            )
+        if row_id not in self.known:
             self.strangers.add(row_id)
-            self._fault(
-                "unknown-row", "no row of this split has this id", field="custom_id", value=given,
-                fix="Is it of another split, or another version of the archive?",
-            )  # fmt: skip
-        else:
-            self.prompt = prompt
-            return row_id, repeat
-        return None
+            fix = "Is it of another split, or another version of the archive?"
+            raise _misnamed("unknown-row", "no row of this split has this id", given, fix)
+        self.prompt = prompt
+        return row_id, repeat
+
+
+def _misnamed(code: str, message: str, given: object, fix: str | None = None) -> ForecastError:
+    """What is wrong with a line that names this question."""
+    return ForecastError.of(code=code, message=message, field="custom_id", value=_shown(given), fix=fix)
+
+
+def _shown(value: object) -> str | None:
+    return None if value is None else printable(value)
+
+
+def _object(text: bytes, *, cut: bool) -> dict[str, Any]:
+    """The JSON object of a line; ``cut`` where the file ends in the middle of it."""
+    try:
+        value = msgspec.json.decode(text)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise ForecastError.of(
+            code="cut-off" if cut else "bad-json",
+            message="the file ends in the middle of this line"
+            if cut
+            else f"not a JSON line: {printable(str(error), 200)}",
+            fix="Was the download stopped? Fetch the file again, or remove the line: its row stays unanswered",
+        ) from None
+    if not isinstance(value, dict):
+        raise ForecastError.of(code="bad-json", message="a line must hold one JSON object", value=_shown(value))
+    return value
 
 
 def _plain(line: dict[str, Any], row_id: str, repeat: int) -> Answered:
     """A line that states the answer itself."""
-    stop = line.get("stop_reason")
     seconds = line.get("latency_s")
     return Answered(
         row_id=row_id,
         repeat=repeat,
         answer=line["answer"],
-        stop_reason=STOPS.get(stop, printable(stop, 40)) if isinstance(stop, str) else "stop",
+        stop_reason=stop_reason(line.get("stop_reason")),
         input_tokens=_count(line.get("input_tokens")),
         output_tokens=_count(line.get("output_tokens")),
         latency_s=float(seconds) if isinstance(seconds, int | float) and 0 <= seconds < 1e9 else None,
@@ -309,16 +269,11 @@ def _served(line: dict[str, Any], row_id: str, repeat: int) -> Answered | str:
         return "the response holds no message"
     usage = body.get("usage")
     usage = usage if isinstance(usage, dict) else {}
-    stop = choice.get("finish_reason")
     return Answered(
         row_id=row_id,
         repeat=repeat,
         answer={key: message.get(key) for key in ("content", "tool_calls")},
-        stop_reason="refused"
-        if message.get("refusal")
-        else STOPS.get(stop, printable(stop, 40))
-        if isinstance(stop, str)
-        else "stop",
+        stop_reason="refused" if message.get("refusal") else stop_reason(choice.get("finish_reason")),
         input_tokens=_count(usage.get("prompt_tokens")),
         output_tokens=_count(usage.get("completion_tokens")),
     )

@@ -39,17 +39,12 @@ _ASKED: Final[dict[str, Ask]] = {"seed": "forecast", "parent_edit": "discovery",
 
 @dataclass(frozen=True)
 class Lesson:
-    """One row to learn from.
+    """One row to learn from, of the kind ``seed``, ``parent_edit`` or ``pair``.
 
     Attributes:
-        row_id: the row.
-        kind: ``seed``, ``parent_edit`` or ``pair``.
-        problem: problem id.
-        gpu: name of the GPU.
         anchor: the reference, or the other program.
         candidate: the program that is asked about.
         speedup: anchor time / candidate time, x.
-        bin: its bin, 1 to 8.
     """
 
     row_id: str
@@ -119,8 +114,7 @@ class Lessons:
         """The examples one by one, each prompt made when it is its turn."""
         import datasets
 
-        ways = {"lessons": self, "chat": chat, "answer": answer}
-        return datasets.IterableDataset.from_generator(_streamed, gen_kwargs=ways)
+        return datasets.IterableDataset.from_generator(self.examples, gen_kwargs={"chat": chat, "answer": answer})
 
     def fitting(self, tokens: int, count: Callable[[str], int] | None = None) -> tuple[Lessons, tuple[str, ...]]:
         """The rows whose prompt comes to at most so many tokens, and the ids of the others. No program is ever cut.
@@ -232,7 +226,3 @@ def answer_text(row: Lesson) -> str:
     numbers = {name: h / 100 for name, h in zip(TOOL_FIELDS, hundredths, strict=True)}
     fields = {"rationale": "", **numbers, "predicted_bin": row.bin, "expected_speedup": float(f"{row.speedup:.2g}")}
     return json.dumps(fields)
-
-
-def _streamed(lessons: Lessons, *, chat: bool, answer: bool) -> Iterator[dict[str, Any]]:
-    yield from lessons.examples(chat=chat, answer=answer)

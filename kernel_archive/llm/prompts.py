@@ -13,7 +13,7 @@ import re
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal, get_args
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, get_args
 
 import msgspec
 
@@ -50,14 +50,7 @@ _PROBE: Final[dict[str, Any]] = {"problem": "probe", "gpu": "probe", "anchor": "
 
 
 class Prompt(msgspec.Struct, frozen=True, kw_only=True):
-    """One prompt: everything about it but the row.
-
-    Attributes:
-        ask: what is asked.
-        answer: form of the answer.
-        scheme: bin scheme that the question is put in.
-        version: folder of the templates.
-    """
+    """One prompt: everything about it but the row; ``version`` is the folder of the templates."""
 
     ask: Ask
     answer: AnswerForm = "json"
@@ -107,9 +100,8 @@ def _fields(ask: Ask) -> dict[str, tuple[str, dict[str, Any]]]:
         "rationale": ("what decides it, in at most 60 words", {"type": "string"})
     }
     for number, name in enumerate(TOOL_FIELDS, 1):
-        out[name] = (f"probability of bin {number}, from 0 to 1", {"type": "number"})
-    last = TOOL_FIELDS[-1]
-    out[last] = (f"probability of bin {len(TOOL_FIELDS)}; the eight sum to 1", out[last][1])
+        more = ", from 0 to 1" if number < len(TOOL_FIELDS) else "; the eight sum to 1"
+        out[name] = (f"probability of bin {number}{more}", {"type": "number"})
     out["predicted_bin"] = (
         "number of the bin that you would name, 1 to 8",
         {"type": "integer", "enum": [*range(1, N_BINS + 1)]},
@@ -135,14 +127,6 @@ def render(
     prompt: Prompt, *, problem: str, gpu: str, anchor: str, candidate: str, stated_gpus: Mapping[str, Gpu] | None = None
 ) -> str:
     """The text of a prompt about one row, whole: nothing of a program is left out.
-
-    Args:
-        prompt: which.
-        problem: problem id.
-        gpu: name of the GPU.
-        anchor: the reference, or the parent.
-        candidate: the program to forecast, or the child.
-        stated_gpus: facts of GPUs that this package does not know.
 
     Raises:
         UsageError: there are no templates of that version.
@@ -231,14 +215,8 @@ CHARACTERS_PER_TOKEN: Final = 2.5
 _CUSTOM_ID: Final = re.compile(r"(?s)(.+)-(\d{1,2})-([0-9a-f]{16})")
 
 
-@dataclass(frozen=True)
-class Question:
-    """One row to be asked about.
-
-    Attributes:
-        row_id: the row.
-        text: the prompt, whole.
-    """
+class Question(NamedTuple):
+    """One row to be asked about: its id, and the prompt, whole."""
 
     row_id: str
     text: str

@@ -1,30 +1,162 @@
-"""Asking a model: runs the Inspect task, and goes on where a run was stopped.
+"""Asking a model: runs the Inspect task, goes on where a run was stopped, and makes forecasts of the logs.
 
-The logs are the state: what stands in them is not asked again, whatever ended the run.
+The logs are the state: what stands in them is not asked again, whatever ended the run. Several that belong together are one.
 """
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from kernel_archive.errors import KernelArchiveError, MissingExtraError, UsageError, printable
-from kernel_archive.llm.logs import from_logs, read_log, run_of
+from kernel_archive.errors import DataError, KernelArchiveError, MissingExtraError, UsageError, printable
+from kernel_archive.llm.answers import Answered, Forecasted, answered_of
+from kernel_archive.llm.prompts import known_prompts, load_questions
 from kernel_archive.storage import locked
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
+
+    from inspect_ai.log import EvalLog
 
     from kernel_archive.archive.open import Archive
-    from kernel_archive.llm.answers import Forecasted
     from kernel_archive.llm.batch import Settings
     from kernel_archive.llm.prompts import AnswerForm
 
+#: Settings that bear on what a model answers.
+_TOLD: Final = frozenset(
+    {"temperature", "max_tokens", "reasoning_effort", "reasoning_tokens", "seed", "top_p", "top_k", "system_message"}
+)
+#: What is left of an exception after all retries: the name of the last one.
+_RETRIED: Final = re.compile(r"RetryError\(.*raised (\w+)")
 #: Marks for a terminal in Inspect's messages.
 _MARKUP: Final = re.compile(r"\[/?[a-z ]+\]")
+
+
+def read_log(path: str | Path) -> EvalLog:
+    """A log with its samples; of a run that was killed, what had been written.
+
+    Raises:
+        MissingExtraError: Inspect is not installed.
+        DataError: the file is no log of Inspect.
+    """
+    try:
+        from inspect_ai.log import read_eval_log
+    except ImportError:
+        raise MissingExtraError("logs of Inspect need Inspect: pip install 'kernel-archive[llm]'") from None
+    try:
+        return read_eval_log(str(path))
+    except Exception as error:  # noqa: BLE001 - whatever a file that is none makes of it
+        shown = printable(str(path), 300)
+        message = f"not a log of Inspect: {printable(str(error), 200)}"
+        raise DataError.of(code="bad-log", message=message, file=shown, fix="Name a file that ends in .eval") from None
+
+
+def from_logs(paths: Iterable[str | Path], archive: Archive) -> Forecasted:
+    """The answers in logs of one run of the task, ready to be written as forecasts.
+
+    Several logs are one run: what failed in one and was asked again stands answered in the other.
+
+    Raises:
+        UsageError: no log is named, or they are of different runs.
+        DataError: a file is no log of the task, or two logs answer a question differently.
+    """
+    made: Forecasted | None = None
+    first: dict[str, Any] = {}
+    for path in paths:
+        log = read_log(path)
+        shown = printable(str(path), 300)
+        facts = _facts(log, shown)
+        if made is None:
+            prompt = known_prompts().get(facts["prompt"].rpartition("@")[2])
+            if prompt is None:
+                raise UsageError(
+                    f"{shown} answers {printable(facts['prompt'])}, which this version of the package does not have. Convert it with the version that made it"
+                )
+            questions = load_questions(
+                archive, facts["split"], answer=prompt.answer, bins=prompt.scheme, defer=prompt.ask == "defer",
+                limit=_asked(log), version=prompt.version,
+            )  # fmt: skip
+            made, first = Forecasted(questions=questions, repeats=max(1, log.eval.config.epochs or 1)), facts
+        elif facts != first:
+            raise UsageError(f"{shown} is of another run than the logs before it: {_difference(facts, first, 'and')}")
+        _take(made, log, shown)
+    if made is None:
+        raise UsageError("there is no log to read: name a file that ends in .eval")
+    return made
+
+
+def _run_of(metadata: dict[str, Any], model: str, settings: dict[str, Any]) -> dict[str, Any]:
+    """What makes two logs one run: the same question, the same model, told the same of what bears on its answers."""
+    told = {name: value for name, value in sorted(settings.items()) if name in _TOLD and value is not None}
+    return {
+        **{name: metadata.get(name) for name in ("prompt", "split", "split_digest")},
+        "model": model,
+        "settings": json.dumps(told),
+    }
+
+
+def _run_of_log(log: EvalLog) -> dict[str, Any]:
+    return _run_of(log.eval.metadata or {}, log.eval.model, log.plan.config.model_dump(exclude_none=True))
+
+
+def _facts(log: EvalLog, shown: str) -> dict[str, Any]:
+    """What a log says of the run that it is of."""
+    facts = _run_of_log(log)
+    if not all(isinstance(value, str) for value in facts.values()):
+        raise DataError.of(
+            code="other-task", message="not a log of this package's task", file=shown, field="task",
+            value=printable(log.eval.task), fix="Make one with: inspect eval kernel_archive/forecast --model MODEL",
+        )  # fmt: skip
+    return facts
+
+
+def _difference(one: dict[str, Any], other: dict[str, Any], between: str) -> str:
+    """The fields that differ, with both values."""
+    differing = [name for name in one if one[name] != other[name]]
+    return ", ".join(f"{name} {printable(one[name])} {between} {printable(other[name])}" for name in differing)
+
+
+def _asked(log: EvalLog) -> int | None:
+    """How many rows were asked about; Inspect's limit takes the first ones, as ours does."""
+    limit = log.eval.config.limit
+    # Of a selection of the user's own, what is missing is counted against the whole split.
+    return limit if isinstance(limit, int) else None
+
+
+def _take(made: Forecasted, log: EvalLog, shown: str) -> None:
+    """The samples of a log."""
+    wanted = set(made.cells())
+    for sample in log.samples or ():
+        cell = (str(sample.id), sample.epoch - 1)
+        if cell not in wanted:
+            raise DataError.of(
+                code="unknown-row", message="this row was not asked about, or is of another version of the archive",
+                file=shown, field="sample", value=printable(str(sample.id)),
+            )  # fmt: skip
+        got: Answered | str
+        if sample.error is not None and not sample.output.choices:
+            got = _error(sample.error.message)
+        else:
+            got = answered_of(sample.output, *cell)
+        if isinstance(got, str):
+            made.failures[cell] = got
+        elif made.answers.setdefault(cell, got) != got:
+            raise DataError.of(
+                code="repeated-answer", message="another log answers this question differently", file=shown, field="sample",
+                value=printable(str(sample.id)), fix="Convert the two logs into files of their own",
+            )  # fmt: skip
+
+
+def _error(message: str) -> str:
+    """The kind of an error, without what differs from one request to the next."""
+    retried = _RETRIED.search(message)
+    if retried:
+        return f"failed: {retried[1]}, also when asked again"
+    return "failed: " + printable(message.partition("(")[0].strip() or "unknown", 80)
 
 
 def log_folder(output: str | Path) -> Path:
@@ -56,21 +188,8 @@ def ask_model(
 ) -> Forecasted:
     """Ask a model about the rows of a split, and bring in what it answers.
 
-    Args:
-        archive: the archive.
-        split: name of the split.
-        model: name of the model, as Inspect has it: ``provider/name``.
-        logs: folder for the logs; the run goes on where those that are in it end.
-        answer: form of the answer.
-        bins: bin scheme to ask in; the split's own when not given.
-        defer: whether the model may leave a candidate to a measurement.
-        repeats: how often each row is asked about.
-        limit: ask about so many rows only.
-        settings: what the model is told beside the prompt.
-        connections: requests at the same time; Inspect's default when not given.
-        max_retries: how often a request that failed is sent again.
-        timeout: seconds of one attempt.
-        advance: called after every answer.
+    The run goes on where the logs in that folder end. ``model`` is ``provider/name``; ``connections``, ``max_retries`` and ``timeout``
+    (seconds of one attempt) are Inspect's own where not given; ``advance`` is called after every answer.
 
     Raises:
         MissingExtraError: Inspect, or what the provider needs beside it, is not installed.
@@ -99,7 +218,7 @@ def ask_model(
             "display": "none", "log_dir": str(logs), "log_format": "eval", "log_buffer": max(1, total // 100), "log_realtime": False,
             "score_display": False, "fail_on_error": False,
         }  # fmt: skip
-        wanted = {**run_of(asked.metadata or {}, model, told), "rows": limit, "repeats": repeats}
+        wanted = {**_run_of(asked.metadata or {}, model, told), "rows": limit, "repeats": repeats}
         if before:
             _refuse_another(before[-1], wanted)
             made = from_logs(before, archive)
@@ -139,18 +258,9 @@ def ask_model(
 def _refuse_another(path: Path, wanted: dict[str, Any]) -> None:
     """The logs that are there must be of the run that is asked for."""
     log = read_log(path)
-    found = {
-        **run_of(log.eval.metadata or {}, log.eval.model, log.plan.config.model_dump(exclude_none=True)),
-        "rows": log.eval.config.limit,
-        "repeats": log.eval.config.epochs or 1,
-    }
-    other = [
-        f"{name} {printable(found[name])} instead of {printable(wanted[name])}"
-        for name in wanted
-        if wanted[name] != found[name]
-    ]
-    if other:
+    found = {**_run_of_log(log), "rows": log.eval.config.limit, "repeats": log.eval.config.epochs or 1}
+    if found != wanted:
         raise UsageError(
-            f"the logs in {printable(str(path.parent), 300)} are of another run: {', '.join(other)}. Give another -o, or "
-            "remove that folder"
+            f"the logs in {printable(str(path.parent), 300)} are of another run: {_difference(found, wanted, 'instead of')}. "
+            "Give another -o, or remove that folder"
         )

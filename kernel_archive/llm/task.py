@@ -19,7 +19,7 @@ from inspect_ai.util import JSONSchema
 
 from kernel_archive.archive.open import open_archive
 from kernel_archive.errors import UsageError, printable, suggestion
-from kernel_archive.llm.logs import answered_of
+from kernel_archive.llm.answers import answered_of
 from kernel_archive.llm.prompts import PROMPT_VERSION, TOOL_NAME, AnswerForm, Ask, Prompt, answer_schema, load_questions
 from kernel_archive.scoring import METRICS, check_forecasts, load_target, score
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 __all__ = ["defer", "discovery", "forecast"]
 
-#: Called after every answer, while somebody watches (kernel_archive.llm.run).
+#: Called after every answer, while somebody watches (``kernel_archive/llm/run.py``).
 watchers: list[Callable[[], None]] = []
 
 
@@ -108,24 +108,17 @@ def _rows(archive: str | None, split: str, scheme: str) -> Rows:
 
 @solver
 def ask(what: Ask, answer: AnswerForm) -> Solver:
-    """Ask once, for an answer in that form.
-
-    Args:
-        what: what is asked.
-        answer: form of the answer.
-    """
+    """Ask once, for an answer in that form."""
     schema = answer_schema(what)
 
     async def solve(state: TaskState, generate: Generate) -> TaskState:
+        form = None
         if answer == "tool":
             state.tools = [_tool(schema)]
             state.tool_choice = ToolFunction(name=TOOL_NAME)
-            state = await generate(state, tool_calls="none")
         elif answer == "json":
             form = ResponseSchema(name=TOOL_NAME, json_schema=JSONSchema.model_validate(schema), strict=True)
-            state = await generate(state, tool_calls="none", response_schema=form)
-        else:
-            state = await generate(state, tool_calls="none")
+        state = await generate(state, tool_calls="none", response_schema=form)
         for told in watchers:
             told()
         return state
@@ -146,13 +139,7 @@ def _tool(schema: dict[str, Any]) -> Any:
 
 @metric(scores="unreduced")
 def scored(archive: str | None, split: str, scheme: str) -> Metric:
-    """Every metric of ``kernel-archive score`` over the rows that were asked about, without intervals.
-
-    Args:
-        archive: directory of the archive.
-        split: name of the split.
-        scheme: bin scheme.
-    """
+    """Every metric of ``kernel-archive score`` over the rows that were asked about, without intervals."""
 
     def compute(scores: list[SampleScore]) -> dict[str, str | int | float | bool | None]:
         rows = _rows(archive, split, scheme)
@@ -180,14 +167,7 @@ def scored(archive: str | None, split: str, scheme: str) -> Metric:
 
 @scorer(metrics=[])
 def forecasts(what: Ask, answer: AnswerForm, scheme: Scheme, version: str) -> Scorer:
-    """Reads an answer as ``kernel-archive forecast`` does, and says whether the most probable bin is the measured one.
-
-    Args:
-        what: what is asked.
-        answer: form of the answer.
-        scheme: bin scheme.
-        version: of the prompts.
-    """
+    """Reads an answer as ``kernel-archive forecast`` does, and says whether the most probable bin is the measured one."""
     prompt = Prompt(ask=what, answer=answer, scheme=scheme, version=version)
 
     async def judge(state: TaskState, target: Target) -> Score | None:

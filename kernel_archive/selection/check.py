@@ -7,20 +7,22 @@ from typing import TYPE_CHECKING
 from kernel_archive.errors import Finding, KernelArchiveError, printable
 from kernel_archive.selection.definitions import recorded_definition
 from kernel_archive.selection.freeze import check_frozen, differences, frozen_columns, frozen_split
-from kernel_archive.selection.inputs import check_inputs
-from kernel_archive.selection.plan import Rules, leakage_findings, present_members, select_split
+from kernel_archive.selection.leakage import leakage_findings, present_members
+from kernel_archive.selection.make import Rules, select_split
 from kernel_archive.selection.published import published_labels
-from kernel_archive.selection.selected import CANONICAL
+from kernel_archive.selection.selected import CANONICAL, check_inputs
 from kernel_archive.selection.tables import ArchiveTables
 from kernel_archive.selection.withheld import check_withheld
 from kernel_archive.splits import SPLIT_TABLES
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping
+
+    import pyarrow as pa
 
     from kernel_archive.archive.manifest import SplitFacts
     from kernel_archive.archive.open import Archive
-    from kernel_archive.selection.selected import Member, Selection
+    from kernel_archive.selection.selected import Selection
 
 
 def _presence(archive: Archive) -> Iterator[Finding]:
@@ -82,7 +84,7 @@ def _against(selection: Selection, archive: Archive, facts: SplitFacts) -> Itera
         )
 
 
-def _recomputed(tables: ArchiveTables, members: Mapping[str, Sequence[Member]]) -> Iterator[Finding]:
+def _recomputed(tables: ArchiveTables, members: Mapping[str, pa.Table]) -> Iterator[Finding]:
     """What every selected split holds against what its recorded parameters select, given the other splits as they are."""
     for name, split in SPLIT_TABLES.items():
         facts = tables.archive.manifest.splits.get(name)

@@ -27,8 +27,9 @@ from kernel_archive.storage import content_path
 from kernel_archive.untrusted import misfit, read_toml
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
+    from kernel_archive.selection.tables import ArchiveTables
     from kernel_archive.splits import Kind, Split
 
 #: |log2| that no ratio of two measured times reaches: a nanosecond against five centuries.
@@ -38,8 +39,16 @@ _LARGEST_LOG2: Final = 64
 _Positive = Annotated[int, msgspec.Meta(ge=1, le=2**31 - 1)]
 _Natural = Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]
 _Text = Annotated[str, msgspec.Meta(min_length=1)]
+#: A problem with kernels in fewer bins says too little about telling them apart.
+LEAST_BINS: Final = 3
 #: Field, what is wrong with it, its value, the way out.
 _Fault: TypeAlias = tuple[str, str, str, str]
+
+
+def _unknown(field: str, what: str, names: Sequence[str], known: Sequence[str]) -> Iterator[_Fault]:
+    for i, name in enumerate(names):
+        if name not in known:
+            yield f"{field}[{i}]", f"unknown {what}", name, f"One of: {', '.join(known)}"
 
 
 class Definition(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -64,10 +73,7 @@ class Definition(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
     def faults(self) -> Iterator[_Fault]:
         """What the types of the fields can't say."""
-        known = [flag.name for flag in FLAGS]
-        for i, name in enumerate(self.exclude_flags):
-            if name not in known:
-                yield f"exclude_flags[{i}]", "unknown audit flag", name, f"One of: {', '.join(known)}"
+        yield from _unknown("exclude_flags", "audit flag", self.exclude_flags, [flag.name for flag in FLAGS])
 
 
 class EvalDefinition(Definition, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -116,9 +122,7 @@ class EvalDefinition(Definition, frozen=True, kw_only=True, forbid_unknown_field
                 yield f"tasks[{i}]", "not the canonical name of a problem", task, f"Write {normalise_problem(task)!r}"
         if len(set(self.problems)) != len(self.problems):
             yield "tasks", "a task stands twice", ", ".join(self.problems), "Name each once"
-        for i, language in enumerate(self.languages):
-            if language not in LANGUAGE_ORDER:
-                yield f"languages[{i}]", "unknown language", language, f"One of: {', '.join(LANGUAGE_ORDER)}"
+        yield from _unknown("languages", "language", self.languages, LANGUAGE_ORDER)
         if canonical_gpu(self.gpu) != self.gpu:
             yield "gpu", "not the canonical name of a GPU", self.gpu, f"Write {canonical_gpu(self.gpu)!r}"
 
@@ -300,14 +304,52 @@ def recorded_definition(split: Split, parameters: Mapping[str, Any]) -> Definiti
     return _converted({f: stated[f] for f in kind.__struct_fields__ if f in stated}, kind, "manifest.json")
 
 
+def canonical_definition(split: Split, tables: ArchiveTables) -> Definition:
+    """The definition that is the canonical one for an archive: the shipped one, or that of an archive of one's own.
+
+    An archive with a name of its own has other problems than the shipped one, so that the shipped definitions would select
+    nothing of it. Its splits follow from them with the problems, languages, methods and GPU that it has, and from what its
+    recipe says (``[eval]``).
+    """
+    shipped = load_definition(split.name)
+    stated = tables.evaluation
+    if stated is None:
+        return shipped
+    if split.kind == "discovery":
+        methods = sorted(set(tables.searches["generation_method"].to_pylist())) or ["none"]
+        return with_changes(shipped, natural=False, methods=methods)
+    if split.name != "eval":
+        return shipped
+    present = set(tables.read("kernels", ["problem"])["problem"].unique().to_pylist())
+    wanted = {key: value for key, value in stated.items() if key in ("cap", "languages", "gpu", "tasks", "bins")}
+    if "gpu" in wanted:
+        wanted["gpu"] = canonical_gpu(wanted["gpu"])
+    if "tasks" in wanted:
+        wanted["tasks"] = [_present(normalise_problem(task), present) for task in wanted["tasks"]]
+    own = {
+        **msgspec.structs.asdict(shipped),
+        "natural": False,
+        "languages": [],
+        "tasks": "every",
+        "bins": 0,
+        "exclude_flags": ["unfit"],  # which only readings of its own recipes give
+        "level": None,
+        "gpu": "",
+        **wanted,
+    }
+    return _converted(own, OwnEvalDefinition, "given")
+
+
+def _present(task: str, present: set[str]) -> str:
+    """The problem that a recipe means: also one that was renamed because it is called like one of ours."""
+    renamed = sorted(name for name in present if name.endswith(f".{task}"))
+    return renamed[0] if task not in present and len(renamed) == 1 else task
+
+
 def variant_name(split: Split, rule: _Struct, standard: _Struct, *, gpu: str = "") -> str:
     """``canonical`` for the canonical definition, a retired one's name for exactly that, or what differs as a name.
 
-    Args:
-        split: the split.
-        rule: the definition that was used.
-        standard: the canonical one.
-        gpu: what to say of the GPU, where it is not the canonical choice.
+    ``gpu`` is what to say of the GPU, where it is not the canonical choice.
     """
     changed = {f for f in rule.__struct_fields__ if getattr(rule, f) != getattr(standard, f)}
     if not changed and not gpu:

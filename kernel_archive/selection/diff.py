@@ -14,7 +14,7 @@ from kernel_archive.archive.shards import digest_rows
 from kernel_archive.errors import UsageError, printable
 from kernel_archive.schema import TABLES
 from kernel_archive.selection.freeze import read_frozen
-from kernel_archive.selection.inputs import INPUTS
+from kernel_archive.selection.selected import INPUTS
 from kernel_archive.splits import FORECAST_SPLITS, SPLIT_TABLES
 
 if TYPE_CHECKING:
@@ -50,15 +50,9 @@ class _Row(msgspec.Struct, frozen=True):
 
 
 class _Side(msgspec.Struct, frozen=True, kw_only=True):
-    """One side of a comparison.
+    """One side of a comparison: a ``whole`` archive, of which every column can be compared, or frozen splits.
 
-    Attributes:
-        label: what it is called: version or file.
-        digest: logical digest of the archive.
-        digests: logical digest per table.
-        splits: facts of the splits.
-        whole: an archive, of which every column can be compared, not only frozen splits.
-        rows: rows of a table by id; with a digest of all other columns where that is asked for.
+    ``rows`` gives the rows of a table by id; with a digest of all other columns where that is asked for.
     """
 
     label: str
@@ -112,17 +106,7 @@ class TableDifference(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Difference(msgspec.Struct, frozen=True, kw_only=True):
-    """What changed between two versions.
-
-    Attributes:
-        old: version before.
-        new: version now.
-        old_digest: logical digest before.
-        new_digest: logical digest now.
-        tables: every table that both sides have.
-        only_old: tables that only the old side has.
-        only_new: tables that only the new side has.
-    """
+    """What changed between two versions: in the tables that both sides have, and which tables only one has."""
 
     old: str
     new: str
@@ -234,10 +218,6 @@ def _compare(table: str, old: _Side, new: _Side) -> TableDifference:
 
 def diff(old: str | Path, new: str | Path) -> Difference:
     """Compare two archive directories, folders of frozen splits, or frozen splits.
-
-    Args:
-        old: the side before.
-        new: the side now.
 
     Raises:
         ArchiveNotFoundError: there is nothing at one of the paths.

@@ -19,10 +19,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from kernel_archive.bins import Scheme, assign_bins
-from kernel_archive.selection.definitions import DiscoveryDefinition, variant_name
+from kernel_archive.selection.definitions import DiscoveryDefinition, canonical_definition, variant_name
 from kernel_archive.selection.edges import Kernel, find_edges, kernels_by_id
-from kernel_archive.selection.own import canonical_definition
-from kernel_archive.selection.selected import Row, Selection, by_program, counted, pair_id, row_table, select, together
+from kernel_archive.selection.selected import Selection, counted, pair_id, row_table, select, split_row, together
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
@@ -34,8 +33,6 @@ if TYPE_CHECKING:
 DIGITS: Final = 12
 #: exp of more than this, or of its negative, is no number of 64 bits.
 _LARGEST_LOG: Final = 700
-#: Column of the ratio of an edge's own two measurements, while facts are made.
-_OWN: Final = "own_ratio"
 
 CaseSum = tuple[tuple[str, ...], float]
 
@@ -45,22 +42,13 @@ def case_sums(kernel_ids: Sequence[str], cases: pa.ChunkedArray) -> dict[str, Ca
 
     Kernels without cases, with a case that has no time, or with a shape twice are left out.
     """
-    listed = cases.combine_chunks() if isinstance(cases, pa.ChunkedArray) else cases
-    ends = np.cumsum(pc.fill_null(pc.list_value_length(listed), 0).to_numpy(zero_copy_only=False)).tolist()
-    inner = listed.flatten()
-    all_shapes = inner.field("shape").to_pylist()
-    times = inner.field("runtime_us").to_numpy(zero_copy_only=False)
-    usable = np.isfinite(times) & (times > 0)
-    logs = np.zeros(len(times))
-    logs[usable] = [math.log(t) for t in times[usable].tolist()]
-    good, sums = usable.tolist(), logs.tolist()
     found: dict[str, CaseSum] = {}
-    start = 0
-    for name, end in zip(kernel_ids, ends, strict=True):
-        shapes = [s if s is not None else f"#{i}" for i, s in enumerate(all_shapes[start:end])]
-        if shapes and all(good[start:end]) and len(set(shapes)) == len(shapes):
-            found[name] = (tuple(sorted(shapes)), math.fsum(sums[start:end]))
-        start = end
+    for name, listed in zip(kernel_ids, cases.to_pylist(), strict=True):
+        shapes = [f"#{i}" if case["shape"] is None else case["shape"] for i, case in enumerate(listed or ())]
+        times = [case["runtime_us"] for case in listed or ()]
+        timed = all(time is not None and 0 < time < math.inf for time in times)
+        if shapes and timed and len(set(shapes)) == len(shapes):
+            found[name] = (tuple(sorted(shapes)), math.fsum(map(math.log, times)))
     return found
 
 
@@ -110,23 +98,17 @@ def _agreement(values: Sequence[float], others: Sequence[float | None], scheme: 
     }
 
 
-def select_discovery(split: Split, tables: ArchiveTables, rule: DiscoveryDefinition | None = None) -> Selection:
+def select_discovery(split: Split, tables: ArchiveTables, rule: DiscoveryDefinition) -> Selection:
     """Select the discovery pairs (docs/splits.md).
 
     The edges of :func:`~kernel_archive.selection.edges.find_edges` in searches of the definition's methods and roles.
     ``row_id`` is made from the two kernel ids; rows are sorted by problem, GPU, search and row id, so that
     those of a search stand together.
 
-    Args:
-        split: the split.
-        tables: the archive's tables.
-        rule: the canonical definition when not given.
-
     Raises:
         DataError: a speedup is not finite and above 0.
     """
     standard = cast("DiscoveryDefinition", canonical_definition(split, tables))
-    rule = standard if rule is None else rule
     allowed = tables.searches_of(natural=rule.natural, builders=rule.builders)
     finished = {
         row["search_id"]: row["finished"]
@@ -137,9 +119,8 @@ def select_discovery(split: Split, tables: ArchiveTables, rule: DiscoveryDefinit
         and (rule.unfinished or row["finished"] is not False)
     }
     dropped: Counter[str] = Counter()
-    found: list[pa.Table] = [row_table(split, []).append_column(_OWN, pa.array([], pa.float64()))]
-    look = partial(_edges_of, split=split, rule=rule, searches=finished)
-    for rows, without in tables.results(look) if finished else ():
+    found = []
+    for rows, without in tables.results(partial(_edges_of, split=split, rule=rule, searches=finished)):
         found.append(rows)
         dropped += without
     rows = together(found, split.task)
@@ -153,13 +134,13 @@ def select_discovery(split: Split, tables: ArchiveTables, rule: DiscoveryDefinit
             "edges_of_stopped": sum(n for (search,), n in searches.items() if finished[search] is False),
         },
         "near_duplicates": pc.sum(pc.equal(rows["anchor_token"], rows["candidate_token"])).as_py() or 0,
-        "own_measurements": _agreement(ratios, rows[_OWN].to_pylist(), rule.scheme),
+        "own_measurements": _agreement(ratios, rows["own_ratio"].to_pylist(), rule.scheme),
         "case_times": _agreement(ratios, rows["g_cases"].to_pylist(), rule.scheme),
     }
     return select(
         split,
         rows,
-        texts=by_program(split, rows, tables.texts),
+        source=tables.texts,
         scheme=rule.scheme,
         variant=variant_name(split, rule, standard),
         parameters=msgspec.to_builtins(rule),
@@ -184,23 +165,19 @@ def _edges_of(
     chosen = narrow.filter(pc.is_in(narrow["kernel_id"], pa.array(sorted(used), pa.string())))
     sums = case_sums(chosen["kernel_id"].to_pylist(), chosen["cases"])
     rows = [
-        Row(
+        split_row(
+            split,
+            e.parent.side,
+            e.child.side,
+            e.ratio,
             row_id=row_id,
-            problem=e.child.problem,
-            family=e.child.family,
-            gpu=e.child.gpu,
-            search_id=e.search_id,
-            value=e.ratio,
-            anchor=e.parent.side,
-            candidate=e.child.side,
-            more={
-                "g_cases": case_ratio(sums.get(e.parent.kernel_id), sums.get(e.child.kernel_id)),
-                "parent_speedup": e.parent.speedup,
-                "parent_language": e.parent.language,
-                "child_language": e.child.language,
-            },
+            own_ratio=e.own_ratio,
+            **{**e.child.place, "search_id": e.search_id},
+            g_cases=case_ratio(sums.get(e.parent.kernel_id), sums.get(e.child.kernel_id)),
+            parent_speedup=e.parent.speedup,
+            parent_language=e.parent.language,
+            child_language=e.child.language,
         )
         for e, row_id in named
     ]
-    own = pa.array([e.own_ratio for e, _ in named], pa.float64())
-    return row_table(split, rows).append_column(_OWN, own), dropped
+    return row_table(split, rows, own_ratio=pa.float64()), dropped

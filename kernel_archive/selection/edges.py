@@ -5,15 +5,16 @@ from __future__ import annotations
 import math
 from collections import Counter
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
+import polars as pl
 
 from kernel_archive.archive.labels import OVERRULED
-from kernel_archive.selection.selected import Side
+from kernel_archive.selection.selected import Side, frame
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable
+    from collections.abc import Callable, Collection
 
     import pyarrow as pa
 
@@ -47,17 +48,17 @@ class Kernel(msgspec.Struct, frozen=True, gc=False):
         """The kernel as one side of a row."""
         return Side(self.program_id, self.token_id, self.kernel_id)
 
+    @property
+    def place(self) -> dict[str, str]:
+        """Columns of a row that say where the kernel comes from."""
+        return {"problem": self.problem, "family": self.family, "gpu": self.gpu, "search_id": self.search_id}
+
 
 @dataclass(frozen=True, slots=True)
 class Edge:
-    """One edge: the two kernels, the search, and the ratio of its own two measurements.
+    """One edge: the edited kernel, what came of it, the search, and the ratio of its own two measurements.
 
-    Attributes:
-        parent: the edited kernel.
-        child: what came of it.
-        search_id: the search.
-        own_ratio: speedup(child) / speedup(parent) of the two evaluations of this edge alone, x; ``None`` where that is
-            no number.
+    ``own_ratio`` is speedup(child) / speedup(parent) of these two evaluations alone, x; ``None`` where that is no number.
     """
 
     parent: Kernel
@@ -81,38 +82,38 @@ def speedup_ratio(child: float, parent: float) -> float | None:
     return ratio if math.isfinite(ratio) and ratio > 0 else None
 
 
-def _values(column: pa.ChunkedArray) -> list[Any]:
-    """The values of a column; where few texts repeat, every row has the same object, not a copy of its own."""
-    import pyarrow.types as pt
-
-    found: list[Any] = []
-    if not pt.is_string(column.type):
-        found.extend(column.to_pylist())
-        return found
-    for chunk in column.dictionary_encode().chunks:
-        names = [*chunk.dictionary.to_pylist(), None]
-        found += [names[i] for i in chunk.indices.fill_null(len(names) - 1).to_pylist()]
-    return found
+def kernels_by_id(table: pa.Table) -> dict[str, Kernel]:
+    """Kernels of a table by id."""
+    columns = [table[name].to_pylist() for name in Kernel.__struct_fields__]
+    columns[-1] = map(tuple, columns[-1])
+    kernels = (Kernel(*values) for values in zip(*columns, strict=True))
+    return {kernel.kernel_id: kernel for kernel in kernels}
 
 
-def kernels_by_id(*tables: pa.Table) -> dict[str, Kernel]:
-    """Kernels of these tables by id."""
-    names = Kernel.__struct_fields__
-    found: dict[str, Kernel] = {}
-    for table in tables:
-        columns = [_values(table.column(name)) for name in names]
-        columns[-1] = [tuple(flags) for flags in columns[-1]]
-        for values in zip(*columns, strict=True):
-            found[values[0]] = Kernel(*values)
-    return found
-
-
-def _columns(evaluations: pa.Table, searches: Collection[str]) -> Iterable[tuple[Any, ...]]:
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    chosen = evaluations.filter(pc.is_in(evaluations["search_id"], pa.array(sorted(searches), pa.string())))
-    return zip(*(_values(chosen.column(name)) for name in EDGE_COLUMNS), strict=True)
+def _with_parents(evaluations: pa.Table, searches: Collection[str]) -> pl.DataFrame:
+    """Evaluations of these searches in their order, each with its parent and, where the two are no edge already, the reason."""
+    rows = frame(evaluations.select(EDGE_COLUMNS)).filter(pl.col("search_id").is_in(searches))
+    of_parent = pl.col("kernel_id", "outcome", "excluded", "speedup").name.prefix("parent_")
+    parents = rows.select("search_id", of_parent, parent_node_id="node_id", parent_distance=pl.lit(1, pl.Int32))
+    rows = rows.sort("search_id", pl.col("step", "source_line").fill_null(0), "evaluation_id")
+    both = rows.join(parents, on=["search_id", "parent_node_id", "parent_distance"], how="left", maintain_order="left")
+    reasons = [pl.col("excluded"), pl.col("parent_excluded")]
+    allowed = pl.all_horizontal(reason.is_null() | reason.is_in(OVERRULED) for reason in reasons)
+    why = (
+        pl.when(pl.col("is_root") | pl.col("parent_node_id").is_null())
+        .then(pl.lit("root"))
+        .when(pl.col("outcome") != "success")
+        .then(pl.lit("child_failed"))
+        .when(pl.col("parent_outcome").is_null())
+        .then(pl.lit("parent_not_in_log"))
+        .when(pl.col("parent_outcome") != "success")
+        .then(pl.lit("parent_failed"))
+        .when(allowed & (reasons[0].is_null() != reasons[1].is_null()))
+        .then(pl.lit("overruled_on_one_side"))
+        .when(~allowed)
+        .then(pl.lit("excluded"))
+    )
+    return both.with_columns(why=why)
 
 
 def find_edges(
@@ -134,45 +135,23 @@ def find_edges(
     Where another builder has measured both programs again, and these measurements alone count, the edge stays, with
     their ratio; where it has measured one of them, the two speedups come from different ways of measuring, and there is no edge.
 
-    Args:
-        evaluations: table ``evaluations`` with :data:`EDGE_COLUMNS`.
-        searches: ids of the searches.
-        kernels: kernels by id.
-        keep: a further rule: the reason why an edge does not count, or ``None``.
+    ``keep`` is a further rule: the reason why an edge does not count, or ``None``.
 
     Returns:
         Edges in the order of search and evaluation, and counts of the evaluations that gave none.
     """
-    rows = sorted(_columns(evaluations, searches), key=lambda r: (r[2], r[10] or 0, r[11] or 0, r[0]))
-    nodes = {(row[2], row[3]): row for row in rows}
-    dropped: Counter[str] = Counter()
+    rows = _with_parents(evaluations, searches)
+    dropped: Counter[str] = Counter(rows["why"].drop_nulls())
+    columns = ("search_id", "kernel_id", "speedup", "parent_kernel_id", "parent_speedup")
     edges: list[Edge] = []
-    seen: set[tuple[str, str]] = set()
-    for _, child_id, search, _, parent_node, distance, is_root, outcome, speedup, excluded, _, _ in rows:
-        if is_root or parent_node is None:
-            dropped["root"] += 1
-            continue
-        if outcome != "success":
-            dropped["child_failed"] += 1
-            continue
-        parent_row = nodes.get((search, parent_node)) if distance == 1 else None
-        if parent_row is None:
-            dropped["parent_not_in_log"] += 1
-            continue
-        if parent_row[7] != "success":
-            dropped["parent_failed"] += 1
-            continue
-        reasons = {excluded, parent_row[9]}
-        if None in reasons and reasons & OVERRULED:
-            dropped["overruled_on_one_side"] += 1
-            continue
-        if not reasons <= {None} | OVERRULED:
-            dropped["excluded"] += 1
-            continue
-        child, parent = kernels.get(child_id), kernels.get(parent_row[1])
+    seen: set[frozenset[str]] = set()
+    for search, child_id, speedup, parent_id, parent_speedup in (
+        rows.filter(pl.col("why").is_null()).select(columns).iter_rows()
+    ):
+        child, parent = kernels.get(child_id), kernels.get(parent_id)
         if child is None or parent is None:
             dropped["not_in_kernels"] += 1
-        elif child.kernel_id == parent.kernel_id:
+        elif child_id == parent_id:
             dropped["self_edge"] += 1
         elif (child.problem, child.gpu) != (parent.problem, parent.gpu):
             dropped["other_problem_or_gpu"] += 1
@@ -182,11 +161,9 @@ def find_edges(
             dropped["ratio_out_of_range"] += 1
         elif keep is not None and (reason := keep(parent, child)) is not None:
             dropped[reason] += 1
+        elif {child_id, parent_id} in seen:
+            dropped["repeat"] += 1
         else:
-            first, second = sorted((parent.kernel_id, child.kernel_id))
-            if (first, second) in seen:
-                dropped["repeat"] += 1
-                continue
-            seen.add((first, second))
-            edges.append(Edge(parent, child, search, speedup_ratio(speedup, parent_row[8])))
+            seen.add(frozenset((child_id, parent_id)))
+            edges.append(Edge(parent, child, search, speedup_ratio(speedup, parent_speedup)))
     return edges, dropped

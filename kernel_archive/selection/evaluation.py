@@ -22,16 +22,20 @@ from kernel_archive.bins import assign_bins
 from kernel_archive.errors import UsageError, printable
 from kernel_archive.gpus import canonical_gpu
 from kernel_archive.ids import sha256_hex
-from kernel_archive.selection.definitions import EvalDefinition, OwnEvalDefinition, variant_name
+from kernel_archive.selection.definitions import (
+    LEAST_BINS,
+    EvalDefinition,
+    OwnEvalDefinition,
+    canonical_definition,
+    variant_name,
+)
 from kernel_archive.selection.level import level
-from kernel_archive.selection.near import Copies
-from kernel_archive.selection.own import LEAST_BINS, canonical_definition
-from kernel_archive.selection.selected import Row, Selection, Side, by_program, cell_counts, row_table, select
-from kernel_archive.selection.similarity import Program
+from kernel_archive.selection.selected import Selection, Side, cell_counts, row_table, select, split_row
+from kernel_archive.selection.similarity import Copies, Program
 from kernel_archive.text_quantities import quantities
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from kernel_archive.selection.edges import Kernel
     from kernel_archive.selection.tables import ArchiveTables
@@ -51,25 +55,22 @@ def selection_hash(key: str, kernel_id: str) -> str:
     return sha256_hex(f"{key}{kernel_id}".encode())
 
 
-def choose_gpu(present: Iterable[str], preferred: str, asked: str | None = None) -> str | None:
-    """The one GPU of a split.
-
-    Args:
-        present: GPUs that qualifying kernels were measured on.
-        preferred: the definition's GPU.
-        asked: the GPU that the user named, in any spelling.
+def choose_gpu(present: Mapping[str, int], preferred: str, asked: str | None = None) -> str | None:
+    """The one GPU of a split, of those that qualifying kernels were measured on.
 
     Returns:
-        The named one; else the preferred one when present; else the only one; ``None`` when there is none at all.
+        The one that was asked for; else the preferred one when present, or where none is preferred the one with the most
+        kernels; else the only one; ``None`` when there is none at all.
 
     Raises:
         UsageError: the named GPU has no qualifying kernel.
         AmbiguousGpuError: several GPUs, none preferred or named.
 
-    >>> choose_gpu(["H200"], "A100-80GB"), choose_gpu(["H200", "A100-80GB"], "A100-80GB")
+    >>> choose_gpu({"H200": 9}, "A100-80GB"), choose_gpu({"H200": 9, "A100-80GB": 1}, "A100-80GB")
     ('H200', 'A100-80GB')
     """
-    names = sorted(set(present))
+    names = sorted(present)
+    preferred = preferred or max(present, key=lambda name: present[name], default="")
     listed = ", ".join(printable(n) for n in names) or "none"
     if asked is not None:
         wanted = canonical_gpu(asked)
@@ -94,9 +95,8 @@ def _gpu_told(rule: EvalDefinition, gpu: str | None, standard: EvalDefinition, p
     def short(name: str) -> str:
         return re.sub(r"[^a-z0-9]+", "", name.lower())
 
-    most = max(per_gpu, key=lambda name: per_gpu[name], default="")
     try:
-        canonical = choose_gpu(per_gpu, standard.gpu or most)
+        canonical = choose_gpu(per_gpu, standard.gpu)
     except AmbiguousGpuError:
         canonical = None
     if gpu != canonical:
@@ -135,24 +135,14 @@ def refusals(tables: ArchiveTables, rule: EvalDefinition, kernels: Iterable[Kern
     return {kernel.kernel_id: reason(kernel) for kernel in kernels}
 
 
-def _few_bins(rule: OwnEvalDefinition, parts: Iterable[Mapping[str, set[int]]]) -> dict[str, int]:
-    """Problems of which too few bins have kernels, with the number of those bins; from the bins that each part has.
+def _few_bins(rule: OwnEvalDefinition, held: Mapping[str, set[int]]) -> dict[str, int]:
+    """Problems of which too few bins have kernels, with the number of those bins.
 
     Where the definition leaves the number open and no problem has as many, none is left out: a table with one program per
     problem can still be asked about.
     """
-    enough = rule.bins or LEAST_BINS
-    held = {problem: bins for part in parts for problem, bins in part.items()}
-    few = {problem: len(found) for problem, found in sorted(held.items()) if len(found) < enough}
+    few = {problem: len(bins) for problem, bins in sorted(held.items()) if len(bins) < (rule.bins or LEAST_BINS)}
     return {} if not rule.bins and len(few) == len(held) else few
-
-
-def _bins_held(tables: ArchiveTables, *, rule: EvalDefinition, gpu: str | None) -> dict[str, set[int]]:
-    kernels = _candidates(tables, rule, gpu)
-    held: dict[str, set[int]] = {}
-    for kernel, bin_ in zip(kernels, _bins(rule, kernels), strict=True):
-        held.setdefault(kernel.problem, set()).add(bin_)
-    return held
 
 
 def _bins(rule: EvalDefinition, kernels: Sequence[Kernel]) -> list[int]:
@@ -168,55 +158,40 @@ def _programs(tables: ArchiveTables, kernels: Sequence[Kernel]) -> list[Program]
     return [Program(k.kernel_id, k.problem, code) for k, code in zip(kernels, codes, strict=True)]
 
 
-class _Filling:
-    """The cells of a split while they are filled, bin by bin: in turns, every problem takes its next row."""
+def _filled(
+    rule: EvalDefinition, cells: Mapping[str, Sequence[Kernel]], copies: Copies | None, dropped: Counter[str]
+) -> list[Kernel]:
+    """The rows of one bin, from its kernels by problem: in turns, every problem takes its next row."""
+    taken: dict[str, list[Kernel]] = {problem: [] for problem in sorted(cells)}
+    languages: Counter[str] = Counter()
+    searches: Counter[tuple[str, str]] = Counter()
 
-    def __init__(self, rule: EvalDefinition, copies: Copies | None, dropped: Counter[str]) -> None:
-        self.rule = rule
-        self.copies = copies
-        self.dropped = dropped
+    def rank(kernel: Kernel) -> tuple[int, ...]:
+        # Of equal ones the first is taken: they stand in the order of their hashes.
+        held = {"language": languages[kernel.language], "search": searches[kernel.problem, kernel.search_id]}
+        return (kernel.n_measurements < rule.measured, *(held[name] for name in rule.balance))
 
-    def bin(self, cells: dict[str, list[Kernel]]) -> list[Kernel]:
-        """The rows of one bin, from its kernels by problem, in the order in which they are taken."""
-        taken: dict[str, list[Kernel]] = {problem: [] for problem in cells}
-        languages: Counter[str] = Counter()
-        key = self.rule.selection_key
-        waiting = {
-            problem: sorted(kernels, key=lambda k: (selection_hash(key, k.kernel_id), k.kernel_id))
-            for problem, kernels in cells.items()
-        }
-        while any(waiting.values()):
-            for problem in sorted(waiting):
-                kernel = self._next(waiting[problem], taken[problem], languages)
-                if kernel is None:
-                    del waiting[problem]
-                else:
-                    taken[problem].append(kernel)
-                    languages[kernel.language] += 1
-        return [kernel for problem in sorted(taken) for kernel in taken[problem]]
-
-    def _next(self, waiting: list[Kernel], taken: list[Kernel], languages: Counter[str]) -> Kernel | None:
-        """Take the next kernel of a cell out of those that wait; near copies of what was taken are dropped on the way."""
-        searches = Counter(k.search_id for k in taken)
-        counts = {"language": lambda k: languages[k.language], "search": lambda k: searches[k.search_id]}
-
-        def rank(kernel: Kernel) -> tuple[int, ...]:
-            # Of equal ones the first is taken: they stand in the order of their hashes.
-            spread = [counts[name](kernel) for name in self.rule.balance]
-            return (kernel.n_measurements < self.rule.measured, *spread)
-
-        while waiting and len(taken) < self.rule.cap:
+    def rows(problem: str) -> Iterator[Kernel]:
+        """The rows of a cell one by one, each chosen when it is its turn; near copies of those before it are dropped."""
+        waiting = sorted(cells[problem], key=lambda k: (selection_hash(rule.selection_key, k.kernel_id), k.kernel_id))
+        while waiting and len(taken[problem]) < rule.cap:
             kernel = min(waiting, key=rank)
             waiting.remove(kernel)
-            if self.copies is None or not self.copies.near(kernel.kernel_id, (k.kernel_id for k in taken)):
-                return kernel
-            self.dropped["near_copy_in_cell"] += 1
-        return None
+            if copies is None or not copies.near(kernel.kernel_id, (k.kernel_id for k in taken[problem])):
+                taken[problem].append(kernel)
+                languages[kernel.language] += 1
+                searches[problem, kernel.search_id] += 1
+                yield kernel
+            else:
+                dropped["near_copy_in_cell"] += 1
+
+    turns = [rows(problem) for problem in taken]
+    while turns:
+        turns = [cell for cell in turns if next(cell, None) is not None]
+    return [kernel for kernels in taken.values() for kernel in kernels]
 
 
-def select_eval(
-    split: Split, tables: ArchiveTables, rule: EvalDefinition | None = None, *, gpu: str | None = None
-) -> Selection:
+def select_eval(split: Split, tables: ArchiveTables, rule: EvalDefinition, *, gpu: str | None = None) -> Selection:
     """Select an evaluation split (docs/splits.md).
 
     Kernels of the definition's problems, languages and one GPU, measured in searches of its role and with a known reference
@@ -224,11 +199,7 @@ def select_eval(
     of a language or search with few rows so far), then those with the smallest :func:`selection_hash`; near copies are
     taken once. Rows are sorted by task, bin and that hash, then by kernel id. Nothing depends on the order of the input.
 
-    Args:
-        split: the split.
-        tables: the archive's tables.
-        rule: the canonical definition when not given.
-        gpu: the GPU, when the definition's rule should not choose.
+    ``gpu`` is the GPU, where the definition's rule should not choose.
 
     Raises:
         UsageError: the GPU asked for has no kernel here.
@@ -236,26 +207,26 @@ def select_eval(
         DataError: a speedup is not finite and above 0.
     """
     standard = cast("EvalDefinition", canonical_definition(split, tables))
-    rule = standard if rule is None else rule
     dropped: Counter[str] = Counter()
     eligible: Counter[str] = Counter()
     others: int = pc.count_distinct(tables.read("kernels", ["kernel_id"], "test")["kernel_id"]).as_py()
     of_parts = partial(tables.results, wanted=None if _every(rule) else rule.problems, whole=_SHARED in rule.balance)
-    for reasons, gpus, rows in of_parts(partial(_counts, rule=rule)):
+    bins_held: dict[tuple[str, str], set[int]] = {}
+    for reasons, gpus, bins, rows in of_parts(partial(_counts, rule=rule)):
         dropped += reasons
         eligible += gpus
+        bins_held |= bins
         others -= rows
     if others:
         dropped["other_problem"] += others
     if rule.near_copy is not None:
         dropped["near_training"] = 0
     per_gpu = dict(sorted(eligible.items()))
-    most = max(per_gpu, key=lambda name: per_gpu[name], default="")
-    chosen_gpu = choose_gpu(per_gpu, rule.gpu or most, gpu)
+    chosen_gpu = choose_gpu(per_gpu, rule.gpu, gpu)
     dropped["other_gpu"] = sum(n for name, n in per_gpu.items() if name != chosen_gpu)
     few_bins: dict[str, int] = {}
     if isinstance(rule, OwnEvalDefinition) and _every(rule):
-        few_bins = _few_bins(rule, of_parts(partial(_bins_held, rule=rule, gpu=chosen_gpu)))
+        few_bins = _few_bins(rule, {problem: bins for (on, problem), bins in bins_held.items() if on == chosen_gpu})
     available: Counter[tuple[str, int]] = Counter()
     chosen: list[tuple[str, int, Kernel]] = []
     exchanged = 0
@@ -288,11 +259,10 @@ def select_eval(
         | ({"few_bins": few_bins} if few_bins else {})
         | ({"exchanged": exchanged} if rule.level is not None else {})
     )
-    table = row_table(split, _rows(tables, taken))
     return select(
         split,
-        table,
-        texts=by_program(split, table, tables.texts),
+        row_table(split, _rows(split, tables, taken)),
+        source=tables.texts,
         scheme=rule.scheme,
         variant=variant_name(split, rule, standard, gpu=_gpu_told(rule, chosen_gpu, standard, per_gpu)),
         parameters={**msgspec.to_builtins(rule), "preferred_gpu": rule.gpu, "gpu": chosen_gpu},
@@ -304,16 +274,16 @@ def select_eval(
 _SHARED: Final = "language"
 
 
-def _counts(tables: ArchiveTables, *, rule: EvalDefinition) -> tuple[Counter[str], Counter[str], int]:
-    """Why kernels of a part are not asked about, GPUs of the others, and how many kernels it has."""
+def _counts(
+    tables: ArchiveTables, *, rule: EvalDefinition
+) -> tuple[Counter[str], Counter[str], dict[tuple[str, str], set[int]], int]:
+    """Why kernels of a part are not asked about, GPUs of the others, their bins by GPU and problem, and how many kernels it has."""
     reasons = refusals(tables, rule, tables.tested)
-    gpus = Counter(kernel.gpu for kernel in tables.tested if reasons[kernel.kernel_id] is None)
-    return Counter(reason for reason in reasons.values() if reason is not None), gpus, len(tables.tested)
-
-
-def _candidates(tables: ArchiveTables, rule: EvalDefinition, gpu: str | None) -> list[Kernel]:
-    reasons = refusals(tables, rule, tables.tested)
-    return [k for k in tables.tested if reasons[k.kernel_id] is None and k.gpu == gpu]
+    others = [kernel for kernel in tables.tested if reasons[kernel.kernel_id] is None]
+    held: dict[tuple[str, str], set[int]] = {}
+    for kernel, bin_ in zip(others, _bins(rule, others), strict=True) if _every(rule) else ():
+        held.setdefault((kernel.gpu, kernel.problem), set()).add(bin_)
+    return Counter(filter(None, reasons.values())), Counter(k.gpu for k in others), held, len(tables.tested)
 
 
 @dataclass
@@ -331,23 +301,22 @@ def _taken(tables: ArchiveTables, *, rule: EvalDefinition, gpu: str | None, few:
     """The rows of a part, problem by problem where one does not depend on another."""
     found = _Taken()
     groups: dict[str, list[Kernel]] = {}
-    for kernel in _candidates(tables, rule, gpu):
+    reasons = refusals(tables, rule, tables.tested)
+    for kernel in tables.tested:
+        if reasons[kernel.kernel_id] is not None or kernel.gpu != gpu:
+            continue
         if kernel.problem in few:
             found.dropped["few_bins"] += 1
         else:
             groups.setdefault("" if _SHARED in rule.balance else kernel.problem, []).append(kernel)
     for kernels in groups.values():
-        rows, exchanged = _chosen(tables, rule, kernels, found)
-        found.rows += rows
-        found.exchanged += exchanged
+        _take(tables, rule, kernels, found)
     found.nears = tables.neighbours.known((k.problem, k.program_id) for *_, k in found.rows)
     return found
 
 
-def _chosen(
-    tables: ArchiveTables, rule: EvalDefinition, candidates: Sequence[Kernel], found: _Taken
-) -> tuple[list[tuple[str, int, Kernel]], int]:
-    """The rows of some candidates, and how many levelling exchanged; what there is and what is left out is counted."""
+def _take(tables: ArchiveTables, rule: EvalDefinition, candidates: Sequence[Kernel], found: _Taken) -> None:
+    """Add the rows of some candidates; what there is and what is left out is counted."""
     copies = None
     if rule.near_copy is not None:
         programs = _programs(tables, candidates)
@@ -367,9 +336,10 @@ def _chosen(
     for kernel, bin_ in listed:
         cells.setdefault(bin_, {}).setdefault(kernel.problem, []).append(kernel)
         found.available[kernel.problem, bin_] += 1
-    filling = _Filling(rule, copies, found.dropped)
-    chosen = [(k.problem, bin_, k) for bin_ in sorted(cells) for k in filling.bin(cells[bin_])]
-    return (chosen, 0) if rule.level is None else _levelled(tables, rule, rule.level, chosen, listed, copies)
+    chosen = [(k.problem, bin_, k) for bin_ in sorted(cells) for k in _filled(rule, cells[bin_], copies, found.dropped)]
+    levelled = chosen if rule.level is None else _levelled(tables, rule, rule.level, chosen, listed, copies)
+    found.exchanged += len({k.kernel_id for *_, k in chosen} - {k.kernel_id for *_, k in levelled})
+    found.rows += levelled
 
 
 def _levelled(
@@ -379,8 +349,8 @@ def _levelled(
     chosen: Sequence[tuple[str, int, Kernel]],
     candidates: Sequence[tuple[Kernel, int]],
     copies: Copies | None,
-) -> tuple[list[tuple[str, int, Kernel]], int]:
-    """The rows after levelling, task by task, and how many were exchanged.
+) -> list[tuple[str, int, Kernel]]:
+    """The rows after levelling, task by task.
 
     Nothing comes in that is measured less often than the definition prefers.
     """
@@ -410,30 +380,26 @@ def _levelled(
             fits=fits,
         )
         out += [(problem, bin_, kernel) for (kernel, bin_), t in zip(members, taken.tolist(), strict=True) if t]
-    return out, len(before - {kernel.kernel_id for *_, kernel in out})
+    return out
 
 
-def _rows(tables: ArchiveTables, taken: Iterable[Kernel]) -> list[Row]:
+def _rows(split: Split, tables: ArchiveTables, taken: Iterable[Kernel]) -> list[dict[str, Any]]:
     """The kernels as rows, each with what its reference states of the problem."""
-    stated = {(row["problem"], row["reference_id"]): row for row in tables.references.drop_columns("code").to_pylist()}
-    nothing = dict.fromkeys(("benchmark_cases", "rtol", "atol"))
+    shown = ("benchmark_cases", "rtol", "atol")
+    stated = {
+        (row["problem"], row["reference_id"]): {name: row[name] for name in shown}
+        for row in tables.references.drop_columns("code").to_pylist()
+    }
     return [
-        Row(
+        split_row(
+            split,
+            Side(k.reference_id, "", None),
+            k.side,
+            k.speedup,
             row_id=k.kernel_id,
-            problem=k.problem,
-            family=k.family,
-            gpu=k.gpu,
-            search_id=k.search_id,
-            value=k.speedup,
-            anchor=Side(k.reference_id, "", None),
-            candidate=k.side,
-            more={
-                **{
-                    name: stated.get((k.problem, k.reference_id), nothing)[name]
-                    for name in ("benchmark_cases", "rtol", "atol")
-                },
-                **{name: getattr(k, name) for name in ("language", "n_measurements", "speedup_min", "speedup_max")},
-            },
+            **k.place,
+            **stated.get((k.problem, k.reference_id), {}),
+            **{name: getattr(k, name) for name in ("language", "n_measurements", "speedup_min", "speedup_max")},
         )
         for k in taken
     ]

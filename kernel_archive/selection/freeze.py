@@ -9,7 +9,7 @@ import msgspec
 from kernel_archive.archive.manifest import SplitFacts  # noqa: TC001 - msgspec needs the type at run time
 from kernel_archive.archive.open import Archive, open_archive
 from kernel_archive.errors import ArchiveMismatchError, Finding, UsageError, printable
-from kernel_archive.selection.selected import CANONICAL
+from kernel_archive.selection.selected import CANONICAL, named
 from kernel_archive.splits import SPLIT_TABLES
 from kernel_archive.storage import content_path
 
@@ -21,22 +21,14 @@ if TYPE_CHECKING:
 
 #: Version of the files' layout.
 FROZEN_FORMAT: Final = 1
-#: So many rows are named per finding.
-_NAMED: Final = 10
 
 
 class FrozenSplit(msgspec.Struct, frozen=True, kw_only=True):
-    """One frozen split.
+    """One frozen split of an archive: id, problem, bin and speedup (x) of every row, in order.
 
     Attributes:
-        format: version of this layout.
-        table: the derived table.
-        archive: name of the archive.
-        version: version of the archive.
-        archive_digest: logical digest of its measured tables.
-        facts: the split's facts.
+        archive_digest: logical digest of the archive's measured tables.
         columns: names of the fields of a row.
-        rows: id, problem, bin and speedup (x) of every row, in order.
     """
 
     format: int
@@ -98,11 +90,7 @@ def frozen_split(archive: Archive, table: str) -> FrozenSplit:
 
 
 def freeze(archive: Archive | str | Path, folder: Path | None = None) -> list[Path]:
-    """Write the frozen form of every split of an archive.
-
-    Args:
-        archive: the archive.
-        folder: where; ``splits/frozen/<version>`` of this package when not given.
+    """Write the frozen form of every split of an archive; into ``splits/frozen/<version>`` of this package when no folder is named.
 
     Returns:
         The files.
@@ -148,11 +136,6 @@ def read_frozen(path: Path) -> FrozenSplit:
     return found
 
 
-def _named(ids: list[str]) -> str:
-    more = f" and {len(ids) - _NAMED} more" if len(ids) > _NAMED else ""
-    return ", ".join(printable(i) for i in ids[:_NAMED]) + more
-
-
 def differences(
     wanted: list[tuple[str, str, int, float]], found: list[tuple[str, str, int, float]], table: str, what: str
 ) -> Iterator[Finding]:
@@ -168,7 +151,7 @@ def differences(
     for code, message, ids in kinds:
         if ids:
             clean = False
-            yield Finding(code=code, message=f"{message}: {len(ids)} rows", field=table, value=_named(ids))
+            yield Finding(code=code, message=f"{message}: {len(ids)} rows", field=table, value=named(ids, 120))
     if clean and [row[0] for row in wanted] != [row[0] for row in found]:
         yield Finding(code="split-order", message=f"the rows stand in another order than {what}", field=table)
 

@@ -4,7 +4,7 @@ Refused:
 
 - a held-out search, or the content of one under another name, in ``kernels/train`` or training pairs;
 - a program of an evaluation split or a near duplicate of it (the same tokens) in ``kernels/train`` or training pairs;
-- where the split's definition says what a near copy is, also one of those (:func:`check_near_copies`);
+- where the split's definition says what a near copy is, also one of those (a share of their 5-grams of tokens);
 - a training search, a kernel of ``kernels/train`` or a training pair of a problem that is wholly held out;
 - a search or a program pair of the discovery pairs, in either direction, in training pairs.
 
@@ -14,291 +14,230 @@ the reference is looked up in ``references``, not believed of the row's label.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Final, Literal
 
-import numpy as np
+import polars as pl
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from kernel_archive.errors import Finding, LeakageError, printable
 from kernel_archive.ids import program_id, token_id
 from kernel_archive.problems import HELD_OUT_PROBLEMS
-from kernel_archive.selection.selected import Member, hashes
-from kernel_archive.splits import SPLIT_TABLES
+from kernel_archive.selection.selected import MEMBER, frame, members_of, named, with_ids
+from kernel_archive.selection.similarity import Program
+from kernel_archive.splits import EVALUATIONS, SPLIT_TABLES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from kernel_archive.selection.similarity import Program
+    from kernel_archive.archive.manifest import SplitFacts
+    from kernel_archive.selection.selected import Selection
     from kernel_archive.selection.tables import ArchiveTables
-    from kernel_archive.splits import Kind, Split
+    from kernel_archive.splits import Kind
 
-#: So many rows are named per kind of leak; the rest is counted.
-NAMED: Final = 10
+    Severity = Literal["error", "warning"]
+
 _FIX: Final = (
     "Give its source the role held_out or archive, or keep the row out with an [[exclude]] entry, and build again"
 )
 
 
-def members_of(split: Split, parts: Iterable[pa.Table], tokens: Mapping[str, str] | None = None) -> list[Member]:
-    """The rows of a split's table with the ids of their own texts: what it holds, whatever ids it states.
-
-    Args:
-        split: the split.
-        parts: its rows.
-        tokens: program id -> token id, where known already; all others are computed.
-    """
-    known: dict[str, tuple[str, str]] = {}
-    by_program = dict(tokens or {})
-
-    def ids(code: str) -> tuple[str, str]:
-        found = known.get(code)
-        if found is None:
-            program = program_id(code)
-            if program not in by_program:
-                by_program[program] = token_id(code)
-            found = known[code] = (program, by_program[program])
-        return found
-
-    members: list[Member] = []
-    for part in parts:
-        kinds = part["pair_type"].to_pylist() if split.kind == "train" else [""] * part.num_rows
-        columns = (part[n].to_pylist() for n in ("row_id", split.task, "search_id", *split.programs))
-        for kind, (row_id, problem, search, *codes) in zip(kinds, zip(*columns, strict=True), strict=True):
-            programs, classes = zip(*map(ids, codes), strict=True)
-            members.append(
-                Member(
-                    row_id=row_id,
-                    problem=problem,
-                    search_id=search,
-                    programs=programs,
-                    tokens=classes,
-                    open_anchor=kind == "seed",
-                )
-            )
-    return members
-
-
-def _finding(code: str, message: str, field: str, rows: Sequence[str], severity: Any, fix: str = _FIX) -> Finding:
-    named = ", ".join(printable(row, 200) for row in rows[:NAMED])
-    more = f" and {len(rows) - NAMED} more" if len(rows) > NAMED else ""
-    return Finding(
-        code=code,
-        message=f"{message}: {len(rows)} rows, {named}{more}",
-        field=field,
-        value=printable(rows[0], 200),
-        fix=fix,
-        severity=severity,
-    )
-
-
-class _Seen:
-    """Programs of one training table that are evaluated: by program and near-duplicate class; and its searches; with a row each."""
-
-    def __init__(self, table: str, evaluated: set[str], severity: str = "error") -> None:
-        self.table = table
-        self.evaluated = evaluated
-        self.severity = severity
-        self.searches: dict[str, str] = {}
-        self.programs: dict[str, str] = {}
-        self.tokens: dict[str, str] = {}
-
-    def add(self, row: str, search: str, programs: Iterable[str], tokens: Iterable[str]) -> None:
-        self.searches.setdefault(search, row)
-        for program in self.evaluated.intersection(programs):
-            self.programs.setdefault(program, row)
-        for token in self.evaluated.intersection(tokens):
-            self.tokens.setdefault(token, row)
-
-
-def _of_kind(members: Mapping[str, Sequence[Member]], kind: Kind) -> dict[str, Sequence[Member]]:
-    return {table: rows for table, rows in members.items() if SPLIT_TABLES[table].kind == kind}
-
-
-def _rows(table: pa.Table, *names: str) -> Iterator[tuple[Any, ...]]:
-    """The rows of some columns, a few as objects at a time."""
-    for batch in table.select(names).to_batches(max_chunksize=10_000):
-        yield from zip(*(column.to_pylist() for column in batch.columns), strict=True)
-
-
-def _training(
-    tables: ArchiveTables, members: Mapping[str, Sequence[Member]], evaluated: set[str], lenient: bool
-) -> list[_Seen]:
-    """Everything that a trainer gets, of what is evaluated."""
-    kernels = _Seen("kernels/train", evaluated)
-    narrow = tables.read("kernels", ["kernel_id", "search_id", "program_id", "token_id"], "train")
-    for row, search, program, token in _rows(narrow, *narrow.column_names):
-        kernels.add(row, search, (program,), (token,))
-    found = [kernels]
-    references = {(row["problem"], program_id(row["code"])) for row in tables.references.to_pylist()}
-    for table, rows in _of_kind(members, "train").items():
-        seen = _Seen(table, evaluated, "warning" if lenient else "error")
-        for m in rows:
-            first = 1 if m.open_anchor and (m.problem, m.programs[0]) in references else 0
-            seen.add(m.row_id, m.search_id, m.programs[first:], m.tokens[first:])
-        found.append(seen)
+def present_members(tables: ArchiveTables, names: Iterable[str] = tuple(SPLIT_TABLES)) -> dict[str, pa.Table]:
+    """Rows of the splits that an archive holds, by table, with the ids of their texts."""
+    found = {}
+    for name in names:
+        if name in tables.archive.manifest.tables:
+            split = SPLIT_TABLES[name]
+            kinds = ("pair_type",) if split.kind == "train" else ()
+            columns = ("row_id", split.task, "search_id", split.anchor, split.candidate, *kinds)
+            parts = (members_of(split, with_ids(split, part, tables.tokens)) for part in tables.stored(name, columns))
+            found[name] = pa.concat_tables([MEMBER.empty_table(), *parts])
     return found
 
 
-def check_leakage(
-    tables: ArchiveTables, members: Mapping[str, Sequence[Member]], *, lenient: bool = False
+def compared_programs(tables: ArchiveTables, selections: Mapping[str, Selection]) -> dict[str, list[Program]]:
+    """Programs of the evaluation splits, by table, under the names of their rows: from their own texts."""
+    rows: dict[str, list[Program]] = {}
+    for split in EVALUATIONS.values():
+        names = ("row_id", split.task, split.candidate)
+        chosen = selections.get(split.table)
+        for part in tables.stored(split.table, names) if chosen is None else chosen.parts():
+            for values in zip(*(part[n].to_pylist() for n in names), strict=True):
+                rows.setdefault(split.table, []).append(Program(*values))
+    return rows
+
+
+def leakage_findings(
+    tables: ArchiveTables, members: Mapping[str, pa.Table], selections: Mapping[str, Selection] = MappingProxyType({})
 ) -> list[Finding]:
-    """Everything of the evaluation that training holds.
+    """Leaks between the splits of an archive: one finding per kind and table, with the rows named.
+
+    What training pairs hold that others published is a warning, since no build can mend it.
 
     Args:
         tables: the archive's tables. Only programs of ``references`` may be anchors of seed pairs freely; a kernel that
             a held-out search measured as well is found in ``evaluations``.
-        members: rows of the archive's splits, by table.
-        lenient: the training pairs were published like that: what they hold is a warning, since no build can mend it.
-
-    Returns:
-        One finding per kind of leak and table, with the rows named; empty when there is none.
+        members: rows of its splits, by table (:data:`~kernel_archive.selection.selected.MEMBER`).
+        selections: splits that are about to take the place of those that the archive has.
     """
-    found: list[Finding] = []
-    evaluated = _of_kind(members, "eval")
-    held = {name for name, role in tables.roles.items() if role == "held_out"}
-    digest_of = dict(
-        zip(tables.searches["search_id"].to_pylist(), tables.searches["source_digest"].to_pylist(), strict=True)
-    )
-    digests = {digest_of[name] for name in held if digest_of[name]}
-    held.update(m.search_id for rows in evaluated.values() for m in rows if m.search_id)
-    asked = {name for rows in evaluated.values() for m in rows for name in (m.programs[-1], m.tokens[-1])}
-    for seen in _training(tables, members, asked, lenient):
-        found.extend(_search_leaks(seen, held, digest_of, digests))
-        for table, rows in evaluated.items():
-            found.extend(_program_leaks(seen, table, rows))
-    found.extend(_measured_leaks(tables, held))
-    found.extend(_problem_leaks(tables, members, lenient))
-    for edges in _of_kind(members, "discovery").items():
-        for pairs in _of_kind(members, "train").items():
-            found.extend(_pair_leaks(edges, pairs, "warning" if lenient else "error"))
-    return found
+    facts = tables.archive.manifest.splits.items()
+    published = any(SPLIT_TABLES[n].kind == "train" and f.origin == "published" for n, f in facts if n in SPLIT_TABLES)
+    of_pairs: Severity = "warning" if published else "error"
+    return [*check_leakage(tables, members, of_pairs), *_near_copies(tables, selections, of_pairs)]
 
 
-def check_near_copies(
-    tables: ArchiveTables, programs: Mapping[str, tuple[float, Sequence[Program]]], *, lenient: bool = False
-) -> list[Finding]:
-    """Rows of evaluation splits whose program is a near copy of one that training holds.
-
-    Args:
-        tables: the archive's tables.
-        programs: table -> similarity from which two programs are near copies, and its programs under their rows' names.
-        lenient: as for :func:`check_leakage`; what ``kernels/train`` holds is an error all the same.
-    """
-    narrow = tables.read("kernels", ["kernel_id", "token_id"], "train")
-    tokens = pa.array([token_id(program.code) for _, rows in programs.values() for program in rows], pa.string())
-    trained = set(tokens.filter(pc.is_in(tokens, narrow["token_id"])).to_pylist())
-    found: list[Finding] = []
-    for table, (threshold, rows) in programs.items():
-        leaked: dict[str, list[str]] = {}
-        # The same tokens are a leak by every definition: check_leakage names those.
-        others = [program for program in rows if token_id(program.code) not in trained]
-        nears = [near for near in tables.neighbours.of(others).values() if near.similarity >= threshold]
-        names = pa.array([near.program for near in nears], pa.string())
-        kernels = set(names.filter(pc.is_in(names, narrow["kernel_id"])).to_pylist())
-        for near in nears:
-            where = "kernels/train" if near.program in kernels else "train_pairs"
-            shared = f"{near.similarity:.2f} of the tokens of {where} row {near.program}"
-            leaked.setdefault(where, []).append(f"{near.row} ({shared})")
-        for where, named in sorted(leaked.items()):
-            message = f"a near copy of a program of {table} is in {where}"
-            severity = "warning" if lenient and where != "kernels/train" else "error"
-            found.append(_finding("near-copy-leak", message, where, named, severity))
-    return found
+def of_kind(members: Mapping[str, pa.Table], kind: Kind) -> dict[str, pl.DataFrame]:
+    """The members of the splits of a kind, by table."""
+    return {table: frame(rows) for table, rows in members.items() if SPLIT_TABLES[table].kind == kind}
 
 
-def _problem_leaks(tables: ArchiveTables, members: Mapping[str, Sequence[Member]], lenient: bool) -> Iterator[Finding]:
-    """What training holds of problems that are wholly held out."""
-    held = set(HELD_OUT_PROBLEMS)
-    rows = tables.of(held).read("kernels", ["kernel_id", "problem"], "train")
-    named = {"kernels/train": [f"{name} (of {problem})" for name, problem in _rows(rows, *rows.column_names)]}
-    named["searches"] = [
-        f"{row['search_id']} (of {row['problem']})"
-        for row in tables.searches.to_pylist()
-        if row["role"] == "training" and row["problem"] in held
-    ]
-    for table, pairs in _of_kind(members, "train").items():
-        named[table] = [f"{m.row_id} (of {m.problem})" for m in pairs if m.problem in held]
-    for table, leaked in named.items():
-        if leaked:
-            severity = "warning" if lenient and table == "train_pairs" else "error"
-            message = f"a problem that is wholly held out is in {table}"
-            yield _finding("held-out-problem", message, table, leaked, severity)
-
-
-def _search_leaks(
-    seen: _Seen, held: set[str], digest_of: Mapping[str, str | None], digests: set[str | None]
+def _leak(
+    code: str, message: str, field: str, rows: Sequence[str], severity: Severity = "error", fix: str = _FIX
 ) -> Iterator[Finding]:
-    both = sorted(name for name in seen.searches if name in held)
-    copies = sorted(name for name in seen.searches if name not in held and digest_of.get(name) in digests)
-    for names, message in (
-        (both, f"a held-out search is in {seen.table}"),
-        (copies, f"the log of a held-out search is in {seen.table} under another name"),
+    """One finding about these rows; nothing where there are none."""
+    if rows:
+        yield Finding(
+            code=code,
+            message=f"{message}: {len(rows)} rows, {named(rows)}",
+            field=field,
+            value=printable(rows[0], 200),
+            fix=fix,
+            severity=severity,
+        )
+
+
+def _trained(tables: ArchiveTables, pairs: Mapping[str, pl.DataFrame]) -> dict[str, pl.DataFrame]:
+    """Every program that a trainer gets, table by table: ``row``, ``search``, ``program``, ``token``."""
+    kernels = tables.read("kernels", ["kernel_id", "search_id", "program_id", "token_id"], "train")
+    found = {"kernels/train": frame(kernels.rename_columns(["row", "search", "program", "token"]))}
+    references = [f"{row['problem']} {program_id(row['code'])}" for row in tables.references.to_pylist()]
+    for table, rows in pairs.items():
+        anchor = pl.concat_str("problem", "anchor_program", separator=" ")
+        shared = pl.col("pair_type").eq_missing("seed") & anchor.is_in(references)
+        both = {
+            kind: pl.concat_list(pl.when(~shared).then(f"anchor_{kind}"), f"candidate_{kind}")
+            for kind in ("program", "token")
+        }
+        found[table] = rows.select(row="row_id", search="search_id", **both).explode("program", "token")
+    return found
+
+
+def check_leakage(
+    tables: ArchiveTables, members: Mapping[str, pa.Table], of_pairs: Severity = "error"
+) -> list[Finding]:
+    """Everything of the evaluation that training holds, whole programs and searches; what pairs hold with this severity."""
+    found: list[Finding] = []
+    evaluated, pairs = of_kind(members, "eval"), of_kind(members, "train")
+    held = {name for name, role in tables.roles.items() if role == "held_out"}
+    logs = dict(frame(tables.searches).select("search_id", "source_digest").iter_rows())
+    held_logs = {logs[name] for name in held} - {None, ""}
+    held.update(*(rows["search_id"] for rows in evaluated.values()))
+    held.discard("")
+    for where, trained in _trained(tables, pairs).items():
+        severity = of_pairs if where in pairs else "error"
+        rows = dict(trained.unique("search", keep="first").sort("search").select("search", "row").iter_rows())
+        both = [name for name in rows if name in held]
+        copies = [name for name in rows if name not in held and logs.get(name) in held_logs]
+        for names, message in (
+            (both, f"a held-out search is in {where}"),
+            (copies, f"the log of a held-out search is in {where} under another name"),
+        ):
+            leaked = [f"{name} ({where} row {rows[name]})" for name in names]
+            found += _leak("held-out-search", message, where, leaked, severity)
+        for table, asked in evaluated.items():
+            found += _program_leaks(where, trained, table, asked, severity)
+    found += _measured_leaks(tables, held)
+    found += _problem_leaks(tables, pairs, of_pairs)
+    for table, edges in of_kind(members, "discovery").items():
+        for where, trained in pairs.items():
+            found += _pair_leaks(where, trained, table, edges, of_pairs)
+    return found
+
+
+def _near_copies(tables: ArchiveTables, selections: Mapping[str, Selection], of_pairs: Severity) -> Iterator[Finding]:
+    """Rows of evaluation splits whose program is a near copy, as the split's definition says, of one that training holds."""
+    facts = tables.archive.manifest.splits
+    train = frame(tables.read("kernels", ["kernel_id", "token_id"], "train"))
+    for table, programs in compared_programs(tables, selections).items():
+        stated: Selection | SplitFacts | None = selections.get(table) or facts.get(table)
+        threshold = None if stated is None else stated.parameters.get("near_copy")
+        if threshold is None:
+            continue
+        # The same tokens are a leak by every definition: check_leakage names those.
+        tokens = {program.name: token_id(program.code) for program in programs}
+        trained = {*train["token_id"].filter(train["token_id"].is_in([*tokens.values()]))}
+        others = [program for program in programs if tokens[program.name] not in trained]
+        nears = [near for near in tables.neighbours.of(others).values() if near.similarity >= threshold]
+        kernels = {*train["kernel_id"].filter(train["kernel_id"].is_in([near.program for near in nears]))}
+        for where in ("kernels/train", "train_pairs"):
+            leaked = [
+                f"{near.row} ({near.similarity:.2f} of the tokens of {where} row {near.program})"
+                for near in nears
+                if (near.program in kernels) == (where == "kernels/train")
+            ]
+            message = f"a near copy of a program of {table} is in {where}"
+            yield from _leak("near-copy-leak", message, where, leaked, of_pairs if where == "train_pairs" else "error")
+
+
+def _problem_leaks(tables: ArchiveTables, pairs: Mapping[str, pl.DataFrame], of_pairs: Severity) -> Iterator[Finding]:
+    """What training holds of problems that are wholly held out."""
+    searches = frame(tables.searches).filter(pl.col("role") == "training").select("search_id", "problem")
+    given = {
+        "kernels/train": frame(tables.of(HELD_OUT_PROBLEMS).read("kernels", ["kernel_id", "problem"], "train")),
+        "searches": searches,
+        **{table: rows.select("row_id", "problem") for table, rows in pairs.items()},
+    }
+    for table, rows in given.items():
+        hits = rows.filter(pl.col("problem").is_in(HELD_OUT_PROBLEMS)).iter_rows()
+        message = f"a problem that is wholly held out is in {table}"
+        leaked = [f"{name} (of {problem})" for name, problem in hits]
+        yield from _leak("held-out-problem", message, table, leaked, of_pairs if table in pairs else "error")
+
+
+def _program_leaks(
+    where: str, trained: pl.DataFrame, table: str, asked: pl.DataFrame, severity: Severity
+) -> Iterator[Finding]:
+    for code, kind, words, but in (
+        ("program-leak", "program", "is", ""),
+        ("near-duplicate-leak", "token", "has the tokens of", " but for comments and white space"),
     ):
-        if names:
-            rows = [f"{name} ({seen.table} row {seen.searches[name]})" for name in names]
-            yield _finding("held-out-search", message, seen.table, rows, seen.severity)
-
-
-def _program_leaks(seen: _Seen, table: str, members: Sequence[Member]) -> Iterator[Finding]:
-    same: list[str] = []
-    near: list[str] = []
-    for m in members:
-        candidate, token = m.programs[-1], m.tokens[-1]
-        if candidate in seen.programs:
-            same.append(f"{m.row_id} (is {seen.table} row {seen.programs[candidate]})")
-        elif token in seen.tokens:
-            near.append(f"{m.row_id} (has the tokens of {seen.table} row {seen.tokens[token]})")
-    if same:
-        message = f"a program of {table} is in {seen.table}"
-        yield _finding("program-leak", message, seen.table, same, seen.severity)
-    if near:
-        message = f"a program of {table} but for comments and white space is in {seen.table}"
-        yield _finding("near-duplicate-leak", message, seen.table, near, seen.severity)
+        first = trained.unique(kind, keep="first").select("row", pl.col(kind).alias(f"candidate_{kind}"))
+        hits = asked.join(first, on=f"candidate_{kind}", maintain_order="left")
+        leaked = [f"{row_id} ({words} {where} row {row})" for row_id, row in hits.select("row_id", "row").iter_rows()]
+        yield from _leak(code, f"a program of {table}{but} is in {where}", where, leaked, severity)
+        asked = asked.join(hits, on="row_id", how="anti", maintain_order="left")
 
 
 def _measured_leaks(tables: ArchiveTables, held: set[str]) -> Iterator[Finding]:
-    rows = tables.read("evaluations", ["search_id", "kernel_id", "outcome", "excluded"])
-    counts = pc.and_(pc.equal(rows["outcome"], "success"), pc.is_null(rows["excluded"]))
-    ours = rows.filter(pc.and_(counts, pc.is_in(rows["search_id"], pa.array(sorted(held), pa.string()))))
-    train = tables.read("kernels", ["kernel_id"], "train")["kernel_id"]
-    ours = ours.filter(pc.is_in(ours["kernel_id"], train))
-    where = dict(_rows(ours, "kernel_id", "search_id"))
-    leaked = sorted(name for name in train.filter(pc.is_in(train, ours["kernel_id"])).to_pylist())
-    if leaked:
-        named = [f"{name} (measured in {where[name]})" for name in leaked]
-        message = "a kernel that a held-out search measured is in kernels/train"
-        yield _finding("held-out-search", message, "kernels/train", named, "error")
+    rows = frame(tables.read("evaluations", ["search_id", "kernel_id", "outcome", "excluded"]))
+    counts = (pl.col("outcome") == "success") & pl.col("excluded").is_null() & pl.col("search_id").is_in(held)
+    measured = rows.filter(counts).unique("kernel_id", keep="last").select("kernel_id", "search_id")
+    train = frame(tables.read("kernels", ["kernel_id"], "train"))
+    hits = train.join(measured, on="kernel_id").sort("kernel_id").iter_rows()
+    message = "a kernel that a held-out search measured is in kernels/train"
+    leaked = [f"{name} (measured in {search})" for name, search in hits]
+    yield from _leak("held-out-search", message, "kernels/train", leaked)
 
 
 def _pair_leaks(
-    edges: tuple[str, Sequence[Member]], training: tuple[str, Sequence[Member]], severity: str
+    where: str, trained: pl.DataFrame, table: str, edges: pl.DataFrame, severity: Severity
 ) -> Iterator[Finding]:
-    (table, theirs), (ours, rows) = edges, training
-    searches = {m.search_id for m in theirs if m.search_id}
-    shared = {m.search_id: f"{m.row_id} (of search {m.search_id})" for m in rows if m.search_id in searches}
-    if shared:
-        named = [shared[name] for name in sorted(shared)]
-        yield _finding("discovery-search", f"a search of {table} is in {ours}", ours, named, severity)
-
-    def both(members: Iterable[Member]) -> Iterator[tuple[str, ...]]:
-        return (tuple(sorted(ids)) for m in members for ids in (m.programs, m.tokens))
-
-    # Of a large archive's pairs hardly one is in training: the others are not kept.
-    common = set(np.intersect1d(hashes(both(theirs)), hashes(both(rows))).tolist())
-    pairs: dict[tuple[str, ...], str] = {}
-    for m in theirs if common else ():
-        for ids in both([m]):
-            if hash(ids) in common:
-                pairs.setdefault(ids, m.row_id)
-    leaked = []
-    for m in rows if pairs else ():
-        hit = next(filter(None, map(pairs.get, both([m]))), None)
-        if hit is not None:
-            leaked.append(f"{m.row_id} (is {table} row {hit})")
-    if leaked:
-        fix = "Make the training pairs again: kernel-archive build-train"
-        yield _finding("discovery-pair", f"a program pair of {table} is in {ours}", ours, leaked, severity, fix)
+    searches = edges["search_id"].filter(edges["search_id"] != "")
+    shared = trained.filter(pl.col("search_id").is_in(searches.implode())).unique("search_id", keep="last")
+    leaked = [
+        f"{row} (of search {search})"
+        for search, row in shared.sort("search_id").select("search_id", "row_id").iter_rows()
+    ]
+    yield from _leak("discovery-search", f"a search of {table} is in {where}", where, leaked, severity)
+    for kind in ("program", "token"):
+        sides = (f"anchor_{kind}", f"candidate_{kind}")
+        ends = {"low": pl.min_horizontal(sides), "high": pl.max_horizontal(sides)}
+        first = edges.select(pl.col("row_id").alias(f"same_{kind}"), **ends).unique(["low", "high"], keep="first")
+        trained = trained.with_columns(**ends).join(first, on=["low", "high"], how="left", maintain_order="left")
+    hits = trained.select("row_id", pl.coalesce("same_program", "same_token")).drop_nulls().iter_rows()
+    leaked = [f"{row} (is {table} row {hit})" for row, hit in hits]
+    fix = "Make the training pairs again: kernel-archive build-train"
+    yield from _leak("discovery-pair", f"a program pair of {table} is in {where}", where, leaked, severity, fix)
 
 
 def refuse_leakage(findings: Iterable[Finding]) -> list[Finding]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
+import polars as pl
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -66,6 +67,9 @@ def level(
             above += (np.maximum(np.abs(found) - limit, 0.0) ** 2).sum(-1)
         return above
 
+    def beside(comes: int, goes: int) -> list[int]:
+        return [i for i in np.flatnonzero(chosen & (cells == cells[comes])).tolist() if i != goes]
+
     # Every exchange lowers the penalty, so that none comes back; the bound is for the time it may take.
     for _ in range(n):
         sums = columns[chosen].sum(0)
@@ -76,18 +80,13 @@ def level(
             break
         parts = (pairs[i : i + _TOGETHER] for i in range(0, len(pairs), _TOGETHER))
         after = np.concatenate([penalty(sums + columns[part[:, 0]] - columns[part[:, 1]]) for part in parts])
-        found = None
-        for at in np.argsort(after, kind="stable"):
-            if after[at] >= penalty(sums) - _LEAST_GAIN:
-                break
-            comes, goes = pairs[at].tolist()
-            beside = np.flatnonzero(chosen & (cells == cells[comes]))
-            if fits(comes, [i for i in beside.tolist() if i != goes]):
-                found = comes, goes
-                break
-        if found is None:
+        order = np.argsort(after, kind="stable")
+        better = pairs[order[after[order] < penalty(sums) - _LEAST_GAIN]].tolist()
+        exchange = next((pair for pair in better if fits(pair[0], beside(*pair))), None)
+        if exchange is None:
             break
-        chosen[found[0]], chosen[found[1]] = True, False
+        comes, goes = exchange
+        chosen[comes], chosen[goes] = True, False
     return chosen
 
 
@@ -99,8 +98,6 @@ def _scaled(values: NDArray[np.float64]) -> NDArray[np.float64]:
 
 def _ranks(values: NDArray[np.float64]) -> NDArray[np.float64]:
     """Ranks of every column, ties by their mean, centred and scaled to about one."""
-    import polars as pl
-
     found = pl.from_numpy(values).select(pl.all().rank("average")).to_numpy().astype(np.float64)
     middle, n = (len(values) + 1) / 2, max(len(values), 1)
     return (found - middle) / n

@@ -1,8 +1,8 @@
-"""Making the splits of an archive directory: carry out what was planned, and note it in the manifest."""
+"""Making the splits of an archive directory: decide, prove that nothing leaks, write, and note it in the manifest."""
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,21 +13,76 @@ from kernel_archive.archive.manifest import shard_faults, write_manifest
 from kernel_archive.archive.open import open_archive
 from kernel_archive.archive.shards import write_table
 from kernel_archive.archive.swap import locked_stage, replaced_directory, stage_directory
-from kernel_archive.errors import ArchiveMismatchError
+from kernel_archive.errors import ArchiveMismatchError, UsageError
 from kernel_archive.schema import TABLES
-from kernel_archive.selection.inputs import with_inputs
-from kernel_archive.selection.plan import Plan, Rules, compared_programs, plan_splits
-from kernel_archive.selection.published import published_rows, published_split
+from kernel_archive.selection.definitions import (
+    DiscoveryDefinition,
+    EvalDefinition,
+    TrainDefinition,
+    canonical_definition,
+    load_definition,
+    with_changes,
+)
+from kernel_archive.selection.discovery import select_discovery
+from kernel_archive.selection.evaluation import AmbiguousGpuError, select_eval
+from kernel_archive.selection.leakage import compared_programs, leakage_findings, present_members, refuse_leakage
+from kernel_archive.selection.published import published_rows, published_split, relabelled
+from kernel_archive.selection.selected import CANONICAL, with_inputs
 from kernel_archive.selection.similarity import similarity_report
-from kernel_archive.splits import SPLIT_TABLES
+from kernel_archive.selection.tables import ArchiveTables
+from kernel_archive.selection.training import held_out_programs, select_train
+from kernel_archive.splits import SPLIT_TABLES, split_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    import pyarrow as pa
 
     from kernel_archive.archive.calls import Team
     from kernel_archive.archive.manifest import Manifest, SplitFacts
+    from kernel_archive.archive.open import Archive
     from kernel_archive.bins import Scheme
+    from kernel_archive.errors import Finding
+    from kernel_archive.selection.definitions import Definition
     from kernel_archive.selection.selected import Selection
+    from kernel_archive.splits import Split
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rules:
+    """How splits are made, where it is not the canonical way.
+
+    Attributes:
+        definitions: table -> definition of its split; the canonical one where there is none.
+        gpu: the GPU of evaluation splits, when their definition's rule should not choose.
+    """
+
+    definitions: Mapping[str, Definition] = field(default_factory=dict)
+    gpu: str | None = None
+
+    @classmethod
+    def changed(
+        cls,
+        table: str = "eval",
+        *,
+        archive: Archive | None = None,
+        definition: str | Path | None = None,
+        gpu: str | None = None,
+        **changes: Any,
+    ) -> Rules:
+        """Rules with one definition changed in some fields: one from a file, else the archive's canonical one.
+
+        ``None`` leaves a field as it is; without an archive the shipped definition is changed.
+
+        Raises:
+            RecipeError: the definition is at fault.
+        """
+        rule = (
+            canonical_definition(split_of(table), ArchiveTables(archive))
+            if definition is None and archive is not None
+            else load_definition(table, definition)
+        )
+        return cls(definitions={table: with_changes(rule, **changes)}, gpu=gpu)
 
 
 class Made(msgspec.Struct, kw_only=True):
@@ -48,16 +103,82 @@ class Made(msgspec.Struct, kw_only=True):
     leakage: dict[str, Any] = {}
 
 
-def _carry_out(plan: Plan, directory: Path) -> Made:
+def select_split(split: Split, tables: ArchiveTables, rules: Rules, members: Mapping[str, pa.Table]) -> Selection:
+    """Select one split of an archive.
+
+    ``members`` are rows of the other splits by table, which training pairs must not touch.
+
+    Raises:
+        AmbiguousGpuError: the GPU of an evaluation split must be named.
+        UsageError: there is nothing on the GPU that was named.
+    """
+    rule = rules.definitions.get(split.table) or canonical_definition(split, tables)
+    match rule:
+        case EvalDefinition():
+            return select_eval(split, tables, rule, gpu=rules.gpu)
+        case DiscoveryDefinition():
+            return select_discovery(split, tables, rule)
+        case TrainDefinition():
+            return select_train(split, tables, rule, held_out=held_out_programs(tables, members))
+    raise UsageError(f"no rule selects by a {type(rule).__name__}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Plan:
+    """Everything that is decided before anything is written: splits by table, why others are not made, leaks to warn of."""
+
+    tables: ArchiveTables
+    names: Sequence[str]
+    selections: dict[str, Selection]
+    skipped: dict[str, str]
+    warnings: list[Finding]
+
+
+def _planned(
+    archive: Archive,
+    names: Sequence[str],
+    rules: Rules | None,
+    *,
+    skip_ambiguous: bool = False,
+    scheme: Scheme | None = None,
+    workers: Team | None = None,
+) -> _Plan:
+    """Select, and refuse leaks; arguments as those of :func:`make_splits` and :func:`remake_splits`."""
+    tables = ArchiveTables(archive, workers)
+    if names:
+        tables.texts  # noqa: B018 - begins to read them, while rows are chosen
+    manifest = archive.manifest
+    members = present_members(tables, [n for n in SPLIT_TABLES if n not in names])
+    made: dict[str, Selection] = {}
+    skipped: dict[str, str] = {}
+    for name in (n for n in SPLIT_TABLES if n in names):
+        split, facts = SPLIT_TABLES[name], manifest.splits.get(name)
+        try:
+            if scheme is not None and facts is not None and facts.origin == "published":
+                selection = relabelled(split, archive.arrow(name), scheme, facts)
+            else:
+                selection = select_split(split, tables, rules or Rules(), members)
+                if name in manifest.reports.get("published_splits", {}):
+                    # Others published this split of this archive: what is selected here is not the canonical one.
+                    variant = name if selection.variant == CANONICAL else selection.variant
+                    selection = replace(selection, variant=f"{variant}-reselected")
+        except AmbiguousGpuError as error:
+            if not skip_ambiguous:
+                raise
+            skipped[name] = str(error)
+            continue
+        made[name], members[name] = selection, selection.members
+    warnings = refuse_leakage(leakage_findings(tables, members, made))
+    return _Plan(tables=tables, names=names, selections=made, skipped=skipped, warnings=warnings)
+
+
+def _carry_out(plan: _Plan, directory: Path) -> Made:
     """Write what was planned, the similarity report beside it, and the manifest last."""
     manifest = plan.tables.archive.manifest
-    with ThreadPoolExecutor(1) as pool:
-        # The report reads texts only; compression, most of the writing, runs outside the interpreter's lock.
-        compared = compared_programs(plan.tables, plan.selections).values()
-        rows = list({program.name: program for programs in compared for program in programs}.values())
-        report = pool.submit(lambda: similarity_report(rows, plan.tables.neighbours.of(rows)))
-        stored = _written(directory, manifest, plan.selections.values())
-        similarity = report.result()
+    compared = compared_programs(plan.tables, plan.selections).values()
+    rows = list({program.name: program for programs in compared for program in programs}.values())
+    similarity = similarity_report(rows, plan.tables.neighbours.of(rows))
+    stored = _written(directory, manifest, plan.selections.values())
     leakage = {"warnings": [msgspec.to_builtins(f) for f in plan.warnings], "similarity": similarity}
     # What was not asked for this time is still missing for the reason that was found then.
     before = manifest.reports.get("splits_not_made", {})
@@ -75,7 +196,7 @@ def _written(directory: Path, manifest: Manifest, selections: Iterable[Selection
         metadata = {"bin_scheme": selection.scheme, "split": selection.variant}
         (split,) = TABLES[name].splits
         tables[name] = write_table(directory, name, {split: selection.parts()}, metadata=metadata)
-        selection.written(tables[name].logical_digest)
+        selection.digest = tables[name].logical_digest
         splits[name] = selection.facts
     return msgspec.structs.replace(
         manifest,
@@ -89,27 +210,19 @@ def make_splits(
     names: Sequence[str] = tuple(SPLIT_TABLES),
     *,
     rules: Rules | None = None,
-    skip_ambiguous: bool = True,
     workers: Team | None = None,
 ) -> Made:
     """Make derived tables of an archive directory that nobody else reads yet (a build's, before it is renamed).
 
-    Nothing is written when the splits would leak.
-
-    Args:
-        directory: the archive directory; its files are replaced one by one.
-        names: derived tables to make.
-        rules: how; canonically when not given.
-        skip_ambiguous: leave ``eval`` out, with the reason in the manifest, when held-out kernels exist on several GPUs
-            and none is the canonical one; else that is an error.
-        workers: who looks at the parts of a large archive, on this machine; this process alone when not given.
+    Nothing is written when the splits would leak. Where held-out kernels exist on several GPUs and none is the canonical one,
+    an evaluation split is left out, with the reason in the manifest. ``workers`` look at the parts of a large archive.
 
     Raises:
         LeakageError: training would hold something of the evaluation; the rows are named.
         UsageError: there is nothing on the GPU that was named.
     """
     archive = open_archive(directory)
-    plan = plan_splits(archive, names, rules, skip_ambiguous=skip_ambiguous, workers=workers)
+    plan = _planned(archive, names, rules, skip_ambiguous=True, workers=workers)
     return _carry_out(plan, Path(directory))
 
 
@@ -128,13 +241,7 @@ def remake_splits(
     made anew, which makes it a variant. What would come out as it is already is not written, unless its files are not
     those that the manifest names.
 
-    Args:
-        directory: the archive directory.
-        names: derived tables to make.
-        rules: how; canonically when not given.
-        reselect: select a published split anew from ``kernels``.
-        scheme: labels of a published split.
-        finish: called with the new directory before it takes its place (the card).
+    ``finish`` is called with the new directory before it takes its place (the card).
 
     Raises:
         ArchiveNotFoundError: there is no archive.
@@ -158,7 +265,7 @@ def remake_splits(
         kept = [n for n in published if scheme is None or splits[n].scheme == scheme]
         chosen = [n for n in names if n not in kept]
         if chosen:
-            plan = plan_splits(archive, chosen, rules, skip_ambiguous=False, scheme=None if reselect else scheme)
+            plan = _planned(archive, chosen, rules, skip_ambiguous=False, scheme=None if reselect else scheme)
             if any(
                 splits.get(n) != s.facts or n not in archive.manifest.tables or damaged[n]
                 for n, s in plan.selections.items()
@@ -175,9 +282,7 @@ def remake_splits(
 def store_published(directory: str | Path, staged: Sequence[Path]) -> list[str]:
     """Write the splits that others published into an archive directory that nobody else reads yet.
 
-    Args:
-        directory: the archive directory.
-        staged: Parquet files of staged published rows; each file's rows keep their order, files come as given.
+    Each file's rows keep their order, files come as given.
 
     Returns:
         Names of the tables that were written.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -17,18 +18,18 @@ from kernel_archive.problems import family_of, normalise_problem
 from kernel_archive.program_text import language_of
 from kernel_archive.readers.records import PublishedRow
 from kernel_archive.selection.discovery import cutoff_counts
-from kernel_archive.selection.leakage import members_of
 from kernel_archive.selection.selected import (
     CANONICAL,
-    Row,
     Selection,
     Side,
-    cell_counts,
+    counted,
+    frame,
     label_facts,
     row_table,
     select,
+    split_row,
+    with_ids,
 )
-from kernel_archive.selection.texts import ListTexts
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -38,6 +39,8 @@ if TYPE_CHECKING:
 
 #: The rule that the published labels follow.
 PUBLISHED_SCHEME: Final[Scheme] = "released"
+#: Facts that stay as they are when rows get other labels.
+_OF_THE_ORIGINAL: Final = ("changes_under_paper", "disagree_with_rule", "cutoffs", "kinds")
 #: So many rows whose label disagrees with the rule are named.
 _NAMED: Final = 20
 
@@ -59,19 +62,17 @@ def _faults(rows: Sequence[PublishedRow]) -> Iterator[Finding]:
         if not 1 <= row.label <= N_BINS:
             wrong.append(("bad-label", "a label is 1 to 8", "label", repr(row.label)))
         for code, message, field, value in wrong:
-            place: dict[str, Any] = {"file": row.source_file, "line": row.source_line}
-            yield Finding(code=code, message=message, field=field, value=value, **place)
+            file, line = row.source_file, row.source_line
+            yield Finding(code=code, message=message, file=file, line=line, field=field, value=value)
 
 
 def _known_kernels(kernels: pa.Table | None) -> dict[tuple[str, str, str], str]:
     """(problem, GPU, program) -> kernel id, where the archive has exactly one such kernel."""
     if kernels is None:
         return {}
-    found: dict[tuple[str, str, str], set[str]] = {}
-    columns = [kernels[name].to_pylist() for name in ("problem", "gpu", "program_id", "kernel_id")]
-    for problem, gpu, program, name in zip(*columns, strict=True):
-        found.setdefault((problem, gpu, program), set()).add(name)
-    return {key: next(iter(names)) for key, names in found.items() if len(names) == 1}
+    keys = ["problem", "gpu", "program_id"]
+    rows = frame(kernels).unique(keys, keep="none").select(*keys, "kernel_id").iter_rows()
+    return {(problem, gpu, program): name for problem, gpu, program, name in rows}
 
 
 def published_split(split: Split, rows: Sequence[PublishedRow], *, kernels: pa.Table | None = None) -> Selection:
@@ -80,10 +81,7 @@ def published_split(split: Split, rows: Sequence[PublishedRow], *, kernels: pa.T
     Ids, order, texts and labels stay as they were published (scheme ``released``). The facts say how many labels change
     under the paper's table, and which rows' published label is not that of the released rule.
 
-    Args:
-        split: the split.
-        rows: published rows; those of other splits are left aside. Kept in the order given.
-        kernels: kernels of the archive, to name the same programs by the same kernel ids.
+    Rows of other splits are left aside. Where the archive has measured a program, its kernel id names it.
 
     Raises:
         DataError: a row id stands twice, a speedup is not finite and above 0, or a label is not 1 to 8.
@@ -93,45 +91,44 @@ def published_split(split: Split, rows: Sequence[PublishedRow], *, kernels: pa.T
     if faults:
         raise DataError(f"{len(faults)} faults in the published {split.table}", findings=faults)
     known = _known_kernels(kernels)
-    tokens: dict[str, str] = {}
+    token = cache(token_id)
 
     def side(row: PublishedRow, code: str, reference: str) -> Side:
         program, problem, gpu = program_id(code), normalise_problem(row.problem), canonical_gpu(row.gpu)
-        if program not in tokens:
-            tokens[program] = token_id(code)
         named = known.get((problem, gpu, program))
         made = named or kernel_id(problem=problem, reference_program_id=reference, gpu=gpu, program=program)
-        return Side(program, tokens[program], made)
+        return Side(program, token(code), made)
 
-    made: list[Row] = []
+    made: list[dict[str, Any]] = []
     for row in chosen:
-        kind = (row.pair_type or "pair") if split.kind == "train" else ""
         anchor = side(row, row.anchor_code, "")
         # The candidate was timed against the anchor where the anchor is a reference.
         against = anchor.program_id if split.kind == "eval" or row.pair_type == "seed" else ""
+        language = language_of(row.candidate_code)
         made.append(
-            Row(
+            split_row(
+                split,
+                anchor,
+                side(row, row.candidate_code, against),
+                row.speedup,
                 row_id=row.row_id,
                 problem=normalise_problem(row.problem),
                 family=family_of(normalise_problem(row.problem)),
                 gpu=canonical_gpu(row.gpu),
                 search_id=row.source_search or "",
-                value=row.speedup,
-                anchor=anchor,
-                candidate=side(row, row.candidate_code, against),
-                pair_type=kind,
-                more=_languages(split, row),
+                pair_type=row.pair_type or "pair",
+                language=language,
+                parent_language=language_of(row.anchor_code),
+                child_language=language,
             )
         )
-    places = pa.chunked_array([list(map(str, range(len(chosen))))], pa.string())
-    gpus = {row.gpu for row in made}
+    table = row_table(split, made)
+    table = table.append_column(split.anchor, pa.array([row.anchor_code for row in chosen], pa.large_string()))
+    table = table.append_column(split.candidate, pa.array([row.candidate_code for row in chosen], pa.large_string()))
+    gpus = {row["gpu"] for row in made}
     return select(
         split,
-        row_table(split, made),
-        texts={
-            split.anchor: (ListTexts([row.anchor_code for row in chosen]), places),
-            split.candidate: (ListTexts([row.candidate_code for row in chosen]), places),
-        },
+        table,
         labels=np.array([row.label for row in chosen], np.int8),
         scheme=PUBLISHED_SCHEME,
         variant=CANONICAL,
@@ -140,21 +137,12 @@ def published_split(split: Split, rows: Sequence[PublishedRow], *, kernels: pa.T
             "files": sorted({row.source_file for row in chosen}),
             "gpu": next(iter(gpus)) if len(gpus) == 1 else None,
         },
-        counts=_facts(split, chosen, made),
+        counts=_facts(split, chosen, table),
     )
 
 
-def _languages(split: Split, row: PublishedRow) -> dict[str, Any]:
-    """The language columns of a split, found in the texts."""
-    if split.kind == "eval":
-        return {"language": language_of(row.candidate_code)}
-    if split.kind == "discovery":
-        return {"parent_language": language_of(row.anchor_code), "child_language": language_of(row.candidate_code)}
-    return {}
-
-
-def _facts(split: Split, published: Sequence[PublishedRow], rows: Sequence[Row]) -> dict[str, Any]:
-    values = np.array([row.value for row in rows], np.float64)
+def _facts(split: Split, published: Sequence[PublishedRow], rows: pa.Table) -> dict[str, Any]:
+    values = rows[split.value].to_numpy()
     bins = np.array([row.label for row in published], np.int8)
     rule = assign_bins(values, PUBLISHED_SCHEME)
     wrong = np.flatnonzero(rule != bins)
@@ -163,15 +151,15 @@ def _facts(split: Split, published: Sequence[PublishedRow], rows: Sequence[Row])
         "disagree_with_rule": {
             "rows": len(wrong),
             "first": [
-                {"row_id": rows[i].row_id, "speedup": rows[i].value, "label": int(bins[i]), "rule": int(rule[i])}
-                for i in wrong[:_NAMED].tolist()
+                {"row_id": row.row_id, "speedup": row.speedup, "label": row.label, "rule": int(rule[i])}
+                for i, row in ((i, published[i]) for i in wrong[:_NAMED].tolist())
             ],
         },
     }
     if split.cutoffs:
-        facts["cutoffs"] = cutoff_counts(values.tolist(), [row.family for row in rows], split.cutoffs)
+        facts["cutoffs"] = cutoff_counts(values.tolist(), rows["family"].to_pylist(), split.cutoffs)
     if split.kind == "train":
-        facts["kinds"] = dict(sorted(Counter(row.pair_type for row in rows).items()))
+        facts["kinds"] = {kind: n for (kind,), n in sorted(counted(rows, "pair_type").items())}
     return facts
 
 
@@ -191,31 +179,16 @@ def published_labels(split: Split, table: pa.Table, facts: SplitFacts) -> Iterat
 
 
 def relabelled(split: Split, table: pa.Table, rule: Scheme, facts: SplitFacts) -> Selection:
-    """A published split with its labels made anew under a scheme: the same rows in the same order, and a variant.
-
-    Args:
-        split: the split.
-        table: the stored table.
-        rule: scheme of the new labels.
-        facts: facts of the stored split.
-    """
-    values = table[split.value].to_numpy()
-    bins = assign_bins(values, rule, row_ids=table["row_id"].to_pylist())
-    texts = (split.anchor, split.candidate)
-    rows = table.drop_columns(["canary", "bin", "bin_scheme", *texts])
-    rows = rows.append_column("bin", pa.array(bins, pa.int8()))
-    rows = rows.append_column("bin_scheme", pa.array([rule] * len(table), pa.string()))
-    places = pa.chunked_array([list(map(str, range(len(table))))], pa.string())
+    """A published split with its labels made anew under a scheme: the same rows in the same order, and a variant."""
+    bins = assign_bins(table[split.value].to_numpy(), rule, row_ids=table["row_id"].to_pylist())
     as_published = rule == PUBLISHED_SCHEME and facts.facts["disagree_with_rule"]["rows"] == 0
-    cells = cell_counts(zip(table[split.task].to_pylist(), bins.tolist(), strict=True))
-    return Selection(
-        split=split,
-        rows=rows,
-        texts={name: (ListTexts(table[name].to_pylist()), places) for name in texts},
-        members=members_of(split, [table]),
+    return select(
+        split,
+        with_ids(split, table.drop_columns(["canary", "bin", "bin_scheme"])),
+        labels=bins,
+        scheme=rule,
         variant=CANONICAL if as_published else f"published-{rule}",
         origin="published",
-        scheme=rule,
         parameters=facts.parameters,
-        counts={**facts.facts, **label_facts(values, bins, rule), "cells": cells},
+        counts={name: facts.facts[name] for name in _OF_THE_ORIGINAL if name in facts.facts},
     )

@@ -7,8 +7,10 @@ hashes of their two ids are taken: which those are depends on no order, and addi
 from __future__ import annotations
 
 import hashlib
+import math
 from bisect import bisect_right
 from decimal import Decimal
+from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -61,18 +63,12 @@ class PairSpace:
         self._first: list[NDArray[np.int64]] = []
         self._ends: list[NDArray[np.int64]] = []
         self.counts: list[int] = []
-        for k, low in enumerate(factors):
+        for low, high in pairwise([*factors, math.inf]):
             starts, sizes = [], []
             for offset, speedups in zip(self.offsets, groups, strict=False):
                 after = np.arange(1, len(speedups) + 1)
-                begin = np.maximum(np.searchsorted(speedups, speedups * low, side="left"), after)
-                if k == 0:
-                    begin = after
-                end = (
-                    np.searchsorted(speedups, speedups * factors[k + 1], side="left")
-                    if k + 1 < len(factors)
-                    else np.full(len(speedups), len(speedups))
-                )
+                begin = np.maximum(np.searchsorted(speedups, speedups * low), after)
+                end = np.searchsorted(speedups, speedups * high)
                 starts.append(offset + begin)
                 sizes.append(np.maximum(end - begin, 0))
             self._first.append(np.concatenate(starts) if starts else np.zeros(0, np.int64))

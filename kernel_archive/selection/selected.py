@@ -3,37 +3,47 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, cast
 
 import msgspec
 import numpy as np
+import polars as pl
 import pyarrow as pa
 
 from kernel_archive.archive.manifest import SplitFacts
-from kernel_archive.archive.shards import digest_rows
+from kernel_archive.archive.open import Archive
+from kernel_archive.archive.shards import digest_rows, write_table
 from kernel_archive.bins import N_BINS, SCHEMES, Scheme, assign_bins, representatives
-from kernel_archive.ids import CANARY, ID_LENGTH, logical_digest, sha256_hex
+from kernel_archive.errors import Finding, printable
+from kernel_archive.ids import CANARY, ID_LENGTH, logical_digest, program_id, sha256_hex, token_id
 from kernel_archive.schema import TABLES
-from kernel_archive.selection.texts import PART_ROWS, OrNothing
+from kernel_archive.selection.texts import PART_ROWS
+from kernel_archive.splits import EVALUATIONS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from pathlib import Path
 
     from numpy.typing import NDArray
 
-    from kernel_archive.selection.texts import Texts
+    from kernel_archive.archive.manifest import Manifest
+    from kernel_archive.selection.texts import ArchiveTexts
     from kernel_archive.splits import Split
 
 Origin = Literal["selected", "published"]
 #: Name of a split that is made by the shipped definition; any other is a variant.
 CANONICAL: Final = "canonical"
-#: The programs of a row.
-SIDES: Final = ("anchor", "candidate")
-#: Columns that are added to the rows that were chosen.
-_ADDED: Final = ("bin", "bin_scheme", "canary")
+#: The table of the rows of every evaluation split without their labels; its splits are called as the evaluation splits.
+INPUTS: Final = "eval_inputs"
+#: So many rows are named in a message; the rest is counted.
+NAMED: Final = 10
+#: Columns with the ids of both programs of a row, and of their near-duplicate classes.
+IDS: Final = ("anchor_program", "anchor_token", "candidate_program", "candidate_token")
+PROGRAMS: Final = IDS[::2]
+#: What the check of leaks knows of a row of a split; ``pair_type`` is null but in training pairs, ``search_id`` empty where unknown.
+MEMBER: Final = pa.schema([(name, pa.string()) for name in ("row_id", "problem", "search_id", "pair_type", *IDS)])
 
 
 class Side(NamedTuple):
@@ -44,90 +54,7 @@ class Side(NamedTuple):
     kernel_id: str | None
 
 
-class Row(msgspec.Struct, frozen=True, kw_only=True):
-    """One chosen row, before it has a label.
-
-    Attributes:
-        row_id: its id.
-        problem: the problem of both programs.
-        family: the problem's suite.
-        gpu: the GPU that both were measured on.
-        search_id: the search that the candidate comes from; empty where unknown.
-        value: anchor time / candidate time, x.
-        anchor: the program that the candidate is compared with.
-        candidate: the program whose speedup is forecast.
-        pair_type: kind of a training pair; empty for other rows.
-        more: further columns of its table, by name.
-    """
-
-    row_id: str
-    problem: str
-    family: str
-    gpu: str
-    search_id: str
-    value: float
-    anchor: Side
-    candidate: Side
-    pair_type: str = ""
-    more: dict[str, Any] = {}
-
-
-class Member(msgspec.Struct, frozen=True, kw_only=True):
-    """What the check of leaks knows of a row of a split.
-
-    Attributes:
-        row_id: its id.
-        problem: its problem.
-        search_id: its search; empty where unknown.
-        programs: ids of the programs that searches wrote: the candidate, or anchor and candidate.
-        tokens: token ids (near-duplicate classes) of the same programs.
-        open_anchor: the row says that its first program is the reference, which everybody may know; the check looks it
-            up.
-    """
-
-    row_id: str
-    problem: str
-    search_id: str
-    programs: tuple[str, ...]
-    tokens: tuple[str, ...]
-    open_anchor: bool = False
-
-
-class Members(Sequence[Member]):
-    """The rows of a table as the check of leaks sees them, made while they are read: as objects they take ten times as much."""
-
-    def __init__(self, split: Split, rows: pa.Table) -> None:
-        """A table of :func:`row_table`."""
-        sides = SIDES[-len(split.programs) :]
-        names = ["row_id", split.task, "search_id", *(f"{s}_program" for s in sides), *(f"{s}_token" for s in sides)]
-        self._rows, self._sides = rows.select([*names, *(["pair_type"] if split.kind == "train" else [])]), len(sides)
-
-    def __len__(self) -> int:
-        return int(self._rows.num_rows)
-
-    def __getitem__(self, i: Any) -> Any:
-        found = [*Members._of(self._rows[i : i + 1] if isinstance(i, int) else self._rows[i], self._sides)]
-        return found[0] if isinstance(i, int) else found
-
-    def __iter__(self) -> Iterator[Member]:
-        for start in range(0, len(self), PART_ROWS):
-            yield from Members._of(self._rows.slice(start, PART_ROWS), self._sides)
-
-    @staticmethod
-    def _of(rows: pa.Table, sides: int) -> Iterator[Member]:
-        for row_id, problem, search, *ids in zip(*(column.to_pylist() for column in rows.columns), strict=True):
-            programs, tokens, kind = ids[:sides], ids[sides : 2 * sides], ids[2 * sides :]
-            yield Member(
-                row_id=row_id,
-                problem=problem,
-                search_id=search,
-                programs=tuple(programs),
-                tokens=tuple(tokens),
-                open_anchor=kind == ["seed"],
-            )
-
-
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True)
 class Selection:
     """Rows chosen for a split, in their defined order.
 
@@ -135,9 +62,8 @@ class Selection:
 
     Attributes:
         split: the split.
-        rows: every column but texts and canary, and the programs of both sides.
-        texts: text column -> source and keys, one per row.
-        members: the rows as the check of leaks sees them.
+        rows: every column but the canary, and the columns of :data:`IDS`; texts only where no source has them.
+        source: texts of programs by their ids.
         variant: ``canonical``, or the name of a variant.
         origin: selected here, or published by others and kept.
         scheme: bin scheme of the labels.
@@ -147,52 +73,44 @@ class Selection:
 
     split: Split
     rows: pa.Table
-    texts: Mapping[str, tuple[Texts, pa.ChunkedArray]]
-    members: Sequence[Member]
+    source: ArchiveTexts | None
     variant: str
     origin: Origin
     scheme: Scheme
     parameters: dict[str, Any]
     counts: dict[str, Any]
-    _known: dict[str, str] = field(default_factory=dict, repr=False, compare=False)
 
     def __len__(self) -> int:
         return int(self.rows.num_rows)
 
+    @property
+    def members(self) -> pa.Table:
+        """The rows as the check of leaks sees them."""
+        return members_of(self.split, self.rows)
+
     def parts(self) -> Iterator[pa.Table]:
         """The table in parts, exactly in the schema of its name."""
         schema = TABLES[self.split.table].schema
-        block = min((source.block_rows for source, _ in self.texts.values()), default=PART_ROWS)
+        block = PART_ROWS if self.source is None else self.source.block_rows
         for start in range(0, len(self), block):
-            fetched = {
-                name: source.fetch(keys.slice(start, block).to_pylist()) for name, (source, keys) in self.texts.items()
-            }
             rows = self.rows.slice(start, block)
+            if self.source is not None:
+                for name, key in zip((self.split.anchor, self.split.candidate), PROGRAMS, strict=True):
+                    rows = rows.append_column(name, self.source.fetch(rows[key].to_pylist()))
             for at in range(0, rows.num_rows, PART_ROWS):
                 part = rows.slice(at, PART_ROWS)
-                columns = {name: texts.slice(at, PART_ROWS).cast(pa.string()) for name, texts in fetched.items()}
-                columns["canary"] = pa.array([CANARY] * part.num_rows, pa.string())
-                yield pa.table(
-                    [columns[f.name] if f.name in columns else part.column(f.name).cast(f.type) for f in schema],
-                    schema=schema,
-                )
+                part = part.append_column("canary", pa.array([CANARY] * part.num_rows, pa.string()))
+                yield part.select(schema.names).cast(schema)
 
     @cached_property
     def table(self) -> pa.Table:
         """The whole table in memory, exactly in the schema of its name."""
         return pa.concat_tables([*self.parts()] or [TABLES[self.split.table].schema.empty_table()])
 
-    @property
+    @cached_property
     def digest(self) -> str:
-        """Logical digest over the rows."""
-        if "digest" not in self._known:
-            digests = [row for part in self.parts() for row in digest_rows(self.split.table, part)]
-            self._known["digest"] = logical_digest(digests)
-        return self._known["digest"]
-
-    def written(self, digest: str) -> None:
-        """Note the digest that the writer found, so that it need not be computed again."""
-        self._known["digest"] = digest
+        """Logical digest over the rows; the writer of the table, who finds it on the way, sets it."""
+        return logical_digest([row for part in self.parts() for row in digest_rows(self.split.table, part)])
 
     @property
     def facts(self) -> SplitFacts:
@@ -208,30 +126,62 @@ class Selection:
         )
 
 
-def row_table(split: Split, rows: Sequence[Row]) -> pa.Table:
-    """Rows as a table: every column of the split but texts, labels and canary, and ids of the programs of both sides."""
-    columns = {
-        "row_id": [row.row_id for row in rows],
-        split.task: [row.problem for row in rows],
-        "family": [row.family for row in rows],
-        "gpu": [row.gpu for row in rows],
-        split.value: [row.value for row in rows],
-        "pair_type": [row.pair_type for row in rows],
-        "search_id": [row.search_id for row in rows],
-        "parent_kernel_id": [row.anchor.kernel_id for row in rows],
-        "anchor_program_id": [row.anchor.program_id for row in rows],
-        split.kernel: [row.candidate.kernel_id for row in rows],
+def split_row(split: Split, anchor: Side, candidate: Side, value: float, **columns: Any) -> dict[str, Any]:
+    """One chosen row: the columns of its table but texts, label and canary, and the ids of both programs.
+
+    Args:
+        split: the split.
+        anchor: the program that the candidate is compared with.
+        candidate: the program whose speedup is forecast.
+        value: anchor time / candidate time, x.
+        columns: the other columns; ``problem`` for the one that the split calls so in its own way.
+    """
+    return {
+        **columns,
+        split.task: columns["problem"],
+        split.value: value,
+        split.kernel: candidate.kernel_id,
+        "parent_kernel_id": anchor.kernel_id,
+        "anchor_program_id": anchor.program_id,
+        **dict(zip(IDS, (*anchor[:2], *candidate[:2]), strict=True)),
     }
-    fields = [f for f in TABLES[split.table].schema if f.name not in {split.anchor, split.candidate, *_ADDED}]
-    for side in SIDES:
-        columns[f"{side}_program"] = [getattr(row, side).program_id for row in rows]
-        columns[f"{side}_token"] = [getattr(row, side).token_id for row in rows]
-        fields += [pa.field(f"{side}_program", pa.string()), pa.field(f"{side}_token", pa.string())]
-    arrays = [
-        pa.array(columns[f.name] if f.name in columns else [row.more.get(f.name) for row in rows], f.type)
-        for f in fields
-    ]
-    return pa.table(arrays, schema=pa.schema(fields))
+
+
+def row_table(split: Split, rows: Sequence[dict[str, Any]], **more: pa.DataType) -> pa.Table:
+    """Rows (:func:`split_row`) as a table, with further columns of these types."""
+    aside = {split.anchor, split.candidate, "bin", "bin_scheme", "canary"}
+    fields = [field for field in TABLES[split.table].schema if field.name not in aside]
+    return pa.Table.from_pylist(
+        rows, schema=pa.schema([*fields, *((name, pa.string()) for name in IDS), *more.items()])
+    )
+
+
+def with_ids(split: Split, rows: pa.Table, tokens: dict[str, str] | None = None) -> pa.Table:
+    """Rows of a split's table with the ids of their own texts (:data:`IDS`): what it holds, whatever ids it states.
+
+    ``tokens`` are token ids by program id, where known already; what is computed is added.
+    """
+    known = {} if tokens is None else tokens
+    found: list[pa.Array] = []
+    for name in (split.anchor, split.candidate):
+        texts = rows[name].combine_chunks().dictionary_encode()
+        ids = []
+        for code in texts.dictionary.to_pylist():
+            program = program_id(code)
+            if program not in known:
+                known[program] = token_id(code)
+            ids.append((program, known[program]))
+        found += [pa.array([pair[i] for pair in ids], pa.string()).take(texts.indices) for i in (0, 1)]
+    for name, column in zip(IDS, found, strict=True):
+        rows = rows.append_column(name, column)
+    return rows
+
+
+def members_of(split: Split, rows: pa.Table) -> pa.Table:
+    """What the check of leaks knows of rows (:func:`row_table`, :func:`with_ids`): :data:`MEMBER`."""
+    kinds = rows["pair_type"] if split.kind == "train" else pa.nulls(len(rows), pa.string())
+    columns = [rows["row_id"], rows[split.task], rows["search_id"], kinds, *(rows[name] for name in IDS)]
+    return pa.table(columns, names=MEMBER.names).cast(MEMBER)
 
 
 def together(parts: Sequence[pa.Table], *keys: str) -> pa.Table:
@@ -247,37 +197,21 @@ def counted(rows: pa.Table, *names: str) -> Counter[tuple[Any, ...]]:
     return Counter({tuple(values): n for *values, n in zip(*columns, strict=True)})
 
 
-def hashes(*texts: Iterable[Any]) -> NDArray[np.int64]:
-    """Numbers of texts, or of tuples of them, that differ where they do but for chance, and from process to process."""
-    return np.fromiter(
-        (hash(x.as_py() if isinstance(x, pa.Scalar) else x) for column in texts for x in column), np.int64
-    )
-
-
 def select(
     split: Split,
     rows: pa.Table,
     *,
-    texts: Mapping[str, tuple[Texts, pa.ChunkedArray]],
     scheme: Scheme,
     variant: str,
     parameters: dict[str, Any],
     counts: dict[str, Any],
+    source: ArchiveTexts | None = None,
     origin: Origin = "selected",
     labels: NDArray[np.int8] | None = None,
 ) -> Selection:
-    """The selection of these rows, in their order.
+    """The selection of these rows, in their order; what is not told here is an attribute of :class:`Selection`.
 
-    Args:
-        split: the split.
-        rows: the rows (:func:`row_table`).
-        texts: text column -> source and keys, one per row (see :func:`by_program`).
-        scheme: bin scheme of the labels.
-        variant: name of the variant.
-        parameters: everything that the choice depended on.
-        counts: facts of the choice, beside those that follow from the rows.
-        origin: selected here, or published by others and kept.
-        labels: the labels, where they are not made from the values.
+    ``counts`` come beside the facts that follow from the rows; ``labels`` are given where they are not made from the values.
 
     Raises:
         DataError: a value is not finite and above 0.
@@ -287,9 +221,7 @@ def select(
         wrong = not (np.isfinite(values) & (values > 0)).all()
         labels = assign_bins(values, scheme, row_ids=rows["row_id"].to_pylist() if wrong else None)
     rows = rows.append_column("bin", pa.array(labels, pa.int8()))
-    rows = rows.append_column(
-        "bin_scheme", pa.array([scheme], pa.string()).take(pa.array(np.zeros(len(rows), np.int8)))
-    )
+    rows = rows.append_column("bin_scheme", pa.repeat(scheme, len(rows)))
     facts = {
         **label_facts(values, labels, scheme),
         "cells": cell_counts(counted(rows, split.task, "bin")),
@@ -300,22 +232,13 @@ def select(
     return Selection(
         split=split,
         rows=rows,
-        texts=texts,
-        members=Members(split, rows),
+        source=source,
         variant=variant,
         origin=origin,
         scheme=scheme,
         parameters=parameters,
         counts={**facts, **counts},
     )
-
-
-def by_program(split: Split, rows: pa.Table, source: Texts) -> dict[str, tuple[Texts, pa.ChunkedArray]]:
-    """The text columns of these rows, from a source that knows texts by program id."""
-    return {
-        split.anchor: (OrNothing(source), rows["anchor_program"]),
-        split.candidate: (source, rows["candidate_program"]),
-    }
 
 
 def _several_references(rows: pa.Table, split: Split) -> dict[str, Any]:
@@ -331,6 +254,17 @@ def _several_references(rows: pa.Table, split: Split) -> dict[str, Any]:
     return {"several_references": several} if several else {}
 
 
+def frame(rows: pa.Table) -> pl.DataFrame:
+    """An Arrow table as a Polars data frame."""
+    return cast("pl.DataFrame", pl.from_arrow(rows))
+
+
+def named(rows: Sequence[str], length: int = 200) -> str:
+    """The first ones of some rows for a message, each up to a length, and how many more there are."""
+    more = f" and {len(rows) - NAMED} more" if len(rows) > NAMED else ""
+    return ", ".join(printable(row, length) for row in rows[:NAMED]) + more
+
+
 def pair_id(prefix: str, first: str, second: str) -> str:
     """Id of an ordered pair: first 32 hex digits of sha256 over a prefix and the two ids, separated by NUL."""
     return sha256_hex(f"{prefix}\0{first}\0{second}".encode())[:ID_LENGTH]
@@ -341,9 +275,7 @@ def cell_counts(
 ) -> dict[str, list[int]]:
     """Rows per task and bin, eight counts each, from the task and bin of every row.
 
-    Args:
-        cells: task and bin of every row, or how many rows have them.
-        always: tasks that are in it also where they have no row.
+    Tasks that are always in it stand there also where they have no row.
     """
     found = Counter(cells)
     names = sorted({*always, *(task for task, _ in found)})
@@ -351,13 +283,7 @@ def cell_counts(
 
 
 def label_facts(speedups: NDArray[np.float64], bins: NDArray[np.int8], scheme: Scheme) -> dict[str, Any]:
-    """Representatives of the end bins, rows per bin, and the rows that the two schemes label differently.
-
-    Args:
-        speedups: shape (n,), x.
-        bins: shape (n,), the labels.
-        scheme: their scheme.
-    """
+    """Representatives of the end bins, rows per bin, and the rows that the two schemes label differently."""
     m = representatives(speedups, bins, scheme)
     by_scheme = {name: assign_bins(speedups, name) for name in SCHEMES}
     return {
@@ -366,3 +292,35 @@ def label_facts(speedups: NDArray[np.float64], bins: NDArray[np.int8], scheme: S
         "bins": np.bincount(bins, minlength=N_BINS + 1)[1:].tolist(),
         "label_differences": int(np.count_nonzero(by_scheme["paper"] != by_scheme["released"])),
     }
+
+
+def _inputs(archive: Archive) -> dict[str, pa.Table]:
+    """What each split of the table holds: the columns that it has in common with the evaluation split."""
+    names = TABLES[INPUTS].schema.names
+    return {
+        name: archive.arrow(split.table, columns=names)
+        for name, split in EVALUATIONS.items()
+        if split.table in archive.manifest.tables
+    }
+
+
+def with_inputs(directory: Path, manifest: Manifest) -> Manifest:
+    """Write the rows of the evaluation splits that a manifest names without their labels; the manifest with that table."""
+    parts = _inputs(Archive(directory, manifest))
+    if not parts:
+        return manifest
+    tables = {**manifest.tables, INPUTS: write_table(directory, INPUTS, parts)}
+    ordered = {name: tables[name] for name in TABLES if name in tables}
+    return msgspec.structs.replace(manifest, tables=ordered)
+
+
+def check_inputs(archive: Archive) -> Iterator[Finding]:
+    """Whether :data:`INPUTS` holds exactly the rows of the evaluation splits, in their order."""
+    held = archive.manifest.tables.get(INPUTS)
+    for name, rows in _inputs(archive).items():
+        if held is None or name not in held.splits:
+            message = "the evaluation split has no rows without labels"
+            yield Finding(code="inputs-missing", message=message, field=name, severity="warning", fix="Make it again")
+        elif not archive.arrow(INPUTS, name).equals(rows.cast(TABLES[INPUTS].schema)):
+            message = "the rows without labels are not those of the evaluation split"
+            yield Finding(code="inputs-differ", message=message, field=f"{INPUTS}.{name}", fix="Make the split again")

@@ -1,4 +1,4 @@
-"""How alike evaluation and training programs are beyond exact near duplicates: Jaccard similarity of token 5-grams.
+"""How alike programs are beyond exact near duplicates, within a cell and to what a trainer sees: Jaccard similarity of token 5-grams.
 
 Tokens are identifiers, numbers and single punctuation marks of :func:`~kernel_archive.ids.token_text` (comments and
 docstrings are gone). The similarity of two programs is the share of 5-grams that both have among those that either has.
@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 import numpy as np
 
-from kernel_archive.ids import token_text
+from kernel_archive.ids import program_id, token_text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -33,18 +33,13 @@ _CHUNK: Final = 1 << 17
 _SPACE, _WORD, _MARK = 0, 1, 2
 
 
-def _classes() -> NDArray[np.uint8]:
-    kinds = np.full(256, _MARK, np.uint8)
-    for byte in range(256):
-        if chr(byte).isspace() and byte < 128:
-            kinds[byte] = _SPACE
-        elif byte >= 128 or chr(byte).isalnum() or byte == ord("_"):
-            kinds[byte] = _WORD
-    kinds[0] = _SPACE
-    return kinds
+def _kind(byte: int) -> int:
+    if byte >= 128 or chr(byte).isalnum() or chr(byte) == "_":
+        return _WORD
+    return _SPACE if byte == 0 or chr(byte).isspace() else _MARK
 
 
-_KINDS: Final = _classes()
+_KINDS: Final = np.array([_kind(byte) for byte in range(256)], np.uint8)
 _RANDOM: Final = np.random.PCG64(np.random.SeedSequence(20261121))
 _BYTE_HASH: Final = np.where(_KINDS == _SPACE, np.uint64(0), _RANDOM.random_raw(256) | np.uint64(1))
 _PLACE_HASH: Final = _RANDOM.random_raw(4096) | np.uint64(1)
@@ -121,13 +116,7 @@ class Program(msgspec.Struct, frozen=True):
 
 
 class Near(msgspec.Struct, frozen=True):
-    """An evaluation row and the training program that is most like it.
-
-    Attributes:
-        row: name of the evaluation row.
-        program: name of the training program.
-        similarity: Jaccard index of their token 5-grams.
-    """
+    """The names of an evaluation row and of the training program most like it, and the Jaccard index of their 5-grams."""
 
     row: str
     program: str
@@ -181,13 +170,55 @@ def _nearest(rows: Sequence[Program], names: Sequence[str], theirs: Iterable[NDA
         yield Near(row.name, name, similarity)
 
 
-def similarity_report(rows: Sequence[Program], nears: Mapping[str, Near]) -> dict[str, Any]:
-    """How many evaluation rows have a very similar training program, with examples: for the manifest and the card.
+class Neighbours:
+    """The nearest training program of any program, within its problem; each pair is compared once."""
 
-    Args:
-        rows: evaluation rows.
-        nears: name of a row -> its nearest training program, where it shares anything with one.
-    """
+    def __init__(self, training: Callable[[str], Iterable[Program]]) -> None:
+        """Training programs of a problem, each once."""
+        self._training = training
+        self._known: dict[tuple[str, str], tuple[str, float]] = {}
+
+    def of(self, programs: Iterable[Program]) -> dict[str, Near]:
+        """Name -> the nearest training program, for every program that shares anything with one."""
+        asked = list(programs)
+        keys = {program.name: (program.problem, program_id(program.code)) for program in asked}
+        missing: dict[str, dict[str, Program]] = {}
+        for program in asked:
+            problem, text = keys[program.name]
+            if (problem, text) not in self._known:
+                missing.setdefault(problem, {})[text] = Program(text, problem, program.code)
+        for problem in sorted(missing):
+            for near in nearest(list(missing[problem].values()), self._training(problem)):
+                self._known[problem, near.row] = (near.program, near.similarity)
+        found = {name: Near(name, *self._known[key]) for name, key in keys.items()}
+        return {name: near for name, near in found.items() if near.similarity > 0}
+
+    def known(self, programs: Iterable[tuple[str, str]]) -> dict[tuple[str, str], tuple[str, float]]:
+        """What was found of programs, by problem and program id."""
+        return {key: self._known[key] for key in programs if key in self._known}
+
+    def learn(self, known: Mapping[tuple[str, str], tuple[str, float]]) -> None:
+        """Take what another has found."""
+        self._known.update(known)
+
+
+class Copies:
+    """Which of a few programs are near copies of each other; texts are looked at once."""
+
+    def __init__(self, programs: Sequence[Program], threshold: float) -> None:
+        """Programs, and the similarity from which two are near copies."""
+        self._grams = dict(
+            zip((p.name for p in programs), token_grams(token_text(p.code) for p in programs), strict=True)
+        )
+        self._threshold = threshold
+
+    def near(self, name: str, others: Iterable[str]) -> bool:
+        """Whether a program is a near copy of one of the others."""
+        return any(overlap(self._grams[name], self._grams[other]) >= self._threshold for other in others)
+
+
+def similarity_report(rows: Sequence[Program], nears: Mapping[str, Near]) -> dict[str, Any]:
+    """How many evaluation rows have a very similar training program, with examples: for the manifest and the card."""
     problem_of = {row.name: row.problem for row in rows}
     near = sorted((n for n in nears.values() if n.similarity >= THRESHOLD), key=lambda n: (-n.similarity, n.row))
     per_task: dict[str, int] = dict.fromkeys(sorted(set(problem_of.values())), 0)

@@ -19,10 +19,9 @@ from kernel_archive.archive.calls import Call
 from kernel_archive.archive.open import open_archive
 from kernel_archive.ids import program_id, token_id
 from kernel_archive.schema import TABLES
-from kernel_archive.selection.edges import EDGE_COLUMNS, kernels_by_id
-from kernel_archive.selection.near import Neighbours
+from kernel_archive.selection.edges import EDGE_COLUMNS, Kernel, kernels_by_id
 from kernel_archive.selection.selected import Side, counted
-from kernel_archive.selection.similarity import Program
+from kernel_archive.selection.similarity import Neighbours, Program
 from kernel_archive.selection.texts import PART_ROWS, ArchiveTexts
 
 if TYPE_CHECKING:
@@ -31,17 +30,11 @@ if TYPE_CHECKING:
 
     from kernel_archive.archive.calls import Team
     from kernel_archive.archive.open import Archive
-    from kernel_archive.selection.edges import Kernel
-    from kernel_archive.selection.texts import Texts
 
 Result = TypeVar("Result")
 
-_NARROW: Final = (
-    "kernel_id", "program_id", "token_id", "problem", "family", "gpu", "speedup", "reference_id", "search_id",
-    "language", "n_measurements", "speedup_min", "speedup_max", "flags",
-)  # fmt: skip
 #: What is read of the problems of a part alone.
-_OF_PROBLEMS: Final = ("test", "train", "kernels", "failures", "evaluations", "tested", "neighbours")
+_OF_PROBLEMS: Final = ("train", "kernels", "evaluations", "tested", "neighbours")
 #: An archive of more kernels and evaluations is looked at in parts of about so many; a problem with more is a part.
 MOST_ROWS: Final = 250_000
 
@@ -79,15 +72,9 @@ class ArchiveTables:
     def of(self, problems: Collection[str] | None) -> ArchiveTables:
         """The same tables with the kernels, failures and evaluations of some problems, or of all."""
         part = object.__new__(type(self))
-        part.__dict__.update(self.__dict__)
-        part.forget()
+        part.__dict__.update((name, value) for name, value in self.__dict__.items() if name not in _OF_PROBLEMS)
         part.problems = None if problems is None else frozenset(problems)
         return part
-
-    def forget(self) -> None:
-        """Let go of what was read of the problems."""
-        for name in _OF_PROBLEMS:
-            self.__dict__.pop(name, None)
 
     @cached_property
     def _cut(self) -> list[list[str]]:
@@ -117,12 +104,7 @@ class ArchiveTables:
         return cut
 
     def parts(self, wanted: Collection[str] | None = None, *, whole: bool = False) -> list[ArchiveTables]:
-        """The tables in parts; a small archive is one.
-
-        Args:
-            wanted: problems that a large archive is looked at for; all when not given.
-            whole: these problems in one part, whatever they take.
-        """
+        """The tables in parts, a small archive in one; a large one for the wanted problems alone, and ``whole`` for these at once."""
         if self.problems is not None or len(self._cut) <= 1:
             return [self]
         self.texts, self.roles, self.references  # noqa: B018 - read once for all
@@ -133,7 +115,7 @@ class ArchiveTables:
     def results(
         self, function: Callable[[ArchiveTables], Result], wanted: Collection[str] | None = None, *, whole: bool = False
     ) -> Iterator[Result]:
-        """What a function finds in each of the parts (:meth:`parts`), in their order; what it has read is forgotten."""
+        """What a function finds in each of the parts (:meth:`parts`), in their order."""
         parts = self.parts(wanted, whole=whole)
         if self.workers is not None and len(parts) > 1:
             calls = [
@@ -142,44 +124,32 @@ class ArchiveTables:
             found = dict(self.workers.do(calls))
             yield from (found[i] for i in range(len(parts)))
             return
-        for part in parts:
-            yield function(part)
-            if part is not self:
-                part.forget()
+        while parts:
+            yield function(parts.pop(0))  # and with the part goes what it has read
 
     def part_with(self, problem: str) -> ArchiveTables:
         """The tables of a problem at least."""
         return self if self.problems is not None or len(self._cut) <= 1 else self.of([problem])
 
     @cached_property
-    def test(self) -> pa.Table:
-        """Split ``test`` of ``kernels`` without texts and cases."""
-        return self.read("kernels", _NARROW, "test")
-
-    @cached_property
     def train(self) -> pa.Table:
         """Split ``train`` of ``kernels`` without texts and cases."""
-        return self.read("kernels", _NARROW, "train")
+        return self.read("kernels", Kernel.__struct_fields__, "train")
 
     @cached_property
     def tested(self) -> list[Kernel]:
         """The kernels of the split ``test``."""
-        return list(kernels_by_id(self.test).values())
+        return list(kernels_by_id(self.read("kernels", Kernel.__struct_fields__, "test")).values())
 
     @cached_property
     def kernels(self) -> pa.Table:
         """Both splits of ``kernels``, with cases."""
-        return self.read("kernels", [*_NARROW, "cases"])
-
-    @cached_property
-    def failures(self) -> pa.Table:
-        """Identity of the failing programs."""
-        return self.read("failures", ["program_id", "token_id"])
+        return self.read("kernels", [*Kernel.__struct_fields__, "cases"])
 
     @cached_property
     def evaluations(self) -> pa.Table:
         """Lineage and outcome of the evaluations."""
-        return self.read("evaluations", [*EDGE_COLUMNS, "program_id"])
+        return self.read("evaluations", EDGE_COLUMNS)
 
     @cached_property
     def searches(self) -> pa.Table:
@@ -264,24 +234,17 @@ class ArchiveTables:
     @cached_property
     def tokens(self) -> dict[str, str]:
         """Program id -> token id of every program that the archive knows."""
-        known: dict[str, str] = {}
-        for table in (self.test, self.train, self.failures):
-            known.update(zip(table["program_id"].to_pylist(), table["token_id"].to_pylist(), strict=True))
-        return known
+        tables = (self.read(name, ["program_id", "token_id"]) for name in ("kernels", "failures"))
+        return dict(row for table in tables for row in zip(*(ids.to_pylist() for ids in table.columns), strict=True))
 
     @cached_property
-    def texts(self) -> Texts:
+    def texts(self) -> ArchiveTexts:
         """Texts of kernels and references by program id."""
         return ArchiveTexts(self.archive)
 
     def stored(self, table: str, columns: Sequence[str]) -> Iterator[pa.Table]:
         """Columns of a split's table where the archive has one, a few rows at a time."""
-        if table in self.archive.manifest.tables:
-            yield from self.batches(table, columns)
-
-    def batches(self, table: str, columns: Sequence[str]) -> Iterator[pa.Table]:
-        """Columns of a split's table, a few rows at a time."""
-        for path in self.archive.files(table):
+        for path in self.archive.files(table) if table in self.archive.manifest.tables else ():
             with pq.ParquetFile(path) as file:
                 for batch in file.iter_batches(batch_size=PART_ROWS, columns=list(columns)):
                     yield pa.Table.from_batches([batch]).select(list(columns))

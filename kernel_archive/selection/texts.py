@@ -1,10 +1,10 @@
-"""Program texts for the rows of a split: from a list, or from the row groups of an archive's files."""
+"""Program texts for the rows of a split, from the row groups of an archive's files."""
 
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import pyarrow as pa
@@ -25,54 +25,6 @@ if TYPE_CHECKING:
 PART_ROWS: Final = 1000
 #: Texts of an archive are held whole up to this size; of a larger one only what a block of rows needs.
 HELD_BYTES: Final = 96 * 1024 * 1024
-
-
-class Texts(Protocol):
-    """A source of program texts.
-
-    Attributes:
-        block_rows: keys that are best asked for at a time.
-    """
-
-    block_rows: int
-
-    def fetch(self, keys: Sequence[str]) -> pa.Array:
-        """The texts of these keys, in their order."""
-
-
-class ListTexts:
-    """Texts in memory, by their keys; without keys by their positions, as text."""
-
-    block_rows = PART_ROWS
-
-    def __init__(self, texts: Sequence[str], keys: Sequence[str] | None = None) -> None:
-        """Texts and their keys; of a key that repeats the first text counts."""
-        self._texts = pa.array(texts, pa.large_string())
-        self._at: dict[str, int] = {}
-        for i, key in enumerate(map(str, range(len(texts))) if keys is None else keys):
-            self._at.setdefault(key, i)
-
-    def fetch(self, keys: Sequence[str]) -> pa.Array:
-        """The texts of these keys, in their order."""
-        return self._texts.take(pa.array([self._at[k] for k in keys], pa.int64()))
-
-
-class OrNothing:
-    """A source of texts that knows an empty text by the empty key: that of a reference of which no text is known."""
-
-    def __init__(self, source: Texts) -> None:
-        """The source of all other texts."""
-        self._source = source
-        self.block_rows = source.block_rows
-
-    def fetch(self, keys: Sequence[str]) -> pa.Array:
-        """The texts of these keys, in their order."""
-        if all(keys):
-            return self._source.fetch(keys)
-        known = [key for key in keys if key]
-        texts = self._source.fetch(known) if known else pa.array([], pa.large_string())
-        places = iter(range(len(known)))
-        return texts.take(pa.array([next(places) if key else None for key in keys], pa.int64())).fill_null("")
 
 
 def _index(path: Path, key: str) -> tuple[list[tuple[int, int]], NDArray[np.bytes_]]:
@@ -102,7 +54,7 @@ class ArchiveTexts:
         block_rows: keys that are best asked for at a time.
     """
 
-    def __init__(self, archive: Archive, *, held_bytes: int | None = None) -> None:
+    def __init__(self, archive: Archive) -> None:
         """Index the row groups, and begin to read the texts if they are held.
 
         Raises:
@@ -125,13 +77,12 @@ class ArchiveTexts:
         # Of equal keys the last one is found: their texts are one.
         self._order = np.argsort(known, kind="stable")
         self._keys = known[self._order]
-        held = HELD_BYTES if held_bytes is None else held_bytes
         average = size / max(1, len(known))
         # When texts must be read again for every block, blocks are large: two columns of them take half of what may be held.
-        several = int(np.clip(held / 4 / max(average, 1.0), PART_ROWS, 100 * PART_ROWS))
-        self.block_rows = PART_ROWS if size <= held else several
+        several = int(np.clip(HELD_BYTES / 4 / max(average, 1.0), PART_ROWS, 100 * PART_ROWS))
+        self.block_rows = PART_ROWS if size <= HELD_BYTES else several
         self._whole: Future[pa.Array] | None = None
-        if size <= held:
+        if size <= HELD_BYTES:
             # Arrow reads outside the interpreter's lock: whoever asks later need not wait as long.
             reader = ThreadPoolExecutor(1)
             self._whole = reader.submit(self._read, range(len(self._groups)))
@@ -151,7 +102,15 @@ class ArchiveTexts:
         return pa.concat_arrays(chunks)
 
     def fetch(self, keys: Sequence[str]) -> pa.Array:
-        """The texts of these programs, in their order."""
+        """The texts of these programs, in their order; an empty one for the empty id, of a reference that nobody knows."""
+        if all(keys):
+            return self._fetch(keys)
+        known = [key for key in keys if key]
+        places = iter(range(len(known)))
+        at = pa.array([next(places) if key else None for key in keys], pa.int64())
+        return self._fetch(known).take(at).fill_null("")
+
+    def _fetch(self, keys: Sequence[str]) -> pa.Array:
         names = _bytes(keys)
         found = np.searchsorted(self._keys, names, side="right") - 1
         if (missing := np.flatnonzero((found < 0) | (self._keys[found] != names))).size:

@@ -9,35 +9,33 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from functools import partial
-from operator import attrgetter
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 import numpy as np
+import polars as pl
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from kernel_archive.selection.definitions import TrainDefinition, load_definition, variant_name
 from kernel_archive.selection.edges import Kernel, find_edges, kernels_by_id, speedup_ratio
+from kernel_archive.selection.leakage import of_kind
 from kernel_archive.selection.sampling import PairSpace, least_pairs, program_mark, quotas
 from kernel_archive.selection.selected import (
-    Row,
     Selection,
     Side,
-    by_program,
     counted,
-    hashes,
+    frame,
     pair_id,
     row_table,
     select,
+    split_row,
     together,
 )
-from kernel_archive.splits import SPLIT_TABLES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from kernel_archive.selection.selected import Member
     from kernel_archive.selection.tables import ArchiveTables
     from kernel_archive.splits import Split
 
@@ -63,66 +61,61 @@ def _both(a: str, b: str) -> tuple[str, str]:
     return (a, b) if a <= b else (b, a)
 
 
-def held_out_programs(tables: ArchiveTables, members: Mapping[str, Sequence[Member]] | None = None) -> HeldOut:
+def held_out_programs(tables: ArchiveTables, members: Mapping[str, pa.Table]) -> HeldOut:
     """Everything that training must not touch: what held-out searches ran, also in vain, and what other splits hold.
 
-    Args:
-        tables: the archive's tables.
-        members: rows of the other splits by table; those of a published split need be in no search here.
+    Rows of a published split need be in no search here.
     """
-    others = (members or {}).items()
-    evaluated = [row for table, rows in others if SPLIT_TABLES[table].kind == "eval" for row in rows]
-    searches = pa.array(sorted(name for name, role in tables.roles.items() if role == "held_out"), pa.string())
-    ran = tables.read("evaluations", ["search_id", "program_id"])
-    programs = pc.unique(ran["program_id"].filter(pc.is_in(ran["search_id"], searches)))
-    programs = pa.concat_arrays([programs, pa.array([p for row in evaluated for p in row.programs], pa.string())])
-    tokens = [pa.array([t for row in evaluated for t in row.tokens], pa.string())]
+    evaluated = [*of_kind(members, "eval").values()]
+    searches = [name for name, role in tables.roles.items() if role == "held_out"]
+    ran = frame(tables.read("evaluations", ["search_id", "program_id"])).filter(pl.col("search_id").is_in(searches))
+    programs = pl.concat([ran["program_id"], *(rows["candidate_program"] for rows in evaluated)]).unique().implode()
+    tokens = [rows["candidate_token"] for rows in evaluated]
     for table in ("kernels", "failures"):
-        known = tables.read(table, ["program_id", "token_id"])
-        tokens.append(pc.unique(known["token_id"].filter(pc.is_in(known["program_id"], programs))))
-    train = tables.read("kernels", ["program_id", "token_id"], "train")
-    either = pc.or_(pc.is_in(train["program_id"], programs), pc.is_in(train["token_id"], pa.concat_arrays(tokens)))
-    found = HeldOut(programs=set(train["program_id"].filter(either).to_pylist()))
-    sides = tables.reference_sides.values()
-    ours = hashes(*train.columns, [s.program_id for s in sides], [s.token_id for s in sides])
-    for rows in (rows for table, rows in others if SPLIT_TABLES[table].kind == "discovery"):
-        for ids in (attrgetter("programs"), attrgetter("tokens")):
+        known = frame(tables.read(table, ["program_id", "token_id"]))
+        tokens.append(known["token_id"].filter(known["program_id"].is_in(programs)))
+    train = frame(tables.read("kernels", ["program_id", "token_id"], "train"))
+    held = pl.col("program_id").is_in(programs) | pl.col("token_id").is_in(pl.concat(tokens).unique().implode())
+    found = HeldOut(programs={*train.filter(held)["program_id"]})
+    ours = {*train["program_id"], *train["token_id"]}
+    ours.update(text for side in tables.reference_sides.values() for text in side[:2])
+    for rows in of_kind(members, "discovery").values():
+        for sides in (("anchor_program", "candidate_program"), ("anchor_token", "candidate_token")):
             # Of a large archive's pairs hardly one is of two programs of training: the others are not kept.
-            held = np.isin(hashes(i for row in rows for i in ids(row)[:2]).reshape(-1, 2), ours)
-            both = held[:, 0] & held[:, 1]
-            if both.any():
-                found.pairs |= {_both(*ids(row)[:2]) for row, ask in zip(rows, both.tolist(), strict=True) if ask}
+            pairs = rows.filter(pl.all_horizontal(pl.col(sides).is_in(ours)))
+            found.pairs.update(_both(*ids) for ids in pairs.select(sides).iter_rows())
     return found
 
 
-def _row(kind: str, anchor: Side, anchor_speedup: float, candidate: Kernel, search_id: str) -> Row:
-    return Row(
+def _row(
+    split: Split, kind: str, anchor: Side, anchor_speedup: float, candidate: Kernel, search_id: str
+) -> dict[str, Any]:
+    return split_row(
+        split,
+        anchor,
+        candidate.side,
+        candidate.speedup / anchor_speedup,
         row_id=pair_id("train", anchor.program_id, candidate.kernel_id),
-        problem=candidate.problem,
-        family=candidate.family,
-        gpu=candidate.gpu,
-        search_id=search_id,
-        value=candidate.speedup / anchor_speedup,
-        anchor=anchor,
-        candidate=candidate.side,
         pair_type=kind,
+        **{**candidate.place, "search_id": search_id},
     )
 
 
 def _sampled(
+    split: Split,
     kernels: Sequence[Kernel],
     rule: TrainDefinition,
     held: HeldOut,
     taken: set[tuple[str, str]],
     facts: dict[str, Any],
     dropped: Counter[str],
-) -> list[Row]:
+) -> list[dict[str, Any]]:
     """The pairs of the third kind, task by task; those that were drawn and have no ratio are counted."""
     no_ratio: set[tuple[str, str]] = set()
     by_task: defaultdict[str, defaultdict[tuple[str, str], list[Kernel]]] = defaultdict(lambda: defaultdict(list))
     for kernel in kernels:
         by_task[kernel.problem][kernel.reference_id, kernel.gpu].append(kernel)
-    pairs: list[Row] = []
+    pairs: list[dict[str, Any]] = []
     for task in sorted(by_task):
         groups = [sorted(by_task[task][key], key=lambda k: (k.speedup, k.kernel_id)) for key in sorted(by_task[task])]
         members = [kernel for group in groups for kernel in group]
@@ -154,41 +147,31 @@ def _sampled(
         facts[task] = {"available": space.counts, "drawn": [len(got) for got in drawn]}
         for anchor, candidate in (pair for got in drawn for pair in got):
             a, c = members[anchor], members[candidate]
-            pairs.append(_row("pair", a.side, a.speedup, c, c.search_id))
+            pairs.append(_row(split, "pair", a.side, a.speedup, c, c.search_id))
     if no_ratio:
         dropped["ratio_out_of_range"] += len(no_ratio)
     return pairs
 
 
-def select_train(
-    split: Split, tables: ArchiveTables, rule: TrainDefinition | None = None, *, held_out: HeldOut | None = None
-) -> Selection:
+def select_train(split: Split, tables: ArchiveTables, rule: TrainDefinition, *, held_out: HeldOut) -> Selection:
     """Select the training pairs (docs/splits.md).
 
     ``row_id`` is made from anchor program and candidate kernel; rows are sorted by kind, problem, search and candidate.
     The same pairs come out for any order of the input, on any machine.
 
-    Args:
-        split: the split.
-        tables: the archive's tables.
-        rule: the canonical definition when not given.
-        held_out: what must not be touched; found in the tables when not given.
-
     Raises:
         DataError: a speedup is not finite and above 0.
     """
     standard = cast("TrainDefinition", load_definition(split.name))
-    rule = standard if rule is None else rule
-    held = held_out_programs(tables) if held_out is None else held_out
     dropped: Counter[str] = Counter()
     no_edges: Counter[str] = Counter()
     strata: dict[str, Any] = {}
     found = []
-    for rows, *counts in tables.results(partial(_pairs_of, split=split, rule=rule, held=held)):
+    for rows, *counts in tables.results(partial(_pairs_of, split=split, rule=rule, held=held_out)):
         found.append(rows)
         for total, more in zip((dropped, no_edges, strata), counts, strict=True):
             total.update(more)
-    rows = together(found, "rank", "problem").drop_columns("rank")
+    rows = together(found, "rank", "problem")
     per_task: defaultdict[str, dict[str, int]] = defaultdict(dict)
     for (task, kind), n in sorted(counted(rows, "problem", "pair_type").items()):
         per_task[task][kind] = n
@@ -202,7 +185,7 @@ def select_train(
     return select(
         split,
         rows,
-        texts=by_program(split, rows, tables.texts),
+        source=tables.texts,
         scheme=rule.scheme,
         variant=variant_name(split, rule, standard),
         parameters=msgspec.to_builtins(rule),
@@ -231,7 +214,7 @@ def _pairs_of(
         else:
             eligible[kernel.kernel_id] = kernel
     ordered = [eligible[name] for name in sorted(eligible)]
-    made: dict[str, list[Row]] = {"seed": []}
+    made: dict[str, list[dict[str, Any]]] = {"seed": []}
     for kernel in ordered:
         anchor = tables.reference_sides.get((kernel.reference_id, kernel.problem))
         if anchor is None:
@@ -241,27 +224,27 @@ def _pairs_of(
         elif held.holds_pair(anchor, kernel.side):
             dropped["discovery_pair"] += 1
         else:
-            made["seed"].append(_row("seed", anchor, 1.0, kernel, kernel.search_id))
+            made["seed"].append(_row(split, "seed", anchor, 1.0, kernel, kernel.search_id))
 
     def keep(parent: Kernel, child: Kernel) -> str | None:
         return "discovery_pair" if held.holds_pair(parent.side, child.side) else None
 
     edges, no_edges = find_edges(tables.evaluations, training, eligible, keep=keep)
-    made["parent_edit"] = [_row("parent_edit", e.parent.side, e.parent.speedup, e.child, e.search_id) for e in edges]
+    made["parent_edit"] = [
+        _row(split, "parent_edit", e.parent.side, e.parent.speedup, e.child, e.search_id) for e in edges
+    ]
     taken = {_both(e.parent.kernel_id, e.child.kernel_id) for e in edges}
     # A pair with the reference is a seed pair, or one the wrong way round.
     programs = [kernel for kernel in ordered if kernel.program_id != kernel.reference_id]
-    made["pair"] = _sampled(programs, rule, held, taken, strata, dropped)
-    chosen: dict[str, Row] = {}
+    made["pair"] = _sampled(split, programs, rule, held, taken, strata, dropped)
+    chosen: dict[str, dict[str, Any]] = {}
     for kind in rule.priority:
         for row in made[kind]:
-            if row.row_id in chosen:
-                dropped[f"{kind}_stands_as_{chosen[row.row_id].pair_type}"] += 1
+            if row["row_id"] in chosen:
+                dropped[f"{kind}_stands_as_{chosen[row['row_id']]['pair_type']}"] += 1
             else:
-                chosen[row.row_id] = row
+                chosen[row["row_id"]] = row
     rank: dict[str, int] = {kind: i for i, kind in enumerate(rule.priority)}
-    rows = sorted(
-        chosen.values(), key=lambda r: (rank[r.pair_type], r.problem, r.search_id, r.candidate.kernel_id, r.row_id)
-    )
-    ranks = pa.array([rank[row.pair_type] for row in rows], pa.int8())
-    return row_table(split, rows).append_column("rank", ranks), dropped, no_edges, strata
+    ranked = ({**row, "rank": rank[row["pair_type"]]} for row in chosen.values())
+    rows = sorted(ranked, key=itemgetter("rank", "problem", "search_id", "candidate_kernel_id", "row_id"))
+    return row_table(split, rows, rank=pa.int8()), dropped, no_edges, strata

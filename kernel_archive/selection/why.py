@@ -43,9 +43,9 @@ def left_out(archive: Archive, split: Split) -> dict[tuple[str, str], list[int]]
     """Problem and reason (a key of :data:`WAYS_OUT`) -> kernels in each of the eight bins that the split does not ask about."""
     tables, facts = ArchiveTables(archive), archive.manifest.splits[split.table]
     rule = cast("EvalDefinition", recorded_definition(split, facts.parameters))
-    train, test = kernels_by_id(tables.train), kernels_by_id(tables.test)
-    kernels = {**train, **test}
-    reasons = {**dict.fromkeys(train, "not_held_out"), **refusals(tables, rule, test.values())}
+    train = kernels_by_id(tables.train)
+    kernels = {**train, **{kernel.kernel_id: kernel for kernel in tables.tested}}
+    reasons = {**dict.fromkeys(train, "not_held_out"), **refusals(tables, rule, tables.tested)}
     taken = set(archive.arrow(split.table, columns=["row_id"])["row_id"].to_pylist())
     few = facts.facts.get("few_bins", ())
     bins = assign_bins([k.speedup for k in kernels.values()], rule.scheme).tolist() if kernels else []

@@ -12,6 +12,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
+import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -22,7 +23,10 @@ from kernel_archive.archive.swap import locked_stage, replaced_directory, stage_
 from kernel_archive.errors import ArchiveMismatchError, Finding, TargetExistsError, UsageError, printable
 from kernel_archive.ids import logical_digest
 from kernel_archive.schema import OUTCOMES, TABLES
+from kernel_archive.selection.leakage import present_members
 from kernel_archive.selection.make import make_splits
+from kernel_archive.selection.selected import frame, named
+from kernel_archive.selection.tables import ArchiveTables
 from kernel_archive.splits import EVALUATIONS, SPLIT_TABLES
 from kernel_archive.storage import content_path, write_atomically
 
@@ -41,16 +45,7 @@ _MEASURED: Final = ("kernels", "failures", "evaluations", "searches")
 
 
 class Labels(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The labels of one split.
-
-    Attributes:
-        format: version of this layout.
-        table: the split's table.
-        public_digest: logical digest of the archive that holds the rows.
-        facts: the split's facts as they were before its labels were withheld.
-        columns: names of the fields of a row, behind its id.
-        rows: id and label columns of every row, in order.
-    """
+    """The labels of one split: the archive that holds the rows, the facts as they were before, id and labels of every row."""
 
     format: int
     table: str
@@ -121,18 +116,14 @@ def with_column(rows: pa.Table, name: str, values: Sequence[Any] | pa.ChunkedArr
 def _taken(archive: Archive) -> tuple[set[str], set[str]]:
     """Searches that found an evaluation row, and every program that they ran, with near duplicates."""
     tables = [split.table for split in EVALUATIONS.values() if split.table in archive.manifest.tables]
-    rows = [archive.arrow(name, columns=["search_id", "kernel_id"]) for name in tables]
-    searches = {s for part in rows for s in part["search_id"].to_pylist() if s}
-    ids = {k for part in rows for k in part["kernel_id"].to_pylist()}
-    ran = archive.arrow("evaluations", columns=["search_id", "program_id", "kernel_id"])
-    listed = zip(*(ran[name].to_pylist() for name in ran.column_names), strict=True)
-    programs = {program for search, program, kernel in listed if search in searches or kernel in ids}
-    known: dict[str, str] = {}
-    for name in ("kernels", "failures"):
-        part = archive.arrow(name, columns=["program_id", "token_id"])
-        known.update(zip(part["program_id"].to_pylist(), part["token_id"].to_pylist(), strict=True))
-    tokens = {known[program] for program in programs if program in known}
-    return searches, programs | {program for program, token in known.items() if token in tokens}
+    rows = pl.concat([archive.polars(name, columns=["search_id", "kernel_id"]) for name in tables])
+    searches = {*rows["search_id"]} - {""}
+    ran = archive.polars("evaluations", columns=["search_id", "program_id", "kernel_id"])
+    found = pl.col("search_id").is_in(searches) | pl.col("kernel_id").is_in({*rows["kernel_id"]})
+    programs = {*ran.filter(found)["program_id"]}
+    known = pl.concat([archive.polars(name, columns=["program_id", "token_id"]) for name in ("kernels", "failures")])
+    tokens = {*known.filter(pl.col("program_id").is_in(programs))["token_id"]}
+    return searches, programs | {*known.filter(pl.col("token_id").is_in(tokens))["program_id"]}
 
 
 def _without(rows: pa.Table, column: str, values: set[str]) -> pa.Table:
@@ -141,24 +132,20 @@ def _without(rows: pa.Table, column: str, values: set[str]) -> pa.Table:
 
 def _recounted(searches: pa.Table, evaluations: pa.Table, lost: set[str]) -> pa.Table:
     """The rows of searches, those that have lost evaluations with counts over what is left."""
-    kept: dict[str, list[dict[str, Any]]] = {}
-    names = ["search_id", "outcome", "speedup", "kernel_id"]
-    for row in evaluations.select(names).to_pylist():
-        if row["search_id"] in lost:
-            kept.setdefault(row["search_id"], []).append(row)
-    out = searches.to_pylist()
-    for row in out:
-        if row["search_id"] in lost:
-            left = kept.get(row["search_id"], [])
-            outcomes = [r["outcome"] for r in left]
-            row |= {f"n_{name}": outcomes.count(name) for name in OUTCOMES if name != "success"}
-            row |= {
-                "n_evaluations": len(left),
-                "n_successes": outcomes.count("success"),
-                "n_kernels": len({r["kernel_id"] for r in left if r["outcome"] == "success"}),
-                "best_speedup": max((r["speedup"] for r in left if r["speedup"] is not None), default=None),
-                "gpu_seconds": None,
-            }
+    outcome, passed = pl.col("outcome"), pl.col("outcome") == "success"
+    left = frame(evaluations).group_by("search_id").agg(
+        **{f"n_{name}": (outcome == name).sum() for name in OUTCOMES if name != "success"},
+        n_evaluations=pl.len(),
+        n_successes=passed.sum(),
+        n_kernels=pl.col("kernel_id").filter(passed).n_unique(),
+        best_speedup=pl.col("speedup").max(),
+    )  # fmt: skip
+    counts = {row.pop("search_id"): row for row in left.to_dicts()}
+    nothing = dict.fromkeys(left.columns[1:], 0) | {"best_speedup": None}
+    out = [
+        row | counts.get(row["search_id"], nothing) | {"gpu_seconds": None} if row["search_id"] in lost else row
+        for row in searches.to_pylist()
+    ]
     return pa.Table.from_pylist(out, schema=TABLES["searches"].schema)
 
 
@@ -202,10 +189,8 @@ def withhold(directory: Path, folder: Path, *, finish: Callable[[Path], object] 
     The archive is replaced by its public part, which is another archive: its version is that of the archive with
     ``-withheld`` behind it.
 
-    Args:
-        directory: the archive directory.
-        folder: where the labels go; empty or not there yet, and not inside the archive.
-        finish: called with the new directory before it takes its place (the card).
+    ``folder`` is empty or not there yet, and not inside the archive; ``finish`` is called with the new directory before it takes
+    its place (the card).
 
     Returns:
         The files of the labels.
@@ -287,35 +272,28 @@ def check_withheld(archive: Archive) -> Iterator[Finding]:
 
 def _traces(archive: Archive, hidden: list[str]) -> Iterator[Finding]:
     """Rows of other tables that measure a withheld program, or that belong to a search that found one."""
-    from kernel_archive.selection.plan import present_members
-    from kernel_archive.selection.tables import ArchiveTables
-
     tables = ArchiveTables(archive)
-    members = [m for rows in present_members(tables, hidden).values() for m in rows]
-    programs, tokens = {m.programs[-1] for m in members}, {m.tokens[-1] for m in members}
-    kernels = {m.row_id for m in members}
+    rows = pa.concat_tables(present_members(tables, hidden).values())
+    programs, tokens = ({*rows[f"candidate_{kind}"].to_pylist()} for kind in ("program", "token"))
     searches = {str(s) for s in archive.manifest.reports.get("withheld", {}).get("searches", ())}
+    told = {
+        "kernel_id": {*rows["row_id"].to_pylist()}, "search_id": searches,
+        "program_id": programs, "anchor_program": programs, "candidate_program": programs,
+        "token_id": tokens, "anchor_token": tokens, "candidate_token": tokens,
+    }  # fmt: skip
+
+    def telling(rows: pa.Table, key: str) -> list[str]:
+        known = [pl.col(name).is_in(values) for name, values in told.items() if name in rows.column_names]
+        return sorted({*frame(rows).filter(pl.any_horizontal(known))[key]})
+
     for name in _MEASURED:
         key = TABLES[name].key
-        columns = {
-            key: set[str](),
-            "kernel_id": kernels,
-            "program_id": programs,
-            "token_id": tokens,
-            "search_id": searches,
-        }
-        held = archive.arrow(name, columns=[c for c in columns if c in TABLES[name].schema.names])
-        named = {
-            str(row[key])
-            for row in held.to_pylist()
-            if any(row[column] in values for column, values in columns.items() if column in row)
-        }
-        if named:
-            yield _leak(name, "rows that measure a withheld program, or of a search that found one", sorted(named))
-    for name, rows in present_members(tables, [n for n in SPLIT_TABLES if n not in hidden]).items():
-        named = {m.row_id for m in rows if m.search_id in searches or programs & {*m.programs} or tokens & {*m.tokens}}
-        if named:
-            yield _leak(name, "rows with a withheld program, or of a search that found one", sorted(named))
+        columns = [column for column in dict.fromkeys([key, *told]) if column in TABLES[name].schema.names]
+        if shown := telling(archive.arrow(name, columns=columns), key):
+            yield _leak(name, "rows that measure a withheld program, or of a search that found one", shown)
+    for name, others in present_members(tables, [n for n in SPLIT_TABLES if n not in hidden]).items():
+        if shown := telling(others, "row_id"):
+            yield _leak(name, "rows with a withheld program, or of a search that found one", shown)
     inputs = [run.search_id for run in archive.manifest.inputs if run.search_id in searches]
     if inputs:
         yield _leak("manifest.json", "logs of searches that found a withheld program", inputs)
@@ -344,11 +322,9 @@ def _shipped(searches: Iterable[str]) -> Iterator[Finding]:
 
 
 def _leak(field: str, what: str, rows: list[str]) -> Finding:
-    named = ", ".join(printable(row, 100) for row in rows[:10])
-    more = f" and {len(rows) - 10} more" if len(rows) > 10 else ""
     return Finding(
         code="withheld-label",
-        message=f"the public part holds {what}: {len(rows)}, {named}{more}",
+        message=f"the public part holds {what}: {len(rows)}, {named(rows, 100)}",
         field=field,
         value=printable(rows[0], 200),
         fix="Build the archive again from its logs, and withhold once more: build-eval --withhold DIR",

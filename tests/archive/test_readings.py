@@ -14,8 +14,7 @@ from kernel_archive.archive.recipe import load_recipe, shipped_recipes
 from kernel_archive.errors import RecipeError
 from kernel_archive.ids import program_id
 from kernel_archive.pipeline import build
-from kernel_archive.selection.make import remake_splits
-from kernel_archive.selection.plan import Rules
+from kernel_archive.selection.make import Rules, remake_splits
 
 RECIPE = """name = "read"
 licence = "CC0-1.0"

@@ -16,10 +16,8 @@ from support.llm_server import forecast_of, language_model
 from support.small_archive import write_archive
 
 from kernel_archive.cli import main
-from kernel_archive.errors import UsageError
-from kernel_archive.llm.logs import from_logs
 from kernel_archive.llm.prompts import load_questions
-from kernel_archive.llm.run import log_files, log_folder
+from kernel_archive.llm.run import from_logs, log_files, log_folder
 from kernel_archive.scoring import load_target, read_forecasts, score
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # of Inspect and what it imports
@@ -105,7 +103,7 @@ def test_every_task_in_every_form(few, service, tmp_path, name, answer):
     assert len(server.requests) == 2 * len(target)
     assert ("tools" in server.requests[0]) == (answer == "tool")
     assert ("response_format" in server.requests[0]) == (answer == "json")
-    data, tally = from_logs([log.location], few, split).finish()
+    data, tally = from_logs([log.location], few).finish()
     assert tally.forecasts == tally.asked == 2 * len(target)
     assert not tally.unanswered
     record = score(target, read_forecasts([json.loads(line) for line in data.splitlines()], target), draws=0)
@@ -274,8 +272,6 @@ def test_logs_of_another_run_are_refused(archive, service, run, tmp_path):
     )
     assert status == 2
     assert "another run" in err
-    with pytest.raises(UsageError, match="is of split eval"):
-        from_logs([other.location], archive, "discovery")
 
 
 def test_what_is_no_log_is_refused(archive, run, tmp_path):

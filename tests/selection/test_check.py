@@ -15,9 +15,8 @@ from kernel_archive.archive.shards import write_table
 from kernel_archive.schema import TABLES
 from kernel_archive.selection.check import check_splits
 from kernel_archive.selection.definitions import load_definition, recorded_definition
-from kernel_archive.selection.inputs import with_inputs
-from kernel_archive.selection.make import make_splits
-from kernel_archive.selection.plan import Rules
+from kernel_archive.selection.make import Rules, make_splits
+from kernel_archive.selection.selected import with_inputs
 from kernel_archive.splits import SPLIT_TABLES
 
 SEARCHES = [Search("held"), Search("train", role="training")]

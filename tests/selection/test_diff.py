@@ -13,8 +13,7 @@ from kernel_archive.errors import ArchiveMismatchError, ArchiveNotFoundError, Us
 from kernel_archive.schema import TABLES
 from kernel_archive.selection.diff import changelog, diff
 from kernel_archive.selection.freeze import freeze
-from kernel_archive.selection.make import make_splits
-from kernel_archive.selection.plan import Rules
+from kernel_archive.selection.make import Rules, make_splits
 from kernel_archive.splits import SPLIT_TABLES
 
 SEARCHES = [Search("held"), Search("train", role="training")]

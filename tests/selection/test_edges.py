@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pyarrow as pa
 import pytest
 from support.archives import Run, Search, kernel_ids, make_tables, program, reference
 
@@ -14,7 +15,7 @@ A, B, C, D = (program(x) for x in "ABCD")
 def edges(searches, runs, only=None, **options):
     """Edges as (parent, child) positions of the runs, and the counts."""
     tables = make_tables(searches, runs)
-    kernels = kernels_by_id(tables["kernels/train"], tables["kernels/test"])
+    kernels = kernels_by_id(pa.concat_tables([tables["kernels/train"], tables["kernels/test"]]))
     names = kernel_ids(searches, runs)
     found, dropped = find_edges(tables["evaluations"], only or [s.search_id for s in searches], kernels, **options)
     return [(names.index(e.parent.kernel_id), names.index(e.child.kernel_id)) for e in found], dict(dropped), found

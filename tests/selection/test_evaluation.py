@@ -20,7 +20,7 @@ from kernel_archive.errors import DataError, UsageError
 from kernel_archive.ids import program_id
 from kernel_archive.problems import GPU_MODE_TASKS
 from kernel_archive.schema import TABLES
-from kernel_archive.selection.definitions import load_definition, with_changes
+from kernel_archive.selection.definitions import canonical_definition, load_definition, with_changes
 from kernel_archive.selection.evaluation import AmbiguousGpuError, select_eval, selection_hash
 from kernel_archive.splits import SPLITS
 
@@ -104,7 +104,7 @@ def test_edges_are_labelled_by_the_scheme(scheme, edge):
 def test_label_comes_from_the_speedup_not_from_the_table():
     """A kernel whose stored bin follows another scheme is labelled anew; the count of differing labels is stated."""
     runs = [Run("s", CODES[0], 1.71), Run("s", CODES[1], 3.0)]
-    got = select_eval(SPLITS["eval"], MemoryTables(make_tables([Search("s")], runs, scheme="released")))
+    got = select_eval(SPLITS["eval"], MemoryTables(make_tables([Search("s")], runs, scheme="released")), RULE)
     assert sorted(got.rows["bin"].to_pylist()) == [6, 7]
     assert got.facts.facts["label_differences"] == 1
 
@@ -137,7 +137,7 @@ def test_only_held_out_searches():
     """A kernel that stands in test though its search is not held out does not enter, and is counted."""
     runs = [Run("s", CODES[0], 3.0)]
     searches = make_tables([Search("s", role="archive")], runs)["searches"]
-    got = select_eval(SPLITS["eval"], MemoryTables({**make_tables([Search("s")], runs), "searches": searches}))
+    got = select_eval(SPLITS["eval"], MemoryTables({**make_tables([Search("s")], runs), "searches": searches}), RULE)
     assert len(got) == 0
     assert got.facts.facts["excluded"]["not_held_out"] == 1
 
@@ -163,9 +163,9 @@ def test_the_reference_itself_is_not_asked_about_in_an_archive_of_ones_own():
         *(Run("s", code, n) for code, n in zip(CODES, (0.3, 1.2, 3.0), strict=False)),
     ]
     tables = MemoryTables(make_tables([Search("s")], runs))
-    assert len(select_eval(SPLITS["eval"], tables)) == 4
+    assert len(select_eval(SPLITS["eval"], tables, RULE)) == 4
     tables.evaluation = {}
-    got = select_eval(SPLITS["eval"], tables)
+    got = select_eval(SPLITS["eval"], tables, canonical_definition(SPLITS["eval"], tables))
     assert reference("trimul") not in got.table["candidate_code"].to_pylist()
     assert (len(got), got.facts.facts["excluded"]["reference_itself"]) == (3, 1)
 
@@ -262,7 +262,7 @@ def test_bad_speedups_name_the_kernel():
     at = broken.schema.get_field_index("speedup")
     broken = broken.set_column(at, broken.schema.field(at), pa.array([float("nan")]))
     with pytest.raises(DataError) as error:
-        select_eval(SPLITS["eval"], MemoryTables({**tables, "kernels/test": broken}))
+        select_eval(SPLITS["eval"], MemoryTables({**tables, "kernels/test": broken}), RULE)
     assert broken["kernel_id"][0].as_py() in error.value.findings[0].field
 
 
@@ -356,7 +356,7 @@ def test_a_row_shows_what_a_forecaster_may_see_and_how_sure_its_label_is():
     for name, value in (("benchmark_cases", '[{"n":1}]'), ("rtol", 0.01), ("atol", 0.001)):
         references = references.append_column(name, pa.array([value]))
     tables["references"] = references
-    (row,) = select_eval(SPLITS["eval"], MemoryTables(tables)).table.to_pylist()
+    (row,) = select_eval(SPLITS["eval"], MemoryTables(tables), RULE).table.to_pylist()
     assert (row["benchmark_cases"], row["rtol"], row["atol"]) == ('[{"n":1}]', 0.01, 0.001)
     assert (row["n_measurements"], row["speedup_min"], row["speedup"], row["speedup_max"]) == (3, 2.0, 2.5, 3.0)
     assert row["language"] == "triton"
@@ -428,9 +428,11 @@ def test_the_shipped_transfer_splits_select_by_their_own_rules():
     """Held-out problems in every language; and the six tasks in CUDA C++ alone."""
     searches = [Search("a", "nbody_forces"), Search("b", "histogram"), Search("c", "trimul")]
     tables = MemoryTables(make_tables(searches, [Run(s.search_id, CODES[i], 3.0) for i, s in enumerate(searches)]))
-    assert select_eval(SPLITS["eval_problems"], tables).table["task"].to_pylist() == ["nbody_forces"]
-    assert len(select_eval(SPLITS["eval_cuda"], tables)) == 0
-    assert select_eval(SPLITS["eval"], tables).table["task"].to_pylist() == ["trimul"]
+    assert select_eval(SPLITS["eval_problems"], tables, load_definition("eval_problems")).table["task"].to_pylist() == [
+        "nbody_forces"
+    ]
+    assert len(select_eval(SPLITS["eval_cuda"], tables, load_definition("eval_cuda"))) == 0
+    assert select_eval(SPLITS["eval"], tables, RULE).table["task"].to_pylist() == ["trimul"]
 
 
 @settings(max_examples=25, deadline=None)

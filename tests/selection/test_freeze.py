@@ -14,8 +14,7 @@ from kernel_archive.errors import ArchiveMismatchError, UsageError
 from kernel_archive.selection import freeze as module
 from kernel_archive.selection.check import check_splits
 from kernel_archive.selection.freeze import check_frozen, freeze, frozen_folder, frozen_split, read_frozen
-from kernel_archive.selection.make import make_splits, remake_splits
-from kernel_archive.selection.plan import Rules
+from kernel_archive.selection.make import Rules, make_splits, remake_splits
 from kernel_archive.splits import SPLIT_TABLES
 
 SEARCHES = [Search("held"), Search("train", role="training")]

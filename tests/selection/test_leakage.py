@@ -15,10 +15,9 @@ from kernel_archive.errors import LeakageError
 from kernel_archive.ids import program_id, token_id
 from kernel_archive.schema import TABLES
 from kernel_archive.selection.check import check_splits
-from kernel_archive.selection.leakage import NAMED, check_leakage, members_of, refuse_leakage
+from kernel_archive.selection.leakage import check_leakage, leakage_findings, present_members, refuse_leakage
 from kernel_archive.selection.make import make_splits
-from kernel_archive.selection.plan import leakage_findings, present_members
-from kernel_archive.selection.selected import Member
+from kernel_archive.selection.selected import IDS, MEMBER, NAMED, members_of, with_ids
 from kernel_archive.selection.tables import ArchiveTables
 from kernel_archive.splits import SPLITS
 
@@ -132,15 +131,11 @@ def test_many_leaks_are_counted_and_the_first_named(tmp_path):
 
 
 def row(row_id, search, *codes, seed=False):
-    """A row of a split with these programs."""
-    return Member(
-        row_id=row_id,
-        search_id=search,
-        problem="trimul",
-        programs=tuple(map(program_id, codes)),
-        tokens=tuple(map(token_id, codes)),
-        open_anchor=seed,
-    )
+    """A row of a split with these programs: the candidate, or anchor and candidate."""
+    programs, tokens = ([f(c) for c in (reference("trimul"), *codes)[-2:]] for f in (program_id, token_id))
+    place = {"row_id": row_id, "search_id": search, "problem": "trimul", "pair_type": "seed" if seed else "pair"}
+    ids = zip(IDS, (programs[0], tokens[0], programs[1], tokens[1]), strict=True)
+    return pa.Table.from_pylist([{**place, **dict(ids)}], schema=MEMBER)
 
 
 @pytest.fixture
@@ -152,7 +147,7 @@ def tables(tmp_path):
 def check(tables, **splits):
     """Findings by code, of splits given as one row each."""
     names = {"evaluation": "eval", "discovery": "discovery_pairs", "train": "train_pairs"}
-    return {f.code: f for f in check_leakage(tables, {names[n]: [member] for n, member in splits.items()})}
+    return {f.code: f for f in check_leakage(tables, {names[n]: member for n, member in splits.items()})}
 
 
 def test_train_pairs_are_checked_by_themselves(tables):
@@ -203,8 +198,8 @@ def test_discovery_pairs_in_training(tables):
 
 def test_published_training_pairs_are_a_warning(tables):
     """What others published together can't be mended by a build: said, not refused."""
-    members = {"eval": [row("e", "held", B)], "train_pairs": [row("t", "train", E, B)]}
-    found = check_leakage(tables, members, lenient=True)
+    members = {"eval": row("e", "held", B), "train_pairs": row("t", "train", E, B)}
+    found = check_leakage(tables, members, "warning")
     assert [f.severity for f in found] == ["warning"]
     assert refuse_leakage(found) == found
 
@@ -216,10 +211,10 @@ def test_members_come_from_the_texts(tmp_path):
     tables = ArchiveTables(open_archive(place))
     found = present_members(tables)
     codes = tables.archive.arrow("eval")["candidate_code"].to_pylist()
-    assert [m.programs for m in found["eval"]] == [(program_id(c),) for c in codes]
+    assert found["eval"]["candidate_program"].to_pylist() == [program_id(c) for c in codes]
     train = tables.archive.arrow("train_pairs")
-    assert [m.open_anchor for m in found["train_pairs"]] == [k == "seed" for k in train["pair_type"].to_pylist()]
-    assert members_of(SPLITS["train"], [train]) == found["train_pairs"]
+    assert found["train_pairs"]["pair_type"].to_pylist() == train["pair_type"].to_pylist()
+    assert members_of(SPLITS["train"], with_ids(SPLITS["train"], train)) == found["train_pairs"]
 
 
 def near_copy_of(code):

@@ -17,8 +17,7 @@ from kernel_archive.errors import ArchiveMismatchError, KernelArchiveError, Leak
 from kernel_archive.schema import TABLES
 from kernel_archive.selection.check import check_splits
 from kernel_archive.selection.definitions import load_definition
-from kernel_archive.selection.make import make_splits, remake_splits, store_published
-from kernel_archive.selection.plan import Rules
+from kernel_archive.selection.make import Rules, make_splits, remake_splits, store_published
 from kernel_archive.splits import SPLIT_TABLES
 
 SEARCHES = [

@@ -13,8 +13,7 @@ from kernel_archive.errors import LeakageError
 from kernel_archive.ids import program_id, token_id
 from kernel_archive.problems import HELD_OUT_PROBLEMS
 from kernel_archive.selection import tables as module
-from kernel_archive.selection.make import make_splits
-from kernel_archive.selection.plan import Rules, select_split
+from kernel_archive.selection.make import Rules, make_splits, select_split
 from kernel_archive.selection.tables import ArchiveTables
 from kernel_archive.splits import SPLIT_TABLES
 
@@ -56,7 +55,7 @@ def selected(tables, most):
         for name, split in SPLIT_TABLES.items():
             selection = select_split(split, tables, Rules(gpu=None), members)
             members[name] = selection.members
-            found[name] = (selection.table, selection.facts, list(selection.members))
+            found[name] = (selection.table, selection.facts, selection.members)
         return found, len(list(tables.parts()))
 
 

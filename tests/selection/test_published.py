@@ -14,8 +14,7 @@ from kernel_archive.bins import bin_of
 from kernel_archive.errors import DataError
 from kernel_archive.schema import TABLES
 from kernel_archive.selection.check import check_splits
-from kernel_archive.selection.make import make_splits, remake_splits, store_published
-from kernel_archive.selection.plan import Rules
+from kernel_archive.selection.make import Rules, make_splits, remake_splits, store_published
 from kernel_archive.selection.published import published_labels, published_rows, published_split, relabelled
 from kernel_archive.splits import SPLIT_TABLES, SPLITS
 
@@ -88,7 +87,7 @@ def test_discovery_and_training_rows():
     selection = published_split(SPLITS["train"], [*pairs, *pool])
     assert selection.table.schema == TABLES["train_pairs"].schema
     assert selection.facts.facts["kinds"] == {"pair": 3, "parent_edit": 3, "seed": 3}
-    assert [i for i, m in enumerate(selection.members) if m.open_anchor] == [0, 3, 6]
+    assert selection.members["pair_type"].to_pylist() == [kinds[i % 3] for i in range(9)]
 
 
 def test_the_same_program_has_the_archives_kernel_id():
@@ -99,7 +98,7 @@ def test_the_same_program_has_the_archives_kernel_id():
         {
             "problem": ["cross_entropy"],
             "gpu": ["A100-80GB"],
-            "program_id": [published_split(SPLITS["eval"], ROWS[:1]).members[0].programs[0]],
+            "program_id": published_split(SPLITS["eval"], ROWS[:1]).members["candidate_program"],
             "kernel_id": kernel_ids([search], runs),
         }
     )

@@ -13,8 +13,7 @@ from kernel_archive.scoring.scorer import score_file
 from kernel_archive.selection.check import check_splits
 from kernel_archive.selection.definitions import load_definition, retired_definitions, variant_name
 from kernel_archive.selection.freeze import frozen_folder, read_frozen
-from kernel_archive.selection.make import remake_splits
-from kernel_archive.selection.plan import Rules
+from kernel_archive.selection.make import Rules, remake_splits
 from kernel_archive.splits import SPLITS
 from kernel_archive.storage import content_path
 

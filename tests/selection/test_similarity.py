@@ -13,8 +13,7 @@ from support.programs import jaccard
 
 from kernel_archive.ids import token_text
 from kernel_archive.selection import similarity
-from kernel_archive.selection.near import Copies, Neighbours
-from kernel_archive.selection.similarity import Program, similarity_report, token_grams
+from kernel_archive.selection.similarity import Copies, Neighbours, Program, similarity_report, token_grams
 
 
 def neighbours(rows, programs):

@@ -24,9 +24,10 @@ def archive(tmp_path_factory):
 
 
 @pytest.mark.parametrize("held", [1 << 30, 0])
-def test_texts_come_in_the_order_asked(archive, held):
+def test_texts_come_in_the_order_asked(archive, held, monkeypatch):
     """Any keys in any order, repeats included, from memory or from the row groups that hold them."""
-    texts = ArchiveTexts(archive, held_bytes=held)
+    monkeypatch.setattr("kernel_archive.selection.texts.HELD_BYTES", held)
+    texts = ArchiveTexts(archive)
     by_id = {program_id(code): code for code in (*(r.code for r in RUNS), reference("trimul"))}
     keys = random.Random(0).choices(list(by_id), k=300)
     assert texts.fetch(keys).to_pylist() == [by_id[k] for k in keys]

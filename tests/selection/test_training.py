@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 
+import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -12,7 +13,7 @@ from support.archives import MemoryTables, Run, Search, kernel_ids, make_tables,
 from kernel_archive.ids import program_id, token_id
 from kernel_archive.schema import TABLES
 from kernel_archive.selection.definitions import load_definition, with_changes
-from kernel_archive.selection.selected import Member
+from kernel_archive.selection.selected import IDS, MEMBER
 from kernel_archive.selection.training import HeldOut, held_out_programs, select_train
 from kernel_archive.splits import SPLITS
 
@@ -25,7 +26,14 @@ REFERENCE = reference("trimul")
 
 def select(searches, runs, definition=RULE, **options):
     """The pairs of a hand-made archive."""
-    return select_train(SPLITS["train"], MemoryTables(make_tables(searches, runs)), definition, **options)
+    tables = MemoryTables(make_tables(searches, runs))
+    return select_train(SPLITS["train"], tables, definition, **{"held_out": held_out_programs(tables, {}), **options})
+
+
+def member(programs, tokens):
+    """A row of another split with these ids of anchor and candidate."""
+    ids = zip(IDS, (programs[0], tokens[0], programs[1], tokens[1]), strict=True)
+    return {"row_id": "d", "search_id": "h", "problem": "trimul", **dict(ids)}
 
 
 def kinds(selection):
@@ -82,7 +90,7 @@ def test_programs_of_held_out_searches_are_never_touched():
         Run("h", program("t2", comment="another"), None),
         Run("h", C, 2.0, excluded="wrong"),
     ]
-    held = held_out_programs(MemoryTables(make_tables(searches, runs)))
+    held = held_out_programs(MemoryTables(make_tables(searches, runs)), {})
     assert held.programs == {program_id(code) for code in (A, C, program("t2", comment="one"))}
     got = select(searches, runs, held_out=held)
     assert kinds(got)["seed"] == {(REFERENCE, B)}
@@ -91,9 +99,9 @@ def test_programs_of_held_out_searches_are_never_touched():
 
 def test_programs_of_a_published_eval_are_never_touched():
     """Rows of an evaluation split that no search here explains are held out too."""
-    published = Member(row_id="r", search_id="", problem="trimul", programs=(program_id(A),), tokens=("x",))
+    published = pa.Table.from_pylist([member(("reference", program_id(A)), ("y", "x"))], schema=MEMBER)
     runs = [Run("t", A), Run("t", B)]
-    held = held_out_programs(MemoryTables(make_tables([TRAIN], runs)), {"eval": [published]})
+    held = held_out_programs(MemoryTables(make_tables([TRAIN], runs)), {"eval": published})
     assert kinds(select([TRAIN], runs, held_out=held))["seed"] == {(REFERENCE, B)}
 
 
@@ -106,16 +114,11 @@ def test_discovery_pairs_are_never_trained_on(swap, near):
         ids = [tuple(f(c) for c in codes) for f in (program_id, token_id)]
         programs, tokens = (tuple(reversed(x)) if swap else x for x in ids)
         elsewhere = ("elsewhere", "unknown")
-        return Member(
-            row_id="d",
-            search_id="h",
-            problem="trimul",
-            programs=elsewhere if near else programs,
-            tokens=tokens if near else elsewhere,
-        )
+        return member(elsewhere if near else programs, tokens if near else elsewhere)
 
     runs = [Run("t", A), Run("t", B, 3.0, parent="n0"), Run("t", C, 5.0)]
-    splits = {"discovery_pairs": [pair(A, B), pair(A, C), pair(REFERENCE, C)]}
+    rows = [pair(A, B), pair(A, C), pair(REFERENCE, C)]
+    splits = {"discovery_pairs": pa.Table.from_pylist(rows, schema=MEMBER)}
     held = held_out_programs(MemoryTables(make_tables([TRAIN], runs)), splits)
     found = kinds(select([TRAIN], runs, held_out=held))
     assert found["seed"] == {(REFERENCE, A), (REFERENCE, B)}
@@ -185,8 +188,10 @@ def test_any_row_order_gives_the_same_pairs(speedups, seed):
     ]
     tables = MemoryTables(make_tables([TRAIN], runs))
     small = with_changes(RULE, pairs_per_task=8)
-    first = select_train(SPLITS["train"], tables, small)
-    second = select_train(SPLITS["train"], tables.shuffled(random.Random(seed)), small)
+    first, second = (
+        select_train(SPLITS["train"], rows, small, held_out=held_out_programs(rows, {}))
+        for rows in (tables, tables.shuffled(random.Random(seed)))
+    )
     assert first.table.equals(second.table)
     assert first.facts == second.facts
     keys = list(

@@ -33,7 +33,6 @@ from kernel_archive.ids import CANARY, evaluation_id, kernel_id, program_id, tok
 from kernel_archive.problems import GPU_MODE_TASKS, family_of
 from kernel_archive.schema import TABLES
 from kernel_archive.selection.tables import ArchiveTables
-from kernel_archive.selection.texts import ListTexts
 
 if TYPE_CHECKING:
     import random
@@ -351,6 +350,20 @@ def make_tables(searches: Sequence[Search], runs: Sequence[Run], *, scheme: str 
     return {f"{t}/{s}" if t == "kernels" else t: _table(t, part) for (t, s), part in rows.items()}
 
 
+class MemoryTexts:
+    """Texts in memory by program id, as :class:`~kernel_archive.selection.texts.ArchiveTexts` gives them."""
+
+    block_rows = 1000
+
+    def __init__(self, texts: dict[str, str]) -> None:
+        """Program id -> text."""
+        self.texts = texts | {"": ""}
+
+    def fetch(self, keys: Sequence[str]) -> pa.Array:
+        """The texts of these programs, in their order."""
+        return pa.array([self.texts[key] for key in keys], pa.large_string())
+
+
 class MemoryTables(ArchiveTables):
     """Tables as selection reads them, without an archive directory: those of :func:`make_tables`, or changed ones."""
 
@@ -381,12 +394,17 @@ class MemoryTables(ArchiveTables):
         return rows.select(columns)
 
     @property
-    def texts(self) -> ListTexts:
+    def texts(self) -> MemoryTexts:
         """Texts by program id."""
-        kernels = pa.concat_tables([self.tables["kernels/train"], self.tables["kernels/test"]])
-        references = self.tables["references"]
-        keys = kernels["program_id"].to_pylist() + references["reference_id"].to_pylist()
-        return ListTexts(kernels["code"].to_pylist() + references["code"].to_pylist(), keys)
+        tables = {"kernels/train": "program_id", "kernels/test": "program_id", "references": "reference_id"}
+        columns = [self.tables[table].select([key, "code"]) for table, key in tables.items()]
+        return MemoryTexts(
+            {
+                key: code
+                for rows in columns
+                for key, code in zip(*map(pa.ChunkedArray.to_pylist, rows.columns), strict=True)
+            }
+        )
 
 
 def make_archive(
