@@ -7,6 +7,7 @@ texts and cases are read again, a few fragments at a time, when rows are written
 from __future__ import annotations
 
 import hashlib
+import heapq
 import itertools
 import shutil
 from collections import Counter
@@ -14,18 +15,19 @@ from contextlib import ExitStack
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-import numpy as np
+import msgspec
 import pyarrow as pa
 
 from kernel_archive.archive import labels, merge
 from kernel_archive.archive.calls import Call, results
-from kernel_archive.archive.labels import FACTS, FLAGS, SPLIT_ROWS, Rules
+from kernel_archive.archive.labels import FLAGS, SPLIT_ROWS, Rules
 from kernel_archive.archive.manifest import ShardFacts, TableFacts
-from kernel_archive.archive.merge import Ordered, Range, Search
+from kernel_archive.archive.merge import Ordered, Part, Range, Search
 from kernel_archive.archive.shards import SHARD_ROWS, group_ends, write_table
-from kernel_archive.archive.wide import Piece, Shard, write_shard
+from kernel_archive.archive.wide import LINE_BYTES, Piece, Shard, write_shard
+from kernel_archive.errors import KernelArchiveError
 from kernel_archive.gpus import GpuFacts, gpu_facts, is_known, same_gpu
-from kernel_archive.ids import CANARY, ID_LENGTH
+from kernel_archive.ids import CANARY
 from kernel_archive.schema import TABLES, shard_name
 
 if TYPE_CHECKING:
@@ -38,83 +40,53 @@ if TYPE_CHECKING:
 
 #: An archive of more evaluations is merged in parts: ranges of searches and partitions of programs of about so many.
 PART_ROWS: Final = 500_000
-#: Keys and digests of so many rows are sorted together.
-DIGESTS_AT_ONCE: Final = 1_000_000
-#: A key and a digest.
-_LINE: Final = np.dtype([("key", f"S{ID_LENGTH}"), ("digest", "V32")])
 
 _Splits = dict[tuple[str, str], list[Ordered]]
 
 
-def _whole(store: Store, ranges: Sequence[Range], rules: Rules) -> tuple[_Splits, dict[str, int], list[str]]:
-    """The merge of an archive of one part, here."""
-    searches = merge.searches_of(store, ranges[0])
-    fragments = [(s.search_id, store.path(s.fragment.name)) for s in searches]
-    scratch = store.path("spill")
-    with merge.faults_named(fragments, scratch), merge.connected(scratch) as connection:
-        merge.view(connection, [path for _, path in fragments])
-        labels.settle(connection)
-        labels.decide(connection, rules)
-        report, gpus = labels.counted(connection)
-        keys = connection.sql(merge.KEYS).to_arrow_table()
-        splits: _Splits = {}
-        for split, query in SPLIT_ROWS.items():
-            rows = connection.sql(query).to_arrow_table()
-            if split[0] == "evaluations":
-                splits[split] = [merge.evaluations_in_order(store, keys, rows)]
-            else:
-                splits[split] = [merge.in_order(store, split, rows)]
-    return splits, report, gpus
-
-
-def _parted(
+def _merged(
     store: Store, ranges: list[Range], rules: Rules, workers: Team
 ) -> tuple[_Splits, dict[str, int], list[str]]:
-    """The merge of a large archive, by as many as there are."""
-    parts = -(-sum(r.rows for r in ranges) // PART_ROWS)
-    names = [f"the searches from {r.first}" for r in ranges]
-
-    def of_ranges(function: Any, *more: Any) -> list[Call[Any]]:
-        return [Call(f"{name}", partial(function, store, r, *more)) for name, r in zip(names, ranges, strict=True)]
-
-    timed = results(workers, of_ranges(merge.times_of, parts))
+    """The steps of the merge (:mod:`kernel_archive.archive.merge`): rows per split and range, counts, and GPUs."""
     import duckdb
 
-    with duckdb.connect(":memory:") as connection:
-        connection.register("source", pa.concat_tables([sources for _, sources in timed]))
-        survivors = [key for (key,) in connection.sql(FACTS["survivors"]).fetchall()]
-    medians = results(
-        workers,
-        [
-            Call(f"medians, part {i}", partial(merge.medians_of, store, [times[i] for times, _ in timed]))
-            for i in range(parts)
-        ],
-    )
-    logged = results(workers, of_ranges(merge.logged_of, medians, parts))
+    parts = max(1, -(-sum(r.rows for r in ranges) // PART_ROWS))
     starts = [r.first for r in ranges]
-    merged = results(
-        workers,
-        [
-            Call(
-                f"programs, part {i}",
-                partial(merge.merged, store, [rows[i] for rows, _ in logged], survivors, rules, starts),
-            )
-            for i in range(parts)
-        ],
-    )
-    calls = [
-        Call(
-            f"the order of {'/'.join(split)} from {starts[i]}",
-            partial(merge.ordered, store, split, [m.rows[split][i] for m in merged]),
+
+    def of_ranges(function: Any, *more: Any) -> list[Any]:
+        return results(
+            workers, [Call(f"the searches from {r.first}", partial(function, store, r, *more)) for r in ranges]
         )
-        for split in SPLIT_ROWS
-        for i in range(len(ranges))
+
+    def of_parts(what: str, function: Any, files: list[list[Part]], *more: Any) -> list[Any]:
+        """The function's results for each part of what all ranges have."""
+        given = enumerate(zip(*files, strict=True))
+        return results(workers, [Call(f"{what}, part {i}", partial(function, store, held, *more)) for i, held in given])
+
+    try:
+        timed = of_ranges(merge.times_of, parts)
+        with duckdb.connect(":memory:") as connection:
+            connection.register("source", pa.concat_tables([sources for _, sources in timed]))
+            survivors = [key for (key,) in connection.sql(labels.SURVIVORS).fetchall()]
+        medians = of_parts("medians", merge.medians_of, [times for times, _ in timed])
+        logged = of_ranges(merge.logged_of, medians, parts)
+        merged = of_parts("programs", merge.merged, [rows for rows, _ in logged], survivors, rules, starts)
+        calls = [
+            Call(
+                f"the order of {'/'.join(split)} from {first}",
+                partial(merge.ordered, store, split, [part.rows[split][i] for part in merged]),
+            )
+            for split in SPLIT_ROWS
+            for i, first in enumerate(starts)
+        ]
+        found = iter(results(workers, calls))
+    except (duckdb.IOException, duckdb.OutOfMemoryException) as error:
+        raise KernelArchiveError(f"the merge could not go on: {error}. The staged fragments are kept") from error
+    splits: _Splits = {split: [next(found) for _ in ranges] for split in SPLIT_ROWS}
+    reasons = splits["evaluations", "train"]
+    splits["evaluations", "train"] = [
+        msgspec.structs.replace(held, rows=of.rows) for (_, held), of in zip(logged, reasons, strict=True)
     ]
-    found = iter(results(workers, calls))
-    splits = {split: [next(found) for _ in ranges] for split in SPLIT_ROWS}
-    for i, (_, evaluations) in enumerate(logged):
-        reasons = splits["evaluations", "train"][i]
-        splits["evaluations", "train"][i] = Ordered(reasons.rows, evaluations.count, evaluations.cuts)
     report: Counter[str] = Counter()
     for part in merged:
         report.update(part.report)
@@ -176,19 +148,12 @@ def _written(
 
 
 def _digest(store: Store, files: Sequence[Stored]) -> str:
-    """The logical digest of a table from sorted keys and digests, by beginnings of keys: no more of them than fit."""
+    """The logical digest of a table, from files of sorted lines (:func:`~kernel_archive.archive.wide.write_shard`)."""
     total = hashlib.sha256()
     with ExitStack() as stack:
-        paths = [stack.enter_context(store.reading(file)) for file in files if file.bytes]
-        parts = [np.memmap(path, dtype=_LINE, mode="r") for path in paths]
-        steps = max(1, -(-sum(map(len, parts)) // DIGESTS_AT_ONCE))
-        marks = [f"{(65536 * i) // steps:04x}".encode() for i in range(1, steps)]
-        cuts = [[0, *part["key"].searchsorted(marks), len(part)] for part in parts]
-        for i in range(steps if parts else 0):
-            rows = np.concatenate([part[cut[i] : cut[i + 1]] for part, cut in zip(parts, cuts, strict=True)])
-            flat = rows[np.argsort(rows["key"], kind="stable")].view(np.uint8).reshape(-1, _LINE.itemsize)
-            # As logical_digest has them: id, NUL, digest.
-            total.update(np.insert(flat, ID_LENGTH, 0, axis=1).tobytes())
+        streams = [stack.enter_context(stack.enter_context(store.reading(file)).open("rb")) for file in files]
+        for line in heapq.merge(*(iter(partial(stream.read, LINE_BYTES), b"") for stream in streams)):
+            total.update(line)
     return f"sha256:{total.hexdigest()}"
 
 
@@ -248,10 +213,7 @@ def consolidate(
         Search(str(row["search_id"]), run.fragment, row["n_evaluations"]) for run in runs for row in run.searches
     ]
     ranges = merge.ranges_of(store, searches, PART_ROWS)
-    if len(ranges) == 1 and not store.remote:
-        splits, report, names = _whole(store, ranges, rules)
-    else:
-        splits, report, names = _parted(store, ranges, rules, workers)
+    splits, report, names = _merged(store, ranges, rules, workers)
     small = {
         "searches": sorted((row for run in runs for row in run.searches), key=lambda row: str(row["search_id"])),
         "references": _references(runs),

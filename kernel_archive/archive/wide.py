@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 from kernel_archive.archive.merge import Part, Range, read_tables, searches_of
 from kernel_archive.archive.shards import digest_rows, write_groups
 from kernel_archive.bins import Scheme, assign_bins
-from kernel_archive.ids import CANARY
+from kernel_archive.ids import CANARY, ID_LENGTH
 from kernel_archive.schema import TABLES
 
 if TYPE_CHECKING:
@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 #: So many rows of one table are held with their texts at a time.
 CHUNK_ROWS: Final = 4000
+#: Of a line: what a row adds to the logical digest of its table (:func:`~kernel_archive.ids.logical_digest`).
+LINE_BYTES: Final = ID_LENGTH + 1 + 32
 #: Columns of the evaluation that the label or the refusal comes from; all others are of the one that found the program.
 _LABEL_COLUMNS: Final = {
     "kernels": ("runtime_us", "reference_runtime_us", "cases"),
@@ -76,14 +78,14 @@ class Shard(msgspec.Struct, frozen=True):
 
 
 def write_shard(store: Store, shard: Shard) -> tuple[Stored, Stored]:
-    """Write one file of a split; it, and the file of its rows' keys and digests (:func:`digest_lines`)."""
+    """Write one file of a split; it, and a file of sorted lines: key, NUL and digest of each row."""
     writer = _Writer(store, shard)
     metadata = {"bin_scheme": shard.scheme} if shard.table == "kernels" else {}
     lines: list[bytes] = []
 
     def rows() -> Iterator[pa.Table]:
         for part in writer.rows():
-            lines.extend(key.encode() + digest for key, digest in digest_rows(shard.table, part))
+            lines.extend(key.encode() + b"\0" + digest for key, digest in digest_rows(shard.table, part))
             yield part
 
     def make(path: Path) -> None:
