@@ -73,35 +73,20 @@ class Advance(Protocol):
 
 
 class BuildResult(msgspec.Struct, kw_only=True):
-    """What a build did.
-
-    Attributes:
-        path: the archive directory.
-        version: its version.
-        logical_digest: its digest.
-        unchanged: nothing had to be done.
-        replaced: version that stood there before, if another.
-        runs: runs in all.
-        staged: runs read anew.
-        rows: rows per table.
-        findings: all findings of the logs.
-        shown: the first ones.
-        not_made: splits that the definitions could not make, and why.
-        own: whether it is an archive of one's own, which says itself what its evaluation split asks about.
-    """
+    """What a build did, and which archive stands at ``path`` now."""
 
     path: str
     version: str
     logical_digest: str
-    unchanged: bool
-    replaced: str | None
+    unchanged: bool  # nothing had to be done
+    replaced: str | None  # version that stood there before, if another
     runs: int
-    staged: int
-    rows: dict[str, int]
+    staged: int  # runs that were read anew
+    rows: dict[str, int]  # by table
     findings: int
-    shown: list[Finding]
-    not_made: dict[str, str]
-    own: bool = False
+    shown: list[Finding]  # the first ones
+    not_made: dict[str, str]  # splits that the definitions could not make, and why
+    own: bool  # an archive of one's own, which says itself what its evaluation split asks about
 
 
 def _refuse_repeats(runs: Sequence[StagedRun]) -> None:

@@ -41,19 +41,12 @@ IMPLAUSIBLE_SPEEDUP: Final = 100.0
 
 
 class Flag(msgspec.Struct, frozen=True):
-    """One audit flag.
+    """One audit flag."""
 
-    Attributes:
-        name: as ``kernels.flags`` has it, and the column of the merge that says whether a kernel has it.
-        rule: when a kernel has it.
-        why: why it matters.
-        worst: SQL order in which the audit lists examples.
-    """
-
-    name: str
-    rule: str
-    why: str
-    worst: str
+    name: str  # as kernels.flags has it, and the column of the merge that says whether a kernel has it
+    rule: str  # when a kernel has it
+    why: str  # why it matters
+    worst: str  # SQL order in which the audit lists examples
 
 
 FLAGS: Final[tuple[Flag, ...]] = (
@@ -282,19 +275,12 @@ REPORT: Final = {
 
 
 class Rules(msgspec.Struct, frozen=True):
-    """What the recipes say of each other, and the bin scheme.
-
-    Attributes:
-        scheme: bin scheme of the labels.
-        supersedes: pairs of builders (new, old): what the new one has judged has no label from the old one.
-        unanimous: builders of which a kernel has a label only when none of its measurements failed.
-        unfit: programs that a reader found unfit.
-    """
+    """What the recipes say of each other, and the bin scheme of the labels."""
 
     scheme: Scheme
-    supersedes: list[tuple[str, str]]
-    unanimous: list[str]
-    unfit: list[str] = []
+    supersedes: list[tuple[str, str]]  # builders (new, old): what the new one has judged has no label from the old one
+    unanimous: list[str]  # builders of which a kernel has a label only when none of its measurements failed
+    unfit: list[str]  # programs that a reader found unfit
 
 
 def decide(connection: duckdb.DuckDBPyConnection, rules: Rules) -> None:

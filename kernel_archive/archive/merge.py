@@ -56,17 +56,11 @@ Part = Stored | None
 
 
 class Range(msgspec.Struct, frozen=True):
-    """A run of searches in the order of the archive.
+    """A run of searches in the order of the archive."""
 
-    Attributes:
-        first: the first search's id.
-        searches: a file that names the searches (:class:`Search`).
-        rows: their evaluations.
-    """
-
-    first: str
-    searches: Stored
-    rows: int
+    first: str  # the first search's id
+    searches: Stored  # a file that names them (Search)
+    rows: int  # their evaluations
 
 
 class Search(msgspec.Struct, frozen=True, array_like=True):

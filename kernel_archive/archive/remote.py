@@ -36,21 +36,13 @@ class RemoteFile(msgspec.Struct, frozen=True):
 
 
 class RemoteRun(msgspec.Struct, frozen=True, kw_only=True):
-    """A run behind a URL.
+    """A run behind a URL."""
 
-    Attributes:
-        url: leads to its file system.
-        recipe: the file of its recipe, for messages.
-        field: where the URL stands there.
-        files: all files that its reader may read.
-        state: names their content as far as the service tells; ``None`` where it tells too little.
-    """
-
-    url: str
-    recipe: str
-    field: str
-    files: list[RemoteFile]
-    state: str | None
+    url: str  # leads to its file system
+    recipe: str  # the file of its recipe, for messages
+    field: str  # where the URL stands there
+    files: list[RemoteFile]  # all that its reader may read
+    state: str | None  # names their content as far as the service tells; None where it tells too little
 
 
 def _system(url: str) -> tuple[Any, str]:

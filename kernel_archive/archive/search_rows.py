@@ -113,14 +113,7 @@ class _Row(msgspec.Struct):
 
 
 class SearchRows:
-    """Collects the records of one search and makes its rows.
-
-    Attributes:
-        evaluations: the records, in the order of the log.
-        facts: what the log says of the whole search.
-        findings: faults, those of the reader first.
-        role: role of the search.
-    """
+    """Collects the records of one search, in the order of the log, and makes its rows; findings of the reader come first."""
 
     def __init__(self, job: Job, search_id: str, digest: str, digests: dict[str, str]) -> None:
         """The run, the search's id, the digest of the run, and the digest of each of its files."""

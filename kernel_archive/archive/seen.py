@@ -25,23 +25,14 @@ _PARTS: Final = frozenset({"train", "test", "valid", "validation", "val", "dev",
 
 
 class Look(msgspec.Struct):
-    """What was recognised.
+    """What was recognised."""
 
-    Attributes:
-        found: in words.
-        sources: keys of each ``[[source]]``; ``path`` is absolute.
-        open: what a person must say or look at, by key of the source.
-        unused: columns that nothing is read from.
-        licence: SPDX name, where a licence file says it.
-        gpus: GPUs that need facts in the recipe.
-    """
-
-    found: str
-    sources: list[dict[str, Any]]
-    open: dict[str, str] = {}
-    unused: list[str] = []
-    licence: str | None = None
-    gpus: list[str] = []
+    found: str  # in words
+    sources: list[dict[str, Any]]  # keys of each [[source]]; path is absolute
+    open: dict[str, str] = {}  # what a person must say or look at, by key of the source
+    unused: list[str] = []  # columns that nothing is read from
+    licence: str | None = None  # SPDX name, where a licence file says it
+    gpus: list[str] = []  # those that need facts in the recipe
 
 
 def run_of(path: Path, format_: str = "measurements", **settings: Any) -> RunFiles:

@@ -47,43 +47,24 @@ PUBLISHED_SCHEMA: Final = pa.schema(
 
 
 class StagedRun(msgspec.Struct, kw_only=True):
-    """A run that has been read: what is kept beside its fragment.
+    """A run that has been read: what is kept beside its fragment."""
 
-    Attributes:
-        key: what its content depends on; this record is in ``<key>.run``.
-        search_id: the run's id.
-        builder: the recipe.
-        role: role of its source.
-        path: the run, relative to its base.
-        digest: over its input files.
-        bytes: of its input files on disk.
-        rows: evaluations.
-        published: published split rows.
-        searches: rows of ``searches`` (several where one file holds several).
-        references: rows of ``references``.
-        counts: further counts of the format.
-        n_findings: all findings.
-        findings: the first ones.
-        fragment: the file with its evaluations.
-        published_rows: the file with its published split rows, where it has some.
-    """
-
-    key: str
+    key: str  # what its content depends on; this record is in <key>.run
     search_id: str
     builder: str
-    role: str
-    path: str
-    digest: str
-    bytes: int
-    rows: int
-    published: int
-    searches: list[dict[str, Any]]
-    references: list[dict[str, Any]]
-    counts: dict[str, int]
-    n_findings: int
-    findings: list[Finding]
-    fragment: Stored
-    published_rows: Stored | None = None
+    role: str  # of its source
+    path: str  # relative to its base
+    digest: str  # over its input files
+    bytes: int  # of its input files on disk
+    rows: int = 0  # evaluations
+    published: int  # published split rows
+    searches: list[dict[str, Any]] = []  # rows of searches: several where one file holds several
+    references: list[dict[str, Any]] = []  # rows of references
+    counts: dict[str, int] = {}  # further ones of the format
+    n_findings: int = 0
+    findings: list[Finding] = []  # the first ones
+    fragment: Stored = Stored("", 0, "")  # the file with its evaluations
+    published_rows: Stored | None = None  # the file with its published split rows, where it has some
 
 
 def _collect(
@@ -191,8 +172,7 @@ def _stage(job: Job, store: Store, *, strict: bool) -> tuple[StagedRun, bool]:
             raise job.bad_exclude(f"search {name!r}, which is not in {job.search_id}", name)
         staged = StagedRun(
             key=key, search_id=job.search_id, builder=job.builder, role=job.source.role, path=job.run_path, digest=digest,
-            bytes=size, rows=0, published=len(published), searches=[], references=[], counts={}, n_findings=0, findings=[],
-            fragment=Stored("", 0, ""),
+            bytes=size, published=len(published),
         )  # fmt: skip
         parts: list[pa.Table] = []
         for search in searches:

@@ -40,41 +40,28 @@ _LABEL_COLUMNS: Final = {
 
 
 class Piece(msgspec.Struct, frozen=True):
-    """Some rows of one range, in its order.
+    """Some rows of one range, in its order: those from ``start`` to before ``stop``.
 
-    Attributes:
-        number: which range.
-        rows: its rows without texts, with the search and the position in its fragment (``search_id``, ``seq``) of the
-            evaluation that found the program, and of the one for the label (``label_search``, ``label_seq``); for
-            ``evaluations`` the reasons of those that do not count (``evaluation_id``, ``reason``).
-        start: the first one.
-        stop: the one behind the last.
+    The rows of the range are without texts. They have the search and the position in its fragment (``search_id``, ``seq``)
+    of the evaluation that found the program, and of the one for the label (``label_search``, ``label_seq``). For
+    ``evaluations`` they are the reasons of those that do not count (``evaluation_id``, ``reason``).
     """
 
-    number: int
+    number: int  # which range
     rows: Part
     start: int
     stop: int
 
 
 class Shard(msgspec.Struct, frozen=True):
-    """One file to write.
-
-    Attributes:
-        table: its table.
-        split: its split.
-        scheme: bin scheme of the labels.
-        ranges: all ranges of the archive.
-        pieces: what is in it.
-        groups: rows of each row group.
-    """
+    """One file to write."""
 
     table: str
     split: str
-    scheme: Scheme
-    ranges: list[Range]
-    pieces: list[Piece]
-    groups: list[int]
+    scheme: Scheme  # of the labels
+    ranges: list[Range]  # all of the archive
+    pieces: list[Piece]  # what is in it
+    groups: list[int]  # rows of each row group
 
 
 def write_shard(store: Store, shard: Shard) -> tuple[Stored, Stored]:
