@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import gc
 import os
 import re
 from collections import Counter
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
@@ -54,7 +53,7 @@ from kernel_archive.errors import (
 from kernel_archive.ids import CANARY, canonical_json, sha256_hex
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from kernel_archive.archive.recipe import About, LoadedRecipe
 
@@ -178,18 +177,6 @@ def _whole(out: Path, manifest: Manifest) -> bool:
     return not any(shard_faults(out, manifest.shards()))
 
 
-@contextmanager
-def _collector_at_rest() -> Iterator[None]:
-    """No search for objects in circles: of a build they are a few thousand, and the search takes a twentieth of its time."""
-    searches = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if searches:
-            gc.enable()
-
-
 def build_archive(
     builders: Sequence[str] = (),
     *,
@@ -271,7 +258,7 @@ def build_archive(
             if present is not None and present.reports.get("build_key") == build_key and _whole(target, present):
                 return _summary(target, present, unchanged=True, replaced=None, staged=anew)
             _refuse_repeats(runs)
-            with replaced_directory(target) as new, _collector_at_rest():
+            with replaced_directory(target) as new:
                 unanimous = [str(recipe["name"]) for recipe in facts if recipe["unanimous"]]
                 stated = {gpu: known for loaded in recipes for gpu, known in loaded.recipe.gpu.items()}
                 rules = Rules(scheme, supersedes, unanimous, unfit)

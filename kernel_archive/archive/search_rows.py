@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from datetime import UTC, datetime
-from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
@@ -39,11 +38,18 @@ _PLAIN: Final = (
 )  # fmt: skip
 _LIMITS: Final = fragments.limits(fragments.FRAGMENT_SCHEMA)
 _LIMITED: Final = tuple(name for name in _PLAIN if name in _LIMITS)
-_limited: Final = attrgetter(*_LIMITED)
-_CHECKS: Final = tuple(
-    (name, *_LIMITS[name])
-    for name in (*_LIMITED, "problem", "gpu", "model", "excluded", "runtime_us", "reference_runtime_us", "code")
+#: Columns that hold a field of :class:`_Row` or of its program.
+_SETTLED: Final = (
+    "problem",
+    "gpu",
+    "model",
+    "excluded",
+    "runtime_us",
+    "reference_runtime_us",
+    "reference_id",
+    "kernel_id",
 )
+_OF_PROGRAM: Final = ("program_id", "token_id", "language")
 _SEARCH_JSON: Final = ("hyperparameters", "measurement", "software")
 _SEARCH_LIMITS: Final = fragments.limits(TABLES["searches"].schema) | dict.fromkeys(
     _SEARCH_JSON, fragments.Limit(len, fragments.MAX_CODE)
@@ -102,14 +108,10 @@ class _Row(msgspec.Struct):
 
     def misfit(self) -> tuple[str, Any] | None:
         """The first column whose value is beyond its limit, with the value."""
-        given = (
-            *_limited(self.record), self.problem, self.gpu, self.model, self.excluded, self.runtime_us,
-            self.reference_runtime_us, self.program.code,
-        )  # fmt: skip
-        for (name, size, most), value in zip(_CHECKS, given, strict=True):
-            if value is not None and not size(value) <= most:
-                return name, value
-        return None
+        given = {name: getattr(self.record, name) for name in _LIMITED}
+        given |= {name: getattr(self, name) for name in _SETTLED}
+        given["code"] = self.program.code
+        return next(((name, value) for name, value in given.items() if _LIMITS[name].exceeded_by(value)), None)
 
 
 class SearchRows:
@@ -303,24 +305,15 @@ class SearchRows:
         families = {problem: family_of(problem) for problem in {row.problem for row in rows}}
         codes = pa.array([program.code for program in programs], fragments.FRAGMENT_SCHEMA.field("code").type)
         return {
-            **{name: _storable([*map(attrgetter(name), records)]) for name in _PLAIN},
+            **{name: _storable([getattr(record, name) for record in records]) for name in _PLAIN},
+            **{name: _storable([getattr(row, name) for row in rows]) for name in _SETTLED},
+            **{name: [getattr(program, name) for program in programs] for name in _OF_PROGRAM},
             "evaluation_id": [evaluation_id(search_id=self.search_id, node_id=record.node_id) for record in records],
-            "kernel_id": [row.kernel_id for row in rows],
-            "program_id": [program.program_id for program in programs],
-            "token_id": [program.token_id for program in programs],
-            "language": [program.language for program in programs],
             "code": codes,
-            "problem": [row.problem for row in rows],
             "family": [families[row.problem] for row in rows],
-            "gpu": [row.gpu for row in rows],
-            "reference_id": [row.reference_id for row in rows],
             "parent_kernel_id": [kernel for kernel, _ in parents],
             "parent_distance": [distance for _, distance in parents],
-            "model": _storable([row.model for row in rows]),
-            "excluded": _storable([row.excluded for row in rows]),
             "speedup": [record.speedup if good else None for record, good in zip(records, passed, strict=True)],
-            "runtime_us": [row.runtime_us for row in rows],
-            "reference_runtime_us": [row.reference_runtime_us for row in rows],
             "cases": [record.cases if good else () for record, good in zip(records, passed, strict=True)],
             "error_type": _storable([record.error_type and record.error_type[:ERROR_TYPE_LIMIT] for record in records]),
             "error_text": _storable([record.error_text and record.error_text[:ERROR_TEXT_LIMIT] for record in records]),
