@@ -22,7 +22,6 @@ ELSEWHERE = {
     "archive/guess": "archive/test_first_look",
     "archive/look_runs": "archive/test_first_look",
     "archive/look_tables": "archive/test_first_look",
-    "archive/recipe_text": "archive/test_first_look",
     "archive/seen": "archive/test_first_look",
     "archive/crosschecks": "archive/test_validate",
     "archive/fragments": "archive/test_search_rows",

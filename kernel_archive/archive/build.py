@@ -145,11 +145,6 @@ def _name(asked: str | None, about: About | None) -> str:
     return asked or (DATASET_NAME if about is None else about.name)
 
 
-def _stated(about: About) -> dict[str, str]:
-    """What an archive says of itself, beside its name."""
-    return {key: value for key, value in msgspec.structs.asdict(about).items() if key != "name" and value is not None}
-
-
 def _summary(directory: Path, manifest: Manifest, *, unchanged: bool, replaced: str | None, staged: int) -> BuildResult:
     shown = [msgspec.convert(f, Finding) for f in manifest.findings["first"]]
     return BuildResult(
@@ -198,23 +193,9 @@ def build_archive(
 ) -> BuildResult:
     """Consolidate raw logs into an archive directory.
 
-    Args:
-        builders: names of shipped builders or paths of recipes; the shipped default ones when empty.
-        out: the archive directory; the archive's name when not given.
-        name: name of the archive, ``owner/dataset``; the recipe's (``[archive]``), else that of the shipped data, when not given.
-        version: name of a release; the shipped data's own, or the first 12 digits of the digest, when not given.
-        jobs: processes that read logs; one per core when not given.
-        strict: a damaged log line ends the build.
-        replace: allow another release to be overwritten.
-        scheme: bin scheme of the labels.
-        override: changes recipes after they are read (sources taken from a local copy).
-        finish: called with the new directory, before it is renamed into place, and the staged published rows.
-        finish_key: everything else that ``finish`` depends on, so that an unchanged build is recognised.
-        engine: what spreads the work, ``local`` or ``dask`` (:func:`~kernel_archive.archive.team.team`).
-        scheduler: address of the Dask scheduler.
-        stage: where fragments are kept, a directory or a URL that all workers see; a hidden folder beside ``out`` without.
-        advance: progress.
-        say: told where the work can be watched.
+    What is not said here is as in :func:`kernel_archive.pipeline.build`. ``override`` changes recipes after they are read (sources
+    taken from a local copy). ``finish`` is called with the new directory, before it is renamed into place, and with the staged
+    published rows; ``finish_key`` is everything else that it depends on, so that an unchanged build is recognised.
 
     Raises:
         RecipeError: a recipe is at fault.
@@ -223,6 +204,7 @@ def build_archive(
     """
     recipes = [find_recipe(builder) for builder in builders] if builders else default_recipes()
     about: About | None = stated_once(recipes, "archive")
+    stated = {} if about is None else msgspec.structs.asdict(about)
     evaluation: Evaluation | None = stated_once(recipes, "eval")
     called = _name(name, about)
     own = None if called == DATASET_NAME and evaluation is None else evaluation or Evaluation()
@@ -260,9 +242,9 @@ def build_archive(
             _refuse_repeats(runs)
             with replaced_directory(target) as new:
                 unanimous = [str(recipe["name"]) for recipe in facts if recipe["unanimous"]]
-                stated = {gpu: known for loaded in recipes for gpu, known in loaded.recipe.gpu.items()}
+                gpus = {gpu: known for loaded in recipes for gpu, known in loaded.recipe.gpu.items()}
                 rules = Rules(scheme, supersedes, unanimous, unfit)
-                tables, report = consolidate(runs, store, new, rules=rules, gpus=stated, workers=workers)
+                tables, report = consolidate(runs, store, new, rules=rules, gpus=gpus, workers=workers)
                 shards = [shard.path for split in tables["evaluations"].splits.values() for shard in split]
                 check_readings(recipes, new, shards)
                 manifest = Manifest(
@@ -276,11 +258,22 @@ def build_archive(
                     builders=facts,
                     tables=tables,
                     splits={},
-                    inputs=[_input_facts(run) for run in runs],
+                    inputs=[
+                        InputFacts(
+                            search_id=run.search_id,
+                            builder=run.builder,
+                            path=run.path,
+                            digest=f"sha256:{run.digest}",
+                            bytes=run.bytes,
+                            evaluations=run.rows,
+                            findings=run.n_findings,
+                        )
+                        for run in runs
+                    ],
                     findings=_findings(runs),
                     reports={**report, "log_counts": _log_counts(runs), "build_key": build_key},
                     canary=CANARY,
-                    about={} if about is None else _stated(about),
+                    about={key: said for key, said in stated.items() if key != "name" and said is not None},
                     evaluation=None if own is None else msgspec.to_builtins(own),
                 )
                 manifest = write_manifest(new, manifest)
@@ -310,18 +303,6 @@ def _replaces(target: Path, present: Manifest | None, new: Manifest, *, allowed:
             f"({new.logical_digest[:19]}…). Choose another --out, or overwrite it with --replace"
         )
     return present.version
-
-
-def _input_facts(run: StagedRun) -> InputFacts:
-    return InputFacts(
-        search_id=run.search_id,
-        builder=run.builder,
-        path=run.path,
-        digest=f"sha256:{run.digest}",
-        bytes=run.bytes,
-        evaluations=run.rows,
-        findings=run.n_findings,
-    )
 
 
 def _findings(runs: Sequence[StagedRun]) -> dict[str, Any]:

@@ -188,21 +188,10 @@ def consolidate(
     directory: Path,
     *,
     rules: Rules,
-    gpus: Mapping[str, GpuFacts] | None = None,
+    gpus: Mapping[str, GpuFacts],
     workers: Team,
 ) -> tuple[dict[str, TableFacts], dict[str, Any]]:
-    """Write the measured tables of an archive.
-
-    Args:
-        runs: what is kept beside the fragments, sorted by search id.
-        store: where the fragments are.
-        directory: the archive directory being made.
-        rules: what the recipes say of each other, and the bin scheme.
-        gpus: facts of GPUs that recipes state.
-        workers: who merges and writes.
-
-    Returns:
-        Facts per table, and counts for the manifest.
+    """Write the measured tables of an archive, from runs sorted by search id; facts per table, and counts for the manifest.
 
     Raises:
         LogError: a single run takes more memory than there is for all.
@@ -217,7 +206,7 @@ def consolidate(
     small = {
         "searches": sorted((row for run in runs for row in run.searches), key=lambda row: str(row["search_id"])),
         "references": _references(runs),
-        "gpus": [_gpu_row(name, gpus or {}) for name in names],
+        "gpus": [_gpu_row(name, gpus) for name in names],
     }
     tables = {}
     for name, rows in small.items():

@@ -147,13 +147,7 @@ _KINDS: Final[dict[str, Callable[[list[Any]], bool]]] = {
 
 
 def guess(rows: Sequence[dict[str, Any]], folder: Path | None = None, files: Sequence[str] = ()) -> Guess:
-    """Guess which column is what.
-
-    Args:
-        rows: the first rows of the table.
-        folder: the folder that it is in.
-        files: names of files below that folder that may hold programs.
-    """
+    """Guess which column is what, from the first rows of a table; ``files`` are names below its folder that may hold programs."""
     values: dict[str, list[Any]] = {}
     for row in rows[:_SAMPLE]:
         for name, value in _flat(row).items():

@@ -43,11 +43,9 @@ def archive_info(archive: Archive) -> dict[str, Any]:
         for name, (table, column) in _BY.items()
     }
     problems = rows(
-        """SELECT problem, count(*) AS kernels, count(*) FILTER (bin = 1) AS bin1, count(*) FILTER (bin = 2) AS bin2,
-                  count(*) FILTER (bin = 3) AS bin3, count(*) FILTER (bin = 4) AS bin4, count(*) FILTER (bin = 5) AS bin5,
-                  count(*) FILTER (bin = 6) AS bin6, count(*) FILTER (bin = 7) AS bin7, count(*) FILTER (bin = 8) AS bin8,
-                  median(speedup) AS median, max(speedup) AS best
-           FROM kernels GROUP BY problem ORDER BY problem"""
+        f"""SELECT problem, count(*) AS kernels, {", ".join(f"count(*) FILTER (bin = {n}) AS bin{n}" for n in range(1, 9))},
+                   median(speedup) AS median, max(speedup) AS best
+            FROM kernels GROUP BY problem ORDER BY problem"""
     )
     totals = rows(
         """SELECT count(*) AS searches, sum(gpu_seconds) AS gpu_seconds, count(gpu_seconds) AS searches_with_gpu_seconds,
@@ -90,12 +88,7 @@ def archive_info(archive: Archive) -> dict[str, Any]:
 
 
 def audit_archive(archive: Archive, *, examples: int = 5) -> dict[str, Any]:
-    """Flags with rule, count by problem and worst examples; what was excluded, and what of the sources became no evaluation.
-
-    Args:
-        archive: the archive.
-        examples: so many rows per flag.
-    """
+    """Flags with rule, count by problem and worst examples; what was excluded, and what of the sources became no evaluation."""
     total = archive.sql("SELECT count(*) AS n FROM kernels").column(0)[0].as_py()
     flags: list[dict[str, Any]] = []
     for flag in FLAGS:

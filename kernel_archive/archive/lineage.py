@@ -106,10 +106,7 @@ _MAX_LOG: Final = 1 << 30
 def reasons(logs: Path, source_file: str, node: str) -> dict[str, Any] | None:
     """The search's own figures about a node of an event log; ``None`` where there is no such log, or it says nothing of them.
 
-    Args:
-        logs: folder that the log's name is relative to: the builder's.
-        source_file: the log.
-        node: id of the evaluation in it.
+    The log's name is relative to ``logs``, the builder's folder.
 
     Returns:
         ``step``; ``parent_score`` and ``parent_visits``, by which the parent was selected; ``forecast`` and

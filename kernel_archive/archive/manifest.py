@@ -168,13 +168,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def shard_faults(directory: Path, shards: Iterable[ShardFacts], *, content: bool = True) -> Iterator[Finding]:
-    """A finding for every file that is not what the manifest says: missing, of another size, or of other bytes.
-
-    Args:
-        directory: the archive directory.
-        shards: what the manifest says of the files (:meth:`Manifest.shards`).
-        content: compare the bytes too, by their sha256, not only presence and size.
-    """
+    """A finding for every file that is not what the manifest says: missing, of another size, or (``content``) of other bytes."""
     for shard in shards:
         path = directory / shard.path
         code, message = "missing-file", None

@@ -170,13 +170,7 @@ def _found(
 ) -> list[pa.Table]:
     """What queries find in the fragments of a range, looked at some at a time.
 
-    Args:
-        store: where the fragments are.
-        part: the range.
-        queries: what is asked for.
-        calls: how many such calls there are.
-        known: tables that are given.
-        steps: tables that are made of them and of ``fragment``, the rows of the range, before the queries.
+    They read ``known`` tables, ``fragment`` (the rows of the range), and tables that ``steps`` make of these before.
 
     Raises:
         LogError: a single run takes more memory than there is for all.

@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import itertools
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -133,27 +132,6 @@ def _groups(table: str, parts: Iterable[pa.Table]) -> Iterator[pa.Table]:
         yield held
 
 
-@contextmanager
-def _writer(path: Path, schema: pa.Schema, footer: Mapping[str, str]) -> Iterator[pq.ParquetWriter]:
-    writer = pq.ParquetWriter(
-        path,
-        schema,
-        compression="zstd",
-        compression_level=3,
-        # Not content-defined chunking: its state runs on from one row group into the next, so that a new group changes the
-        # pages of all groups behind it.
-        use_content_defined_chunking=False,
-        use_dictionary=[name for name in schema.names if name in REPEATED],
-        write_statistics=[name for name in schema.names if name in SORTABLE],
-        write_page_index=True,
-        store_schema=False,
-    )
-    with writer:
-        yield writer
-        # The Arrow schema is not stored (it varies between versions), so the pairs are added by hand.
-        writer.add_key_value_metadata(footer)
-
-
 def write_table(
     directory: Path,
     table: str,
@@ -163,14 +141,8 @@ def write_table(
 ) -> TableFacts:
     """Write one table's shards into an archive directory and return its facts.
 
-    Args:
-        directory: the archive directory (being made).
-        table: a name of :data:`kernel_archive.schema.TABLES`.
-        splits: rows per split, whole or in parts, in the order that they are kept in.
-        metadata: further key-value pairs of the Parquet footer (the canary is always there).
-
-    Returns:
-        Shards per split and the logical digest over all rows of all splits.
+    ``splits`` are its rows, whole or in parts, in the order that they are kept in; ``metadata`` are further key-value pairs of the
+    Parquet footer (the canary is always there).
     """
     digests: list[tuple[str, bytes]] = []
     shards = {
@@ -221,7 +193,22 @@ def _write_split(
 def write_groups(path: Path, table: str, groups: Iterable[pa.Table], metadata: Mapping[str, str]) -> int:
     """Write row groups to a file until it is full; its rows."""
     count = 0
-    with _writer(path, TABLES[table].schema, {"canary": CANARY, "table": table, **metadata}) as writer:
+    schema = TABLES[table].schema
+    with pq.ParquetWriter(
+        path,
+        schema,
+        compression="zstd",
+        compression_level=3,
+        # Not content-defined chunking: its state runs on from one row group into the next, so that a new group changes the
+        # pages of all groups behind it.
+        use_content_defined_chunking=False,
+        use_dictionary=[name for name in schema.names if name in REPEATED],
+        write_statistics=[name for name in schema.names if name in SORTABLE],
+        write_page_index=True,
+        store_schema=False,
+    ) as writer:
+        # The Arrow schema is not stored (it varies between versions), so the pairs are added by hand.
+        writer.add_key_value_metadata({"canary": CANARY, "table": table, **metadata})
         for group in groups:
             # In one piece: where the parts of a group meet would show in the pages.
             writer.write_table(group.combine_chunks(), row_group_size=max(1, group.num_rows))

@@ -130,11 +130,6 @@ def _read_facts(store: Store, key: str) -> StagedRun | None:
 def stage_run(job: Job, store: Store, *, strict: bool = False) -> tuple[StagedRun, bool]:
     """Read one run and write its fragment, unless a whole one is there already.
 
-    Args:
-        job: the run.
-        store: where the fragments are.
-        strict: a finding of severity ``error`` is an error.
-
     Returns:
         What was read, and whether it was read now.
 

@@ -138,12 +138,7 @@ class Store(msgspec.Struct, frozen=True):
         """Have a file made and put it in its place, whole or not at all.
 
         Its name holds a part of its sha256: made twice, by a worker that was given up too early, it is the same file or
-        another one.
-
-        Args:
-            stem: folder and beginning of the name.
-            suffix: end of the name.
-            make: writes the file at the path that it is given.
+        another one. ``stem`` is folder and beginning of the name; ``make`` writes the file at the path that it is given.
         """
         if self.remote:
             with tempfile.TemporaryDirectory(prefix="kernel-archive-") as own:

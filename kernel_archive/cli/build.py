@@ -101,7 +101,7 @@ def readers(columns: bool, keys: bool, as_json: bool) -> None:
     from kernel_archive.readers.mapping import COLUMNS
 
     if keys:
-        from kernel_archive.archive.recipe_text import explained_keys
+        from kernel_archive.archive.recipe import explained_keys
 
         explained = explained_keys()
         common.emit(

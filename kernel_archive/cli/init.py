@@ -48,8 +48,7 @@ def init(place: str, output: str, name: str | None, force: bool, as_json: bool, 
 
     Example: kernel-archive init results/ --name me/my-kernels --gpu H100, then kernel-archive build builder.toml.
     """
-    from kernel_archive.archive.first_look import look, preview
-    from kernel_archive.archive.recipe_text import recipe_text
+    from kernel_archive.archive.first_look import look, preview, recipe_text
     from kernel_archive.errors import TargetExistsError
     from kernel_archive.gpus import same_gpu
     from kernel_archive.storage import write_atomically
