@@ -18,7 +18,6 @@ TESTS = Path(__file__).parent
 #: apart in the tests of the whole, not in a file of their own.
 ELSEWHERE = {
     "cli/init": "archive/test_first_look",
-    "archive/calls": "archive/test_team",
     "archive/guess": "archive/test_first_look",
     "archive/look_runs": "archive/test_first_look",
     "archive/look_tables": "archive/test_first_look",

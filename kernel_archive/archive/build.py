@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 import msgspec
 
 from kernel_archive._version import DATA_VERSION, __version__
-from kernel_archive.archive.calls import Call, Team
 from kernel_archive.archive.consolidate import consolidate
 from kernel_archive.archive.jobs import STAGE_VERSION, Job, jobs_of
 from kernel_archive.archive.labels import Rules
@@ -41,7 +40,7 @@ from kernel_archive.archive.shards import writer_version
 from kernel_archive.archive.stage import StagedRun, stage_run
 from kernel_archive.archive.store import Store
 from kernel_archive.archive.swap import check_target, locked_stage, replaced_directory, stage_directory
-from kernel_archive.archive.team import team
+from kernel_archive.archive.team import Call, Team, team
 from kernel_archive.bins import DEFAULT_SCHEME, Scheme
 from kernel_archive.errors import (
     Finding,

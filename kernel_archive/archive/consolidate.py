@@ -19,11 +19,11 @@ import msgspec
 import pyarrow as pa
 
 from kernel_archive.archive import labels, merge
-from kernel_archive.archive.calls import Call, results
 from kernel_archive.archive.labels import FLAGS, SPLIT_ROWS, Rules
 from kernel_archive.archive.manifest import ShardFacts, TableFacts
 from kernel_archive.archive.merge import Ordered, Part, Range, Search
 from kernel_archive.archive.shards import SHARD_ROWS, group_ends, write_table
+from kernel_archive.archive.team import Call, Team, results
 from kernel_archive.archive.wide import LINE_BYTES, Piece, Shard, write_shard
 from kernel_archive.errors import KernelArchiveError
 from kernel_archive.gpus import GpuFacts, gpu_facts, is_known, same_gpu
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from kernel_archive.archive.calls import Team
     from kernel_archive.archive.stage import StagedRun
     from kernel_archive.archive.store import Store, Stored
 
@@ -95,9 +94,7 @@ def _merged(
 
 def _shards(split: tuple[str, str], ordered: list[Ordered], ranges: list[Range], rules: Rules) -> Iterator[Shard]:
     """The files of a split: row groups cut by content, whoever writes them, and files that end with a group."""
-    starts = [0]
-    for part in ordered:
-        starts.append(starts[-1] + part.count)
+    starts = [0, *itertools.accumulate(part.count for part in ordered)]
     possible = [(starts[i] + end, least) for i, part in enumerate(ordered) for end, least in part.cuts]
     first, groups = 0, [0]
     for end in group_ends(possible, starts[-1]):
@@ -125,12 +122,9 @@ def _written(
         for i, shard in enumerate(parts)
     ]
     found = iter(results(workers, calls))
-    tables: dict[str, TableFacts] = {}
-    digests: dict[str, list[Stored]] = {}
     facts: dict[tuple[str, str], list[ShardFacts]] = {}
+    digests: dict[str, list[Stored]] = {}
     for split, parts in shards.items():
-        table = split[0]
-        facts[split] = []
         for i, shard in enumerate(parts):
             file, lines = next(found)
             name = shard_name(*split, i, len(parts))
@@ -139,12 +133,15 @@ def _written(
                 store.fetch(file, directory / name)
             else:
                 shutil.move(store.path(file.name), directory / name)
-            facts[split].append(ShardFacts(path=name, rows=sum(shard.groups), bytes=file.bytes, sha256=file.sha256))
-            digests.setdefault(table, []).append(lines)
-    for table in dict.fromkeys(table for table, _ in splits):
-        by_split = {split: facts[table, split] for split in TABLES[table].splits}
-        tables[table] = TableFacts(splits=by_split, logical_digest=_digest(store, digests[table]))
-    return tables
+            rows = ShardFacts(path=name, rows=sum(shard.groups), bytes=file.bytes, sha256=file.sha256)
+            facts.setdefault(split, []).append(rows)
+            digests.setdefault(split[0], []).append(lines)
+    return {
+        table: TableFacts(
+            splits={split: facts[table, split] for split in TABLES[table].splits}, logical_digest=_digest(store, files)
+        )
+        for table, files in digests.items()
+    }
 
 
 def _digest(store: Store, files: Sequence[Stored]) -> str:
@@ -159,17 +156,11 @@ def _digest(store: Store, files: Sequence[Stored]) -> str:
 
 def _references(runs: Sequence[StagedRun]) -> list[dict[str, Any]]:
     """One row per problem and reference: of several statements the one with the most facts, then the first search's."""
-    best: dict[tuple[str, str], dict[str, Any]] = {}
+    stated: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for run in runs:
         for row in run.references:
-            key = (row["problem"], row["reference_id"])
-            if key not in best or _filled(row) > _filled(best[key]):
-                best[key] = row
-    return [best[key] for key in sorted(best)]
-
-
-def _filled(row: dict[str, Any]) -> int:
-    return sum(value is not None for value in row.values())
+            stated.setdefault((row["problem"], row["reference_id"]), []).append(row)
+    return [max(rows, key=lambda row: sum(v is not None for v in row.values())) for _, rows in sorted(stated.items())]
 
 
 def _gpu_row(name: str, stated: Mapping[str, GpuFacts]) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 The decisions are the SQL of :mod:`kernel_archive.archive.labels`; here they are made part by part, so that memory does not grow with
 the archive. A small archive is one part. A large one is cut twice: into *ranges* of searches, in the order of the archive, and into
 *partitions* of programs by a hash of their tokens, so that all measurements of a program and of those that are nearly the
-same meet. The steps, each a call of its own (:mod:`kernel_archive.archive.calls`):
+same meet. The steps, each a call of its own (:mod:`kernel_archive.archive.team`):
 
 1. per range: times of the reference, by group; what sources have kept (:func:`times_of`);
 2. per group of times: medians (:func:`medians_of`);

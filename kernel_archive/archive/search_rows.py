@@ -108,7 +108,7 @@ class _Row(msgspec.Struct):
 
     def misfit(self) -> tuple[str, Any] | None:
         """The first column whose value is beyond its limit, with the value."""
-        given = {name: getattr(self.record, name) for name in _LIMITED}
+        given: dict[str, Any] = {name: getattr(self.record, name) for name in _LIMITED}
         given |= {name: getattr(self, name) for name in _SETTLED}
         given["code"] = self.program.code
         return next(((name, value) for name, value in given.items() if _LIMITS[name].exceeded_by(value)), None)

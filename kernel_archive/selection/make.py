@@ -24,8 +24,8 @@ from kernel_archive.splits import SPLIT_TABLES
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from kernel_archive.archive.calls import Team
     from kernel_archive.archive.manifest import Manifest, SplitFacts
+    from kernel_archive.archive.team import Team
     from kernel_archive.bins import Scheme
     from kernel_archive.selection.selected import Selection
 

@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
 
-    from kernel_archive.archive.calls import Team
     from kernel_archive.archive.open import Archive
+    from kernel_archive.archive.team import Team
     from kernel_archive.bins import Scheme
     from kernel_archive.errors import Finding
     from kernel_archive.selection.definitions import Definition
