@@ -130,17 +130,10 @@ _looks: Final = _all(
 )
 _truth: Final = _all(lambda v: truth(v) is not None)
 _KINDS: Final[dict[str, Callable[[list[Any]], bool]]] = {
-    "code": _program,
-    "reference_code": _program,
+    **dict.fromkeys(("code", "reference_code"), _program),
+    **dict.fromkeys(("correct", "compiled", "kept"), _truth),
+    **dict.fromkeys(("level", "number", "step", "input_tokens", "output_tokens"), _whole),
     "speedup": _number,
-    "correct": _truth,
-    "compiled": _truth,
-    "kept": _truth,
-    "level": _whole,
-    "number": _whole,
-    "step": _whole,
-    "input_tokens": _whole,
-    "output_tokens": _whole,
     "gpu": _all(lambda v: isinstance(v, str)),
     "outcome": _all(lambda v: isinstance(v, bool | str) and len(str(v)) < 40),
 }

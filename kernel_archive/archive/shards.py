@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -105,15 +104,6 @@ def digest_rows(table: str, rows: pa.Table) -> list[tuple[str, bytes]]:
     return [(key, row_digest(row(*values))) for key, values in zip(keys, zip(*columns, strict=True), strict=True)]
 
 
-def _ahead(parts: Iterator[pa.Table]) -> Iterator[pa.Table]:
-    """The parts, each made while the one before it is written: compression runs outside the interpreter's lock."""
-    with ThreadPoolExecutor(1) as pool:
-        coming = pool.submit(next, parts, None)
-        while (part := coming.result()) is not None:
-            coming = pool.submit(next, parts, None)
-            yield part
-
-
 def _groups(table: str, parts: Iterable[pa.Table]) -> Iterator[pa.Table]:
     """Row groups out of parts: rows are held until the end of their group is known."""
     held: pa.Table | None = None
@@ -175,7 +165,7 @@ def _write_split(
             yield shaped
 
     written: list[tuple[Path, int]] = []
-    groups = _groups(table, _ahead(exact()))
+    groups = _groups(table, exact())
     first: pa.Table | None = next(groups, schema.empty_table())
     while first is not None:
         path = folder / f".{split}-{len(written):05d}.tmp"

@@ -140,26 +140,25 @@ def stage_run(job: Job, store: Store, *, strict: bool = False) -> tuple[StagedRu
     # What a service says of the files of a run that was read before saves fetching them.
     state = job.remote.state if job.remote is not None else None
     seen = None if state is None else f"{fragment_key(job, state)}.seen"
-    if seen is not None and (known := store.get(seen)) is not None:
-        present = _read_facts(store, known.decode("ascii", "replace"))
-        if present is not None:
-            _judge(job, present, strict=strict)
-            return present, False
-    with job.on_this_machine() as here:
-        found = _stage(here, store, strict=strict)
-    if seen is not None:
-        store.put(seen, found[0].key.encode())
-    return found
+    known = None if seen is None else store.get(seen)
+    staged = None if known is None else _read_facts(store, known.decode("ascii", "replace"))
+    anew = False
+    if staged is None:
+        with job.on_this_machine() as here:
+            staged, anew = _stage(here, store)
+        if seen is not None:
+            store.put(seen, staged.key.encode())
+    _judge(job, staged, strict=strict)
+    return staged, anew
 
 
-def _stage(job: Job, store: Store, *, strict: bool) -> tuple[StagedRun, bool]:
-    """Read a run of this machine."""
+def _stage(job: Job, store: Store) -> tuple[StagedRun, bool]:
+    """Read a run of this machine, unless it was read before; whether it was read now."""
     files = job.run_files()
     digest, digests, size = run_digest(files)
     key = fragment_key(job, digest)
     present = _read_facts(store, key)
     if present is not None:
-        _judge(job, present, strict=strict)
         return present, False
     try:
         searches, published = _collect(job, READERS[job.source.format].read(files), digest, digests)
@@ -180,7 +179,6 @@ def _stage(job: Job, store: Store, *, strict: bool) -> tuple[StagedRun, bool]:
             staged.findings += search.findings[: FINDINGS_KEPT - len(staged.findings)]
             for name, count in search.facts.counts.items():
                 staged.counts[name] = staged.counts.get(name, 0) + count
-        _judge(job, staged, strict=strict)
         staged.fragment = _write_table(store, key[:32], ".parquet", pa.concat_tables(parts))
     except MemoryError as error:
         raise LogError(f"{job.search_id} takes more memory than there is. Take the run out of its path") from error

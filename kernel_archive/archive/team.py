@@ -36,8 +36,6 @@ if TYPE_CHECKING:
 
     import distributed
 
-#: What can spread work.
-ENGINES: Final = ("local", "dask")
 #: A call that failed for a reason of its machine (a full disk, a lost connection) is made again so many times.
 RETRIES: Final = 2
 #: So many calls are handed out as one, where there are very many.
@@ -257,10 +255,10 @@ class DaskTeam:
                         raise _lost(self._client)
                     if future.status != "error":
                         good.append((group, future))
-                    elif type(error := future.exception()).__name__ == "KilledWorker":
-                        deadly |= dict.fromkeys(group, error)
+                    elif type(future.exception()).__name__ == "KilledWorker":
+                        deadly |= dict.fromkeys(group, future.exception())
                     else:  # of its machine, or one that nobody foresaw
-                        failed[group[0]] = error
+                        failed[group[0]] = future.exception()
                 try:  # fetched together: one by one takes five times as long
                     values = self._client.gather([future for _, future in good])
                 except Exception as error:
@@ -283,9 +281,8 @@ class DaskTeam:
             if running and self._client.status == "running":
                 self._client.cancel([future for _, future in running.values()])
         if failed:
-            error = failed[min(failed)]
-            error.add_note(f"at {calls[min(failed)].name}")
-            raise error
+            first = min(failed)
+            raise _named(failed[first], calls[first].name)
 
     def _begun(
         self, calls: Sequence[Call[Result]], groups: list[list[int]], ended: queue.SimpleQueue[distributed.Future]
