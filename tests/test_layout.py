@@ -26,7 +26,6 @@ ELSEWHERE = {
     "archive/fragments": "archive/test_search_rows",
     "archive/info": "cli/test_inspect",
     "archive/labels": "archive/test_consolidate",
-    "archive/lineage": "cli/test_inspect",
     "archive/manifest": "archive/test_build",
     "archive/open": "archive/test_build",
     "archive/shards": "archive/test_build",

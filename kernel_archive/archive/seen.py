@@ -35,9 +35,9 @@ class Look(msgspec.Struct):
     gpus: list[str] = []  # those that need facts in the recipe
 
 
-def run_of(path: Path, format_: str = "measurements", **settings: Any) -> RunFiles:
+def run_of(path: Path, format_: str = "measurements") -> RunFiles:
     """A file as a reader would see it."""
-    return RunFiles(path, path.parent, msgspec.structs.replace(READERS[format_], also=None), settings)
+    return RunFiles(path, path.parent, msgspec.structs.replace(READERS[format_], also=None))
 
 
 def plain_name(path: Path) -> str:
