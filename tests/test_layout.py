@@ -29,7 +29,6 @@ ELSEWHERE = {
     "archive/manifest": "archive/test_build",
     "archive/open": "archive/test_build",
     "archive/shards": "archive/test_build",
-    "archive/wide": "archive/test_consolidate",
     "cli/build": "cli/test_cli",
     "cli/common": "cli/test_terminal",
     "connections": "publishing/test_hostile_hub",
