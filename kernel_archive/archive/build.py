@@ -223,7 +223,7 @@ def build_archive(
     named = version or (None if builders else DATA_VERSION)
     hidden = stage_directory(target)
     store = Store(str(hidden) if stage is None else str(stage) if "://" in str(stage) else str(Path(stage).absolute()))
-    with locked_stage(hidden), store.held() as lease:
+    with locked_stage(hidden), store.held() as check_held:
         listed = jobs_of(recipes)
         sizes = {job.search_id: job.bytes for job in listed}
         processes = jobs
@@ -283,7 +283,7 @@ def build_archive(
                             [stack.enter_context(store.reading(r.published_rows)) for r in runs if r.published_rows],
                         )
                     manifest = read_manifest(new)
-                lease.check()
+                check_held()
                 replaced = _replaces(target, present, manifest, allowed=replace)
     return _summary(target, manifest, unchanged=False, replaced=replaced, staged=anew)
 
