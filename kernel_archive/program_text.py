@@ -44,16 +44,9 @@ _COMPUTES: Final = (
 _RESULT: Final = re.compile(r"\n[ \t]++(\w++) = (?!tl\.)[^\n=]*" + _COMPUTES)
 _IN_KERNEL: Final = re.compile(r"= *tl\.|\btl\.\w+\(")
 # Words of which one stands in every program with a pattern, and a loop that a syntax tree must be made for to judge it.
-_WORDS: Final = r"double|float64|fp64|sleep|sort|kthvalue"
-_SUSPECT_WORDS: Final = tuple(_WORDS.split("|"))
+_SUSPECT_WORDS: Final = ("double", "float64", "fp64", "sleep", "sort", "kthvalue")
 _LOOP: Final = re.compile(r" in range\(\d+\):")
 _PROSE: Final = re.compile(r'"""[\s\S]*?"""|#[^\n]*')
-#: What every program with an artificial pattern matches, and few others do: for a quick look at many programs by another
-#: engine (RE2, where ``\w`` and ``\d`` are of ASCII only). A result may stand in the first line.
-SUSPECT: Final = (
-    rf"{_WORDS}|\.item\(|\.tolist\(| in range\((?:\d|[^\x00-\x7f])+\):"
-    r"|(?:^|\n)[ \t]+(?:\w|[^\x00-\x7f])+ = (?:t|[^t\n=][^\n=]*|t[^l\n=][^\n=]*|tl[^.\n=][^\n=]*)?" + _COMPUTES
-)
 _TO_HOST: Final = frozenset({"item", "tolist"})
 
 

@@ -6,10 +6,9 @@ import json
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from kernel_archive.ids import canonical_json, program_id, token_id
-from kernel_archive.program_text import SUSPECT, artificial_patterns, language_of
+from kernel_archive.program_text import artificial_patterns, language_of
 from kernel_archive.schema import CASE, TABLES
 
 if TYPE_CHECKING:
@@ -138,25 +137,11 @@ def program_of(code: str) -> Program:
     return Program(code, program_id(code), token_id(code), language_of(code))
 
 
-def are_artificial(
-    programs: Sequence[Program], codes: pa.Array, asked: Sequence[bool], references: Sequence[str]
-) -> list[bool]:
-    """Which of the programs that are asked for have an artificial pattern; the reference of each is empty where it is not known.
-
-    Few programs match the one expression that all that have a pattern do: Arrow looks for it in a quarter of the time
-    that the patterns take one by one (:func:`~kernel_archive.program_text.artificial_patterns`).
-    """
-
-    def is_artificial(program: Program, reference: str) -> bool:
-        key = program.program_id, program_id(reference)
-        if key not in _ARTIFICIAL:
-            if len(_ARTIFICIAL) >= _MAX_KNOWN:
-                _ARTIFICIAL.clear()
-            _ARTIFICIAL[key] = bool(artificial_patterns(program.code, reference))
-        return _ARTIFICIAL[key]
-
-    suspect = iter(pc.match_substring_regex(codes.filter(pa.array(asked, pa.bool_())), SUSPECT).to_pylist())
-    return [
-        ask and next(suspect) and is_artificial(program, reference)
-        for program, ask, reference in zip(programs, asked, references, strict=True)
-    ]
+def is_artificial(program: Program, reference: str) -> bool:
+    """Whether a program has an artificial pattern; the text of the reference is empty where it is not known."""
+    key = program.program_id, program_id(reference)
+    if key not in _ARTIFICIAL:
+        if len(_ARTIFICIAL) >= _MAX_KNOWN:
+            _ARTIFICIAL.clear()
+        _ARTIFICIAL[key] = bool(artificial_patterns(program.code, reference))
+    return _ARTIFICIAL[key]

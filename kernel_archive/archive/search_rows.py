@@ -11,7 +11,6 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
-import pyarrow as pa
 
 from kernel_archive.archive import fragments
 from kernel_archive.errors import Finding, RecipeError, printable
@@ -24,6 +23,8 @@ from kernel_archive.schema import OUTCOMES, TABLES
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    import pyarrow as pa
 
     from kernel_archive.archive.jobs import Job
 
@@ -49,7 +50,7 @@ _SETTLED: Final = (
     "reference_id",
     "kernel_id",
 )
-_OF_PROGRAM: Final = ("program_id", "token_id", "language")
+_OF_PROGRAM: Final = ("program_id", "token_id", "language", "code")
 _SEARCH_JSON: Final = ("hyperparameters", "measurement", "software")
 _SEARCH_LIMITS: Final = fragments.limits(TABLES["searches"].schema) | dict.fromkeys(
     _SEARCH_JSON, fragments.Limit(len, fragments.MAX_CODE)
@@ -303,13 +304,11 @@ class SearchRows:
         passed = [record.outcome == "success" for record in records]
         parents = [_parent(record, kept) for record in records]
         families = {problem: family_of(problem) for problem in {row.problem for row in rows}}
-        codes = pa.array([program.code for program in programs], fragments.FRAGMENT_SCHEMA.field("code").type)
         return {
             **{name: _storable([getattr(record, name) for record in records]) for name in _PLAIN},
             **{name: _storable([getattr(row, name) for row in rows]) for name in _SETTLED},
             **{name: [getattr(program, name) for program in programs] for name in _OF_PROGRAM},
             "evaluation_id": [evaluation_id(search_id=self.search_id, node_id=record.node_id) for record in records],
-            "code": codes,
             "family": [families[row.problem] for row in rows],
             "parent_kernel_id": [kernel for kernel, _ in parents],
             "parent_distance": [distance for _, distance in parents],
@@ -319,7 +318,10 @@ class SearchRows:
             "error_text": _storable([record.error_text and record.error_text[:ERROR_TEXT_LIMIT] for record in records]),
             "started_at": [_micros(record.started_at) for record in records],
             "completed_at": [_micros(record.completed_at) for record in records],
-            "artificial": fragments.are_artificial(programs, codes, passed, [row.reference for row in rows]),
+            "artificial": [
+                good and fragments.is_artificial(row.program, row.reference)
+                for row, good in zip(rows, passed, strict=True)
+            ],
             "source_digest": [self.digests.get(record.source_file, self.digest) for record in records],
             "search_id": [self.search_id] * n,
             "builder": [job.builder] * n,
