@@ -201,8 +201,8 @@ class Archive:
 def _read(path: Path, columns: list[str], problems: Collection[str] | None = None) -> pa.Table:
     """Columns of a shard. Not by ``read_table``: that imports pandas where it is installed, a third of a second."""
     try:
-        with pq.ParquetFile(path) as shard:
-            if problems is None:
+        if problems is None:
+            with pq.ParquetFile(path) as shard:
                 return shard.read(columns=columns)
         import pyarrow.dataset as ds
 

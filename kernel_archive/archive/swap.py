@@ -95,7 +95,7 @@ def replaced_directory(target: Path, *, copy: bool = False) -> Iterator[Path]:
                 target,
                 new,
                 copy_function=_link,
-                symlinks=True,
+                symlinks=not copy,  # new files are never written through a link into the old version
                 ignore=lambda folder, _: left_out if Path(folder) == target else (),
             )
         else:
