@@ -96,10 +96,7 @@ def ensure_archive(directory: str | Path | None, *, say: Callable[[str], None], 
     The embedded archive is built, after saying so, only in the default directory and only when no directory was named:
     a misspelt path must not become an archive.
 
-    Args:
-        directory: what the user named; ``None`` for the default directory.
-        say: told before anything is built.
-        advance: progress of the build.
+    ``directory`` is what the user named, ``None`` for the default one; ``say`` is told before anything is built.
 
     Raises:
         ArchiveNotFoundError: a directory was named and holds no archive; the message says how to build one there.
@@ -129,14 +126,8 @@ def remake_split(
 ) -> Made:
     """Make one split of an archive again, with its card, by the canonical definition or a changed one.
 
-    Args:
-        directory: the archive directory.
-        table: table of the split.
-        definition: a definition of one's own.
-        gpu: the GPU of ``eval``.
-        scheme: bin scheme of the labels.
-        reselect: select anew what others published.
-        changes: fields of the definition to change; ``None`` leaves a field as it is.
+    ``definition`` is one of one's own; ``gpu`` is that of ``eval``; ``reselect`` selects anew what others published; ``changes`` are
+    fields of the definition to change, where ``None`` leaves a field as it is.
 
     Raises:
         UsageError: the split was published by others and only ``reselect`` could change it so; or the GPU must be named.
@@ -167,9 +158,7 @@ def remake_split(
 def withhold_labels(directory: str | Path, folder: str | Path) -> list[Path]:
     """Take the labels of the evaluation splits out of an archive into a folder of their own, and render the card anew.
 
-    Args:
-        directory: the archive directory; what is left there is its public part.
-        folder: where the labels go.
+    What is left in the directory is the archive's public part.
 
     Raises:
         UsageError: labels are withheld already, a split was published by others, or the folder is inside the archive.

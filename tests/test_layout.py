@@ -17,21 +17,17 @@ TESTS = Path(__file__).parent
 #: Module -> the test file that goes through it, for modules that nobody calls but from another one: its parts are told
 #: apart in the tests of the whole, not in a file of their own.
 ELSEWHERE = {
-    "archive/calls": "archive/test_team",
     "archive/guess": "archive/test_first_look",
     "archive/look_runs": "archive/test_first_look",
     "archive/look_tables": "archive/test_first_look",
-    "archive/recipe_text": "archive/test_first_look",
     "archive/seen": "archive/test_first_look",
     "archive/crosschecks": "archive/test_validate",
     "archive/fragments": "archive/test_search_rows",
     "archive/info": "cli/test_inspect",
     "archive/labels": "archive/test_consolidate",
-    "archive/lineage": "cli/test_inspect",
     "archive/manifest": "archive/test_build",
     "archive/open": "archive/test_build",
     "archive/shards": "archive/test_build",
-    "archive/wide": "archive/test_consolidate",
     "cli/build": "cli/test_cli",
     "cli/common": "cli/test_terminal",
     "connections": "publishing/test_hostile_hub",

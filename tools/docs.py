@@ -16,8 +16,7 @@ import numpy as np
 from kernel_archive import _PUBLIC
 from kernel_archive.archive.labels import FLAGS
 from kernel_archive.archive.readings import Reading
-from kernel_archive.archive.recipe import About, Evaluation, Exclude, Recipe, Source
-from kernel_archive.archive.recipe_text import attributes
+from kernel_archive.archive.recipe import About, Evaluation, Exclude, Recipe, Source, attributes
 from kernel_archive.bins import BIN_NAMES, N_BINS, SCHEMES, representatives
 from kernel_archive.errors import printable
 from kernel_archive.forecasters import BASELINES

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import gc
 import os
 import re
 from collections import Counter
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
@@ -14,7 +13,6 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 import msgspec
 
 from kernel_archive._version import DATA_VERSION, __version__
-from kernel_archive.archive.calls import Call, Team
 from kernel_archive.archive.consolidate import consolidate
 from kernel_archive.archive.jobs import STAGE_VERSION, Job, jobs_of
 from kernel_archive.archive.labels import Rules
@@ -42,7 +40,7 @@ from kernel_archive.archive.shards import writer_version
 from kernel_archive.archive.stage import StagedRun, stage_run
 from kernel_archive.archive.store import Store
 from kernel_archive.archive.swap import check_target, locked_stage, replaced_directory, stage_directory
-from kernel_archive.archive.team import team
+from kernel_archive.archive.team import Call, Team, team
 from kernel_archive.bins import DEFAULT_SCHEME, Scheme
 from kernel_archive.errors import (
     Finding,
@@ -54,7 +52,7 @@ from kernel_archive.errors import (
 from kernel_archive.ids import CANARY, canonical_json, sha256_hex
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from kernel_archive.archive.recipe import About, LoadedRecipe
 
@@ -73,35 +71,20 @@ class Advance(Protocol):
 
 
 class BuildResult(msgspec.Struct, kw_only=True):
-    """What a build did.
-
-    Attributes:
-        path: the archive directory.
-        version: its version.
-        logical_digest: its digest.
-        unchanged: nothing had to be done.
-        replaced: version that stood there before, if another.
-        runs: runs in all.
-        staged: runs read anew.
-        rows: rows per table.
-        findings: all findings of the logs.
-        shown: the first ones.
-        not_made: splits that the definitions could not make, and why.
-        own: whether it is an archive of one's own, which says itself what its evaluation split asks about.
-    """
+    """What a build did, and which archive stands at ``path`` now."""
 
     path: str
     version: str
     logical_digest: str
-    unchanged: bool
-    replaced: str | None
+    unchanged: bool  # nothing had to be done
+    replaced: str | None  # version that stood there before, if another
     runs: int
-    staged: int
-    rows: dict[str, int]
+    staged: int  # runs that were read anew
+    rows: dict[str, int]  # by table
     findings: int
-    shown: list[Finding]
-    not_made: dict[str, str]
-    own: bool = False
+    shown: list[Finding]  # the first ones
+    not_made: dict[str, str]  # splits that the definitions could not make, and why
+    own: bool  # an archive of one's own, which says itself what its evaluation split asks about
 
 
 def _refuse_repeats(runs: Sequence[StagedRun]) -> None:
@@ -161,11 +144,6 @@ def _name(asked: str | None, about: About | None) -> str:
     return asked or (DATASET_NAME if about is None else about.name)
 
 
-def _stated(about: About) -> dict[str, str]:
-    """What an archive says of itself, beside its name."""
-    return {key: value for key, value in msgspec.structs.asdict(about).items() if key != "name" and value is not None}
-
-
 def _summary(directory: Path, manifest: Manifest, *, unchanged: bool, replaced: str | None, staged: int) -> BuildResult:
     shown = [msgspec.convert(f, Finding) for f in manifest.findings["first"]]
     return BuildResult(
@@ -193,18 +171,6 @@ def _whole(out: Path, manifest: Manifest) -> bool:
     return not any(shard_faults(out, manifest.shards()))
 
 
-@contextmanager
-def _collector_at_rest() -> Iterator[None]:
-    """No search for objects in circles: of a build they are a few thousand, and the search takes a twentieth of its time."""
-    searches = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if searches:
-            gc.enable()
-
-
 def build_archive(
     builders: Sequence[str] = (),
     *,
@@ -226,23 +192,9 @@ def build_archive(
 ) -> BuildResult:
     """Consolidate raw logs into an archive directory.
 
-    Args:
-        builders: names of shipped builders or paths of recipes; the shipped default ones when empty.
-        out: the archive directory; the archive's name when not given.
-        name: name of the archive, ``owner/dataset``; the recipe's (``[archive]``), else that of the shipped data, when not given.
-        version: name of a release; the shipped data's own, or the first 12 digits of the digest, when not given.
-        jobs: processes that read logs; one per core when not given.
-        strict: a damaged log line ends the build.
-        replace: allow another release to be overwritten.
-        scheme: bin scheme of the labels.
-        override: changes recipes after they are read (sources taken from a local copy).
-        finish: called with the new directory, before it is renamed into place, and the staged published rows.
-        finish_key: everything else that ``finish`` depends on, so that an unchanged build is recognised.
-        engine: what spreads the work, ``local`` or ``dask`` (:func:`~kernel_archive.archive.team.team`).
-        scheduler: address of the Dask scheduler.
-        stage: where fragments are kept, a directory or a URL that all workers see; a hidden folder beside ``out`` without.
-        advance: progress.
-        say: told where the work can be watched.
+    What is not said here is as in :func:`kernel_archive.pipeline.build`. ``override`` changes recipes after they are read (sources
+    taken from a local copy). ``finish`` is called with the new directory, before it is renamed into place, and with the staged
+    published rows; ``finish_key`` is everything else that it depends on, so that an unchanged build is recognised.
 
     Raises:
         RecipeError: a recipe is at fault.
@@ -251,6 +203,7 @@ def build_archive(
     """
     recipes = [find_recipe(builder) for builder in builders] if builders else default_recipes()
     about: About | None = stated_once(recipes, "archive")
+    stated = {} if about is None else msgspec.structs.asdict(about)
     evaluation: Evaluation | None = stated_once(recipes, "eval")
     called = _name(name, about)
     own = None if called == DATASET_NAME and evaluation is None else evaluation or Evaluation()
@@ -270,7 +223,7 @@ def build_archive(
     named = version or (None if builders else DATA_VERSION)
     hidden = stage_directory(target)
     store = Store(str(hidden) if stage is None else str(stage) if "://" in str(stage) else str(Path(stage).absolute()))
-    with locked_stage(hidden), store.held() as lease:
+    with locked_stage(hidden), store.held() as check_held:
         listed = jobs_of(recipes)
         sizes = {job.search_id: job.bytes for job in listed}
         processes = jobs
@@ -286,11 +239,11 @@ def build_archive(
             if present is not None and present.reports.get("build_key") == build_key and _whole(target, present):
                 return _summary(target, present, unchanged=True, replaced=None, staged=anew)
             _refuse_repeats(runs)
-            with replaced_directory(target) as new, _collector_at_rest():
+            with replaced_directory(target) as new:
                 unanimous = [str(recipe["name"]) for recipe in facts if recipe["unanimous"]]
-                stated = {gpu: known for loaded in recipes for gpu, known in loaded.recipe.gpu.items()}
+                gpus = {gpu: known for loaded in recipes for gpu, known in loaded.recipe.gpu.items()}
                 rules = Rules(scheme, supersedes, unanimous, unfit)
-                tables, report = consolidate(runs, store, new, rules=rules, gpus=stated, workers=workers)
+                tables, report = consolidate(runs, store, new, rules=rules, gpus=gpus, workers=workers)
                 shards = [shard.path for split in tables["evaluations"].splits.values() for shard in split]
                 check_readings(recipes, new, shards)
                 manifest = Manifest(
@@ -304,11 +257,22 @@ def build_archive(
                     builders=facts,
                     tables=tables,
                     splits={},
-                    inputs=[_input_facts(run) for run in runs],
+                    inputs=[
+                        InputFacts(
+                            search_id=run.search_id,
+                            builder=run.builder,
+                            path=run.path,
+                            digest=f"sha256:{run.digest}",
+                            bytes=run.bytes,
+                            evaluations=run.rows,
+                            findings=run.n_findings,
+                        )
+                        for run in runs
+                    ],
                     findings=_findings(runs),
                     reports={**report, "log_counts": _log_counts(runs), "build_key": build_key},
                     canary=CANARY,
-                    about={} if about is None else _stated(about),
+                    about={key: said for key, said in stated.items() if key != "name" and said is not None},
                     evaluation=None if own is None else msgspec.to_builtins(own),
                 )
                 manifest = write_manifest(new, manifest)
@@ -319,7 +283,7 @@ def build_archive(
                             [stack.enter_context(store.reading(r.published_rows)) for r in runs if r.published_rows],
                         )
                     manifest = read_manifest(new)
-                lease.check()
+                check_held()
                 replaced = _replaces(target, present, manifest, allowed=replace)
     return _summary(target, manifest, unchanged=False, replaced=replaced, staged=anew)
 
@@ -338,18 +302,6 @@ def _replaces(target: Path, present: Manifest | None, new: Manifest, *, allowed:
             f"({new.logical_digest[:19]}…). Choose another --out, or overwrite it with --replace"
         )
     return present.version
-
-
-def _input_facts(run: StagedRun) -> InputFacts:
-    return InputFacts(
-        search_id=run.search_id,
-        builder=run.builder,
-        path=run.path,
-        digest=f"sha256:{run.digest}",
-        bytes=run.bytes,
-        evaluations=run.rows,
-        findings=run.n_findings,
-    )
 
 
 def _findings(runs: Sequence[StagedRun]) -> dict[str, Any]:

@@ -5,9 +5,11 @@ Nothing is built. What a recipe needs and no file says is asked for, or left as 
 
 from __future__ import annotations
 
+import json
 import re
 from collections import Counter
 from itertools import islice
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from kernel_archive.archive.jobs import jobs_of
@@ -15,13 +17,13 @@ from kernel_archive.archive.look_runs import kernelbench, openevolve, own_format
 from kernel_archive.archive.look_tables import tables
 from kernel_archive.archive.recipe import load_recipe
 from kernel_archive.errors import DataError, Finding, printable
-from kernel_archive.gpus import canonical_gpu
+from kernel_archive.gpus import canonical_gpu, is_known
 from kernel_archive.problems import normalise_problem
 from kernel_archive.readers import READERS
 from kernel_archive.readers.records import Evaluation, SearchFacts
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from collections.abc import Iterable, Mapping
 
     from kernel_archive.archive.seen import Look
 
@@ -168,3 +170,117 @@ def _first_line(code: str) -> str:
     """The first line of a program that tells it from others."""
     lines = [line for text in code.split("\n") if (line := text.strip())]
     return next((line for line in lines if _PREAMBLE.match(line) is None), lines[0] if lines else "")[:80]
+
+
+def recipe_text(found: Look, folder: Path, *, name: str, answers: Mapping[str, str]) -> str:
+    """A commented ``builder.toml`` for the folder that it will be in, of an archive called ``owner/dataset``.
+
+    ``answers`` are keys of the sources that a person said (gpu, problem, role, reference, ...).
+    """
+    licence = answers.get("licence") or found.licence
+    lines = [
+        f"# {found.found}",
+        "# Written by kernel-archive init; kernel-archive readers --keys explains every key.",
+        "",
+        f"name = {_toml(re.sub(r'[^A-Za-z0-9._-]+', '-', name.rsplit('/', maxsplit=1)[-1]) or 'mine')}",
+        f"licence = {_toml(licence or 'other')}"
+        + ("" if licence else "  # NEEDED before you publish: the SPDX name of the data's licence"),
+        'description = "What these measurements are, who made them and how."  # NEEDED before you publish: in your words',
+        "",
+        "[archive]",
+        f"name = {_toml(name)}",
+        f"title = {_toml(name.rsplit('/', maxsplit=1)[-1])}",
+        '# description = "..."  # NEEDED before you publish: what is in it, in a few sentences; the card begins with it',
+        "",
+    ]
+    for gpu in sorted(
+        {*found.gpus, *([answers["gpu"]] if answers.get("gpu") and not is_known(answers["gpu"]) else [])}
+    ):
+        lines += [f"[gpu.{_toml(gpu)}]  # not known to this package: state its facts, or leave the table empty", ""]
+    lines += [
+        "[eval]  # what the evaluation split asks about; by default every problem with kernels in enough bins",
+        "# cap = 10                                     # kernels per problem and speedup bin",
+        '# roles = { training = ["conv_*"] }            # problems to train on; all others are asked about',
+        "",
+    ]
+    for source in found.sources:
+        stated = {
+            **source,
+            **{
+                key: value
+                for key, value in answers.items()
+                if value
+                and (key in found.open or key in ("reference", "baseline", "problems"))
+                # What one of several files says of itself is not overruled by what is said of all.
+                and not (key == "gpu" and key in source and len(found.sources) > 1)
+            },
+        }
+        stated["role"] = answers.get("role") or "held_out"
+        lines += ["[[source]]", *_source_lines(stated, folder, found, answers), ""]
+    if found.unused:
+        lines.append(f"# Columns that nothing is read from: {', '.join(printable(name, 40) for name in found.unused)}")
+    return "\n".join(lines).rstrip() + "\n"
+
+
+_ORDER: Final = (
+    "path",
+    "format",
+    "role",
+    "generation_method",
+    "gpu",
+    "problem",
+    "reference",
+    "baseline",
+    "problems",
+    "level",
+    "model",
+    "rows",
+)
+
+
+def _source_lines(source: dict[str, Any], folder: Path, found: Look, answers: Mapping[str, str]) -> Iterable[str]:
+    remarks = {
+        "role": "  # held_out: asked about | training: to train on | archive: neither",
+        "generation_method": "  # how the programs were made, in your words",
+        "path": "  # every match is one search",
+    }
+    for key in _ORDER:
+        if key in source:
+            value = source[key]
+            if key in ("path", "baseline", "problems") or (key == "reference" and Path(str(value)).is_absolute()):
+                value = _relative(str(value), folder)
+            yield f"{key} = {_toml(value)}{remarks.get(key, '')}"
+    for key, text in found.open.items():
+        if key not in answers or not answers[key]:
+            if key == "gpu" and key not in source:
+                text = f'{text}; one that kernel-archive does not know gets a table, too: [gpu."NAME"]'  # noqa: PLW2901
+            yield f"# {key} = ...  # NEEDED: {text}" if key in _ORDER and key not in source else f"# LOOK: {text}"
+    if source.get("columns"):
+        yield ""
+        yield "[source.columns]  # our column = theirs; kernel-archive readers --columns lists ours"
+        for ours, rule in source["columns"].items():
+            yield f"{ours} = {_toml(rule)}"
+    for join in source.get("join", ()):
+        yield ""
+        yield "[[source.join]]  # a second table: NAME.column above is its column"
+        yield from (f"{key} = {_toml(value)}" for key, value in join.items())
+
+
+def _relative(path: str, folder: Path) -> str:
+    """A path relative to the recipe's folder where it is below it, else as it is."""
+    place = Path(path)
+    try:
+        return place.relative_to(folder.absolute()).as_posix() or "."
+    except ValueError:
+        return place.as_posix()
+
+
+def _toml(value: Any) -> str:
+    """A value as TOML: texts, numbers, booleans, and tables in one line."""
+    if isinstance(value, dict):
+        return "{ " + ", ".join(f"{_key(key)} = {_toml(inner)}" for key, inner in value.items()) + " }"
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _key(key: str) -> str:
+    return key if re.fullmatch(r"[A-Za-z0-9_-]+", key) else json.dumps(key, ensure_ascii=False)

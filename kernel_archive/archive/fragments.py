@@ -1,7 +1,4 @@
-"""What a staged fragment holds: its columns, the limits of what one row may hold, and the table made of columns of values.
-
-What follows from a program's text alone (:class:`Program`) is found once in a process, however many searches have the program.
-"""
+"""What a staged fragment holds: its columns, the limits of what one row may hold, what follows from a program's text, and the table."""
 
 from __future__ import annotations
 
@@ -120,9 +117,8 @@ def _case_array(rows: Sequence[Sequence[Case]]) -> pa.Array:
     return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), struct)
 
 
-#: Token id and language by program id, and whether a program is artificial by its id and the reference. Begun again when
-#: full, so that hostile logs can't fill the memory with them.
-_KNOWN: Final[dict[str, tuple[str, str]]] = {}
+#: Whether a program is artificial, by its id and that of the reference. Begun again when full, so that hostile logs can't fill
+#: the memory with it.
 _ARTIFICIAL: Final[dict[tuple[str, str], bool]] = {}
 _MAX_KNOWN: Final = 50_000
 
@@ -138,34 +134,14 @@ class Program(NamedTuple):
 
 def program_of(code: str) -> Program:
     """The program of a canonical text that can be encoded."""
-    key = program_id(code)
-    known = _KNOWN.get(key)
-    if known is None:
-        known = token_id(code), language_of(code)
-        if len(_KNOWN) >= _MAX_KNOWN:
-            _KNOWN.clear()
-        _KNOWN[key] = known
-    return Program(code, key, *known)
+    return Program(code, program_id(code), token_id(code), language_of(code))
 
 
-def are_artificial(programs: Sequence[Program], asked: Sequence[bool], references: Sequence[str]) -> list[bool]:
-    """Which of the programs that are asked for have an artificial pattern.
-
-    Args:
-        programs: the programs.
-        asked: ``False`` gives ``False``.
-        references: the reference of each, empty where it is not known.
-    """
-
-    def is_artificial(program: Program, reference: str) -> bool:
-        key = program.program_id, program_id(reference)
-        if key not in _ARTIFICIAL:
-            if len(_ARTIFICIAL) >= _MAX_KNOWN:
-                _ARTIFICIAL.clear()
-            _ARTIFICIAL[key] = bool(artificial_patterns(program.code, reference))
-        return _ARTIFICIAL[key]
-
-    return [
-        ask and is_artificial(program, reference)
-        for program, ask, reference in zip(programs, asked, references, strict=True)
-    ]
+def is_artificial(program: Program, reference: str) -> bool:
+    """Whether a program has an artificial pattern; the text of the reference is empty where it is not known."""
+    key = program.program_id, program_id(reference)
+    if key not in _ARTIFICIAL:
+        if len(_ARTIFICIAL) >= _MAX_KNOWN:
+            _ARTIFICIAL.clear()
+        _ARTIFICIAL[key] = bool(artificial_patterns(program.code, reference))
+    return _ARTIFICIAL[key]

@@ -18,31 +18,31 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 PROGRAM_ENDINGS: Final = (".py", ".cu", ".cuh", ".cpp", ".hip", ".triton", ".txt")
-#: Our columns and how others call them, the best name first; a column of theirs is taken once, and names count before kinds.
+#: Our columns and how others call them, patterns with the best name first; a column of theirs is taken once.
 _NAMES: Final[dict[str, str]] = {
-    "code": r"(custom|candidate|generated|cuda|triton|hip|kernel|optimi[sz]ed|best)_(code|source|src|kernel)|code|program|source(_code)?|src|kernel|solution|"
-    r"text|.*_code",
-    "reference_code": r"(ref|reference|baseline|original|py_?torch|torch|py)_?(arch_)?(code|source|src|program)(_module)?|reference|ref|original",
-    "speedup": r"speed_?up(_(vs|over)_(torch|pytorch|eager|baseline|reference|native))?(_native)?|.*speed_?up_native|.*speed_?up.*|x|score_default|ratio|"
+    "code": r"(custom|candidate|generated|cuda|triton|hip|kernel|optimi[sz]ed|best)_(code|source|src|kernel) code program source(_code)? src kernel solution "
+    r"text .*_code",
+    "reference_code": r"(ref|reference|baseline|original|py_?torch|torch|py)_?(arch_)?(code|source|src|program)(_module)? reference ref original",
+    "speedup": r"speed_?up(_(vs|over)_(torch|pytorch|eager|baseline|reference|native))?(_native)? .*speed_?up_native .*speed_?up.* x score_default ratio "
     r"(x_)?faster",
-    "correct": r"correct(ness)?|is_correct|passed|pass|valid|is_valid|ok|.*_(correct|passed|valid)",
-    "compiled": r"(is_)?compiled|compiles|built",
-    "outcome": r"outcome|status|verdict|result|state",
+    "correct": r"correct(ness)? is_correct passed pass valid is_valid ok .*_(correct|passed|valid)",
+    "compiled": r"(is_)?compiled compiles built",
+    "outcome": r"outcome status verdict result state",
     "kept": r"(is_|was_)?(kept|keep|retained)",
-    "problem": r"problem(_(name|id))?|task(_(name|id))?|op(_name)?|operator|kernel_name|workload|benchmark|name|leaderboard(_id)?|key",
+    "problem": r"problem(_(name|id))? task(_(name|id))? op(_name)? operator kernel_name workload benchmark name leaderboard(_id)? key",
     "level": r"level(_id)?",
-    "number": r"(problem|task)(_(id|number|no))?|number",
-    "gpu": r"gpu(_(name|type|model))?|device(_name)?|hardware|card|accelerator",
-    "node_id": r"(node|program|candidate|kernel|sample|run|attempt|eval(uation)?)_?id|id|uuid|commit|hash|iter(ation)?|step|experiment|round|attempt",
-    "parent_node_id": r"parent(_(node|program|kernel|id|commit))*|from|based_on",
-    "step": r"step|iter(ation)?(_found)?|generation|round|turn|trial|experiment|attempt",
-    "model": r"model(_(name|id|slug))?|llm|author",
-    "search": r"(search|session|experiment|trajectory)(_(id|name))?|run(_name)?",
-    "error_text": r"error(_(text|message|msg))?|message|stderr|traceback|exception|log",
+    "number": r"(problem|task)(_(id|number|no))? number",
+    "gpu": r"gpu(_(name|type|model))? device(_name)? hardware card accelerator",
+    "node_id": r"(node|program|candidate|kernel|sample|run|attempt|eval(uation)?)_?id id uuid commit hash iter(ation)? step experiment round attempt",
+    "parent_node_id": r"parent(_(node|program|kernel|id|commit))* from based_on",
+    "step": r"step iter(ation)?(_found)? generation round turn trial experiment attempt",
+    "model": r"model(_(name|id|slug))? llm author",
+    "search": r"(search|session|experiment|trajectory)(_(id|name))? run(_name)?",
+    "error_text": r"error(_(text|message|msg))? message stderr traceback exception log",
     "error_type": r"error_(type|name|kind|class)",
     "input_tokens": r"(input|prompt)_tokens",
     "output_tokens": r"(output|completion)_tokens",
-    "started_at": r"(started|created|submitted|submission)(_at|_time)|timestamp|date(time)?",
+    "started_at": r"(started|created|submitted|submission)(_at|_time) timestamp date(time)?",
 }  # fmt: skip
 _REFERENCE: Final = frozenset(
     ["ref", "reference", "baseline", "base", "torch", "pytorch", "eager", "native", "original", "naive"]
@@ -55,28 +55,8 @@ _UNITS: Final = {
     **dict.fromkeys(("s", "sec", "secs", "second", "seconds"), "s"),
 }
 #: Words of a column of times that is none, or not the one to take.
-_WORSE: Final = frozenset(
-    [
-        "std",
-        "var",
-        "min",
-        "max",
-        "p50",
-        "p90",
-        "p95",
-        "p99",
-        "compile",
-        "compiled",
-        "wall",
-        "total",
-        "start",
-        "end",
-        "begin",
-        "stamp",
-        "timestamp",
-        "created",
-        "eval",
-    ]
+_WORSE: Final = re.compile(
+    r"std|var|min|max|p50|p9[059]|compiled?|wall|total|start|end|begin|stamp|timestamp|created|eval"
 )
 _WORDS: Final = {
     "success": "success succeeded passed pass ok correct keep kept discard discarded accepted accept baseline improved best reverted revert slower "
@@ -93,17 +73,11 @@ _SAMPLE: Final = 50
 
 
 class Guess(msgspec.Struct):
-    """A mapping, and what it leaves open.
+    """A mapping, and what it leaves open."""
 
-    Attributes:
-        columns: as a recipe has them.
-        open: what a person must say or look at, by key.
-        unused: columns of theirs that nothing is read from.
-    """
-
-    columns: dict[str, Any]
-    open: dict[str, str] = {}
-    unused: list[str] = []
+    columns: dict[str, Any] = {}  # as a recipe has them
+    open: dict[str, str] = {}  # what a person must say or look at, by key
+    unused: list[str] = []  # columns of theirs that nothing is read from
 
     @property
     def worth(self) -> int:
@@ -156,52 +130,32 @@ _looks: Final = _all(
 )
 _truth: Final = _all(lambda v: truth(v) is not None)
 _KINDS: Final[dict[str, Callable[[list[Any]], bool]]] = {
-    "code": _program,
-    "reference_code": _program,
+    **dict.fromkeys(("code", "reference_code"), _program),
+    **dict.fromkeys(("correct", "compiled", "kept"), _truth),
+    **dict.fromkeys(("level", "number", "step", "input_tokens", "output_tokens"), _whole),
     "speedup": _number,
-    "correct": _truth,
-    "compiled": _truth,
-    "kept": _truth,
-    "level": _whole,
-    "number": _whole,
-    "step": _whole,
-    "input_tokens": _whole,
-    "output_tokens": _whole,
     "gpu": _all(lambda v: isinstance(v, str)),
     "outcome": _all(lambda v: isinstance(v, bool | str) and len(str(v)) < 40),
 }
 
 
 def guess(rows: Sequence[dict[str, Any]], folder: Path | None = None, files: Sequence[str] = ()) -> Guess:
-    """Guess which column is what.
-
-    Args:
-        rows: the first rows of the table.
-        folder: the folder that it is in.
-        files: names of files below that folder that may hold programs.
-    """
+    """Guess which column is what, from the first rows of a table; ``files`` are names below its folder that may hold programs."""
     values: dict[str, list[Any]] = {}
     for row in rows[:_SAMPLE]:
         for name, value in _flat(row).items():
             values.setdefault(name, [])
             if not is_missing(value):
                 values[name].append(value)
-    found = Guess(columns={}, open={})
+    found = Guess()
     taken: set[str] = set()
     _times(values, found, taken)
     for ours, pattern in _NAMES.items():
-        kind = _KINDS.get(ours, _text)
-        ranked: list[tuple[int, int, str]] = []
-        for name, sample in values.items():
-            plain, last = _plain(name), _plain(name.rsplit(".", 1)[-1])
-            for rank, part in enumerate(_alternatives(pattern)):
-                if name not in taken and (re.fullmatch(part, last) or re.fullmatch(part, plain)) and kind(sample):
-                    ranked.append((rank, len(ranked), name))
-                    break
         if ours == "number" and "level" not in found.columns:
             continue
-        if ranked:
-            _, _, best = min(ranked)
+        fitting = [name for name in values if name not in taken and _KINDS.get(ours, _text)(values[name])]
+        best = next((name for part in pattern.split() for name in fitting if _is_called(name, part)), None)
+        if best is not None:
             found.columns[ours] = best
             if ours not in ("step", "node_id"):
                 taken.add(best)
@@ -211,10 +165,9 @@ def guess(rows: Sequence[dict[str, Any]], folder: Path | None = None, files: Seq
             found.columns["number"] = found.columns.pop("problem")
     if "number" in found.columns and found.columns.get("problem") == found.columns["number"]:
         del found.columns["problem"]
-    if len(set(map(str, values.get(found.columns.get("node_id", ""), [])))) < len(
-        values.get(found.columns.get("node_id", ""), [])
-    ):
-        found.columns.pop("node_id", None)  # a name that stands twice names nothing
+    nodes = values.get(found.columns.get("node_id", ""), [])
+    if len(set(map(str, nodes))) < len(nodes):
+        del found.columns["node_id"]  # a name that stands twice names nothing
     _outcomes(values, found)
     if "code" not in found.columns and folder is not None:
         _programs_in_files(rows, values, folder, files, found)
@@ -229,16 +182,9 @@ def guess(rows: Sequence[dict[str, Any]], folder: Path | None = None, files: Seq
     return found
 
 
-def _alternatives(pattern: str) -> list[str]:
-    """The alternatives of a pattern outside of its brackets, the best first."""
-    parts, depth = [""], 0
-    for mark in pattern:
-        depth += (mark == "(") - (mark == ")")
-        if mark == "|" and not depth:
-            parts.append("")
-        else:
-            parts[-1] += mark
-    return parts
+def _is_called(name: str, pattern: str) -> bool:
+    """Whether a column, or the last part of its dotted path, is called so."""
+    return any(re.fullmatch(pattern, _plain(part)) for part in (name, name.rsplit(".", 1)[-1]))
 
 
 def _times(values: dict[str, list[Any]], found: Guess, taken: set[str]) -> None:
@@ -257,7 +203,7 @@ def _times(values: dict[str, list[Any]], found: Guess, taken: set[str]) -> None:
         if any(w in ("speedup", "tokens", "gpu_seconds") for w in words):
             continue
         ours = "reference_runtime" if _REFERENCE.intersection(words) else "runtime"
-        worse = len(_WORSE.intersection(words)) * 2 - bool({"mean", "median", "avg"}.intersection(words))
+        worse = len(set(filter(_WORSE.fullmatch, words))) * 2 - bool({"mean", "median", "avg"}.intersection(words))
         ranked[ours].append((worse, len(words), name, unit))
     for ours, options in ranked.items():
         card = gpu_in(str(found.columns["runtime"]["column"])) if "runtime" in found.columns else None

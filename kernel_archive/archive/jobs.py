@@ -36,33 +36,19 @@ _LOG_ENDINGS: Final = (".zst", ".gz", ".jsonl", ".json", ".pkl", ".pickle", ".pa
 
 
 class Job(msgspec.Struct, frozen=True, kw_only=True):
-    """One run to stage.
+    """One run to stage."""
 
-    Attributes:
-        search_id: builder name and the run's path.
-        builder: the recipe's name.
-        source_index: which ``[[source]]`` of it.
-        source: that source.
-        path: the matched file or directory.
-        base: directory that provenance is relative to.
-        recipe_directory: where the recipe's own files (references) are.
-        excluded: search id -> node -> reason; several where one file holds several searches.
-        gpus: GPUs of which the recipe states facts.
-        roles: role -> patterns of the problems whose rows have it, whatever the source says.
-        remote: the files of a run behind a URL, where ``path`` and ``base`` are of its names only.
-    """
-
-    search_id: str
+    search_id: str  # builder name and the run's path
     builder: str
-    source_index: int
+    source_index: int  # which [[source]] of the recipe
     source: Source
-    path: Path
-    base: Path
-    recipe_directory: Path
-    excluded: dict[str, dict[str, str]]
-    gpus: tuple[str, ...] = ()
-    roles: dict[str, list[str]] = {}
-    remote: RemoteRun | None = None
+    path: Path  # the matched file or directory
+    base: Path  # directory that provenance is relative to
+    recipe_directory: Path  # where the recipe's own files (references) are
+    excluded: dict[str, dict[str, str]]  # search id -> node -> reason; several where one file holds several searches
+    gpus: tuple[str, ...] = ()  # of which the recipe states facts
+    roles: dict[str, list[str]] = {}  # role -> patterns of the problems whose rows have it, whatever the source says
+    remote: RemoteRun | None = None  # the files of a run behind a URL: path and base are of its names only
 
     def run_files(self) -> RunFiles:
         """The files of the run, as its reader declares them."""

@@ -2,8 +2,8 @@
 
 A reason takes a measurement out of every table but ``evaluations``. A flag never drops a row; a split definition may.
 
-Each query makes the table that it is named after, from those before it. :data:`FACTS` are what must be known of the whole archive
-at once. All others hold for any part of it that has every evaluation of its programs and of those with the same tokens: that is how
+Each query makes the table that it is named after, from those before it. :data:`MEDIANS` and :data:`SURVIVORS` must be known of the
+whole archive at once. All others hold for any part of it that has every evaluation of its programs and of those with the same tokens: that is how
 :mod:`kernel_archive.archive.merge` cuts a large one.
 
 They read the table ``fragment`` (rows of fragments), which the merge provides; and those that :func:`decide` makes of the rules:
@@ -41,19 +41,12 @@ IMPLAUSIBLE_SPEEDUP: Final = 100.0
 
 
 class Flag(msgspec.Struct, frozen=True):
-    """One audit flag.
+    """One audit flag."""
 
-    Attributes:
-        name: as ``kernels.flags`` has it, and the column of the merge that says whether a kernel has it.
-        rule: when a kernel has it.
-        why: why it matters.
-        worst: SQL order in which the audit lists examples.
-    """
-
-    name: str
-    rule: str
-    why: str
-    worst: str
+    name: str  # as kernels.flags has it, and the column of the merge that says whether a kernel has it
+    rule: str  # when a kernel has it
+    why: str  # why it matters
+    worst: str  # SQL order in which the audit lists examples
 
 
 FLAGS: Final[tuple[Flag, ...]] = (
@@ -159,14 +152,15 @@ LOGGED: Final = """
            evaluation_id IN (SELECT evaluation_id FROM drifted) AS drifted
     FROM fragment"""
 
-#: What must be known of the whole archive: the reference's median time of every case, and sources of survivors only.
-FACTS: Final = {
-    "reference_median": """
-        SELECT problem, reference_id, gpu, shape, median(us) AS median FROM reference_time
-        GROUP BY problem, reference_id, gpu, shape""",
-    "survivors": """
-        SELECT source_key FROM source GROUP BY source_key HAVING sum(failures) = 0 AND min(least) >= 1""",
-}
+#: Of the whole archive: the reference's median time of every case (of none: no rows), and sources of survivors only.
+MEDIANS: Final = """
+    SELECT problem, reference_id, gpu, shape, median(us) AS median FROM reference_time
+    GROUP BY problem, reference_id, gpu, shape"""
+NO_MEDIANS: Final = pa.schema(
+    [*((name, pa.string()) for name in ("problem", "reference_id", "gpu", "shape")), ("median", pa.float64())]
+).empty_table()
+SURVIVORS: Final = """
+    SELECT source_key FROM source GROUP BY source_key HAVING sum(failures) = 0 AND min(least) >= 1"""
 
 #: What every evaluation counts for, and what the measurements of a kernel come to.
 EVALUATIONS: Final = {
@@ -281,30 +275,12 @@ REPORT: Final = {
 
 
 class Rules(msgspec.Struct, frozen=True):
-    """What the recipes say of each other, and the bin scheme.
-
-    Attributes:
-        scheme: bin scheme of the labels.
-        supersedes: pairs of builders (new, old): what the new one has judged has no label from the old one.
-        unanimous: builders of which a kernel has a label only when none of its measurements failed.
-        unfit: programs that a reader found unfit.
-    """
+    """What the recipes say of each other, and the bin scheme of the labels."""
 
     scheme: Scheme
-    supersedes: list[tuple[str, str]]
-    unanimous: list[str]
-    unfit: list[str] = []
-
-
-def settle(connection: duckdb.DuckDBPyConnection) -> None:
-    """Everything that is known of the fragments of a whole archive, as the tables ``survivors`` and ``logged``."""
-    connection.execute(f"CREATE OR REPLACE TABLE reference_time AS {TIMES}")
-    connection.execute(f"CREATE OR REPLACE TABLE source AS {SOURCES}")
-    for name, query in FACTS.items():
-        connection.execute(f"CREATE OR REPLACE TABLE {name} AS {query}")
-    connection.execute(f"CREATE OR REPLACE TABLE drifted AS {DRIFTED}")
-    connection.execute("DROP TABLE reference_time")
-    connection.execute(f"CREATE OR REPLACE TABLE logged AS {LOGGED}")
+    supersedes: list[tuple[str, str]]  # builders (new, old): what the new one has judged has no label from the old one
+    unanimous: list[str]  # builders of which a kernel has a label only when none of its measurements failed
+    unfit: list[str]  # programs that a reader found unfit
 
 
 def decide(connection: duckdb.DuckDBPyConnection, rules: Rules) -> None:

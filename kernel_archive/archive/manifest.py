@@ -63,64 +63,38 @@ class InputFacts(msgspec.Struct, frozen=True):
 
 
 class SplitFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """Frozen facts of one derived table (``eval``, ``discovery_pairs``, ``train_pairs``).
+    """Frozen facts of one derived table (``eval``, ``discovery_pairs``, ``train_pairs``)."""
 
-    Attributes:
-        name: ``canonical`` or the name of a variant; only the canonical one is scored as such.
-        origin: ``selected`` by a definition here, ``published`` and kept as it was, or ``withheld``: selected, without labels.
-        scheme: bin scheme of its labels.
-        logical_digest: over its rows.
-        rows: number of rows.
-        parameters: everything that the selection depended on (cap, GPU, seed, strata, ...).
-        facts: counts and representatives (m_1, m_8, task x bin, cutoffs, exclusions, label differences).
-    """
-
-    name: str
-    origin: str
-    scheme: str
-    logical_digest: str
+    name: str  # "canonical" or the name of a variant; only the canonical one is scored as such
+    origin: (
+        str  # "selected" by a definition here, "published" and kept as it was, or "withheld": selected, without labels
+    )
+    scheme: str  # bin scheme of its labels
+    logical_digest: str  # over its rows
     rows: int
-    parameters: dict[str, Any]
-    facts: dict[str, Any]
+    parameters: dict[str, Any]  # everything that the selection depended on (cap, GPU, seed, strata, ...)
+    facts: dict[str, Any]  # counts, representatives (m_1, m_8, task x bin, cutoffs, exclusions, label differences)
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
-    """The whole manifest.
+    """The whole manifest."""
 
-    Attributes:
-        format: version of the manifest, 2 (or 1, see :attr:`whole_digest`).
-        name: dataset name, ``gpu-forecasters/kernels``.
-        version: a release's name, or the first 12 hex digits of the digest.
-        logical_digest: the name of the content, :attr:`whole_digest` when the manifest was written.
-        package: version of this package that wrote it.
-        writer: version of the Parquet writer.
-        bin_scheme: scheme of ``kernels.bin``.
-        builders: recipes with version, licence and digest.
-        tables: every table.
-        splits: facts of the derived tables.
-        inputs: every run.
-        findings: damaged lines and other faults of the logs: number per code, and the first ones in full.
-        reports: further counts (exclusions, rows withheld from train, similarity, ...).
-        canary: the text in every row.
-        about: title, description and citation of an archive of one's own.
-        evaluation: what the evaluation split of an archive of one's own asks about, where its recipe or its name makes it one.
-    """
-
-    format: int
-    name: str
-    version: str
-    logical_digest: str
-    package: str
-    writer: str
-    bin_scheme: str
-    builders: list[dict[str, Any]]
+    format: int  # of the manifest: 2, or 1 (see whole_digest)
+    name: str  # of the dataset, gpu-forecasters/kernels
+    version: str  # a release's name, or the first 12 hex digits of the digest
+    logical_digest: str  # the name of the content: whole_digest when the manifest was written
+    package: str  # version of this package that wrote it
+    writer: str  # version of the Parquet writer
+    bin_scheme: str  # of kernels.bin
+    builders: list[dict[str, Any]]  # recipes with version, licence and digest
     tables: dict[str, TableFacts]
-    splits: dict[str, SplitFacts]
-    inputs: list[InputFacts]
-    findings: dict[str, Any]
-    reports: dict[str, Any]
-    canary: str
-    about: dict[str, str] = {}
+    splits: dict[str, SplitFacts]  # facts of the derived tables
+    inputs: list[InputFacts]  # every run
+    findings: dict[str, Any]  # damaged lines and other faults of the logs: number per code, and the first ones in full
+    reports: dict[str, Any]  # further counts (exclusions, rows withheld from train, similarity, ...)
+    canary: str  # the text in every row
+    about: dict[str, str] = {}  # title, description and citation of an archive of one's own
+    #: What the evaluation split of an archive of one's own asks about, where its recipe or its name makes it one.
     evaluation: dict[str, Any] | None = None
 
     @property
@@ -168,13 +142,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def shard_faults(directory: Path, shards: Iterable[ShardFacts], *, content: bool = True) -> Iterator[Finding]:
-    """A finding for every file that is not what the manifest says: missing, of another size, or of other bytes.
-
-    Args:
-        directory: the archive directory.
-        shards: what the manifest says of the files (:meth:`Manifest.shards`).
-        content: compare the bytes too, by their sha256, not only presence and size.
-    """
+    """A finding for every file that is not what the manifest says: missing, of another size, or (``content``) of other bytes."""
     for shard in shards:
         path = directory / shard.path
         code, message = "missing-file", None

@@ -201,25 +201,17 @@ class Archive:
 def _read(path: Path, columns: list[str], problems: Collection[str] | None = None) -> pa.Table:
     """Columns of a shard. Not by ``read_table``: that imports pandas where it is installed, a third of a second."""
     try:
-        with pq.ParquetFile(path) as shard:
-            if problems is None:
+        if problems is None:
+            with pq.ParquetFile(path) as shard:
                 return shard.read(columns=columns)
-            import pyarrow.compute as pc
+        import pyarrow.dataset as ds
 
-            groups = [i for i in range(shard.num_row_groups) if _may_hold(shard.metadata.row_group(i), problems)]
-            rows = shard.read_row_groups(groups, columns=[*dict.fromkeys([*columns, "problem"])])
-            return rows.filter(pc.is_in(rows["problem"], pa.array(sorted(problems), pa.string()))).select(columns)
+        # Row groups of other problems, by the least and largest one that their footers name, are not read.
+        return ds.dataset(path).to_table(columns, filter=ds.field("problem").isin(sorted(problems)))
     except (OSError, pa.ArrowException) as error:
         raise ArchiveMismatchError(
             f"{path} cannot be read: {printable(str(error), 200)}. See kernel-archive validate"
         ) from None
-
-
-def _may_hold(group: pq.RowGroupMetaData, problems: Collection[str]) -> bool:
-    """Whether a row group may have rows of these problems, by the least and largest problem that its footer names."""
-    columns = (group.column(i) for i in range(group.num_columns))
-    found = next((c.statistics for c in columns if c.path_in_schema == "problem"), None)
-    return found is None or not found.has_min_max or any(found.min <= problem <= found.max for problem in problems)
 
 
 def open_archive(path: str | Path | None = None) -> Archive:

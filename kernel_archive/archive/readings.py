@@ -122,10 +122,7 @@ def unfit_programs(recipes: Iterable[LoadedRecipe]) -> list[str]:
 def check_readings(recipes: Sequence[LoadedRecipe], directory: Path, shards: Sequence[str]) -> None:
     """Refuse readings of programs that no log of their recipe has: a program that was changed is another one.
 
-    Args:
-        recipes: the recipes of the archive.
-        directory: where the archive is being made.
-        shards: the files of its evaluations, relative to it.
+    The archive is being made in ``directory``; ``shards`` are the files of its evaluations, relative to that.
 
     Raises:
         RecipeError: a reading names no program of its recipe's logs.

@@ -1,8 +1,9 @@
-"""Builder recipes: which logs, read how, meant for what. One ``builder.toml`` per source of raw logs."""
+"""Builder recipes: which logs, read how, meant for what, and every key explained. One ``builder.toml`` per source of raw logs."""
 
 from __future__ import annotations
 
 import glob
+import inspect
 import re
 from functools import partial
 from pathlib import Path
@@ -367,31 +368,53 @@ def recipe_facts(loaded: LoadedRecipe) -> dict[str, Any]:
 
 
 def supersession(recipes: Iterable[dict[str, Any]]) -> list[tuple[str, str]]:
-    """All pairs (new, old) of builders: what a builder supersedes, and what that one does.
-
-    Args:
-        recipes: facts of the recipes (:func:`recipe_facts`).
+    """All pairs (new, old) of builders, by the facts of their recipes: what a builder supersedes, and what that one does.
 
     Raises:
         RecipeError: a builder supersedes itself, straight or in a circle.
     """
-    direct = {str(recipe["name"]): list(recipe["supersedes"]) for recipe in recipes}
-    pairs: list[tuple[str, str]] = []
-    for name in sorted(direct):
-        seen: set[str] = set()
-        waiting = list(direct[name])
-        while waiting:
-            old = waiting.pop()
-            if old == name:
-                raise RecipeError.of(
-                    code="bad-recipe",
-                    message="a builder supersedes itself",
-                    field="supersedes",
-                    value=name,
-                    fix="Take it out",
-                )
-            if old not in seen:
-                seen.add(old)
-                waiting += direct.get(old, [])
-        pairs += [(name, old) for old in sorted(seen)]
-    return pairs
+    pairs = {(str(recipe["name"]), str(old)) for recipe in recipes for old in recipe["supersedes"]}
+    while more := {(new, older) for new, old in pairs for newer, older in pairs if old == newer} - pairs:
+        pairs |= more
+    for new, old in sorted(pairs):
+        if new == old:
+            raise RecipeError.of(
+                code="bad-recipe",
+                message="a builder supersedes itself",
+                field="supersedes",
+                value=new,
+                fix="Take it out",
+            )
+    return sorted(pairs)
+
+
+_TABLES: Final[dict[str, type[msgspec.Struct]]] = {
+    "": Recipe,
+    "archive.": About,
+    "eval.": Evaluation,
+    "gpu.NAME.": GpuFacts,
+    "source.": Source,
+    "source.columns.COLUMN.": From,
+    "source.join.": Join,
+    "exclude.": Exclude,
+}
+
+
+def attributes(kind: type) -> dict[str, str]:
+    """Attribute -> what the docstring says of it, those of the base classes included."""
+    found: dict[str, str] = {}
+    for cls in reversed(kind.__mro__):
+        text = inspect.cleandoc(cls.__doc__ or "")
+        _, _, listed = text.partition("Attributes:\n")
+        for name, said in re.findall(r"^ {4}(\w+): (.*(?:\n {8}.*)*)", listed, re.MULTILINE):
+            found[name] = " ".join(said.split()).replace("``", "`")
+    return found
+
+
+def explained_keys() -> dict[str, str]:
+    """Key of a recipe, with the table that it is in -> what it means."""
+    return {
+        f"{table}{field.encode_name}": attributes(kind).get(field.name, "")
+        for table, kind in _TABLES.items()
+        for field in msgspec.structs.fields(kind)
+    }

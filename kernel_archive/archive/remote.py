@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import hashlib
 import posixpath
 import re
 import tempfile
 from contextlib import contextmanager
+from functools import cache, partial
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, Final
 
@@ -15,11 +15,12 @@ import msgspec
 from kernel_archive.archive.store import patiently
 from kernel_archive.connections import bound_requests
 from kernel_archive.errors import KernelArchiveError, RecipeError, printable
+from kernel_archive.ids import sha256_hex
 from kernel_archive.readers import READERS
 from kernel_archive.readers.files import SUFFIXES
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
     from kernel_archive.archive.recipe import LoadedRecipe, Source
 
@@ -36,21 +37,13 @@ class RemoteFile(msgspec.Struct, frozen=True):
 
 
 class RemoteRun(msgspec.Struct, frozen=True, kw_only=True):
-    """A run behind a URL.
+    """A run behind a URL."""
 
-    Attributes:
-        url: leads to its file system.
-        recipe: the file of its recipe, for messages.
-        field: where the URL stands there.
-        files: all files that its reader may read.
-        state: names their content as far as the service tells; ``None`` where it tells too little.
-    """
-
-    url: str
-    recipe: str
-    field: str
-    files: list[RemoteFile]
-    state: str | None
+    url: str  # leads to its file system
+    recipe: str  # the file of its recipe, for messages
+    field: str  # where the URL stands there
+    files: list[RemoteFile]  # all that its reader may read
+    state: str | None  # names their content as far as the service tells; None where it tells too little
 
 
 def _system(url: str) -> tuple[Any, str]:
@@ -93,8 +86,8 @@ def remote_runs(loaded: LoadedRecipe, source: Source, index: int) -> Iterator[tu
         folders = {
             name if facts.get("type") == "directory" else posixpath.dirname(name) for name, facts in found.items()
         }
-        listing = _Listing(system)
-        beside = {folder: listing.beside(folder, _patterns(source)) for folder in folders}
+        files_of = cache(partial(_files, system))
+        beside = {folder: _beside(folder, _patterns(source), files_of) for folder in folders}
     except Exception as error:  # fsspec back-ends raise whatever their service does
         raise fail(
             f"cannot be reached: {printable(str(error), 300)}",
@@ -107,13 +100,9 @@ def remote_runs(loaded: LoadedRecipe, source: Source, index: int) -> Iterator[tu
             continue
         files = [RemoteFile(key, placed(key), listed[key].get("size")) for key in sorted(listed)]
         states = [(key, listed[key].get("size"), _state(listed[key])) for key in sorted(listed)]
-        known = (
-            None if any(state is None for *_, state in states) else hashlib.sha256(repr(states).encode()).hexdigest()
-        )
-        yield (
-            placed(name),
-            RemoteRun(url=source.path, recipe=str(loaded.file), field=field, files=files, state=known),
-        )
+        told = all(state is not None for *_, state in states)
+        known = sha256_hex(repr(states).encode()) if told else None
+        yield placed(name), RemoteRun(url=source.path, recipe=str(loaded.file), field=field, files=files, state=known)
 
 
 @contextmanager
@@ -170,32 +159,26 @@ def _patterns(source: Source) -> list[str]:
     return [*READERS[source.format].files, *(re.sub(r"\{[^{}]+\}", "*", name) for name in named)]
 
 
-class _Listing:
-    """What is in the folders of a file system, each looked at once."""
+def _beside(folder: str, patterns: list[str], files_of: Callable[[str, int], Mapping[str, Any]]) -> dict[str, Any]:
+    """The files that a reader may read for a run in a folder: logs, settings, summaries, also of the folders above."""
+    from fsspec.utils import glob_translate
 
-    def __init__(self, system: Any) -> None:
-        self._system = system
-        self._known: dict[tuple[str, int], dict[str, Any]] = {}
+    found: dict[str, Any] = {}
+    for pattern in patterns:
+        steps = pattern.split("/")
+        up = next(i for i, step in enumerate(steps) if step != "..")
+        place = posixpath.normpath(posixpath.join(folder, *steps[:up]))
+        rest = "/".join(steps[up:])
+        wanted = re.compile("|".join(glob_translate(rest + suffix) for suffix in SUFFIXES))
+        listed = files_of(place, len(steps) - up)
+        found |= {name: facts for name, facts in listed.items() if wanted.match(posixpath.relpath(name, place))}
+    return found
 
-    def beside(self, folder: str, patterns: list[str]) -> dict[str, Any]:
-        """The files that a reader may read for a run in that folder: logs, settings, summaries, also of the folders above."""
-        from fsspec.utils import glob_translate
 
-        found: dict[str, Any] = {}
-        for pattern in patterns:
-            steps = pattern.split("/")
-            up = next(i for i, step in enumerate(steps) if step != "..")
-            place = posixpath.normpath(posixpath.join(folder, *steps[:up]))
-            rest = "/".join(steps[up:])
-            wanted = re.compile("|".join(glob_translate(rest + suffix) for suffix in SUFFIXES))
-            listed = self._files(place, len(steps) - up)
-            found |= {name: facts for name, facts in listed.items() if wanted.match(posixpath.relpath(name, place))}
-        return found
-
-    def _files(self, folder: str, depth: int) -> dict[str, Any]:
-        if (folder, depth) not in self._known:
-            try:
-                self._known[folder, depth] = self._system.find(folder, maxdepth=depth, detail=True)
-            except FileNotFoundError:  # above the first folder of the service
-                self._known[folder, depth] = {}
-        return self._known[folder, depth]
+def _files(system: Any, folder: str, depth: int) -> Mapping[str, Any]:
+    """What is in a folder of a file system, so many levels deep."""
+    try:
+        found: Mapping[str, Any] = system.find(folder, maxdepth=depth, detail=True)
+    except FileNotFoundError:  # above the first folder of the service
+        return {}
+    return found

@@ -8,11 +8,9 @@ from __future__ import annotations
 
 import math
 from datetime import UTC, datetime
-from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
-import pyarrow as pa
 
 from kernel_archive.archive import fragments
 from kernel_archive.errors import Finding, RecipeError, printable
@@ -25,6 +23,8 @@ from kernel_archive.schema import OUTCOMES, TABLES
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    import pyarrow as pa
 
     from kernel_archive.archive.jobs import Job
 
@@ -39,11 +39,18 @@ _PLAIN: Final = (
 )  # fmt: skip
 _LIMITS: Final = fragments.limits(fragments.FRAGMENT_SCHEMA)
 _LIMITED: Final = tuple(name for name in _PLAIN if name in _LIMITS)
-_limited: Final = attrgetter(*_LIMITED)
-_CHECKS: Final = tuple(
-    (name, *_LIMITS[name])
-    for name in (*_LIMITED, "problem", "gpu", "model", "excluded", "runtime_us", "reference_runtime_us", "code")
+#: Columns that hold a field of :class:`_Row` or of its program.
+_SETTLED: Final = (
+    "problem",
+    "gpu",
+    "model",
+    "excluded",
+    "runtime_us",
+    "reference_runtime_us",
+    "reference_id",
+    "kernel_id",
 )
+_OF_PROGRAM: Final = ("program_id", "token_id", "language", "code")
 _SEARCH_JSON: Final = ("hyperparameters", "measurement", "software")
 _SEARCH_LIMITS: Final = fragments.limits(TABLES["searches"].schema) | dict.fromkeys(
     _SEARCH_JSON, fragments.Limit(len, fragments.MAX_CODE)
@@ -102,25 +109,14 @@ class _Row(msgspec.Struct):
 
     def misfit(self) -> tuple[str, Any] | None:
         """The first column whose value is beyond its limit, with the value."""
-        given = (
-            *_limited(self.record), self.problem, self.gpu, self.model, self.excluded, self.runtime_us,
-            self.reference_runtime_us, self.program.code,
-        )  # fmt: skip
-        for (name, size, most), value in zip(_CHECKS, given, strict=True):
-            if value is not None and not size(value) <= most:
-                return name, value
-        return None
+        given: dict[str, Any] = {name: getattr(self.record, name) for name in _LIMITED}
+        given |= {name: getattr(self, name) for name in _SETTLED}
+        given["code"] = self.program.code
+        return next(((name, value) for name, value in given.items() if _LIMITS[name].exceeded_by(value)), None)
 
 
 class SearchRows:
-    """Collects the records of one search and makes its rows.
-
-    Attributes:
-        evaluations: the records, in the order of the log.
-        facts: what the log says of the whole search.
-        findings: faults, those of the reader first.
-        role: role of the search.
-    """
+    """Collects the records of one search, in the order of the log, and makes its rows; findings of the reader come first."""
 
     def __init__(self, job: Job, search_id: str, digest: str, digests: dict[str, str]) -> None:
         """The run, the search's id, the digest of the run, and the digest of each of its files."""
@@ -308,32 +304,24 @@ class SearchRows:
         passed = [record.outcome == "success" for record in records]
         parents = [_parent(record, kept) for record in records]
         families = {problem: family_of(problem) for problem in {row.problem for row in rows}}
-        codes = pa.array([program.code for program in programs], fragments.FRAGMENT_SCHEMA.field("code").type)
         return {
-            **{name: _storable([*map(attrgetter(name), records)]) for name in _PLAIN},
+            **{name: _storable([getattr(record, name) for record in records]) for name in _PLAIN},
+            **{name: _storable([getattr(row, name) for row in rows]) for name in _SETTLED},
+            **{name: [getattr(program, name) for program in programs] for name in _OF_PROGRAM},
             "evaluation_id": [evaluation_id(search_id=self.search_id, node_id=record.node_id) for record in records],
-            "kernel_id": [row.kernel_id for row in rows],
-            "program_id": [program.program_id for program in programs],
-            "token_id": [program.token_id for program in programs],
-            "language": [program.language for program in programs],
-            "code": codes,
-            "problem": [row.problem for row in rows],
             "family": [families[row.problem] for row in rows],
-            "gpu": [row.gpu for row in rows],
-            "reference_id": [row.reference_id for row in rows],
             "parent_kernel_id": [kernel for kernel, _ in parents],
             "parent_distance": [distance for _, distance in parents],
-            "model": _storable([row.model for row in rows]),
-            "excluded": _storable([row.excluded for row in rows]),
             "speedup": [record.speedup if good else None for record, good in zip(records, passed, strict=True)],
-            "runtime_us": [row.runtime_us for row in rows],
-            "reference_runtime_us": [row.reference_runtime_us for row in rows],
             "cases": [record.cases if good else () for record, good in zip(records, passed, strict=True)],
             "error_type": _storable([record.error_type and record.error_type[:ERROR_TYPE_LIMIT] for record in records]),
             "error_text": _storable([record.error_text and record.error_text[:ERROR_TEXT_LIMIT] for record in records]),
             "started_at": [_micros(record.started_at) for record in records],
             "completed_at": [_micros(record.completed_at) for record in records],
-            "artificial": fragments.are_artificial(programs, passed, [row.reference for row in rows]),
+            "artificial": [
+                good and fragments.is_artificial(row.program, row.reference)
+                for row, good in zip(rows, passed, strict=True)
+            ],
             "source_digest": [self.digests.get(record.source_file, self.digest) for record in records],
             "search_id": [self.search_id] * n,
             "builder": [job.builder] * n,

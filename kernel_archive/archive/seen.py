@@ -25,28 +25,19 @@ _PARTS: Final = frozenset({"train", "test", "valid", "validation", "val", "dev",
 
 
 class Look(msgspec.Struct):
-    """What was recognised.
+    """What was recognised."""
 
-    Attributes:
-        found: in words.
-        sources: keys of each ``[[source]]``; ``path`` is absolute.
-        open: what a person must say or look at, by key of the source.
-        unused: columns that nothing is read from.
-        licence: SPDX name, where a licence file says it.
-        gpus: GPUs that need facts in the recipe.
-    """
-
-    found: str
-    sources: list[dict[str, Any]]
-    open: dict[str, str] = {}
-    unused: list[str] = []
-    licence: str | None = None
-    gpus: list[str] = []
+    found: str  # in words
+    sources: list[dict[str, Any]]  # keys of each [[source]]; path is absolute
+    open: dict[str, str] = {}  # what a person must say or look at, by key of the source
+    unused: list[str] = []  # columns that nothing is read from
+    licence: str | None = None  # SPDX name, where a licence file says it
+    gpus: list[str] = []  # those that need facts in the recipe
 
 
-def run_of(path: Path, format_: str = "measurements", **settings: Any) -> RunFiles:
+def run_of(path: Path, format_: str = "measurements") -> RunFiles:
     """A file as a reader would see it."""
-    return RunFiles(path, path.parent, msgspec.structs.replace(READERS[format_], also=None), settings)
+    return RunFiles(path, path.parent, msgspec.structs.replace(READERS[format_], also=None))
 
 
 def plain_name(path: Path) -> str:
@@ -75,16 +66,15 @@ def common_pattern(paths: Sequence[Path], name: str) -> tuple[str, dict[Path, st
     Names are cut where words end, so ``results_H100.csv`` and ``results_H200.csv`` differ in ``H100`` and ``H200``. Beside it
     is what stands at that part, by path. ``None`` where no such path exists.
     """
-    parts = [path.parts for path in paths]
-    differ = [i for i, at in enumerate(zip(*parts, strict=False)) if len(set(at)) > 1]
-    if len({len(each) for each in parts}) != 1 or len(differ) != 1:
+    parts, differ = _apart(paths)
+    if len(differ) != 1:
         return None
     at = differ[0]
     names = [each[at] for each in parts]
     head = re.sub(r"[^_. -]*$", "", _common(names))
     tail = re.sub(r"^[^_. -]*", "", _common([each[::-1] for each in names])[::-1])
     values = {path: each[len(head) : len(each) - len(tail)] for path, each in zip(paths, names, strict=True)}
-    if not all(values.values()) or any(mark in str(paths[0]) for mark in "*?[]{}"):
+    if not all(values.values()):
         return None
     before, after = Path(*parts[0][:at]), parts[0][at + 1 :]
     matched = before.glob("/".join([f"{glob.escape(head)}*{glob.escape(tail)}", *after]))
@@ -98,11 +88,8 @@ def tree_pattern(paths: Sequence[Path]) -> tuple[str, list[tuple[str, list[str]]
 
     ``None`` where they lie at different depths, or the path would match anything else.
     """
-    parts = [path.parts for path in paths]
-    differ = [i for i, at in enumerate(zip(*parts, strict=False)) if len(set(at)) > 1]
-    if len({len(each) for each in parts}) != 1 or not differ or differ[-1] == len(parts[0]) - 1:
-        return None
-    if any(mark in str(paths[0]) for mark in "*?[]{}"):
+    parts, differ = _apart(paths)
+    if not differ or differ[-1] == len(parts[0]) - 1:
         return None
     steps = [*parts[0]]
     for n, i in enumerate(differ, start=1):
@@ -111,6 +98,14 @@ def tree_pattern(paths: Sequence[Path]) -> tuple[str, list[tuple[str, list[str]]
     if set(Path(*steps[: differ[0]]).glob("/".join(wild))) != set(paths):
         return None
     return str(Path(*steps)), [(f"{{p{n}}}", [each[i] for each in parts]) for n, i in enumerate(differ, start=1)]
+
+
+def _apart(paths: Sequence[Path]) -> tuple[list[tuple[str, ...]], list[int]]:
+    """The steps of some paths, and at which they differ: at none where a pattern could not say so."""
+    parts = [path.parts for path in paths]
+    if len(set(map(len, parts))) != 1 or any(mark in str(paths[0]) for mark in "*?[]{}"):
+        return parts, []
+    return parts, [i for i, at in enumerate(zip(*parts, strict=True)) if len(set(at)) > 1]
 
 
 def _common(names: Sequence[str]) -> str:

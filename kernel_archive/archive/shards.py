@@ -8,11 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
-import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -94,25 +91,11 @@ def group_ends(possible: Iterable[tuple[int, int]], total: int) -> Iterator[int]
 
 def digest_rows(table: str, rows: pa.Table) -> list[tuple[str, bytes]]:
     """Key and digest of every row, from its canonical JSON; times as microseconds since the epoch."""
-    # Column by column in the order of the keys: building rows first and sorting each takes twice as long.
-    names = sorted(rows.column_names)
-    columns = []
-    for name in names:
-        column = rows.column(name)
-        columns.append((column.cast(pa.int64()) if pa.types.is_timestamp(column.type) else column).to_pylist())
-    # A struct with its fields in the order of the keys has the JSON of the dictionary, and is made and encoded faster.
-    row = msgspec.defstruct("Row", names)
-    keys = columns[names.index(TABLES[table].key)]
-    return [(key, row_digest(row(*values))) for key, values in zip(keys, zip(*columns, strict=True), strict=True)]
-
-
-def _ahead(parts: Iterator[pa.Table]) -> Iterator[pa.Table]:
-    """The parts, each made while the one before it is written: compression runs outside the interpreter's lock."""
-    with ThreadPoolExecutor(1) as pool:
-        coming = pool.submit(next, parts, None)
-        while (part := coming.result()) is not None:
-            coming = pool.submit(next, parts, None)
-            yield part
+    for i, field in enumerate(rows.schema):
+        if pa.types.is_timestamp(field.type):
+            rows = rows.set_column(i, field.name, rows.column(i).cast(pa.int64()))
+    key = TABLES[table].key
+    return [(row[key], row_digest(row)) for row in rows.to_pylist()]
 
 
 def _groups(table: str, parts: Iterable[pa.Table]) -> Iterator[pa.Table]:
@@ -133,27 +116,6 @@ def _groups(table: str, parts: Iterable[pa.Table]) -> Iterator[pa.Table]:
         yield held
 
 
-@contextmanager
-def _writer(path: Path, schema: pa.Schema, footer: Mapping[str, str]) -> Iterator[pq.ParquetWriter]:
-    writer = pq.ParquetWriter(
-        path,
-        schema,
-        compression="zstd",
-        compression_level=3,
-        # Not content-defined chunking: its state runs on from one row group into the next, so that a new group changes the
-        # pages of all groups behind it.
-        use_content_defined_chunking=False,
-        use_dictionary=[name for name in schema.names if name in REPEATED],
-        write_statistics=[name for name in schema.names if name in SORTABLE],
-        write_page_index=True,
-        store_schema=False,
-    )
-    with writer:
-        yield writer
-        # The Arrow schema is not stored (it varies between versions), so the pairs are added by hand.
-        writer.add_key_value_metadata(footer)
-
-
 def write_table(
     directory: Path,
     table: str,
@@ -163,14 +125,8 @@ def write_table(
 ) -> TableFacts:
     """Write one table's shards into an archive directory and return its facts.
 
-    Args:
-        directory: the archive directory (being made).
-        table: a name of :data:`kernel_archive.schema.TABLES`.
-        splits: rows per split, whole or in parts, in the order that they are kept in.
-        metadata: further key-value pairs of the Parquet footer (the canary is always there).
-
-    Returns:
-        Shards per split and the logical digest over all rows of all splits.
+    ``splits`` are its rows, whole or in parts, in the order that they are kept in; ``metadata`` are further key-value pairs of the
+    Parquet footer (the canary is always there).
     """
     digests: list[tuple[str, bytes]] = []
     shards = {
@@ -203,7 +159,7 @@ def _write_split(
             yield shaped
 
     written: list[tuple[Path, int]] = []
-    groups = _groups(table, _ahead(exact()))
+    groups = _groups(table, exact())
     first: pa.Table | None = next(groups, schema.empty_table())
     while first is not None:
         path = folder / f".{split}-{len(written):05d}.tmp"
@@ -221,7 +177,22 @@ def _write_split(
 def write_groups(path: Path, table: str, groups: Iterable[pa.Table], metadata: Mapping[str, str]) -> int:
     """Write row groups to a file until it is full; its rows."""
     count = 0
-    with _writer(path, TABLES[table].schema, {"canary": CANARY, "table": table, **metadata}) as writer:
+    schema = TABLES[table].schema
+    with pq.ParquetWriter(
+        path,
+        schema,
+        compression="zstd",
+        compression_level=3,
+        # Not content-defined chunking: its state runs on from one row group into the next, so that a new group changes the
+        # pages of all groups behind it.
+        use_content_defined_chunking=False,
+        use_dictionary=[name for name in schema.names if name in REPEATED],
+        write_statistics=[name for name in schema.names if name in SORTABLE],
+        write_page_index=True,
+        store_schema=False,
+    ) as writer:
+        # The Arrow schema is not stored (it varies between versions), so the pairs are added by hand.
+        writer.add_key_value_metadata({"canary": CANARY, "table": table, **metadata})
         for group in groups:
             # In one piece: where the parts of a group meet would show in the pages.
             writer.write_table(group.combine_chunks(), row_group_size=max(1, group.num_rows))

@@ -47,43 +47,24 @@ PUBLISHED_SCHEMA: Final = pa.schema(
 
 
 class StagedRun(msgspec.Struct, kw_only=True):
-    """A run that has been read: what is kept beside its fragment.
+    """A run that has been read: what is kept beside its fragment."""
 
-    Attributes:
-        key: what its content depends on; this record is in ``<key>.run``.
-        search_id: the run's id.
-        builder: the recipe.
-        role: role of its source.
-        path: the run, relative to its base.
-        digest: over its input files.
-        bytes: of its input files on disk.
-        rows: evaluations.
-        published: published split rows.
-        searches: rows of ``searches`` (several where one file holds several).
-        references: rows of ``references``.
-        counts: further counts of the format.
-        n_findings: all findings.
-        findings: the first ones.
-        fragment: the file with its evaluations.
-        published_rows: the file with its published split rows, where it has some.
-    """
-
-    key: str
+    key: str  # what its content depends on; this record is in <key>.run
     search_id: str
     builder: str
-    role: str
-    path: str
-    digest: str
-    bytes: int
-    rows: int
-    published: int
-    searches: list[dict[str, Any]]
-    references: list[dict[str, Any]]
-    counts: dict[str, int]
-    n_findings: int
-    findings: list[Finding]
-    fragment: Stored
-    published_rows: Stored | None = None
+    role: str  # of its source
+    path: str  # relative to its base
+    digest: str  # over its input files
+    bytes: int  # of its input files on disk
+    rows: int = 0  # evaluations
+    published: int  # published split rows
+    searches: list[dict[str, Any]] = []  # rows of searches: several where one file holds several
+    references: list[dict[str, Any]] = []  # rows of references
+    counts: dict[str, int] = {}  # further ones of the format
+    n_findings: int = 0
+    findings: list[Finding] = []  # the first ones
+    fragment: Stored = Stored("", 0, "")  # the file with its evaluations
+    published_rows: Stored | None = None  # the file with its published split rows, where it has some
 
 
 def _collect(
@@ -149,11 +130,6 @@ def _read_facts(store: Store, key: str) -> StagedRun | None:
 def stage_run(job: Job, store: Store, *, strict: bool = False) -> tuple[StagedRun, bool]:
     """Read one run and write its fragment, unless a whole one is there already.
 
-    Args:
-        job: the run.
-        store: where the fragments are.
-        strict: a finding of severity ``error`` is an error.
-
     Returns:
         What was read, and whether it was read now.
 
@@ -164,26 +140,25 @@ def stage_run(job: Job, store: Store, *, strict: bool = False) -> tuple[StagedRu
     # What a service says of the files of a run that was read before saves fetching them.
     state = job.remote.state if job.remote is not None else None
     seen = None if state is None else f"{fragment_key(job, state)}.seen"
-    if seen is not None and (known := store.get(seen)) is not None:
-        present = _read_facts(store, known.decode("ascii", "replace"))
-        if present is not None:
-            _judge(job, present, strict=strict)
-            return present, False
-    with job.on_this_machine() as here:
-        found = _stage(here, store, strict=strict)
-    if seen is not None:
-        store.put(seen, found[0].key.encode())
-    return found
+    known = None if seen is None else store.get(seen)
+    staged = None if known is None else _read_facts(store, known.decode("ascii", "replace"))
+    anew = False
+    if staged is None:
+        with job.on_this_machine() as here:
+            staged, anew = _stage(here, store)
+        if seen is not None:
+            store.put(seen, staged.key.encode())
+    _judge(job, staged, strict=strict)
+    return staged, anew
 
 
-def _stage(job: Job, store: Store, *, strict: bool) -> tuple[StagedRun, bool]:
-    """Read a run of this machine."""
+def _stage(job: Job, store: Store) -> tuple[StagedRun, bool]:
+    """Read a run of this machine, unless it was read before; whether it was read now."""
     files = job.run_files()
     digest, digests, size = run_digest(files)
     key = fragment_key(job, digest)
     present = _read_facts(store, key)
     if present is not None:
-        _judge(job, present, strict=strict)
         return present, False
     try:
         searches, published = _collect(job, READERS[job.source.format].read(files), digest, digests)
@@ -191,8 +166,7 @@ def _stage(job: Job, store: Store, *, strict: bool) -> tuple[StagedRun, bool]:
             raise job.bad_exclude(f"search {name!r}, which is not in {job.search_id}", name)
         staged = StagedRun(
             key=key, search_id=job.search_id, builder=job.builder, role=job.source.role, path=job.run_path, digest=digest,
-            bytes=size, rows=0, published=len(published), searches=[], references=[], counts={}, n_findings=0, findings=[],
-            fragment=Stored("", 0, ""),
+            bytes=size, published=len(published),
         )  # fmt: skip
         parts: list[pa.Table] = []
         for search in searches:
@@ -205,7 +179,6 @@ def _stage(job: Job, store: Store, *, strict: bool) -> tuple[StagedRun, bool]:
             staged.findings += search.findings[: FINDINGS_KEPT - len(staged.findings)]
             for name, count in search.facts.counts.items():
                 staged.counts[name] = staged.counts.get(name, 0) + count
-        _judge(job, staged, strict=strict)
         staged.fragment = _write_table(store, key[:32], ".parquet", pa.concat_tables(parts))
     except MemoryError as error:
         raise LogError(f"{job.search_id} takes more memory than there is. Take the run out of its path") from error

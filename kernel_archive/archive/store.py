@@ -138,12 +138,7 @@ class Store(msgspec.Struct, frozen=True):
         """Have a file made and put it in its place, whole or not at all.
 
         Its name holds a part of its sha256: made twice, by a worker that was given up too early, it is the same file or
-        another one.
-
-        Args:
-            stem: folder and beginning of the name.
-            suffix: end of the name.
-            make: writes the file at the path that it is given.
+        another one. ``stem`` is folder and beginning of the name; ``make`` writes the file at the path that it is given.
         """
         if self.remote:
             with tempfile.TemporaryDirectory(prefix="kernel-archive-") as own:
@@ -205,99 +200,76 @@ class Store(msgspec.Struct, frozen=True):
                 shutil.rmtree(self.path(folder))
 
     @contextmanager
-    def held(self) -> Iterator[Lease]:
+    def held(self) -> Iterator[Callable[[], None]]:
         """Hold the area for one build at a time; one behind a URL also across machines.
+
+        There a file ``lock`` says every few seconds, with another number, that its build lives. What is yielded checks that this
+        build still holds the area; it raises KernelArchiveError when another one took it, believing this one dead.
 
         Raises:
             KernelArchiveError: another build holds it.
         """
-        lease = Lease(self)
         busy = f"another build is at work on {self.root}. Wait for it to end"
         if not self.remote:
             Path(self.root).mkdir(parents=True, exist_ok=True)
             with locked(self.path("held.lock"), busy=busy):
-                yield lease
+                yield lambda: None
             return
-        lease.take(busy)
+        name, ended, lost = secrets.token_hex(8), threading.Event(), threading.Event()
+
+        def beat() -> None:
+            number = 0
+            while not (ended.wait(BEAT_SECONDS) or lost.is_set()):
+                number += 1
+                with suppress(Exception):  # a service that is away for a moment
+                    if (self.get("lock") or b"").startswith(name.encode()):
+                        self.put("lock", f"{name} {number}".encode())
+                    else:
+                        lost.set()
+
+        def check() -> None:
+            if lost.is_set():
+                raise KernelArchiveError(f"another build took {self.root} over: this one was silent for too long")
+
+        self._take_lock(f"{name} 0".encode(), busy)
+        thread = threading.Thread(target=beat, daemon=True)
+        thread.start()
         try:
-            yield lease
+            yield check
         finally:
-            lease.leave()
+            ended.set()
+            thread.join()
+            if not lost.is_set():
+                self.clear("lock")
+
+    def _take_lock(self, mark: bytes, busy: str) -> None:
+        """Write the file ``lock`` where there is none, or in the place of that of a build that has died."""
+        since, seen = time.monotonic(), self.get("lock")
+        while seen is not None or not self._created("lock", mark):
+            now = self.get("lock")
+            if None not in {seen, now} and now != seen:
+                raise KernelArchiveError(busy)
+            if now is not None and now == seen and time.monotonic() - since > DEAD_SECONDS:
+                with suppress(FileNotFoundError):
+                    self.system().rm_file(self.place("lock"))
+                now = None
+            seen = now
+            if seen is not None:
+                time.sleep(BEAT_SECONDS / 5)
+
+    def _created(self, name: str, data: bytes) -> bool:
+        """Whether a small file was written behind a URL where there was none."""
+        try:
+            self.system().pipe_file(self.place(name), data, mode="create")
+        except FileExistsError:
+            return False
+        except (FileNotFoundError, PermissionError) as error:
+            raise UsageError(f"--stage {self.root} cannot be written: {printable(str(error), 300)}") from None
+        except (TypeError, NotImplementedError):  # a service without exclusive writing: the beats tell who was last
+            self.put(name, data)
+        return True
 
 
 def _stored(stem: str, suffix: str, path: Path) -> Stored:
     digest = file_sha256(path)
     return Stored(f"{stem}.{digest[:16]}{suffix}", path.stat().st_size, digest)
-
-
-class Lease:
-    """A file ``lock`` that says every few seconds, with another number, that its build lives."""
-
-    def __init__(self, store: Store) -> None:
-        self._store, self._name = store, secrets.token_hex(8)
-        self._ended = threading.Event()
-        self._taken_away = False
-        self._thread: threading.Thread | None = None
-
-    def take(self, busy: str) -> None:
-        """Take the lock, also that of a build that has died; begin to say that this one lives.
-
-        Raises:
-            KernelArchiveError: another build lives; ``busy`` is the message.
-        """
-        system, place = self._store.system(), self._store.place("lock")
-        since, seen = time.monotonic(), self._store.get("lock")
-        while True:
-            if seen is None and self._create(system, place):
-                break
-            now = self._store.get("lock")
-            if None not in {seen, now} and now != seen:
-                raise KernelArchiveError(busy)
-            if now is not None and now == seen and time.monotonic() - since > DEAD_SECONDS:
-                with suppress(FileNotFoundError):
-                    system.rm_file(place)
-                now = None
-            seen = now
-            if seen is not None:
-                time.sleep(BEAT_SECONDS / 5)
-        self._thread = threading.Thread(target=self._beat, daemon=True)
-        self._thread.start()
-
-    def _create(self, system: Any, place: str) -> bool:
-        try:
-            system.pipe_file(place, f"{self._name} 0".encode(), mode="create")
-        except FileExistsError:
-            return False
-        except (FileNotFoundError, PermissionError) as error:
-            raise UsageError(f"--stage {self._store.root} cannot be written: {printable(str(error), 300)}") from None
-        except (TypeError, NotImplementedError):  # a service without exclusive writing: the beats tell who was last
-            self._store.put("lock", f"{self._name} 0".encode())
-        return True
-
-    def _beat(self) -> None:
-        number = 0
-        while not self._ended.wait(BEAT_SECONDS):
-            number += 1
-            with suppress(Exception):  # a service that is away for a moment
-                found = self._store.get("lock")
-                if found is None or not found.startswith(self._name.encode()):
-                    self._taken_away = True
-                    return
-                self._store.put("lock", f"{self._name} {number}".encode())
-
-    def check(self) -> None:
-        """Whether this build still holds the area.
-
-        Raises:
-            KernelArchiveError: another one took it, believing this one dead.
-        """
-        if self._taken_away:
-            raise KernelArchiveError(f"another build took {self._store.root} over: this one was silent for too long")
-
-    def leave(self) -> None:
-        """Give the lock back."""
-        self._ended.set()
-        if self._thread is not None:
-            self._thread.join()
-            if not self._taken_away:
-                self._store.clear("lock")

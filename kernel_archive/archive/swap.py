@@ -74,9 +74,7 @@ def _sync_tree(directory: Path) -> None:
 def replaced_directory(target: Path, *, copy: bool = False) -> Iterator[Path]:
     """A new directory to fill; it takes the target's place when the block ends well, and vanishes when it doesn't.
 
-    Args:
-        target: the directory to make or replace.
-        copy: start from the target's present files (hard links: replace files, never write into them).
+    With ``copy`` it starts from the target's present files (hard links: replace files, never write into them).
 
     Raises:
         TargetExistsError: the target is not ours.
@@ -89,12 +87,19 @@ def replaced_directory(target: Path, *, copy: bool = False) -> Iterator[Path]:
     new = stage / f"new.{os.getpid()}"
     if new.exists():
         shutil.rmtree(new)
+    # What somebody else put beside our files (notes, a .git folder) is kept in any case.
+    left_out: frozenset[str] = frozenset() if copy else OURS
     try:
-        if copy and target.is_dir():
-            shutil.copytree(target, new, copy_function=_link)
+        if target.is_dir():
+            shutil.copytree(
+                target,
+                new,
+                copy_function=_link,
+                symlinks=not copy,  # new files are never written through a link into the old version
+                ignore=lambda folder, _: left_out if Path(folder) == target else (),
+            )
         else:
             new.mkdir()
-            _carry_over(target, new)
         yield new
         _sync_tree(new)
         old = new
@@ -114,20 +119,8 @@ def replaced_directory(target: Path, *, copy: bool = False) -> Iterator[Path]:
             shutil.rmtree(new, ignore_errors=True)
 
 
-def _carry_over(target: Path, new: Path) -> None:
-    """Keep what somebody else put beside our files (notes, a .git folder): hard links, so that it costs nothing."""
-    if not target.is_dir():
-        return
-    for entry in target.iterdir():
-        if entry.name in OURS:
-            continue
-        if entry.is_dir() and not entry.is_symlink():
-            shutil.copytree(entry, new / entry.name, copy_function=_link, symlinks=True)
-        else:
-            _link(str(entry), str(new / entry.name))
-
-
 def _link(source: str, destination: str) -> str:
+    """A hard link, which costs nothing, else a copy."""
     try:
         os.link(source, destination, follow_symlinks=False)
     except OSError:

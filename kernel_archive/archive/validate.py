@@ -118,8 +118,7 @@ def _same_type(a: pa.DataType, b: pa.DataType) -> bool:
 
 
 def _digests(archive: Archive) -> Iterator[Finding]:
-    manifest = archive.manifest
-    yield from shard_faults(archive.path, manifest.shards())
+    yield from shard_faults(archive.path, archive.manifest.shards())
     yield from digest_faults(archive)
     for name, split in archive.manifest.splits.items():
         held = archive.manifest.tables.get(name)
@@ -150,6 +149,14 @@ def digest_faults(archive: Archive) -> Iterator[Finding]:
         )
 
 
+#: Id -> what it is made of.
+_MADE_OF: Final = {
+    "program_id": "the code",
+    "token_id": "the code",
+    "kernel_id": "problem, reference, GPU and program",
+}
+
+
 def _ids(archive: Archive) -> Iterator[Finding]:
     for table in archive.tables:
         spec = TABLES[table]
@@ -163,26 +170,24 @@ def _ids(archive: Archive) -> Iterator[Finding]:
         names = ["kernel_id", "program_id", "token_id", "problem", "reference_id", "gpu", "code"]
         for path in archive.files(table):
             rows = pq.read_table(path, columns=names, partitioning=None).to_pylist()
-            bad_program, bad_token, bad_kernel = [], [], []
+            wrong: dict[str, list[str]] = {column: [] for column in _MADE_OF}
             for row in rows:
-                program = program_id(row["code"])
-                if program != row["program_id"]:
-                    bad_program.append(row["kernel_id"])
-                if token_id(row["code"]) != row["token_id"]:
-                    bad_token.append(row["kernel_id"])
-                wanted = kernel_id(
-                    problem=row["problem"],
-                    reference_program_id=row["reference_id"],
-                    gpu=row["gpu"],
-                    program=row["program_id"],
-                )
-                if wanted != row["kernel_id"]:
-                    bad_kernel.append(row["kernel_id"])
-            yield from _rows("wrong-program-id", "program_id is not that of the code", table, bad_program)
-            yield from _rows("wrong-token-id", "token_id is not that of the code", table, bad_token)
-            yield from _rows(
-                "wrong-kernel-id", "kernel_id is not that of problem, reference, GPU and program", table, bad_kernel
-            )
+                made = {
+                    "program_id": program_id(row["code"]),
+                    "token_id": token_id(row["code"]),
+                    "kernel_id": kernel_id(
+                        problem=row["problem"],
+                        reference_program_id=row["reference_id"],
+                        gpu=row["gpu"],
+                        program=row["program_id"],
+                    ),
+                }
+                for column, value in made.items():
+                    if value != row[column]:
+                        wrong[column].append(row["kernel_id"])
+            for column, of in _MADE_OF.items():
+                code = f"wrong-{column.replace('_', '-')}"
+                yield from _rows(code, f"{column} is not that of {of}", table, wrong[column])
     references = archive.arrow("references", columns=["reference_id", "code"]).to_pylist()
     yield from _rows(
         "wrong-program-id",
@@ -258,24 +263,13 @@ _LAYERS: Final[tuple[tuple[str, Callable[[Archive], Iterable[Finding]]], ...]] =
 _FATAL: Final = frozenset({"layout", "schema"})
 
 
-def run_layer(name: str, archive: Archive, check: Callable[[Archive], Iterable[Finding]]) -> Layer:
-    """Run one layer; a file that can't be read in the middle of it is a finding, too."""
-    findings: list[Finding] = []
+def _found(archive: Archive, check: Callable[[Archive], Iterable[Finding]]) -> Iterator[Finding]:
+    """What a layer finds; a file that can't be read in the middle of it is a finding, too."""
     try:
-        findings.extend(check(archive))
+        yield from check(archive)
     except (OSError, pa.ArrowException, duckdb.Error, ArchiveMismatchError) as error:
-        findings.append(
-            Finding(
-                code="unreadable",
-                message=f"a file cannot be read: {printable(str(error), 200)}",
-                file=str(archive.path),
-                fix="Build or pull again",
-            )
-        )
-    worst = {f.severity for f in findings}
-    status = "error" if "error" in worst else "warning" if "warning" in worst else "ok"
-    rows = sum(sum(facts.rows.values()) for facts in archive.manifest.tables.values())
-    return Layer(name=name, status=status, checked=rows, findings=findings)
+        message = f"a file cannot be read: {printable(str(error), 200)}"
+        yield Finding(code="unreadable", message=message, file=str(archive.path), fix="Build or pull again")
 
 
 def validate_measured(
@@ -287,14 +281,17 @@ def validate_measured(
         A report; ``ok`` when no finding is an error.
     """
     layers: list[Layer] = []
+    rows = sum(sum(facts.rows.values()) for facts in archive.manifest.tables.values())
     stopped = False
     for name, check in (*_LAYERS, *extra):
         if stopped:
             layers.append(Layer(name=name, status="skipped", checked=0, findings=[]))
             continue
-        layer = run_layer(name, archive, check)
-        layers.append(layer)
-        unreadable = any(finding.code in {"unreadable", "bad-parquet"} for finding in layer.findings)
-        stopped = unreadable or (layer.status == "error" and name in _FATAL)
+        findings = list(_found(archive, check))
+        severities = {finding.severity for finding in findings}
+        status = next((worst for worst in ("error", "warning") if worst in severities), "ok")
+        layers.append(Layer(name=name, status=status, checked=rows, findings=findings))
+        unreadable = any(finding.code in {"unreadable", "bad-parquet"} for finding in findings)
+        stopped = unreadable or (status == "error" and name in _FATAL)
     ok = not any(layer.status == "error" for layer in layers)
     return Report(path=str(archive.path), version=archive.manifest.version, ok=ok, layers=layers)

@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 import numpy as np
 
-from kernel_archive.archive.calls import Call
 from kernel_archive.archive.open import open_archive
-from kernel_archive.archive.team import team
+from kernel_archive.archive.team import Call, team
 from kernel_archive.board import ranks
 from kernel_archive.board.submissions import FORECASTS_FILE, SCORE_FILE, Submission, load_submission
 from kernel_archive.errors import DataError, Finding, KernelArchiveError, UsageError, printable

@@ -44,8 +44,7 @@ def init(place: str, output: str, name: str | None, force: bool, **answers: str 
 
     Example: kernel-archive init results/ --name me/my-kernels --gpu H100, then kernel-archive build builder.toml.
     """
-    from kernel_archive.archive.first_look import look, preview
-    from kernel_archive.archive.recipe_text import recipe_text
+    from kernel_archive.archive.first_look import look, preview, recipe_text
     from kernel_archive.gpus import same_gpu
 
     target = Path(output)
@@ -188,7 +187,7 @@ def build(builders: tuple[str, ...], bins: str, **options: Any) -> None:
 @common.json_option
 def readers(columns: bool, keys: bool) -> None:
     """List the log formats that a recipe can name, and what each expects."""
-    from kernel_archive.archive.recipe_text import explained_keys
+    from kernel_archive.archive.recipe import explained_keys
     from kernel_archive.readers import READERS
     from kernel_archive.readers.mapping import COLUMNS
 

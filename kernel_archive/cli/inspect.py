@@ -92,7 +92,7 @@ def show(wanted: str, code: bool, logs: Path | None, archive_path: str | None) -
 
     ID is a kernel, program or evaluation id, or the first digits of one.
     """
-    from kernel_archive.archive.lineage import reasons, trace
+    from kernel_archive.archive.info import reasons, trace
     from kernel_archive.archive.open import open_archive
 
     found = trace(open_archive(archive_path), wanted)

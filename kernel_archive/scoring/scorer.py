@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-    from kernel_archive.archive.calls import Team
     from kernel_archive.archive.open import Archive
+    from kernel_archive.archive.team import Team
     from kernel_archive.scoring.arrays import Floats
     from kernel_archive.scoring.reader import ForecastSource
     from kernel_archive.scoring.target import Target

@@ -24,14 +24,13 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from kernel_archive.archive.calls import Call, results
+from kernel_archive.archive.team import Call, Team, results
 from kernel_archive.scoring.metrics import METRICS, metrics_of
 from kernel_archive.scoring.samples import RowSample
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping
 
-    from kernel_archive.archive.calls import Team
     from kernel_archive.scoring.arrays import Floats, Ints
     from kernel_archive.scoring.samples import ForecastRows
 

@@ -38,9 +38,9 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from kernel_archive.archive.calls import Team
     from kernel_archive.archive.manifest import Manifest, SplitFacts
     from kernel_archive.archive.open import Archive
+    from kernel_archive.archive.team import Team
     from kernel_archive.bins import Scheme
     from kernel_archive.errors import Finding
     from kernel_archive.selection.definitions import Definition

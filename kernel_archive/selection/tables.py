@@ -15,8 +15,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from kernel_archive.archive.calls import Call
 from kernel_archive.archive.open import open_archive
+from kernel_archive.archive.team import Call, Team
 from kernel_archive.ids import program_id, token_id
 from kernel_archive.schema import TABLES
 from kernel_archive.selection.edges import EDGE_COLUMNS, Kernel, kernels_by_id
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Sequence
     from pathlib import Path
 
-    from kernel_archive.archive.calls import Team
     from kernel_archive.archive.open import Archive
 
 Result = TypeVar("Result")

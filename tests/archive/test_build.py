@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import hashlib
 import json
 import os
@@ -374,22 +373,3 @@ def test_two_runs_that_hold_a_search_of_the_same_name_are_refused(tmp_path):
     with pytest.raises(RecipeError, match="two runs hold a search called x/t/a"):
         build_archive([str(source)], out=tmp_path / "out", jobs=1)
     assert not (tmp_path / "out").exists()
-
-
-def test_the_collector_rests_while_tables_are_made_and_is_then_as_it_was(source, tmp_path):
-    """Also after an error, and for a caller who had switched it off."""
-    seen = []
-
-    def finish(*_):
-        seen.append(gc.isenabled())
-        raise KeyError
-
-    try:
-        for enabled in (True, False):
-            (gc.enable if enabled else gc.disable)()
-            with pytest.raises(KeyError):
-                build_archive([source], out=tmp_path / "a", finish=finish)
-            assert gc.isenabled() is enabled
-    finally:
-        gc.enable()
-    assert seen == [False, False]

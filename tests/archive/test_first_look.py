@@ -11,11 +11,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from click.testing import CliRunner
 
-from kernel_archive.archive.first_look import look, preview
+from kernel_archive.archive.first_look import look, preview, recipe_text
 from kernel_archive.archive.guess import guess
 from kernel_archive.archive.open import open_archive
 from kernel_archive.archive.recipe import load_recipe
-from kernel_archive.archive.recipe_text import recipe_text
 from kernel_archive.cli import cli
 from kernel_archive.errors import DataError
 from kernel_archive.forecasters.features import GPU_FEATURES, gpu_features

@@ -71,7 +71,6 @@ def whole(recipes, tmp_path_factory):
 def test_the_same_bytes_however_it_is_cut(recipes, whole, tmp_path, monkeypatch, rows):
     """Parts of one search and of several: every file is the same, and nothing of the merge stays behind."""
     monkeypatch.setattr(consolidate, "PART_ROWS", rows)
-    monkeypatch.setattr(consolidate, "DIGESTS_AT_ONCE", rows)
     build_archive(recipes, out=tmp_path / "out", jobs=1)
     assert tree(tmp_path / "out") == tree(whole)
     assert not (tmp_path / ".out.stage/merge").exists()

@@ -1,4 +1,4 @@
-"""The shipped recipes of public archives, each with a made sample of the columns that its page states."""
+"""The shipped recipes of public archives, each with a made sample of the columns that its page states; every key explained."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from kernel_archive.archive.open import open_archive
-from kernel_archive.archive.recipe import load_recipe, shipped_recipes
+from kernel_archive.archive.recipe import attributes, explained_keys, load_recipe, shipped_recipes
 from kernel_archive.errors import RecipeError
+from kernel_archive.gpus import Gpu
 from kernel_archive.pipeline import build
 
 if TYPE_CHECKING:
@@ -123,3 +124,15 @@ def test_an_unknown_gpu_is_not_taken_for_another_model(tmp_path: Path, name: str
     assert f'[gpu."{name}"]' in str(fault.value)
     assert ("Did you mean" in str(fault.value)) == (near is not None)
     assert near is None or repr(near) in str(fault.value)
+
+
+def test_every_key_has_a_text() -> None:
+    """None is left out or empty, and each stands with its table."""
+    keys = explained_keys()
+    assert {"name", "archive.name", "eval.roles", "source.path", "source.join.on", "exclude.reason"} <= keys.keys()
+    assert all(keys.values())
+
+
+def test_attributes_of_base_classes() -> None:
+    """A type says what its base says, too."""
+    assert {"aliases", "l2_cache_mb"} <= attributes(Gpu).keys()

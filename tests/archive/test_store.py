@@ -104,13 +104,13 @@ def test_two_builds_of_one_staging_area(bucket, monkeypatch):
     with place.held() as first:
         with pytest.raises(KernelArchiveError, match="another build is at work on s3://bucket/stage"), place.held():
             pass
-        first.check()
+        first()
     place.put("lock", b"of a build that was killed 7")
     with place.held() as second:
         place.put("lock", b"of another one 0")
         time.sleep(0.5)
         with pytest.raises(KernelArchiveError, match="took s3://bucket/stage over"):
-            second.check()
+            second()
 
 
 def test_two_builds_with_one_directory(logs, tmp_path):

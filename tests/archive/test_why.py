@@ -6,7 +6,7 @@ import pytest
 from measure.test_search import drive, events, speed_of
 from measure.test_surrogate import forecaster, make
 
-from kernel_archive.archive.lineage import reasons
+from kernel_archive.archive.info import reasons
 
 
 @pytest.fixture
