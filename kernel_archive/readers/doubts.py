@@ -1,4 +1,8 @@
-"""What is doubted of a row that somebody else measured: figures that contradict each other, and columns that nothing is read from."""
+"""Somebody else's table, row by row: cells, programs in files, joined rows, and what is doubted of them.
+
+Doubted are figures that contradict each other, and columns that nothing is read from. What a row comes to is judged in
+:mod:`kernel_archive.readers.judged`.
+"""
 
 from __future__ import annotations
 
@@ -6,13 +10,18 @@ import re
 from statistics import median
 from typing import TYPE_CHECKING, Any, Final
 
+import msgspec
+
 from kernel_archive.errors import printable
 from kernel_archive.gpus import GPU_KEYS, canonical_gpu, gpu_in, same_gpu
-from kernel_archive.readers.cells import Table, is_missing, joined_gpu, quantity, spelled, truth
-from kernel_archive.readers.values import positive
+from kernel_archive.readers.mapping import US_PER_UNIT, From, Join, filled, inside, names_in
+from kernel_archive.readers.reading import Reading
+from kernel_archive.readers.tables import table_rows
+from kernel_archive.readers.values import is_missing, key_of, lookup, positive, quantity, spelled, truth
 
 if TYPE_CHECKING:
-    from kernel_archive.readers.mapping import Join
+    from collections.abc import Iterable
+
     from kernel_archive.readers.records import Evaluation
 
 #: Columns of theirs that would say that a row is no success, if the recipe mapped them.
@@ -27,16 +36,143 @@ _SHAPES: Final = re.compile(
 #: A speedup further from the ratio of its own times is doubted; one further than the second is not taken.
 DOUBTFUL_RATIO: Final = 1.02
 REFUSED_RATIO: Final = 1.20
+#: Lines named in one finding about many rows.
+_LINES_NAMED: Final = 5
 
 
-class Doubted(Table):
-    """The rows of one table, held against themselves and each other."""
+class Doubt(msgspec.Struct):
+    """What is wrong with rows of one kind: said once, of the first one, with the first lines (``at``) and their number."""
+
+    message: str
+    value: object
+    fix: str | None
+    error: bool
+    file: str
+    line: int | None
+    label: str
+    n: int = 0
+    at: list[str] = []
+
+
+class Doubted(Reading):
+    """The rows of one table, held against themselves and each other: one finding for all rows that are doubted alike."""
 
     def __init__(self, *args: Any, **more: Any) -> None:
         super().__init__(*args, **more)
+        self.columns: dict[str, From] = {}
+        self.joins: list[tuple[Join, dict[tuple[str, ...], dict[str, Any] | None]]] = []
+        #: The row that is taken in, its line, and what it is called where it stands on no line of its own.
+        self.row: dict[str, Any] = {}
+        self.line: int | None = None
+        self.label = ""
         self.root_is_reference = self.run.settings.get("reference") == "root"
+        self._doubts: dict[tuple[str, str | None], Doubt] = {}
         self._seen: set[int] = set()
         self._sizes: dict[Any, dict[str, Any]] = {}
+
+    # -- cells
+
+    def cell(self, name: str) -> Any:
+        """A cell by our name of its column; ``None`` where it is missing in any spelling."""
+        rule = self.columns.get(name)
+        if rule is None:
+            return None
+        value = rule.value if rule.column is None else lookup(self.row, rule.column)
+        if rule.column is None and isinstance(value, str) and names_in(value):
+            value = filled(value, self.row)
+        return None if is_missing(value) else value
+
+    def program(self, name: str) -> Any:
+        """The text of a program, in the table or in the file that it names; ``None`` where it is missing."""
+        rule = self.columns.get(name)
+        if rule is None or rule.file is None:
+            return self.cell(name)
+        path = inside(self.run.root, rule.file, self.row)
+        if path is None:
+            if (said := filled(rule.file, self.row)) is not None:
+                self.doubt("bad-path", "the name of a file leads out of its folder", name, said, error=True)
+            return None
+        data = self.run.whole(path) if path.is_file() else None
+        text = data.decode("utf-8", "replace") if isinstance(data, bytes) else None
+        if text is None or is_missing(text):
+            message = "the file is empty" if text is not None else "there is no such file, or it cannot be read"
+            self.doubt("no-code-file", message, name, filled(rule.file, self.row), error=True)
+            return None
+        return text
+
+    def time(self, name: str) -> float | None:
+        """A time in microseconds; the unit that a cell states itself counts."""
+        number, unit = quantity(self.cell(name))
+        value = positive(number) if unit != "x" else None
+        return None if value is None else value * US_PER_UNIT[unit or self.columns[name].unit or "us"]
+
+    def doubt(
+        self,
+        code: str,
+        message: str,
+        name: str | None = None,
+        value: object = None,
+        fix: str | None = None,
+        *,
+        error: bool = False,
+        theirs: bool = False,
+    ) -> None:
+        """Note something wrong with a row: rows of one code and column make one finding, which names the first lines; ``name`` is our column's, or ``theirs``."""
+        rule = None if theirs else self.columns.get(name or "")
+        field = (rule.column or rule.file) if rule is not None else name
+        seen = self._doubts.get((code, field))
+        if seen is None:
+            seen = self._doubts[code, field] = Doubt(message, value, fix, error, self.file, self.line, self.label)
+        seen.n += 1
+        if len(seen.at) < _LINES_NAMED:
+            seen.at.append(self.label if self.line is None else str(self.line))
+
+    def finish(self) -> None:
+        """Say what was doubted."""
+        for (code, field), seen in self._doubts.items():
+            message = seen.message
+            if seen.n > 1:
+                lines = ", ".join(seen.at) + (", ..." if seen.n > _LINES_NAMED else "")
+                message += f": {seen.n:,} rows ({'in' if seen.line is None else 'lines'} {lines})"
+            elif seen.label and not seen.file.endswith(seen.label):
+                message += f": {seen.label}"
+            value = None if seen.value is None else str(seen.value)
+            say = self.report.error if seen.error else self.report.warning
+            say(code, message, file=seen.file, line=seen.line, field=field, value=value, fix=seen.fix)
+
+    # -- joins
+
+    def load_joins(self, joins: Iterable[Join]) -> None:
+        """Read the second tables: key -> row, ``None`` for a key that stands twice."""
+        self.joins = []
+        for join in joins:
+            path = self.run.root / join.path
+            found: dict[tuple[str, ...], dict[str, Any] | None] = {}
+            for line, row in table_rows(self.run, path, self.report, at=join.rows):
+                key = key_of(row, join.on.values())
+                if key in found:
+                    message = "the key stands twice in the joined table: rows with it get nothing from it"
+                    where = {"file": self.run.name(path), "line": line, "field": ", ".join(join.on.values())}
+                    self.report.error("join-ambiguous", message, value=", ".join(key), **where)
+                    found[key] = None
+                elif key is not None:
+                    found[key] = row
+            self.joins.append((join, found))
+
+    def joined(self, row: dict[str, Any]) -> dict[str, Any]:
+        """A row with the rows of the other tables that belong to it."""
+        for join, rows in self.joins:
+            key = key_of(row, join.on)
+            partner = rows.get(key) if key is not None else None
+            if partner is None:
+                self.count("rows_without_partner")
+                message = f"no row of {join.path} belongs to it"
+                self.doubt("no-partner", message, ", ".join(join.on), key and ", ".join(key))
+            else:
+                row = {**row, join.name: partner}
+        return row
+
+    # -- doubts
 
     def repeated(self) -> None:
         """Doubt a row that is like one before it in everything."""
@@ -173,3 +309,11 @@ class Doubted(Table):
                 self.doubt("unmapped-failure", message, key, value, fix, error=True)
                 return f"its column {printable(key)} says that it failed"
         return None
+
+
+def joined_gpu(partner: Any) -> str | None:
+    """The GPU that a joined row names."""
+    values = (
+        (value for key, value in partner.items() if key.casefold() in GPU_KEYS) if isinstance(partner, dict) else ()
+    )
+    return next((text for value in values if (text := spelled(value)) and not is_missing(text)), None)

@@ -7,7 +7,6 @@ one speedup bin, not for the fastest. :class:`EventLog` is the state of one log 
 from __future__ import annotations
 
 import hashlib
-from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -40,9 +39,9 @@ class Request(msgspec.Struct):
 
     node: str
     code: str
-    parent: str | None
-    started_at: str | None
-    step: int | None
+    parent: str | None = None
+    started_at: str | None = None
+    step: int | None = None
     usage: tuple[int | None, int | None] = (None, None)
     answered: bool = False
 
@@ -53,6 +52,20 @@ class CheckedForecast(msgspec.Struct):
     child_ulid: str
     real_observation: ev.Observation | None
     code_sha256: str | None = None
+
+
+#: Events of which every one is counted.
+_COUNTED: Final[dict[type, str]] = {
+    ev.StepCompleted: "steps_completed",
+    ev.MutationRequested: "mutations_requested",
+    ev.MutationCompleted: "mutations_completed",
+    ev.MutationFailed: "mutations_failed",
+    ev.ForecastRequested: "forecasts_requested",
+    ev.ForecastCompleted: "forecasts_completed",
+    ev.ForecastFailed: "forecasts_failed",
+    ev.CandidateSelected: "candidates_selected",
+    ev.CandidateDeferred: "candidates_deferred",
+}
 
 
 class EventLog(Reading):
@@ -75,14 +88,6 @@ class EventLog(Reading):
         self._requests: dict[str, Request] = {}
         self._forecast: dict[str, Request] = {}  # nodes evaluated by a forecast only
         self._proposals: dict[str, ev.MutationCompleted] = {}  # those that no evaluation request has repeated yet
-        self._tokens: tuple[int, int] | None = None
-        counted = {
-            ev.MutationRequested: "mutations_requested",
-            ev.MutationFailed: "mutations_failed",
-            ev.ForecastRequested: "forecasts_requested",
-            ev.ForecastFailed: "forecasts_failed",
-            ev.CandidateSelected: "candidates_selected",
-        }
         self._handlers: dict[type, Callable[[int, Any], None]] = {
             ev.EvaluationCompleted: self._evaluation_completed,
             ev.EvaluationRequested: self._evaluation_requested,
@@ -93,17 +98,14 @@ class EventLog(Reading):
             ev.SearchInitialized: self._search_initialized,
             ev.ForecastCompleted: self._forecast_completed,
             ev.CandidateDeferred: self._candidate_deferred,
-            **{event: partial(self._counted, name) for event, name in counted.items()},
         }
 
     def take(self, line: int, row: Any) -> None:
         """Take in the event of one line."""
-        handler = self._handlers.get(type(row))
-        if handler is not None:
+        if (counted := _COUNTED.get(type(row))) is not None:
+            self.count(counted)
+        if (handler := self._handlers.get(type(row))) is not None:
             handler(line, row)
-
-    def _counted(self, name: str, _line: int, _event: Any) -> None:
-        self.count(name)
 
     # -- the search's frame
 
@@ -124,7 +126,7 @@ class EventLog(Reading):
         if root.evaluation is None:
             self.warning("root-without-result", "the root has no evaluation", line=line)
             return
-        request = Request(root.ulid, root.program_code, None, None, self.outer_step)
+        request = Request(root.ulid, root.program_code, step=self.outer_step)
         record = self._measured(line, request, root.evaluation.observation, None)
         if record is not None:
             record.is_root = True
@@ -136,7 +138,6 @@ class EventLog(Reading):
         self._step = step_number(event.step)
 
     def _step_completed(self, _line: int, event: ev.StepCompleted) -> None:
-        self.count("steps_completed")
         for request in self._unstepped:
             # The line that opened this step is lost; the fence that closes it still has its number.
             request.step = step_number(event.step)
@@ -149,7 +150,6 @@ class EventLog(Reading):
     # -- proposals
 
     def _mutation_completed(self, _line: int, event: ev.MutationCompleted) -> None:
-        self.count("mutations_completed")
         self._proposals[event.request_id] = event
         self._add_tokens(event.llm_usage)
 
@@ -158,18 +158,16 @@ class EventLog(Reading):
         if usage is None:
             return None, None
         sent, answered = natural(usage.input_tokens), natural(usage.output_tokens)
-        before = self._tokens or (0, 0)
-        self._tokens = before[0] + (sent or 0), before[1] + (answered or 0)
+        self.facts.input_tokens = (self.facts.input_tokens or 0) + (sent or 0)
+        self.facts.output_tokens = (self.facts.output_tokens or 0) + (answered or 0)
         return sent, answered
 
     def _forecast_completed(self, _line: int, event: ev.ForecastCompleted) -> None:
-        self.count("forecasts_completed")
         sent, answered = self._add_tokens(event.llm_usage)
         self.count("forecast_input_tokens", sent or 0)
         self.count("forecast_output_tokens", answered or 0)
 
     def _candidate_deferred(self, _line: int, event: ev.CandidateDeferred) -> None:
-        self.count("candidates_deferred")
         self._proposals.pop(event.request_id, None)
 
     # -- evaluations
@@ -198,7 +196,7 @@ class EventLog(Reading):
         proposal = self._proposals.get(event.request_id)  # v3: one id for proposal and evaluation
         if request is None and proposal is not None and proposal.code and event.parent_ulid is not None:
             step = self._step_of(event.step)
-            request = Request(event.request_id, proposal.code, event.parent_ulid, None, step)
+            request = Request(event.request_id, proposal.code, event.parent_ulid, step=step)
             self._requests[event.request_id] = request
             message = "the result's request is missing; program and parent are those of its proposal"
             self.warning("request-rebuilt", message, line=line, value=event.request_id)
@@ -295,8 +293,6 @@ class EventLog(Reading):
         facts.n_mutations_failed = counts.pop("mutations_failed", 0)
         facts.n_forecasts = counts.get("forecasts_completed", 0) + counts.get("compound_forecasts", 0) or None
         facts.n_deferred = counts.pop("candidates_deferred", None)
-        if self._tokens is not None:
-            facts.input_tokens, facts.output_tokens = self._tokens
         facts.counts = {name: n for name, n in sorted(counts.items()) if n}
 
     def evaluations(self) -> list[Evaluation]:

@@ -36,16 +36,12 @@ _OPTIONAL: Final = ("pair_type", "parent_node_id", "child_node_id", "source_sear
 _PAIR_TYPES: Final = ("seed", "parent_edit", "pair")
 
 
-def _speedup(value: Any) -> float | None:
-    speedup = positive(from_text(value))
-    low, high = SPEEDUP_RANGE
-    return speedup if speedup is not None and low <= speedup <= high else None
-
-
 def _required(row: dict[str, Any], names: dict[str, str]) -> dict[str, Any]:
     """The required fields of a row; ``None`` for one that is missing or wrong."""
     values: dict[str, Any] = {ours: text_of(row.get(theirs)) for ours, theirs in names.items()}
-    values["speedup"] = _speedup(row.get(names["speedup"]))
+    low, high = SPEEDUP_RANGE
+    speedup = positive(from_text(row.get(names["speedup"])))
+    values["speedup"] = speedup if speedup is not None and low <= speedup <= high else None
     values["label"] = natural(from_text(row.get(names["label"])), N_BINS) or None
     values["gpu"] = values["gpu"] or text_of(object_of(row.get(names["gpu"])).get("device_name"))
     return values
@@ -62,8 +58,7 @@ def _spec(
         values = _required(row, names)
         lacking = next((ours for ours, value in values.items() if value is None), None)
         if lacking is not None:
-            message = "the row lacks a value or has a wrong one; skipped"
-            field = names[lacking]
+            message, field = "the row lacks a value or has a wrong one; skipped", names[lacking]
             report.error("bad-row", message, file=file, line=number, field=field, value=repr(row.get(field)))
             return None
         if bin_of(values["speedup"], "released") != values["label"]:
@@ -150,14 +145,6 @@ TRAINING_POOL: Final = _spec(
 _SUMMARIES: Final = ("../*_summaries/*.parquet", "../*_summaries/*.jsonl", "*_summaries.parquet", "*_summaries.jsonl")
 
 
-class _Row(msgspec.Struct, order=True):
-    """One event: its place in the search, its row in the table, and itself as a line of a log."""
-
-    index: int
-    number: int
-    line: bytes
-
-
 def _object(value: Any) -> dict[str, Any]:
     """An object, also from its JSON text, without nulls: a table's struct has every field of every kind of event."""
     if isinstance(value, str):
@@ -171,8 +158,8 @@ def _without_nulls(value: Any) -> Any:
     return [_without_nulls(v) for v in value] if isinstance(value, list) else value
 
 
-def _event_row(row: dict[str, Any], number: int) -> _Row:
-    """One row as the line of a log.
+def _event_row(row: dict[str, Any], number: int) -> tuple[int, int, bytes]:
+    """One event: its place in the search, its row in the table, and itself as a line of a log.
 
     Raises:
         ValueError: it has no payload or kind that can be read.
@@ -182,14 +169,13 @@ def _event_row(row: dict[str, Any], number: int) -> _Row:
     if not payload or not isinstance(kind, str):
         raise ValueError("no event_kind, or no payload that is an object")
     index = natural(from_text(row.get("event_index")))
-    line = msgspec.json.encode({**payload, "kind": kind})
-    return _Row(number if index is None else index, number, line)
+    return number if index is None else index, number, msgspec.json.encode({**payload, "kind": kind})
 
 
 def _records(run: RunFiles) -> Iterator[Record]:
     """Every search of the table: its evaluations and facts, and what was wrong."""
     report = Report()
-    searches: dict[str | None, list[_Row]] = {}
+    searches: dict[str | None, list[tuple[int, int, bytes]]] = {}
     recognised = False
     for item in rows_with(run, HUB_EVENTS, {"payload", "event_kind"}, report):
         if isinstance(item, Finding):
@@ -209,7 +195,7 @@ def _records(run: RunFiles) -> Iterator[Record]:
     any_seen = False
     for name, rows in searches.items():
         search = EventLog(run, run.path, report, search=name)
-        any_seen |= search.read_lines((row.number, row.line) for row in sorted(rows))
+        any_seen |= search.read_lines((number, line) for _, number, line in sorted(rows))
         rows.clear()
         search.finish()
         yield from search.evaluations()

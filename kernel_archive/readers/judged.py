@@ -12,11 +12,21 @@ from typing import TYPE_CHECKING, Any, Final, get_args
 
 from kernel_archive.errors import Finding, printable
 from kernel_archive.problems import kernelbench_id
-from kernel_archive.readers.cells import TRUE, failure_of, quantity, spelled, truth
 from kernel_archive.readers.doubts import Doubted
 from kernel_archive.readers.mapping import US_PER_UNIT, From, filled, names_in
 from kernel_archive.readers.records import Evaluation, Outcome
-from kernel_archive.readers.values import from_text, natural, not_negative, positive, step_number
+from kernel_archive.readers.values import (
+    TRUE,
+    failure_of,
+    from_text,
+    natural,
+    not_negative,
+    positive,
+    quantity,
+    spelled,
+    step_number,
+    truth,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 import msgspec
 
 from kernel_archive.errors import Finding, printable, suggestion
-from kernel_archive.readers.values import BAD_JSON, any_json
+from kernel_archive.readers.values import ABSENT, lookup
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -54,8 +54,6 @@ COLUMNS: Final[dict[str, str]] = {
 US_PER_UNIT: Final = {"s": 1e6, "ms": 1e3, "us": 1.0, "ns": 1e-3}
 _TIMES: Final = ("runtime", "reference_runtime")
 _PLACE: Final = re.compile(r"\{([^{}:]+)(?::0?(\d))?\}")
-#: What :func:`lookup` gives where there is nothing at all, not even a null.
-ABSENT: Final = object()
 
 
 class From(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -122,32 +120,6 @@ def filled(template: str, values: Mapping[str, Any]) -> str | None:
     if any(value is None or value is ABSENT or isinstance(value, list | dict) for value in found.values()):
         return None
     return _PLACE.sub(lambda match: str(found[match[1]]).strip().zfill(int(match[2] or 0)), template)
-
-
-def lookup(row: Mapping[str, Any], path: str) -> Any:
-    """The value of a column or at a dotted path, also into lists by number and into texts that are JSON objects.
-
-    >>> lookup({"a": {"b": [1, 2]}, "c": '{"d": 3}'}, "a.b.1"), lookup({"a.b": 5}, "a.b"), lookup({"c": '{"d": 3}'}, "c.d")
-    (2, 5, 3)
-    """
-    if path in row:
-        return row[path]
-    if "." not in path:
-        return ABSENT
-    value: Any = row
-    for step in path.split("."):
-        if isinstance(value, str) and value.lstrip()[:1] == "{":
-            try:
-                value = any_json(value.encode())
-            except BAD_JSON:
-                return ABSENT
-        if isinstance(value, dict) and step in value:
-            value = value[step]
-        elif isinstance(value, list) and step.isdigit() and int(step) < len(value):
-            value = value[int(step)]
-        else:
-            return ABSENT
-    return value
 
 
 def columns_of(given: Any, place: str, reference: str | None = None) -> dict[str, From] | Finding:

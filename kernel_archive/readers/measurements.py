@@ -14,10 +14,11 @@ import msgspec
 from kernel_archive.errors import Finding, printable, suggestion
 from kernel_archive.readers.files import ReaderSpec, RunFiles
 from kernel_archive.readers.judged import Judged, whatever_counts
-from kernel_archive.readers.mapping import ABSENT, From, Join, columns_of, inside, lookup, needed
+from kernel_archive.readers.mapping import From, Join, columns_of, inside, needed
 from kernel_archive.readers.salvage import Report
 from kernel_archive.readers.sniff import nothing_read, wrong_format
 from kernel_archive.readers.tables import table_rows
+from kernel_archive.readers.values import ABSENT, lookup
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

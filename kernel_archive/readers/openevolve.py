@@ -12,13 +12,12 @@ import re
 from typing import TYPE_CHECKING, Any, Final
 
 from kernel_archive.errors import Finding
-from kernel_archive.readers.cells import failure_of, is_missing, truth
 from kernel_archive.readers.files import ReaderSpec
 from kernel_archive.readers.judged import judged
-from kernel_archive.readers.mapping import From, columns_of, lookup
+from kernel_archive.readers.mapping import From, columns_of
 from kernel_archive.readers.salvage import Report
 from kernel_archive.readers.sniff import wrong_format
-from kernel_archive.readers.values import natural, object_of
+from kernel_archive.readers.values import failure_of, is_missing, lookup, natural, object_of, truth
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
