@@ -1,7 +1,7 @@
 """Somebody else's table, row by row: cells, programs in files, joined rows, and what is doubted of them.
 
 Doubted are figures that contradict each other, and columns that nothing is read from. What a row comes to is judged in
-:mod:`kernel_archive.readers.judged`.
+:mod:`kernel_archive.readers.measurements`.
 """
 
 from __future__ import annotations
@@ -17,12 +17,15 @@ from kernel_archive.gpus import GPU_KEYS, canonical_gpu, gpu_in, same_gpu
 from kernel_archive.readers.mapping import US_PER_UNIT, From, Join, filled, inside, names_in
 from kernel_archive.readers.reading import Reading
 from kernel_archive.readers.tables import table_rows
-from kernel_archive.readers.values import is_missing, key_of, lookup, positive, quantity, spelled, truth
+from kernel_archive.readers.values import is_missing, key_of, lookup, object_of, positive, quantity, spelled, truth
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
+    from pathlib import Path
 
+    from kernel_archive.readers.files import RunFiles
     from kernel_archive.readers.records import Evaluation
+    from kernel_archive.readers.salvage import Report
 
 #: Columns of theirs that would say that a row is no success, if the recipe mapped them.
 _VERDICTS: Final = frozenset(
@@ -57,9 +60,9 @@ class Doubt(msgspec.Struct):
 class Doubted(Reading):
     """The rows of one table, held against themselves and each other: one finding for all rows that are doubted alike."""
 
-    def __init__(self, *args: Any, **more: Any) -> None:
-        super().__init__(*args, **more)
-        self.columns: dict[str, From] = {}
+    def __init__(self, run: RunFiles, path: Path, report: Report, columns: dict[str, From]) -> None:
+        super().__init__(run, path, report)
+        self.columns = columns
         self.joins: list[tuple[Join, dict[tuple[str, ...], dict[str, Any] | None]]] = []
         #: The row that is taken in, its line, and what it is called where it stands on no line of its own.
         self.row: dict[str, Any] = {}
@@ -209,8 +212,7 @@ class Doubted(Reading):
             self.equal_times()
         ratio = reference / runtime if runtime is not None and reference is not None else None
         gpu = spelled(self.cell("gpu")) or self.run.settings.get("gpu")
-        others = [spelled(self.cell("reference_gpu"))]
-        others += [joined_gpu(self.row.get(j.name)) for j, _ in self.joins if self.timed_by(j)]
+        others = self._reference_gpus()
         other = next((o for o in others if o and gpu and canonical_gpu(o) != canonical_gpu(gpu)), None)
         if other is not None:
             message = f"the candidate was timed on {printable(gpu)}, the reference on another GPU: no ratio of such times counts"
@@ -244,10 +246,11 @@ class Doubted(Reading):
 
     def equal_times(self) -> None:
         """Doubt a time that is the reference's to the last digit."""
-        fix = "See whether both come from the same measurement"
-        self.doubt(
-            "equal-times", "the candidate's time is exactly the reference's", "runtime", self.cell("runtime"), fix
+        message, fix = (
+            "the candidate's time is exactly the reference's",
+            "See whether both come from the same measurement",
         )
+        self.doubt("equal-times", message, "runtime", self.cell("runtime"), fix)
 
     def fast_failure(self, root: Evaluation | None) -> None:
         """Doubt a failure that claims to be faster than the reference all the same."""
@@ -279,9 +282,8 @@ class Doubted(Reading):
         gpu: str | None = spelled(self.cell("gpu")) or self.run.settings.get("gpu")
         if gpu is None:
             return None
-        mapped = {rule.column for rule in self.columns.values()}
-        for key, value in self.row.items():
-            if key.rpartition(".")[2].casefold() in GPU_KEYS and key not in mapped and isinstance(value, str):
+        for key, value in self._unread():
+            if key.rpartition(".")[2].casefold() in GPU_KEYS and isinstance(value, str):
                 other = gpu_in(value)
                 if other is not None and not any(same_gpu(other, name) for name in (gpu, gpu_in(gpu) or gpu)):
                     message = (
@@ -294,26 +296,27 @@ class Doubted(Reading):
                     return f"its column {printable(key)} names another GPU"
         return None
 
-    def timed_by(self, join: Join) -> bool:
-        """Whether a time comes from a joined table."""
-        rules = (self.columns.get(name) for name in ("runtime", "reference_runtime"))
-        return any(rule is not None and str(rule.column).startswith(join.name + ".") for rule in rules)
+    def _reference_gpus(self) -> Iterator[str | None]:
+        """The GPUs that the row, and the joined rows that a time comes from, name for the reference."""
+        yield spelled(self.cell("reference_gpu"))
+        timed = [str(self.columns[name].column) for name in ("runtime", "reference_runtime") if name in self.columns]
+        for join, _ in self.joins:
+            if any(column.startswith(join.name + ".") for column in timed):
+                partner = object_of(self.row.get(join.name))
+                named = (spelled(value) for key, value in partner.items() if key.casefold() in GPU_KEYS)
+                yield next((gpu for gpu in named if gpu and not is_missing(gpu)), None)
+
+    def _unread(self) -> list[tuple[str, Any]]:
+        """The cells of columns that none of ours is."""
+        mapped = {rule.column for rule in self.columns.values()}
+        return [(key, value) for key, value in self.row.items() if key not in mapped]
 
     def denied(self) -> str | None:
         """Why a row is no success although the recipe maps no outcome: a column of its own says so."""
-        mapped = {rule.column for rule in self.columns.values()}
-        for key, value in self.row.items():
-            if key not in mapped and key.casefold() in _VERDICTS and not is_missing(value) and truth(value) is False:
+        for key, value in self._unread():
+            if key.casefold() in _VERDICTS and not is_missing(value) and truth(value) is False:
                 message = "the row says that it failed, and the recipe maps no outcome; the rows do not count"
                 fix = f'Map it: outcome = "{printable(key)}"'
                 self.doubt("unmapped-failure", message, key, value, fix, error=True)
                 return f"its column {printable(key)} says that it failed"
         return None
-
-
-def joined_gpu(partner: Any) -> str | None:
-    """The GPU that a joined row names."""
-    values = (
-        (value for key, value in partner.items() if key.casefold() in GPU_KEYS) if isinstance(partner, dict) else ()
-    )
-    return next((text for value in values if (text := spelled(value)) and not is_missing(text)), None)

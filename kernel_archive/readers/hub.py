@@ -1,8 +1,8 @@
-"""What others published: splits and search events as tables on the Hugging Face Hub, and an evaluation set as its builder wrote it.
+"""What others published: splits and search events as tables on the Hugging Face Hub.
 
 ``hub-eval-set``, ``hub-discovery-pairs`` and ``hub-training-pool``: each row is kept as it was published, with its id, its place and
 its label. A row of the evaluation set is a measurement of a candidate against its reference besides, so that reader yields it as an
-evaluation too. ``hub-events``: one event a row, several searches in one file. ``eval-set-jsonl``: each row a measured candidate.
+evaluation too. ``hub-events``: one event a row, several searches in one file.
 """
 
 from __future__ import annotations
@@ -13,13 +13,11 @@ import msgspec
 
 from kernel_archive.bins import N_BINS, bin_of
 from kernel_archive.errors import Finding, printable
-from kernel_archive.readers.beside import load_object, use_config, use_experiment
+from kernel_archive.readers.beside import use_config, use_experiment
 from kernel_archive.readers.event_log import EventLog
-from kernel_archive.readers.events import Hardware  # noqa: TC001 - msgspec resolves it at run time
 from kernel_archive.readers.files import ReaderSpec
-from kernel_archive.readers.reading import Reading, log_format
 from kernel_archive.readers.records import SPEEDUP_RANGE, Evaluation, PublishedRow, SearchFacts
-from kernel_archive.readers.salvage import Report, RowKind
+from kernel_archive.readers.salvage import Report
 from kernel_archive.readers.sniff import nothing_read
 from kernel_archive.readers.tables import rows_with, table_rows
 from kernel_archive.readers.values import BAD_JSON, any_json, from_text, natural, object_of, positive, storable, text_of
@@ -237,78 +235,4 @@ HUB_EVENTS: Final = ReaderSpec(
     files=_SUMMARIES,
     version=2,
     records=_records,
-)
-
-
-_MANIFEST: Final = "eval_dataset_manifest.json"
-
-
-class EvalRow(msgspec.Struct):
-    """One row."""
-
-    reference_code: str
-    candidate_code: str
-    aggregated_speedup: float | None = None
-    hardware: Hardware | None = None
-    true_bin: int | None = None
-    source_id: str | None = None
-
-
-class _EvalSet(Reading):
-    """An evaluation set."""
-
-    kind = RowKind(EvalRow)
-
-    def take(self, line: int, row: EvalRow) -> None:
-        """Take in one row."""
-        speedup = positive(row.aggregated_speedup)
-        if speedup is None:
-            self.count("rows_without_speedup")
-            message = "no finite speedup above 0; skipped"
-            self.warning("null-score", message, line=line, field="aggregated_speedup")
-            return
-        if row.true_bin is not None and row.true_bin != bin_of(speedup, "released"):
-            message = f"the label is not the one that the released rule gives to {speedup:.6g}"
-            self.warning("label-differs", message, line=line, field="true_bin", value=str(row.true_bin))
-        node = row.source_id or f"row-{line}"
-        earlier = self.found.get(node)
-        if earlier is not None and (earlier.code, earlier.speedup) == (row.candidate_code, speedup):
-            earlier.n_logged += 1
-            self.warning("doubled-result", "the row stands twice", line=line, value=node)
-            return
-        node = node if earlier is None else f"{node}@{line}"
-        self.found[node] = Evaluation(
-            node_id=node,
-            code=row.candidate_code,
-            outcome="success",
-            source_file=self.file,
-            source_line=line,
-            speedup=speedup,
-            gpu=row.hardware.device_name if row.hardware is not None else None,
-            reference_code=row.reference_code,
-        )
-
-    def finish(self) -> None:
-        """Facts that all rows share, and those of the manifest, which is written after the rows."""
-        facts = self.facts
-        references = {record.reference_code for record in self.found.values()}
-        gpus = {record.gpu for record in self.found.values()}
-        facts.reference_code = references.pop() if len(references) == 1 else None
-        facts.gpu = gpus.pop() if len(gpus) == 1 else None
-        manifest = load_object(self, _MANIFEST)
-        if manifest is not None:
-            facts.finished = True
-            hardware = object_of(manifest.get("hardware"))
-            facts.gpu = facts.gpu or text_of(hardware.get("device_name"))
-            facts.software = {"hardware": hardware} if hardware else None
-
-
-EVAL_SET_JSONL: Final = log_format(
-    _EvalSet,
-    name="eval-set-jsonl",
-    title="An evaluation set as its builder wrote it; each row a measured candidate against its reference",
-    expects="directories with eval_dataset.jsonl, or such files",
-    log=("eval_dataset.jsonl",),
-    beside=(_MANIFEST,),
-    version=2,
 )

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any, Final
 from kernel_archive.errors import Finding, printable
 from kernel_archive.readers.doubts import DOUBTFUL_RATIO
 from kernel_archive.readers.files import ReaderSpec
-from kernel_archive.readers.judged import judged
 from kernel_archive.readers.mapping import columns_of
+from kernel_archive.readers.measurements import Judged
 from kernel_archive.readers.salvage import Report
 from kernel_archive.readers.sniff import wrong_format
 from kernel_archive.readers.values import natural, object_of, positive, text_of
@@ -231,7 +231,7 @@ def _records(run: RunFiles) -> Iterator[Record]:
         report.error(
             "no-level", "nothing says which level the run is of", file=run.name(path), fix="level = 1 in the [[source]]"
         )
-    yield from judged(run, path, report, columns, rows)
+    yield from Judged(run, path, report, columns).judge(rows)
 
 
 KERNELBENCH: Final = ReaderSpec(

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from kernel_archive.errors import Finding
 from kernel_archive.readers.files import ReaderSpec
-from kernel_archive.readers.judged import judged
 from kernel_archive.readers.mapping import From, columns_of
+from kernel_archive.readers.measurements import Judged
 from kernel_archive.readers.salvage import Report
 from kernel_archive.readers.sniff import wrong_format
 from kernel_archive.readers.values import failure_of, is_missing, lookup, natural, object_of, truth
@@ -132,11 +132,11 @@ def _records(run: RunFiles) -> Iterator[Record]:
     if "outcome" not in columns and any("outcome" in object_of(row.get("said")) for _, row in found.values()):
         columns["outcome"] = From(column="said.outcome")
 
-    def order(item: tuple[Path, dict[str, Any]]) -> tuple[bool, int, str]:
+    def order(item: tuple[Any, dict[str, Any]]) -> tuple[bool, int, str]:
         row = item[1]
         return row.get("parent_id") is not None, natural(row.get("iteration_found")) or 0, str(row["id"])
 
-    yield from judged(run, run.path, report, columns, sorted(found.values(), key=order))
+    yield from Judged(run, run.path, report, columns).judge(sorted(found.values(), key=order))
 
 
 OPENEVOLVE: Final = ReaderSpec(
