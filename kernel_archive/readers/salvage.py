@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final, Generic, Literal, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar, cast
 
 import msgspec
 
@@ -37,16 +37,7 @@ _MAX_BAD: Final = 100_000
 
 
 class BadRow(Exception):  # noqa: N818 - not an error of a user: caught where it is raised
-    """Raised inside this module for a value that is no row.
-
-    Attributes:
-        code: ``not-a-row``, ``bad-row``, or the same of an event.
-        field: the missing or wrong field.
-    """
-
-    def __init__(self, message: str, code: str, field: str | None = None) -> None:
-        super().__init__(message)
-        self.code, self.field = code, field
+    """Raised inside this module for a value that is no row: what is wrong, the finding's code, and the field at fault or ``None``."""
 
 
 class RowKind(Generic[T]):
@@ -75,16 +66,16 @@ class RowKind(Generic[T]):
         struct, what = self._row, "the row"
         if self._events is not None:
             if not isinstance(value, dict) or not isinstance(value.get("kind"), str):
-                raise BadRow("not an event: no JSON object with a kind", "not-an-event")
+                raise BadRow("not an event: no JSON object with a kind", "not-an-event", None)
             struct, what = self._events.get(value["kind"]), value["kind"]
         elif not isinstance(value, dict):
-            raise BadRow("no JSON object", "not-a-row")
+            raise BadRow("no JSON object", "not-a-row", None)
         if struct is None or not issubclass(struct, msgspec.Struct):
             return None if struct is None else cast("T", value)  # a value that fits is one of type dict
         try:
             return cast("T", build(struct, value, odd))
         except RecursionError:
-            raise BadRow("nested too deeply", f"bad-{self.word}") from None
+            raise BadRow("nested too deeply", f"bad-{self.word}", None) from None
         except ValueError as error:
             field = str(error)
             raise BadRow(f"{what} lacks {field}, or has it in a wrong form", f"bad-{self.word}", field) from None
@@ -117,14 +108,8 @@ class RowKind(Generic[T]):
 class Salvage(Generic[T]):
     """The rows of one file.
 
-    Args:
-        kind: what its lines may be.
-        file: its name, for findings.
-        report: takes the findings.
-        counts: takes how many lines were skipped or salvaged, and how many events of unknown kinds there were.
-
-    Attributes:
-        n_seen: rows of the format so far, those included that lack something.
+    ``counts`` takes how many lines were skipped or salvaged, and how many events of unknown kinds there were; ``n_seen`` are the rows
+    of the format so far, those included that lack something.
     """
 
     def __init__(self, kind: RowKind[T], file: str, report: Report, counts: dict[str, int]) -> None:
@@ -182,10 +167,11 @@ class Salvage(Generic[T]):
         try:
             row = self.kind.build(value, odd)
         except BadRow as error:
+            fault, code, field = error.args
             self._count("lines_skipped")
-            self.n_seen += error.code == "bad-event"
-            message = f"{error}; the {self.kind.word} is skipped"
-            self.report.error(error.code, message, file=self.file, line=number, field=error.field)
+            self.n_seen += code == "bad-event"
+            message = f"{fault}; the {self.kind.word} is skipped"
+            self.report.error(code, message, file=self.file, line=number, field=field)
             return []
         for field, given in odd:
             message = "a value of the wrong type is left out"
@@ -230,9 +216,7 @@ class Report:
         """Take in a remark."""
         self._new(code, message, "info", where)
 
-    def _new(
-        self, code: str, message: str, severity: Literal["error", "warning", "info"], where: dict[str, Any]
-    ) -> None:
+    def _new(self, code: str, message: str, severity: Any, where: dict[str, Any]) -> None:
         for name in ("value", "field"):
             if where.get(name) is not None:
                 where[name] = printable(where[name])
@@ -257,12 +241,7 @@ def sound_records(records: Iterable[Record], unsound: Collection[str], files: It
 
     What came of a compressed file whose checksum does not hold stays as salvage: an evaluation of which only the program,
     its place and its lineage are left, excluded from every other table. Published rows of such a file are left out. Files
-    without a checksum are believed, and counted.
-
-    Args:
-        records: what the reader of the format yields.
-        unsound: names of the damaged files, complete when all records were read.
-        files: the files of the run.
+    without a checksum are believed, and counted. The names of damaged files, ``unsound``, are complete when all records were read.
     """
     everything = list(records)
     findings = [record for record in everything if isinstance(record, Finding)]
