@@ -7,6 +7,7 @@ evaluation too. ``hub-events``: one event a row, several searches in one file.
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 import msgspec
@@ -51,29 +52,11 @@ def _spec(
     """The reader of one table; ``columns`` are its names for the required fields."""
     names = dict(zip(_REQUIRED, columns, strict=True))
 
-    def published(row: dict[str, Any], file: str, number: int, order: int, report: Report) -> PublishedRow | None:
-        """A published row; ``None``, reported, where it lacks something."""
-        values = _required(row, names)
-        lacking = next((ours for ours, value in values.items() if value is None), None)
-        if lacking is not None:
-            message, field = "the row lacks a value or has a wrong one; skipped", names[lacking]
-            report.error("bad-row", message, file=file, line=number, field=field, value=repr(row.get(field)))
-            return None
-        if bin_of(values["speedup"], "released") != values["label"]:
-            message = f"not the label that the released rule gives to {values['speedup']:.6g}; kept as published"
-            where = {"field": names["label"], "value": str(values["label"])}
-            report.warning("label-differs", message, file=file, line=number, **where)
-        more: dict[str, Any] = {field: text_of(row.get(field)) for field in _OPTIONAL}
-        if split == "train_pairs" and more["pair_type"] not in _PAIR_TYPES:
-            where = {"field": "pair_type", "value": str(more["pair_type"])}
-            report.warning("unknown-pair-type", "kept as published", file=file, line=number, **where)
-        return PublishedRow(split=split, order=order, source_file=file, source_line=number, **values, **more)
-
     def records(run: RunFiles) -> Iterator[Record]:
         """The table's rows, and what was wrong."""
-        report = Report()
+        report, file = Report(), run.name(run.path)
         seen: set[str] = set()
-        searches: dict[str | None, int] = {}
+        searches: Counter[str | None] = Counter()
         n_rows = 0
         for item in rows_with(run, spec, {names[n] for n in ("row_id", "anchor_code", "candidate_code")}, report):
             if isinstance(item, Finding):
@@ -81,16 +64,30 @@ def _spec(
                 continue
             n_rows += 1
             number, cells = item
-            row = published(cells, run.name(run.path), number, len(seen), report)
-            if row is not None and row.row_id in seen:
+            values = _required(cells, names)
+            more: dict[str, Any] = {field: text_of(cells.get(field)) for field in _OPTIONAL}
+            where = {"file": file, "line": number}
+            lacking = next((names[ours] for ours, value in values.items() if value is None), None)
+            if lacking is not None:
+                message = "the row lacks a value or has a wrong one; skipped"
+                report.error("bad-row", message, field=lacking, value=repr(cells.get(lacking)), **where)
+                continue
+            if bin_of(values["speedup"], "released") != values["label"]:
+                message = f"not the label that the released rule gives to {values['speedup']:.6g}; kept as published"
+                report.warning("label-differs", message, field=names["label"], value=str(values["label"]), **where)
+            if split == "train_pairs" and more["pair_type"] not in _PAIR_TYPES:
+                message = "kept as published"
+                report.warning("unknown-pair-type", message, field="pair_type", value=str(more["pair_type"]), **where)
+            if values["row_id"] in seen:
                 message = "a row id stands twice; the first is kept"
-                report.error("duplicate-row", message, file=row.source_file, line=number, value=row.row_id)
-            elif row is not None:
-                seen.add(row.row_id)
-                yield row
-                if split == "eval":
-                    searches[row.source_search] = searches.get(row.source_search, 0) + 1
-                    yield _evaluation(row)
+                report.error("duplicate-row", message, value=values["row_id"], **where)
+                continue
+            row = PublishedRow(split=split, order=len(seen), source_file=file, source_line=number, **values, **more)
+            seen.add(row.row_id)
+            yield row
+            if split == "eval":
+                searches[row.source_search] += 1
+                yield _evaluation(row)
         if n_rows == 0:
             return
         yield from report
