@@ -65,7 +65,6 @@ ELSEWHERE = {
     "readers/salvage": "readers/test_damage",
     "readers/sniff": "readers/test_damage",
     "readers/tables": "readers/test_hub",
-    "readers/theory_builder": "readers/test_samples",
     "readers/values": "readers/test_registry",
     "schema": "test_docs",
     "scoring/curves": "scoring/test_calibration",

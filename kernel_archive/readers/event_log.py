@@ -1,19 +1,24 @@
-"""``puct-events`` and ``bin-filler``: searches that wrote one line for everything that happened, from their events to evaluations.
+"""``puct-events``, ``bin-filler`` and ``theory-builder``: searches that wrote one line for everything that happened.
 
-Both are logs of PUCT, a search that goes on from the programs with the best rewards and few visits. A bin filler looks for programs of
+All are logs of PUCT, a search that goes on from the programs with the best rewards and few visits. A bin filler looks for programs of
 one speedup bin, not for the fastest. :class:`EventLog` is the state of one log while it is read; other formats hold such logs, too.
+
+A theory builder is a model that states hypotheses about a kernel and tries each in a search of its own. The outer search is that of
+hypotheses; each step of it holds an inner search with a log of its own. Every trial stands up to three times in such a run: in an
+inner log and twice in the outer one. Only the inner logs are read.
 """
 
 from __future__ import annotations
 
 import hashlib
+import re
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
 from kernel_archive.errors import Finding, printable
 from kernel_archive.readers import events as ev
-from kernel_archive.readers.beside import FILES_BESIDE, add_facts, load_object
+from kernel_archive.readers.beside import FILES_BESIDE, UPSTREAM_FILES, add_facts, load_object, read_upstream
 from kernel_archive.readers.reading import EVALUATION_FAILED, Reading, feedback_of, log_format
 from kernel_archive.readers.records import Evaluation
 from kernel_archive.readers.salvage import RowKind
@@ -374,5 +379,62 @@ BIN_FILLER: Final = log_format(
     expects="directories of one bin with events.jsonl (summary.json and seed.json beside it), or the log files",
     log=(EVENTS_FILE,),
     beside=(_SEED, _MANIFEST, *FILES_BESIDE),
+    version=2,
+)
+
+
+_INNER: Final = "inner_events.jsonl"
+_STEP: Final = re.compile(r"step_(\d{1,9})$")
+
+
+class _TheoryBuilder(Reading):
+    """An outer search: the evaluations of all its inner logs, each in the step that its folder names."""
+
+    def read(self, path: Path) -> bool:
+        """Take in every inner log; whether there was an event in one."""
+        logs: list[tuple[int | None, Path]] = []
+        for log in self.run.files:
+            if log.name.removesuffix(".zst").removesuffix(".gz") == _INNER or log == path:
+                match = _STEP.search(log.parent.name)
+                logs.append((int(match[1]) if match else None, log))
+        any_seen = False
+        for step, log in sorted(logs, key=lambda item: (item[0] is None, item[0] or 0, item[1].as_posix())):
+            inner = EventLog(self.run, log, self.report, outer_step=step)
+            any_seen |= inner.read_lines(self.run.lines(log))
+            inner.finish()
+            self.add(inner)
+        self.facts.counts["inner_logs"] = len(logs)
+        return any_seen
+
+    def add(self, inner: EventLog) -> None:
+        """Add the evaluations and facts of an inner log."""
+        for record in inner.evaluations():
+            if record.node_id in self.found:
+                message = "a node of an earlier inner log stands here again; the earlier one counts"
+                inner.warning("duplicate-node", message, line=record.source_line, value=record.node_id)
+            else:
+                self.found[record.node_id] = record
+        for name in ("problem", "gpu", "reference_code"):
+            if getattr(self.facts, name) is None:
+                setattr(self.facts, name, getattr(inner.facts, name))
+        for name in ("n_pending", "n_mutations_failed", "n_deferred", "n_forecasts", "input_tokens", "output_tokens"):
+            value = getattr(inner.facts, name)
+            if value is not None:
+                setattr(self.facts, name, (getattr(self.facts, name) or 0) + value)
+        for name, n in inner.facts.counts.items():
+            self.count(name, n)
+
+    def finish(self) -> None:
+        """The facts of the files beside."""
+        read_upstream(self)
+
+
+THEORY_BUILDER: Final = log_format(
+    _TheoryBuilder,
+    name="theory-builder",
+    title="Inner logs of a theory-building run; its outer log repeats their trials and is not read",
+    expects="run directories with step_*/inner_events.jsonl, or one such log",
+    log=(f"step_*/{_INNER}", _INNER),
+    beside=UPSTREAM_FILES,
     version=2,
 )

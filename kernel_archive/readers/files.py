@@ -78,10 +78,11 @@ class RunFiles:
         return None
 
     def log(self, *names: str) -> Path | None:
-        """The log of the run: the matched file, else the first file of these names in the matched directory."""
+        """The log of the run: the matched file, else the first file of these names (or patterns) in the matched directory."""
         if self.path.is_file():
             return self.path
-        return next((path for name in names if (path := self.find(name)) is not None), None)
+        patterns = [name + suffix for name in names for suffix in SUFFIXES]
+        return next((path for path in self.files if any(map(path.match, patterns))), None)
 
     def lines(self, path: Path, *, raw: bool = False) -> Iterator[tuple[int, bytes] | Finding]:
         """The lines of a file with their numbers from 1, and findings where one can't be had; ``raw``: blank ones and line ends, too."""
