@@ -219,10 +219,8 @@ class Doubted(Reading):
             fix = "Take the reference's time of the same GPU"
             self.doubt("two-gpus", message, "reference_gpu", other, fix, error=True)
             return speedup if speedup is not None else ratio, "its two times come from different GPUs"
-        lacks = next(
-            (n for n, t in (("runtime", runtime), ("reference_runtime", reference)) if n in self.columns and t is None),
-            None,
-        )
+        times = {"runtime": runtime, "reference_runtime": reference}
+        lacks = next((name for name, time in times.items() if name in self.columns and time is None), None)
         if speedup is not None and lacks is not None:
             message = "a time that the recipe maps is missing: the speedup counts unchecked"
             fix = "Give the time, or take the column of times out of the recipe"
@@ -232,11 +230,10 @@ class Doubted(Reading):
         off = max(speedup / ratio, ratio / speedup)
         if off <= DOUBTFUL_RATIO or self.run.settings.get("speedup_from") == "column":
             return speedup, None
-        inverse = max(speedup * ratio, 1 / (speedup * ratio)) <= DOUBTFUL_RATIO
-        hint = "; it is the inverse of their ratio" if inverse else ""
-        hint = hint or next(
-            (f"; the times seem off by {n:,}x: a unit?" for n in (1000, 1_000_000) if 0.5 < off / n < 2), ""
-        )
+        hints = [f"; the times seem off by {n:,}x: a unit?" for n in (1000, 1_000_000) if 0.5 < off / n < 2]
+        if 1 / DOUBTFUL_RATIO <= speedup * ratio <= DOUBTFUL_RATIO:
+            hints = ["; it is the inverse of their ratio"]
+        hint = hints[0] if hints else ""
         message = f"the speedup is not the ratio of the row's two times ({ratio:.4g}){hint}"
         fix = 'Say which counts: speedup_from = "times" or "column" in the [[source]]'
         refused = off > REFUSED_RATIO
@@ -246,10 +243,8 @@ class Doubted(Reading):
 
     def equal_times(self) -> None:
         """Doubt a time that is the reference's to the last digit."""
-        message, fix = (
-            "the candidate's time is exactly the reference's",
-            "See whether both come from the same measurement",
-        )
+        message = "the candidate's time is exactly the reference's"
+        fix = "See whether both come from the same measurement"
         self.doubt("equal-times", message, "runtime", self.cell("runtime"), fix)
 
     def fast_failure(self, root: Evaluation | None) -> None:
@@ -283,17 +278,13 @@ class Doubted(Reading):
         if gpu is None:
             return None
         for key, value in self._unread():
-            if key.rpartition(".")[2].casefold() in GPU_KEYS and isinstance(value, str):
-                other = gpu_in(value)
-                if other is not None and not any(same_gpu(other, name) for name in (gpu, gpu_in(gpu) or gpu)):
-                    message = (
-                        f"the row names another GPU than the one that is read, {printable(gpu)}: it does not count"
-                    )
-                    fix = (
-                        f'Say where each row\'s GPU is: columns.gpu = "{printable(key)}", or a [[source]] for each GPU'
-                    )
-                    self.doubt("two-gpus", message, key, value, fix, error=True, theirs=True)
-                    return f"its column {printable(key)} names another GPU"
+            named = key.rpartition(".")[2].casefold() in GPU_KEYS and isinstance(value, str)
+            other = gpu_in(value) if named else None
+            if other is not None and not any(same_gpu(other, name) for name in (gpu, gpu_in(gpu) or gpu)):
+                message = f"the row names another GPU than the one that is read, {printable(gpu)}: it does not count"
+                fix = f'Say where each row\'s GPU is: columns.gpu = "{printable(key)}", or a [[source]] for each GPU'
+                self.doubt("two-gpus", message, key, value, fix, error=True, theirs=True)
+                return f"its column {printable(key)} names another GPU"
         return None
 
     def _reference_gpus(self) -> Iterator[str | None]:

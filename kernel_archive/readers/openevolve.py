@@ -11,6 +11,8 @@ import json
 import re
 from typing import TYPE_CHECKING, Any, Final
 
+import msgspec
+
 from kernel_archive.errors import Finding
 from kernel_archive.readers.files import ReaderSpec
 from kernel_archive.readers.mapping import From, columns_of
@@ -109,16 +111,13 @@ def _records(run: RunFiles) -> Iterator[Record]:
         yield from report
         yield wrong_format(run, OPENEVOLVE)
         return
-    columns = columns_of(
-        {**_COLUMNS, **_ERROR, **(run.settings.get("columns") or {})}, run.name(run.path), run.settings.get("reference")
-    )
+    mapped = {**_COLUMNS, **_ERROR, **(run.settings.get("columns") or {})}
+    columns = columns_of(mapped, run.name(run.path), run.settings.get("reference"))
     if isinstance(columns, Finding):
         metrics = sorted({str(name) for _, row in found.values() for name in object_of(row.get("metrics"))})
         fix = f'say which metric is what, for example columns = {{ speedup = "metrics.{(metrics or ["speedup"])[0]}" }}'
         listed = f"{columns.message}; its metrics are: {', '.join(metrics[:20]) or 'none'}"
-        yield Finding(
-            code=columns.code, message=listed[:600], file=columns.file, field=columns.field, fix=columns.fix and fix
-        )
+        yield msgspec.structs.replace(columns, message=listed[:600], fix=columns.fix and fix)
         return
 
     correct = columns.get("correct")

@@ -182,8 +182,8 @@ def _csv_rows(run: RunFiles, path: Path, report: Report, delimiter: str) -> Iter
     """
     file = run.name(path)
     header: list[str] = []
-    last: tuple[int, list[str]] | None = None
     held: list[tuple[int, list[str]]] = []
+    off = False
     try:
         for number, fields in _csv_records(run.lines(path, raw=True), delimiter, file, report):
             if not header:
@@ -193,31 +193,26 @@ def _csv_rows(run: RunFiles, path: Path, report: Report, delimiter: str) -> Iter
                     message = "the table has two columns of this name"
                     report.error("repeated-field", message, file=file, line=number, field=twice)
                     return
-            elif held or len(fields) != len(header):
-                held += [(number, fields)] if last is None else [last, (number, fields)]
-                last = None
-            else:
-                if last is not None:
-                    yield last[0], dict(zip(header, last[1], strict=True))
-                last = number, fields
+                continue
+            held.append((number, fields))
+            off = off or len(fields) != len(header)
+            if not off and len(held) > 1:
+                before, whole_row = held.pop(0)
+                yield before, dict(zip(header, whole_row, strict=True))
     except _QuotesError as error:
-        held = [*held, last] if last is not None else held
         message = (
             f"quotes don't pair up: rows can't be told apart from here on, {len(held)} before it are left out, too"
         )
         report.error("bad-quotes", message, file=file, line=error.line, fix="Write the table again, or as JSON lines")
         return
-    if last is not None:
-        yield last[0], dict(zip(header, last[1], strict=True))
     whole = [True, *(len(fields) == len(header) for _, fields in held), True]
     for i, (number, fields) in enumerate(held):
         if not whole[i + 1]:
             message = f"{len(fields)} fields where the header has {len(header)}; skipped"
             report.error("bad-row", message, file=file, line=number)
         elif not (whole[i] and whole[i + 2]):
-            report.error(
-                "bad-row", "a row beside one that is off; it may be part of it, and is skipped", file=file, line=number
-            )
+            message = "a row beside one that is off; it may be part of it, and is skipped"
+            report.error("bad-row", message, file=file, line=number)
         else:
             yield number, dict(zip(header, fields, strict=True))
 
