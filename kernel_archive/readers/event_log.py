@@ -425,7 +425,6 @@ class _TheoryBuilder(Reading):
             self.count(name, n)
 
     def finish(self) -> None:
-        """The facts of the files beside."""
         read_upstream(self)
 
 

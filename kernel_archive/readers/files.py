@@ -108,7 +108,7 @@ class RunFiles:
     def whole(self, path: Path) -> bytes | Finding:
         """The content of a file that must be held whole; a finding where it can't be."""
         try:
-            return read_whole(path, max_bytes=min(allowance(path, MAX_WHOLE_BYTES), MAX_WHOLE_BYTES))
+            return read_whole(path, max_bytes=allowance(path, MAX_WHOLE_BYTES))
         except UntrustedFileError as error:
             return error.finding(self.name(path))
         except OSError as error:

@@ -125,8 +125,10 @@ class Reading:
 
     # -- evaluations
 
-    def keep_last(self, record: Evaluation, what: str, code: str = "doubled-result", **where: Any) -> None:
-        """Keep an evaluation in the place of an earlier one of its node, with a warning where there is one."""
+    def keep_last(self, record: Evaluation | None, what: str, code: str = "doubled-result", **where: Any) -> None:
+        """Keep an evaluation, if it is one, in the place of an earlier one of its node, with a warning where there is one."""
+        if record is None:
+            return
         earlier = self.found.get(record.node_id)
         if earlier is not None:
             record.n_logged = earlier.n_logged + 1

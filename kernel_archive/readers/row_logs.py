@@ -17,7 +17,8 @@ no time axis and are left out.
 from __future__ import annotations
 
 import hashlib
-from typing import TYPE_CHECKING, Any, Final
+from functools import cached_property
+from typing import Any, Final
 
 import msgspec
 
@@ -39,12 +40,6 @@ from kernel_archive.readers.values import (
     step_number,
     text_of,
 )
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from kernel_archive.readers.files import RunFiles
-    from kernel_archive.readers.salvage import Report
 
 
 class _Attempts(Reading):
@@ -76,8 +71,7 @@ class _Attempts(Reading):
             completed_at=row.completed_at,
             gpu_seconds=seconds_between(row.started_at, row.completed_at),
         )
-        if record is not None:
-            self.keep_last(record, "the attempt is logged again")
+        self.keep_last(record, "the attempt is logged again")
 
     def finish(self) -> None:
         """The problem, and the files beside the log."""
@@ -115,14 +109,13 @@ class _AgenticRun(Reading):
 
     kind = RowKind(Call)
 
-    def __init__(self, run: RunFiles, path: Path, report: Report) -> None:
-        super().__init__(run, path, report)
-        seed = run.find(_SEED)
-        data = run.whole(seed) if seed is not None else None
-        self._seed = hashlib.sha256(data).hexdigest() if isinstance(data, bytes) else None
+    @cached_property
+    def _seed(self) -> str | None:
+        path = self.run.find(_SEED)
+        data = self.run.whole(path) if path is not None else None
+        return hashlib.sha256(data).hexdigest() if isinstance(data, bytes) else None
 
     def take(self, line: int, row: Call) -> None:
-        """Take in one call."""
         sha = hashlib.sha256(row.kernel_source.encode()).hexdigest()
         number = line - 1
         node = f"call-{number}" if f"call-{number}" not in self.found else f"call-{number}@{len(self.found)}"
@@ -142,7 +135,6 @@ class _AgenticRun(Reading):
         self.found[node] = record
 
     def finish(self) -> None:
-        """The facts of the run."""
         facts = self.facts
         facts.problem = self.problem()
         result = load_object(self, _RESULT)
@@ -226,7 +218,6 @@ class _Rollouts(Reading):
         self.facts.n_mutations_failed = self.facts.input_tokens = self.facts.output_tokens = 0
 
     def take(self, line: int, row: Rollout) -> None:
-        """Take in one rollout."""
         facts = self.facts
         self.count("rollouts")
         self._places.add((row.step, row.group_index, row.rollout_index))
@@ -249,8 +240,7 @@ class _Rollouts(Reading):
             input_tokens=sent,
             output_tokens=answered,
         )
-        if record is not None:
-            self.keep_last(record, "the candidate is logged again")
+        self.keep_last(record, "the candidate is logged again")
 
     def finish(self) -> None:
         """Whether the steps are steps, and the facts of the run."""
@@ -298,7 +288,6 @@ class _EvalSet(Reading):
     kind = RowKind(EvalRow)
 
     def take(self, line: int, row: EvalRow) -> None:
-        """Take in one row."""
         speedup = positive(row.aggregated_speedup)
         if speedup is None:
             self.count("rows_without_speedup")
