@@ -39,15 +39,15 @@ _MAX_CHAIN: Final = 100
 
 
 class Request(msgspec.Struct):
-    """An evaluation asked for."""
+    """An evaluation asked for: its fields as :class:`Evaluation` has them."""
 
-    node: str
+    node_id: str
     code: str
-    parent: str | None = None
+    parent_node_id: str | None = None
     started_at: str | None = None
     step: int | None = None
-    usage: tuple[int | None, int | None] = (None, None)
-    answered: bool = False
+    input_tokens: int | None = None
+    output_tokens: int | None = None
 
 
 class CheckedForecast(msgspec.Struct):
@@ -86,6 +86,7 @@ class EventLog(Reading):
         self._step: int | None = None
         self._unstepped: list[Request] = []
         self._requests: dict[str, Request] = {}
+        self._answered: set[str] = set()
         self._forecast: dict[str, Request] = {}  # nodes evaluated by a forecast only
         self._proposals: dict[str, ev.MutationCompleted] = {}  # those that no evaluation request has repeated yet
 
@@ -147,7 +148,7 @@ class EventLog(Reading):
         for request in self._unstepped:
             # The line that opened this step is lost; the fence that closes it still has its number.
             request.step = step
-            result = self.found.get(request.node)
+            result = self.found.get(request.node_id)
             if result is not None and result.step is None:
                 result.step = step
         self._unstepped.clear()
@@ -175,10 +176,9 @@ class EventLog(Reading):
             self._unstepped.append(request)
         proposal = self._proposals.pop(event.from_mutation_request_id or event.request_id, None)
         if proposal is not None and proposal.llm_usage is not None:
-            request.usage = natural(proposal.llm_usage.input_tokens), natural(proposal.llm_usage.output_tokens)
-        earlier = self._requests.get(event.request_id)
-        if earlier is not None:
-            request.answered = earlier.answered
+            request.input_tokens = natural(proposal.llm_usage.input_tokens)
+            request.output_tokens = natural(proposal.llm_usage.output_tokens)
+        if event.request_id in self._requests:
             self.warning("second-request", "the evaluation is requested again", line=line, value=event.request_id)
         self._requests[event.request_id] = request
 
@@ -197,7 +197,7 @@ class EventLog(Reading):
             message = "a result whose request is missing: its program and parent are unknown, so it is left out"
             self.error("result-without-request", message, line=line, value=event.request_id)
         else:
-            request.answered = True
+            self._answered.add(event.request_id)
         return request
 
     def _evaluation_completed(self, line: int, event: ev.EvaluationCompleted) -> None:
@@ -207,26 +207,26 @@ class EventLog(Reading):
         record = self._measured(line, request, event.evaluation.observation, event.completed_at)
         if record is None:
             return
-        earlier = self.found.get(request.node)
+        earlier = self.found.get(request.node_id)
         if earlier is not None:
             self.count("results_doubled")
-            what = f"the result of node {printable(request.node)} is logged {earlier.n_logged + 1} times"
+            what = f"the result of node {printable(request.node_id)} is logged {earlier.n_logged + 1} times"
             self.keep_last(record, what, fix=f"the earlier one is on line {earlier.source_line}")
         else:
-            self.found[request.node] = record
+            self.found[request.node_id] = record
 
     def _evaluation_failed(self, line: int, event: ev.EvaluationFailed) -> None:
         request = self._requested(line, event)
         if request is None:
             return
         self.count("evaluation_failed")
-        earlier = self.found.get(request.node)
+        earlier = self.found.get(request.node_id)
         if earlier is not None:
             earlier.n_logged += 1
-            message = f"node {printable(request.node)} has a result and a failure of its driver; the result counts"
+            message = f"node {printable(request.node_id)} has a result and a failure of its driver; the result counts"
             self.warning("doubled-result", message, line=line, fix=f"the result is on line {earlier.source_line}")
             return
-        self.found[request.node] = Evaluation(
+        self.found[request.node_id] = Evaluation(
             source_file=self.file,
             source_line=line,
             outcome="infrastructure_failure",
@@ -238,15 +238,9 @@ class EventLog(Reading):
     def _identity(self, request: Request, completed_at: str | None) -> dict[str, Any]:
         """What a request says of its evaluation."""
         return {
-            "node_id": request.node,
-            "code": request.code,
-            "parent_node_id": request.parent,
-            "step": request.step,
-            "started_at": request.started_at,
+            **msgspec.structs.asdict(request),
             "completed_at": completed_at,
             "gpu_seconds": seconds_between(request.started_at, completed_at),
-            "input_tokens": request.usage[0],
-            "output_tokens": request.usage[1],
             "search": self.facts.search,
         }
 
@@ -256,7 +250,7 @@ class EventLog(Reading):
         """The evaluation of a result; ``None`` for what is no measurement (counted, and reported where it is a fault)."""
         if observation.kind == "forecast":
             self.count("compound_forecasts")
-            self._forecast[request.node] = request
+            self._forecast[request.node_id] = request
             return None
         if observation.inner is not None and observation.deferral_reason is not None:
             self.count("compound_deferrals")
@@ -281,7 +275,7 @@ class EventLog(Reading):
                 del self.found[node]
         facts, counts = self.facts, self.facts.counts
         facts.problem = facts.problem or self.problem()
-        facts.n_pending = sum(not request.answered for request in self._requests.values())
+        facts.n_pending = len(self._requests.keys() - self._answered)
         facts.n_mutations_failed = counts.pop("mutations_failed", 0)
         facts.n_forecasts = counts.get("forecasts_completed", 0) + counts.get("compound_forecasts", 0) or None
         facts.n_deferred = counts.pop("candidates_deferred", None)
@@ -296,7 +290,7 @@ class EventLog(Reading):
         chain: dict[str, None] = {}
         at: str | None = node
         while at is not None and at in self._forecast and len(chain) < _MAX_CHAIN:
-            at = self._forecast[at].parent
+            at = self._forecast[at].parent_node_id
             if at is None or at in chain:
                 break
             chain[at] = None

@@ -312,8 +312,7 @@ class Judged(Doubted):
 
 
 def _joins_of(run: RunFiles) -> list[Join]:
-    given = run.settings.get("join") or []
-    return [msgspec.convert(msgspec.to_builtins(entry), Join) for entry in given]
+    return msgspec.convert(msgspec.to_builtins(run.settings.get("join") or []), list[Join])
 
 
 def _also(run: RunFiles) -> Iterator[Path]:
@@ -363,7 +362,8 @@ def _missing_column(table: Judged, head: list[Row]) -> Finding | None:
     """The first column of the mapping that no row of the head has. Rows of JSON lines may leave a missing value's key out."""
     sample = [row for _, row in head]
     known = {join.name: next((row for row in rows.values() if row), {}) for join, rows in table.joins}
-    for ours, theirs in ((ours, theirs) for ours, rule in table.columns.items() for theirs in rule.wanted):
+    read = [(ours, theirs) for ours, rule in table.columns.items() for theirs in rule.wanted]
+    for ours, theirs in read:
         if all(lookup({**row, **known}, theirs) is ABSENT for row in sample):
             joined = {f"{name}.{key}" for name, row in known.items() for key in row}
             present = sorted(joined.union(*sample))
