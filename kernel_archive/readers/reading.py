@@ -16,7 +16,7 @@ from kernel_archive.readers.sniff import nothing_read, wrong_format
 from kernel_archive.readers.values import positive
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
     from pathlib import Path
 
     from kernel_archive.errors import Finding
@@ -213,7 +213,7 @@ class Reading:
 
 
 def log_format(
-    reading: type[Reading],
+    reading: Callable[[RunFiles, Path, Report], Reading],
     *,
     name: str,
     title: str,

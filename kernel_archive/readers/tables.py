@@ -12,7 +12,6 @@ from kernel_archive.errors import Finding, printable
 from kernel_archive.gpus import GPU_KEYS, gpu_in
 from kernel_archive.readers.files import MAX_FILE_BYTES, MAX_LINE_BYTES
 from kernel_archive.readers.salvage import RowKind, Salvage
-from kernel_archive.readers.sniff import nothing_read, wrong_format
 from kernel_archive.readers.values import BAD_JSON, any_json
 from kernel_archive.untrusted import allowance
 from kernel_archive.untrusted_tables import parquet_rows
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from pathlib import Path
 
-    from kernel_archive.readers.files import ReaderSpec, RunFiles
+    from kernel_archive.readers.files import RunFiles
     from kernel_archive.readers.salvage import Report
 
 #: Rows of a Parquet table.
@@ -72,19 +71,14 @@ def _delimiter(run: RunFiles, path: Path) -> str:
     return "," if b"," in header else ";" if b";" in header else "\t" if b"\t" in header else ","
 
 
-def rows_with(run: RunFiles, spec: ReaderSpec, columns: set[str], report: Report) -> Iterator[Row | Finding]:
-    """Every row of the run's table, or the findings about a table whose first row lacks columns, and about none."""
+def rows_with(run: RunFiles, path: Path, columns: set[str], report: Report) -> Iterator[Row]:
+    """Every row of a table whose first row has the columns; none of another table."""
     recognised = False
-    if not run.path.is_file():
-        yield wrong_format(run, spec)
-        return
-    for row in table_rows(run, run.path, report):
+    for row in table_rows(run, path, report):
         recognised = recognised or row[1].keys() >= columns
         if not recognised:
             break
         yield row
-    if not recognised:
-        yield from nothing_read(run, spec, run.path, report)
 
 
 def _parquet_rows(run: RunFiles, path: Path, report: Report) -> Iterator[Row]:
