@@ -56,9 +56,7 @@ _BATCH_TOTALS: Final = ("total_input_tokens", "total_output_tokens")
 def add_facts(reading: Reading, *, keeps_failures: bool = True) -> None:
     """Add what the files beside a log say: facts of the search, GPU seconds and tokens of its evaluations.
 
-    Args:
-        reading: the log as read; its own facts count where they differ.
-        keeps_failures: the log holds failed programs, too.
+    The log's own facts count where they differ; ``keeps_failures`` says that it holds failed programs, too.
     """
     _read_run_json(reading)
     read_upstream(reading)

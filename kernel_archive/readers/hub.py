@@ -123,8 +123,6 @@ def _published(name: str, title: str, split: Split, columns: tuple[str, ...]) ->
         name=name,
         title=title,
         expects=f"files (Parquet, JSON lines or CSV) with the columns {', '.join(columns)}",
-        log=(),
-        beside=(),
         version=2,
     )
 
@@ -240,7 +238,6 @@ HUB_EVENTS: Final = log_format(
     name="hub-events",
     title="The published table of search events; one file may hold several searches",
     expects="files (Parquet or JSON lines) with the columns event_index, event_kind, payload, source_search",
-    log=(),
     beside=_SUMMARIES,
     version=2,
 )

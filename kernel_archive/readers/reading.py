@@ -218,13 +218,14 @@ def log_format(
     name: str,
     title: str,
     expects: str,
-    log: tuple[str, ...],
-    beside: tuple[str, ...],
+    log: tuple[str, ...] = (),
+    beside: tuple[str, ...] = (),
     version: int,
 ) -> ReaderSpec:
     """A format whose searches have one log each, which a ``reading`` takes in; the rest is as in :class:`ReaderSpec`.
 
-    ``log`` are names of the log in a run directory, the first that is there counts, and ``beside`` patterns of the files beside it.
+    ``log`` are names of the log in a run directory, the first that is there counts; without one the matched path is the log.
+    ``beside`` are patterns of the files beside it.
     """
 
     def records(run: RunFiles) -> Iterator[Record]:

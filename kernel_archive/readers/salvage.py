@@ -41,12 +41,7 @@ class BadRow(Exception):  # noqa: N818 - not an error of a user: caught where it
 
 
 class RowKind(Generic[T]):
-    """What a line of a format may be.
-
-    Args:
-        row: the struct of a row; a union of structs that their ``kind`` tells apart; or ``dict``, any object.
-        events: kind -> struct, for a union.
-    """
+    """What a line of a format may be: a struct; a union of structs that their ``kind`` tells apart (``events``); or any object, ``dict``."""
 
     def __init__(self, row: Any, events: Mapping[str, type[Any]] | None = None) -> None:
         self.decode = msgspec.json.Decoder(row).decode

@@ -122,7 +122,7 @@ def wrong_format(run: RunFiles, spec: ReaderSpec, path: Path | None = None) -> F
 def nothing_read(run: RunFiles, spec: ReaderSpec, path: Path | None, report: Report) -> Iterator[Finding]:
     """The findings of a run of which no record came out: its file is damaged, or it is of another format."""
     own = _EVENT_LOGS if spec.name in _EVENT_LOGS else (spec.name,)
-    damaged = any(True for _ in report.of(*_FILE_FAULTS))
+    damaged = any(report.of(*_FILE_FAULTS))
     if not damaged and not (path is not None and looks_like(run, path).startswith(own)):
         yield from (f for f in report.of("bad-utf8", "bad-json") if f.code == "bad-utf8" or f.line is None)
         yield wrong_format(run, spec, path)

@@ -40,13 +40,9 @@ Row = tuple[int, dict[str, Any]]
 def table_rows(run: RunFiles, path: Path, report: Report, *, at: str | None = None) -> Iterator[Row]:
     """Every row with its number from 1 (for text files: its line); faults go to the report.
 
-    Args:
-        run: the run.
-        path: the table.
-        report: takes the faults.
-        at: where the rows of a JSON document, or of every line, are: keys with dots between them, and ``{name}`` for every key
-            or number at a place, which becomes a column of that name; so do plain values on the way, but no verdicts and speedups: these are of all rows together. Without it, a document that is one object is one row, or a row for
-            each of its values (column ``key``) where all are objects.
+    ``at`` is where the rows of a JSON document, or of every line, are: keys with dots between them, and ``{name}`` for every key
+    or number at a place, which becomes a column of that name; so do plain values on the way, but no verdicts and speedups: these are of
+    all rows together. Without it, a document that is one object is one row, or a row for each of its values (column ``key``) where all are objects.
     """
     name = path.name.removesuffix(".zst").removesuffix(".gz").lower()
     file = run.name(path)

@@ -102,13 +102,7 @@ def _fields(cls: type) -> tuple[tuple[str, Any, bool, type | None], ...]:
 
 
 def build(cls: type[T], value: dict[str, Any], odd: list[tuple[str, Any]], path: str = "") -> T:
-    """A struct from a dictionary, field by field: an optional field of the wrong type is left out.
-
-    Args:
-        cls: a ``msgspec.Struct`` type.
-        value: the decoded object.
-        odd: gets the path and value of every field left out.
-        path: where the object stands.
+    """A struct from a dictionary, field by field: an optional field of the wrong type is left out, and ``odd`` gets its path and value.
 
     Raises:
         ValueError: a required field is missing or of the wrong type; the argument is its path.
