@@ -25,6 +25,7 @@ from kernel_archive.readers.salvage import RowKind
 from kernel_archive.readers.values import build, natural, object_of, seconds_between, step_number, text_of
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from kernel_archive.readers.files import RunFiles
@@ -89,33 +90,25 @@ class EventLog(Reading):
         self._answered: set[str] = set()
         self._forecast: dict[str, Request] = {}  # nodes evaluated by a forecast only
         self._proposals: dict[str, ev.MutationCompleted] = {}  # those that no evaluation request has repeated yet
+        # A look-up: to match nine classes one after the other takes a quarter longer for the whole log.
+        self._handlers: dict[type, Callable[[int, Any], None]] = {
+            ev.EvaluationCompleted: self._evaluation_completed,
+            ev.EvaluationRequested: self._evaluation_requested,
+            ev.EvaluationFailed: self._evaluation_failed,
+            ev.SearchInitialized: self._search_initialized,
+            ev.StepStarted: self._step_started,
+            ev.StepCompleted: self._step_completed,
+            ev.MutationCompleted: self._mutation_completed,
+            ev.ForecastCompleted: self._forecast_completed,
+            ev.CandidateDeferred: self._candidate_deferred,
+        }
 
     def take(self, line: int, row: Any) -> None:
         """Take in the event of one line."""
         if (counted := _COUNTED.get(type(row))) is not None:
             self.count(counted)
-        match row:
-            case ev.EvaluationCompleted():
-                self._evaluation_completed(line, row)
-            case ev.EvaluationRequested():
-                self._evaluation_requested(line, row)
-            case ev.EvaluationFailed():
-                self._evaluation_failed(line, row)
-            case ev.SearchInitialized():
-                self._search_initialized(line, row)
-            case ev.StepStarted():
-                self._step = step_number(row.step)
-            case ev.StepCompleted():
-                self._step_completed(step_number(row.step))
-            case ev.MutationCompleted():
-                self._proposals[row.request_id] = row
-                self._add_tokens(row.llm_usage)
-            case ev.ForecastCompleted():
-                sent, answered = self._add_tokens(row.llm_usage)
-                self.count("forecast_input_tokens", sent or 0)
-                self.count("forecast_output_tokens", answered or 0)
-            case ev.CandidateDeferred():
-                self._proposals.pop(row.request_id, None)
+        if (handler := self._handlers.get(type(row))) is not None:
+            handler(line, row)
 
     # -- the search's frame
 
@@ -144,15 +137,32 @@ class EventLog(Reading):
             record.n_logged = 1 if earlier is None else earlier.n_logged + 1
             self._roots[root.ulid] = record
 
-    def _step_completed(self, step: int | None) -> None:
+    def _step_started(self, _line: int, event: ev.StepStarted) -> None:
+        self._step = step_number(event.step)
+
+    def _step_completed(self, _line: int, event: ev.StepCompleted) -> None:
         for request in self._unstepped:
             # The line that opened this step is lost; the fence that closes it still has its number.
-            request.step = step
+            request.step = step_number(event.step)
             result = self.found.get(request.node_id)
             if result is not None and result.step is None:
-                result.step = step
+                result.step = request.step
         self._unstepped.clear()
         self._step = None
+
+    # -- proposals
+
+    def _mutation_completed(self, _line: int, event: ev.MutationCompleted) -> None:
+        self._proposals[event.request_id] = event
+        self._add_tokens(event.llm_usage)
+
+    def _forecast_completed(self, _line: int, event: ev.ForecastCompleted) -> None:
+        sent, answered = self._add_tokens(event.llm_usage)
+        self.count("forecast_input_tokens", sent or 0)
+        self.count("forecast_output_tokens", answered or 0)
+
+    def _candidate_deferred(self, _line: int, event: ev.CandidateDeferred) -> None:
+        self._proposals.pop(event.request_id, None)
 
     def _add_tokens(self, usage: ev.Usage | None) -> tuple[int | None, int | None]:
         """Tokens sent and answered of one call, added to those of the search."""
