@@ -9,9 +9,18 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from kernel_archive.gpus import gpu_in
-from kernel_archive.readers.cells import failure_of, is_missing, quantity, truth
-from kernel_archive.readers.mapping import inside, lookup, names_in
-from kernel_archive.readers.values import BAD_JSON, any_json, finite, from_text
+from kernel_archive.readers.mapping import inside, names_in
+from kernel_archive.readers.values import (
+    BAD_JSON,
+    any_json,
+    failure_of,
+    finite,
+    from_text,
+    is_missing,
+    lookup,
+    quantity,
+    truth,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

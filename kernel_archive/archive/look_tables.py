@@ -11,11 +11,9 @@ from kernel_archive.archive import seen
 from kernel_archive.archive.guess import PROGRAM_ENDINGS, Guess, guess
 from kernel_archive.errors import printable
 from kernel_archive.gpus import canonical_gpu, gpu_in, is_known
-from kernel_archive.readers.cells import is_missing, key_of, spelled
-from kernel_archive.readers.mapping import lookup
 from kernel_archive.readers.salvage import Report
 from kernel_archive.readers.tables import table_rows
-from kernel_archive.readers.values import from_text
+from kernel_archive.readers.values import from_text, is_missing, key_of, lookup, spelled
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

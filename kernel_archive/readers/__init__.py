@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from kernel_archive.readers.agentic_run import AGENTIC_RUN
-from kernel_archive.readers.attempts import ATTEMPTS
 from kernel_archive.readers.checkpoints import GREEDY, HILL_CLIMBING, PUCT_V1
-from kernel_archive.readers.event_log import BIN_FILLER, PUCT_EVENTS
-from kernel_archive.readers.hub import DISCOVERY_PAIRS, EVAL_SET, EVAL_SET_JSONL, HUB_EVENTS, TRAINING_POOL
+from kernel_archive.readers.event_log import BIN_FILLER, PUCT_EVENTS, THEORY_BUILDER
+from kernel_archive.readers.hub import DISCOVERY_PAIRS, EVAL_SET, HUB_EVENTS, TRAINING_POOL
 from kernel_archive.readers.kernelbench import KERNELBENCH
 from kernel_archive.readers.measurements import MEASUREMENTS
 from kernel_archive.readers.openevolve import OPENEVOLVE
-from kernel_archive.readers.theory_builder import THEORY_BUILDER
-from kernel_archive.readers.ttt_rollouts import TTT_ROLLOUTS
+from kernel_archive.readers.row_logs import AGENTIC_RUN, ATTEMPTS, EVAL_SET_JSONL, TTT_ROLLOUTS
 
 if TYPE_CHECKING:
     from kernel_archive.readers.files import ReaderSpec

@@ -71,7 +71,6 @@ class _Checkpoint(Reading):
         return True
 
     def finish(self) -> None:
-        """The facts of the files beside."""
         add_facts(self, keeps_failures=False)
 
     def take_nodes(self, archive: list[Any], seed_ids: Any) -> None:
@@ -94,8 +93,7 @@ class _Checkpoint(Reading):
                 ancestor_node_ids=tuple(node.ancestors[1:]),
                 is_root=node.is_seed or node.ulid in seeds or not node.ancestors,
             )
-            if record is not None:
-                self.keep_last(record, "a node stands twice", "duplicate-node", field=where)
+            self.keep_last(record, "a node stands twice", "duplicate-node", field=where)
 
 
 def _from_json(data: bytes, reading: Reading) -> dict[str, Any] | None:
@@ -209,7 +207,6 @@ class _Greedy(Reading):
     _raised: dict[str, str | None]
 
     def read(self, path: Path) -> bool:
-        """Take in a checkpoint."""
         value = self.run.json(path)
         if isinstance(value, Finding):
             self.report.add(value)
@@ -223,7 +220,6 @@ class _Greedy(Reading):
         return True
 
     def finish(self) -> None:
-        """The facts of the files beside."""
         read_upstream(self)
 
     def take_rounds(self, rounds: Any) -> None:
@@ -245,7 +241,6 @@ class _Greedy(Reading):
         self.count("steps_completed", len(rounds))
 
     def take_candidate(self, name: str, value: Any) -> None:
-        """Take in one candidate."""
         where = f"candidates.candidates.{name}"
         candidate: Candidate | None = build_node(Candidate, value, where, self)
         if candidate is None:
@@ -266,8 +261,7 @@ class _Greedy(Reading):
             record = Evaluation(source_file=self.file, outcome="infrastructure_failure", **identity)
         else:
             self.facts.n_pending += 1
-        if record is not None:
-            self.keep_last(record, "a candidate stands twice", "duplicate-node", field=where)
+        self.keep_last(record, "a candidate stands twice", "duplicate-node", field=where)
 
     def _scored(self, scored: Scored, where: str, identity: dict[str, Any]) -> Evaluation | None:
         """The harness's verdict, unless the search called the candidate invalid for its time."""

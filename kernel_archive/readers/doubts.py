@@ -1,4 +1,8 @@
-"""What is doubted of a row that somebody else measured: figures that contradict each other, and columns that nothing is read from."""
+"""Somebody else's table, row by row: cells, programs in files, joined rows, and what is doubted of them.
+
+Doubted are figures that contradict each other, and columns that nothing is read from. What a row comes to is judged in
+:mod:`kernel_archive.readers.measurements`.
+"""
 
 from __future__ import annotations
 
@@ -6,14 +10,22 @@ import re
 from statistics import median
 from typing import TYPE_CHECKING, Any, Final
 
+import msgspec
+
 from kernel_archive.errors import printable
 from kernel_archive.gpus import GPU_KEYS, canonical_gpu, gpu_in, same_gpu
-from kernel_archive.readers.cells import Table, is_missing, joined_gpu, quantity, spelled, truth
-from kernel_archive.readers.values import positive
+from kernel_archive.readers.mapping import US_PER_UNIT, From, Join, filled, inside, names_in
+from kernel_archive.readers.reading import Reading
+from kernel_archive.readers.tables import table_rows
+from kernel_archive.readers.values import is_missing, key_of, lookup, object_of, positive, quantity, spelled, truth
 
 if TYPE_CHECKING:
-    from kernel_archive.readers.mapping import Join
+    from collections.abc import Iterable, Iterator
+    from pathlib import Path
+
+    from kernel_archive.readers.files import RunFiles
     from kernel_archive.readers.records import Evaluation
+    from kernel_archive.readers.salvage import Report
 
 #: Columns of theirs that would say that a row is no success, if the recipe mapped them.
 _VERDICTS: Final = frozenset(
@@ -27,16 +39,143 @@ _SHAPES: Final = re.compile(
 #: A speedup further from the ratio of its own times is doubted; one further than the second is not taken.
 DOUBTFUL_RATIO: Final = 1.02
 REFUSED_RATIO: Final = 1.20
+#: Lines named in one finding about many rows.
+_LINES_NAMED: Final = 5
 
 
-class Doubted(Table):
-    """The rows of one table, held against themselves and each other."""
+class Doubt(msgspec.Struct):
+    """What is wrong with rows of one kind: said once, of the first one, with the first lines (``at``) and their number."""
 
-    def __init__(self, *args: Any, **more: Any) -> None:
-        super().__init__(*args, **more)
+    message: str
+    value: object
+    fix: str | None
+    error: bool
+    file: str
+    line: int | None
+    label: str
+    n: int = 0
+    at: list[str] = []
+
+
+class Doubted(Reading):
+    """The rows of one table, held against themselves and each other: one finding for all rows that are doubted alike."""
+
+    def __init__(self, run: RunFiles, path: Path, report: Report, columns: dict[str, From]) -> None:
+        super().__init__(run, path, report)
+        self.columns = columns
+        self.joins: list[tuple[Join, dict[tuple[str, ...], dict[str, Any] | None]]] = []
+        #: The row that is taken in, its line, and what it is called where it stands on no line of its own.
+        self.row: dict[str, Any] = {}
+        self.line: int | None = None
+        self.label = ""
         self.root_is_reference = self.run.settings.get("reference") == "root"
+        self._doubts: dict[tuple[str, str | None], Doubt] = {}
         self._seen: set[int] = set()
         self._sizes: dict[Any, dict[str, Any]] = {}
+
+    # -- cells
+
+    def cell(self, name: str) -> Any:
+        """A cell by our name of its column; ``None`` where it is missing in any spelling."""
+        rule = self.columns.get(name)
+        if rule is None:
+            return None
+        value = rule.value if rule.column is None else lookup(self.row, rule.column)
+        if rule.column is None and isinstance(value, str) and names_in(value):
+            value = filled(value, self.row)
+        return None if is_missing(value) else value
+
+    def program(self, name: str) -> Any:
+        """The text of a program, in the table or in the file that it names; ``None`` where it is missing."""
+        rule = self.columns.get(name)
+        if rule is None or rule.file is None:
+            return self.cell(name)
+        path = inside(self.run.root, rule.file, self.row)
+        if path is None:
+            if (said := filled(rule.file, self.row)) is not None:
+                self.doubt("bad-path", "the name of a file leads out of its folder", name, said, error=True)
+            return None
+        data = self.run.whole(path) if path.is_file() else None
+        text = data.decode("utf-8", "replace") if isinstance(data, bytes) else None
+        if text is None or is_missing(text):
+            message = "the file is empty" if text is not None else "there is no such file, or it cannot be read"
+            self.doubt("no-code-file", message, name, filled(rule.file, self.row), error=True)
+            return None
+        return text
+
+    def time(self, name: str) -> float | None:
+        """A time in microseconds; the unit that a cell states itself counts."""
+        number, unit = quantity(self.cell(name))
+        value = positive(number) if unit != "x" else None
+        return None if value is None else value * US_PER_UNIT[unit or self.columns[name].unit or "us"]
+
+    def doubt(
+        self,
+        code: str,
+        message: str,
+        name: str | None = None,
+        value: object = None,
+        fix: str | None = None,
+        *,
+        error: bool = False,
+        theirs: bool = False,
+    ) -> None:
+        """Note something wrong with a row: rows of one code and column make one finding, which names the first lines; ``name`` is our column's, or ``theirs``."""
+        rule = None if theirs else self.columns.get(name or "")
+        field = (rule.column or rule.file) if rule is not None else name
+        seen = self._doubts.get((code, field))
+        if seen is None:
+            seen = self._doubts[code, field] = Doubt(message, value, fix, error, self.file, self.line, self.label)
+        seen.n += 1
+        if len(seen.at) < _LINES_NAMED:
+            seen.at.append(self.label if self.line is None else str(self.line))
+
+    def finish(self) -> None:
+        """Say what was doubted."""
+        for (code, field), seen in self._doubts.items():
+            message = seen.message
+            if seen.n > 1:
+                lines = ", ".join(seen.at) + (", ..." if seen.n > _LINES_NAMED else "")
+                message += f": {seen.n:,} rows ({'in' if seen.line is None else 'lines'} {lines})"
+            elif seen.label and not seen.file.endswith(seen.label):
+                message += f": {seen.label}"
+            value = None if seen.value is None else str(seen.value)
+            say = self.report.error if seen.error else self.report.warning
+            say(code, message, file=seen.file, line=seen.line, field=field, value=value, fix=seen.fix)
+
+    # -- joins
+
+    def load_joins(self, joins: Iterable[Join]) -> None:
+        """Read the second tables: key -> row, ``None`` for a key that stands twice."""
+        self.joins = []
+        for join in joins:
+            path = self.run.root / join.path
+            found: dict[tuple[str, ...], dict[str, Any] | None] = {}
+            for line, row in table_rows(self.run, path, self.report, at=join.rows):
+                key = key_of(row, join.on.values())
+                if key in found:
+                    message = "the key stands twice in the joined table: rows with it get nothing from it"
+                    where = {"file": self.run.name(path), "line": line, "field": ", ".join(join.on.values())}
+                    self.report.error("join-ambiguous", message, value=", ".join(key), **where)
+                    found[key] = None
+                elif key is not None:
+                    found[key] = row
+            self.joins.append((join, found))
+
+    def joined(self, row: dict[str, Any]) -> dict[str, Any]:
+        """A row with the rows of the other tables that belong to it."""
+        for join, rows in self.joins:
+            key = key_of(row, join.on)
+            partner = rows.get(key) if key is not None else None
+            if partner is None:
+                self.count("rows_without_partner")
+                message = f"no row of {join.path} belongs to it"
+                self.doubt("no-partner", message, ", ".join(join.on), key and ", ".join(key))
+            else:
+                row = {**row, join.name: partner}
+        return row
+
+    # -- doubts
 
     def repeated(self) -> None:
         """Doubt a row that is like one before it in everything."""
@@ -73,18 +212,15 @@ class Doubted(Table):
             self.equal_times()
         ratio = reference / runtime if runtime is not None and reference is not None else None
         gpu = spelled(self.cell("gpu")) or self.run.settings.get("gpu")
-        others = [spelled(self.cell("reference_gpu"))]
-        others += [joined_gpu(self.row.get(j.name)) for j, _ in self.joins if self.timed_by(j)]
+        others = self._reference_gpus()
         other = next((o for o in others if o and gpu and canonical_gpu(o) != canonical_gpu(gpu)), None)
         if other is not None:
             message = f"the candidate was timed on {printable(gpu)}, the reference on another GPU: no ratio of such times counts"
             fix = "Take the reference's time of the same GPU"
             self.doubt("two-gpus", message, "reference_gpu", other, fix, error=True)
             return speedup if speedup is not None else ratio, "its two times come from different GPUs"
-        lacks = next(
-            (n for n, t in (("runtime", runtime), ("reference_runtime", reference)) if n in self.columns and t is None),
-            None,
-        )
+        times = {"runtime": runtime, "reference_runtime": reference}
+        lacks = next((name for name, time in times.items() if name in self.columns and time is None), None)
         if speedup is not None and lacks is not None:
             message = "a time that the recipe maps is missing: the speedup counts unchecked"
             fix = "Give the time, or take the column of times out of the recipe"
@@ -94,11 +230,10 @@ class Doubted(Table):
         off = max(speedup / ratio, ratio / speedup)
         if off <= DOUBTFUL_RATIO or self.run.settings.get("speedup_from") == "column":
             return speedup, None
-        inverse = max(speedup * ratio, 1 / (speedup * ratio)) <= DOUBTFUL_RATIO
-        hint = "; it is the inverse of their ratio" if inverse else ""
-        hint = hint or next(
-            (f"; the times seem off by {n:,}x: a unit?" for n in (1000, 1_000_000) if 0.5 < off / n < 2), ""
-        )
+        hints = [f"; the times seem off by {n:,}x: a unit?" for n in (1000, 1_000_000) if 0.5 < off / n < 2]
+        if 1 / DOUBTFUL_RATIO <= speedup * ratio <= DOUBTFUL_RATIO:
+            hints = ["; it is the inverse of their ratio"]
+        hint = hints[0] if hints else ""
         message = f"the speedup is not the ratio of the row's two times ({ratio:.4g}){hint}"
         fix = 'Say which counts: speedup_from = "times" or "column" in the [[source]]'
         refused = off > REFUSED_RATIO
@@ -108,10 +243,9 @@ class Doubted(Table):
 
     def equal_times(self) -> None:
         """Doubt a time that is the reference's to the last digit."""
+        message = "the candidate's time is exactly the reference's"
         fix = "See whether both come from the same measurement"
-        self.doubt(
-            "equal-times", "the candidate's time is exactly the reference's", "runtime", self.cell("runtime"), fix
-        )
+        self.doubt("equal-times", message, "runtime", self.cell("runtime"), fix)
 
     def fast_failure(self, root: Evaluation | None) -> None:
         """Doubt a failure that claims to be faster than the reference all the same."""
@@ -143,31 +277,35 @@ class Doubted(Table):
         gpu: str | None = spelled(self.cell("gpu")) or self.run.settings.get("gpu")
         if gpu is None:
             return None
-        mapped = {rule.column for rule in self.columns.values()}
-        for key, value in self.row.items():
-            if key.rpartition(".")[2].casefold() in GPU_KEYS and key not in mapped and isinstance(value, str):
-                other = gpu_in(value)
-                if other is not None and not any(same_gpu(other, name) for name in (gpu, gpu_in(gpu) or gpu)):
-                    message = (
-                        f"the row names another GPU than the one that is read, {printable(gpu)}: it does not count"
-                    )
-                    fix = (
-                        f'Say where each row\'s GPU is: columns.gpu = "{printable(key)}", or a [[source]] for each GPU'
-                    )
-                    self.doubt("two-gpus", message, key, value, fix, error=True, theirs=True)
-                    return f"its column {printable(key)} names another GPU"
+        for key, value in self._unread():
+            named = key.rpartition(".")[2].casefold() in GPU_KEYS and isinstance(value, str)
+            other = gpu_in(value) if named else None
+            if other is not None and not any(same_gpu(other, name) for name in (gpu, gpu_in(gpu) or gpu)):
+                message = f"the row names another GPU than the one that is read, {printable(gpu)}: it does not count"
+                fix = f'Say where each row\'s GPU is: columns.gpu = "{printable(key)}", or a [[source]] for each GPU'
+                self.doubt("two-gpus", message, key, value, fix, error=True, theirs=True)
+                return f"its column {printable(key)} names another GPU"
         return None
 
-    def timed_by(self, join: Join) -> bool:
-        """Whether a time comes from a joined table."""
-        rules = (self.columns.get(name) for name in ("runtime", "reference_runtime"))
-        return any(rule is not None and str(rule.column).startswith(join.name + ".") for rule in rules)
+    def _reference_gpus(self) -> Iterator[str | None]:
+        """The GPUs that the row, and the joined rows that a time comes from, name for the reference."""
+        yield spelled(self.cell("reference_gpu"))
+        timed = [str(self.columns[name].column) for name in ("runtime", "reference_runtime") if name in self.columns]
+        for join, _ in self.joins:
+            if any(column.startswith(join.name + ".") for column in timed):
+                partner = object_of(self.row.get(join.name))
+                named = (spelled(value) for key, value in partner.items() if key.casefold() in GPU_KEYS)
+                yield next((gpu for gpu in named if gpu and not is_missing(gpu)), None)
+
+    def _unread(self) -> list[tuple[str, Any]]:
+        """The cells of columns that none of ours is."""
+        mapped = {rule.column for rule in self.columns.values()}
+        return [(key, value) for key, value in self.row.items() if key not in mapped]
 
     def denied(self) -> str | None:
         """Why a row is no success although the recipe maps no outcome: a column of its own says so."""
-        mapped = {rule.column for rule in self.columns.values()}
-        for key, value in self.row.items():
-            if key not in mapped and key.casefold() in _VERDICTS and not is_missing(value) and truth(value) is False:
+        for key, value in self._unread():
+            if key.casefold() in _VERDICTS and not is_missing(value) and truth(value) is False:
                 message = "the row says that it failed, and the recipe maps no outcome; the rows do not count"
                 fix = f'Map it: outcome = "{printable(key)}"'
                 self.doubt("unmapped-failure", message, key, value, fix, error=True)

@@ -1,20 +1,24 @@
-"""``puct-events`` and ``bin-filler``: searches that wrote one line for everything that happened, from their events to evaluations.
+"""``puct-events``, ``bin-filler`` and ``theory-builder``: searches that wrote one line for everything that happened.
 
-Both are logs of PUCT, a search that goes on from the programs with the best rewards and few visits. A bin filler looks for programs of
+All are logs of PUCT, a search that goes on from the programs with the best rewards and few visits. A bin filler looks for programs of
 one speedup bin, not for the fastest. :class:`EventLog` is the state of one log while it is read; other formats hold such logs, too.
+
+A theory builder is a model that states hypotheses about a kernel and tries each in a search of its own. The outer search is that of
+hypotheses; each step of it holds an inner search with a log of its own. Every trial stands up to three times in such a run: in an
+inner log and twice in the outer one. Only the inner logs are read.
 """
 
 from __future__ import annotations
 
 import hashlib
-from functools import partial
+import re
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
 from kernel_archive.errors import Finding, printable
 from kernel_archive.readers import events as ev
-from kernel_archive.readers.beside import FILES_BESIDE, add_facts, load_object
+from kernel_archive.readers.beside import FILES_BESIDE, UPSTREAM_FILES, add_facts, load_object, read_upstream
 from kernel_archive.readers.reading import EVALUATION_FAILED, Reading, feedback_of, log_format
 from kernel_archive.readers.records import Evaluation
 from kernel_archive.readers.salvage import RowKind
@@ -36,15 +40,15 @@ _MAX_CHAIN: Final = 100
 
 
 class Request(msgspec.Struct):
-    """An evaluation asked for."""
+    """An evaluation asked for: its fields as :class:`Evaluation` has them."""
 
-    node: str
+    node_id: str
     code: str
-    parent: str | None
-    started_at: str | None
-    step: int | None
-    usage: tuple[int | None, int | None] = (None, None)
-    answered: bool = False
+    parent_node_id: str | None = None
+    started_at: str | None = None
+    step: int | None = None
+    input_tokens: int | None = None
+    output_tokens: int | None = None
 
 
 class CheckedForecast(msgspec.Struct):
@@ -55,12 +59,22 @@ class CheckedForecast(msgspec.Struct):
     code_sha256: str | None = None
 
 
-class EventLog(Reading):
-    """One search in the events of max-reward PUCT, v2 or v3.
+#: Events of which every one is counted.
+_COUNTED: Final[dict[type, str]] = {
+    ev.StepCompleted: "steps_completed",
+    ev.MutationRequested: "mutations_requested",
+    ev.MutationCompleted: "mutations_completed",
+    ev.MutationFailed: "mutations_failed",
+    ev.ForecastRequested: "forecasts_requested",
+    ev.ForecastCompleted: "forecasts_completed",
+    ev.ForecastFailed: "forecasts_failed",
+    ev.CandidateSelected: "candidates_selected",
+    ev.CandidateDeferred: "candidates_deferred",
+}
 
-    Attributes:
-        outer_step: step of every evaluation, where the log is one step of an outer search.
-    """
+
+class EventLog(Reading):
+    """One search in the events of max-reward PUCT, v2 or v3; where it is one step of an outer search, ``outer_step`` is that step."""
 
     kind = RowKind(ev.Event, ev.EVENT_TYPES)
 
@@ -73,37 +87,28 @@ class EventLog(Reading):
         self._step: int | None = None
         self._unstepped: list[Request] = []
         self._requests: dict[str, Request] = {}
+        self._answered: set[str] = set()
         self._forecast: dict[str, Request] = {}  # nodes evaluated by a forecast only
         self._proposals: dict[str, ev.MutationCompleted] = {}  # those that no evaluation request has repeated yet
-        self._tokens: tuple[int, int] | None = None
-        counted = {
-            ev.MutationRequested: "mutations_requested",
-            ev.MutationFailed: "mutations_failed",
-            ev.ForecastRequested: "forecasts_requested",
-            ev.ForecastFailed: "forecasts_failed",
-            ev.CandidateSelected: "candidates_selected",
-        }
+        # A look-up: to match nine classes one after the other takes a quarter longer for the whole log.
         self._handlers: dict[type, Callable[[int, Any], None]] = {
             ev.EvaluationCompleted: self._evaluation_completed,
             ev.EvaluationRequested: self._evaluation_requested,
-            ev.MutationCompleted: self._mutation_completed,
             ev.EvaluationFailed: self._evaluation_failed,
+            ev.SearchInitialized: self._search_initialized,
             ev.StepStarted: self._step_started,
             ev.StepCompleted: self._step_completed,
-            ev.SearchInitialized: self._search_initialized,
+            ev.MutationCompleted: self._mutation_completed,
             ev.ForecastCompleted: self._forecast_completed,
             ev.CandidateDeferred: self._candidate_deferred,
-            **{event: partial(self._counted, name) for event, name in counted.items()},
         }
 
     def take(self, line: int, row: Any) -> None:
         """Take in the event of one line."""
-        handler = self._handlers.get(type(row))
-        if handler is not None:
+        if (counted := _COUNTED.get(type(row))) is not None:
+            self.count(counted)
+        if (handler := self._handlers.get(type(row))) is not None:
             handler(line, row)
-
-    def _counted(self, name: str, _line: int, _event: Any) -> None:
-        self.count(name)
 
     # -- the search's frame
 
@@ -124,7 +129,7 @@ class EventLog(Reading):
         if root.evaluation is None:
             self.warning("root-without-result", "the root has no evaluation", line=line)
             return
-        request = Request(root.ulid, root.program_code, None, None, self.outer_step)
+        request = Request(root.ulid, root.program_code, step=self.outer_step)
         record = self._measured(line, request, root.evaluation.observation, None)
         if record is not None:
             record.is_root = True
@@ -136,11 +141,10 @@ class EventLog(Reading):
         self._step = step_number(event.step)
 
     def _step_completed(self, _line: int, event: ev.StepCompleted) -> None:
-        self.count("steps_completed")
         for request in self._unstepped:
             # The line that opened this step is lost; the fence that closes it still has its number.
             request.step = step_number(event.step)
-            result = self.found.get(request.node)
+            result = self.found.get(request.node_id)
             if result is not None and result.step is None:
                 result.step = request.step
         self._unstepped.clear()
@@ -149,28 +153,25 @@ class EventLog(Reading):
     # -- proposals
 
     def _mutation_completed(self, _line: int, event: ev.MutationCompleted) -> None:
-        self.count("mutations_completed")
         self._proposals[event.request_id] = event
         self._add_tokens(event.llm_usage)
+
+    def _forecast_completed(self, _line: int, event: ev.ForecastCompleted) -> None:
+        sent, answered = self._add_tokens(event.llm_usage)
+        self.count("forecast_input_tokens", sent or 0)
+        self.count("forecast_output_tokens", answered or 0)
+
+    def _candidate_deferred(self, _line: int, event: ev.CandidateDeferred) -> None:
+        self._proposals.pop(event.request_id, None)
 
     def _add_tokens(self, usage: ev.Usage | None) -> tuple[int | None, int | None]:
         """Tokens sent and answered of one call, added to those of the search."""
         if usage is None:
             return None, None
         sent, answered = natural(usage.input_tokens), natural(usage.output_tokens)
-        before = self._tokens or (0, 0)
-        self._tokens = before[0] + (sent or 0), before[1] + (answered or 0)
+        self.facts.input_tokens = (self.facts.input_tokens or 0) + (sent or 0)
+        self.facts.output_tokens = (self.facts.output_tokens or 0) + (answered or 0)
         return sent, answered
-
-    def _forecast_completed(self, _line: int, event: ev.ForecastCompleted) -> None:
-        self.count("forecasts_completed")
-        sent, answered = self._add_tokens(event.llm_usage)
-        self.count("forecast_input_tokens", sent or 0)
-        self.count("forecast_output_tokens", answered or 0)
-
-    def _candidate_deferred(self, _line: int, event: ev.CandidateDeferred) -> None:
-        self.count("candidates_deferred")
-        self._proposals.pop(event.request_id, None)
 
     # -- evaluations
 
@@ -185,10 +186,9 @@ class EventLog(Reading):
             self._unstepped.append(request)
         proposal = self._proposals.pop(event.from_mutation_request_id or event.request_id, None)
         if proposal is not None and proposal.llm_usage is not None:
-            request.usage = natural(proposal.llm_usage.input_tokens), natural(proposal.llm_usage.output_tokens)
-        earlier = self._requests.get(event.request_id)
-        if earlier is not None:
-            request.answered = earlier.answered
+            request.input_tokens = natural(proposal.llm_usage.input_tokens)
+            request.output_tokens = natural(proposal.llm_usage.output_tokens)
+        if event.request_id in self._requests:
             self.warning("second-request", "the evaluation is requested again", line=line, value=event.request_id)
         self._requests[event.request_id] = request
 
@@ -198,7 +198,7 @@ class EventLog(Reading):
         proposal = self._proposals.get(event.request_id)  # v3: one id for proposal and evaluation
         if request is None and proposal is not None and proposal.code and event.parent_ulid is not None:
             step = self._step_of(event.step)
-            request = Request(event.request_id, proposal.code, event.parent_ulid, None, step)
+            request = Request(event.request_id, proposal.code, event.parent_ulid, step=step)
             self._requests[event.request_id] = request
             message = "the result's request is missing; program and parent are those of its proposal"
             self.warning("request-rebuilt", message, line=line, value=event.request_id)
@@ -207,7 +207,7 @@ class EventLog(Reading):
             message = "a result whose request is missing: its program and parent are unknown, so it is left out"
             self.error("result-without-request", message, line=line, value=event.request_id)
         else:
-            request.answered = True
+            self._answered.add(event.request_id)
         return request
 
     def _evaluation_completed(self, line: int, event: ev.EvaluationCompleted) -> None:
@@ -217,26 +217,26 @@ class EventLog(Reading):
         record = self._measured(line, request, event.evaluation.observation, event.completed_at)
         if record is None:
             return
-        earlier = self.found.get(request.node)
+        earlier = self.found.get(request.node_id)
         if earlier is not None:
             self.count("results_doubled")
-            what = f"the result of node {printable(request.node)} is logged {earlier.n_logged + 1} times"
+            what = f"the result of node {printable(request.node_id)} is logged {earlier.n_logged + 1} times"
             self.keep_last(record, what, fix=f"the earlier one is on line {earlier.source_line}")
         else:
-            self.found[request.node] = record
+            self.found[request.node_id] = record
 
     def _evaluation_failed(self, line: int, event: ev.EvaluationFailed) -> None:
         request = self._requested(line, event)
         if request is None:
             return
         self.count("evaluation_failed")
-        earlier = self.found.get(request.node)
+        earlier = self.found.get(request.node_id)
         if earlier is not None:
             earlier.n_logged += 1
-            message = f"node {printable(request.node)} has a result and a failure of its driver; the result counts"
+            message = f"node {printable(request.node_id)} has a result and a failure of its driver; the result counts"
             self.warning("doubled-result", message, line=line, fix=f"the result is on line {earlier.source_line}")
             return
-        self.found[request.node] = Evaluation(
+        self.found[request.node_id] = Evaluation(
             source_file=self.file,
             source_line=line,
             outcome="infrastructure_failure",
@@ -248,15 +248,9 @@ class EventLog(Reading):
     def _identity(self, request: Request, completed_at: str | None) -> dict[str, Any]:
         """What a request says of its evaluation."""
         return {
-            "node_id": request.node,
-            "code": request.code,
-            "parent_node_id": request.parent,
-            "step": request.step,
-            "started_at": request.started_at,
+            **msgspec.structs.asdict(request),
             "completed_at": completed_at,
             "gpu_seconds": seconds_between(request.started_at, completed_at),
-            "input_tokens": request.usage[0],
-            "output_tokens": request.usage[1],
             "search": self.facts.search,
         }
 
@@ -266,7 +260,7 @@ class EventLog(Reading):
         """The evaluation of a result; ``None`` for what is no measurement (counted, and reported where it is a fault)."""
         if observation.kind == "forecast":
             self.count("compound_forecasts")
-            self._forecast[request.node] = request
+            self._forecast[request.node_id] = request
             return None
         if observation.inner is not None and observation.deferral_reason is not None:
             self.count("compound_deferrals")
@@ -291,12 +285,10 @@ class EventLog(Reading):
                 del self.found[node]
         facts, counts = self.facts, self.facts.counts
         facts.problem = facts.problem or self.problem()
-        facts.n_pending = sum(not request.answered for request in self._requests.values())
+        facts.n_pending = len(self._requests.keys() - self._answered)
         facts.n_mutations_failed = counts.pop("mutations_failed", 0)
         facts.n_forecasts = counts.get("forecasts_completed", 0) + counts.get("compound_forecasts", 0) or None
         facts.n_deferred = counts.pop("candidates_deferred", None)
-        if self._tokens is not None:
-            facts.input_tokens, facts.output_tokens = self._tokens
         facts.counts = {name: n for name, n in sorted(counts.items()) if n}
 
     def evaluations(self) -> list[Evaluation]:
@@ -308,7 +300,7 @@ class EventLog(Reading):
         chain: dict[str, None] = {}
         at: str | None = node
         while at is not None and at in self._forecast and len(chain) < _MAX_CHAIN:
-            at = self._forecast[at].parent
+            at = self._forecast[at].parent_node_id
             if at is None or at in chain:
                 break
             chain[at] = None
@@ -391,5 +383,61 @@ BIN_FILLER: Final = log_format(
     expects="directories of one bin with events.jsonl (summary.json and seed.json beside it), or the log files",
     log=(EVENTS_FILE,),
     beside=(_SEED, _MANIFEST, *FILES_BESIDE),
+    version=2,
+)
+
+
+_INNER: Final = "inner_events.jsonl"
+_STEP: Final = re.compile(r"step_(\d{1,9})$")
+
+
+class _TheoryBuilder(Reading):
+    """An outer search: the evaluations of all its inner logs, each in the step that its folder names."""
+
+    def read(self, path: Path) -> bool:
+        """Take in every inner log; whether there was an event in one."""
+        logs: list[tuple[int | None, Path]] = []
+        for log in self.run.files:
+            if log.name.removesuffix(".zst").removesuffix(".gz") == _INNER or log == path:
+                match = _STEP.search(log.parent.name)
+                logs.append((int(match[1]) if match else None, log))
+        any_seen = False
+        for step, log in sorted(logs, key=lambda item: (item[0] is None, item[0] or 0, item[1].as_posix())):
+            inner = EventLog(self.run, log, self.report, outer_step=step)
+            any_seen |= inner.read_lines(self.run.lines(log))
+            inner.finish()
+            self.add(inner)
+        self.facts.counts["inner_logs"] = len(logs)
+        return any_seen
+
+    def add(self, inner: EventLog) -> None:
+        """Add the evaluations and facts of an inner log."""
+        for record in inner.evaluations():
+            if record.node_id in self.found:
+                message = "a node of an earlier inner log stands here again; the earlier one counts"
+                inner.warning("duplicate-node", message, line=record.source_line, value=record.node_id)
+            else:
+                self.found[record.node_id] = record
+        for name in ("problem", "gpu", "reference_code"):
+            if getattr(self.facts, name) is None:
+                setattr(self.facts, name, getattr(inner.facts, name))
+        for name in ("n_pending", "n_mutations_failed", "n_deferred", "n_forecasts", "input_tokens", "output_tokens"):
+            value = getattr(inner.facts, name)
+            if value is not None:
+                setattr(self.facts, name, (getattr(self.facts, name) or 0) + value)
+        for name, n in inner.facts.counts.items():
+            self.count(name, n)
+
+    def finish(self) -> None:
+        read_upstream(self)
+
+
+THEORY_BUILDER: Final = log_format(
+    _TheoryBuilder,
+    name="theory-builder",
+    title="Inner logs of a theory-building run; its outer log repeats their trials and is not read",
+    expects="run directories with step_*/inner_events.jsonl, or one such log",
+    log=(f"step_*/{_INNER}", _INNER),
+    beside=UPSTREAM_FILES,
     version=2,
 )

@@ -212,18 +212,11 @@ class EvaluationFailed(_Event, tag="evaluation_failed"):
     step: int | None = None
 
 
-class MutationsDrained(_Event, tag="mutations_drained"):
-    """v3: no further proposals of this parent."""
-
-
-class ForecastsDrained(_Event, tag="forecasts_drained"):
-    """v3: no further forecasts of this parent."""
-
-
-class EvaluationsDrained(_Event, tag="evaluations_drained"):
-    """v3: no further evaluations of this parent."""
-
-
+#: v3: no further proposals, forecasts or evaluations of this parent; nothing is read of them.
+_DRAINED: Final = [
+    msgspec.defstruct(kind, [], bases=(_Event,), tag=kind)
+    for kind in ("mutations_drained", "forecasts_drained", "evaluations_drained")
+]
 #: Kind -> struct, of every event.
 EVENT_TYPES: Final[dict[str, type[msgspec.Struct]]] = {
     str(cls.__struct_config__.tag): cls for cls in _Event.__subclasses__()

@@ -39,12 +39,8 @@ _is_file: Final = os.path.isfile
 class RunFiles:
     """One run: a matched path, the files beside it that its reader declares, and what the recipe says of it.
 
-    Attributes:
-        path: the matched file or directory.
-        base: the recipe's directory; names in findings and provenance are relative to it.
-        settings: the keys of the recipe's ``[[source]]`` (gpu, problem, columns, ...).
-        files: every file that the reader may read, in a fixed order; their digests name the staged fragment.
-        unsound: names of compressed files that could not be read to an end at which their checksum holds.
+    ``base`` is the recipe's directory, to which names in findings and provenance are relative; ``settings`` are the keys of the
+    recipe's ``[[source]]`` (gpu, problem, columns, ...).
     """
 
     def __init__(self, path: Path, base: Path, spec: ReaderSpec, settings: Mapping[str, Any] | None = None) -> None:
@@ -52,6 +48,7 @@ class RunFiles:
         self.base = base
         self.settings: dict[str, Any] = dict(settings or {})
         self.root = path if path.is_dir() else path.parent
+        #: Names of compressed files that could not be read to an end at which their checksum holds.
         self.unsound: set[str] = set()
         found: dict[Path, None] = {path: None} if path.is_file() else {}
         for pattern in spec.files:
@@ -64,6 +61,7 @@ class RunFiles:
                         found[match] = None
         if spec.also is not None:
             found.update(dict.fromkeys(spec.also(self)))
+        #: Every file that the reader may read, in a fixed order; their digests name the staged fragment.
         self.files: tuple[Path, ...] = tuple(found)
 
     def name(self, path: Path) -> str:
@@ -80,18 +78,14 @@ class RunFiles:
         return None
 
     def log(self, *names: str) -> Path | None:
-        """The log of the run: the matched file, else the first file of these names in the matched directory."""
+        """The log of the run: the matched file, else the first file of these names (or patterns) in the matched directory."""
         if self.path.is_file():
             return self.path
-        return next((path for name in names if (path := self.find(name)) is not None), None)
+        patterns = [name + suffix for name in names for suffix in SUFFIXES]
+        return next((path for path in self.files if any(map(path.match, patterns))), None)
 
     def lines(self, path: Path, *, raw: bool = False) -> Iterator[tuple[int, bytes] | Finding]:
-        """The lines of a file with their numbers from 1, and findings where one can't be had.
-
-        Args:
-            path: the file.
-            raw: lines as they stand there, blank ones too, with their ends.
-        """
+        """The lines of a file with their numbers from 1, and findings where one can't be had; ``raw``: blank ones and line ends, too."""
         name = self.name(path)
         limit = MAX_FILE_BYTES
         with suppress(OSError):  # said by the lines themselves
@@ -116,7 +110,7 @@ class RunFiles:
     def whole(self, path: Path) -> bytes | Finding:
         """The content of a file that must be held whole; a finding where it can't be."""
         try:
-            return read_whole(path, max_bytes=min(allowance(path, MAX_WHOLE_BYTES), MAX_WHOLE_BYTES))
+            return read_whole(path, max_bytes=allowance(path, MAX_WHOLE_BYTES))
         except UntrustedFileError as error:
             return error.finding(self.name(path))
         except OSError as error:
@@ -135,27 +129,16 @@ class RunFiles:
 
 
 class ReaderSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """A reader and what it expects.
+    """A reader and what it expects."""
 
-    Attributes:
-        name: the ``format`` of a recipe.
-        title: one line for people.
-        expects: what ``path`` must match, in words.
-        files: glob patterns of the files it reads, relative to the run's directory; ``.zst`` and ``.gz`` are implied.
-        version: raised when the reader's output changes, so that staged fragments are made anew.
-        records: yields what the run's files say.
-        also: further files that it reads, which only the run itself names.
-        foreign: anybody may write it, of problems of their own: a problem that is called like one of ours is ours only with
-            our reference.
-    """
-
-    name: str
-    title: str
-    expects: str
-    files: tuple[str, ...]
-    version: int
-    records: Callable[[RunFiles], Iterator[Record]]
-    also: Callable[[RunFiles], Iterator[Path]] | None = None
+    name: str  # the ``format`` of a recipe
+    title: str  # one line for people
+    expects: str  # what ``path`` must match, in words
+    files: tuple[str, ...]  # patterns of the files it reads, in the run's directory; ``.zst`` and ``.gz`` are implied
+    version: int  # raised when the reader's output changes, so that staged fragments are made anew
+    records: Callable[[RunFiles], Iterator[Record]]  # yields what the run's files say
+    also: Callable[[RunFiles], Iterator[Path]] | None = None  # further files that it reads, which only the run names
+    #: Anybody may write it, of problems of their own: one that is called like one of ours is ours only with our reference.
     foreign: bool = False
 
     def read(self, run: RunFiles) -> Iterator[Record]:

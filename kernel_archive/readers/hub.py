@@ -1,114 +1,103 @@
-"""What others published: splits and search events as tables on the Hugging Face Hub, and an evaluation set as its builder wrote it.
+"""What others published: splits and search events as tables on the Hugging Face Hub.
 
 ``hub-eval-set``, ``hub-discovery-pairs`` and ``hub-training-pool``: each row is kept as it was published, with its id, its place and
 its label. A row of the evaluation set is a measurement of a candidate against its reference besides, so that reader yields it as an
-evaluation too. ``hub-events``: one event a row, several searches in one file. ``eval-set-jsonl``: each row a measured candidate.
+evaluation too. ``hub-events``: one event a row, several searches in one file.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, Literal
+from collections import Counter
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 import msgspec
 
 from kernel_archive.bins import N_BINS, bin_of
-from kernel_archive.errors import Finding, printable
-from kernel_archive.readers.beside import load_object, use_config, use_experiment
+from kernel_archive.errors import printable
+from kernel_archive.readers.beside import use_config, use_experiment
 from kernel_archive.readers.event_log import EventLog
-from kernel_archive.readers.events import Hardware  # noqa: TC001 - msgspec resolves it at run time
-from kernel_archive.readers.files import ReaderSpec
 from kernel_archive.readers.reading import Reading, log_format
 from kernel_archive.readers.records import SPEEDUP_RANGE, Evaluation, PublishedRow, SearchFacts
-from kernel_archive.readers.salvage import Report, RowKind
-from kernel_archive.readers.sniff import nothing_read
 from kernel_archive.readers.tables import rows_with, table_rows
 from kernel_archive.readers.values import BAD_JSON, any_json, from_text, natural, object_of, positive, storable, text_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
-    from kernel_archive.readers.files import RunFiles
+    from kernel_archive.readers.files import ReaderSpec
     from kernel_archive.readers.records import Record
 
 #: Fields of a published row that every row must have; each table has names of its own for them.
 _REQUIRED: Final = ("row_id", "problem", "anchor_code", "candidate_code", "speedup", "label", "gpu")
 _OPTIONAL: Final = ("pair_type", "parent_node_id", "child_node_id", "source_search")
 _PAIR_TYPES: Final = ("seed", "parent_edit", "pair")
-
-
-def _speedup(value: Any) -> float | None:
-    speedup = positive(from_text(value))
-    low, high = SPEEDUP_RANGE
-    return speedup if speedup is not None and low <= speedup <= high else None
+Split: TypeAlias = Literal["eval", "discovery_pairs", "train_pairs"]
 
 
 def _required(row: dict[str, Any], names: dict[str, str]) -> dict[str, Any]:
     """The required fields of a row; ``None`` for one that is missing or wrong."""
     values: dict[str, Any] = {ours: text_of(row.get(theirs)) for ours, theirs in names.items()}
-    values["speedup"] = _speedup(row.get(names["speedup"]))
+    low, high = SPEEDUP_RANGE
+    speedup = positive(from_text(row.get(names["speedup"])))
+    values["speedup"] = speedup if speedup is not None and low <= speedup <= high else None
     values["label"] = natural(from_text(row.get(names["label"])), N_BINS) or None
     values["gpu"] = values["gpu"] or text_of(object_of(row.get(names["gpu"])).get("device_name"))
     return values
 
 
-def _spec(
-    name: str, title: str, split: Literal["eval", "discovery_pairs", "train_pairs"], columns: tuple[str, ...]
-) -> ReaderSpec:
-    """The reader of one table; ``columns`` are its names for the required fields."""
-    names = dict(zip(_REQUIRED, columns, strict=True))
+class _Published(Reading):
+    """One published table; ``names`` are its columns for the required fields."""
 
-    def published(row: dict[str, Any], file: str, number: int, order: int, report: Report) -> PublishedRow | None:
-        """A published row; ``None``, reported, where it lacks something."""
-        values = _required(row, names)
-        lacking = next((ours for ours, value in values.items() if value is None), None)
+    def __init__(self, *arguments: Any, split: Split, names: dict[str, str]) -> None:
+        super().__init__(*arguments)
+        self.split = split
+        self.names = names
+        self.rows: dict[str, PublishedRow] = {}
+
+    def read(self, path: Path) -> bool:
+        columns = {self.names[field] for field in ("row_id", "anchor_code", "candidate_code")}
+        for line, row in rows_with(self.run, path, columns, self.report):
+            self.take(line, row)
+        return bool(self.rows or self.facts.counts)
+
+    def take(self, line: int, row: dict[str, Any]) -> None:
+        values = _required(row, self.names)
+        more: dict[str, Any] = {field: text_of(row.get(field)) for field in _OPTIONAL}
+        lacking = next((self.names[ours] for ours, value in values.items() if value is None), None)
         if lacking is not None:
             message = "the row lacks a value or has a wrong one; skipped"
-            field = names[lacking]
-            report.error("bad-row", message, file=file, line=number, field=field, value=repr(row.get(field)))
-            return None
+            self.error("bad-row", message, line=line, field=lacking, value=repr(row.get(lacking)))
+            self.count("rows_skipped")
+            return
         if bin_of(values["speedup"], "released") != values["label"]:
             message = f"not the label that the released rule gives to {values['speedup']:.6g}; kept as published"
-            where = {"field": names["label"], "value": str(values["label"])}
-            report.warning("label-differs", message, file=file, line=number, **where)
-        more: dict[str, Any] = {field: text_of(row.get(field)) for field in _OPTIONAL}
-        if split == "train_pairs" and more["pair_type"] not in _PAIR_TYPES:
-            where = {"field": "pair_type", "value": str(more["pair_type"])}
-            report.warning("unknown-pair-type", "kept as published", file=file, line=number, **where)
-        return PublishedRow(split=split, order=order, source_file=file, source_line=number, **values, **more)
-
-    def records(run: RunFiles) -> Iterator[Record]:
-        """The table's rows, and what was wrong."""
-        report = Report()
-        seen: set[str] = set()
-        searches: dict[str | None, int] = {}
-        n_rows = 0
-        for item in rows_with(run, spec, {names[n] for n in ("row_id", "anchor_code", "candidate_code")}, report):
-            if isinstance(item, Finding):
-                yield item
-                continue
-            n_rows += 1
-            number, cells = item
-            row = published(cells, run.name(run.path), number, len(seen), report)
-            if row is not None and row.row_id in seen:
-                message = "a row id stands twice; the first is kept"
-                report.error("duplicate-row", message, file=row.source_file, line=number, value=row.row_id)
-            elif row is not None:
-                seen.add(row.row_id)
-                yield row
-                if split == "eval":
-                    searches[row.source_search] = searches.get(row.source_search, 0) + 1
-                    yield _evaluation(row)
-        if n_rows == 0:
+            self.warning("label-differs", message, line=line, field=self.names["label"], value=str(values["label"]))
+        if self.split == "train_pairs" and more["pair_type"] not in _PAIR_TYPES:
+            value = str(more["pair_type"])
+            self.warning("unknown-pair-type", "kept as published", line=line, field="pair_type", value=value)
+        name = values["row_id"]
+        if name in self.rows:
+            self.error("duplicate-row", "a row id stands twice; the first is kept", line=line, value=name)
+            self.count("rows_skipped")
             return
-        yield from report
-        counts = {"rows_skipped": n_rows - len(seen)} if n_rows > len(seen) else {}
-        for search, n in (searches or {None: len(seen)}).items():
+        self.rows[name] = PublishedRow(
+            split=self.split, order=len(self.rows), source_file=self.file, source_line=line, **values, **more
+        )
+
+    def records(self) -> Iterator[Record]:
+        searches: Counter[str | None] = Counter()
+        for row in self.rows.values():
+            yield row
+            if self.split == "eval":
+                searches[row.source_search] += 1
+                yield _evaluation(row)
+        yield from self.report
+        counts = self.facts.counts
+        for search, n in (searches or {None: len(self.rows)}).items():
             yield SearchFacts(search=search, counts={"published_rows": n, **counts})
             counts = {}
-
-    expects = f"files (Parquet, JSON lines or CSV) with the columns {', '.join(columns)}"
-    spec = ReaderSpec(name=name, title=title, expects=expects, files=(), version=2, records=records)
-    return spec
 
 
 def _evaluation(row: PublishedRow) -> Evaluation:
@@ -127,19 +116,30 @@ def _evaluation(row: PublishedRow) -> Evaluation:
     )
 
 
-EVAL_SET: Final = _spec(
+def _published(name: str, title: str, split: Split, columns: tuple[str, ...]) -> ReaderSpec:
+    """The reader of one table; ``columns`` are its names for the required fields."""
+    return log_format(
+        partial(_Published, split=split, names=dict(zip(_REQUIRED, columns, strict=True))),
+        name=name,
+        title=title,
+        expects=f"files (Parquet, JSON lines or CSV) with the columns {', '.join(columns)}",
+        version=2,
+    )
+
+
+EVAL_SET: Final = _published(
     "hub-eval-set",
     "The published evaluation set, one row per comparison",
     "eval",
     ("comparison_id", "pack", "anchor_code", "candidate_code", "aggregated_speedup", "true_bin", "hardware"),
 )
-DISCOVERY_PAIRS: Final = _spec(
+DISCOVERY_PAIRS: Final = _published(
     "hub-discovery-pairs",
     "The published discovery pairs, one row per edge",
     "discovery_pairs",
     ("pair_id", "problem_id", "parent_code", "child_code", "g_speedup", "true_bin", "hardware"),
 )
-TRAINING_POOL: Final = _spec(
+TRAINING_POOL: Final = _published(
     "hub-training-pool",
     "The published training pool, one row per pair",
     "train_pairs",
@@ -148,14 +148,6 @@ TRAINING_POOL: Final = _spec(
 
 
 _SUMMARIES: Final = ("../*_summaries/*.parquet", "../*_summaries/*.jsonl", "*_summaries.parquet", "*_summaries.jsonl")
-
-
-class _Row(msgspec.Struct, order=True):
-    """One event: its place in the search, its row in the table, and itself as a line of a log."""
-
-    index: int
-    number: int
-    line: bytes
 
 
 def _object(value: Any) -> dict[str, Any]:
@@ -171,8 +163,8 @@ def _without_nulls(value: Any) -> Any:
     return [_without_nulls(v) for v in value] if isinstance(value, list) else value
 
 
-def _event_row(row: dict[str, Any], number: int) -> _Row:
-    """One row as the line of a log.
+def _event_row(row: dict[str, Any], number: int) -> tuple[int, int, bytes]:
+    """One event: its place in the search, its row in the table, and itself as a line of a log.
 
     Raises:
         ValueError: it has no payload or kind that can be read.
@@ -182,55 +174,52 @@ def _event_row(row: dict[str, Any], number: int) -> _Row:
     if not payload or not isinstance(kind, str):
         raise ValueError("no event_kind, or no payload that is an object")
     index = natural(from_text(row.get("event_index")))
-    line = msgspec.json.encode({**payload, "kind": kind})
-    return _Row(number if index is None else index, number, line)
+    return number if index is None else index, number, msgspec.json.encode({**payload, "kind": kind})
 
 
-def _records(run: RunFiles) -> Iterator[Record]:
-    """Every search of the table: its evaluations and facts, and what was wrong."""
-    report = Report()
-    searches: dict[str | None, list[_Row]] = {}
-    recognised = False
-    for item in rows_with(run, HUB_EVENTS, {"payload", "event_kind"}, report):
-        if isinstance(item, Finding):
-            yield item
-            continue
-        recognised = True
-        number, row = item
-        try:
-            event = _event_row(row, number)
-        except (*BAD_JSON, TypeError, OverflowError) as error:
-            message = f"{printable(str(error))}; skipped"
-            report.error("bad-row", message, file=run.name(run.path), line=number, field="payload")
-            continue
-        searches.setdefault(text_of(row.get("source_search")), []).append(event)
-    summaries = _summaries(run, report) if searches else {}
-    facts: list[SearchFacts] = []
-    any_seen = False
-    for name, rows in searches.items():
-        search = EventLog(run, run.path, report, search=name)
-        any_seen |= search.read_lines((row.number, row.line) for row in sorted(rows))
-        rows.clear()
-        search.finish()
-        yield from search.evaluations()
-        facts.append(search.facts)
-        if name in summaries:
-            _use_summary(search, summaries[name])
-    if recognised and not any_seen:
-        yield from nothing_read(run, HUB_EVENTS, run.path, report)
-    elif any_seen:
-        yield from report
-        yield from facts
+class _HubEvents(Reading):
+    """Every search of one table of events."""
 
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self._evaluations: list[Evaluation] = []
+        self._facts: list[SearchFacts] = []
 
-def _summaries(run: RunFiles, report: Report) -> dict[str | None, Any]:
-    """The settings in the published summary of each search, where the table of summaries lies beside."""
-    out: dict[str | None, Any] = {}
-    for path in run.files:
-        for _, row in table_rows(run, path, report) if path != run.path else ():
-            if text_of(row.get("source_search")) and "config_snapshot" in row:
-                out[row["source_search"]] = row["config_snapshot"]
-    return out
+    def read(self, path: Path) -> bool:
+        searches: dict[str | None, list[tuple[int, int, bytes]]] = {}
+        for number, row in rows_with(self.run, path, {"payload", "event_kind"}, self.report):
+            try:
+                event = _event_row(row, number)
+            except (*BAD_JSON, TypeError, OverflowError) as error:
+                self.error("bad-row", f"{printable(str(error))}; skipped", line=number, field="payload")
+            else:
+                searches.setdefault(text_of(row.get("source_search")), []).append(event)
+        summaries = self._summaries() if searches else {}
+        any_seen = False
+        for name, rows in searches.items():
+            search = EventLog(self.run, path, self.report, search=name)
+            any_seen |= search.read_lines((number, line) for _, number, line in sorted(rows))
+            rows.clear()
+            search.finish()
+            self._evaluations += search.evaluations()
+            self._facts.append(search.facts)
+            if name in summaries:
+                _use_summary(search, summaries[name])
+        return any_seen
+
+    def _summaries(self) -> dict[str | None, Any]:
+        """The settings in the published summary of each search, where the table of summaries lies beside."""
+        out: dict[str | None, Any] = {}
+        for path in self.run.files:
+            for _, row in table_rows(self.run, path, self.report) if path != self.run.path else ():
+                if text_of(row.get("source_search")) and "config_snapshot" in row:
+                    out[row["source_search"]] = row["config_snapshot"]
+        return out
+
+    def records(self) -> Iterator[Record]:
+        yield from self._evaluations
+        yield from self.report
+        yield from self._facts
 
 
 def _use_summary(search: EventLog, snapshot: Any) -> None:
@@ -244,85 +233,11 @@ def _use_summary(search: EventLog, snapshot: Any) -> None:
         use_experiment(config, search)
 
 
-HUB_EVENTS: Final = ReaderSpec(
+HUB_EVENTS: Final = log_format(
+    _HubEvents,
     name="hub-events",
     title="The published table of search events; one file may hold several searches",
     expects="files (Parquet or JSON lines) with the columns event_index, event_kind, payload, source_search",
-    files=_SUMMARIES,
-    version=2,
-    records=_records,
-)
-
-
-_MANIFEST: Final = "eval_dataset_manifest.json"
-
-
-class EvalRow(msgspec.Struct):
-    """One row."""
-
-    reference_code: str
-    candidate_code: str
-    aggregated_speedup: float | None = None
-    hardware: Hardware | None = None
-    true_bin: int | None = None
-    source_id: str | None = None
-
-
-class _EvalSet(Reading):
-    """An evaluation set."""
-
-    kind = RowKind(EvalRow)
-
-    def take(self, line: int, row: EvalRow) -> None:
-        """Take in one row."""
-        speedup = positive(row.aggregated_speedup)
-        if speedup is None:
-            self.count("rows_without_speedup")
-            message = "no finite speedup above 0; skipped"
-            self.warning("null-score", message, line=line, field="aggregated_speedup")
-            return
-        if row.true_bin is not None and row.true_bin != bin_of(speedup, "released"):
-            message = f"the label is not the one that the released rule gives to {speedup:.6g}"
-            self.warning("label-differs", message, line=line, field="true_bin", value=str(row.true_bin))
-        node = row.source_id or f"row-{line}"
-        earlier = self.found.get(node)
-        if earlier is not None and (earlier.code, earlier.speedup) == (row.candidate_code, speedup):
-            earlier.n_logged += 1
-            self.warning("doubled-result", "the row stands twice", line=line, value=node)
-            return
-        node = node if earlier is None else f"{node}@{line}"
-        self.found[node] = Evaluation(
-            node_id=node,
-            code=row.candidate_code,
-            outcome="success",
-            source_file=self.file,
-            source_line=line,
-            speedup=speedup,
-            gpu=row.hardware.device_name if row.hardware is not None else None,
-            reference_code=row.reference_code,
-        )
-
-    def finish(self) -> None:
-        """Facts that all rows share, and those of the manifest, which is written after the rows."""
-        facts = self.facts
-        references = {record.reference_code for record in self.found.values()}
-        gpus = {record.gpu for record in self.found.values()}
-        facts.reference_code = references.pop() if len(references) == 1 else None
-        facts.gpu = gpus.pop() if len(gpus) == 1 else None
-        manifest = load_object(self, _MANIFEST)
-        if manifest is not None:
-            facts.finished = True
-            hardware = object_of(manifest.get("hardware"))
-            facts.gpu = facts.gpu or text_of(hardware.get("device_name"))
-            facts.software = {"hardware": hardware} if hardware else None
-
-
-EVAL_SET_JSONL: Final = log_format(
-    _EvalSet,
-    name="eval-set-jsonl",
-    title="An evaluation set as its builder wrote it; each row a measured candidate against its reference",
-    expects="directories with eval_dataset.jsonl, or such files",
-    log=("eval_dataset.jsonl",),
-    beside=(_MANIFEST,),
+    beside=_SUMMARIES,
     version=2,
 )

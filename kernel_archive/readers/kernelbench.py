@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any, Final
 from kernel_archive.errors import Finding, printable
 from kernel_archive.readers.doubts import DOUBTFUL_RATIO
 from kernel_archive.readers.files import ReaderSpec
-from kernel_archive.readers.judged import judged
-from kernel_archive.readers.mapping import columns_of
+from kernel_archive.readers.mapping import From
+from kernel_archive.readers.measurements import Judged
 from kernel_archive.readers.salvage import Report
 from kernel_archive.readers.sniff import wrong_format
 from kernel_archive.readers.values import natural, object_of, positive, text_of
@@ -37,18 +37,17 @@ _RESULT_KEYS: Final = frozenset({"compiled", "correctness", "runtime"})
 #: Keys that lead to a result at most: level, problem, sample.
 _MOST_KEYS: Final = 3
 _PROGRAM: Final = re.compile(r"level_(\d+)_problem_(\d+)_sample_(\d+)_(?:kernel\.py|eval_result\.json(?:\.gz|\.zst)?)")
-#: Our columns of a row as :func:`_rows` makes it; times in ms.
-_COLUMNS: Final[dict[str, Any]] = {
-    **{
-        name: name
-        for name in (
-            "node_id", "level", "number", "compiled", "correct", "outcome", "gpu", "reference_gpu", "error_type", "error_text",
-        )
-    },
-    "code": {"file": "{program}"},
-    "runtime": {"column": "runtime", "unit": "ms"},
-    "reference_runtime": {"column": "reference", "unit": "ms"},
-}  # fmt: skip
+#: Columns of ours that a row as :func:`_rows` makes it has under the same name.
+_SAME: Final = (
+    "node_id", "level", "number", "compiled", "correct", "outcome", "gpu", "reference_gpu", "error_type", "error_text",
+)  # fmt: skip
+_COLUMNS: Final[dict[str, From]] = {
+    **{name: From(column=name) for name in _SAME},
+    "code": From(file="{program}"),
+    "runtime": From(column="runtime", unit="ms"),
+    "reference_runtime": From(column="reference", unit="ms"),
+    "reference_code": From(column="reference_program"),
+}
 #: Keys of the metadata that hold the text of an error, and the outcome that they tell; the first that is there counts.
 _ERRORS: Final = {
     "compilation_error": "compile_failed",
@@ -93,11 +92,8 @@ def _baselines(run: RunFiles, report: Report) -> dict[tuple[int, int], tuple[flo
         for name, timing in object_of(problems).items():
             numbers = re.search(r"(\d+)$", level), re.match(r"(\d+)_", name)
             if numbers[0] and numbers[1]:
-                facts = object_of(timing)
-                found[int(numbers[0][1]), int(numbers[1][1])] = (
-                    positive(facts.get("mean")),
-                    text_of(facts.get("hardware")),
-                )
+                mean, gpu = (object_of(timing).get(key) for key in ("mean", "hardware"))
+                found[int(numbers[0][1]), int(numbers[1][1])] = positive(mean), text_of(gpu)
     if not found:
         message = "no timing baseline in it: level1, ... -> NUMBER_NAME.py -> mean"
         report.error("bad-baseline", message, file=run.name(path), field="baseline")
@@ -221,17 +217,14 @@ def _records(run: RunFiles) -> Iterator[Record]:
         yield from report
         yield wrong_format(run, KERNELBENCH, path)
         return
-    columns = columns_of({**_COLUMNS, "reference_code": "reference_program"}, run.name(path))
-    assert not isinstance(columns, Finding)  # noqa: S101 - the mapping is ours
     if run.settings.get("baseline") is None and not any(row["reference"] for _, row in rows):
         message = "runtimes alone give no speedup: the recipe names no timing baseline of the same GPU"
         fix = 'baseline = "results/timing/GPU/baseline_time_torch.json" in the [[source]]'
         report.warning("no-baseline", message, file=run.name(path), field="baseline", fix=fix)
     if any(row["level"] is None for _, row in rows):
-        report.error(
-            "no-level", "nothing says which level the run is of", file=run.name(path), fix="level = 1 in the [[source]]"
-        )
-    yield from judged(run, path, report, columns, rows)
+        message = "nothing says which level the run is of"
+        report.error("no-level", message, file=run.name(path), fix="level = 1 in the [[source]]")
+    yield from Judged(run, path, report, _COLUMNS).judge(rows)
 
 
 KERNELBENCH: Final = ReaderSpec(

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 import msgspec
 
 from kernel_archive.errors import Finding, printable, suggestion
-from kernel_archive.readers.values import BAD_JSON, any_json
+from kernel_archive.readers.values import ABSENT, lookup
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Mapping
     from pathlib import Path
 
 #: Our columns that a table can have, and what each means.
@@ -54,8 +54,6 @@ COLUMNS: Final[dict[str, str]] = {
 US_PER_UNIT: Final = {"s": 1e6, "ms": 1e3, "us": 1.0, "ns": 1e-3}
 _TIMES: Final = ("runtime", "reference_runtime")
 _PLACE: Final = re.compile(r"\{([^{}:]+)(?::0?(\d))?\}")
-#: What :func:`lookup` gives where there is nothing at all, not even a null.
-ABSENT: Final = object()
 
 
 class From(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -124,74 +122,45 @@ def filled(template: str, values: Mapping[str, Any]) -> str | None:
     return _PLACE.sub(lambda match: str(found[match[1]]).strip().zfill(int(match[2] or 0)), template)
 
 
-def lookup(row: Mapping[str, Any], path: str) -> Any:
-    """The value of a column or at a dotted path, also into lists by number and into texts that are JSON objects.
-
-    >>> lookup({"a": {"b": [1, 2]}, "c": '{"d": 3}'}, "a.b.1"), lookup({"a.b": 5}, "a.b"), lookup({"c": '{"d": 3}'}, "c.d")
-    (2, 5, 3)
-    """
-    if path in row:
-        return row[path]
-    if "." not in path:
-        return ABSENT
-    value: Any = row
-    for step in path.split("."):
-        if isinstance(value, str) and value.lstrip()[:1] == "{":
-            try:
-                value = any_json(value.encode())
-            except BAD_JSON:
-                return ABSENT
-        if isinstance(value, dict) and step in value:
-            value = value[step]
-        elif isinstance(value, list) and step.isdigit() and int(step) < len(value):
-            value = value[int(step)]
-        else:
-            return ABSENT
-    return value
-
-
 def columns_of(given: Any, place: str, reference: str | None = None) -> dict[str, From] | Finding:
     """A recipe's mapping of columns as it is meant, or what is wrong with it.
 
-    Args:
-        given: ``columns`` of the recipe.
-        place: the table, for the finding.
-        reference: what the recipe says of the reference; with ``root`` the candidate's time is enough.
+    ``place`` is the table, for the finding. Where the recipe says that the reference is the ``root``, the candidate's time is enough.
     """
     example = 'say in the recipe: columns = { code = "...", speedup = "...", problem = "..." }'
+
+    def bad(message: str, fix: str | None, field: str = "columns") -> Finding:
+        return Finding(code="bad-columns", message=message, file=place, field=field, fix=fix)
+
     if not isinstance(given, dict) or not given:
-        message = "the format 'measurements' needs columns for code and speedup"
-        return Finding(code="bad-columns", message=message, file=place, field="columns", fix=example)
+        return bad("the format 'measurements' needs columns for code and speedup", example)
     out: dict[str, From] = {}
     for name, entry in given.items():
         field = f"columns.{printable(name)}"
         if name not in COLUMNS:
-            message, fix = "no such column of ours", f"{suggestion(name, COLUMNS)} (kernel-archive readers --columns)"
-            return Finding(code="bad-columns", message=message, file=place, field=field, fix=fix)
+            fix = f"{suggestion(name, COLUMNS)} (kernel-archive readers --columns)"
+            return bad("no such column of ours", fix, field)
         try:
             rule = From(column=entry) if isinstance(entry, str) else msgspec.convert(msgspec.to_builtins(entry), From)
         except msgspec.ValidationError as error:
-            fix = f"Its keys are: {', '.join(From.__struct_fields__)}"
-            return Finding(code="bad-columns", message=str(error), file=place, field=field, fix=fix)
+            return bad(str(error), f"Its keys are: {', '.join(From.__struct_fields__)}", field)
         fault = _fault(name, rule)
         if fault is not None:
-            return Finding(code="bad-columns", message=fault[0], file=place, field=field, fix=fault[1])
+            return bad(*fault, field)
         plain = name.removesuffix("_us")
         if plain in _TIMES and plain != name:
             rule = msgspec.structs.replace(rule, unit=rule.unit or "us")
         if plain in out:
-            return Finding(code="bad-columns", message="stands twice, with and without _us", file=place, field=field)
+            return bad("stands twice, with and without _us", None, field)
         out[plain if plain in _TIMES else name] = rule
     if all(name in out for name in _TIMES) and out["runtime"] == out["reference_runtime"]:
         message = "the candidate's time and the reference's are the same column: every speedup would be 1"
-        fix = "Name the column with the reference's time"
-        return Finding(code="bad-columns", message=message, file=place, field="columns.reference_runtime", fix=fix)
+        return bad(message, "Name the column with the reference's time", "columns.reference_runtime")
     times = _TIMES[: 1 if reference == "root" else 2]
     judged = {"speedup", "outcome", "compiled", "correct"} & out.keys() or set(times) <= out.keys()
     if "code" not in out or not judged:
         what = "code" if "code" not in out else "a speedup, its two times, or an outcome"
-        message = f"the format 'measurements' needs columns for code and speedup; {what} is missing"
-        return Finding(code="bad-columns", message=message, file=place, field="columns", fix=example)
+        return bad(f"the format 'measurements' needs columns for code and speedup; {what} is missing", example)
     return out
 
 
@@ -209,11 +178,6 @@ def _fault(name: str, rule: From) -> tuple[str, str] | None:
     if rule.values is not None and name != "outcome":
         return "only an outcome has values", "Take them out"
     return None
-
-
-def needed(columns: Mapping[str, From]) -> Iterable[tuple[str, str]]:
-    """Our columns and the columns of theirs that they read."""
-    return [(ours, theirs) for ours, rule in columns.items() for theirs in rule.wanted]
 
 
 def inside(folder: Path, template: str, row: Mapping[str, Any]) -> Path | None:

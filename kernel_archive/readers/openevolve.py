@@ -11,14 +11,15 @@ import json
 import re
 from typing import TYPE_CHECKING, Any, Final
 
+import msgspec
+
 from kernel_archive.errors import Finding
-from kernel_archive.readers.cells import failure_of, is_missing, truth
 from kernel_archive.readers.files import ReaderSpec
-from kernel_archive.readers.judged import judged
-from kernel_archive.readers.mapping import From, columns_of, lookup
+from kernel_archive.readers.mapping import From, columns_of
+from kernel_archive.readers.measurements import Judged
 from kernel_archive.readers.salvage import Report
 from kernel_archive.readers.sniff import wrong_format
-from kernel_archive.readers.values import natural, object_of
+from kernel_archive.readers.values import failure_of, is_missing, lookup, natural, object_of, truth
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -110,16 +111,13 @@ def _records(run: RunFiles) -> Iterator[Record]:
         yield from report
         yield wrong_format(run, OPENEVOLVE)
         return
-    columns = columns_of(
-        {**_COLUMNS, **_ERROR, **(run.settings.get("columns") or {})}, run.name(run.path), run.settings.get("reference")
-    )
+    mapped = {**_COLUMNS, **_ERROR, **(run.settings.get("columns") or {})}
+    columns = columns_of(mapped, run.name(run.path), run.settings.get("reference"))
     if isinstance(columns, Finding):
         metrics = sorted({str(name) for _, row in found.values() for name in object_of(row.get("metrics"))})
         fix = f'say which metric is what, for example columns = {{ speedup = "metrics.{(metrics or ["speedup"])[0]}" }}'
         listed = f"{columns.message}; its metrics are: {', '.join(metrics[:20]) or 'none'}"
-        yield Finding(
-            code=columns.code, message=listed[:600], file=columns.file, field=columns.field, fix=columns.fix and fix
-        )
+        yield msgspec.structs.replace(columns, message=listed[:600], fix=columns.fix and fix)
         return
 
     correct = columns.get("correct")
@@ -133,11 +131,11 @@ def _records(run: RunFiles) -> Iterator[Record]:
     if "outcome" not in columns and any("outcome" in object_of(row.get("said")) for _, row in found.values()):
         columns["outcome"] = From(column="said.outcome")
 
-    def order(item: tuple[Path, dict[str, Any]]) -> tuple[bool, int, str]:
+    def order(item: tuple[Any, dict[str, Any]]) -> tuple[bool, int, str]:
         row = item[1]
         return row.get("parent_id") is not None, natural(row.get("iteration_found")) or 0, str(row["id"])
 
-    yield from judged(run, run.path, report, columns, sorted(found.values(), key=order))
+    yield from Judged(run, run.path, report, columns).judge(sorted(found.values(), key=order))
 
 
 OPENEVOLVE: Final = ReaderSpec(

@@ -16,7 +16,7 @@ from kernel_archive.readers.sniff import nothing_read, wrong_format
 from kernel_archive.readers.values import positive
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
     from pathlib import Path
 
     from kernel_archive.errors import Finding
@@ -67,29 +67,17 @@ def _from_ns(value: object) -> float | None:
 
 
 class Reading:
-    """What the log of one search says, as far as it was read.
+    """What the log of one search says, as far as it was read; ``search`` is its name, where one file holds several."""
 
-    Args:
-        run: the run.
-        path: the log.
-        report: takes the findings.
-        search: name of the search, where one file holds several.
-
-    Attributes:
-        kind: what a line of the log may be, for formats with a row a line.
-        file: name of the log, for provenance and findings.
-        facts: facts of the search.
-        found: the evaluations by node id, in the order of the log.
-    """
-
+    #: What a line of the log may be, for formats with a row a line.
     kind: ClassVar[RowKind[Any]]
 
     def __init__(self, run: RunFiles, path: Path, report: Report, *, search: str | None = None) -> None:
         self.run = run
-        self.file = run.name(path)
+        self.file = run.name(path)  # for provenance and findings
         self.report = report
         self.facts = SearchFacts(search=search)
-        self.found: dict[str, Evaluation] = {}
+        self.found: dict[str, Evaluation] = {}  # by node id, in the order of the log
         self._shapes: dict[tuple[tuple[str, Any], ...], dict[str, Any]] = {}
         self._shape_fields: set[frozenset[str]] = set()
 
@@ -137,8 +125,10 @@ class Reading:
 
     # -- evaluations
 
-    def keep_last(self, record: Evaluation, what: str, code: str = "doubled-result", **where: Any) -> None:
-        """Keep an evaluation in the place of an earlier one of its node, with a warning where there is one."""
+    def keep_last(self, record: Evaluation | None, what: str, code: str = "doubled-result", **where: Any) -> None:
+        """Keep an evaluation, if it is one, in the place of an earlier one of its node, with a warning where there is one."""
+        if record is None:
+            return
         earlier = self.found.get(record.node_id)
         if earlier is not None:
             record.n_logged = earlier.n_logged + 1
@@ -150,11 +140,7 @@ class Reading:
     ) -> Evaluation | None:
         """The evaluation that a harness's feedback states; ``None``, reported, where its outcome is not known.
 
-        Args:
-            feedback: what the log has of the harness.
-            line: where it stands.
-            field: the field that says the outcome, for a finding.
-            identity: further fields of the evaluation.
+        A finding names ``field`` as the one that says the outcome; ``identity`` are further fields of the evaluation.
         """
         outcome: Any = feedback.kind if feedback is not None else None
         if feedback is not None and outcome == "success":
@@ -192,16 +178,11 @@ class Reading:
                 "error_text": "logged as a success without a finite speedup above 0",
                 "cases": cases,
             }
-        result = {
-            "outcome": "success",
-            "speedup": speedup,
-            "cases": cases,
-            "narrow_domain": bool(feedback.narrow_domain),
-        }
-        if not cases:
-            result["runtime_us"] = _from_ms(feedback.runtime_us)
-            result["reference_runtime_us"] = _from_ms(feedback.ref_runtime_us)
-        return result
+        result = {"outcome": "success", "speedup": speedup, "narrow_domain": bool(feedback.narrow_domain)}
+        if cases:
+            return result | {"cases": cases}
+        times = {"runtime_us": feedback.runtime_us, "reference_runtime_us": feedback.ref_runtime_us}
+        return result | {name: _from_ms(time) for name, time in times.items()}
 
     def _case(self, fields: dict[str, Any]) -> Case:
         """One timed case; takes the dictionary over: what is left of it is the shape. Equal shapes share one dictionary."""
@@ -227,32 +208,24 @@ class Reading:
 
     def problem(self) -> str | None:
         """The one problem whose cases have the fields seen; ``None`` where several do (the GDN tasks share theirs)."""
-        if len(self._shape_fields) != 1:
-            return None
-        names = _BY_SHAPE.get(next(iter(self._shape_fields)), [])
+        names = [name for fields in self._shape_fields for name in _BY_SHAPE.get(fields, [None])]
         return names[0] if len(names) == 1 else None
 
 
 def log_format(
-    reading: type[Reading],
+    reading: Callable[[RunFiles, Path, Report], Reading],
     *,
     name: str,
     title: str,
     expects: str,
-    log: tuple[str, ...],
-    beside: tuple[str, ...],
+    log: tuple[str, ...] = (),
+    beside: tuple[str, ...] = (),
     version: int,
 ) -> ReaderSpec:
-    """A format whose searches have one log each.
+    """A format whose searches have one log each, which a ``reading`` takes in; the rest is as in :class:`ReaderSpec`.
 
-    Args:
-        reading: what the rows mean, or how the log is taken apart.
-        name: as in :class:`ReaderSpec`, like ``title``, ``expects`` and ``version``.
-        title: one line for people.
-        expects: what a recipe must match.
-        log: names of the log in a run directory, the first that is there counts.
-        beside: glob patterns of the files beside it.
-        version: of the reader.
+    ``log`` are names of the log in a run directory, the first that is there counts; without one the matched path is the log.
+    ``beside`` are patterns of the files beside it.
     """
 
     def records(run: RunFiles) -> Iterator[Record]:

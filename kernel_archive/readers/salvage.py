@@ -10,12 +10,14 @@ file was sound is known only at its end: :func:`sound_records` decides then what
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any, Final, Generic, Literal, TypeVar, cast
+from collections import Counter
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar, cast
 
 import msgspec
 
 from kernel_archive.errors import Finding, printable
-from kernel_archive.readers.records import Evaluation, SearchFacts
+from kernel_archive.readers.records import Evaluation, PublishedRow, SearchFacts
 from kernel_archive.readers.values import BAD_JSON, any_json, build
 from kernel_archive.untrusted import lacks_checksum
 
@@ -23,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping
     from pathlib import Path
 
-    from kernel_archive.readers.records import PublishedRow, Record
+    from kernel_archive.readers.records import Record
 
 T = TypeVar("T")
 
@@ -35,25 +37,11 @@ _MAX_BAD: Final = 100_000
 
 
 class BadRow(Exception):  # noqa: N818 - not an error of a user: caught where it is raised
-    """Raised inside this module for a value that is no row.
-
-    Attributes:
-        code: ``not-a-row``, ``bad-row``, or the same of an event.
-        field: the missing or wrong field.
-    """
-
-    def __init__(self, message: str, code: str, field: str | None = None) -> None:
-        super().__init__(message)
-        self.code, self.field = code, field
+    """Raised inside this module for a value that is no row: what is wrong, the finding's code, and the field at fault or ``None``."""
 
 
 class RowKind(Generic[T]):
-    """What a line of a format may be.
-
-    Args:
-        row: the struct of a row; a union of structs that their ``kind`` tells apart; or ``dict``, any object.
-        events: kind -> struct, for a union.
-    """
+    """What a line of a format may be: a struct; a union of structs that their ``kind`` tells apart (``events``); or any object, ``dict``."""
 
     def __init__(self, row: Any, events: Mapping[str, type[Any]] | None = None) -> None:
         self.decode = msgspec.json.Decoder(row).decode
@@ -70,22 +58,19 @@ class RowKind(Generic[T]):
         Raises:
             BadRow: it is none.
         """
-        if self._events is None:
-            if not isinstance(value, dict):
-                raise BadRow("no JSON object", "not-a-row")
-            struct, what = self._row, "the row"
-        else:
+        struct, what = self._row, "the row"
+        if self._events is not None:
             if not isinstance(value, dict) or not isinstance(value.get("kind"), str):
-                raise BadRow("not an event: no JSON object with a kind", "not-an-event")
+                raise BadRow("not an event: no JSON object with a kind", "not-an-event", None)
             struct, what = self._events.get(value["kind"]), value["kind"]
-            if struct is None:
-                return None
-        if not issubclass(struct, msgspec.Struct):
-            return cast("T", value)  # the kind is dict
+        elif not isinstance(value, dict):
+            raise BadRow("no JSON object", "not-a-row", None)
+        if struct is None or not issubclass(struct, msgspec.Struct):
+            return None if struct is None else cast("T", value)  # a value that fits is one of type dict
         try:
             return cast("T", build(struct, value, odd))
         except RecursionError:
-            raise BadRow("nested too deeply", f"bad-{self.word}") from None
+            raise BadRow("nested too deeply", f"bad-{self.word}", None) from None
         except ValueError as error:
             field = str(error)
             raise BadRow(f"{what} lacks {field}, or has it in a wrong form", f"bad-{self.word}", field) from None
@@ -108,29 +93,18 @@ class RowKind(Generic[T]):
 
     def _whole(self, part: bytes) -> T | None:
         """The row that a part of a line is, or ``None``."""
-        try:
-            row: T = self.decode(part)
-        except BAD_JSON:
-            pass
-        else:
-            return row
-        try:
+        with suppress(*BAD_JSON):
+            return cast("T", self.decode(part))
+        with suppress(BadRow, *BAD_JSON):
             return self.build(any_json(part), [])
-        except (BadRow, *BAD_JSON):
-            return None
+        return None
 
 
 class Salvage(Generic[T]):
     """The rows of one file.
 
-    Args:
-        kind: what its lines may be.
-        file: its name, for findings.
-        report: takes the findings.
-        counts: takes how many lines were skipped or salvaged, and how many events of unknown kinds there were.
-
-    Attributes:
-        n_seen: rows of the format so far, those included that lack something.
+    ``counts`` takes how many lines were skipped or salvaged, and how many events of unknown kinds there were; ``n_seen`` are the rows
+    of the format so far, those included that lack something.
     """
 
     def __init__(self, kind: RowKind[T], file: str, report: Report, counts: dict[str, int]) -> None:
@@ -154,53 +128,46 @@ class Salvage(Generic[T]):
                 self.report.error("bad-json", f"{broken[1]}; the line is skipped", file=self.file, line=broken[0])
                 broken = None
             try:
-                row = decode(line)
+                rows: list[T] = [decode(line)]
             except BAD_JSON:
-                pass
-            else:
+                try:
+                    rows = self._forgiven(number, any_json(line))
+                except BAD_JSON as error:
+                    rows = self._glued(number, line)
+                    if not rows:
+                        broken = number, f"not valid JSON: {error}"
+                        self._count("lines_skipped")
+                        if self.counts["lines_skipped"] >= _MAX_BAD:
+                            message = f"reading stopped here: {_MAX_BAD:,} lines are no JSON"
+                            self.report.error("file-too-large", message, file=self.file, line=number)
+                            break
+            for row in rows:
                 self.n_seen += 1
                 yield number, row
-                continue
-            try:
-                value = any_json(line)
-            except BAD_JSON as error:
-                glued = self.kind.glued(line)
-                if glued:
-                    yield from self._glued(number, glued)
-                    continue
-                broken = number, f"not valid JSON: {error}"
-                self._count("lines_skipped")
-                if self.counts["lines_skipped"] >= _MAX_BAD:
-                    message = f"reading stopped here: {_MAX_BAD:,} lines are no JSON"
-                    self.report.error("file-too-large", message, file=self.file, line=number)
-                    break
-                continue
-            forgiven = self.row(number, value)
-            if forgiven is not None:
-                yield number, forgiven
         if broken is not None:
             message = "the last line is broken off, as after a crash of the writer; it is skipped"
             self.report.warning("truncated-line", message, file=self.file, line=broken[0])
 
-    def _glued(self, number: int, rows: list[T]) -> Iterator[tuple[int, T]]:
-        self._count("lines_salvaged")
-        message = f"pieces of several {self.kind.word}s on one line; {len(rows)} whole of them kept"
-        self.report.warning("glued-line", message, file=self.file, line=number)
-        for row in rows:
-            self.n_seen += 1
-            yield number, row
+    def _glued(self, number: int, line: bytes) -> list[T]:
+        rows = self.kind.glued(line)
+        if rows:
+            self._count("lines_salvaged")
+            message = f"pieces of several {self.kind.word}s on one line; {len(rows)} whole of them kept"
+            self.report.warning("glued-line", message, file=self.file, line=number)
+        return rows
 
-    def row(self, number: int, value: Any) -> T | None:
-        """A row from a decoded value, the forgiving way; ``None``, reported, where it is none."""
+    def _forgiven(self, number: int, value: Any) -> list[T]:
+        """The row in a decoded value, field by field; nothing, reported, where it is none."""
         odd: list[tuple[str, Any]] = []
         try:
             row = self.kind.build(value, odd)
         except BadRow as error:
+            fault, code, field = error.args
             self._count("lines_skipped")
-            self.n_seen += error.code == "bad-event"
-            message = f"{error}; the {self.kind.word} is skipped"
-            self.report.error(error.code, message, file=self.file, line=number, field=error.field)
-            return None
+            self.n_seen += code == "bad-event"
+            message = f"{fault}; the {self.kind.word} is skipped"
+            self.report.error(code, message, file=self.file, line=number, field=field)
+            return []
         for field, given in odd:
             message = "a value of the wrong type is left out"
             self.report.warning("odd-field", message, file=self.file, line=number, field=field, value=given)
@@ -211,9 +178,8 @@ class Salvage(Generic[T]):
                 self._unknown.add(kind)
                 message = "a kind of event that is not known; such events are skipped"
                 self.report.info("unknown-event", message, file=self.file, line=number, value=kind)
-            return None
-        self.n_seen += 1
-        return row
+            return []
+        return [row]
 
 
 #: Findings of one code that are kept in full.
@@ -225,17 +191,13 @@ class Report:
 
     def __init__(self) -> None:
         self._kept: list[Finding] = []
-        self._counts: dict[str, int] = {}
+        self._counts: Counter[str] = Counter()
 
     def add(self, finding: Finding) -> None:
         """Take a finding in."""
-        if self._counted(finding.code):
+        self._counts[finding.code] += 1
+        if self._counts[finding.code] <= KEPT:
             self._kept.append(finding)
-
-    def _counted(self, code: str) -> bool:
-        """Count one more of a code; whether it is to be kept."""
-        self._counts[code] = self._counts.get(code, 0) + 1
-        return self._counts[code] <= KEPT
 
     def error(self, code: str, message: str, **where: Any) -> None:
         """Take in a fault; ``value`` and ``field`` are made printable."""
@@ -249,15 +211,11 @@ class Report:
         """Take in a remark."""
         self._new(code, message, "info", where)
 
-    def _new(
-        self, code: str, message: str, severity: Literal["error", "warning", "info"], where: dict[str, Any]
-    ) -> None:
-        if not self._counted(code):
-            return
+    def _new(self, code: str, message: str, severity: Any, where: dict[str, Any]) -> None:
         for name in ("value", "field"):
             if where.get(name) is not None:
                 where[name] = printable(where[name])
-        self._kept.append(Finding(code=code, message=message, severity=severity, **where))
+        self.add(Finding(code=code, message=message, severity=severity, **where))
 
     def of(self, *codes: str) -> Iterator[Finding]:
         """The findings of these codes that were kept."""
@@ -278,25 +236,14 @@ def sound_records(records: Iterable[Record], unsound: Collection[str], files: It
 
     What came of a compressed file whose checksum does not hold stays as salvage: an evaluation of which only the program,
     its place and its lineage are left, excluded from every other table. Published rows of such a file are left out. Files
-    without a checksum are believed, and counted.
-
-    Args:
-        records: what the reader of the format yields.
-        unsound: names of the damaged files, complete when all records were read.
-        files: the files of the run.
+    without a checksum are believed, and counted. The names of damaged files, ``unsound``, are complete when all records were read.
     """
-    held: list[Evaluation | PublishedRow] = []
-    findings: list[Finding] = []
-    facts: list[SearchFacts] = []
-    for record in records:
-        if isinstance(record, Finding):
-            findings.append(record)
-        elif isinstance(record, SearchFacts):
-            facts.append(record)
-        else:
-            held.append(record)
+    everything = list(records)
+    findings = [record for record in everything if isinstance(record, Finding)]
+    facts = [record for record in everything if isinstance(record, SearchFacts)]
+    rows = [record for record in everything if isinstance(record, Evaluation | PublishedRow)]
     n_unsound = 0
-    for record in held:
+    for record in rows:
         if record.source_file not in unsound:
             yield record
             continue

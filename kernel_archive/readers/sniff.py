@@ -78,8 +78,7 @@ def _parquet(path: Path) -> str:
     if isinstance(first, Finding):
         return "a damaged Parquet file"
     names = first[1] if first is not None else {}
-    known = next((name for keys, name in _LINES if keys <= names.keys()), None)
-    return known or f"a Parquet table of {', '.join(printable(n, 40) for n in [*names][:8]) or 'no rows'}"
+    return _of_keys(names) or f"a Parquet table of {', '.join(printable(n, 40) for n in [*names][:8]) or 'no rows'}"
 
 
 def _of_object(text: bytes) -> str | None:
@@ -96,40 +95,34 @@ def _of_object(text: bytes) -> str | None:
         except BAD_JSON:
             return None
         kind = value.get("kind")
-    if isinstance(kind, str) and kind in _KINDS:
-        return _KINDS[kind]
-    return next((name for keys, name in _LINES if keys <= value.keys()), None)
+    return _KINDS[kind] if isinstance(kind, str) and kind in _KINDS else _of_keys(value)
+
+
+def _of_keys(row: dict[str, Any]) -> str | None:
+    return next((name for keys, name in _LINES if keys <= row.keys()), None)
 
 
 def wrong_format(run: RunFiles, spec: ReaderSpec, path: Path | None = None) -> Finding:
     """The one finding of a run in which nothing is recognisable."""
+    fix = f"{spec.name} expects {spec.expects}"
     if path is not None:
-        return Finding(
-            code="wrong-format",
-            message=f"nothing in it is of the format {spec.name!r}; it looks like {looks_like(run, path)}",
-            file=run.name(path),
-            fix=f"{spec.name} expects {spec.expects}",
-        )
+        message = f"nothing in it is of the format {spec.name!r}; it looks like {looks_like(run, path)}"
+        return Finding(code="wrong-format", message=message, file=run.name(path), fix=fix)
     others = [printable(p.name, 60) for p in sorted(run.root.iterdir()) if p.is_file()] if run.root.is_dir() else []
-    first = next((name for name in spec.files[:1] if not name.startswith("..")), None)
-    inner = None
-    if first is not None:
-        inner = next((d.name for d in sorted(run.root.glob("*/")) if any(d.glob(first + "*"))), None)
-    wanted = f"there is no {first} here" if first is not None else "this is a directory"
-    return Finding(
-        code="wrong-format",
-        message=f"{wanted}; its files: {', '.join(others[:5]) or 'none'}",
-        file=run.name(run.path),
-        fix=f"match the run directories inside it, such as {printable(inner, 60)}"
-        if inner is not None
-        else f"{spec.name} expects {spec.expects}",
-    )
+    wanted = "this is a directory"
+    if spec.files and not spec.files[0].startswith(".."):
+        wanted = f"there is no {spec.files[0]} here"
+        inner = next((d.name for d in sorted(run.root.glob("*/")) if any(d.glob(spec.files[0] + "*"))), None)
+        if inner is not None:
+            fix = f"match the run directories inside it, such as {printable(inner, 60)}"
+    message = f"{wanted}; its files: {', '.join(others[:5]) or 'none'}"
+    return Finding(code="wrong-format", message=message, file=run.name(run.path), fix=fix)
 
 
 def nothing_read(run: RunFiles, spec: ReaderSpec, path: Path | None, report: Report) -> Iterator[Finding]:
     """The findings of a run of which no record came out: its file is damaged, or it is of another format."""
     own = _EVENT_LOGS if spec.name in _EVENT_LOGS else (spec.name,)
-    damaged = any(True for _ in report.of(*_FILE_FAULTS))
+    damaged = any(report.of(*_FILE_FAULTS))
     if not damaged and not (path is not None and looks_like(run, path).startswith(own)):
         yield from (f for f in report.of("bad-utf8", "bad-json") if f.code == "bad-utf8" or f.line is None)
         yield wrong_format(run, spec, path)

@@ -12,7 +12,6 @@ from kernel_archive.errors import Finding, printable
 from kernel_archive.gpus import GPU_KEYS, gpu_in
 from kernel_archive.readers.files import MAX_FILE_BYTES, MAX_LINE_BYTES
 from kernel_archive.readers.salvage import RowKind, Salvage
-from kernel_archive.readers.sniff import nothing_read, wrong_format
 from kernel_archive.readers.values import BAD_JSON, any_json
 from kernel_archive.untrusted import allowance
 from kernel_archive.untrusted_tables import parquet_rows
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from pathlib import Path
 
-    from kernel_archive.readers.files import ReaderSpec, RunFiles
+    from kernel_archive.readers.files import RunFiles
     from kernel_archive.readers.salvage import Report
 
 #: Rows of a Parquet table.
@@ -41,13 +40,9 @@ Row = tuple[int, dict[str, Any]]
 def table_rows(run: RunFiles, path: Path, report: Report, *, at: str | None = None) -> Iterator[Row]:
     """Every row with its number from 1 (for text files: its line); faults go to the report.
 
-    Args:
-        run: the run.
-        path: the table.
-        report: takes the faults.
-        at: where the rows of a JSON document, or of every line, are: keys with dots between them, and ``{name}`` for every key
-            or number at a place, which becomes a column of that name; so do plain values on the way, but no verdicts and speedups: these are of all rows together. Without it, a document that is one object is one row, or a row for
-            each of its values (column ``key``) where all are objects.
+    ``at`` is where the rows of a JSON document, or of every line, are: keys with dots between them, and ``{name}`` for every key
+    or number at a place, which becomes a column of that name; so do plain values on the way, but no verdicts and speedups: these are of
+    all rows together. Without it, a document that is one object is one row, or a row for each of its values (column ``key``) where all are objects.
     """
     name = path.name.removesuffix(".zst").removesuffix(".gz").lower()
     file = run.name(path)
@@ -72,19 +67,14 @@ def _delimiter(run: RunFiles, path: Path) -> str:
     return "," if b"," in header else ";" if b";" in header else "\t" if b"\t" in header else ","
 
 
-def rows_with(run: RunFiles, spec: ReaderSpec, columns: set[str], report: Report) -> Iterator[Row | Finding]:
-    """Every row of the run's table, or the findings about a table whose first row lacks columns, and about none."""
+def rows_with(run: RunFiles, path: Path, columns: set[str], report: Report) -> Iterator[Row]:
+    """Every row of a table whose first row has the columns; none of another table."""
     recognised = False
-    if not run.path.is_file():
-        yield wrong_format(run, spec)
-        return
-    for row in table_rows(run, run.path, report):
+    for row in table_rows(run, path, report):
         recognised = recognised or row[1].keys() >= columns
         if not recognised:
             break
         yield row
-    if not recognised:
-        yield from nothing_read(run, spec, run.path, report)
 
 
 def _parquet_rows(run: RunFiles, path: Path, report: Report) -> Iterator[Row]:
@@ -182,8 +172,8 @@ def _csv_rows(run: RunFiles, path: Path, report: Report, delimiter: str) -> Iter
     """
     file = run.name(path)
     header: list[str] = []
-    last: tuple[int, list[str]] | None = None
     held: list[tuple[int, list[str]]] = []
+    off = False
     try:
         for number, fields in _csv_records(run.lines(path, raw=True), delimiter, file, report):
             if not header:
@@ -193,31 +183,26 @@ def _csv_rows(run: RunFiles, path: Path, report: Report, delimiter: str) -> Iter
                     message = "the table has two columns of this name"
                     report.error("repeated-field", message, file=file, line=number, field=twice)
                     return
-            elif held or len(fields) != len(header):
-                held += [(number, fields)] if last is None else [last, (number, fields)]
-                last = None
-            else:
-                if last is not None:
-                    yield last[0], dict(zip(header, last[1], strict=True))
-                last = number, fields
+                continue
+            held.append((number, fields))
+            off = off or len(fields) != len(header)
+            if not off and len(held) > 1:
+                before, whole_row = held.pop(0)
+                yield before, dict(zip(header, whole_row, strict=True))
     except _QuotesError as error:
-        held = [*held, last] if last is not None else held
         message = (
             f"quotes don't pair up: rows can't be told apart from here on, {len(held)} before it are left out, too"
         )
         report.error("bad-quotes", message, file=file, line=error.line, fix="Write the table again, or as JSON lines")
         return
-    if last is not None:
-        yield last[0], dict(zip(header, last[1], strict=True))
     whole = [True, *(len(fields) == len(header) for _, fields in held), True]
     for i, (number, fields) in enumerate(held):
         if not whole[i + 1]:
             message = f"{len(fields)} fields where the header has {len(header)}; skipped"
             report.error("bad-row", message, file=file, line=number)
         elif not (whole[i] and whole[i + 2]):
-            report.error(
-                "bad-row", "a row beside one that is off; it may be part of it, and is skipped", file=file, line=number
-            )
+            message = "a row beside one that is off; it may be part of it, and is skipped"
+            report.error("bad-row", message, file=file, line=number)
         else:
             yield number, dict(zip(header, fields, strict=True))
 

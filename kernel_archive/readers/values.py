@@ -1,17 +1,21 @@
-"""Values out of text that nobody promised to be right: JSON, numbers, times and texts, each a sound value or ``None``."""
+"""Values out of text that nobody promised to be right: JSON, numbers, times, texts and cells of tables, each sound or ``None``."""
 
 from __future__ import annotations
 
 import json
 import math
+import re
 import types
 from datetime import datetime
 from functools import cache
-from typing import Any, Final, TypeVar, Union, get_args, get_origin
+from typing import TYPE_CHECKING, Any, Final, TypeVar, Union, get_args, get_origin
 
 import msgspec
 
 from kernel_archive.untrusted import MAX_VALUES, has_few_values
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
 
 T = TypeVar("T")
 
@@ -21,6 +25,27 @@ _MAX_DEPTH: Final = 100
 #: Steps and counts that an int32 column can hold.
 _MAX_STEP: Final = 2**31 - 1
 _MAX_COUNT: Final = 2**63 - 1
+#: What :func:`lookup` gives where there is nothing at all, not even a null.
+ABSENT: Final = object()
+_MISSING: Final = frozenset({"", "none", "null", "nan", "na", "n/a", "<na>"})
+TRUE: Final = frozenset({"true", "correct", "passed", "pass", "ok", "yes", "y", "1", "1.0"})
+_FALSE: Final = frozenset({"false", "incorrect", "failed", "fail", "no", "n", "0", "0.0"})
+#: A number with its unit, as people print them.
+_QUANTITY: Final = re.compile(r"([-+]?[\d.]+(?:[eE][-+]?\d+)?)\s*(ns|us|\u00b5s|\u03bcs|ms|s|sec|x|\u00d7)")
+_SPELLED_UNITS: Final = {"\u00b5s": "us", "\u03bcs": "us", "sec": "s", "\u00d7": "x"}
+_MOST_DIGITS: Final = 40
+#: What a word of an outcome says of how a program failed, the plainest first.
+_FAILURES: Final = (
+    (None, r"(?<![a-z])(ok|pass(ed)?|success(ful)?|succeeded|correct|valid|good|not?|no_?error)(?![a-z])"),
+    ("compile_failed", r"compil|build|syntax|nvcc"),
+    ("infrastructure_failure", r"infra|cancel|preempt"),
+    ("incorrect", r"wrong|incorrect|mismatch|assert|numeric|verif|accura|toleran|correctness"),
+    (
+        "runtime_error",
+        r"crash|\btle\b|time_?out|timed_?out|oom|memory|exception|runtime|launch|seg|hang|abort|illegal|error",
+    ),
+    ("incorrect", r"fail|invalid"),
+)
 
 
 def any_json(data: bytes) -> Any:
@@ -77,13 +102,7 @@ def _fields(cls: type) -> tuple[tuple[str, Any, bool, type | None], ...]:
 
 
 def build(cls: type[T], value: dict[str, Any], odd: list[tuple[str, Any]], path: str = "") -> T:
-    """A struct from a dictionary, field by field: an optional field of the wrong type is left out.
-
-    Args:
-        cls: a ``msgspec.Struct`` type.
-        value: the decoded object.
-        odd: gets the path and value of every field left out.
-        path: where the object stands.
+    """A struct from a dictionary, field by field: an optional field of the wrong type is left out, and ``odd`` gets its path and value.
 
     Raises:
         ValueError: a required field is missing or of the wrong type; the argument is its path.
@@ -187,3 +206,80 @@ def seconds_between(start: str | None, end: str | None) -> float | None:
     except (ValueError, TypeError, OverflowError):
         return None
     return seconds if seconds >= 0 else None
+
+
+def lookup(row: Mapping[str, Any], path: str) -> Any:
+    """The value of a column or at a dotted path, also into lists by number and into texts that are JSON objects.
+
+    >>> lookup({"a": {"b": [1, 2]}, "c": '{"d": 3}'}, "a.b.1"), lookup({"a.b": 5}, "a.b"), lookup({"c": '{"d": 3}'}, "c.d")
+    (2, 5, 3)
+    """
+    if path in row:
+        return row[path]
+    if "." not in path:
+        return ABSENT
+    value: Any = row
+    for step in path.split("."):
+        if isinstance(value, str) and value.lstrip()[:1] == "{":
+            try:
+                value = any_json(value.encode())
+            except BAD_JSON:
+                return ABSENT
+        if isinstance(value, dict) and step in value:
+            value = value[step]
+        elif isinstance(value, list) and step.isdigit() and int(step) < len(value):
+            value = value[int(step)]
+        else:
+            return ABSENT
+    return value
+
+
+def is_missing(value: Any) -> bool:
+    """Whether a cell is missing, in any spelling."""
+    if isinstance(value, float):
+        return math.isnan(value)
+    return value is None or value is ABSENT or (isinstance(value, str) and value.strip().casefold() in _MISSING)
+
+
+def truth(value: Any) -> bool | None:
+    """A boolean in any spelling; ``None`` for what is none.
+
+    >>> truth("True"), truth(0), truth("maybe")
+    (True, False, None)
+    """
+    word = str(value).strip().casefold()
+    return True if word in TRUE else False if word in _FALSE else None
+
+
+def failure_of(word: str) -> str | None:
+    """The failure that a word says; ``None`` where it says none, or that all went well.
+
+    >>> failure_of("FAIL_NUMERIC"), failure_of("FAIL_BUILD"), failure_of("build ok"), failure_of("slower")
+    ('incorrect', 'compile_failed', None, None)
+    """
+    return next((outcome for outcome, said in _FAILURES if re.search(said, word.casefold())), None)
+
+
+def quantity(value: Any) -> tuple[Any, str | None]:
+    """A number that may be spelled as text, and the unit that the text states: s, ms, us, ns, or x.
+
+    >>> quantity("12.3 us"), quantity("0.5"), quantity("1.8x"), quantity("fast")
+    ((12.3, 'us'), (0.5, None), (1.8, 'x'), ('fast', None))
+    """
+    match = _QUANTITY.fullmatch(value.strip()) if isinstance(value, str) and len(value) < _MOST_DIGITS else None
+    return (from_text(value), None) if match is None else (from_text(match[1]), _SPELLED_UNITS.get(match[2], match[2]))
+
+
+def spelled(value: Any) -> str | None:
+    """A value that is a text, a number or a time, as text."""
+    if isinstance(value, datetime):
+        return value.isoformat()
+    return value if isinstance(value, str) else str(value) if isinstance(value, int | float) else None
+
+
+def key_of(row: dict[str, Any], names: Iterable[str]) -> tuple[str, ...] | None:
+    """The values that rows are joined by; 1, 1.0 and "1" are one. ``None`` where one is missing."""
+    values = [lookup(row, name) for name in names]
+    if any(map(is_missing, values)):
+        return None
+    return tuple(str(int(n) if isinstance(n, float) and n.is_integer() else n).strip() for n in map(from_text, values))
