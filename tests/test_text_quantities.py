@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import importlib.util
+import io
 import time
+import tokenize
 import zlib
 from pathlib import Path
 
@@ -36,7 +38,34 @@ def test_prose_is_what_the_tokenizer_calls_so():
     code = '"""Doc."""\nx = f(  # note\n    "a", [1]\n)\n\n\nclass A:\n    \'\'\'B.\'\'\'\n    y = 1 + \\\n        2\n# end'
     assert quantities(code)["comment_characters"] == len("\"\"\"Doc.\"\"\"# note'''B.'''# end")
     assert quantities(f"x = (  # note\n{code}")["comment_characters"] == 0
+    assert quantities(f'{code}\nx = "open')["comment_characters"] == 0
     assert list(quantities(code, ["lines", "characters"]).items()) == [("lines", 9), ("characters", len(code))]
+
+
+def tokenized_prose(code):
+    """Comments, and strings that begin a statement, as Python's own tokenizer finds them."""
+    found, fresh = [], True
+    for token in tokenize.generate_tokens(io.StringIO(code).readline):
+        if token.type == tokenize.COMMENT or (token.type == tokenize.STRING and fresh):
+            found.append(token.string)
+        if token.type not in {tokenize.COMMENT, tokenize.NL}:
+            fresh = token.type in {tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT}
+    return "".join(found)
+
+
+ODD = [
+    'f(\n "a",\n "b")\n"c"\n', 'x = 1; "s"\n', 'Rb"""d"""\n', 'if x: "y"\n', 'a = [\n# c\n"q"]\n', '"a" "b"\n', 'x = \\\n"s"\n',
+    '# c\n\n"d # e"  # f\n', '"\\\n#"\n', "'''d'''; '''e'''\n", 'x = {"#": 1}\n"b"\n', '"a"\\\n.join(x)\n', '"\\"#" # \\\' \n',
+    '"""a\n"b"#"" \\""" """\n',
+]  # fmt: skip
+
+
+def test_prose_against_the_tokenizer():
+    """The one expression finds the same prose as the tokenizer, in odd statements and in modules of this package."""
+    modules = [path.read_text("utf-8") for path in sorted(ROOT.glob("kernel_archive/s*/*.py"))]
+    for code in [*ODD, *modules]:
+        assert quantities(code)["comment_characters"] == len(tokenized_prose(code)), code[:200]
+    assert len(modules) > 30
 
 
 def test_quantities_of_a_launch_by_hand():
