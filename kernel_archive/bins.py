@@ -103,7 +103,15 @@ def bin_of(speedup: float, name: Scheme = DEFAULT_SCHEME) -> int:
 def assign_bins(
     speedups: ArrayLike, name: Scheme = DEFAULT_SCHEME, *, row_ids: Sequence[str] | None = None
 ) -> NDArray[np.int8]:
-    """The bin (1 to 8) of every speedup, as int8 in the same shape; ``row_ids`` name the rows in the error.
+    """The bin (1 to 8) of every speedup.
+
+    Args:
+        speedups: array of any shape, in x, finite and above 0.
+        name: the scheme.
+        row_ids: names of the rows, for the error.
+
+    Returns:
+        int8 array of the same shape.
 
     Raises:
         DataError: a speedup is not finite or not above 0; every such row is named.

@@ -109,9 +109,13 @@ def confidence_monotonicity(
 
 
 def selective_risk(*, confidence: Floats, losses: Floats) -> Floats:
-    """Mean loss of the k most confident rows, for k = 1..n: shape (n,), as both arguments.
+    """Mean loss of the k most confident rows, for k = 1..n: shape (n,).
 
     Rows of equal confidence are accepted in random order; the value is the exact expectation.
+
+    Args:
+        confidence: shape (n,), of the rows with a forecast.
+        losses: shape (n,), for example forecast errors in x, or 1 for a wrong bin.
 
     >>> selective_risk(confidence=np.array([0.5, 0.9, 0.5]), losses=np.array([2.0, 0.0, 1.0])).tolist()
     [0.0, 0.75, 1.0]
@@ -126,8 +130,16 @@ def aurc(*, confidence: Floats, losses: Floats, parsed: Bools | None = None, wei
     """Area under the risk-coverage curve: mean of :func:`selective_risk` over the coverages k/n.
 
     A row at places s+1..s+w of the order adds loss * sum over its places m of (H_n - H_{m-1}) / n, where H are the
-    harmonic numbers: only the counts have to be summed along the order, once for all losses. ``losses`` has shape (n,), or
-    (L, n) for several of the same rows, and the result has that axis, too; the rest as in :func:`ece`, weights in whole numbers.
+    harmonic numbers: only the counts have to be summed along the order, once for all losses.
+
+    Args:
+        confidence: shape (n,).
+        losses: shape (n,), or (L, n) for several losses of the same rows.
+        parsed: shape (n,), rows that count; all when not given.
+        weights: shape (n, D), how often each row counts in each draw, in whole numbers; once when not given.
+
+    Returns:
+        shape (D,) or (L, D), without its last axis where there are no weights; NaN where no row counts.
     """
     w = counted(weights, len(confidence))
     several = np.atleast_2d(losses)
@@ -156,7 +168,12 @@ def aurc(*, confidence: Floats, losses: Floats, parsed: Bools | None = None, wei
 
 
 def coverage_at(*, risk: Floats, limit: float) -> float:
-    """Largest coverage k/n whose :func:`selective_risk`, shape (n,), is at most the limit; 0 where there is none."""
+    """Largest coverage k/n whose selective risk is at most the limit; 0 where there is none.
+
+    Args:
+        risk: shape (n,), from :func:`selective_risk`.
+        limit: in the unit of the loss.
+    """
     within = np.flatnonzero(risk <= limit)
     return float(within[-1] + 1) / len(risk) if len(within) else 0.0
 

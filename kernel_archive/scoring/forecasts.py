@@ -194,10 +194,17 @@ def normalise(*, raw: Floats) -> Floats:
 
 
 def predicted_bins(*, probabilities: Floats, stated: Ints | None = None) -> NDArray[np.int8]:
-    """Predicted bin of every forecast, 1 to 8: the most probable one; probabilities have shape (..., 8), the result (...,).
+    """Predicted bin of every forecast: the most probable one.
 
-    Ties go to the stated bin (0 where none is) if it is among the tied ones, else to the tied bin nearest to the mean bin, the
-    lower of two equally near.
+    Ties go to the stated bin if it is among the tied ones, else to the tied bin nearest to the mean bin, the lower of
+    two equally near.
+
+    Args:
+        probabilities: shape (..., 8), rows sum to 1.
+        stated: shape (...,), the bin that the forecaster named, 0 where it named none.
+
+    Returns:
+        int8 array of shape (...,), 1 to 8.
 
     >>> tied = np.array([0, 0.4, 0, 0, 0.4, 0.2, 0, 0])
     >>> int(predicted_bins(probabilities=tied)), int(predicted_bins(probabilities=tied, stated=np.array(2)))
@@ -229,9 +236,14 @@ def expected_speedup(*, probabilities: Floats, representatives: Floats) -> Float
 
 
 def brier(*, probabilities: Floats, bins: Ints) -> Floats:
-    """Brier score per row: half the squared distance to the true bin's indicator, 0 (best) to 1: shape (..., n).
+    """Brier score per row: half the squared distance to the true bin's indicator, 0 (best) to 1.
 
-    Probabilities have shape (..., n, 8), the true bins, 1 to 8, shape (n,).
+    Args:
+        probabilities: shape (..., n, 8).
+        bins: shape (n,), true bins, 1 to 8.
+
+    Returns:
+        shape (..., n).
     """
     hit = np.arange(1, N_BINS + 1) == np.asarray(bins)[:, None]
     return 0.5 * row_sums((probabilities - hit) ** 2)
@@ -275,9 +287,12 @@ def within_one(*, predicted: Ints, bins: Ints) -> Bools:
 
 
 def forecast_errors(*, predicted: Ints, speedups: Floats, representatives: Floats) -> Floats:
-    """Forecast error per row, shape (..., n): abs(m_{predicted bin} - S), in x as the representatives m and the speedups S.
+    """Forecast error per row, in x: abs(m_{predicted bin} - S).
 
-    Where ``predicted`` (..., n) is 0 there is no forecast, and the error is the mean over the bins.
+    Args:
+        predicted: shape (..., n), 1 to 8, or 0 where there is no forecast: the error is then the mean over the bins.
+        speedups: shape (n,), x.
+        representatives: shape (8,), x.
     """
     distance = np.abs(representatives[None, :] - np.asarray(speedups)[:, None])
     table: Floats = np.concatenate([row_sums(distance)[:, None] / N_BINS, distance], axis=1)

@@ -33,9 +33,12 @@ _EXACT: Final = 2**24
 
 
 def order_keys(*, expected: Floats, stated: Floats | None = None) -> Ints:
-    """Ranks by expected speedup S^, 0 for the lowest, equal where they tie; a speedup stated beside the bins orders what ties.
+    """Ranks by expected speedup, 0 for the lowest, equal where they tie; a stated speedup orders what ties.
 
-    All have shape (n,), speedups in x; where ``stated`` is NaN, S^ itself counts.
+    Args:
+        expected: shape (n,), S^ in x.
+        stated: shape (n,), the expected speedups that a forecaster stated beside its bins, NaN where it stated none:
+            there S^ itself counts.
 
     >>> order_keys(expected=np.array([2.0, 1.0, 2.0])).tolist()
     [1, 0, 1]
@@ -158,7 +161,12 @@ def _centred_ranks(keys: Ints, weights: Floats) -> Floats:
 def rank_correlation(*, keys: Ints, speedups: Floats, weights: Floats | None = None) -> Floats:
     """Spearman's rank correlation with the measured speedups, ties by their mean rank, mean over the repeats: shape (D,).
 
-    0 for a forecast that ties everything; NaN where the speedups don't differ. Arguments as in :func:`pair_accuracy`.
+    0 for a forecast that ties everything; NaN where the speedups don't differ.
+
+    Args:
+        keys: shape (R, n), :func:`order_keys` of every repeat.
+        speedups: shape (n,), measured, in x.
+        weights: shape (n, D); every row once when not given, and then the result is one value.
 
     >>> round(float(rank_correlation(keys=np.array([[0, 2, 1]]), speedups=np.array([0.5, 1.0, 4.0]))), 6)
     0.5
@@ -195,7 +203,12 @@ def shares_above(cutoff: float, scheme: Scheme = DEFAULT_SCHEME) -> Floats:
 
 
 def exceedance(*, probabilities: Floats, cutoff: float, scheme: Scheme = DEFAULT_SCHEME) -> Floats:
-    """Pr[g >= cutoff] of every forecast, shape (...,), from probabilities of shape (..., 8); the cutoff in x.
+    """Pr[g >= cutoff] of every forecast: shape (...,).
+
+    Args:
+        probabilities: shape (..., 8).
+        cutoff: in x.
+        scheme: rule of the bins.
 
     >>> float(exceedance(probabilities=np.full(8, 1 / 8), cutoff=2.0))
     0.25
@@ -204,9 +217,14 @@ def exceedance(*, probabilities: Floats, cutoff: float, scheme: Scheme = DEFAULT
 
 
 def precision_recall(*, scores: Floats, positive: Bools) -> tuple[Floats, Floats]:
-    """Precision and recall over the distinct scores, shape (n,), from the highest down; tied scores are one step.
+    """Precision and recall over the distinct scores, from the highest down; tied scores are one step.
 
-    At least one row must be ``positive``, shape (n,).
+    Args:
+        scores: shape (n,).
+        positive: shape (n,), at least one.
+
+    Returns:
+        precision and recall, one value per distinct score.
 
     >>> p, r = precision_recall(scores=np.array([0.9, 0.5, 0.5]), positive=np.array([True, False, True]))
     >>> p.round(4).tolist(), r.tolist()
@@ -221,8 +239,15 @@ def precision_recall(*, scores: Floats, positive: Bools) -> tuple[Floats, Floats
 def average_precision(*, scores: Floats, positive: Bools, weights: Floats | None = None) -> Floats:
     """Average precision sum_n (R_n - R_{n-1}) P_n over the distinct scores.
 
-    As ``sklearn.metrics.average_precision_score``; a constant score gives the share of positives; NaN without any. ``scores``
-    and ``positive`` have shape (n,), ``weights`` (n, D) in whole numbers; the result (D,), or one value without weights.
+    As ``sklearn.metrics.average_precision_score``; a constant score gives the share of positives.
+
+    Args:
+        scores: shape (n,).
+        positive: shape (n,).
+        weights: shape (n, D), how often each row counts in each draw, in whole numbers; once when not given.
+
+    Returns:
+        shape (D,), or one value without weights; NaN without a positive.
 
     >>> float(average_precision(scores=np.zeros(4), positive=np.array([True, False, False, False])))
     0.25

@@ -47,8 +47,14 @@ def recovered_at(*, expected: Floats, speedups: Floats, ranks: Ints, picks: Ints
     The k candidates with the largest expected speedup are measured; the value is 100 times their best measured
     speedup over the best of the whole set. A tie at the cut counts with its exact expectation over random orders.
 
-    ``expected`` and ``speedups`` have shape (n,), in x, ``ranks`` (K,), numbers k from 1 to m, and ``picks`` (D, m), the m rows
-    of every draw; copies of a row tie. The result has shape (K, D), or (K,) without picks: every row once.
+    Args:
+        expected: shape (n,), S^ in x.
+        speedups: shape (n,), measured, in x.
+        ranks: shape (K,), numbers of candidates k to measure, 1 to m.
+        picks: shape (D, m), the m rows of every draw; every row once when not given. Copies of a row tie.
+
+    Returns:
+        shape (K, D), or (K,) without picks.
 
     >>> recovered_at(expected=np.array([3.0, 1.0, 2.0]), speedups=np.array([1.0, 4.0, 2.0]), ranks=np.array([1, 2, 3]))
     array([ 25.,  50., 100.])
@@ -73,7 +79,15 @@ def recovered_at(*, expected: Floats, speedups: Floats, ranks: Ints, picks: Ints
 
 
 def recovered_at_random(*, speedups: Floats, ranks: Ints, picks: Ints | None = None) -> Floats:
-    """What so many measurements recover in random order, in percent: the expectation, exact; shapes as in :func:`recovered_at`.
+    """What so many measurements recover in random order, in percent: the expectation, exact.
+
+    Args:
+        speedups: shape (n,), measured, in x.
+        ranks: shape (K,), numbers of candidates k to measure, 1 to m.
+        picks: shape (D, m), the m rows of every draw; every row once when not given.
+
+    Returns:
+        shape (K, D), or (K,) without picks.
 
     >>> recovered_at_random(speedups=np.array([1.0, 3.0]), ranks=np.array([1, 2])).round(4).tolist()  # (100/3 + 100) / 2
     [66.6667, 100.0]
@@ -161,9 +175,12 @@ def _expect_ties(found: Floats, ordered: Floats, places: Ints, labels: Ints, mix
 
 
 def recovery_area(*, curve: Floats) -> Floats:
-    """Mean height, by the trapezoid rule, of a curve of shape (100, ...), recovered at 1 to 100 %: shape (...,), in percent.
+    """Mean height of a recovery curve by the trapezoid rule, in percent: shape (...,).
 
     The difference of two areas is the area-averaged difference in percentage points.
+
+    Args:
+        curve: shape (100, ...), speedup recovered at budgets of 1 to 100 %.
 
     >>> float(recovery_area(curve=np.linspace(1, 100, 100)))
     50.5
