@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from kernel_archive.gpus import gpu_in
+from kernel_archive.readers.files import is_file
 from kernel_archive.readers.mapping import inside, names_in
 from kernel_archive.readers.values import (
     BAD_JSON,
@@ -279,7 +280,7 @@ def _programs_in_files(
                 for row in sample
                 if lookup(row, name) not in (None, "") and (path := inside(folder, template, row))
             ]
-            share = sum(path.is_file() for path in there) / max(len(sample), 1)
+            share = sum(map(is_file, there)) / max(len(sample), 1)
             best = max(best, (share, -len(template), template))
     if best[2]:
         found.columns["code"] = {"file": best[2]}
