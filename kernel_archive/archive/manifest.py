@@ -66,9 +66,8 @@ class SplitFacts(msgspec.Struct, frozen=True, kw_only=True):
     """Frozen facts of one derived table (``eval``, ``discovery_pairs``, ``train_pairs``)."""
 
     name: str  # "canonical" or the name of a variant; only the canonical one is scored as such
-    origin: (
-        str  # "selected" by a definition here, "published" and kept as it was, or "withheld": selected, without labels
-    )
+    #: "selected" by a definition here, "published" and kept as it was, or "withheld": selected, without labels.
+    origin: str
     scheme: str  # bin scheme of its labels
     logical_digest: str  # over its rows
     rows: int
