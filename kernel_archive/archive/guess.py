@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from kernel_archive.gpus import gpu_in
+from kernel_archive.readers.files import is_file
 from kernel_archive.readers.mapping import inside, names_in
 from kernel_archive.readers.values import (
     BAD_JSON,
@@ -158,12 +159,15 @@ def guess(rows: Sequence[dict[str, Any]], folder: Path | None = None, files: Seq
                 values[name].append(value)
     found = Guess()
     taken: set[str] = set()
+    called = {name: {_plain(name), _plain(name.rsplit(".", 1)[-1])} for name in values}
     _times(values, found, taken)
     for ours, pattern in _NAMES.items():
         if ours == "number" and "level" not in found.columns:
             continue
-        fitting = [name for name in values if name not in taken and _KINDS.get(ours, _text)(values[name])]
-        best = next((name for part in pattern.split() for name in fitting if _is_called(name, part)), None)
+        fits = _KINDS.get(ours, _text)
+        free = {name: both for name, both in called.items() if name not in taken}
+        named = (n for part in pattern.split() for n, both in free.items() if any(re.fullmatch(part, p) for p in both))
+        best = next((name for name in named if fits(values[name])), None)
         if best is not None:
             found.columns[ours] = best
             if ours not in ("step", "node_id"):
@@ -176,7 +180,7 @@ def guess(rows: Sequence[dict[str, Any]], folder: Path | None = None, files: Seq
         del found.columns["problem"]
     nodes = values.get(found.columns.get("node_id", ""), [])
     if len(set(map(str, nodes))) < len(nodes):
-        del found.columns["node_id"]  # a name that stands twice names nothing
+        found.columns.pop("node_id", None)  # a name that stands twice names nothing
     _outcomes(values, found)
     if "code" not in found.columns and folder is not None:
         _programs_in_files(rows, values, folder, files, found)
@@ -189,11 +193,6 @@ def guess(rows: Sequence[dict[str, Any]], folder: Path | None = None, files: Seq
         used.update([rule] if isinstance(rule, str) else [str(rule.get("column", "")), *names_in(rule.get("file", ""))])
     found.unused = [name for name in values if name not in used][:40]
     return found
-
-
-def _is_called(name: str, pattern: str) -> bool:
-    """Whether a column, or the last part of its dotted path, is called so."""
-    return any(re.fullmatch(pattern, _plain(part)) for part in (name, name.rsplit(".", 1)[-1]))
 
 
 def _times(values: dict[str, list[Any]], found: Guess, taken: set[str]) -> None:
@@ -281,7 +280,7 @@ def _programs_in_files(
                 for row in sample
                 if lookup(row, name) not in (None, "") and (path := inside(folder, template, row))
             ]
-            share = sum(path.is_file() for path in there) / max(len(sample), 1)
+            share = sum(map(is_file, there)) / max(len(sample), 1)
             best = max(best, (share, -len(template), template))
     if best[2]:
         found.columns["code"] = {"file": best[2]}

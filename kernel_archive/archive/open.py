@@ -207,7 +207,9 @@ def _read(path: Path, columns: list[str], problems: Collection[str] | None = Non
         import pyarrow.dataset as ds
 
         # Row groups of other problems, by the least and largest one that their footers name, are not read.
-        return ds.dataset(path).to_table(columns, filter=ds.field("problem").isin(sorted(problems)))
+        return ds.dataset(path).to_table(
+            columns, filter=ds.field("problem").isin(pa.array(sorted(problems), pa.string()))
+        )
     except (OSError, pa.ArrowException) as error:
         raise ArchiveMismatchError(
             f"{path} cannot be read: {printable(str(error), 200)}. See kernel-archive validate"

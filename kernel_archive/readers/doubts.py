@@ -14,6 +14,7 @@ import msgspec
 
 from kernel_archive.errors import printable
 from kernel_archive.gpus import GPU_KEYS, canonical_gpu, gpu_in, same_gpu
+from kernel_archive.readers.files import is_file
 from kernel_archive.readers.mapping import US_PER_UNIT, From, Join, filled, inside, names_in
 from kernel_archive.readers.reading import Reading
 from kernel_archive.readers.tables import table_rows
@@ -95,7 +96,7 @@ class Doubted(Reading):
             if (said := filled(rule.file, self.row)) is not None:
                 self.doubt("bad-path", "the name of a file leads out of its folder", name, said, error=True)
             return None
-        data = self.run.whole(path) if path.is_file() else None
+        data = self.run.whole(path) if is_file(path) else None
         text = data.decode("utf-8", "replace") if isinstance(data, bytes) else None
         if text is None or is_missing(text):
             message = "the file is empty" if text is not None else "there is no such file, or it cannot be read"

@@ -32,8 +32,9 @@ MISTAKES: Final = frozenset({"wrong-format", "bad-columns", "nothing-counts"})
 #: What may stand behind the name of any file that a reader reads.
 SUFFIXES: Final = ("", ".zst", ".gz")
 _WILD: Final = frozenset("*?[")
-#: Most files that are looked for are not there; a path object for each takes 40 % of the time of finding a run's files.
-_is_file: Final = os.path.isfile
+#: Most files that are looked for are not there; a path object for each takes 40 % of the time of finding a run's files. No name
+#: that a table gives, however long, is an error to it.
+is_file: Final = os.path.isfile
 
 
 class RunFiles:
@@ -54,7 +55,7 @@ class RunFiles:
         for pattern in spec.files:
             plain = not _WILD.intersection(pattern)
             for suffix in SUFFIXES:
-                if plain and not _is_file(f"{self.root}/{pattern}{suffix}"):
+                if plain and not is_file(f"{self.root}/{pattern}{suffix}"):
                     continue
                 for match in sorted(self.root.glob(pattern + suffix)):
                     if match.is_file():
@@ -73,7 +74,7 @@ class RunFiles:
     def find(self, name: str) -> Path | None:
         """The file of that name in the run (or in a folder of it), plain or compressed; ``None`` where there is none."""
         for suffix in SUFFIXES:
-            if _is_file(f"{self.root}/{name}{suffix}"):
+            if is_file(f"{self.root}/{name}{suffix}"):
                 return self.root / (name + suffix)
         return None
 

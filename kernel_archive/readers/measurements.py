@@ -17,7 +17,7 @@ import msgspec
 from kernel_archive.errors import Finding, printable, suggestion
 from kernel_archive.problems import kernelbench_id
 from kernel_archive.readers.doubts import Doubted
-from kernel_archive.readers.files import ReaderSpec
+from kernel_archive.readers.files import ReaderSpec, is_file
 from kernel_archive.readers.mapping import US_PER_UNIT, From, Join, columns_of, filled, inside, names_in
 from kernel_archive.readers.records import Evaluation, Outcome
 from kernel_archive.readers.salvage import Report
@@ -327,7 +327,7 @@ def _also(run: RunFiles) -> Iterator[Path]:
         for _, row in table_rows(run, run.path, Report(), at=run.settings.get("rows")):
             for template in files:
                 path = inside(run.root, template, table.joined(row))
-                if path is not None and path.is_file():
+                if path is not None and is_file(path):
                     yield path
 
 

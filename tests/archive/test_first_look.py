@@ -624,6 +624,26 @@ def test_guesses(row: dict[str, Any], columns: dict[str, Any]) -> None:
     assert guess([row, row]).columns == columns
 
 
+def test_a_column_without_a_name() -> None:
+    """As pandas writes its index, here one that repeats."""
+    found = guess([{"": 0, "code": CODE, "speedup": 2.0}] * 2)
+    assert (found.columns, found.unused) == ({"code": "code", "speedup": "speedup"}, [""])
+
+
+def test_values_of_other_names_are_not_looked_into() -> None:
+    """Whether values fit is asked where the name does, not of a log's megabytes for every column of ours."""
+    asked = 0
+
+    class Large:
+        def __str__(self) -> str:
+            nonlocal asked
+            asked += 1
+            return "x"
+
+    assert guess([{"code": CODE, "speedup": 2.0, "blob": Large()}]).unused == ["blob"]
+    assert asked == 1  # for the words of an outcome
+
+
 def test_a_time_without_a_unit_is_asked_about() -> None:
     """Milliseconds are a guess, and said to be."""
     found = guess([{"code": CODE, "runtime": 5.0, "torch_time": 10.0}])

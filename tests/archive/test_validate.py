@@ -72,6 +72,13 @@ def codes(directory):
     return {f.code for f in validate_archive(directory)}
 
 
+def test_rows_of_no_problem(archive):
+    """None, as of problems that the table does not have."""
+    opened = open_archive(archive)
+    assert opened.arrow("kernels", problems=["nope"]).num_rows == 0
+    assert opened.arrow("kernels", problems=[]) == opened.arrow("kernels", problems=["nope"])
+
+
 def test_a_fresh_archive_is_valid(archive):
     """Every layer says ok and none is skipped."""
     report = validate_measured(open_archive(archive))

@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 from readers.reading import Read, read, write_lines
 
+from kernel_archive.archive.guess import guess
 from kernel_archive.readers import READERS
 from kernel_archive.readers.files import RunFiles
 
@@ -264,6 +265,14 @@ def test_code_from_files(tmp_path: Path) -> None:
         ("bad-path", 2),
         ("no-code-file", 3),
     }
+
+
+def test_a_name_that_no_file_can_have(tmp_path: Path) -> None:
+    """It is said like that of a file that is not there, and a first look takes it for no program's."""
+    rows = [{"f": "x" * 5000, "s": 2.0}]
+    result = table(tmp_path, *rows, columns={"code": {"file": "{f}"}, "speedup": "s"})
+    assert result.codes == ["no-code-file", "nothing-counts"]
+    assert "code" not in guess([*rows, {"f": "a", "s": 2.0}], tmp_path, ["a.cu"]).columns
 
 
 def test_a_changed_code_file_is_read_again(tmp_path: Path) -> None:

@@ -108,3 +108,20 @@ def test_report_is_bounded_per_code() -> None:
     assert len(found) == KEPT + 2
     assert found[-1].message == "5 more of this kind"
     assert "\x1b" not in (found[0].value or "")
+
+
+def test_findings_that_are_not_kept_are_not_made() -> None:
+    """They are counted: the values of millions of rows are not made printable for nothing."""
+    made = 0
+
+    class Value:
+        def __repr__(self) -> str:
+            nonlocal made
+            made += 1
+            return "x"
+
+    report = Report()
+    for _ in range(KEPT + 5):
+        report.warning("odd-field", "odd", value=Value())
+    assert made == KEPT
+    assert "5" in [*report][-1].message
