@@ -6,6 +6,7 @@ from itertools import count
 from typing import TYPE_CHECKING, Any, Final
 
 import click
+from click.core import ParameterSource
 
 from kernel_archive.cli import common
 from kernel_archive.errors import KernelArchiveError, UsageError, printable
@@ -92,7 +93,9 @@ def forecast(
     elif log_paths:
         from kernel_archive.llm.run import from_logs
 
-        made = from_logs(log_paths, archive)
+        # A log says itself which split it is of: one that is named must be that one.
+        named = click.get_current_context().get_parameter_source("split") != ParameterSource.DEFAULT
+        made = from_logs(log_paths, archive, split if named else None)
     else:
         made = _ask(
             archive, split, output, asked={**asked, "answer": answer or "tool"}, price=price, model=str(model),

@@ -55,13 +55,13 @@ def read_log(path: str | Path) -> EvalLog:
         raise DataError.of(code="bad-log", message=message, file=shown, fix="Name a file that ends in .eval") from None
 
 
-def from_logs(paths: Iterable[str | Path], archive: Archive) -> Forecasted:
+def from_logs(paths: Iterable[str | Path], archive: Archive, split: str | None = None) -> Forecasted:
     """The answers in logs of one run of the task, ready to be written as forecasts.
 
     Several logs are one run: what failed in one and was asked again stands answered in the other.
 
     Raises:
-        UsageError: no log is named, or they are of different runs.
+        UsageError: no log is named, they are of different runs, or of another split than the one that is named.
         DataError: a file is no log of the task, or two logs answer a question differently.
     """
     made: Forecasted | None = None
@@ -70,6 +70,10 @@ def from_logs(paths: Iterable[str | Path], archive: Archive) -> Forecasted:
         log = read_log(path)
         shown = printable(str(path), 300)
         facts = _facts(log, shown)
+        if split is not None and facts["split"] != split:
+            raise UsageError(
+                f"{shown} is of split {printable(facts['split'])}, not of {split}: name that split, or leave --split out"
+            )
         if made is None:
             prompt = known_prompts().get(facts["prompt"].rpartition("@")[2])
             if prompt is None:

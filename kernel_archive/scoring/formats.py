@@ -199,7 +199,6 @@ def read_entry(
     """
     faults = LineFaults(file, line)
     strange = [key for key in row if key not in _KNOWN]
-    rationale = row.get("rationale") or row.get("reasoning")
     if "arguments" in row and row["arguments"] is not None:
         row = _with_arguments(row, faults)
     row_id = _row_id(row, faults, default_id)
@@ -235,7 +234,7 @@ def read_entry(
         probabilities=raw,
         predicted_bin=stated,
         defer=defer,
-        rationale=rationale,
+        rationale=row.get("rationale") or row.get("reasoning"),
         input_tokens=_number(row, "input_tokens", faults),
         output_tokens=_number(row, "output_tokens", faults),
         latency_s=_number(row, "elapsed_s" if row.get("latency_s") is None else "latency_s", faults),

@@ -83,9 +83,10 @@ def speedup_ratio(child: float, parent: float) -> float | None:
 
 
 def kernels_by_id(table: pa.Table) -> dict[str, Kernel]:
-    """Kernels of a table by id."""
+    """Kernels of a table by id; of equal values in a column all have the same object, not a copy of their own."""
     columns = [table[name].to_pylist() for name in Kernel.__struct_fields__]
     columns[-1] = map(tuple, columns[-1])
+    columns = [[*map({}.setdefault, values, values)] for values in map(list, columns)]
     kernels = (Kernel(*values) for values in zip(*columns, strict=True))
     return {kernel.kernel_id: kernel for kernel in kernels}
 
@@ -93,9 +94,10 @@ def kernels_by_id(table: pa.Table) -> dict[str, Kernel]:
 def _with_parents(evaluations: pa.Table, searches: Collection[str]) -> pl.DataFrame:
     """Evaluations of these searches in their order, each with its parent and, where the two are no edge already, the reason."""
     rows = frame(evaluations.select(EDGE_COLUMNS)).filter(pl.col("search_id").is_in(searches))
+    rows = rows.sort("search_id", pl.col("step", "source_line").fill_null(0), "evaluation_id")
     of_parent = pl.col("kernel_id", "outcome", "excluded", "speedup").name.prefix("parent_")
     parents = rows.select("search_id", of_parent, parent_node_id="node_id", parent_distance=pl.lit(1, pl.Int32))
-    rows = rows.sort("search_id", pl.col("step", "source_line").fill_null(0), "evaluation_id")
+    parents = parents.unique(["search_id", "parent_node_id"], keep="last")
     both = rows.join(parents, on=["search_id", "parent_node_id", "parent_distance"], how="left", maintain_order="left")
     reasons = [pl.col("excluded"), pl.col("parent_excluded")]
     allowed = pl.all_horizontal(reason.is_null() | reason.is_in(OVERRULED) for reason in reasons)

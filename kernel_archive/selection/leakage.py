@@ -131,8 +131,7 @@ def check_leakage(
     held = {name for name, role in tables.roles.items() if role == "held_out"}
     logs = dict(frame(tables.searches).select("search_id", "source_digest").iter_rows())
     held_logs = {logs[name] for name in held} - {None, ""}
-    held.update(*(rows["search_id"] for rows in evaluated.values()))
-    held.discard("")
+    held.update(name for rows in evaluated.values() for name in rows["search_id"] if name)
     for where, trained in _trained(tables, pairs).items():
         severity = of_pairs if where in pairs else "error"
         rows = dict(trained.unique("search", keep="first").sort("search").select("search", "row").iter_rows())
@@ -161,12 +160,12 @@ def _near_copies(tables: ArchiveTables, selections: Mapping[str, Selection], of_
     for table, programs in compared_programs(tables, selections).items():
         stated: Selection | SplitFacts | None = selections.get(table) or facts.get(table)
         threshold = None if stated is None else stated.parameters.get("near_copy")
-        if threshold is None:
+        if not isinstance(threshold, int | float):  # what is no number selects nothing, either: a finding of its own
             continue
         # The same tokens are a leak by every definition: check_leakage names those.
-        tokens = {program.name: token_id(program.code) for program in programs}
-        trained = {*train["token_id"].filter(train["token_id"].is_in([*tokens.values()]))}
-        others = [program for program in programs if tokens[program.name] not in trained]
+        tokens = [token_id(program.code) for program in programs]
+        trained = {*train["token_id"].filter(train["token_id"].is_in(tokens))}
+        others = [program for program, token in zip(programs, tokens, strict=True) if token not in trained]
         nears = [near for near in tables.neighbours.of(others).values() if near.similarity >= threshold]
         kernels = {*train["kernel_id"].filter(train["kernel_id"].is_in([near.program for near in nears]))}
         for where in ("kernels/train", "train_pairs"):
@@ -205,7 +204,7 @@ def _program_leaks(
         hits = asked.join(first, on=f"candidate_{kind}", maintain_order="left")
         leaked = [f"{row_id} ({words} {where} row {row})" for row_id, row in hits.select("row_id", "row").iter_rows()]
         yield from _leak(code, f"a program of {table}{but} is in {where}", where, leaked, severity)
-        asked = asked.join(hits, on="row_id", how="anti", maintain_order="left")
+        asked = asked.join(first, on=f"candidate_{kind}", how="anti", maintain_order="left")
 
 
 def _measured_leaks(tables: ArchiveTables, held: set[str]) -> Iterator[Finding]:

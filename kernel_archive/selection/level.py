@@ -81,7 +81,7 @@ def level(
         parts = (pairs[i : i + _TOGETHER] for i in range(0, len(pairs), _TOGETHER))
         after = np.concatenate([penalty(sums + columns[part[:, 0]] - columns[part[:, 1]]) for part in parts])
         order = np.argsort(after, kind="stable")
-        better = pairs[order[after[order] < penalty(sums) - _LEAST_GAIN]].tolist()
+        better = map(np.ndarray.tolist, pairs[order[after[order] < penalty(sums) - _LEAST_GAIN]])
         exchange = next((pair for pair in better if fits(pair[0], beside(*pair))), None)
         if exchange is None:
             break

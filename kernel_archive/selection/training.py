@@ -77,13 +77,13 @@ def held_out_programs(tables: ArchiveTables, members: Mapping[str, pa.Table]) ->
     train = frame(tables.read("kernels", ["program_id", "token_id"], "train"))
     held = pl.col("program_id").is_in(programs) | pl.col("token_id").is_in(pl.concat(tokens).unique().implode())
     found = HeldOut(programs={*train.filter(held)["program_id"]})
-    ours = {*train["program_id"], *train["token_id"]}
-    ours.update(text for side in tables.reference_sides.values() for text in side[:2])
+    sides = pl.Series([text for side in tables.reference_sides.values() for text in side[:2]], dtype=pl.String)
+    ours = pl.concat([train["program_id"], train["token_id"], sides]).unique().implode()
     for rows in of_kind(members, "discovery").values():
-        for sides in (("anchor_program", "candidate_program"), ("anchor_token", "candidate_token")):
+        for ids in (("anchor_program", "candidate_program"), ("anchor_token", "candidate_token")):
             # Of a large archive's pairs hardly one is of two programs of training: the others are not kept.
-            pairs = rows.filter(pl.all_horizontal(pl.col(sides).is_in(ours)))
-            found.pairs.update(_both(*ids) for ids in pairs.select(sides).iter_rows())
+            pairs = rows.filter(pl.all_horizontal(pl.col(ids).is_in(ours)))
+            found.pairs.update(_both(*pair) for pair in pairs.select(ids).iter_rows())
     return found
 
 

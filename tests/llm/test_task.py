@@ -127,6 +127,11 @@ def test_command_and_inspect_give_the_same_file(archive, service, run, tmp_path)
     log = evaluate(tasks.forecast(archive=str(archive.path)), model, tmp_path / "logs", limit=7, epochs=2)
     assert run("--from-log", log.location, "-o", other)[0] == 0
     assert lines(one) == lines(other)
+    for more, said in ((("--split", "eval"), None), (("--split", "discovery"), "is of split eval, not of discovery")):
+        status, _, err = run("--from-log", log.location, *more, "-o", tmp_path / f"{more[1]}.jsonl")
+        assert status == (0 if said is None else 2)
+        assert said is None or said in err
+    assert not (tmp_path / "discovery.jsonl").exists()
     assert len(server.requests) == 28
     texts = {question.row_id: question.text for question in load_questions(archive, limit=7, answer="tool")}
     assert [line["row_id"] for line in lines(one)[::2]] == list(texts)

@@ -79,6 +79,23 @@ def test_a_good_file_is_read_into_arrays(write, target):
     assert f.rationales == {(1, 2): "why"}
 
 
+def test_a_rationale_inside_a_tool_call_is_kept(write, target):
+    """As one beside it: the arguments as an object and as text; of two that differ neither is believed."""
+    call = dict(zip(TOOL_FIELDS, P, strict=True))
+    path = write(
+        {"row_id": "a1b2c3d4", "arguments": {**call, "rationale": "inside"}},
+        {"row_id": "b1b2c3d4", "arguments": json.dumps({**call, "reasoning": "as text"})},
+        {"row_id": "c1b2c3d4", "arguments": call, "rationale": "beside"},
+    )
+    assert read_forecasts(path, target, keep_rationales=True).rationales == {
+        (0, 0): "inside",
+        (0, 1): "as text",
+        (0, 2): "beside",
+    }
+    two = {"row_id": "a1b2c3d4", "arguments": {**call, "rationale": "inside"}, "rationale": "beside"}
+    assert codes(write(two), target) == [("contradiction", 1)]
+
+
 @pytest.mark.parametrize("pack", [gzip.compress, lambda d: pa.Codec("zstd").compress(d, asbytes=True)])
 def test_compressed_files_hold_the_same_forecasts(write, target, tmp_path, pack):
     """Same arrays, same digest of the content."""

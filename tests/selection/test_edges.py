@@ -39,6 +39,19 @@ def test_parents_that_the_log_lost_give_no_edge():
     assert edges([Search("s")], runs)[:2] == ([], {"root": 1, "parent_not_in_log": 2})
 
 
+def test_of_nodes_of_one_name_the_last_is_the_parent():
+    """A log that names nodes alike gives every child one parent: the last of them."""
+    tables = make_tables([Search("s")], [Run("s", A), Run("s", B), Run("s", C, parent="n0")])
+    kernels = kernels_by_id(pa.concat_tables([tables["kernels/train"], tables["kernels/test"]]))
+    rows = tables["evaluations"].to_pylist()
+    rows[1]["node_id"] = "n0"
+    more = [{**rows[2], "evaluation_id": f"x{i}"} for i in range(100)]
+    table = pa.Table.from_pylist([*rows, *more], schema=tables["evaluations"].schema)
+    (edge,), dropped = find_edges(table, ["s"], kernels)
+    assert (edge.parent.kernel_id, edge.child.kernel_id) == (rows[1]["kernel_id"], rows[2]["kernel_id"])
+    assert dropped == {"root": 2, "repeat": 100}
+
+
 def test_self_edges_and_repeats():
     """A program that came of itself is no edge; the same two programs give one, also the other way round."""
     runs = [

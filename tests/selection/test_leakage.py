@@ -166,6 +166,27 @@ def test_train_pairs_are_checked_by_themselves(tables):
         assert "row t" in found[code].message
 
 
+def test_rows_of_one_id_hide_nothing(tables, tmp_path):
+    """A leak is found though another row of the evaluation, itself a leak of another kind, is called the same."""
+    evaluation = pa.concat_tables([row("e", "held", A), row("e", "held", B)])
+    train = pa.concat_tables([row("t", "train", E, A), row("u", "train", E, program("B", comment="x"))])
+    assert set(check(tables, evaluation=evaluation, train=train)) == {"program-leak", "near-duplicate-leak"}
+
+    big = program("B", size=12)
+    place = make_archive(tmp_path / "b", SEARCHES, [*RUNS[:1], Run("held", big, 3.0), *RUNS[2:]])
+    make_splits(place)
+    replant(place, "kernels", lambda rows: train_row({("kernels", "train"): rows["train"]}, near_copy_of(big)))
+
+    def plant(rows):
+        (near,) = (r for r in rows["test"] if r["candidate_code"] == big)
+        rows["test"].append({**near, "candidate_code": E})
+
+    replant(place, "eval", plant)
+    tables = ArchiveTables(open_archive(place))
+    codes = {f.code for f in leakage_findings(tables, present_members(tables))}
+    assert codes == {"program-leak", "near-copy-leak"}
+
+
 def test_the_reference_as_anchor_is_no_leak(tables):
     """A seed pair shares the reference with every row of eval, which shows it to everybody; as a candidate it leaks."""
     evaluation = row("e", "held", reference("trimul"))
@@ -298,3 +319,14 @@ def test_a_training_search_of_a_wholly_held_out_problem_that_only_failed(tmp_pat
     place = make_archive(tmp_path / "a", searches, runs)
     with pytest.raises(LeakageError, match="wholly held out is in searches"):
         make_splits(place)
+
+
+def test_a_near_copy_that_is_no_number_is_a_finding(tmp_path):
+    """Parameters that nothing can be selected by are said, whatever training holds."""
+    place = make_archive(tmp_path / "a", SEARCHES, RUNS)
+    make_splits(place)
+    manifest = open_archive(place).manifest
+    facts = manifest.splits["eval"]
+    stated = msgspec.structs.replace(facts, parameters={**facts.parameters, "near_copy": "0.1"})
+    write_manifest(place, msgspec.structs.replace(manifest, splits={**manifest.splits, "eval": stated}))
+    assert "split-parameters" in {f.code for f in check_splits(open_archive(place))}
