@@ -98,7 +98,7 @@ class CaseResult(msgspec.Struct, kw_only=True, omit_defaults=True):
     """
 
     shape: Case
-    failure_kind: Literal["none", "compile_failed", "runtime_error", "incorrect"] = "none"
+    failure_kind: Literal["none", guards.FailureKind] = "none"
     error: str = ""
     error_name: str = ""
     traceback: str = ""
