@@ -240,7 +240,7 @@ def reasons(logs: Path, source_file: str, node: str) -> dict[str, Any] | None:
             continue  # a damaged line is the build's to report
         try:
             event = decode(item[1])
-        except msgspec.DecodeError:
+        except (ValueError, RecursionError):
             continue
         match event:
             case ev.StepStarted():
