@@ -59,7 +59,7 @@ def archive_info(archive: Archive) -> dict[str, Any]:
             FROM kernels GROUP BY problem ORDER BY problem"""
     )
     totals = rows(
-        """SELECT count(*) AS searches, sum(gpu_seconds) AS gpu_seconds, count(gpu_seconds) AS searches_with_gpu_seconds,
+        """SELECT count(*) AS searches, sum(gpu_seconds ORDER BY gpu_seconds) AS gpu_seconds, count(gpu_seconds) AS searches_with_gpu_seconds,
                   sum(input_tokens)::BIGINT AS input_tokens, sum(output_tokens)::BIGINT AS output_tokens,
                   count(input_tokens) AS searches_with_tokens, sum(n_pending)::BIGINT AS pending,
                   sum(n_duplicates)::BIGINT AS duplicates, sum(n_deferred)::BIGINT AS deferred, sum(n_forecasts)::BIGINT AS forecasts
@@ -71,7 +71,7 @@ def archive_info(archive: Archive) -> dict[str, Any]:
     programs = rows("SELECT count(DISTINCT program_id) AS programs FROM kernels")[0]
     methods = rows(
         """SELECT generation_method AS method, role, count(*) AS searches, sum(n_evaluations)::BIGINT AS evaluations,
-                  sum(n_successes)::BIGINT AS successes, sum(gpu_seconds) / 3600 AS gpu_hours
+                  sum(n_successes)::BIGINT AS successes, sum(gpu_seconds ORDER BY gpu_seconds) / 3600 AS gpu_hours
            FROM searches GROUP BY 1, 2 ORDER BY 1, 2"""
     )
     return {
@@ -240,7 +240,7 @@ def reasons(logs: Path, source_file: str, node: str) -> dict[str, Any] | None:
             continue  # a damaged line is the build's to report
         try:
             event = decode(item[1])
-        except msgspec.DecodeError:
+        except (ValueError, RecursionError):
             continue
         match event:
             case ev.StepStarted():

@@ -255,7 +255,7 @@ def seen_of(path: str | Path) -> Seen:
         record = msgspec.json.decode(read_whole(regular_file(path), max_bytes=1 << 20))
     except UntrustedFileError as error:
         raise DataError.from_findings([error.finding(shown)]) from None
-    except msgspec.DecodeError as error:
+    except (ValueError, RecursionError) as error:
         raise DataError.of(code="bad-json", message=printable(str(error), 200), file=shown) from None
     held = record.get("held_out") if isinstance(record, dict) else None
     if not isinstance(held, bool):

@@ -10,6 +10,7 @@ import click
 
 from kernel_archive.cli import common
 from kernel_archive.errors import printable
+from kernel_archive.scoring.replay import POLICIES
 from kernel_archive.splits import FORECAST_SPLITS, REPLAY
 from kernel_archive.storage import check_new, write_new
 
@@ -211,10 +212,6 @@ def plot(records: tuple[str, ...], kind: str, output: str | None, force: bool) -
     common.emit({"file": shown, "kind": kind, "bytes": len(data)}, f"{shown}: {len(data):,} bytes")
 
 
-#: As in ``scoring.replay``, which is imported when the command runs.
-_POLICIES = ("random", "all", "expected", "beat", "defer", "oracle")
-
-
 def _shown(f: Figure) -> str:
     if not math.isfinite(f.mean):
         return "-"  # random and oracle find the same
@@ -232,7 +229,9 @@ def _rows(done: Replay) -> list[list[str]]:
 @click.command()
 @click.argument("files", type=click.Path(), nargs=-1)
 @common.option("--forecaster", "names", multiple=True, metavar="NAME", help="A baseline, or a cue such as code_length.")
-@common.option("--policy", "policies", multiple=True, type=common.Choice(_POLICIES), help="Only these.  [default: all]")
+@common.option(
+    "--policy", "policies", multiple=True, type=common.Choice(list(POLICIES)), help="Only these.  [default: all]"
+)
 @common.option(
     "--split",
     type=common.Choice([REPLAY.name, *FORECAST_SPLITS]),
@@ -280,7 +279,6 @@ def replay(
     from kernel_archive.archive.open import open_archive
     from kernel_archive.forecasters.baselines import forecasts_by_name
     from kernel_archive.scoring.reader import name_of, read_forecasts
-    from kernel_archive.scoring.replay import POLICIES
     from kernel_archive.scoring.replay import replay as run
     from kernel_archive.scoring.worlds import load_worlds
 

@@ -91,7 +91,6 @@ class CaseResult(msgspec.Struct, kw_only=True, omit_defaults=True):
     """What one case gave: a failure, or two distributions of times.
 
     Attributes:
-        failure_kind: ``none``, ``compile_failed``, ``runtime_error`` or ``incorrect``.
         error_name: name of the exception or guard.
         traceback: of the program's own frames.
         stop: why timing stopped.
@@ -99,7 +98,7 @@ class CaseResult(msgspec.Struct, kw_only=True, omit_defaults=True):
     """
 
     shape: Case
-    failure_kind: str = "none"
+    failure_kind: Literal["none", guards.FailureKind] = "none"
     error: str = ""
     error_name: str = ""
     traceback: str = ""
@@ -109,8 +108,13 @@ class CaseResult(msgspec.Struct, kw_only=True, omit_defaults=True):
     over_limit: float | None = None
 
     def medians(self) -> tuple[float, float]:
-        """The candidate's time and the reference's, ns, of a case without failure."""
-        assert self.candidate and self.reference  # noqa: S101, PT018 - such a case was timed
+        """The candidate's time and the reference's, ns, of a case without failure.
+
+        Raises:
+            ValueError: it was not timed.
+        """
+        if self.candidate is None or self.reference is None or min(self.candidate.median, self.reference.median) <= 0:
+            raise ValueError("a case has neither a failure nor two times")
         return self.candidate.median, self.reference.median
 
 

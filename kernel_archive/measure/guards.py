@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import builtins
 import statistics
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from kernel_archive.gpus import gpu_facts
 
@@ -42,10 +42,14 @@ LIMIT_TOLERANCE = 0.95
 LIMIT_FLOOR_NS = 1_000.0
 
 
+#: What a program can do wrong.
+FailureKind = Literal["compile_failed", "runtime_error", "incorrect"]
+
+
 class CandidateFailure(Exception):  # noqa: N818 - a verdict, not a fault of ours
     """Raised inside an evaluation when the program failed a case."""
 
-    def __init__(self, kind: str, name: str, error: str, trace: str = "") -> None:
+    def __init__(self, kind: FailureKind, name: str, error: str, trace: str = "") -> None:
         super().__init__(error)
         self.kind, self.name, self.error, self.trace = kind, name, error, trace
 

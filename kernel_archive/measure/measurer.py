@@ -220,8 +220,8 @@ class Measurer(ExitStack):
         fault = answer.error
         if not fault:
             try:
-                result = msgspec.convert(answer.result, Result)
-            except msgspec.ValidationError as error:
+                m = measurement(task, msgspec.convert(answer.result, Result), wall_s=answer.wall_s)
+            except ValueError as error:
                 fault = f"unreadable result: {error}"
         if fault or answer.sticky:
             self.replace(task)
@@ -230,4 +230,4 @@ class Measurer(ExitStack):
                 task=task, outcome="infrastructure_failure", cases=[], error=fault, error_name="HarnessError",
                 wall_s=answer.wall_s, salt=worker.salt,
             )  # fmt: skip
-        return measurement(task, result, wall_s=answer.wall_s)
+        return m

@@ -44,7 +44,7 @@ import msgspec
 from kernel_archive.errors import RecipeError, printable
 from kernel_archive.measure.agent import AgentRun, TuningAgent, read_chain
 from kernel_archive.measure.providers import TemplateProvider, Templates
-from kernel_archive.measure.search import Objective, Search
+from kernel_archive.measure.search import Objective, Search, search_numbers
 from kernel_archive.measure.settings import Settings
 from kernel_archive.measure.strategies import HillClimbing, Puct
 from kernel_archive.measure.surrogate import Surrogate, SurrogatePlan
@@ -109,6 +109,19 @@ class Run(msgspec.Struct, kw_only=True):
             return "template"
         return "rule-based agent" if self.folder is None else "language model"
 
+    @property
+    def strategy(self) -> Puct | HillClimbing:
+        """Selection and admission, of a search."""
+        kind: type[Puct | HillClimbing] = HillClimbing if self.method == "local_search" else Puct
+        return msgspec.convert(self.entry, kind, from_attributes=True)
+
+    @property
+    def numbers(self) -> dict[str, Any]:
+        """What a run that goes on must have been begun with, as ``run.json`` has it of a search; an agent's log says it itself."""
+        if self.method == "agentic":
+            return {}
+        return {"search": search_numbers(self.strategy, self.objective, self.entry.steps, self.seed)}
+
     def open(self, directory: Path, plan: Plan, seen: set[str]) -> Search | AgentRun:
         """The run in its directory, gone on with where its log ends; ``seen`` are programs that need no proposing again.
 
@@ -127,11 +140,9 @@ class Run(msgspec.Struct, kw_only=True):
         if e.surrogate is not None:
             reference = get_task(self.task).reference
             surrogate = Surrogate(e.surrogate, plan.base, task=self.task, gpu=plan.gpu, reference=reference)
-        kind: type[Puct | HillClimbing] = HillClimbing if self.method == "local_search" else Puct
         return Search(
-            directory, strategy=msgspec.convert(e, kind, from_attributes=True), objective=self.objective, steps=e.steps,
-            provider=TemplateProvider(templates, switch=e.switch, fault=e.fault), seed=self.seed, seen=seen,
-            surrogate=surrogate,
+            directory, strategy=self.strategy, objective=self.objective, steps=e.steps, seed=self.seed, seen=seen,
+            provider=TemplateProvider(templates, switch=e.switch, fault=e.fault), surrogate=surrogate,
         )  # fmt: skip
 
 

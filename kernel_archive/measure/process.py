@@ -198,7 +198,7 @@ class WorkerProcess:
         line, self._buffer = self._buffer.split(b"\n", 1)
         try:
             return msgspec.json.decode(line, type=Reply)
-        except msgspec.DecodeError:
+        except (ValueError, RecursionError):
             return Lost("garbage", "an answer that is not one")
 
     def kill(self) -> None:

@@ -78,6 +78,7 @@ def _document(run: Run, plan: Plan, path: Path) -> dict[str, Any]:
     document = run_document(
         run.task, plan.settings, method=run.method, language=run.language, mutator=run.mutator, run=run.key,
         plan=plan.name, start=now(), surrogate=msgspec.to_builtins(run.entry.surrogate), compared=plan.compare,
+        **run.numbers,
     )  # fmt: skip
     earlier = earlier_run(path, document) or {}
     return {**earlier, **document, "start": earlier.get("start", document["start"])}

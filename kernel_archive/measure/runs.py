@@ -38,6 +38,8 @@ def run_document(task: str, settings: Settings, **more: Any) -> dict[str, Any]:
 def earlier_run(path: Path, document: dict[str, Any]) -> dict[str, Any] | None:
     """The ``run.json`` of an earlier call that ``document`` goes on with, if there is one.
 
+    A search may be given more steps: no choice depends on how many there are.
+
     Raises:
         DataError: it can't be read, or was recorded under other settings.
     """
@@ -50,14 +52,22 @@ def earlier_run(path: Path, document: dict[str, Any]) -> dict[str, Any] | None:
             code="bad-json", file=str(path), message=f"not valid: {error}", fix="Move the run away"
         ) from error
     fixed = ("task", "method", "reference_source", "measurement", "benchmark_cases", "correctness_cases", "tolerance")
-    for name in (*fixed, "surrogate"):
-        if earlier.get(name) != document.get(name):
-            says = "under other settings" if name in earlier else "without saying under which settings"
+    said, asked = _with_numbers(earlier), _with_numbers(document)
+    for name in (*fixed, "surrogate", *sorted(asked.keys() - document.keys())):
+        more = name == "search.total_budget_steps" and isinstance(said.get(name), int) and said[name] < asked[name]
+        if said.get(name) != asked.get(name) and not more:
+            says = "under other settings" if name in said else "without saying under which settings"
             raise DataError.of(
                 code="another-plan", file=str(path), field=name, fix="Record into another directory",
                 message=f"the run was recorded {says} and can't be continued",
             )  # fmt: skip
     return earlier
+
+
+def _with_numbers(document: dict[str, Any]) -> dict[str, Any]:
+    """A ``run.json`` with the numbers of its search as fields of their own: ``search.c_puct``."""
+    numbers = document.get("search")
+    return document | ({f"search.{k}": v for k, v in numbers.items()} if isinstance(numbers, dict) else {})
 
 
 def feedback_of(logged: LoggedEvaluation | None) -> Feedback:

@@ -67,6 +67,17 @@ class Objective(msgspec.Struct, frozen=True):
         }
 
 
+def search_numbers(strategy: Puct | HillClimbing, objective: Objective, steps: int, seed: int) -> dict[str, Any]:
+    """What ``run.json`` says of a search before it begins."""
+    return {
+        "total_budget_steps": steps,
+        **msgspec.structs.asdict(strategy),
+        **objective.describe(),
+        "aggregation": "geomean",
+        "rng_seed": seed,
+    }
+
+
 class Job(msgspec.Struct, frozen=True):
     """One program that waits for its measurement: its request in the log, ``root`` for the starting program."""
 
@@ -171,13 +182,7 @@ class Search(ExitStack):
     @property
     def hyperparameters(self) -> dict[str, Any]:
         """For ``run.json``."""
-        return {
-            "total_budget_steps": self._steps,
-            **msgspec.structs.asdict(self._strategy),
-            **self._objective.describe(),
-            "aggregation": "geomean",
-            "rng_seed": self._seed,
-        } | (
+        return search_numbers(self._strategy, self._objective, self._steps, self._seed) | (
             {"surrogate_saw": self._surrogate.saw, "without_forecast": self.without_forecast} if self._surrogate else {}
         )
 

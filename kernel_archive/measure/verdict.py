@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from typing import Any, Literal
 
@@ -71,17 +72,23 @@ def case_key(shape: dict[str, Any]) -> str:
 
 
 def measurement(task: str, result: Result, *, wall_s: float) -> Measurement:
-    """The verdict over cases: the first failed one decides, else the geometric mean of the ratios of the medians."""
+    """The verdict over cases: the first failed one decides, else the geometric mean of the ratios of the medians.
+
+    Raises:
+        ValueError: there are no cases, or one has neither a failure nor times.
+    """
     m = Measurement(
         task=task, outcome="success", cases=result.cases, phases=result.phases, salt=result.salt, wall_s=wall_s,
         narrow_domain=result.narrow_domain,
     )  # fmt: skip
     for case in result.cases:
         if case.failure_kind != "none":
-            m.outcome = case.failure_kind  # type: ignore[assignment] # one of the outcomes by construction
+            m.outcome = case.failure_kind
             m.error, m.error_name, m.traceback = case.error, case.error_name, case.traceback
             return m
     m.speedup = statistics.geometric_mean([ref / own for own, ref in map(CaseResult.medians, result.cases)])
+    if not 0 < m.speedup < math.inf:
+        raise ValueError("times that have no ratio")
     return m
 
 

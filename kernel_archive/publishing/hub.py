@@ -79,11 +79,12 @@ def redact(text: object, limit: int = 300) -> str:
     return printable(" ".join(plain.split()), limit)
 
 
-def _chain(error: BaseException) -> Iterator[BaseException]:
-    current: BaseException | None = error
-    while current is not None:
-        yield current
-        current = current.__cause__ or current.__context__
+def _chain(error: BaseException) -> list[BaseException]:
+    """An error, what it comes from, and so on; once round where they come from each other."""
+    chain = [error]
+    while (before := chain[-1].__cause__ or chain[-1].__context__) is not None and before not in chain:
+        chain.append(before)
+    return chain
 
 
 _CHANGED: Final = (
@@ -127,7 +128,7 @@ def _explain(error: Exception, repo: str, doing: str) -> str | None:
         RepositoryNotFoundError,
     )
 
-    chain = list(_chain(error))
+    chain = _chain(error)
     for each in chain:
         if isinstance(each, RepositoryNotFoundError):
             status = each.response.status_code

@@ -203,13 +203,12 @@ def fetch_commit(api: HfApi, repo: str, commit: str, manifest: Manifest | None =
     return folder
 
 
-def _found(api: HfApi, repo: str, version: str | None) -> tuple[str, Manifest]:
-    """The commit of a version and its manifest; content that is not what the version names is refused."""
-    commit = _commit_of(api, repo, version)
+def _manifest_of(api: HfApi, repo: str, commit: str, version: str | None) -> Manifest:
+    """The manifest of a version's commit; content that is not what the version names is refused."""
     manifest = _manifest_at(api, repo, commit)
     if version not in (None, commit) and (manifest.released or is_digest(version)):
         check_version(manifest, version, f"what {repo} holds under {printable(version)}")
-    return commit, manifest
+    return manifest
 
 
 def pull(repo: str, *, version: str | None = None, out: str | Path | None = None, replace: bool = False) -> PullResult:
@@ -239,7 +238,8 @@ def pull(repo: str, *, version: str | None = None, out: str | Path | None = None
     unchanged = f"{target} is as it was"
     with hub_errors(repo, f"pulling {repo}", state=unchanged):
         api = connect()
-        commit, manifest = _found(api, repo, version)
+        commit = _commit_of(api, repo, version)
+        manifest = _manifest_of(api, repo, commit, version)
         present = present_manifest(target)
         result = PullResult(
             repo=repo,
@@ -312,13 +312,13 @@ def load(name_or_path: str | Path, version: str | None = None) -> Archive:
     with hub_errors(repo, f"loading {repo}", state=_KEPT):
         api = connect()
         try:
-            commit, manifest = _found(api, repo, version)
+            commit = _commit_of(api, repo, version)
         except Exception as error:
             cached = _cached(repo, version, error)
             if cached is None:
                 raise
             return verified(open_archive(cached), "The cached copy is damaged: load again with a network")
-        folder = fetch_commit(api, repo, commit, manifest)
+        folder = fetch_commit(api, repo, commit, _manifest_of(api, repo, commit, version))
     return verified(open_archive(folder), "The repository was changed by hand")
 
 

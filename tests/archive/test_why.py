@@ -49,5 +49,10 @@ def test_what_a_log_does_not_say_is_nothing(run, tmp_path):
         {"kind": "step_started", "parent_ulids": 3, "selected_parent_scores": "x"},
         {"kind": "evaluation_requested", "request_id": "r", "child_ulid": "c", "parent_ulid": "p"}, [1], "x",
     ]  # fmt: skip
-    (folder / "strange.jsonl").write_text("{torn\n" + "".join(json.dumps(row) + "\n" for row in strange))
+    damaged = (
+        b'{torn\n{"kind": "step_started", "x": '
+        + b"[" * 100_000
+        + b'\n{"kind": "evaluation_requested", "request_id": "\xff"}\n'
+    )
+    (folder / "strange.jsonl").write_bytes(damaged + "".join(json.dumps(row) + "\n" for row in strange).encode())
     assert reasons(folder, "strange.jsonl", "c") is None

@@ -230,8 +230,8 @@ def test_the_record_of_a_training_says_what_was_seen(tmp_path):
         path.write_text(json.dumps({"split": "eval", "held_out": held}))
         assert seen_of(path) == seen
     assert "held-out rows" in dict(fact_rows(ModelFacts(saw_archive="held-out")))["Trained on this archive"]
-    for text in ("{}", "[]", '{"held_out": "no"}', "not JSON"):
-        path.write_text(text)
+    for text in (b"{}", b"[]", b'{"held_out": "no"}', b"not JSON", b'{"held_out": "\xff"}', b"[" * 100_000):
+        path.write_bytes(text)
         with pytest.raises(DataError, match=r"training\.json"):
             seen_of(path)
     with pytest.raises(DataError):

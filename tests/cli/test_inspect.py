@@ -54,6 +54,24 @@ def test_info_counts(archive):
     assert "not logged" in out
 
 
+def test_gpu_time_is_the_same_every_time(tmp_path, monkeypatch):
+    """Floats are added in one order, the least first, whichever search comes first: 1 + 1 + 2^53 is more than 2^53 + 1 + 1."""
+    from kernel_archive.archive.build import build_archive
+
+    monkeypatch.chdir(tmp_path)
+    for number, seconds in enumerate((2.0**53, 1.0, 1.0)):
+        log = RunLog(serial=1000 * (number + 1))
+        log.root(program(f"seed {number}"), 1.0)
+        log.write(tmp_path / f"src/logs/run{number}")
+        beside = tmp_path / f"src/logs/run{number}/run.json"
+        beside.write_text(json.dumps(json.loads(beside.read_text()) | {"gpu_seconds": seconds}))
+    recipe(tmp_path / "src", ("logs/*", "held_out"))
+    build_archive([str(tmp_path / "src")], jobs=1)
+    facts = json.loads(invoke("info", "--json")[1])
+    assert facts["gpu_seconds"] == 2.0**53 + 2
+    assert [m["gpu_hours"] for m in facts["methods"]] == [(2.0**53 + 2) / 3600]
+
+
 def test_show_traces_a_kernel_to_the_root(archive):
     """Lineage nearest first, each with its log line; a prefix is enough; escapes in code are shown, not sent."""
     status, out, _ = invoke("show", archive[:10])

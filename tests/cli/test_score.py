@@ -10,10 +10,8 @@ from support.archives import Run, Search, make_archive, program
 from support.small_archive import write_archive
 
 from kernel_archive.cli import main
-from kernel_archive.cli.score import _POLICIES
 from kernel_archive.scoring import compare, load_target, read_forecasts, score
 from kernel_archive.scoring.record import read_record
-from kernel_archive.scoring.replay import POLICIES
 
 
 @pytest.fixture(scope="module")
@@ -317,8 +315,3 @@ def test_faults_are_named(recorded, tmp_path, capsys):
     assert "nobody" in capsys.readouterr().err
     assert main(["replay", "--forecaster", "oracel", "--archive", recorded]) == 2
     assert main(["replay", "--searches", "generated", "--archive", recorded]) == 2
-
-
-def test_the_command_knows_all_policies():
-    """The list of the option is that of the module, which it does not import."""
-    assert tuple(POLICIES) == _POLICIES

@@ -128,6 +128,35 @@ def test_run_of_other_settings_is_not_continued(tmp_path):
     assert not (tmp_path / "tree_search").exists()
 
 
+@pytest.mark.parametrize(
+    ("entry", "field"),
+    [({"c_puct": 2.0}, "c_puct"), ({"archive_capacity": 3}, "archive_capacity"), ({"batch_size": 1}, "batch_size"),
+     ({"steps": 2}, "total_budget_steps"), ({}, "rng_seed")],
+)  # fmt: skip
+def test_run_of_other_search_numbers_is_not_continued(tmp_path, entry, field):
+    """A search does not change its numbers in the middle; it is said before anything is measured."""
+    plan = read_plan(PLAN)
+    only = ["tree_search/*"]
+    record(plan, tmp_path, device="standin", only=only)
+    run = next(run for run in plan.runs if run.method == "tree_search")
+    changed = msgspec.structs.replace(run, entry=msgspec.structs.replace(run.entry, **entry), seed=1 if entry else 2)
+    with pytest.raises(DataError, match="other settings") as refused:
+        record(msgspec.structs.replace(plan, runs=[changed]), tmp_path, device="standin", only=only)
+    assert refused.value.findings[0].field == f"search.{field}"
+
+
+def test_search_may_be_given_more_steps(tmp_path):
+    """No choice depends on how many steps there are, so a run that was finished goes on."""
+    plan = read_plan(PLAN)
+    run = next(run for run in plan.runs if run.method == "tree_search")
+    for steps in (2, 3):
+        longer = msgspec.structs.replace(run, entry=msgspec.structs.replace(run.entry, steps=steps))
+        result = record(msgspec.structs.replace(plan, runs=[longer]), tmp_path, device="standin")
+        assert result.evaluations > 0
+        document = msgspec.json.decode((tmp_path / run.key / "run.json").read_bytes())
+        assert (document["search"]["total_budget_steps"], document["finished"]) == (steps, True)
+
+
 def test_deadline_leaves_resumable_runs(tmp_path):
     """Out of time: runs that were not begun leave nothing behind, and a later call finishes all."""
     plan = read_plan(PLAN)

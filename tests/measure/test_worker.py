@@ -144,6 +144,41 @@ def test_forged_answer_is_noticed(measurer):
     assert m.speedup is None
 
 
+TIMED = {"runs": 3, "mean": 9.0, "median": 9.0, "std": 0.0, "err": 0.0, "best": 9.0, "worst": 9.0}
+
+
+@pytest.mark.parametrize(
+    "cases",
+    [
+        [],
+        [{"shape": {"rows": 8}}],
+        [{"shape": {}, "candidate": TIMED}],
+        [{"shape": {}, "candidate": TIMED | {"median": 0.0}, "reference": TIMED}],
+        [{"shape": {}, "candidate": TIMED, "reference": TIMED | {"median": -1.0}}],
+        [{"shape": {}, "candidate": TIMED | {"median": 1e-300}, "reference": TIMED | {"median": 1e300}}],
+        [{"shape": {}, "failure_kind": "success", "candidate": TIMED, "reference": TIMED}],
+    ],
+)
+def test_result_without_times_fails_its_program_alone(monkeypatch, cases):
+    """What a worker answers is not trusted to be a verdict: nothing that it says ends the recording."""
+    with Measurer("standin", Settings(max_runs=3)) as m:
+        monkeypatch.setattr(WorkerProcess, "ask", lambda *_: Reply(result={"cases": cases}))
+        said = m.measure("rehearsal", GOOD)
+    assert (said.outcome, said.error_name, said.speedup) == ("infrastructure_failure", "HarnessError", None)
+    assert said.error.startswith("unreadable result: ")
+
+
+@pytest.mark.parametrize("line", ["b'\\xff'", "b'[' * 10**6", "b'\"\\xff\"'", "b'{\"result\": ' + b'[' * 10**6"])
+def test_answer_that_is_none_fails_its_program_alone(measurer, line):
+    """Bytes that are no text, and lists in lists without end, are garbage like any other."""
+    code = during(
+        f"import os\nline = {line} + b'\\n'\n"
+        "for fd in range(3, 200):\n    try:\n        os.write(fd, line)\n    except OSError:\n        pass"
+    )
+    m = measurer.measure("rehearsal", code)
+    assert (m.outcome, m.error_name) == ("runtime_error", "ForgedReply")
+
+
 def test_worker_is_replaced_after_its_share(measurer):
     """One program per worker by default: nothing of it can reach the next."""
     for _ in range(2):

@@ -42,6 +42,14 @@ def test_client_errors_become_hub_errors_without_their_cause():
     assert caught.value.__suppress_context__
 
 
+def test_errors_that_come_from_each_other_are_explained_once():
+    """A client that raises an error again from one that came from it: an end is found."""
+    first, second = ConnectionResetError("first"), ValueError("second")
+    first.__cause__, second.__cause__ = second, first
+    with pytest.raises(HubError, match="first"), hub_errors("a/b", "pushing to a/b"):
+        raise first
+
+
 def test_other_errors_pass():
     """Our own errors and bugs are not dressed up as trouble of the Hub."""
     with pytest.raises(UsageError), hub_errors("a/b", "pulling a/b"):

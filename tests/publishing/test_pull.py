@@ -252,6 +252,24 @@ print(a.manifest.version, a.polars("kernels").height, a.datasets("eval").num_row
     assert "HubError: offline mode is on" in wrong.err
 
 
+def test_a_full_disk_is_not_a_hub_that_cannot_be_reached(client, hub, archive_path, next_archive_path):
+    """The Hub said what is newest, and then it could not be stored: an older copy in the cache is not handed out for it."""
+    publish(hub, archive_path)
+    code = f'print(kernel_archive.load("{NAME}").manifest.version)'
+    assert client.code(f"import kernel_archive\n{code}").out.split() == ["1.0.0"]
+    publish(hub, next_archive_path)
+    full = client.code(f"""
+import huggingface_hub, kernel_archive
+def full(*_, **__):
+    raise OSError(28, "No space left on device")
+huggingface_hub.HfApi.hf_hub_download = full
+{code}
+""")
+    assert full.status == 1
+    assert "No space left on device" in full.err
+    assert "cached copy" not in full.err
+
+
 def test_moved_tag_is_noticed(client, hub, archive_path, next_archive_path):
     """A tag that was moved by hand to other content is refused: the content isn't what the version names."""
     repo = publish(hub, archive_path, next_archive_path)
