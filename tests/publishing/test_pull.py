@@ -260,10 +260,9 @@ def test_a_full_disk_is_not_a_hub_that_cannot_be_reached(client, hub, archive_pa
     publish(hub, next_archive_path)
     full = client.code(f"""
 import huggingface_hub, kernel_archive
-def full(*_, **__):
-    raise OSError(28, "No space left on device")
-huggingface_hub.HfApi.hf_hub_download = full
-{code}
+from unittest import mock
+with mock.patch.object(huggingface_hub.HfApi, "hf_hub_download", side_effect=OSError(28, "No space left on device")):
+    {code}
 """)
     assert full.status == 1
     assert "No space left on device" in full.err
