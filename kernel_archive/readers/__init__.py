@@ -1,16 +1,19 @@
-"""Readers: raw formats, each a plain function from files to a stream of typed records; close relatives share a module."""
+"""Readers: each turns the files of a run into typed records, by one engine and facts of its own."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from kernel_archive.readers.agentic import AGENTIC_RUN
+from kernel_archive.readers.attempts import ATTEMPTS
 from kernel_archive.readers.checkpoints import GREEDY, HILL_CLIMBING, PUCT_V1
-from kernel_archive.readers.event_log import BIN_FILLER, PUCT_EVENTS, THEORY_BUILDER
-from kernel_archive.readers.hub import DISCOVERY_PAIRS, EVAL_SET, HUB_EVENTS, TRAINING_POOL
-from kernel_archive.readers.kernelbench import KERNELBENCH
-from kernel_archive.readers.measurements import MEASUREMENTS
-from kernel_archive.readers.openevolve import OPENEVOLVE
-from kernel_archive.readers.row_logs import AGENTIC_RUN, ATTEMPTS, EVAL_SET_JSONL, TTT_ROLLOUTS
+from kernel_archive.readers.eval_set import EVAL_SET_JSONL
+from kernel_archive.readers.hub_events import HUB_EVENTS
+from kernel_archive.readers.hub_splits import DISCOVERY_PAIRS, EVAL_SET, TRAINING_POOL
+from kernel_archive.readers.puct import BIN_FILLER, PUCT_EVENTS
+from kernel_archive.readers.rollouts import TTT_ROLLOUTS
+from kernel_archive.readers.sql import SQL
+from kernel_archive.readers.theory_builder import THEORY_BUILDER
 
 if TYPE_CHECKING:
     from kernel_archive.readers.files import ReaderSpec
@@ -32,8 +35,6 @@ READERS: Final[dict[str, ReaderSpec]] = {
         EVAL_SET,
         DISCOVERY_PAIRS,
         TRAINING_POOL,
-        MEASUREMENTS,
-        KERNELBENCH,
-        OPENEVOLVE,
+        SQL,
     )
 }

@@ -1,8 +1,8 @@
-"""The words of search logs: every event, row and result that readers parse and the recorder writes.
+"""The words of search logs: every event, row and result that readers parse and recorders write.
 
-One struct per line of ``events.jsonl`` (max-reward PUCT, v2 and v3), ``attempts.jsonl`` and ``timing.jsonl``, and the
-results inside them. Decoding skips every field that is not named here; encoding leaves out every field that was not set.
-A field that upstream logs may lack has a default, so that a reader can do without it.
+One struct per line of ``events.jsonl`` (max-reward PUCT, v2 and v3), ``attempts.jsonl`` and
+``timing.jsonl``, and the results inside them. Decoding skips every field that is not named here;
+encoding leaves out every field that was not set. A field that a log may lack has a default.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import msgspec
 
 
 class Feedback(msgspec.Struct, omit_defaults=True):
-    """What the harness said of one program: ``kind`` is the outcome and says which other fields are set.
+    """What the harness said of one program; which fields are set depends on the outcome ``kind``.
 
     GPU-mode harnesses and KernelBench spell the fields differently; both spellings stand here.
     """
@@ -36,14 +36,13 @@ class Feedback(msgspec.Struct, omit_defaults=True):
     error_message: str | None = None
     correctness_issue: str | None = None
     reason: str | None = None
-    narrow_domain: str | None = None  # of a success: what the program does wrong on inputs beyond the timed ones
+    narrow_domain: str | None = None  # of a success: what it does wrong beyond the timed inputs
 
 
 class Observation(msgspec.Struct, omit_defaults=True):
-    """What came back for one program: a measurement, or in compound logs a forecast or a wrapped measurement."""
+    """What came back for one program: a measurement; in compound logs a forecast or a wrapper."""
 
     feedback: Feedback | None = None
-    per_case_results: msgspec.Raw = msgspec.Raw(b"[]")  # not read: the feedback holds what counts of it
     kind: str | None = None
     inner: Observation | None = None
     deferral_reason: str | None = None
@@ -52,8 +51,8 @@ class Observation(msgspec.Struct, omit_defaults=True):
 class LoggedEvaluation(msgspec.Struct):
     """The ``evaluation`` object of an event, a node or an attempt.
 
-    The reward is what the search aims at: a speedup, a distance to a bin, a ratio of microseconds or a forecast. Readers
-    never take it for a speedup.
+    The reward is what the search aims at: a speedup, a distance to a bin, a ratio of microseconds
+    or a forecast. Readers never take it for a speedup.
     """
 
     observation: Observation
@@ -71,7 +70,7 @@ class Node(msgspec.Struct):
 
 
 class KernelTask(msgspec.Struct):
-    """v3: what is searched for."""
+    """What is searched for (v3)."""
 
     op_name: str | None = None
     level_id: int | None = None
@@ -96,7 +95,7 @@ class _Event(msgspec.Struct, tag_field="kind", omit_defaults=True):
 
 
 class SearchInitialized(_Event, tag="search_initialized"):
-    """The first event: the starting program with its result; v3 also says what is searched for and where."""
+    """The first event: the starting program with its result; in v3 also problem and hardware."""
 
     root: Node
     kernel_task: KernelTask | None = None
@@ -105,11 +104,11 @@ class SearchInitialized(_Event, tag="search_initialized"):
 
 
 class StepStarted(_Event, tag="step_started"):
-    """Parents were selected. In v2 this event and ``step_completed`` are all that says which step an event is of."""
+    """Parents were selected. In v2 only this and ``step_completed`` tell the step of an event."""
 
     step: int | None = None
     parent_ulids: list[str] | None = None
-    selected_parent_scores: Any = None  # beside parent_ulids: why they were selected; no reader takes it for a result
+    selected_parent_scores: Any = None  # why they were selected; never a result
     selected_parent_visits: Any = None
 
 
@@ -119,71 +118,67 @@ class StepCompleted(_Event, tag="step_completed"):
     step: int | None = None
 
 
-class MutationRequested(_Event, tag="mutation_requested"):
-    """A program was asked for."""
+class _OfRequest(_Event):
+    """An event of one request."""
 
     request_id: str
+
+
+class MutationRequested(_OfRequest, tag="mutation_requested"):
+    """A program was asked for."""
+
     parent_ulid: str | None = None
     started_at: str | None = None
 
 
-class MutationCompleted(_Event, tag="mutation_completed"):
+class MutationCompleted(_OfRequest, tag="mutation_completed"):
     """A program was proposed."""
 
-    request_id: str
     code: str | None = None
     completed_at: str | None = None
     llm_usage: Usage | None = None
 
 
-class MutationFailed(_Event, tag="mutation_failed"):
+class MutationFailed(_OfRequest, tag="mutation_failed"):
     """A proposal gave no program."""
 
-    request_id: str
     reason: str | None = None
     completed_at: str | None = None
 
 
-class ForecastRequested(_Event, tag="forecast_requested"):
-    """v3: a forecast of a proposed program was asked for."""
-
-    request_id: str
+class ForecastRequested(_OfRequest, tag="forecast_requested"):
+    """A forecast of a proposed program was asked for (v3, like the next four)."""
 
 
-class ForecastCompleted(_Event, tag="forecast_completed"):
-    """v3: a program was forecast, not measured."""
+class ForecastCompleted(_OfRequest, tag="forecast_completed"):
+    """A program was forecast, not measured."""
 
-    request_id: str
     forecast: Any = None
     completed_at: str | None = None
     llm_usage: Usage | None = None
 
 
-class ForecastFailed(_Event, tag="forecast_failed"):
-    """v3: there is no forecast; such programs are never evaluated."""
+class ForecastFailed(_OfRequest, tag="forecast_failed"):
+    """There is no forecast; such programs are never evaluated."""
 
-    request_id: str
     reason: str | None = None
 
 
-class CandidateSelected(_Event, tag="candidate_selected"):
-    """v3: the program will be evaluated."""
+class CandidateSelected(_OfRequest, tag="candidate_selected"):
+    """The program will be evaluated."""
 
-    request_id: str
     selection_score: Any = None
 
 
-class CandidateDeferred(_Event, tag="candidate_deferred"):
-    """v3: the program was proposed and will not be evaluated."""
+class CandidateDeferred(_OfRequest, tag="candidate_deferred"):
+    """The program was proposed and will not be evaluated."""
 
-    request_id: str
     selection_score: Any = None
 
 
-class EvaluationRequested(_Event, tag="evaluation_requested"):
-    """A program was sent to the GPU. Its node's id is ``child_ulid`` in v2 and the request's id in v3."""
+class EvaluationRequested(_OfRequest, tag="evaluation_requested"):
+    """A program was sent to the GPU. Its node is ``child_ulid`` in v2, the request's id in v3."""
 
-    request_id: str
     code: str
     child_ulid: str | None = None
     parent_ulid: str | None = None
@@ -192,20 +187,18 @@ class EvaluationRequested(_Event, tag="evaluation_requested"):
     step: int | None = None
 
 
-class EvaluationCompleted(_Event, tag="evaluation_completed"):
+class EvaluationCompleted(_OfRequest, tag="evaluation_completed"):
     """The result of a request. It carries neither program nor (in v2) parent."""
 
-    request_id: str
     evaluation: LoggedEvaluation
     parent_ulid: str | None = None
     completed_at: str | None = None
     step: int | None = None
 
 
-class EvaluationFailed(_Event, tag="evaluation_failed"):
+class EvaluationFailed(_OfRequest, tag="evaluation_failed"):
     """The driver gave an evaluation up: there is no verdict of the harness."""
 
-    request_id: str
     reason: str | None = None
     parent_ulid: str | None = None
     completed_at: str | None = None
@@ -219,7 +212,10 @@ _DRAINED: Final = [
 ]
 #: Kind -> struct, of every event.
 EVENT_TYPES: Final[dict[str, type[msgspec.Struct]]] = {
-    str(cls.__struct_config__.tag): cls for cls in _Event.__subclasses__()
+    str(cls.__struct_config__.tag): cls
+    for base in (_Event, _OfRequest)
+    for cls in base.__subclasses__()
+    if cls is not _OfRequest
 }
 #: What a line of an event log may be, for a decoder.
 Event: Any = reduce(or_, EVENT_TYPES.values())
@@ -235,13 +231,13 @@ class Attempt(msgspec.Struct, omit_defaults=True):
     note: str | None = None
     started_at: str | None = None
     completed_at: str | None = None
-    forecast: dict[str, Any] | None = None  # what its author expected, before it was measured
+    forecast: dict[str, Any] | None = None  # what its author expected before it was measured
     output_tokens: int | None = None
     evaluation: LoggedEvaluation | None = None
 
 
 class TimingLine(msgspec.Struct, omit_defaults=True):
-    """One row of ``timing.jsonl``: one evaluation as the timer saw it. Only what readers use of it is named here."""
+    """One row of ``timing.jsonl``: one evaluation as the timer saw it, as far as readers use it."""
 
     kind: str | None = None
     speedup: float | None = None

@@ -10,9 +10,17 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from kernel_archive.errors import Finding
-from kernel_archive.readers.salvage import sound_records
+from kernel_archive.readers.records import Evaluation, PublishedRow, SearchFacts
 from kernel_archive.readers.values import BAD_JSON, any_json, safe_text
-from kernel_archive.untrusted import Lines, UntrustedFileError, allowance, is_compressed, open_bounded, read_whole
+from kernel_archive.untrusted import (
+    Lines,
+    UntrustedFileError,
+    allowance,
+    is_compressed,
+    lacks_checksum,
+    open_bounded,
+    read_whole,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -21,87 +29,89 @@ if TYPE_CHECKING:
 
 #: A longer line, or row of a table, is reported and skipped; it is never held in memory.
 MAX_LINE_BYTES: Final = 16 << 20
-#: Lines of a log, or rows of a table.
+#: Reading stops after this many lines of a log.
 MAX_LINES: Final = 5_000_000
-#: A log or table may come to so much.
+#: Reading stops after this many bytes of a log or table, decompressed.
 MAX_FILE_BYTES: Final = 1 << 30
-#: A file that must be held whole (a checkpoint, a list) may come to so much.
+#: A file that must be held whole (a checkpoint) is refused when it is larger.
 MAX_WHOLE_BYTES: Final = 128 << 20
-#: Codes of findings that say that a recipe takes a run for what it is not; all others are damage of that run alone.
-MISTAKES: Final = frozenset({"wrong-format", "bad-columns", "nothing-counts"})
-#: What may stand behind the name of any file that a reader reads.
+#: Codes of findings that blame the recipe; all others are damage of one run alone.
+MISTAKES: Final = frozenset({"bad-utf8", "wrong-format", "bad-columns", "nothing-counts"})
+#: Endings of any file that a reader reads.
 SUFFIXES: Final = ("", ".zst", ".gz")
-_WILD: Final = frozenset("*?[")
-#: Most files that are looked for are not there; a path object for each takes 40 % of the time of finding a run's files. No name
-#: that a table gives, however long, is an error to it.
+#: Whether a path is a file. Most files looked for are missing: no ``Path`` is made for each.
 is_file: Final = os.path.isfile
 
 
 class RunFiles:
-    """One run: a matched path, the files beside it that its reader declares, and what the recipe says of it.
+    """One run: a matched path, the files beside it that its reader declares, and its settings.
 
-    ``base`` is the recipe's directory, to which names in findings and provenance are relative; ``settings`` are the keys of the
-    recipe's ``[[source]]`` (gpu, problem, columns, ...).
+    ``base`` is the recipe's directory, to which names in findings and provenance are relative;
+    ``settings`` are the keys of the recipe's ``[[source]]`` (gpu, problem, ...).
     """
 
-    def __init__(self, path: Path, base: Path, spec: ReaderSpec, settings: Mapping[str, Any] | None = None) -> None:
+    def __init__(
+        self, path: Path, base: Path, spec: ReaderSpec, settings: Mapping[str, Any] | None = None
+    ) -> None:
         self.path = path
         self.base = base
         self.settings: dict[str, Any] = dict(settings or {})
         self.root = path if path.is_dir() else path.parent
         #: Names of compressed files that could not be read to an end at which their checksum holds.
         self.unsound: set[str] = set()
-        found: dict[Path, None] = {path: None} if path.is_file() else {}
+        files: dict[Path, None] = {path: None} if path.is_file() else {}
         for pattern in spec.files:
-            plain = not _WILD.intersection(pattern)
             for suffix in SUFFIXES:
-                if plain and not is_file(f"{self.root}/{pattern}{suffix}"):
-                    continue
-                for match in sorted(self.root.glob(pattern + suffix)):
-                    if match.is_file():
-                        found[match] = None
+                if "*" in pattern or "[" in pattern or is_file(f"{self.root}/{pattern}{suffix}"):
+                    matches = sorted(self.root.glob(pattern + suffix))
+                    files.update(dict.fromkeys(filter(is_file, matches)))
         if spec.also is not None:
-            found.update(dict.fromkeys(spec.also(self)))
-        #: Every file that the reader may read, in a fixed order; their digests name the staged fragment.
-        self.files: tuple[Path, ...] = tuple(found)
+            files.update(dict.fromkeys(spec.also(self)))
+        #: Every file that the reader may read, in a fixed order; their digests name the fragment.
+        self.files: tuple[Path, ...] = tuple(files)
 
     def name(self, path: Path) -> str:
-        """The file's name as findings and tables state it: relative to the recipe, forward slashes."""
-        # By name, not by target: a run behind a symbolic link keeps the name that the recipe gives it.
+        """Return the file's name for findings and tables: relative to the recipe, with ``/``."""
+        # By name, not by target: a run behind a symbolic link keeps the name of the link.
         place, base = Path(os.path.normpath(path)), Path(os.path.normpath(self.base))
-        return safe_text(place.relative_to(base).as_posix() if place.is_relative_to(base) else place.name)
+        return safe_text(
+            place.relative_to(base).as_posix() if place.is_relative_to(base) else place.name
+        )
 
     def find(self, name: str) -> Path | None:
-        """The file of that name in the run (or in a folder of it), plain or compressed; ``None`` where there is none."""
-        for suffix in SUFFIXES:
-            if is_file(f"{self.root}/{name}{suffix}"):
-                return self.root / (name + suffix)
-        return None
+        """Find the file of that name in the run, plain or compressed; ``None`` without one."""
+        paths = (f"{self.root}/{name}{suffix}" for suffix in SUFFIXES)
+        return next((Path(path) for path in paths if is_file(path)), None)
 
     def log(self, *names: str) -> Path | None:
-        """The log of the run: the matched file, else the first file of these names (or patterns) in the matched directory."""
+        """Find the log: the matched file, else the first file of these names or patterns."""
         if self.path.is_file():
             return self.path
         patterns = [name + suffix for name in names for suffix in SUFFIXES]
         return next((path for path in self.files if any(map(path.match, patterns))), None)
 
-    def lines(self, path: Path, *, raw: bool = False) -> Iterator[tuple[int, bytes] | Finding]:
-        """The lines of a file with their numbers from 1, and findings where one can't be had; ``raw``: blank ones and line ends, too."""
+    def lines(self, path: Path) -> Iterator[tuple[int, bytes] | Finding]:
+        """Yield the lines of a file with their numbers from 1, and a finding where one is lost."""
         name = self.name(path)
         limit = MAX_FILE_BYTES
-        with suppress(OSError):  # said by the lines themselves
+        with suppress(OSError):  # reported by the lines themselves
             if is_compressed(path):
                 limit = allowance(path, limit)
                 self.unsound.add(name)  # until it was read to its end
         lines = Lines(
-            path, max_bytes=limit, max_lines=MAX_LINES, max_line=MAX_LINE_BYTES, name=name, raw=raw, hashed=False
+            path,
+            max_bytes=limit,
+            max_lines=MAX_LINES,
+            max_line=MAX_LINE_BYTES,
+            name=name,
+            hashed=False,
         )
         yield from lines
         if lines.at_end:
             self.unsound.discard(name)
 
     def head(self, path: Path, n: int) -> bytes:
-        """The first bytes of a file, decompressed; fewer where there are no more, or it can't be read."""
+        """Read the first bytes of a file, decompressed; none where it can't be read."""
         try:
             with open_bounded(path, max_bytes=MAX_FILE_BYTES) as stream:
                 return stream.read(n)
@@ -109,7 +119,7 @@ class RunFiles:
             return b""
 
     def whole(self, path: Path) -> bytes | Finding:
-        """The content of a file that must be held whole; a finding where it can't be."""
+        """Read a whole file; a finding where it can't be."""
         try:
             return read_whole(path, max_bytes=allowance(path, MAX_WHOLE_BYTES))
         except UntrustedFileError as error:
@@ -119,14 +129,15 @@ class RunFiles:
             return Finding(code="unreadable", message=message, file=self.name(path))
 
     def json(self, path: Path) -> Any:
-        """A whole JSON file as plain data; a finding where it can't be."""
+        """Read a whole JSON file as plain data; a finding where it can't be."""
         data = self.whole(path)
         if isinstance(data, Finding):
             return data
         try:
             return any_json(data.removeprefix(b"\xef\xbb\xbf"))
         except BAD_JSON as error:
-            return Finding(code="bad-json", message=f"not valid JSON: {error}"[:300], file=self.name(path))
+            message = f"not valid JSON: {error}"[:300]
+            return Finding(code="bad-json", message=message, file=self.name(path))
 
 
 class ReaderSpec(msgspec.Struct, frozen=True, kw_only=True):
@@ -135,13 +146,29 @@ class ReaderSpec(msgspec.Struct, frozen=True, kw_only=True):
     name: str  # the ``format`` of a recipe
     title: str  # one line for people
     expects: str  # what ``path`` must match, in words
-    files: tuple[str, ...]  # patterns of the files it reads, in the run's directory; ``.zst`` and ``.gz`` are implied
-    version: int  # raised when the reader's output changes, so that staged fragments are made anew
-    records: Callable[[RunFiles], Iterator[Record]]  # yields what the run's files say
-    also: Callable[[RunFiles], Iterator[Path]] | None = None  # further files that it reads, which only the run names
-    #: Anybody may write it, of problems of their own: one that is called like one of ours is ours only with our reference.
-    foreign: bool = False
+    files: tuple[str, ...]  # patterns of its files in the run directory, without ``SUFFIXES``
+    version: int  # raised when its output changes, so that staged fragments are made anew
+    records: Callable[[RunFiles], Iterator[Record]]  # yields what the files of a run state
+    also: Callable[[RunFiles], Iterator[Path]] | None = None  # further files, that the run names
+    foreign: bool = False  # problems are the writer's own, unless their reference is one of ours
 
     def read(self, run: RunFiles) -> Iterator[Record]:
-        """Everything of a run, and what was wrong with it; of damaged files what :func:`sound_records` leaves."""
-        return sound_records(self.records(run), run.unsound, run.files)
+        """Yield the records of a run: rows first, then findings, then facts.
+
+        Rows of a compressed file that turned out to be damaged are dropped.
+        Files without a checksum are believed, and counted.
+        """
+        records = [*self.records(run)]
+        rows = [r for r in records if isinstance(r, Evaluation | PublishedRow)]
+        sound = [row for row in rows if row.source_file not in run.unsound]
+        yield from sound
+        if len(sound) < len(rows):
+            message = f"a damaged compressed file: its {len(rows) - len(sound)} rows are left out"
+            fix = "Get the file again, whole"
+            yield Finding(code="unsound-file", message=message, file=min(run.unsound), fix=fix)
+        yield from (r for r in records if isinstance(r, Finding))
+        facts = [r for r in records if isinstance(r, SearchFacts)]
+        n_unchecked = sum(map(lacks_checksum, run.files)) if facts else 0
+        if n_unchecked:
+            facts[0].counts["files_without_checksum"] = n_unchecked
+        yield from facts

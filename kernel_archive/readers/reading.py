@@ -1,191 +1,209 @@
-"""One search while it is read: what every format does the same.
+"""Reading the log of one search: what every format does the same.
 
-The reader of a format is a :class:`Reading` that says what one row means (``take``), or how a whole file is taken apart;
-:func:`log_format` makes a reader of it for a format that has one log, a row a line.
+The reader of a format is a :class:`LogReader` that says what one row means (``add_row``), or how a
+whole file is taken apart (``read``). :func:`log_format` makes a :class:`ReaderSpec` of it.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
+from kernel_archive.errors import Finding, printable
 from kernel_archive.problems import PROBLEMS
+from kernel_archive.readers.beside import add_facts
+from kernel_archive.readers.durations import add_durations
 from kernel_archive.readers.files import ReaderSpec
-from kernel_archive.readers.records import Case, Evaluation, SearchFacts
-from kernel_archive.readers.salvage import Report, Salvage
-from kernel_archive.readers.sniff import nothing_read, wrong_format
+from kernel_archive.readers.records import EVALUATION_FAILED, Case, Evaluation, SearchFacts
+from kernel_archive.readers.salvage import FindingLog, Salvage
+from kernel_archive.readers.sniff import FORMATS, looks_like, wrong_format
 from kernel_archive.readers.values import positive
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
     from pathlib import Path
 
-    from kernel_archive.errors import Finding
     from kernel_archive.readers.events import Feedback, LoggedEvaluation
     from kernel_archive.readers.files import RunFiles
     from kernel_archive.readers.records import Record
     from kernel_archive.readers.salvage import RowKind
 
-#: ``error_type`` of an evaluation that its driver gave up: the log has no verdict of a harness, so its outcome is
-#: ``infrastructure_failure``.
-EVALUATION_FAILED: Final = "evaluation_failed"
-#: Timed cases of an evaluation, fields of the shape of one, and characters of such a field.
+#: Timed cases of one evaluation; longer lists are left out with a finding.
 MAX_CASES: Final = 1000
-MAX_SIZES: Final = 64
-MAX_SIZE: Final = 100
-_US_PER_MS: Final = 1000.0
-_NS_PER_US: Final = 1000.0
-#: Outcome of a failure -> fields of the feedback that name it, and that describe it; the first that is set counts.
-_FAILURES: Final = {
+#: Shape fields of one case; a shape of more is left out.
+MAX_SHAPE_FIELDS: Final = 64
+#: Characters of one shape field; a longer one is left out.
+MAX_SHAPE_TEXT: Final = 100
+#: Failure -> fields of the feedback that name the error, and that describe it; the first counts.
+_ERROR_FIELDS: Final[dict[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {
     "compile_failed": (("compilation_error_name",), ("compilation_error",)),
-    "runtime_error": (("runtime_error_name",), ("runtime_error", "traceback", "runtime_error_traceback")),
+    "runtime_error": (
+        ("runtime_error_name",),
+        ("runtime_error", "traceback", "runtime_error_traceback"),
+    ),
     "incorrect": ((), ("error_message", "correctness_issue")),
     "infrastructure_failure": ((), ("reason",)),
 }
-_BY_SHAPE: Final[dict[frozenset[str], list[str]]] = {}
+#: Faults of a whole file, which say more than what it looks like.
+_FILE_FAULTS: Final = frozenset(
+    {"unreadable", "line-too-long", "file-too-large", "bad-utf8", "python-pickle"}
+)
+_PROBLEMS_BY_SHAPE: Final[dict[frozenset[str], list[str]]] = {}
 for _problem in PROBLEMS.values():
-    _BY_SHAPE.setdefault(frozenset(_problem.shape_fields), []).append(_problem.name)
+    _PROBLEMS_BY_SHAPE.setdefault(frozenset(_problem.shape_fields), []).append(_problem.name)
 
 
 def feedback_of(evaluation: LoggedEvaluation | None) -> Feedback | None:
-    """The harness's feedback in a logged evaluation; ``None`` for a forecast, and where there is none."""
+    """Return the harness's feedback in a logged evaluation; ``None`` for a forecast."""
     observation = evaluation.observation if evaluation is not None else None
     if observation is not None and observation.inner is not None:
         observation = observation.inner
     return observation.feedback if observation is not None else None
 
 
-def _from_ms(value: object) -> float | None:
-    """Microseconds of a time in milliseconds."""
-    number = positive(value)
-    return None if number is None else number * _US_PER_MS
+def _from_ns(time: object) -> float | None:
+    """Convert a time in nanoseconds to microseconds."""
+    number = positive(time)
+    return None if number is None else number / 1000.0
 
 
-def _from_ns(value: object) -> float | None:
-    """Microseconds of a time in nanoseconds."""
-    number = positive(value)
-    return None if number is None else number / _NS_PER_US
+def _first_set(feedback: Feedback, fields: tuple[str, ...]) -> str | None:
+    """Return the first of these fields that is not empty."""
+    return next(filter(None, (getattr(feedback, field) for field in fields)), None)
 
 
-class Reading:
-    """What the log of one search says, as far as it was read; ``search`` is its name, where one file holds several."""
+class LogReader:
+    """One search, as far as its log was read; ``search`` names it where one file holds several."""
 
     #: What a line of the log may be, for formats with a row a line.
     kind: ClassVar[RowKind[Any]]
 
-    def __init__(self, run: RunFiles, path: Path, report: Report, *, search: str | None = None) -> None:
+    def __init__(
+        self, run: RunFiles, path: Path, findings: FindingLog, *, search: str | None = None
+    ) -> None:
         self.run = run
         self.file = run.name(path)  # for provenance and findings
-        self.report = report
+        self.findings = findings
         self.facts = SearchFacts(search=search)
-        self.found: dict[str, Evaluation] = {}  # by node id, in the order of the log
+        self.nodes: dict[str, Evaluation] = {}  # by node id, in the order of the log
         self._shapes: dict[tuple[tuple[str, Any], ...], dict[str, Any]] = {}
         self._shape_fields: set[frozenset[str]] = set()
 
-    def take(self, line: int, row: Any) -> None:
-        """Take in one row. Formats whose files are taken apart as a whole have none, and are never asked."""
+    def add_row(self, line: int, row: Any) -> None:
+        """Add one row of the log; formats that are read whole have none."""
         raise NotImplementedError
 
-    def finish(self) -> None:
-        """Complete the facts, after the last row."""
-
-    def evaluations(self) -> list[Evaluation]:
-        """Every evaluation, the root first where the log says which it is."""
-        return list(self.found.values())
+    def complete_facts(self) -> None:
+        """Complete facts and times from the files beside, after the last row."""
+        facts, evaluations = self.facts, list(self.nodes.values())
+        facts.problem = facts.problem or self._problem()
+        add_facts(self.run, facts, self.findings)
+        add_durations(self.run, evaluations, facts, self.findings)
+        facts.counts = {name: n for name, n in sorted(facts.counts.items()) if n}
 
     def records(self) -> Iterator[Record]:
-        """All that was read: evaluations, what was wrong, and the facts."""
-        yield from self.evaluations()
-        yield from self.report
+        """Yield evaluations, findings and facts."""
+        yield from self.nodes.values()
+        yield from self.findings
         yield self.facts
 
     def read(self, path: Path) -> bool:
-        """Take in the log; whether it is one of the format. A format that is read whole states how."""
+        """Read the log; return whether anything in it is of the format."""
         return self.read_lines(self.run.lines(path))
 
     def read_lines(self, lines: Iterable[tuple[int, bytes] | Finding]) -> bool:
-        """Take in every line of a log; whether there was a row of the format in it."""
-        salvage = Salvage(self.kind, self.file, self.report, self.facts.counts)
+        """Read the lines of a log; return whether a row of the format is among them."""
+        any_read = False
+        salvage = Salvage(self.kind, self.file, self.findings, self.facts.counts)
         for line, row in salvage.rows(lines):
-            self.take(line, row)
-        return salvage.n_seen > 0
-
-    # -- findings and counts
+            any_read = True
+            self.add_row(line, row)
+        return any_read
 
     def error(self, code: str, message: str, **where: Any) -> None:
         """Report a fault in the log."""
-        self.report.error(code, message, file=self.file, **where)
+        self.findings.error(code, message, file=self.file, **where)
 
     def warning(self, code: str, message: str, **where: Any) -> None:
         """Report something that was salvaged or left out."""
-        self.report.warning(code, message, file=self.file, **where)
+        self.findings.warning(code, message, file=self.file, **where)
 
     def count(self, name: str, n: int = 1) -> None:
         """Add to a count of the search."""
         self.facts.counts[name] = self.facts.counts.get(name, 0) + n
 
-    # -- evaluations
+    def new_evaluation(self, **fields: Any) -> Evaluation:
+        """Make an evaluation of this log that has no verdict yet."""
+        return Evaluation(source_file=self.file, search=self.facts.search, **fields)
 
-    def keep_last(self, record: Evaluation | None, what: str, code: str = "doubled-result", **where: Any) -> None:
-        """Keep an evaluation, if it is one, in the place of an earlier one of its node, with a warning where there is one."""
-        if record is None:
-            return
-        earlier = self.found.get(record.node_id)
+    def add(self, record: Evaluation) -> None:
+        """Add an evaluation; of several of one node the last verdict of a harness counts."""
+        node, earlier = record.node_id, self.nodes.get(record.node_id)
         if earlier is not None:
-            record.n_logged = earlier.n_logged + 1
-            self.warning(code, f"{what}; the last one counts", **{"line": record.source_line, **where})
-        self.found[record.node_id] = record
+            line, before = record.source_line, earlier.source_line
+            n_logged = earlier.n_logged + 1
+            if record.error_type == EVALUATION_FAILED:
+                record = earlier
+            record.n_logged = n_logged
+            self.count("results_doubled")
+            message = f"a result of node {printable(node)} again; the last of a harness counts"
+            fix = None if before is None else f"the earlier one is on line {before}"
+            self.warning("doubled-result", message, line=line, value=node, fix=fix)
+        self.nodes[node] = record
 
-    def evaluation(
-        self, feedback: Feedback | None, *, line: int | None = None, field: str = "feedback.kind", **identity: Any
-    ) -> Evaluation | None:
-        """The evaluation that a harness's feedback states; ``None``, reported, where its outcome is not known.
-
-        A finding names ``field`` as the one that says the outcome; ``identity`` are further fields of the evaluation.
-        """
+    def add_result(
+        self,
+        record: Evaluation,
+        feedback: Feedback | None,
+        *,
+        line: int | None = None,
+        field: str = "feedback.kind",
+    ) -> None:
+        """Add an evaluation with what its harness said; without a known outcome it is left out."""
         outcome: Any = feedback.kind if feedback is not None else None
-        if feedback is not None and outcome == "success":
-            result = self._success(feedback, line, field)
-        elif feedback is not None and outcome in _FAILURES:
-            name, text = (
-                next((given for field in fields if (given := getattr(feedback, field))), None)
-                for fields in _FAILURES[outcome]
-            )
-            result = {"outcome": outcome, "error_type": name, "error_text": text}
-        else:
+        if feedback is None or (outcome != "success" and outcome not in _ERROR_FIELDS):
             self.count("unknown_outcomes")
             message = "the result has no outcome that these logs know; it is left out"
             self.error("unknown-outcome", message, line=line, field=field, value=outcome)
-            return None
-        return Evaluation(source_file=self.file, source_line=line, **identity, **result)
+            return
+        record.source_line, record.outcome = line, outcome
+        if outcome == "success":
+            self._set_success(record, feedback, field)
+        else:
+            names, texts = _ERROR_FIELDS[outcome]
+            record.error_type = _first_set(feedback, names)
+            record.error_text = _first_set(feedback, texts)
+        self.add(record)
 
-    def _success(self, feedback: Feedback, line: int | None, field: str) -> dict[str, Any]:
-        given = feedback.aggregated_speedup if feedback.aggregated_speedup is not None else feedback.speedup
+    def _set_success(self, record: Evaluation, feedback: Feedback, field: str) -> None:
+        """Set speedup and times of a program that passed."""
+        line = record.source_line
+        stated = feedback.aggregated_speedup
+        if stated is None:
+            stated = feedback.speedup
         logged = feedback.per_case_speedups or ()
         if len(logged) > MAX_CASES:
-            self.warning("too-long", f"{len(logged):,} timed cases; they are left out", line=line)
+            message = f"{len(logged):,} timed cases; they are left out"
+            self.warning("too-long", message, line=line)
             logged = ()
-        cases = tuple(map(self._case, logged))
-        speedup = positive(given)
-        if speedup is None:
-            # A program that passed but whose time the log lost (non-finite numbers are written as null): not a
-            # measurement, not the program's fault, and never 0.
+        record.cases = tuple(map(self._case, logged))
+        record.speedup = positive(stated)
+        if record.speedup is None:
+            # Non-finite numbers are written as null: no measurement, not the program's fault.
             self.count("successes_without_speedup")
-            message = f"success without a finite speedup above 0: {given}"
-            self.warning("null-score", message, line=line, field=None if line is not None else field)
-            return {
-                "outcome": "infrastructure_failure",
-                "error_type": "missing_speedup",
-                "error_text": "logged as a success without a finite speedup above 0",
-                "cases": cases,
-            }
-        result = {"outcome": "success", "speedup": speedup, "narrow_domain": bool(feedback.narrow_domain)}
-        if cases:
-            return result | {"cases": cases}
-        times = {"runtime_us": feedback.runtime_us, "reference_runtime_us": feedback.ref_runtime_us}
-        return result | {name: _from_ms(time) for name, time in times.items()}
+            message = f"success without a finite speedup above 0: {stated}"
+            place = None if line is not None else field
+            self.warning("null-score", message, line=line, field=place)
+            record.outcome, record.error_type = "infrastructure_failure", "missing_speedup"
+            record.error_text = "logged as a success without a finite speedup above 0"
+            return
+        record.narrow_domain = bool(feedback.narrow_domain)
+        if not record.cases:  # KernelBench's fields, misnamed: they hold milliseconds
+            runtime, reference = positive(feedback.runtime_us), positive(feedback.ref_runtime_us)
+            record.runtime_us = None if runtime is None else runtime * 1000.0
+            record.reference_runtime_us = None if reference is None else reference * 1000.0
 
     def _case(self, fields: dict[str, Any]) -> Case:
-        """One timed case; takes the dictionary over: what is left of it is the shape. Equal shapes share one dictionary."""
+        """Make a timed case of its fields; those without a meaning of their own are the shape."""
         speedup = fields.pop("speedup", None)
         runtime, reference = fields.pop("runtime_ns", None), fields.pop("ref_runtime_ns", None)
         fields.pop("seed", None)  # the random seed of the inputs is no shape
@@ -198,49 +216,58 @@ class Reading:
         return Case(shape, positive(speedup), _from_ns(runtime), _from_ns(reference))
 
     def _new_shape(self, fields: dict[str, Any]) -> dict[str, Any]:
-        """A shape not seen before, without what can't be a size of anything."""
-        sizes = {k: v for k, v in fields.items() if not isinstance(v, list | dict) and len(str(v)) <= MAX_SIZE}
-        if len(sizes) > MAX_SIZES:
+        """Return the one dictionary of a shape, without what can be no size of anything."""
+        sizes = {
+            name: size
+            for name, size in fields.items()
+            if not isinstance(size, list | dict) and len(str(size)) <= MAX_SHAPE_TEXT
+        }
+        if len(sizes) > MAX_SHAPE_FIELDS:
             sizes = {}
         if sizes:
             self._shape_fields.add(frozenset(sizes))
         return self._shapes.setdefault(tuple(sizes.items()), sizes)
 
-    def problem(self) -> str | None:
-        """The one problem whose cases have the fields seen; ``None`` where several do (the GDN tasks share theirs)."""
-        names = [name for fields in self._shape_fields for name in _BY_SHAPE.get(fields, [None])]
+    def _problem(self) -> str | None:
+        """Return the one problem whose cases have the shape fields read, if it is only one."""
+        names = [
+            name for fields in self._shape_fields for name in _PROBLEMS_BY_SHAPE.get(fields, [None])
+        ]
         return names[0] if len(names) == 1 else None
 
 
-def log_format(
-    reading: Callable[[RunFiles, Path, Report], Reading],
-    *,
-    name: str,
-    title: str,
-    expects: str,
-    log: tuple[str, ...] = (),
-    beside: tuple[str, ...] = (),
-    version: int,
-) -> ReaderSpec:
-    """A format whose searches have one log each, which a ``reading`` takes in; the rest is as in :class:`ReaderSpec`.
-
-    ``log`` are names of the log in a run directory, the first that is there counts; without one the matched path is the log.
-    ``beside`` are patterns of the files beside it.
-    """
+def log_format(name: str, reader: Callable[[RunFiles, Path, FindingLog], LogReader]) -> ReaderSpec:
+    """Make the spec of a format with one log per search, of its facts in ``formats.toml``."""
+    facts = FORMATS[name]
+    log = facts.get("log", [])
 
     def records(run: RunFiles) -> Iterator[Record]:
-        """One search: its evaluations, what was wrong, and its facts."""
+        """Yield the evaluations of one search, what was wrong, and its facts."""
         path = run.log(*log)
         if path is None:
-            yield wrong_format(run, spec)
+            yield wrong_format(run, spec, None)
             return
-        report = Report()
-        search = reading(run, path, report)
-        if not search.read(path):
-            yield from nothing_read(run, spec, path, report)
+        findings = FindingLog()
+        search = reader(run, path, findings)
+        if search.read(path):
+            search.complete_facts()
+            yield from search.records()
             return
-        search.finish()
-        yield from search.records()
+        looks = looks_like(run, path)
+        if name in looks or any(f.code in _FILE_FAULTS for f in findings):
+            yield from findings
+            if all(finding.severity != "error" for finding in findings):
+                message = "no whole record can be read of it"
+                yield Finding(code="no-records", message=message, file=run.name(path))
+        else:
+            yield wrong_format(run, spec, path, " or ".join(looks[:3]))
 
-    spec = ReaderSpec(name=name, title=title, expects=expects, files=(*log, *beside), version=version, records=records)
+    spec = ReaderSpec(
+        name=name,
+        title=facts["title"],
+        expects=facts["expects"],
+        files=(*log, *facts.get("beside", [])),
+        version=facts["version"],
+        records=records,
+    )
     return spec

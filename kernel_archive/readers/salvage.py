@@ -1,218 +1,183 @@
-"""Rows out of the lines of a log, whatever happened to the log: the one loop of all formats that are read line by line.
+"""Rows from the lines of a log, whatever happened to the log.
 
-A line is decoded once, by a typed decoder that skips every field which nobody reads. A line that fails goes a forgiving
-way, field by field, which takes six times as long (5.7 times over 63 MB of events). What that can't read either is searched for whole rows: a writer that went on after a crash
-glues its first row to the broken line. Every fault is a finding with its line; a
-:class:`Report` keeps so many of a kind, since a file of junk must not become a million messages. Whether a compressed
-file was sound is known only at its end: :func:`sound_records` decides then what stays of what came of it.
+A line is decoded once, by a typed decoder that skips what nobody reads. One that fails is decoded
+again as what Python writes, with ``NaN`` and lone surrogates. A line that is no JSON is searched
+for whole rows: a writer that went on after a crash glues its first row to the broken line. Every
+fault is a finding with its line, kept in a :class:`FindingLog`.
 """
 
 from __future__ import annotations
 
+import json
 import re
 from collections import Counter
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar, cast
+from functools import partialmethod
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 import msgspec
 
 from kernel_archive.errors import Finding, printable
-from kernel_archive.readers.records import Evaluation, PublishedRow, SearchFacts
-from kernel_archive.readers.values import BAD_JSON, any_json, build
-from kernel_archive.untrusted import lacks_checksum
+from kernel_archive.readers.values import BAD_JSON, any_json
+from kernel_archive.untrusted import has_few_values, misfit
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Mapping
-    from pathlib import Path
-
-    from kernel_archive.readers.records import Record
+    from collections.abc import Iterable, Iterator, Mapping
 
 T = TypeVar("T")
 
-#: Places in a broken line that are tried as the start of a whole row, and rows that are looked for before the last one.
-_TRIES: Final = 20
-_GLUED: Final = 4
-#: So many lines that are none end the reading: this is no log, and each of them costs as much as a hundred good ones.
-_MAX_BAD: Final = 100_000
+#: Findings of one code that are kept in full; the rest are counted.
+MAX_FINDINGS: Final = 50
+#: Places in a broken line that are tried as the start of a whole row, the last ones.
+_MAX_TRIES: Final = 20
+#: Give up after this many lines that are no rows; each is about 100 times slower to handle.
+_MAX_BAD_LINES: Final = 100_000
 
 
-class BadRow(Exception):  # noqa: N818 - not an error of a user: caught where it is raised
-    """Raised inside this module for a value that is no row: what is wrong, the finding's code, and the field at fault or ``None``."""
+class BadRow(Exception):  # noqa: N818 - no error of a user: caught in this module and its callers
+    """Raised for a value that is no row; ``args``: what is wrong, and the field if known."""
 
 
 class RowKind(Generic[T]):
-    """What a line of a format may be: a struct; a union of structs that their ``kind`` tells apart (``events``); or any object, ``dict``."""
+    """What a line of a format may be: one struct, a dictionary, or a union of event structs.
+
+    ``events`` maps the ``kind`` of each event of a union to its struct.
+    """
 
     def __init__(self, row: Any, events: Mapping[str, type[Any]] | None = None) -> None:
         self.decode = msgspec.json.Decoder(row).decode
-        self._row, self._events = row, events
-        self.word = "row" if events is None else "event"
-        struct = isinstance(row, type) and issubclass(row, msgspec.Struct)
-        first = ("kind",) if events is not None else row.__struct_fields__ if struct else ()
-        names = "|".join(map(re.escape, first)).encode()
-        self._start = re.compile(rb'\{\s?"(?:' + names + rb')"\s?:') if first else None
+        self.events = events
+        names = ("kind",) if events is not None else getattr(row, "__struct_fields__", ())
+        self._start = re.compile(r'\{\s?"(?:' + "|".join(names) + r')"\s?:') if names else None
 
-    def build(self, value: Any, odd: list[tuple[str, Any]]) -> T | None:
-        """A row from a decoded value; ``None`` for an event of an unknown kind.
+    def convert(self, value: Any) -> T | None:
+        """Make a row of decoded JSON, or ``None`` of an event of an unknown kind.
 
         Raises:
-            BadRow: it is none.
+            BadRow: it is no row.
         """
-        struct, what = self._row, "the row"
-        if self._events is not None:
-            if not isinstance(value, dict) or not isinstance(value.get("kind"), str):
-                raise BadRow("not an event: no JSON object with a kind", "not-an-event", None)
-            struct, what = self._events.get(value["kind"]), value["kind"]
-        elif not isinstance(value, dict):
-            raise BadRow("no JSON object", "not-a-row", None)
-        if struct is None or not issubclass(struct, msgspec.Struct):
-            return None if struct is None else cast("T", value)  # a value that fits is one of type dict
+        if not isinstance(value, dict):
+            raise BadRow("no JSON object", None)
+        kind = value.get("kind") if self.events is not None else None
+        if self.events is not None and isinstance(kind, str) and kind not in self.events:
+            return None
         try:
-            return cast("T", build(struct, value, odd))
-        except RecursionError:
-            raise BadRow("nested too deeply", f"bad-{self.word}", None) from None
-        except ValueError as error:
-            field = str(error)
-            raise BadRow(f"{what} lacks {field}, or has it in a wrong form", f"bad-{self.word}", field) from None
+            return self.decode(msgspec.json.encode(value))  # type: ignore[no-any-return]
+        except msgspec.ValidationError as error:
+            raise BadRow(*misfit(error)) from None
 
-    def glued(self, line: bytes, depth: int = 0) -> list[T]:
-        """The whole rows in a line that is none: the last one, from which the rest of the line decodes, and those before."""
-        if self._start is None:
-            return []
-        starts = [match.start() for match in self._start.finditer(line)]
-        for start in reversed(starts[-_TRIES:]):
-            last = self._whole(line[start:])
-            if last is None:
+    def glued_rows(self, line: bytes) -> list[T]:
+        """Find the whole rows in a broken line."""
+        rows: list[T] = []
+        if self._start is None or not has_few_values(line):
+            return rows
+        text, decoder, end = line.decode("utf-8", "surrogateescape"), json.JSONDecoder(), 0
+        for match in [*self._start.finditer(text)][-_MAX_TRIES:]:
+            if match.start() < end:  # inside of the row before
                 continue
-            before = line[:start]
-            if start == 0 or depth >= _GLUED:
-                return [last]
-            first = self._whole(before)
-            return [*([first] if first is not None else self.glued(before, depth + 1)), last]
-        return []
-
-    def _whole(self, part: bytes) -> T | None:
-        """The row that a part of a line is, or ``None``."""
-        with suppress(*BAD_JSON):
-            return cast("T", self.decode(part))
-        with suppress(BadRow, *BAD_JSON):
-            return self.build(any_json(part), [])
-        return None
+            with suppress(BadRow, *BAD_JSON):
+                value, after = decoder.raw_decode(text, match.start())
+                row = self.convert(value)
+                if row is not None:
+                    rows.append(row)
+                    end = after
+        return rows
 
 
 class Salvage(Generic[T]):
-    """The rows of one file.
+    """The rows of one file; ``counts`` takes how many lines were skipped, salvaged or unknown."""
 
-    ``counts`` takes how many lines were skipped or salvaged, and how many events of unknown kinds there were; ``n_seen`` are the rows
-    of the format so far, those included that lack something.
-    """
+    def __init__(
+        self, kind: RowKind[T], file: str, findings: FindingLog, counts: dict[str, int]
+    ) -> None:
+        self.kind, self.file, self.findings, self.counts = kind, file, findings, counts
+        self._unknown: set[str] = set()  # kinds of events that were reported
 
-    def __init__(self, kind: RowKind[T], file: str, report: Report, counts: dict[str, int]) -> None:
-        self.kind, self.file, self.report, self.counts = kind, file, report, counts
-        self.n_seen = 0
-        self._unknown: set[str] = set()
+    def rows(self, lines: Iterable[tuple[int, bytes] | Finding]) -> Iterator[tuple[int, T]]:
+        """Yield every row with its line, as far as it can be read."""
+        decode, file = self.kind.decode, self.file
+        broken: Finding | None = None  # whether it is the last line shows at the next one
+        for item in lines:
+            if isinstance(item, Finding):
+                self.findings.add(item)
+                continue
+            number, line = item
+            if broken is not None:
+                self.findings.add(broken)
+                broken = None
+            try:
+                row = decode(line)
+            except BAD_JSON:
+                try:
+                    rows = self._again(number, any_json(line))
+                except BAD_JSON as error:
+                    rows = self._glued(number, line)
+                    if not rows:
+                        message = f"not valid JSON: {error}; the line is skipped"
+                        broken = Finding(code="bad-json", message=message, file=file, line=number)
+                        self._count("lines_skipped")
+                for row in rows:
+                    yield number, row
+                if self.counts.get("lines_skipped", 0) >= _MAX_BAD_LINES:
+                    message = f"reading stopped here: {_MAX_BAD_LINES:,} lines are no rows"
+                    self.findings.error("file-too-large", message, file=file, line=number)
+                    break
+            else:
+                yield number, row
+        if broken is not None:
+            message = "the last line is broken off, as after a crash of the writer; it is skipped"
+            self.findings.warning("truncated-line", message, file=file, line=broken.line)
 
     def _count(self, name: str) -> None:
         self.counts[name] = self.counts.get(name, 0) + 1
 
-    def rows(self, lines: Iterable[tuple[int, bytes] | Finding]) -> Iterator[tuple[int, T]]:
-        """Every row with its line, as far as it can be read."""
-        decode = self.kind.decode
-        broken: tuple[int, str] | None = None  # whether it is the last line is seen at the next one
-        for item in lines:
-            if isinstance(item, Finding):
-                self.report.add(item)
-                continue
-            number, line = item
-            if broken is not None:
-                self.report.error("bad-json", f"{broken[1]}; the line is skipped", file=self.file, line=broken[0])
-                broken = None
-            try:
-                rows: list[T] = [decode(line)]
-            except BAD_JSON:
-                try:
-                    rows = self._forgiven(number, any_json(line))
-                except BAD_JSON as error:
-                    rows = self._glued(number, line)
-                    if not rows:
-                        broken = number, f"not valid JSON: {error}"
-                        self._count("lines_skipped")
-                        if self.counts["lines_skipped"] >= _MAX_BAD:
-                            message = f"reading stopped here: {_MAX_BAD:,} lines are no JSON"
-                            self.report.error("file-too-large", message, file=self.file, line=number)
-                            break
-            for row in rows:
-                self.n_seen += 1
-                yield number, row
-        if broken is not None:
-            message = "the last line is broken off, as after a crash of the writer; it is skipped"
-            self.report.warning("truncated-line", message, file=self.file, line=broken[0])
-
     def _glued(self, number: int, line: bytes) -> list[T]:
-        rows = self.kind.glued(line)
+        """Take the whole rows out of a line that is no JSON."""
+        rows = self.kind.glued_rows(line)
         if rows:
             self._count("lines_salvaged")
-            message = f"pieces of several {self.kind.word}s on one line; {len(rows)} whole of them kept"
-            self.report.warning("glued-line", message, file=self.file, line=number)
+            message = f"pieces of several rows on one line; {len(rows)} whole kept"
+            self.findings.warning("glued-line", message, file=self.file, line=number)
         return rows
 
-    def _forgiven(self, number: int, value: Any) -> list[T]:
-        """The row in a decoded value, field by field; nothing, reported, where it is none."""
-        odd: list[tuple[str, Any]] = []
+    def _again(self, number: int, value: Any) -> list[T]:
+        """Make a row of a decoded value, or report why it is none."""
+        where = {"file": self.file, "line": number}
         try:
-            row = self.kind.build(value, odd)
+            row = self.kind.convert(value)
         except BadRow as error:
-            fault, code, field = error.args
+            fault, field = error.args
             self._count("lines_skipped")
-            self.n_seen += code == "bad-event"
-            message = f"{fault}; the {self.kind.word} is skipped"
-            self.report.error(code, message, file=self.file, line=number, field=field)
+            code = "bad-row" if self.kind.events is None else "bad-event"
+            self.findings.error(code, f"{fault}; the line is skipped", field=field, **where)
             return []
-        for field, given in odd:
-            message = "a value of the wrong type is left out"
-            self.report.warning("odd-field", message, file=self.file, line=number, field=field, value=given)
-        if row is None:
-            self._count("events_unknown")
-            kind = value["kind"]
-            if kind not in self._unknown and len(self._unknown) < 20:
-                self._unknown.add(kind)
-                message = "a kind of event that is not known; such events are skipped"
-                self.report.info("unknown-event", message, file=self.file, line=number, value=kind)
-            return []
-        return [row]
+        if row is not None:
+            return [row]
+        kind = value["kind"]
+        self._count("events_unknown")
+        if kind not in self._unknown:
+            self._unknown.add(kind)
+            message = "a kind of event that is not known; such events are skipped"
+            self.findings.info("unknown-event", message, value=kind, **where)
+        return []
 
 
-#: Findings of one code that are kept in full.
-KEPT: Final = 50
-
-
-class Report:
-    """Collects findings; of each code the first ones in full, the rest as one count."""
+class FindingLog:
+    """Findings in order: of each code the first ``MAX_FINDINGS``, and a count of the others."""
 
     def __init__(self) -> None:
         self._kept: list[Finding] = []
         self._counts: Counter[str] = Counter()
 
     def add(self, finding: Finding) -> None:
-        """Take a finding in."""
+        """Add a finding."""
         self._counts[finding.code] += 1
-        if self._counts[finding.code] <= KEPT:
+        if self._counts[finding.code] <= MAX_FINDINGS:
             self._kept.append(finding)
 
-    def error(self, code: str, message: str, **where: Any) -> None:
-        """Take in a fault; ``value`` and ``field`` are made printable."""
-        self._new(code, message, "error", where)
-
-    def warning(self, code: str, message: str, **where: Any) -> None:
-        """Take in something that was salvaged or left out."""
-        self._new(code, message, "warning", where)
-
-    def info(self, code: str, message: str, **where: Any) -> None:
-        """Take in a remark."""
-        self._new(code, message, "info", where)
-
-    def _new(self, code: str, message: str, severity: Any, where: dict[str, Any]) -> None:
-        if self._counts[code] >= KEPT:  # a file may have millions: making one takes forty times as long as counting it
+    def report(self, severity: Any, code: str, message: str, **where: Any) -> None:
+        """Add a finding of these fields; ``value`` and ``field`` are made printable."""
+        if self._counts[code] >= MAX_FINDINGS:  # making one takes 40 times as long as counting it
             self._counts[code] += 1
             return
         for name in ("value", "field"):
@@ -220,47 +185,17 @@ class Report:
                 where[name] = printable(where[name])
         self.add(Finding(code=code, message=message, severity=severity, **where))
 
-    def of(self, *codes: str) -> Iterator[Finding]:
-        """The findings of these codes that were kept."""
-        return (f for f in self._kept if f.code in codes)
+    error = partialmethod(report, "error")
+    warning = partialmethod(report, "warning")
+    info = partialmethod(report, "info")
 
     def __iter__(self) -> Iterator[Finding]:
-        """The findings kept, then one line per code for those that were not."""
+        """Yield the kept findings, then one per code for those that were only counted."""
         yield from self._kept
         for code, n in self._counts.items():
-            if n > KEPT:
-                first = next(self.of(code))
-                message = f"{n - KEPT} more of this kind"
-                yield Finding(code=code, message=message, severity=first.severity, file=first.file)
-
-
-def sound_records(records: Iterable[Record], unsound: Collection[str], files: Iterable[Path]) -> Iterator[Record]:
-    """The records of a run: rows first, then findings, then facts.
-
-    What came of a compressed file whose checksum does not hold stays as salvage: an evaluation of which only the program,
-    its place and its lineage are left, excluded from every other table. Published rows of such a file are left out. Files
-    without a checksum are believed, and counted. The names of damaged files, ``unsound``, are complete when all records were read.
-    """
-    everything = list(records)
-    findings = [record for record in everything if isinstance(record, Finding)]
-    facts = [record for record in everything if isinstance(record, SearchFacts)]
-    rows = [record for record in everything if isinstance(record, Evaluation | PublishedRow)]
-    n_unsound = 0
-    for record in rows:
-        if record.source_file not in unsound:
-            yield record
-            continue
-        n_unsound += 1
-        if isinstance(record, Evaluation):
-            yield msgspec.structs.replace(
-                record, outcome="infrastructure_failure", error_type="unsound_file", error_text=None, speedup=None,
-                excluded="the compressed file that it comes from is damaged, so what came of it may be anything",
-                runtime_us=None, reference_runtime_us=None, cases=(), narrow_domain=False, gpu_seconds=None,
-            )  # fmt: skip
-    if n_unsound:
-        message = f"a damaged compressed file: {n_unsound} rows that came of it before the damage get no label"
-        yield Finding(code="unsound-file", message=message, file=min(unsound), fix="Get the file again, whole")
-    yield from findings
-    if facts and (n_unchecked := sum(map(lacks_checksum, files))):
-        facts[0].counts["files_without_checksum"] = n_unchecked
-    yield from facts
+            if n > MAX_FINDINGS:
+                first = next(finding for finding in self._kept if finding.code == code)
+                message = f"{n - MAX_FINDINGS} more of this kind"
+                yield msgspec.structs.replace(
+                    first, message=message, line=None, field=None, value=None, fix=None
+                )

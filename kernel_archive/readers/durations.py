@@ -1,0 +1,177 @@
+"""What evaluations took, from files that don't name them.
+
+``timing.jsonl`` has a line with the wall time of each evaluation, ``invocations/`` a file per call
+to a GPU or a model. Times and tokens go to an evaluation only where nothing else fits.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from bisect import bisect_left, bisect_right
+from collections import Counter, defaultdict
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from kernel_archive.readers.events import TimingLine
+from kernel_archive.readers.records import EVALUATION_FAILED
+from kernel_archive.readers.salvage import FindingLog, RowKind, Salvage
+from kernel_archive.readers.values import natural, not_negative, object_of, positive, text_of
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from kernel_archive.readers.files import RunFiles
+    from kernel_archive.readers.records import Evaluation, SearchFacts
+
+_TIMING: Final[RowKind[TimingLine]] = RowKind(TimingLine)
+#: Evaluations of one outcome begun before a timing line that may still be running in it.
+_MAX_OVERLAP: Final = 100
+#: Seconds after its time limit in which a request may still be seen to end.
+_TIMEOUT_SLACK_S: Final = 60.0
+#: Faults of the timing file as a whole; all others are of one line.
+_FILE_FAULTS: Final = frozenset({"unreadable", "line-too-long", "file-too-large", "bad-utf8"})
+
+
+def add_durations(
+    run: RunFiles, evaluations: list[Evaluation], facts: SearchFacts, findings: FindingLog
+) -> None:
+    """Add GPU seconds and tokens of evaluations from the files of the run."""
+    _drop_downtime(evaluations, facts)
+    _add_invocations(run, evaluations, findings)
+    path = run.find("timing.jsonl")
+    if path in run.files and path is not None and path != run.path:
+        _add_timing(run, path, evaluations, facts, findings)
+
+
+def _drop_downtime(evaluations: list[Evaluation], facts: SearchFacts) -> None:
+    """Drop spans beyond the time limit: they hold a crash and the time until the resume."""
+    settings = facts.hyperparameters or {}
+    search = object_of(settings.get("search"))
+    limit = positive(search.get("per_request_timeout_s", settings.get("per_request_timeout_s")))
+    for record in evaluations if limit is not None else ():
+        if limit is not None and (record.gpu_seconds or 0.0) > limit + _TIMEOUT_SLACK_S:
+            record.gpu_seconds = None
+            name = "durations_with_downtime"
+            facts.counts[name] = facts.counts.get(name, 0) + 1
+
+
+def _add_timing(
+    run: RunFiles,
+    path: Path,
+    evaluations: list[Evaluation],
+    facts: SearchFacts,
+    findings: FindingLog,
+) -> None:
+    """Give evaluations the wall times of the timing file, and count the lines that fit none.
+
+    Where the log holds no failures, only their timing lines tell that they ran.
+    """
+    log = FindingLog()
+    lines = [row for _, row in Salvage(_TIMING, run.name(path), log, {}).rows(run.lines(path))]
+    for finding in log:
+        code = finding.code if finding.code in _FILE_FAULTS else "bad-timing"
+        findings.add(msgspec.structs.replace(finding, code=code, severity="warning"))
+    if run.name(path) in run.unsound:
+        return
+    left = _match_lines(evaluations, lines)
+    has_failures = any(record.outcome != "success" for record in evaluations)
+    n_lost = 0 if has_failures else sum(line.speedup is None for line in left)
+    facts.counts["evaluations_without_program"] = n_lost
+    facts.counts["timing_lines_unmatched"] = len(left) - n_lost
+
+
+def _match_lines(evaluations: list[Evaluation], lines: list[TimingLine]) -> list[TimingLine]:
+    """Match lines with evaluations of the same outcome and speedup; return the lines left.
+
+    A line is an evaluation's when no other evaluation or line has their speedup, when it lies in
+    the time span of exactly one evaluation, or when only these two are left.
+    """
+    groups: dict[float | None, list[Evaluation]] = defaultdict(list)
+    for record in sorted(evaluations, key=_start):
+        groups[record.speedup].append(record)
+    n_lines = Counter(line.speedup for line in lines)
+    left: list[TimingLine] = []
+    timed: set[int] = set()
+    for line in lines:
+        fitting = groups[line.speedup]
+        if line.speedup is None or not len(fitting) == n_lines[line.speedup] == 1:
+            fitting = [r for r in _around(line, fitting) if id(r) not in timed]
+        if len(fitting) == 1:
+            _set_time(fitting[0], line)
+            timed.add(id(fitting[0]))
+        else:
+            left.append(line)
+    bare = [r for r in evaluations if r.started_at is None and r.gpu_seconds is None]
+    only = [(line.kind, line.speedup) for line in left]
+    if len(bare) == 1 and only == [(bare[0].outcome, bare[0].speedup)]:
+        _set_time(bare[0], left.pop())
+    return left
+
+
+def _start(record: Evaluation) -> str:
+    """Return when an evaluation began; ISO 8601 texts of one zone compare as times."""
+    return record.started_at or ""
+
+
+def _around(line: TimingLine, group: list[Evaluation]) -> list[Evaluation]:
+    """Return the evaluations of a group, sorted by start, in whose time span a line lies."""
+    if line.started_at is None or line.completed_at is None:
+        return []
+    last = bisect_right(group, line.started_at, key=_start)
+    return [
+        record
+        for record in group[max(0, last - _MAX_OVERLAP) : last]
+        if record.started_at and (record.completed_at or "") >= line.completed_at
+        # What its driver gave up may have timed anything but a success.
+        if line.kind == record.outcome or record.error_type == EVALUATION_FAILED
+    ]
+
+
+def _set_time(record: Evaluation, line: TimingLine) -> None:
+    """Give an evaluation the times of its timing line."""
+    wall = not_negative(line.wall_s)
+    if wall is not None:
+        record.gpu_seconds = wall
+    if record.started_at is None and record.completed_at is None:
+        record.started_at, record.completed_at = line.started_at, line.completed_at
+
+
+def _add_invocations(run: RunFiles, evaluations: list[Evaluation], findings: FindingLog) -> None:
+    """Add GPU seconds and tokens from the records of calls, joined by the program's sha256.
+
+    Times are joined in order where there are equally many, else where one call lies in a span.
+    """
+    calls: dict[str, list[tuple[str, float]]] = defaultdict(list)  # time and seconds of each
+    tokens: dict[str, list[tuple[int | None, int | None]]] = defaultdict(list)
+    for path in run.files:
+        if path.parent.name != "invocations":
+            continue
+        value = run.json(path)
+        if not isinstance(value, dict):
+            message = "an invocation record that cannot be read is skipped"
+            findings.warning("bad-invocation", message, file=run.name(path))
+            continue
+        wall, time = not_negative(value.get("wall_clock_seconds")), value.get("timestamp_utc")
+        program, child = text_of(value.get("code_sha256")), text_of(value.get("child_code_sha256"))
+        if program is not None and wall is not None and isinstance(time, str):
+            calls[program].append((time.replace("+00:00", "Z"), wall))
+        elif child is not None:
+            counts = natural(value.get("input_tokens")), natural(value.get("output_tokens"))
+            tokens[child].append(counts)
+    groups: dict[str, list[Evaluation]] = defaultdict(list)
+    for record in evaluations if calls or tokens else ():
+        groups[hashlib.sha256(record.code.encode()).hexdigest()].append(record)
+    for sha, group in groups.items():
+        group.sort(key=lambda record: record.completed_at or "")  # the root has no time: first
+        ordered = sorted(calls[sha])
+        times = [time for time, _ in ordered]
+        for i, record in enumerate(group):
+            first = bisect_left(times, record.started_at or "")
+            n_inside = bisect_right(times, record.completed_at or "~") - first
+            if len(ordered) == len(group):
+                record.gpu_seconds = ordered[i][1]
+            elif n_inside == 1:
+                record.gpu_seconds = ordered[first][1]
+        if len(tokens[sha]) == len(group) == 1 and group[0].input_tokens is None:
+            group[0].input_tokens, group[0].output_tokens = tokens[sha][0]

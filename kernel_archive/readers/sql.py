@@ -1,0 +1,339 @@
+"""``sql``: anybody's tables and programs, read by one query that returns an evaluation a row.
+
+The query runs in a process of its own (:mod:`kernel_archive.readers.sql_sandbox`), in the folder of
+its source and with no file outside of it. :mod:`kernel_archive.readers.sql_doubts` judges its rows.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import glob
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from functools import cache, lru_cache
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any, Final
+
+import duckdb
+import pyarrow as pa
+
+from kernel_archive.errors import Finding, printable, suggestion
+from kernel_archive.readers import sql_doubts, sql_sandbox
+from kernel_archive.readers.files import ReaderSpec
+from kernel_archive.readers.records import Evaluation, SearchFacts
+from kernel_archive.readers.sql_doubts import COLUMNS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from kernel_archive.readers.files import RunFiles
+    from kernel_archive.readers.records import Record
+
+#: Memory of a query in DuckDB, and address space of its process; beyond them the query is refused.
+MEMORY_BYTES: Final = 2 << 30
+ADDRESS_SPACE_BYTES: Final = 8 << 30
+#: Size of the answer of one query; a larger one is refused.
+RESULT_BYTES: Final = 8 << 30
+#: Time of one query, s; a longer one is ended.
+SECONDS: Final = 600.0
+#: Files that one query may read; with more it is refused.
+MAX_FILES: Final = 500_000
+#: Functions that may stand in the arguments of a function that reads files without hiding a path.
+_PLAIN: Final = frozenset({"list_value", "struct_pack", "getvariable", "row"})
+#: Table functions that read no file.
+_NO_FILES: Final = frozenset({"unnest", "json_each", "json_tree", "range", "generate_series"})
+#: Characters of a text that may be a pattern of files; a longer one is none.
+MAX_PATTERN: Final = 1000
+_OUTSIDE: Final = "a query reads only files in the folder of its source"
+
+
+class QueryError(Exception):
+    """Raised when a query is refused or fails; holds what to tell the user.
+
+    Attributes:
+        fix: the way out.
+    """
+
+    def __init__(self, message: str, fix: str | None = None) -> None:
+        super().__init__(message)
+        self.fix = fix
+
+
+@lru_cache(maxsize=64)
+def check_query(text: str) -> dict[str, Any]:
+    """Parse a query that must be exactly one SELECT.
+
+    Returns:
+        DuckDB's syntax tree.
+
+    Raises:
+        QueryError: it is no SQL, several statements, or none that only reads.
+    """
+    with duckdb.connect(":memory:") as connection:
+        try:
+            statements = connection.extract_statements(text)
+        except (duckdb.Error, RuntimeError, ValueError) as error:
+            raise QueryError(f"no SQL: {printable(str(error), 500)}") from None
+        if len(statements) != 1 or statements[0].type != duckdb.StatementType.SELECT:
+            kinds = ", ".join(statement.type.name for statement in statements) or "nothing"
+            raise QueryError(
+                f"the query must be exactly one SELECT, and is {printable(kinds, 100)}",
+                "WITH ... SELECT is one; COPY, ATTACH, SET and several statements are not",
+            )
+        row = connection.execute("SELECT json_serialize_sql(?)", [text]).fetchone()
+    tree = json.loads(row[0]) if row is not None else {}
+    return tree if isinstance(tree, dict) else {}
+
+
+def _nodes(tree: Any) -> Iterator[dict[str, Any]]:
+    """Every object in a syntax tree, outer ones first."""
+    waiting = [tree]
+    while waiting:
+        value = waiting.pop()
+        if isinstance(value, dict):
+            yield value
+            waiting.extend(value.values())
+        elif isinstance(value, list):
+            waiting.extend(value)
+
+
+def patterns_of(tree: dict[str, Any], variables: Iterable[str]) -> list[str]:
+    """List the patterns that may name files in a query; ``**`` where it computes one.
+
+    >>> patterns_of(check_query("SELECT a FROM 'x.csv', read_text('k/*.py')"), [])
+    ['k/*.py', 'x.csv']
+    """
+    found = set(variables)
+    for node in _nodes(tree):
+        if node.get("kind") == "STRING":
+            found.add(str(node.get("text")))
+        elif node.get("type") == "BASE_TABLE":
+            found.add(str(node.get("table_name")))
+        elif node.get("type") == "TABLE_FUNCTION":
+            call = node.get("function") or {}
+            inner = {
+                str(each.get("function_name"))
+                for each in _nodes(call.get("arguments"))
+                if each.get("class") == "FUNCTION"
+            }
+            name = str(call.get("function_name"))
+            if name not in _NO_FILES and (inner - _PLAIN or name.startswith("query")):
+                found.add("**")
+    return sorted(found)
+
+
+def files_below(folder: Path) -> Iterator[str]:
+    """The names of all files below a folder, however deep; links to folders are not followed."""
+    waiting = [str(folder)]
+    while waiting:
+        with os.scandir(waiting.pop()) as entries:
+            for entry in entries:
+                if entry.is_dir(follow_symlinks=False):
+                    waiting.append(entry.path)
+                elif entry.is_file():
+                    yield entry.path
+
+
+def _matches(folder: Path, pattern: str) -> Iterable[str]:
+    """The files that a pattern may name, perhaps too many; none where it leads out by its name."""
+    if not pattern or len(pattern) > MAX_PATTERN or "\0" in pattern:
+        return ()
+    name = os.path.normpath(folder / pattern)
+    if not name.startswith(f"{folder}{os.sep}"):
+        return ()
+    above, wild, last = name.partition("**")
+    if not wild:
+        escaped = glob.escape(str(folder)) + name[len(str(folder)) :]
+        return filter(os.path.isfile, glob.iglob(escaped))  # noqa: PTH207 - an absolute pattern
+    top = Path(above) if above.endswith(os.sep) else Path(above).parent
+    end = last.rpartition(os.sep)[2] or "*"
+    if not top.is_dir() or any(mark in str(top.relative_to(folder)) for mark in "*?["):
+        top = folder
+    return (path for path in files_below(top) if fnmatch.fnmatchcase(os.path.basename(path), end))  # noqa: PTH119
+
+
+def _files_of(folder: Path, patterns: Iterable[str]) -> list[Path]:
+    """Find the files in a folder that some patterns name, in a fixed order.
+
+    Raises:
+        QueryError: there are too many, or one can't be looked for.
+    """
+    found: set[str] = set()
+    for pattern in patterns:
+        try:
+            for name in _matches(folder, pattern):
+                found.add(name)
+                if len(found) > MAX_FILES:
+                    raise QueryError(
+                        f"more than {MAX_FILES:,} files match {printable(pattern, 60)}",
+                        "Name fewer files, or give every run a source of its own",
+                    )
+        except OSError as error:
+            raise QueryError(
+                f"{printable(pattern, 60)} cannot be looked for: {error.strerror}",
+                "Let the source's path name a folder further down",
+            ) from None
+    return [Path(name) for name in sorted(found)]
+
+
+def _leads_out(path: Path, folder: Path) -> bool:
+    """Whether a file is a link, or is behind one, that leads out of a folder."""
+    return not path.resolve().is_relative_to(folder)
+
+
+def _refuse_links(paths: Iterable[Path], folder: Path) -> None:
+    """Raise QueryError where a link leads out of a folder."""
+    for path in paths:
+        if _leads_out(path, folder):
+            shown = printable(path.relative_to(folder).as_posix())
+            raise QueryError(
+                f"the link {shown} leads out of the folder: nothing is read",
+                f"{_OUTSIDE}: copy the file into it, or take the link away",
+            )
+
+
+def _variables(run: RunFiles) -> dict[str, str]:
+    """The variables of the query: those of the recipe, and ``file``, the matched file."""
+    stated = {str(k): str(v) for k, v in (run.settings.get("variables") or {}).items()}
+    return {"file": run.path.name, **stated} if run.path.is_file() else stated
+
+
+def _inputs(run: RunFiles) -> list[Path]:
+    """The files that a query may read.
+
+    Raises:
+        QueryError: the query is at fault.
+    """
+    tree = check_query(str(run.settings.get("query") or ""))
+    folder = run.root.resolve()
+    return _files_of(folder, patterns_of(tree, _variables(run).values()))
+
+
+def _also(run: RunFiles) -> Iterator[Path]:
+    """The files whose digests name what was read, below the run's own folder."""
+    try:
+        found = _inputs(run)
+    except QueryError:
+        return
+    folder = run.root.resolve()
+    yield from (run.root / p.relative_to(folder) for p in found if not _leads_out(p, folder))
+
+
+def run_query(
+    query: str,
+    folder: Path,
+    variables: dict[str, str],
+    answer: IO[bytes],
+    *,
+    seconds: float = SECONDS,
+) -> pa.Table:
+    """Run a query in the sandbox; its answer goes through a file that the caller closes.
+
+    Raises:
+        QueryError: DuckDB refused it, or it took too much time or memory.
+    """
+    request = {
+        "query": query,
+        "variables": variables,
+        "memory": MEMORY_BYTES,
+        "address_space": ADDRESS_SPACE_BYTES,
+        "result_bytes": RESULT_BYTES,
+    }
+    try:
+        child = subprocess.run(
+            [sys.executable, "-P", str(Path(sql_sandbox.__file__))],
+            input=json.dumps(request).encode(),
+            stdout=answer,
+            stderr=subprocess.PIPE,
+            cwd=folder,
+            timeout=seconds,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        raise QueryError(
+            f"the query took more than {seconds:.0f} s and was ended",
+            "See whether a join lacks its condition, or read fewer files at once",
+        ) from None
+    if child.returncode != 0:
+        said = child.stderr.decode("utf-8", "replace")
+        message = said if child.returncode == sql_sandbox.REFUSED else "its process was ended"
+        fix = None
+        if "Permission" in message or "disabled" in message:
+            fix = _OUTSIDE
+        elif child.returncode != sql_sandbox.REFUSED or "Memory" in message:
+            fix = f"It may take {MEMORY_BYTES >> 30} GiB: read fewer files or columns at once"
+        raise QueryError(printable(" ".join(message.split()), 600), fix)
+    answer.seek(0)
+    return pa.ipc.open_stream(answer).read_all()
+
+
+def _check_columns(names: list[str]) -> None:
+    """Refuse an answer that has a column which is none of an evaluation.
+
+    Raises:
+        QueryError: one is unknown or stands twice, or what an evaluation needs is missing.
+    """
+    listed = "kernel-archive readers --columns lists all"
+    for name in names:
+        if name not in COLUMNS:
+            message = f"{printable(name)} is no column of an evaluation"
+            raise QueryError(message, f"{suggestion(name, COLUMNS)} ({listed})")
+        if names.count(name) > 1:
+            raise QueryError(f"two columns are called {name}", "Give one of them another name")
+    given = set(names)
+    if "code" not in given:
+        raise QueryError("the query returns no code", listed)
+    if not (given & {"speedup", "outcome"} or given >= {"runtime_us", "reference_runtime_us"}):
+        raise QueryError("the query returns no speedup, its two times, or an outcome", listed)
+
+
+def _records(run: RunFiles) -> Iterator[Record]:
+    """An evaluation for each row that counts, what was doubted, and how many rows were left out."""
+    folder = run.root.resolve()
+    try:
+        _refuse_links(_inputs(run), folder)
+        with tempfile.TemporaryFile() as answer:
+            query = str(run.settings.get("query") or "")
+            table = run_query(query, folder, _variables(run), answer)
+            _check_columns(table.column_names)
+            yield from _judged(run, table)
+    except QueryError as error:
+        file, message = run.name(run.path), str(error)
+        yield Finding(code="wrong-format", message=message, fix=error.fix, file=file, field="query")
+
+
+def _judged(run: RunFiles, table: pa.Table) -> Iterator[Record]:
+    """The records of an answer."""
+    known = {run.name(path) for path in run.files}
+    root = run.root.resolve()
+
+    @cache
+    def named(given: str | None) -> str:
+        """Name the file of a row as tables state it: the run, where the query did not read it."""
+        path = run.root / os.path.relpath(root / given, root) if given else run.path
+        return run.name(path) if run.name(path) in known else run.name(run.path)
+
+    judge = sql_doubts.Judge(table)
+    findings = list(judge.findings(named))
+    if judge.refused:
+        yield from findings
+        return
+    for row in judge.rows():
+        yield Evaluation(**{**row, "source_file": named(row["source_file"])})
+    yield from findings
+    yield SearchFacts(counts=judge.counts())
+
+
+SQL: Final = ReaderSpec(
+    name="sql",
+    title="Anybody's tables and programs: a DuckDB query that returns an evaluation a row",
+    expects='files or folders; query = "import.sql" or the text of one SELECT (docs/own-data.md)',
+    files=(),
+    version=1,
+    records=_records,
+    also=_also,
+    foreign=True,
+)

@@ -1,0 +1,74 @@
+-- The rows of a query's answer, given, with what follows from their own values and from the other rows of their problem.
+-- In braces: constants of sql_doubts.py.
+CREATE TABLE judged AS
+WITH ended AS (
+  SELECT *, CASE WHEN NOT {has_outcome} THEN 'success'
+                 WHEN lower(outcome) IN ({outcomes}) THEN lower(outcome)
+                 WHEN lower(outcome) = 'compile_error' THEN 'compile_failed'
+                 WHEN lower(outcome) = 'true' THEN 'success'
+                 WHEN lower(outcome) = 'false' THEN 'incorrect' END AS ended
+  FROM given),
+timed AS (
+  SELECT * REPLACE (CASE WHEN isfinite(speedup) AND speedup > 0 THEN speedup END AS speedup,
+                    CASE WHEN isfinite(runtime_us) AND runtime_us > 0 THEN runtime_us END AS runtime_us,
+                    CASE WHEN isfinite(reference_runtime_us) AND reference_runtime_us > 0
+                         THEN reference_runtime_us END AS reference_runtime_us),
+         coalesce(ended = 'success', false) AS ok, reference_runtime_us / runtime_us AS ratio,
+         speedup * runtime_us AS implied FROM ended),
+numbers AS (
+  SELECT *, CASE WHEN ok THEN coalesce(speedup, ratio) END AS x,
+         CASE WHEN ok THEN greatest(speedup / ratio, ratio / speedup) END AS apart,
+         greatest(runtime_us / mean_runtime_us, mean_runtime_us / runtime_us) AS apart_from_mean,
+         coalesce(NOT same_gpu(gpu, reference_gpu), false) AS two_gpus,
+         regexp_full_match(trim(code), '{path}') AS is_path,
+         md5(code) AS text FROM timed),
+groups AS (
+  SELECT *, count(text) OVER problem AS n_problem, count(text) OVER (PARTITION BY search, problem, text) AS n_text,
+         max(x) OVER same_text / min(x) OVER same_text AS spread,
+         min(reference_runtime_us) FILTER (ok) OVER same_text AS least_reference,
+         max(reference_runtime_us) FILTER (ok) OVER same_text AS most_reference,
+         median(implied) FILTER (ok AND ratio IS NULL) OVER problem_gpu AS usual
+  FROM numbers
+  WINDOW problem AS (PARTITION BY search, problem), same_text AS (PARTITION BY search, problem, gpu, text),
+         problem_gpu AS (PARTITION BY search, problem, gpu)),
+steady AS (
+  SELECT *, greatest(implied / usual, usual / implied) AS from_usual,
+         count(implied) OVER problem_gpu AS n_implied,
+         count(*) FILTER (greatest(implied / usual, usual / implied) <= {refused}) OVER problem_gpu AS n_steady
+  FROM groups WINDOW problem_gpu AS (PARTITION BY search, problem, gpu)),
+flagged AS (
+  SELECT *,
+    coalesce(n_text > n_problem / 2 AND n_problem >= {few} AND NOT coalesce(is_root, false)
+             AND NOT coalesce(most_reference > {spread} * least_reference, false)
+             AND (code = reference_code OR spread > {spread}), false) AS is_reference,
+    row_number() OVER (PARTITION BY code, {others} ORDER BY n) > 1 AS repeated,
+    coalesce(min(text) OVER of_row <> max(text) OVER of_row, false) AS joined_twice
+  FROM steady WINDOW of_row AS (PARTITION BY source_file, source_row, CASE WHEN source_row IS NULL THEN n END, {others}))
+SELECT *,
+  CASE WHEN apart BETWEEN 500 AND 2000 OR apart BETWEEN 5e5 AND 2e6 THEN ' (is a time in another unit?)'
+       WHEN speedup * ratio BETWEEN 0.98 AND 1.02 THEN ' (it is the inverse)' ELSE '' END AS hint,
+  CASE WHEN ended IS NULL THEN 'unknown-outcome'
+       WHEN ok AND code IS NULL AND x IS NULL THEN 'no-measurement'
+       WHEN ok AND code IS NULL THEN 'no-code'
+       WHEN is_path THEN 'no-program'
+       WHEN ok AND apart_from_mean > {doubtful} THEN 'runtime-contradicted'
+       WHEN ok AND x IS NULL THEN 'no-speedup' END AS left_out,
+  CASE WHEN NOT ok AND code IS NULL THEN 'a failure without a program'
+       WHEN apart > {refused} THEN 'its speedup contradicts the ratio of its times'
+       WHEN ok AND two_gpus THEN 'its two times come from different GPUs'
+       WHEN joined_twice THEN 'its join matches several programs'
+       WHEN is_reference THEN 'the reference stands in the place of its program' END AS excluded
+FROM flagged;
+
+CREATE VIEW evaluation AS
+WITH named AS (
+  SELECT *, coalesce(node_id, 'row-' || coalesce(source_row, n)) AS base FROM judged WHERE left_out IS NULL)
+SELECT base || CASE WHEN row_number() OVER (PARTITION BY base ORDER BY n) > 1 THEN '@' || n ELSE '' END AS node_id,
+       coalesce(code, '') AS code, ended AS outcome, source_file, source_row AS source_line, parent_node_id,
+       CASE WHEN step >= 0 THEN step END AS step, coalesce(is_root, false) AS is_root, x AS speedup,
+       CASE WHEN ok THEN runtime_us END AS runtime_us, CASE WHEN ok THEN reference_runtime_us END AS reference_runtime_us,
+       error_type, error_text, started_at, completed_at, CASE WHEN gpu_seconds >= 0 THEN gpu_seconds END AS gpu_seconds,
+       CASE WHEN input_tokens >= 0 THEN input_tokens END AS input_tokens,
+       CASE WHEN output_tokens >= 0 THEN output_tokens END AS output_tokens,
+       model, problem, gpu, reference_code, search, excluded
+FROM named ORDER BY n
