@@ -1,11 +1,11 @@
-"""Building an archive: stage every run, consolidate, write, finish, and rename into place."""
+"""Build the measured tables of an archive: read recipes, stage every run, merge, write."""
 
 from __future__ import annotations
 
 import os
 import re
 from collections import Counter
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
@@ -14,47 +14,42 @@ import msgspec
 
 from kernel_archive._version import DATA_VERSION, __version__
 from kernel_archive.archive.consolidate import consolidate
-from kernel_archive.archive.jobs import STAGE_VERSION, Job, jobs_of
-from kernel_archive.archive.labels import Rules
+from kernel_archive.archive.jobs import STAGE_VERSION, RunJob, jobs_of
+from kernel_archive.archive.labels import LabelRules
 from kernel_archive.archive.manifest import (
     FORMAT,
     InputFacts,
     Manifest,
     present_manifest,
-    read_manifest,
     shard_faults,
     write_manifest,
 )
-from kernel_archive.archive.readings import check_readings, readings_digest, unfit_programs
+from kernel_archive.archive.readings import check_readings, digest_beside, unfit_programs
 from kernel_archive.archive.recipe import (
     ARCHIVE_NAME,
-    Evaluation,
-    default_recipes,
-    find_recipe,
+    About,
+    EvaluationRules,
+    LoadedRecipe,
     recipe_facts,
-    stated_once,
-    supersession,
-    unique_names,
 )
+from kernel_archive.archive.recipes import common_table, load_recipes, local_copy, supersession
 from kernel_archive.archive.shards import writer_version
 from kernel_archive.archive.stage import StagedRun, stage_run
-from kernel_archive.archive.store import Store
-from kernel_archive.archive.swap import check_target, locked_stage, replaced_directory, stage_directory
-from kernel_archive.archive.team import Call, Team, team
-from kernel_archive.bins import DEFAULT_SCHEME, Scheme
-from kernel_archive.errors import (
-    Finding,
-    RecipeError,
-    TargetExistsError,
-    UsageError,
-    printable,
+from kernel_archive.archive.store import Store, open_store
+from kernel_archive.archive.swap import (
+    check_target,
+    locked_stage,
+    replaced_directory,
+    stage_directory,
 )
+from kernel_archive.bins import DEFAULT_SCHEME, Scheme
+from kernel_archive.errors import Finding, RecipeError, TargetExistsError, UsageError, printable
+from kernel_archive.executors import Call, iterate_results, open_executor
 from kernel_archive.ids import CANARY, canonical_json, sha256_hex
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
-    from kernel_archive.archive.recipe import About, LoadedRecipe
+    from collections.abc import Iterator, Sequence
+    from concurrent.futures import Executor
 
 #: Below this many bytes of logs a second process costs more than it brings.
 PARALLEL_BYTES: Final = 24 * 1024 * 1024
@@ -67,7 +62,42 @@ class Advance(Protocol):
     """Progress: done, total, what."""
 
     def __call__(self, done: int, total: int, what: str = "") -> None:
-        """So far."""
+        """Show how far it is."""
+
+
+class BuildOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """What a user can say of a build.
+
+    Attributes:
+        builders: names of shipped builders or paths of ``builder.toml``; the shipped default ones
+            when empty.
+        out: the archive directory; the archive's name when not given.
+        name: of the archive, ``owner/dataset``; the recipe's, else ``gpu-forecasters/kernels``,
+            when not given.
+        version: name of a release.
+        jobs: processes; one per core when not given.
+        strict: a damaged log line ends the build.
+        replace: another release may be overwritten.
+        scheme: bin scheme of the labels.
+        source: a local copy of the sources of a recipe that reads from the Hub.
+        engine: ``local``, processes of this machine, or ``dask``; the archive is the same.
+        scheduler: address of a running Dask scheduler; without one, a cluster on this machine.
+        stage: where fragments lie, a directory or URL that all workers see; a hidden folder beside
+            ``out`` without.
+    """
+
+    builders: Sequence[str] = ()
+    out: str | Path | None = None
+    name: str | None = None
+    version: str | None = None
+    jobs: int | None = None
+    strict: bool = False
+    replace: bool = False
+    scheme: Scheme = DEFAULT_SCHEME
+    source: str | Path | None = None
+    engine: str = "local"
+    scheduler: str | None = None
+    stage: str | Path | None = None
 
 
 class BuildResult(msgspec.Struct, kw_only=True):
@@ -87,11 +117,147 @@ class BuildResult(msgspec.Struct, kw_only=True):
     own: bool  # an archive of one's own, which says itself what its evaluation split asks about
 
 
+class Plan(msgspec.Struct, kw_only=True):
+    """A build as its options and recipes say, before any log is read."""
+
+    options: BuildOptions
+    target: Path
+    recipes: list[LoadedRecipe]  # sorted by name
+    facts: list[dict[str, Any]]  # of the recipes, for the manifest
+    name: str
+    version: str | None
+    about: dict[str, str]
+    evaluation: EvaluationRules | None  # of an archive of one's own
+    rules: LabelRules
+    content: str  # digest of everything else that the archive depends on: definitions, templates
+    jobs: list[RunJob] = []  # the largest first, once the build is open
+
+    @property
+    def hidden(self) -> Path:
+        """The folder for everything unfinished."""
+        return stage_directory(self.target)
+
+
+class Staged(msgspec.Struct):
+    """All runs as they were read."""
+
+    runs: list[StagedRun]  # sorted by search id
+    store: Store  # where their fragments are
+    anew: int  # runs that were read now
+    build_key: str  # digest of everything that the archive depends on
+
+    @contextmanager
+    def published(self) -> Iterator[list[Path]]:
+        """Files of the split rows that others published, on this machine."""
+        with ExitStack() as stack:
+            files = [run.published_rows for run in self.runs if run.published_rows]
+            yield [stack.enter_context(self.store.reading(file)) for file in files]
+
+
+def plan_build(options: BuildOptions, content: str = "") -> Plan:
+    """Read the recipes of a build.
+
+    Raises:
+        RecipeError: a recipe is at fault.
+        TargetExistsError: the target is not ours.
+        UsageError: the name is none.
+    """
+    if options.name is not None and not re.match(ARCHIVE_NAME, options.name):
+        raise UsageError(
+            f"--name {printable(options.name)}: an archive is called owner/dataset, for example "
+            "me/my-kernels"
+        )
+    recipes = load_recipes(options.builders)
+    about: About = common_table(recipes, "archive") or About(name=DATASET_NAME)
+    evaluation: EvaluationRules | None = common_table(recipes, "eval")
+    name = options.name or about.name
+    if evaluation is None and name != DATASET_NAME:
+        evaluation = EvaluationRules()
+    target = Path(options.out or name)
+    check_target(target)
+    # What a recipe says is what its file says, also when its sources come from a local copy.
+    facts = [
+        {
+            **recipe_facts(recipe),
+            "readings": digest_beside(recipe, "readings"),
+            **({"launches": digest_beside(recipe, "launches")} if recipe.recipe.launches else {}),
+        }
+        for recipe in recipes
+    ]
+    unanimous = [str(recipe["name"]) for recipe in facts if recipe["unanimous"]]
+    rules = LabelRules(options.scheme, supersession(facts), unanimous, unfit_programs(recipes))
+    if options.source is not None:
+        recipes = [local_copy(recipe, options.source) for recipe in recipes]
+    texts = {key: getattr(about, key) for key in ("title", "description", "citation")}
+    return Plan(
+        options=options,
+        target=target,
+        recipes=recipes,
+        facts=facts,
+        name=name,
+        version=options.version or (None if options.builders else DATA_VERSION),
+        about={key: text for key, text in texts.items() if text is not None},
+        evaluation=evaluation,
+        rules=rules,
+        content=content,
+    )
+
+
+@contextmanager
+def open_build(plan: Plan) -> Iterator[Executor]:
+    """Hold the lock of the target, list the runs, and open the executor for them.
+
+    Raises:
+        RecipeError: a path matches nothing.
+        KernelArchiveError: another build is at work on the target.
+    """
+    options = plan.options
+    with locked_stage(plan.hidden):
+        plan.jobs = sorted(jobs_of(plan.recipes), key=lambda job: -job.bytes)
+        jobs = options.jobs
+        if options.engine == "local":
+            most = min(jobs or os.cpu_count() or 1, len(plan.jobs))
+            jobs = 1 if sum(job.bytes for job in plan.jobs) < PARALLEL_BYTES else most
+        with open_executor(jobs, engine=options.engine, scheduler=options.scheduler) as executor:
+            yield executor
+
+
+def stage_runs(plan: Plan, executor: Executor, advance: Advance | None = None) -> Staged:
+    """Read every run that was not read before.
+
+    Raises:
+        LogError: a log is unreadable, or damaged and the build is strict.
+        RecipeError: two runs are the same, or a recipe contradicts its log.
+    """
+    options = plan.options
+    store = open_store(options.stage or plan.hidden)
+    calls = [
+        Call(job.search_id, partial(stage_run, job, store, strict=options.strict))
+        for job in plan.jobs
+    ]
+    runs: list[StagedRun] = []
+    anew = 0
+    for _, (run, was_read) in iterate_results(executor, calls):
+        runs.append(run)
+        anew += was_read
+        if advance:
+            advance(len(runs), len(calls), run.search_id)
+    runs.sort(key=lambda run: run.search_id)
+    _refuse_repeats(runs)
+    versions = [
+        *(FORMAT, STAGE_VERSION, __version__, writer_version()),
+        *(options.scheme, plan.content),
+    ]
+    keys = sorted(run.key for run in runs)
+    key = canonical_json([versions, keys, plan.facts, plan.version, plan.name])
+    return Staged(runs, store, anew, sha256_hex(key))
+
+
 def _refuse_repeats(runs: Sequence[StagedRun]) -> None:
     """Refuse a log that is matched twice, and two runs that hold a search of one name.
 
-    The same log twice would count every measurement twice; held out and training at once, it would leak. A file of several
-    searches can hold one that is called like another run.
+    The same log twice would count every measurement twice; held out and training at once, it would
+    leak.
     """
     by_digest: dict[str, StagedRun] = {}
     by_search: dict[str, StagedRun] = {}
@@ -99,225 +265,140 @@ def _refuse_repeats(runs: Sequence[StagedRun]) -> None:
         other = by_digest.setdefault(run.digest, run)
         if other is not run and run.rows:
             roles = f" as {other.role} and as {run.role}" if other.role != run.role else ""
-            raise RecipeError.of(
-                code="same-run-twice",
-                message=f"the same run is matched twice{roles}: {other.search_id} and {run.search_id}",
-                field="source.path",
-                fix="Let each run match one source of one recipe",
-            )
+            raise _repeat(f"the same run is matched twice{roles}", other.search_id, run.search_id)
         for row in run.searches:
             name = str(row["search_id"])
             other = by_search.setdefault(name, run)
             if other is not run:
-                raise RecipeError.of(
-                    code="same-search-twice",
-                    message=f"two runs hold a search called {printable(name)}: {other.path} and {run.path}",
-                    field="source.path",
-                    fix="Rename one of the files, or let only one of them match",
-                )
+                message = f"two runs hold a search called {printable(name)}"
+                raise _repeat(message, other.path, run.path, code="same-search-twice")
 
 
-def _stage_all(
-    jobs: Sequence[Job], store: Store, workers: Team, sizes: Mapping[str, int], *, strict: bool, advance: Advance | None
-) -> tuple[list[StagedRun], int]:
-    """What every run holds, in the order of the jobs, and how many runs were read anew."""
-    largest_first = sorted(jobs, key=lambda job: -sizes[job.search_id])
-    runs: dict[str, StagedRun] = {}
-    anew = 0
-    calls = [Call(job.search_id, partial(stage_run, job, store, strict=strict)) for job in largest_first]
-    for _, (run, was_read) in workers.do(calls):
-        runs[run.search_id] = run
-        anew += was_read
-        if advance:
-            advance(len(runs), len(jobs), run.search_id)
-    return [runs[job.search_id] for job in jobs], anew
+def _repeat(message: str, one: str, other: str, code: str = "same-run-twice") -> RecipeError:
+    fix = "Let each run match one source of one recipe, or rename one of the files"
+    message = f"{message}: {one}, {other}"
+    return RecipeError.of(code=code, message=message, field="source.path", fix=fix)
 
 
-def _name(asked: str | None, about: About | None) -> str:
-    """The archive's name.
+def unchanged(plan: Plan, staged: Staged) -> BuildResult | None:
+    """Return the result when the target holds this very build already, whole, with its splits."""
+    present = present_manifest(plan.target)
+    if present is None or present.reports.get("build_key") != staged.build_key:
+        return None
+    no_card = present.splits and not (plan.target / "README.md").is_file()
+    variants = any(split.name != "canonical" for split in present.splits.values())
+    if no_card or variants or any(shard_faults(plan.target, present.shards())):
+        return None
+    result = finished(plan, staged, present)
+    result.unchanged = True
+    return result
 
-    Raises:
-        UsageError: the name asked for is none.
+
+def build_tables(plan: Plan, staged: Staged, executor: Executor, directory: Path) -> Manifest:
+    """Merge and label what was staged and write the measured tables into a directory.
+
+    Returns:
+        The manifest, without splits, which is not written yet.
     """
-    if asked is not None and not re.match(ARCHIVE_NAME, asked):
-        raise UsageError(f"--name {printable(asked)}: an archive is called owner/dataset, for example me/my-kernels")
-    return asked or (DATASET_NAME if about is None else about.name)
-
-
-def _summary(directory: Path, manifest: Manifest, *, unchanged: bool, replaced: str | None, staged: int) -> BuildResult:
-    shown = [msgspec.convert(f, Finding) for f in manifest.findings["first"]]
-    return BuildResult(
-        path=str(directory),
-        version=manifest.version,
-        logical_digest=manifest.logical_digest,
-        unchanged=unchanged,
-        replaced=replaced,
-        runs=len(manifest.inputs),
-        staged=staged,
-        rows={name: sum(facts.rows.values()) for name, facts in manifest.tables.items()},
-        findings=manifest.findings["total"],
-        shown=shown,
-        not_made={str(k): str(v) for k, v in manifest.reports.get("splits_not_made", {}).items()},
-        own=manifest.evaluation is not None,
+    runs = staged.runs
+    tables, report = consolidate(
+        runs,
+        staged.store,
+        directory,
+        rules=plan.rules,
+        gpus={gpu: facts for loaded in plan.recipes for gpu, facts in loaded.recipe.gpu.items()},
+        executor=executor,
+        scratch=plan.hidden / f"merge.{os.getpid()}",
+    )
+    shards = [shard.path for split in tables["evaluations"].splits.values() for shard in split]
+    check_readings(plan.recipes, directory, shards)
+    log_counts = Counter[str]()
+    for run in runs:
+        log_counts.update(run.counts)
+    findings = [finding for run in runs for finding in run.findings]
+    return Manifest(
+        format=FORMAT,
+        name=plan.name,
+        version=plan.version or "",  # without a name it is called after its digest
+        logical_digest="",  # known when it is written
+        package=__version__,
+        writer=writer_version(),
+        bin_scheme=plan.options.scheme,
+        builders=plan.facts,
+        tables=tables,
+        splits={},
+        inputs=[
+            InputFacts(
+                search_id=run.search_id,
+                builder=run.builder,
+                path=run.path,
+                digest=f"sha256:{run.digest}",
+                bytes=run.bytes,
+                evaluations=run.rows,
+                findings=run.n_findings,
+            )
+            for run in runs
+        ],
+        findings={
+            "total": sum(run.n_findings for run in runs),
+            "by_code": dict(sorted(Counter(finding.code for finding in findings).items())),
+            "first": msgspec.to_builtins(findings[:FINDINGS_IN_MANIFEST]),
+        },
+        reports={**report, "log_counts": dict(sorted(log_counts.items()))}
+        | {"build_key": staged.build_key},
+        canary=CANARY,
+        about=plan.about,
+        evaluation=None if plan.evaluation is None else msgspec.to_builtins(plan.evaluation),
     )
 
 
-def _whole(out: Path, manifest: Manifest) -> bool:
-    """Whether every file that the manifest names is there with its bytes, the card too, and no split is a variant."""
-    if manifest.splits and not (out / "README.md").is_file():
-        return False
-    if any(split.name != "canonical" for split in manifest.splits.values()):
-        return False
-    return not any(shard_faults(out, manifest.shards()))
+def finished(plan: Plan, staged: Staged, new: Manifest) -> BuildResult:
+    """Return the result of a build, before the new archive takes its place.
+
+    Raises:
+        TargetExistsError: another release would be replaced, and ``replace`` is not given.
+    """
+    present = present_manifest(plan.target)
+    replaced = None
+    # Splits made in another way do not make another release: they can be made again.
+    if present is not None:
+        same_name = present.version == new.version or not (present.released or new.released)
+        if not same_name or present.measured_digest != new.measured_digest:
+            replaced = present.version
+    if present is not None and replaced and present.released and not plan.options.replace:
+        raise TargetExistsError(
+            f"{plan.target} holds release {present.version} ({present.logical_digest[:19]}…); this "
+            f"build is {new.version} ({new.logical_digest[:19]}…). Choose another --out, or "
+            "overwrite it with --replace"
+        )
+    return BuildResult(
+        path=str(plan.target),
+        version=new.version,
+        logical_digest=new.logical_digest,
+        unchanged=False,
+        replaced=replaced,
+        runs=len(new.inputs),
+        staged=staged.anew,
+        rows={name: sum(facts.rows.values()) for name, facts in new.tables.items()},
+        findings=new.findings["total"],
+        shown=msgspec.convert(new.findings["first"], list[Finding]),
+        not_made=new.reports.get("splits_not_made", {}),
+        own=new.evaluation is not None,
+    )
 
 
 def build_archive(
-    builders: Sequence[str] = (),
-    *,
-    out: str | Path | None = None,
-    name: str | None = None,
-    version: str | None = None,
-    jobs: int | None = None,
-    strict: bool = False,
-    replace: bool = False,
-    scheme: Scheme = DEFAULT_SCHEME,
-    override: Callable[[LoadedRecipe], LoadedRecipe] | None = None,
-    finish: Callable[[Path, Sequence[Path]], None] | None = None,
-    finish_key: str = "",
-    engine: str = "local",
-    scheduler: str | None = None,
-    stage: str | Path | None = None,
-    advance: Advance | None = None,
-    say: Callable[[str], None] | None = None,
+    builders: Sequence[str] = (), *, advance: Advance | None = None, **options: Any
 ) -> BuildResult:
-    """Consolidate raw logs into an archive directory.
+    """Build an archive of the measured tables alone, without splits and card.
 
-    What is not said here is as in :func:`kernel_archive.pipeline.build`. ``override`` changes recipes after they are read (sources
-    taken from a local copy). ``finish`` is called with the new directory, before it is renamed into place, and with the staged
-    published rows; ``finish_key`` is everything else that it depends on, so that an unchanged build is recognised.
-
-    Raises:
-        RecipeError: a recipe is at fault.
-        LogError: a log is unreadable, or damaged and ``strict``.
-        TargetExistsError: the target is not ours, or is another release.
+    ``options`` are those of :class:`BuildOptions`; errors are those of the steps.
     """
-    recipes = [find_recipe(builder) for builder in builders] if builders else default_recipes()
-    about: About | None = stated_once(recipes, "archive")
-    stated = {} if about is None else msgspec.structs.asdict(about)
-    evaluation: Evaluation | None = stated_once(recipes, "eval")
-    called = _name(name, about)
-    own = None if called == DATASET_NAME and evaluation is None else evaluation or Evaluation()
-    target = Path(called if out is None else out)
-    check_target(target)
-    # What a recipe says is what its file says, also when its sources come from a local copy.
-    facts = sorted(
-        ({**recipe_facts(recipe), "readings": readings_digest(recipe)} for recipe in recipes),
-        key=lambda recipe: str(recipe["name"]),
-    )
-    unfit = unfit_programs(recipes)
-    supersedes = supersession(facts)
-    if override is not None:
-        recipes = [override(recipe) for recipe in recipes]
-    unique_names(recipes)
-    recipes.sort(key=lambda loaded: loaded.recipe.name)
-    named = version or (None if builders else DATA_VERSION)
-    hidden = stage_directory(target)
-    store = Store(str(hidden) if stage is None else str(stage) if "://" in str(stage) else str(Path(stage).absolute()))
-    with locked_stage(hidden), store.held() as check_held:
-        listed = jobs_of(recipes)
-        sizes = {job.search_id: job.bytes for job in listed}
-        processes = jobs
-        if engine == "local":
-            processes = 1 if sum(sizes.values()) < PARALLEL_BYTES else min(jobs or os.cpu_count() or 1, len(listed))
-        with team(processes, engine=engine, scheduler=scheduler) as workers:
-            if say is not None and workers.link is not None:
-                say(f"The work can be watched at {workers.link}")
-            runs, anew = _stage_all(listed, store, workers, sizes, strict=strict, advance=advance)
-            versions = [FORMAT, STAGE_VERSION, __version__, writer_version(), scheme, finish_key]
-            build_key = sha256_hex(canonical_json([versions, sorted(run.key for run in runs), facts, named, called]))
-            present = present_manifest(target)
-            if present is not None and present.reports.get("build_key") == build_key and _whole(target, present):
-                return _summary(target, present, unchanged=True, replaced=None, staged=anew)
-            _refuse_repeats(runs)
-            with replaced_directory(target) as new:
-                unanimous = [str(recipe["name"]) for recipe in facts if recipe["unanimous"]]
-                gpus = {gpu: known for loaded in recipes for gpu, known in loaded.recipe.gpu.items()}
-                rules = Rules(scheme, supersedes, unanimous, unfit)
-                tables, report = consolidate(runs, store, new, rules=rules, gpus=gpus, workers=workers)
-                shards = [shard.path for split in tables["evaluations"].splits.values() for shard in split]
-                check_readings(recipes, new, shards)
-                manifest = Manifest(
-                    format=FORMAT,
-                    name=called,
-                    version=named or "",  # without a name it is called after its digest
-                    logical_digest="",  # found when it is written
-                    package=__version__,
-                    writer=writer_version(),
-                    bin_scheme=scheme,
-                    builders=facts,
-                    tables=tables,
-                    splits={},
-                    inputs=[
-                        InputFacts(
-                            search_id=run.search_id,
-                            builder=run.builder,
-                            path=run.path,
-                            digest=f"sha256:{run.digest}",
-                            bytes=run.bytes,
-                            evaluations=run.rows,
-                            findings=run.n_findings,
-                        )
-                        for run in runs
-                    ],
-                    findings=_findings(runs),
-                    reports={**report, "log_counts": _log_counts(runs), "build_key": build_key},
-                    canary=CANARY,
-                    about={key: said for key, said in stated.items() if key != "name" and said is not None},
-                    evaluation=None if own is None else msgspec.to_builtins(own),
-                )
-                manifest = write_manifest(new, manifest)
-                if finish is not None:
-                    with ExitStack() as stack:
-                        finish(
-                            new,
-                            [stack.enter_context(store.reading(r.published_rows)) for r in runs if r.published_rows],
-                        )
-                    manifest = read_manifest(new)
-                check_held()
-                replaced = _replaces(target, present, manifest, allowed=replace)
-    return _summary(target, manifest, unchanged=False, replaced=replaced, staged=anew)
-
-
-def _replaces(target: Path, present: Manifest | None, new: Manifest, *, allowed: bool) -> str | None:
-    """The version that would be replaced, if another; a release is only replaced when asked."""
-    if present is None:
-        return None
-    # Splits made in another way do not make another release: they can be made again.
-    same_name = present.version == new.version or not (present.released or new.released)
-    if same_name and present.measured_digest == new.measured_digest:
-        return None
-    if present.released and not allowed:
-        raise TargetExistsError(
-            f"{target} holds release {present.version} ({present.logical_digest[:19]}…); this build is {new.version} "
-            f"({new.logical_digest[:19]}…). Choose another --out, or overwrite it with --replace"
-        )
-    return present.version
-
-
-def _findings(runs: Sequence[StagedRun]) -> dict[str, Any]:
-    """Findings as the manifest has them: their number, those kept by code, and the first ones in full."""
-    kept = [finding for run in runs for finding in run.findings]
-    codes = Counter(finding.code for finding in kept)
-    return {
-        "total": sum(run.n_findings for run in runs),
-        "by_code": dict(sorted(codes.items())),
-        "first": [msgspec.to_builtins(finding) for finding in kept[:FINDINGS_IN_MANIFEST]],
-    }
-
-
-def _log_counts(runs: Sequence[StagedRun]) -> dict[str, int]:
-    """Further counts of the formats, over all runs."""
-    total: Counter[str] = Counter()
-    for run in runs:
-        total.update(run.counts)
-    return dict(sorted(total.items()))
+    plan = plan_build(BuildOptions(builders=builders, **options))
+    with open_build(plan) as executor:
+        staged = stage_runs(plan, executor, advance)
+        if result := unchanged(plan, staged):
+            return result
+        with replaced_directory(plan.target) as new:
+            manifest = write_manifest(new, build_tables(plan, staged, executor, new))
+            return finished(plan, staged, manifest)

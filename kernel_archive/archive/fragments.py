@@ -1,4 +1,4 @@
-"""What a staged fragment holds: its columns, the limits of what one row may hold, what follows from a program's text, and the table."""
+"""What a staged fragment holds: its columns, limits of a row, and what follows from a program."""
 
 from __future__ import annotations
 
@@ -16,8 +16,9 @@ if TYPE_CHECKING:
 
     from kernel_archive.readers.records import Case
 
-#: What one row may hold. Logs are untrusted: a row beyond these bounds is left out, so that it can't fill the memory of
-#: everything behind it. Programs that searches write stay below 200,000 characters, and problems have up to 24 cases.
+#: Leave out a row that holds more: logs are untrusted, and such a row could fill the memory of
+#: everything behind it. Programs that searches write stay below 200,000 characters, and problems
+#: have up to 24 cases.
 MAX_CODE: Final = 4_000_000
 MAX_NAME: Final = 4000
 MAX_CASES: Final = 1000
@@ -25,11 +26,16 @@ MAX_SHAPES: Final = 100_000
 #: Other quantities (microseconds, seconds) are below this, so that their sums stay finite.
 MAX_QUANTITY: Final = 1e18
 
+#: Rows of a fragment are read in blocks of this many, so that a large run is never read as a whole.
+FRAGMENT_GROUP: Final = 2000
+
 #: What a table has beyond single evaluations: it is made when fragments are merged.
 _MERGED: Final = frozenset(
-    {"bin", "bin_scheme", "canary", "flags", "n_evaluations", "n_measurements", "speedup_max", "speedup_min"}
+    {"bin", "bin_scheme", "canary", "flags", "n_evaluations", "n_measurements"}
+    | {"speedup_max", "speedup_min"}
 )
-#: Columns of a staged fragment: all that the tables say of an evaluation and its program, and what only merging needs.
+#: Columns of a staged fragment: all that the tables say of an evaluation and its program, and what
+#: only merging needs.
 FRAGMENT_SCHEMA: Final = pa.schema(
     [
         *{
@@ -59,16 +65,16 @@ class Limit(NamedTuple):
 
 
 def limits(schema: pa.Schema) -> dict[str, Limit]:
-    """The limits of every number and text of a schema."""
-    found: dict[str, Limit] = {}
+    """Return the limits of every number and text of a schema."""
+    bounds: dict[str, Limit] = {}
     for field in schema:
         if pa.types.is_integer(field.type):
-            found[field.name] = Limit(abs, 2 ** (field.type.bit_width - 1) - 1)
+            bounds[field.name] = Limit(abs, 2 ** (field.type.bit_width - 1) - 1)
         elif pa.types.is_floating(field.type):
-            found[field.name] = Limit(abs, MAX_QUANTITY)
+            bounds[field.name] = Limit(abs, MAX_QUANTITY)
         elif pa.types.is_string(field.type):
-            found[field.name] = Limit(len, MAX_CODE if field.name == "code" else MAX_NAME)
-    return found
+            bounds[field.name] = Limit(len, MAX_CODE if field.name == "code" else MAX_NAME)
+    return bounds
 
 
 def encodable(text: str) -> str:
@@ -77,7 +83,7 @@ def encodable(text: str) -> str:
 
 
 def json_text(value: Any) -> str | None:
-    """Canonical JSON of a value, ``None`` for ``None``; lone surrogates in it become replacement marks."""
+    """Canonical JSON of a value, ``None`` for ``None``; lone surrogates are replaced."""
     if value is None:
         return None
     try:
@@ -87,7 +93,7 @@ def json_text(value: Any) -> str | None:
 
 
 def fragment_table(columns: Mapping[str, Sequence[Any] | pa.Array]) -> pa.Table:
-    """The columns as a fragment holds them; ``cases`` are tuples of :class:`~kernel_archive.readers.records.Case`."""
+    """Put columns together as a fragment holds them; ``cases`` are tuples of ``Case``."""
 
     def array(name: str, kind: pa.DataType) -> pa.Array:
         values = columns[name]
@@ -95,11 +101,13 @@ def fragment_table(columns: Mapping[str, Sequence[Any] | pa.Array]) -> pa.Table:
             return values
         return _case_array(values) if name == "cases" else pa.array(values, kind)
 
-    return pa.table([array(field.name, field.type) for field in FRAGMENT_SCHEMA], schema=FRAGMENT_SCHEMA)
+    return pa.table(
+        [array(field.name, field.type) for field in FRAGMENT_SCHEMA], schema=FRAGMENT_SCHEMA
+    )
 
 
 def _case_array(rows: Sequence[Sequence[Case]]) -> pa.Array:
-    """The nested column, put together from flat ones: making it from dictionaries takes most of the time of staging."""
+    """Put the nested column together from flat ones, many times faster than from dictionaries."""
     offsets = [0]
     flat: list[Case] = []
     shapes: dict[int, str | None] = {}  # most cases share the dictionary of their shape
@@ -117,13 +125,16 @@ def _case_array(rows: Sequence[Sequence[Case]]) -> pa.Array:
     return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), struct)
 
 
-#: Whether a program is artificial, by its id and that of the reference. Begun again when full, so that hostile logs can't fill
-#: the memory with it.
-_ARTIFICIAL: Final[dict[tuple[str, str], bool]] = {}
+#: Keep what follows from this many programs; beyond it, begin again, so that hostile logs can't
+#: fill the memory with it.
 _MAX_KNOWN: Final = 50_000
+#: Token id and language by program id, and whether a program is artificial by its id and that of
+#: the reference: the same program is in many logs.
+_DERIVED: Final[dict[str, tuple[str, str]]] = {}
+_ARTIFICIAL: Final[dict[tuple[str, str], bool]] = {}
 
 
-class Program(NamedTuple):
+class ProgramText(NamedTuple):
     """A program's columns: its text, and what follows from it."""
 
     code: str
@@ -132,13 +143,18 @@ class Program(NamedTuple):
     language: str
 
 
-def program_of(code: str) -> Program:
-    """The program of a canonical text that can be encoded."""
-    return Program(code, program_id(code), token_id(code), language_of(code))
+def program_of(code: str) -> ProgramText:
+    """Derive the columns of a program from its canonical text, which can be encoded."""
+    name = program_id(code)
+    if name not in _DERIVED:
+        if len(_DERIVED) >= _MAX_KNOWN:
+            _DERIVED.clear()
+        _DERIVED[name] = token_id(code), language_of(code)
+    return ProgramText(code, name, *_DERIVED[name])
 
 
-def is_artificial(program: Program, reference: str) -> bool:
-    """Whether a program has an artificial pattern; the text of the reference is empty where it is not known."""
+def is_artificial(program: ProgramText, reference: str) -> bool:
+    """Whether a program has an artificial pattern; ``reference`` is empty where it is unknown."""
     key = program.program_id, program_id(reference)
     if key not in _ARTIFICIAL:
         if len(_ARTIFICIAL) >= _MAX_KNOWN:

@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import fnmatch
-import hashlib
 import os
 import re
 from contextlib import contextmanager
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from kernel_archive.archive.recipe import RECIPE_NAME
+from kernel_archive.archive.recipe import RECIPE_NAME, path_names
 from kernel_archive.errors import RecipeError, printable
-from kernel_archive.ids import canonical_json
+from kernel_archive.ids import canonical_json, sha256_hex
 from kernel_archive.readers import READERS
 from kernel_archive.readers.files import RunFiles
-from kernel_archive.readers.mapping import names_in
 from kernel_archive.storage import file_sha256
 
 if TYPE_CHECKING:
@@ -27,15 +26,24 @@ if TYPE_CHECKING:
     from kernel_archive.archive.remote import RemoteRun
 
 #: Raised when the fragments' own layout or the derivation of their columns changes.
-STAGE_VERSION: Final = 6
+STAGE_VERSION: Final = 7
 #: Independent counts may lie beside logs; they are no logs.
 _NOT_A_RUN: Final = frozenset({"EXPECTED.json", "README.md"})
 #: Names of problems that can stand in a file name.
 _PROBLEM_FILE: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
-_LOG_ENDINGS: Final = (".zst", ".gz", ".jsonl", ".json", ".pkl", ".pickle", ".parquet", ".csv", ".tsv")
+_LOG_ENDINGS: Final = tuple(
+    f".{ending}"
+    for ending in ("zst", "gz", "jsonl", "json", "pkl", "pickle", "parquet", "csv", "tsv")
+)
 
 
-class Job(msgspec.Struct, frozen=True, kw_only=True):
+_SAME_ID: Final = (
+    "Let each run match one source only. A run is named by its path below the first wildcard, or "
+    'below the recipe: let one source match both, such as path = "{p}/results", where they differ'
+)
+
+
+class RunJob(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     """One run to stage."""
 
     search_id: str  # builder name and the run's path
@@ -45,33 +53,36 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     path: Path  # the matched file or directory
     base: Path  # directory that provenance is relative to
     recipe_directory: Path  # where the recipe's own files (references) are
-    excluded: dict[str, dict[str, str]]  # search id -> node -> reason; several where one file holds several searches
+    excluded: dict[str, dict[str, str]]  # search id -> node -> reason
     gpus: tuple[str, ...] = ()  # of which the recipe states facts
-    roles: dict[str, list[str]] = {}  # role -> patterns of the problems whose rows have it, whatever the source says
-    remote: RemoteRun | None = None  # the files of a run behind a URL: path and base are of its names only
+    roles: dict[str, list[str]] = {}  # role -> patterns of problems, before the source's role
+    #: The files of a run behind a URL, where path and base are of its names only.
+    remote: RemoteRun | None = None
 
+    @cached_property
     def run_files(self) -> RunFiles:
         """The files of the run, as its reader declares them."""
-        settings: dict[str, Any] = {k: v for k, v in msgspec.structs.asdict(self.source).items() if v is not None}
+        stated = msgspec.structs.asdict(self.source)
+        settings = {key: value for key, value in stated.items() if value is not None}
         settings["recipe_directory"] = self.recipe_directory
         return RunFiles(self.path, self.base, READERS[self.source.format], settings)
 
     def role_of(self, problem: str | None) -> str:
-        """The role of a problem's rows: what the recipe's ``[eval]`` says of the problem, else what the source says."""
+        """The role of a problem's rows: what the recipe's ``[eval]`` says, else the source."""
         for role, patterns in self.roles.items():
-            if problem is not None and any(fnmatch.fnmatchcase(problem, pattern) for pattern in patterns):
+            if any(fnmatch.fnmatchcase(problem or "", pattern) for pattern in patterns if problem):
                 return role
         return self.source.role
 
-    @property
+    @cached_property
     def bytes(self) -> int:
-        """Of all its files."""
+        """Bytes of all its files."""
         if self.remote is not None:
             return sum(file.bytes or 0 for file in self.remote.files)
-        return sum(path.stat().st_size for path in self.run_files().files)
+        return sum(path.stat().st_size for path in self.run_files.files)
 
     @contextmanager
-    def on_this_machine(self) -> Iterator[Job]:
+    def on_this_machine(self) -> Iterator[RunJob]:
         """The run with its files in a directory."""
         if self.remote is None:
             yield self
@@ -94,46 +105,38 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def run_path(self) -> str:
         """The run's place, relative to its builder."""
-        return self.path.relative_to(self.base).as_posix() if self.path != self.base else self.path.name
+        at_base = self.path == self.base
+        return self.path.name if at_base else self.path.relative_to(self.base).as_posix()
 
-    def bad_exclude(self, what: str, value: str) -> RecipeError:
-        """The error of an ``[[exclude]]`` entry that names what is not there."""
-        return RecipeError.of(
-            code="bad-exclude",
-            message=f"an exclude entry names {what}",
-            file=str(self.recipe_file),
-            field="exclude",
-            value=value,
-        )
+    def error(self, field: str, message: str, value: str, code: str = "bad-recipe") -> RecipeError:
+        """Return an error of the recipe."""
+        place: dict[str, Any] = {"file": str(self.recipe_file), "field": field}
+        return RecipeError.of(code=code, message=message, value=value, **place)
 
     def reference_text(self, problem: str | None) -> str | None:
-        """The reference program that the recipe supplies for a problem, if it does.
+        """Read the reference program that the recipe supplies for a problem, if it does.
 
         Raises:
             RecipeError: the named file can't be read.
         """
-        if self.source.reference in (None, "root") or problem is None:
+        if self.source.reference is None or problem is None:
             return None
         path = self.recipe_directory / self.source.reference.replace("{problem}", problem)
+        field = f"source[{self.source_index}].reference"
         try:
             # A problem's name comes from a log: it may not lead out of the recipe's folder.
             inside = path.resolve().is_relative_to(self.recipe_directory.resolve())
             if _PROBLEM_FILE.fullmatch(problem) and inside:
                 return path.read_text(encoding="utf-8")
-            message, value = "the path of a reference program leaves the recipe's folder", problem
         except (OSError, ValueError) as error:
-            message, value = f"reference program cannot be read: {error}", path.name
-        raise RecipeError.of(
-            code="bad-recipe",
-            message=message,
-            file=str(self.recipe_file),
-            field=f"source[{self.source_index}].reference",
-            value=value,
-        )
+            message = f"reference program cannot be read: {error}"
+            raise self.error(field, message, path.name) from None
+        message = "the path of a reference program leaves the recipe's folder"
+        raise self.error(field, message, problem)
 
 
 def run_digest(files: RunFiles) -> tuple[str, dict[str, str], int]:
-    """Digest over names and digests of a run's files; the digest per provenance name; bytes on disk.
+    """Digest the names and digests of a run's files; also digests of each file, and bytes on disk.
 
     Names count relative to the run: a run that was moved or renamed keeps its digest.
     """
@@ -141,21 +144,18 @@ def run_digest(files: RunFiles) -> tuple[str, dict[str, str], int]:
     inside: dict[str, str] = {}
     size = 0
     for path in files.files:
-        digest = file_sha256(path)
-        each[files.name(path)] = digest
-        inside[path.relative_to(files.root).as_posix() if path.is_relative_to(files.root) else path.name] = digest
+        below = path.is_relative_to(files.root)
+        name = path.relative_to(files.root).as_posix() if below else path.name
+        each[files.name(path)] = inside[name] = file_sha256(path)
         size += path.stat().st_size
-    return hashlib.sha256(canonical_json(inside)).hexdigest(), each, size
+    return sha256_hex(canonical_json(inside)), each, size
 
 
-def fragment_key(job: Job, digest: str) -> str:
-    """Name of a staged fragment: everything that its content depends on."""
+def fragment_key(job: RunJob, digest: str) -> str:
+    """Name a staged fragment: the digest of everything that its content depends on."""
     reader = READERS[job.source.format]
-    references: dict[str, str] = {}
-    if job.source.reference is not None:
-        pattern = job.source.reference.replace("{problem}", "*")
-        if not Path(pattern).is_absolute():
-            references = {p.name: file_sha256(p) for p in sorted(job.recipe_directory.glob(pattern)) if p.is_file()}
+    pattern = (job.source.reference or "").replace("{problem}", "*")
+    files = job.recipe_directory.glob(pattern) if pattern and pattern[0] != "/" else ()
     key = {
         "stage": STAGE_VERSION,
         "reader": [reader.name, reader.version],
@@ -165,130 +165,132 @@ def fragment_key(job: Job, digest: str) -> str:
         "excluded": job.excluded,
         "gpus": job.gpus,
         "roles": job.roles,
-        "references": references,
+        "references": {p.name: file_sha256(p) for p in sorted(files) if p.is_file()},
         "input": digest,
     }
-    return hashlib.sha256(canonical_json(key)).hexdigest()
+    return sha256_hex(canonical_json(key))
 
 
 def _split_pattern(path: str) -> tuple[Path, str]:
-    """A glob as the directory above its first wildcard, and the rest of it."""
+    """Split a glob into the directory above its first wildcard, and the rest of it."""
     parts = Path(path).parts
-    fixed = next((i for i, part in enumerate(parts) if any(mark in part for mark in "*?[")), len(parts))
-    fixed = min(fixed, len(parts) - 1)
+    wild = [i for i, part in enumerate(parts) if re.search(r"[*?\[]", part)]
+    fixed = min([*wild, len(parts) - 1])
     return Path(*parts[:fixed]), "/".join(parts[fixed:])
 
 
 def _run_name(path: Path, base: Path) -> str:
-    """The part of a search id behind the builder's name."""
+    """Return the part of a search id behind the builder's name."""
     relative = path.relative_to(base).as_posix() if path != base else path.name
     while relative.endswith(_LOG_ENDINGS):
         relative = relative.rsplit(".", 1)[0]
     return relative.removeprefix("logs/")
 
 
-def _matches(loaded: LoadedRecipe, source: Source, index: int) -> Iterator[tuple[Path, Path, RemoteRun | None]]:
-    """Matched paths of a source with the directory that their names are relative to; of a URL, what is behind it."""
-    looked_for = re.sub(r"\{[^{}]+\}", "*", source.path)
+def _matches(
+    loaded: LoadedRecipe, source: Source, index: int
+) -> list[tuple[Path, Path, RemoteRun | None]]:
+    """List what a source matches: path, what its name is relative to, what a URL leads to."""
+    fail = partial(_bad_path, loaded, source, index)
+    pattern = re.sub(r"\{[^{}]+\}", "*", source.path)
+    matches: list[tuple[Path, Path, RemoteRun | None]]
     if "://" in source.path:
         from kernel_archive.archive.remote import remote_runs
 
-        matched = remote_runs(loaded, msgspec.structs.replace(source, path=looked_for), index)
-        runs = [(Path(place), Path(), run) for place, run in matched if Path(place).name not in _NOT_A_RUN]
-        if not runs:
-            raise _bad_path(loaded, source, index, "bad-source", "the address matches no file that the reader reads")
-        yield from runs
-        return
-    base, pattern = loaded.directory, looked_for
-    if Path(pattern).is_absolute() or ".." in Path(pattern).parts:
-        base, pattern = _split_pattern(os.path.normpath(base / pattern))
-    try:
-        found = sorted(p for p in base.glob(pattern) if p.name not in _NOT_A_RUN)
-    except (ValueError, IndexError, NotImplementedError, RecursionError, OSError) as error:
-        reason = "too many levels" if isinstance(error, RecursionError) else printable(str(error))
-        raise _bad_path(loaded, source, index, "bad-recipe", f"the path cannot be looked for: {reason}") from None
-    if not found:
-        raise _bad_path(loaded, source, index, "no-match", "the path matches no file or directory")
-    for path in found:
-        yield path, base, None
+        runs = remote_runs(loaded, msgspec.structs.replace(source, path=pattern), index)
+        matches = [(Path(place), Path(), run) for place, run in runs]
+        code, message = "bad-source", "the address matches no file that the reader reads"
+    else:
+        base = loaded.directory
+        if Path(pattern).is_absolute() or ".." in Path(pattern).parts:
+            base, pattern = _split_pattern(os.path.normpath(base / pattern))
+        try:
+            paths = [base] if source.path == "." else sorted(base.glob(pattern))
+        except RecursionError:
+            raise fail("bad-recipe", "the path cannot be looked for: too many levels") from None
+        except (ValueError, IndexError, NotImplementedError, OSError) as error:
+            message = f"the path cannot be looked for: {printable(str(error))}"
+            raise fail("bad-recipe", message) from None
+        matches = [(path, base, None) for path in paths]
+        code, message = "no-match", "the path matches no file or directory"
+    matches = [match for match in matches if match[0].name not in _NOT_A_RUN]
+    if not matches:
+        raise fail(code, message)
+    return matches
 
 
 def _captured(source: Source, path: Path) -> Source:
-    """The source of one match: ``{name}`` of its path stands for what is there, wherever else the recipe says ``{name}``.
+    """Return the source of one match: what ``{name}`` in its path matched stands elsewhere, too.
 
     >>> from kernel_archive.archive.recipe import Source
-    >>> source = Source(
-    ...     path="runs/{gpu}/*.csv", format="measurements", role="archive", generation_method="x", gpu="{gpu}"
-    ... )
-    >>> _captured(source, Path("/data/runs/L40S/a.csv")).gpu
+    >>> stated = {"format": "sql", "role": "archive", "generation_method": "x", "gpu": "{gpu}"}
+    >>> _captured(Source(path="runs/{gpu}/*.csv", **stated), Path("/data/runs/L40S/a.csv")).gpu
     'L40S'
     """
-    names = names_in(source.path)
-    if not names:
+    if not path_names(source.path):
         return source
     steps = source.path.split("/")
     first = next(i for i, step in enumerate(steps) if re.search(r"[*?{\[]", step))
     parts = re.split(r"(\{[^{}]+\}|\*\*/?|\*|\?)", "/".join(steps[first:]))
     wild = {"**/": r"(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}
     pattern = "".join(
-        f"(?P<{part[1:-1]}>[^/]+?)" if part[:1] == "{" else wild.get(part, re.escape(part)) for part in parts
+        f"(?P<{part[1:-1]}>[^/]+?)" if part[:1] == "{" else wild.get(part, re.escape(part))
+        for part in parts
     )
     match = re.search(rf"(?:^|/){pattern}$", path.as_posix())
-    found = match.groupdict() if match is not None else {}
+    parts_of_path = match.groupdict() if match is not None else {}
 
-    def fill(value: Any) -> Any:
-        if isinstance(value, dict):
-            return {key: fill(inner) for key, inner in value.items()}
-        if isinstance(value, list):
-            return [fill(inner) for inner in value]
-        if not isinstance(value, str):
-            return value
-        return re.sub(r"\{(\w+)\}", lambda name: found.get(name[1], name[0]), value)
+    def fill(value: str) -> str:
+        return re.sub(r"\{(\w+)\}", lambda name: parts_of_path.get(name[1], name[0]), value)
 
-    plain = msgspec.to_builtins(source)
-    return msgspec.convert({**fill(plain), "path": source.path}, type(source))
-
-
-def _bad_path(loaded: LoadedRecipe, source: Source, index: int, code: str, message: str) -> RecipeError:
-    return RecipeError.of(
-        code=code,
-        message=message,
-        file=str(loaded.file),
-        field=f"source[{index}].path",
-        value=source.path,
-        fix="Paths are relative to the recipe; wildcards are *, ? and **",
-    )
+    # Names of files are data: a query reads them as variables, and its text stays as it is.
+    changes: dict[str, Any] = {
+        name: fill(value)
+        for name, value in msgspec.structs.asdict(source).items()
+        if isinstance(value, str) and name not in ("path", "query", "role")
+    }
+    if source.variables is not None:
+        changes["variables"] = {name: fill(value) for name, value in source.variables.items()}
+    return msgspec.structs.replace(source, **changes)
 
 
-def jobs_of(recipes: list[LoadedRecipe]) -> list[Job]:
-    """Every run of every recipe, sorted by search id.
+def _bad_path(
+    loaded: LoadedRecipe, source: Source, index: int, code: str, message: str, fix: str = ""
+) -> RecipeError:
+    fix = fix or "Paths are relative to the recipe; wildcards are *, ? and **"
+    place: dict[str, Any] = {
+        "file": str(loaded.file),
+        "field": f"source[{index}].path",
+        "value": source.path,
+    }
+    return RecipeError.of(code=code, message=message, fix=fix, **place)
+
+
+def jobs_of(recipes: list[LoadedRecipe]) -> list[RunJob]:
+    """List every run of every recipe, sorted by search id.
 
     Raises:
-        RecipeError: a path matches nothing, two runs share an id, or an ``[[exclude]]`` names no search.
+        RecipeError: a path matches nothing, two runs share an id, or an ``[[exclude]]`` names no
+        search.
     """
-    jobs: dict[str, Job] = {}
+    jobs: dict[str, RunJob] = {}
     for loaded in recipes:
         recipe = loaded.recipe
+        roles = {
+            str(role): names for role, names in (recipe.eval.roles if recipe.eval else {}).items()
+        }
         excluded: dict[str, dict[str, str]] = {}
         for entry in recipe.exclude:
-            name = entry.search if entry.search.startswith(recipe.name + "/") else f"{recipe.name}/{entry.search}"
+            name = f"{recipe.name}/{entry.search.removeprefix(recipe.name + '/')}"
             excluded.setdefault(name, {})[entry.node] = entry.reason
         for index, source in enumerate(recipe.source):
             for path, base, remote in _matches(loaded, source, index):
                 search_id = f"{recipe.name}/{_run_name(path, base)}"
                 if search_id in jobs:
-                    raise RecipeError.of(
-                        code="duplicate-search",
-                        message=f"two runs share the search id {search_id}: {jobs[search_id].path} and {path}",
-                        file=str(loaded.file),
-                        field=f"source[{index}].path",
-                        value=source.path,
-                        fix="Let each run match one source only; a search can't be held out and training at once"
-                        if path == jobs[search_id].path
-                        else "A run is named by its path below the first wildcard, or below the recipe: let one source match both, "
-                        'such as path = "{p}/results", where they differ',
-                    )
-                jobs[search_id] = Job(
+                    message = f"two runs share the search id {search_id}: {jobs[search_id].path}"
+                    message += f" and {path}"
+                    raise _bad_path(loaded, source, index, "duplicate-search", message, _SAME_ID)
+                jobs[search_id] = RunJob(
                     search_id=search_id,
                     builder=recipe.name,
                     source_index=index,
@@ -298,7 +300,7 @@ def jobs_of(recipes: list[LoadedRecipe]) -> list[Job]:
                     remote=remote,
                     recipe_directory=loaded.directory,
                     gpus=tuple(recipe.gpu),
-                    roles={str(role): names for role, names in recipe.eval.roles.items()} if recipe.eval else {},
+                    roles=dict(roles),
                     excluded={
                         name: nodes
                         for name, nodes in excluded.items()

@@ -1,4 +1,4 @@
-"""``manifest.json``: what an archive directory holds, with digests, inputs and the facts of its splits.
+"""``manifest.json``: what an archive directory holds, with digests, inputs and facts of its splits.
 
 The manifest holds no time, host or user: same inputs and same writer give the same bytes.
 """
@@ -25,17 +25,17 @@ if TYPE_CHECKING:
 FORMAT: Final = 2
 _READ_FORMATS: Final = (1, FORMAT)
 MANIFEST_NAME: Final = "manifest.json"
-#: A hundred times the manifest of the shipped data; one comes from a Hub, and may be anything.
+#: Refuse a larger manifest (the shipped one has a hundredth): it may come from a Hub.
 MAX_MANIFEST_BYTES: Final = 64 << 20
 
 
 class ShardFacts(msgspec.Struct, frozen=True):
-    """One Parquet file: path inside the archive, rows, bytes, sha256 of the bytes as 64 hex digits."""
+    """One Parquet file."""
 
-    path: str
+    path: str  # inside the archive
     rows: int
     bytes: int
-    sha256: str
+    sha256: str  # of the bytes, 64 hex digits
 
 
 class TableFacts(msgspec.Struct, frozen=True):
@@ -51,28 +51,28 @@ class TableFacts(msgspec.Struct, frozen=True):
 
 
 class InputFacts(msgspec.Struct, frozen=True):
-    """One run that went in: its search id, path relative to its builder, digest, bytes, and what was found in it."""
+    """One run that went in."""
 
     search_id: str
     builder: str
-    path: str
+    path: str  # relative to its builder
     digest: str
     bytes: int
-    evaluations: int
-    findings: int
+    evaluations: int  # number of them
+    findings: int  # number of them
 
 
 class SplitFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """Frozen facts of one derived table (``eval``, ``discovery_pairs``, ``train_pairs``)."""
+    """Facts of one derived table (``eval``, ``discovery_pairs``, ``train_pairs``)."""
 
     name: str  # "canonical" or the name of a variant; only the canonical one is scored as such
-    #: "selected" by a definition here, "published" and kept as it was, or "withheld": selected, without labels.
+    #: "selected" by a definition, "published" and kept as it was, or "withheld": without labels.
     origin: str
     scheme: str  # bin scheme of its labels
     logical_digest: str  # over its rows
     rows: int
-    parameters: dict[str, Any]  # everything that the selection depended on (cap, GPU, seed, strata, ...)
-    facts: dict[str, Any]  # counts, representatives (m_1, m_8, task x bin, cutoffs, exclusions, label differences)
+    parameters: dict[str, Any]  # what the selection depended on (cap, GPU, seed, strata, ...)
+    facts: dict[str, Any]  # counts, m_1, m_8, task x bin, cutoffs, exclusions, label differences
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
@@ -87,32 +87,28 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     bin_scheme: str  # of kernels.bin
     builders: list[dict[str, Any]]  # recipes with version, licence and digest
     tables: dict[str, TableFacts]
-    splits: dict[str, SplitFacts]  # facts of the derived tables
+    splits: dict[str, SplitFacts]  # by derived table
     inputs: list[InputFacts]  # every run
-    findings: dict[str, Any]  # damaged lines and other faults of the logs: number per code, and the first ones in full
-    reports: dict[str, Any]  # further counts (exclusions, rows withheld from train, similarity, ...)
+    findings: dict[str, Any]  # faults of the logs: number per code, and the first ones in full
+    reports: dict[str, Any]  # further counts (exclusions, rows withheld from train, ...)
     canary: str  # the text in every row
     about: dict[str, str] = {}  # title, description and citation of an archive of one's own
-    #: What the evaluation split of an archive of one's own asks about, where its recipe or its name makes it one.
-    evaluation: dict[str, Any] | None = None
+    evaluation: dict[str, Any] | None = None  # [eval] of an archive of one's own
 
     @property
     def measured_digest(self) -> str:
-        """Digest over the measured tables (kernels, failures, evaluations, searches, references, gpus).
-
-        It stays the same when splits are made in another way: it says which measurements an archive holds.
-        """
+        """Digest over the measured tables; it stays the same when splits are made anew."""
         total = hashlib.sha256()
-        for name in sorted(name for name in self.tables if name in TABLES and not TABLES[name].derived):
-            total.update(f"{name}\0{self.tables[name].logical_digest}\0".encode())
+        for name in sorted(self.tables):
+            if name in TABLES and not TABLES[name].derived:
+                total.update(f"{name}\0{self.tables[name].logical_digest}\0".encode())
         return f"sha256:{total.hexdigest()}"
 
     @property
     def whole_digest(self) -> str:
-        """Digest over everything that a score depends on: every table, and the facts of every split.
+        """Digest over everything that a score depends on: every table and the facts of every split.
 
-        A manifest of format 1 has the digest of the measured tables in this place: whoever is given such a digest knows
-        nothing of the evaluation labels.
+        In format 1 it is the digest of the measured tables, which says nothing of the labels.
         """
         if self.format == 1:
             return self.measured_digest
@@ -125,11 +121,11 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def released(self) -> bool:
-        """Whether the version is a name that somebody gave; else it is the beginning of the digest."""
-        return self.version != self.logical_digest.removeprefix("sha256:")[:12]
+        """Whether the version is a name that somebody gave; else it is taken from the digest."""
+        return self.version != _short(self.logical_digest)
 
     def shards(self, table: str | None = None, split: str | None = None) -> list[ShardFacts]:
-        """Every Parquet file, or those of one table or split, in order."""
+        """List every Parquet file, or those of one table or split, in order."""
         return [
             shard
             for name, facts in self.tables.items()
@@ -140,11 +136,17 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
         ]
 
 
-def shard_faults(directory: Path, shards: Iterable[ShardFacts], *, content: bool = True) -> Iterator[Finding]:
-    """A finding for every file that is not what the manifest says: missing, of another size, or (``content``) of other bytes."""
+def _short(digest: str) -> str:
+    return digest.removeprefix("sha256:")[:12]
+
+
+def shard_faults(
+    directory: Path, shards: Iterable[ShardFacts], *, content: bool = True
+) -> Iterator[Finding]:
+    """Yield a finding for every file that is missing, of another size, or of other ``content``."""
     for shard in shards:
         path = directory / shard.path
-        code, message = "missing-file", None
+        code, message = "missing-file", ""
         try:
             size = path.stat().st_size
             if size != shard.bytes:
@@ -155,31 +157,30 @@ def shard_faults(directory: Path, shards: Iterable[ShardFacts], *, content: bool
             message = "named in the manifest, not there"
         except OSError as error:
             message = f"cannot be read: {error.strerror or error}"
-        if message is not None:
-            yield Finding(code=code, message=message, file=str(path), fix="Build or pull the archive again")
+        if message:
+            fix = "Build or pull the archive again"
+            yield Finding(code=code, message=message, file=str(path), fix=fix)
 
 
-def write_manifest(directory: Path, manifest: Manifest) -> Manifest:
-    """Write ``manifest.json``, with the digest of what it names: indented, keys in a fixed order, no time in it.
-
-    Returns:
-        The manifest as written. One that is called after its digest is called after the new one.
-    """
+def seal_manifest(manifest: Manifest) -> Manifest:
+    """Return the manifest with the digest of its content, and a version from it if it has none."""
     # As it will be read: a key or number that JSON spells differently would give another digest.
     plain = msgspec.json.decode(msgspec.json.encode(manifest), type=Manifest)
     digest = plain.whole_digest
-    sealed = msgspec.structs.replace(
-        plain,
-        version=plain.version if plain.released else digest.removeprefix("sha256:")[:12],
-        logical_digest=digest,
-    )
+    version = plain.version if plain.released else _short(digest)
+    return msgspec.structs.replace(plain, version=version, logical_digest=digest)
+
+
+def write_manifest(directory: Path, manifest: Manifest) -> Manifest:
+    """Seal a manifest, write it as ``manifest.json`` and return it: indented, keys in one order."""
+    sealed = seal_manifest(manifest)
     data = msgspec.json.format(msgspec.json.encode(sealed, order="deterministic"), indent=1) + b"\n"
     write_atomically(directory / MANIFEST_NAME, data)
     return sealed
 
 
 def read_manifest(directory: Path) -> Manifest:
-    """The manifest of an archive directory.
+    """Read the manifest of an archive directory.
 
     Raises:
         ArchiveNotFoundError: there is none.
@@ -191,7 +192,8 @@ def read_manifest(directory: Path) -> Manifest:
             data = stream.read(MAX_MANIFEST_BYTES + 1)
     except (FileNotFoundError, NotADirectoryError):
         raise ArchiveNotFoundError(
-            f"no archive in {directory} (it has no {MANIFEST_NAME}). Build your own with: kernel-archive build builder.toml; "
+            f"no archive in {directory} (it has no {MANIFEST_NAME}). Build your own with: "
+            "kernel-archive build builder.toml; "
             f"the shipped one with: kernel-archive build --out {directory}"
         ) from None
     except OSError as error:
@@ -199,18 +201,22 @@ def read_manifest(directory: Path) -> Manifest:
 
     def fail(why: object) -> ArchiveMismatchError:
         return ArchiveMismatchError.of(
-            code="bad-manifest", file=str(path), message=f"not a manifest: {why}", fix="Build or pull the archive again"
+            code="bad-manifest",
+            file=str(path),
+            message=f"not a manifest: {why}",
+            fix="Build or pull the archive again",
         )
 
     if len(data) > MAX_MANIFEST_BYTES or not has_few_values(data):
         raise fail("it is larger than one can be")
     try:
         manifest = msgspec.json.decode(data, type=Manifest)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:
         raise fail(error) from None
     if manifest.format not in _READ_FORMATS:
+        formats = " and ".join(map(str, _READ_FORMATS))
         raise ArchiveMismatchError(
-            f"{path} has format {manifest.format}, this version reads {' and '.join(map(str, _READ_FORMATS))}. "
+            f"{path} has format {manifest.format}, this version reads {formats}. "
             "Install a matching kernel-archive"
         )
     _refuse_foreign_names(manifest, path)
@@ -218,7 +224,7 @@ def read_manifest(directory: Path) -> Manifest:
 
 
 def present_manifest(directory: Path) -> Manifest | None:
-    """The manifest of a directory; ``None`` where there is none, or none that can be read: it protects nothing."""
+    """Read the manifest of a directory; ``None`` where there is none, or none that can be read."""
     try:
         return read_manifest(directory)
     except (ArchiveNotFoundError, ArchiveMismatchError):
@@ -226,18 +232,20 @@ def present_manifest(directory: Path) -> Manifest | None:
 
 
 def _refuse_foreign_names(manifest: Manifest, path: Path) -> None:
-    """Names from a manifest go into paths and queries: only those of our own layout are taken.
+    """Refuse names outside of our layout: they go into paths and queries.
 
     Raises:
-        ArchiveMismatchError: a table, split or shard is named as none of ours is.
+        ArchiveMismatchError: a table, split or shard has such a name.
     """
     for table, facts in manifest.tables.items():
-        known = TABLES.get(table)
-        if known is None or not facts.splits.keys() <= set(known.splits):
+        if table not in TABLES or not facts.splits.keys() <= {*TABLES[table].splits}:
+            name = printable(table)
             raise ArchiveMismatchError(
-                f"{path} names a table or split that this version does not know: {printable(table)}"
+                f"{path} names a table or split that this version does not know: {name}"
             )
-        for split, shards in facts.splits.items():
-            for shard in shards:
-                if not re.fullmatch(rf"data/{table}/{split}-\d{{5}}-of-\d{{5}}\.parquet", shard.path):
-                    raise ArchiveMismatchError(f"{path} names a shard outside the layout: {printable(shard.path)}")
+        for split in facts.splits:
+            pattern = rf"data/{table}/{split}-\d{{5}}-of-\d{{5}}\.parquet"
+            for shard in manifest.shards(table, split):
+                if not re.fullmatch(pattern, shard.path):
+                    name = printable(shard.path)
+                    raise ArchiveMismatchError(f"{path} names a shard outside the layout: {name}")

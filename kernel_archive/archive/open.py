@@ -17,38 +17,44 @@ from kernel_archive.gpus import Gpu, GpuFacts, is_known
 from kernel_archive.schema import TABLES
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Sequence
 
     import datasets
     import duckdb
     import polars as pl
 
-#: Where commands look first when they are given no archive: the dataset's own name, so that ``load_dataset`` finds it too.
+#: Where commands look first without a directory: the dataset's own name, as `load_dataset` does.
 DEFAULT_DIRECTORY: Final = Path("gpu-forecasters/kernels")
+#: Rows that :meth:`Archive.batches` gives at a time, at most.
+BATCH_ROWS: Final = 8192
 
 
 def default_directory() -> Path:
-    """The archive that is meant where none is named: the shipped one, else the only one here (``owner/dataset``).
+    """Return the archive that is meant where none is named: the shipped one, else the only one.
 
     Raises:
         UsageError: there are several others.
     """
     if (DEFAULT_DIRECTORY / MANIFEST_NAME).is_file():
         return DEFAULT_DIRECTORY
-    found = sorted(path.parent for path in Path().glob(f"*/*/{MANIFEST_NAME}") if not path.parent.name.startswith("."))
-    if len(found) > 1:
-        listed = ", ".join(printable(str(path)) for path in found[:10])
+    archives = sorted(path.parent for path in Path().glob(f"[!.]*/[!.]*/{MANIFEST_NAME}"))
+    if len(archives) > 1:
+        listed = ", ".join(printable(str(path)) for path in archives[:10])
         raise UsageError(f"there are several archives here: {listed}. Name the directory of one")
-    return found[0] if found else DEFAULT_DIRECTORY
+    return archives[0] if archives else DEFAULT_DIRECTORY
 
 
 def literal_path(path: Path | str) -> str:
-    """A path as DuckDB takes it: it reads every path as a glob, so that glob characters stand in brackets.
+    """Write a path for DuckDB, which reads every path as a glob: glob characters go in brackets.
 
     >>> literal_path("runs[1]/a*.parquet")
     'runs[[]1]/a[*].parquet'
     """
     return re.sub(r"[\[*?]", lambda mark: f"[{mark[0]}]", str(path))
+
+
+def _sql_list(values: Iterable[str]) -> str:
+    return "[" + ", ".join("'" + value.replace("'", "''") + "'" for value in values) + "]"
 
 
 class Archive:
@@ -72,24 +78,27 @@ class Archive:
         return tuple(name for name in TABLES if name in self.manifest.tables)
 
     def files(self, table: str, split: str | None = None) -> list[Path]:
-        """Parquet files of a table (of one split), in order.
+        """List the Parquet files of a table (of one split), in order.
 
         Raises:
             UsageError: this archive has no such table or split.
-            ArchiveMismatchError: the manifest names a file that is not there.
+            ArchiveMismatchError: a file that the manifest names is missing or has another size.
         """
         facts = self.manifest.tables.get(table)
         if facts is None:
-            raise UsageError(f"the archive has no table {printable(table)!r}. {suggestion(table, self.tables)}")
+            way_out = suggestion(table, self.tables)
+            raise UsageError(f"the archive has no table {printable(table)!r}. {way_out}")
         if split is not None and split not in facts.splits:
-            raise UsageError(f"table {table} has no split {printable(split)!r}. {suggestion(split, facts.splits)}")
+            way_out = suggestion(split, facts.splits)
+            raise UsageError(f"table {table} has no split {printable(split)!r}. {way_out}")
         shards = self.manifest.shards(table, split)
         faults = list(shard_faults(self.path, shards, content=False))
         if faults:
             raise ArchiveMismatchError.from_findings(
                 faults,
-                f"{table} in {self.path} is not as its manifest says: damaged, or built again since it was opened "
-                f"({faults[0].render()}). Open it again, or see kernel-archive validate",
+                f"{table} in {self.path} is not as its manifest says: damaged, or built again "
+                f"since it was opened ({faults[0].render()}). Open it again, or see "
+                "kernel-archive validate",
             )
         return [self.path / shard.path for shard in shards]
 
@@ -101,81 +110,101 @@ class Archive:
         *,
         problems: Collection[str] | None = None,
     ) -> pa.Table:
-        """A table (or split) as Arrow, in the order of the files; with ``problems`` only their rows."""
+        """Read a table (or split) as Arrow, in the order of the files; some ``problems`` only."""
         files = self.files(table, split)
-        schema = TABLES[table].schema
-        for name in columns or ():
-            if name not in schema.names:
-                raise UsageError(f"table {table} has no column {printable(name)!r}. {suggestion(name, schema.names)}")
-        if columns is not None:
-            schema = pa.schema([schema.field(name) for name in columns])
-        parts = [_read(path, list(schema.names), problems) for path in files]
-        return pa.concat_tables([part.cast(schema) for part in parts]) if parts else schema.empty_table()
+        schema = _schema(table, columns)
+        parts = [_read(path, schema.names, problems).cast(schema) for path in files]
+        return pa.concat_tables(parts) if parts else schema.empty_table()
 
-    def polars(self, table: str, split: str | None = None, columns: Sequence[str] | None = None) -> pl.DataFrame:
-        """A table (or split) as a Polars data frame."""
+    def batches(self, table: str, columns: Sequence[str] | None = None) -> Iterator[pa.Table]:
+        """Read a table as Arrow, some thousand rows at a time, in the order of the files."""
+        schema = _schema(table, columns)
+        for path in self.files(table):
+            try:
+                with pq.ParquetFile(path, page_checksum_verification=True) as shard:
+                    for batch in shard.iter_batches(BATCH_ROWS, columns=schema.names):
+                        yield pa.Table.from_batches([batch]).cast(schema)
+            except (OSError, pa.ArrowException) as error:
+                raise _unreadable(path, error) from None
+
+    def polars(
+        self, table: str, split: str | None = None, columns: Sequence[str] | None = None
+    ) -> pl.DataFrame:
+        """Read a table (or split) as a Polars data frame."""
         import polars as pl
 
-        frame = pl.from_arrow(self.arrow(table, split, columns))
-        assert isinstance(frame, pl.DataFrame)  # noqa: S101 - a table gives a frame, only an array gives a series
-        return frame
+        return pl.DataFrame(self.arrow(table, split, columns))
 
-    def datasets(self, table: str, split: str | None = None, columns: Sequence[str] | None = None) -> datasets.Dataset:
-        """A table (or split) as a ``datasets.Dataset``, in memory."""
+    def datasets(
+        self, table: str, split: str | None = None, columns: Sequence[str] | None = None
+    ) -> datasets.Dataset:
+        """Read a table (or split) as a ``datasets.Dataset``, in memory."""
         import datasets
 
         return datasets.Dataset(self.arrow(table, split, columns))
 
     @cached_property
     def stated_gpus(self) -> dict[str, Gpu]:
-        """Facts of the GPUs that this package does not know, as the archive's recipes state them."""
+        """Facts of the GPUs that this package does not know, from the archive's recipes."""
         rows = self.arrow("gpus").to_pylist() if "gpus" in self.manifest.tables else []
         return {
-            row["gpu"]: Gpu(name=row["gpu"], **{name: row[name] for name in GpuFacts.__struct_fields__})
+            row["gpu"]: Gpu(
+                name=row["gpu"], **{name: row[name] for name in GpuFacts.__struct_fields__}
+            )
             for row in rows
             if row["known"] and not is_known(row["gpu"])
         }
 
     @cached_property
     def connection(self) -> duckdb.DuckDBPyConnection:
-        """A DuckDB connection with one view per table (with the column ``split``); it reaches this directory only."""
+        """A DuckDB connection to one view per table; it reaches the files of this archive only."""
         import duckdb
 
         connection = duckdb.connect(":memory:")
-        connection.execute("SET parquet_metadata_cache = true")  # no query reads the footers of all shards anew
+        # No query reads the footers of all shards again.
+        connection.execute("SET parquet_metadata_cache = true")
         for name in self.tables:
             selects = []
             for split, shards in self.manifest.tables[name].splits.items():
+                paths = _sql_list(literal_path(self.path / shard.path) for shard in shards)
                 if shards:
-                    files = ", ".join("'" + literal_path(self.path / s.path).replace("'", "''") + "'" for s in shards)
-                    selects.append(f"SELECT *, '{split}' AS split FROM read_parquet([{files}])")
+                    selects.append(f"SELECT *, '{split}' AS split FROM read_parquet({paths})")
             if selects:
                 connection.execute(f'CREATE VIEW "{name}" AS ' + " UNION ALL ".join(selects))
+            else:
+                empty = TABLES[name].schema.append(pa.field("split", pa.string())).empty_table()
+                connection.register(name, empty)
         # A path with glob characters is checked as it is written in the query.
-        spelled = (str(self.path), literal_path(self.path))
-        directories = ", ".join("'" + path.replace("'", "''") + "/'" for path in spelled)
-        connection.execute(f"SET allowed_directories = [{directories}]")
+        folders = _sql_list(f"{path}/" for path in (self.path, literal_path(self.path)))
         # The files of a Hub snapshot are links into a store beside it.
-        links = [p.resolve() for name in self.tables for p in self.files(name) if p.is_symlink()]
-        paths = ", ".join("'" + str(path).replace("'", "''") + "'" for path in links)
-        connection.execute(f"SET allowed_paths = [{paths}]")
+        files = (path for name in self.tables for path in self.files(name))
+        targets = _sql_list(str(path.resolve()) for path in files if path.is_symlink())
+        connection.execute(f"SET allowed_directories = {folders}")
+        connection.execute(f"SET allowed_paths = {targets}")
         connection.execute("SET enable_external_access = false")
         connection.execute("SET lock_configuration = true")
         return connection
 
     def sql(self, query: str, parameters: Sequence[Any] = ()) -> pa.Table:
-        """The result of a DuckDB query over the views, one per table, each with the column ``split``."""
+        """Run a DuckDB query over the views, one per table, each with the column ``split``.
+
+        Raises:
+            ArchiveMismatchError: a file is damaged.
+        """
         import duckdb
 
+        damage = (
+            duckdb.IOException,
+            duckdb.InvalidInputException,
+            duckdb.SerializationException,
+        )
         try:
             return self.connection.sql(query, params=list(parameters)).to_arrow_table()
-        except (duckdb.IOException, duckdb.InvalidInputException, duckdb.SerializationException) as error:
-            raise ArchiveMismatchError(
-                f"{self.path} cannot be read: {printable(str(error), 200)}. See kernel-archive validate"
-            ) from None
+        except damage as error:
+            raise _unreadable(self.path, error) from None
 
     def query(self, query: str) -> pa.Table:
-        """The result of a query that a user wrote: one that reads, over the views.
+        """Run a query that a user wrote: a single one that reads, over the views.
 
         Raises:
             UsageError: the query is at fault, or does more than read; the message is DuckDB's.
@@ -185,12 +214,14 @@ class Archive:
         try:
             statements = duckdb.extract_statements(query)
             if len(statements) != 1 or statements[0].type != duckdb.StatementType.SELECT:
-                raise UsageError("one query that reads, please: SELECT, WITH, DESCRIBE, SHOW or SUMMARIZE")
-            # In a thread of its own: DuckDB looks for Ctrl-C only between tasks, and one task may be all of a query.
+                raise UsageError(
+                    "one query that reads, please: SELECT, WITH, DESCRIBE, SHOW or SUMMARIZE"
+                )
+            # In a thread: DuckDB notices Ctrl-C only between tasks, and a query may be one task.
             with ThreadPoolExecutor(1) as pool:
-                running = pool.submit(lambda: self.connection.sql(statements[0].query).to_arrow_table())
+                result = pool.submit(lambda: self.connection.sql(query).to_arrow_table())
                 try:
-                    return running.result()
+                    return result.result()
                 except KeyboardInterrupt:
                     self.connection.interrupt()
                     raise
@@ -198,29 +229,45 @@ class Archive:
             raise UsageError(f"{error}. Tables: {', '.join(self.tables)}") from None
 
 
-def _read(path: Path, columns: list[str], problems: Collection[str] | None = None) -> pa.Table:
-    """Columns of a shard. Not by ``read_table``: that imports pandas where it is installed, a third of a second."""
+def _schema(table: str, columns: Sequence[str] | None) -> pa.Schema:
+    """Return the schema of a table, or of some of its columns.
+
+    Raises:
+        UsageError: the table has no such column.
+    """
+    schema = TABLES[table].schema
+    for name in columns or ():
+        if name not in schema.names:
+            way_out = suggestion(name, schema.names)
+            raise UsageError(f"table {table} has no column {printable(name)!r}. {way_out}")
+    return schema if columns is None else pa.schema([schema.field(name) for name in columns])
+
+
+def _read(path: Path, columns: list[str], problems: Collection[str] | None) -> pa.Table:
+    """Read columns of a shard, not with ``read_table``: that would import pandas."""
     try:
         if problems is None:
-            with pq.ParquetFile(path) as shard:
+            with pq.ParquetFile(path, page_checksum_verification=True) as shard:
                 return shard.read(columns=columns)
         import pyarrow.dataset as ds
 
-        # Row groups of other problems, by the least and largest one that their footers name, are not read.
-        return ds.dataset(path).to_table(
-            columns, filter=ds.field("problem").isin(pa.array(sorted(problems), pa.string()))
-        )
+        # Row groups without these problems, by the statistics in their footers, are not read.
+        wanted = ds.field("problem").isin(pa.array(sorted(problems), pa.string()))
+        options = ds.ParquetFragmentScanOptions(page_checksum_verification=True)
+        checked = ds.ParquetFileFormat(default_fragment_scan_options=options)
+        return ds.dataset(path, format=checked).to_table(columns, filter=wanted)
     except (OSError, pa.ArrowException) as error:
-        raise ArchiveMismatchError(
-            f"{path} cannot be read: {printable(str(error), 200)}. See kernel-archive validate"
-        ) from None
+        raise _unreadable(path, error) from None
+
+
+def _unreadable(path: Path, error: Exception) -> ArchiveMismatchError:
+    return ArchiveMismatchError(
+        f"{path} cannot be read: {printable(str(error), 200)}. See kernel-archive validate"
+    )
 
 
 def open_archive(path: str | Path | None = None) -> Archive:
-    """Open an archive directory.
-
-    Args:
-        path: the directory; :func:`default_directory` when not given.
+    """Open an archive directory, :func:`default_directory` when none is given.
 
     Raises:
         ArchiveNotFoundError: there is no archive.

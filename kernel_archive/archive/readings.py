@@ -1,8 +1,9 @@
-"""What people found who read the programs of a builder: the file of readings that a recipe names.
+"""What people found who read the programs of a builder, from the file that its recipe names.
 
-No pattern in a text sees every program that was written to lose time. So a recipe may name a file with one JSON line for
-each program that somebody read, without its measurements at hand. A program that a reader finds unfit to be asked about
-gets the flag ``unfit``; it keeps its label, and split definitions may leave it out.
+No pattern in a text sees every program that was written to lose time. So a recipe may name a file
+with one JSON line per reading of a program, done without its measurements at hand. A program that
+a reader finds unfit to be asked about gets the flag ``unfit``; it keeps its label, and split
+definitions may leave it out.
 """
 
 from __future__ import annotations
@@ -25,20 +26,22 @@ if TYPE_CHECKING:
 
     from kernel_archive.archive.recipe import LoadedRecipe
 
+#: Refuse a file of readings with more lines, or more bytes.
 MAX_READINGS: Final = 1_000_000
-_FIX: Final = (
-    "One JSON object a line (docs/recipes.md); the program's id is kernels.program_id of an archive built without it"
-)
+MAX_BYTES: Final = 1 << 30
+_FIX: Final = "One JSON object a line (docs/recipes.md); the program's id is kernels.program_id"
+_Text = Annotated[str, msgspec.Meta(max_length=2000)]
 
 
-class Reading(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class HumanReading(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What one reader found in one program.
 
     Attributes:
         program: the program, as ``kernels.program_id`` has it.
-        useless: whether it does work that serves nothing: ``no``; ``slight``, as real code often has it; ``yes``.
-        submit: whether a competent programmer could submit it, for whatever motive: ``yes``, ``doubtful``, ``no``.
-        launches: whether independent pieces are launched one by one from the host; kept, and decides nothing.
+        useless: whether it does work that serves nothing: ``no``; ``slight``, as real code often
+            has it; ``yes``.
+        submit: whether a competent programmer could submit it, for whatever motive.
+        launches: whether independent pieces are launched one by one from the host; decides nothing.
         tells: words in it that tell how fast it is or is meant to be; empty where there are none.
         reader: who read it; several readers may read one program.
         why: in a few words.
@@ -48,18 +51,18 @@ class Reading(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     useless: Literal["no", "slight", "yes"]
     submit: Literal["yes", "doubtful", "no"]
     launches: bool = False
-    tells: Annotated[str, msgspec.Meta(max_length=2000)] = ""
+    tells: _Text = ""
     reader: Annotated[str, msgspec.Meta(max_length=200)] = ""
-    why: Annotated[str, msgspec.Meta(max_length=2000)] = ""
+    why: _Text = ""
 
     @property
     def unfit(self) -> bool:
-        """It does work that serves nothing, nobody would submit it, or its words tell how fast it is."""
+        """Whether it does useless work, nobody would submit it, or its words tell its speed."""
         return self.useless == "yes" or self.submit == "no" or bool(self.tells.strip())
 
 
-def readings_of(loaded: LoadedRecipe) -> list[tuple[int, Reading]]:
-    """The readings that a recipe names, each with its line, in the order of their file; none where it names no file.
+def readings_of(loaded: LoadedRecipe) -> list[tuple[int, HumanReading]]:
+    """Read the readings that a recipe names, each with its line; none where it names no file.
 
     Raises:
         RecipeError: a line is no reading, or the file can't be read.
@@ -67,28 +70,35 @@ def readings_of(loaded: LoadedRecipe) -> list[tuple[int, Reading]]:
     path = readings_path(loaded)
     if path is None:
         return []
-    fail = partial(RecipeError.of, code="bad-reading", file=str(path))
-    found = []
-    for line in Lines(path, max_bytes=1 << 30, max_lines=MAX_READINGS, hashed=False):
+    fail = partial(RecipeError.of, code="bad-reading", file=str(path), fix=_FIX)
+    decode = msgspec.json.Decoder(HumanReading).decode
+    readings = []
+    for line in Lines(path, max_bytes=MAX_BYTES, max_lines=MAX_READINGS, hashed=False):
         if not isinstance(line, tuple):
             raise RecipeError.from_findings([line])
+        number, text = line
         try:
-            found.append((line[0], msgspec.json.decode(line[1], type=Reading)))
+            readings.append((number, decode(text)))
         except msgspec.ValidationError as error:
-            text, field = misfit(error)
-            raise fail(message=text, line=line[0], field=field, fix=_FIX) from None
+            message, field = misfit(error)
+            raise fail(message=message, line=number, field=field) from None
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            raise fail(message=f"not valid JSON: {error}", line=line[0], fix=_FIX) from None
-    return found
+            raise fail(message=f"not valid JSON: {error}", line=number) from None
+    return readings
 
 
 def readings_path(loaded: LoadedRecipe) -> Path | None:
-    """Where the readings of a recipe are.
+    """Return the file of readings that a recipe names, if any."""
+    return file_beside(loaded, "readings")
+
+
+def file_beside(loaded: LoadedRecipe, field: str) -> Path | None:
+    """Return the file that a recipe names in a field, if it does.
 
     Raises:
         RecipeError: the path leaves the recipe's folder, or there is no file that can be read.
     """
-    name = loaded.recipe.readings
+    name = getattr(loaded.recipe, field)
     if name is None:
         return None
     try:
@@ -102,40 +112,40 @@ def readings_path(loaded: LoadedRecipe) -> Path | None:
         code="bad-recipe",
         message=message,
         file=str(loaded.file),
-        field="readings",
+        field=field,
         value=name,
         fix="Name a file beside the recipe",
     )
 
 
-def readings_digest(loaded: LoadedRecipe) -> str | None:
-    """The digest of the file of readings, ``None`` where a recipe names none."""
-    path = readings_path(loaded)
+def digest_beside(loaded: LoadedRecipe, field: str) -> str | None:
+    """Return the digest of a file that a recipe names, ``None`` where it names none."""
+    path = file_beside(loaded, field)
     return None if path is None else f"sha256:{file_sha256(path)}"
 
 
 def unfit_programs(recipes: Iterable[LoadedRecipe]) -> list[str]:
-    """Ids of the programs that a reader found unfit."""
+    """List the ids of the programs that a reader found unfit."""
     return sorted({r.program for loaded in recipes for _, r in readings_of(loaded) if r.unfit})
 
 
 def check_readings(recipes: Sequence[LoadedRecipe], directory: Path, shards: Sequence[str]) -> None:
-    """Refuse readings of programs that no log of their recipe has: a program that was changed is another one.
+    """Refuse readings of programs that no log of their recipe has; a changed program is another.
 
-    The archive is being made in ``directory``; ``shards`` are the files of its evaluations, relative to that.
+    ``shards`` are the files of ``evaluations`` of the archive that is made in ``directory``.
 
     Raises:
         RecipeError: a reading names no program of its recipe's logs.
     """
     for loaded in recipes:
-        named = readings_of(loaded)
-        if not named:
+        readings = readings_of(loaded)
+        if not readings:
             continue
-        rows = pyarrow.dataset.dataset([str(directory / shard) for shard in shards], format="parquet")
-        own = rows.to_table(columns=["program_id"], filter=pc.field("builder") == loaded.recipe.name)
-        known = set(pc.unique(own["program_id"]).to_pylist())
-        for line, reading in named:
-            if reading.program not in known:
+        rows = pyarrow.dataset.dataset([str(directory / name) for name in shards], format="parquet")
+        of_recipe = pc.field("builder") == loaded.recipe.name
+        programs = {*rows.to_table(["program_id"], filter=of_recipe)["program_id"].to_pylist()}
+        for line, reading in readings:
+            if reading.program not in programs:
                 raise RecipeError.of(
                     code="bad-reading",
                     message="a reading names a program that no log of its recipe has",

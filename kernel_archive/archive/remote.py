@@ -1,4 +1,4 @@
-"""Sources behind a URL (``hf://``, ``s3://``, ...): listed where the build runs, read through fsspec where the worker is."""
+"""Sources behind a URL: listed where the build runs, fetched through fsspec where the worker is."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from kernel_archive.archive.store import patiently
+from kernel_archive.archive.store import retry
 from kernel_archive.connections import bound_requests
 from kernel_archive.errors import KernelArchiveError, RecipeError, printable
 from kernel_archive.ids import sha256_hex
@@ -20,16 +20,19 @@ from kernel_archive.readers import READERS
 from kernel_archive.readers.files import SUFFIXES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from kernel_archive.archive.recipe import LoadedRecipe, Source
 
-#: What services call the state of a file, in their listings; another content has another one of them.
-_STATES: Final = ("ETag", "etag", "blob_id", "md5Hash", "content_md5", "generation", "mtime", "LastModified", "CRC")
+#: What services call the state of a file in their listings; another content has another state.
+_STATES: Final = (
+    *("ETag", "etag", "blob_id", "md5Hash", "content_md5", "generation"),
+    *("mtime", "LastModified", "CRC"),
+)
 
 
 class RemoteFile(msgspec.Struct, frozen=True):
-    """A file of a run: its name in its file system, its place below the run's folder, and its bytes."""
+    """A file of a run: its name in its file system, its place below the source, its bytes."""
 
     name: str
     place: str
@@ -43,7 +46,13 @@ class RemoteRun(msgspec.Struct, frozen=True, kw_only=True):
     recipe: str  # the file of its recipe, for messages
     field: str  # where the URL stands there
     files: list[RemoteFile]  # all that its reader may read
-    state: str | None  # names their content as far as the service tells; None where it tells too little
+    #: Names the content of the files; None where the service says too little of them.
+    state: str | None
+
+    def error(self, message: str, fix: str) -> RecipeError:
+        """Return an error of the URL."""
+        place: dict[str, Any] = {"file": self.recipe, "field": self.field, "value": self.url}
+        return RecipeError.of(code="bad-source", message=message, fix=fix, **place)
 
 
 def _system(url: str) -> tuple[Any, str]:
@@ -55,130 +64,124 @@ def _system(url: str) -> tuple[Any, str]:
     return system, str(path)
 
 
-def remote_runs(loaded: LoadedRecipe, source: Source, index: int) -> Iterator[tuple[str, RemoteRun]]:
-    """What a URL matches, files or folders: the place of each below the first wildcard, and its run.
+def remote_runs(
+    loaded: LoadedRecipe, source: Source, index: int
+) -> Iterator[tuple[str, RemoteRun]]:
+    """List what a URL matches, files or folders: the place of each, and its run.
 
     Files that the reader reads beside the matched ones belong to their runs.
 
     Raises:
-        RecipeError: the URL can't be reached or matches nothing, or a name in a listing leads out of its folder.
+        RecipeError: the URL can't be reached, or a name in a listing leads out of its folder.
     """
-    field = f"source[{index}].path"
-
-    def fail(message: str, fix: str) -> RecipeError:
-        return RecipeError.of(
-            code="bad-source", message=message, file=str(loaded.file), field=field, value=source.path, fix=fix
-        )
-
-    def placed(name: str) -> str:
-        parts = _place(name, fixed)
-        if parts is None:
-            message = f"the listing names a file outside of the folder it is in: {printable(name)}"
-            raise fail(message, "Such a listing is an attack or a damaged archive; nothing of it was fetched")
-        return "/".join(parts)
-
+    place = {"recipe": str(loaded.file), "field": f"source[{index}].path"}
+    empty = RemoteRun(url=source.path, files=[], state=None, **place)
     try:
         system, pattern = _system(source.path)
-        found = {name.rstrip("/"): facts for name, facts in sorted(system.glob(pattern, detail=True).items())}
-        steps = PurePosixPath(pattern).parts
-        wild = next((i for i, step in enumerate(steps) if any(mark in step for mark in "*?[")), len(steps) - 1)
-        fixed = PurePosixPath(*steps[:wild])
-        folders = {
-            name if facts.get("type") == "directory" else posixpath.dirname(name) for name, facts in found.items()
-        }
-        files_of = cache(partial(_files, system))
-        beside = {folder: _beside(folder, _patterns(source), files_of) for folder in folders}
+        listed = sorted(system.glob(pattern, detail=True).items())
+        matches = {name.rstrip("/"): facts for name, facts in listed}
+        folders = {_folder(name, facts) for name, facts in matches.items()}
+        listing = cache(partial(_list_files, system))
+        beside = {f: _files_beside(f, READERS[source.format].files, listing) for f in folders}
     except Exception as error:  # fsspec back-ends raise whatever their service does
-        raise fail(
+        raise empty.error(
             f"cannot be reached: {printable(str(error), 300)}",
             "Check the network and the address, or name a local copy with --source DIR",
         ) from error
-    for name, facts in found.items():
+    steps = PurePosixPath(pattern).parts
+    wild = [i for i, step in enumerate(steps) if any(mark in step for mark in "*?[")]
+    fixed = PurePosixPath(*steps[: min([*wild, len(steps) - 1])])
+
+    def place_of(name: str) -> str:
+        parts = _place(name, fixed)
+        if parts is None:
+            raise empty.error(
+                f"the listing names a file outside of the folder it is in: {printable(name)}",
+                "Such a listing is an attack or a damaged archive; nothing of it was fetched",
+            )
+        return "/".join(parts)
+
+    for name, facts in matches.items():
         own = {} if facts.get("type") == "directory" else {name: facts}
-        listed = {**own, **beside[name if not own else posixpath.dirname(name)]}
-        if not listed:
+        entries = sorted({**own, **beside[_folder(name, facts)]}.items())
+        if not entries:
             continue
-        files = [RemoteFile(key, placed(key), listed[key].get("size")) for key in sorted(listed)]
-        states = [(key, listed[key].get("size"), _state(listed[key])) for key in sorted(listed)]
-        told = all(state is not None for *_, state in states)
-        known = sha256_hex(repr(states).encode()) if told else None
-        yield placed(name), RemoteRun(url=source.path, recipe=str(loaded.file), field=field, files=files, state=known)
+        files = [RemoteFile(key, place_of(key), entry.get("size")) for key, entry in entries]
+        states = [(key, entry.get("size"), _state(entry)) for key, entry in entries]
+        complete = all(state is not None for *_, state in states)
+        state = sha256_hex(repr(states).encode()) if complete else None
+        yield place_of(name), msgspec.structs.replace(empty, files=files, state=state)
 
 
 @contextmanager
 def fetched(run: RemoteRun) -> Iterator[Path]:
-    """A folder with the files of a run, gone behind the block.
+    """Fetch the files of a run into a folder that is deleted after the block.
 
     Raises:
-        RecipeError: a file can't be had, at no attempt, or as a whole.
+        RecipeError: a file can't be had as a whole, at no attempt.
     """
     with tempfile.TemporaryDirectory(prefix="kernel-archive-") as folder:
         for file in run.files:
             path = Path(folder, file.place)
             path.parent.mkdir(parents=True, exist_ok=True)
-
-            def copy(file: RemoteFile = file, path: Path = path) -> None:
-                _system(run.url)[0].get_file(file.name, str(path))
-                if file.bytes is not None and path.stat().st_size != file.bytes:
-                    raise OSError(f"{path.stat().st_size} bytes came, the listing says {file.bytes}")
-
+            what = f"download of {printable(file.name)}"
             try:
-                patiently(copy, f"download of {printable(file.name)}")
+                retry(partial(_fetch, run.url, file, path), what)
             except (KernelArchiveError, OSError, ImportError) as error:
-                raise RecipeError.of(
-                    code="bad-source",
-                    message=f"download of {printable(file.name)} failed: {printable(str(error), 300)}",
-                    file=run.recipe,
-                    field=run.field,
-                    value=run.url,
-                    fix="Run the build again: what was staged stays",
+                raise run.error(
+                    f"{what} failed: {printable(str(error), 300)}",
+                    "Run the build again: what was staged stays",
                 ) from error
         yield Path(folder)
 
 
+def _fetch(url: str, file: RemoteFile, path: Path) -> None:
+    _system(url)[0].get_file(file.name, str(path))
+    size = path.stat().st_size
+    if file.bytes is not None and size != file.bytes:
+        raise OSError(f"{size} bytes came, the listing says {file.bytes}")
+
+
+def _folder(name: str, facts: Mapping[str, Any]) -> str:
+    return name if facts.get("type") == "directory" else posixpath.dirname(name)
+
+
 def _place(name: str, fixed: PurePosixPath) -> tuple[str, ...] | None:
-    """Where a listed file goes below the folder of its source; ``None`` for a name that would lead out of it."""
+    """Where a listed file goes below its source; ``None`` for a name that would lead out of it."""
     path = PurePosixPath(name)
     parts = path.relative_to(fixed).parts if path.is_relative_to(fixed) else (path.name,)
     foreign = any(part in ("..", "/", "") or "\\" in part or "\0" in part for part in parts)
     return None if foreign or not parts else parts
 
 
-def _state(facts: dict[str, Any]) -> str | None:
+def _state(facts: Mapping[str, Any]) -> str | None:
     """What the service says of a file's content; ``None`` where it says nothing."""
     known = [(name, facts[name]) for name in _STATES if facts.get(name) is not None]
     return repr(known) if known else None
 
 
-def _patterns(source: Source) -> list[str]:
-    """What the source's reader may read in the folder of a run, also what only its recipe names."""
-    named = [
-        rule.file for rule in (source.columns or {}).values() if not isinstance(rule, str) and rule.file is not None
-    ]
-    named += [join.path for join in source.join or []]
-    return [*READERS[source.format].files, *(re.sub(r"\{[^{}]+\}", "*", name) for name in named)]
-
-
-def _beside(folder: str, patterns: list[str], files_of: Callable[[str, int], Mapping[str, Any]]) -> dict[str, Any]:
-    """The files that a reader may read for a run in a folder: logs, settings, summaries, also of the folders above."""
+def _files_beside(
+    folder: str, patterns: Iterable[str], listing: Callable[[str, int], Mapping[str, Any]]
+) -> dict[str, Any]:
+    """The files that a reader may read for a run in a folder, also those of folders above."""
     from fsspec.utils import glob_translate
 
-    found: dict[str, Any] = {}
+    files: dict[str, Any] = {}
     for pattern in patterns:
         steps = pattern.split("/")
         up = next(i for i, step in enumerate(steps) if step != "..")
-        place = posixpath.normpath(posixpath.join(folder, *steps[:up]))
+        top = posixpath.normpath(posixpath.join(folder, *steps[:up]))
         rest = "/".join(steps[up:])
         wanted = re.compile("|".join(glob_translate(rest + suffix) for suffix in SUFFIXES))
-        listed = files_of(place, len(steps) - up)
-        found |= {name: facts for name, facts in listed.items() if wanted.match(posixpath.relpath(name, place))}
-    return found
+        listed = listing(top, len(steps) - up)
+        files |= {n: f for n, f in listed.items() if wanted.match(posixpath.relpath(n, top))}
+    return files
 
 
-def _files(system: Any, folder: str, depth: int) -> Mapping[str, Any]:
-    """What is in a folder of a file system, so many levels deep."""
+def _list_files(system: Any, folder: str, depth: int) -> Mapping[str, Any]:
+    """What is in a folder of a file system, this many levels deep."""
     try:
-        found: Mapping[str, Any] = system.find(folder, maxdepth=depth, detail=True)
+        files: Mapping[str, Any] = system.find(folder, maxdepth=depth, detail=True)
     except FileNotFoundError:  # above the first folder of the service
         return {}
-    return found
+    return files

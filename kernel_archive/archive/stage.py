@@ -1,18 +1,22 @@
-"""Staging: one run in, one Parquet fragment out, named by the digest of everything that it depends on.
+"""Staging: one run in, one Parquet fragment out, named by the digest of all that it depends on.
 
-A fragment holds every evaluation of the run with ids, parents and code. Beside it stand the search's row, the references
-and the findings, with the checksums of the files. Fragments make a build incremental and let it go on after a kill.
+A fragment holds every evaluation of the run with ids, parents and code. Beside it stand the
+search's row, the references
+and the findings, with the checksums of the files. Fragments make a build incremental and let it go
+on after a kill.
 """
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from kernel_archive.archive.jobs import Job, fragment_key, run_digest
+from kernel_archive.archive.fragments import FRAGMENT_GROUP
+from kernel_archive.archive.jobs import RunJob, fragment_key, run_digest
 from kernel_archive.archive.search_rows import SearchRows
 from kernel_archive.archive.store import Store, Stored
 from kernel_archive.errors import Finding, LogError
@@ -25,7 +29,6 @@ from kernel_archive.readers.records import Evaluation, PublishedRow, SearchFacts
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
-    from pathlib import Path
 
     from kernel_archive.readers.records import Record
 
@@ -33,17 +36,25 @@ if TYPE_CHECKING:
 FINDINGS_KEPT: Final = 200
 
 PUBLISHED_SCHEMA: Final = pa.schema(
-    [
-        pa.field(name, kind)
-        for name, kind in (
-            ("split", pa.string()), ("row_id", pa.string()), ("problem", pa.string()), ("gpu", pa.string()),
-            ("anchor_code", pa.large_string()), ("candidate_code", pa.large_string()), ("speedup", pa.float64()),
-            ("label", pa.int8()), ("order", pa.int64()), ("source_file", pa.string()), ("source_line", pa.int64()),
-            ("pair_type", pa.string()), ("parent_node_id", pa.string()), ("child_node_id", pa.string()),
-            ("source_search", pa.string()), ("search_id", pa.string()),
-        )
-    ]
-)  # fmt: skip
+    {
+        "split": pa.string(),
+        "row_id": pa.string(),
+        "problem": pa.string(),
+        "gpu": pa.string(),
+        "anchor_code": pa.large_string(),
+        "candidate_code": pa.large_string(),
+        "speedup": pa.float64(),
+        "label": pa.int8(),
+        "order": pa.int64(),
+        "source_file": pa.string(),
+        "source_line": pa.int64(),
+        "pair_type": pa.string(),
+        "parent_node_id": pa.string(),
+        "child_node_id": pa.string(),
+        "source_search": pa.string(),
+        "search_id": pa.string(),
+    }
+)
 
 
 class StagedRun(msgspec.Struct, kw_only=True):
@@ -64,22 +75,36 @@ class StagedRun(msgspec.Struct, kw_only=True):
     n_findings: int = 0
     findings: list[Finding] = []  # the first ones
     fragment: Stored = Stored("", 0, "")  # the file with its evaluations
-    published_rows: Stored | None = None  # the file with its published split rows, where it has some
+    published_rows: Stored | None = None  # the file with its published split rows, if any
+
+    def add(self, search: SearchRows) -> pa.Table:
+        """Take in one search of the run; return its evaluations."""
+        rows = search.rows(self.rows)
+        self.rows += rows.evaluations.num_rows
+        self.searches.append(rows.search)
+        self.references += rows.references
+        self.n_findings += len(search.findings)
+        self.findings += search.findings[: FINDINGS_KEPT - len(self.findings)]
+        for name, count in search.facts.counts.items():
+            self.counts[name] = self.counts.get(name, 0) + count
+        return rows.evaluations
 
 
 def _collect(
-    job: Job, records: Iterable[Record], digest: str, digests: dict[str, str]
+    job: RunJob, records: Iterable[Record], digest: str, digests: dict[str, str]
 ) -> tuple[list[SearchRows], list[PublishedRow]]:
     """Records sorted into searches and published rows. Findings go to the run's first search."""
     searches: dict[str | None, SearchRows] = {None: SearchRows(job, job.search_id, digest, digests)}
 
     def search(name: str | None, problem: str | None = None) -> SearchRows:
-        # A search has one role: where the recipe gives problems roles of their own, a table of several is several searches.
+        # A search has one role: where the recipe gives problems roles of their own, a table of
+        # several is several searches.
         role = job.role_of(normalise_problem(problem or job.source.problem or "") or None)
         if role != job.source.role:
             name = "/".join(part for part in (name, role) if part)
         if name not in searches:
-            # The parts of one log are told apart by their digests, too: one log can't be held out and training at once.
+            # The parts of one log are told apart by their digests, too: one log can't be held out
+            # and training at once.
             part = digest if role == job.source.role else sha256_hex(f"{digest} {role}".encode())
             searches[name] = SearchRows(job, f"{job.search_id}/{name}", part, digests)
             searches[name].role = role
@@ -97,7 +122,9 @@ def _collect(
             searches[None].findings.append(record)
     for name, part in searches.items():
         if part.role != job.source.role:  # what the log says of the whole is true of every part
-            whole = searches.get((name or "").removesuffix(part.role).removesuffix("/") or None, searches[None])
+            whole = searches.get(
+                (name or "").removesuffix(part.role).removesuffix("/") or None, searches[None]
+            )
             counts = {} if whole.evaluations else whole.facts.counts
             part.facts = msgspec.structs.replace(whole.facts, counts=counts)
     ordered = list(searches.values())
@@ -108,14 +135,14 @@ def _collect(
 
 
 def _write_table(store: Store, stem: str, suffix: str, table: pa.Table) -> Stored:
-    def make(path: Path) -> None:
-        pq.write_table(table, path, compression="lz4", use_dictionary=False, write_statistics=False)
-
-    return store.write(stem, suffix, make)
+    settings = {"compression": "lz4", "use_dictionary": False, "write_statistics": False}
+    settings |= {"row_group_size": FRAGMENT_GROUP, "write_page_checksum": True}
+    write = partial(pq.write_table, table, **settings)
+    return store.write(stem, suffix, write)
 
 
 def _read_facts(store: Store, key: str) -> StagedRun | None:
-    """What stands beside a fragment; ``None`` where it is not there, or it or a file that it names is not as it was written."""
+    """Read what stands beside a fragment; ``None`` unless it and all its files are as written."""
     digest, _, facts = (store.get(f"{key}.run") or b"").partition(b"\n")
     if digest != sha256_hex(facts).encode():
         return None
@@ -123,11 +150,11 @@ def _read_facts(store: Store, key: str) -> StagedRun | None:
         staged = msgspec.json.decode(facts, type=StagedRun)
     except (ValueError, msgspec.DecodeError):
         return None
-    files = [staged.fragment, *([staged.published_rows] if staged.published_rows else [])]
-    return staged if all(map(store.holds, files)) else None
+    files = [staged.fragment, staged.published_rows]
+    return staged if all(store.holds(file) for file in files if file is not None) else None
 
 
-def stage_run(job: Job, store: Store, *, strict: bool = False) -> tuple[StagedRun, bool]:
+def stage_run(job: RunJob, store: Store, *, strict: bool = False) -> tuple[StagedRun, bool]:
     """Read one run and write its fragment, unless a whole one is there already.
 
     Returns:
@@ -152,9 +179,9 @@ def stage_run(job: Job, store: Store, *, strict: bool = False) -> tuple[StagedRu
     return staged, anew
 
 
-def _stage(job: Job, store: Store) -> tuple[StagedRun, bool]:
+def _stage(job: RunJob, store: Store) -> tuple[StagedRun, bool]:
     """Read a run of this machine, unless it was read before; whether it was read now."""
-    files = job.run_files()
+    files = job.run_files
     digest, digests, size = run_digest(files)
     key = fragment_key(job, digest)
     present = _read_facts(store, key)
@@ -163,29 +190,34 @@ def _stage(job: Job, store: Store) -> tuple[StagedRun, bool]:
     try:
         searches, published = _collect(job, READERS[job.source.format].read(files), digest, digests)
         for name in sorted(job.excluded.keys() - {search.search_id for search in searches}):
-            raise job.bad_exclude(f"search {name!r}, which is not in {job.search_id}", name)
+            message = f"an exclude entry names search {name!r}, which is not in {job.search_id}"
+            raise job.error("exclude", message, name, "bad-exclude")
         staged = StagedRun(
-            key=key, search_id=job.search_id, builder=job.builder, role=job.source.role, path=job.run_path, digest=digest,
-            bytes=size, published=len(published),
-        )  # fmt: skip
-        parts: list[pa.Table] = []
-        for search in searches:
-            made = search.rows(staged.rows)
-            parts.append(made.evaluations)
-            staged.rows += made.evaluations.num_rows
-            staged.searches.append(made.search)
-            staged.references += made.references
-            staged.n_findings += len(search.findings)
-            staged.findings += search.findings[: FINDINGS_KEPT - len(staged.findings)]
-            for name, count in search.facts.counts.items():
-                staged.counts[name] = staged.counts.get(name, 0) + count
-        staged.fragment = _write_table(store, key[:32], ".parquet", pa.concat_tables(parts))
+            key=key,
+            search_id=job.search_id,
+            builder=job.builder,
+            role=job.source.role,
+            path=job.run_path,
+            digest=digest,
+            bytes=size,
+            published=len(published),
+        )
+        rows = pa.concat_tables([staged.add(search) for search in searches])
+        staged.fragment = _write_table(store, key[:32], ".parquet", rows)
     except MemoryError as error:
-        raise LogError(f"{job.search_id} takes more memory than there is. Take the run out of its path") from error
+        raise LogError(
+            f"{job.search_id} takes more memory than there is. Take the run out of its path"
+        ) from error
     if published:
-        values = [{**msgspec.structs.asdict(r), "search_id": job.search_id} for r in published]
-        for value in values:
-            value["problem"], value["gpu"] = normalise_problem(value["problem"]), canonical_gpu(value["gpu"])
+        values = [
+            {
+                **msgspec.structs.asdict(row),
+                "search_id": job.search_id,
+                "problem": normalise_problem(row.problem),
+                "gpu": canonical_gpu(row.gpu),
+            }
+            for row in published
+        ]
         rows = pa.Table.from_pylist(values, schema=PUBLISHED_SCHEMA)
         staged.published_rows = _write_table(store, key[:32], ".published.parquet", rows)
     facts = msgspec.json.encode(staged)
@@ -193,12 +225,14 @@ def _stage(job: Job, store: Store) -> tuple[StagedRun, bool]:
     return staged, True
 
 
-def _judge(job: Job, staged: StagedRun, *, strict: bool) -> None:
+def _judge(job: RunJob, staged: StagedRun, *, strict: bool) -> None:
     """Decide whether a run's findings end the build."""
     errors = [f for f in staged.findings if f.severity == "error"]
-    damage = [f for f in staged.findings if f.severity == "error" or (f.severity == "warning" and f.line is not None)]
-    if strict and damage:
-        raise LogError(f"{job.search_id}: {staged.n_findings} faults, and --strict was given", findings=damage)
+    damage = [f for f in staged.findings if f.severity == "warning" and f.line is not None]
+    if strict and (errors or damage):
+        message = f"{job.search_id}: {staged.n_findings} faults, and --strict was given"
+        in_order = [f for f in staged.findings if f in errors or f in damage]
+        raise LogError(message, findings=in_order)
     # A damaged run fails alone; a run of another format is a mistake of the recipe.
     errors = [f for f in errors if f.code in MISTAKES]
     if errors and not staged.rows and not staged.published:

@@ -1,10 +1,11 @@
-"""Replacing a directory as one step: readers see the old version or the new one, never half of either."""
+"""Replace a directory in one step: readers see the old version or the new one, never a half."""
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
 import errno
+import itertools
 import os
 import shutil
 import sys
@@ -17,16 +18,20 @@ from kernel_archive.errors import TargetExistsError
 from kernel_archive.storage import locked, sync
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 _AT_FDCWD: Final = -100
 _RENAME_EXCHANGE: Final = 2
-#: What a build writes into an archive directory; everything else in it is somebody else's and stays.
-OURS: Final = frozenset({MANIFEST_NAME, "README.md", "assets", "croissant.json", "data", "eval.yaml"})
+#: What a killed build leaves in its hidden folder.
+_LEFTOVERS: Final = ("new.*", "old.*", "merge*", ".*.tmp")
+#: What a build writes into an archive directory; everything else in it stays.
+OURS: Final = frozenset(
+    {MANIFEST_NAME, "README.md", "assets", "croissant.json", "data", "eval.yaml"}
+)
 
 
 def stage_directory(target: Path) -> Path:
-    """Where a target's fragments, downloads and unfinished versions are: a hidden folder beside it, safe to delete."""
+    """The hidden folder beside a target for fragments and unfinished versions; safe to delete."""
     resolved = target.absolute()
     return resolved.parent / f".{resolved.name}.stage"
 
@@ -35,13 +40,15 @@ def check_target(target: Path) -> None:
     """Refuse a target that is not ours.
 
     Raises:
-        TargetExistsError: it is a file of any kind, or a folder with content that no archive of ours is.
+        TargetExistsError: it is a file of any kind, or a folder with content that no archive of
+        ours is.
     """
     if target.is_symlink() or (target.exists() and not target.is_dir()):
         raise TargetExistsError(f"{target} is not a folder. Choose another --out")
     if target.is_dir() and not (target / MANIFEST_NAME).is_file() and any(target.iterdir()):
         raise TargetExistsError(
-            f"{target} holds something that is not an archive (no {MANIFEST_NAME}) and is left alone. Choose another --out"
+            f"{target} holds something that is not an archive (no {MANIFEST_NAME}) and is left "
+            "alone. Choose another --out"
         )
 
 
@@ -61,7 +68,7 @@ def _exchange(a: Path, b: Path) -> bool:
 
 
 def _sync_tree(directory: Path) -> None:
-    """Flush a finished tree to the disk, contents before the names of their folder, so that no rename gets ahead of them."""
+    """Flush a finished tree to the disk, contents before the names of their folder."""
     for folder, _, names in os.walk(directory, topdown=False):
         for name in names:
             path = Path(folder, name)
@@ -71,16 +78,23 @@ def _sync_tree(directory: Path) -> None:
 
 
 @contextmanager
-def replaced_directory(target: Path, *, copy: bool = False) -> Iterator[Path]:
-    """A new directory to fill; it takes the target's place when the block ends well, and vanishes when it doesn't.
+def replaced_directory(
+    target: Path,
+    *,
+    copy: bool = False,
+    ours: frozenset[str] = OURS,
+    check: Callable[[Path], None] = check_target,
+) -> Iterator[Path]:
+    """Fill a new directory; it takes the target's place when the block ends well.
 
-    With ``copy`` it starts from the target's present files (hard links: replace files, never write into them).
+    With ``copy`` it starts from the target's present files (hard links: replace files, never write
+    into them), else from what it holds beside ``ours``. ``check`` refuses what is not ours.
 
     Raises:
         TargetExistsError: the target is not ours.
     """
     target = target.absolute()
-    check_target(target)
+    check(target)
     target.parent.mkdir(parents=True, exist_ok=True)
     stage = stage_directory(target)
     stage.mkdir(exist_ok=True)
@@ -88,14 +102,14 @@ def replaced_directory(target: Path, *, copy: bool = False) -> Iterator[Path]:
     if new.exists():
         shutil.rmtree(new)
     # What somebody else put beside our files (notes, a .git folder) is kept in any case.
-    left_out: frozenset[str] = frozenset() if copy else OURS
+    left_out: frozenset[str] = frozenset() if copy else ours
     try:
         if target.is_dir():
             shutil.copytree(
                 target,
                 new,
                 copy_function=_link,
-                symlinks=not copy,  # new files are never written through a link into the old version
+                symlinks=not copy,  # nothing is written through a link into the old version
                 ignore=lambda folder, _: left_out if Path(folder) == target else (),
             )
         else:
@@ -109,7 +123,8 @@ def replaced_directory(target: Path, *, copy: bool = False) -> Iterator[Path]:
             old = stage / f"old.{os.getpid()}"
             target.rename(old)
             new.rename(target)
-        # The old version goes only when the new one's name is on disk: a power failure leaves one of the two.
+        # The old version goes only when the new one's name is on disk: a power failure leaves one
+        # of the two.
         sync(target.parent)
         sync(stage)
         if old.exists():
@@ -138,16 +153,21 @@ def locked_stage(stage: Path) -> Iterator[None]:
     """
     # What is deleted here must lie here: not behind a link that somebody planted.
     if stage.is_symlink():
-        raise TargetExistsError(f"{stage} is a link, not the folder of a build. Delete it, or choose another --out")
+        raise TargetExistsError(
+            f"{stage} is a link, not the folder of a build. Delete it, or choose another --out"
+        )
     stage.mkdir(parents=True, exist_ok=True)
-    with locked(stage / "lock", busy=f"another build is at work on {stage.parent}. Wait for it to end"):
-        # A build killed between the two renames of a system that can't swap: the old version goes back to its place.
+    with locked(
+        stage / "lock", busy=f"another build is at work on {stage.parent}. Wait for it to end"
+    ):
+        # A build killed between the two renames of a system that can't swap: the old version goes
+        # back to its place.
         target = stage.parent / stage.name.removeprefix(".").removesuffix(".stage")
         for old in sorted(stage.glob("old.*")):
             if not target.exists() and (old / MANIFEST_NAME).is_file():
                 old.rename(target)
         # What killed builds left behind is nobody's any more.
-        for left in (*stage.glob("new.*"), *stage.glob("old.*"), *stage.glob(".*.tmp")):
+        for left in itertools.chain(*map(stage.glob, _LEFTOVERS)):
             with contextlib.suppress(OSError):
                 left.unlink() if left.is_symlink() or not left.is_dir() else shutil.rmtree(left)
         yield

@@ -1,26 +1,26 @@
-"""Checking an archive in layers: layout, schema, digests, ids, labels, cross-references, canary, natural programs.
+"""Checking an archive in layers: each layer is a list of checks, a check yields findings.
 
-Each layer is a function from an opened archive to findings; a layer only runs when those it builds on found no error.
+Layout and schema come first; where they have an error, or a file can't be read, the later layers
+are skipped, since they would only repeat it.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final, Literal
 
 import duckdb
 import msgspec
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from kernel_archive.archive.crosschecks import CROSS_CHECKS, unanimity_checks
+from kernel_archive.archive.crosschecks import cross_checks
 from kernel_archive.archive.manifest import shard_faults
 from kernel_archive.archive.natural import natural_faults
 from kernel_archive.archive.shards import digest_rows
 from kernel_archive.bins import assign_bins, scheme
 from kernel_archive.errors import ArchiveMismatchError, Finding, KernelArchiveError, printable
-from kernel_archive.ids import CANARY, kernel_id, logical_digest, program_id, token_id
-from kernel_archive.schema import OUTCOMES, ROLES, TABLES
+from kernel_archive.ids import CANARY, logical_digest, program_id, token_id
+from kernel_archive.schema import TABLES
 from kernel_archive.splits import SPLIT_TABLES
 
 if TYPE_CHECKING:
@@ -28,22 +28,23 @@ if TYPE_CHECKING:
 
     from kernel_archive.archive.open import Archive
 
-#: So many rows are named per rule; the rest is counted.
-NAMED: Final = 10
-MEASURED_TABLES: Final = tuple(name for name, table in TABLES.items() if not table.derived)
+    Check = Callable[[Archive], Iterable[Finding]]
+
+#: Rows that a finding names; the rest is counted.
+NAMED_ROWS: Final = 10
 
 
 class Layer(msgspec.Struct, kw_only=True):
-    """One layer's result: ``ok``, ``warning``, ``error`` or ``skipped``, and its findings."""
+    """The result of one layer."""
 
     name: str
-    status: str
-    checked: int
+    status: Literal["ok", "warning", "error", "skipped"]
+    checked: int  # rows
     findings: list[Finding]
 
 
-class Report(msgspec.Struct, kw_only=True):
-    """The whole result."""
+class ValidationReport(msgspec.Struct, kw_only=True):
+    """The result of all layers; ``ok`` when no finding is an error."""
 
     path: str
     version: str | None
@@ -56,242 +57,212 @@ class Report(msgspec.Struct, kw_only=True):
         return [finding for layer in self.layers for finding in layer.findings]
 
 
-def _rows(code: str, message: str, table: str, keys: Sequence[Any], fix: str | None = None) -> list[Finding]:
-    """One finding that names the first rows and counts the rest."""
-    if not len(keys):
-        return []
-    named = ", ".join(printable(str(k), 80) for k in keys[:NAMED])
-    more = f" and {len(keys) - NAMED} more" if len(keys) > NAMED else ""
-    return [Finding(code=code, message=f"{message}: {len(keys)} rows", field=table, value=f"{named}{more}", fix=fix)]
+def _rows(code: str, message: str, table: str, keys: Sequence[str]) -> Iterator[Finding]:
+    """Yield one finding that names the first rows and counts the rest; nothing without rows."""
+    if keys:
+        named = ", ".join(printable(str(key), 80) for key in keys[:NAMED_ROWS])
+        more = f" and {len(keys) - NAMED_ROWS} more" if len(keys) > NAMED_ROWS else ""
+        message = f"{message}: {len(keys)} rows"
+        yield Finding(code=code, message=message, field=table, value=f"{named}{more}")
 
 
 def _layout(archive: Archive) -> Iterator[Finding]:
-    manifest = archive.manifest
-    yield from shard_faults(archive.path, manifest.shards(), content=False)
-    named = {archive.path / shard.path for shard in manifest.shards()}
-    for path in sorted((archive.path / "data").rglob("*.parquet")):
-        if path not in named:
-            yield Finding(code="stray-file", message="not named in the manifest", file=str(path), fix="Delete it")
-    for table in MEASURED_TABLES:
-        if table not in manifest.tables:
-            yield Finding(code="missing-table", message="the manifest lacks a table", value=table)
+    shards = archive.manifest.shards()
+    yield from shard_faults(archive.path, shards, content=False)
+    named = {archive.path / shard.path for shard in shards}
+    for path in sorted({*(archive.path / "data").rglob("*.parquet")} - named):
+        message = "not named in the manifest"
+        yield Finding(code="stray-file", message=message, file=str(path), fix="Delete it")
+    for name, table in TABLES.items():
+        if not table.derived and name not in archive.manifest.tables:
+            yield Finding(code="missing-table", message="the manifest lacks a table", value=name)
 
 
 def _schema(archive: Archive) -> Iterator[Finding]:
     for table in archive.tables:
-        wanted = TABLES[table].schema
         for shard in archive.manifest.shards(table):
             path = archive.path / shard.path
             try:
-                file = pq.ParquetFile(path)
+                with pq.ParquetFile(path) as file:
+                    columns, rows = file.schema_arrow, file.metadata.num_rows
             except (OSError, pa.ArrowException) as error:
                 message = f"cannot be read: {printable(str(error), 200)}"
                 yield Finding(code="bad-parquet", message=message, file=str(path))
                 continue
-            found = file.schema_arrow
-            if found.names != wanted.names:
-                yield Finding(
-                    code="wrong-columns",
-                    message=f"columns of {table} differ from the data contract",
-                    file=str(path),
-                    value=", ".join(sorted(set(found.names) ^ set(wanted.names))) or "their order",
-                )
-            else:
-                for mine, theirs in zip(wanted, found, strict=True):
-                    if not _same_type(theirs.type, mine.type):
-                        message = f"is {theirs.type}, should be {mine.type}"
-                        yield Finding(code="wrong-type", message=message, file=str(path), field=mine.name)
-            if file.metadata.num_rows != shard.rows:
-                message = f"{file.metadata.num_rows} rows, the manifest says {shard.rows}"
+            yield from _wrong_columns(table, columns, str(path))
+            if rows != shard.rows:
+                message = f"the file has {rows} rows, the manifest says {shard.rows}"
                 yield Finding(code="wrong-rows", message=message, file=str(path))
 
 
-def _same_type(a: pa.DataType, b: pa.DataType) -> bool:
-    """Types alike but for the names and nullability of list elements, which Parquet writes its own way."""
-    if pa.types.is_list(a) and pa.types.is_list(b):
-        return _same_type(a.value_type, b.value_type)
-    if pa.types.is_struct(a) and pa.types.is_struct(b):
-        return [f.name for f in a] == [f.name for f in b] and all(
-            _same_type(x.type, y.type) for x, y in zip(a, b, strict=True)
-        )
-    return bool(a.equals(b))
+def _wrong_columns(table: str, columns: pa.Schema, file: str) -> Iterator[Finding]:
+    def text(data_type: pa.DataType) -> str:
+        # Parquet has names and nullability of its own for list elements.
+        return str(data_type).replace("<item: ", "<element: ").replace(" not null", "")
+
+    schema = TABLES[table].schema
+    if columns.names != schema.names:
+        message = f"columns of {table} differ from the data contract"
+        names = ", ".join(sorted({*columns.names} ^ {*schema.names})) or "their order"
+        yield Finding(code="wrong-columns", message=message, file=file, value=names)
+        return
+    for wanted, column in zip(schema, columns, strict=True):
+        if text(wanted.type) != text(column.type):
+            message = f"is {column.type}, should be {wanted.type}"
+            yield Finding(code="wrong-type", message=message, file=file, field=wanted.name)
 
 
-def _digests(archive: Archive) -> Iterator[Finding]:
+def _file_digests(archive: Archive) -> Iterator[Finding]:
     yield from shard_faults(archive.path, archive.manifest.shards())
-    yield from digest_faults(archive)
-    for name, split in archive.manifest.splits.items():
-        held = archive.manifest.tables.get(name)
-        if held is None or held.logical_digest != split.logical_digest:
-            yield Finding(
-                code="wrong-digest",
-                message="the split's facts name another digest than its table has",
-                field=f"splits.{name}",
-            )
 
 
 def digest_faults(archive: Archive) -> Iterator[Finding]:
-    """A finding for every table whose rows are not those of its digest, and for the archive whose digest is another."""
+    """Compare the logical digests of all tables, and of the archive, with those of the manifest."""
+    manifest = archive.manifest
+    fix = "The content was changed after it was built: build or pull again"
+    digests = {"": (manifest.whole_digest, manifest.logical_digest)}
     for table in archive.tables:
-        found, named = logical_digest(digest_rows(table, archive.arrow(table))), archive.manifest.tables[table]
-        if found != named.logical_digest:
-            yield Finding(
-                code="wrong-digest",
-                message=f"the rows' logical digest is {found[:19]}…, the manifest says {named.logical_digest[:19]}…",
-                field=table,
-                fix="The content was changed after it was built: build or pull again",
-            )
-    if archive.manifest.whole_digest != archive.manifest.logical_digest:
-        yield Finding(
-            code="wrong-digest",
-            message="the archive's logical digest is not that of its tables and splits",
-            value=archive.manifest.logical_digest,
-        )
+        rows = (row for batch in archive.batches(table) for row in digest_rows(table, batch))
+        digests[table] = logical_digest(rows), manifest.tables[table].logical_digest
+    for name, split in manifest.splits.items():
+        facts = manifest.tables.get(name)
+        digests[f"splits.{name}"] = split.logical_digest, facts.logical_digest if facts else ""
+    for field, (actual, stated) in digests.items():
+        if actual != stated:
+            message = f"the digest is {actual[:19]}…, the manifest says {stated[:19]}…"
+            yield Finding(code="wrong-digest", message=message, field=field or None, fix=fix)
 
 
-#: Id -> what it is made of.
-_MADE_OF: Final = {
-    "program_id": "the code",
-    "token_id": "the code",
-    "kernel_id": "problem, reference, GPU and program",
-}
-
-
-def _ids(archive: Archive) -> Iterator[Finding]:
+def _unique_keys(archive: Archive) -> Iterator[Finding]:
     for table in archive.tables:
         spec = TABLES[table]
-        # A derived table of several splits has one row id per split: a row can be in two evaluations.
-        for split in archive.manifest.tables[table].splits if spec.derived else (None,):
-            keys = archive.arrow(table, split, [spec.key, "problem"] if table == "references" else [spec.key])
-            counted = keys.group_by(keys.column_names).aggregate([([], "count_all")])
-            twice = counted.filter(pc.greater(counted.column("count_all"), 1)).column(spec.key).to_pylist()
-            yield from _rows("duplicate-key", f"{spec.key} stands more than once", table, sorted(twice))
+        # A row can be in two evaluations: a derived table has one row id per split.
+        scope = "split" if spec.derived else "problem" if table == "references" else "1"
+        query = f'SELECT {spec.key} FROM "{table}" GROUP BY {spec.key}, {scope} HAVING count(*) > 1'
+        message = f"{spec.key} stands more than once"
+        yield from _rows("duplicate-key", message, table, _sorted_column(archive, query))
+
+
+def _sorted_column(archive: Archive, query: str) -> list[str]:
+    return sorted(archive.sql(query).column(0).to_pylist())
+
+
+def _program_ids(archive: Archive) -> Iterator[Finding]:
+    both = {"program_id": program_id, "token_id": token_id}
+    for table, functions in {
+        "kernels": both,
+        "failures": both,
+        "references": {"reference_id": program_id},
+    }.items():
+        key = TABLES[table].key
+        wrong: dict[str, list[str]] = {column: [] for column in functions}
+        for batch in archive.batches(table, [*dict.fromkeys([key, *functions]), "code"]):
+            for row in batch.to_pylist():
+                for column, function in functions.items():
+                    if function(row["code"]) != row[column]:
+                        wrong[column].append(row[key])
+        for column, keys in wrong.items():
+            code = "wrong-token-id" if column == "token_id" else "wrong-program-id"
+            yield from _rows(code, f"{column} is not that of the code", table, keys)
+
+
+def _kernel_ids(archive: Archive) -> Iterator[Finding]:
     for table in ("kernels", "failures"):
-        names = ["kernel_id", "program_id", "token_id", "problem", "reference_id", "gpu", "code"]
-        for path in archive.files(table):
-            rows = pq.read_table(path, columns=names, partitioning=None).to_pylist()
-            wrong: dict[str, list[str]] = {column: [] for column in _MADE_OF}
-            for row in rows:
-                made = {
-                    "program_id": program_id(row["code"]),
-                    "token_id": token_id(row["code"]),
-                    "kernel_id": kernel_id(
-                        problem=row["problem"],
-                        reference_program_id=row["reference_id"],
-                        gpu=row["gpu"],
-                        program=row["program_id"],
-                    ),
-                }
-                for column, value in made.items():
-                    if value != row[column]:
-                        wrong[column].append(row["kernel_id"])
-            for column, of in _MADE_OF.items():
-                code = f"wrong-{column.replace('_', '-')}"
-                yield from _rows(code, f"{column} is not that of {of}", table, wrong[column])
-    references = archive.arrow("references", columns=["reference_id", "code"]).to_pylist()
-    yield from _rows(
-        "wrong-program-id",
-        "reference_id is not that of the code",
-        "references",
-        [r["reference_id"] for r in references if program_id(r["code"]) != r["reference_id"]],
-    )
+        query = f"""
+            SELECT kernel_id FROM {table} WHERE kernel_id IS DISTINCT FROM left(sha256(
+                problem || chr(0) || reference_id || chr(0) || gpu || chr(0) || program_id), 32)"""
+        message = "kernel_id is not that of problem, reference, GPU and program"
+        yield from _rows("wrong-kernel-id", message, table, _sorted_column(archive, query))
 
 
 def _labels(archive: Archive) -> Iterator[Finding]:
-    for table, value in (("kernels", "speedup"), *((name, split.value) for name, split in SPLIT_TABLES.items())):
+    values = {"kernels": "speedup", **{name: split.value for name, split in SPLIT_TABLES.items()}}
+    for table, value in values.items():
         facts = archive.manifest.splits.get(table)
-        if table not in archive.tables or (facts is not None and facts.origin != "selected"):
-            # Published labels are kept as they are, withheld ones are not there: the splits layer looks at both.
-            continue
-        key = TABLES[table].key
-        rows = archive.arrow(table, columns=[key, value, "bin", "bin_scheme"])
-        speedups, keys = rows.column(value).to_numpy(), rows.column(key).to_pylist()
-        bad = [k for k, s in zip(keys, speedups.tolist(), strict=True) if not 0 < s < float("inf")]
+        # Labels of published splits are kept, those of withheld ones are gone: the layer of the
+        # splits looks at both.
+        if table in archive.tables and (facts is None or facts.origin == "selected"):
+            yield from _wrong_labels(archive, table, value)
+
+
+def _wrong_labels(archive: Archive, table: str, value: str) -> Iterator[Finding]:
+    rows = archive.polars(table, columns=[TABLES[table].key, value, "bin", "bin_scheme"])
+    valid = rows[value].is_finite() & (rows[value] > 0)
+    bad = rows.filter(~valid.fill_null(value=False)).to_series(0).to_list()
+    if bad:
         yield from _rows("bad-speedup", f"{value} is not finite and above 0", table, bad)
-        if bad:
+        return
+    for (name,), part in rows.group_by("bin_scheme", maintain_order=True):
+        try:
+            labels = assign_bins(part[value].to_numpy(), scheme(str(name)).name)
+        except KernelArchiveError as error:
+            field = f"{table}.bin_scheme"
+            yield Finding(code="unknown-scheme", message=str(error), field=field)
             continue
-        for name in pc.unique(rows.column("bin_scheme")).to_pylist():
-            try:
-                rule = scheme(name)
-            except KernelArchiveError as error:
-                yield Finding(code="unknown-scheme", message=str(error), field=f"{table}.bin_scheme")
-                continue
-            mask = pc.equal(rows.column("bin_scheme"), name).to_numpy()
-            wrong = (assign_bins(speedups, rule.name) != rows.column("bin").to_numpy()) & mask
-            yield from _rows(
-                "wrong-label",
-                f"the bin is not that of {value} under the scheme {name}",
-                table,
-                [keys[i] for i in wrong.nonzero()[0]],
-            )
+        wrong = part.filter(part["bin"].to_numpy() != labels).to_series(0).to_list()
+        message = f"the bin is not that of {value} under the scheme {name}"
+        yield from _rows("wrong-label", message, table, wrong)
 
 
-def _cross(archive: Archive) -> Iterator[Finding]:
-    unanimous = [str(builder.get("name")) for builder in archive.manifest.builders if builder.get("unanimous")]
-    for check in (*CROSS_CHECKS, *unanimity_checks(unanimous)):
-        rows = archive.sql(check.query)
-        yield from _rows(check.code, check.message, check.table, sorted(rows.column(0).to_pylist()))
-    for table, column, allowed in (("evaluations", "outcome", OUTCOMES), ("searches", "role", ROLES)):
-        for value in pc.unique(archive.arrow(table, columns=[column]).column(column)).to_pylist():
-            if value not in allowed:
-                yield Finding(
-                    code="unknown-value",
-                    message=f"not one of: {', '.join(allowed)}",
-                    field=f"{table}.{column}",
-                    value=value,
-                )
+def _cross_references(archive: Archive) -> Iterator[Finding]:
+    unanimous = [str(b.get("name")) for b in archive.manifest.builders if b.get("unanimous")]
+    for check in cross_checks(unanimous):
+        keys = _sorted_column(archive, check.query)
+        yield from _rows(check.code, check.message, check.table, keys)
 
 
 def _canary(archive: Archive) -> Iterator[Finding]:
     for table in archive.tables:
-        column = archive.arrow(table, columns=["canary"]).column("canary")
-        if any(value != CANARY for value in pc.unique(column).to_pylist()):
-            yield Finding(code="no-canary", message="a row lacks the canary text", field=table, fix="Build again")
+        query = f'SELECT 1 FROM "{table}" WHERE canary IS DISTINCT FROM ? LIMIT 1'
+        if archive.sql(query, [CANARY]).num_rows:
+            message = "a row lacks the canary text"
+            yield Finding(code="no-canary", message=message, field=table, fix="Build again")
 
 
-_LAYERS: Final[tuple[tuple[str, Callable[[Archive], Iterable[Finding]]], ...]] = (
-    ("layout", _layout),
-    ("schema", _schema),
-    ("digests", _digests),
-    ("ids", _ids),
-    ("labels", _labels),
-    ("cross-references", _cross),
-    ("canary", _canary),
-    ("natural", natural_faults),
-)
-#: A failure here makes the later layers meaningless.
-_FATAL: Final = frozenset({"layout", "schema"})
+_LAYERS: Final[dict[str, tuple[Check, ...]]] = {
+    "layout": (_layout,),
+    "schema": (_schema,),
+    "digests": (_file_digests, digest_faults),
+    "ids": (_unique_keys, _program_ids, _kernel_ids),
+    "labels": (_labels,),
+    "cross-references": (_cross_references,),
+    "canary": (_canary,),
+    "natural": (natural_faults,),
+}
+#: An error in one of these layers ends the validation.
+_BASIC_LAYERS: Final = frozenset({"layout", "schema"})
+_UNREADABLE_CODES: Final = frozenset({"unreadable", "bad-parquet"})
 
 
-def _found(archive: Archive, check: Callable[[Archive], Iterable[Finding]]) -> Iterator[Finding]:
-    """What a layer finds; a file that can't be read in the middle of it is a finding, too."""
+def _findings(archive: Archive, checks: Iterable[Check]) -> Iterator[Finding]:
+    """Run checks; a file that can't be read in the middle of one is a finding, and ends them."""
     try:
-        yield from check(archive)
+        for check in checks:
+            yield from check(archive)
     except (OSError, pa.ArrowException, duckdb.Error, ArchiveMismatchError) as error:
         message = f"a file cannot be read: {printable(str(error), 200)}"
-        yield Finding(code="unreadable", message=message, file=str(archive.path), fix="Build or pull again")
+        fix = "Build or pull again"
+        yield Finding(code="unreadable", message=message, file=str(archive.path), fix=fix)
 
 
 def validate_measured(
-    archive: Archive, extra: Sequence[tuple[str, Callable[[Archive], Iterable[Finding]]]] = ()
-) -> Report:
-    """Run all layers on an opened archive, then the given further ones (splits, card).
-
-    Returns:
-        A report; ``ok`` when no finding is an error.
-    """
-    layers: list[Layer] = []
+    archive: Archive, extra: Sequence[tuple[str, Check]] = ()
+) -> ValidationReport:
+    """Run all layers on an opened archive, then the given further ones (splits, card)."""
     rows = sum(sum(facts.rows.values()) for facts in archive.manifest.tables.values())
+    layers: list[Layer] = []
     stopped = False
-    for name, check in (*_LAYERS, *extra):
+    for name, checks in {**_LAYERS, **{name: (check,) for name, check in extra}}.items():
         if stopped:
             layers.append(Layer(name=name, status="skipped", checked=0, findings=[]))
             continue
-        findings = list(_found(archive, check))
+        findings = list(_findings(archive, checks))
         severities = {finding.severity for finding in findings}
-        status = next((worst for worst in ("error", "warning") if worst in severities), "ok")
-        layers.append(Layer(name=name, status=status, checked=rows, findings=findings))
-        unreadable = any(finding.code in {"unreadable", "bad-parquet"} for finding in findings)
-        stopped = unreadable or (status == "error" and name in _FATAL)
+        worst: Literal["ok", "warning", "error"] = "warning" if "warning" in severities else "ok"
+        worst = "error" if "error" in severities else worst
+        layers.append(Layer(name=name, status=worst, checked=rows, findings=findings))
+        unreadable = any(finding.code in _UNREADABLE_CODES for finding in findings)
+        stopped = unreadable or (worst == "error" and name in _BASIC_LAYERS)
     ok = not any(layer.status == "error" for layer in layers)
-    return Report(path=str(archive.path), version=archive.manifest.version, ok=ok, layers=layers)
+    version = archive.manifest.version
+    return ValidationReport(path=str(archive.path), version=version, ok=ok, layers=layers)

@@ -1,0 +1,404 @@
+"""For ``kernel-archive init``: a recipe and a query for a folder, and the first rows of it.
+
+A folder that a shipped query can read gets that query. A table of another kind gets a query made
+from the names of its columns, with a comment where it is a guess. Names are data: they are quoted,
+and no file that a table names is opened by that name.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import os
+import re
+import tempfile
+from collections import Counter
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+import tomli_w
+
+from kernel_archive.errors import DataError, printable
+from kernel_archive.gpus import is_known
+from kernel_archive.readers import READERS
+from kernel_archive.readers.sql import QueryError, files_below, run_query
+from kernel_archive.readers.sql_doubts import failure_of
+from kernel_archive.storage import content_path, write_atomically
+from kernel_archive.untrusted import UntrustedFileError, open_bounded
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+#: Look at this many files of a folder, columns of a table and rows of it.
+_MAX_FILES: Final = 20_000
+_MAX_COLUMNS: Final = 2_000
+_SAMPLE: Final = 200
+#: Look into this many tables of a folder.
+_MAX_TABLES: Final = 20
+#: How DuckDB reads CSV. The dialect is stated: a guess could move with a damaged byte.
+_CSV: Final = (
+    "read_csv(getvariable('file'), all_varchar = true, header = true, "
+    "delim = '{}', quote = '\"', escape = '\"')"
+)
+#: Ending of a table -> how DuckDB reads it.
+_READ: Final = {
+    **dict.fromkeys((".csv", ".tsv"), _CSV),
+    **dict.fromkeys((".json", ".jsonl", ".ndjson"), "read_json(getvariable('file'))"),
+    ".parquet": "read_parquet(getvariable('file'))",
+}
+_PROGRAMS: Final = (".py", ".cu", ".cuh", ".cpp", ".hip", ".txt")
+#: Column of ours -> names of theirs, the best first, as patterns over lower case with underscores.
+_SYNONYMS: Final = {
+    "reference_code": "(ref|reference|baseline|original|py_?torch|torch)_?(arch_)?"
+    "(code|source|src|program)(_module)? reference ref",
+    "code": "(custom|candidate|generated|cuda|triton|kernel|optimi[sz]ed|best)_"
+    "(code|source|src|kernel) code program source(_code)? src kernel solution .*_code "
+    ".*(path|file)(name)?",
+    "speedup": "speed_?up(_(vs|over)_\\w+)?(_native)? .*speed_?up.* score_default x ratio",
+    "correct": "correct(ness)? is_correct passed pass valid is_valid ok .*_(correct|passed|valid)",
+    "compiled": "(is_)?compiled compiles built",
+    "outcome": "outcome status verdict result state",
+    "problem": "problem(_(name|id))? task(_(name|id))? op(_name)? operator kernel_name workload "
+    "benchmark name",
+    "gpu": "gpu(_(name|type|model))? device(_name)? hardware card accelerator",
+    "node_id": "(node|program|candidate|kernel|sample|run|attempt)_?id id uuid commit hash",
+    "parent_node_id": "parent(_(node|program|kernel|id|commit))*",
+    "step": "step iter(ation)? generation round turn trial",
+    "model": "model(_(name|id))? llm author",
+    "search": "(search|session|experiment|run)(_(id|name))?",
+    "error_type": "error_(type|name|kind|class)",
+    "error_text": "error(_(text|message|msg))? message stderr traceback",
+    "input_tokens": "(input|prompt)_tokens",
+    "output_tokens": "(output|completion)_tokens",
+    "started_at": "(started|created|submitted)(_at|_time)? timestamp",
+}  # fmt: skip
+_UNITS: Final = {"ns": "/ 1000", "us": "* 1", "ms": "* 1000", "s": "* 1000000", "sec": "* 1000000"}
+_TIME_WORDS: Final = frozenset(["time", "runtime", "latency", "duration", "elapsed"])
+_NO_TIME: Final = frozenset(
+    ["std", "var", "min", "max", "total", "start", "end", "wall", "compile", "tokens", "speedup"]
+)
+_REFERENCE_WORDS: Final = frozenset(
+    ["ref", "reference", "baseline", "base", "torch", "eager", "original", "naive"]
+)
+
+
+class Draft(msgspec.Struct, kw_only=True):
+    """What was recognised: the sources of a recipe, the query, and what a person must look at."""
+
+    found: str
+    sources: list[dict[str, Any]]
+    query: str | None = None
+    notes: list[str] = []
+
+
+def draft_recipe(place: Path) -> Draft:
+    """Recognise a folder or file.
+
+    Raises:
+        DataError: it is not there, or nothing in it is recognised.
+    """
+    place = place.absolute()
+    if not place.exists():
+        message = "there is no such file or folder"
+        raise DataError.of(code="missing-file", message=message, file=str(place))
+    folder = place if place.is_dir() else place.parent
+    listed = files_below(folder) if place.is_dir() else [str(place)]
+    names = sorted(os.path.relpath(name, folder) for name in islice(listed, _MAX_FILES))
+    names = [name for name in names if not any(part.startswith(".") for part in Path(name).parts)]
+    draft = _shipped(folder, names) or _own_format(folder, names) or _table(folder, names)
+    if draft is None:
+        endings = Counter(Path(name).suffix or Path(name).name for name in names).most_common(8)
+        shown = ", ".join(f"{n} {printable(ending, 40)}" for ending, n in endings) or "no files"
+        raise DataError.of(
+            code="nothing-recognised",
+            message=f"nothing in it is recognised as results: {shown}",
+            file=str(place),
+            fix='Write a query yourself: format = "sql" (docs/own-data.md)',
+        )
+    return draft
+
+
+def _pattern(path: str) -> str:
+    """A path as a recipe's pattern that stands for itself.
+
+    >>> _pattern("runs[1]/{x}")
+    'runs[[]1]/?x?'
+    """
+    return re.sub(r"[{}]", "?", re.sub(r"([*?\[])", r"[\1]", path))
+
+
+def _shipped(folder: Path, names: Sequence[str]) -> Draft | None:
+    """Return the shipped query whose files are there."""
+    for path in sorted(content_path("builders").glob("*/*.sql")):
+        text = path.read_text(encoding="utf-8")
+        stated = re.search(r"^-- Files: (.*)$", text, re.MULTILINE)
+        patterns = stated[1].replace(",", " ").split() if stated else []
+        wanted = [f"*/{pattern.removeprefix('**/')}" for pattern in patterns]
+        fitting = [n for n in names if any(fnmatch.fnmatchcase(f"/{n}", w) for w in wanted)]
+        if not fitting:
+            continue
+        is_each = "getvariable('file')" in text
+        paths = [str(folder / name) for name in fitting] if is_each else [str(folder)]
+        label = path.stem if path.parent.name == "queries" else path.parent.name
+        shown = f"{len(fitting):,} files that the shipped query {label} reads"
+        sources = [{"path": each, "format": "sql", "query": "import.sql"} for each in paths]
+        return Draft(
+            found=f"{shown}, first {printable(fitting[0], 80)}", sources=sources, query=text
+        )
+    return None
+
+
+def _own_format(folder: Path, names: Sequence[str]) -> Draft | None:
+    """Recognise a search log of a format with a file name of its own."""
+    for name in names:
+        plain = Path(_uncompressed(name)).name
+        spec = next((s for s in READERS.values() if s.files and plain == s.files[0]), None)
+        if spec is not None:
+            source = {"path": str((folder / name).parent), "format": spec.name}
+            note = "one run is named: write * in the path for the runs beside it"
+            return Draft(found=f"{spec.title} ({printable(name)})", sources=[source], notes=[note])
+    return None
+
+
+def _uncompressed(name: str) -> str:
+    return name.removesuffix(".zst").removesuffix(".gz")
+
+
+def _suffix(name: str) -> str:
+    return Path(_uncompressed(name)).suffix.lower()
+
+
+def _reader(folder: Path, name: str) -> str:
+    """Write the call that reads a table; the mark between fields of CSV is the header's."""
+    suffix = _suffix(name)
+    if _READ[suffix] != _CSV:
+        return _READ[suffix]
+    try:
+        with open_bounded(folder / name, max_bytes=1 << 20) as stream:
+            header = stream.read(1 << 16).split(b"\n", 1)[0].decode("utf-8", "replace")
+    except (OSError, UntrustedFileError):
+        header = ""
+    marks = "\t" if suffix == ".tsv" else ",;\t"
+    return _CSV.format(next((mark for mark in marks if mark in header), marks[0]))
+
+
+def _rows(folder: Path, file: str, select: str) -> list[dict[str, Any]]:
+    """Return the rows of a query over one table; none where DuckDB cannot read it."""
+    with tempfile.TemporaryFile() as answer:
+        try:
+            return list(run_query(select, folder, {"file": file}, answer, seconds=60).to_pylist())
+        except (QueryError, ValueError):  # a text that is no UTF-8
+            return []
+
+
+def _table(folder: Path, names: Sequence[str]) -> Draft | None:
+    """Recognise the table from which most columns of ours are known, and the tables like it."""
+    tables = [name for name in names if _suffix(name) in _READ]
+    columns: dict[str, list[str]] = {}
+    for name in tables[:_MAX_TABLES]:
+        select = f"SELECT column_name FROM (DESCRIBE FROM {_reader(folder, name)})"
+        rows = _rows(folder, name, f"{select} LIMIT {_MAX_COLUMNS}")
+        columns[name] = [row["column_name"] for row in rows]
+    n_known = {name: len(_matched(c)) + len(_times(c)) for name, c in columns.items()}
+    best = max(n_known, key=n_known.__getitem__, default=None)
+    if best is None or n_known[best] < 2:
+        return None
+    same = [name for name in tables if columns.get(name) == columns[best]]
+    query, notes = _query(folder, best, columns[best], names)
+    sources = [
+        {"path": str(folder / name), "format": "sql", "query": "import.sql"} for name in same
+    ]
+    more = f", and {len(same) - 1} like it" if len(same) > 1 else ""
+    found = f"the table {printable(best, 80)}{more}"
+    return Draft(found=found, sources=sources, query=query, notes=notes)
+
+
+def _words(name: str) -> list[str]:
+    """The words of a column's name: ``kernelTime (ms)`` gives kernel, time and ms."""
+    split = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower().replace("\u00b5s", "us")
+    return [word for word in re.split(r"[^a-z0-9]+", split) if word]
+
+
+def _matched(columns: Iterable[str]) -> dict[str, str]:
+    """Map columns of ours to the column of theirs with the best synonym; each is taken once."""
+    plain = {column: "_".join(_words(column)) for column in columns if column.strip()}
+    matched: dict[str, str] = {}
+    for ours, patterns in _SYNONYMS.items():
+        for pattern in patterns.split():
+            fits = [c for c, words in plain.items() if re.fullmatch(pattern, words)]
+            if fits:
+                matched[ours] = fits[0]
+                del plain[fits[0]]
+                break
+    return matched
+
+
+def _times(columns: Iterable[str]) -> dict[str, tuple[str, str | None]]:
+    """Map our columns of times to theirs, and its unit where its name has one."""
+    times: dict[str, tuple[str, str | None]] = {}
+    for column in columns:
+        words = _words(column)
+        unit = next((word for word in reversed(words) if word in _UNITS), None)
+        is_time = _TIME_WORDS.intersection(words) or unit not in (None, "s")
+        if is_time and not _NO_TIME.intersection(words):
+            name = "reference_runtime_us" if _is_reference(column) else "runtime_us"
+            times.setdefault(name, (column, unit))
+    return times
+
+
+def _is_reference(column: str) -> bool:
+    return bool(_REFERENCE_WORDS.intersection(_words(column)))
+
+
+def quoted(name: str) -> str:
+    """A name as an SQL identifier."""
+    return '"' + name.replace('"', '""') + '"'
+
+
+def _text(value: str) -> str:
+    """A value as an SQL text."""
+    return "'" + value.replace("'", "''") + "'"
+
+
+def _query(
+    folder: Path, table: str, columns: Sequence[str], names: Sequence[str]
+) -> tuple[str, list[str]]:
+    """Write a query over a table, and what a person must look at."""
+    matched, times, notes = _matched(columns), _times(columns), list[str]()
+    read = _reader(folder, table)
+    places = [c for c in columns if {"path", "file", "filename"}.intersection(_words(c))]
+    sampled = dict.fromkeys([*matched.values(), *places])
+    select = ", ".join(f"{quoted(c)}::VARCHAR AS {quoted(c)}" for c in sampled) or "1 AS x"
+    rows = _rows(folder, table, f"SELECT {select} FROM {read} LIMIT {_SAMPLE}")
+    values = {c: [str(row[c]) for row in rows if row.get(c) is not None] for c in sampled}
+    lines, joins = [], []
+    programs = [name for name in names if Path(name).suffix in _PROGRAMS]
+    for ours, theirs in _programs(values, matched, programs).items():
+        first = values[theirs][0].strip().removeprefix("./")
+        ending = Path(next(n for n in programs if first in _endings(n))).suffix
+        alias = "program" if ours == "code" else "reference"
+        lines.append(f"{alias}.content AS {ours},  -- the file that {_shown(theirs)} names")
+        path = f"t.{quoted(theirs)}" + ("" if first.endswith(ending) else f" || '{ending}'")
+        joins.append(
+            f"LEFT JOIN read_text('**/*{ending}') {alias}\n"
+            f"  ON ends_with('/' || {alias}.filename, '/' || ltrim({path}, './'))"
+        )
+        matched.pop(ours, None)
+    for ours, (theirs, unit) in times.items():
+        remark = f"{unit} by its name"
+        if unit is None:
+            remark = "LOOK: ms is a guess, its name states no unit"
+            notes.append(f"the unit of {printable(theirs, 60)} is not in its name: ms is a guess")
+        factor = _UNITS[unit or "ms"]
+        lines.append(f"TRY_CAST(t.{quoted(theirs)} AS DOUBLE) {factor} AS {ours},  -- {remark}")
+    lines += _verdict(matched, values, notes)
+    lines += [f"t.{quoted(theirs)} AS {ours}," for ours, theirs in matched.items()]
+    if not any(line.split(",")[0].endswith("AS code") for line in lines):
+        notes.append("no column with the program, or with the name of its file, was recognised")
+    text = "\n".join([*lines, *joins])
+    unused = ", ".join([_shown(c) for c in columns if f"t.{quoted(c)}" not in text][:40])
+    query = [
+        "-- Written by kernel-archive init from the names of the columns: read it first.",
+        *(f"-- LOOK: {note}" for note in notes),
+        f"-- Columns that nothing is read from: {unused or 'none'}",
+        "SELECT",
+        *(f"  {line}" for line in lines),
+        "  getvariable('file') AS source_file,",
+        "  t.source_row",
+        f"FROM (SELECT *, row_number() OVER () AS source_row FROM {read}) t",
+        *joins,
+        "ORDER BY t.source_row",
+    ]
+    return "\n".join(query) + "\n", notes
+
+
+def _shown(name: str) -> str:
+    """A name as a comment may have it: on one line."""
+    return printable(name, 40)
+
+
+def _programs(
+    values: dict[str, list[str]], matched: dict[str, str], programs: Sequence[str]
+) -> dict[str, str]:
+    """Map code and reference_code to columns that name files: the most varied is the program."""
+    known = {part for name in programs for part in _endings(name)}
+    naming = []
+    for column, cells in values.items():
+        is_name = [cell.strip().removeprefix("./") in known for cell in cells]
+        if cells and is_name[0] and sum(is_name) > len(cells) / 2:
+            naming.append(column)
+    naming.sort(key=lambda column: (-len(set(values[column])), _is_reference(column)))
+    code = matched.get("code")
+    # Where a column holds the texts themselves, files can only be the reference's.
+    has_texts = code not in (None, *naming) and any("\n" in text for text in values[str(code)])
+    columns = {} if has_texts or not naming else {"code": naming[0]}
+    references = [c for c in naming if _is_reference(c) and c not in columns.values()]
+    return columns | ({"reference_code": references[0]} if references else {})
+
+
+def _endings(name: str) -> set[str]:
+    """List the parts of a path that a cell may name it by: a/b.py, b.py, a/b and b."""
+    parts = Path(name).parts[-4:]
+    tails = {"/".join(parts[i:]) for i in range(len(parts))}
+    return tails | {tail.removesuffix(Path(name).suffix) for tail in tails}
+
+
+def _verdict(matched: dict[str, str], values: dict[str, list[str]], notes: list[str]) -> list[str]:
+    """Write the outcome, from columns that say true and false or in words."""
+    cases = []
+    for ours, failure in (("compiled", "compile_failed"), ("correct", "incorrect")):
+        if (theirs := matched.pop(ours, None)) is not None:
+            cases.append(
+                f"WHEN lower(t.{quoted(theirs)}::VARCHAR) IN "
+                f"('false', '0', '0.0', 'no', 'fail', 'failed') THEN '{failure}'"
+            )
+    theirs = matched.pop("outcome", None)
+    if theirs is not None:
+        for word in sorted(set(values[theirs]))[:20]:
+            is_good = re.fullmatch(
+                r"(?i)ok|pass(ed)?|success(ful)?|correct|valid|true|1", word.strip()
+            )
+            outcome = "success" if is_good else failure_of(word)
+            if outcome is None:
+                notes.append(
+                    f"what {printable(word, 40)} of {_shown(theirs)} means is not known: "
+                    "its rows are left out"
+                )
+            else:
+                cases.append(f"WHEN t.{quoted(theirs)}::VARCHAR = {_text(word)} THEN '{outcome}'")
+    if not cases:
+        return []
+    last = f"t.{quoted(theirs)}::VARCHAR" if theirs is not None else "'success'"
+    return ["CASE", *(f"  {case}" for case in cases), f"  ELSE {last} END AS outcome,"]
+
+
+def write_recipe(draft: Draft, target: Path, *, name: str, answers: dict[str, str]) -> None:
+    """Write ``builder.toml``, and the query beside it."""
+    here = target.absolute().parent
+    stated = {key: answers[key] for key in ("gpu", "problem", "reference") if answers.get(key)}
+    stated |= {"role": answers.get("role") or "held_out", "generation_method": "unknown"}
+    sources = []
+    for source in draft.sources:
+        place = Path(source["path"])
+        inside = place.relative_to(here).as_posix() if place.is_relative_to(here) else str(place)
+        sources.append({**source, "path": _pattern(inside), **stated})
+    gpu = answers.get("gpu")
+    own_name = re.sub(r"[^A-Za-z0-9._-]+", "-", name.rsplit("/", 1)[-1]).lstrip("._-")[:60]
+    recipe = {
+        "name": own_name or "mine",
+        "licence": answers.get("licence") or "other",
+        "description": "What these measurements are, who made them and how.",
+        "archive": {"name": name},
+        **({"gpu": {gpu: {}}} if gpu and not is_known(gpu) else {}),
+        "source": sources,
+    }
+    comments = """\
+# Written by kernel-archive init; kernel-archive readers --keys explains every key.
+# Before you publish: licence (an SPDX name), description, generation_method.
+# Each match of a path is one search. role: held_out is asked about, training trained on.
+
+"""
+    write_atomically(target, (comments + tomli_w.dumps(recipe)).encode())
+    if draft.query is not None:
+        write_atomically(here / "import.sql", draft.query.encode())

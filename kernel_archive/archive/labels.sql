@@ -1,0 +1,127 @@
+-- What becomes of every evaluation, step by step; run as one script. Names after a dollar are constants and conditions of
+-- labels.py. Read are: fragment (the rows of all fragments); succession (pairs of builders, newer and older), unanimous
+-- (builders) and unfit_program (programs), as the recipes say; bin_of, the bin of a speedup.
+
+-- Times of the reference: each case of each success.
+CREATE VIEW reference_time AS
+SELECT evaluation_id, problem, reference_id, gpu, coalesce(c.shape, i::VARCHAR) AS shape, c.us AS us
+FROM (SELECT * EXCLUDE (times), unnest(times) AS c, generate_subscripts(times, 1) AS i
+      FROM (SELECT evaluation_id, problem, reference_id, gpu,
+                   CASE WHEN len(cases) > 0
+                        THEN list_transform(cases, lambda c: {'shape': c.shape, 'us': c.reference_runtime_us})
+                        ELSE [{'shape': 'whole', 'us': reference_runtime_us}] END AS times
+            FROM fragment WHERE outcome = 'success'))
+WHERE c.us > 0;
+
+-- Sources of which only survivors are left.
+CREATE TABLE survivors AS
+SELECT source_key FROM fragment GROUP BY source_key
+HAVING count(*) FILTER (outcome <> 'success') = 0 AND min(speedup) >= 1;
+
+-- Evaluations whose reference time is off the median of its case.
+CREATE TABLE reference_median AS
+SELECT problem, reference_id, gpu, shape, median(us) AS median FROM reference_time
+GROUP BY problem, reference_id, gpu, shape;
+
+CREATE TABLE drifted AS
+SELECT DISTINCT evaluation_id
+FROM reference_time JOIN reference_median USING (problem, reference_id, gpu, shape)
+WHERE us / median > $drift OR us / median < 1.0 / $drift;
+
+-- Evaluations without texts and cases.
+CREATE TABLE logged AS
+SELECT evaluation_id, kernel_id, program_id, token_id, problem, gpu, reference_id, search_id, seq, source_key, builder,
+       role, outcome, speedup, excluded, artificial, narrow_domain,
+       CASE role WHEN 'held_out' THEN 0 WHEN 'training' THEN 1 ELSE 2 END AS role_rank,
+       evaluation_id IN (SELECT evaluation_id FROM drifted) AS drifted
+FROM fragment;
+
+-- All pairs of builders are looked up before any row changes: a chain of builders has one outcome.
+CREATE TABLE superseded AS
+SELECT DISTINCT e.evaluation_id
+FROM logged e JOIN succession s ON s.older = e.builder
+JOIN (SELECT DISTINCT kernel_id, builder FROM logged WHERE $judged) n
+  ON n.builder = s.newer AND n.kernel_id = e.kernel_id
+WHERE e.outcome = 'success' AND e.excluded IS NULL;
+
+CREATE TABLE current AS
+SELECT * REPLACE (CASE WHEN evaluation_id IN (SELECT evaluation_id FROM superseded)
+                       THEN '$superseded' ELSE excluded END AS excluded)
+FROM logged;
+
+-- A refusal, like a success that its recipe excludes, contests the successes beside it, unless a builder that supersedes
+-- its own has judged the kernel, or its recipe excludes it.
+CREATE TABLE contested AS
+SELECT DISTINCT kernel_id, builder FROM current
+WHERE $judged AND (outcome = 'success') = (excluded IS NOT NULL)
+  AND (kernel_id, builder) NOT IN (
+      SELECT (e.kernel_id, s.older) FROM current e JOIN succession s ON s.newer = e.builder WHERE $judged);
+
+CREATE TABLE evaluation AS
+SELECT * REPLACE (CASE WHEN $good AND builder IN (SELECT builder FROM unanimous)
+                            AND (kernel_id, builder) IN (SELECT (kernel_id, builder) FROM contested)
+                       THEN '$contested' ELSE excluded END AS excluded)
+FROM current;
+
+-- The measurements of a kernel taken together: the median one, of an even number the lower middle one, since a label is
+-- what was measured, with its own times.
+CREATE TABLE measured AS
+SELECT * EXCLUDE (sorted), sorted[(n_measurements + 1) // 2] AS speedup
+FROM (SELECT kernel_id, any_value(program_id) AS program_id, any_value(token_id) AS token_id,
+             any_value(problem) AS problem, any_value(reference_id) AS reference_id, any_value(gpu) AS gpu,
+             list_sort(list(speedup)) AS sorted, count(*)::INTEGER AS n_measurements,
+             min(speedup) AS speedup_min, max(speedup) AS speedup_max,
+             bool_or(artificial) AS artificial, bool_or(narrow_domain) AS narrow_domain,
+             kernel_id IN (SELECT kernel_id FROM evaluation WHERE role = 'held_out' AND $found) AS held_out
+      FROM evaluation WHERE $good GROUP BY kernel_id);
+
+-- Which evaluation found each program, and which gives its label.
+CREATE TABLE first_found AS
+SELECT kernel_id, search_id, seq FROM evaluation WHERE $found
+QUALIFY row_number() OVER (PARTITION BY kernel_id ORDER BY $order) = 1;
+
+CREATE TABLE nearest_to_median AS
+SELECT kernel_id, e.search_id AS label_search, e.seq AS label_seq
+FROM evaluation e JOIN measured m USING (kernel_id) WHERE $good
+QUALIFY row_number() OVER (PARTITION BY kernel_id ORDER BY abs(e.speedup - m.speedup), $order) = 1;
+
+CREATE TABLE kernel AS
+SELECT m.*, f.search_id, f.seq, n.label_search, n.label_seq,
+       held_out OR NOT (program_id IN (SELECT program_id FROM measured WHERE held_out)
+                        OR token_id IN (SELECT token_id FROM measured WHERE held_out)) AS kept,
+       kernel_id IN (SELECT kernel_id FROM contested) AS contested,
+       bin_of(speedup_min) <> bin_of(speedup_max) AS edge,
+       speedup > $implausible AS implausible_speedup,
+       count(*) OVER (PARTITION BY problem, reference_id, gpu, token_id) > 1 AS near_duplicate,
+       kernel_id IN (SELECT kernel_id FROM evaluation WHERE drifted AND $good) AS reference_drift,
+       kernel_id IN (SELECT kernel_id FROM evaluation JOIN survivors USING (source_key) WHERE $good)
+           AS survivor_source,
+       program_id IN (SELECT program_id FROM unfit_program) AS unfit,
+       speedup_max > $unstable * speedup_min AS unstable
+FROM measured m JOIN first_found f USING (kernel_id) JOIN nearest_to_median n USING (kernel_id);
+
+-- Programs without a label. A driver's failure says nothing about a program that passed and was excluded.
+CREATE TABLE refused AS
+SELECT kernel_id, search_id AS label_search, seq AS label_seq,
+       count(*) OVER (PARTITION BY kernel_id)::INTEGER AS n_evaluations
+FROM evaluation
+WHERE excluded IS NULL AND kernel_id NOT IN (SELECT kernel_id FROM measured)
+  AND ($judged OR kernel_id NOT IN (SELECT kernel_id FROM evaluation WHERE outcome = 'success'))
+QUALIFY row_number() OVER (PARTITION BY kernel_id ORDER BY NOT $judged, $order) = 1;
+
+-- What found the program: mostly what refused it, else a success that does not count.
+CREATE TABLE failure AS
+SELECT r.*, e.search_id, e.seq FROM refused r JOIN evaluation e USING (kernel_id)
+QUALIFY row_number() OVER (PARTITION BY kernel_id ORDER BY NOT $judged, $order) = 1;
+
+-- Rows of the splits, in any order.
+CREATE VIEW kernel_row AS
+SELECT kernel_id, program_id, token_id, problem, reference_id, gpu, speedup, n_measurements, speedup_min, speedup_max,
+       search_id, seq, label_search, label_seq, list_filter([$flags], lambda x: x IS NOT NULL) AS flags, held_out, kept
+FROM kernel;
+
+CREATE VIEW evaluation_row AS
+SELECT e.evaluation_id, e.search_id, e.seq,
+       CASE WHEN e.excluded IN ('$superseded', '$contested') THEN e.excluded
+            WHEN e.excluded IS NULL AND k.kernel_id IS NOT NULL THEN '$withheld' END AS reason
+FROM evaluation e LEFT JOIN (SELECT kernel_id FROM kernel WHERE NOT kept) k USING (kernel_id);

@@ -1,0 +1,148 @@
+"""What programs launch, from the file of a dry run that a recipe names.
+
+``kernel-measure dry-run`` follows the host code of programs on tensors without values and writes
+one JSON line per launch or torch operator. A builder ships the file beside its logs; the lines of
+programs that the archive holds become the table ``launches``.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Annotated, Final, Literal
+
+import msgspec
+import pyarrow as pa
+
+from kernel_archive.archive.open import Archive
+from kernel_archive.archive.readings import file_beside
+from kernel_archive.archive.shards import write_table
+from kernel_archive.errors import Finding, RecipeError
+from kernel_archive.ids import CANARY, ID_LENGTH, sha256_hex
+from kernel_archive.schema import TABLES
+from kernel_archive.untrusted import Lines, misfit
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+    from pathlib import Path
+
+    from kernel_archive.archive.manifest import Manifest
+    from kernel_archive.archive.recipe import LoadedRecipe
+
+TABLE: Final = "launches"
+#: Refuse a file of launches with more lines, or more bytes.
+MAX_LINES: Final = 20_000_000
+MAX_BYTES: Final = 4 << 30
+_Count = Annotated[int, msgspec.Meta(ge=0, lt=1 << 53)]
+_Small = Annotated[int, msgspec.Meta(ge=0, lt=1 << 31)]
+
+
+class LaunchLine(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One line of the file: calls of one case of a program that are alike (columns: schema.py)."""
+
+    program_id: Annotated[str, msgspec.Meta(pattern=rf"^[0-9a-f]{{{ID_LENGTH}}}$")]
+    problem: Annotated[str, msgspec.Meta(max_length=300)]
+    case: _Small
+    kind: Literal["launch", "operator", "not_followed"]
+    name: Annotated[str, msgspec.Meta(max_length=300)]
+    n: _Small = 1
+    bytes: _Count = 0
+    flops: _Count | None = None
+    grid_x: _Count | None = None
+    grid_y: _Count | None = None
+    grid_z: _Count | None = None
+    warps: _Small | None = None
+    stages: _Small | None = None
+    configurations: _Small | None = None
+    largest_tile: _Small | None = None
+    trips: Annotated[float, msgspec.Meta(ge=0, lt=1e18)] | None = None
+    loads: _Small | None = None
+    stores: _Small | None = None
+    dots: _Small | None = None
+    reductions: _Small | None = None
+    transcendentals: _Small | None = None
+    atomics: _Small | None = None
+    loops: _Small | None = None
+
+
+def read_launches(loaded: LoadedRecipe) -> Iterator[LaunchLine]:
+    """Read the lines of the file that a recipe names; none where it names no file.
+
+    Raises:
+        RecipeError: the file can't be read, or a line is at fault.
+    """
+    path = file_beside(loaded, TABLE)
+    if path is None:
+        return
+    decoder = msgspec.json.Decoder(LaunchLine)
+    for item in Lines(path, max_bytes=MAX_BYTES, max_lines=MAX_LINES):
+        if isinstance(item, Finding):
+            raise RecipeError.from_findings([item])
+        number, text = item
+        try:
+            yield decoder.decode(text)
+        except msgspec.ValidationError as error:
+            what, field = misfit(error)
+            raise RecipeError.of(
+                code="bad-launch", message=what, file=str(path), line=number, field=field
+            ) from None
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            raise RecipeError.of(
+                code="bad-launch",
+                message=f"not valid JSON: {error}",
+                file=str(path),
+                line=number,
+                fix="Make the file with: kernel-measure dry-run",
+            ) from None
+
+
+def _rows(
+    lines: Iterable[LaunchLine], programs: set[tuple[str, str]]
+) -> Iterator[dict[str, object]]:
+    """Give the lines of known programs ids; a program that two recipes followed counts once."""
+    ordinals: Counter[tuple[str, str, int]] = Counter()
+    for line in lines:
+        if (line.program_id, line.problem) not in programs:
+            continue
+        case = (line.program_id, line.problem, line.case)
+        key = "\0".join((*map(str, case), str(ordinals[case])))
+        ordinals[case] += 1
+        yield {
+            "launch_id": sha256_hex(key.encode())[:ID_LENGTH],
+            **msgspec.structs.asdict(line),
+            "canary": CANARY,
+        }
+
+
+def write_launches(
+    directory: Path, manifest: Manifest, recipes: Sequence[LoadedRecipe]
+) -> Manifest:
+    """Write the table of an archive's directory; none where no recipe names a dry run."""
+    followed: list[LaunchLine] = []
+    known: set[tuple[str, str]] = set()
+    for loaded in recipes:
+        lines = [
+            line for line in read_launches(loaded) if (line.program_id, line.problem) not in known
+        ]
+        known |= {(line.program_id, line.problem) for line in lines}
+        followed += lines
+    if not followed:
+        return manifest
+    archive = Archive(directory, manifest)
+    programs: set[tuple[str, str]] = set()
+    for table in ("kernels", "failures"):
+        ids = archive.arrow(table, columns=["program_id", "problem"])
+        programs |= set(zip(*(column.to_pylist() for column in ids.columns), strict=True))
+    rows = list(_rows(followed, programs))
+    table = pa.Table.from_pylist(rows, schema=TABLES[TABLE].schema).sort_by("launch_id")
+    tables = {**manifest.tables, TABLE: write_table(directory, TABLE, {"train": table})}
+    kinds = Counter(str(row["kind"]) for row in rows)
+    counts = {
+        "programs": len(programs & known),
+        "not_followed": kinds["not_followed"],
+        "without": len(programs - known),
+    }
+    return msgspec.structs.replace(
+        manifest,
+        tables={name: tables[name] for name in TABLES if name in tables},
+        reports={**manifest.reports, "dry_runs": counts},
+    )
