@@ -1,1 +1,1 @@
-"""Selection: the evaluation split, discovery pairs, training pairs, and the proof that nothing leaks."""
+"""Selection: the evaluation split, discovery pairs, training pairs."""

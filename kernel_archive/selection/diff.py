@@ -1,4 +1,7 @@
-"""What changed between two archive versions, or between frozen splits: rows added, removed, relabelled, measured again."""
+"""What changed between two archive versions, or between frozen splits.
+
+Rows added, removed, moved, relabelled and measured again.
+"""
 
 from __future__ import annotations
 
@@ -7,14 +10,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
+import polars as pl
 
 from kernel_archive.archive.manifest import MANIFEST_NAME
 from kernel_archive.archive.open import open_archive
-from kernel_archive.archive.shards import digest_rows
 from kernel_archive.errors import UsageError, printable
 from kernel_archive.schema import TABLES
 from kernel_archive.selection.freeze import read_frozen
-from kernel_archive.selection.selected import INPUTS
+from kernel_archive.selection.inputs import INPUTS
 from kernel_archive.splits import FORECAST_SPLITS, SPLIT_TABLES
 
 if TYPE_CHECKING:
@@ -23,36 +26,31 @@ if TYPE_CHECKING:
     from kernel_archive.archive.manifest import SplitFacts
     from kernel_archive.archive.open import Archive
 
-#: Columns that say nothing new: texts follow from the ids, the canary is one text, the scheme is a fact of the table.
-_ASIDE: Final = {"code", "canary", "bin_scheme"} | {c for s in SPLIT_TABLES.values() for c in (s.anchor, s.candidate)}
+#: The measured columns of a table.
 _VALUES: Final = {
-    "kernels": ("speedup", "n_measurements"),
-    **{name: (split.value,) for name, split in SPLIT_TABLES.items()},
+    "kernels": ["speedup", "n_measurements"],
+    **{name: [split.value] for name, split in SPLIT_TABLES.items()},
 }
-#: The kinds of changes of a row, as :class:`TableDifference` lists them, and how a sentence says them.
+#: Kinds of changes of a row, as :class:`TableDifference` lists them, in words.
 KINDS: Final = {
     "added": "added",
     "removed": "removed",
     "remeasured": "measured again",
     "relabelled": "relabelled",
     "moved": "moved to another split",
-    "changed": "changed otherwise",
 }
-
-
-class _Row(msgspec.Struct, frozen=True):
-    """What is compared of a row: its split, label, measured values, and a digest of everything else."""
-
-    split: str
-    bin: int | None
-    values: tuple[float | int, ...]
-    rest: bytes | None
+_SAME: Final = "Against {old}; the measured content is the same (`{new_digest:.19}…`)."
+_OTHER: Final = "Against {old}; content `{old_digest:.19}…` became `{new_digest:.19}…`."
+_FORECASTS: Final = (
+    "- Forecasts for `{table}` of {old} name {kept:,} of its {rows:,} rows, {touched:,} of them "
+    "with another speedup or label: scores of the two versions can't be compared."
+)
 
 
 class _Side(msgspec.Struct, frozen=True, kw_only=True):
-    """One side of a comparison: a ``whole`` archive, of which every column can be compared, or frozen splits.
+    """One side of a comparison: a ``whole`` archive, or frozen splits.
 
-    ``rows`` gives the rows of a table by id; with a digest of all other columns where that is asked for.
+    ``rows`` gives id, split, bin and measured value of the rows of a table.
     """
 
     label: str
@@ -60,7 +58,7 @@ class _Side(msgspec.Struct, frozen=True, kw_only=True):
     digests: dict[str, str]
     splits: dict[str, SplitFacts]
     whole: bool
-    rows: Callable[[str, bool], dict[str, _Row]]
+    rows: Callable[[str], pl.DataFrame]
 
 
 class Change(msgspec.Struct, frozen=True):
@@ -74,18 +72,8 @@ class Change(msgspec.Struct, frozen=True):
 class TableDifference(msgspec.Struct, frozen=True, kw_only=True):
     """What changed in one table. A row can be measured again and relabelled at once.
 
-    Attributes:
-        table: its name.
-        rows_old: rows before.
-        rows_new: rows now.
-        added: ids of rows that are new.
-        removed: ids of rows that are gone.
-        relabelled: bin before and now.
-        remeasured: speedup (and number of measurements) before and now.
-        moved: split before and now.
-        changed: ids of rows that were not measured again and of which anything else changed; ``None`` where one side does
-            not have the other columns.
-        facts_changed: facts of a split that are others now, as ``name: [old, new]``.
+    ``content`` says whether the logical digests differ; ``facts_changed`` are facts of a split as
+    ``name: [old, new]``.
     """
 
     table: str
@@ -96,17 +84,17 @@ class TableDifference(msgspec.Struct, frozen=True, kw_only=True):
     relabelled: list[Change]
     remeasured: list[Change]
     moved: list[Change]
-    changed: list[str] | None
+    content: bool
     facts_changed: dict[str, list[Any]]
 
     @property
     def same(self) -> bool:
         """Whether nothing changed."""
-        return not any(getattr(self, name) for name in (*KINDS, "facts_changed"))
+        return not any(getattr(self, name) for name in (*KINDS, "content", "facts_changed"))
 
 
 class Difference(msgspec.Struct, frozen=True, kw_only=True):
-    """What changed between two versions: in the tables that both sides have, and which tables only one has."""
+    """What changed in the tables that both versions have, and which tables only one has."""
 
     old: str
     new: str
@@ -122,96 +110,92 @@ class Difference(msgspec.Struct, frozen=True, kw_only=True):
         return all(t.same for t in self.tables) and not self.only_old and not self.only_new
 
 
-def _archive_rows(archive: Archive, table: str, rest: bool) -> dict[str, _Row]:
-    spec = TABLES[table]
-    names = [c.name for c in spec.columns if c.name not in _ASIDE]
-    values = _VALUES.get(table, ())
-    needed = names if rest else [n for n in names if n in {spec.key, "problem", "bin", *values}]
-    found: dict[str, _Row] = {}
-    for split in archive.manifest.tables[table].splits:
-        rows = archive.arrow(table, split, columns=needed)
-        n = rows.num_rows
-        keys = rows[spec.key].to_pylist()
-        if table == "references":
-            keys = [f"{key} {problem}" for key, problem in zip(keys, rows["problem"].to_pylist(), strict=True)]
-        bins = rows["bin"].to_pylist() if "bin" in needed else [None] * n
-        measured = list(zip(*(rows[v].to_pylist() for v in values), strict=True)) if values else [()] * n
-        others = rows.select([name for name in needed if name not in {"bin", *values}])
-        digests = [digest for _, digest in digest_rows(table, others)] if rest else [None] * n
-        for key, bin_, value, digest in zip(keys, bins, measured, digests, strict=True):
-            found[key] = _Row(split, bin_, value, digest)
-    return found
+def _archive_rows(archive: Archive, table: str) -> pl.DataFrame:
+    spec, values = TABLES[table], _VALUES.get(table, [])
+    ids = [spec.key, "problem"] if table == "references" else [spec.key]
+    labels = [c for c in ("bin",) if c in spec.schema.names]
+    parts = [
+        archive.polars(table, part, columns=[*ids, *labels, *values]).select(
+            pl.concat_str(ids, separator=" ").alias("id"),
+            pl.lit(part).alias("split"),
+            (pl.col("bin") if labels else pl.lit(None)).cast(pl.Int64).alias("bin"),
+            pl.concat_list(pl.col(values).cast(pl.Float64) if values else pl.lit(0.0)).alias(
+                "value"
+            ),
+        )
+        for part in archive.manifest.tables[table].splits
+    ]
+    return pl.concat(parts)
 
 
 def _side(path: str | Path) -> _Side:
-    """One side of a comparison: an archive directory, a folder of frozen splits, or one frozen split.
-
-    Raises:
-        ArchiveNotFoundError: a missing directory.
-        ArchiveMismatchError: it is something else.
-        UsageError: the folder holds neither.
-    """
+    """Read an archive directory, a folder of frozen splits, or one frozen split."""
     place = Path(path)
     folder = place.is_dir() and not (place / MANIFEST_NAME).exists()
-    files = [p for name in SPLIT_TABLES if (p := place / f"{name}.json").is_file()] if folder else [place]
+    listed = [place / f"{name}.json" for name in SPLIT_TABLES] if folder else [place]
+    files = [file for file in listed if file.is_file()]
+    if folder and not files:
+        shown = printable(str(place), 300)
+        raise UsageError(f"{shown} is neither an archive directory nor a folder of frozen splits")
     if not files:
-        raise UsageError(f"{printable(str(place), 300)} is neither an archive directory nor a folder of frozen splits")
-    if not folder and not place.is_file():
         archive = open_archive(place)
-        manifest = archive.manifest
+        tables = archive.manifest.tables
         return _Side(
-            label=manifest.version,
-            digest=manifest.logical_digest,
+            label=archive.manifest.version,
+            digest=archive.manifest.logical_digest,
             # The rows without labels repeat the evaluation splits.
-            digests={name: facts.logical_digest for name, facts in manifest.tables.items() if name != INPUTS},
-            splits=manifest.splits,
+            digests={name: t.logical_digest for name, t in tables.items() if name != INPUTS},
+            splits=archive.manifest.splits,
             whole=True,
             rows=partial(_archive_rows, archive),
         )
-    frozen = {f.table: f for f in map(read_frozen, files)}
+    frozen = {split.table: split for split in map(read_frozen, files)}
     first = next(iter(frozen.values()))
+
+    def rows(table: str) -> pl.DataFrame:
+        names = {"id": pl.String, "problem": pl.String, "bin": pl.Int64, "value": pl.Float64}
+        found = pl.DataFrame(frozen[table].rows, schema=names, orient="row")
+        part, value = pl.lit(TABLES[table].splits[0]), pl.concat_list("value")
+        return found.select("id", part.alias("split"), "bin", value.alias("value"))
+
     return _Side(
         label=first.version,
         digest=first.archive_digest,
-        digests={name: f.facts.logical_digest for name, f in frozen.items()},
-        splits={name: f.facts for name, f in frozen.items()},
+        digests={name: split.facts.logical_digest for name, split in frozen.items()},
+        splits={name: split.facts for name, split in frozen.items()},
         whole=False,
-        rows=lambda table, _: {
-            row_id: _Row(TABLES[table].splits[0], bin_, (value,), None) for row_id, _, bin_, value in frozen[table].rows
-        },
+        rows=rows,
     )
 
 
 def _facts_changed(old: SplitFacts | None, new: SplitFacts | None) -> dict[str, list[Any]]:
     if old is None or new is None:
         return {}
-    names = ("name", "origin", "scheme", "parameters")
-    found = {n: [getattr(old, n), getattr(new, n)] for n in names if getattr(old, n) != getattr(new, n)}
-    ends = ("m_1", "m_8")
-    found |= {n: [old.facts.get(n), new.facts.get(n)] for n in ends if old.facts.get(n) != new.facts.get(n)}
-    return found
-
-
-def _one(values: tuple[Any, ...]) -> Any:
-    return values[0] if len(values) == 1 else list(values)
+    stated = ("name", "origin", "scheme", "parameters")
+    pairs = {name: [getattr(old, name), getattr(new, name)] for name in stated}
+    pairs |= {name: [old.facts.get(name), new.facts.get(name)] for name in ("m_1", "m_8")}
+    return {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
 
 
 def _compare(table: str, old: _Side, new: _Side) -> TableDifference:
-    # The same digest: the same rows, whatever the files look like. It says nothing of the split that a row is in.
-    same = old.digests[table] == new.digests[table]
-    rest = old.whole and new.whole and not same
-    before, now = old.rows(table, rest), new.rows(table, rest)
-    pairs = [(key, before[key], now[key]) for key in sorted(before.keys() & now.keys())]
+    before, now = (s.rows(table).unique("id", keep="last").sort("id") for s in (old, new))
+    both = before.join(now, on="id", suffix="_new", maintain_order="left")
+
+    def changes(column: str) -> list[Change]:
+        differ = both.filter(pl.col(column).ne_missing(pl.col(f"{column}_new")))
+        rows = differ.select("id", column, f"{column}_new").rows()
+        return [Change(*row) for row in rows]
+
     return TableDifference(
         table=table,
         rows_old=len(before),
         rows_new=len(now),
-        added=sorted(now.keys() - before.keys()),
-        removed=sorted(before.keys() - now.keys()),
-        relabelled=[Change(k, a.bin, b.bin) for k, a, b in pairs if a.bin != b.bin],
-        remeasured=[Change(k, _one(a.values), _one(b.values)) for k, a, b in pairs if a.values != b.values],
-        moved=[Change(k, a.split, b.split) for k, a, b in pairs if a.split != b.split],
-        changed=[k for k, a, b in pairs if a.rest != b.rest and a.values == b.values] if rest or same else None,
+        added=now.join(before, on="id", how="anti")["id"].sort().to_list(),
+        removed=before.join(now, on="id", how="anti")["id"].sort().to_list(),
+        relabelled=changes("bin"),
+        remeasured=changes("value"),
+        moved=changes("split"),
+        content=old.digests[table] != new.digests[table],
         facts_changed=_facts_changed(old.splits.get(table), new.splits.get(table)),
     )
 
@@ -228,58 +212,49 @@ def diff(old: str | Path, new: str | Path) -> Difference:
     names = [name for name in TABLES if name in a.digests and name in b.digests]
     if not names:
         raise UsageError("the two have no table in common")
-    # A frozen split holds one or a few tables by its nature: that is no change.
-    whole = a.whole and b.whole
+    # Frozen splits lack tables by their nature: that is no change.
+    alone = [n for n in TABLES if (n in a.digests) != (n in b.digests) and a.whole and b.whole]
     return Difference(
         old=a.label,
         new=b.label,
         old_digest=a.digest,
         new_digest=b.digest,
         tables=[_compare(name, a, b) for name in names],
-        only_old=[n for n in TABLES if n in a.digests and n not in b.digests and whole],
-        only_new=[n for n in TABLES if n in b.digests and n not in a.digests and whole],
+        only_old=[name for name in alone if name in a.digests],
+        only_new=[name for name in alone if name in b.digests],
     )
 
 
-def _line(table: TableDifference) -> str:
-    counts = {said: len(getattr(table, kind) or ()) for kind, said in KINDS.items()}
-    changes = ", ".join(f"{n:,} {said}" for said, n in counts.items() if n) or "unchanged"
-    return f"- `{table.table}`: {changes} ({table.rows_old:,} to {table.rows_new:,} rows)."
-
-
-def _shown(value: Any) -> str:
-    return f"{value:.6g}" if isinstance(value, float) else str(value)
+def _lines(table: TableDifference, old: str) -> list[str]:
+    name = f"`{table.table}`"
+    counts = [
+        f"{len(getattr(table, k)):,} {text}" for k, text in KINDS.items() if getattr(table, k)
+    ]
+    other = ["other columns changed"] if table.content and not counts else []
+    changes = ", ".join([*counts, *other]) or "unchanged rows"
+    lines = [f"- {name}: {changes} ({table.rows_old:,} to {table.rows_new:,} rows)."]
+    for fact, (before, now) in table.facts_changed.items():
+        if fact == "parameters":
+            keys = sorted(k for k in {*before, *now} if before.get(k) != now.get(k))
+            lines.append(f"- {name}: selected with another {', '.join(keys)}.")
+        else:
+            lines.append(f"- {name}: {fact} was {before}, is {now}.")
+    if table.table in {split.table for split in FORECAST_SPLITS.values()}:
+        touched = {change.id for change in (*table.relabelled, *table.remeasured)}
+        numbers = {"rows": table.rows_new, "kept": table.rows_old - len(table.removed)}
+        lines.append(_FORECASTS.format(table=table.table, old=old, touched=len(touched), **numbers))
+    return lines
 
 
 def changelog(difference: Difference) -> str:
-    """A changelog entry of the data, as Markdown: what a user of the old version must know of the new one."""
-    lines = [
-        f"## {difference.new}",
-        "",
-        f"Against {difference.old}; content `{difference.old_digest[:19]}…` became `{difference.new_digest[:19]}…`."
-        if difference.old_digest != difference.new_digest
-        else f"Against {difference.old}; the measured content is the same (`{difference.new_digest[:19]}…`).",
-        "",
-    ]
-    lines.extend(_line(table) for table in difference.tables if not table.same)
-    same = [f"`{t.table}`" for t in difference.tables if t.same]
-    if same:
-        lines.append(f"- Unchanged: {', '.join(same)}.")
-    lines.extend(f"- `{name}` is new." for name in difference.only_new)
-    lines.extend(f"- `{name}` is gone." for name in difference.only_old)
-    forecast = {split.table for split in FORECAST_SPLITS.values()}
+    """Write a changelog entry of the data, as Markdown."""
+    same = difference.old_digest == difference.new_digest
+    head = (_SAME if same else _OTHER).format_map(msgspec.structs.asdict(difference))
+    lines = [f"## {difference.new}", "", head, ""]
     for table in difference.tables:
-        for name, (old, new) in table.facts_changed.items():
-            if name != "parameters":
-                lines.append(f"- `{table.table}`: {name} was {_shown(old)}, is {_shown(new)}.")
-            else:
-                keys = sorted(k for k in {*old, *new} if old.get(k) != new.get(k))
-                lines.append(f"- `{table.table}`: selected with another {', '.join(keys)}.")
-        if table.table in forecast and not table.same:
-            kept = table.rows_old - len(table.removed)
-            touched = {c.id for c in (*table.relabelled, *table.remeasured)}
-            lines.append(
-                f"- Forecasts for `{table.table}` of {difference.old} name {kept:,} of its {table.rows_new:,} rows, "
-                f"{len(touched):,} of them with another speedup or label: scores of the two versions can't be compared."
-            )
+        lines += [] if table.same else _lines(table, difference.old)
+    if unchanged := [f"`{t.table}`" for t in difference.tables if t.same]:
+        lines.append(f"- Unchanged: {', '.join(unchanged)}.")
+    lines += [f"- `{name}` is new." for name in difference.only_new]
+    lines += [f"- `{name}` is gone." for name in difference.only_old]
     return "\n".join(lines) + "\n"

@@ -1,8 +1,10 @@
-"""An evaluation split: at most ``cap`` kernels per task and bin, of one GPU, from held-out searches.
+"""An evaluation split.
 
-Of a cell with more kernels than the cap, those are taken that were measured well, and that spread the rows over languages
-and searches; of near copies one is taken. What is near to a training program is left out, so that the evaluation gives way
-to training, and not the other way round.
+At most ``cap`` kernels per task and bin, of one GPU, from held-out searches.
+
+Of a cell with more kernels than the cap, those are taken that were measured well, and that spread
+the rows over languages and searches; of near copies one is taken. What is near to a training
+program is left out: the evaluation gives way to training, not the other way round.
 """
 
 from __future__ import annotations
@@ -10,44 +12,80 @@ from __future__ import annotations
 import re
 from collections import Counter
 from dataclasses import dataclass, field
-from functools import partial
 from typing import TYPE_CHECKING, Any, Final, cast
 
 import msgspec
-import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
+import polars as pl
 
 from kernel_archive.bins import assign_bins
 from kernel_archive.errors import UsageError, printable
 from kernel_archive.gpus import canonical_gpu
 from kernel_archive.ids import sha256_hex
+from kernel_archive.selection.cells import Candidate, Cells, level_rows
 from kernel_archive.selection.definitions import (
     LEAST_BINS,
     EvalDefinition,
     OwnEvalDefinition,
     canonical_definition,
+    recorded_definition,
     variant_name,
 )
-from kernel_archive.selection.level import level
-from kernel_archive.selection.selected import Selection, Side, cell_counts, row_table, select, split_row
-from kernel_archive.selection.similarity import Copies, Program
-from kernel_archive.text_quantities import quantities
+from kernel_archive.selection.discovery import flagged
+from kernel_archive.selection.selected import Selection, cell_counts, counted, label_rows
+from kernel_archive.selection.similarity import TokenSet, token_sets
+from kernel_archive.selection.tables import ArchiveTables
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
-    from kernel_archive.selection.edges import Kernel
-    from kernel_archive.selection.tables import ArchiveTables
-    from kernel_archive.splits import Split
+    from kernel_archive.archive.open import Archive
+    from kernel_archive.splits import SplitSpec
+
+#: Why a kernel is not asked about, and what to change.
+WAYS_OUT: Final = {
+    "not_held_out": (
+        "its search is not held out",
+        'role = "held_out" in its [[source]], or [eval] roles = { held_out = ["PROBLEM"] }',
+    ),
+    "other_problem": (
+        "[eval] tasks does not name its problem",
+        "add the problem to tasks, or leave tasks out",
+    ),
+    "other_builder": ("the split asks about other builders", "an [eval] of your own in the recipe"),
+    "other_language": (
+        "[eval] languages does not name its language",
+        "add the language, or leave languages out",
+    ),
+    "unknown_reference": (
+        "no text of its reference program is known",
+        'reference = "references/{problem}.py" in its [[source]], or map reference_code',
+    ),
+    "reference_itself": (
+        "it is the reference itself",
+        "nothing: its speedup is that of two runs of one program",
+    ),
+    "flagged": ("an audit flag keeps it out", "see kernel-archive audit"),
+    "other_gpu": (
+        "it was measured on another GPU than the split's",
+        'gpu = "NAME" in [eval], or build-eval --gpu NAME',
+    ),
+    "few_bins": (
+        "its problem has kernels in too few bins",
+        "bins = 1 in [eval], or name the problem in tasks",
+    ),
+    "not_taken": (
+        "the cell is full, or it is nearly the same as a row or a training program",
+        "cap in [eval], or build-eval --cap; hold the training program out, too",
+    ),
+}
 
 
 class AmbiguousGpuError(UsageError):
-    """Raised when held-out kernels exist on several GPUs, none is the preferred one, and none was named."""
+    """Raised when held-out kernels exist on several GPUs and none is preferred or named."""
 
 
 def selection_hash(key: str, kernel_id: str) -> str:
-    """What orders the kernels of a cell: sha256 of the definition's key and the kernel id, as hex.
+    """Return what orders the kernels of a cell.
 
     >>> selection_hash("eval:", "00")[:8]
     '87ce2183'
@@ -56,11 +94,11 @@ def selection_hash(key: str, kernel_id: str) -> str:
 
 
 def choose_gpu(present: Mapping[str, int], preferred: str, asked: str | None = None) -> str | None:
-    """The one GPU of a split, of those that qualifying kernels were measured on.
+    """Choose the one GPU of a split, of those that qualifying kernels were measured on.
 
     Returns:
-        The one that was asked for; else the preferred one when present, or where none is preferred the one with the most
-        kernels; else the only one; ``None`` when there is none at all.
+        The one that was asked for; else the preferred one when present, or where none is preferred
+        the one with the most kernels; else the only one; ``None`` when there is none at all.
 
     Raises:
         UsageError: the named GPU has no qualifying kernel.
@@ -70,27 +108,31 @@ def choose_gpu(present: Mapping[str, int], preferred: str, asked: str | None = N
     ('H200', 'A100-80GB')
     """
     names = sorted(present)
-    preferred = preferred or max(present, key=lambda name: present[name], default="")
+    preferred = preferred or max(names, key=lambda name: present[name], default="")
     listed = ", ".join(printable(n) for n in names) or "none"
     if asked is not None:
         wanted = canonical_gpu(asked)
         if wanted not in names:
             raise UsageError(
-                f"no held-out kernel of these tasks was measured on GPU {printable(wanted)}; there are: {listed}"
+                "no held-out kernel of these tasks was measured on GPU "
+                f"{printable(wanted)}. GPUs with such kernels: {listed}"
             )
         return wanted
     if preferred in names:
         return preferred
     if len(names) > 1:
         raise AmbiguousGpuError(
-            f"held-out kernels were measured on several GPUs ({listed}) and none of them is {preferred}. "
+            f"held-out kernels were measured on several GPUs ({listed}) and none of "
+            f"them is {preferred}. "
             "Choose one with --gpu"
         )
     return names[0] if names else None
 
 
-def _gpu_told(rule: EvalDefinition, gpu: str | None, standard: EvalDefinition, per_gpu: Mapping[str, int]) -> str:
-    """What the name of a variant says of its GPU; nothing where the choice is the canonical one."""
+def _gpu_part(
+    rule: EvalDefinition, gpu: str | None, standard: EvalDefinition, per_gpu: Mapping[str, int]
+) -> str:
+    """Say the GPU for the name of a variant; nothing where the choice is the canonical one."""
 
     def short(name: str) -> str:
         return re.sub(r"[^a-z0-9]+", "", name.lower())
@@ -109,95 +151,138 @@ def _every(rule: EvalDefinition) -> bool:
     return isinstance(rule, OwnEvalDefinition) and rule.tasks == "every"
 
 
-def refusals(tables: ArchiveTables, rule: EvalDefinition, kernels: Iterable[Kernel]) -> dict[str, str | None]:
-    """Held-out kernels by id, and why the definition's words don't allow them; ``None`` for one that they allow."""
-    references = tables.references.select(["reference_id", "problem"])
-    known = set(zip(*(column.to_pylist() for column in references.columns), strict=True))
-    flags, problems = set(rule.exclude_flags), set(rule.problems)
-    allowed = tables.searches_of(natural=rule.natural, builders=rule.builders)
-    every = _every(rule)
+def with_reasons(
+    tables: ArchiveTables, rule: EvalDefinition, kernels: pl.DataFrame
+) -> pl.DataFrame:
+    """Add ``bin``, and ``reason``: why the definition's words don't allow a kernel, or null."""
+    own = isinstance(rule, OwnEvalDefinition)
+    searches = tables.searches_with(natural=rule.natural, builders=rule.builders)
+    held_out = tables.searches_with(rule.role)
+    known = tables.references.select(pl.concat_str("reference_id", "problem", separator="\0"))
+    reference = pl.concat_str("reference_id", "problem", separator="\0")
+    reasons = {
+        "other_problem": ~pl.col("problem").is_in(rule.problems) & (not _every(rule)),
+        "not_held_out": ~pl.col("search_id").is_in(held_out["search_id"].to_list()),
+        "other_builder": ~pl.col("search_id").is_in(searches["search_id"].to_list()),
+        "other_language": ~pl.col("language").is_in(rule.languages) & bool(rule.languages),
+        "unknown_reference": ~reference.is_in(known["reference_id"].to_list()) & (not own),
+        # The shipped definitions keep what they selected before this rule.
+        "reference_itself": (pl.col("program_id") == pl.col("reference_id")) & own,
+        "flagged": flagged(rule.exclude_flags),
+    }
+    first = pl.coalesce(pl.when(when).then(pl.lit(name)) for name, when in reasons.items())
+    rows = kernels.with_columns(reason=first)
+    # Speedups that are no number are named only where they matter.
+    allowed = rows["reason"].is_null()
+    ids = rows["kernel_id"].filter(allowed)
+    bins = assign_bins(
+        rows["speedup"].filter(allowed).to_numpy(), rule.scheme, row_ids=ids.to_list()
+    )
+    labels = pl.DataFrame({"kernel_id": ids, "bin": bins}, schema_overrides={"bin": pl.Int8})
+    return rows.join(labels, on="kernel_id", how="left", maintain_order="left")
 
-    def reason(kernel: Kernel) -> str | None:
-        if not every and kernel.problem not in problems:
-            return "other_problem"
-        if tables.roles.get(kernel.search_id) != rule.role:
-            return "not_held_out"
-        if kernel.search_id not in allowed:
-            return "other_builder"
-        if rule.languages and kernel.language not in rule.languages:
-            return "other_language"
-        if (kernel.reference_id, kernel.problem) not in known and not isinstance(rule, OwnEvalDefinition):
-            return "unknown_reference"
-        if kernel.program_id == kernel.reference_id and isinstance(rule, OwnEvalDefinition):
-            return "reference_itself"  # the shipped definitions are what they were
-        return "flagged" if flags.intersection(kernel.flags) else None
 
-    return {kernel.kernel_id: reason(kernel) for kernel in kernels}
+def _few_bins(rule: EvalDefinition, kernels: pl.DataFrame) -> dict[str, int]:
+    """Count the bins of problems that have kernels in too few of them.
 
-
-def _few_bins(rule: OwnEvalDefinition, held: Mapping[str, set[int]]) -> dict[str, int]:
-    """Problems of which too few bins have kernels, with the number of those bins.
-
-    Where the definition leaves the number open and no problem has as many, none is left out: a table with one program per
-    problem can still be asked about.
+    Where the definition leaves the number open and no problem has as many, none is left out: a
+    table with one program per problem can still be asked about.
     """
-    few = {problem: len(bins) for problem, bins in sorted(held.items()) if len(bins) < (rule.bins or LEAST_BINS)}
-    return {} if not rule.bins and len(few) == len(held) else few
+    if not (isinstance(rule, OwnEvalDefinition) and _every(rule)):
+        return {}
+    bins = dict(
+        kernels.group_by("problem").agg(pl.col("bin").n_unique()).sort("problem").iter_rows()
+    )
+    few = {problem: n for problem, n in bins.items() if n < (rule.bins or LEAST_BINS)}
+    return {} if not rule.bins and len(few) == len(bins) else few
 
 
-def _bins(rule: EvalDefinition, kernels: Sequence[Kernel]) -> list[int]:
-    found: list[int] = assign_bins(
-        [k.speedup for k in kernels], rule.scheme, row_ids=[k.kernel_id for k in kernels]
-    ).tolist()
-    return found
+@dataclass(kw_only=True)
+class EvalChoice:
+    """The choice of the rows of a split, and what it counted on the way.
+
+    Attributes:
+        rows: the candidates that were taken.
+        available: candidates per problem and bin.
+        dropped: reasons why other candidates were not taken.
+        exchanged: rows that levelling replaced.
+    """
+
+    tables: ArchiveTables
+    rule: EvalDefinition
+    rows: list[Candidate] = field(default_factory=list)
+    available: Counter[tuple[str, int]] = field(default_factory=Counter)
+    dropped: Counter[str] = field(default_factory=Counter)
+    exchanged: int = 0
+
+    def add(self, kernels: pl.DataFrame) -> None:
+        """Choose among kernels on which the choice among others does not depend."""
+        candidates, sets = self._candidates(kernels), {}
+        if self.rule.near_copy is not None:
+            sets = self._token_sets(candidates)
+            near = self._near_training(candidates, sets)
+            self.dropped["near_training"] += len(near)
+            candidates = [c for c in candidates if c.kernel_id not in near]
+        self.available.update((c.problem, c.bin) for c in candidates)
+        cells = Cells(self.rule, sets)
+        chosen = cells.fill(candidates)
+        if cells.near_copies:
+            self.dropped["near_copy_in_cell"] += cells.near_copies
+        rows = chosen
+        if self.rule.level is not None:
+            rows = level_rows(self.tables, cells, self.rule.level, chosen, candidates)
+        self.exchanged += len({c.kernel_id for c in chosen} - {c.kernel_id for c in rows})
+        self.rows += rows
+
+    def _candidates(self, kernels: pl.DataFrame) -> list[Candidate]:
+        names = Candidate.__struct_fields__[:-1]
+        key = self.rule.selection_key
+        return [
+            Candidate(*[*row, selection_hash(key, row[0])])
+            for row in kernels.select(names).iter_rows()
+        ]
+
+    def _token_sets(self, candidates: Sequence[Candidate]) -> dict[str, TokenSet]:
+        """Make the token sets of candidates, by kernel id."""
+        sets: dict[str, TokenSet] = {}
+        size = self.tables.texts.block_rows
+        for start in range(0, len(candidates), size):
+            block = candidates[start : start + size]
+            codes = self.tables.texts.fetch([c.program_id for c in block]).to_pylist()
+            named = [(c.kernel_id, c.problem, t) for c, t in zip(block, codes, strict=True)]
+            sets |= {found.name: found for found in token_sets(named, self.tables.grams)}
+        return sets
+
+    def _near_training(
+        self, candidates: Sequence[Candidate], sets: Mapping[str, TokenSet]
+    ) -> set[str]:
+        """Find candidates that are near copies of a training program, but not its very tokens.
+
+        What has the very tokens should not be there at all: it is kept, so that the check of leaks
+        refuses it.
+        """
+        nears = self.tables.neighbours.of(sets.values())
+        near = {
+            n
+            for n, found in nears.items()
+            if found.similarity >= cast("float", self.rule.near_copy)
+        }
+        tokens = self.tables.training_ids["token_id"].unique()
+        suspect = [c for c in candidates if c.kernel_id in near]
+        trained = set(tokens.filter(tokens.is_in([c.token_id for c in suspect])))
+        return {c.kernel_id for c in suspect if c.token_id not in trained}
 
 
-def _programs(tables: ArchiveTables, kernels: Sequence[Kernel]) -> list[Program]:
-    """The kernels' texts under the names of the kernels."""
-    codes = tables.texts.fetch([k.program_id for k in kernels]).to_pylist()
-    return [Program(k.kernel_id, k.problem, code) for k, code in zip(kernels, codes, strict=True)]
-
-
-def _filled(
-    rule: EvalDefinition, cells: Mapping[str, Sequence[Kernel]], copies: Copies | None, dropped: Counter[str]
-) -> list[Kernel]:
-    """The rows of one bin, from its kernels by problem: in turns, every problem takes its next row."""
-    taken: dict[str, list[Kernel]] = {problem: [] for problem in sorted(cells)}
-    languages: Counter[str] = Counter()
-    searches: Counter[tuple[str, str]] = Counter()
-
-    def rank(kernel: Kernel) -> tuple[int, ...]:
-        # Of equal ones the first is taken: they stand in the order of their hashes.
-        held = {"language": languages[kernel.language], "search": searches[kernel.problem, kernel.search_id]}
-        return (kernel.n_measurements < rule.measured, *(held[name] for name in rule.balance))
-
-    def rows(problem: str) -> Iterator[Kernel]:
-        """The rows of a cell one by one, each chosen when it is its turn; near copies of those before it are dropped."""
-        waiting = sorted(cells[problem], key=lambda k: (selection_hash(rule.selection_key, k.kernel_id), k.kernel_id))
-        while waiting and len(taken[problem]) < rule.cap:
-            kernel = min(waiting, key=rank)
-            waiting.remove(kernel)
-            if copies is None or not copies.near(kernel.kernel_id, (k.kernel_id for k in taken[problem])):
-                taken[problem].append(kernel)
-                languages[kernel.language] += 1
-                searches[problem, kernel.search_id] += 1
-                yield kernel
-            else:
-                dropped["near_copy_in_cell"] += 1
-
-    turns = [rows(problem) for problem in taken]
-    while turns:
-        turns = [cell for cell in turns if next(cell, None) is not None]
-    return [kernel for kernels in taken.values() for kernel in kernels]
-
-
-def select_eval(split: Split, tables: ArchiveTables, rule: EvalDefinition, *, gpu: str | None = None) -> Selection:
+def select_eval(
+    split: SplitSpec, tables: ArchiveTables, rule: EvalDefinition, *, gpu: str | None = None
+) -> Selection:
     """Select an evaluation split (docs/splits.md).
 
-    Kernels of the definition's problems, languages and one GPU, measured in searches of its role and with a known reference
-    program, at most ``cap`` per task and bin. Of a full cell those are taken that the definition prefers (well measured;
-    of a language or search with few rows so far), then those with the smallest :func:`selection_hash`; near copies are
-    taken once. Rows are sorted by task, bin and that hash, then by kernel id. Nothing depends on the order of the input.
+    Kernels of the definition's problems, languages and one GPU, measured in searches of its role
+    and with a known reference program, at most ``cap`` per task and bin. Of a full cell those are
+    taken that the definition prefers (well measured; of a language or search with few rows so far),
+    then those with the smallest :func:`selection_hash`; near copies are taken once. Rows stand in
+    the order of a hash of their ids. Nothing depends on the order of the input.
 
     ``gpu`` is the GPU, where the definition's rule should not choose.
 
@@ -207,199 +292,107 @@ def select_eval(split: Split, tables: ArchiveTables, rule: EvalDefinition, *, gp
         DataError: a speedup is not finite and above 0.
     """
     standard = cast("EvalDefinition", canonical_definition(split, tables))
-    dropped: Counter[str] = Counter()
-    eligible: Counter[str] = Counter()
-    others: int = pc.count_distinct(tables.read("kernels", ["kernel_id"], "test")["kernel_id"]).as_py()
-    of_parts = partial(tables.results, wanted=None if _every(rule) else rule.problems, whole=_SHARED in rule.balance)
-    bins_held: dict[tuple[str, str], set[int]] = {}
-    for reasons, gpus, bins, rows in of_parts(partial(_counts, rule=rule)):
-        dropped += reasons
-        eligible += gpus
-        bins_held |= bins
-        others -= rows
-    if others:
-        dropped["other_problem"] += others
+    kernels = with_reasons(tables, rule, tables.kernels("test"))
+    choice = EvalChoice(tables=tables, rule=rule)
+    choice.dropped.update(kernels["reason"].drop_nulls().to_list())
     if rule.near_copy is not None:
-        dropped["near_training"] = 0
-    per_gpu = dict(sorted(eligible.items()))
+        choice.dropped["near_training"] = 0
+    allowed = kernels.filter(pl.col("reason").is_null())
+    per_gpu = counted(allowed["gpu"])
     chosen_gpu = choose_gpu(per_gpu, rule.gpu, gpu)
-    dropped["other_gpu"] = sum(n for name, n in per_gpu.items() if name != chosen_gpu)
-    few_bins: dict[str, int] = {}
-    if isinstance(rule, OwnEvalDefinition) and _every(rule):
-        few_bins = _few_bins(rule, {problem: bins for (on, problem), bins in bins_held.items() if on == chosen_gpu})
-    available: Counter[tuple[str, int]] = Counter()
-    chosen: list[tuple[str, int, Kernel]] = []
-    exchanged = 0
-    for found in of_parts(partial(_taken, rule=rule, gpu=chosen_gpu, few=few_bins)):
-        chosen += found.rows
-        exchanged += found.exchanged
-        available.update(found.available)
-        dropped.update(found.dropped)
-        tables.neighbours.learn(found.nears)
-    chosen.sort(key=lambda item: (*item[:2], selection_hash(rule.selection_key, item[2].kernel_id), item[2].kernel_id))
-    taken = [kernel for *_, kernel in chosen]
-    tokens = Counter(k.token_id for k in taken)
-    # Tasks without any kernel stand in the cells too: a gap must show.
-    held = cell_counts(((problem, bin_) for problem, bin_, _ in chosen), rule.problems)
-    facts: dict[str, Any] = (
-        {
-            "cells": held,
-            "available": cell_counts(available, rule.problems),
-            "short_cells": sum(n < rule.cap for counts in held.values() for n in counts),
-            "excluded": dict(sorted(dropped.items())),
-            "gpus": per_gpu,
-            "references": len({(k.problem, k.reference_id) for k in taken}),
-            "near_duplicates": sum(n for n in tokens.values() if n > 1),
-            "languages": cell_counts((k.language, bin_) for _, bin_, k in chosen),
-            "measured": sum(k.n_measurements >= rule.measured for k in taken),
-            "largest_search": max(
-                Counter((problem, bin_, k.search_id) for problem, bin_, k in chosen).values(), default=0
-            ),
-        }
-        | ({"few_bins": few_bins} if few_bins else {})
-        | ({"exchanged": exchanged} if rule.level is not None else {})
-    )
-    return select(
-        split,
-        row_table(split, _rows(split, tables, taken)),
+    choice.dropped["other_gpu"] = sum(n for name, n in per_gpu.items() if name != chosen_gpu)
+    allowed = allowed.filter(pl.col("gpu") == (chosen_gpu or ""))
+    few = _few_bins(rule, allowed)
+    asked = allowed.filter(~pl.col("problem").is_in(list(few)))
+    if len(asked) < len(allowed):
+        choice.dropped["few_bins"] = len(allowed) - len(asked)
+    # Where rows are spread over languages, a problem's depend on what the others have of a language
+    # in the bin.
+    groups = [asked] if "language" in rule.balance else asked.partition_by("problem")
+    for group in groups:
+        choice.add(group)
+    rows, counts = label_rows(split, _rows(tables, asked, choice.rows), rule.scheme)
+    gpu_part = _gpu_part(rule, chosen_gpu, standard, per_gpu)
+    return Selection(
+        split=split,
+        rows=rows,
         source=tables.texts,
         scheme=rule.scheme,
-        variant=variant_name(split, rule, standard, gpu=_gpu_told(rule, chosen_gpu, standard, per_gpu)),
+        variant=variant_name(split, rule, standard, gpu=gpu_part),
         parameters={**msgspec.to_builtins(rule), "preferred_gpu": rule.gpu, "gpu": chosen_gpu},
-        counts=facts,
+        counts={
+            **counts,
+            **_facts(rule, choice, rows, per_gpu),
+            **({"few_bins": few} if few else {}),
+        },
     )
 
 
-#: Where rows are spread over languages, a problem's depend on what the others have of a language in the bin.
-_SHARED: Final = "language"
-
-
-def _counts(
-    tables: ArchiveTables, *, rule: EvalDefinition
-) -> tuple[Counter[str], Counter[str], dict[tuple[str, str], set[int]], int]:
-    """Why kernels of a part are not asked about, GPUs of the others, their bins by GPU and problem, and how many kernels it has."""
-    reasons = refusals(tables, rule, tables.tested)
-    others = [kernel for kernel in tables.tested if reasons[kernel.kernel_id] is None]
-    held: dict[tuple[str, str], set[int]] = {}
-    for kernel, bin_ in zip(others, _bins(rule, others), strict=True) if _every(rule) else ():
-        held.setdefault((kernel.gpu, kernel.problem), set()).add(bin_)
-    return Counter(filter(None, reasons.values())), Counter(k.gpu for k in others), held, len(tables.tested)
-
-
-@dataclass
-class _Taken:
-    """Rows of a part with problem and bin; how many levelling exchanged; what there was, what was left out; training programs."""
-
-    rows: list[tuple[str, int, Kernel]] = field(default_factory=list)
-    exchanged: int = 0
-    available: Counter[tuple[str, int]] = field(default_factory=Counter)
-    dropped: Counter[str] = field(default_factory=Counter)
-    nears: dict[tuple[str, str], tuple[str, float]] = field(default_factory=dict)
-
-
-def _taken(tables: ArchiveTables, *, rule: EvalDefinition, gpu: str | None, few: Mapping[str, int]) -> _Taken:
-    """The rows of a part, problem by problem where one does not depend on another."""
-    found = _Taken()
-    groups: dict[str, list[Kernel]] = {}
-    reasons = refusals(tables, rule, tables.tested)
-    for kernel in tables.tested:
-        if reasons[kernel.kernel_id] is not None or kernel.gpu != gpu:
-            continue
-        if kernel.problem in few:
-            found.dropped["few_bins"] += 1
-        else:
-            groups.setdefault("" if _SHARED in rule.balance else kernel.problem, []).append(kernel)
-    for kernels in groups.values():
-        _take(tables, rule, kernels, found)
-    found.nears = tables.neighbours.known((k.problem, k.program_id) for *_, k in found.rows)
-    return found
-
-
-def _take(tables: ArchiveTables, rule: EvalDefinition, candidates: Sequence[Kernel], found: _Taken) -> None:
-    """Add the rows of some candidates; what there is and what is left out is counted."""
-    copies = None
-    if rule.near_copy is not None:
-        programs = _programs(tables, candidates)
-        nears = tables.neighbours.of(programs)
-        near = {name for name, nearest in nears.items() if nearest.similarity >= rule.near_copy}
-        # What has the very tokens of a training program should not be there at all: it is kept, so that the check of leaks
-        # refuses it, and not passed over in silence.
-        tokens = pa.array([k.token_id for k in candidates if k.kernel_id in near], pa.string())
-        train = tables.of(None).read("kernels", ["token_id"], "train")["token_id"]
-        trained = set(tokens.filter(pc.is_in(tokens, train)).to_pylist())
-        near -= {k.kernel_id for k in candidates if k.token_id in trained}
-        found.dropped["near_training"] += sum(k.kernel_id in near for k in candidates)
-        candidates = [k for k in candidates if k.kernel_id not in near]
-        copies = Copies([p for p in programs if p.name not in near], rule.near_copy)
-    cells: dict[int, dict[str, list[Kernel]]] = {}
-    listed = list(zip(candidates, _bins(rule, candidates), strict=True))
-    for kernel, bin_ in listed:
-        cells.setdefault(bin_, {}).setdefault(kernel.problem, []).append(kernel)
-        found.available[kernel.problem, bin_] += 1
-    chosen = [(k.problem, bin_, k) for bin_ in sorted(cells) for k in _filled(rule, cells[bin_], copies, found.dropped)]
-    levelled = chosen if rule.level is None else _levelled(tables, rule, rule.level, chosen, listed, copies)
-    found.exchanged += len({k.kernel_id for *_, k in chosen} - {k.kernel_id for *_, k in levelled})
-    found.rows += levelled
-
-
-def _levelled(
-    tables: ArchiveTables,
-    rule: EvalDefinition,
-    limit: float,
-    chosen: Sequence[tuple[str, int, Kernel]],
-    candidates: Sequence[tuple[Kernel, int]],
-    copies: Copies | None,
-) -> list[tuple[str, int, Kernel]]:
-    """The rows after levelling, task by task.
-
-    Nothing comes in that is measured less often than the definition prefers.
-    """
-    before = {kernel.kernel_id for *_, kernel in chosen}
-    by_problem: dict[str, list[tuple[Kernel, int]]] = {}
-    for kernel, bin_ in sorted(candidates, key=lambda item: item[0].kernel_id):
-        if kernel.kernel_id in before or kernel.n_measurements >= rule.measured:
-            by_problem.setdefault(kernel.problem, []).append((kernel, bin_))
-    out: list[tuple[str, int, Kernel]] = []
-    for problem, members in sorted(by_problem.items()):
-        if all(kernel.kernel_id in before for kernel, _ in members):
-            out += [(problem, bin_, kernel) for kernel, bin_ in members]
-            continue
-        names = [kernel.kernel_id for kernel, _ in members]
-        codes = tables.texts.fetch([kernel.program_id for kernel, _ in members]).to_pylist()
-        texts = [list(quantities(code).values()) for code in codes]
-
-        def fits(comes: int, beside: Sequence[int], names: list[str] = names) -> bool:
-            return copies is None or not copies.near(names[comes], (names[i] for i in beside))
-
-        taken = level(
-            np.array(texts, dtype=np.float64),
-            np.array([kernel.speedup for kernel, _ in members]),
-            np.array([bin_ for _, bin_ in members]),
-            np.array([kernel.kernel_id in before for kernel, _ in members]),
-            limit=limit,
-            fits=fits,
-        )
-        out += [(problem, bin_, kernel) for (kernel, bin_), t in zip(members, taken.tolist(), strict=True) if t]
-    return out
-
-
-def _rows(split: Split, tables: ArchiveTables, taken: Iterable[Kernel]) -> list[dict[str, Any]]:
-    """The kernels as rows, each with what its reference states of the problem."""
-    shown = ("benchmark_cases", "rtol", "atol")
-    stated = {
-        (row["problem"], row["reference_id"]): {name: row[name] for name in shown}
-        for row in tables.references.drop_columns("code").to_pylist()
+def _facts(
+    rule: EvalDefinition, choice: EvalChoice, rows: pl.DataFrame, per_gpu: dict[str, int]
+) -> dict[str, Any]:
+    """State the facts of a choice."""
+    cells = cell_counts(rows.select("problem", "bin").iter_rows(), rule.problems)
+    searches = rows.group_by("problem", "bin", "search_id").len()["len"]
+    levelled = {"exchanged": choice.exchanged} if rule.level is not None else {}
+    return {
+        "cells": cells,
+        "available": cell_counts(choice.available.elements(), rule.problems),
+        "short_cells": sum(n < rule.cap for counts in cells.values() for n in counts),
+        "excluded": dict(sorted(choice.dropped.items())),
+        "gpus": per_gpu,
+        "references": rows.select("problem", "anchor_program").n_unique() if len(rows) else 0,
+        "near_duplicates": int(rows["candidate_token"].is_duplicated().sum()),
+        "languages": cell_counts(rows.select("language", "bin").iter_rows()),
+        "measured": int((rows["n_measurements"] >= rule.measured).sum()),
+        "largest_search": searches.max() or 0,
+        **levelled,
     }
-    return [
-        split_row(
-            split,
-            Side(k.reference_id, "", None),
-            k.side,
-            k.speedup,
-            row_id=k.kernel_id,
-            **k.place,
-            **stated.get((k.problem, k.reference_id), {}),
-            **{name: getattr(k, name) for name in ("language", "n_measurements", "speedup_min", "speedup_max")},
+
+
+def _rows(
+    tables: ArchiveTables, kernels: pl.DataFrame, chosen: Iterable[Candidate]
+) -> pl.DataFrame:
+    """Turn the chosen candidates into rows, each with what its reference states of the problem."""
+    names = [candidate.kernel_id for candidate in chosen]
+    ids = pl.DataFrame({"kernel_id": names}, schema={"kernel_id": pl.String})
+    stated = tables.references.drop("code", "token_id").unique(
+        ["reference_id", "problem"], keep="last"
+    )
+    rows = ids.join(kernels.drop("bin"), on="kernel_id", how="left", maintain_order="left")
+    rows = rows.join(stated, on=["reference_id", "problem"], how="left", maintain_order="left")
+    return rows.with_columns(
+        row_id="kernel_id",
+        task="problem",
+        anchor_program="reference_id",
+        anchor_token=pl.lit(""),
+        candidate_program="program_id",
+        candidate_token="token_id",
+    )
+
+
+def left_out(archive: Archive, split: SplitSpec) -> dict[tuple[str, str], list[int]]:
+    """Count the kernels that a split does not ask about, in each of the eight bins.
+
+    The key is the problem and the reason (a key of :data:`WAYS_OUT`).
+    """
+    tables, facts = ArchiveTables(archive), archive.manifest.splits[split.table]
+    rule = cast("EvalDefinition", recorded_definition(split, facts.parameters))
+    train = tables.kernels("train").with_columns(reason=pl.lit("not_held_out"))
+    tested = with_reasons(tables, rule, tables.kernels("test")).drop("bin")
+    kernels = pl.concat([train.join(tested, on="kernel_id", how="anti"), tested])
+    taken = archive.polars(split.table, columns=["row_id"])["row_id"].to_list()
+    reason = (
+        pl.when(pl.col("reason").is_null() & (pl.col("gpu") != (facts.parameters.get("gpu") or "")))
+        .then(pl.lit("other_gpu"))
+        .when(
+            pl.col("reason").is_null()
+            & pl.col("problem").is_in(list(facts.facts.get("few_bins", ())))
         )
-        for k in taken
-    ]
+        .then(pl.lit("few_bins"))
+        .otherwise(pl.col("reason").fill_null("not_taken"))
+    )
+    rows = kernels.filter(~pl.col("kernel_id").is_in(taken)).with_columns(reason=reason)
+    bins = assign_bins(rows["speedup"].to_numpy(), rule.scheme).tolist()
+    keys = rows.select("problem", "reason").iter_rows()
+    return cell_counts(zip(keys, bins, strict=True))  # type: ignore[return-value]

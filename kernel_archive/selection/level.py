@@ -1,8 +1,9 @@
-"""Levelling a split: rows are exchanged for others of their cell until the surface of the programs says little of the speed.
+"""Levelling a split.
 
-Authors have habits, and with few chains of them a quantity that can be counted without understanding (loops, branches, names
-of types) may go with the speedup in a task by chance. As with a matched sample in any experiment, of the kernels that a cell
-could hold those are taken that break such a relation. Cells keep their sizes, so that no label is more likely than before.
+Authors have habits, and with few chains of them a quantity that can be counted without
+understanding (loops, branches, names of types) may go with the speedup in a task by chance. As with
+a matched sample in any experiment, of the kernels that a cell could hold those are taken that break
+such a relation. Cells keep their sizes, so that no label is more likely than before.
 """
 
 from __future__ import annotations
@@ -32,11 +33,12 @@ def level(
     limit: float,
     fits: Callable[[int, Sequence[int]], bool],
 ) -> NDArray[np.bool_]:
-    """Exchange rows of one task while that brings correlations of quantities with the speedup under a limit.
+    """Exchange rows of one task while that lowers correlations of quantities with the speedup.
 
-    A quantity counts by its ranks, the speedup by its ranks and as it is. Each time the one exchange is made that lowers the sum
-    of squares of what the correlations have above the limit the most; of equal ones the first. Ranks are those among all
-    kernels of the task, so that an exchange changes a few sums only.
+    A quantity counts by its ranks, the speedup by its ranks and as it is. Each time the one
+    exchange is made that lowers the sum of squares of what the correlations have above the limit
+    the most; of equal ones the first. Ranks are those among all kernels of the task, so that an
+    exchange changes a few sums only.
 
     Args:
         quantities: shape (n, q), of every kernel that a cell could hold.
@@ -50,9 +52,12 @@ def level(
         The rows, shape (n,), as many of every cell as before.
     """
     x = _ranks(quantities)
-    # The speedup by its rank, and as it is: the second asks for the few fastest, which the first hardly sees.
+    # The speedup by its rank, and as it is: the second asks for the few fastest, which the first
+    # hardly sees.
     targets = [_ranks(speedups[:, None]), _scaled(speedups[:, None])]
-    columns = np.concatenate([x, x * x, *(part for y in targets for part in (x * y, y, y * y))], axis=1)
+    columns = np.concatenate(
+        [x, x * x, *(part for y in targets for part in (x * y, y, y * y))], axis=1
+    )
     n, q = int(taken.sum()), x.shape[1]
     chosen = taken.copy()
 
@@ -70,7 +75,8 @@ def level(
     def beside(comes: int, goes: int) -> list[int]:
         return [i for i in np.flatnonzero(chosen & (cells == cells[comes])).tolist() if i != goes]
 
-    # Every exchange lowers the penalty, so that none comes back; the bound is for the time it may take.
+    # Every exchange lowers the penalty, so that none comes back; the bound is for the time it may
+    # take.
     for _ in range(n):
         sums = columns[chosen].sum(0)
         waiting, held = np.flatnonzero(~chosen), np.flatnonzero(chosen)
@@ -79,7 +85,9 @@ def level(
         if not len(pairs):
             break
         parts = (pairs[i : i + _TOGETHER] for i in range(0, len(pairs), _TOGETHER))
-        after = np.concatenate([penalty(sums + columns[part[:, 0]] - columns[part[:, 1]]) for part in parts])
+        after = np.concatenate(
+            [penalty(sums + columns[part[:, 0]] - columns[part[:, 1]]) for part in parts]
+        )
         order = np.argsort(after, kind="stable")
         better = map(np.ndarray.tolist, pairs[order[after[order] < penalty(sums) - _LEAST_GAIN]])
         exchange = next((pair for pair in better if fits(pair[0], beside(*pair))), None)

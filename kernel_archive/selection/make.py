@@ -1,16 +1,19 @@
-"""Making the splits of an archive directory: decide, prove that nothing leaks, write, and note it in the manifest."""
+"""Making the splits of an archive directory.
+
+Decide, prove that nothing leaks, write, and note it in the manifest.
+"""
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-import pyarrow.parquet as pq
 
 from kernel_archive.archive.manifest import shard_faults, write_manifest
-from kernel_archive.archive.open import open_archive
+from kernel_archive.archive.open import Archive, open_archive
 from kernel_archive.archive.shards import write_table
 from kernel_archive.archive.swap import locked_stage, replaced_directory, stage_directory
 from kernel_archive.errors import ArchiveMismatchError, UsageError
@@ -25,31 +28,35 @@ from kernel_archive.selection.definitions import (
 )
 from kernel_archive.selection.discovery import select_discovery
 from kernel_archive.selection.evaluation import AmbiguousGpuError, select_eval
-from kernel_archive.selection.leakage import compared_programs, leakage_findings, present_members, refuse_leakage
-from kernel_archive.selection.published import published_rows, published_split, relabelled
-from kernel_archive.selection.selected import CANONICAL, with_inputs
+from kernel_archive.selection.inputs import write_inputs
+from kernel_archive.selection.leakage import (
+    evaluated_programs,
+    leakage_findings,
+    present_members,
+    refuse_leakage,
+)
+from kernel_archive.selection.published import read_published, relabelled
+from kernel_archive.selection.selected import CANONICAL
 from kernel_archive.selection.similarity import similarity_report
 from kernel_archive.selection.tables import ArchiveTables
 from kernel_archive.selection.training import held_out_programs, select_train
 from kernel_archive.splits import SPLIT_TABLES, split_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    import pyarrow as pa
+    import polars as pl
 
     from kernel_archive.archive.manifest import Manifest, SplitFacts
-    from kernel_archive.archive.open import Archive
-    from kernel_archive.archive.team import Team
     from kernel_archive.bins import Scheme
     from kernel_archive.errors import Finding
     from kernel_archive.selection.definitions import Definition
     from kernel_archive.selection.selected import Selection
-    from kernel_archive.splits import Split
+    from kernel_archive.splits import SplitSpec
 
 
 @dataclass(frozen=True, kw_only=True)
-class Rules:
+class SplitRules:
     """How splits are made, where it is not the canonical way.
 
     Attributes:
@@ -69,8 +76,8 @@ class Rules:
         definition: str | Path | None = None,
         gpu: str | None = None,
         **changes: Any,
-    ) -> Rules:
-        """Rules with one definition changed in some fields: one from a file, else the archive's canonical one.
+    ) -> SplitRules:
+        """Change one definition in some fields: one from a file, else the archive's canonical one.
 
         ``None`` leaves a field as it is; without an archive the shipped definition is changed.
 
@@ -85,25 +92,28 @@ class Rules:
         return cls(definitions={table: with_changes(rule, **changes)}, gpu=gpu)
 
 
-class Made(msgspec.Struct, kw_only=True):
-    """What was done.
+class SplitChanges(msgspec.Struct, kw_only=True):
+    """What remaking splits did.
 
     Attributes:
-        facts: facts per split's table that the archive has now.
+        facts: facts of every split that the archive has now, by table.
         changed: tables that were written.
         kept: published tables that were left as they are.
-        skipped: table -> why it was not made.
         leakage: the manifest's report: findings that are warnings, and similarity.
+        directory: where the new archive lies until it takes the old one's place; ``None`` where
+            nothing changed.
     """
 
     facts: dict[str, SplitFacts]
     changed: list[str] = []
     kept: list[str] = []
-    skipped: dict[str, str] = {}
     leakage: dict[str, Any] = {}
+    directory: Path | None = None
 
 
-def select_split(split: Split, tables: ArchiveTables, rules: Rules, members: Mapping[str, pa.Table]) -> Selection:
+def select_split(
+    split: SplitSpec, tables: ArchiveTables, rules: SplitRules, members: Mapping[str, pl.DataFrame]
+) -> Selection:
     """Select one split of an archive.
 
     ``members`` are rows of the other splits by table, which training pairs must not touch.
@@ -124,8 +134,16 @@ def select_split(split: Split, tables: ArchiveTables, rules: Rules, members: Map
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Plan:
-    """Everything that is decided before anything is written: splits by table, why others are not made, leaks to warn of."""
+class SplitPlan:
+    """Everything that is decided before anything is written.
+
+    Attributes:
+        tables: the archive's tables.
+        names: tables of the splits that were asked for.
+        selections: the splits by table.
+        skipped: table -> why its split is not made.
+        warnings: leaks that only warn.
+    """
 
     tables: ArchiveTables
     names: Sequence[str]
@@ -134,32 +152,30 @@ class _Plan:
     warnings: list[Finding]
 
 
-def _planned(
+def plan_splits(
     archive: Archive,
     names: Sequence[str],
-    rules: Rules | None,
+    rules: SplitRules | None = None,
     *,
     skip_ambiguous: bool = False,
     scheme: Scheme | None = None,
-    workers: Team | None = None,
-) -> _Plan:
-    """Select, and refuse leaks; arguments as those of :func:`make_splits` and :func:`remake_splits`."""
-    tables = ArchiveTables(archive, workers)
-    if names:
-        tables.texts  # noqa: B018 - begins to read them, while rows are chosen
+) -> SplitPlan:
+    """Select splits and refuse leaks; with ``scheme``, published ones are only labelled anew."""
+    tables = ArchiveTables(archive)
     manifest = archive.manifest
     members = present_members(tables, [n for n in SPLIT_TABLES if n not in names])
-    made: dict[str, Selection] = {}
+    selections: dict[str, Selection] = {}
     skipped: dict[str, str] = {}
     for name in (n for n in SPLIT_TABLES if n in names):
         split, facts = SPLIT_TABLES[name], manifest.splits.get(name)
         try:
             if scheme is not None and facts is not None and facts.origin == "published":
-                selection = relabelled(split, archive.arrow(name), scheme, facts)
+                selection = relabelled(split, archive.polars(name), scheme, facts)
             else:
-                selection = select_split(split, tables, rules or Rules(), members)
+                selection = select_split(split, tables, rules or SplitRules(), members)
                 if name in manifest.reports.get("published_splits", {}):
-                    # Others published this split of this archive: what is selected here is not the canonical one.
+                    # Others published this split of this archive: what is selected here is not the
+                    # canonical one.
                     variant = name if selection.variant == CANONICAL else selection.variant
                     selection = replace(selection, variant=f"{variant}-reselected")
         except AmbiguousGpuError as error:
@@ -167,35 +183,42 @@ def _planned(
                 raise
             skipped[name] = str(error)
             continue
-        made[name], members[name] = selection, selection.members
-    warnings = refuse_leakage(leakage_findings(tables, members, made))
-    return _Plan(tables=tables, names=names, selections=made, skipped=skipped, warnings=warnings)
+        selections[name], members[name] = selection, selection.members
+    warnings = refuse_leakage(leakage_findings(tables, members, selections))
+    return SplitPlan(
+        tables=tables, names=names, selections=selections, skipped=skipped, warnings=warnings
+    )
 
 
-def _carry_out(plan: _Plan, directory: Path) -> Made:
-    """Write what was planned, the similarity report beside it, and the manifest last."""
-    manifest = plan.tables.archive.manifest
-    compared = compared_programs(plan.tables, plan.selections).values()
-    rows = list({program.name: program for programs in compared for program in programs}.values())
-    similarity = similarity_report(rows, plan.tables.neighbours.of(rows))
-    stored = _written(directory, manifest, plan.selections.values())
-    leakage = {"warnings": [msgspec.to_builtins(f) for f in plan.warnings], "similarity": similarity}
+def write_plan(plan: SplitPlan, directory: Path, manifest: Manifest) -> Manifest:
+    """Write what was planned."""
+    listed = evaluated_programs(plan.tables, plan.selections).values()
+    programs = {s.name: s for rows in listed for s, _ in rows}
+    nears = plan.tables.neighbours.of(programs.values())
+    leakage = {
+        "warnings": [msgspec.to_builtins(f) for f in plan.warnings],
+        "similarity": similarity_report(
+            [(s.name, s.problem) for s in programs.values()], nears.values()
+        ),
+    }
+    stored = _write_selections(directory, manifest, plan.selections.values())
     # What was not asked for this time is still missing for the reason that was found then.
     before = manifest.reports.get("splits_not_made", {})
     missing = {**{n: why for n, why in before.items() if n not in plan.names}, **plan.skipped}
     reports = {**manifest.reports, "leakage": leakage, "splits_not_made": missing}
-    write_manifest(directory, msgspec.structs.replace(with_inputs(directory, stored), reports=reports))
-    return Made(facts=dict(stored.splits), changed=list(plan.selections), skipped=plan.skipped, leakage=leakage)
+    return msgspec.structs.replace(write_inputs(directory, stored), reports=reports)
 
 
-def _written(directory: Path, manifest: Manifest, selections: Iterable[Selection]) -> Manifest:
-    """The manifest with these splits in place of those that it names, once their files are written."""
+def _write_selections(
+    directory: Path, manifest: Manifest, selections: Iterable[Selection]
+) -> Manifest:
+    """Write the files of splits; return the manifest with them in place of those that it names."""
     tables, splits = dict(manifest.tables), dict(manifest.splits)
     for selection in selections:
         name = selection.split.table
         metadata = {"bin_scheme": selection.scheme, "split": selection.variant}
-        (split,) = TABLES[name].splits
-        tables[name] = write_table(directory, name, {split: selection.parts()}, metadata=metadata)
+        (part,) = TABLES[name].splits
+        tables[name] = write_table(directory, name, {part: selection.parts()}, metadata=metadata)
         selection.digest = tables[name].logical_digest
         splits[name] = selection.facts
     return msgspec.structs.replace(
@@ -207,41 +230,55 @@ def _written(directory: Path, manifest: Manifest, selections: Iterable[Selection
 
 def make_splits(
     directory: str | Path,
-    names: Sequence[str] = tuple(SPLIT_TABLES),
+    manifest: Manifest | None = None,
     *,
-    rules: Rules | None = None,
-    workers: Team | None = None,
-) -> Made:
-    """Make derived tables of an archive directory that nobody else reads yet (a build's, before it is renamed).
+    names: Sequence[str] = tuple(SPLIT_TABLES),
+    rules: SplitRules | None = None,
+) -> Manifest:
+    """Make derived tables of an archive directory that nobody else reads yet.
 
-    Nothing is written when the splits would leak. Where held-out kernels exist on several GPUs and none is the canonical one,
-    an evaluation split is left out, with the reason in the manifest. ``workers`` look at the parts of a large archive.
+    Nothing is written when the splits would leak. Where held-out kernels exist on several GPUs and
+    none is the canonical one, an evaluation split is left out, with the reason in the manifest.
+
+    Args:
+        directory: the directory.
+        manifest: its manifest, which the caller will write; without one, the stored one is read
+            and written again.
+        names: tables of the splits.
+        rules: how, where it is not the canonical way.
+
+    Returns:
+        The manifest with the splits.
 
     Raises:
         LeakageError: training would hold something of the evaluation; the rows are named.
         UsageError: there is nothing on the GPU that was named.
     """
-    archive = open_archive(directory)
-    plan = _planned(archive, names, rules, skip_ambiguous=True, workers=workers)
-    return _carry_out(plan, Path(directory))
+    place = Path(directory)
+    archive = open_archive(place) if manifest is None else Archive(place, manifest)
+    plan = plan_splits(archive, names, rules, skip_ambiguous=True)
+    made = write_plan(plan, place, archive.manifest)
+    return write_manifest(place, made) if manifest is None else made
 
 
-def remake_splits(
+@contextmanager
+def remade_splits(
     directory: str | Path,
     names: Sequence[str],
     *,
-    rules: Rules | None = None,
+    rules: SplitRules | None = None,
     reselect: bool = False,
     scheme: Scheme | None = None,
-    finish: Callable[[Path], object] | None = None,
-) -> Made:
-    """Make derived tables of an existing archive anew; readers see the old archive or the new one, never half of it.
+) -> Iterator[SplitChanges]:
+    """Make derived tables of an existing archive anew.
 
-    A split that others published is left as it is unless ``reselect`` is given; with ``scheme`` its labels alone are
-    made anew, which makes it a variant. What would come out as it is already is not written, unless its files are not
-    those that the manifest names.
+    Readers see the old archive or the new one, never half of it.
 
-    ``finish`` is called with the new directory before it takes its place (the card).
+    The new archive lies in the ``directory`` of what is yielded, for a card to be written, and
+    takes the old one's place at the end of the block. A split that others published is left as it
+    is unless ``reselect`` is given; with ``scheme`` its labels alone are made anew, which makes it
+    a variant. What would come out as it is already is not written, unless its files are not those
+    that the manifest names.
 
     Raises:
         ArchiveNotFoundError: there is no archive.
@@ -256,50 +293,67 @@ def remake_splits(
     with locked_stage(stage_directory(place)):
         # Read again: another process may have replaced the archive just before the lock was free.
         archive = open_archive(place)
-        splits = archive.manifest.splits
-        published = [] if reselect else [n for n in names if n in splits and splits[n].origin == "published"]
-        damaged = {n: list(shard_faults(place, archive.manifest.shards(n))) for n in names}
+        manifest, splits = archive.manifest, archive.manifest.splits
+        published = [n for n in names if n in splits and splits[n].origin == "published"]
+        if reselect:
+            published = []
+        damaged = {n: list(shard_faults(place, manifest.shards(n))) for n in names}
         if faults := [fault for n in published for fault in damaged[n]]:
-            # A published split can't be selected again: where its files were changed, only its source has it.
+            # A published split can't be selected again: where its files were changed, only its
+            # source has it.
             raise ArchiveMismatchError.from_findings(faults)
         kept = [n for n in published if scheme is None or splits[n].scheme == scheme]
         chosen = [n for n in names if n not in kept]
-        if chosen:
-            plan = _planned(archive, chosen, rules, skip_ambiguous=False, scheme=None if reselect else scheme)
-            if any(
-                splits.get(n) != s.facts or n not in archive.manifest.tables or damaged[n]
-                for n, s in plan.selections.items()
-            ):
-                with replaced_directory(place, copy=True) as new:
-                    made = _carry_out(plan, new)
-                    if finish is not None:
-                        finish(new)
-                made.kept = kept
-                return made
-        return Made(facts=dict(splits), kept=kept, leakage=archive.manifest.reports.get("leakage", {}))
+        plan = plan_splits(archive, chosen, rules, scheme=None if reselect else scheme)
+        if not any(
+            splits.get(n) != s.facts or n not in manifest.tables or damaged[n]
+            for n, s in plan.selections.items()
+        ):
+            report = manifest.reports.get("leakage", {})
+            yield SplitChanges(facts=dict(splits), kept=kept, leakage=report)
+            return
+        with replaced_directory(place, copy=True) as new:
+            stored = write_manifest(new, write_plan(plan, new, manifest))
+            yield SplitChanges(
+                facts=dict(stored.splits),
+                changed=list(plan.selections),
+                kept=kept,
+                leakage=stored.reports["leakage"],
+                directory=new,
+            )
 
 
-def store_published(directory: str | Path, staged: Sequence[Path]) -> list[str]:
+def remake_splits(directory: str | Path, names: Sequence[str], **options: Any) -> SplitChanges:
+    """Make derived tables anew as :func:`remade_splits` does, without a card."""
+    with remade_splits(directory, names, **options) as changes:
+        return changes
+
+
+def store_published(
+    directory: str | Path, staged: Sequence[Path], manifest: Manifest | None = None
+) -> Manifest:
     """Write the splits that others published into an archive directory that nobody else reads yet.
 
-    Each file's rows keep their order, files come as given.
+    Args:
+        directory: the directory.
+        staged: files of published rows.
+        manifest: its manifest, which the caller will write; without one, the stored one is read
+            and written again.
 
     Returns:
-        Names of the tables that were written.
+        The manifest with these splits, and with their facts as the report ``published_splits``.
 
     Raises:
-        DataError: a row id stands twice, a speedup is not finite and above 0, or a label is not 1 to 8.
+        DataError: a row id stands twice, a speedup is not finite and above 0, or a label is not
+            1 to 8.
     """
-    rows = [row for path in staged for row in sorted(published_rows(pq.read_table(path)), key=lambda r: r.order)]
-    published = [split for name, split in SPLIT_TABLES.items() if any(row.split == name for row in rows)]
-    if not published:
-        return []
-    archive = open_archive(directory)
-    kernels = archive.arrow("kernels", columns=["problem", "gpu", "program_id", "kernel_id"])
-    selections = {split.table: published_split(split, rows, kernels=kernels) for split in published}
-    stored = _written(Path(directory), archive.manifest, selections.values())
-    facts = {name: msgspec.to_builtins(selection.facts) for name, selection in selections.items()}
-    write_manifest(
-        Path(directory), msgspec.structs.replace(stored, reports={**stored.reports, "published_splits": facts})
-    )
-    return list(selections)
+    place = Path(directory)
+    archive = open_archive(place) if manifest is None else Archive(place, manifest)
+    selections = read_published(staged, archive)
+    if not selections:
+        return archive.manifest
+    stored = _write_selections(place, archive.manifest, selections)
+    facts = {s.split.table: msgspec.to_builtins(s.facts) for s in selections}
+    reports = {**stored.reports, "published_splits": facts}
+    stored = msgspec.structs.replace(stored, reports=reports)
+    return write_manifest(place, stored) if manifest is None else stored

@@ -1,19 +1,19 @@
-"""Splits that others published: kept with their ids, order and labels; counted, never selected again."""
+"""Splits that others published: kept with their ids and labels."""
 
 from __future__ import annotations
 
 from collections import Counter
-from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 import numpy as np
-import pyarrow as pa
+import polars as pl
+import pyarrow.parquet as pq
 
 from kernel_archive.bins import N_BINS, Scheme, assign_bins, scheme
 from kernel_archive.errors import DataError, Finding, printable
 from kernel_archive.gpus import canonical_gpu
-from kernel_archive.ids import kernel_id, program_id, token_id
+from kernel_archive.ids import kernel_id
 from kernel_archive.problems import family_of, normalise_problem
 from kernel_archive.program_text import language_of
 from kernel_archive.readers.records import PublishedRow
@@ -21,174 +21,186 @@ from kernel_archive.selection.discovery import cutoff_counts
 from kernel_archive.selection.selected import (
     CANONICAL,
     Selection,
-    Side,
     counted,
-    frame,
     label_facts,
-    row_table,
-    select,
-    split_row,
+    label_rows,
     with_ids,
 )
+from kernel_archive.splits import SPLIT_TABLES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+    from pathlib import Path
 
     from kernel_archive.archive.manifest import SplitFacts
-    from kernel_archive.splits import Split
+    from kernel_archive.archive.open import Archive
+    from kernel_archive.splits import SplitSpec
 
 #: The rule that the published labels follow.
 PUBLISHED_SCHEME: Final[Scheme] = "released"
 #: Facts that stay as they are when rows get other labels.
 _OF_THE_ORIGINAL: Final = ("changes_under_paper", "disagree_with_rule", "cutoffs", "kinds")
-#: So many rows whose label disagrees with the rule are named.
+#: Columns that name a kernel of the archive.
+_KERNEL: Final = dict.fromkeys(("problem", "gpu", "program_id", "kernel_id"), pl.String)
+#: Name this many rows whose label disagrees with the rule; all are counted.
 _NAMED: Final = 20
 
 
-def published_rows(table: pa.Table) -> list[PublishedRow]:
-    """Records of a table with their fields as columns; other columns are left aside."""
-    names = [name for name in PublishedRow.__struct_fields__ if name in table.column_names]
-    return [msgspec.convert(row, PublishedRow) for row in table.select(names).to_pylist()]
+def read_published(staged: Sequence[Path], archive: Archive) -> list[Selection]:
+    """Read the published rows of staged files; return a split for each table that has some."""
+    rows: list[PublishedRow] = []
+    for path in staged:
+        table = pq.read_table(path)
+        names = [name for name in PublishedRow.__struct_fields__ if name in table.column_names]
+        of_file = msgspec.convert(table.select(names).to_pylist(), list[PublishedRow])
+        rows += sorted(of_file, key=lambda row: row.order)
+    listed = [split for name, split in SPLIT_TABLES.items() if any(r.split == name for r in rows)]
+    if not listed:
+        return []
+    kernels = archive.polars("kernels", columns=list(_KERNEL))
+    return [published_split(split, rows, kernels=kernels) for split in listed]
 
 
 def _faults(rows: Sequence[PublishedRow]) -> Iterator[Finding]:
-    counted = Counter(row.row_id for row in rows)
+    ids = Counter(row.row_id for row in rows)
     for row in rows:
-        wrong = []
-        if counted[row.row_id] > 1:
-            wrong.append(("duplicate-row", "a row id stands twice", "row_id", printable(row.row_id)))
-        if not (np.isfinite(row.speedup) and row.speedup > 0):
-            wrong.append(("bad-speedup", "a speedup must be finite and above 0", "speedup", repr(row.speedup)))
-        if not 1 <= row.label <= N_BINS:
-            wrong.append(("bad-label", "a label is 1 to 8", "label", repr(row.label)))
-        for code, message, field, value in wrong:
-            file, line = row.source_file, row.source_line
-            yield Finding(code=code, message=message, file=file, line=line, field=field, value=value)
+        wrong = {
+            ("duplicate-row", "a row id stands twice", "row_id"): ids[row.row_id] > 1,
+            ("bad-speedup", "a speedup must be finite and above 0", "speedup"): not (
+                np.isfinite(row.speedup) and row.speedup > 0
+            ),
+            ("bad-label", "a label is 1 to 8", "label"): not 1 <= row.label <= N_BINS,
+        }
+        place: dict[str, Any] = {"file": row.source_file, "line": row.source_line}
+        for (code, message, field), is_wrong in wrong.items():
+            if is_wrong:
+                value = printable(repr(getattr(row, field)))
+                yield Finding(code=code, message=message, field=field, value=value, **place)
 
 
-def _known_kernels(kernels: pa.Table | None) -> dict[tuple[str, str, str], str]:
-    """(problem, GPU, program) -> kernel id, where the archive has exactly one such kernel."""
-    if kernels is None:
-        return {}
+def _kernel_ids(rows: pl.DataFrame, side: str, kernels: pl.DataFrame) -> pl.Series:
+    """Name the kernels of one side: as the archive does, or as it would."""
     keys = ["problem", "gpu", "program_id"]
-    rows = frame(kernels).unique(keys, keep="none").select(*keys, "kernel_id").iter_rows()
-    return {(problem, gpu, program): name for problem, gpu, program, name in rows}
+    single = kernels.unique(keys, keep="none")
+    asked = rows.select("problem", "gpu", "against", program_id=f"{side}_program")
+    both = asked.join(single, on=keys, how="left", maintain_order="left")
+    ids = [
+        name or kernel_id(problem=problem, reference_program_id=against, gpu=gpu, program=program)
+        for problem, gpu, against, program, name in both.iter_rows()
+    ]
+    return pl.Series(ids, dtype=pl.String)
 
 
-def published_split(split: Split, rows: Sequence[PublishedRow], *, kernels: pa.Table | None = None) -> Selection:
-    """The published rows of one split as a table of this package.
+def published_split(
+    split: SplitSpec, rows: Sequence[PublishedRow], *, kernels: pl.DataFrame | None = None
+) -> Selection:
+    """Make a split of published rows (those of other splits are left aside).
 
-    Ids, order, texts and labels stay as they were published (scheme ``released``). The facts say how many labels change
-    under the paper's table, and which rows' published label is not that of the released rule.
-
-    Rows of other splits are left aside. Where the archive has measured a program, its kernel id names it.
+    Ids, texts and labels stay as they were published (scheme ``released``). The facts say how
+    many labels change under the paper's table, and which are not those of the released rule.
 
     Raises:
-        DataError: a row id stands twice, a speedup is not finite and above 0, or a label is not 1 to 8.
+        DataError: a row id stands twice, a speedup is not finite and above 0, or a label is not
+            1 to 8.
     """
     chosen = [row for row in rows if row.split == split.table]
-    faults = list(_faults(chosen))
-    if faults:
+    if faults := list(_faults(chosen)):
         raise DataError(f"{len(faults)} faults in the published {split.table}", findings=faults)
-    known = _known_kernels(kernels)
-    token = cache(token_id)
-
-    def side(row: PublishedRow, code: str, reference: str) -> Side:
-        program, problem, gpu = program_id(code), normalise_problem(row.problem), canonical_gpu(row.gpu)
-        named = known.get((problem, gpu, program))
-        made = named or kernel_id(problem=problem, reference_program_id=reference, gpu=gpu, program=program)
-        return Side(program, token(code), made)
-
-    made: list[dict[str, Any]] = []
-    for row in chosen:
-        anchor = side(row, row.anchor_code, "")
-        # The candidate was timed against the anchor where the anchor is a reference.
-        against = anchor.program_id if split.kind == "eval" or row.pair_type == "seed" else ""
-        language = language_of(row.candidate_code)
-        made.append(
-            split_row(
-                split,
-                anchor,
-                side(row, row.candidate_code, against),
-                row.speedup,
-                row_id=row.row_id,
-                problem=normalise_problem(row.problem),
-                family=family_of(normalise_problem(row.problem)),
-                gpu=canonical_gpu(row.gpu),
-                search_id=row.source_search or "",
-                pair_type=row.pair_type or "pair",
-                language=language,
-                parent_language=language_of(row.anchor_code),
-                child_language=language,
-            )
-        )
-    table = row_table(split, made)
-    table = table.append_column(split.anchor, pa.array([row.anchor_code for row in chosen], pa.large_string()))
-    table = table.append_column(split.candidate, pa.array([row.candidate_code for row in chosen], pa.large_string()))
-    gpus = {row["gpu"] for row in made}
-    return select(
-        split,
-        table,
-        labels=np.array([row.label for row in chosen], np.int8),
-        scheme=PUBLISHED_SCHEME,
-        variant=CANONICAL,
+    problems = [normalise_problem(row.problem) for row in chosen]
+    languages = [language_of(row.candidate_code) for row in chosen]
+    columns: dict[str, list[Any]] = {
+        "row_id": [row.row_id for row in chosen],
+        "problem": problems,
+        split.task: problems,
+        "family": [family_of(problem) for problem in problems],
+        "gpu": [canonical_gpu(row.gpu) for row in chosen],
+        "search_id": [row.source_search or "" for row in chosen],
+        "pair_type": [row.pair_type or "pair" for row in chosen],
+        "language": languages,
+        "child_language": languages,
+        "parent_language": [language_of(row.anchor_code) for row in chosen],
+        split.anchor: [row.anchor_code for row in chosen],
+        split.candidate: [row.candidate_code for row in chosen],
+    }
+    table = pl.DataFrame(columns, schema=dict.fromkeys(columns, pl.String))
+    values = pl.Series(split.value, [row.speedup for row in chosen], pl.Float64)
+    table = with_ids(split, table.with_columns(values), {})
+    known = pl.DataFrame(schema=_KERNEL) if kernels is None else kernels.select(list(_KERNEL))
+    # The candidate was timed against the anchor where the anchor is a reference.
+    timed = pl.lit(value=True) if split.kind == "eval" else pl.col("pair_type") == "seed"
+    against = pl.when(timed).then("anchor_program").otherwise(pl.lit(""))
+    candidates = _kernel_ids(table.with_columns(against=against), "candidate", known)
+    anchors = _kernel_ids(table.with_columns(against=pl.lit("")), "anchor", known)
+    table = table.with_columns(
+        candidates.alias(split.kernel),
+        anchors.alias("parent_kernel_id"),
+        anchor_program_id="anchor_program",
+    )
+    bins = np.array([row.label for row in chosen], np.int8)
+    labelled, facts = label_rows(split, table, PUBLISHED_SCHEME, bins)
+    gpus = table["gpu"].unique().to_list()
+    files = sorted({row.source_file for row in chosen})
+    return Selection(
+        split=split,
+        rows=labelled,
         origin="published",
-        parameters={
-            "files": sorted({row.source_file for row in chosen}),
-            "gpu": next(iter(gpus)) if len(gpus) == 1 else None,
-        },
-        counts=_facts(split, chosen, table),
+        scheme=PUBLISHED_SCHEME,
+        parameters={"files": files, "gpu": gpus[0] if len(gpus) == 1 else None},
+        counts=facts | _facts(split, labelled),
     )
 
 
-def _facts(split: Split, published: Sequence[PublishedRow], rows: pa.Table) -> dict[str, Any]:
-    values = rows[split.value].to_numpy()
-    bins = np.array([row.label for row in published], np.int8)
+def _facts(split: SplitSpec, rows: pl.DataFrame) -> dict[str, Any]:
+    """State how far the published labels are from those of the rules."""
+    values, bins = rows[split.value].to_numpy(), rows["bin"].to_numpy()
     rule = assign_bins(values, PUBLISHED_SCHEME)
-    wrong = np.flatnonzero(rule != bins)
+    table = rows.select("row_id", speedup=split.value, label="bin").with_columns(
+        rule=pl.Series(rule)
+    )
+    wrong = table.filter(pl.col("rule") != pl.col("label"))
     facts: dict[str, Any] = {
         "changes_under_paper": int(np.count_nonzero(assign_bins(values, "paper") != bins)),
-        "disagree_with_rule": {
-            "rows": len(wrong),
-            "first": [
-                {"row_id": row.row_id, "speedup": row.speedup, "label": row.label, "rule": int(rule[i])}
-                for i, row in ((i, published[i]) for i in wrong[:_NAMED].tolist())
-            ],
-        },
+        "disagree_with_rule": {"rows": len(wrong), "first": wrong.head(_NAMED).to_dicts()},
     }
     if split.cutoffs:
-        facts["cutoffs"] = cutoff_counts(values.tolist(), rows["family"].to_pylist(), split.cutoffs)
+        facts["cutoffs"] = cutoff_counts(values.tolist(), rows["family"], split.cutoffs)
     if split.kind == "train":
-        facts["kinds"] = {kind: n for (kind,), n in sorted(counted(rows, "pair_type").items())}
+        facts["kinds"] = counted(rows["pair_type"])
     return facts
 
 
-def published_labels(split: Split, table: pa.Table, facts: SplitFacts) -> Iterator[Finding]:
-    """What is to be said of the labels and facts of a stored published split."""
+def check_published(split: SplitSpec, table: pl.DataFrame, facts: SplitFacts) -> Iterator[Finding]:
+    """Check the labels and facts of a stored published split."""
     values, bins = table[split.value].to_numpy(), table["bin"].to_numpy()
     rule = scheme(facts.scheme).name
     wrong = np.count_nonzero(assign_bins(values, rule) != bins)
     stated = facts.facts["disagree_with_rule"]["rows"] if facts.name == CANONICAL else 0
     if wrong != stated:
         message = (
-            f"{wrong} labels of the published split are not those of the scheme {facts.scheme}, the facts say {stated}"
+            f"{wrong} labels of the published split are not those of the scheme "
+            f"{facts.scheme}, the facts say {stated}"
         )
         yield Finding(code="wrong-label", message=message, field=split.table)
-    if any(facts.facts.get(name) != number for name, number in label_facts(values, bins, rule).items()):
-        yield Finding(code="split-facts", message="facts differ from those of the rows", field=split.table)
+    if not label_facts(values, bins, rule).items() <= facts.facts.items():
+        message = "facts differ from those of the rows"
+        yield Finding(code="split-facts", message=message, field=split.table)
 
 
-def relabelled(split: Split, table: pa.Table, rule: Scheme, facts: SplitFacts) -> Selection:
-    """A published split with its labels made anew under a scheme: the same rows in the same order, and a variant."""
-    bins = assign_bins(table[split.value].to_numpy(), rule, row_ids=table["row_id"].to_pylist())
+def relabelled(split: SplitSpec, table: pl.DataFrame, rule: Scheme, facts: SplitFacts) -> Selection:
+    """Label a published split anew under a scheme.
+
+    The same rows in the same order, and a variant.
+    """
+    rows = with_ids(split, table.drop("canary", "bin", "bin_scheme"), {})
+    labelled, counts = label_rows(split, rows, rule)
     as_published = rule == PUBLISHED_SCHEME and facts.facts["disagree_with_rule"]["rows"] == 0
-    return select(
-        split,
-        with_ids(split, table.drop_columns(["canary", "bin", "bin_scheme"])),
-        labels=bins,
-        scheme=rule,
+    original = {name: facts.facts[name] for name in _OF_THE_ORIGINAL if name in facts.facts}
+    return Selection(
+        split=split,
+        rows=labelled,
         variant=CANONICAL if as_published else f"published-{rule}",
         origin="published",
+        scheme=rule,
         parameters=facts.parameters,
-        counts={name: facts.facts[name] for name in _OF_THE_ORIGINAL if name in facts.facts},
+        counts=counts | original,
     )

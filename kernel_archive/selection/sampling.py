@@ -1,7 +1,8 @@
-"""A seeded sample of pairs, spread over strata of their ratio, without listing all pairs of a large task.
+"""A seeded sample of pairs, spread over strata of their ratio.
 
-Programs sorted by speedup make the partners of one program in a stratum a contiguous range. The pairs with the least
-hashes of their two ids are taken: which those are depends on no order, and adding a program changes few of them.
+Programs sorted by speedup make the partners of one program in a stratum a contiguous range. The
+pairs with the least hashes of their two ids are taken: no order of rows matters, and adding a
+program changes few of them.
 """
 
 from __future__ import annotations
@@ -20,12 +21,15 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-#: So many pairs of one stratum are hashed at most.
-_HASHED: Final = 400_000
+#: Hash at most this many pairs of a stratum; of more, only those whose slower program has a small
+#: mark.
+MAX_HASHED: Final = 400_000
 
 
 def stratum_factors(strata: Sequence[float]) -> list[float]:
-    """Least ratios of the strata, 2 to the power of their lower ends, correctly rounded on every machine.
+    """Return the least ratios of the strata.
+
+    2 to the power of their lower ends, correctly rounded on every machine.
 
     >>> stratum_factors([0.0, 0.5, 1.0])
     [1.0, 1.4142135623730951, 2.0]
@@ -34,7 +38,7 @@ def stratum_factors(strata: Sequence[float]) -> list[float]:
 
 
 def quotas(available: Sequence[int], wanted: int) -> list[int]:
-    """Spread ``wanted`` evenly over strata; what one lacks is taken from those that still have some.
+    """Spread ``wanted`` evenly over strata.
 
     >>> quotas([1000, 40, 0], 500)
     [460, 40, 0]
@@ -57,44 +61,49 @@ class PairSpace:
     """
 
     def __init__(self, groups: Sequence[NDArray[np.float64]], strata: Sequence[float]) -> None:
-        """Programs that may be compared with each other, their speedups ascending; and the lower ends of the strata."""
-        factors = stratum_factors(strata)
-        self.offsets = np.cumsum([0, *(len(g) for g in groups)])
+        """Take the ascending speedups of each group of comparable programs."""
+        offsets = np.cumsum([0, *(len(g) for g in groups)])
         self._first: list[NDArray[np.int64]] = []
-        self._ends: list[NDArray[np.int64]] = []
-        self.counts: list[int] = []
-        for low, high in pairwise([*factors, math.inf]):
-            starts, sizes = [], []
-            for offset, speedups in zip(self.offsets, groups, strict=False):
+        self._sizes: list[NDArray[np.int64]] = []
+        for low, high in pairwise([*stratum_factors(strata), math.inf]):
+            starts, sizes = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
+            for offset, speedups in zip(offsets, groups, strict=False):
+                # Infinity is a right upper end of a stratum.
+                with np.errstate(over="ignore"):
+                    least, most = speedups * low, speedups * high
                 after = np.arange(1, len(speedups) + 1)
-                begin = np.maximum(np.searchsorted(speedups, speedups * low), after)
-                end = np.searchsorted(speedups, speedups * high)
+                begin = np.maximum(np.searchsorted(speedups, least), after)
                 starts.append(offset + begin)
-                sizes.append(np.maximum(end - begin, 0))
-            self._first.append(np.concatenate(starts) if starts else np.zeros(0, np.int64))
-            self._ends.append(np.cumsum(np.concatenate(sizes)) if sizes else np.zeros(0, np.int64))
-            self.counts.append(int(self._ends[-1][-1]) if len(self._ends[-1]) else 0)
+                sizes.append(np.maximum(np.searchsorted(speedups, most) - begin, 0))
+            self._first.append(np.concatenate(starts))
+            self._sizes.append(np.concatenate(sizes))
+        self.counts = [int(sizes.sum()) for sizes in self._sizes]
 
-    def pairs(self, stratum: int, slower: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """All pairs of a stratum whose slower program is one of these: positions of the slower and the faster one."""
-        sizes = np.diff(self._ends[stratum], prepend=0)[slower]
+    def pairs(
+        self, stratum: int, slower: NDArray[np.int64]
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return all pairs of a stratum with one of these as the slower program.
+
+        Positions of slower and faster ones.
+        """
+        sizes = self._sizes[stratum][slower]
         slow = np.repeat(slower, sizes)
         step = np.arange(len(slow)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
         return slow, self._first[stratum][slow] + step
 
     def slower(self, stratum: int, marks: NDArray[np.uint64]) -> NDArray[np.int64]:
-        """Programs that are the slower one of a pair; of a stratum with very many pairs those with the least marks."""
-        sizes = np.diff(self._ends[stratum], prepend=0)
-        found = np.flatnonzero(sizes)
+        """Return the programs that are the slower one of a pair."""
+        sizes = self._sizes[stratum]
+        programs = np.flatnonzero(sizes)
         bits = 64
-        while sizes[found].sum() > _HASHED and bits > 1:
+        while sizes[programs].sum() > MAX_HASHED and bits > 1:
             bits -= 1
-            found = found[marks[found] < np.uint64(1) << np.uint64(bits)]
-        return found
+            programs = programs[marks[programs] < np.uint64(1) << np.uint64(bits)]
+        return programs
 
 
 def program_mark(seed: int, kernel_id: str) -> int:
-    """A number of a kernel, evenly spread over 64 bits.
+    """Make a number of a kernel, evenly spread over 64 bits.
 
     >>> program_mark(0, "a") == program_mark(0, "a") != program_mark(1, "a")
     True
@@ -103,11 +112,16 @@ def program_mark(seed: int, kernel_id: str) -> int:
 
 
 def least_pairs(
-    space: PairSpace, stratum: int, wanted: int, marks: NDArray[np.uint64], allowed: Callable[[int, int], bool]
+    space: PairSpace,
+    stratum: int,
+    wanted: int,
+    marks: NDArray[np.uint64],
+    allowed: Callable[[int, int], bool],
 ) -> list[tuple[int, int]]:
-    """The allowed pairs of a stratum with the least hashes, each with a direction from its hash.
+    """Draw the allowed pairs of a stratum with the least hashes.
 
-    A sample that stays: a program more brings its own pairs in and moves as many others out, no more.
+    The sample is stable: one program more brings its own pairs in and moves as many others out, no
+    more.
 
     Args:
         space: the pairs.
@@ -136,8 +150,8 @@ def least_pairs(
 
 
 def _ascending(values: NDArray[np.uint64], few: int) -> Iterator[int]:
-    """Positions of the values from the least on, of equal ones the first first; sorted only as far as somebody asks."""
+    """Yield positions of the values from the least on, ties in order."""
     limit = np.partition(values, few)[few] if few < len(values) else 0
     for some in (values < limit, values >= limit):
-        at = np.flatnonzero(some)
-        yield from at[np.argsort(values[at], kind="stable")].tolist()
+        positions = np.flatnonzero(some)
+        yield from positions[np.argsort(values[positions], kind="stable")].tolist()

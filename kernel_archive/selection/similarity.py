@@ -1,237 +1,183 @@
-"""How alike programs are beyond exact near duplicates, within a cell and to what a trainer sees: Jaccard similarity of token 5-grams.
+"""Similarity of programs beyond near duplicates: the Jaccard index of their token 5-grams.
 
-Tokens are identifiers, numbers and single punctuation marks of :func:`~kernel_archive.ids.token_text` (comments and
-docstrings are gone). The similarity of two programs is the share of 5-grams that both have among those that either has.
-Tokens and 5-grams are compared by 64-bit hashes, found for many texts at once with numpy, 11 MB of text a second where
-sets of Python tuples manage 7; an archive of 12,000 kernels holds 25 to 75 MB.
+Tokens are identifiers, numbers and single punctuation marks of
+:func:`~kernel_archive.ids.token_text`, so comments and docstrings do not count. Two programs share
+the 5-grams that both have, out of those that either has.
 """
 
 from __future__ import annotations
 
-from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 import numpy as np
+import polars as pl
+from numpy.typing import NDArray
 
 from kernel_archive.ids import program_id, token_text
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
-    from numpy.typing import NDArray
+Grams = NDArray[np.uint64]
 
 NGRAM: Final = 5
-#: Least Jaccard index of two programs that are called near copies in the report.
+#: Least Jaccard index of two programs that the report calls near copies.
 THRESHOLD: Final = 0.7
-#: So many similar rows are named in the report; all are counted.
+#: Name this many similar rows in the report; all of them are counted.
 EXAMPLES: Final = 10
-#: Evaluation rows that are compared at a time: the table of their 5-grams grows with the square of their number.
-TOGETHER: Final = 1_000
-#: Text that is hashed at a time, bytes: fits the cache.
-_CHUNK: Final = 1 << 17
-_SPACE, _WORD, _MARK = 0, 1, 2
+#: Compare this many rows at a time: the table of their 5-grams grows with the square of their
+#: number.
+BLOCK_ROWS: Final = 1_000
+#: Forget the 5-grams of earlier programs beyond this many: of so many they take about 60 MB.
+MAX_KNOWN: Final = 5_000
+#: A word, in which every character beyond ASCII counts as a letter, or one mark.
+_PATTERN: Final = r"[A-Za-z0-9_[^\x00-\x7F]]+|[^\s\x00\x1c-\x1fA-Za-z0-9_]"
+#: Odd factors, one per place in a 5-gram: a 5-gram is the sum of its tokens' hashes times these.
+_FACTORS: Final = np.random.PCG64(20261121).random_raw(NGRAM) | np.uint64(1)
 
 
-def _kind(byte: int) -> int:
-    if byte >= 128 or chr(byte).isalnum() or chr(byte) == "_":
-        return _WORD
-    return _SPACE if byte == 0 or chr(byte).isspace() else _MARK
+class TokenSet(msgspec.Struct, frozen=True):
+    """A program to compare.
 
-
-_KINDS: Final = np.array([_kind(byte) for byte in range(256)], np.uint8)
-_RANDOM: Final = np.random.PCG64(np.random.SeedSequence(20261121))
-_BYTE_HASH: Final = np.where(_KINDS == _SPACE, np.uint64(0), _RANDOM.random_raw(256) | np.uint64(1))
-_PLACE_HASH: Final = _RANDOM.random_raw(4096) | np.uint64(1)
-_GRAM_HASH: Final = _RANDOM.random_raw(NGRAM) | np.uint64(1)
-
-
-def _mixed(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Spread the information of a 64-bit word over all its bits (the finaliser of MurmurHash3)."""
-    values ^= values >> np.uint64(33)
-    values *= np.uint64(0xFF51AFD7ED558CCD)
-    values ^= values >> np.uint64(33)
-    values *= np.uint64(0xC4CEB9FE1A85EC53)
-    values ^= values >> np.uint64(33)
-    return values
-
-
-def _chunk_grams(encoded: Sequence[bytes]) -> Iterator[NDArray[np.uint64]]:
-    """Hashes of the different 5-grams of each of a few texts."""
-    data = np.frombuffer(b"\0".join((*encoded, b"")), np.uint8)
-    ends = np.cumsum([len(text) + 1 for text in encoded])
-    kinds = _KINDS[data]
-    begins = kinds == _MARK
-    begins[0] |= kinds[0] == _WORD
-    begins[1:] |= (kinds[1:] == _WORD) & (kinds[:-1] != _WORD)
-    starts = np.flatnonzero(begins)
-    if not len(starts):
-        yield from (np.zeros(0, np.uint64) for _ in encoded)
-        return
-    # White space after a token weighs nothing, so that a token may run to the start of the next one.
-    data, ends, starts = data[starts[0] :], ends - starts[0], starts - starts[0]
-    lengths = np.diff(starts, append=len(data))
-    within = np.arange(len(data), dtype=np.int32) - np.repeat(starts.astype(np.int32), lengths)
-    tokens = _mixed(np.add.reduceat(_BYTE_HASH[data] * _PLACE_HASH[within & 4095], starts))
-    bounds = [0, *np.searchsorted(starts, ends, side="left").tolist()]
-    for first, last in pairwise(bounds):
-        size = last - first - NGRAM + 1
-        grams = np.zeros(max(size, 0), np.uint64)
-        if size > 0:
-            for k in range(NGRAM):
-                grams += tokens[first + k : first + k + size] * _GRAM_HASH[k]
-        yield np.unique(_mixed(grams))
-
-
-def token_grams(texts: Iterable[str]) -> Iterator[NDArray[np.uint64]]:
-    """Hashes of the different token 5-grams of each text (already without comments), sorted."""
-    held: list[bytes] = []
-    size = 0
-    for text in texts:
-        held.append(text.encode("utf-8", "surrogatepass"))
-        size += len(held[-1])
-        if size >= _CHUNK:
-            yield from _chunk_grams(held)
-            held, size = [], 0
-    if held:
-        yield from _chunk_grams(held)
-
-
-def overlap(a: NDArray[np.uint64], b: NDArray[np.uint64]) -> float:
-    """Jaccard index of two sets of 5-grams (:func:`token_grams`); 0 where one is empty.
-
-    >>> overlap(*token_grams(map(token_text, ("import x; y = a + b", "import x;y=a+b  # the same tokens"))))
-    1.0
+    Its name in reports, its problem, its program id, and its distinct 5-grams, sorted.
     """
-    shared = len(np.intersect1d(a, b, assume_unique=True))
-    return shared / max(1, len(a) + len(b) - shared)
-
-
-class Program(msgspec.Struct, frozen=True):
-    """A program to compare: its name in the report, its problem, its text."""
 
     name: str
     problem: str
-    code: str
+    program_id: str
+    grams: Grams
 
 
 class Near(msgspec.Struct, frozen=True):
-    """The names of an evaluation row and of the training program most like it, and the Jaccard index of their 5-grams."""
+    """The training program (its name) most like a program."""
 
     row: str
     program: str
     similarity: float
 
 
-def nearest(rows: Sequence[Program], others: Iterable[Program]) -> Iterator[Near]:
-    """For each program the nearest one of the others, of equally near ones the first; nobody (``""``, 0) is a Near too.
+def token_grams(texts: Iterable[str]) -> list[Grams]:
+    """Hash the distinct token 5-grams of each text (already without comments), sorted."""
+    tokens = pl.Series(list(texts), dtype=pl.String).str.extract_all(_PATTERN)
+    hashes = tokens.explode(empty_as_null=False).hash().to_numpy()
+    ends = np.cumsum(tokens.list.len().to_numpy(), dtype=np.int64)
+    padded = np.concatenate([hashes, np.zeros(NGRAM - 1, np.uint64)])
+    grams = np.zeros(len(hashes), np.uint64)
+    for place, factor in enumerate(_FACTORS):
+        grams += padded[place : place + len(hashes)] * factor
+    starts = np.concatenate([[0], ends[:-1]]).tolist()
+    last = np.maximum(starts, ends - NGRAM + 1).tolist()
+    return [np.unique(grams[start:end]) for start, end in zip(starts, last, strict=False)]
 
-    Args:
-        rows: programs of one problem, with names of their own.
-        others: programs of the same problem; each is read once.
+
+def token_sets(
+    programs: Iterable[tuple[str, str, str]], known: dict[str, Grams] | None = None
+) -> list[TokenSet]:
+    """Make the token sets of programs, given as name, problem and text.
+
+    ``known`` are 5-grams by program id from earlier calls: what is new is added.
     """
-    names: list[str] = []
-
-    def texts() -> Iterator[str]:
-        for program in others:
-            names.append(program.name)
-            yield token_text(program.code)
-
-    theirs: Iterable[NDArray[np.uint64]] = token_grams(texts())
-    if len(rows) > TOGETHER:
-        theirs = list(theirs)
-    for start in range(0, len(rows), TOGETHER):
-        yield from _nearest(rows[start : start + TOGETHER], names, theirs)
+    listed = [(name, problem, program_id(code), code) for name, problem, code in programs]
+    grams = {} if known is None else known
+    if len(grams) > MAX_KNOWN:
+        grams.clear()
+    missing = {program: code for _, _, program, code in listed if program not in grams}
+    new = token_grams(token_text(code) for code in missing.values())
+    grams |= dict(zip(missing, new, strict=True))
+    return [
+        TokenSet(name, problem, program, grams[program]) for name, problem, program, _ in listed
+    ]
 
 
-def _nearest(rows: Sequence[Program], names: Sequence[str], theirs: Iterable[NDArray[np.uint64]]) -> Iterator[Near]:
-    """The nearest one of each of a few programs; the names are known when their 5-grams are."""
-    grams = list(token_grams(token_text(p.code) for p in rows))
-    sizes = np.array([len(g) for g in grams])
-    universe, place = np.unique(np.concatenate(grams), return_inverse=True)
-    if not len(universe):
-        yield from (Near(row.name, "", 0.0) for row in rows)
-        return
-    # One row per 5-gram of the evaluation, one column per evaluation row that has it.
-    has = np.zeros((len(universe), len(rows)), np.uint8)
-    has[place, np.repeat(np.arange(len(rows)), sizes)] = 1
-    best = np.zeros(len(rows))
-    nearest = [""] * len(rows)
-    for i, their in enumerate(theirs):
-        at = np.searchsorted(universe, their)
-        at[at == len(universe)] = 0
-        counted = has[at[universe[at] == their]]
-        # Short numbers are added several times as fast.
-        shared = counted.sum(axis=0, dtype=np.uint16 if len(counted) < 2**16 else np.int64).astype(np.int64)
-        similarity = shared / np.maximum(sizes + len(their) - shared, 1)
-        for j in np.flatnonzero(similarity > best):
-            best[j], nearest[j] = similarity[j], names[i]
-    for row, similarity, name in zip(rows, best.tolist(), nearest, strict=True):
-        yield Near(row.name, name, similarity)
+def overlap(a: Grams, b: Grams) -> float:
+    """Return the Jaccard index of two sets of 5-grams; 0 where one is empty.
+
+    >>> overlap(*token_grams(map(token_text, ("import x; y = a + b", "import x;y=a+b  # same"))))
+    1.0
+    """
+    shared = len(np.intersect1d(a, b, assume_unique=True))
+    return shared / max(1, len(a) + len(b) - shared)
+
+
+def nearest(rows: Sequence[TokenSet], others: Iterable[TokenSet]) -> list[Near]:
+    """Return the nearest of the others for each row: the first of equally near ones.
+
+    ``""`` and 0 for none at all.
+    """
+    reread = list(others) if len(rows) > BLOCK_ROWS else others
+    blocks = (rows[i : i + BLOCK_ROWS] for i in range(0, len(rows), BLOCK_ROWS))
+    return [near for block in blocks for near in _nearest(block, reread)]
+
+
+def _nearest(rows: Sequence[TokenSet], others: Iterable[TokenSet]) -> list[Near]:
+    """Find the nearest ones of a block of rows, reading the others once."""
+    sizes = np.array([len(row.grams) for row in rows])
+    universe, place = np.unique(np.concatenate([row.grams for row in rows]), return_inverse=True)
+    best, name = np.zeros(len(rows)), [""] * len(rows)
+    if len(universe):
+        # One line per 5-gram of the rows, one column per row that has it.
+        has = np.zeros((len(universe), len(rows)), np.uint8)
+        has[place, np.repeat(np.arange(len(rows)), sizes)] = 1
+        for other in others:
+            at = np.searchsorted(universe, other.grams)
+            at[at == len(universe)] = 0
+            lines = has[at[universe[at] == other.grams]]
+            # Sums of short integers are several times as fast, where they can't overflow.
+            kind = np.uint16 if len(lines) < 2**16 else np.int64
+            shared = lines.sum(axis=0, dtype=kind).astype(np.int64)
+            similarity = shared / np.maximum(sizes + len(other.grams) - shared, 1)
+            for j in np.flatnonzero(similarity > best):
+                best[j], name[j] = similarity[j], other.name
+    return [Near(row.name, n, s) for row, n, s in zip(rows, name, best.tolist(), strict=True)]
 
 
 class Neighbours:
-    """The nearest training program of any program, within its problem; each pair is compared once."""
+    """The nearest training program of any program, within its problem."""
 
-    def __init__(self, training: Callable[[str], Iterable[Program]]) -> None:
-        """Training programs of a problem, each once."""
+    def __init__(self, training: Callable[[str], Iterable[TokenSet]]) -> None:
+        """Compare with the training programs of a problem, as the function gives them."""
         self._training = training
-        self._known: dict[tuple[str, str], tuple[str, float]] = {}
+        self._nearest: dict[tuple[str, str], Near] = {}
 
-    def of(self, programs: Iterable[Program]) -> dict[str, Near]:
-        """Name -> the nearest training program, for every program that shares anything with one."""
+    def of(self, programs: Iterable[TokenSet]) -> dict[str, Near]:
+        """Return the nearest training program of every program that shares anything with one."""
         asked = list(programs)
-        keys = {program.name: (program.problem, program_id(program.code)) for program in asked}
-        missing: dict[str, dict[str, Program]] = {}
+        missing: dict[str, dict[str, TokenSet]] = {}
         for program in asked:
-            problem, text = keys[program.name]
-            if (problem, text) not in self._known:
-                missing.setdefault(problem, {})[text] = Program(text, problem, program.code)
-        for problem in sorted(missing):
-            for near in nearest(list(missing[problem].values()), self._training(problem)):
-                self._known[problem, near.row] = (near.program, near.similarity)
-        found = {name: Near(name, *self._known[key]) for name, key in keys.items()}
-        return {name: near for name, near in found.items() if near.similarity > 0}
-
-    def known(self, programs: Iterable[tuple[str, str]]) -> dict[tuple[str, str], tuple[str, float]]:
-        """What was found of programs, by problem and program id."""
-        return {key: self._known[key] for key in programs if key in self._known}
-
-    def learn(self, known: Mapping[tuple[str, str], tuple[str, float]]) -> None:
-        """Take what another has found."""
-        self._known.update(known)
+            if (program.problem, program.program_id) not in self._nearest:
+                missing.setdefault(program.problem, {})[program.program_id] = program
+        for problem, new in sorted(missing.items()):
+            found = nearest(list(new.values()), self._training(problem))
+            self._nearest |= {(problem, name): near for name, near in zip(new, found, strict=True)}
+        nears = {p.name: self._nearest[p.problem, p.program_id] for p in asked}
+        return {
+            name: msgspec.structs.replace(near, row=name)
+            for name, near in nears.items()
+            if near.similarity > 0
+        }
 
 
-class Copies:
-    """Which of a few programs are near copies of each other; texts are looked at once."""
-
-    def __init__(self, programs: Sequence[Program], threshold: float) -> None:
-        """Programs, and the similarity from which two are near copies."""
-        self._grams = dict(
-            zip((p.name for p in programs), token_grams(token_text(p.code) for p in programs), strict=True)
-        )
-        self._threshold = threshold
-
-    def near(self, name: str, others: Iterable[str]) -> bool:
-        """Whether a program is a near copy of one of the others."""
-        return any(overlap(self._grams[name], self._grams[other]) >= self._threshold for other in others)
-
-
-def similarity_report(rows: Sequence[Program], nears: Mapping[str, Near]) -> dict[str, Any]:
-    """How many evaluation rows have a very similar training program, with examples: for the manifest and the card."""
-    problem_of = {row.name: row.problem for row in rows}
-    near = sorted((n for n in nears.values() if n.similarity >= THRESHOLD), key=lambda n: (-n.similarity, n.row))
-    per_task: dict[str, int] = dict.fromkeys(sorted(set(problem_of.values())), 0)
-    for item in near:
-        per_task[problem_of[item.row]] += 1
+def similarity_report(problems: Sequence[tuple[str, str]], nears: Iterable[Near]) -> dict[str, Any]:
+    """Count the evaluation rows (name and problem of each) that have a near copy in training."""
+    problem_of = dict(problems)
+    listed = list(nears)
+    similar = sorted(
+        (near for near in listed if near.similarity >= THRESHOLD),
+        key=lambda near: (-near.similarity, near.row),
+    )
+    per_task = dict.fromkeys(sorted(set(problem_of.values())), 0)
+    for near in similar:
+        per_task[problem_of[near.row]] += 1
     return {
         "measure": f"Jaccard index of token {NGRAM}-grams, comments left out, within a problem",
         "threshold": THRESHOLD,
-        "rows": len(rows),
-        "similar_rows": len(near),
-        "largest": round(max((n.similarity for n in nears.values()), default=0.0), 6),
+        "rows": len(problem_of),
+        "similar_rows": len(similar),
+        "largest": round(max((near.similarity for near in listed), default=0.0), 6),
         "per_task": per_task,
         "examples": [
-            {"row_id": n.row, "training": n.program, "similarity": round(n.similarity, 6)} for n in near[:EXAMPLES]
+            {"row_id": n.row, "training": n.program, "similarity": round(n.similarity, 6)}
+            for n in similar[:EXAMPLES]
         ],
     }

@@ -1,249 +1,266 @@
-"""What selection reads of an archive: narrow columns, each read once, and program texts only where rows need them.
+"""What selection reads of an archive.
 
-The rows of a split that are of one problem follow from the kernels and evaluations of that problem and from a few facts of
-the whole archive. So a large archive is looked at in parts, a few problems at a time (:meth:`ArchiveTables.parts`).
+Narrow columns whole, program texts only where rows need them, block by block.
 """
 
 from __future__ import annotations
 
-import itertools
-from collections import Counter
-from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from functools import cached_property, lru_cache
+from typing import TYPE_CHECKING, Any, Final, cast
 
+import numpy as np
+import polars as pl
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from kernel_archive.archive.open import open_archive
-from kernel_archive.archive.team import Call, Team
+from kernel_archive.errors import ArchiveMismatchError
 from kernel_archive.ids import program_id, token_id
 from kernel_archive.schema import TABLES
-from kernel_archive.selection.edges import EDGE_COLUMNS, Kernel, kernels_by_id
-from kernel_archive.selection.selected import Side, counted
-from kernel_archive.selection.similarity import Neighbours, Program
-from kernel_archive.selection.texts import PART_ROWS, ArchiveTexts
+from kernel_archive.selection.similarity import Grams, Neighbours, TokenSet, token_sets
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
     from kernel_archive.archive.open import Archive
 
-Result = TypeVar("Result")
+#: Hand on this many rows with their texts at a time.
+PART_ROWS: Final = 1000
+#: Keep about this many bytes of texts in memory; row groups that were not asked for lately are read
+#: again.
+TEXT_BYTES: Final = 96 * 1024 * 1024
+#: Columns of ``kernels`` that say everything but texts and cases.
+KERNEL_COLUMNS: Final = (
+    "kernel_id",
+    "program_id",
+    "token_id",
+    "problem",
+    "family",
+    "gpu",
+    "reference_id",
+    "search_id",
+    "speedup",
+    "language",
+    "n_measurements",
+    "speedup_min",
+    "speedup_max",
+    "flags",
+)
+_SEARCH_COLUMNS: Final = (
+    "search_id",
+    "builder",
+    "role",
+    "problem",
+    "generation_method",
+    "finished",
+    "source_digest",
+)
+_REFERENCE_COLUMNS: Final = ("reference_id", "problem", "benchmark_cases", "rtol", "atol", "code")
+_PAIR_COLUMNS: Final = ("row_id", "problem", "pair_type", "anchor_code", "candidate_code")
 
-#: What is read of the problems of a part alone.
-_OF_PROBLEMS: Final = ("train", "kernels", "evaluations", "tested", "neighbours")
-#: An archive of more kernels and evaluations is looked at in parts of about so many; a problem with more is a part.
-MOST_ROWS: Final = 250_000
 
+class ArchiveTexts:
+    """Texts of the kernels and references of an archive by program id, read by row group.
 
-def _part(path: Path, problems: frozenset[str] | None) -> ArchiveTables:
-    return ArchiveTables(open_archive(path)).of(problems)
+    Attributes:
+        block_rows: how many ids to ask for at a time, so that few row groups are read again and
+            memory stays bounded.
+    """
+
+    def __init__(self, archive: Archive) -> None:
+        """List where every text stands.
+
+        Raises:
+            ArchiveMismatchError: a file is damaged.
+        """
+        self._groups: list[tuple[Path, int]] = []
+        keys: list[pl.DataFrame] = []
+        size = 0
+        for table, key in (("kernels", "program_id"), ("references", "reference_id")):
+            for path in archive.files(table):
+                try:
+                    with pq.ParquetFile(path) as file:
+                        for i in range(file.num_row_groups):
+                            names = file.read_row_group(i, columns=[key])[key].to_pylist()
+                            place = pl.DataFrame({"key": names}, schema={"key": pl.String})
+                            keys.append(
+                                place.with_row_index("row").with_columns(
+                                    group=pl.lit(len(self._groups), pl.UInt32)
+                                )
+                            )
+                            self._groups.append((path, i))
+                            size += file.metadata.row_group(i).total_byte_size
+                except (pa.ArrowException, OSError, ValueError, TypeError, LookupError) as error:
+                    raise ArchiveMismatchError(
+                        f"{path} is damaged: {error}. Build or pull the archive again"
+                    ) from error
+        empty = pl.DataFrame(schema={"row": pl.UInt32, "key": pl.String, "group": pl.UInt32})
+        self._places = pl.concat([empty, *keys]).unique("key", keep="last")
+        rows = sum(map(len, keys))
+        self.block_rows = int(
+            np.clip(TEXT_BYTES / 4 / max(size / max(rows, 1), 1.0), PART_ROWS, 100 * PART_ROWS)
+        )
+        groups = TEXT_BYTES // max(size // max(len(self._groups), 1), 1)
+        self._read = lru_cache(maxsize=max(int(groups), 1))(self._read_group)
+
+    def _read_group(self, group: int) -> pa.Array:
+        path, i = self._groups[group]
+        with pq.ParquetFile(path) as file:
+            column = file.read_row_group(i, columns=["code"])["code"]
+        return column.cast(pa.large_string()).combine_chunks()
+
+    def fetch(self, keys: Sequence[str]) -> pa.Array:
+        """Return the texts of these programs in their order.
+
+        An empty one for the empty id, of an unknown reference.
+
+        Raises:
+            KeyError: the archive has no such program.
+        """
+        wanted = pl.DataFrame({"key": keys}, schema={"key": pl.String}).with_row_index("at")
+        places = wanted.join(self._places, on="key", how="left", maintain_order="left")
+        missing = places.filter(pl.col("group").is_null() & (pl.col("key") != ""))
+        if len(missing):
+            raise KeyError(missing["key"][0])
+        ordered = places.with_columns(pl.col("group").fill_null(len(self._groups))).sort(
+            "group", "row", "at"
+        )
+        texts = [pa.array([], pa.large_string())]
+        for (group,), rows in ordered.group_by("group", maintain_order=True):
+            if group == len(self._groups):
+                texts.append(pa.array([""] * len(rows), pa.large_string()))
+            else:
+                texts.append(self._read(group).take(rows["row"].to_arrow()))
+        back = np.argsort(ordered["at"].to_numpy())
+        return pa.concat_arrays(texts).take(pa.array(back))
 
 
 class ArchiveTables:
-    """Narrow columns of an archive's tables, each read once.
+    """Columns of an archive's tables as Polars data frames; the small tables are read once."""
 
-    Attributes:
-        archive: the archive.
-        problems: the problems that kernels, failures and evaluations are read of; ``None`` for all.
-    """
-
-    problems: frozenset[str] | None = None
-
-    def __init__(self, archive: Archive, workers: Team | None = None) -> None:
-        """An opened archive, and who looks at parts of it: this process alone where nobody is named."""
+    def __init__(self, archive: Archive) -> None:
+        """Read an opened archive."""
         self.archive = archive
-        self.workers = workers
 
-    def __reduce__(self) -> Any:
-        return _part, (self.archive.path, self.problems)
-
-    def read(self, table: str, columns: Sequence[str], split: str | None = None) -> pa.Table:
-        """Columns of a table (of one split); no rows where the archive has no such split."""
+    def read(self, table: str, columns: Sequence[str], split: str | None = None) -> pl.DataFrame:
+        """Read columns of a table (of one split); no rows where the archive has no such split."""
         if split is not None and split not in self.archive.manifest.tables[table].splits:
-            schema = TABLES[table].schema
-            return pa.schema([schema.field(name) for name in columns]).empty_table()
-        problems = self.problems if "problem" in TABLES[table].schema.names and table != "searches" else None
-        return self.archive.arrow(table, split, columns=columns, problems=problems)
+            return cast("pl.DataFrame", pl.from_arrow(TABLES[table].schema.empty_table())).select(
+                columns
+            )
+        return self.archive.polars(table, split, columns=columns)
 
-    def of(self, problems: Collection[str] | None) -> ArchiveTables:
-        """The same tables with the kernels, failures and evaluations of some problems, or of all."""
-        part = object.__new__(type(self))
-        part.__dict__.update((name, value) for name, value in self.__dict__.items() if name not in _OF_PROBLEMS)
-        part.problems = None if problems is None else frozenset(problems)
-        return part
+    def kernels(self, split: str | None = None) -> pl.DataFrame:
+        """Read the kernels (of one split) without texts and cases.
 
-    @cached_property
-    def _cut(self) -> list[list[str]]:
-        """Problems of each part: together go those that a search has both of, and small ones."""
-        ran, held = self.read("evaluations", ["problem", "search_id"]), self.read("kernels", ["problem"])
-        if ran.num_rows + held.num_rows <= MOST_ROWS:
-            return []
-        sizes = Counter({problem: rows for (problem,), rows in counted(held, "problem").items()})
-        together = {problem: {problem} for problem in sizes}
-        first: dict[str, str] = {}
-        for (problem, search), rows in counted(ran, "problem", "search_id").items():
-            sizes[problem] += rows
-            group = together.setdefault(problem, {problem})
-            other = together[first.setdefault(search, problem)]
-            if other is not group:
-                group |= other
-                together.update(dict.fromkeys(other, group))
-        cut: list[list[str]] = []
-        room = 0
-        for problems in sorted({min(group): sorted(group) for group in together.values()}.values()):
-            rows = sum(sizes[problem] for problem in problems)
-            if not cut or rows > room:
-                cut.append([])
-                room = MOST_ROWS
-            cut[-1] += problems
-            room -= rows
-        return cut
-
-    def parts(self, wanted: Collection[str] | None = None, *, whole: bool = False) -> list[ArchiveTables]:
-        """The tables in parts, a small archive in one; a large one for the wanted problems alone, and ``whole`` for these at once."""
-        if self.problems is not None or len(self._cut) <= 1:
-            return [self]
-        self.texts, self.roles, self.references  # noqa: B018 - read once for all
-        cut = [[*itertools.chain(*self._cut)]] if whole else self._cut
-        chosen = [[problem for problem in problems if wanted is None or problem in wanted] for problems in cut]
-        return [self.of(problems) for problems in chosen if problems]
-
-    def results(
-        self, function: Callable[[ArchiveTables], Result], wanted: Collection[str] | None = None, *, whole: bool = False
-    ) -> Iterator[Result]:
-        """What a function finds in each of the parts (:meth:`parts`), in their order."""
-        parts = self.parts(wanted, whole=whole)
-        if self.workers is not None and len(parts) > 1:
-            calls = [
-                Call(f"the splits of {', '.join(sorted(p.problems or ()))[:200]}", partial(function, p)) for p in parts
-            ]
-            found = dict(self.workers.do(calls))
-            yield from (found[i] for i in range(len(parts)))
-            return
-        while parts:
-            yield function(parts.pop(0))  # and with the part goes what it has read
-
-    def part_with(self, problem: str) -> ArchiveTables:
-        """The tables of a problem at least."""
-        return self if self.problems is not None or len(self._cut) <= 1 else self.of([problem])
+        Of equal ids the last row counts.
+        """
+        rows = self.read("kernels", KERNEL_COLUMNS, split)
+        return rows.unique("kernel_id", keep="last", maintain_order=True)
 
     @cached_property
-    def train(self) -> pa.Table:
-        """Split ``train`` of ``kernels`` without texts and cases."""
-        return self.read("kernels", Kernel.__struct_fields__, "train")
+    def grams(self) -> dict[str, Grams]:
+        """5-grams of programs by program id, shared by the splits and the check of leaks."""
+        return {}
 
     @cached_property
-    def tested(self) -> list[Kernel]:
-        """The kernels of the split ``test``."""
-        return list(kernels_by_id(self.read("kernels", Kernel.__struct_fields__, "test")).values())
-
-    @cached_property
-    def kernels(self) -> pa.Table:
-        """Both splits of ``kernels``, with cases."""
-        return self.read("kernels", [*Kernel.__struct_fields__, "cases"])
-
-    @cached_property
-    def evaluations(self) -> pa.Table:
-        """Lineage and outcome of the evaluations."""
-        return self.read("evaluations", EDGE_COLUMNS)
-
-    @cached_property
-    def searches(self) -> pa.Table:
+    def searches(self) -> pl.DataFrame:
         """The searches."""
-        return self.read(
-            "searches", ["search_id", "builder", "role", "problem", "generation_method", "finished", "source_digest"]
-        )
+        return self.read("searches", _SEARCH_COLUMNS)
 
     @cached_property
-    def references(self) -> pa.Table:
-        """The reference programs."""
-        return self.read("references", ["reference_id", "problem", "benchmark_cases", "rtol", "atol", "code"])
-
-    @cached_property
-    def reference_sides(self) -> dict[tuple[str, str], Side]:
-        """Reference id and problem -> the reference as the anchor of a row."""
-        return {
-            (row["reference_id"], row["problem"]): Side(row["reference_id"], token_id(row["code"]), None)
-            for row in self.references.to_pylist()
-        }
+    def references(self) -> pl.DataFrame:
+        """The reference programs with their texts, and their token ids as ``token_id``."""
+        rows = self.read("references", _REFERENCE_COLUMNS)
+        tokens = [token_id(code) for code in rows["code"]]
+        return rows.with_columns(pl.Series("token_id", tokens, pl.String))
 
     @cached_property
     def natural(self) -> frozenset[str]:
         """Builders whose recipe says that every program was written whole, one by one."""
-        return frozenset(str(b["name"]) for b in self.archive.manifest.builders if b.get("natural") is True)
+        builders = self.archive.manifest.builders
+        return frozenset(str(b["name"]) for b in builders if b.get("natural") is True)
 
-    def searches_of(self, *, natural: bool, builders: Sequence[str]) -> frozenset[str]:
-        """Searches of these builders, of every one where none is named; ``natural``: only of those whose recipe says so."""
-        rows = zip(self.searches["search_id"].to_pylist(), self.searches["builder"].to_pylist(), strict=True)
-        return frozenset(
-            search
-            for search, builder in rows
-            if (not builders or builder in builders) and (not natural or builder in self.natural)
-        )
-
-    @cached_property
+    @property
     def evaluation(self) -> dict[str, Any] | None:
-        """What the archive says itself that its evaluation split asks about; ``None`` where the shipped definitions say it."""
+        """What the archive itself says of its evaluation split."""
         return self.archive.manifest.evaluation
+
+    def searches_with(
+        self, *roles: str, natural: bool = False, builders: Sequence[str] = ()
+    ) -> pl.DataFrame:
+        """Select the searches of these roles (any role if none).
+
+        Of these builders (any builder if none).
+
+        With ``natural``, only searches of builders whose recipe says so.
+        """
+        rows = self.searches
+        if roles:
+            rows = rows.filter(pl.col("role").is_in(roles))
+        if builders:
+            rows = rows.filter(pl.col("builder").is_in(builders))
+        return rows.filter(pl.col("builder").is_in(sorted(self.natural))) if natural else rows
 
     @cached_property
     def neighbours(self) -> Neighbours:
         """How near programs are to the training programs of their problem."""
         return Neighbours(self.training_programs)
 
-    def training_programs(self, problem: str) -> Iterator[Program]:
-        """What a trainer sees of a problem, one program of each near-duplicate class.
-
-        That is ``kernels/train``, and what only training pairs hold that stand in the archive: those that others published,
-        or that somebody has changed.
-        """
-        train = self.part_with(problem).train
-        rows = train.select(["kernel_id", "token_id", "program_id"]).filter(pc.equal(train["problem"], problem))
-        listed: dict[str, tuple[str, str]] = {}
-        for name, token, program in sorted(zip(*(column.to_pylist() for column in rows.columns), strict=True)):
-            listed.setdefault(token, (name, program))
-        wanted = sorted(listed.values())
-        for start in range(0, len(wanted), self.texts.block_rows):
-            block = wanted[start : start + self.texts.block_rows]
-            for (name, _), code in zip(block, self.texts.fetch([p for _, p in block]).to_pylist(), strict=True):
-                yield Program(name, problem, code)
-        yield from self._paired(problem, set(listed))
-
-    def _paired(self, problem: str, seen: set[str]) -> Iterator[Program]:
-        """Candidates of stored training pairs of a problem that are no kernels of training, and their anchors."""
-        known: set[str] | None = None
-        for part in self.stored("train_pairs", ("row_id", "problem", "pair_type", "anchor_code", "candidate_code")):
-            for row in part.filter(pc.equal(part["problem"], problem)).to_pylist():
-                if known is None:
-                    known = set(self.of(None).read("kernels", ["program_id"], "train")["program_id"].to_pylist())
-                # The anchor of a seed pair is the reference, which every row of an evaluation shows.
-                for code in (row["candidate_code"], row["anchor_code"])[: 1 if row["pair_type"] == "seed" else 2]:
-                    if program_id(code) not in known and (token := token_id(code)) not in seen:
-                        seen.add(token)
-                        yield Program(row["row_id"], problem, code)
+    def training_programs(self, problem: str) -> Iterator[TokenSet]:
+        """Read what a trainer sees of a problem, one program of each near-duplicate class."""
+        train = (
+            self.training_ids.filter(pl.col("problem") == problem)
+            .sort("kernel_id", "token_id", "program_id")
+            .unique("token_id", keep="first", maintain_order=True)
+        )
+        block = min(self.texts.block_rows, PART_ROWS)
+        for rows in train.iter_slices(block):
+            codes = self.texts.fetch(rows["program_id"].to_list()).to_pylist()
+            named = [(name, problem, c) for name, c in zip(rows["kernel_id"], codes, strict=True)]
+            yield from token_sets(named, self.grams)
+        seen = set(train["token_id"])
+        for name, token, code in self._only_paired.get(problem, ()):
+            if token not in seen:
+                seen.add(token)
+                yield from token_sets([(name, problem, code)])
 
     @cached_property
-    def roles(self) -> dict[str, str]:
-        """Search id -> role of the search."""
-        return dict(zip(self.searches["search_id"].to_pylist(), self.searches["role"].to_pylist(), strict=True))
+    def training_ids(self) -> pl.DataFrame:
+        """Problem and ids of the rows of ``kernels/train``."""
+        names = ["problem", "kernel_id", "program_id", "token_id", "search_id"]
+        return self.read("kernels", names, "train")
+
+    @cached_property
+    def _only_paired(self) -> dict[str, list[tuple[str, str, str]]]:
+        """Row id, token id and text, by problem."""
+        trained = set(self.training_ids["program_id"])
+        extra: dict[str, list[tuple[str, str, str]]] = {}
+        for part in self.stored("train_pairs", _PAIR_COLUMNS):
+            texts = pl.concat([part["anchor_code"], part["candidate_code"]]).unique()
+            untrained = {code for code in texts if program_id(code) not in trained}
+            for row_id, problem, kind, anchor, candidate in part.iter_rows():
+                # The anchor of a seed pair is the reference, which every row of an evaluation
+                # shows.
+                for code in (candidate,) if kind == "seed" else (candidate, anchor):
+                    if code in untrained:
+                        extra.setdefault(problem, []).append((row_id, token_id(code), code))
+        return extra
 
     @cached_property
     def tokens(self) -> dict[str, str]:
-        """Program id -> token id of every program that the archive knows."""
-        tables = (self.read(name, ["program_id", "token_id"]) for name in ("kernels", "failures"))
-        return dict(row for table in tables for row in zip(*(ids.to_pylist() for ids in table.columns), strict=True))
+        """Token id of every program that the archive knows, by program id."""
+        ids = ("program_id", "token_id")
+        return dict(pl.concat([self.read(t, ids) for t in ("kernels", "failures")]).iter_rows())
 
     @cached_property
     def texts(self) -> ArchiveTexts:
         """Texts of kernels and references by program id."""
         return ArchiveTexts(self.archive)
 
-    def stored(self, table: str, columns: Sequence[str]) -> Iterator[pa.Table]:
-        """Columns of a split's table where the archive has one, a few rows at a time."""
+    def stored(self, table: str, columns: Sequence[str]) -> Iterator[pl.DataFrame]:
+        """Read columns of a split's table, where the archive has one, a few rows at a time."""
         for path in self.archive.files(table) if table in self.archive.manifest.tables else ():
             with pq.ParquetFile(path) as file:
                 for batch in file.iter_batches(batch_size=PART_ROWS, columns=list(columns)):
-                    yield pa.Table.from_batches([batch]).select(list(columns))
+                    yield cast("pl.DataFrame", pl.from_arrow(batch)).select(columns)

@@ -1,250 +1,315 @@
-"""Training pairs: reference to candidate, parent to child, and pairs of programs of one task over strata of their ratio.
+"""Training pairs.
 
-No pair touches a program, or a near duplicate of one, that any held-out search has run or that is in an evaluation
-split; only the reference of a seed pair is shared, which the evaluation itself shows to every forecaster.
+Reference to candidate, parent to child, and pairs of programs of one task over strata of their
+ratio.
+
+No pair touches a program, or a near duplicate of one, that any held-out search has run or that is
+in an evaluation split; only the reference of a seed pair is shared, which the evaluation itself
+shows to every forecaster.
 """
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter
 from dataclasses import dataclass, field
-from functools import partial
-from operator import itemgetter
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import msgspec
 import numpy as np
 import polars as pl
-import pyarrow as pa
 
 from kernel_archive.selection.definitions import TrainDefinition, load_definition, variant_name
-from kernel_archive.selection.edges import Kernel, find_edges, kernels_by_id, speedup_ratio
-from kernel_archive.selection.leakage import of_kind
+from kernel_archive.selection.discovery import flagged
+from kernel_archive.selection.edges import EDGE_COLUMNS, find_edges
 from kernel_archive.selection.sampling import PairSpace, least_pairs, program_mark, quotas
-from kernel_archive.selection.selected import (
-    Selection,
-    Side,
-    counted,
-    frame,
-    pair_id,
-    row_table,
-    select,
-    split_row,
-    together,
-)
+from kernel_archive.selection.selected import Selection, counted, label_rows, pair_id
+from kernel_archive.splits import SPLIT_TABLES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from kernel_archive.selection.tables import ArchiveTables
-    from kernel_archive.splits import Split
+    from kernel_archive.splits import SplitSpec
+
+#: Columns of the candidate that a row has.
+_CANDIDATE: Final = {
+    "problem": "problem",
+    "family": "family",
+    "gpu": "gpu",
+    "candidate_kernel_id": "kernel_id",
+    "candidate_program": "program_id",
+    "candidate_token": "token_id",
+}
+_COLUMNS: Final = (
+    "pair_type",
+    "speedup",
+    "search_id",
+    "anchor_program",
+    "anchor_token",
+    *_CANDIDATE,
+)
 
 
 @dataclass(kw_only=True)
 class HeldOut:
-    """Of the programs of ``kernels/train`` those that no trainer may see as a pair, and pairs of them that are discovery pairs.
+    """What no trainer may see.
 
     Attributes:
-        programs: program ids.
-        pairs: unordered pairs of program ids and of token ids of discovery pairs.
+        programs: ids of programs of ``kernels/train`` that are held out.
+        pairs: unordered pairs of program ids, and of token ids, of discovery pairs.
     """
 
     programs: set[str] = field(default_factory=set)
     pairs: set[tuple[str, str]] = field(default_factory=set)
 
-    def holds_pair(self, a: Side, b: Side) -> bool:
-        """Whether the two programs, or near duplicates of them, are a discovery pair in either direction."""
-        return _both(a.program_id, b.program_id) in self.pairs or _both(a.token_id, b.token_id) in self.pairs
+    def holds_pair(self, programs: tuple[str, str], tokens: tuple[str, str]) -> bool:
+        """Whether the two programs, or near duplicates of them, are a discovery pair."""
+        return _both(*programs) in self.pairs or _both(*tokens) in self.pairs
+
+    def holds_row(self, anchor: str, candidate: str) -> pl.Expr:
+        """Whether a row's two programs are a discovery pair."""
+        listed = pl.Series([f"{a} {b}" for a, b in self.pairs], dtype=pl.String).implode()
+
+        def is_pair(kind: str) -> pl.Expr:
+            names = [anchor.format(kind), candidate.format(kind)]
+            ends = pl.min_horizontal(names), pl.max_horizontal(names)
+            return pl.concat_str(*ends, separator=" ").is_in(listed)
+
+        return is_pair("program") | is_pair("token")
 
 
 def _both(a: str, b: str) -> tuple[str, str]:
     return (a, b) if a <= b else (b, a)
 
 
-def held_out_programs(tables: ArchiveTables, members: Mapping[str, pa.Table]) -> HeldOut:
-    """Everything that training must not touch: what held-out searches ran, also in vain, and what other splits hold.
+def held_out_programs(tables: ArchiveTables, members: Mapping[str, pl.DataFrame]) -> HeldOut:
+    """Collect what training must not touch.
 
-    Rows of a published split need be in no search here.
+    What held-out searches ran, also in vain, and what other splits hold.
     """
-    evaluated = [*of_kind(members, "eval").values()]
-    searches = [name for name, role in tables.roles.items() if role == "held_out"]
-    ran = frame(tables.read("evaluations", ["search_id", "program_id"])).filter(pl.col("search_id").is_in(searches))
-    programs = pl.concat([ran["program_id"], *(rows["candidate_program"] for rows in evaluated)]).unique().implode()
+    evaluated = [rows for name, rows in members.items() if SPLIT_TABLES[name].kind == "eval"]
+    searches = tables.searches_with("held_out")["search_id"].to_list()
+    ran = tables.read("evaluations", ["search_id", "program_id"]).filter(
+        pl.col("search_id").is_in(searches)
+    )
+    programs = pl.concat([ran["program_id"], *(rows["candidate_program"] for rows in evaluated)])
+    programs = programs.unique().implode()
     tokens = [rows["candidate_token"] for rows in evaluated]
     for table in ("kernels", "failures"):
-        known = frame(tables.read(table, ["program_id", "token_id"]))
-        tokens.append(known["token_id"].filter(known["program_id"].is_in(programs)))
-    train = frame(tables.read("kernels", ["program_id", "token_id"], "train"))
-    held = pl.col("program_id").is_in(programs) | pl.col("token_id").is_in(pl.concat(tokens).unique().implode())
+        listed = tables.read(table, ["program_id", "token_id"])
+        tokens.append(listed["token_id"].filter(listed["program_id"].is_in(programs)))
+    train = tables.training_ids
+    held = pl.col("program_id").is_in(programs) | pl.col("token_id").is_in(
+        pl.concat([pl.Series([], dtype=pl.String), *tokens]).unique().implode()
+    )
     found = HeldOut(programs={*train.filter(held)["program_id"]})
-    sides = pl.Series([text for side in tables.reference_sides.values() for text in side[:2]], dtype=pl.String)
-    ours = pl.concat([train["program_id"], train["token_id"], sides]).unique().implode()
-    for rows in of_kind(members, "discovery").values():
+    columns = [train["program_id"], train["token_id"]]
+    columns += [tables.references["reference_id"], tables.references["token_id"]]
+    trained = pl.concat(columns).unique().implode()
+    for name, rows in members.items():
+        if SPLIT_TABLES[name].kind != "discovery":
+            continue
         for ids in (("anchor_program", "candidate_program"), ("anchor_token", "candidate_token")):
-            # Of a large archive's pairs hardly one is of two programs of training: the others are not kept.
-            pairs = rows.filter(pl.all_horizontal(pl.col(ids).is_in(ours)))
+            # Of a large archive's pairs hardly one is of two programs of training: the others are
+            # not kept.
+            pairs = rows.filter(pl.all_horizontal(pl.col(ids).is_in(trained)))
             found.pairs.update(_both(*pair) for pair in pairs.select(ids).iter_rows())
     return found
 
 
-def _row(
-    split: Split, kind: str, anchor: Side, anchor_speedup: float, candidate: Kernel, search_id: str
-) -> dict[str, Any]:
-    return split_row(
-        split,
-        anchor,
-        candidate.side,
-        candidate.speedup / anchor_speedup,
-        row_id=pair_id("train", anchor.program_id, candidate.kernel_id),
-        pair_type=kind,
-        **{**candidate.place, "search_id": search_id},
-    )
-
-
-def _sampled(
-    split: Split,
-    kernels: Sequence[Kernel],
-    rule: TrainDefinition,
-    held: HeldOut,
-    taken: set[tuple[str, str]],
-    facts: dict[str, Any],
-    dropped: Counter[str],
-) -> list[dict[str, Any]]:
-    """The pairs of the third kind, task by task; those that were drawn and have no ratio are counted."""
-    no_ratio: set[tuple[str, str]] = set()
-    by_task: defaultdict[str, defaultdict[tuple[str, str], list[Kernel]]] = defaultdict(lambda: defaultdict(list))
-    for kernel in kernels:
-        by_task[kernel.problem][kernel.reference_id, kernel.gpu].append(kernel)
-    pairs: list[dict[str, Any]] = []
-    for task in sorted(by_task):
-        groups = [sorted(by_task[task][key], key=lambda k: (k.speedup, k.kernel_id)) for key in sorted(by_task[task])]
-        members = [kernel for group in groups for kernel in group]
-        with np.errstate(over="ignore"):
-            # Infinity is a right upper end of a stratum.
-            space = PairSpace([np.array([k.speedup for k in group], np.float64) for group in groups], rule.strata)
-
-        def allowed(i: int, j: int, members: list[Kernel] = members) -> bool:
-            a, b = members[i], members[j]
-            both = _both(a.kernel_id, b.kernel_id)
-            if None in (speedup_ratio(a.speedup, b.speedup), speedup_ratio(b.speedup, a.speedup)):
-                no_ratio.add(both)
-                return False
-            return both not in taken and not held.holds_pair(a.side, b.side)
-
-        wanted = quotas(space.counts, rule.pairs_per_task)
-        drawn: list[list[tuple[int, int]]] = [[] for _ in wanted]
-        # A stratum can hold fewer pairs than it seems to, since edges are taken already: then the others give more.
-        marks = np.array([program_mark(rule.seed, k.kernel_id) for k in members], np.uint64)
-        for _ in range(len(wanted)):
-            for k, n in enumerate(wanted):
-                if n > len(drawn[k]):
-                    drawn[k] = least_pairs(space, k, n, marks, allowed)
-            short = [len(got) < n for got, n in zip(drawn, wanted, strict=True)]
-            if not any(short):
-                break
-            room = [len(got) if lacks else n for got, n, lacks in zip(drawn, space.counts, short, strict=True)]
-            wanted = quotas(room, rule.pairs_per_task)
-        facts[task] = {"available": space.counts, "drawn": [len(got) for got in drawn]}
-        for anchor, candidate in (pair for got in drawn for pair in got):
-            a, c = members[anchor], members[candidate]
-            pairs.append(_row(split, "pair", a.side, a.speedup, c, c.search_id))
-    if no_ratio:
-        dropped["ratio_out_of_range"] += len(no_ratio)
-    return pairs
-
-
-def select_train(split: Split, tables: ArchiveTables, rule: TrainDefinition, *, held_out: HeldOut) -> Selection:
+def select_train(
+    split: SplitSpec, tables: ArchiveTables, rule: TrainDefinition, *, held_out: HeldOut
+) -> Selection:
     """Select the training pairs (docs/splits.md).
 
-    ``row_id`` is made from anchor program and candidate kernel; rows are sorted by kind, problem, search and candidate.
-    The same pairs come out for any order of the input, on any machine.
+    ``row_id`` is made from anchor program and candidate kernel; rows are sorted by kind, problem,
+    search and candidate. The same pairs come out for any order of the input, on any machine.
 
     Raises:
         DataError: a speedup is not finite and above 0.
     """
-    standard = cast("TrainDefinition", load_definition(split.name))
     dropped: Counter[str] = Counter()
-    no_edges: Counter[str] = Counter()
-    strata: dict[str, Any] = {}
-    found = []
-    for rows, *counts in tables.results(partial(_pairs_of, split=split, rule=rule, held=held_out)):
-        found.append(rows)
-        for total, more in zip((dropped, no_edges, strata), counts, strict=True):
-            total.update(more)
-    rows = together(found, "rank", "problem")
-    per_task: defaultdict[str, dict[str, int]] = defaultdict(dict)
-    for (task, kind), n in sorted(counted(rows, "problem", "pair_type").items()):
-        per_task[task][kind] = n
-    facts: dict[str, Any] = {
-        "kinds": {kind: n for (kind,), n in sorted(counted(rows, "pair_type").items())},
-        "kinds_per_task": dict(per_task),
-        "excluded": dict(sorted(dropped.items())),
-        "no_edges": dict(sorted(no_edges.items())),
-        "strata": dict(sorted(strata.items())),
-    }
-    return select(
-        split,
-        rows,
+    searches = tables.searches_with(rule.role)["search_id"].to_list()
+    kernels = _eligible(tables, rule, searches, held_out, dropped)
+    seeds = _seeds(tables, kernels, held_out, dropped)
+    evaluations = tables.read("evaluations", EDGE_COLUMNS).filter(
+        pl.col("search_id").is_in(searches)
+    )
+    discovered = held_out.holds_row("parent_{}_id", "child_{}_id")
+    edges, no_edges = find_edges(evaluations, kernels, {"discovery_pair": discovered})
+    sample = PairSample(rule, held_out, edges.select("parent_kernel_id", "child_kernel_id").rows())
+    # A pair with the reference is a seed pair, or one the wrong way round.
+    drawn = sample.draw(kernels.filter(pl.col("program_id") != pl.col("reference_id")))
+    if sample.no_ratio:
+        dropped["ratio_out_of_range"] += len(sample.no_ratio)
+    kinds = {"seed": seeds, "parent_edit": _edits(edges), "pair": drawn}
+    rows = _first_kind([kinds[kind] for kind in rule.priority], dropped)
+    per_task: dict[str, dict[str, int]] = {}
+    groups = rows.group_by("problem", "pair_type").len().sort("problem", "pair_type")
+    for task, kind, n in groups.iter_rows():
+        per_task.setdefault(task, {})[kind] = n
+    labelled, facts = label_rows(split, rows, rule.scheme)
+    return Selection(
+        split=split,
+        rows=labelled,
         source=tables.texts,
         scheme=rule.scheme,
-        variant=variant_name(split, rule, standard),
+        variant=variant_name(split, rule, cast("TrainDefinition", load_definition(split.name))),
         parameters=msgspec.to_builtins(rule),
-        counts=facts,
+        counts={
+            **facts,
+            "kinds": counted(rows["pair_type"]),
+            "kinds_per_task": per_task,
+            "excluded": dict(sorted(dropped.items())),
+            "no_edges": dict(sorted(no_edges.items())),
+            "strata": sample.strata,
+        },
     )
 
 
-def _pairs_of(
-    tables: ArchiveTables, *, split: Split, rule: TrainDefinition, held: HeldOut
-) -> tuple[pa.Table, Counter[str], Counter[str], dict[str, Any]]:
-    """The pairs of a part of the archive in their order, why others are none, why evaluations gave no edge, and the strata."""
-    dropped: Counter[str] = Counter()
-    strata: dict[str, Any] = {}
-    training = {name for name, role in tables.roles.items() if role == rule.role}
-    eligible: dict[str, Kernel] = {}
-    flags = set(rule.exclude_flags)
-    for kernel in kernels_by_id(tables.train).values():
-        if kernel.search_id not in training:
-            dropped["other_role"] += 1
-        elif kernel.program_id in held.programs:
-            dropped["held_out"] += 1
-        elif not kernel.reference_id:
-            dropped["unknown_reference"] += 1
-        elif flags.intersection(kernel.flags):
-            dropped["flagged"] += 1
-        else:
-            eligible[kernel.kernel_id] = kernel
-    ordered = [eligible[name] for name in sorted(eligible)]
-    made: dict[str, list[dict[str, Any]]] = {"seed": []}
-    for kernel in ordered:
-        anchor = tables.reference_sides.get((kernel.reference_id, kernel.problem))
-        if anchor is None:
-            dropped["reference_without_code"] += 1
-        elif kernel.program_id == anchor.program_id:
-            dropped["reference_itself"] += 1
-        elif held.holds_pair(anchor, kernel.side):
-            dropped["discovery_pair"] += 1
-        else:
-            made["seed"].append(_row(split, "seed", anchor, 1.0, kernel, kernel.search_id))
+def _eligible(
+    tables: ArchiveTables,
+    rule: TrainDefinition,
+    searches: Sequence[str],
+    held_out: HeldOut,
+    dropped: Counter[str],
+) -> pl.DataFrame:
+    """Select the kernels that pairs may be made of, by id; count why the others are not."""
+    reason = (
+        pl.when(~pl.col("search_id").is_in(searches))
+        .then(pl.lit("other_role"))
+        .when(pl.col("program_id").is_in(list(held_out.programs)))
+        .then(pl.lit("held_out"))
+        .when(pl.col("reference_id").fill_null("") == "")
+        .then(pl.lit("unknown_reference"))
+        .when(flagged(rule.exclude_flags))
+        .then(pl.lit("flagged"))
+    )
+    rows = tables.kernels("train").with_columns(reason=reason)
+    dropped.update(rows["reason"].drop_nulls().to_list())
+    return rows.filter(pl.col("reason").is_null()).drop("reason").sort("kernel_id")
 
-    def keep(parent: Kernel, child: Kernel) -> str | None:
-        return "discovery_pair" if held.holds_pair(parent.side, child.side) else None
 
-    edges, no_edges = find_edges(tables.evaluations, training, eligible, keep=keep)
-    made["parent_edit"] = [
-        _row(split, "parent_edit", e.parent.side, e.parent.speedup, e.child, e.search_id) for e in edges
-    ]
-    taken = {_both(e.parent.kernel_id, e.child.kernel_id) for e in edges}
-    # A pair with the reference is a seed pair, or one the wrong way round.
-    programs = [kernel for kernel in ordered if kernel.program_id != kernel.reference_id]
-    made["pair"] = _sampled(split, programs, rule, held, taken, strata, dropped)
-    chosen: dict[str, dict[str, Any]] = {}
-    for kind in rule.priority:
-        for row in made[kind]:
-            if row["row_id"] in chosen:
-                dropped[f"{kind}_stands_as_{chosen[row['row_id']]['pair_type']}"] += 1
-            else:
-                chosen[row["row_id"]] = row
-    rank: dict[str, int] = {kind: i for i, kind in enumerate(rule.priority)}
-    ranked = ({**row, "rank": rank[row["pair_type"]]} for row in chosen.values())
-    rows = sorted(ranked, key=itemgetter("rank", "problem", "search_id", "candidate_kernel_id", "row_id"))
-    return row_table(split, rows, rank=pa.int8()), dropped, no_edges, strata
+def _seeds(
+    tables: ArchiveTables, kernels: pl.DataFrame, held_out: HeldOut, dropped: Counter[str]
+) -> pl.DataFrame:
+    """Pair every kernel with its reference."""
+    references = tables.references.select(
+        "reference_id", "problem", anchor_token="token_id", has_code=pl.lit(value=True)
+    ).unique(["reference_id", "problem"], keep="last")
+    rows = kernels.join(
+        references, on=["reference_id", "problem"], how="left", maintain_order="left"
+    ).with_columns(pair_type=pl.lit("seed"), anchor_program="reference_id", **_CANDIDATE)
+    reason = (
+        pl.when(pl.col("has_code").is_null())
+        .then(pl.lit("reference_without_code"))
+        .when(pl.col("program_id") == pl.col("reference_id"))
+        .then(pl.lit("reference_itself"))
+        .when(held_out.holds_row("anchor_{}", "candidate_{}"))
+        .then(pl.lit("discovery_pair"))
+    )
+    rows = rows.with_columns(reason=reason)
+    dropped.update(rows["reason"].drop_nulls().to_list())
+    return rows.filter(pl.col("reason").is_null()).select(_COLUMNS)
+
+
+def _edits(edges: pl.DataFrame) -> pl.DataFrame:
+    """Turn edges into pairs of parent and child."""
+    return edges.with_columns(
+        pair_type=pl.lit("parent_edit"),
+        speedup="ratio",
+        anchor_program="parent_program_id",
+        anchor_token="parent_token_id",
+        **{name: f"child_{source}" for name, source in _CANDIDATE.items()},
+    ).select(_COLUMNS)
+
+
+class PairSample:
+    """The pairs of the third kind, drawn task by task.
+
+    Attributes:
+        strata: pairs per stratum that there are, and that were drawn, by task.
+        no_ratio: pairs that were drawn and have no ratio.
+    """
+
+    def __init__(
+        self, rule: TrainDefinition, held_out: HeldOut, edges: Sequence[tuple[str, str]]
+    ) -> None:
+        """Leave out pairs that are held out, and those that are edges already."""
+        self._rule, self._held_out = rule, held_out
+        self._edges = {_both(*edge) for edge in edges}
+        self.strata: dict[str, Any] = {}
+        self.no_ratio: set[tuple[str, str]] = set()
+
+    def draw(self, kernels: pl.DataFrame) -> pl.DataFrame:
+        """Draw the pairs of all tasks."""
+        tables = [_pair_rows(kernels, [], [])]
+        for (task,), programs in kernels.sort("problem").group_by("problem", maintain_order=True):
+            members = programs.sort("reference_id", "gpu", "speedup", "kernel_id")
+            pairs = self._draw_task(str(task), members)
+            tables.append(_pair_rows(members, [a for a, _ in pairs], [c for _, c in pairs]))
+        return pl.concat(tables)
+
+    def _draw_task(self, task: str, members: pl.DataFrame) -> list[tuple[int, int]]:
+        """Draw positions of anchor and candidate, spread evenly over the strata."""
+        groups = members.group_by("reference_id", "gpu", maintain_order=True)
+        space = PairSpace([rows["speedup"].to_numpy() for _, rows in groups], self._rule.strata)
+        speedups = members["speedup"].to_numpy()
+        ids = list(members.select("kernel_id", "program_id", "token_id").iter_rows())
+
+        def allowed(i: int, j: int) -> bool:
+            both = _both(ids[i][0], ids[j][0])
+            with np.errstate(over="ignore", under="ignore"):
+                ratios = speedups[i] / speedups[j], speedups[j] / speedups[i]
+            if not all(np.isfinite(ratio) and ratio > 0 for ratio in ratios):
+                self.no_ratio.add(both)
+                return False
+            programs, tokens = (ids[i][1], ids[j][1]), (ids[i][2], ids[j][2])
+            return both not in self._edges and not self._held_out.holds_pair(programs, tokens)
+
+        marks = np.array([program_mark(self._rule.seed, name) for name, *_ in ids], np.uint64)
+        wanted = quotas(space.counts, self._rule.pairs_per_task)
+        drawn: list[list[tuple[int, int]]] = [[] for _ in wanted]
+        # A stratum can hold fewer pairs than it seems to, since edges are taken already: then the
+        # others give more.
+        for _ in range(len(wanted)):
+            for k, n in enumerate(wanted):
+                if n > len(drawn[k]):
+                    drawn[k] = least_pairs(space, k, n, marks, allowed)
+            if all(len(pairs) == n for pairs, n in zip(drawn, wanted, strict=True)):
+                break
+            limits = zip(drawn, wanted, space.counts, strict=True)
+            room = [len(pairs) if len(pairs) < n else most for pairs, n, most in limits]
+            wanted = quotas(room, self._rule.pairs_per_task)
+        self.strata[task] = {"available": space.counts, "drawn": [len(pairs) for pairs in drawn]}
+        return [pair for pairs in drawn for pair in pairs]
+
+
+def _pair_rows(
+    members: pl.DataFrame, anchors: Sequence[int], candidates: Sequence[int]
+) -> pl.DataFrame:
+    """Turn positions of anchors and candidates into pairs."""
+    anchor = members[list(anchors)].select(
+        anchor_program="program_id", anchor_token="token_id", anchor_speedup="speedup"
+    )
+    rows = pl.concat([members[list(candidates)], anchor], how="horizontal")
+    return rows.with_columns(
+        pl.lit("pair").alias("pair_type"),
+        pl.col("speedup") / pl.col("anchor_speedup"),
+        **_CANDIDATE,
+    ).select(_COLUMNS)
+
+
+def _first_kind(kinds: Sequence[pl.DataFrame], dropped: Counter[str]) -> pl.DataFrame:
+    """Keep one row per anchor and candidate, of the first kind that has it."""
+    rows = pl.concat([rows.with_columns(rank=pl.lit(i, pl.Int8)) for i, rows in enumerate(kinds)])
+    pairs = rows.select("anchor_program", "candidate_kernel_id").iter_rows()
+    ids = pl.Series("row_id", [pair_id("train", *pair) for pair in pairs], pl.String)
+    rows = rows.with_columns(ids, anchor_program_id="anchor_program")
+    first = rows.unique("row_id", keep="first", maintain_order=True)
+    again = rows.filter(~pl.col("row_id").is_first_distinct()).select("row_id", "pair_type")
+    kept = first.select("row_id", kept="pair_type")
+    for kind, other in again.join(kept, on="row_id").select("pair_type", "kept").iter_rows():
+        dropped[f"{kind}_stands_as_{other}"] += 1
+    order = ("rank", "problem", "search_id", "candidate_kernel_id", "row_id")
+    return first.sort(order)
