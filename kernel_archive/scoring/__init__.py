@@ -1,9 +1,9 @@
-"""Scoring: forecast files in, metrics with their uncertainty out.
+"""Score forecasts: files in, metrics with their uncertainty out.
 
->>> from kernel_archive.scoring import Forecasts, Target, score
->>> target = Target.from_arrays(row_ids=["a", "b"], tasks=["t", "t"], speedups=[0.9, 1.71])
->>> forecasts = Forecasts.from_arrays(target, [[0, 0, 0, 1, 0, 0, 0, 0], [0, 0, 0, 0, 0, 1, 0, 0]])
->>> score(target, forecasts, draws=0).metrics["accuracy"].mean
+>>> from kernel_archive.scoring import Forecasts, Split, score
+>>> split = Split.from_arrays(row_ids=["a", "b"], tasks=["t", "t"], speedups=[0.9, 1.71])
+>>> forecasts = Forecasts.from_arrays(split, [[0, 0, 0, 1, 0, 0, 0, 0], [0, 0, 0, 0, 0, 1, 0, 0]])
+>>> score(split, forecasts, draws=0).metrics["accuracy"].mean
 1.0
 """
 
@@ -13,12 +13,12 @@ from kernel_archive.scoring import metrics, rewards
 from kernel_archive.scoring.compare import Comparison, MetricDifference, compare, compare_files
 from kernel_archive.scoring.faults import CheckReport
 from kernel_archive.scoring.forecasts import Forecasts
-from kernel_archive.scoring.load import load_target
+from kernel_archive.scoring.load import load_split
 from kernel_archive.scoring.metrics import HEADLINE, METRICS, MetricInfo
 from kernel_archive.scoring.reader import check_forecasts, read_forecasts
-from kernel_archive.scoring.record import METRIC_VERSION, Metric, ScoreRecord, read_record
+from kernel_archive.scoring.record import METRIC_VERSION, Metric, Score, read_record
 from kernel_archive.scoring.scorer import score, score_file
-from kernel_archive.scoring.target import Target, TargetFacts
+from kernel_archive.scoring.split import Split, TargetFacts
 
 __all__ = [
     "HEADLINE",
@@ -30,13 +30,13 @@ __all__ = [
     "Metric",
     "MetricDifference",
     "MetricInfo",
-    "ScoreRecord",
-    "Target",
+    "Score",
+    "Split",
     "TargetFacts",
     "check_forecasts",
     "compare",
     "compare_files",
-    "load_target",
+    "load_split",
     "metrics",
     "read_forecasts",
     "read_record",

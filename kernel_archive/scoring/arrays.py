@@ -1,8 +1,8 @@
-"""What the formulas share: rows counted by weight, sums that do not depend on a row's place, and which scores tie.
+"""Share among the formulas: rows counted by weight, sums, and which scores tie.
 
-A formula takes rows and, optionally, ``weights`` of shape (n, D): how often each row counts in each of D draws. It gives
-one value per draw. Without weights every row counts once and it gives one value: the same formula for a single draw.
-A draw is a column, so that running sums go over whole rows of memory.
+A formula takes rows and, optionally, ``weights`` of shape (n, D): how often each row counts in each
+of D draws. It gives one value per draw; without weights every row counts once. A draw is a column,
+so that running sums go over whole rows of memory.
 """
 
 from __future__ import annotations
@@ -18,26 +18,26 @@ if TYPE_CHECKING:
     Ints = NDArray[np.integer]
     Bools = NDArray[np.bool_]
 
-#: Relative difference under which two scores tie: far above rounding, far below any difference that was meant.
+#: Scores tie below this relative difference: far above rounding, far below any that was meant.
 TIE: Final = 1e-12
-#: Absolute slack at the edge of a confidence bucket and in the distance to the mean bin, for the same reason.
+#: Absolute slack at the edge of a confidence bucket and in the distance to the mean bin.
 EDGE: Final = 1e-9
-#: Columns up to which numpy's own accumulation down the rows is the faster one.
+#: Up to this many columns numpy's own accumulation down the rows is faster.
 _FEW: Final = 16
 
 
 def counted(weights: Floats | None, n: int) -> Floats:
-    """The weights, or those of a single draw that holds every row once: shape (n, D)."""
+    """Return the weights, or those of a single draw of every row: shape (n, D)."""
     return np.ones((n, 1)) if weights is None else weights
 
 
 def per_draw(values: Floats, weights: Floats | None) -> Floats:
-    """Values of shape (..., D) as they are, or without the axis of the draws where none were given."""
+    """Return values of shape (..., D), without the axis of draws where no weights were given."""
     return values[..., 0] if weights is None else values
 
 
 def row_sums(values: Floats) -> Floats:
-    """Sum over the last axis of eight, in one fixed order for every row, so that equal rows have equal sums."""
+    """Sum over the last axis in one fixed order, so that equal rows have equal sums."""
     total = values[..., 0].copy()
     for b in range(1, values.shape[-1]):
         total += values[..., b]
@@ -45,7 +45,7 @@ def row_sums(values: Floats) -> Floats:
 
 
 def group_ties(scores: Floats) -> NDArray[np.intp]:
-    """Rank of every score's tie group, 0 for the lowest, shape (n,): scores within rounding of each other tie."""
+    """Number the tie groups from 0 for the lowest, shape (n,): scores within rounding tie."""
     order = np.argsort(scores)
     ranked = scores[order]
     apart = np.diff(ranked) > TIE * np.maximum(np.abs(ranked[1:]), np.abs(ranked[:-1]))
@@ -55,20 +55,17 @@ def group_ties(scores: Floats) -> NDArray[np.intp]:
 
 
 def product(left: Floats, right: Floats) -> Floats:
-    """The matrix product of shapes (k, n) and (n, d), or (n,) and (n, d), without BLAS.
+    """Multiply matrices of shapes (k, n) and (n, d), or (n,) and (n, d), without BLAS.
 
-    The products here are small, and a BLAS that splits them over threads waits for the slowest one: on a busy machine
-    that takes ten times as long as one thread.
+    BLAS splits such small products over threads and waits for the slowest, on a busy machine for
+    ten times as long as one thread takes.
     """
     out: Floats = np.einsum("n,nd->d" if left.ndim == 1 else "kn,nd->kd", left, right)
     return out
 
 
 def running(operation: np.ufunc, values: Floats) -> Floats:
-    """Running sum or maximum down the rows, in place.
-
-    Row by row this is several times as fast as ``operation.accumulate`` along that axis, except for few columns.
-    """
+    """Accumulate a sum or maximum down the rows, in place, faster than ``operation.accumulate``."""
     if values.shape[1] <= _FEW:
         operation.accumulate(values, axis=0, out=values)
         return values
@@ -78,7 +75,7 @@ def running(operation: np.ufunc, values: Floats) -> Floats:
 
 
 class Ranking:
-    """Rows in order of a score, best first, with the draws' counts summed up to the end of every tie group.
+    """Order rows by a score, best first, and count draws up to the end of every tie group.
 
     Attributes:
         order: positions of the rows that take part.
@@ -99,6 +96,6 @@ class Ranking:
         self.counts = self.up_to(self.weights.copy())
 
     def up_to(self, values: Floats) -> Floats:
-        """Sums over all rows up to the end of every tie group, shape (groups, D); ``values`` is used up."""
+        """Sum rows up to the end of every tie group, shape (groups, D); ``values`` is used up."""
         total = running(np.add, values)
         return total if self.single.all() else total[self.ends - 1]

@@ -1,4 +1,4 @@
-"""What a confidence is worth: is it the share of hits, do errors fall as it rises, what remains of them in the surest rows."""
+"""Measure what a confidence is worth: calibration, monotonicity, and risk in the surest rows."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ N_BUCKETS: Final = 10
 
 
 def bucket_of(*, confidence: Floats) -> NDArray[np.intp]:
-    """Confidence bucket, 0 to 9: min(floor(10 q), 9). A confidence of 0.7 is in bucket 7 however it was rounded."""
+    """Confidence bucket, 0 to 9: min(floor(10 q), 9); 0.7 is in bucket 7 however it was rounded."""
     return np.clip(np.floor(confidence * N_BUCKETS + EDGE), 0, N_BUCKETS - 1).astype(np.intp)
 
 
@@ -32,7 +32,13 @@ def _all(parsed: Bools | None, n: int) -> Bools:
     return np.ones(n, bool) if parsed is None else parsed
 
 
-def ece(*, confidence: Floats, correct: Bools, parsed: Bools | None = None, weights: Floats | None = None) -> Floats:
+def ece(
+    *,
+    confidence: Floats,
+    correct: Bools,
+    parsed: Bools | None = None,
+    weights: Floats | None = None,
+) -> Floats:
     """Expected calibration error over ten equal-width confidence buckets, 0 (best) to 1.
 
     Args:
@@ -54,13 +60,17 @@ def ece(*, confidence: Floats, correct: Bools, parsed: Bools | None = None, weig
 
 
 def adaptive_ece(
-    *, confidence: Floats, correct: Bools, parsed: Bools | None = None, weights: Floats | None = None
+    *,
+    confidence: Floats,
+    correct: Bools,
+    parsed: Bools | None = None,
+    weights: Floats | None = None,
 ) -> Floats:
     """Calibration error over ten buckets of equal count, cut in order of confidence.
 
-    Every bucket holds exactly a tenth of the rows: a row, or a group of rows of equal confidence, that lies on a cut
-    is shared between the two sides in proportion, so that neither file order nor n matters. Arguments and result as
-    in :func:`ece`.
+    Every bucket holds exactly a tenth of the rows: a row, or a group of rows of equal confidence,
+    that lies on a cut is shared between the two sides in proportion, so that neither file order nor
+    n matters. Arguments and result as in :func:`ece`.
     """
     w = counted(weights, len(confidence))
     ranking = Ranking(w, confidence, _all(parsed, len(confidence)))
@@ -83,11 +93,16 @@ def adaptive_ece(
 
 
 def confidence_monotonicity(
-    *, confidence: Floats, errors: Floats, parsed: Bools | None = None, weights: Floats | None = None
+    *,
+    confidence: Floats,
+    errors: Floats,
+    parsed: Bools | None = None,
+    weights: Floats | None = None,
 ) -> Floats:
-    """D_mono in [0, 1]: how far the mean forecast error rises with confidence; 0 when it only falls.
+    """D_mono in [0, 1]: how far the mean error rises with confidence; 0 when it only falls.
 
-    0 also when all buckets agree or only one is filled. ``errors`` has shape (n,), in x; the rest as in :func:`ece`.
+    0 also when all buckets agree or only one is filled. ``errors`` has shape (n,), in x; the rest
+    as in :func:`ece`.
     """
     w, kept = counted(weights, len(confidence)), _all(parsed, len(confidence))
     buckets = bucket_of(confidence=confidence)
@@ -117,7 +132,8 @@ def selective_risk(*, confidence: Floats, losses: Floats) -> Floats:
         confidence: shape (n,), of the rows with a forecast.
         losses: shape (n,), for example forecast errors in x, or 1 for a wrong bin.
 
-    >>> selective_risk(confidence=np.array([0.5, 0.9, 0.5]), losses=np.array([2.0, 0.0, 1.0])).tolist()
+    >>> q, losses = np.array([0.5, 0.9, 0.5]), np.array([2.0, 0.0, 1.0])
+    >>> selective_risk(confidence=q, losses=losses).tolist()
     [0.0, 0.75, 1.0]
     """
     group = group_ties(-confidence)
@@ -126,20 +142,29 @@ def selective_risk(*, confidence: Floats, losses: Floats) -> Floats:
     return accepted
 
 
-def aurc(*, confidence: Floats, losses: Floats, parsed: Bools | None = None, weights: Floats | None = None) -> Floats:
+def aurc(
+    *,
+    confidence: Floats,
+    losses: Floats,
+    parsed: Bools | None = None,
+    weights: Floats | None = None,
+) -> Floats:
     """Area under the risk-coverage curve: mean of :func:`selective_risk` over the coverages k/n.
 
-    A row at places s+1..s+w of the order adds loss * sum over its places m of (H_n - H_{m-1}) / n, where H are the
-    harmonic numbers: only the counts have to be summed along the order, once for all losses.
+    A row at places s+1..s+w of the order adds loss * sum over its places m of (H_n - H_{m-1}) / n,
+    where H are the harmonic numbers: only the counts have to be summed along the order, once for
+    all losses.
 
     Args:
         confidence: shape (n,).
         losses: shape (n,), or (L, n) for several losses of the same rows.
         parsed: shape (n,), rows that count; all when not given.
-        weights: shape (n, D), how often each row counts in each draw, in whole numbers; once when not given.
+        weights: shape (n, D), how often each row counts in each draw, in whole numbers; once when
+            not given.
 
     Returns:
-        shape (D,) or (L, D), without its last axis where there are no weights; NaN where no row counts.
+        shape (D,) or (L, D), without its last axis where there are no weights; NaN where no row
+        counts.
     """
     w = counted(weights, len(confidence))
     several = np.atleast_2d(losses)
@@ -153,7 +178,8 @@ def aurc(*, confidence: Floats, losses: Floats, parsed: Bools | None = None, wei
     at = before[counts]
     ordered = several[:, ranking.order]
     total = product(ordered, ranking.weights) * harmonic[n]
-    # The mean loss of a tie group holds for each of its places; a group of one row has the same loss in every draw.
+    # The mean loss of a tie group holds for each of its places; a group of one row has the same
+    # loss in every draw.
     fixed = np.zeros((len(several), len(ranking.ends)))
     fixed[:, ranking.single] = ordered[:, ranking.ends[ranking.single] - 1]
     total += product(np.diff(fixed, axis=1, append=0.0), at)
@@ -161,24 +187,9 @@ def aurc(*, confidence: Floats, losses: Floats, parsed: Bools | None = None, wei
         start, end = (int(ranking.ends[g - 1]) if g else 0), int(ranking.ends[g])
         step = at[g] - (at[g - 1] if g else 0.0)
         size = ranking.counts[g] - (ranking.counts[g - 1] if g else 0.0)
-        total -= product(ordered[:, start:end], ranking.weights[start:end]) * (step / np.maximum(size, 1.0))
+        total -= product(ordered[:, start:end], ranking.weights[start:end]) * (
+            step / np.maximum(size, 1.0)
+        )
     with np.errstate(invalid="ignore"):
         area: Floats = (total / n).reshape(*losses.shape[:-1], -1)
     return per_draw(area, weights)
-
-
-def coverage_at(*, risk: Floats, limit: float) -> float:
-    """Largest coverage k/n whose selective risk is at most the limit; 0 where there is none.
-
-    Args:
-        risk: shape (n,), from :func:`selective_risk`.
-        limit: in the unit of the loss.
-    """
-    within = np.flatnonzero(risk <= limit)
-    return float(within[-1] + 1) / len(risk) if len(within) else 0.0
-
-
-def accuracy_at(*, confidence: Floats, correct: Bools, threshold: float) -> tuple[float, int]:
-    """Accuracy over the rows whose confidence is at least the threshold (NaN where there is none), and their number."""
-    chosen = confidence >= threshold - EDGE
-    return (float(correct[chosen].mean()) if chosen.any() else float("nan")), int(chosen.sum())

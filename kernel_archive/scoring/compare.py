@@ -1,16 +1,15 @@
-"""Two submissions against each other: paired differences, their intervals, and permutation tests.
+"""Compare two submissions: paired differences, their intervals, and permutation tests.
 
-The interval of a difference comes from the paired bootstrap (both are drawn the same rows). The p-value is two-sided:
-under the hypothesis that the two don't differ, which forecast of a row came from whom is a coin's toss, so the two
-are swapped row by row, all repeats of a row together, and the difference is computed anew.
+The interval of a difference comes from the paired bootstrap (both are drawn the same rows). The
+p-value is two-sided: if the two don't differ, which forecast of a row came from whom is a coin's
+toss. So the two are swapped row by row, all repeats of a row together, and the difference is
+computed anew.
 
-Repeats that are swapped with each other form a pair: a swapped repeat holds rows of one repeat of A and of one of B. Which
-repeats are paired must not hang on how a file numbers them, so each submission's repeats are put in the order of a digest
-of what they forecast, which is as good as chance and the same for every numbering. Where the numbers of repeats differ,
-both sides are repeated up to the least common multiple when that is small or no larger than one of them, so that every
-repeat counts alike. Otherwise (7 against 8 would be 56) there are as many pairs as the larger number; the smaller side's
-repeats are dealt out at random, from the seed and anew for every portion of draws, each as often as the others or once
-more. The observed difference is that of all repeats in either case.
+Repeats that are swapped with each other form a pair. How a file numbers its repeats must not
+matter, so each submission's repeats are put in the order of a digest of what they forecast. Where
+the numbers of repeats differ, both sides are repeated up to the least common multiple. Where that
+is large (7 against 8 would be 56), the smaller side starts again from its first repeat until it has
+as many as the larger one, and the test is of the difference of these pairs.
 """
 
 from __future__ import annotations
@@ -24,134 +23,135 @@ import msgspec
 import numpy as np
 
 from kernel_archive.errors import UsageError, suggestion
-from kernel_archive.scoring.load import target_of
-from kernel_archive.scoring.metrics import COMPARED, CUTOFFS, METRICS, metrics_of
+from kernel_archive.scoring.load import as_split
+from kernel_archive.scoring.metrics import COMPARED, METRICS, metrics_of
 from kernel_archive.scoring.reader import forecasts_of
 from kernel_archive.scoring.record import ForecastFacts, Terms
-from kernel_archive.scoring.samples import OF_REPEATS, ForecastRows, RowSample
-from kernel_archive.scoring.scorer import PredictedBin, forecast_facts, means
+from kernel_archive.scoring.samples import REPEAT_FIELDS, ForecastRows, RowSample
+from kernel_archive.scoring.scorer import ScoreOptions, forecast_facts, means
 from kernel_archive.scoring.uncertainty import bootstrap, chunk_sizes, interval, measure, repeats_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
     from pathlib import Path
+    from typing import Unpack
 
     from kernel_archive.archive.open import Archive
-    from kernel_archive.scoring.arrays import Floats, Ints
+    from kernel_archive.scoring.arrays import Bools, Floats, Ints
     from kernel_archive.scoring.forecasts import Forecasts
     from kernel_archive.scoring.reader import ForecastSource
-    from kernel_archive.scoring.target import Target
+    from kernel_archive.scoring.split import Split
 
 #: Two submissions differ in a metric when the corrected p-value is below this.
 SIGNIFICANCE: Final = 0.05
-#: Up to so many pairs of repeats every repeat of either side counts alike; the time grows with the pairs.
+#: Up to this many pairs of repeats every repeat of either side counts alike; with more, the time
+#: would grow with the pairs.
 _MAX_PAIRS: Final = 12
-#: Row-wise figures that order the repeats. A fixed list, so that a further metric changes no p-value.
-_ORDERED_BY: Final = ("forecast_error", "brier", "crps", "nll", "accuracy", "within_one", "entropy")
+Side = Literal["a", "b", "neither"]
 
 
 class MetricDifference(msgspec.Struct, frozen=True, kw_only=True):
-    """One metric of two submissions, A and B.
+    """Hold one metric of two submissions, A and B; ``None`` where it is not defined."""
 
-    Attributes:
-        a: mean over the repeats of A; ``None`` where it is not defined.
-        b: of B.
-        difference: a - b.
-        low: lower end of its 95 % interval.
-        high: upper end.
-        p: two-sided permutation p-value.
-        p_holm: the same after Holm's correction over the metrics of its family in the table.
-        better: which one is better, ``neither`` when they can't be told apart.
-        other_scheme: the difference under the other bin scheme; ``None`` when it was not looked at.
-        other_better: which one is better under the other scheme, tested in the same way.
-        depends_on_scheme: the two schemes disagree on that.
-    """
-
+    #: Mean over the repeats of A, and of B.
     a: float | None
     b: float | None
+    #: a - b, and the ends of its 95 % interval.
     difference: float | None
     low: float | None
     high: float | None
+    #: Two-sided permutation p-value.
     p: float | None
+    #: The same after Holm's correction over the metrics of its family in the table.
     p_holm: float | None
-    better: Literal["a", "b", "neither"]
-    other_scheme: float | None = None
-    other_better: Literal["a", "b", "neither"] | None = None
-    depends_on_scheme: bool = False
+    #: Which one is better, ``neither`` when they can't be told apart.
+    better: Side
 
 
 class Comparison(Terms, frozen=True, kw_only=True):
-    """Two submissions against each other.
-
-    Attributes:
-        a: what was scored of the one.
-        b: of the other.
-        differences: metric -> the two figures and their difference.
-    """
+    """Hold two submissions against each other."""
 
     a: ForecastFacts
     b: ForecastFacts
+    #: Metric -> the two figures and their difference.
     differences: dict[str, MetricDifference]
 
 
 def compare(
-    target: Target,
+    split: Split,
     a: Forecasts,
     b: Forecasts,
     *,
-    seed: int = 0,
-    draws: int = 10_000,
     metrics: Sequence[str] | None = None,
-    predicted_bin: PredictedBin = "argmax",
-    both_schemes: bool = True,
+    **options: Unpack[ScoreOptions],
 ) -> Comparison:
     """Compare two submissions on the same rows.
 
     Args:
-        target: the rows.
+        split: the rows.
         a: forecasts of those rows.
         b: others.
-        seed: of the bootstrap and of the swaps.
-        draws: of each.
         metrics: the table; :data:`COMPARED` when not given.
-        predicted_bin: whether the most probable or the stated bin is scored.
-        both_schemes: also test under the other bin scheme, which takes as long again.
+        **options: as of a score; seed and draws are also those of the swaps.
 
     Raises:
         UsageError: a metric is not known, or there are no draws.
 
-    >>> from kernel_archive.scoring import Forecasts, Target
-    >>> t = Target.from_arrays(row_ids=list("abcd"), tasks=["t"] * 4, speedups=[0.6, 0.9, 1.3, 1.9])
-    >>> good = Forecasts.from_arrays(t, [[float(i == b) for i in range(8)] for b in (2, 3, 4, 5)])
-    >>> poor = Forecasts.from_arrays(t, [[0, 0, 0, 0.5, 0.5, 0, 0, 0]] * 4)
-    >>> comparison = compare(t, good, poor, draws=200, metrics=["brier"])
+    >>> from kernel_archive.scoring import Forecasts, Split
+    >>> s = Split.from_arrays(row_ids=list("abcd"), tasks=["t"] * 4, speedups=[0.6, 0.9, 1.3, 1.9])
+    >>> good = Forecasts.from_arrays(s, [[float(i == b) for i in range(8)] for b in (2, 3, 4, 5)])
+    >>> poor = Forecasts.from_arrays(s, [[0, 0, 0, 0.5, 0.5, 0, 0, 0]] * 4)
+    >>> comparison = compare(s, good, poor, draws=200, metrics=["brier"])
     >>> comparison.differences["brier"].difference
     -0.5
     """
-    names = tuple(metrics) if metrics is not None else COMPARED[target.kind]
+    seed, draws = options.get("seed", 0), options.get("draws", 10_000)
+    rule = options.get("predicted_bin", "argmax")
+    names = tuple(metrics) if metrics is not None else COMPARED[split.kind]
     if draws < 1:
         raise UsageError("a comparison needs draws")
-    known = metrics_of(target.kind)
+    every = metrics_of(split.kind)
     for name in names:
-        if name not in known:
-            raise UsageError(f"unknown metric {name!r}. {suggestion(name, known)}")
-    table = _table(target, a, b, names, seed=seed, draws=draws, predicted_bin=predicted_bin)
-    if both_schemes:
-        there = _table(target.other, a, b, names, seed=seed, draws=draws, predicted_bin=predicted_bin)
-        table = {
-            name: msgspec.structs.replace(
-                here,
-                other_scheme=there[name].difference,
-                other_better=there[name].better,
-                depends_on_scheme=here.better != there[name].better,
-            )
-            for name, here in table.items()
-        }
+        if name not in every:
+            raise UsageError(f"unknown metric {name!r}. {suggestion(name, every)}")
+    rows_a, rows_b = (ForecastRows.of(split, cast, rule) for cast in (a, b))
+    values_a, values_b = (
+        means(repeats_of(rows, names, groups=False).overall) for rows in (rows_a, rows_b)
+    )
+    # A metric that differs by as much as another one is not drawn: the other one is.
+    sources = {name: METRICS[name].differs_as or name for name in names}
+    drawn_a, drawn_b = (
+        bootstrap(rows, seed=seed, draws=draws, names={*sources.values()}, groups=False).overall
+        for rows in (rows_a, rows_b)
+    )
+    defined = [name for name in names if None not in (values_a[name], values_b[name])]
+    p: dict[str, float | None] = dict.fromkeys(names)
+    p |= permutation_p(rows_a, rows_b, defined, seed=seed, draws=draws)
+    corrected: dict[str, float | None] = {}
+    for family in {METRICS[name].family for name in names}:
+        members = [name for name in names if METRICS[name].family == family]
+        corrected |= dict(zip(members, holm([p[name] for name in members]), strict=True))
+    table: dict[str, MetricDifference] = {}
+    for name, source in sources.items():
+        one, other = values_a[name], values_b[name]
+        difference = None if one is None or other is None else one - other
+        ends = None if difference is None else interval(drawn_a[source] - drawn_b[source])
+        low, high = ends or (None, None)
+        table[name] = MetricDifference(
+            a=one,
+            b=other,
+            difference=difference,
+            low=low,
+            high=high,
+            p=p[name],
+            p_holm=corrected[name],
+            better=_better(name, difference, corrected[name]),
+        )
     return Comparison(
-        kind=target.kind,
-        target=target.facts,
-        scheme=target.scheme,
-        predicted_bin=predicted_bin,
+        kind=split.kind,
+        target=split.facts,
+        scheme=split.scheme,
+        predicted_bin=rule,
         seed=seed,
         draws=draws,
         a=forecast_facts(a),
@@ -163,67 +163,23 @@ def compare(
 def compare_files(
     a: ForecastSource,
     b: ForecastSource,
-    archive: Archive | Target | str | Path | None = None,
+    archive: Archive | Split | str | Path | None = None,
     split: str = "eval",
     *,
     bins: str | None = None,
     names: tuple[str | None, str | None] = (None, None),
-    seed: int = 0,
-    draws: int = 10_000,
-    predicted_bin: PredictedBin = "argmax",
+    **options: Unpack[ScoreOptions],
 ) -> Comparison:
     """Compare two forecasters, wherever their forecasts are, on the rows of a split.
 
-    ``names`` are those of the two forecasters, ``a`` and ``b`` what
-    :func:`~kernel_archive.scoring.scorer.score_file` takes as forecasts; other arguments and errors as there.
+    ``names`` are those of the two forecasters; the other arguments and the errors
+    are those of :func:`~kernel_archive.scoring.scorer.score_file`.
     """
-    target = target_of(archive, split, bins)
-    one, other = (forecasts_of(source, target, name=name) for source, name in zip((a, b), names, strict=True))
-    return compare(target, one, other, seed=seed, draws=draws, predicted_bin=predicted_bin)
-
-
-def _table(
-    target: Target,
-    a: Forecasts,
-    b: Forecasts,
-    names: tuple[str, ...],
-    *,
-    seed: int,
-    draws: int,
-    predicted_bin: PredictedBin,
-) -> dict[str, MetricDifference]:
-    """Every difference under one scheme."""
-    rows_a, rows_b = (ForecastRows.of(target, cast, predicted_bin) for cast in (a, b))
-    values_a, values_b = (means(repeats_of(rows, names, groups=False).overall) for rows in (rows_a, rows_b))
-    drawn_a, drawn_b = (
-        bootstrap(rows, seed=seed, draws=draws, names=names, groups=False).overall for rows in (rows_a, rows_b)
+    rows = as_split(archive, split, bins)
+    one, other = (
+        forecasts_of(source, rows, name=name) for source, name in zip((a, b), names, strict=True)
     )
-    observed: dict[str, float | None] = dict.fromkeys(names)
-    for name in names:
-        one, other = values_a[name], values_b[name]
-        if one is not None and other is not None:
-            observed[name] = one - other
-    p = permutation_p(rows_a, rows_b, observed, seed=seed, draws=draws)
-    corrected: dict[str, float | None] = {}
-    for family in {METRICS[name].family for name in names}:
-        inside = [name for name in names if METRICS[name].family == family]
-        corrected |= dict(zip(inside, holm([p[name] for name in inside]), strict=True))
-    out: dict[str, MetricDifference] = {}
-    for name in names:
-        seen = observed[name]
-        ends = interval(drawn_a[name] - drawn_b[name]) if seen is not None else None
-        low, high = ends if ends is not None else (None, None)
-        out[name] = MetricDifference(
-            a=values_a[name],
-            b=values_b[name],
-            difference=seen,
-            low=low,
-            high=high,
-            p=p[name],
-            p_holm=corrected[name],
-            better=_better(name, seen, corrected[name]),
-        )
-    return out
+    return compare(rows, one, other, **options)
 
 
 def holm(p_values: Sequence[float | None]) -> list[float | None]:
@@ -241,98 +197,85 @@ def holm(p_values: Sequence[float | None]) -> list[float | None]:
     return out
 
 
-def _better(name: str, difference: float | None, p: float | None) -> Literal["a", "b", "neither"]:
-    if difference is None or p is None or p >= SIGNIFICANCE or difference == 0 or METRICS[name].better == "neither":
+def _better(name: str, difference: float | None, p: float | None) -> Side:
+    """Which one is better by a metric, when the corrected p-value tells them apart."""
+    direction = METRICS[name].better
+    if not difference or p is None or p >= SIGNIFICANCE or direction == "neither":
         return "neither"
-    return "a" if (difference > 0) == (METRICS[name].better == "higher") else "b"
+    return "a" if (difference > 0) == (direction == "higher") else "b"
 
 
 def permutation_p(
-    a: ForecastRows, b: ForecastRows, observed: Mapping[str, float | None], *, seed: int, draws: int
-) -> dict[str, float | None]:
-    """Two-sided permutation p-values of observed differences A - B: (1 + number as large) / (1 + draws), or ``None``.
+    a: ForecastRows, b: ForecastRows, names: Sequence[str], *, seed: int, draws: int
+) -> dict[str, float]:
+    """Test differences A - B by swaps: (1 + number as large) / (1 + draws), two-sided.
 
-    ``a`` and ``b`` are the same rows with the forecasts of either; seed and draws are those of the swaps.
+    ``a`` and ``b`` are the same rows with the forecasts of either; seed and draws are those of the
+    swaps. The differences must be defined.
     """
-    pairings = _pairings(a, b, seed=seed)
-    found: dict[str, list[Floats]] = {name: [] for name, value in observed.items() if value is not None}
-    last: tuple[Ints, Ints] | None = None
-    for sides, pairs in zip(_swaps(a, seed=seed, draws=draws), pairings, strict=False):
-        if pairs is not last:
-            both, last = _side_by_side(a, b, *pairs), pairs
-        first, second = (measure(RowSample(both, *side), found).overall for side in sides)
-        for name, parts in found.items():
-            parts.append(first[name] - second[name])
-    out: dict[str, float | None] = dict.fromkeys(observed)
-    for name, parts in found.items():
-        seen = observed[name]
-        if parts and seen is not None:
-            swapped = np.abs(np.concatenate(parts))
-            slack = 1e-9 * max(abs(seen), 1e-6)
-            out[name] = float(1 + np.sum(swapped >= abs(seen) - slack)) / (1 + draws)
-    return out
-
-
-_Side = tuple["Floats", dict[str, "Ints"]]
-
-
-def _swaps(rows: ForecastRows, *, seed: int, draws: int) -> Iterator[tuple[_Side, _Side]]:
-    """Random swaps of the two sides of every row, and the rows that are left over: weights and picks of either."""
-    rng = np.random.default_rng([seed, 1])
-    n = len(rows)
+    both = _side_by_side(a, b)
+    sources = {name: METRICS[name].differs_as or name for name in names}
+    n, rng = len(a), np.random.default_rng([seed, 1])
+    unswapped = {name: np.zeros((1, len(rows)), bool) for name, rows in a.strata.items()}
+    observed = _swapped_differences(both, unswapped, {*sources.values()})
+    parts = []
     for size in chunk_sizes(2 * n, draws):
-        weights = [np.empty((2 * n, size)) for _ in range(2)]
-        picks: list[dict[str, Ints]] = [{}, {}]
-        start = 0
-        for name, at in rows.strata.items():
-            m = len(at)
-            swapped = rng.integers(0, 2, size=(size, m), dtype=np.int8).astype(bool)
-            for side, taken in enumerate((swapped, ~swapped)):
-                picks[side][name] = np.arange(m) + m * taken
-                weights[side][start : start + m] = ~taken.T
-                weights[side][start + m : start + 2 * m] = taken.T
-            start += 2 * m
-        yield (weights[0], picks[0]), (weights[1], picks[1])
+        swapped = {
+            name: rng.integers(0, 2, size=(size, len(rows)), dtype=np.int8).astype(bool)
+            for name, rows in a.strata.items()
+        }
+        parts.append(_swapped_differences(both, swapped, {*sources.values()}))
+    p = {}
+    for name, source in sources.items():
+        distance = abs(float(observed[source][0]))
+        slack = 1e-9 * max(distance, 1e-6)
+        larger = np.abs(np.concatenate([part[source] for part in parts])) >= distance - slack
+        p[name] = float(1 + np.sum(larger)) / (1 + draws)
+    return p
+
+
+def _swapped_differences(
+    both: ForecastRows, swapped: Mapping[str, Bools], names: Collection[str]
+) -> dict[str, Floats]:
+    """Difference of every metric when rows are swapped: shape (D,) each.
+
+    Args:
+        both: from :func:`_side_by_side`.
+        swapped: stratum -> shape (D, m), which of its m rows are swapped.
+        names: metrics.
+    """
+    sides = []
+    for flip in (False, True):
+        from_b = {name: swap ^ flip for name, swap in swapped.items()}
+        weights = [np.concatenate([~rows.T, rows.T]) for rows in from_b.values()]
+        picks = {n: np.arange(rows.shape[1]) + rows.shape[1] * rows for n, rows in from_b.items()}
+        sample = RowSample(both, np.concatenate(weights).astype(np.float64), picks)
+        sides.append(measure(sample, names).overall)
+    return {name: sides[0][name] - sides[1][name] for name in names}
 
 
 def repeat_order(rows: ForecastRows) -> Ints:
-    """The repeats in an order that depends on what they forecast and not on their numbers: shape (R,).
+    """Order the repeats by what they forecast, not by their numbers: shape (R,).
 
-    Figures are rounded to nine decimals first, so that forecasts that were renormalised keep their order.
+    Probabilities are rounded to nine decimals first, so that forecasts that were renormalised keep
+    their order.
     """
-    figures = [rows.predicted, rows.parsed, rows.confidence, rows.expected]
-    figures += (rule(rows) for name in _ORDERED_BY if (rule := METRICS[name].rows) is not None)
-    figures += map(rows.exceedance, CUTOFFS if rows.kind == "discovery" else ())
-    figures += [] if np.isnan(rows.stated).all() else [rows.keys]
     keys = []
     for r in range(rows.n_repeats):
-        digest = hashlib.sha256()
-        for values in figures:
-            digest.update((np.round(values[r].astype(np.float64), 9) + 0.0).tobytes())
+        digest = hashlib.sha256(rows.parsed[r].tobytes())
+        for values in (rows.probabilities[r], rows.predicted[r], rows.keys[r]):
+            digest.update((np.round(values.astype(np.float64), 9) + 0.0).tobytes())
         keys.append(digest.digest())
     return np.array(sorted(range(rows.n_repeats), key=keys.__getitem__), dtype=np.intp)
 
 
-def _pairings(a: ForecastRows, b: ForecastRows, *, seed: int) -> Iterator[tuple[Ints, Ints]]:
-    """For every portion of draws, which repeat of A is paired with which of B; without end."""
-    first, second = repeat_order(a), repeat_order(b)
-    common, most = math.lcm(len(first), len(second)), max(len(first), len(second))
-    if common <= max(_MAX_PAIRS, most):
-        pairs = np.resize(first, common), np.resize(second, common)
-        while True:
-            yield pairs
-    rng = np.random.default_rng([seed, 2])
-    while True:
-        # One order for the k-th repeats of both, so that A against B and B against A deal out alike.
-        dealt = rng.permutation(min(len(first), len(second)))
-        yield tuple(  # type: ignore[misc]  # two of them
-            np.resize(side[dealt], most) if len(side) < most else side for side in (first, second)
-        )
-
-
-def _side_by_side(a: ForecastRows, b: ForecastRows, repeats_a: Ints, repeats_b: Ints) -> ForecastRows:
+def _side_by_side(a: ForecastRows, b: ForecastRows) -> ForecastRows:
     """Rows with the paired forecasts of A and then those of B in every stratum."""
-    n = len(a)
+    n, repeats = len(a), [repeat_order(a), repeat_order(b)]
+    most = max(map(len, repeats))
+    common = math.lcm(*map(len, repeats))
+    n_pairs = common if common <= max(_MAX_PAIRS, most) else most
+    first, second = (np.resize(order, n_pairs) for order in repeats)
     order = np.concatenate([np.concatenate([at, at + n]) for at in a.strata.values()])
     place = np.argsort(order)
 
@@ -340,7 +283,7 @@ def _side_by_side(a: ForecastRows, b: ForecastRows, repeats_a: Ints, repeats_b: 
         return {name: np.sort(place[np.concatenate([at, at + n])]) for name, at in sets.items()}
 
     cast: dict[str, Any] = {
-        name: np.concatenate([getattr(a, name)[repeats_a], getattr(b, name)[repeats_b]], axis=1)[:, order]
-        for name in OF_REPEATS
+        name: np.concatenate([getattr(a, name)[first], getattr(b, name)[second]], axis=1)[:, order]
+        for name in REPEAT_FIELDS
     }
     return replace(a.take(order % n, strata=doubled(a.strata), pools=doubled(a.pools)), **cast)

@@ -1,20 +1,16 @@
-"""Controls and bounds beside every score: what can be had without reading, and what can be had at all.
+"""Compute controls and bounds: what can be had without reading, what can be had at all.
 
-A **control** goes by one cue on the surface of the programs, or by none. A figure that does not beat the best of them
-shows no understanding. Nothing is trained on programs; still a control is given more than a forecaster has, so that
-beating it means something:
+A **control** goes by one cue on the surface of the programs, or by none. A figure that does not
+beat the best of them shows no understanding. A control is given more than a forecaster has:
 
-* its bin probabilities start from the bin frequencies of the whole split, which are published with it;
-* it ranks the rows of a task by its cue and spreads these ranks over the frequencies by a Gaussian copula;
-* the strength of the copula, and with it the direction of the cue, is the one with the least CRPS on the *other tasks of
-  the split*, with their labels. So no row's label makes its own forecast. With a single task the strength is 0.
+* its bin probabilities start from the bin frequencies of the whole split;
+* it ranks the rows of a task by its cue and spreads the ranks over the frequencies by a Gaussian
+  copula;
+* the strength of the copula, and with it the direction of the cue, has the least CRPS on the *other
+  tasks of the split*, so that no label makes its own forecast. With a single task it is 0.
 
-Rows that a control can't tell apart tie, and ties count with their expectation: a constant is a random order.
-
-A **bound** knows the labels: ``oracle_bins`` is certain of every true bin, ``oracle_speedups`` also states the
-measured speedups. Neither controls nor bounds take part in a ranking.
-
-The cues are what can be seen of a split's rows, their surface, without understanding any: nothing runs a program.
+Rows that a control can't tell apart tie: a constant is a random order. A **bound** knows labels:
+``oracle_bins`` every true bin, ``oracle_speedups`` every speedup, too. Neither is ranked.
 """
 
 from __future__ import annotations
@@ -22,7 +18,7 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from statistics import NormalDist
 from typing import TYPE_CHECKING, Any, Final
 
@@ -32,24 +28,25 @@ from kernel_archive.bins import N_BINS
 from kernel_archive.program_text import LANGUAGE_ORDER, language_of
 from kernel_archive.scoring.arrays import group_ties
 from kernel_archive.scoring.forecasts import Forecasts, crps
-from kernel_archive.scoring.target import Surface
+from kernel_archive.scoring.split import Surface
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from kernel_archive.archive.open import Archive
-    from kernel_archive.scoring.arrays import Bools, Floats, Ints
-    from kernel_archive.scoring.target import Target
-    from kernel_archive.splits import Split
+    from kernel_archive.scoring.arrays import Floats, Ints
+    from kernel_archive.scoring.split import Split
+    from kernel_archive.splits import SplitSpec
 
 _PROSE: Final = re.compile(
     r'"""[\s\S]*?"""|\'\'\'[\s\S]*?\'\'\'|#(?!include|define|pragma)[^\n]*|//[^\n]*|/\*[\s\S]*?\*/'
 )
-# Plain texts, counted: a pattern with alternatives takes a hundred times as long, and a cue need not be exact.
+# Plain texts, counted: a pattern with alternatives is far slower, and a cue need not be exact.
 _KEYWORDS: Final = (
-    "tl.dot", "num_warps", "num_stages", "autotune", "constexpr", "wmma", "mma_sync", "__launch_bounds__", "unroll", "float4",
-    "half2", "__ldg", "__shfl", "__shared__", "cp_async", "multiple_of", "max_contiguous",
-)  # fmt: skip
+    *("tl.dot", "num_warps", "num_stages", "autotune", "constexpr", "wmma", "mma_sync", "unroll"),
+    *("__launch_bounds__", "__ldg", "__shfl", "__shared__", "cp_async", "float4", "half2"),
+    *("multiple_of", "max_contiguous"),
+)
 _LOOPS: Final = ("for ", "for(", "while ", "while(")
 _LAUNCHES: Final = ("](", "<<<")
 _MATRIX: Final = ("tl.dot", "wmma", "mma_sync")
@@ -61,22 +58,33 @@ def _count(code: str, words: tuple[str, ...]) -> float:
 
 
 def _three_rules(code: str) -> float:
-    """One point each: it uses matrix units, it launches from one place only, it has a narrow type of number."""
-    narrow = any(word in code for word in _NARROW)
-    return float(any(word in code for word in _MATRIX)) + float(_count(code, _LAUNCHES) == 1) + float(narrow)
+    """Give a point each for matrix units, a single launch, and narrow numbers."""
+    rules = (
+        any(word in code for word in _MATRIX),
+        _count(code, _LAUNCHES) == 1,
+        any(word in code for word in _NARROW),
+    )
+    return float(sum(rules))
 
 
-#: Cue of a program -> what it is, and its value: in which direction it goes with speed is for the controls to find out.
+def _comment_characters(code: str) -> float:
+    return float(sum(map(len, _PROSE.findall(code))))
+
+
+#: Cue of a program -> what it is, and its value; its direction is for the controls to find out.
 CUES: Final[dict[str, tuple[str, Callable[[str], float]]]] = {
     "code_length": ("characters of the program", lambda code: float(len(code))),
-    "comment_characters": ("characters of comments and docstrings", lambda code: float(sum(map(len, _PROSE.findall(code))))),
-    "language": ("the language of the program", lambda code: float(LANGUAGE_ORDER.index(language_of(code)))),
-    "keywords": ("words of tuning, counted", lambda code: _count(code, _KEYWORDS)),
-    "loops": ("for and while, counted", lambda code: _count(code, _LOOPS)),
-    "launches": ("places that launch a kernel, counted", lambda code: _count(code, _LAUNCHES)),
+    "comment_characters": ("characters of comments and docstrings", _comment_characters),
+    "language": (
+        "the language of the program",
+        lambda code: float(LANGUAGE_ORDER.index(language_of(code))),
+    ),
+    "keywords": ("words of tuning, counted", partial(_count, words=_KEYWORDS)),
+    "loops": ("for and while, counted", partial(_count, words=_LOOPS)),
+    "launches": ("places that launch a kernel, counted", partial(_count, words=_LAUNCHES)),
     "three_rules": ("matrix units, one launch, narrow numbers: a point each", _three_rules),
-}  # fmt: skip
-#: Cue of an edit -> what it is. A slow parent is easily improved; a change of language seldom is a small step.
+}
+#: Cue of an edit -> what it is: a slow parent is easily improved, another language is a big step.
 EDIT_CUES: Final[dict[str, str]] = {
     "parent_speedup": "the parent's speedup, the slowest first",
     "language_change": "whether parent and child are of different languages",
@@ -85,42 +93,38 @@ EDIT_CUES: Final[dict[str, str]] = {
 
 #: Strengths of a cue that are tried: correlations of the copula.
 STRENGTHS: Final = tuple(round(0.1 * i, 1) for i in range(-9, 10))
-#: So many rows of a task, evenly spaced, decide on a strength.
-_FITTED: Final = 300
+#: Of a larger task this many rows, evenly spaced, decide on a strength.
+_MAX_FITTED: Final = 300
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Control:
-    """One control or bound.
-
-    Attributes:
-        name: key in score records.
-        title: what it goes by, for people.
-        bound: whether it knows the labels.
-        forecasts: what it forecasts.
-    """
+    """Hold one control or bound."""
 
     name: str
+    #: What it goes by, for people.
     title: str
+    #: Whether it knows the labels.
     bound: bool
     forecasts: Forecasts
 
 
 @cache
 def _normal_table() -> tuple[Floats, Floats]:
-    """The normal distribution function, by table: to six decimals."""
+    """The normal distribution function as a table, to six decimals."""
     x = np.linspace(-9.0, 9.0, 3601)
     return x, np.array([0.5 * math.erfc(-v / math.sqrt(2.0)) for v in x.tolist()])
 
 
 def _quantile(shares: Floats) -> Floats:
-    """Its inverse; infinite at 0 and 1."""
-    law = NormalDist()
-    return np.array([law.inv_cdf(s) if 0.0 < s < 1.0 else math.copysign(math.inf, s - 0.5) for s in shares.tolist()])
+    """Invert the normal distribution function; infinite at 0 and 1."""
+    law, ends = NormalDist(), {0.0: -math.inf, 1.0: math.inf}
+    inner = np.clip(shares, 0.0, 1.0).tolist()
+    return np.array([ends[s] if s in ends else law.inv_cdf(s) for s in inner])
 
 
 def normal_scores(cue: Floats) -> Floats:
-    """Normal scores of the mean ranks of rows by a value: shape (n,); rows that tie share one."""
+    """Normal scores of the mean ranks of rows by a value, shape (n,); rows that tie share one."""
     ties = group_ties(cue)
     sizes = np.bincount(ties)
     middle = np.cumsum(sizes) - 0.5 * sizes
@@ -128,103 +132,104 @@ def normal_scores(cue: Floats) -> Floats:
 
 
 def spread_ranks(scores: Floats, cumulative: Floats, strength: float) -> Floats:
-    """Cumulative bin probabilities of rows with these normal scores, by a Gaussian copula: shape (n, 7).
+    """Spread rows with normal scores over bins, by a Gaussian copula: shape (n, 7), cumulative.
 
-    Averaged over rows of evenly spread ranks they are the ``cumulative`` frequencies, shape (7,), again, whatever the
-    strength: the correlation of the copula, above -1 and below 1.
+    Averaged over evenly spread ranks they are the ``cumulative`` frequencies, shape (7,), again,
+    whatever the strength: the correlation of the copula, above -1 and below 1.
     """
     edges = _quantile(cumulative)
-    return np.interp((edges - strength * scores[:, None]) / math.sqrt(1.0 - strength * strength), *_normal_table())
+    at = (edges - strength * scores[:, None]) / math.sqrt(1.0 - strength * strength)
+    return np.interp(at, *_normal_table())
 
 
 def to_bins(cumulative: Floats) -> Floats:
     """Probabilities of the eight bins from cumulative ones: shape (n, 8)."""
     n = len(cumulative)
-    return np.maximum(np.diff(cumulative, axis=1, prepend=np.zeros((n, 1)), append=np.ones((n, 1))), 0.0)
+    steps = np.diff(cumulative, axis=1, prepend=np.zeros((n, 1)), append=np.ones((n, 1)))
+    return np.maximum(steps, 0.0)
 
 
 def by_cue(cue: Floats, bins: Ints, tasks: Mapping[str, Ints], cumulative: Floats) -> Floats:
-    """Forecasts by a cue, the strength for each task from the others: shape (n, 8)."""
-    scores = {task: normal_scores(cue[at]) for task, at in tasks.items()}
+    """Forecast by a cue, the strength for each task from the others: shape (n, 8)."""
+    scores = {task: normal_scores(cue[rows]) for task, rows in tasks.items()}
     losses: dict[str, Floats] = {}
-    for task, at in tasks.items():
-        some = np.arange(len(at)) if len(at) <= _FITTED else np.linspace(0, len(at) - 1, _FITTED).astype(np.intp)
-        below = bins[at][some, None] <= np.arange(1, N_BINS)
-        spread = (spread_ranks(scores[task][some], cumulative, rho) for rho in STRENGTHS)
-        losses[task] = np.array([((found - below) ** 2).mean() * len(at) for found in spread])
+    for task, rows in tasks.items():
+        n = len(rows)
+        fitted = np.linspace(0, n - 1, min(n, _MAX_FITTED)).astype(np.intp)
+        below = bins[rows][fitted, None] <= np.arange(1, N_BINS)
+        spread = (spread_ranks(scores[task][fitted], cumulative, rho) for rho in STRENGTHS)
+        losses[task] = np.array([((p - below) ** 2).mean() * n for p in spread])
     total = np.sum(list(losses.values()), axis=0)
     out = np.empty((len(bins), N_BINS))
-    for task, at in tasks.items():
-        others = total - losses[task]
-        strength = STRENGTHS[int(np.argmin(others))] if len(tasks) > 1 else 0.0
-        out[at] = to_bins(spread_ranks(scores[task], cumulative, strength))
+    for task, rows in tasks.items():
+        best = STRENGTHS[int(np.argmin(total - losses[task]))]
+        strength = best if len(tasks) > 1 else 0.0
+        out[rows] = to_bins(spread_ranks(scores[task], cumulative, strength))
     return out
 
 
-def controls_of(target: Target) -> tuple[Control, ...]:
-    """The controls and bounds of a split's rows, bounds last."""
-    n = len(target)
-    counts = np.bincount(target.bins, minlength=N_BINS + 1)[1:]
-    cumulative = np.cumsum(counts)[:-1] / n
+def controls_of(split: Split) -> tuple[Control, ...]:
+    """Make the controls and bounds of a split's rows, bounds last."""
+    n = len(split)
+    shares = np.bincount(split.bins, minlength=N_BINS + 1)[1:] / n
+    cumulative = np.cumsum(shares)[:-1]
     titles = {name: title for name, (title, _) in CUES.items()} | EDIT_CUES
-    certain = np.eye(N_BINS)[target.bins - 1]
-    out: list[Control] = []
-
-    def add(name: str, title: str, p: Floats, *, bound: bool = False, speedups: Floats | None = None) -> None:
-        cast = Forecasts.from_arrays(target, p, name=name, expected_speedups=speedups)
+    certain = np.eye(N_BINS)[split.bins - 1]
+    no_cue = "the split's bin frequencies for every row: a random order"
+    masses = {
+        "uniform": ("an eighth for every bin: the unedited template", np.full((n, N_BINS), 0.125)),
+        "frequencies": (no_cue, np.tile(shares, (n, 1))),
+    }
+    for name, cue in split.surface.cues.items():
+        masses[name] = titles[name], by_cue(cue, split.bins, split.task_rows, cumulative)
+    masses["oracle_bins"] = "certain of every true bin", certain
+    masses["oracle_speedups"] = "the same, and states every measured speedup", certain
+    out = []
+    for name, (title, p) in masses.items():
+        stated = split.speedups if name == "oracle_speedups" else None
+        cast = Forecasts.from_arrays(split, p, name=name, expected_speedups=stated)
+        bound = name.startswith("oracle_")
         out.append(Control(name=name, title=title, bound=bound, forecasts=cast))
-
-    add("uniform", "an eighth for every bin: the unedited template", np.full((n, N_BINS), 1.0 / N_BINS))
-    add("frequencies", "the split's bin frequencies for every row: a random order", np.tile(counts / n, (n, 1)))
-    for name, cue in target.surface.cues.items():
-        add(name, titles[name], by_cue(cue, target.bins, target.task_rows, cumulative))
-    add("oracle_bins", "certain of every true bin", certain, bound=True)
-    title = "the same, and states every measured speedup"
-    add("oracle_speedups", title, certain, bound=True, speedups=target.speedups)
     return tuple(out)
 
 
-def best_control(target: Target) -> tuple[str, Floats]:
-    """The control with the least CRPS, and the CRPS of every row by it, shape (n,): what CRPS skill is measured against."""
+def best_control(split: Split) -> tuple[str, Floats]:
+    """Find the control with the least CRPS, and return its CRPS of every row, shape (n,)."""
     rows = {
-        c.name: crps(probabilities=c.forecasts.probabilities[0], bins=target.bins)
-        for c in target.once(controls_of)
+        c.name: crps(probabilities=c.forecasts.probabilities[0], bins=split.bins)
+        for c in split.once(controls_of)
         if not c.bound
     }
     name = min(rows, key=lambda key: (float(rows[key].mean()), key))
     return name, rows[name]
 
 
-def surface_columns(split: Split) -> tuple[str, ...]:
-    """The columns of a split's table that :func:`read_surface` reads."""
-    more = (split.anchor, "parent_kernel_id") if split.kind == "discovery" else ("speedup_min", "speedup_max")
-    return (split.candidate, split.kernel, *more)
+def surface_columns(spec: SplitSpec) -> tuple[str, ...]:
+    """List the columns of a split's table that :func:`read_surface` reads."""
+    pairs = spec.kind == "discovery"
+    more = (spec.anchor, "parent_kernel_id") if pairs else ("speedup_min", "speedup_max")
+    return (spec.candidate, spec.kernel, *more)
 
 
-def read_surface(archive: Archive, split: Split, rows: Mapping[str, Sequence[Any]]) -> Surface:
-    """The surface of a split's rows, from its own columns (column -> values, :func:`surface_columns` among them).
-
-    Where the archive has them, the kernels' measurements are used, too.
-    """
-    candidates = rows[split.candidate]
+def read_surface(archive: Archive, spec: SplitSpec, rows: Mapping[str, Sequence[Any]]) -> Surface:
+    """Read the surface of rows from their columns, and from the kernels' measurements."""
+    candidates = rows[spec.candidate]
     languages = tuple(map(language_of, candidates))
     cues = {name: np.array([rule(code) for code in candidates]) for name, (_, rule) in CUES.items()}
     measured = _measurements(archive)
-    spreads = [measured.get(name, (np.nan, 1.0))[1] for name in rows[split.kernel]]
-    if split.kind == "eval":
+    spreads = [measured.get(name, (np.nan, 1.0))[1] for name in rows[spec.kernel]]
+    if spec.kind == "eval":
         # The row's own columns, where it has them: withheld kernels are in no other table.
         spreads = list(map(_spread, rows["speedup_min"], rows["speedup_max"], spreads))
-    changed: Bools | None = None
-    if split.kind == "discovery":
-        anchors = rows[split.anchor]
-        changed = np.array([language_of(a) != b for a, b in zip(anchors, languages, strict=True)], dtype=bool)
-        cues["language_change"] = changed.astype(np.float64)
-        lengths = zip(map(len, anchors), map(len, candidates), strict=True)
-        cues["length_change"] = np.array([np.log((child + 1) / (parent + 1)) for parent, child in lengths])
-        parents = np.array([measured.get(name, (np.nan, 1.0))[0] for name in rows["parent_kernel_id"]])
-        if len(parents) and not np.isnan(parents).any():
-            cues["parent_speedup"] = -parents
-    return Surface(languages=languages, spreads=np.array(spreads), cues=cues, changed=changed)
+        return Surface(languages=languages, spreads=np.array(spreads), cues=cues)
+    anchors = rows[spec.anchor]
+    changed = np.array([language_of(a) != b for a, b in zip(anchors, languages, strict=True)], bool)
+    before, after = (np.array([len(text) + 1.0 for text in side]) for side in (anchors, candidates))
+    parents = np.array([measured.get(name, (np.nan, 1.0))[0] for name in rows["parent_kernel_id"]])
+    cues |= {"language_change": changed.astype(np.float64), "length_change": np.log(after / before)}
+    if len(parents) and not np.isnan(parents).any():
+        cues["parent_speedup"] = -parents
+    return Surface(languages=languages, spreads=np.array(spreads), cues=cues)
 
 
 def _measurements(archive: Archive) -> dict[str, tuple[float, float]]:
@@ -237,5 +242,5 @@ def _measurements(archive: Archive) -> dict[str, tuple[float, float]]:
 
 
 def _spread(low: float | None, high: float | None, unknown: float = 1.0) -> float:
-    """The largest over the smallest measurement."""
+    """Divide the largest by the smallest measurement."""
     return high / low if low and high and low > 0 else unknown

@@ -1,7 +1,6 @@
-"""Forecasts in normal form: arrays of repeats x rows, in the order of the target's rows, with masks.
+"""Hold forecasts as arrays of repeats x rows, and score single ones: functions of arrays.
 
-Beside them what a single forecast says (its bin, its confidence, the speedup that it expects) and what it scores, as
-functions of arrays.
+Shapes: R repeats, n rows in the order of the split; ``...`` stands for any leading axes.
 """
 
 from __future__ import annotations
@@ -21,9 +20,9 @@ if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
 
     from kernel_archive.scoring.arrays import Bools, Floats, Ints
-    from kernel_archive.scoring.target import Target
+    from kernel_archive.scoring.split import Split
 
-#: A raw sum outside these bounds is a parse failure, not a forecast (docs/metrics.md, "From a forecast to numbers").
+#: A raw sum outside these bounds is a parse failure, not a forecast.
 RAW_SUM_BOUNDS: Final = (0.5, 1.5)
 #: A probability below this counts as this in the log likelihood.
 LEAST: Final = 1e-12
@@ -31,48 +30,41 @@ LEAST: Final = 1e-12
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Forecasts:
-    """One forecaster's forecasts of one split.
+    """Hold one forecaster's forecasts of one split; all arrays have shape (R, n)."""
 
-    All arrays have shape (R, n): R repeats, n rows in the order of the target.
-
-    Attributes:
-        name: name of the forecaster.
-        probabilities: shape (R, n, 8), rows sum to 1; uniform where ``parsed`` is false.
-        parsed: there is a distribution.
-        present: the file has a line, with or without a distribution.
-        deferred: the forecaster left this candidate to a measurement.
-        stated: int8, the bin that the forecaster named, 0 where it named none.
-        expected_speedups: the speedup that the forecaster stated, x; NaN where it stated none. It orders what bins tie.
-        raw_sums: sum of the raw probabilities; NaN where there are none.
-        input_tokens: tokens read for this forecast; NaN where not stated.
-        output_tokens: tokens written.
-        latency_s: seconds.
-        source: file that they come from, as the user named it; empty for arrays.
-        digest: sha256 of that file's content without its compression; of the arrays where there is no file.
-        remarks: what the reader has to say about the file (warnings; a fault would have been refused).
-        rationales: (repeat, row) -> text, when the reader was asked to keep them.
-    """
-
+    #: Name of the forecaster.
     name: str
+    #: Shape (R, n, 8), rows sum to 1; uniform where ``parsed`` is false.
     probabilities: Floats
+    #: There is a distribution.
     parsed: Bools
+    #: The file has a line, with or without a distribution.
     present: Bools
+    #: The forecaster left this candidate to a measurement.
     deferred: Bools
+    #: The bin that the forecaster named, 0 for none.
     stated: NDArray[np.int8]
+    #: The speedup that the forecaster stated, x; NaN for none. It orders what bins tie.
     expected_speedups: Floats
+    #: Sum of the raw probabilities; NaN where there are none.
     raw_sums: Floats
+    #: NaN where not stated.
     input_tokens: Floats
     output_tokens: Floats
     latency_s: Floats
+    #: File that they come from, as the user named it; empty for arrays.
     source: str = ""
+    #: sha256 of the file's content without its compression; of the arrays where there is no file.
     digest: str = ""
+    #: Warnings of the reader.
     remarks: tuple[Finding, ...] = ()
+    #: (repeat, row) -> text, when the reader was asked to keep them.
     rationales: dict[tuple[int, int], str] | None = None
 
     @classmethod
     def from_arrays(
         cls,
-        target: Target,
+        split: Split,
         probabilities: ArrayLike,
         *,
         name: str = "forecasts",
@@ -81,11 +73,12 @@ class Forecasts:
         stated: ArrayLike | None = None,
         expected_speedups: ArrayLike | None = None,
     ) -> Forecasts:
-        """Forecasts from plain arrays, rows in the order of ``target.row_ids``.
+        """Make forecasts from plain arrays, rows in the order of ``split.row_ids``.
 
         Args:
-            target: what they are forecasts of.
-            probabilities: shape (n, 8) or (R, n, 8), raw: finite, at least 0, with a sum above 0 where ``parsed``.
+            split: what they are forecasts of.
+            probabilities: shape (n, 8) or (R, n, 8), raw: finite, at least 0, with a sum above 0
+                where ``parsed``.
             name: name of the forecaster.
             parsed: shape (n,) or (R, n); all rows when not given.
             deferred: likewise; none when not given.
@@ -93,19 +86,19 @@ class Forecasts:
             expected_speedups: likewise, positive, in x, and NaN for none.
 
         Raises:
-            DataError: a shape is wrong, or a probability is not finite, negative, or all are 0.
+            DataError: a shape is wrong, or a value is not what it must be.
 
-        >>> from kernel_archive.scoring import Target
-        >>> t = Target.from_arrays(row_ids=["a", "b"], tasks=["t", "t"], speedups=[0.9, 1.71])
-        >>> Forecasts.from_arrays(t, [[0, 0, 0, 1, 0, 0, 0, 0], [0, 0, 0, 0, 0, 1, 0, 0]]).n_repeats
+        >>> from kernel_archive.scoring import Split
+        >>> split = Split.from_arrays(row_ids=["a"], tasks=["t"], speedups=[0.9])
+        >>> Forecasts.from_arrays(split, [[0, 0, 0, 1, 0, 0, 0, 0]]).n_repeats
         1
         """
         raw = np.asarray(probabilities, dtype=np.float64)
-        if raw.ndim == 2:
-            raw = raw[None]
-        shape = (raw.shape[0], len(target))
+        raw = raw[None] if raw.ndim == 2 else raw
+        shape = (raw.shape[0], len(split))
         if raw.shape != (*shape, N_BINS) or shape[0] == 0:
-            raise DataError(f"probabilities have shape {raw.shape}, expected (repeats, {len(target)}, {N_BINS})")
+            expected = f"(repeats, {len(split)}, {N_BINS})"
+            raise DataError(f"probabilities have shape {raw.shape}, expected {expected}")
         use = _shaped(parsed, shape, True, "parsed")
         given = raw[use]
         if not np.isfinite(given).all() or (given < 0).any():
@@ -115,17 +108,16 @@ class Forecasts:
         if (sums[use] <= 0).any():
             raise DataError("the probabilities of a row must not all be 0")
         low, high = RAW_SUM_BOUNDS
-        with np.errstate(invalid="ignore"):
-            kept = use & (sums >= low) & (sums <= high)
+        kept = use & (np.nan_to_num(sums) >= low) & (np.nan_to_num(sums) <= high)
         normal = np.full(raw.shape, 1.0 / N_BINS)
         normal[kept] = normalise(raw=raw[kept])
-        bins = np.asarray(_shaped(stated, shape, 0, "stated"))
+        bins = _shaped(stated, shape, 0, "stated")
         if ((bins < 0) | (bins > N_BINS)).any():
             raise DataError("stated bins must be 1 to 8, or 0 for none")
-        nothing = np.full(shape, np.nan)
-        speedups = np.asarray(_shaped(expected_speedups, shape, math.nan, "expected_speedups"), dtype=np.float64)
+        speedups = _shaped(expected_speedups, shape, math.nan, "expected_speedups").astype(float)
         if np.isinf(speedups).any() or (speedups <= 0).any():
             raise DataError("expected speedups must be positive and finite, or NaN for none")
+        nothing = np.full(shape, np.nan)
         digest = hashlib.sha256(np.where(kept[..., None], raw, -1.0).tobytes())
         if not np.isnan(speedups).all():
             digest.update(speedups.tobytes())
@@ -156,48 +148,51 @@ class Forecasts:
 
     @property
     def parse_rate(self) -> float | None:
-        """Share of the lines that give a distribution, of those that don't defer without one; ``None`` without any."""
+        """Share of the lines with a distribution, of those that don't defer without one."""
         asked = self.present & (self.parsed | ~self.deferred)
         return float(self.parsed[asked].mean()) if asked.any() else None
 
     def predicted(self, rule: str = "argmax") -> NDArray[np.int8]:
-        """Predicted bins, shape (R, n), 0 where there is no distribution; by ``stated`` the bins named, where one was."""
+        """Predicted bins, shape (R, n), 0 without a distribution; by ``stated`` the bins named."""
         best = predicted_bins(probabilities=self.probabilities, stated=self.stated)
         if rule == "stated":
             best = np.where(self.stated > 0, self.stated, best)
         return np.where(self.parsed, best, 0).astype(np.int8)
 
     def take(self, rows: NDArray[np.intp]) -> Forecasts:
-        """The same forecasts for only these rows of the target, in this order."""
-        arrays: dict[str, Any] = {k: v[:, rows] for k, v in vars(self).items() if isinstance(v, np.ndarray)}
+        """Select rows of the split, in this order."""
+        arrays: dict[str, Any] = {
+            k: v[:, rows] for k, v in vars(self).items() if isinstance(v, np.ndarray)
+        }
         return replace(self, rationales=None, **arrays)
 
 
-def _shaped(values: ArrayLike | None, shape: tuple[int, int], default: float | bool, name: str) -> NDArray[np.bool_]:
-    if values is None:
-        return np.full(shape, default)
-    array = np.asarray(values)
+def _shaped(
+    values: ArrayLike | None, shape: tuple[int, int], default: float | bool, name: str
+) -> NDArray[Any]:
+    """Spread values over all repeats, or the default where there are none."""
+    array = np.asarray(default if values is None else values)
     try:
         return np.broadcast_to(array, shape).copy()
     except ValueError:
-        raise DataError(f"{name} has shape {array.shape}, expected {shape} or ({shape[1]},)") from None
+        expected = f"{shape} or ({shape[1]},)"
+        raise DataError(f"{name} has shape {array.shape}, expected {expected}") from None
 
 
 def normalise(*, raw: Floats) -> Floats:
-    """Raw probabilities, shape (..., 8), divided by their sum, which must be above 0.
+    """Divide raw probabilities, shape (..., 8), by their sum, which must be above 0.
 
     >>> normalise(raw=np.array([2.0, 2, 0, 0, 0, 0, 0, 0])).tolist()
     [0.5, 0.5, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0]
     """
-    # Adding 0 turns a negative zero into a plain one.
-    return raw / row_sums(raw)[..., None] + 0.0
+    return raw / row_sums(raw)[..., None] + 0.0  # which turns a negative zero into a plain one
 
 
 def predicted_bins(*, probabilities: Floats, stated: Ints | None = None) -> NDArray[np.int8]:
     """Predicted bin of every forecast: the most probable one.
 
-    Ties go to the stated bin if it is among the tied ones, else to the tied bin nearest to the mean bin, the lower of
-    two equally near.
+    Ties go to the stated bin if it is among the tied ones, else to the tied bin nearest to the
+    mean bin, the lower of two equally near.
 
     Args:
         probabilities: shape (..., 8), rows sum to 1.
@@ -207,8 +202,10 @@ def predicted_bins(*, probabilities: Floats, stated: Ints | None = None) -> NDAr
         int8 array of shape (...,), 1 to 8.
 
     >>> tied = np.array([0, 0.4, 0, 0, 0.4, 0.2, 0, 0])
-    >>> int(predicted_bins(probabilities=tied)), int(predicted_bins(probabilities=tied, stated=np.array(2)))
-    (5, 2)
+    >>> int(predicted_bins(probabilities=tied))
+    5
+    >>> int(predicted_bins(probabilities=tied, stated=np.array(2)))
+    2
     """
     best = probabilities.max(axis=-1, keepdims=True)
     tied = probabilities >= best - TIE * best
@@ -231,26 +228,21 @@ def confidence(*, probabilities: Floats, predicted: Ints) -> Floats:
 
 
 def expected_speedup(*, probabilities: Floats, representatives: Floats) -> Floats:
-    """Expected speedup S^ = sum_b p_b m_b, in x, shape (...,); equal forecasts give equal figures, bit for bit."""
+    """Expected speedup S^ = sum_b p_b m_b, in x, shape (...,); equal for equal forecasts."""
     return row_sums(probabilities * representatives)
 
 
 def brier(*, probabilities: Floats, bins: Ints) -> Floats:
-    """Brier score per row: half the squared distance to the true bin's indicator, 0 (best) to 1.
+    """Brier score per row, shape (..., n), of ``probabilities`` (..., n, 8) and true ``bins`` (n,).
 
-    Args:
-        probabilities: shape (..., n, 8).
-        bins: shape (n,), true bins, 1 to 8.
-
-    Returns:
-        shape (..., n).
+    Half the squared distance to the true bin's indicator, 0 (best) to 1.
     """
     hit = np.arange(1, N_BINS + 1) == np.asarray(bins)[:, None]
     return 0.5 * row_sums((probabilities - hit) ** 2)
 
 
 def crps(*, probabilities: Floats, bins: Ints) -> Floats:
-    """Ranked probability score per row: mean over the seven inner edges of (F_k - 1[y <= k])^2, 0 (best) to 1.
+    """Ranked probability score per row: mean over the inner edges of (F_k - 1[y <= k])^2, 0 to 1.
 
     Shapes as in :func:`brier`. It is ``scoringrules.rps_score`` over 7.
 
@@ -263,8 +255,10 @@ def crps(*, probabilities: Floats, bins: Ints) -> Floats:
 
 
 def nll(*, probabilities: Floats, bins: Ints) -> Floats:
-    """Negative log likelihood of the true bin per row, nats: -ln max(p_y, 1e-12). Shapes as in :func:`brier`."""
-    at = np.broadcast_to(np.asarray(bins).astype(np.intp)[:, None] - 1, (*probabilities.shape[:-1], 1))
+    """Negative log likelihood of the true bin per row, nats; shapes as in :func:`brier`."""
+    at = np.broadcast_to(
+        np.asarray(bins).astype(np.intp)[:, None] - 1, (*probabilities.shape[:-1], 1)
+    )
     return -np.log(np.maximum(np.take_along_axis(probabilities, at, axis=-1)[..., 0], LEAST))
 
 
@@ -275,13 +269,13 @@ def entropy(*, probabilities: Floats) -> Floats:
 
 
 def correct(*, predicted: Ints, bins: Ints) -> Bools:
-    """Whether the predicted bin is the true one; ``predicted`` (..., n) is 0 where there is no forecast."""
+    """Whether the predicted bin, shape (..., n), is the true one; 0 (no forecast) never is."""
     hit: Bools = np.asarray(predicted) == np.asarray(bins)
     return hit
 
 
 def within_one(*, predicted: Ints, bins: Ints) -> Bools:
-    """Whether the predicted bin is the true one or next to it; never where there is no forecast (0)."""
+    """Whether the predicted bin is the true one or next to it; 0 (no forecast) never is."""
     guess = np.asarray(predicted).astype(np.int16)
     return (np.abs(guess - np.asarray(bins)) <= 1) & (guess > 0)
 
@@ -290,7 +284,8 @@ def forecast_errors(*, predicted: Ints, speedups: Floats, representatives: Float
     """Forecast error per row, in x: abs(m_{predicted bin} - S).
 
     Args:
-        predicted: shape (..., n), 1 to 8, or 0 where there is no forecast: the error is then the mean over the bins.
+        predicted: shape (..., n), 1 to 8, or 0 where there is no forecast: the error is then the
+            mean over the bins.
         speedups: shape (n,), x.
         representatives: shape (8,), x.
     """
@@ -300,7 +295,7 @@ def forecast_errors(*, predicted: Ints, speedups: Floats, representatives: Float
 
 
 def confusion(*, predicted: Ints, bins: Ints) -> NDArray[np.int64]:
-    """Counts, shape (8, 8): rows measured bin, columns predicted bin; a ``predicted`` of 0 is left out."""
+    """Counts, shape (8, 8): rows measured bin, columns predicted bin; 0 is left out."""
     guess = np.asarray(predicted).astype(np.intp)
     truth = np.broadcast_to(np.asarray(bins).astype(np.intp), guess.shape)
     kept = guess > 0

@@ -1,50 +1,55 @@
-"""Targets from archives: the rows of a split are read, held against the manifest, and made ready to score against."""
+"""Load the rows of an archive's split, held against its manifest, ready to score against."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from kernel_archive.bins import assign_bins
 from kernel_archive.bins import scheme as scheme_of
 from kernel_archive.errors import ArchiveMismatchError, UsageError
 from kernel_archive.scoring.controls import read_surface, surface_columns
-from kernel_archive.scoring.target import Target, TargetFacts, forecast_split, split_facts
+from kernel_archive.scoring.split import Split, TargetFacts, forecast_split, split_facts
 from kernel_archive.scoring.worlds import load_worlds
 from kernel_archive.splits import FORECAST_SPLITS, REPLAY
+from kernel_archive.storage import content_path
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     import pyarrow as pa
 
     from kernel_archive.archive.manifest import SplitFacts
     from kernel_archive.archive.open import Archive
-    from kernel_archive.splits import Split
+    from kernel_archive.splits import SplitSpec
 
 
-def load_target(
+def load_split(
     archive: Archive | str | Path | None = None,
     split: str = "eval",
     scheme: str | None = None,
     *,
     labels: str | Path | None = None,
     blind: bool = False,
-) -> Target:
-    """The rows of an archive's split, ready to score against.
+) -> Split:
+    """Load the rows of an archive's split.
 
     Args:
-        archive: an opened archive or its directory; ``gpu-forecasters/kernels`` here when not given.
-        split: name of a split that is forecast, for example ``eval`` or ``discovery``, or of its table.
-        scheme: bin scheme to score under; the split's own when not given. Under another one the labels are computed
-            anew from the speedups.
-        labels: folder with the labels, where they are withheld (:mod:`kernel_archive.selection.withheld`).
-        blind: the rows are wanted, not their labels: where these are withheld every row has the speedup 1.
+        archive: an opened archive or its directory; ``gpu-forecasters/kernels`` when not given.
+        split: name of a split that is forecast, for example ``eval``, or of its table.
+        scheme: bin scheme to score under; the split's own when not given. Under another one the
+            labels are computed anew from the speedups.
+        labels: folder with the labels, where they are withheld.
+        blind: load the rows without their labels: where these are withheld every speedup is 1.
 
     Raises:
         ArchiveNotFoundError: there is no archive.
-        ArchiveMismatchError: the split's files are not those that the manifest describes, or the labels are others'.
-        UsageError: unknown split or scheme, the archive has no such split yet, or its labels are withheld.
+        ArchiveMismatchError: the files are not those of the manifest, or the labels are others'.
+        UsageError: unknown split or scheme, no such split yet, or its labels are withheld.
     """
     from kernel_archive.archive.manifest import shard_faults
     from kernel_archive.archive.open import Archive, open_archive
@@ -53,24 +58,32 @@ def load_target(
     opened = archive if isinstance(archive, Archive) else open_archive(archive)
     if spec.name == REPLAY.name:
         if not blind:
-            raise UsageError("the rows of replay are searched again, not scored. Use: kernel-archive replay FILE")
+            raise UsageError(
+                "replay's rows are searched again, not scored. Use: kernel-archive replay FILE"
+            )
         return load_worlds(opened).target()
     facts = split_facts(opened, spec)
     faults = list(shard_faults(opened.path, opened.manifest.shards(spec.table)))
     if faults:  # no edited label is scored under an old digest
         raise ArchiveMismatchError.from_findings(faults)
-    columns = dict.fromkeys(["row_id", spec.task, spec.group, "gpu", spec.value, "bin", *surface_columns(spec)])
+    columns = dict.fromkeys(
+        ["row_id", spec.task, spec.group, "gpu", spec.value, "bin", *surface_columns(spec)]
+    )
     rows = opened.arrow(spec.table, columns=list(columns))
     withheld = facts.origin == "withheld"
     if withheld:
-        rows, facts = _with_labels(opened, spec, rows, facts, labels, blind=blind)
+        if labels is None and not blind:
+            what = f"the labels of {spec.name} are withheld from the archive in {opened.path}"
+            raise UsageError(f"{what}. Whoever holds them scores with the option --labels DIR")
+        rows, facts = _with_labels(opened, spec, rows, facts, labels)
     elif labels is not None:
-        raise UsageError(f"the labels of {spec.name} are in the archive itself: --labels is for withheld ones")
-    # Not to_numpy(): it imports pandas wherever that is installed, which takes longer than a whole score.
+        raise UsageError(
+            f"the labels of {spec.name} are in the archive: --labels is for withheld ones"
+        )
+    # Not to_numpy(): it imports pandas where that is installed, which takes longer than a score.
     values = {name: rows[name].to_pylist() for name in columns}
-    low, high = facts.facts.get("m_1"), facts.facts.get("m_8")
-    ends = (float(low), float(high)) if isinstance(low, (int, float)) and isinstance(high, (int, float)) else None
-    target = Target.from_arrays(
+    ends = [float(v) for v in map(facts.facts.get, ("m_1", "m_8")) if isinstance(v, (int, float))]
+    loaded = Split.from_arrays(
         row_ids=values["row_id"],
         tasks=values[spec.task],
         groups=values[spec.group],
@@ -78,7 +91,7 @@ def load_target(
         bins=values["bin"],
         scheme=scheme_of(facts.scheme).name,
         split=spec.name,
-        ends=ends,
+        ends=(ends[0], ends[1]) if len(ends) == 2 else None,
         surface=read_surface(opened, spec, values),
         facts=TargetFacts(
             archive_name=opened.manifest.name,
@@ -92,37 +105,57 @@ def load_target(
             n_rows=rows.num_rows,
         ),
     )
-    target = replace(target, withheld=withheld, others=partial(_other_ids, opened, spec))
-    return target if scheme is None else target.under(scheme_of(scheme).name)
+    loaded = replace(loaded, withheld=withheld, others=partial(_other_ids, opened, spec))
+    return loaded if scheme is None else loaded.under(scheme_of(scheme).name)
 
 
-def _other_ids(archive: Archive, split: Split) -> dict[str, set[str]]:
-    """The row ids of the archive's other splits that are forecast."""
-    others = [s for s in FORECAST_SPLITS.values() if s.table != split.table and s.table in archive.manifest.tables]
-    return {s.name: set(archive.arrow(s.table, columns=["row_id"])["row_id"].to_pylist()) for s in others}
+class _FrozenRows(msgspec.Struct):
+    """Hold the rows of a frozen split; the first value of a row is its id."""
+
+    rows: list[list[Any]]
+
+
+def _other_ids(archive: Archive, split: SplitSpec) -> Iterator[tuple[str, str, set[str]]]:
+    """Give other places with row ids: what they are, what to do about it, and the ids.
+
+    They are the archive's other splits, then the splits of released data versions, newest first.
+    """
+    for other in FORECAST_SPLITS.values():
+        if other.table != split.table and other.table in archive.manifest.tables:
+            ids = archive.arrow(other.table, columns=["row_id"])["row_id"].to_pylist()
+            yield other.name, f"Use --split {other.name}", set(ids)
+    own = archive.manifest.version
+    folders = [f for f in (content_path("splits") / "frozen").iterdir() if f.name != own]
+    for folder in sorted(folders, key=lambda f: [int(n) for n in f.name.split(".")], reverse=True):
+        for spec in FORECAST_SPLITS.values():
+            path = folder / f"{spec.table}.json"
+            if path.is_file():
+                rows = msgspec.json.decode(path.read_bytes(), type=_FrozenRows).rows
+                fix = f"This archive is version {own}: forecast its rows, or build the other one"
+                yield f"{spec.name} in data version {folder.name}", fix, {row[0] for row in rows}
 
 
 def _with_labels(
-    archive: Archive, split: Split, rows: pa.Table, facts: SplitFacts, labels: str | Path | None, *, blind: bool
+    archive: Archive,
+    split: SplitSpec,
+    rows: pa.Table,
+    facts: SplitFacts,
+    labels: str | Path | None,
 ) -> tuple[pa.Table, SplitFacts]:
-    """The rows of a split whose labels are withheld, from the labels' folder or blind; and the split's facts."""
+    """Fill in withheld labels from their folder, or blind ones, and return the split's facts."""
     from kernel_archive.selection.withheld import labelled, with_column
 
     if labels is not None:
-        found, facts = labelled(archive, split.table, Path(labels))
-        return found.select(rows.column_names), facts
-    if not blind:
-        raise UsageError(
-            f"the labels of {split.name} are withheld from the archive in {archive.path}. Whoever holds them scores with "
-            "the option --labels DIR"
-        )
-    for name, value in ((split.value, 1.0), ("bin", int(assign_bins([1.0], scheme_of(facts.scheme).name)[0]))):
+        whole, facts = labelled(archive, split.table, Path(labels))
+        return whole.select(rows.column_names), facts
+    blind_bin = int(assign_bins([1.0], scheme_of(facts.scheme).name)[0])
+    for name, value in ((split.value, 1.0), ("bin", blind_bin)):
         rows = with_column(rows, name, [value] * rows.num_rows)
     return rows, facts
 
 
-def target_of(archive: Archive | Target | str | Path | None, split: str, bins: str | None) -> Target:
-    """A target as it is, or the split of an archive; under another scheme when one is named."""
-    if not isinstance(archive, Target):
-        return load_target(archive, split, bins)
+def as_split(archive: Archive | Split | str | Path | None, split: str, bins: str | None) -> Split:
+    """Return a split as it is or load it; under another scheme when one is named."""
+    if not isinstance(archive, Split):
+        return load_split(archive, split, bins)
     return archive if bins is None else archive.under(scheme_of(bins).name)

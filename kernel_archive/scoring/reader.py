@@ -1,171 +1,88 @@
-"""Forecasts from a file, a table or objects: in normal form, or every fault of them in one pass and bounded memory.
+"""Read forecasts from a file, a table or objects: arrays, or every fault of them in one pass.
 
-What one line may say is in :mod:`kernel_archive.scoring.formats`, what is wrong with it in :mod:`kernel_archive.scoring.faults`.
+What one line may say is in :mod:`kernel_archive.scoring.formats`.
 """
 
 from __future__ import annotations
 
 import hashlib
-import math
-import struct
+import operator
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from functools import reduce
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypedDict
 
 import msgspec
 import numpy as np
 
 from kernel_archive.bins import N_BINS
 from kernel_archive.errors import Finding, ForecastError, UsageError, printable
-from kernel_archive.scoring.faults import CheckReport, FileFaults
+from kernel_archive.scoring.faults import CheckReport, LineFaults, near_id
 from kernel_archive.scoring.forecasts import RAW_SUM_BOUNDS, Forecasts, normalise
-from kernel_archive.scoring.formats import MAX_REPEATS, READ, WrittenForecast, decode_line, quick_entry, read_entry
+from kernel_archive.scoring.formats import (
+    HALF_CHARACTER,
+    KNOWN,
+    MAX_REPEATS,
+    READ,
+    decode_line,
+    read_line,
+)
 from kernel_archive.untrusted import Lines, UntrustedFileError, is_parquet, regular_file
 from kernel_archive.untrusted_tables import parquet_rows
 
 if TYPE_CHECKING:
-    from kernel_archive.scoring.target import Target
+    from typing import Unpack
+
+    from kernel_archive.scoring.formats import ForecastLine
+    from kernel_archive.scoring.split import Split
 
 
-class _ArrowStream(Protocol):
-    """A data frame of any library that gives its columns as an Arrow stream: Polars, Arrow, pandas, DuckDB."""
-
-    def __arrow_c_stream__(self, requested_schema: object | None = None) -> object: ...
-
-
-#: Where forecasts can come from: a file, a data frame, or objects with the fields of a line.
-RowSource: TypeAlias = "str | Path | _ArrowStream | Iterable[Mapping[str, Any]]"
-ForecastSource: TypeAlias = "RowSource | Forecasts"
-#: Numbers of a forecast, NaN where it has none.
-_AMOUNTS: Final = ("raw_sums", "input_tokens", "output_tokens", "latency_s", "expected_speedups")
-#: One stored forecast; its flags are 1 for parsed and 2 for deferred.
-_CELL: Final = np.dtype(
-    [("row", "<i8"), ("repeat", "<i8"), ("line", "<i8"), ("flags", "i1"), ("stated", "i1")]
-    + [(name, "<f8") for name in _AMOUNTS] + [("p", "<f8", (N_BINS,))]
-)  # fmt: skip
-_PACK: Final = struct.Struct("<qqqbb5d8d").pack
-#: What is said of a line of which the end is missing.
-_CUT_OFF: Final = {
-    "code": "cut-off",
-    "message": "the file ends in the middle of this line",
-    "fix": "Was the writer stopped?",
-}
-_UNIFORM: Final = (1.0 / N_BINS,) * N_BINS
+#: Where rows can come from: a file, a data frame that gives an Arrow stream (Polars, Arrow, pandas,
+#: DuckDB), or objects with the fields of a line.
+RowSource: TypeAlias = Any
+ForecastSource: TypeAlias = "Forecasts | RowSource"
+#: Keep this many findings in full; further ones are only counted.
+KEPT_FINDINGS: Final = 20_000
+#: Suggest a row id for this many unknown ones, and hold them against other splits.
+_MAX_SUGGESTIONS: Final = 20
+#: Remember this many labels and unknown fields; a file with more is hostile.
+_MAX_NAMES: Final = 100
+_AMOUNTS: Final = ("expected_speedup", "input_tokens", "output_tokens", "latency_s")
 
 
-class _Collector:
-    """Takes forecasts one by one, then makes arrays of them."""
+class ReadOptions(TypedDict, total=False):
+    """State how forecasts are read; every option may be left out."""
 
-    def __init__(self, faults: FileFaults, bounds: tuple[float, float], *, keep_rationales: bool) -> None:
-        self.faults, self.target, self.bounds = faults, faults.target, bounds
-        self.rationales: dict[tuple[int, int], str] | None = {} if keep_rationales else None
-        self._cells = bytearray()
-
-    def take(self, row: Mapping[str, Any], line: int) -> None:
-        """One forecast, as a JSON object or a row of a table."""
-        if not self.faults.belongs(row.get("surrogate_label"), line):
-            return
-        entry, faults, strange = read_entry(row, file=self.faults.name, line=line)
-        self.faults.strange(strange)
-        for finding in faults:
-            self.faults.add(finding)
-        if entry is not None:
-            self.store(entry, line)
-
-    def store(self, entry: WrittenForecast, line: int) -> None:
-        """One forecast that has no fault of its own and is the forecaster's that was asked for."""
-        at = self.target.index.get(entry.row_id)
-        if at is None:
-            self.faults.unknown_row(entry.row_id, line)
-            return
-        p = entry.probabilities
-        low, high = self.bounds
-        # The sum of the numbers that are there is always bounded; a stated one (of published tables) in addition.
-        own = raw_sum = entry.raw_sum
-        if low <= own <= high and entry.raw_probability_sum is not None:
-            raw_sum = entry.raw_probability_sum
-        if p is not None and not low <= raw_sum <= high:
-            what = "the probabilities sum" if raw_sum == own else "before renormalisation they summed"
-            self.faults.fault(
-                "raw-sum", f"{what} to {raw_sum:.4g}, not {low:g} to {high:g}: it counts as no forecast",
-                severity="warning", line=line, field="probabilities",
-            )  # fmt: skip
-            p = None
-        amounts = (entry.input_tokens, entry.output_tokens, entry.latency_s, entry.expected_speedup)
-        self._cells += _PACK(
-            at, entry.repeat, line, (p is not None) + 2 * (entry.defer is True), entry.predicted_bin or 0, raw_sum,
-            *(math.nan if amount is None else amount for amount in amounts), *(_UNIFORM if p is None else p),
-        )  # fmt: skip
-        if self.rationales is not None and entry.rationale is not None:
-            self.rationales[entry.repeat, at] = entry.rationale
-
-    def finish(self, name: str, source: str, digest: str) -> tuple[Forecasts | None, CheckReport]:
-        """The forecasts when there is no fault, and what there is to say about them."""
-        cell = np.frombuffer(self._cells, dtype=_CELL)
-        n_repeats = int(cell["repeat"].max()) + 1 if len(cell) else 0
-        report = self.faults.report(cell, n_repeats)
-        if not report.ok:
-            return None, report
-        r, i, shape = cell["repeat"], cell["row"], (n_repeats, len(self.target))
-
-        def spread(values: Any, default: float | bool, dtype: Any = np.float64) -> Any:
-            out = np.full(shape, default, dtype=dtype)
-            out[r, i] = values
-            return out
-
-        p = np.full((*shape, N_BINS), 1.0 / N_BINS)
-        p[r, i] = normalise(raw=cell["p"])
-        made = Forecasts(
-            name=name, source=source, digest=digest, remarks=report.findings, rationales=self.rationales,
-            probabilities=p, parsed=spread((cell["flags"] & 1) > 0, False, bool), present=spread(True, False, bool),
-            deferred=spread((cell["flags"] & 2) > 0, False, bool), stated=spread(cell["stated"], 0, np.int8),
-            **{amount: spread(cell[amount], math.nan) for amount in _AMOUNTS},
-        )  # fmt: skip
-        return made, report
+    #: Name of the forecaster; the file's name without its endings when not given.
+    name: str | None
+    #: Take only the lines with this ``surrogate_label``.
+    surrogate: str | None
+    #: A raw sum outside counts as a parse failure.
+    raw_sum_bounds: tuple[float, float]
+    #: Keep the rationales, too.
+    keep_rationales: bool
 
 
-def forecasts_of(
-    source: ForecastSource, target: Target, *, name: str | None = None, surrogate: str | None = None
-) -> Forecasts:
-    """Forecasts as they are, or read from a file, a data frame or objects; arguments as in :func:`read_forecasts`.
-
-    Raises:
-        ForecastError: they have a fault; it carries every one.
-        UsageError: this is nothing that forecasts can be read from.
-    """
-    if isinstance(source, Forecasts):
-        return source if name is None else replace(source, name=name)
-    return read_forecasts(source, target, name=name, surrogate=surrogate)
+def forecasts_of(source: ForecastSource, split: Split, **options: Unpack[ReadOptions]) -> Forecasts:
+    """Return forecasts as they are, or read them as :func:`read_forecasts` does."""
+    if not isinstance(source, Forecasts):
+        return read_forecasts(source, split, **options)
+    return replace(source, name=options.get("name") or source.name)
 
 
-def read_forecasts(
-    source: RowSource,
-    target: Target,
-    *,
-    name: str | None = None,
-    surrogate: str | None = None,
-    raw_sum_bounds: tuple[float, float] = RAW_SUM_BOUNDS,
-    keep_rationales: bool = False,
-) -> Forecasts:
-    """Read forecasts in any of the accepted forms.
+def read_forecasts(source: RowSource, split: Split, **options: Unpack[ReadOptions]) -> Forecasts:
+    """Read forecasts of a split in any of the accepted forms; options: :class:`ReadOptions`.
 
-    Args:
-        source: a file (JSON lines, plain, gzip or zstd, or Parquet), a data frame that gives an Arrow stream, or
-            objects with the fields of a line.
-        target: the split that they are for.
-        name: name of the forecaster; the file's name without its endings when not given.
-        surrogate: take only the lines with this ``surrogate_label`` (a published file can hold several forecasters).
-        raw_sum_bounds: a raw sum outside counts as a parse failure.
-        keep_rationales: keep the rationales, too.
+    A source is a file (JSON lines, plain, gzip or zstd, or Parquet), a data frame that gives an
+    Arrow stream, or objects with the fields of a line.
 
     Raises:
         ForecastError: the forecasts have a fault; it carries every one.
         UsageError: this is nothing that forecasts can be read from.
     """
-    forecasts, report = check_forecasts(
-        source, target, name=name, surrogate=surrogate, raw_sum_bounds=raw_sum_bounds, keep_rationales=keep_rationales
-    )
+    forecasts, report = check_forecasts(source, split, **options)
     if forecasts is None:
         errors = [f for f in report.findings if f.severity == "error"]
         more = f"{report.n_errors} faults in {report.file}" if report.n_errors > 1 else None
@@ -174,109 +91,316 @@ def read_forecasts(
 
 
 def check_forecasts(
-    source: RowSource,
-    target: Target,
-    *,
-    name: str | None = None,
-    surrogate: str | None = None,
-    raw_sum_bounds: tuple[float, float] = RAW_SUM_BOUNDS,
-    keep_rationales: bool = False,
+    source: RowSource, split: Split, **options: Unpack[ReadOptions]
 ) -> tuple[Forecasts | None, CheckReport]:
-    """Everything that there is to say about some forecasts, and the forecasts when they have no fault.
-
-    Arguments as in :func:`read_forecasts`.
+    """Report every fault of some forecasts, and return the forecasts when they have none.
 
     Raises:
         ForecastError: there is no file that could be read.
         UsageError: this is nothing that forecasts can be read from.
     """
-    shown = printable(str(source), 300) if isinstance(source, (str, Path)) else "rows"
-    collector = _Collector(FileFaults(shown, target, surrogate), raw_sum_bounds, keep_rationales=keep_rationales)
+    name = options.get("name")
     if not isinstance(source, (str, Path)):
+        collector = _Collector("rows", split, options)
         return collector.finish(name or "forecasts", "", _read_objects(source, collector))
+    collector = _Collector(printable(str(source), 300), split, options)
     try:
-        file = regular_file(source)
+        path = regular_file(source)
     except UntrustedFileError as error:
-        raise ForecastError.from_findings([error.finding(shown)]) from None
-    digest = _read_parquet(file, collector) if is_parquet(file) else _read_lines(file, collector)
+        raise ForecastError.from_findings([error.finding(collector.file)]) from None
+    digest = _read_parquet(path, collector) if is_parquet(path) else _read_lines(path, collector)
     return collector.finish(name or name_of(source), str(source), digest)
 
 
 def name_of(path: str | Path) -> str:
-    """The name of a forecaster whose file has this path: without its folder and its endings."""
+    """Name a forecaster after its file, without folder and endings."""
     name = Path(path).name
     for ending in (".zst", ".gz", ".jsonl", ".ndjson", ".json", ".parquet"):
         name = name.removesuffix(ending)
     return name or "forecasts"
 
 
-def _limits(target: Target) -> tuple[int, int]:
-    """Bytes, uncompressed, and lines: forecasts of a split take no more."""
-    return min((16 << 20) + len(target) * (256 << 10), 4 << 30), 10_000 + len(target) * MAX_REPEATS
+class _Collector:
+    """Collect forecasts and faults line by line, then make arrays and a report of them."""
+
+    def __init__(self, file: str, split: Split, options: ReadOptions) -> None:
+        self.file = file
+        self.split = split
+        self.surrogate = options.get("surrogate")
+        self.raw_sum_bounds = options.get("raw_sum_bounds", RAW_SUM_BOUNDS)
+        self.keep_rationales = options.get("keep_rationales", False)
+        self.n_lines = 0
+        self.findings: list[Finding] = []
+        self.counts: Counter[str] = Counter()
+        self.n_errors = 0
+        self.labels: Counter[str | None] = Counter()
+        self.unread: Counter[str] = Counter()
+        #: Lines with an unknown id: number and id.
+        self.unknown: list[tuple[int, str]] = []
+        self.repeated: list[Finding] = []
+        #: (repeat, row) -> number of the line, forecast, its raw sum.
+        self.cells: dict[tuple[int, int], tuple[int, ForecastLine, float]] = {}
+
+    def add(self, *findings: Finding) -> None:
+        """Count findings, and keep them while there is room."""
+        for finding in findings:
+            self.counts[finding.code] += 1
+            self.n_errors += finding.severity == "error"
+        self.findings += findings[: max(KEPT_FINDINGS - len(self.findings), 0)]
+
+    def fault(self, code: str, message: str, **more: Any) -> None:
+        """Add a fault of the whole file, or of the place that is given."""
+        self.add(Finding(code=code, message=message, file=self.file, **more))
+
+    def take(self, row: Mapping[str, Any], number: int) -> None:
+        """Take one forecast, as a JSON object or a row of a table."""
+        label = row.get("surrogate_label")
+        if label is not None and not isinstance(label, str):
+            place = {"line": number, "field": "surrogate_label", "value": printable(label)}
+            self.fault("not-text", "must be text", **place)
+        elif label in (*self.labels, self.surrogate) or len(self.labels) < _MAX_NAMES:
+            self.labels[label] += 1
+        if self.surrogate not in (None, label):
+            return
+        self.n_lines += 1
+        if len(self.unread) < _MAX_NAMES:
+            self.unread.update(name for name in row if name not in KNOWN)
+        faults = LineFaults(self.file, number)
+        line = read_line(row, faults)
+        self.add(*faults.findings)
+        if line is None:
+            return
+        place_of_row = self.split.index.get(line.row_id)
+        if place_of_row is None:
+            self.unknown.append((number, line.row_id))
+        else:
+            self._store(line, (line.repeat or 0, place_of_row), number)
+
+    def _store(self, line: ForecastLine, cell: tuple[int, int], number: int) -> None:
+        """Keep a forecast without a fault of its own in its cell."""
+        raw_sum = reduce(operator.add, line.probabilities or (np.nan,))
+        low, high = self.raw_sum_bounds
+        what = "the probabilities sum"
+        if low <= raw_sum <= high and line.raw_probability_sum is not None:
+            raw_sum, what = line.raw_probability_sum, "before renormalisation they summed"
+        if raw_sum < low or raw_sum > high:
+            what += f" to {raw_sum:.4g}, not {low:g} to {high:g}: it counts as no forecast"
+            self.fault("raw-sum", what, severity="warning", line=number, field="probabilities")
+            line.probabilities = None
+        if not self.keep_rationales:
+            line.rationale = None
+        if cell not in self.cells:
+            self.cells[cell] = (number, line, raw_sum)
+            return
+        first = self.cells[cell][0]
+        finding = Finding(
+            code="repeated-forecast",
+            message=f"repeat {cell[0]} of this row was already forecast in line {first}",
+            file=self.file,
+            line=number,
+            field="row_id",
+            value=printable(line.row_id),
+            fix="Number the repeats, or drop one of the lines",
+        )
+        self.repeated.append(finding)
+
+    def finish(self, name: str, source: str, digest: str) -> tuple[Forecasts | None, CheckReport]:
+        """Return the forecasts when there is no fault, and the report."""
+        n_repeats = max((repeat for repeat, _ in self.cells), default=-1) + 1
+        self._check_ids()
+        self._check_labels()
+        if not self.counts["several-forecasters"]:  # which would be why forecasts are repeated
+            self.add(*self.repeated)
+        for missing in sorted({*range(n_repeats)} - {repeat for repeat, _ in self.cells}):
+            last = f"there are some with repeat {n_repeats - 1}"
+            what = f"there is no forecast with repeat {missing}, but {last}"
+            fix = "Number the repeats 0, 1, 2, ... without a gap"
+            self.fault("repeat-gap", what, field="repeat", fix=fix)
+        if not self.n_lines and not self.n_errors:
+            fix = "See: kernel-archive template"
+            self.fault("no-forecasts", "the file holds no forecast", fix=fix)
+        for field, count in self.unread.items():
+            what = f"nothing reads this field ({count} lines)"
+            self.fault("unknown-field", what, severity="warning", field=printable(field))
+        report = self._report(n_repeats)
+        return (self._forecasts(name, source, digest, report) if report.ok else None), report
+
+    def _forecasts(self, name: str, source: str, digest: str, report: CheckReport) -> Forecasts:
+        """Spread the collected lines over arrays."""
+        shape = (report.n_repeats, report.n_rows)
+        repeats, rows = np.array(list(self.cells)).T
+        lines = [line for _, line, _ in self.cells.values()]
+
+        def spread(values: Iterable[Any], empty: float | bool, dtype: Any = np.float64) -> Any:
+            out = np.full(shape, empty, dtype=dtype)
+            out[repeats, rows] = [empty if value is None else value for value in values]
+            return out
+
+        amounts = {
+            field: spread((getattr(line, field) for line in lines), np.nan) for field in _AMOUNTS
+        }
+        probabilities = np.full((*shape, N_BINS), 1.0 / N_BINS)
+        uniform = [1.0 / N_BINS] * N_BINS
+        raw = np.array([line.probabilities or uniform for line in lines], dtype=np.float64)
+        probabilities[repeats, rows] = normalise(raw=raw)
+        rationales = {
+            cell: line.rationale
+            for cell, (_, line, _) in self.cells.items()
+            if line.rationale is not None
+        }
+        return Forecasts(
+            name=name,
+            source=source,
+            digest=digest,
+            remarks=report.findings,
+            rationales=rationales if self.keep_rationales else None,
+            probabilities=probabilities,
+            parsed=spread((line.probabilities is not None for line in lines), False, bool),
+            present=spread((True for _ in lines), False, bool),
+            deferred=spread((line.defer for line in lines), False, bool),
+            stated=spread((line.predicted_bin for line in lines), 0, np.int8),
+            raw_sums=spread((raw_sum for _, _, raw_sum in self.cells.values()), np.nan),
+            expected_speedups=amounts.pop("expected_speedup"),
+            **amounts,
+        )
+
+    def _report(self, n_repeats: int) -> CheckReport:
+        lines = [line for _, line, _ in self.cells.values()]
+        n_parsed = sum(line.probabilities is not None for line in lines)
+        n_asked = sum(line.probabilities is not None or not line.defer for line in lines)
+        n_rows = len(self.split)
+        return CheckReport(
+            file=self.file,
+            ok=not self.n_errors,
+            n_rows=n_rows,
+            n_repeats=n_repeats,
+            n_lines=self.n_lines,
+            n_present=len(lines),
+            n_parsed=n_parsed,
+            n_deferred=sum(line.defer is True for line in lines),
+            coverage=len(lines) / (n_rows * max(n_repeats, 1)),
+            parse_rate=n_parsed / n_asked if n_asked else None,
+            n_errors=self.n_errors,
+            n_warnings=self.counts.total() - self.n_errors,
+            counts=dict(sorted(self.counts.items())),
+            findings=tuple(sorted(self.findings, key=lambda finding: finding.line or 0)),
+        )
+
+    def _check_ids(self) -> None:
+        """Add a fault for every unknown id, or one where most are of another split or version."""
+        n, first = len(self.unknown), [row_id for _, row_id in self.unknown[:_MAX_SUGGESTIONS]]
+        places = self.split.others() if self.split.others and n * 2 > self.n_lines else ()
+        for name, fix, ids in places:
+            if 2 * len(ids.intersection(first)) > len(first):
+                what = f"{n:,} of {self.n_lines:,} lines have no row of {self.split.spec.name}"
+                what += f": these are ids of {name}"
+                self.fault("unknown-row", what, field="row_id", fix=fix)
+                return
+        for i, (number, row_id) in enumerate(self.unknown):
+            near = near_id(row_id, self.split.row_ids) if i < len(first) else None
+            place = {"line": number, "field": "row_id", "value": printable(row_id)}
+            self.fault("unknown-row", "no row of this split has this id", fix=near, **place)
+        if n and not self.cells:
+            facts = self.split.facts
+            version = f"{printable(facts.archive_name)} {printable(facts.archive_version)}"
+            what = f"no id in this file is one of the {facts.table} split ({version})"
+            fix = "Is it for another split, or another version of the archive?"
+            self.fault("wrong-split", what, fix=fix)
+
+    def _check_labels(self) -> None:
+        """Check that the lines are those of one forecaster, the one that was asked for."""
+        field = "surrogate_label"
+        names = [printable(label, 60) for label in self.labels if label is not None]
+        shown = ", ".join(names[:10])
+        if self.surrogate is None and names and len(self.labels) > 1:
+            none = f", and {self.labels[None]:,} lines without a label" if self.labels[None] else ""
+            what = f"the file holds {len(names)} forecasters: {shown}{none}"
+            fix = f"Choose one with --surrogate {names[0]!r}"
+            self.fault("several-forecasters", what, field=field, fix=fix)
+        elif self.surrogate is not None and not self.labels[self.surrogate]:
+            what, value = "no line has this surrogate_label", printable(self.surrogate)
+            others = f"The file has: {shown}" if names else None
+            self.fault("no-such-forecaster", what, field=field, value=value, fix=others)
+        elif self.surrogate is not None and self.labels[None]:
+            what = f"{self.labels[None]:,} lines have no surrogate_label: they are not read"
+            self.fault("no-label", what, severity="warning", field=field)
 
 
-def _read_lines(path: Path, into: _Collector) -> str:
-    max_bytes, max_lines = _limits(into.target)
+def _limits(split: Split) -> tuple[int, int]:
+    """Bound the bytes, uncompressed, and the lines that forecasts of a split can take."""
+    max_bytes = min((16 << 20) + len(split) * (256 << 10), 4 << 30)
+    return max_bytes, 10_000 + len(split) * MAX_REPEATS
+
+
+def _read_lines(path: Path, collector: _Collector) -> str:
+    """Read JSON lines; the digest is that of the content without compression."""
+    max_bytes, max_lines = _limits(collector.split)
     source = Lines(path, max_bytes=max_bytes, max_lines=max_lines)
     for item in source:
         if isinstance(item, Finding):
-            into.faults.add(item)
+            collector.add(item)
             continue
-        line, text = item
-        quick = quick_entry(text)
-        if quick is not None:
-            if into.faults.belongs(None, line):
-                into.store(quick, line)
+        number, text = item
+        faults = LineFaults(collector.file, number)
+        row = decode_line(text, faults)
+        if row is not None:
+            collector.take(row, number)
             continue
-        row = decode_line(text, file=into.faults.name, line=line)
-        if isinstance(row, list):
-            into.faults.n_lines += 1
-            for finding in row:
-                cut = source.ended_mid_line and finding.code == "bad-json"
-                into.faults.add(msgspec.structs.replace(finding, **_CUT_OFF) if cut else finding)
-        else:
-            into.take(row, line)
+        if source.ended_mid_line and faults.findings[0].code == "bad-json":
+            faults.findings.clear()
+            what, fix = "the file ends in the middle of this line", "Was the writer stopped?"
+            faults.add("cut-off", what, value=text[:80].decode(errors="replace"), fix=fix)
+        collector.n_lines += 1
+        collector.add(*faults.findings)
     return source.digest
 
 
-def _read_parquet(path: Path, into: _Collector) -> str:
-    wanted = (READ | {"surrogate_label"}) - (set() if into.rationales is not None else {"rationale", "reasoning"})
-    max_bytes, max_rows = _limits(into.target)
-    for item in parquet_rows(path, name=into.faults.name, wanted=wanted, max_rows=max_rows, max_bytes=max_bytes):
+def _read_parquet(path: Path, collector: _Collector) -> str:
+    """Read a Parquet file; the digest is that of its bytes."""
+    max_bytes, max_rows = _limits(collector.split)
+    for item in parquet_rows(
+        path,
+        name=collector.file,
+        wanted=READ - (set() if collector.keep_rationales else {"rationale", "reasoning"}),
+        max_rows=max_rows,
+        max_bytes=max_bytes,
+    ):
         if isinstance(item, Finding):
-            into.faults.add(item)
+            collector.add(item)
         else:
-            line, row = item
-            into.take(row, line)
+            number, row = item
+            collector.take(row, number)
     with path.open("rb") as stream:
         return f"sha256:{hashlib.file_digest(stream, 'sha256').hexdigest()}"
 
 
-def _read_objects(source: _ArrowStream | Iterable[Mapping[str, Any]], into: _Collector) -> str:
-    """Objects of this process, one after the other; the digest is that of the same objects as JSON lines."""
+def _read_objects(source: RowSource, into: _Collector) -> str:
+    """Read objects of this process; the digest is that of the same objects as JSON lines."""
     if hasattr(source, "__arrow_c_stream__"):
         import pyarrow as pa
 
         source = (row for batch in pa.table(source).to_batches(1024) for row in batch.to_pylist())
     elif not isinstance(source, Iterable) or isinstance(source, (bytes, Mapping)):
         raise UsageError(
-            f"no forecasts can be read from a {type(source).__name__}. Give a file, a data frame, a list of objects, or Forecasts"
+            f"no forecasts can be read from a {type(source).__name__}. "
+            "Give a file, a data frame, a list of objects, or Forecasts"
         )
     digest = hashlib.sha256()
-    for line, item in enumerate(source, 1):
+    for number, item in enumerate(source, 1):
         row = msgspec.to_builtins(item, str_keys=True, enc_hook=_plain)
         what = "a forecast is an object with named fields"
         try:
             digest.update(msgspec.json.encode(row) + b"\n")
             if isinstance(row, dict):
-                into.take({name: list(v) if isinstance(v, tuple) else v for name, v in row.items()}, line)
+                lists = {name: list(v) if isinstance(v, tuple) else v for name, v in row.items()}
+                into.take(lists, number)
                 continue
         except UnicodeEncodeError:
-            what = "a text has half a character, which JSON can't hold"
-        into.faults.fault("bad-json", what, line=line, value=printable(row))
+            what = HALF_CHARACTER
+        into.fault("bad-json", what, line=number, value=printable(row))
     return f"sha256:{digest.hexdigest()}"
 
 
 def _plain(value: Any) -> Any:
-    """A value of another library, an array or a number of numpy for example, as plain Python."""
+    """Turn a value of another library, an array or a number of numpy, into plain Python."""
     return value.tolist() if hasattr(value, "tolist") else repr(value)

@@ -1,86 +1,65 @@
-"""The score record: everything that a summary, a plot or the board needs of a score, as one JSON document."""
+"""Hold a score as one JSON document: what a summary or the board needs of it."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
 from kernel_archive._version import __version__
 from kernel_archive.errors import DataError, printable
-from kernel_archive.scoring.metrics import HEADLINE
-from kernel_archive.scoring.target import TargetFacts  # noqa: TC001 - msgspec resolves annotations at run time
+from kernel_archive.scoring.metric_table import HEADLINE
+from kernel_archive.scoring.split import TargetFacts  # noqa: TC001 - msgspec resolves annotations at run time
 from kernel_archive.splits import Kind  # noqa: TC001 - likewise
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from pathlib import Path
 
 #: Raised when a definition changes; scores of different versions are never ranked together.
 METRIC_VERSION: Final = "1"
-
-
-#: Figures that hang on a few rows of each task.
+#: Metrics that hang on a few rows of each task start with this.
 _OF_FEW: Final = "speedup_recovered_at_"
 
 
 class Metric(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One figure.
+    """Hold one figure; ``None`` where it is not defined (no parsed row, no positive)."""
 
-    Attributes:
-        mean: mean over the repeats; ``None`` where it is not defined (no parsed row, no positive).
-        std: population standard deviation over the repeats.
-        repeats: the value of each repeat.
-        low: lower end of the 95 % interval; ``None`` where none was computed.
-        high: upper end.
-    """
-
+    #: Mean and population standard deviation over the repeats.
     mean: float | None
     std: float | None
     repeats: tuple[float | None, ...]
+    #: Ends of the 95 % interval; ``None`` where none was computed.
     low: float | None = None
     high: float | None = None
 
 
 class ForecastFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """What was scored.
+    """State what was scored; a cell is one repeat of one row."""
 
-    Attributes:
-        name: the forecaster, made printable.
-        source: the file, as its user named it, made printable.
-        digest: sha256 of its content.
-        n_repeats: repeats R.
-        n_cells: rows x repeats.
-        n_present: cells with a line.
-        n_parsed: cells with a distribution.
-        n_deferred: cells that the forecaster deferred.
-        coverage: n_present / n_cells.
-        parse_rate: share of the lines that give a distribution, of those that don't defer without one.
-        n_stated: cells with a stated bin and a distribution.
-        n_stated_differs: of those, the stated bin is not the predicted one (the argmax).
-        n_raw_sum_rejected: cells whose raw sum was so far from 1 that they count as not parsed.
-        raw_sum: least, mean and largest raw sum, ``None`` without any.
-        input_tokens: sum over all cells, ``None`` when not stated.
-        output_tokens: likewise.
-        latency_s: mean seconds per forecast, ``None`` when not stated.
-    """
-
+    #: The forecaster, and its file as its user named it, made printable.
     name: str
     source: str
+    #: sha256 of the file's content.
     digest: str
     n_repeats: int
     n_cells: int
+    #: Cells with a line, with a distribution, and deferred.
     n_present: int
     n_parsed: int
     n_deferred: int
     coverage: float
+    #: Share of the lines with a distribution, of those that don't defer without one.
     parse_rate: float | None
+    #: Cells with a stated bin and a distribution, and of those with another bin as the argmax.
     n_stated: int
     n_stated_differs: int
+    #: Cells whose raw sum was so far from 1 that they count as not parsed.
     n_raw_sum_rejected: int
-    raw_sum: tuple[float, float, float] | None
+    #: Tokens of all cells; ``None`` when not stated.
     input_tokens: float | None
     output_tokens: float | None
+    #: Mean seconds per forecast.
     latency_s: float | None
 
     @property
@@ -97,257 +76,169 @@ class ForecastFacts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Bucket(msgspec.Struct, frozen=True):
-    """One confidence bucket of the reliability diagram, all repeats together; means are ``None`` in an empty one.
+    """Hold one confidence bucket of all repeats; means are ``None`` in an empty one."""
 
-    Attributes:
-        low: lower edge of the confidence.
-        high: upper edge.
-        count: forecasts in it.
-        confidence: their mean confidence.
-        accuracy: their share of hits.
-        error: their mean forecast error, x.
-    """
-
+    #: Edges of the confidence.
     low: float
     high: float
     count: int
     confidence: float | None
     accuracy: float | None
+    #: Mean forecast error, x.
     error: float | None
 
 
 class Recovery(msgspec.Struct, frozen=True, kw_only=True):
-    """The recovery curve: percent of the best speedup found at each budget, mean over tasks and repeats.
+    """Hold the recovery curve: percent of the best speedup found at each budget."""
 
-    Attributes:
-        budgets: percent of a task's candidates, 1 to 100.
-        mean: the curve.
-        low: lower end of its pointwise 95 % band, empty without a bootstrap.
-        high: upper end.
-        random: the curve of candidates measured in random order.
-    """
-
+    #: Percent of a task's candidates, 1 to 100.
     budgets: tuple[int, ...]
+    #: Mean over tasks and repeats, with its pointwise 95 % band, empty without a bootstrap.
     mean: tuple[float, ...]
     low: tuple[float, ...]
     high: tuple[float, ...]
+    #: The curve of candidates measured in random order.
     random: tuple[float, ...]
 
 
 class RiskCoverage(msgspec.Struct, frozen=True, kw_only=True):
-    """Selective forecasting, mean over repeats, parsed rows only.
+    """Hold what accepting only the most confident rows gives; parsed rows, mean over repeats."""
 
-    Attributes:
-        coverage: 0.01 to 1: share of the rows that is accepted, most confident first.
-        error: their mean forecast error, x.
-        error_rate: their share of wrong bins.
-        coverage_at_error: limit in x -> largest coverage whose error is within it.
-        coverage_at_error_rate: limit -> largest coverage whose error rate is within it.
-        accuracy_at: confidence threshold -> accuracy of the rows at or above it (``None`` without one), mean share of rows.
-    """
-
+    #: 0.01 to 1: share of the rows that is accepted.
     coverage: tuple[float, ...]
+    #: Their mean forecast error, x, and their share of wrong bins.
     error: tuple[float, ...]
     error_rate: tuple[float, ...]
-    coverage_at_error: dict[str, float]
-    coverage_at_error_rate: dict[str, float]
-    accuracy_at: dict[str, tuple[float | None, float]]
 
 
 class Deferral(msgspec.Struct, frozen=True, kw_only=True):
-    """What deferring changes; only where a forecast defers.
+    """Hold what deferring changes; only where a forecast defers."""
 
-    Attributes:
-        rate: share of the row and repeat cells that are deferred.
-        accepted: metric -> figure over the rows that are not deferred.
-        deferred_accuracy: accuracy that the forecaster would have had on the deferred rows that it gave a distribution for.
-        n_deferred_parsed: number of those.
-        error_by_confidence: forecast error, x, when the forecaster's own confidence keeps as many rows as it kept.
-        error_by_chance: likewise, when chance does.
-        measured: share of the candidates that a search measures which measures the deferred ones of each task and, of the
-            others, the one with the largest expected speedup; ``None`` where the rows are no candidates for one place.
-        found: percent of the best speedup of a task that it finds so, mean over tasks.
-        found_by_expected: likewise, when as many candidates are chosen by expected speedup alone.
-        found_by_chance: likewise, in random order.
-    """
-
+    #: Share of the cells that are deferred.
     rate: float
+    #: Metric -> figure over the rows that are not deferred.
     accepted: dict[str, Metric]
+    #: Accuracy on the deferred rows with a distribution, and their number.
     deferred_accuracy: float | None
     n_deferred_parsed: int
-    error_by_confidence: float | None = None
-    error_by_chance: float | None = None
-    measured: float | None = None
-    found: float | None = None
-    found_by_expected: float | None = None
-    found_by_chance: float | None = None
 
 
 class DiscoveryCurve(msgspec.Struct, frozen=True, kw_only=True):
-    """Precision and recall of the pairs at least ``cutoff`` times as fast.
+    """Hold precision and recall of the pairs at least ``cutoff`` times as fast."""
 
-    Attributes:
-        cutoff: in x.
-        n_positive: pairs that are.
-        base_rate: their share: the average precision of a constant forecast.
-        low: least average precision over the repeats.
-        high: largest.
-        recall: 0.01 to 1.
-        precision: precision at the first score that reaches this recall, mean over repeats.
-        precision_low: least over the repeats.
-        precision_high: largest.
-        shortcuts: shortcut -> average precision of ordering by it; empty where none is known.
-    """
-
+    #: In x.
     cutoff: float
     n_positive: int
+    #: Share of positives: the average precision of a constant forecast.
     base_rate: float
-    low: float | None
-    high: float | None
-    recall: tuple[float, ...]
-    precision: tuple[float, ...]
-    precision_low: tuple[float, ...]
-    precision_high: tuple[float, ...]
-    shortcuts: dict[str, float] = {}
+    #: Least and largest average precision over the repeats.
+    low: float | None = None
+    high: float | None = None
+    #: 0.01 to 1.
+    recall: tuple[float, ...] = ()
+    #: Precision at the first score that reaches this recall: mean, least, largest over repeats.
+    precision: tuple[float, ...] = ()
+    precision_low: tuple[float, ...] = ()
+    precision_high: tuple[float, ...] = ()
 
 
 class ControlFigures(msgspec.Struct, frozen=True, kw_only=True):
-    """The figures of one control or bound on the same rows.
-
-    Attributes:
-        name: its name.
-        title: what it goes by.
-        bound: whether it knows the labels.
-        metrics: metric -> figure; ``None`` where it is not defined.
-    """
+    """Hold the figures of one control or bound on the same rows."""
 
     name: str
+    #: What it goes by.
     title: str
+    #: Whether it knows the labels.
     bound: bool
     metrics: dict[str, float | None]
 
 
-class OtherScheme(msgspec.Struct, frozen=True, kw_only=True):
-    """The same forecasts scored under the other bin scheme.
-
-    Attributes:
-        scheme: the other one.
-        n_differ: rows whose label differs.
-        metrics: metric -> mean over the repeats.
-        uniform: the same of the uniform forecast.
-        outside: metrics whose figure there lies outside the 95 % interval here: what is said of them depends on the scheme.
-        turned: headline metrics by which the forecaster beats the uniform forecast under one scheme only.
-    """
-
-    scheme: str
-    n_differ: int
-    metrics: dict[str, float | None]
-    uniform: dict[str, float | None]
-    outside: tuple[str, ...]
-    turned: tuple[str, ...]
-
-
 class Terms(msgspec.Struct, frozen=True, kw_only=True):
-    """What figures were computed under; two of them can be compared only when this agrees.
-
-    Attributes:
-        metric_version: version of the definitions.
-        package: version of kernel_archive that computed it.
-        kind: ``eval`` or ``discovery``.
-        target: identity of the archive and the split.
-        scheme: bin scheme of the labels.
-        predicted_bin: ``argmax`` or ``stated``.
-        seed: of the draws.
-        draws: how many; 0 when there are no intervals.
-    """
+    """State what figures were computed under; comparable figures agree in it."""
 
     metric_version: str = METRIC_VERSION
     package: str = __version__
     kind: Kind
     target: TargetFacts
+    #: Bin scheme of the labels.
     scheme: str
+    #: ``argmax`` or ``stated``.
     predicted_bin: str
     seed: int
+    #: 0 when there are no intervals.
     draws: int
 
 
-class ScoreRecord(Terms, frozen=True, kw_only=True):
-    """A score.
+class Score(Terms, frozen=True, kw_only=True):
+    """Hold a score; ``kernel_archive.scoring.metrics`` states the metrics and their units."""
 
-    Attributes:
-        relabelled: the labels were computed anew under ``scheme``, the split has another one.
-        forecasts: what was scored.
-        metrics: metric -> figure over the whole split. Names and units: ``kernel_archive.scoring.metrics``.
-        groups: task (for discovery: problem family) -> metric -> figure.
-        group_rows: task or family -> number of rows.
-        uniform: metric -> figure of the uniform forecast, for scale.
-        confusion: counts, rows measured bin, columns predicted bin, all repeats together, parsed rows only.
-        buckets: ten confidence buckets.
-        recovery: the recovery curve, for ``eval``.
-        risk: selective forecasting; ``None`` without a parsed row.
-        deferral: ``None`` where nothing is deferred.
-        discovery: one curve per cutoff, for ``discovery``.
-        other_scheme: the same forecasts under the other bin scheme.
-        controls: what surface controls and bounds reach on the same rows.
-        best_controls: metric -> the control with the best figure.
-        beats_control: metric -> whether the whole 95 % interval is better than that figure; only where there is an interval.
-    """
-
+    #: The labels were computed anew under ``scheme``; the split has another one.
     relabelled: bool
     forecasts: ForecastFacts
+    #: Metric -> figure over the whole split.
     metrics: dict[str, Metric]
+    #: Task (for discovery: problem family) -> metric -> figure, and -> number of rows.
     groups: dict[str, dict[str, Metric]]
     group_rows: dict[str, int]
+    #: Metric -> figure of the uniform forecast, for scale.
     uniform: dict[str, float | None]
+    #: Counts, rows measured bin, columns predicted bin, of all repeats, parsed rows only.
     confusion: tuple[tuple[int, ...], ...]
     buckets: tuple[Bucket, ...]
+    #: For ``eval`` only.
     recovery: Recovery | None
+    #: ``None`` without a parsed row.
     risk: RiskCoverage | None
+    #: ``None`` where nothing is deferred.
     deferral: Deferral | None
+    #: One curve per cutoff, for ``discovery`` only.
     discovery: tuple[DiscoveryCurve, ...]
-    other_scheme: OtherScheme
+    #: What surface controls and bounds reach on the same rows.
     controls: tuple[ControlFigures, ...] = ()
+    #: Metric -> the control with the best figure, and -> whether the whole interval is better.
     best_controls: dict[str, str] = {}
     beats_control: dict[str, bool] = {}
 
     def to_json(self, *, indent: int = 1) -> bytes:
-        """The record as JSON, keys in a fixed order."""
+        """Write the record as JSON, keys in a fixed order."""
         return msgspec.json.format(msgspec.json.encode(self), indent=indent)
 
-    def in_sums(self) -> ScoreRecord:
-        """What may be published where the labels are withheld: figures over all rows, to three decimals, and nothing finer.
+    def in_sums(self) -> Score:
+        """Keep what may be published where labels are withheld: figures over all rows, rounded.
 
-        Curves, buckets, confusions, groups, repeats and the best of few picks tell labels of single rows to whoever knows
-        the forecasts, and these are public.
+        Curves, buckets, groups, repeats and the best of few picks would tell labels of single rows
+        to a reader who has the forecasts, which are public.
         """
 
-        def kept(figures: dict[str, float | None]) -> dict[str, float | None]:
-            return {k: None if v is None else round(v, 3) for k, v in figures.items() if not k.startswith(_OF_FEW)}
+        def rounded(figures: dict[str, float | None]) -> dict[str, float | None]:
+            return {
+                name: None if value is None else round(value, 3)
+                for name, value in figures.items()
+                if not name.startswith(_OF_FEW)
+            }
 
-        def summed(figure: Metric) -> Metric:
-            found = kept({name: getattr(figure, name) for name in ("mean", "std", "low", "high")})
-            return Metric(**found, repeats=())
+        def summed(metric: Metric) -> Metric:
+            ends = {name: getattr(metric, name) for name in ("mean", "std", "low", "high")}
+            return Metric(repeats=(), **rounded(ends))
 
         replace = msgspec.structs.replace
+        kept = {name: m for name, m in self.metrics.items() if not name.startswith(_OF_FEW)}
         return replace(
             self,
-            metrics={k: summed(figure) for k, figure in self.metrics.items() if not k.startswith(_OF_FEW)},
+            metrics={name: summed(metric) for name, metric in kept.items()},
             groups={},
-            uniform=kept(self.uniform),
+            uniform=rounded(self.uniform),
             confusion=(),
             buckets=(),
             recovery=None,
             risk=None,
             deferral=None,
             discovery=(),
-            other_scheme=replace(
-                self.other_scheme, metrics=kept(self.other_scheme.metrics), uniform=kept(self.other_scheme.uniform)
-            ),
-            controls=tuple(replace(control, metrics=kept(control.metrics)) for control in self.controls),
+            controls=tuple(replace(c, metrics=rounded(c.metrics)) for c in self.controls),
         )
 
     def control(self, metric: str) -> float | None:
-        """The figure of the best control; ``None`` where there is none."""
+        """Return the figure of the best control; ``None`` where there is none."""
         best = self.best_controls.get(metric)
         return next((c.metrics.get(metric) for c in self.controls if c.name == best), None)
 
@@ -357,41 +248,25 @@ class ScoreRecord(Terms, frozen=True, kw_only=True):
         return {name: self.metrics[name] for name in HEADLINE[self.kind]}
 
 
-def records_to_json(records: Sequence[ScoreRecord]) -> bytes:
-    """One record as JSON, several as a JSON list."""
+def records_to_json(records: Sequence[Score]) -> bytes:
+    """Write one record as JSON, several as a JSON list."""
     data = msgspec.json.encode(records[0] if len(records) == 1 else records)
     return msgspec.json.format(data, indent=1) + b"\n"
 
 
-def read_record(source: bytes | str | Path) -> ScoreRecord:
-    """The one score record in JSON bytes or a file.
+def read_record(source: bytes | str | Path) -> Score:
+    """Read the score record in JSON bytes or a file.
 
     Raises:
         DataError: it can't be read or is not one score record.
     """
-    records = read_records(source)
-    if len(records) != 1:
-        raise DataError(f"there are {len(records)} score records in it, expected one")
-    return records[0]
-
-
-def read_records(source: bytes | str | Path) -> list[ScoreRecord]:
-    """The score records in JSON bytes or a file: one, or a list of them.
-
-    Raises:
-        DataError: it can't be read or is not a score record.
-    """
-    from pathlib import Path
-
     what = "this" if isinstance(source, bytes) else printable(str(source), 300)
     try:
-        data: Any = source if isinstance(source, bytes) else Path(source).read_bytes()
-        if data[:64].lstrip().startswith(b"["):
-            return msgspec.json.decode(data, type=list[ScoreRecord])
-        return [msgspec.json.decode(data, type=ScoreRecord)]
+        data = source if isinstance(source, bytes) else Path(source).read_bytes()
+        return msgspec.json.decode(data, type=Score)
     except OSError as error:
         raise DataError(f"{what} cannot be read: {error.strerror or error}") from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise DataError(
-            f"{what} is not a score record: {printable(str(error), 200)}. Make one with: kernel-archive score FILE -o RECORD"
-        ) from None
+        fix = "Make one with: kernel-archive score FILE -o RECORD"
+        reason = printable(str(error), 200)
+        raise DataError(f"{what} is not a score record: {reason}. {fix}") from None

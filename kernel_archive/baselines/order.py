@@ -1,0 +1,115 @@
+"""From an order to probabilities.
+
+What a model knows of a new problem is first of all which program is faster: how fast the programs
+of a task are as a whole differs from search to search, and a split takes them evenly over the bins
+by its own definition. So a model gives scores, the scores order the candidates of a task, and
+their ranks are spread over the bins that the definition leads to expect. How sure the forecasts
+are is learnt by leaving whole problems out of training.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from kernel_archive.baselines.simple import bin_counts
+from kernel_archive.bins import N_BINS
+from kernel_archive.scoring.controls import normal_scores, spread_ranks, to_bins
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from numpy.typing import NDArray
+
+    from kernel_archive.baselines.pairs import AskedPairs, ProgramPairs, TrainingPairs
+    from kernel_archive.scoring.arrays import Floats
+
+    #: Training pairs and pairs to order -> scores, shape (n,), the larger the faster.
+    Ranker = Callable[[TrainingPairs, ProgramPairs], Floats]
+
+#: Portions in which problems are left out.
+FOLDS: Final = 5
+#: Rows without any order that pull the strength towards 0.
+PSEUDO_ROWS: Final = 20.0
+#: The largest strength: no model is certain of a program that was not measured.
+MAX_STRENGTH: Final = 0.95
+
+
+def centred(values: Floats, names: tuple[str, ...]) -> Floats:
+    """Subtract from each value the mean of the rows of its name: shape (n,)."""
+    _, groups = np.unique(np.asarray(names), return_inverse=True)
+    means = np.bincount(groups, weights=values) / np.bincount(groups)
+    return np.asarray(values - means[groups])
+
+
+def expected_bins(asked: AskedPairs, training: TrainingPairs) -> Floats:
+    """Return bin frequencies that are known without labels: shape (8,).
+
+    An evaluation split is cut evenly over the bins. Of discovery pairs the frequencies are those
+    of training pairs made alike, natural ones alone where there are any.
+    """
+    if asked.split.kind == "eval":
+        return np.full(N_BINS, 1.0 / N_BINS)
+    counts = bin_counts(training.speedups[training.alike(asked.split)], asked.scheme) + 1.0
+    return np.asarray(counts / counts.sum())
+
+
+def _folds(
+    training: TrainingPairs, rows: NDArray[np.intp]
+) -> Iterator[tuple[NDArray[np.intp], NDArray[np.intp]]]:
+    """Leave problems out in turn, or searches of a single problem: rows to learn, rows to order."""
+    problems = np.asarray(training.problems)
+    units = problems if len(set(problems[rows])) > 1 else np.asarray(training.searches)
+    names = sorted(set(units[rows]))
+    # Numbers, not texts: an array of texts takes the length of the longest for each.
+    number: dict[str, int] = {}
+    anchors, candidates = (
+        np.array([number.setdefault(text, len(number)) for text in texts], dtype=np.intp)
+        for texts in (training.anchors, training.candidates)
+    )
+    for start in range(min(FOLDS, len(names))):
+        inside = np.isin(units, names[start::FOLDS])
+        left_out = rows[inside[rows]]
+        programs = candidates[inside]
+        learnt = ~inside & ~np.isin(anchors, programs) & ~np.isin(candidates, programs)
+        if learnt.any() and len(left_out):
+            yield np.flatnonzero(learnt), left_out
+
+
+def learnt_strength(ranker: Ranker, asked: AskedPairs, training: TrainingPairs) -> float:
+    """Measure how well problems left out are ordered: a correlation of normal scores, 0 to 0.95.
+
+    Few rows pull it towards 0 (:data:`PSEUDO_ROWS`).
+    """
+    scores: list[Floats] = []
+    truths: list[Floats] = []
+    for learn, test in _folds(training, training.alike(asked.split)):
+        predicted = ranker(training.take(learn), training.take(test))
+        problems = np.asarray([training.problems[i] for i in test])
+        for problem in sorted(set(problems)):
+            rows = np.flatnonzero(problems == problem)
+            if len(rows) > 1:
+                scores.append(normal_scores(predicted[rows]))
+                truths.append(normal_scores(training.speedups[test[rows]]))
+    if not scores:
+        return 0.0
+    x, y = np.concatenate(scores), np.concatenate(truths)
+    scale = float(np.sqrt((x @ x) * (y @ y)))
+    if scale <= 0:
+        return 0.0
+    correlation = float(x @ y) / scale
+    return float(np.clip(correlation * len(x) / (len(x) + PSEUDO_ROWS), 0.0, MAX_STRENGTH))
+
+
+def spread(ranker: Ranker, asked: AskedPairs, training: TrainingPairs) -> Floats:
+    """Forecast with a model that orders: shape (n, 8)."""
+    strength = learnt_strength(ranker, asked, training)
+    scores = ranker(training, asked)
+    cumulative = np.cumsum(expected_bins(asked, training))[:-1]
+    problems = np.asarray(asked.problems)
+    out = np.empty((len(asked), N_BINS))
+    for problem in dict.fromkeys(asked.problems):
+        rows = np.flatnonzero(problems == problem)
+        out[rows] = to_bins(spread_ranks(normal_scores(scores[rows]), cumulative, strength))
+    return out

@@ -1,0 +1,231 @@
+"""Load the pairs of programs that a baseline forecasts, and those that it learns from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, fields, replace
+from typing import TYPE_CHECKING, Any, Final, Self
+
+import numpy as np
+
+from kernel_archive.bins import DEFAULT_SCHEME, scheme
+from kernel_archive.errors import ArchiveMismatchError, DataError
+from kernel_archive.scoring.split import forecast_split, split_facts
+from kernel_archive.scoring.worlds import load_worlds, replay_texts
+from kernel_archive.splits import REPLAY, SPLITS
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    import pyarrow as pa
+    from numpy.typing import NDArray
+
+    from kernel_archive.archive.open import Archive
+    from kernel_archive.bins import Scheme
+    from kernel_archive.gpus import Gpu
+    from kernel_archive.scoring.arrays import Floats
+    from kernel_archive.scoring.worlds import Worlds
+    from kernel_archive.splits import SplitSpec
+
+
+#: What is said of all pairs at once.
+_OF_ALL: Final = frozenset({"split", "scheme", "stated_gpus", "launches"})
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class ProgramPairs:
+    """Pairs of an anchor (the reference, or the parent) and a candidate.
+
+    Attributes:
+        problems: n problem ids.
+        gpus: n GPU names.
+        anchors: n programs.
+        candidates: n programs.
+        stated_gpus: facts of GPUs that this package does not know.
+        launches: (program id, problem) -> features of its dry run, for baselines that ask for them.
+    """
+
+    problems: tuple[str, ...]
+    gpus: tuple[str, ...]
+    anchors: tuple[str, ...]
+    candidates: tuple[str, ...]
+    stated_gpus: Mapping[str, Gpu] = field(default_factory=dict)
+    launches: Mapping[tuple[str, str], Floats] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(self.problems)
+
+    def take(self, rows: Sequence[int] | NDArray[np.intp]) -> Self:
+        """Only these pairs, in this order."""
+
+        def picked(values: Any) -> Any:
+            return (
+                values[rows] if isinstance(values, np.ndarray) else tuple(values[i] for i in rows)
+            )
+
+        columns = [each.name for each in fields(self) if each.name not in _OF_ALL]
+        return replace(self, **{name: picked(getattr(self, name)) for name in columns})
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class AskedPairs(ProgramPairs):
+    """The rows of a split, to be forecast.
+
+    Attributes:
+        split: which split.
+        scheme: bin scheme of its labels; the labels themselves are not here.
+        row_ids: n names.
+    """
+
+    split: SplitSpec
+    scheme: Scheme
+    row_ids: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class TrainingPairs(ProgramPairs):
+    """Measured pairs of training searches.
+
+    Attributes:
+        row_ids: n names.
+        speedups: shape (n,), x (anchor time / candidate time).
+        kinds: n of ``seed``, ``parent_edit``, ``pair``.
+        searches: n ids of the search that made the candidate.
+        natural: shape (n,), whether the candidate was written whole, by no template.
+    """
+
+    row_ids: tuple[str, ...]
+    speedups: NDArray[np.float64]
+    kinds: tuple[str, ...]
+    searches: tuple[str, ...]
+    natural: NDArray[np.bool_]
+
+    @property
+    def log_speedups(self) -> NDArray[np.float64]:
+        """Base-2 logarithms of the speedups, shape (n,)."""
+        return np.log2(self.speedups)
+
+    def native(self, split: SplitSpec) -> NDArray[np.bool_]:
+        """Say which pairs are made as the rows of a split are; all of them where none is."""
+        mask = np.asarray([kind == split.pair_type for kind in self.kinds], dtype=bool)
+        return mask if mask.any() else np.ones(len(self), dtype=bool)
+
+    def alike(self, split: SplitSpec) -> NDArray[np.intp]:
+        """Return positions of pairs made as the split's rows are, natural ones alone if any."""
+        native = self.native(split)
+        natural = native & self.natural
+        return np.flatnonzero(natural if natural.any() else native)
+
+
+#: What a baseline that does not learn is given.
+NOTHING: Final = TrainingPairs(
+    problems=(),
+    gpus=(),
+    anchors=(),
+    candidates=(),
+    row_ids=(),
+    speedups=np.empty(0),
+    kinds=(),
+    searches=(),
+    natural=np.empty(0, dtype=bool),
+)
+
+
+def load_asked_pairs(archive: Archive, split: str) -> AskedPairs:
+    """The rows of a split, without their labels.
+
+    Raises:
+        UsageError: the split's name is wrong, or the archive has no such split yet.
+    """
+    spec = forecast_split(split)
+    if spec.name == REPLAY.name:
+        return recorded_pairs(archive, load_worlds(archive))
+    facts = split_facts(archive, spec)
+    rows = archive.arrow(
+        spec.table, columns=["row_id", spec.task, "gpu", spec.anchor, spec.candidate]
+    )
+    return AskedPairs(split=spec, scheme=scheme(facts.scheme).name, **_shown(archive, spec, rows))
+
+
+def _shown(archive: Archive, spec: SplitSpec, rows: pa.Table) -> dict[str, Any]:
+    """What forecasters see of rows: ids, problems, GPUs and both programs."""
+    columns = {
+        "row_ids": "row_id",
+        "problems": spec.task,
+        "gpus": "gpu",
+        "anchors": spec.anchor,
+        "candidates": spec.candidate,
+    }
+    shown = {field: tuple(rows[column].to_pylist()) for field, column in columns.items()}
+    return {**shown, "stated_gpus": archive.stated_gpus}
+
+
+def recorded_pairs(archive: Archive, worlds: Worlds) -> AskedPairs:
+    """The programs of recorded searches, against their references."""
+    texts = replay_texts(archive, worlds)
+    return AskedPairs(
+        split=REPLAY,
+        scheme=DEFAULT_SCHEME,
+        row_ids=worlds.row_ids,
+        problems=worlds.problems,
+        gpus=worlds.gpus,
+        anchors=tuple(reference for reference, _ in texts),
+        candidates=tuple(code for _, code in texts),
+        stated_gpus=archive.stated_gpus,
+    )
+
+
+def load_training_pairs(archive: Archive) -> TrainingPairs:
+    """The training pairs of an archive, sorted by row id.
+
+    They come from ``train_pairs`` alone, the table cut from training searches and checked for
+    leaks against both evaluation splits.
+
+    Raises:
+        DataError: the archive has no training pairs.
+        ArchiveMismatchError: a pair is of a search that is not a training search.
+    """
+    spec = SPLITS["train"]
+    if spec.table not in archive.manifest.tables:
+        raise DataError(
+            f"the archive in {archive.path} has no training pairs to learn from. Make them with: "
+            f"kernel-archive {spec.command}"
+        )
+    columns = [
+        "row_id",
+        spec.task,
+        "gpu",
+        "pair_type",
+        spec.value,
+        "search_id",
+        spec.anchor,
+        spec.candidate,
+    ]
+    rows = archive.arrow(spec.table, columns=columns).sort_by("row_id")
+    if rows.num_rows == 0:
+        raise DataError(
+            f"the archive in {archive.path} holds no training pair: no search has the role "
+            "'training'. Build it with a recipe that gives one, or use a baseline that does not "
+            "learn: uniform, slow, near, fast"
+        )
+    searches = rows["search_id"].to_pylist()
+    natural: set[str] = set()
+    if "searches" in archive.manifest.tables:
+        known = archive.arrow("searches", columns=["search_id", "role", "builder"]).to_pylist()
+        wrote = {str(b["name"]) for b in archive.manifest.builders if b.get("natural") is True}
+        natural = {row["search_id"] for row in known if row["builder"] in wrote}
+        wrong = sorted(
+            {row["search_id"] for row in known if row["role"] != "training"} & set(searches)
+        )
+        if wrong:
+            raise ArchiveMismatchError(
+                f"train_pairs of {archive.path} holds pairs of search {wrong[0]}, which is not a "
+                "training search. "
+                "Build the archive again, then: kernel-archive validate"
+            )
+    return TrainingPairs(
+        **_shown(archive, spec, rows),
+        speedups=np.asarray(rows[spec.value].to_numpy(), dtype=np.float64),
+        kinds=tuple(rows["pair_type"].to_pylist()),
+        searches=tuple(searches),
+        natural=np.array([s in natural for s in searches], dtype=bool),
+    )

@@ -1,0 +1,233 @@
+"""The baselines by name: an archive in, an ordinary forecast file out."""
+
+from __future__ import annotations
+
+import gzip
+import importlib
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+import numpy as np
+
+from kernel_archive.baselines import simple
+from kernel_archive.baselines.launches import load_launch_features
+from kernel_archive.baselines.pairs import (
+    NOTHING,
+    load_asked_pairs,
+    load_training_pairs,
+    recorded_pairs,
+)
+from kernel_archive.bins import N_BINS
+from kernel_archive.errors import DataError, UsageError, suggestion
+from kernel_archive.scoring.controls import CUES, by_cue
+from kernel_archive.scoring.forecasts import Forecasts
+from kernel_archive.splits import REPLAY
+from kernel_archive.storage import write_new
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+    from pathlib import Path
+
+    from kernel_archive.archive.open import Archive
+    from kernel_archive.baselines.pairs import AskedPairs, TrainingPairs
+    from kernel_archive.scoring.arrays import Floats
+    from kernel_archive.scoring.worlds import Worlds
+
+
+@dataclass(frozen=True)
+class Baseline:
+    """One baseline.
+
+    Attributes:
+        forecast: from the rows asked for, training pairs and a seed to probabilities, (n, 8).
+        learns: whether it needs training pairs; one that does not gets none.
+        reads_launches: whether it needs the archive's dry runs.
+    """
+
+    name: str
+    title: str
+    forecast: Callable[[AskedPairs, TrainingPairs, int], Floats]
+    learns: bool = False
+    reads_launches: bool = False
+
+
+def _constant(kind: Any, asked: AskedPairs, _: TrainingPairs, __: int) -> Floats:
+    return simple.constant(asked, kind)
+
+
+def _uniform(asked: AskedPairs, _: TrainingPairs, __: int) -> Floats:
+    return simple.uniform(asked)
+
+
+def _prior(asked: AskedPairs, training: TrainingPairs, _: int) -> Floats:
+    return simple.prior(asked, training)
+
+
+def _learned(
+    module: str, name: str, asked: AskedPairs, training: TrainingPairs, seed: int
+) -> Floats:
+    """Forecast with a function of another module, imported only now: its libraries are slow."""
+    function = getattr(importlib.import_module(f"kernel_archive.baselines.{module}"), name)
+    options = {"seed": seed} if module == "trees" else {}
+    probabilities: Floats = function(asked, training, **options)
+    return probabilities
+
+
+_ALL: Final = (
+    Baseline("uniform", "one eighth for every bin", _uniform),
+    Baseline(
+        "prior", "bin frequencies of the problem's training pairs, smoothed", _prior, learns=True
+    ),
+    Baseline("slow", "always slower than 0.71x", partial(_constant, "slow")),
+    Baseline("near", "always within half an octave of 1x", partial(_constant, "near")),
+    Baseline("fast", "always faster than 1.41x", partial(_constant, "fast")),
+    Baseline(
+        "nearest",
+        "nearest neighbours on code tokens of both programs",
+        partial(_learned, "text", "nearest"),
+        learns=True,
+    ),
+    Baseline(
+        "text",
+        "ridge regression on hashed token pairs, its order spread over the bins",
+        partial(_learned, "text", "text"),
+        learns=True,
+    ),
+    Baseline(
+        "trees",
+        "extra trees on static features of both programs, their order spread over the bins",
+        partial(_learned, "trees", "trees"),
+        learns=True,
+    ),
+    Baseline(
+        "dry-run",
+        "extra trees on what a dry run of the host code launches, and on static features",
+        partial(_learned, "trees", "dry_run"),
+        learns=True,
+        reads_launches=True,
+    ),
+)
+#: Name -> baseline. A further one is one entry more.
+BASELINES: Final[dict[str, Baseline]] = {baseline.name: baseline for baseline in _ALL}
+#: Baselines of earlier versions -> what to use instead.
+REPLACED: Final = {"boosted": "trees", "boosted-order": "trees"}
+
+
+class BaselineForecasts(msgspec.Struct, frozen=True, kw_only=True):
+    """Forecasts of one baseline.
+
+    Attributes:
+        probabilities: shape (n, 8), rows sum to 1.
+        n_training: pairs that it learnt from; 0 for one that does not learn.
+    """
+
+    name: str
+    split: str
+    seed: int
+    row_ids: tuple[str, ...]
+    probabilities: Floats
+    n_training: int
+
+
+def _forecast(
+    baseline: Baseline, archive: Archive, asked: AskedPairs, training: TrainingPairs, seed: int
+) -> Floats:
+    """Forecast with a baseline, with the archive's dry runs where it reads them."""
+    if baseline.reads_launches:
+        launches = load_launch_features(archive)
+        if not launches:
+            raise DataError(
+                f"the archive in {archive.path} has no dry runs. Make them with: "
+                "kernel-measure dry-run"
+            )
+        asked, training = replace(asked, launches=launches), replace(training, launches=launches)
+    return baseline.forecast(asked, training, seed)
+
+
+def make_baseline(
+    name: str, archive: Archive, split: str = "eval", *, seed: int = 0
+) -> BaselineForecasts:
+    """Forecast a split of an archive.
+
+    Args:
+        name: one of :data:`BASELINES`.
+        archive: an opened archive.
+        split: name of the split, for example ``eval`` or ``discovery``.
+        seed: of everything random; same archive and seed give the same forecasts.
+
+    Raises:
+        UsageError: unknown baseline, or the archive has no such split.
+        DataError: the archive lacks what the baseline learns from.
+        MissingExtraError: the baseline needs scikit-learn.
+    """
+    chosen = BASELINES.get(name)
+    if chosen is None and name in REPLACED:
+        raise UsageError(f"the baseline {name} has been replaced by {REPLACED[name]}")
+    if chosen is None:
+        raise UsageError(f"unknown baseline {name!r}. {suggestion(name, BASELINES)}")
+    asked = load_asked_pairs(archive, split)
+    training = load_training_pairs(archive) if chosen.learns else NOTHING
+    return BaselineForecasts(
+        name=name,
+        split=asked.split.name,
+        seed=seed,
+        row_ids=asked.row_ids,
+        probabilities=_forecast(chosen, archive, asked, training, seed),
+        n_training=len(training),
+    )
+
+
+def forecast_lines(forecasts: BaselineForecasts) -> Iterable[bytes]:
+    """Write the lines of a forecast file in the split's order; probabilities to six decimals."""
+    for row_id, row in zip(forecasts.row_ids, forecasts.probabilities, strict=True):
+        rounded = [round(float(p), 6) for p in row]
+        yield msgspec.json.encode({"row_id": row_id, "repeat": 0, "probabilities": rounded}) + b"\n"
+
+
+def write_forecasts(forecasts: BaselineForecasts, path: Path, *, force: bool = False) -> None:
+    """Write a forecast file, whole or not at all; the suffixes ``.zst`` and ``.gz`` compress it.
+
+    Raises:
+        TargetExistsError: something is there, and ``force`` is not given.
+        UsageError: there is no such directory.
+    """
+    import pyarrow as pa
+
+    data = b"".join(forecast_lines(forecasts))
+    if path.suffix == ".zst":
+        data = pa.Codec("zstd", compression_level=9).compress(data, asbytes=True)
+    elif path.suffix == ".gz":
+        data = gzip.compress(data, mtime=0)
+    write_new(path, data, force=force)
+
+
+def forecasts_by_name(name: str, archive: Archive, worlds: Worlds, *, seed: int = 0) -> Forecasts:
+    """Forecast the rows of recorded searches with a baseline or a cue, to replay them.
+
+    A baseline learns from training pairs alone. A cue is spread over the bins as the controls of a
+    score are: its direction and strength come from the other problems, with their labels.
+
+    Raises:
+        UsageError: there is no baseline and no cue of that name.
+    """
+    if worlds.split == REPLAY.name:
+        asked = recorded_pairs(archive, worlds)
+    else:
+        asked = load_asked_pairs(archive, worlds.split)
+    position = {row_id: i for i, row_id in enumerate(asked.row_ids)}
+    asked = asked.take([position[row_id] for row_id in worlds.row_ids])
+    split = worlds.target()
+    if name in CUES:
+        values = np.array([CUES[name][1](code) for code in asked.candidates])
+        counts = np.bincount(split.bins, minlength=N_BINS + 1)[1:]
+        cumulative = np.cumsum(counts)[:-1] / len(split)
+        probabilities = by_cue(values, split.bins, split.task_rows, cumulative)
+    elif name in BASELINES:
+        training = load_training_pairs(archive) if BASELINES[name].learns else NOTHING
+        probabilities = _forecast(BASELINES[name], archive, asked, training, seed)
+    else:
+        choices = suggestion(name, [*BASELINES, *CUES])
+        raise UsageError(f"no forecaster {name!r} to replay. {choices}")
+    return Forecasts.from_arrays(split, probabilities, name=name)

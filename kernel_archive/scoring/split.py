@@ -1,0 +1,321 @@
+"""Hold the rows of a split as arrays, with the identity of where they come from."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, TypedDict, TypeVar
+
+import msgspec
+import numpy as np
+
+from kernel_archive.bins import (
+    DEFAULT_SCHEME,
+    N_BINS,
+    SCHEMES,
+    Scheme,
+    assign_bins,
+    representatives,
+)
+from kernel_archive.errors import DataError, Finding, UsageError, printable, suggestion
+from kernel_archive.splits import FORECAST_SPLITS, REPLAY, SplitSpec, split_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from typing import Unpack
+
+    from numpy.typing import ArrayLike, NDArray
+
+    from kernel_archive.archive.manifest import SplitFacts
+    from kernel_archive.archive.open import Archive
+    from kernel_archive.scoring.arrays import Floats, Ints
+    from kernel_archive.splits import Kind
+
+Result = TypeVar("Result")
+
+
+class TargetFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """State where rows come from; two scores can be compared only when these agree."""
+
+    #: Dataset name, or ``arrays`` for a split made from plain arrays.
+    archive_name: str
+    archive_version: str
+    archive_digest: str
+    table: str
+    #: ``canonical``, or the name of a variant.
+    split_name: str
+    #: Logical digest of the rows.
+    split_digest: str
+    #: ``selected`` here, or ``published`` upstream and kept as it was.
+    origin: str
+    gpus: tuple[str, ...]
+    n_rows: int
+
+    @property
+    def canonical(self) -> bool:
+        """Whether this is the canonical split of its archive."""
+        return self.split_name == "canonical"
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Surface:
+    """Hold what can be seen of n rows without understanding any."""
+
+    #: n languages; empty texts where the programs are not at hand.
+    languages: tuple[str, ...]
+    #: Shape (n,), largest over smallest measurement; 1 where there was only one.
+    spreads: Floats
+    #: Name -> shape (n,), the value of a cue.
+    cues: Mapping[str, Floats] = field(default_factory=dict)
+
+    @classmethod
+    def plain(cls, n: int) -> Surface:
+        """Make the surface of n rows of which nothing is known."""
+        return cls(languages=("",) * n, spreads=np.ones(n))
+
+    def take(self, rows: Ints) -> Surface:
+        """Select rows, in this order."""
+        return Surface(
+            languages=tuple(self.languages[i] for i in rows),
+            spreads=self.spreads[rows],
+            cues={name: values[rows] for name, values in self.cues.items()},
+        )
+
+
+class SplitOptions(TypedDict, total=False):
+    """State what is known of rows beside their ids, tasks and speedups."""
+
+    #: n names to report by; the tasks when not given.
+    groups: Sequence[str] | None
+    #: Shape (n,), labels that were published; from the speedups when not given.
+    bins: ArrayLike | None
+    scheme: Scheme
+    #: Representatives m_1 and m_8 that were frozen with the split.
+    ends: tuple[float, float] | None
+    #: Identity; made from the arrays when not given.
+    facts: TargetFacts
+    surface: Surface
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Split:
+    """Hold the rows of a split."""
+
+    #: What the rows are, and with it which metrics they have.
+    spec: SplitSpec
+    row_ids: tuple[str, ...]
+    #: n task names: strata of the bootstrap, candidate sets of speedup recovered.
+    tasks: tuple[str, ...]
+    #: n names to report by: the tasks, or the problem families of discovery pairs.
+    groups: tuple[str, ...]
+    #: Shape (n,), x.
+    speedups: NDArray[np.float64]
+    #: Shape (n,), 1 to 8, under ``scheme``.
+    bins: NDArray[np.int8]
+    scheme: Scheme
+    #: Shape (8,), m_b in x.
+    representatives: NDArray[np.float64]
+    facts: TargetFacts
+    surface: Surface
+    #: The bins follow another scheme than the split was frozen with.
+    relabelled: bool = False
+    #: The labels are hidden from the public: no figure of a single row is shown.
+    withheld: bool = False
+    #: Gives other places with row ids: what they are, what to do about it, and the ids.
+    others: Callable[[], Iterable[tuple[str, str, set[str]]]] | None = field(
+        default=None, repr=False
+    )
+    _frozen: Split | None = field(default=None, repr=False)
+    _made: dict[Callable[[Split], Any], Any] = field(default_factory=dict, init=False, repr=False)
+
+    @classmethod
+    def from_arrays(
+        cls,
+        *,
+        row_ids: Sequence[str],
+        tasks: Sequence[str],
+        speedups: ArrayLike,
+        split: str = "eval",
+        **options: Unpack[SplitOptions],
+    ) -> Split:
+        """Make a split from plain arrays.
+
+        Args:
+            row_ids: n distinct names.
+            tasks: n task names.
+            speedups: shape (n,), x, finite and above 0.
+            split: name of the split that the rows are like.
+            options: what else is known, see :class:`SplitOptions`.
+
+        Raises:
+            DataError: lengths differ, an id repeats, or a speedup or bin is out of range.
+
+        >>> t = Split.from_arrays(row_ids=["a", "b"], tasks=["t", "t"], speedups=[0.9, 1.71])
+        >>> t.bins.tolist(), t.under("released").bins.tolist()
+        ([4, 6], [3, 5])
+        """
+        ids, names = tuple(row_ids), tuple(tasks)
+        s = np.ascontiguousarray(speedups, dtype=np.float64)
+        reported = tuple(options.get("groups") or names)
+        scheme = options.get("scheme", DEFAULT_SCHEME)
+        if not ids:
+            raise DataError("a split without rows can't be scored")
+        if s.shape != (len(ids),) or len(names) != len(ids) or len(reported) != len(ids):
+            what = f"{len(ids)} row ids, {len(names)} tasks and speedups of shape {s.shape}"
+            raise DataError(f"{what} don't belong together")
+        twice = [name for name, count in Counter(ids).items() if count > 1]
+        if twice:
+            message = "this row id is in the split twice"
+            raise DataError.from_findings(
+                Finding(code="repeated-row", message=message, value=printable(name))
+                for name in twice
+            )
+        computed, bins = assign_bins(s, scheme, row_ids=ids), options.get("bins")
+        y = computed if bins is None else np.asarray(bins)
+        if y.shape != s.shape or not np.isin(y, np.arange(1, N_BINS + 1)).all():
+            raise DataError("bins must be whole numbers from 1 to 8, one for each row")
+        y = np.ascontiguousarray(y, dtype=np.int8)
+        m = representatives(s, y, scheme)
+        m[0], m[-1] = options.get("ends") or (m[0], m[-1])
+        for array in (s, y, m):
+            array.setflags(write=False)
+        rows = sorted(zip(ids, names, s.tolist(), y.tolist(), strict=True))
+        return cls(
+            spec=split_of(split),
+            row_ids=ids,
+            tasks=names,
+            groups=reported,
+            speedups=s,
+            bins=y,
+            scheme=scheme,
+            representatives=m,
+            facts=options.get("facts") or _facts_of(split, rows),
+            surface=options.get("surface") or Surface.plain(len(ids)),
+        )
+
+    def __len__(self) -> int:
+        return len(self.row_ids)
+
+    @property
+    def kind(self) -> Kind:
+        """``eval`` or ``discovery``."""
+        return self.spec.kind
+
+    @cached_property
+    def index(self) -> dict[str, int]:
+        """Row id -> position."""
+        return {name: i for i, name in enumerate(self.row_ids)}
+
+    @cached_property
+    def task_rows(self) -> dict[str, NDArray[np.intp]]:
+        """Task -> positions of its rows."""
+        return _positions(self.tasks)
+
+    @cached_property
+    def group_rows(self) -> dict[str, NDArray[np.intp]]:
+        """Reported group -> positions of its rows."""
+        return _positions(self.groups)
+
+    @cached_property
+    def pool_rows(self) -> dict[str, NDArray[np.intp]]:
+        """Task and language -> positions of the rows whose pairs are compared."""
+        pairs = zip(self.tasks, self.surface.languages, strict=True)
+        return _positions([f"{task}/{language}" for task, language in pairs])
+
+    def once(self, make: Callable[[Split], Result]) -> Result:
+        """Compute what a function makes of these rows alone, once for all scores."""
+        if make not in self._made:
+            self._made[make] = make(self)
+        result: Result = self._made[make]
+        return result
+
+    @cached_property
+    def canonical_order(self) -> NDArray[np.intp]:
+        """Positions sorted by task, then row id: scores don't depend on the order of a file."""
+        keys = sorted(range(len(self)), key=lambda i: (self.tasks[i], self.row_ids[i]))
+        return np.asarray(keys, dtype=np.intp)
+
+    @cached_property
+    def ordered(self) -> Split:
+        """The same rows in canonical order."""
+        return self.take(self.canonical_order)
+
+    def take(self, rows: NDArray[np.intp]) -> Split:
+        """Select rows, in this order; the representatives stay those of the whole split."""
+        return replace(
+            self,
+            row_ids=tuple(self.row_ids[i] for i in rows),
+            tasks=tuple(self.tasks[i] for i in rows),
+            groups=tuple(self.groups[i] for i in rows),
+            speedups=self.speedups[rows],
+            bins=self.bins[rows],
+            surface=self.surface.take(rows),
+            _frozen=None,
+        )
+
+    def under(self, scheme: Scheme) -> Split:
+        """Label the rows by a scheme, with representatives computed from the speedups."""
+        return self if scheme == self.scheme else self.other
+
+    @cached_property
+    def other(self) -> Split:
+        """The same rows under the other of the two schemes, which every score asks for."""
+        if self._frozen is not None:
+            return self._frozen
+        scheme = next(name for name in SCHEMES if name != self.scheme)
+        y = assign_bins(self.speedups, scheme, row_ids=self.row_ids)
+        m = representatives(self.speedups, y, scheme)
+        return replace(
+            self, bins=y, scheme=scheme, representatives=m, relabelled=True, _frozen=self
+        )
+
+
+def _facts_of(split: str, rows: Sequence[tuple[str, str, float, int]]) -> TargetFacts:
+    """Identify plain arrays by the digest of their rows."""
+    digest = hashlib.sha256(b"".join(map(msgspec.json.encode, rows)))
+    return TargetFacts(
+        archive_name="arrays",
+        archive_version="",
+        archive_digest="",
+        table=split_of(split).table,
+        split_name="arrays",
+        split_digest=f"sha256:{digest.hexdigest()}",
+        origin="selected",
+        gpus=(),
+        n_rows=len(rows),
+    )
+
+
+def _positions(names: Sequence[str]) -> dict[str, NDArray[np.intp]]:
+    """Name -> positions, in order of the names."""
+    numbers = {name: number for number, name in enumerate(sorted(set(names)))}
+    of_rows = np.array([numbers[name] for name in names], dtype=np.intp)
+    parts = np.split(np.argsort(of_rows, kind="stable"), np.cumsum(np.bincount(of_rows))[:-1])
+    return dict(zip(numbers, parts, strict=True))
+
+
+def forecast_split(name: str) -> SplitSpec:
+    """Find the split of that name, if its rows are forecast.
+
+    Raises:
+        UsageError: there is none, or it is to learn from.
+    """
+    spec = split_of(name)
+    if spec.name not in (*FORECAST_SPLITS, REPLAY.name):
+        raise UsageError(f"nobody forecasts the {spec.rows}. {suggestion(name, FORECAST_SPLITS)}")
+    return spec
+
+
+def split_facts(archive: Archive, split: SplitSpec) -> SplitFacts:
+    """Find what the archive's manifest says of a split.
+
+    Raises:
+        UsageError: the archive has no such split yet.
+    """
+    facts = archive.manifest.splits.get(split.table)
+    if facts is None or split.table not in archive.manifest.tables:
+        what = f"the archive in {archive.path} has no {split.name} split yet"
+        raise UsageError(f"{what}. Make it with: kernel-archive {split.command}")
+    return facts
