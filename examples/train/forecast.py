@@ -1,7 +1,9 @@
-"""A trained model answers the questions: ``answers.jsonl.gz``, for ``kernel-archive forecast --import`` (see split_answers).
+"""A trained model answers the questions.
 
-Each prompt is read once and answered as often as there are repeats, many prompts at a time. What is answered is written
-batch by batch; started again, it goes on with what has no answer.
+``answers.jsonl.gz``, for ``kernel-archive forecast --import`` (see split_answers).
+
+Each prompt is read once and answered as often as there are repeats, many prompts at a time. What is
+answered is written batch by batch; started again, it goes on with what has no answer.
 """
 
 from __future__ import annotations
@@ -34,11 +36,22 @@ def load(folder: Path, adapter: Path | None, device: str) -> tuple[Any, Any]:
 def answer(
     model: Any, tokenizer: Any, prompts: list[str], *, repeats: int, temperature: float, most: int
 ) -> list[tuple[str, bool, int]]:
-    """Answers to prompts, repeats of one prompt side by side: text, whether it ended by itself, tokens."""
-    read = tokenizer(prompts, padding=True, padding_side="left", return_tensors="pt").to(model.device)
+    """Answers to prompts, repeats of one prompt side by side.
+
+    Text, whether it ended by itself, tokens.
+    """
+    read = tokenizer(prompts, padding=True, padding_side="left", return_tensors="pt").to(
+        model.device
+    )
     mask = read["attention_mask"]
     positions = (mask.cumsum(1) - 1).clamp(min=0)
-    out = model(read["input_ids"], attention_mask=mask, position_ids=positions, use_cache=True, logits_to_keep=1)
+    out = model(
+        read["input_ids"],
+        attention_mask=mask,
+        position_ids=positions,
+        use_cache=True,
+        logits_to_keep=1,
+    )
     cache, logits = out.past_key_values, out.logits[:, -1].repeat_interleave(repeats, 0)
     cache.batch_repeat_interleave(repeats)
     mask = mask.repeat_interleave(repeats, 0)
@@ -56,9 +69,9 @@ def answer(
         if step + 1 == most or (step % 8 == 7 and bool(ended.all())):
             break
         mask = torch.cat([mask, torch.ones_like(token)], 1)
-        logits = model(token, attention_mask=mask, position_ids=place, past_key_values=cache, use_cache=True).logits[
-            :, -1
-        ]
+        logits = model(
+            token, attention_mask=mask, position_ids=place, past_key_values=cache, use_cache=True
+        ).logits[:, -1]
         place = place + 1
     made = []
     for tokens, done in zip(torch.cat(said, 1).tolist(), ended.tolist(), strict=True):
@@ -97,26 +110,46 @@ def main() -> None:
         file.writelines(json.dumps(line) + "\n" for line in kept)
         for split in config["data"]["splits"]:
             rows = [q for q in asked if q["split"] == split][: given.limit]
-            rows = [q for q in rows if f"{q['row_id']}-{settings['repeats'] - 1}-{q['digest']}" not in known]
-            lengths = [len(ids) for ids in tokenizer([q["prompt"] for q in rows])["input_ids"]] if rows else []
+            rows = [
+                q
+                for q in rows
+                if f"{q['row_id']}-{settings['repeats'] - 1}-{q['digest']}" not in known
+            ]
+            lengths = (
+                [len(ids) for ids in tokenizer([q["prompt"] for q in rows])["input_ids"]]
+                if rows
+                else []
+            )
             for n, batch in enumerate(batches(lengths, settings["tokens_in_batch"])):
                 torch.manual_seed(1000 * config["data"]["seed"] + n)
                 start = time.perf_counter()
                 made = answer(
-                    model, tokenizer, [rows[i]["prompt"] for i in batch], repeats=settings["repeats"],
-                    temperature=settings["temperature"], most=settings["max_new_tokens"],
-                )  # fmt: skip
+                    model,
+                    tokenizer,
+                    [rows[i]["prompt"] for i in batch],
+                    repeats=settings["repeats"],
+                    temperature=settings["temperature"],
+                    most=settings["max_new_tokens"],
+                )
                 seconds = (time.perf_counter() - start) / len(made)
                 for k, (text, ended, tokens) in enumerate(made):
                     row, repeat = rows[batch[k // settings["repeats"]]], k % settings["repeats"]
                     line = {
-                        "custom_id": f"{row['row_id']}-{repeat}-{row['digest']}", "split": split, "answer": text,
-                        "stop_reason": "stop" if ended else "max_tokens", "input_tokens": lengths[batch[k // settings["repeats"]]],
-                        "output_tokens": tokens, "latency_s": round(seconds, 5),
-                    }  # fmt: skip
+                        "custom_id": f"{row['row_id']}-{repeat}-{row['digest']}",
+                        "split": split,
+                        "answer": text,
+                        "stop_reason": "stop" if ended else "max_tokens",
+                        "input_tokens": lengths[batch[k // settings["repeats"]]],
+                        "output_tokens": tokens,
+                        "latency_s": round(seconds, 5),
+                    }
                     file.write(json.dumps(line) + "\n")
                 file.flush()
-                print(f"{given.output.name} {split}: {len(made)} answers, {1000 * seconds:.0f} ms each", flush=True)
+                print(
+                    f"{given.output.name} {split}: {len(made)} answers, {1000 * seconds:.0f} ms "
+                    "each",
+                    flush=True,
+                )
 
 
 if __name__ == "__main__":

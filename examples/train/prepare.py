@@ -1,4 +1,6 @@
-"""An archive -> what training and forecasting read: ``train.jsonl.gz``, ``questions.jsonl.gz`` and ``record.json``.
+"""An archive -> what training and forecasting read.
+
+``train.jsonl.gz``, ``questions.jsonl.gz`` and ``record.json``.
 
 The machine that trains then needs neither the archive nor what reads it.
 """
@@ -15,14 +17,17 @@ from lines import write_lines
 
 import kernel_archive
 from kernel_archive.llm.lessons import load_lessons
-from kernel_archive.llm.prompts import load_questions
+from kernel_archive.llm.questions import load_questions
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
 
 def questions(archive: kernel_archive.Archive, splits: list[str]) -> Iterable[dict[str, Any]]:
-    """What the forecaster is asked, without a label; answers come back under the custom id of their repeat."""
+    """What the forecaster is asked, without a label.
+
+    Answers come back under the custom id of their repeat.
+    """
     for split in splits:
         asked = load_questions(archive, split)
         for question in asked:
@@ -38,7 +43,9 @@ def main() -> None:
     """Write the three files."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("config", type=Path)
-    parser.add_argument("--archive", help="Directory of the archive.  [default: gpu-forecasters/kernels]")
+    parser.add_argument(
+        "--archive", help="Directory of the archive.  [default: gpu-forecasters/kernels]"
+    )
     given = parser.parse_args()
     config = tomllib.loads(given.config.read_text())["data"]
     archive = kernel_archive.open_archive(given.archive)
@@ -49,7 +56,8 @@ def main() -> None:
     asked = write_lines(folder / "questions.jsonl.gz", questions(archive, config["splits"]))
     (folder / "record.json").write_text(json.dumps(lessons.record(), indent=1) + "\n")
     print(
-        f"{folder}: {rows:,} training pairs, {asked:,} questions, of {archive.manifest.name} {archive.manifest.version}"
+        f"{folder}: {rows:,} training pairs, {asked:,} questions, of {archive.manifest.name} "
+        f"{archive.manifest.version}"
     )
 
 

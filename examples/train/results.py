@@ -1,8 +1,10 @@
-"""What a run gave: forecast files, tables and curves for a page, and, with ``--board``, the entries.
+"""What a run gave: forecast files, tables and curves for a page, and, with ``--board``.
 
-Reads what run.py left (``answers-NAME.jsonl.gz``, ``logs.tar.gz``) and the archive that was asked about. Answers to rows that
-the archive does not have are counted and left out, so that a run can be scored on a later version; rows without
-an answer count as even bins, and the entries say how many.
+The entries.
+
+Reads what run.py left (``answers-NAME.jsonl.gz``, ``logs.tar.gz``) and the archive that was asked
+about. Answers to rows that the archive does not have are counted and left out, so that a run can be
+scored on a later version; rows without an answer count as even bins, and the entries say how many.
 """
 
 from __future__ import annotations
@@ -20,17 +22,28 @@ import kernel_archive
 from kernel_archive.board import add_submission
 from kernel_archive.board.submissions import ModelFacts
 from kernel_archive.llm.batch import import_answers
-from kernel_archive.llm.prompts import load_questions
-from kernel_archive.scoring import METRICS, load_target, read_forecasts, score
+from kernel_archive.llm.questions import load_questions
+from kernel_archive.scoring import METRICS, load_split, read_forecasts, score
 from kernel_archive.storage import write_atomically
 
 #: Name of a run -> its title, in the order of the tables.
 TITLES = {
-    "base": "base", "supervised": "supervised", "correctness": "GRPO, correctness", "brier": "GRPO, +Brier",
-    "crps": "GRPO, +CRPS", "log": "GRPO, log score",
-}  # fmt: skip
+    "base": "base",
+    "supervised": "supervised",
+    "correctness": "GRPO, correctness",
+    "brier": "GRPO, +Brier",
+    "crps": "GRPO, +CRPS",
+    "log": "GRPO, log score",
+}
 COLUMNS = {
-    "eval": ("crps_skill", "pair_accuracy", "speedup_recovered", "ece", "forecast_error", "confidence_monotonicity"),
+    "eval": (
+        "crps_skill",
+        "pair_accuracy",
+        "speedup_recovered",
+        "ece",
+        "forecast_error",
+        "confidence_monotonicity",
+    ),
     "discovery": (
         "crps_skill",
         "average_precision_1.25",
@@ -42,13 +55,20 @@ COLUMNS = {
 }
 #: Curve -> fields of a logged step, the first that is there.
 CURVES = {
-    "mean reward": ("reward",), "CRPS of the answers": ("forecast/crps",), "confidence": ("forecast/confidence",),
-    "accuracy": ("forecast/accuracy",), "answers that parse": ("forecast/parsed",), "groups of one reward": ("frac_reward_zero_std",),
-}  # fmt: skip
+    "mean reward": ("reward",),
+    "CRPS of the answers": ("forecast/crps",),
+    "confidence": ("forecast/confidence",),
+    "accuracy": ("forecast/accuracy",),
+    "answers that parse": ("forecast/parsed",),
+    "groups of one reward": ("frac_reward_zero_std",),
+}
 
 
 def forecasts(archive: Any, answers: Path, split: str, out: Path) -> tuple[Path, int, int]:
-    """The forecast file of a split, how many answers were to rows that are gone, and how many rows have none."""
+    """The forecast file of a split, how many answers were to rows that are gone.
+
+    How many rows have none.
+    """
     known = set(load_questions(archive, split).asked.row_ids)
     given = [line for line in read_lines(answers) if line["split"] == split]
     mine = [line for line in given if line["custom_id"].rsplit("-", 2)[0] in known]
@@ -56,7 +76,7 @@ def forecasts(archive: Any, answers: Path, split: str, out: Path) -> tuple[Path,
     with tempfile.TemporaryDirectory() as scratch:
         path = Path(scratch) / "answers.jsonl"
         path.write_text("".join(json.dumps(line) + "\n" for line in mine))
-        made, _ = import_answers([path], archive, split).finish()
+        made, _ = import_answers([path], archive, split).forecast_file()
     write_atomically(out, made)
     return out, len(given) - len(mine), len(unasked)
 
@@ -66,7 +86,11 @@ def cell(record: Any, name: str) -> str:
     figure, info = record.metrics[name], METRICS[name]
     if figure.mean is None:
         return "-"
-    span = "" if figure.low is None else f" ({figure.low:.{info.decimals}f} to {figure.high:.{info.decimals}f})"
+    span = (
+        ""
+        if figure.low is None
+        else f" ({figure.low:.{info.decimals}f} to {figure.high:.{info.decimals}f})"
+    )
     return f"{info.format(figure.mean)}{span}{'' if record.beats_control.get(name, True) else ' *'}"
 
 
@@ -75,34 +99,50 @@ def table(split: str, target: Any, scored: dict[str, Any]) -> str:
     names = COLUMNS[target.kind]
     record = next(iter(scored.values()))
     control = next(c for c in record.controls if c.name == record.best_controls["crps"])
-    heads = [METRICS[name].title for name in names] + ["tokens of an answer", "GPU ms an answer", "parsed"]
+    heads = [METRICS[name].title for name in names] + [
+        "tokens of an answer",
+        "GPU ms an answer",
+        "parsed",
+    ]
     lines = [
         f"`{split}`, {len(target)} rows, best control `{control.name}`:",
         "",
         f"| model | {' | '.join(heads)} |",
         "|" + " --- |" * (len(heads) + 1),
         f"| *{control.name}* | "
-        + " | ".join("-" if control.metrics.get(n) is None else METRICS[n].format(control.metrics[n]) for n in names)
+        + " | ".join(
+            "-" if control.metrics.get(n) is None else METRICS[n].format(control.metrics[n])
+            for n in names
+        )
         + " | - | - | - |",
     ]
     for run, record in scored.items():
         facts = record.forecasts
         lines.append(
             f"| **{TITLES[run]}** | {' | '.join(cell(record, name) for name in names)} | "
-            f"{facts.output_tokens / facts.n_present:.0f} | {1000 * facts.latency_s:.0f} | {100 * facts.parse_rate:.1f} % |"
+            f"{facts.output_tokens / facts.n_present:.0f} | {1000 * facts.latency_s:.0f} | "
+            f"{100 * facts.parse_rate:.1f} % |"
         )
     return "\n".join(lines)
 
 
 def verdict(split: str, scored: dict[str, Any]) -> str:
     """What was learned beyond the best control, in words that follow from the intervals."""
-    better = [TITLES[run] for run, record in scored.items() if (record.metrics["crps_skill"].low or -1) > 0]
+    better = [
+        TITLES[run]
+        for run, record in scored.items()
+        if (record.metrics["crps_skill"].low or -1) > 0
+    ]
     if better:
-        return f"On `{split}` the CRPS beats the best control by its interval for: {', '.join(better)}."
+        return (
+            f"On `{split}` the CRPS beats the best control by its interval for: "
+            f"{', '.join(better)}."
+        )
     best, record = max(scored.items(), key=lambda item: item[1].metrics["crps_skill"].mean)
     skill = record.metrics["crps_skill"]
     return (
-        f"On `{split}` no run beats the best control by CRPS; the nearest, {TITLES[best]}, has skill "
+        f"On `{split}` no run beats the best control by CRPS; the nearest, {TITLES[best]}, has "
+        "skill "
         f"{skill.mean:.3f} ({skill.low:.3f} to {skill.high:.3f})."
     )
 
@@ -124,7 +164,16 @@ def curves(logs: Path) -> tuple[dict[str, list[dict[str, Any]]], int]:
 
 def plain(logged: dict[str, list[dict[str, Any]]]) -> str:
     """The logged steps as lines, with what is drawn and what shows whether learning went well."""
-    fields = ["step", "seconds", "loss", "reward", "reward_std", "grad_norm", "entropy", "completions/mean_length"]
+    fields = [
+        "step",
+        "seconds",
+        "loss",
+        "reward",
+        "reward_std",
+        "grad_norm",
+        "entropy",
+        "completions/mean_length",
+    ]
     fields += [name for names in CURVES.values() for name in names if name not in fields]
     lines = [
         json.dumps({"run": run} | {f: round(s[f], 5) for f in fields if s.get(f) is not None})
@@ -153,7 +202,9 @@ def draw(logged: dict[str, list[dict[str, Any]]], path: Path) -> None:
         axis.tick_params(labelsize=8)
     for axis in axes[1]:
         axis.set_xlabel("step", fontsize=9)
-    figure.legend(*axes.flat[0].get_legend_handles_labels(), loc="outside lower center", ncols=4, fontsize=8)
+    figure.legend(
+        *axes.flat[0].get_legend_handles_labels(), loc="outside lower center", ncols=4, fontsize=8
+    )
     figure.savefig(path, metadata={"Date": None})
 
 
@@ -161,8 +212,12 @@ def main() -> None:
     """Score every run on every split and write the page."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("results", type=Path, help="Folder with answers and logs.")
-    parser.add_argument("--archive", help="Directory of the archive.  [default: gpu-forecasters/kernels]")
-    parser.add_argument("--page", type=Path, help="Page whose part between the two marks is written anew.")
+    parser.add_argument(
+        "--archive", help="Directory of the archive.  [default: gpu-forecasters/kernels]"
+    )
+    parser.add_argument(
+        "--page", type=Path, help="Page whose part between the two marks is written anew."
+    )
     parser.add_argument("--curves", type=Path, help="Picture of the curves, .svg.")
     parser.add_argument("--steps", type=Path, help="File for the figures of every step, .jsonl.")
     parser.add_argument("--board", type=Path, help="Add the entries to this board.")
@@ -173,14 +228,18 @@ def main() -> None:
     parts: list[str] = []
     runs = [run for run in TITLES if (given.results / f"answers-{run}.jsonl.gz").exists()]
     for split in ("eval", "eval_problems", "eval_cuda", "discovery"):
-        target, scored = load_target(archive, split), {}
+        target, scored = load_split(archive, split), {}
         for run in runs:
             path, gone, unasked = forecasts(
-                archive, given.results / f"answers-{run}.jsonl.gz", split, given.results / f"{run}-{split}.jsonl"
+                archive,
+                given.results / f"answers-{run}.jsonl.gz",
+                split,
+                given.results / f"{run}-{split}.jsonl",
             )
             scored[run] = score(target, read_forecasts(path, target), draws=given.draws)
             print(
-                f"{run} {split}: {gone} answers to rows that are gone, {unasked} rows without any; CRPS skill {cell(scored[run], 'crps_skill')}",
+                f"{run} {split}: {gone} answers to rows that are gone, {unasked} rows without "
+                f"any; CRPS skill {cell(scored[run], 'crps_skill')}",
                 flush=True,
             )
             if given.board:
@@ -196,7 +255,9 @@ def main() -> None:
     ]
     for run, lines in logged.items():
         rewards = [s["reward"] for s in lines if "reward" in s]
-        ends = [f"{sum(part) / len(part):.3f}" if part else "-" for part in (rewards[:5], rewards[-5:])]
+        ends = [
+            f"{sum(part) / len(part):.3f}" if part else "-" for part in (rewards[:5], rewards[-5:])
+        ]
         steps, seconds = (max((s[key] for s in lines), default=0) for key in ("step", "seconds"))
         parts.append(f"| {TITLES[run]} | {steps} | {seconds:.0f} | {ends[0]} | {ends[1]} |")
     if given.curves:
@@ -208,7 +269,9 @@ def main() -> None:
         before, _, rest = text.partition("<!-- results -->\n")
         after = rest.partition("<!-- end of results -->")[2]
         made = "\n".join(parts)
-        given.page.write_text(f"{before}<!-- results -->\n\n{made}\n\n<!-- end of results -->{after}")
+        given.page.write_text(
+            f"{before}<!-- results -->\n\n{made}\n\n<!-- end of results -->{after}"
+        )
 
 
 def enter(run: str, path: Path, target: Any, board: Path, step: int, unasked: int) -> None:
@@ -222,14 +285,26 @@ def enter(run: str, path: Path, target: Any, board: Path, step: int, unasked: in
         saw_archive="yes" if trained else "no",
     )
     notes = "A small model, to show that the rewards train: examples/train." + (
-        f" Supervised on the training pairs{'' if run == 'supervised' else f', then {step} steps of GRPO with the {run} reward'}."
+        (
+            " Supervised on the training "
+            f"pairs{'' if run == 'supervised' else f', then {step} steps of GRPO ({run} reward)'}."
+        )
         if trained
         else ""
     )
     if unasked:
-        notes += f" {unasked} rows have no answer and count as even bins: they came to the archive after the run, or it was cut off before them."
+        notes += (
+            f" {unasked} rows have no answer and count as even bins: they came to the "
+            "archive after the run, or it was cut off before them."
+        )
     add_submission(
-        path, target, name=f"Gemma 3 270M, {TITLES[run]}", model="gemma-3-270m", notes=notes, facts=facts, board=board
+        path,
+        target,
+        name=f"Gemma 3 270M, {TITLES[run]}",
+        model="gemma-3-270m",
+        notes=notes,
+        facts=facts,
+        board=board,
     )
 
 

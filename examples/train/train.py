@@ -1,7 +1,7 @@
 """Training with TRL: ``supervised``, then ``grpo`` with one of the rewards from where that ended.
 
-Every step's figures go to ``log.jsonl`` in the output folder as they come, checkpoints beside it; a run that was stopped goes
-on from the last one. ``training.json`` says what was learnt from.
+Every step's figures go to ``log.jsonl`` in the output folder as they come, checkpoints beside it; a
+run that was stopped goes on from the last one. ``training.json`` says what was learnt from.
 """
 
 from __future__ import annotations
@@ -33,20 +33,32 @@ class Log(TrainerCallback):
     def __init__(self, path: Path, seconds: float, *, save: bool) -> None:
         self.path, self.start, self.seconds, self.save = path, time.perf_counter(), seconds, save
 
-    def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **_: Any) -> None:
+    def on_log(
+        self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **_: Any
+    ) -> None:
         """One line for each step."""
-        line = {"step": state.global_step, "seconds": round(time.perf_counter() - self.start, 2), **(logs or {})}
+        line = {
+            "step": state.global_step,
+            "seconds": round(time.perf_counter() - self.start, 2),
+            **(logs or {}),
+        }
         with self.path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(line) + "\n")
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """Stop where the time is up."""
         if time.perf_counter() - self.start > self.seconds:
-            control.should_training_stop, control.should_save = True, control.should_save or self.save
+            control.should_training_stop, control.should_save = (
+                True,
+                control.should_save or self.save,
+            )
 
 
 class Groups(GRPOTrainer):
-    """GRPO without the groups in which every answer earned the same: they teach nothing and count for nothing."""
+    """GRPO without the groups in which every answer earned the same.
+
+    They teach nothing and count for nothing.
+    """
 
     def _generate_and_score_completions(self, inputs: Any) -> Any:
         made = super()._generate_and_score_completions(inputs)
@@ -56,10 +68,21 @@ class Groups(GRPOTrainer):
 
 
 def watched(kind: str) -> Any:
-    """The reward, which also logs what it is not: accuracy, confidence, CRPS and how many answers could be read."""
+    """The reward, which also logs what it is not.
 
-    def reward(*, completions: list[str], bin: list[int], log_metric: Any = None, **_: Any) -> list[float]:  # noqa: A002 - the column's name
-        read = [(parse_completion(text), label) for text, label in zip(completions, bin, strict=True)]
+    Accuracy, confidence, CRPS and how many answers could be read.
+    """
+
+    def reward(
+        *,
+        completions: list[str],
+        bin: list[int],  # noqa: A002 - the column's name
+        log_metric: Any = None,
+        **_: Any,
+    ) -> list[float]:
+        read = [
+            (parse_completion(text), label) for text, label in zip(completions, bin, strict=True)
+        ]
         p = np.array([answer.probabilities for answer, _ in read if answer is not None])
         y = np.array([label for answer, label in read if answer is not None])
         if log_metric is not None:
@@ -89,17 +112,33 @@ def rows(config: dict[str, Any], tokenizer: Any, most: int, n: int) -> list[dict
 def common(stage: dict[str, Any], out: Path, seed: int, micro: int, batch: int) -> dict[str, Any]:
     """Settings that both trainers share."""
     return {
-        "output_dir": str(out), "seed": seed, "max_steps": stage["steps"], "learning_rate": stage["learning_rate"],
-        "lr_scheduler_type": "constant_with_warmup", "warmup_steps": min(10, stage["steps"] // 10), "logging_steps": 1,
-        "per_device_train_batch_size": micro, "gradient_accumulation_steps": batch // micro, "bf16": CUDA, "use_cpu": not CUDA,
-        "save_steps": stage["checkpoint_every"], "save_total_limit": None, "report_to": "none", "disable_tqdm": True,
-        "gradient_checkpointing": False, "dataloader_pin_memory": CUDA,
-    }  # fmt: skip
+        "output_dir": str(out),
+        "seed": seed,
+        "max_steps": stage["steps"],
+        "learning_rate": stage["learning_rate"],
+        "lr_scheduler_type": "constant_with_warmup",
+        "warmup_steps": min(10, stage["steps"] // 10),
+        "logging_steps": 1,
+        "per_device_train_batch_size": micro,
+        "gradient_accumulation_steps": batch // micro,
+        "bf16": CUDA,
+        "use_cpu": not CUDA,
+        "save_steps": stage["checkpoint_every"],
+        "save_total_limit": None,
+        "report_to": "none",
+        "disable_tqdm": True,
+        "gradient_checkpointing": False,
+        "dataloader_pin_memory": CUDA,
+    }
 
 
 def lora(rank: int) -> LoraConfig | None:
     """Adapters on every linear layer; none for rank 0."""
-    return LoraConfig(r=rank, lora_alpha=2 * rank, target_modules="all-linear", task_type="CAUSAL_LM") if rank else None
+    return (
+        LoraConfig(r=rank, lora_alpha=2 * rank, target_modules="all-linear", task_type="CAUSAL_LM")
+        if rank
+        else None
+    )
 
 
 def supervised(config: dict[str, Any], model: Any, tokenizer: Any, out: Path) -> Any:
@@ -110,28 +149,44 @@ def supervised(config: dict[str, Any], model: Any, tokenizer: Any, out: Path) ->
     data = Dataset.from_list([{key: row[key] for key in ("prompt", "completion")} for row in taken])
     args = SFTConfig(
         **common(stage, out, config["data"]["seed"], stage["micro_batch"], stage["batch"]),
-        max_length=None, completion_only_loss=True, train_sampling_strategy="group_by_length", save_only_model=False,
-    )  # fmt: skip
+        max_length=None,
+        completion_only_loss=True,
+        train_sampling_strategy="group_by_length",
+        save_only_model=False,
+    )
     return SFTTrainer(
-        model=model, args=args, train_dataset=data, processing_class=tokenizer, peft_config=lora(stage["lora_rank"])
+        model=model,
+        args=args,
+        train_dataset=data,
+        processing_class=tokenizer,
+        peft_config=lora(stage["lora_rank"]),
     ), taken
 
 
 def grpo(config: dict[str, Any], model: Any, tokenizer: Any, out: Path, reward: str) -> Any:
-    """Answer, be rewarded, and do more of what earned more than the other answers to the same prompt."""
+    """Answer, be rewarded, and do more of what earned more than other answers to the prompt."""
     stage = config["grpo"]
     taken = rows(config, tokenizer, stage["max_prompt_tokens"], stage["steps"] * stage["groups"])
     data = Dataset.from_list([{key: row[key] for key in ("prompt", "bin")} for row in taken])
     batch = stage["groups"] * stage["group"]
     args = GRPOConfig(
         **common(stage, out, config["data"]["seed"], stage["micro_batch"], batch),
-        num_generations=stage["group"], max_completion_length=stage["max_new_tokens"], temperature=stage["temperature"],
-        beta=0.0, shuffle_dataset=False, loss_type="dapo", scale_rewards="group",
-    )  # fmt: skip
+        num_generations=stage["group"],
+        max_completion_length=stage["max_new_tokens"],
+        temperature=stage["temperature"],
+        beta=0.0,
+        shuffle_dataset=False,
+        loss_type="dapo",
+        scale_rewards="group",
+    )
     return Groups(
-        model=model, args=args, train_dataset=data, processing_class=tokenizer, reward_funcs=[watched(reward)],
+        model=model,
+        args=args,
+        train_dataset=data,
+        processing_class=tokenizer,
+        reward_funcs=[watched(reward)],
         peft_config=lora(stage["lora_rank"]),
-    ), taken  # fmt: skip
+    ), taken
 
 
 def main() -> None:
@@ -139,8 +194,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("config", type=Path)
     parser.add_argument("stage", choices=["supervised", "grpo"])
-    parser.add_argument("--reward", default="crps", help="Of grpo: correctness, brier, crps or log.")
-    parser.add_argument("--model", type=Path, help="Folder to start from.  [default: that of the configuration]")
+    parser.add_argument(
+        "--reward", default="crps", help="Of grpo: correctness, brier, crps or log."
+    )
+    parser.add_argument(
+        "--model", type=Path, help="Folder to start from.  [default: that of the configuration]"
+    )
     parser.add_argument("--output", type=Path, required=True, help="Folder of the run.")
     parser.add_argument("--seconds", type=float, default=1e9, help="End after this long.")
     given = parser.parse_args()
@@ -149,7 +208,9 @@ def main() -> None:
     out.mkdir(parents=True, exist_ok=True)
     start = given.model or Path(config["model"]["folder"])
     full = given.stage == "supervised" and not config["supervised"]["lora_rank"]
-    model = AutoModelForCausalLM.from_pretrained(start, dtype=torch.float32 if full or not CUDA else torch.bfloat16)
+    model = AutoModelForCausalLM.from_pretrained(
+        start, dtype=torch.float32 if full or not CUDA else torch.bfloat16
+    )
     tokenizer = AutoTokenizer.from_pretrained(start)
     if given.stage == "supervised":
         trainer, taken = supervised(config, model, tokenizer, out)
@@ -158,11 +219,18 @@ def main() -> None:
     trainer.add_callback(Log(out / "log.jsonl", given.seconds, save=given.stage == "grpo"))
     record = json.loads((Path(config["data"]["folder"]) / "record.json").read_text())
     chosen = given.reward if given.stage == "grpo" else None
-    told = {"stage": given.stage, "reward": chosen, "settings": config[given.stage], "rows_taken": len(taken)}
+    told = {
+        "stage": given.stage,
+        "reward": chosen,
+        "settings": config[given.stage],
+        "rows_taken": len(taken),
+    }
     (out / "training.json").write_text(json.dumps(record | told, indent=1) + "\n")
     trainer.train(resume_from_checkpoint=get_last_checkpoint(str(out)))
     if given.stage == "supervised":
-        made = trainer.model.merge_and_unload() if config["supervised"]["lora_rank"] else trainer.model
+        made = (
+            trainer.model.merge_and_unload() if config["supervised"]["lora_rank"] else trainer.model
+        )
         made.to(torch.bfloat16).save_pretrained(out / "model")
         tokenizer.save_pretrained(out / "model")
     (out / "done").touch()

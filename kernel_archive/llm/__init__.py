@@ -1,1 +1,1 @@
-"""Language models as forecasters: prompts, batch files, the Inspect task. Begin reading at ``prompts.py``."""
+"""Language models as forecasters. Begin reading at ``questions.py``."""

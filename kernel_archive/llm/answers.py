@@ -1,4 +1,4 @@
-"""What models answered, as a forecast file: one line per answer, in the order of the questions, and a tally of all."""
+"""Turn what models answered into a forecast file, and count what became of every question."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ from kernel_archive.errors import printable
 from kernel_archive.scoring.completions import read_completion
 
 if TYPE_CHECKING:
-    from inspect_ai.model import ModelOutput
+    from collections.abc import Iterable
 
-    from kernel_archive.llm.prompts import Prompt, Questions
+    from kernel_archive.llm.prompts import Prompt
+    from kernel_archive.llm.questions import Questions
 
-#: Words of services for why a model stopped -> ours; any other word is kept as it is. A model's own end is "stop".
+#: Services' words for why a model stopped -> ours. Other words are kept; a normal end is "stop".
 STOPS: Final[dict[str, str]] = {
     "stop": "stop",
     "tool_calls": "stop",
@@ -29,21 +30,22 @@ STOPS: Final[dict[str, str]] = {
     "content_filter": "refused",
     "refusal": "refused",
 }
-#: So much of a rationale goes into a file; a longer one says that it was cut, and where.
+#: Characters of a rationale that a file keeps; a longer one ends with a note that it was cut.
 MAX_RATIONALE: Final = 16_000
 
 
 def stop_reason(word: object) -> str:
-    """A service's word for why a model stopped, as a value of :data:`STOPS` or printable as it is."""
+    """Translate a service's word for why a model stopped; unknown words stay, made printable."""
     return STOPS.get(word, printable(word, 40)) if isinstance(word, str) else "stop"
 
 
-class Answered(msgspec.Struct, frozen=True, kw_only=True):
-    """One answer, whoever brought it.
+class ModelAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """One answer to one question.
 
     Attributes:
-        answer: text, tool-call arguments as an object, or a message.
+        content: text, tool-call arguments as an object, or a message.
         stop_reason: a value of :data:`STOPS`, or the service's own word.
+        model: the model as the service names it; ``None`` where it does not.
         input_tokens: tokens read; ``None`` where the service does not say.
         output_tokens: tokens written, reasoning included.
         latency_s: seconds.
@@ -51,77 +53,54 @@ class Answered(msgspec.Struct, frozen=True, kw_only=True):
 
     row_id: str
     repeat: int
-    answer: Any
+    content: Any
     stop_reason: str = "stop"
+    model: str | None = None
     input_tokens: int | None = None
     output_tokens: int | None = None
     latency_s: float | None = None
 
-    def line(self, prompt: Prompt) -> dict[str, Any]:
-        """The line of a forecast file: what the answer says, or why it says nothing."""
-        read = read_completion(self.answer)
-        out: dict[str, Any] = {"row_id": self.row_id, "repeat": self.repeat}
-        if read.probabilities is not None:
-            out["probabilities"] = list(read.probabilities)
-        elif read.unparsed:
-            # A refusal or a cut answer rarely holds a forecast; then that is the reason, whatever its text looks like.
-            reason = {"refused": "refused", "max_tokens": "cut"}.get(self.stop_reason, read.unparsed)
-            out |= {"parse_failed": True, "parse_error": reason}
-        if read.stated:
-            out["predicted_bin"] = read.stated
-        if read.expected_speedup is not None:
-            out["expected_speedup"] = read.expected_speedup
+    def unparsed(self) -> str:
+        """Say in a word why no forecast can be read from it; empty where one can."""
+        completion = read_completion(self.content)
+        if completion.probabilities is not None or not completion.unparsed:
+            return ""
+        # A refused or cut answer rarely holds a forecast: then that is the reason.
+        by_stop = {"refused": "refused", "max_tokens": "cut"}
+        return by_stop.get(self.stop_reason, completion.unparsed)
+
+    def line(self, prompt: Prompt, question_digest: str) -> dict[str, Any]:
+        """Make the line of a forecast file: the forecast, or why there is none."""
+        completion = read_completion(self.content)
+        line: dict[str, Any] = {"row_id": self.row_id, "repeat": self.repeat}
+        if completion.probabilities is not None:
+            line["probabilities"] = list(completion.probabilities)
+        elif reason := self.unparsed():
+            line |= {"parse_failed": True, "parse_error": reason}
+        if completion.stated:
+            line["predicted_bin"] = completion.stated
+        if completion.expected_speedup is not None:
+            line["expected_speedup"] = completion.expected_speedup
         if prompt.ask == "defer":
-            out["defer"] = read.defer
-        if read.rationale:
-            cut = len(read.rationale) > MAX_RATIONALE
-            out["rationale"] = read.rationale[:MAX_RATIONALE] + (
-                f" [cut after {MAX_RATIONALE:,} characters]" if cut else ""
-            )
-        out["prompt"] = prompt.name
+            line["defer"] = completion.defer
+        if completion.rationale:
+            line["rationale"] = completion.rationale[:MAX_RATIONALE]
+            if len(completion.rationale) > MAX_RATIONALE:
+                line["rationale"] += f" [cut after {MAX_RATIONALE:,} characters]"
+        line |= {"prompt": prompt.name, "question": question_digest}
         if self.stop_reason != "stop":
-            out["stop_reason"] = self.stop_reason
+            line["stop_reason"] = self.stop_reason
         for name in ("input_tokens", "output_tokens", "latency_s"):
             if getattr(self, name) is not None:
-                out[name] = getattr(self, name)
-        return out
+                line[name] = getattr(self, name)
+        return line
 
 
-def answered_of(output: ModelOutput, row_id: str, repeat: int) -> Answered | str:
-    """What a model gave out, as Inspect has it whatever the provider, or why there is no answer."""
-    if output.error:
-        return f"failed: {printable(output.error, 80)}"
-    if not output.choices:
-        return "the response holds no message"
-    message, usage = output.choices[0].message, output.usage
-    stop = str(output.choices[0].stop_reason)
-    if stop == "model_length" and (usage is None or not usage.output_tokens):
-        return "the prompt does not fit the model's context"
-    parts = message.content if isinstance(message.content, list) else []
-    if any(getattr(part, "refusal", None) for part in parts):
-        stop = "content_filter"
-    calls = [
-        # Where the arguments are no JSON object, Inspect keeps their text in the message of the error.
-        {"function": {"name": call.function, "arguments": call.arguments or call.parse_error or {}}}
-        for call in message.tool_calls or ()
-    ]
-    return Answered(
-        row_id=row_id,
-        repeat=repeat,
-        answer={"content": message.text, "tool_calls": calls},
-        stop_reason=stop_reason(stop),
-        input_tokens=None
-        if usage is None
-        else usage.input_tokens + (usage.input_tokens_cache_read or 0) + (usage.input_tokens_cache_write or 0),
-        output_tokens=None if usage is None else usage.output_tokens,
-        latency_s=None if output.time is None else round(output.time, 3),
-    )
-
-
-class Tally(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of the questions, every one counted once.
+class AnswerCounts(msgspec.Struct, frozen=True, kw_only=True):
+    """What became of the questions, each counted once.
 
     Attributes:
+        rows: rows of the whole split.
         asked: questions: rows x repeats.
         forecasts: answers with a distribution, or deferred without one.
         deferred: answers that defer.
@@ -151,51 +130,50 @@ class Tally(msgspec.Struct, frozen=True, kw_only=True):
         return self.forecasts + sum(self.unparsed.values())
 
 
+def _counted(words: Iterable[str]) -> dict[str, int]:
+    return dict(sorted(Counter(words).items()))
+
+
 @dataclass(kw_only=True)
-class Forecasted:
-    """Answers on their way into a forecast file; each row and repeat has one.
+class Answers:
+    """Answers to the questions of one run.
 
     Attributes:
         repeats: how often each question was asked.
-        answers: (row id, repeat) -> its answer.
-        failures: (row id, repeat) -> why there is no answer, for those of which something is known.
+        given: (row id, repeat) -> its answer.
+        failures: (row id, repeat) -> why there is no answer, where that is known.
     """
 
     questions: Questions
-    repeats: int
-    answers: dict[tuple[str, int], Answered] = field(default_factory=dict)
+    repeats: int = 1
+    given: dict[tuple[str, int], ModelAnswer] = field(default_factory=dict)
     failures: dict[tuple[str, int], str] = field(default_factory=dict)
 
     def cells(self) -> list[tuple[str, int]]:
-        """Row id and repeat of every question, in the order of the file."""
-        return [(row_id, repeat) for row_id in self.questions.asked.row_ids for repeat in range(self.repeats)]
+        """List row id and repeat of every question, in the order of the file."""
+        ids = self.questions.asked.row_ids
+        return [(row_id, repeat) for row_id in ids for repeat in range(self.repeats)]
 
-    def pending(self) -> list[tuple[str, int]]:
-        """The questions without an answer."""
-        return [cell for cell in self.cells() if cell not in self.answers]
-
-    def finish(self) -> tuple[bytes, Tally]:
-        """The forecast file, and what became of every question."""
+    def forecast_file(self) -> tuple[bytes, AnswerCounts]:
+        """Write the forecast file, and count what became of every question."""
         prompt = self.questions.prompt
-        lines: list[dict[str, Any]] = []
-        unanswered: Counter[str] = Counter()
-        for cell in self.cells():
-            if cell in self.answers:
-                lines.append(self.answers[cell].line(prompt))
-            else:
-                unanswered[self.failures.get(cell, "no answer")] += 1
-        given = list(self.answers.values())
-        tally = Tally(
+        digests = {question.row_id: question.digest for question in self.questions}
+        cells = self.cells()
+        given = [self.given[cell] for cell in cells if cell in self.given]
+        lines = [answer.line(prompt, digests[answer.row_id]) for answer in given]
+        missing = [self.failures.get(cell, "no answer") for cell in cells if cell not in self.given]
+        without_usage = [a for a in given if a.input_tokens is None or a.output_tokens is None]
+        counts = AnswerCounts(
             prompt=prompt.name,
             rows=self.questions.n_rows,
-            asked=len(self.questions) * self.repeats,
+            asked=len(cells),
             forecasts=sum("parse_failed" not in line for line in lines),
             deferred=sum(line.get("defer", False) for line in lines),
-            unparsed=dict(sorted(Counter(line["parse_error"] for line in lines if "parse_error" in line).items())),
-            stopped=dict(sorted(Counter(line["stop_reason"] for line in lines if "stop_reason" in line).items())),
-            unanswered=dict(sorted(unanswered.items())),
-            input_tokens=sum(a.input_tokens or 0 for a in given),
-            output_tokens=sum(a.output_tokens or 0 for a in given),
-            without_usage=sum(a.input_tokens is None or a.output_tokens is None for a in given),
+            unparsed=_counted(line["parse_error"] for line in lines if "parse_error" in line),
+            stopped=_counted(line["stop_reason"] for line in lines if "stop_reason" in line),
+            unanswered=_counted(missing),
+            input_tokens=sum(answer.input_tokens or 0 for answer in given),
+            output_tokens=sum(answer.output_tokens or 0 for answer in given),
+            without_usage=len(without_usage),
         )
-        return b"".join(msgspec.json.encode(line) + b"\n" for line in lines), tally
+        return b"".join(msgspec.json.encode(line) + b"\n" for line in lines), counts

@@ -13,7 +13,11 @@ __all__ = ["KernelForecastsTaskset", "load_environment"]
 
 
 def load_environment(
-    split: str = "train", reward: str = "crps", prompt: str = "json", archive: str | None = None, **more: Any
+    split: str = "train",
+    reward: str = "crps",
+    prompt: str = "json",
+    archive: str | None = None,
+    **more: Any,
 ) -> vf.Env:
     """The environment, ready to be run: one question, one answer, one reward.
 
@@ -37,4 +41,6 @@ def load_environment(
         **more,
     )
     agent = {"harness": {"id": "null"}, "runtime": {"type": "subprocess"}}
-    return vf.load_environment(vf.SingleAgentEnvConfig(taskset=taskset, agent=vf.AgentConfig.model_validate(agent)))
+    return vf.load_environment(
+        vf.SingleAgentEnvConfig(taskset=taskset, agent=vf.AgentConfig.model_validate(agent))
+    )

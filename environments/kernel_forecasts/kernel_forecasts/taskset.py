@@ -1,4 +1,7 @@
-"""The taskset: rows of an archive as the forecasters are asked about them, judged by the archive's own rewards."""
+"""The taskset: rows of an archive as the forecasters are asked about them.
+
+Judged by the archive's own rewards.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,13 @@ from kernel_archive.scoring.rewards import KINDS, of_completions, parse_completi
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["ForecastData", "ForecastTask", "ForecastTaskConfig", "KernelForecastsConfig", "KernelForecastsTaskset"]
+__all__ = [
+    "ForecastData",
+    "ForecastTask",
+    "ForecastTaskConfig",
+    "KernelForecastsConfig",
+    "KernelForecastsTaskset",
+]
 
 
 class ForecastData(vf.TaskData):
@@ -51,14 +60,20 @@ class ForecastTask(vf.Task[ForecastData, vf.State, ForecastTaskConfig]):
         """Every reward, whether the answer could be read, and how sure it is."""
         read = parse_completion(trace.last_reply)
         made = {
-            f"reward_{kind}": of_completions([trace.last_reply], bins=[self.data.bin], kind=kind)[0] for kind in KINDS
+            f"reward_{kind}": of_completions([trace.last_reply], bins=[self.data.bin], kind=kind)[0]
+            for kind in KINDS
         }
-        return made | {"parsed": float(read is not None), "confidence": max(read.probabilities) if read else 0.0}
+        return made | {
+            "parsed": float(read is not None),
+            "confidence": max(read.probabilities) if read else 0.0,
+        }
 
     async def validate(self, runtime: vf.Runtime) -> bool:
         """Certainty of the true bin earns all there is, and certainty of any other one less."""
         del runtime
-        sure = [json.dumps({"probabilities": [float(b == i) for b in range(1, 9)]}) for i in range(1, 9)]
+        sure = [
+            json.dumps({"probabilities": [float(b == i) for b in range(1, 9)]}) for i in range(1, 9)
+        ]
         earned = of_completions(sure, bins=[self.data.bin] * 8, kind=self.config.reward)
         most = 1.0 if self.config.reward in {"correctness", "log"} else 2.0
         return earned[self.data.bin - 1] == most and sorted(earned)[-2] < most
@@ -68,7 +83,7 @@ class KernelForecastsConfig(vf.TasksetConfig):
     """Which rows, and how they are asked about."""
 
     archive: str | None = None
-    """Directory of the archive; ``gpu-forecasters/kernels`` in the current directory when not given."""
+    """Directory of the archive; ``gpu-forecasters/kernels`` here when not given."""
     split: str = "train"
     """``train``; a split that is there to be forecast only with ``held_out``."""
     held_out: bool = False
@@ -80,7 +95,7 @@ class KernelForecastsConfig(vf.TasksetConfig):
     seed: int = 0
     """Of the order, in which bins take turns."""
     max_prompt_tokens: int | None = None
-    """Leave out rows whose prompt is longer, as estimated at 2.5 characters a token; no program is ever cut."""
+    """Leave out rows with longer prompts, at 2.5 characters a token; no program is ever cut."""
     task: ForecastTaskConfig = ForecastTaskConfig()
 
 
@@ -91,13 +106,23 @@ class KernelForecastsTaskset(vf.Taskset[ForecastTask, KernelForecastsConfig]):
         """One task for each row, each prompt made when it is its turn."""
         c = self.config
         lessons = load_lessons(
-            open_archive(c.archive), c.split, answer=c.answer, kinds=c.kinds, seed=c.seed, held_out=c.held_out
+            open_archive(c.archive),
+            c.split,
+            answer=c.answer,
+            kinds=c.kinds,
+            seed=c.seed,
+            held_out=c.held_out,
         )
         if c.max_prompt_tokens is not None:
-            lessons, _ = lessons.fitting(c.max_prompt_tokens)
+            lessons = lessons.fitting(c.max_prompt_tokens)
         for row in lessons.rows:
             data = ForecastData(
-                id=row.row_id, prompt=lessons.text(row), bin=row.bin, speedup=row.speedup, kind=row.kind,
-                problem=row.problem, gpu=row.gpu,
-            )  # fmt: skip
+                id=row.row_id,
+                prompt=lessons.text(row),
+                bin=row.bin,
+                speedup=row.speedup,
+                kind=row.kind,
+                problem=row.problem,
+                gpu=row.gpu,
+            )
             yield ForecastTask(data, c.task)

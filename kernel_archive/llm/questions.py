@@ -1,0 +1,151 @@
+"""Choose the rows that a model is asked about, in an order that tells nothing of their labels."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import re
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from kernel_archive.baselines.pairs import load_asked_pairs
+from kernel_archive.bins import scheme as scheme_of
+from kernel_archive.errors import DataError, UsageError, printable
+from kernel_archive.llm.prompts import PROMPT_VERSION, Prompt, render
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from kernel_archive.archive.open import Archive
+    from kernel_archive.baselines.pairs import AskedPairs
+    from kernel_archive.llm.prompts import AnswerForm, Ask
+
+#: Characters of program text in a token, at the least: an estimate errs upwards.
+CHARACTERS_PER_TOKEN: Final = 2.5
+_CUSTOM_ID: Final = re.compile(r"(?s)(.+)-(\d{1,3})-([0-9a-f]{16})")
+
+
+class Question(NamedTuple):
+    """One row to be asked about: its id, and the whole prompt."""
+
+    row_id: str
+    text: str
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of the prompt, estimated."""
+        return estimated_tokens(self.text)
+
+    @property
+    def digest(self) -> str:
+        """Sixteen hex digits of the sha256 of the very text that is asked."""
+        return hashlib.sha256(self.text.encode()).hexdigest()[:16]
+
+
+def estimated_tokens(text: str) -> int:
+    """Estimate the tokens of a text, rather too many than too few."""
+    return math.ceil(len(text) / CHARACTERS_PER_TOKEN)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Questions:
+    """Rows of a split, and how they are asked.
+
+    The order is by a hash of the row id, so that it tells nothing of the labels and the first N
+    rows are a fair sample of the split.
+
+    Attributes:
+        asked: the rows, in that order.
+        prompt: what is asked about each.
+        n_rows: rows of the whole split.
+    """
+
+    asked: AskedPairs
+    prompt: Prompt
+    n_rows: int
+
+    def __len__(self) -> int:
+        return len(self.asked)
+
+    def __iter__(self) -> Iterator[Question]:
+        a = self.asked
+        for row_id, problem, gpu, anchor, candidate in zip(
+            a.row_ids, a.problems, a.gpus, a.anchors, a.candidates, strict=True
+        ):
+            text = render(
+                self.prompt,
+                problem=problem,
+                gpu=gpu,
+                anchor=anchor,
+                candidate=candidate,
+                stated_gpus=a.stated_gpus,
+            )
+            yield Question(row_id, text)
+
+    def fitting(self, context: int | None) -> tuple[Questions, tuple[str, ...]]:
+        """Keep the questions of at most ``context`` estimated tokens; name the other rows."""
+        too_long = {q.row_id for q in self if context is not None and q.tokens > context}
+        kept = [i for i, row_id in enumerate(self.asked.row_ids) if row_id not in too_long]
+        return replace(self, asked=self.asked.take(kept)), tuple(sorted(too_long))
+
+    def custom_id(self, row_id: str, repeat: int) -> str:
+        """Name one question and repeat in a file: row id, repeat, digest of the prompt."""
+        return f"{row_id}-{repeat}-{self.prompt.digest}"
+
+
+def read_custom_id(text: str) -> tuple[str, int, str] | None:
+    """Take a name of :meth:`Questions.custom_id` apart; ``None`` for any other text.
+
+    >>> read_custom_id("1f0c-2-0123456789abcdef")
+    ('1f0c', 2, '0123456789abcdef')
+    """
+    match = _CUSTOM_ID.fullmatch(text)
+    return (match[1], int(match[2]), match[3]) if match else None
+
+
+def load_questions(
+    archive: Archive,
+    split: str = "eval",
+    *,
+    answer: AnswerForm = "json",
+    bins: str | None = None,
+    defer: bool = False,
+    limit: int | None = None,
+    version: str = PROMPT_VERSION,
+) -> Questions:
+    """Load the questions that a split asks.
+
+    Args:
+        archive: an opened archive.
+        split: name of a split that is forecast.
+        answer: form of the answer.
+        bins: bin scheme to ask in; the split's own when not given.
+        defer: whether the model may leave a candidate to a measurement.
+        limit: ask about this many rows only, those with the smallest hash of their id.
+        version: version of the templates.
+
+    Raises:
+        UsageError: unknown split, scheme or version, or nothing can be deferred in the split.
+        DataError: the split has no rows.
+    """
+    asked = load_asked_pairs(archive, split)
+    if not len(asked):
+        raise DataError(f"the {asked.split.name} split of this archive has no rows to ask about")
+    if defer and asked.split.kind != "eval":
+        raise UsageError(
+            "predict-or-defer asks about candidates against their reference; ask about the "
+            f"{asked.split.rows} of split {printable(asked.split.name)!r} without --defer"
+        )
+    ask: Ask = "discovery" if asked.split.kind == "discovery" else "forecast"
+    prompt = Prompt(
+        ask="defer" if defer else ask,
+        answer=answer,
+        scheme=asked.scheme if bins is None else scheme_of(bins).name,
+        version=version,
+    )
+    order = sorted(range(len(asked)), key=lambda i: _order_key(asked.row_ids[i]))[:limit]
+    return Questions(asked=asked.take(order), prompt=prompt, n_rows=len(asked))
+
+
+def _order_key(row_id: str) -> bytes:
+    return hashlib.sha256(f"ask:{row_id}".encode()).digest()
