@@ -1,4 +1,4 @@
-"""Datasets and benchmarks of measured GPU kernels: build archives from search logs, cut splits, score forecasts.
+"""Datasets and benchmarks of measured GPU kernels.
 
 The main entry points::
 
@@ -24,27 +24,27 @@ if TYPE_CHECKING:
     from kernel_archive.scoring import metrics, rewards
     from kernel_archive.scoring.compare import compare_files as compare
     from kernel_archive.scoring.forecasts import Forecasts
-    from kernel_archive.scoring.load import load_target
+    from kernel_archive.scoring.load import load_split
     from kernel_archive.scoring.reader import check_forecasts, read_forecasts
-    from kernel_archive.scoring.record import ScoreRecord
+    from kernel_archive.scoring.record import Score
     from kernel_archive.scoring.scorer import score_file as score
-    from kernel_archive.scoring.target import Target
+    from kernel_archive.scoring.split import Split
 
-#: Public name -> module that defines it and the name there ("" for the module itself). Loaded on first use.
+#: Public name -> its module and the name there ("" for the module); loaded on first use.
 _PUBLIC: Final[dict[str, tuple[str, str]]] = {
     "Archive": ("kernel_archive.archive.open", "Archive"),
     "Finding": ("kernel_archive.errors", "Finding"),
     "Forecasts": ("kernel_archive.scoring.forecasts", "Forecasts"),
     "KernelArchiveError": ("kernel_archive.errors", "KernelArchiveError"),
-    "ScoreRecord": ("kernel_archive.scoring.record", "ScoreRecord"),
-    "Target": ("kernel_archive.scoring.target", "Target"),
+    "Score": ("kernel_archive.scoring.record", "Score"),
+    "Split": ("kernel_archive.scoring.split", "Split"),
     "assign_bins": ("kernel_archive.bins", "assign_bins"),
     "bin_of": ("kernel_archive.bins", "bin_of"),
     "build": ("kernel_archive.pipeline", "build"),
     "check_forecasts": ("kernel_archive.scoring.reader", "check_forecasts"),
     "compare": ("kernel_archive.scoring.compare", "compare_files"),
     "load": ("kernel_archive.publishing.pull", "load"),
-    "load_target": ("kernel_archive.scoring.load", "load_target"),
+    "load_split": ("kernel_archive.scoring.load", "load_split"),
     "metrics": ("kernel_archive.scoring.metrics", ""),
     "open_archive": ("kernel_archive.archive.open", "open_archive"),
     "read_forecasts": ("kernel_archive.scoring.reader", "read_forecasts"),
@@ -53,14 +53,17 @@ _PUBLIC: Final[dict[str, tuple[str, str]]] = {
     "validate": ("kernel_archive.pipeline", "validate"),
 }
 
+#: Name before 1.0 -> name from then on.
+_RENAMED: Final = {"ScoreRecord": "Score", "Target": "Split", "load_target": "load_split"}
+
 __all__ = [
     "DATA_VERSION",
     "Archive",
     "Finding",
     "Forecasts",
     "KernelArchiveError",
-    "ScoreRecord",
-    "Target",
+    "Score",
+    "Split",
     "__version__",
     "assign_bins",
     "bin_of",
@@ -68,7 +71,7 @@ __all__ = [
     "check_forecasts",
     "compare",
     "load",
-    "load_target",
+    "load_split",
     "metrics",
     "open_archive",
     "read_forecasts",
@@ -79,6 +82,10 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
+    if name in _RENAMED:
+        raise AttributeError(
+            f"kernel_archive.{name} is named kernel_archive.{_RENAMED[name]} since 1.0"
+        )
     if name not in _PUBLIC:
         raise AttributeError(f"module 'kernel_archive' has no attribute {name!r}")
     module, inner = _PUBLIC[name]

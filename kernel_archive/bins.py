@@ -1,9 +1,9 @@
 """Speedup bins: eight half-octave classes of reference time over candidate time, under two schemes.
 
-``paper`` is the table printed in the GPU Forecasters paper (arXiv 2605.31464, appendix): right-closed
-intervals with inner edges at exact half octaves. ``released`` is the rule that the published tables follow,
-``clamp(floor(2 log2 S) + 4, 1, 8)``: left-closed, one bin lower for most speedups between 0.25x and 2.83x.
-Every labelled table stores which scheme its labels follow.
+``paper`` is the table printed in the GPU Forecasters paper (arXiv 2605.31464, appendix):
+right-closed intervals with inner edges at exact half octaves. ``released`` is the rule that the
+published tables follow, ``clamp(floor(2 log2 S) + 4, 1, 8)``: left-closed, one bin lower for most
+speedups between 0.25x and 2.83x. Every labelled table stores which scheme its labels follow.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ BIN_NAMES: Final[tuple[str, ...]] = (
 
 
 class BinScheme(msgspec.Struct, frozen=True):
-    """A rule from a speedup to one of eight bins.
+    """A rule that assigns a speedup to one of eight bins.
 
     Attributes:
         name: ``paper`` or ``released``.
@@ -52,13 +52,13 @@ class BinScheme(msgspec.Struct, frozen=True):
     fallback_ends: tuple[float, float]
 
     def interval(self, bin_: int) -> tuple[float, float]:
-        """Lower and upper edge of a bin, in x; 0 and infinity at the ends."""
+        """Give lower and upper edge of a bin, in x; 0 and infinity at the ends."""
         lows = (0.0, *self.edges)
         highs = (*self.edges, math.inf)
         return lows[bin_ - 1], highs[bin_ - 1]
 
     def describe(self, bin_: int) -> str:
-        """The interval as text, for example ``0.25 < S <= 0.5``."""
+        """Write the interval as text, for example ``0.25 < S <= 0.5``."""
         low, high = self.interval(bin_)
         above, up_to = (">", "<=") if self.right_closed else (">=", "<")
         if bin_ == 1:
@@ -72,12 +72,14 @@ _R = 2.0**0.5
 _H = 2.0**-0.5
 SCHEMES: Final[dict[Scheme, BinScheme]] = {
     "paper": BinScheme("paper", (0.25, 0.5, _H, 1.0, _R, 2.0, 4.0), True, (0.25 / _R, 4.0 * _R)),
-    "released": BinScheme("released", (0.5, _H, 1.0, _R, 2.0, 2.0**1.5, 4.0), False, (0.5 / _R, 4.0 * _R)),
+    "released": BinScheme(
+        "released", (0.5, _H, 1.0, _R, 2.0, 2.0**1.5, 4.0), False, (0.5 / _R, 4.0 * _R)
+    ),
 }
 
 
 def scheme(name: str) -> BinScheme:
-    """The scheme of that name.
+    """Look up a scheme by name.
 
     Raises:
         UsageError: the name is neither ``paper`` nor ``released``.
@@ -89,7 +91,7 @@ def scheme(name: str) -> BinScheme:
 
 
 def bin_of(speedup: float, name: Scheme = DEFAULT_SCHEME) -> int:
-    """The bin (1 to 8) of one speedup.
+    """Assign one speedup to its bin, 1 to 8.
 
     Raises:
         DataError: the speedup is not finite or not above 0.
@@ -103,7 +105,7 @@ def bin_of(speedup: float, name: Scheme = DEFAULT_SCHEME) -> int:
 def assign_bins(
     speedups: ArrayLike, name: Scheme = DEFAULT_SCHEME, *, row_ids: Sequence[str] | None = None
 ) -> NDArray[np.int8]:
-    """The bin (1 to 8) of every speedup.
+    """Assign every speedup to its bin, 1 to 8.
 
     Args:
         speedups: array of any shape, in x, finite and above 0.
@@ -134,11 +136,13 @@ def assign_bins(
     return (np.searchsorted(np.asarray(rule.edges), s, side=side) + 1).astype(np.int8)
 
 
-def representatives(speedups: ArrayLike, bins: ArrayLike, name: Scheme = DEFAULT_SCHEME) -> NDArray[np.float64]:
-    """The representative speedup m_b of every bin, in x (docs/metrics.md, "Speedup bins").
+def representatives(
+    speedups: ArrayLike, bins: ArrayLike, name: Scheme = DEFAULT_SCHEME
+) -> NDArray[np.float64]:
+    """Compute the representative speedup m_b of every bin, in x (docs/metrics.md, "Speedup bins").
 
-    Bins 2 to 7 take the geometric centre of their interval; bins 1 and 8 the arithmetic mean of the speedups
-    whose true bin that is (``speedups`` and ``bins``, of shape (n,)), or the scheme's fallback where there is none.
+    Bins 2 to 7 take the geometric centre of their interval. Bins 1 and 8 take the arithmetic mean
+    of the speedups in them (``speedups`` and ``bins``, of shape (n,)), or the scheme's fallback.
     """
     rule = scheme(name)
     s = np.asarray(speedups, dtype=np.float64)

@@ -1,6 +1,6 @@
-"""Requests to a Hub that is not trusted: each ends in bounded time, however little comes, and leads nowhere it should not.
+"""Bound requests to a Hub that is not trusted, in their time and in where they lead.
 
-The Hub's client itself would wait for ever for an answer, and makes file names of what headers say.
+The Hub's client itself would wait for ever for an answer, and makes file names of headers.
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ if TYPE_CHECKING:
 
 #: Seconds without a byte after which a request counts as broken.
 TIMEOUT: Final = 60.0
-#: Bytes a second: what comes slower may keep a connection waiting for :data:`TIMEOUT` in all.
+#: Bytes a second: an answer that comes slower is broken off after :data:`TIMEOUT` of waiting.
 LEAST_RATE: Final = 1000
-#: Seconds that the client waits at most when the Hub asks it to wait, each of five times.
+#: Seconds that the client waits at most, each of five times, when the Hub asks it to wait.
 LONGEST_WAIT: Final = 60
 _ETAG: Final = re.compile(r"(?:W/)?\"?[\w.:+=-]{1,200}\"?")
 
 
 def endpoint() -> str:
-    """The Hub's address."""
+    """Name the Hub's address."""
     from huggingface_hub import constants
 
     return str(constants.ENDPOINT)
 
 
 class _SteadyRead:
-    """Reads from a connection, and gives up where so little comes that the waits between the bytes add up."""
+    """Read from a connection, and give up where the waits between its bytes add up."""
 
     def __init__(self, read: Callable[..., bytes]) -> None:
         self._read = read
@@ -40,22 +40,23 @@ class _SteadyRead:
     def __call__(self, max_bytes: int, timeout: float | None = None) -> bytes:
         started = time.monotonic()
         data = self._read(max_bytes, timeout)
-        # Time that so many bytes may take is not waited; what a connection saved up earlier does not count.
+        # Bytes at the least rate cost no waiting; a fast start is no credit for later.
         self._waited = max(0.0, self._waited + time.monotonic() - started - len(data) / LEAST_RATE)
         if self._waited > TIMEOUT:
-            raise HubError(f"{endpoint()} sends less than {LEAST_RATE:,} bytes a second, for {TIMEOUT:.0f} s")
+            rate = f"less than {LEAST_RATE:,} bytes a second, for {TIMEOUT:.0f} s"
+            raise HubError(f"{endpoint()} sends {rate}")
         return data
 
 
 def _watch(event: str, info: dict[str, Any]) -> None:
-    """Called by the client's transport with every step of a request: what it connects is read steadily from then on."""
+    """Bound the reading of every connection that the client's transport reports as made."""
     if event.endswith(("connect_tcp.complete", "start_tls.complete")):
         connection = info["return_value"]
         connection.read = _SteadyRead(connection.read)
 
 
 def _limit_time(request: Any) -> None:
-    """Give a request the time limits that it lacks: several calls of the Hub's client ask for none, explicitly."""
+    """Give a request the time limits that it lacks; several calls of the client ask for none."""
     limits = request.extensions.get("timeout") or {}
     steps = ("connect", "read", "write", "pool")
     request.extensions["timeout"] = {step: limits.get(step) or TIMEOUT for step in steps}
@@ -63,22 +64,24 @@ def _limit_time(request: Any) -> None:
 
 
 def _refuse_answer(response: Any) -> None:
-    """Refuse an answer whose headers would lead the Hub's client astray, and bound the wait that it asks for."""
+    """Refuse headers that would lead the client astray, and bound the wait that they ask for."""
     for name in ("etag", "x-linked-etag"):
         value = response.headers.get(name)
         # The client's cache makes a file of this name.
         if value is not None and (".." in value or not _ETAG.fullmatch(value)):
-            raise HubError(f"{endpoint()} calls a file {printable(value)}, which can't be the name of one")
-    # It offers a transfer by other means (Xet), for which none of these limits holds; without it the file comes by this one.
+            shown = printable(value)
+            raise HubError(f"{endpoint()} calls a file {shown}, which can't be the name of one")
+    # The Hub offers a transfer for which none of these limits holds; without it this one is used.
     response.headers.pop("x-xet-hash", None)
     if response.status_code == 429:
         asked = response.headers.get("retry-after", "")
         response.headers.pop("ratelimit", None)
-        response.headers["retry-after"] = str(min(int(asked[:9]), LONGEST_WAIT) if asked.isdecimal() else 5)
+        seconds = int(asked[:9]) if asked.isdecimal() else 5
+        response.headers["retry-after"] = str(min(seconds, LONGEST_WAIT))
 
 
 def _new_client() -> Any:
-    """A client of the Hub's library with our limits; it makes one when it starts, and again after a broken connection."""
+    """Make a client of the Hub's library with our limits."""
     from huggingface_hub.utils._http import default_client_factory
 
     client = default_client_factory()
@@ -93,10 +96,11 @@ def _new_client() -> Any:
 def bound_requests() -> None:
     """Bound every request that the Hub's library makes in this process from now on.
 
-    Once is enough: a new client reads all certificates of this machine, which takes longer than most requests.
+    Done once: a new client reads all certificates of this machine, which takes longer than most
+    requests.
     """
     from huggingface_hub import set_client_factory
     from huggingface_hub.utils import _http
 
-    if _http._GLOBAL_CLIENT_FACTORY is not _new_client:  # noqa: SLF001 - no public name says whose factory is set
+    if _http._GLOBAL_CLIENT_FACTORY is not _new_client:  # noqa: SLF001 - has no public name
         set_client_factory(_new_client)

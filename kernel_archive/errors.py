@@ -1,34 +1,37 @@
-"""What can go wrong, as records.
+"""Faults as records, and the exceptions that carry them.
 
-A :class:`Finding` is one fault or remark: where it is (file, line, field, value), what it is, and the way
-out. The same object prints in a terminal, goes to JSON and can be filtered. The exceptions only carry findings, every one
-that there is: ``raise DataError.of(code="bad-row", message="...", file=..., line=...)`` raises one finding;
-``raise DataError.from_findings(findings)`` raises several.
+A :class:`Finding` is one fault or remark: where it is (file, line, field, value), what it is, and
+the way out. The same object prints in a terminal, goes to JSON and can be filtered.
+``raise DataError.of(code="bad-row", message="...", file=..., line=...)`` raises one finding,
+``raise DataError.from_findings(findings)`` several.
 """
 
 from __future__ import annotations
 
 import difflib
 import unicodedata
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, TypedDict
 
 import msgspec
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
-    from typing import Self
+    from typing import Self, Unpack
 
 
 def printable(text: object, limit: int = 120) -> str:
-    """Text that is safe in a terminal: escapes, controls and bidirectional marks shown, never sent; bounded in length."""
+    """Make text safe for a terminal: shorten it, and show control and bidirectional characters."""
     raw = text if isinstance(text, str) else repr(text)
     shown = raw[: limit + 1]
-    safe = "".join(c if c == " " or (unicodedata.category(c)[0] not in "CZ") else repr(c)[1:-1] for c in shown[:limit])
+    safe = "".join(
+        c if c == " " or (unicodedata.category(c)[0] not in "CZ") else repr(c)[1:-1]
+        for c in shown[:limit]
+    )
     return safe + "…" if len(shown) > limit else safe
 
 
 def suggestion(name: object, known: Iterable[str]) -> str:
-    """The way out for a name that is not known: the nearest one that is, or all of them.
+    """Suggest the nearest known name for an unknown one, or all of them.
 
     >>> suggestion("evl", ["eval", "discovery"]), suggestion("x", ["eval", "discovery"])
     ("Did you mean 'eval'?", 'Choose one of: eval, discovery')
@@ -62,20 +65,29 @@ class Finding(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     fix: str | None = None
 
     def render(self) -> str:
-        """One line: ``file:line: field: message (got value). fix``."""
+        """Write one line: ``file:line: field: message (got value). fix``."""
         place = "" if self.file is None else printable(self.file, 300)
         if self.line is not None:
             place += f":{self.line}" if place else f"line {self.line}"
-        parts = [p for p in (place, self.field and printable(self.field)) if p]
-        head = ": ".join(parts)
-        text = f"{head}: {self.message}" if head else self.message
+        field = "" if self.field is None else printable(self.field)
+        text = ": ".join(part for part in (place, field, self.message) if part)
         if self.value is not None:
             text += f" (got {printable(self.value)})"
         return f"{text}. {self.fix}" if self.fix else text
 
 
+class _Place(TypedDict, total=False):
+    """Fields of a finding that most errors leave out."""
+
+    file: str | None
+    line: int | None
+    field: str | None
+    value: str | None
+    fix: str | None
+
+
 class KernelArchiveError(Exception):
-    """Raised when a command can't do what it was asked (exit status 1); every error of this package derives from it."""
+    """Raised when a command can't do what it was asked: exit status 1; base of all errors."""
 
     exit_status = 1
 
@@ -84,27 +96,16 @@ class KernelArchiveError(Exception):
         self.findings: tuple[Finding, ...] = tuple(findings)
 
     @classmethod
-    def of(
-        cls,
-        *,
-        code: str,
-        message: str,
-        file: str | None = None,
-        line: int | None = None,
-        field: str | None = None,
-        value: str | None = None,
-        fix: str | None = None,
-    ) -> Self:
-        """An error of one finding, given by the finding's own fields; ``raise DataError.of(code=..., message=...)``."""
-        return cls.from_findings(
-            [Finding(code=code, message=message, file=file, line=line, field=field, value=value, fix=fix)]
-        )
+    def of(cls, *, code: str, message: str, **fields: Unpack[_Place]) -> Self:
+        """Make an error of one finding from the finding's own fields."""
+        return cls.from_findings([Finding(code=code, message=message, **fields)])
 
     @classmethod
     def from_findings(cls, findings: Iterable[Finding], summary: str | None = None) -> Self:
-        """An error that carries findings; the message is ``summary`` or the first finding."""
-        found = tuple(findings)
-        return cls(summary or (found[0].render() if found else "unknown fault"), findings=found)
+        """Make an error that carries findings; its message is ``summary`` or the first of them."""
+        findings = tuple(findings)
+        first = findings[0].render() if findings else "unknown fault"
+        return cls(summary or first, findings=findings)
 
 
 class DataError(KernelArchiveError):
@@ -116,7 +117,7 @@ class RecipeError(DataError):
 
 
 class LogError(DataError):
-    """Raised when a raw log is damaged and the build is strict, or when nothing of it can be read."""
+    """Raised when nothing of a raw log can be read, or it is damaged and the build is strict."""
 
 
 class ForecastError(DataError):
@@ -140,7 +141,7 @@ class TargetExistsError(KernelArchiveError):
 
 
 class HubError(KernelArchiveError):
-    """Raised when the Hugging Face Hub refuses a request, can't be reached, or sends something else than was asked."""
+    """Raised when the Hugging Face Hub refuses, can't be reached, or sends something else."""
 
 
 class MissingExtraError(KernelArchiveError):

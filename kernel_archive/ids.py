@@ -15,24 +15,26 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 ID_LENGTH: Final = 32
-#: Stands in every table and in the card, so that a training corpus that swallowed the archive can be recognised.
+_ENCODER: Final = msgspec.json.Encoder(order="deterministic")
+#: A text in every table and in the card: a training corpus that holds it has swallowed the archive.
 CANARY: Final = (
-    "kernel-archive canary 5b1f0c36-8a77-4d1e-9f52-6c0d3e1b7a94: benchmark data, keep out of training corpora"
+    "kernel-archive canary 5b1f0c36-8a77-4d1e-9f52-6c0d3e1b7a94: "
+    "benchmark data, keep out of training corpora"
 )
 
 
 def sha256_hex(data: bytes) -> str:
-    """All 64 hex digits."""
+    """Digest bytes: sha256 as 64 hex digits."""
     return hashlib.sha256(data).hexdigest()
 
 
 def canonical_text(text: str) -> str:
-    r"""Program text with line ends ``\n`` and the trailing white space of the whole text removed."""
+    r"""Make every line end ``\n`` and remove white space at the end of the whole text."""
     return text.replace("\r\n", "\n").replace("\r", "\n").rstrip()
 
 
 def _utf8(text: str) -> bytes:
-    # Lone surrogates can come out of JSON escapes; they are kept apart, never merged into a replacement mark.
+    # Lone surrogates come out of JSON escapes; a replacement mark would make texts equal.
     return text.encode("utf-8", "surrogatepass")
 
 
@@ -41,50 +43,52 @@ def _id(data: bytes) -> str:
 
 
 def program_id(code: str) -> str:
-    """First 32 hex digits of sha256 of the canonical text (UTF-8). The argument need not be canonical yet."""
+    """Make the id of a program: 32 hex digits of sha256 of its canonical text in UTF-8."""
     return _id(_utf8(canonical_text(code)))
 
 
 def kernel_id(*, problem: str, reference_program_id: str, gpu: str, program: str) -> str:
-    """Id of a program measured for a problem against a reference on a GPU.
+    """Make the id of a program measured for a problem against a reference on a GPU.
 
-    First 32 hex digits of sha256 over problem, reference program id (empty where the reference is unknown),
-    GPU and program id, separated by NUL.
+    First 32 hex digits of sha256 over problem, reference program id (empty where the reference is
+    unknown), GPU and program id, separated by NUL.
     """
     return _id(f"{problem}\0{reference_program_id}\0{gpu}\0{program}".encode())
 
 
 def evaluation_id(*, search_id: str, node_id: str) -> str:
-    """Id of one evaluation: its search and the id that its log gives it."""
+    """Make the id of an evaluation from its search and the id that its log gives it."""
     return _id(_utf8(f"evaluation\0{search_id}\0{node_id}"))
 
 
 _CPP_MARKS: Final = ("#include", "__global__", "__device__", "{", ";")
 _BLANKS: Final = b" \t\n\r\f\v"
 _STRING_PREFIX: Final = "rRbBfFuU"
-#: What stands before a string that is a value; after anything else at the start of a line it is a docstring.
+#: What stands before a string that is a value; another string at a line's start is a docstring.
 _BEFORE_VALUE: Final = ("(", ",", "=", "[", "{", "+", "%", "|")
 #: What can stand right before a docstring.
 _LINE_STARTS: Final = frozenset(" \t\n" + _STRING_PREFIX) | {""}
-# Each pattern begins with the class of the characters that can open something, which is found fast; what was found is told
-# apart behind it. A short string that is not closed ends with its line, a long one or a comment with the text.
+# Each pattern begins with the class of characters that can open something, which is fast to search
+# for. A short string that is not closed ends with its line, a long one or a comment with the text.
 _SHORT_STRING: Final = r"""(?<=")(?:[^"\\\n]++|\\.)*+"?|(?<=')(?:[^'\\\n]++|\\.)*+'?"""
 _LONG_STRING: Final = r"""(?<=")""(?s:.*?)(?:\"""|\Z)|(?<=')''(?s:.*?)(?:'''|\Z)"""
-_IN_CPP: Final = re.compile(rf"""[/"'](?:(?P<comment>(?<=/)/[^\n]*|(?<=/)\*(?s:.*?)(?:\*/|\Z))|{_SHORT_STRING})""")
+_IN_CPP: Final = re.compile(
+    rf"""[/"'](?:(?P<comment>(?<=/)/[^\n]*|(?<=/)\*(?s:.*?)(?:\*/|\Z))|{_SHORT_STRING})"""
+)
 _IN_PYTHON: Final = re.compile(
     rf"""[#"'](?:(?P<comment>(?<=#)[^\n]*)|(?P<long>{_LONG_STRING})|(?P<short>{_SHORT_STRING}))"""
 )
 
 
 def without_cpp_comments(text: str) -> str:
-    """C++ comments of both kinds removed."""
-    return _IN_CPP.sub(lambda found: found[0] if found["comment"] is None else " ", text)
+    """Remove C++ comments of both kinds."""
+    return _IN_CPP.sub(lambda match: match[0] if match["comment"] is None else " ", text)
 
 
-def _is_docstring(code: str, at: int) -> bool:
-    """Whether the string that opens at a position is a statement of its own."""
+def _is_docstring(code: str, position: int) -> bool:
+    """Tell whether the string that opens at a position is a statement of its own."""
     # Only so far back, so that a line of megabytes costs no more than others.
-    near = code[max(0, at - 400) : at].rstrip(_STRING_PREFIX)
+    near = code[max(0, position - 400) : position].rstrip(_STRING_PREFIX)
     line = near[near.rfind("\n") + 1 :]
     if line and not line.isspace():
         return False
@@ -92,58 +96,59 @@ def _is_docstring(code: str, at: int) -> bool:
 
 
 def _drop_comments(code: str) -> str:
-    """Python comments, docstrings, and C++ comments inside triple-quoted sources removed.
+    """Remove Python comments, docstrings, and C++ comments inside triple-quoted sources.
 
-    Lexical rules, not a parser: the texts are untrusted, in two languages at once, and often do not parse. One scan from
-    left to right: what opens first wins, so that a quote in a comment or a mark in a string opens nothing.
+    Lexical rules, not a parser: the texts are untrusted, in two languages at once, and often do not
+    parse. One scan from left to right: a quote in a comment, or a mark in a string, opens nothing.
     """
     code = code.removeprefix("\ufeff").replace("\\\n", " ")
     if "import" not in code and "def " not in code:
         return without_cpp_comments(code)
 
-    def kept(found: re.Match[str]) -> str:
-        text, at = found[0], found.start()
-        if found.lastgroup == "comment":
+    def replacement(match: re.Match[str]) -> str:
+        text, position = match[0], match.start()
+        if match.lastgroup == "comment":
             return ""
-        if found.lastgroup == "long":
+        if match.lastgroup == "long":
             inside = text[3:].removesuffix(text[:3])
             if any(mark in inside for mark in _CPP_MARKS):
                 return without_cpp_comments(inside)
-        elif code[at - 1 : at] not in _LINE_STARTS:
+        elif code[position - 1 : position] not in _LINE_STARTS:
             return text
-        return "" if _is_docstring(code, at) else text
+        return "" if _is_docstring(code, position) else text
 
-    return _IN_PYTHON.sub(kept, code)
+    return _IN_PYTHON.sub(replacement, code)
 
 
 def token_text(code: str) -> str:
-    """The program without comments and docstrings, every run of white space one blank."""
+    """Write a program without comments and docstrings, every run of white space one blank."""
     return " ".join(_drop_comments(code).split())
 
 
 def token_id(code: str) -> str:
-    """First 32 hex digits of sha256 of the program without comments and ASCII white space: equal for near duplicates.
+    """Make an id that near duplicates share: 32 hex digits of sha256.
 
-    Two programs that differ only in comments and white space (also inside a string literal) share it; names count.
+    Programs share it that differ only in comments and ASCII white space, also inside a string
+    literal; names count.
     """
     return _id(_utf8(_drop_comments(code)).translate(None, _BLANKS))
 
 
 def canonical_json(value: Any) -> bytes:
-    """One JSON text per value: keys sorted, no white space, UTF-8, shortest float form, non-finite as null."""
-    return msgspec.json.encode(value, order="deterministic")
+    """Encode a value as its only JSON text: keys sorted, shortest floats, non-finite as null."""
+    return _ENCODER.encode(value)
 
 
 def row_digest(row: Any) -> bytes:
-    """sha256 (32 bytes) of the canonical JSON of one row."""
+    """Digest one row: sha256 (32 bytes) of its canonical JSON."""
     return hashlib.sha256(canonical_json(row)).digest()
 
 
 def logical_digest(rows: Iterable[tuple[str, bytes]]) -> str:
-    """Digest of a table: sha256 over ``id NUL row digest`` of every row, sorted by id; ``sha256:`` and 64 hex digits.
+    """Digest a table: sha256 over ``id NUL row digest`` of every row, sorted by id.
 
-    Made from :func:`row_digest`, so that it can be computed over a table in any order and in parallel. Equal on every
-    machine and for every version of the Parquet writer.
+    Made from :func:`row_digest`, in any order and in parallel. Equal on every machine and for every
+    version of the Parquet writer. ``sha256:`` and 64 hex digits.
     """
     total = hashlib.sha256()
     for key, digest in sorted(rows):

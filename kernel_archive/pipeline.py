@@ -1,13 +1,23 @@
-"""The whole way from logs to a publishable directory: archive, splits, card. The rooms below know nothing of each other."""
+"""The whole way from logs to a publishable directory: tables, splits, card, one rename."""
 
 from __future__ import annotations
 
 import hashlib
 from typing import TYPE_CHECKING, Any
 
-from kernel_archive.archive.build import BuildResult, build_archive
-from kernel_archive.archive.team import team
-from kernel_archive.bins import DEFAULT_SCHEME, Scheme
+from kernel_archive.archive.build import (
+    BuildOptions,
+    BuildResult,
+    build_tables,
+    finished,
+    open_build,
+    plan_build,
+    stage_runs,
+    unchanged,
+)
+from kernel_archive.archive.launches import write_launches
+from kernel_archive.archive.manifest import write_manifest
+from kernel_archive.archive.swap import replaced_directory
 from kernel_archive.splits import SPLIT_TABLES
 from kernel_archive.storage import content_path
 
@@ -16,90 +26,67 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from kernel_archive.archive.build import Advance
-    from kernel_archive.archive.validate import Report
-    from kernel_archive.selection.make import Made
+    from kernel_archive.archive.manifest import Manifest
+    from kernel_archive.archive.validate import ValidationReport
+    from kernel_archive.bins import Scheme
+    from kernel_archive.selection.make import SplitChanges
 
 
 def build(
-    builders: Sequence[str] = (),
-    *,
-    out: str | Path | None = None,
-    name: str | None = None,
-    version: str | None = None,
-    jobs: int | None = None,
-    strict: bool = False,
-    replace: bool = False,
-    scheme: Scheme = DEFAULT_SCHEME,
-    source: str | Path | None = None,
-    engine: str = "local",
-    scheduler: str | None = None,
-    stage: str | Path | None = None,
-    advance: Advance | None = None,
-    say: Callable[[str], None] | None = None,
+    builders: Sequence[str] = (), *, advance: Advance | None = None, **options: Any
 ) -> BuildResult:
-    """Build a whole dataset: consolidate raw logs, cut the three canonical splits, render the card.
+    """Build a whole dataset: consolidate raw logs, cut the canonical splits, render the card.
 
     Args:
-        builders: names of shipped builders or paths of ``builder.toml``; the shipped default ones when empty.
-        out: the archive directory, the archive's name when not given; it is written beside its place and renamed into it.
-        name: name of the archive, ``owner/dataset``; the recipe's, else ``gpu-forecasters/kernels``, when not given.
-        version: name of a release.
-        jobs: processes; one per core when not given.
-        strict: a damaged log line ends the build.
-        replace: allow another release to be overwritten.
-        scheme: bin scheme of the labels.
-        source: a local copy of the sources of a recipe that reads from the Hub.
-        engine: ``local``, processes of this machine, or ``dask`` (extra ``dask``); the archive is the same.
-        scheduler: address of a running Dask scheduler; without one, a cluster on this machine.
-        stage: where fragments are kept, a directory or a URL that all workers see; a hidden folder beside ``out`` without.
+        builders: names of shipped builders or paths of ``builder.toml``; the shipped default ones
+            when empty.
         advance: progress, called with done, total and what.
-        say: told where the work of a cluster can be watched.
+        options: those of :class:`~kernel_archive.archive.build.BuildOptions`.
 
     Raises:
-        KernelArchiveError: with findings that name file, line, field and way out; see :mod:`kernel_archive.errors`.
+        KernelArchiveError: with findings that name file, line, field and way out; see
+        :mod:`kernel_archive.errors`.
     """
-    from kernel_archive.archive.recipe import local_copy
-
-    def finish(directory: Path, published: Sequence[Path]) -> None:
-        from kernel_archive.publishing.card import write_card
-        from kernel_archive.selection.make import make_splits, store_published
-
-        # The archive lies on this machine alone, whatever engine made it: so its splits are the work of local processes.
-        with team(jobs) as workers:
-            kept = store_published(directory, published)
-            make_splits(directory, names=[n for n in SPLIT_TABLES if n not in kept], workers=workers)
-        write_card(directory)
-
-    return build_archive(
-        builders,
-        out=out,
-        name=name,
-        version=version,
-        jobs=jobs,
-        strict=strict,
-        replace=replace,
-        scheme=scheme,
-        override=None if source is None else lambda loaded: local_copy(loaded, source),
-        finish=finish,
-        finish_key=_content_digest(),
-        engine=engine,
-        scheduler=scheduler,
-        stage=stage,
-        advance=advance,
-        say=say,
-    )
+    plan = plan_build(BuildOptions(builders=builders, **options), _content_digest())
+    with open_build(plan) as executor:
+        staged = stage_runs(plan, executor, advance)
+        if result := unchanged(plan, staged):
+            return result
+        with replaced_directory(plan.target) as new, staged.published() as published:
+            manifest = build_tables(plan, staged, executor, new)
+            manifest = write_launches(new, manifest, plan.recipes)
+            manifest = _add_splits(new, manifest, published)
+            return finished(plan, staged, manifest)
 
 
-def ensure_archive(directory: str | Path | None, *, say: Callable[[str], None], advance: Advance | None = None) -> Path:
+def _add_splits(directory: Path, manifest: Manifest, published: Sequence[Path]) -> Manifest:
+    """Make splits and card of new tables; the splits of others are taken as they are."""
+    from kernel_archive.publishing.card import write_card
+    from kernel_archive.selection.make import make_splits, store_published
+
+    manifest = store_published(directory, published, manifest)
+    kept = manifest.reports.get("published_splits", {})
+    names = [name for name in SPLIT_TABLES if name not in kept]
+    manifest = write_manifest(directory, make_splits(directory, manifest, names=names))
+    write_card(directory)
+    return manifest
+
+
+def ensure_archive(
+    directory: str | Path | None, *, say: Callable[[str], None], advance: Advance | None = None
+) -> Path:
     """The archive directory that a user means, with an archive in it.
 
-    The embedded archive is built, after saying so, only in the default directory and only when no directory was named:
+    The embedded archive is built, after saying so, only in the default directory and only when no
+    directory was named:
     a misspelt path must not become an archive.
 
-    ``directory`` is what the user named, ``None`` for the default one; ``say`` is told before anything is built.
+    ``directory`` is what the user named, ``None`` for the default one; ``say`` is told before
+    anything is built.
 
     Raises:
-        ArchiveNotFoundError: a directory was named and holds no archive; the message says how to build one there.
+        ArchiveNotFoundError: a directory was named and holds no archive; the message says how to
+        build one there.
         KernelArchiveError: as :func:`build`; a directory that holds something else is left alone.
     """
     from kernel_archive.archive.manifest import MANIFEST_NAME
@@ -109,7 +96,10 @@ def ensure_archive(directory: str | Path | None, *, say: Callable[[str], None], 
         return open_archive(directory).path
     default = default_directory()
     if not (default / MANIFEST_NAME).exists():
-        say(f"No archive in {default}: building the embedded one there first (kernel-archive build).")
+        say(
+            f"No archive in {default}: building the embedded one there first (kernel-archive "
+            "build)."
+        )
         build(out=default, advance=advance)
     return default
 
@@ -123,57 +113,72 @@ def remake_split(
     scheme: Scheme | None = None,
     reselect: bool = False,
     **changes: Any,
-) -> Made:
-    """Make one split of an archive again, with its card, by the canonical definition or a changed one.
+) -> SplitChanges:
+    """Make one split of an archive again, with its card.
 
-    ``definition`` is one of one's own; ``gpu`` is that of ``eval``; ``reselect`` selects anew what others published; ``changes`` are
+    ``definition`` is one of one's own; ``gpu`` is that of ``eval``; ``reselect`` selects anew what
+    others published; ``changes`` are
     fields of the definition to change, where ``None`` leaves a field as it is.
 
     Raises:
-        UsageError: the split was published by others and only ``reselect`` could change it so; or the GPU must be named.
+        UsageError: the split was published by others and only ``reselect`` could change it so; or
+        the GPU must be named.
         LeakageError: training would hold something of the evaluation.
     """
     from kernel_archive.archive.open import open_archive
     from kernel_archive.errors import UsageError
     from kernel_archive.publishing.card import write_card
-    from kernel_archive.selection.make import Rules, remake_splits
+    from kernel_archive.selection.make import SplitRules, remade_splits
 
     archive = open_archive(directory)
-    rules = Rules.changed(table, archive=archive, definition=definition, gpu=gpu, scheme=scheme, **changes)
+    rules = SplitRules.changed(
+        table, archive=archive, definition=definition, gpu=gpu, scheme=scheme, **changes
+    )
     facts = archive.manifest.splits.get(table)
     if facts is not None and facts.origin == "withheld":
         raise UsageError(
-            f"the labels of {table} are withheld, and the kernels that it is made from with them: build the archive again "
-            "from its logs to make another split"
+            f"{table} can't be made again: its labels are withheld, and the kernels behind them. "
+            "Build the archive again from its logs"
         )
-    asked = [name for name, value in {"definition": definition, "gpu": gpu, **changes}.items() if value is not None]
+    asked = [
+        name
+        for name, value in {"definition": definition, "gpu": gpu, **changes}.items()
+        if value is not None
+    ]
     if facts is not None and facts.origin == "published" and asked and not reselect:
         raise UsageError(
-            f"{table} of this archive was published by others and is kept as it is; a variant with another "
-            f"{', '.join(asked)} is selected with --reselect"
+            f"{table} of this archive was published by others and is kept as it is. Select a "
+            f"variant with another {', '.join(asked)} with --reselect"
         )
-    return remake_splits(directory, [table], rules=rules, reselect=reselect, scheme=scheme, finish=write_card)
+    options: dict[str, Any] = {"rules": rules, "reselect": reselect, "scheme": scheme}
+    with remade_splits(directory, [table], **options) as made:
+        if made.directory is not None:
+            write_card(made.directory)
+    return made
 
 
 def withhold_labels(directory: str | Path, folder: str | Path) -> list[Path]:
-    """Take the labels of the evaluation splits out of an archive into a folder of their own, and render the card anew.
+    """Take the labels of the evaluation splits out of an archive, and render the card anew.
 
     What is left in the directory is the archive's public part.
 
     Raises:
-        UsageError: labels are withheld already, a split was published by others, or the folder is inside the archive.
+        UsageError: labels are withheld already, a split was published by others, or the folder is
+        inside the archive.
         TargetExistsError: there is something in the folder.
     """
     from pathlib import Path
 
     from kernel_archive.publishing.card import write_card
-    from kernel_archive.selection.withheld import withhold
+    from kernel_archive.selection.withheld import withheld_labels
 
-    return withhold(Path(directory), Path(folder), finish=write_card)
+    with withheld_labels(Path(directory), Path(folder)) as new:
+        write_card(new)
+    return sorted(Path(folder).iterdir())
 
 
-def validate(path: str | Path | None = None) -> Report:
-    """Check an archive directory in all layers: its tables, then splits (facts, leaks, frozen ids) and card.
+def validate(path: str | Path | None = None) -> ValidationReport:
+    """Check an archive directory: its tables, splits (facts, leaks, frozen ids) and card.
 
     Raises:
         ArchiveNotFoundError: there is no archive.
@@ -188,11 +193,13 @@ def validate(path: str | Path | None = None) -> Report:
 
 
 def _content_digest() -> str:
-    """Digest of the split definitions and card templates: a change of them is a change of the build."""
+    """Digest of the split definitions and card templates, on which a build depends."""
     total = hashlib.sha256()
     for folder in ("splits", "cards"):
         root = content_path(folder)
         for path in sorted(root.rglob("*")):
             if path.is_file() and "frozen" not in path.parts:
-                total.update(path.relative_to(root).as_posix().encode() + b"\0" + path.read_bytes() + b"\0")
+                total.update(
+                    path.relative_to(root).as_posix().encode() + b"\0" + path.read_bytes() + b"\0"
+                )
     return total.hexdigest()

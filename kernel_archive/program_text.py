@@ -1,6 +1,6 @@
-"""What the text of a program says by itself: its language, patterns that only lose time, and telling words.
+"""Read from the text of a program its language, patterns that only lose time, and telling words.
 
-Nothing here runs or imports a program. What can be counted in it stands in :mod:`kernel_archive.text_quantities`.
+Nothing here runs or imports a program. :mod:`kernel_archive.text_quantities` counts things in it.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ C_COMMENT: Final = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
 
 #: Words of comments and names that say how fast a program is or is meant to be.
 _TELLING: Final = re.compile(
-    r"(?i)\b(naive\w*|slow\w*|fast\w*|optimi[sz]\w*|optimal\w*|efficien\w*|inefficien\w*|baseline\w*|better|worse|quick\w*"
-    r"|bottleneck\w*|performan\w*|speed\w*|unoptimi\w*|latency|throughput|deliberate\w*|intentional\w*|wasteful\w*|expensive\w*"
-    r"|cheap\w*|costly)\b"
+    r"(?i)\b(naive\w*|slow\w*|fast\w*|optimi[sz]\w*|optimal\w*|efficien\w*|inefficien\w*|baseline\w*"
+    r"|better|worse|quick\w*|bottleneck\w*|performan\w*|speed\w*|unoptimi\w*|latency|throughput"
+    r"|deliberate\w*|intentional\w*|wasteful\w*|expensive\w*|cheap\w*|costly)\b"
 )
-#: One of these stands in every text that has one.
+#: Every text with a telling word has one of these.
 _STEMS: Final = tuple(re.findall("[a-z]{4,}", _TELLING.pattern))
 #: Names of functions and compiler options that contain such a word and say nothing.
 _TECHNICAL: Final = re.compile(
@@ -32,26 +32,31 @@ _TECHNICAL: Final = re.compile(
 )
 
 _DOUBLE: Final = re.compile(r"\bfloat64\b|\.double\(|\btorch\.double\b|\bdouble\b|\bfp64\b")
-_SLEEP: Final = re.compile(r"\btime\.sleep\b|\bnanosleep\b|__nanosleep|\btorch\.cuda\._sleep\b|\busleep\b")
+_SLEEP: Final = re.compile(
+    r"\btime\.sleep\b|\bnanosleep\b|__nanosleep|\btorch\.cuda\._sleep\b|\busleep\b"
+)
 _SORT: Final = re.compile(r"\.(?:arg)?sort\(|\btorch\.(?:arg)?sort\(|\btl\.sort\(|\.kthvalue\(")
 _ORDERS: Final = re.compile(r"sort|topk|kthvalue|median|rank|unique")
-# A host statement that computes with a method and gives the result a name. It begins with a line end, not with ``^``: a
-# character is looked for many times faster than a place. Nearly all that begins with ``tl.`` is left out here, since
-# kernels have dozens of such lines.
+# A host statement that computes with a method and gives the result a name. It begins with a line
+# end, not with ``^``, as a character is searched for many times faster. Lines of kernels, which
+# begin with ``tl.``, are left out.
 _RESULT: Final = re.compile(
-    r"\n[ \t]++(\w++) = (?!tl\.)[^\n=]*\.(?:abs|amax|amin|bmm|clamp|clone|cumsum|einsum|exp|log|log_softmax|matmul|max|mean"
-    r"|min|mm|norm|softmax|sort|square|sqrt|std|sum|var)\("
+    r"\n[ \t]++(\w++) = (?!tl\.)[^\n=]*\.(?:abs|amax|amin|bmm|clamp|clone|cumsum|einsum|exp|log"
+    r"|log_softmax|matmul|max|mean|min|mm|norm|softmax|sort|square|sqrt|std|sum|var)\("
 )
 _IN_KERNEL: Final = re.compile(r"= *tl\.|\btl\.\w+\(")
-# Words of which one stands in every program with a pattern, and a loop that a syntax tree must be made for to judge it.
+#: Every program with one of the patterns in words has one of these.
 _SUSPECT_WORDS: Final = ("double", "float64", "fp64", "sleep", "sort", "kthvalue")
+#: A loop that only a syntax tree can judge.
 _LOOP: Final = re.compile(r" in range\(\d+\):")
 _PROSE: Final = re.compile(r'"""[\s\S]*?"""|#[^\n]*')
 _TO_HOST: Final = frozenset({"item", "tolist"})
+#: Methods that change their object, beside those of torch, which end in an underscore.
+_CHANGING: Final = frozenset({"append", "add", "advance", "pop", "send"})
 
 
 def language_of(code: str) -> str:
-    """The language of a program, from its text: ``gluon``, ``triton``, ``cuda``, ``pytorch`` or ``other``."""
+    """Tell the language of a program: ``gluon``, ``triton``, ``cuda``, ``pytorch`` or ``other``."""
     if "gluon" in code and ("@gluon.jit" in code or "triton.experimental.gluon" in code):
         return "gluon"
     if "@triton.jit" in code or "triton.language" in code:
@@ -62,12 +67,12 @@ def language_of(code: str) -> str:
 
 
 def telling_words(code: str) -> list[str]:
-    r"""Words of the program's comments, texts and names that say how fast it is or is meant to be, each once.
+    r"""List the words that say how fast a program is or is meant to be, each once.
 
     >>> telling_words("def fast_path(x):  # the naive way\n    return tl.math.fast_expf(x)\n")
     ['fast_path', 'naive']
     """
-    if code.isascii():  # beyond, further letters are taken for one without regard to its case
+    if code.isascii():  # other letters can equal one of these without regard to case
         lower = code.lower()
         if not any(stem in lower for stem in _STEMS):
             return []
@@ -75,60 +80,66 @@ def telling_words(code: str) -> list[str]:
 
 
 def artificial_patterns(code: str, reference: str = "") -> list[str]:
-    r"""Patterns that nobody writes who wants a result: they only lose time. Empty for an honest program.
+    r"""List patterns that only lose time; an honest program has none.
 
-    ``double``: 64-bit floats where the reference has none. ``sleep``: waiting. ``sort``: sorting where the reference orders
-    nothing (for a maximum, say). ``element_loop``: a loop on the host that fetches single numbers. ``repeated_work``: a
-    loop on the host a fixed number of times whose passes don't depend on each other or on the count. ``dead_work``: a
-    result that the host computes and never uses.
+    ``double``: 64-bit floats where the reference has none. ``sleep``: waiting. ``sort``: sorting
+    where the reference orders nothing. ``element_loop``: a loop on the host that fetches single
+    numbers. ``repeated_work``: a loop on the host a fixed number of times whose passes are all the
+    same. ``dead_work``: a result that the host computes and never uses.
 
-    >>> artificial_patterns("def custom_kernel(x):\n    for _ in range(4):\n        y = x.double().sum()\n    return y\n")
+    >>> artificial_patterns("def f(x):\n  for _ in range(4):\n    y = x.double()\n  return y")
     ['double', 'repeated_work']
     """
-    found = ["dead_work"] if _discards(code) else []
+    patterns = ["dead_work"] if _discards(code) else []
     if any(word in code for word in _SUSPECT_WORDS):
         bare = _PROSE.sub(" ", C_COMMENT.sub(" ", code) if "__global__" in code else code)
         if _DOUBLE.search(bare) and not _DOUBLE.search(reference):
-            found.append("double")
+            patterns.append("double")
         if _SLEEP.search(bare):
-            found.append("sleep")
+            patterns.append("sleep")
         if _SORT.search(bare) and not _ORDERS.search(reference):
-            found.append("sort")
-    if not (".item(" in code or ".tolist(" in code or (" in range(" in code and _LOOP.search(code))):
-        return sorted(found)
+            patterns.append("sort")
+    if not (
+        ".item(" in code or ".tolist(" in code or (" in range(" in code and _LOOP.search(code))
+    ):
+        return sorted(patterns)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             tree = ast.parse(code)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return sorted(found)
+        return sorted(patterns)
     loops = [node for node in ast.walk(tree) if isinstance(node, ast.For)]
     if any(_fetches(loop) for loop in loops):
-        found.append("element_loop")
+        patterns.append("element_loop")
     if any(_repeats(loop) for loop in loops):
-        found.append("repeated_work")
-    return sorted(found)
+        patterns.append("repeated_work")
+    return sorted(patterns)
 
 
 def _discards(code: str) -> bool:
-    """Whether the host computes something, gives it a name and never uses it. Compilers of kernels drop such things."""
+    """Tell whether the host computes something, gives it a name and never uses it."""
     text = f"\n{code}"
-    named = [m[1] for m in _RESULT.finditer(text) if not ("tl." in m[0] and _IN_KERNEL.search(m[0]))]
+    named = [
+        m[1] for m in _RESULT.finditer(text) if not ("tl." in m[0] and _IN_KERNEL.search(m[0]))
+    ]
     counts = Counter(re.findall(r"\w+", text)) if named else Counter()
     return any(counts[name] == 1 for name in named)
 
 
 def _fetches(loop: ast.For) -> bool:
-    """Whether a loop brings numbers to the host, one by one."""
+    """Tell whether a loop brings numbers to the host, one by one."""
     return any(
-        isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in _TO_HOST
+        isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and node.func.attr in _TO_HOST
         for statement in loop.body
         for node in ast.walk(statement)
     )
 
 
 def _repeats(loop: ast.For) -> bool:
-    """Whether a loop does the same a fixed number of times: its body uses neither the count nor what it made before."""
+    """Tell whether a loop does the same a fixed number of times."""
     call = loop.iter
     fixed = (
         isinstance(call, ast.Call)
@@ -147,7 +158,9 @@ def _repeats(loop: ast.For) -> bool:
             (loaded if isinstance(node.ctx, ast.Load) else stored).add(node.id)
         # What is changed in place carries over to the next pass.
         written |= isinstance(node, ast.AugAssign | ast.Yield | ast.Break | ast.Return)
-        written |= isinstance(node, ast.Subscript | ast.Attribute) and isinstance(node.ctx, ast.Store)
+        written |= isinstance(node, ast.Subscript | ast.Attribute) and isinstance(
+            node.ctx, ast.Store
+        )
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
-            written |= node.func.attr in {"append", "add", "advance", "pop", "send"} or node.func.attr.endswith("_")
+            written |= node.func.attr in _CHANGING or node.func.attr.endswith("_")
     return not written and bool(stored) and loop.target.id not in loaded and not stored & loaded

@@ -1,7 +1,7 @@
 """The data contract: every table with its columns, types, units and meaning.
 
-One table is one configuration on the Hub. The card, the validator, the writer and the SQL views are all made from
-:data:`TABLES`; nothing else states a column.
+One table is one configuration on the Hub. The card, the validator, the writer and the SQL views are
+all made from :data:`TABLES`; nothing else states a column.
 """
 
 from __future__ import annotations
@@ -12,15 +12,19 @@ import msgspec
 import pyarrow as pa
 
 #: How an evaluation can end.
-OUTCOMES: Final = ("success", "compile_failed", "runtime_error", "incorrect", "infrastructure_failure")
-#: Canonical generation methods; the list is open.
-GENERATION_METHODS: Final = ("tree_search", "bin_filling", "local_search", "agentic")
-#: What a recipe lets a search be used for: ``held_out`` may enter eval, ``training`` may enter train_pairs, ``archive`` neither.
+OUTCOMES: Final = (
+    "success",
+    "compile_failed",
+    "runtime_error",
+    "incorrect",
+    "infrastructure_failure",
+)
+#: Use of a search: ``held_out`` may enter eval, ``training`` train_pairs, ``archive`` neither.
 ROLES: Final = ("held_out", "training", "archive")
 
 CASE: Final = pa.struct(
     [
-        pa.field("shape", pa.string()),  # canonical JSON of the case's shape fields; null where the log has none
+        pa.field("shape", pa.string()),  # canonical JSON; null where the log has none
         pa.field("speedup", pa.float64()),
         pa.field("runtime_us", pa.float64()),
         pa.field("reference_runtime_us", pa.float64()),
@@ -46,7 +50,7 @@ class Table(msgspec.Struct, frozen=True, kw_only=True):
         splits: split names, in order.
         key: the column that names a row.
         columns: all columns; long texts last, so that viewers can page.
-        derived: made by selection from the other tables, not by consolidation.
+        derived: made after the measured tables, and not from log lines.
     """
 
     name: str
@@ -58,7 +62,7 @@ class Table(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def schema(self) -> pa.Schema:
-        """The Arrow schema, without metadata."""
+        """Make the Arrow schema, without metadata."""
         return pa.schema([pa.field(c.name, c.type, nullable=c.nullable) for c in self.columns])
 
 
@@ -68,16 +72,30 @@ _TIME = pa.timestamp("us", tz="UTC")
 _PROBLEM = Column("problem", _S, "problem that the program was written for")
 _FAMILY = Column("family", _S, "suite of the problem: gpu_mode, kernelbench or other")
 _GPU = Column("gpu", _S, "canonical name of the GPU")
-_LANGUAGE = Column("language", _S, "triton, gluon, cuda, pytorch, or other: found in the program text")
-_BIN = Column("bin", pa.int8(), "speedup bin, 1 (severe slowdown) to 8 (extreme speedup), under bin_scheme")
-_SCHEME = Column("bin_scheme", _S, "rule of the bin label: paper or released")
-_CANARY = Column("canary", _S, "constant text by which a corpus that swallowed the table can be recognised")
-_REFERENCE_ID = Column("reference_id", _S, "program id of the reference that was timed beside it; empty where unknown")
-_SEARCH = Column("search_id", _S, "the search whose log line is named in source_file and source_line")
-_METHOD = Column(
-    "generation_method", _S, "how the search made programs: tree_search, bin_filling, local_search, agentic, ..."
+_LANGUAGE = Column(
+    "language", _S, "triton, gluon, cuda, pytorch, or other: found in the program text"
 )
-_MODEL = Column("model", _S, "language model that wrote the program, where the logs say", nullable=True)
+_BIN = Column(
+    "bin", pa.int8(), "speedup bin, 1 (severe slowdown) to 8 (extreme speedup), under bin_scheme"
+)
+_SCHEME = Column("bin_scheme", _S, "rule of the bin label: paper or released")
+_CANARY = Column(
+    "canary", _S, "constant text by which a corpus that swallowed the table can be recognised"
+)
+_REFERENCE_ID = Column(
+    "reference_id", _S, "program id of the reference that was timed beside it; empty where unknown"
+)
+_SEARCH = Column(
+    "search_id", _S, "the search whose log line is named in source_file and source_line"
+)
+_METHOD = Column(
+    "generation_method",
+    _S,
+    "how the search made programs: tree_search, bin_filling, local_search, agentic, ...",
+)
+_MODEL = Column(
+    "model", _S, "language model that wrote the program, where the logs say", nullable=True
+)
 _STEP = Column("step", _I32, "step of the search, from 0, where the log orders them", nullable=True)
 _PARENT = Column(
     "parent_kernel_id",
@@ -86,18 +104,36 @@ _PARENT = Column(
     nullable=True,
 )
 _DISTANCE = Column(
-    "parent_distance", _I32, "1 when parent_kernel_id is the direct parent, more across evicted ones", nullable=True
+    "parent_distance",
+    _I32,
+    "1 when parent_kernel_id is the direct parent, more across evicted ones",
+    nullable=True,
 )
 _FILE = Column("source_file", _S, "log file, relative to its builder")
-_LINE = Column("source_line", _I64, "line in that file from 1; null where the format has no lines", nullable=True)
-_KERNEL_ID = Column("kernel_id", _S, "id of problem, reference, GPU and program (first 32 hex digits of sha256)")
+_LINE = Column(
+    "source_line",
+    _I64,
+    "line in that file from 1; null where the format has no lines",
+    nullable=True,
+)
+_KERNEL_ID = Column(
+    "kernel_id", _S, "id of problem, reference, GPU and program (first 32 hex digits of sha256)"
+)
 _PROGRAM_ID = Column("program_id", _S, "id of the program text (first 32 hex digits of sha256)")
-_TOKEN_ID = Column("token_id", _S, "id of the program text without comments and white space: equal for near duplicates")
+_TOKEN_ID = Column(
+    "token_id",
+    _S,
+    "id of the program text without comments and white space: equal for near duplicates",
+)
 _SPEEDUP = Column(
-    "speedup", _F, "reference time / candidate time, x; the median measurement, of an even number the lower middle one"
+    "speedup",
+    _F,
+    "reference time / candidate time, x; the median measurement, of an even number the lower middle one",
 )
 _CASES = Column(
-    "cases", pa.list_(CASE), "per benchmark case: shape (JSON), speedup (x), runtimes (us); empty where not logged"
+    "cases",
+    pa.list_(CASE),
+    "per benchmark case: shape (JSON), speedup (x), runtimes (us); empty where not logged",
 )
 
 _ROW_ID = Column("row_id", _S, "id of the row; forecasts name it")
@@ -117,7 +153,7 @@ _PROGRAMS = (
 
 
 def _evaluation(name: str, title: str) -> Table:
-    """A table of evaluation rows: all have the same columns."""
+    """Describe a table of evaluation rows: all have the same columns."""
     return Table(
         name=name, title=title, splits=("test",), key="row_id", derived=True,
         columns=(
@@ -299,6 +335,30 @@ _ALL: Final = (
         ),
     ),
     Table(
+        name="launches", key="launch_id", splits=("train",), derived=True,
+        title="What programs launch, by a dry run of their host code: no GPU, no values",
+        columns=(
+            Column("launch_id", _S, "id of the row"),
+            Column("program_id", _S, "id of the program"),
+            _PROBLEM,
+            Column("case", _I32, "which of the problem's timed cases, from 0"),
+            Column("kind", _S, "launch, operator (of torch), or not_followed"),
+            Column("name", _S, "name of the kernel or operator; why the program was not followed"),
+            Column("n", _I32, "calls that are alike in everything"),
+            Column("bytes", _I64, "bytes of the tensors handed over, each time"),
+            Column("flops", _I64, "floating-point operations of a matrix product of torch", nullable=True),
+            *(Column(f"grid_{axis}", _I64, f"blocks along {axis}", nullable=True) for axis in "xyz"),
+            Column("warps", _I32, "warps per block", nullable=True),
+            Column("stages", _I32, "pipeline stages", nullable=True),
+            Column("configurations", _I32, "configurations of autotuning; the first one is recorded", nullable=True),
+            Column("largest_tile", _I32, "largest integer argument under 5,000", nullable=True),
+            Column("trips", _F, "loop trips of a block: nested multiplied, side by side added", nullable=True),
+            *(Column(name, _I32, f"{name} in the kernel's text", nullable=True)
+              for name in ("loads", "stores", "dots", "reductions", "transcendentals", "atomics", "loops")),
+            _CANARY,
+        ),
+    ),
+    Table(
         name="train_pairs", key="row_id", splits=("train",), derived=True,
         title="Training pairs: anchor, candidate and their relative speedup",
         columns=(
@@ -319,5 +379,5 @@ TABLES: Final[dict[str, Table]] = {table.name: table for table in _ALL}
 
 
 def shard_name(table: str, split: str, index: int = 0, count: int = 1) -> str:
-    """Path of a shard inside an archive directory, as the Hub lays it out."""
+    """Name a shard inside an archive directory, as the Hub lays it out."""
     return f"data/{table}/{split}-{index:05d}-of-{count:05d}.parquet"

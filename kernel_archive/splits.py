@@ -1,8 +1,8 @@
-"""The splits of an archive: the tables that are cut from it to be forecast or learnt from, and what their columns hold.
+"""The splits of an archive: tables that are cut from it, to be forecast or learnt from.
 
-A split is one entry of :data:`SPLITS`. Selection, scoring, the baselines, the board, the card and the command line all
-take its names, columns and cut-offs from here, so a further split with the columns of an existing one is one entry
-more. What every column means is stated in :mod:`kernel_archive.schema`.
+A split is one entry of :data:`SPLITS`. All rooms take its names, columns and cut-offs from here, so
+a further split with the columns of an existing one is one more entry.
+:mod:`kernel_archive.schema` says what every column means.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ import msgspec
 
 from kernel_archive.errors import UsageError, printable, suggestion
 
-#: What the rows of a split are, and with it which metrics apply: ``eval`` (a candidate against its reference),
-#: ``discovery`` (a child against its parent) or ``train`` (pairs to learn from, which nobody forecasts).
+#: What the rows of a split are, which decides on the metrics: ``eval`` (a candidate against its
+#: reference), ``discovery`` (a child against its parent) or ``train`` (pairs to learn from).
 Kind = Literal["eval", "discovery", "train"]
 
 
-class Split(msgspec.Struct, frozen=True, kw_only=True):
-    """One split.
+class SplitSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """Names, columns and cut-offs of one split; :class:`kernel_archive.scoring.Split` has the rows.
 
     Attributes:
         name: what users call it, and the file name of its definition in ``splits/``.
@@ -29,14 +29,14 @@ class Split(msgspec.Struct, frozen=True, kw_only=True):
         rows: what its rows are called in a sentence, in the plural.
         ratio: what its value column is, as a fraction of times.
         value: column with the speedup that the label is made from.
-        task: column with the problem: the stratum of the bootstrap and the candidate set of a measuring budget.
+        task: column with the problem, the stratum of the bootstrap.
         group: column that results are also reported by.
         anchor: column with the program that the candidate is compared with.
         candidate: column with the program whose speedup is forecast.
         kernel: column with the kernel id of the candidate.
         command: the command that makes it.
-        pair_type: type of the training pairs that are made as its rows are; empty for the training pairs themselves.
-        cutoffs: in x; a row at or above one counts as a discovery. Empty where discoveries are not counted.
+        pair_type: type of the training pairs that are made as its rows are; empty for ``train``.
+        cutoffs: in x; a row at or above one counts as a discovery. Empty where none are counted.
     """
 
     name: str
@@ -57,27 +57,40 @@ class Split(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def programs(self) -> tuple[str, ...]:
-        """The columns with programs that searches wrote; the reference of an evaluation split is nobody's find."""
+        """List the columns with programs that searches wrote, so not the reference."""
         return (self.candidate,) if self.kind == "eval" else (self.anchor, self.candidate)
 
 
-def _evaluation(name: str, title: str, command: str) -> Split:
-    """A split whose rows are candidates against the reference of their task."""
-    return Split(
-        name=name, table=name, kind="eval", title=title, rows="kernels", ratio="reference time / candidate time",
-        value="speedup", task="task", group="task", anchor="reference_code", candidate="candidate_code",
-        kernel="kernel_id", command=command, pair_type="seed",
-    )  # fmt: skip
+def _evaluation(name: str, title: str, command: str) -> SplitSpec:
+    """Describe a split whose rows are candidates against the reference of their task."""
+    return SplitSpec(
+        name=name,
+        table=name,
+        kind="eval",
+        title=title,
+        rows="kernels",
+        ratio="reference time / candidate time",
+        value="speedup",
+        task="task",
+        group="task",
+        anchor="reference_code",
+        candidate="candidate_code",
+        kernel="kernel_id",
+        command=command,
+        pair_type="seed",
+    )
 
 
 #: Name -> split, in the order in which they are made.
-SPLITS: Final[dict[str, Split]] = {
+SPLITS: Final[dict[str, SplitSpec]] = {
     split.name: split
     for split in (
         _evaluation("eval", "Evaluation split", "build-eval --cap 10"),
-        _evaluation("eval_problems", "Transfer to new problems", "build-eval --split eval_problems"),
+        _evaluation(
+            "eval_problems", "Transfer to new problems", "build-eval --split eval_problems"
+        ),
         _evaluation("eval_cuda", "Transfer to CUDA C++", "build-eval --split eval_cuda"),
-        Split(
+        SplitSpec(
             name="discovery",
             table="discovery_pairs",
             kind="discovery",
@@ -94,7 +107,7 @@ SPLITS: Final[dict[str, Split]] = {
             pair_type="parent_edit",
             cutoffs=(1.25, 1.5, 2.0),
         ),
-        Split(
+        SplitSpec(
             name="train",
             table="train_pairs",
             kind="train",
@@ -112,21 +125,25 @@ SPLITS: Final[dict[str, Split]] = {
     )
 }
 
-#: Table -> its split, in the same order: an archive's tables and manifest name a split by its table.
-SPLIT_TABLES: Final[dict[str, Split]] = {split.table: split for split in SPLITS.values()}
+#: Table -> its split; an archive's tables and manifest name a split by its table.
+SPLIT_TABLES: Final[dict[str, SplitSpec]] = {split.table: split for split in SPLITS.values()}
 
 #: The splits whose rows are forecast and scored.
-FORECAST_SPLITS: Final[dict[str, Split]] = {name: split for name, split in SPLITS.items() if split.kind != "train"}
+FORECAST_SPLITS: Final[dict[str, SplitSpec]] = {
+    name: split for name, split in SPLITS.items() if split.kind != "train"
+}
 
-#: The rows of recorded held-out searches, which are replayed and no split: they lie in no table of their own.
+#: The rows of recorded held-out searches, which are replayed; they have no table of their own.
 REPLAY: Final = _evaluation("replay", "Replay of recorded searches", "build")
 
 #: The splits whose rows are candidates against a reference.
-EVALUATIONS: Final[dict[str, Split]] = {name: split for name, split in SPLITS.items() if split.kind == "eval"}
+EVALUATIONS: Final[dict[str, SplitSpec]] = {
+    name: split for name, split in SPLITS.items() if split.kind == "eval"
+}
 
 
-def split_of(name: str) -> Split:
-    """The split of that name, or the one whose table has it.
+def split_of(name: str) -> SplitSpec:
+    """Look up a split by its name or its table.
 
     Raises:
         UsageError: there is none; the nearest name is suggested.

@@ -1,37 +1,28 @@
-"""Files on disk: written whole or not at all, locked, and digested; and the content that ships with the package.
-
-Every room that writes a file does it through here.
-"""
+"""Write files whole or not at all, lock and digest them, and find the shipped content."""
 
 from __future__ import annotations
 
 import hashlib
 import os
-import re
 import secrets
-import shutil
-from contextlib import ExitStack, contextmanager
-from fnmatch import fnmatchcase
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Literal
 
 from kernel_archive.errors import KernelArchiveError, TargetExistsError, UsageError, printable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
-#: What :func:`_beside` makes; the first group is the name of the file that it is for.
-_TEMPORARY: Final = re.compile(r"\.(.{1,100})\.[0-9a-f]{8}\.tmp", re.DOTALL)
+    from collections.abc import Iterator
 
 
 def file_sha256(path: Path) -> str:
-    """The sha256 of a file's bytes, as 64 hex digits."""
+    """Digest a file's bytes: sha256 as 64 hex digits."""
     with path.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def sync(path: Path) -> None:
-    """Flush a file or a directory to the disk; a directory holds the names of its files, so renames in it count too."""
+    """Flush a file to the disk, or a directory with the renames in it."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -39,32 +30,14 @@ def sync(path: Path) -> None:
         os.close(handle)
 
 
-def _beside(path: Path) -> Path:
-    """A temporary path beside a file, of a name that nobody else has."""
-    return path.with_name(f".{path.name[:100]}.{secrets.token_hex(4)}.tmp")
-
-
-def remove_leftovers(folder: Path, *names: str) -> None:
-    """Remove the temporary files that writers left in a folder when they were killed; under a lock that the writers hold.
-
-    Names are patterns of the files' own names (``*.html``), of up to 100 characters.
-    """
-    for path in folder.iterdir():
-        made = _TEMPORARY.fullmatch(path.name)
-        ours = made is not None and any(fnmatchcase(made[1], name) for name in names)
-        if ours and path.is_file() and not path.is_symlink():
-            path.unlink()
-
-
 @contextmanager
 def new_file(path: Path, *, durable: bool = True) -> Iterator[Path]:
-    """A temporary path beside ``path`` to write; it takes the place of ``path`` when the block ends well.
+    """Give a temporary path to write, which takes the place of ``path`` when the block ends well.
 
-    Readers see the old file or the new one, never a part; the directory must exist. The temporary file is removed when the
-    block fails. ``durable`` flushes the content before the rename and the directory after it, so that a power failure leaves
-    the old file or the new one; without it a file may be empty then, which will do for what is checked and made anew.
+    Readers see the old file or the new one, never a part. The directory must exist. With
+    ``durable`` this holds after a power failure, too; without it the file may be empty then.
     """
-    temporary = _beside(path)
+    temporary = path.with_name(f".{path.name[:100]}.{secrets.token_hex(4)}.tmp")
     try:
         yield temporary
         if durable:
@@ -77,52 +50,14 @@ def new_file(path: Path, *, durable: bool = True) -> Iterator[Path]:
 
 
 def write_atomically(path: Path, data: bytes, *, durable: bool = True) -> None:
-    """Write a file whole: readers and a power failure see the old content or the new one (:func:`new_file`)."""
-    # Made anew or not at all: a link that somebody planted under this name is not followed.
+    """Write a file whole, as :func:`new_file` does."""
+    # Mode x: a link that somebody planted under the temporary name is not followed.
     with new_file(path, durable=durable) as temporary, temporary.open("xb") as stream:
         stream.write(data)
 
 
-def write_together(contents: Iterable[tuple[Path, bytes]]) -> None:
-    """Write several files that belong together: all of them, or none where one can't be written.
-
-    Every file is written in full beside its place before the first is put there; should a rename fail all the same,
-    the files that were replaced get their old content back. A power failure between two renames can leave some new.
-    The contents are taken one by one; the directories must exist.
-    """
-    done: list[Path] = []
-    with ExitStack() as cleanup:
-        temporaries: dict[Path, Path] = {}
-        before: dict[Path, Path] = {}
-        for path, data in contents:
-            temporaries[path], before[path] = _beside(path), _beside(path)
-            for made in (temporaries[path], before[path]):
-                cleanup.callback(made.unlink, missing_ok=True)
-            with temporaries[path].open("xb") as stream:
-                stream.write(data)
-            sync(temporaries[path])
-            if path.is_file():
-                try:
-                    before[path].hardlink_to(path)
-                except OSError:  # a file system without links
-                    shutil.copyfile(path, before[path])
-        try:
-            for path, temporary in temporaries.items():
-                temporary.replace(path)
-                done.append(path)
-        except OSError:
-            for path in done:
-                if before[path].is_file():
-                    before[path].replace(path)
-                else:
-                    path.unlink()
-            raise
-    for folder in {path.parent for path in temporaries}:
-        sync(folder)
-
-
 def check_new(path: str | Path, *, force: bool = False) -> None:
-    """Whether a file of the user's could be written there: to be asked before the work whose result it will hold.
+    """Check that a file of the user's can be written, before the work whose result it will hold.
 
     Raises:
         TargetExistsError: something is there, and ``force`` is not given.
@@ -130,27 +65,25 @@ def check_new(path: str | Path, *, force: bool = False) -> None:
     """
     target = Path(path)
     if target.is_dir() or (target.exists() and not force):
+        shown = printable(str(path), 300)
         raise TargetExistsError(
-            f"{printable(str(path), 300)} exists already. Give another name, or --force to replace it"
+            f"{shown} exists already. Give another name, or --force to replace it"
         )
     if not target.parent.is_dir():
         raise UsageError(f"there is no directory {printable(str(target.parent), 300)}")
 
 
 def write_new(path: str | Path, data: bytes, *, force: bool = False) -> None:
-    """Write a result to a file of the user's: all of it or nothing, and never over something by accident.
-
-    Arguments and errors as in :func:`check_new`.
-    """
+    """Write a file of the user's whole; arguments and errors as in :func:`check_new`."""
     check_new(path, force=force)
     write_atomically(Path(path), data)
 
 
 @contextmanager
 def locked(path: Path, *, busy: str | None = None) -> Iterator[None]:
-    """Hold a lock file while the block runs; the lock goes with the process, however it ends, the file stays.
+    """Hold a lock file while the block runs; the lock ends with the process, the file stays.
 
-    A link is not followed. The call waits for another process that holds the lock, unless there is a message to say instead.
+    Waits for another process that holds the lock, unless ``busy`` is given. Follows no link.
 
     Raises:
         KernelArchiveError: another process holds the lock: ``busy``.
@@ -169,7 +102,7 @@ def locked(path: Path, *, busy: str | None = None) -> Iterator[None]:
 
 
 def content_path(folder: Literal["builders", "splits", "cards", "leaderboard", "prompts"]) -> Path:
-    """The folder, from the wheel when the package is installed, else from the checkout.
+    """Find a folder of reviewed content: in the wheel when installed, else in the checkout.
 
     Raises:
         FileNotFoundError: the installation is broken.
@@ -178,4 +111,6 @@ def content_path(folder: Literal["builders", "splits", "cards", "leaderboard", "
     for candidate in (package / "_content" / folder, package.parent / folder):
         if candidate.is_dir():
             return candidate
-    raise FileNotFoundError(f"the package's own folder {folder!r} is missing: reinstall kernel-archive")
+    raise FileNotFoundError(
+        f"the package's own folder {folder!r} is missing: reinstall kernel-archive"
+    )

@@ -1,7 +1,7 @@
 """Quantities of a program's text: what can be counted in it without understanding.
 
-They are the controls of the benchmark. A forecast that only orders programs by one of them must not score well; where it
-does, the programs give their speed away. Nothing here runs or imports a program.
+They are the controls of the benchmark. A forecast that only orders programs by one of them must
+not score well; where it does, the programs give their speed away. Nothing here runs a program.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class _Text:
 
 
 def _split(code: str) -> tuple[str, str]:
-    """A program without its comments and docstrings, and those alone. A program that is no Python keeps its strings."""
+    """Split a program into text without comments and docstrings, and these alone."""
     cuts = _prose_places(code)
     parts, at = [], 0
     for begin, end in cuts:
@@ -55,9 +55,9 @@ def _split(code: str) -> tuple[str, str]:
 
 
 def _prose_places(code: str) -> list[tuple[int, int]]:
-    """Where comments, and strings that begin a statement, begin and end; nowhere where a bracket or a quote is open.
+    """Find where comments and docstrings begin and end; none where a bracket or quote stays open.
 
-    The marks are looked for by one expression: Python's tokenizer, which is written in Python, takes five times as long.
+    One expression searches for the marks: Python's tokenizer takes five times as long.
     """
     cuts: list[tuple[int, int]] = []
     depth, fresh, at = 0, True, 0
@@ -77,7 +77,7 @@ def _prose_places(code: str) -> list[tuple[int, int]]:
 
 
 def _words(words: str, end: str = r"\b") -> str:
-    r"""What finds whole words as ``\b(?:one|other)\b`` does, in a third of the time: it begins with what is looked for.
+    r"""Make a pattern of whole words that takes a third of the time of ``\b(?:one|other)\b``.
 
     ``end`` is what must follow a word, where that is more than the word's end.
 
@@ -106,7 +106,7 @@ def _packed(text: _Text) -> int:
 
 
 def _nesting(text: _Text) -> int:
-    """How many loops stand in one another at most; a line that is indented no further than a loop is not in it."""
+    """Count how many loops stand in one another at most, by their indentation."""
     columns: list[int] = []
     deepest = 0
     for line in text.bare.splitlines():
@@ -125,7 +125,7 @@ def _most_arguments(text: _Text) -> int:
     return max((head[head.find("def ") :].count(",") for head in heads), default=0)
 
 
-#: Quantity -> what it counts, and how: a pattern whose places outside comments are counted, or a function of the text.
+#: Quantity -> what it counts, and how: a pattern to count outside comments, or a function.
 _COUNTED: Final[dict[str, tuple[str, str | Callable[[_Text], float]]]] = {
     "characters": ("characters of the program", lambda t: len(t.code)),
     "lines": ("lines that are not blank", lambda t: len(t.lines)),
@@ -136,16 +136,28 @@ _COUNTED: Final[dict[str, tuple[str, str | Callable[[_Text], float]]]] = {
         lambda t: _share(len(t.prose), len(t.code)),
     ),
     "tokens": ("words, numbers and marks outside comments", lambda t: len(t.tokens)),
-    "distinct_tokens": ("different words, numbers and marks outside comments", lambda t: len(set(t.tokens))),
-    "distinct_share": ("distinct tokens over tokens", lambda t: _share(len(set(t.tokens)), len(t.tokens))),
+    "distinct_tokens": (
+        "different words, numbers and marks outside comments",
+        lambda t: len(set(t.tokens)),
+    ),
+    "distinct_share": (
+        "distinct tokens over tokens",
+        lambda t: _share(len(set(t.tokens)), len(t.tokens)),
+    ),
     "name_length": ("characters a word, mean", lambda t: _mean_length(t.words)),
     "numbers": ("numbers", lambda t: len(t.numbers)),
-    "largest_number": ("the largest whole number below a million", lambda t: max(t.whole, default=0)),
+    "largest_number": (
+        "the largest whole number below a million",
+        lambda t: max(t.whole, default=0),
+    ),
     "functions": ("functions defined", _words("def void float int auto", end=r" \w+\(")),
     "kernels": ("functions that run on the GPU", r"@triton\.jit|__global__"),
     "launches": ("places that launch a kernel", r"\[(?<=\w\[)[^\]\n]{0,2000}\]\s*\(|<<<"),
     "loops": ("for and while", _words("for while")),
-    "nesting": ("loops in loops, by the indentation of lines that begin with for or while: the deepest", _nesting),
+    "nesting": (
+        "loops in loops, by the indentation of lines that begin with for or while: the deepest",
+        _nesting,
+    ),
     "branches": ("if, where and conditional marks", _words("if where") + r"|\?"),
     "tl": ("uses of tl.", _words("tl", end=r"\.")),
     "torch": ("uses of torch.", _words("torch", end=r"\.")),
@@ -155,20 +167,26 @@ _COUNTED: Final[dict[str, tuple[str, str | Callable[[_Text], float]]]] = {
         "matrix products: dot, matmul, einsum, wmma, @",
         _words("dot matmul bmatmul bmm mm einsum baddbmm addmm wmma") + "| @ ",
     ),
-    "reductions": ("sums and maxima: sum, max, amax, shuffles", _words("sum max amax reduce") + "|__shfl"),
+    "reductions": (
+        "sums and maxima: sum, max, amax, shuffles",
+        _words("sum max amax reduce") + "|__shfl",
+    ),
     "atomics": ("the word atomic", "atomic"),
     "dtype_words": (
         "words that name a type of number",
         _words(
-            "float float8 float16 float32 half half2 bfloat16 bf16 fp16 fp32 tf32 tf32x3 ieee int int8 int16 int32 int64"
-            " __nv_bfloat16"
+            "float float8 float16 float32 half half2 bfloat16 bf16 fp16 fp32 tf32 tf32x3 ieee"
+            " int int8 int16 int32 int64 __nv_bfloat16"
         ),
     ),
     "warp_words": (
         "words that tune a launch: warps, stages, unroll, launch bounds, autotune",
         "num_warps|num_stages|__launch_bounds__|autotune|warp|" + _words("unroll"),
     ),
-    "constexpr": ("constants of a kernel: constexpr, template, #define", _words("constexpr template") + "|#define"),
+    "constexpr": (
+        "constants of a kernel: constexpr, template, #define",
+        _words("constexpr template") + "|#define",
+    ),
     "masks": ("the words mask and other=", _words("mask") + "|" + _words("other", end="=")),
     "allocations": (
         "empty, zeros, ones and their likes",
@@ -178,20 +196,38 @@ _COUNTED: Final[dict[str, tuple[str, str | Callable[[_Text], float]]]] = {
         "contiguous, clone, copy, transpose, permute, to(",
         _words("contiguous clone copy_ transpose permute to", end=r"\("),
     ),
-    "warps": ("the largest num_warps; 4 where none is named", _largest(r"num_warps\s*=\s*", default=4)),
-    "stages": ("the largest num_stages; 3 where none is named", _largest(r"num_stages\s*=\s*", default=3)),
-    "named_stages": ("the largest num_stages; 0 where none is named", _largest(r"num_stages\s*=\s*")),
-    "axes": ("the largest axis of a program_id (Triton)", _largest(r"program_id\(\s*(?:axis\s*=\s*)?")),
+    "warps": (
+        "the largest num_warps; 4 where none is named",
+        _largest(r"num_warps\s*=\s*", default=4),
+    ),
+    "stages": (
+        "the largest num_stages; 3 where none is named",
+        _largest(r"num_stages\s*=\s*", default=3),
+    ),
+    "named_stages": (
+        "the largest num_stages; 0 where none is named",
+        _largest(r"num_stages\s*=\s*"),
+    ),
+    "axes": (
+        "the largest axis of a program_id (Triton)",
+        _largest(r"program_id\(\s*(?:axis\s*=\s*)?"),
+    ),
     "median_number": (
         "the median of whole numbers above 3 and below a million",
         lambda t: median([n for n in t.whole if n > 3] or [0]),
     ),
-    "powers_of_two": ("whole numbers that are a power of two, from 16 to 524288", lambda t: len(t.powers)),
+    "powers_of_two": (
+        "whole numbers that are a power of two, from 16 to 524288",
+        lambda t: len(t.powers),
+    ),
     "largest_power": (
         "the largest power of two from 16 to 8192",
         lambda t: max((n for n in t.powers if n <= 8192), default=0),
     ),
-    "most_arguments": ("commas in the head of a function, up to its first colon; the most", _most_arguments),
+    "most_arguments": (
+        "commas in the head of a function, up to its first colon; the most",
+        _most_arguments,
+    ),
     "compressed": ("bytes of the program, compressed", _packed),
     "compressed_share": ("the same over its characters", lambda t: _share(_packed(t), len(t.code))),
     "indentation": (
@@ -211,8 +247,11 @@ _COUNTED: Final[dict[str, tuple[str, str | Callable[[_Text], float]]]] = {
     "exponentials": ("tl.exp and its likes", r"tl\.exp"),
     "wheres": ("tl.where", r"tl\.where"),
     "elementary": (
-        "functions of single numbers by their names in Triton and torch: exp, log, sqrt, abs, maximum, where, ...",
-        _words("exp exp2 log log2 sqrt rsqrt sigmoid tanh erf sin cos pow abs maximum minimum where", end=r"\s*\("),
+        "functions of single numbers by their names in Triton and torch: exp, log, sqrt, ...",
+        _words(
+            "exp exp2 log log2 sqrt rsqrt sigmoid tanh erf sin cos pow abs maximum minimum where",
+            end=r"\s*\(",
+        ),
     ),
     "casts": (".to(", r"\.to\("),
     "static_ranges": ("static_range", "static_range"),
@@ -235,11 +274,11 @@ QUANTITIES: Final[dict[str, str]] = {name: meaning for name, (meaning, _) in _CO
 
 
 def quantities(code: str, names: Collection[str] = QUANTITIES) -> dict[str, float]:
-    r"""The quantities of a program: all of them, or those that are named.
+    r"""Compute the quantities of a program: all of them, or those that are named.
 
-    >>> found = quantities("import torch  # two words\n\ndef custom_kernel(x):\n    return torch.relu(x)\n")
-    >>> found["lines"], found["comment_characters"], found["functions"], found["torch"]
-    (3.0, 11.0, 1.0, 1.0)
+    >>> code = "import torch  # two words\n\ndef custom_kernel(x):\n    return torch.relu(x)\n"
+    >>> [*quantities(code, ["lines", "comment_characters", "functions", "torch"]).values()]
+    [3.0, 11.0, 1.0, 1.0]
     """
     text = _Text(code)
 

@@ -1,8 +1,8 @@
-"""Opening files that strangers made, in bounded memory and time, whatever the files claim of themselves.
+"""Open files that strangers made, in bounded memory and time.
 
-A few kilobytes can stand for gigabytes: a compressed stream of zeros, one long line. So nothing here reads a file without
-a bound: :func:`open_bounded` gives the bytes of a plain, gzip or zstd file up to one, :class:`Lines` its lines. What
-can't be read is one error, or one finding, that says why. Tables are read by :mod:`kernel_archive.untrusted_tables`.
+A few kilobytes can stand for gigabytes: a compressed stream of zeros, one long line. So nothing
+here reads a file without a bound: :func:`open_bounded` gives the bytes of a plain, gzip or zstd
+file, :class:`Lines` its lines. :mod:`kernel_archive.untrusted_tables` reads Parquet.
 """
 
 from __future__ import annotations
@@ -27,23 +27,28 @@ if TYPE_CHECKING:
 
     from kernel_archive.errors import DataError
 
-#: A longer line, or a row of a table with more text, is reported and skipped; it is never held in memory.
+#: A longer line, or a row of a table with more text, is reported and skipped.
 MAX_LINE_BYTES: Final = 1 << 20
-#: Values in one JSON text that is taken whole: objects take far more than their text.
+#: Values of one JSON text: beyond it the text is not decoded, as objects take far more than text.
 MAX_VALUES: Final = 4_000_000
-_STRING: Final = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
-#: What a compressed file may come to: so many bytes, and so many times its own size (text of logs comes to 50 times).
+#: A compressed file is refused beyond this many bytes and this many times its own size; logs
+#: come to 50 times.
 _FREE_BYTES: Final = 32 << 20
 _EXPANSION: Final = 100
+
+_STRING: Final = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
 _GZIP: Final = b"\x1f\x8b"
 _ZSTD: Final = b"\x28\xb5\x2f\xfd"
-#: The bit of a zstd frame's first byte that says that a checksum stands at its end.
-_ZSTD_CHECKSUM: Final = 4
 _PARQUET: Final = b"PAR1"
+#: The bit of a zstd frame's fifth byte that says that a checksum stands at its end.
+_ZSTD_CHECKSUM: Final = 4
+#: The first page of a Parquet file with checksums: its header (Thrift) begins with type, two sizes
+#: and the checksum, each a mark and a number of variable length.
+_CHECKED_PAGE: Final = re.compile(rb"PAR1(?:\x15[\x80-\xff]*[\x00-\x7f]){3}\x15", re.DOTALL)
 
 
 class UntrustedFileError(Exception):
-    """Raised when a file can't be read, or is larger than what is expected of it; never for what its content says.
+    """Raised when a file can't be read or is too large; never for what its content says.
 
     Attributes:
         code: ``unreadable`` or ``file-too-large``.
@@ -56,67 +61,72 @@ class UntrustedFileError(Exception):
         self.fix = fix
 
     def finding(self, file: str, line: int | None = None) -> Finding:
-        """The same as a record."""
+        """Make a record of the error."""
         return Finding(code=self.code, message=str(self), file=file, line=line, fix=self.fix)
 
 
+def _unreadable(reason: str, fix: str | None = None) -> UntrustedFileError:
+    return UntrustedFileError("unreadable", reason, fix)
+
+
 def regular_file(path: str | Path) -> Path:
-    """The path, when it names a regular file that can be opened.
+    """Check that a path names a regular file that can be opened.
 
     Raises:
-        UntrustedFileError: it is missing, a directory, a pipe or a device (which could block for ever), or not readable.
+        UntrustedFileError: it is missing, a directory, not readable, or a pipe or a device, which
+            could block for ever.
     """
     try:
         mode = Path(path).stat().st_mode
         if stat.S_ISREG(mode):
-            with Path(path).open("rb"):
-                return Path(path)
+            Path(path).open("rb").close()
+            return Path(path)
+    except FileNotFoundError:
+        raise _unreadable("cannot be read: no such file") from None
     except (OSError, ValueError) as error:
-        missing = isinstance(error, FileNotFoundError)
-        reason = "no such file" if missing else getattr(error, "strerror", None) or str(error)
-        raise UntrustedFileError("unreadable", f"cannot be read: {reason}") from None
+        reason = getattr(error, "strerror", None) or str(error)
+        raise _unreadable(f"cannot be read: {reason}") from None
     if stat.S_ISDIR(mode):
-        raise UntrustedFileError("unreadable", "this is a directory, not a file", "Name the file in it")
-    raise UntrustedFileError("unreadable", "this is a pipe or a device, not a file", "Write it to a file first")
-
-
-def _unreadable(error: OSError) -> UntrustedFileError:
-    return UntrustedFileError("unreadable", f"cannot be read: {error.strerror or printable(str(error))}")
+        raise _unreadable("this is a directory, not a file", "Name the file in it")
+    raise _unreadable("this is a pipe or a device, not a file", "Write it to a file first")
 
 
 def _start(path: Path) -> bytes:
     with path.open("rb", buffering=0) as stream:
-        return stream.read(5)
+        return stream.read(64)
 
 
 def is_parquet(path: Path) -> bool:
-    """Whether the file begins as a Parquet file does."""
+    """Tell whether the file begins as a Parquet file does."""
     return _start(path).startswith(_PARQUET)
 
 
-def lacks_checksum(path: Path) -> bool:
-    """Whether the file is zstd without a checksum of its content (of its first frame): a changed byte may go unnoticed."""
-    start = _start(path)
-    return start.startswith(_ZSTD) and len(start) == 5 and not start[4] & _ZSTD_CHECKSUM
-
-
 def is_compressed(path: Path) -> bool:
-    """Whether the file begins as gzip or zstd does."""
+    """Tell whether the file begins as gzip or zstd does."""
     return _start(path).startswith((_GZIP, _ZSTD))
 
 
+def lacks_checksum(path: Path) -> bool:
+    """Tell whether the file is zstd or Parquet without checksums: damage may go unnoticed."""
+    start = _start(path)
+    if start.startswith(_PARQUET):
+        return len(start) == 64 and _CHECKED_PAGE.match(start) is None
+    return start.startswith(_ZSTD) and len(start) > 4 and not start[4] & _ZSTD_CHECKSUM
+
+
 def allowance(path: Path, most: int) -> int:
-    """What the text of a file may come to: ``most`` bytes, of a compressed file or a table less where it is small."""
+    """Bound the bytes that a file may come to: ``most``, less for a small compressed file."""
     if _start(path).startswith((_GZIP, _ZSTD, _PARQUET)):
         return min(most, _FREE_BYTES + _EXPANSION * path.stat().st_size)
     return most
 
 
 class _Bounded(io.RawIOBase):
-    """A stream that ends with an error after so many bytes, or where what it reads from is damaged."""
+    """A stream that ends with an error after ``max_bytes``, or where its source is damaged."""
 
     def __init__(self, inner: IO[bytes], max_bytes: int) -> None:
         self._inner = inner
+        # One portion at a time, so that what comes before a fault is not lost with it.
         self._read = getattr(inner, "read1", inner.read)
         self._max_bytes = max_bytes
         self._left = max_bytes
@@ -126,16 +136,15 @@ class _Bounded(io.RawIOBase):
 
     def readinto(self, buffer: WriteableBuffer) -> int:
         try:
-            # One portion at a time, so that what comes before a fault is not lost with it.
             data = self._read(min(memoryview(buffer).nbytes, self._left + 1))
         except (OSError, EOFError, zlib.error, MemoryError) as error:
-            message = f"reading stopped here: {printable(str(error) or type(error).__name__)}"
-            raise UntrustedFileError("unreadable", message, "Was the file copied or compressed in full?") from None
+            reason = printable(str(error) or type(error).__name__)
+            fix = "Copy or compress the file again: it seems to be cut off or damaged"
+            raise _unreadable(f"reading stopped here: {reason}", fix) from None
         self._left -= len(data)
         if self._left < 0:
-            raise UntrustedFileError(
-                "file-too-large", f"reading stopped here: more than {self._max_bytes >> 20} MiB uncompressed"
-            )
+            message = f"reading stopped here: more than {self._max_bytes >> 20} MiB uncompressed"
+            raise UntrustedFileError("file-too-large", message)
         memoryview(buffer)[: len(data)] = data
         return len(data)
 
@@ -145,18 +154,19 @@ class _Bounded(io.RawIOBase):
 
 
 def open_bounded(path: Path, *, max_bytes: int) -> IO[bytes]:
-    """The bytes of a file without its compression (gzip, zstd or none, told apart by its first bytes).
+    """Open a file without its compression: gzip, zstd or none, told apart by its first bytes.
 
-    A gzip stream's checksum, and a zstd frame's if it has one, is checked where it ends: what was read before it fails
-    is only salvage.
+    The checksum of the compression, if there is one, is checked at its end: what was read before it
+    fails is only salvage.
 
     Raises:
         UntrustedFileError: while reading, where the stream is damaged or too long.
         OSError: the file can't be opened.
     """
     start = _start(path)
+    inner: Any
     if start.startswith(_GZIP):
-        inner: Any = gzip.open(path, "rb")  # noqa: SIM115 - _Bounded closes it
+        inner = gzip.open(path, "rb")  # noqa: SIM115 - _Bounded closes it
     elif start.startswith(_ZSTD):
         import pyarrow as pa
 
@@ -169,7 +179,7 @@ def open_bounded(path: Path, *, max_bytes: int) -> IO[bytes]:
 
 
 def read_whole(path: Path, *, max_bytes: int) -> bytes:
-    """All bytes of a file, decompressed; the checksum of its compression holds.
+    """Read all bytes of a file, decompressed.
 
     Raises:
         UntrustedFileError: it can't be read, is damaged, or comes to more than ``max_bytes``.
@@ -178,13 +188,14 @@ def read_whole(path: Path, *, max_bytes: int) -> bytes:
         with open_bounded(path, max_bytes=max_bytes) as stream:
             return stream.read()
     except OSError as error:
-        raise _unreadable(error) from None
+        raise _unreadable(f"cannot be read: {error.strerror or printable(str(error))}") from None
 
 
 def read_toml(path: Path, fail: Callable[..., DataError], missing: str, fix: str) -> dict[str, Any]:
-    """The table of a TOML file that somebody wrote by hand.
+    """Read a TOML file that somebody wrote by hand.
 
-    ``fail`` makes the error of a message and a fix; ``missing`` and ``fix`` are those of a file that is not there.
+    ``fail`` makes the error of a message and a fix; ``missing`` and ``fix`` are those of a file
+    that is not there.
     """
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
@@ -192,12 +203,12 @@ def read_toml(path: Path, fail: Callable[..., DataError], missing: str, fix: str
         raise fail(message=missing, fix=fix) from None
     except (OSError, UnicodeDecodeError) as error:
         raise fail(message=f"cannot be read: {error}") from None
-    except (ValueError, RecursionError) as error:  # also numbers too long, and tables too deep, for the parser
+    except (ValueError, RecursionError) as error:  # also long numbers and deep tables
         raise fail(message=f"not valid TOML: {printable(str(error))}") from None
 
 
 def misfit(error: Exception) -> tuple[str, str | None]:
-    """What a document has that its type has not: the message, and the field where it is known.
+    """Split an error of msgspec into the message, and the field where it is known.
 
     >>> import msgspec
     >>> try:
@@ -211,9 +222,12 @@ def misfit(error: Exception) -> tuple[str, str | None]:
 
 
 def has_few_values(data: bytes) -> bool:
-    """Whether a JSON text, which may be broken, can be decoded: each value follows a comma or an opening bracket."""
-    marks = (b",", b"[", b"{")
-    return sum(map(data.count, marks)) <= MAX_VALUES or sum(map(_STRING.sub(b"", data).count, marks)) <= MAX_VALUES
+    """Tell whether a JSON text, which may be broken, has at most :data:`MAX_VALUES` values."""
+
+    def count(text: bytes) -> int:  # each value follows a comma or an opening bracket
+        return sum(text.count(mark) for mark in (b",", b"[", b"{"))
+
+    return count(data) <= MAX_VALUES or count(_STRING.sub(b"", data)) <= MAX_VALUES
 
 
 class Lines:
@@ -222,11 +236,12 @@ class Lines:
     Attributes:
         path: the file.
         name: the file as findings state it; the path when not given.
-        max_line: bytes of the longest line that is read.
-        raw: whether lines are given as they stand in the file, blank ones too, with their ends.
-        hashed: whether ``digest`` is asked for; of logs it takes a third of the time of reading.
-        lines: lines seen so far, empty ones included.
-        bytes: bytes seen so far, decompressed.
+        max_bytes: stop after this many bytes.
+        max_lines: stop after this many lines.
+        max_line: skip a line with more bytes.
+        hashed: whether ``digest`` is wanted; of logs it takes a third of the time of reading.
+        lines: lines read so far, empty ones included.
+        bytes: bytes read so far, decompressed.
         ended_mid_line: the last line has no line end.
         at_end: the whole file was read, and the checksum of its compression holds.
     """
@@ -239,7 +254,6 @@ class Lines:
         max_lines: int,
         max_line: int = MAX_LINE_BYTES,
         name: str | None = None,
-        raw: bool = False,
         hashed: bool = True,
     ) -> None:
         self.path = path
@@ -247,62 +261,68 @@ class Lines:
         self.max_bytes = max_bytes
         self.max_lines = max_lines
         self.max_line = max_line
+        self.hashed = hashed
         self.lines = 0
         self.bytes = 0
         self.ended_mid_line = False
         self.at_end = False
-        self.raw = raw
-        self.hashed = hashed
         self._sha256 = hashlib.sha256()
 
     @property
     def digest(self) -> str:
-        """sha256 of the decompressed bytes seen so far."""
+        """sha256 of the decompressed bytes read so far."""
         return f"sha256:{self._sha256.hexdigest()}"
-
-    def _finding(self, code: str, message: str, fix: str | None = None) -> Finding:
-        return Finding(code=code, message=message, file=self.name, line=self.lines, fix=fix)
 
     def __iter__(self) -> Iterator[tuple[int, bytes] | Finding]:
         try:
-            # Two lines more than the bound, so that the end is said here, with the number of lines.
+            # Some lines more than the bound, so that the end is reported here, with its line.
             with open_bounded(self.path, max_bytes=self.max_bytes + 4 * self.max_line) as stream:
                 yield from self._read(stream)
         except UntrustedFileError as error:
             yield error.finding(self.name, self.lines + 1)
         except OSError as error:
-            yield _unreadable(error).finding(self.name, self.lines)
+            reason = error.strerror or printable(str(error))
+            yield _unreadable(f"cannot be read: {reason}").finding(self.name, self.lines)
 
     def _read(self, stream: IO[bytes]) -> Iterator[tuple[int, bytes] | Finding]:
         while line := stream.readline(self.max_line + 1):
             self.lines += 1
-            self._take(line)
+            self._count(line)
             if self.lines == 1:
                 if b"\0" in line[:4] or line.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
-                    yield self._finding("bad-utf8", "the file is UTF-16 or UTF-32, or no text", "Save it as UTF-8")
+                    message = "the file is UTF-16 or UTF-32, or no text"
+                    yield self._finding("bad-utf8", message, "Save it as UTF-8")
                     return
                 line = line.removeprefix(codecs.BOM_UTF8)
             if len(line) > self.max_line and not line.endswith(b"\n"):
-                yield self._finding(
-                    "line-too-long", f"the line is longer than {self.max_line >> 20} MiB", "Shorten its texts"
-                )
-                while self.bytes <= self.max_bytes and (rest := stream.readline(self.max_line)):
-                    self._take(rest)
-                    if rest.endswith(b"\n"):
-                        break
+                message = f"the line is longer than {self.max_line >> 20} MiB"
+                yield self._finding("line-too-long", message, "Shorten its texts")
+                self._skip_line(stream)
             else:
                 self.ended_mid_line = not line.endswith(b"\n")
-                if text := line if self.raw else line.strip():
+                text = line.strip()
+                if text:
                     yield self.lines, text
             if self.bytes > self.max_bytes or self.lines > self.max_lines:
-                what = f"{self.max_bytes >> 20} MiB" if self.bytes > self.max_bytes else f"{self.max_lines:,} lines"
-                yield self._finding(
-                    "file-too-large", f"reading stopped here: more than {what} uncompressed, which it can't need"
-                )
+                limit = f"{self.max_lines:,} lines"
+                if self.bytes > self.max_bytes:
+                    limit = f"{self.max_bytes >> 20} MiB"
+                message = f"reading stopped here: more than {limit} uncompressed"
+                yield self._finding("file-too-large", f"{message}, and more is never read")
                 return
         self.at_end = True
 
-    def _take(self, data: bytes) -> None:
+    def _skip_line(self, stream: IO[bytes]) -> None:
+        """Read on to the end of a line, without holding it."""
+        while self.bytes <= self.max_bytes and (rest := stream.readline(self.max_line)):
+            self._count(rest)
+            if rest.endswith(b"\n"):
+                return
+
+    def _count(self, data: bytes) -> None:
         self.bytes += len(data)
         if self.hashed:
             self._sha256.update(data)
+
+    def _finding(self, code: str, message: str, fix: str | None = None) -> Finding:
+        return Finding(code=code, message=message, file=self.name, line=self.lines, fix=fix)

@@ -1,18 +1,12 @@
-"""Who is better than whom, over all pairs of a board at once.
+"""Rank entries with what the data allow: all pairs of a board at once.
 
-A board of k entries makes k(k-1)/2 comparisons, so a pair's own 95 % interval is not enough: among 50 equal entries,
-60 pairs would look different. Here all pairs are tested together by the studentised maximum of the paired bootstrap:
-in every draw (the same rows for all entries) the largest deviation over all pairs, in units of the pair's own standard
-error, is noted; a difference is real when it is larger than 95 % of these maxima. The chance that any pair is called
-different without being so is then 5 % for the whole table, with the dependence between entries taken into account
-(Romano and Wolf, 2005). The entries that are really better or worse bound an entry's rank from both sides (Mogstad,
-Romano, Shaikh and Wilhelm, "Inference for ranks", 2024).
-
-Holm's correction of permutation p-values, which ``kernel-archive compare`` gives for two entries, would need
-hundreds of thousands of draws for 1,225 pairs before any of them could be called different.
-
-All pairs of all entries decide what is real, and every rank. What is kept and shown of single pairs (their differences with
-intervals, who is tied with whom) is that of the first :data:`WHOLE` entries: it grows with the square of their number.
+A board of k entries makes k(k-1)/2 comparisons, so a pair's own 95 % interval is not enough: among
+50 equal entries, 60 pairs would look different. All pairs are tested together by the studentised
+maximum of the paired bootstrap: in each draw (the same rows for all entries) the largest deviation
+over all pairs is noted, in units of the pair's own standard error. A difference is real when it is
+larger than 95 % of these maxima: the chance that any pair is called different without being so is
+5 % for the whole table (Romano and Wolf, 2005). The entries that are really better or worse bound
+an entry's rank from both sides (Mogstad, Romano, Shaikh and Wilhelm, 2024).
 """
 
 from __future__ import annotations
@@ -23,184 +17,121 @@ import msgspec
 import numpy as np
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
     from numpy.typing import NDArray
 
     Floats = NDArray[np.float64]
     Bools = NDArray[np.bool_]
-    Ints = NDArray[np.int64]
 
 #: Level of the intervals, and of the whole table of differences.
 LEVEL: Final = 0.95
 _TAILS: Final = ((1.0 - LEVEL) / 2.0, 1.0 - (1.0 - LEVEL) / 2.0)
-#: So many entries of a board, the best ones, are shown with everything; further ones with figures and ranks.
-WHOLE: Final = 200
+#: Pairs are compared among this many entries, the best ones; the others are ranked by value alone.
+MAX_COMPARED: Final = 200
 #: Differences below this share of the figures are rounding.
 _EQUAL: Final = 1e-9
-#: Numbers in a block of draws: as many as stay in a core's own memory while they are worked on.
-_BLOCK: Final = 65_536
 
 
-class Pairs(msgspec.Struct, frozen=True, kw_only=True):
-    """One metric of every pair of k entries, the first m of them in whole; row minus column.
+class Pairs(msgspec.Struct, frozen=True, eq=False, kw_only=True):
+    """Compare all pairs of k entries by one metric; matrices have shape (k, k), row minus column.
 
     Attributes:
-        known: shape (k,), which entries take part: those with the figure, defined in at least half of the draws.
-        low: lower end of the pair's own 95 % interval (paired bootstrap), shape (m, m); NaN where a metric is not defined.
+        known: shape (k,), entries with the figure, defined in at least half of the draws.
+        differences: of the figures; 0 where they are equal but for rounding, NaN where unknown.
+        low: lower end of the pair's own 95 % interval (paired bootstrap); NaN without draws.
         high: upper end.
-        real: shape (m, m), whether the difference is real with all pairs of the k entries considered together.
-        smaller: shape (k,), number of entries with a smaller figure.
-        larger: shape (k,), with a larger one.
-        really_smaller: shape (k,), with a figure that is really smaller.
-        really_larger: shape (k,), likewise.
+        real: whether the difference is real with all pairs considered together.
     """
 
     known: Bools
+    differences: Floats
     low: Floats
     high: Floats
     real: Bools
-    smaller: Ints
-    larger: Ints
-    really_smaller: Ints
-    really_larger: Ints
 
 
 class Rank(msgspec.Struct, frozen=True, kw_only=True):
-    """The place of one entry by one metric. It can't be told apart from ``worst - best`` others.
+    """Place one entry by one metric.
 
     Attributes:
         rank: 1 for the best figure; equal figures share a rank.
-        best: best rank that the data allow: 1 + the number of entries that are really better.
-        worst: worst rank that they allow.
-        tied_with: positions of the entries that it can't be told apart from, among the first that are kept in whole.
+        best: best rank that the data allow; ``None`` for an entry that is ranked by value alone.
+        worst: worst rank that they allow; likewise.
+        tied_with: positions of the entries that it can't be told apart from.
     """
 
     rank: int
-    best: int
-    worst: int
-    tied_with: tuple[int, ...]
+    best: int | None = None
+    worst: int | None = None
+    tied_with: tuple[int, ...] = ()
 
 
-def pairs_of(values: Sequence[float | None], draws: Sequence[Floats | None], *, whole: int = WHOLE) -> Pairs:
-    """Differences of every pair with their intervals, and which of them are real.
+def compare_pairs(values: Sequence[float | None], draws: Sequence[Floats | None]) -> Pairs:
+    """Compare all pairs of entries.
 
-    Only draws count in which every entry has the metric, so one that has it in less than half of them takes no part.
+    Only draws count in which all entries have the metric; an entry that has it in less than half of
+    its draws takes no part.
 
     Args:
         values: the metric of k entries; ``None`` where it is not defined.
-        draws: its value in every bootstrap draw, shape (B,) each, the same rows of a draw for every entry.
-        whole: of so many entries, the first ones, every pair is kept.
+        draws: its value in each bootstrap draw, shape (B,), the same rows of a draw for all.
 
     >>> rng = np.random.default_rng(0)
-    >>> common = rng.normal(size=1000)
-    >>> pairs = pairs_of([0.0, 0.1, 5.0], [common, common + 0.1 * rng.normal(size=1000), common + 5])
-    >>> pairs.real.astype(int).tolist()
+    >>> base = rng.normal(size=1000)
+    >>> draws = [base, base + 0.1 * rng.normal(size=1000), base + 5]
+    >>> compare_pairs([0.0, 0.1, 5.0], draws).real.astype(int).tolist()
     [[0, 0, 1], [0, 0, 1], [1, 1, 0]]
     """
-    k, m = len(values), min(len(values), whole)
-    low, high, real = np.full((m, m), np.nan), np.full((m, m), np.nan), np.zeros((m, m), dtype=bool)
-    counts = np.zeros((4, k), dtype=np.int64)
-    smaller, larger, really_smaller, really_larger = counts
-    known = [i for i, (v, d) in enumerate(zip(values, draws, strict=True)) if v is not None and not _undefined(d)]
-    out = Pairs(
-        known=np.isin(np.arange(k), known), low=low, high=high, real=real, smaller=smaller, larger=larger,
-        really_smaller=really_smaller, really_larger=really_larger,
-    )  # fmt: skip
-    known = [i for i in known if draws[i] is not None]
-    if len(known) < 2:
-        return out
-    at = np.asarray(known)
-    v = np.asarray([values[i] for i in known], dtype=np.float64)
-    table = np.stack([d for i in known if (d := draws[i]) is not None])
-    # By rows in memory: what is taken of columns alone lies by columns, and is up to eight times as slow below.
+    k = len(values)
+    figures = np.array([np.nan if v is None else v for v in values], dtype=np.float64)
+    rare = np.array([d is not None and 2 * int(np.isnan(d).sum()) > len(d) for d in draws], bool)
+    figures[rare] = np.nan
+    size = np.abs(figures)
+    rounding = _EQUAL * np.fmax(np.fmax(size[:, None], size[None, :]), _EQUAL)
+    differences = figures[:, None] - figures[None, :]
+    differences[np.abs(differences) <= rounding] = 0.0
+    low, high = np.full((k, k), np.nan), np.full((k, k), np.nan)
+    real = np.zeros((k, k), dtype=bool)
+    known = ~np.isnan(figures)
+    part = np.flatnonzero(known & np.array([d is not None for d in draws], dtype=bool))
+    table = np.stack([np.asarray(draws[int(i)]) for i in part]) if len(part) else np.empty((0, 0))
+    # Contiguous rows: columns picked out lie scattered, and everything below would be slower.
     table = np.ascontiguousarray(table[:, ~np.isnan(table).any(axis=0)])
-    if table.shape[1] < 2:
-        return out
-    shown = int((at < m).sum())  # positions rise, so these are the first
-    centred = table - table.mean(axis=1, keepdims=True)
-    largest = np.zeros(table.shape[1])
-    errors = []  # of every entry, the standard errors of its differences from those behind it
-    for a in range(len(known) - 1):
-        if a < shown - 1:
-            others = at[a + 1 : shown]
-            low[at[a], others], high[at[a], others] = np.quantile(table[a] - table[a + 1 : shown], _TAILS, axis=1)
-            low[others, at[a]], high[others, at[a]] = -high[at[a], others], -low[at[a], others]
-        scale = np.maximum(np.abs(v[a]), np.abs(v[a + 1 :]))
-        errors.append(_errors(centred[a], centred[a + 1 :], _EQUAL * np.maximum(scale, _EQUAL), largest))
-    critical = float(np.quantile(largest, LEVEL))
-    for a, error in enumerate(errors):
-        others = at[a + 1 :]
-        d = v[a] - v[a + 1 :]
-        d = np.where(np.abs(d) > _EQUAL * np.maximum(np.abs(v[a]), np.abs(v[a + 1 :])), d, 0.0)
-        sure = np.abs(d) > critical * error
-        for below, above, counted in ((smaller, larger, True), (really_smaller, really_larger, sure)):
-            more, less = (d > 0) & counted, (d < 0) & counted
-            below[at[a]] += more.sum()
-            above[at[a]] += less.sum()
-            above[others] += more
-            below[others] += less
-        if a < shown - 1:
-            others, sure = others[: shown - a - 1], sure[: shown - a - 1]
-            real[at[a], others] = real[others, at[a]] = sure
-    return out
-
-
-def _undefined(draws: Floats | None) -> bool:
-    """Whether a metric is undefined in more than half of the draws; where none were made nothing says so."""
-    return draws is not None and 2 * int(np.isnan(draws).sum()) > len(draws)
-
-
-def _blocks(table: Floats) -> Iterator[slice]:
-    """A table's rows, so many at a time as make a block."""
-    step = max(1, _BLOCK // table.shape[1])
-    return (slice(i, i + step) for i in range(0, len(table), step))
-
-
-def _errors(own: Floats, others: Floats, least: Floats, largest: Floats) -> Floats:
-    """The standard errors of the differences from each of the others, from draws less their mean; 0 for those up to ``least``.
-
-    Every draw's largest deviation, in units of its pair's standard error, is put into ``largest``. In blocks and in place: the
-    sums are those of each pair's own draws, so the blocks change nothing.
-    """
-    out = np.empty(len(others))
-    for rows in _blocks(others):
-        moved = own - others[rows]
-        error = np.sqrt(np.einsum("ij,ij->i", moved, moved) / len(own))
-        out[rows] = error = np.where(error > least[rows], error, 0.0)
-        moves = error > 0
-        if not moves.all():
-            moved, error = moved[moves], error[moves]
-        if len(moved):
-            np.abs(moved, out=moved)
-            moved *= (1.0 / error)[:, None]
-            np.maximum(largest, moved.max(axis=0), out=largest)
-    return out
+    if len(part) > 1 and table.shape[1] > 1:
+        errors, largest = np.zeros((k, k)), np.zeros(table.shape[1])
+        for row, i in enumerate(part[:-1]):
+            others = part[row + 1 :]
+            moved = table[row] - table[row + 1 :]
+            low[i, others], high[i, others] = np.quantile(moved, _TAILS, axis=1)
+            low[others, i], high[others, i] = -high[i, others], -low[i, others]
+            moved -= moved.mean(axis=1, keepdims=True)
+            error = np.sqrt(np.einsum("ij,ij->i", moved, moved) / table.shape[1])
+            error[error <= rounding[i, others]] = 0.0
+            errors[i, others] = errors[others, i] = error
+            if (error > 0).any():
+                scaled = np.abs(moved[error > 0]) / error[error > 0, None]
+                np.maximum(largest, scaled.max(axis=0), out=largest)
+        compared = np.ix_(part, part)
+        critical = float(np.quantile(largest, LEVEL))
+        real[compared] = np.abs(differences[compared]) > critical * errors[compared]
+    return Pairs(known=known, differences=differences, low=low, high=high, real=real)
 
 
 def ranks_of(pairs: Pairs, better: Literal["higher", "lower"]) -> list[Rank | None]:
-    """Ranks by one metric; ``None`` for an entry that takes no part (:attr:`Pairs.known`).
-
-    Args:
-        pairs: the differences of k entries.
-        better: which way is better.
-    """
-    ahead, really_ahead, really_behind = (
-        (pairs.larger, pairs.really_larger, pairs.really_smaller)
-        if better == "higher"
-        else (pairs.smaller, pairs.really_smaller, pairs.really_larger)
-    )
-    known = pairs.known
-    tied = ~pairs.real & known[: len(pairs.real)]
-    np.fill_diagonal(tied, val=False)
-    return [
-        Rank(
-            rank=1 + int(ahead[i]),
-            best=1 + int(really_ahead[i]),
-            worst=int(known.sum()) - int(really_behind[i]),
-            tied_with=tuple(np.flatnonzero(tied[i]).tolist()) if i < len(tied) else (),
+    """Rank entries by one metric; ``None`` for an entry without the figure."""
+    sign = 1 if better == "higher" else -1
+    lead = np.nan_to_num(sign * pairs.differences)  # row is better than column
+    k = int(pairs.known.sum())
+    tied = ~pairs.real & pairs.known[None, :] & ~np.eye(len(lead), dtype=bool)
+    ranks: list[Rank | None] = []
+    for i, known in enumerate(pairs.known):
+        behind, ahead = (lead[i] < 0) & pairs.real[i], (lead[i] > 0) & pairs.real[i]
+        rank = Rank(
+            rank=1 + int((lead[i] < 0).sum()),
+            best=1 + int(behind.sum()),
+            worst=k - int(ahead.sum()),
+            tied_with=tuple(np.flatnonzero(tied[i]).tolist()),
         )
-        if known[i]
-        else None
-        for i in range(len(known))
-    ]
+        ranks.append(rank if known else None)
+    return ranks

@@ -1,4 +1,4 @@
-"""Showing a built board on loopback: its own files, read-only, to this machine alone."""
+"""Show a built board on loopback: its own files, read-only, to this machine alone."""
 
 from __future__ import annotations
 
@@ -13,31 +13,41 @@ from kernel_archive.errors import UsageError
 if TYPE_CHECKING:
     from pathlib import Path
 
-#: What can be asked for beside ``/``: the built files, and the pages of entries, their score records and forecasts, by names that
-#: can only be those of entries.
+#: What can be asked for beside ``/``: the built files, by names that can only be theirs.
 _SERVED: Final = re.compile(
-    r"/(index\.html|standings\.(?:json|csv)|entries/[a-z0-9-]+\.(?:html|json)|submissions/[a-z0-9-]+/forecasts\.jsonl\.zst)"
+    r"/(index\.html|standings\.json|entries/[a-z0-9-]+\.(?:html|json|jsonl\.zst))"
 )
 _TYPES: Final = {
     ".html": "text/html; charset=utf-8",
-    ".csv": "text/csv; charset=utf-8",
     ".json": "application/json",
     ".zst": "application/zstd",
 }
-#: A connection that sends nothing for so long is closed: idle ones hold a thread each.
+#: A connection that sends nothing for this long is closed: idle ones hold a thread each.
 IDLE_SECONDS: Final = 10.0
 _HOSTS: Final = ("127.0.0.1", "localhost", "[::1]")
 
 
+def _file_of(folder: Path, request: str) -> Path | None:
+    """Find the file of a request: a regular one in the folder, never one behind a link."""
+    asked = request.partition("?")[0]
+    match = _SERVED.fullmatch("/index.html" if asked == "/" else asked)
+    if match is None:
+        return None
+    path = folder.resolve() / match[1]
+    return path if path.is_file() and path.resolve() == path else None
+
+
 def board_server(board: str | Path | None = None, *, port: int = 0) -> ThreadingHTTPServer:
-    """A server for a built board (``leaderboard`` here when none is given), bound to loopback; ``serve_forever`` runs it.
+    """Make a server for a built board, bound to loopback; ``serve_forever`` runs it.
 
     Raises:
         UsageError: the board is not built, or the port is taken.
     """
     folder = store_of(board).parent
     if not (folder / "index.html").is_file():
-        raise UsageError(f"no page in {folder}. Build it with: kernel-archive leaderboard build --board {folder}")
+        raise UsageError(
+            f"no page in {folder}. Build it with: kernel-archive leaderboard build --board {folder}"
+        )
 
     class Handler(BaseHTTPRequestHandler):
         server_version = "kernel-archive"
@@ -47,12 +57,10 @@ def board_server(board: str | Path | None = None, *, port: int = 0) -> Threading
         def do_GET(self) -> None:
             # Another site's name that resolves to this machine must not reach the page.
             host = (self.headers.get("Host") or "").rsplit(":", 1)[0]
-            asked = self.path.partition("?")[0]
-            found = _SERVED.fullmatch("/index.html" if asked == "/" else asked)
-            if host not in _HOSTS or found is None or not (folder / found[1]).is_file():
+            path = _file_of(folder, self.path) if host in _HOSTS else None
+            if path is None:
                 self.send_error(HTTPStatus.NOT_FOUND)
                 return
-            path = folder / found[1]
             data = path.read_bytes()
             self.send_response(HTTPStatus.OK)
             self.send_header("Content-Type", _TYPES[path.suffix])
@@ -65,14 +73,15 @@ def board_server(board: str | Path | None = None, *, port: int = 0) -> Threading
 
         do_HEAD = do_GET  # noqa: N815 - the base class's name
 
-        def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base class's name
+        def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - likewise
             del format, args
 
     class Server(ThreadingHTTPServer):
-        # Of more connections at once than the default of 5, the others would wait for seconds until they are tried again.
+        # With the default of 5, further connections would wait for seconds.
         request_queue_size = 128
 
     try:
         return Server(("127.0.0.1", port), Handler)
     except OSError as error:
-        raise UsageError(f"port {port} can't be used: {error.strerror or error}. Choose another --port") from None
+        reason = error.strerror or error
+        raise UsageError(f"port {port} can't be used: {reason}. Choose another --port") from None

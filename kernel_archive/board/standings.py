@@ -1,17 +1,16 @@
-"""The standings of a board: every entry with its figures, ranks and what can be said of them; as JSON and CSV."""
+"""Make the standings of a board: every entry with its figures, its ranks and their limits."""
 
 from __future__ import annotations
 
-import csv
-import io
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
 from kernel_archive._version import __version__
 from kernel_archive.board import ranks
-from kernel_archive.board.ranks import Pairs, Rank, pairs_of, ranks_of
+from kernel_archive.board.ranks import Pairs, Rank, compare_pairs, ranks_of
 from kernel_archive.scoring import METRIC_VERSION, METRICS
+from kernel_archive.scoring.controls import controls_of
 from kernel_archive.scoring.metrics import COMPARED, RANKED_BY
 from kernel_archive.scoring.scorer import best_controls, control_figures
 
@@ -19,66 +18,112 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from kernel_archive.board.entries import Entry
-    from kernel_archive.scoring import Metric, Target
+    from kernel_archive.errors import Finding
+    from kernel_archive.scoring import Split
     from kernel_archive.scoring.record import ControlFigures
 
 #: What is stated of an entry's forecasts.
 _FACTS: Final = ("coverage", "parse_rate", "deferral_rate", "tokens_per_forecast", "latency_s")
 
 
-class Standings(msgspec.Struct, frozen=True, kw_only=True):
-    """The standings of one split."""
+class LeftOut(msgspec.Struct, frozen=True, kw_only=True):
+    """Name a submission that is at fault and takes no part, and say why."""
 
-    target: Target
-    entries: list[Entry]  # of these rows, best first by CRPS; those that are not ranked come last
+    slug: str
+    findings: tuple[Finding, ...]
+
+
+class Standings(msgspec.Struct, frozen=True, eq=False, kw_only=True):
+    """Hold the standings of one split.
+
+    Attributes:
+        entries: best first by CRPS; those that are not ranked come last.
+        n_ranked: number of ranked ones.
+        pairs: metric -> differences of the first :data:`~ranks.MAX_COMPARED` ranked entries.
+        controls: and bounds on the same rows, best first by CRPS; each forecast once.
+        best_controls: metric -> the control with the best figure.
+        seed: of the bootstrap.
+        draws: of the bootstrap.
+    """
+
+    target: Split
+    entries: list[Entry]
     n_ranked: int
-    whole: int  # so many are shown with everything; ties with the others are counted only (``worst - best``)
-    pairs: dict[str, Pairs]  # metric -> differences of the ranked entries, in their order
-    foreign: list[Entry]  # of other rows, sorted by archive and name
-    controls: tuple[ControlFigures, ...]  # and bounds, on the same rows, best first by CRPS; they take no rank
-    best_controls: dict[str, str]  # metric -> the control with the best figure
-    seed: int  # of the bootstrap
+    pairs: dict[str, Pairs]
+    controls: tuple[ControlFigures, ...]
+    best_controls: dict[str, str]
+    seed: int
     draws: int
 
+    @property
+    def shown(self) -> list[Entry]:
+        """The entries that the page shows with everything; the others stand there in brief."""
+        return self.entries[: ranks.MAX_COMPARED]
+
+    @property
+    def shown_controls(self) -> list[ControlFigures]:
+        """The controls that no entry is."""
+        taken = {entry.evaluated.control for entry in self.entries}
+        return [control for control in self.controls if control.name not in taken]
+
     def best_control(self, metric: str) -> ControlFigures | None:
-        """The control with the best figure by a metric; ``None`` where none has one."""
-        return next((c for c in self.controls if c.name == self.best_controls.get(metric)), None)
+        """Find the control with the best figure; ``None`` where none has one."""
+        best = self.best_controls.get(metric)
+        return next((control for control in self.controls if control.name == best), None)
+
+
+def _distinct_controls(target: Split) -> list[ControlFigures]:
+    """List controls and bounds, those with the same forecasts once, under the first name."""
+    groups: dict[tuple[bytes, bytes], list[str]] = {}
+    for control in target.once(controls_of):
+        cast = control.forecasts  # a cue of no strength gives the frequencies but for rounding
+        same = (cast.probabilities.round(9).tobytes(), cast.expected_speedups.tobytes())
+        groups.setdefault(same, []).append(control.name)
+    others = {names[0]: names[1:] for names in groups.values()}
+    distinct = []
+    for figures in target.once(control_figures):
+        if figures.name not in others:
+            continue
+        twins = ", ".join(others[figures.name]).replace("_", " ")
+        title = f"{figures.title}; the same forecasts: {twins}" if twins else figures.title
+        distinct.append(msgspec.structs.replace(figures, title=title))
+    return distinct
 
 
 def make_standings(
-    target: Target,
-    entries: Sequence[Entry],
-    foreign: Sequence[Entry] = (),
-    *,
-    seed: int = 0,
-    draws: int = 10_000,
+    target: Split, entries: Sequence[Entry], *, seed: int = 0, draws: int = 0
 ) -> Standings:
-    """Rank entries by every metric that ranks, and compare them by every one that compares; ``foreign`` ones stand beside them.
+    """Rank entries by each metric that ranks, and compare them by each that compares.
 
-    Seed and number of draws are those of the bootstrap that the entries' draws come from.
+    Pairs are compared among the first entries; behind them entries are ranked by CRPS alone. Seed
+    and number of draws are those of the bootstrap that the entries' draws come from.
     """
-    entries = sorted(entries, key=lambda entry: entry.place)
-    ranked = [entry for entry in entries if entry.ranked]  # the first ones
-    places: list[dict[str, Rank]] = [{} for _ in entries]
+    ordered = sorted(entries, key=lambda entry: entry.place)
+    ranked = [entry for entry in ordered if entry.ranked]
+    first = ranked[: ranks.MAX_COMPARED]
+    places: list[dict[str, Rank]] = [{} for _ in ordered]
     pairs: dict[str, Pairs] = {}
     for name in COMPARED[target.kind]:
         better = METRICS[name].better
-        if better == "neither" or not all(name in entry.record.metrics for entry in ranked):
+        if better == "neither" or not all(name in entry.record.metrics for entry in first):
             continue
-        values = [entry.record.metrics[name].mean for entry in ranked]
-        pairs[name] = pairs_of(values, [entry.draws.get(name) for entry in ranked], whole=ranks.WHOLE)
+        values = [entry.record.metrics[name].mean for entry in first]
+        pairs[name] = compare_pairs(values, [entry.evaluated.draws.get(name) for entry in first])
         if METRICS[name].ranks:
-            for own, rank in zip(places, ranks_of(pairs[name], better), strict=False):
+            for place, rank in zip(places, ranks_of(pairs[name], better), strict=False):
                 if rank is not None:
-                    own[name] = rank
-    controls = target.once(control_figures)
+                    place[name] = rank
+    for number in range(len(first), len(ranked)):
+        places[number][RANKED_BY] = Rank(rank=number + 1)
+    controls = _distinct_controls(target)
     return Standings(
         target=target,
-        entries=[msgspec.structs.replace(entry, ranks=own) for entry, own in zip(entries, places, strict=True)],
+        entries=[
+            msgspec.structs.replace(entry, ranks=place)
+            for entry, place in zip(ordered, places, strict=True)
+        ],
         n_ranked=len(ranked),
-        whole=ranks.WHOLE,
         pairs=pairs,
-        foreign=sorted(foreign, key=lambda f: (f.submission.archive.version, f.submission.archive.digest, f.slug)),
         controls=tuple(sorted(controls, key=lambda c: (c.metrics[RANKED_BY] or 0.0, c.name))),
         best_controls=best_controls(controls),
         seed=seed,
@@ -86,114 +131,56 @@ def make_standings(
     )
 
 
-def _figures(metrics: dict[str, Metric]) -> dict[str, Any]:
-    return {
-        name: {"mean": m.mean, "std": m.std, "low": m.low, "high": m.high, "repeats": m.repeats}
-        for name, m in metrics.items()
-    }
-
-
 def _entry(entry: Entry, slugs: Sequence[str]) -> dict[str, Any]:
-    """An entry; beyond those that are shown in whole without the names of ties and without groups."""
-    whole, record = entry.slug in slugs, entry.record
+    record = entry.record
+    texts = ("name", "url", "model", "notes", "model_facts", "model_run")
+    ranks_by_name = {}
+    for name, rank in entry.ranks.items():
+        ties = [slugs[j] for j in rank.tied_with]
+        ranks_by_name[name] = msgspec.structs.asdict(rank) | {"tied_with": ties}
     return {
         "slug": entry.slug,
-        **{name: getattr(entry.submission, name) for name in ("name", "url", "model", "notes", "model_facts")},
+        **{name: getattr(entry.submission, name) for name in texts},
         "ranked": entry.ranked,
-        "reason": entry.reason,
+        "remark": entry.remark,
         "repeats": record.forecasts.n_repeats,
         **{name: getattr(record.forecasts, name) for name in _FACTS},
-        "depends_on_scheme": record.other_scheme.turned,
         "beats_control": record.beats_control,
-        "replay": entry.replay,
-        "metrics": _figures(record.metrics),
-        "groups": {group: _figures(metrics) for group, metrics in record.groups.items()} if whole else None,
-        "ranks": {
-            name: {"rank": r.rank, "best": r.best, "worst": r.worst, "tied_with": [slugs[j] for j in r.tied_with] if whole else None}
-            for name, r in entry.ranks.items()
-        },
-    }  # fmt: skip
-
-
-def _foreign(entry: Entry) -> dict[str, Any]:
-    return {
-        "slug": entry.slug,
-        "name": entry.submission.name,
-        "archive": entry.submission.archive,
-        "scheme": entry.record.scheme,
-        "metric_version": entry.record.metric_version,
-        "metrics": _figures(entry.record.metrics),
+        "replay": entry.evaluated.replay,
+        "metrics": record.metrics,
+        "groups": record.groups,
+        "ranks": ranks_by_name,
     }
 
 
 def standings_bytes(boards: Sequence[Standings]) -> bytes:
-    """The standings as they are published: JSON, indented; one board per split.
+    """Write the standings as they are published: indented JSON, one board per split.
 
-    Where a board has more entries than are shown in whole (:data:`~kernel_archive.board.ranks.WHOLE`), ``tied_with`` of
-    those names the ties among them alone, out of ``worst - best``; of the others it is ``None``, as are ``groups``,
-    which an entry's record has.
+    ``best`` and ``worst`` of a rank are ``null`` for an entry that is ranked by value alone.
     """
-    out = []
+    published = []
     for board in boards:
-        slugs = [entry.slug for entry in board.entries[: board.whole]]
-        out.append(
-            {
-                "archive": board.target.facts,
-                "split": board.target.split.name,
-                "scheme": board.target.scheme,
-                "metric_version": METRIC_VERSION,
-                "package": __version__,
-                "seed": board.seed,
-                "draws": board.draws,
-                "ranked_by": RANKED_BY,
-                "entries": [msgspec.Raw(msgspec.json.encode(_entry(entry, slugs))) for entry in board.entries],
-                "controls": board.controls,
-                "best_controls": board.best_controls,
-                "other_archives": [_foreign(entry) for entry in board.foreign],
-            }
-        )
-    return msgspec.json.format(msgspec.json.encode({"format": 1, "boards": out}), indent=1) + b"\n"
+        slugs = [entry.slug for entry in board.entries]
+        facts = {
+            "archive": board.target.facts,
+            "split": board.target.spec.name,
+            "scheme": board.target.scheme,
+            "metric_version": METRIC_VERSION,
+            "package": __version__,
+            "seed": board.seed,
+            "draws": board.draws,
+            "ranked_by": RANKED_BY,
+            "compared": min(board.n_ranked, ranks.MAX_COMPARED),
+            "entries": [_entry(entry, slugs) for entry in board.entries],
+            "controls": board.controls,
+            "best_controls": board.best_controls,
+        }
+        published.append(facts)
+    data = msgspec.json.encode({"format": 1, "boards": published})
+    return msgspec.json.format(data, indent=1) + b"\n"
 
 
 def standings_json(boards: Sequence[Standings]) -> dict[str, Any]:
-    """What :func:`standings_bytes` publishes, as plain JSON types."""
-    builtin: dict[str, Any] = msgspec.json.decode(standings_bytes(boards))
-    return builtin
-
-
-def _cell(value: object) -> object:
-    """A cell that a spreadsheet takes for text, not for a formula."""
-    return "'" + value if isinstance(value, str) and value[:1] in ("=", "+", "-", "@", "\t") else value
-
-
-def standings_csv(boards: Sequence[Standings]) -> str:
-    """One line per entry and board: identity, place by CRPS, all figures with their intervals; then controls and bounds."""
-    rows: list[dict[str, object]] = []
-    for board in boards:
-        facts = board.target.facts
-        identity = {
-            "split": board.target.split.name,
-            "archive_version": facts.archive_version,
-            "archive_digest": facts.archive_digest,
-            "scheme": board.target.scheme,
-        }
-        for entry in board.entries:
-            rank, stated, record = entry.ranks.get(RANKED_BY), entry.submission, entry.record
-            row: dict[str, object] = {
-                "kind": "entry", **identity, "slug": entry.slug, "name": stated.name, "model": stated.model, "url": stated.url,
-                "ranked": entry.ranked, "rank": rank and rank.rank, "best_rank": rank and rank.best, "worst_rank": rank and rank.worst,
-                "repeats": record.forecasts.n_repeats, **{name: getattr(record.forecasts, name) for name in _FACTS},
-            }  # fmt: skip
-            for name, m in record.metrics.items():
-                row |= {name: m.mean, f"{name}_std": m.std, f"{name}_low": m.low, f"{name}_high": m.high}
-            if entry.replay is not None:
-                row |= {"replay": entry.replay.mean, "replay_low": entry.replay.low, "replay_high": entry.replay.high}
-            rows.append({key: _cell(value) for key, value in row.items()})
-        for c in board.controls:
-            kind = "bound" if c.bound else "control"
-            rows.append({"kind": kind, **identity, "slug": c.name, "name": c.title, "ranked": False, **c.metrics})
-    out = io.StringIO()
-    writer = csv.DictWriter(out, list(dict.fromkeys(key for row in rows for key in row)), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    return out.getvalue()
+    """Return what :func:`standings_bytes` publishes as plain JSON types."""
+    plain: dict[str, Any] = msgspec.json.decode(standings_bytes(boards))
+    return plain

@@ -1,7 +1,7 @@
-"""A submission: who forecast what, by which model, with which file. Everything in it is a stranger's text and is checked as such.
+"""Read and check submissions: who forecast what, by which model. All of it is strangers' text.
 
-A submission is a folder ``submissions/<slug>/`` with ``submission.toml`` (this record), ``forecasts.jsonl.zst`` (the
-lines as they were sent) and ``score.json`` (the score that those lines give).
+A submission is a folder ``submissions/<slug>/`` with ``submission.toml`` (a :class:`Submission`),
+``forecasts.jsonl.zst`` (the lines as they were sent) and ``score.json`` (the score they give).
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import tomllib
 import unicodedata
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 from urllib.parse import urlsplit
 
 import msgspec
@@ -23,25 +23,34 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from kernel_archive.scoring import Target
+    from kernel_archive.scoring import Split
 
 RECORD_FILE: Final = "submission.toml"
 FORECASTS_FILE: Final = "forecasts.jsonl.zst"
 SCORE_FILE: Final = "score.json"
 _FILES: Final = frozenset({RECORD_FILE, FORECASTS_FILE, SCORE_FILE})
+#: A folder's name is cut after this many characters.
 MAX_SLUG: Final = 60
-#: Longest texts, in characters: of a record, and of its model facts.
-_LIMITS: Final = {"name": 80, "url": 300, "model": 120, "notes": 2000}
-_FACT_LIMITS: Final = {"revision": 120, "provider": 80, "reasoning_effort": 40, "prompt": 120, "training_cutoff": 10}
+#: Longest texts, in characters, of a record, its model's facts and its run; longer ones are faults.
+_LIMITS: Final = (
+    {"name": 80, "url": 300, "model": 120, "notes": 2000, "revision": 120}
+    | {"provider": 80, "reasoning_effort": 40, "prompt": 120, "training_cutoff": 10}
+    | {"served_model": 200, "answer": 40, "date": 10, "package": 40, "host": 255}
+)
 #: A year, a month or a day.
 _DATE: Final = re.compile(r"\d{4}(?:-(?:0[1-9]|1[0-2])(?:-(?:0[1-9]|[12]\d|3[01]))?)?")
+#: A longer record is refused unread.
 _MAX_RECORD_BYTES: Final = 64 * 1024
-#: What a model has seen of the archive that it forecasts; ``held-out``: rows that are there to be forecast, too.
+#: Whether a model was trained on the archive; ``held-out``: also on rows that are forecast.
 Seen = Literal["yes", "no", "held-out", "unknown"]
 
 
-class Identity(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What the forecasts are of: archive and split, with their logical digests. Only submissions of the same are ranked together."""
+class _Strict(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A table of a record: an unknown field is a fault."""
+
+
+class Identity(_Strict, frozen=True):
+    """Name the rows that are forecast; only submissions of the same rows are ranked together."""
 
     name: str
     version: str
@@ -50,50 +59,68 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     split_digest: str
 
     @classmethod
-    def of(cls, target: Target) -> Identity:
-        """The identity of a loaded split."""
+    def of(cls, target: Split) -> Identity:
+        """Name the rows of a loaded split."""
         facts = target.facts
         return cls(
             name=facts.archive_name,
             version=facts.archive_version,
             digest=facts.archive_digest,
-            split=target.split.name,
+            split=target.spec.name,
             split_digest=facts.split_digest,
         )
 
     @property
-    def rows(self) -> tuple[str, str, str]:
-        """The same for the same rows of the same content: a version's name may differ."""
-        return self.digest, self.split, self.split_digest
+    def rows(self) -> tuple[str, str]:
+        """The rows by their content; the rest of the archive may differ."""
+        return self.split, self.split_digest
 
 
-class ModelFacts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """The facts of a model, each as far as its submitter states it."""
+class ModelFacts(_Strict, frozen=True, omit_defaults=True):
+    """State facts of a model, each as far as its submitter knows it."""
 
     revision: str = ""  # version, date or commit
     provider: str = ""  # who served it
-    temperature: float | None = None  # of the sampling
+    temperature: float | None = None
     reasoning_effort: str = ""  # as the service names it
-    prompt: str = ""  # name and digest of the prompt that the forecasts answer; read from the forecasts
+    prompt: str = ""  # name and digest of the prompt; read from the forecasts
     open_weights: bool | None = None  # whether anybody can have the weights
-    training_cutoff: str = ""  # end of what it was trained on: a year, a month or a day
-    saw_archive: Seen = "unknown"  # whether it was trained on this archive, as its submitter declares
+    training_cutoff: str = ""  # a year, a month or a day
+    saw_archive: Seen = "unknown"
 
 
-class Submission(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What ``submission.toml`` holds."""
+class RunFacts(_Strict, frozen=True, omit_defaults=True):
+    """State what was asked of which model, as the run that made the forecasts recorded it."""
+
+    served_model: str = ""  # as the server names it; several with commas between
+    temperature: float | None = None
+    max_tokens: int | None = None
+    reasoning_effort: str = ""
+    seed: int | None = None
+    answer: str = ""  # form of the answer
+    prompt: str = ""  # name and digest
+    date: str = ""
+    package: str = ""  # version that asked
+    input_tokens: int = 0
+    output_tokens: int = 0
+    host: str = ""  # only where the user asked to name it
+
+
+class Submission(_Strict, frozen=True):
+    """Hold what ``submission.toml`` says."""
 
     name: str  # of the entry on the board
     forecasts_sha256: str  # of the forecast lines, without compression, 64 hex digits
     archive: Identity
     url: str = ""  # page of the submitter or the method
-    model: str = ""  # the model behind it, as its submitter names it
+    model: str = ""  # as its submitter names it
     notes: str = ""
     model_facts: ModelFacts | None = None
+    model_run: RunFacts | None = None
 
 
 def slug_of(name: str) -> str:
-    """The folder of a name: lower case letters and digits of its ASCII form, with hyphens between.
+    """Make a folder's name: lower case ASCII letters and digits with hyphens between.
 
     >>> slug_of("GPT-oss 120B (untrained)"), slug_of("../../etc"), slug_of("日本")
     ('gpt-oss-120b-untrained', 'etc', '')
@@ -105,80 +132,83 @@ def slug_of(name: str) -> str:
 def _is_address(url: str) -> bool:
     try:
         parts = urlsplit(url)
-        return parts.scheme in ("http", "https") and bool(parts.hostname) and " " not in url
     except ValueError:
         return False
+    return parts.scheme in ("http", "https") and bool(parts.hostname) and " " not in url
 
 
 def _refuse(faults: list[Finding], where: str) -> None:
     if faults:
-        raise DataError.from_findings(faults, None if len(faults) == 1 else f"{len(faults)} faults in {where}")
+        message = None if len(faults) == 1 else f"{len(faults)} faults in {where}"
+        raise DataError.from_findings(faults, message)
+
+
+def _text_fault(field: str, text: str) -> tuple[str, str, str] | None:
+    """Say what is wrong with a text: code, message, value."""
+    if len(text) > _LIMITS[field]:
+        return "too-long", f"longer than {_LIMITS[field]} characters", f"{len(text)} characters"
+    allowed = "\n " if field == "notes" else " "
+    # Bidirectional marks (Cf) can make a name read as another one.
+    hidden = [c for c in text if c not in allowed and unicodedata.category(c)[0] in "CZ"]
+    if hidden:
+        value = f"U+{ord(hidden[0]):04X} in {printable(text)}"
+        return "bad-character", "holds a control, format or other invisible character", value
+    if field == "training_cutoff" and text and not _DATE.fullmatch(text):
+        return "bad-date", "not a year, a month or a day (2026, 2026-03)", printable(text)
+    if field == "name" and (not text.strip() or text != text.strip()):
+        return "bad-name", "a name is needed, without blanks around it", printable(text)
+    if field == "url" and text and not _is_address(text):
+        return "bad-url", "not a web address: start it with https://", printable(text)
+    return None
 
 
 def check_texts(record: Submission, file: str | None = None) -> None:
-    """Check what a submitter wrote.
-
-    Raises:
-        DataError: with every fault.
-    """
-    found: list[Finding] = []
-
-    def fault(code: str, field: str, value: str, message: str, fix: str | None = None) -> None:
-        found.append(Finding(code=code, message=message, file=file, field=field, value=value, fix=fix))
-
-    facts = record.model_facts or ModelFacts()
-    texts = msgspec.structs.asdict(record) | msgspec.structs.asdict(facts)
-    for field, limit in (_LIMITS | _FACT_LIMITS).items():
-        text = texts[field]
-        if len(text) > limit:
-            fault("too-long", field, f"{len(text)} characters", f"longer than {limit} characters")
-        allowed = "\n " if field == "notes" else " "
-        # Bidirectional marks (Cf) can make a name read as another one; letters, marks, numbers, signs and blanks can't.
-        bad = next((c for c in text if c not in allowed and unicodedata.category(c)[0] in "CZ"), None)
-        if bad is not None:
-            message = "holds a control, format or other invisible character"
-            value = f"U+{ord(bad):04X} in {printable(text)}"
-            fault("bad-character", field, value, message, "Write it with visible characters and plain blanks")
-    if facts.training_cutoff and not _DATE.fullmatch(facts.training_cutoff):
-        date, fix = printable(facts.training_cutoff), "Write 2026, 2026-03 or 2026-03-31"
-        fault("bad-date", "training_cutoff", date, "not a year, a month or a day", fix)
-    if facts.temperature is not None and not 0 <= facts.temperature <= 100:
-        fault("out-of-range", "temperature", repr(facts.temperature), "must be a number from 0 to 100")
-    if not record.name.strip() or record.name != record.name.strip():
-        fault("bad-name", "name", printable(record.name), "a name is needed, without blanks around it")
-    if record.url and not _is_address(record.url):
-        fault("bad-url", "url", printable(record.url), "not a web address", "Start it with https://")
-    _refuse(found, "what was submitted")
+    """Check what a submitter wrote; DataError carries every fault."""
+    faults = []
+    for part in (record, record.model_facts, record.model_run):
+        fields = msgspec.structs.asdict(part) if part is not None else {}
+        for field, value in fields.items():
+            fault = _text_fault(field, value) if field in _LIMITS else None
+            if field == "temperature" and value is not None and not 0 <= value <= 100:
+                fault = "out-of-range", "must be a number from 0 to 100", repr(value)
+            if fault is not None:
+                code, message, shown = fault
+                faults.append(
+                    Finding(code=code, message=message, file=file, field=field, value=shown)
+                )
+    _refuse(faults, "what was submitted")
 
 
 def to_toml(submission: Submission) -> str:
-    """The record as TOML, keys in a fixed order."""
-    values = {key: getattr(submission, key) for key in ("name", "url", "model", "notes", "forecasts_sha256")}
-    facts = {} if submission.model_facts is None else {"model_facts": msgspec.to_builtins(submission.model_facts)}
-    return tomli_w.dumps({**values, "archive": msgspec.structs.asdict(submission.archive), **facts})
+    """Write the record as TOML, keys in a fixed order."""
+    keys = ("name", "url", "model", "notes", "forecasts_sha256")
+    values = msgspec.to_builtins(submission)
+    tables = {key: values[key] for key in ("archive", "model_facts", "model_run") if values[key]}
+    return tomli_w.dumps({key: values[key] for key in keys} | tables)
 
 
 def submission_folders(store: Path) -> tuple[list[Path], dict[str, tuple[Finding, ...]]]:
-    """Folders of a store's submissions, sorted; hidden ones are work in progress and none.
+    """List a store's submissions, sorted, and what else is in it: name -> what is wrong.
 
-    Returns:
-        the folders, and for everything else in the store (a file, a link, a bad name) its name -> what is wrong.
+    Hidden folders are work in progress and not seen.
     """
-    found: list[Path] = []
+    folders: list[Path] = []
     strays: dict[str, tuple[Finding, ...]] = {}
     for path in sorted(store.iterdir()) if store.is_dir() else ():
         if path.name.startswith("."):
             continue
         if path.is_symlink() or not path.is_dir():
-            message, fix = "this is not a folder", "Only folders made by kernel-archive leaderboard add belong here"
+            message = "this is not a folder"
         elif path.name != slug_of(path.name):
-            message, fix = "not a submission's folder name", "Use lower case letters, digits and single hyphens"
+            message = "not a submission's folder name"
         else:
-            found.append(path)
+            folders.append(path)
             continue
+        fix = "Only folders made by kernel-archive leaderboard add belong here"
         shown = printable(str(path), 300)
-        strays[printable(path.name)] = (Finding(code="bad-folder", message=message, file=shown, fix=fix),)
-    return found, strays
+        finding = Finding(code="bad-folder", message=message, file=shown, fix=fix)
+        strays[printable(path.name)] = (finding,)
+    return folders, strays
 
 
 def _folder_faults(folder: Path) -> Iterator[Finding]:
@@ -195,72 +225,38 @@ def _folder_faults(folder: Path) -> Iterator[Finding]:
 
 
 def load_submission(folder: Path) -> Submission:
-    """The record of a submission's folder, checked.
-
-    Raises:
-        DataError: the folder or the record is at fault; every fault is named.
-    """
+    """Load and check the record of a submission's folder; DataError names every fault."""
     _refuse(list(_folder_faults(folder)), str(folder))
     path = folder / RECORD_FILE
-
-    def refused(message: str) -> DataError:
-        return DataError.of(code="bad-record", message=message, file=str(path))
-
     with path.open("rb") as stream:
         data = stream.read(_MAX_RECORD_BYTES + 1)
-    if len(data) > _MAX_RECORD_BYTES:
-        raise refused(f"longer than {_MAX_RECORD_BYTES:,} bytes")
-    try:
-        record = msgspec.convert(tomllib.loads(data.decode("utf-8")), type=Submission)
-    except (ValueError, msgspec.ValidationError, RecursionError) as error:
-        raise refused(printable(str(error), 300)) from None
-    if record.archive.split not in FORECAST_SPLITS:
-        raise refused(f"split must be one of: {', '.join(FORECAST_SPLITS)}")
+    record, reason = None, f"longer than {_MAX_RECORD_BYTES:,} bytes"
+    if len(data) <= _MAX_RECORD_BYTES:
+        try:
+            record = msgspec.convert(tomllib.loads(data.decode("utf-8")), type=Submission)
+        except (ValueError, msgspec.ValidationError, RecursionError) as error:
+            reason = printable(str(error), 300)
+    if record is not None and record.archive.split not in FORECAST_SPLITS:
+        record, reason = None, f"split must be one of: {', '.join(FORECAST_SPLITS)}"
+    if record is None:
+        raise DataError.of(code="bad-record", message=reason, file=str(path))
     check_texts(record, str(path))
     return record
 
 
-def fact_rows(facts: ModelFacts | None) -> list[tuple[str, str]]:
-    """The stated facts in words, for people; that nothing is declared of the archive is said, too."""
-    if facts is None:
-        return []
-    weights = {True: "open", False: "closed", None: ""}[facts.open_weights]
-    seen = {
-        "yes": "yes",
-        "no": "no, as declared",
-        "held-out": "yes, and on held-out rows: its scores on them say nothing",
-        "unknown": "not declared",
-    }[facts.saw_archive]
-    rows = [
-        ("Revision", facts.revision),
-        ("Provider", facts.provider),
-        ("Temperature", "" if facts.temperature is None else f"{facts.temperature:g}"),
-        ("Reasoning effort", facts.reasoning_effort),
-        ("Prompt", facts.prompt),
-        ("Weights", weights),
-        ("Training cut-off", facts.training_cutoff),
-        ("Trained on this archive", seen),
-    ]
-    return [(title, text) for title, text in rows if text]
-
-
 def seen_of(path: str | Path) -> Seen:
-    """What a model has seen, by the record that its training left (``Lessons.record``).
+    """Tell what a model has seen, by the record that its training left (``Lessons.record``).
 
     Raises:
         DataError: the file is no such record.
     """
-    shown = printable(str(path), 300)
+    shown, fix = printable(str(path), 300), "Give what Lessons.record() returns, as JSON"
     try:
-        record = msgspec.json.decode(read_whole(regular_file(path), max_bytes=1 << 20))
+        data = read_whole(regular_file(path), max_bytes=1 << 20)
+        record = msgspec.json.decode(data, type=dict[str, Any])
+        return "held-out" if msgspec.convert(record.get("held_out"), type=bool) else "yes"
     except UntrustedFileError as error:
         raise DataError.from_findings([error.finding(shown)]) from None
-    except (ValueError, RecursionError) as error:
-        raise DataError.of(code="bad-json", message=printable(str(error), 200), file=shown) from None
-    held = record.get("held_out") if isinstance(record, dict) else None
-    if not isinstance(held, bool):
-        raise DataError.of(
-            code="no-record", message="says not whether held-out rows were learnt from", file=shown, field="held_out",
-            value=printable(held), fix="Give the record of the training: what Lessons.record() returns, as JSON",
-        )  # fmt: skip
-    return "held-out" if held else "yes"
+    except (ValueError, msgspec.ValidationError, RecursionError) as error:
+        message = f"no record of a training: {printable(str(error), 200)}"
+        raise DataError.of(code="no-record", message=message, file=shown, fix=fix) from None

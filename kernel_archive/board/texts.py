@@ -1,7 +1,7 @@
-"""Strangers' text on a page: nothing of it is markup, and what can't be seen is shown.
+"""Put strangers' text on a page: nothing of it is markup, and what can't be seen is shown.
 
-HTML is made from the templates in ``page/*.html`` with :func:`render`, which escapes every value that is not marked as
-markup of ours. There is no other way from a text to the page.
+HTML is made from the templates in ``page/*.html`` with :func:`render` alone, which escapes every
+value that is not marked as markup of ours.
 """
 
 from __future__ import annotations
@@ -15,15 +15,16 @@ from typing import Any, Final
 import jinja2
 from markupsafe import Markup
 
-#: Controls, bidirectional and other format characters, lone surrogates, private use, line and paragraph separators.
+#: Controls, format characters, lone surrogates, private use, line and paragraph separators.
 _HIDDEN: Final = re.compile(
-    "[\\x00-\\x08\\x0b-\\x1f\\x7f-\\x9f\\xad\\u061c\\u115f\\u1160\\u180e\\u200b-\\u200f\\u2028-\\u202e\\u2060-\\u206f"
-    "\\u3164\\ufe00-\\ufe0f\\ufeff\\uffa0\\ufff0-\\uffff\\ud800-\\udfff\\ue000-\\uf8ff\\U000e0000-\\U000e0fff]"
+    "[\\x00-\\x08\\x0b-\\x1f\\x7f-\\x9f\\xad\\u061c\\u115f\\u1160\\u180e\\u200b-\\u200f"
+    "\\u2028-\\u202e\\u2060-\\u206f\\u3164\\ufe00-\\ufe0f\\ufeff\\uffa0\\ufff0-\\uffff"
+    "\\ud800-\\udfff\\ue000-\\uf8ff\\U000e0000-\\U000e0fff]"
 )
 
 
 def visible(text: str) -> str:
-    r"""The text with every invisible character named: blanks, tabs and line ends stay.
+    r"""Name every invisible character: blanks, tabs and line ends stay.
 
     >>> visible("a\u202eb\x1b[0m")
     'a⟦U+202E⟧b⟦U+001B⟧[0m'
@@ -33,12 +34,11 @@ def visible(text: str) -> str:
 
 @cache
 def page_file(name: str) -> str:
-    """A file of the page's own folder, as text."""
+    """Read a file of the page's own folder."""
     return (files("kernel_archive.board") / "page" / name).read_text(encoding="utf-8")
 
 
 def _shown(value: Any) -> Any:
-    """What a template prints for a value, before it is escaped."""
     return value if isinstance(value, Markup) else visible(unicodedata.normalize("NFC", str(value)))
 
 
@@ -55,5 +55,5 @@ def _environment() -> jinja2.Environment:
 
 
 def render(template: str, **values: Any) -> str:
-    """A template of ``page/`` with these values, escaped unless they are ``Markup``; a missing one is an error."""
+    """Fill a template of ``page/`` with values, escaped unless they are ``Markup``."""
     return _environment().get_template(template).render(values)

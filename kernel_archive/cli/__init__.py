@@ -1,4 +1,4 @@
-"""The command line: one module per command group, imported only when one of its commands runs."""
+"""The command line: one module per group of commands, imported when one of them runs."""
 
 from __future__ import annotations
 
@@ -33,18 +33,21 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "check": ("score", "Check a forecast file and list every fault."),
     "score": ("score", "Score forecast files."),
     "compare": ("score", "Compare two forecast files."),
-    "plot": ("score", "Draw the plots of a score."),
     "replay": ("score", "Replay recorded searches with forecasts that choose what is measured."),
     "forecast": ("forecast", "Ask a language model for forecasts."),
     "baseline": ("board", "Write a baseline's forecasts."),
     "leaderboard": ("board", "Submissions, standings and the page."),
     "push": ("hub", "Publish an archive on the Hugging Face Hub."),
     "pull": ("hub", "Fetch a published archive and verify it."),
-    "eval-results": ("hub", "Write a score as the Hub's .eval_results YAML."),
     "reproduce": ("hub", "Recompute the paper's tables from the published predictions."),
-    "measure": ("measure", "Measure kernel files on this machine's GPU."),
-    "record": ("measure", "Run kernel searches and record their logs."),
-    "remeasure": ("measure", "Measure chosen kernels of an archive again."),
+}
+
+_MEASURE: Final = "kernel-measure {} (pip install kernel-measure)"
+#: Command that moved or went with 1.0 -> what to type instead.
+MOVED: Final = {
+    "plot": "kernel-archive score --json for the numbers; the board's pages draw the plots",
+    "eval-results": "kernel-archive score FILE --json, and copy the figures to the model's card",
+    **{name: _MEASURE.format(name) for name in ("measure", "record", "remeasure")},
 }
 
 
@@ -59,9 +62,9 @@ class _LazyGroup(click.Group):
         del ctx
         if cmd_name not in COMMANDS:
             return None
-        home, short_help = COMMANDS[cmd_name]
+        module, short_help = COMMANDS[cmd_name]
         command: click.Command = getattr(
-            importlib.import_module(f"kernel_archive.cli.{home}"), cmd_name.replace("-", "_")
+            importlib.import_module(f"kernel_archive.cli.{module}"), cmd_name.replace("-", "_")
         )
         command.short_help = short_help
         return command
@@ -69,10 +72,13 @@ class _LazyGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        if args and args[0] not in COMMANDS and not args[0].startswith("-"):
-            near = difflib.get_close_matches(args[0], COMMANDS, n=1)
-            hint = f" Did you mean {near[0]!r}?" if near else " See kernel-archive --help."
-            raise click.UsageError(f"No such command {args[0]!r}.{hint}", ctx)
+        name = args[0] if args else ""
+        if name in MOVED:
+            raise click.UsageError(f"{name!r} is gone since 1.0. Type: {MOVED[name]}", ctx)
+        if name not in COMMANDS and not name.startswith("-"):
+            near = difflib.get_close_matches(name, COMMANDS, n=1)
+            hint = f"Did you mean {near[0]!r}?" if near else "See kernel-archive --help."
+            raise click.UsageError(f"No such command {name!r}. {hint}", ctx)
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -81,37 +87,41 @@ class _LazyGroup(click.Group):
             formatter.write_dl([(name, short_help) for name, (_, short_help) in COMMANDS.items()])
 
 
-@click.group(cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.group(
+    cls=_LazyGroup,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
 @click.version_option(__version__, prog_name="kernel-archive")
 def cli() -> None:
     """Build, audit, split, score and publish archives of measured GPU kernels.
 
     \b
     The shipped archive, and forecasts of yours:
-      build -> template -o f.jsonl -> (fill it in) -> score f.jsonl -> leaderboard add f.jsonl --name ME
+      build -> template -o f.jsonl -> (fill it in) -> score f.jsonl
+            -> leaderboard add f.jsonl --name ME
     Measurements of yours, and a benchmark on them:
-      init FOLDER -> (read builder.toml) -> build builder.toml -> template -o f.jsonl -> score f.jsonl -> push
+      init FOLDER -> (read builder.toml) -> build builder.toml
+            -> template -o f.jsonl -> score f.jsonl -> push
 
     Exit status: 0 done, 1 a file or archive is missing or at fault, 2 the command line is wrong.
     """  # noqa: D301 - click wants the character itself
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run the command line; the exit status is 0 done, 1 the data is at fault, 2 wrong usage.
+    """Run the command line; return 0 when done, 1 when data is at fault, 2 for wrong usage.
 
-    A user's mistake never gives a traceback; a bug of ours does when KERNEL_ARCHIVE_TRACEBACK is set, and one line
-    that says how to report it otherwise.
+    A bug shows its traceback only when KERNEL_ARCHIVE_TRACEBACK is set.
     """
     for name in ("stdout", "stderr"):
-        if getattr(sys, name) is None:  # closed by the caller: nobody listens
+        if getattr(sys, name) is None:  # the caller closed it
             setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115, PTH123
-    if argv is None:  # the process is ours alone
+    if argv is None:  # no other code runs in this process
         without_pandas()
     status = _run(sys.argv[1:] if argv is None else argv)
     try:
         sys.stdout.flush()
     except OSError as error:
-        # What could not be written is lost. Python would complain again at exit.
+        # Python would try again at exit, and complain.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         if not isinstance(error, BrokenPipeError):
             click.echo(f"Error: stdout: {error.strerror}", err=True)
@@ -120,9 +130,10 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _run(arguments: list[str]) -> int:
-    """Run a command; its exit status."""
+    """Run a command; return its exit status."""
     from kernel_archive.cli import common
 
+    status: object
     try:
         with warnings.catch_warnings():
             warnings.showwarning = common.show_warning
@@ -130,20 +141,19 @@ def _run(arguments: list[str]) -> int:
     except click.exceptions.Exit as stop:
         status = stop.exit_code
     except click.ClickException as error:
-        shown = io.StringIO()
-        error.show(file=shown)
-        common.say(shown.getvalue().rstrip())
+        text = io.StringIO()
+        error.show(file=text)
+        common.say(text.getvalue().rstrip())
         missing = isinstance(error, click.BadParameter) and "does not exist" in error.message
-        # What a command line names may be missing: that is not its own fault.
+        # A file that is missing is a fault of the data, not of the command line.
         status = 1 if missing else error.exit_code
     except (click.exceptions.Abort, KeyboardInterrupt):
         common.say("Stopped.")
         status = 130
-    except BrokenPipeError:
-        # The reader of our output went away (| head): not a fault.
+    except BrokenPipeError:  # the reader of our output ended (| head)
         status = 0
     except Exception as error:  # noqa: BLE001 - the last line of defence, see report()
-        if str(error) == "Query interrupted":  # what DuckDB makes of Ctrl-C
+        if str(error) == "Query interrupted":  # DuckDB's answer to Ctrl-C
             common.say("Stopped.")
             return 130
         status = common.report(error, as_json="--json" in arguments)

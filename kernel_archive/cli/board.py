@@ -7,15 +7,29 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from kernel_archive.baselines import BASELINES
 from kernel_archive.cli import common
 from kernel_archive.errors import UsageError, printable
-from kernel_archive.forecasters import BASELINES
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from kernel_archive.board.standings import Standings
     from kernel_archive.board.submissions import Seen
 
-_board = common.option("--board", type=common.FOLDER, help="Folder of the board.  [default: leaderboard]")
+_board = common.option(
+    "--board", type=common.FOLDER, help="Folder of the board.  [default: leaderboard]"
+)
+
+
+def _gone(name: str, hint: str) -> Callable[[Any], Any]:
+    """An option of earlier versions: it says what to do instead."""
+
+    def refuse(_: click.Context, __: click.Parameter, value: str | None) -> None:
+        if value is not None:
+            raise UsageError(hint)
+
+    return click.option(name, hidden=True, expose_value=False, callback=refuse, help=hint)
 
 
 @click.command()
@@ -26,26 +40,39 @@ _board = common.option("--board", type=common.FOLDER, help="Folder of the board.
 @common.option("--seed", type=common.FROM_0, default=0, help="Seed of everything random in it.")
 @common.archive_option
 @common.json_option
-def baseline(name: str, split: str, output: str | None, force: bool, seed: int, archive_path: str | None) -> None:
-    """Write the forecasts of a baseline as an ordinary forecast file; a name in .zst or .gz compresses it.
+def baseline(
+    name: str, split: str, output: str | None, force: bool, seed: int, archive_path: str | None
+) -> None:
+    """Write the forecasts of a baseline as an ordinary forecast file.
 
-    uniform: one eighth for every bin. prior: bin frequencies of the problem's training pairs. slow, near, fast: always
-    that. nearest: nearest neighbours on code tokens. boosted: gradient-boosted ordinal model on static features of both
-    programs and GPU facts. boosted-order: its order alone. text: ridge regression on hashed token pairs, its order alone.
+    A name in .zst or .gz compresses it.
+
+    uniform: one eighth for every bin. prior: bin frequencies of the problem's training pairs.
+    slow, near, fast: always that. nearest: nearest neighbours on code tokens. text: ridge
+    regression on hashed token pairs. trees: extra trees on static features of both programs.
+    dry-run: the same on what a dry run of the host code launches besides.
 
     The learning ones see the training pairs of the archive and nothing else.
     """
     from kernel_archive.archive.open import open_archive
-    from kernel_archive.forecasters import forecast_lines, make_baseline, write_forecasts
+    from kernel_archive.baselines import forecast_lines, make_baseline, write_forecasts
 
     made = make_baseline(name, open_archive(archive_path), split, seed=seed)
     if output is not None:
         write_forecasts(made, Path(output), force=force)
     facts: dict[str, Any] = {
-        "baseline": name, "split": split, "seed": seed, "rows": len(made.row_ids), "training_pairs": made.n_training, "file": output,
-    }  # fmt: skip
+        "baseline": name,
+        "split": split,
+        "seed": seed,
+        "rows": len(made.row_ids),
+        "training_pairs": made.n_training,
+        "file": output,
+    }
     learnt = f", learnt from {made.n_training:,} training pairs" if made.n_training else ""
-    done = f"{output}: {len(made.row_ids):,} forecasts of {name}{learnt}. Next: kernel-archive score {output} --split {split}"
+    done = (
+        f"{output}: {len(made.row_ids):,} forecasts of {name}{learnt}. Next: kernel-archive "
+        f"score {output} --split {split}"
+    )
     common.emit_lines(facts, b"".join(forecast_lines(made)) if output is None else None, done)
 
 
@@ -53,7 +80,8 @@ def baseline(name: str, split: str, output: str | None, force: bool, seed: int, 
 def leaderboard() -> None:
     """Submissions, standings and the page.
 
-    A board is a folder: submissions/NAME/ with the forecasts, their record and score, and the standings made from them.
+    A board is a folder: submissions/NAME/ with the forecasts, their record and score, and the
+    standings made from them.
     """
 
 
@@ -66,15 +94,23 @@ def leaderboard() -> None:
 @common.option("--provider", help="Who served the model.")
 @common.option("--temperature", type=float, help="Of the sampling.")
 @common.option("--reasoning-effort", help="As the service names it.")
-@common.option("--open-weights/--closed-weights", default=None, help="Whether anybody can have the model.")
-@common.option("--training-cutoff", help="End of what the model was trained on: 2026, 2026-03 or 2026-03-31.")
+@common.option(
+    "--open-weights/--closed-weights", default=None, help="Whether anybody can have the model."
+)
+@common.option(
+    "--training-cutoff", help="End of what the model was trained on: 2026, 2026-03 or 2026-03-31."
+)
 @common.option(
     "--saw-archive",
     type=common.Choice(["yes", "no", "held-out", "unknown"]),
     default="unknown",
     help="Whether the model was trained on this archive; held-out: also on rows that are forecast.",
 )
-@common.option("--training", type=click.Path(), help="Record that the training left; says --saw-archive by itself.")
+@common.option(
+    "--training",
+    type=click.Path(),
+    help="Record that the training left; says --saw-archive by itself.",
+)
 @common.option("--notes", help="Anything to know about it.")
 @common.option("--slug", help="Name of its folder.  [default: made from the name]")
 @common.split_option
@@ -94,23 +130,28 @@ def add(
 ) -> None:
     """Check and score a forecast file and store it as a submission, whole or not at all.
 
-    FILE must forecast the rows of the archive that stands here. The folder it makes is what a pull request adds. The prompt
-    that a language model answered is read from FILE.
+    FILE must forecast the rows of the archive that stands here. The folder it makes is what a pull
+    request adds. The prompt that a language model answered is read from FILE; what was asked of
+    which model is read from FILE.run.json, where kernel-archive forecast left it.
     """
     from kernel_archive.board import add_submission
     from kernel_archive.board.submissions import ModelFacts, seen_of
-    from kernel_archive.scoring import METRICS, load_target
+    from kernel_archive.scoring import METRICS, load_split
 
     if training is not None:
         found = seen_of(training)
         if saw_archive not in (found, "unknown"):
-            raise UsageError(f"--saw-archive {saw_archive}, but {printable(training, 300)} says: {found}")
+            raise UsageError(
+                f"--saw-archive {saw_archive}, but {printable(training, 300)} says: {found}"
+            )
         saw_archive = found
-    target = load_target(archive_path, split, labels=labels)
+    target = load_split(archive_path, split, labels=labels)
     stated = {key: value for key, value in stated.items() if value is not None}
     of_model = {key: stated.pop(key) for key in ModelFacts.__struct_fields__ if key in stated}
     facts = ModelFacts(**of_model, saw_archive=saw_archive)
-    made = add_submission(file, target, facts=None if facts == ModelFacts() else facts, board=board, **stated)
+    made = add_submission(
+        file, target, facts=None if facts == ModelFacts() else facts, board=board, **stated
+    )
 
     def text() -> None:
         rows = []
@@ -120,10 +161,16 @@ def add(
             rows.append((METRICS[key].title, shown(figure.mean), interval))
         common.print_table(["figure", "value", "95 % interval"], rows)
         common.tell(
-            f"{made.folder} added. Next: kernel-archive leaderboard build" + (f" --board {board}" if board else "")
+            f"{made.folder} added. Next: kernel-archive leaderboard build"
+            + (f" --board {board}" if board else "")
         )
 
-    payload = {"slug": made.slug, "folder": str(made.folder), "submission": made.submission, "score": made.record}
+    payload = {
+        "slug": made.slug,
+        "folder": str(made.folder),
+        "submission": made.submission,
+        "score": made.record,
+    }
     common.emit(payload, text)
 
 
@@ -137,16 +184,17 @@ def _standings_tables(boards: list[Standings]) -> None:
         for entry in board.entries:
             rank = entry.ranks.get(RANKED_BY)
             place = "-" if rank is None else str(rank.rank)
-            if rank is not None and rank.best != rank.worst:
+            if rank is not None and rank.best is not None and rank.best != rank.worst:
                 place += f" ({rank.best}-{rank.worst})"
             marks = ("" if entry.record.beats_control.get(k, True) else " *" for k in keys)
             figures = [
-                METRICS[k].format(entry.record.metrics[k].mean) + mark for k, mark in zip(keys, marks, strict=True)
+                METRICS[k].format(entry.record.metrics[k].mean) + mark
+                for k, mark in zip(keys, marks, strict=True)
             ]
             coverage = f"{100 * entry.record.forecasts.coverage:.0f} %"
-            rows.append((place, entry.submission.name, *figures, coverage, entry.reason))
+            rows.append((place, entry.submission.name, *figures, coverage, entry.remark))
         best = board.best_controls.get(LEAD)
-        for control in board.controls:
+        for control in board.shown_controls:
             if control.bound or control.name in (best, "frequencies", "uniform"):
                 what = "bound" if control.bound else "control"
                 figures = [METRICS[k].format(control.metrics.get(k)) for k in keys]
@@ -154,12 +202,11 @@ def _standings_tables(boards: list[Standings]) -> None:
         notes = [
             "Ranked by CRPS, shown as its skill over the best control.",
             "In brackets: the ranks that the data allow, all pairs compared at once.",
-            "* does not beat the best control by its interval. Controls read no program, bounds know the labels; neither is ranked.",
+            "* does not beat the best control by its interval.",
+            "Controls read no program, bounds know the labels; neither is ranked.",
         ]
-        if board.foreign:
-            notes.append(f"{len(board.foreign)} of another archive or split, listed apart on the page.")
         columns = ["rank", "entry", *(METRICS[k].title for k in keys), "coverage", ""]
-        title = f"{board.target.split.name}: {len(board.target)} rows"
+        title = f"{board.target.spec.name}: {len(board.target)} rows"
         common.print_table(columns, rows, title=title, left=2, notes=notes)
 
 
@@ -167,21 +214,23 @@ def _standings_tables(boards: list[Standings]) -> None:
 @_board
 @common.option("--out", type=common.FOLDER, help="Folder to write to.  [default: the board's]")
 @common.bins_option
-@common.option("--draws", type=click.IntRange(100, 100_000), default=10_000, help="Bootstrap draws.")
+@common.option("--draws", type=click.IntRange(100, 100_000), default=4_000, help="Bootstrap draws.")
 @common.option("--seed", type=common.FROM_0, default=0, help="Seed of the draws.")
 @common.option("--jobs", type=common.JOBS, help="Processes that score.  [default: one per core]")
-@common.engine_option
-@common.scheduler_option
+@_gone("--engine", "A board is built on this machine: leave --engine out.")
+@_gone("--scheduler", "A board is built on this machine: leave --scheduler out.")
 @common.labels_option
 @common.archive_option
 @common.json_option
 def build(bins: str | None, archive_path: str | None, **how: Any) -> None:
-    """Score every submission anew from its stored forecasts, rank them, write standings.json, standings.csv and index.html.
+    """Score and rank every submission, and write standings.json and index.html.
 
-    A submission whose files are at fault is named and left out. Where the labels are withheld, the page shows what was
-    forecast for each program and no label.
+    Entries that did not change since the last build are taken from the board's cache. A submission
+    whose files are at fault, or that is of another archive, is named and left out. Where the labels
+    are withheld, the page shows no label.
 
-    The page is one file that fetches nothing: open it, or show it with kernel-archive leaderboard serve.
+    The page is one file that fetches nothing: open it, or show it with kernel-archive leaderboard
+    serve.
     """
     from kernel_archive.archive.open import open_archive
     from kernel_archive.board import build_board, standings_json
@@ -192,28 +241,35 @@ def build(bins: str | None, archive_path: str | None, **how: Any) -> None:
     def text() -> None:
         _standings_tables(result.boards)
         common.tell(
-            f"{', '.join(str(f) for f in result.files)} written, with a page of every entry beside them; the page is "
+            f"{', '.join(str(f) for f in result.files)} written, with a page of every entry "
+            "beside them; the page is "
             f"{result.page_bytes / 1e6:.1f} MB"
         )
 
-    payload = {"files": [str(f) for f in result.files], "page_bytes": result.page_bytes, "left_out": result.left_out}
+    payload = {
+        "files": [str(f) for f in result.files],
+        "page_bytes": result.page_bytes,
+        "left_out": result.left_out,
+    }
     common.emit(lambda: payload | standings_json(result.boards), text)
     for verdict in result.left_out:
-        common.say(f"Left out, its files are at fault: {printable(verdict.slug)}")
+        common.say(f"Left out: {printable(verdict.slug)}")
     common.print_findings([finding for verdict in result.left_out for finding in verdict.findings])
 
 
 @leaderboard.command(short_help="Show that stored scores are what the forecasts give.")
 @click.argument("slugs", nargs=-1, metavar="[NAME]...")
 @common.option(
-    "--update", is_flag=True, help="Store the new score where an older version of the package made the stored one."
+    "--update",
+    is_flag=True,
+    help="Store the new score where an older version of the package made the stored one.",
 )
 @_board
 @common.labels_option
 @common.archive_option
 @common.json_option
 def verify(archive_path: str | None, **how: Any) -> None:
-    """Score submissions anew and compare with the scores stored beside them; all of them when none is named.
+    """Score submissions again, all when none is named, and compare with their stored scores.
 
     The exit status is 1 when one fails. A pull request that adds a submission is checked with this.
     """
@@ -225,7 +281,11 @@ def verify(archive_path: str | None, **how: Any) -> None:
     failed = [v for v in verdicts if v.status == "failed"]
 
     def text() -> None:
-        common.print_table(["submission", "verdict"], [(v.slug, v.status.replace("_", " ")) for v in verdicts], left=2)
+        common.print_table(
+            ["submission", "verdict"],
+            [(v.slug, v.status.replace("_", " ")) for v in verdicts],
+            left=2,
+        )
         common.tell(f"{len(verdicts) - len(failed)} of {len(verdicts)} are sound")
         common.print_findings([finding for v in failed for finding in v.findings])
 
@@ -236,7 +296,9 @@ def verify(archive_path: str | None, **how: Any) -> None:
 
 @leaderboard.command(short_help="Show the built page on this machine.")
 @_board
-@common.option("--port", type=click.IntRange(0, 65535), default=8000, help="Port on loopback; 0 for any.")
+@common.option(
+    "--port", type=click.IntRange(0, 65535), default=8000, help="Port on loopback; 0 for any."
+)
 def serve(board: str | None, port: int) -> None:
     """Show the built page on loopback until it is stopped with Ctrl-C. Nobody else can reach it."""
     from kernel_archive.board.serve import board_server

@@ -1,4 +1,4 @@
-"""What every command shares: options, output as text or JSON, tables, progress, and how an error is shown."""
+"""What every command shares: options, text or JSON on stdout, tables, progress, errors."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import difflib
 import io
 import os
 import sys
+import time
 import traceback
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final
@@ -21,9 +22,19 @@ if TYPE_CHECKING:
     from kernel_archive.archive.build import Advance
     from kernel_archive.errors import Finding
 
+#: Print this many findings in full, and count the rest; ``--json`` has them all.
+SHOWN_FINDINGS: Final = 20
+#: Wrap a table in a pipe at this many columns; one in a terminal fits its width.
+MAX_WIDTH: Final = 120
+#: Cut a line of text after this many characters, and a cell of a table.
+MAX_LINE: Final = 10_000
+MAX_CELL: Final = 2000
+#: Seconds between two lines of progress where there is no terminal.
+PROGRESS_SECONDS: Final = 30.0
+
 
 def options(*listed: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """Several options as one decorator, in the order in which the help shows them."""
+    """Make one decorator of several options, in the order in which the help shows them."""
 
     def add(command: Any) -> Any:
         for option in reversed(listed):
@@ -34,21 +45,20 @@ def options(*listed: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 
 def option(*names: str, **settings: Any) -> Callable[[Any], Any]:
-    """An option whose help shows its default."""
+    """Make an option whose help shows its default."""
     return click.option(*names, show_default=True, **settings)
 
 
 class Choice(click.Choice[str]):
-    """A choice whose error also says which one was meant."""
+    """A choice whose error suggests the nearest value."""
 
     def get_invalid_choice_message(self, value: Any, ctx: click.Context | None) -> str:
-        """All choices, and the nearest one."""
+        """List the choices, and suggest the nearest one."""
         near = difflib.get_close_matches(str(value), [str(choice) for choice in self.choices], n=1)
         message = super().get_invalid_choice_message(value, ctx)
         return f"{message} Did you mean {near[0]!r}?" if near else message
 
 
-#: Types that options of several commands have.
 FILE: Final = click.Path(dir_okay=False)
 FOLDER: Final = click.Path(file_okay=False)
 SCHEME: Final = Choice(["paper", "released"])
@@ -57,12 +67,12 @@ FROM_0: Final = click.IntRange(min=0)
 FROM_1: Final = click.IntRange(min=1)
 
 
-def _keep_json(ctx: click.Context, _: click.Parameter, asked: bool) -> None:
-    ctx.meta[__name__] = asked
+def _keep_json(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
+    ctx.meta[__name__] = wanted
 
 
 def as_json() -> bool:
-    """Whether the command that runs was called with ``--json``."""
+    """Tell whether the command that runs was called with ``--json``."""
     return bool(click.get_current_context().meta.get(__name__))
 
 
@@ -79,6 +89,9 @@ archive_option = option(
     type=FOLDER,
     help="Archive directory.  [default: gpu-forecasters/kernels, else the only one here]",
 )
+archive_argument = click.argument(
+    "archive_path", metavar="[DIR]", type=click.Path(), required=False
+)
 split_option = option(
     "--split",
     type=Choice([*FORECAST_SPLITS, REPLAY.name]),
@@ -88,49 +101,44 @@ split_option = option(
 bins_option = option(
     "--bins",
     type=SCHEME,
-    help="Bin scheme to score under; labels are computed anew when it is another.  [default: the split's own]",
+    help="Bin scheme; labels are computed again under another one.  [default: the split's own]",
 )
-labels_option = option("--labels", type=FOLDER, help="Folder with the labels, where they are withheld.")
+labels_option = option(
+    "--labels", type=FOLDER, help="Folder with the labels, where they are withheld."
+)
 output_option = option("-o", "--output", type=FILE, help="File to write.  [default: stdout]")
 engine_option = option(
     "--engine",
     type=Choice(["local", "dask"]),
     default="local",
-    help="What spreads the work: processes of this machine, or Dask.",
+    help="Where work runs: processes of this machine, or Dask.",
 )
 scheduler_option = option(
-    "--scheduler", metavar="ADDRESS", help="A running Dask scheduler.  [default: workers on this machine]"
+    "--scheduler",
+    metavar="ADDRESS",
+    help="A running Dask scheduler.  [default: workers on this machine]",
 )
 force_option = option("--force", is_flag=True, help="Overwrite the file.")
-archive_argument = click.argument("archive_path", metavar="[DIR]", type=click.Path(), required=False)
-
-#: So many findings are printed in full; the rest is counted. ``--json`` always has all that were kept.
-SHOWN_FINDINGS = 20
-#: Columns of a table in a pipe, at most.
-MAX_WIDTH = 120
-#: A longer line of text is cut.
-MAX_LINE = 10_000
 
 
 def _safe(message: str) -> str:
-    """Text for a terminal: lines kept, every other control shown instead of sent."""
+    """Show every control character but line ends, so that none reaches a terminal."""
     return "\n".join(printable(line, MAX_LINE) for line in message.split("\n"))
 
 
 def say(message: str = "") -> None:
-    """Text for people on stderr: progress, remarks, warnings. Nothing in it reaches a terminal as a control."""
-    # Where nothing can be written there is nobody to tell.
-    with suppress(OSError):
+    """Print text for people on stderr: progress, remarks, warnings."""
+    with suppress(OSError):  # a closed or full stderr has no reader
         click.echo(_safe(message), err=True)
 
 
 def show_warning(message: Warning | str, *_: object, **__: object) -> None:
-    """A warning of this package or of a library as one line; takes the place of ``warnings.showwarning``."""
+    """Print a warning as one line; takes the place of ``warnings.showwarning``."""
     say(f"warning: {message}")
 
 
 def tell(message: str = "") -> None:
-    """Text for people on stdout: a result. Nothing in it reaches a terminal as a control."""
+    """Print text for people on stdout: a result."""
     click.echo(_safe(message))
 
 
@@ -139,7 +147,7 @@ def _other_builtin(item: Any) -> Any:
 
 
 def _print_json(payload: Any) -> None:
-    """A value as plain JSON types; numpy scalars and arrays and msgspec structs included, non-finite floats as null."""
+    """Print a value as JSON, numpy arrays and structs included; non-finite floats as null."""
     import json
 
     import msgspec
@@ -149,7 +157,7 @@ def _print_json(payload: Any) -> None:
 
 
 def emit(payload: Any, text: Callable[[], None] | str) -> None:
-    """Print a command's result: as JSON on stdout where that was asked for, else as text. Either may be made only then."""
+    """Print a command's result as JSON or text; functions are called for the form wanted only."""
     if as_json():
         _print_json(payload() if callable(payload) else payload)
     elif callable(text):
@@ -159,12 +167,13 @@ def emit(payload: Any, text: Callable[[], None] | str) -> None:
 
 
 def emit_lines(facts: dict[str, Any], data: bytes | None, done: str) -> None:
-    """Print what a command made: the lines themselves, which ``--json`` adds to the facts, or what was done with them."""
+    """Print the lines that a command made, or, where they went to a file, what was done."""
     if data is None:
         emit(facts, done)
     else:
         emit(
-            lambda: facts | {"lines": [line.decode() for line in data.splitlines()]}, lambda: click.echo(data, nl=False)
+            lambda: facts | {"lines": [line.decode() for line in data.splitlines()]},
+            lambda: click.echo(data, nl=False),
         )
 
 
@@ -176,96 +185,118 @@ def print_table(
     left: int = 1,
     notes: Sequence[str] = (),
 ) -> None:
-    """A table on stdout: the first ``left`` columns left-aligned, the others right-aligned.
+    """Print a table on stdout: the first ``left`` columns left-aligned, the others right-aligned.
 
-    In a terminal it fits the width, in a pipe 120 columns: what is longer goes on in the next line, and nothing is cut. Cells are made printable: no escape reaches a terminal.
+    Long cells are wrapped, never cut.
     """
     from rich import box
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
+    def cell(value: object) -> Text:  # as Text nothing in it is mark-up
+        return Text(printable(str(value), MAX_CELL))
+
     terminal = sys.stdout.isatty()
-    text = io.StringIO()
-    console = Console(file=None if terminal else text, width=None if terminal else MAX_WIDTH, highlight=False)
-    table = Table(
-        title=None if title is None else Text(printable(title, 2000)),  # a name in it is neither escape nor mark-up
-        title_justify="left",
-        title_style="bold",
-        box=box.SIMPLE_HEAD,
-        pad_edge=False,
-        padding=(0, 1, 0, 0),
-        header_style="bold",
-    )
+    piped = {} if terminal else {"file": io.StringIO(), "width": MAX_WIDTH}
+    console = Console(highlight=False, **piped)  # type: ignore[arg-type] # two options in one
+    style: dict[str, Any] = {"title_justify": "left", "title_style": "bold", "pad_edge": False}
+    shown_title = None if title is None else cell(title)
+    table = Table(title=shown_title, box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), **style)
     for i, name in enumerate(columns):
-        table.add_column(Text(printable(name, 2000)), justify="left" if i < left else "right", overflow="fold")
+        table.add_column(cell(name), justify="left" if i < left else "right", overflow="fold")
     for row in rows:
-        table.add_row(*(Text(printable(str(cell), 2000)) for cell in row))
+        table.add_row(*map(cell, row))
     console.print(table)
     for note in notes:
-        console.print(Text(printable(note, 2000)))
+        console.print(cell(note))
     if not terminal:
-        click.echo("\n".join(line.rstrip() for line in text.getvalue().split("\n")).strip("\n"))
+        text = piped["file"].getvalue()  # type: ignore[attr-defined] # the StringIO above
+        click.echo("\n".join(line.rstrip() for line in text.split("\n")).strip("\n"))
 
 
-def print_items(items: Iterable[Any], columns: Mapping[str, Callable[[Any], object]], **how: Any) -> None:
-    """A table on stdout with a row for every item: by column what it shows of one. The rest as in :func:`print_table`."""
-    print_table(list(columns), [[shown(item) for shown in columns.values()] for item in items], **how)
+def print_items(
+    items: Iterable[Any], columns: Mapping[str, Callable[[Any], object]], **options: Any
+) -> None:
+    """Print a table with a row per item; ``columns`` maps a heading to what it shows of one."""
+    rows = [[shown(item) for shown in columns.values()] for item in items]
+    print_table(list(columns), rows, **options)
 
 
 def print_findings(findings: Sequence[Finding], *, total: int | None = None) -> None:
-    """Findings on stderr, one a line, the first twenty in full and the rest counted."""
+    """Print findings on stderr, one a line, the first twenty in full and the rest counted."""
     for finding in findings[:SHOWN_FINDINGS]:
         say(f"{finding.severity}: {finding.render()}")
-    rest = (total if total is not None else len(findings)) - min(len(findings), SHOWN_FINDINGS)
+    rest = (len(findings) if total is None else total) - min(len(findings), SHOWN_FINDINGS)
     if rest > 0:
         say(f"... and {rest} more (all of them with --json)")
 
 
 @contextmanager
 def progress(title: str) -> Iterator[Advance]:
-    """A progress bar on stderr when that is a terminal and the result is text, else nothing."""
-    if as_json() or not sys.stderr.isatty():
-        yield lambda _done, _total, _what="": None
+    """Show progress on stderr: a bar on a terminal, else a line every thirty seconds."""
+    if sys.stderr.isatty() and not as_json():
+        with _bar(title) as advance:
+            yield advance
         return
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
-    from rich.progress import Progress as Bar
+    last = time.monotonic()
 
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Bar(*columns, console=Console(stderr=True), transient=True) as bar:
+    def advance_lines(done: int, total: int, what: str = "") -> None:
+        nonlocal last
+        if time.monotonic() - last >= PROGRESS_SECONDS:
+            last = time.monotonic()
+            say(f"{title}: {done:,} of {total:,}{what and ', '}{printable(what, 200)}")
+
+    yield advance_lines
+
+
+@contextmanager
+def _bar(title: str) -> Iterator[Advance]:
+    from rich import progress as bars
+    from rich.console import Console
+
+    columns = (
+        bars.TextColumn("{task.description}"),
+        bars.BarColumn(),
+        bars.MofNCompleteColumn(),
+        bars.TimeRemainingColumn(),
+    )
+    with bars.Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task(title, total=None)
 
         def advance(done: int, total: int, what: str = "") -> None:
-            bar.update(task, completed=done, total=total, description=f"{title} {printable(what, 40)}".rstrip())
+            description = f"{title} {printable(what, 40)}".rstrip()
+            bar.update(task, completed=done, total=total, description=description)
 
         yield advance
 
 
 def report(error: Exception, *, as_json: bool) -> int:
-    """Show an error as its user should see it; the exit status."""
+    """Show an error to the user; return the exit status."""
     status = 1
     findings: Sequence[Finding] = ()
     if isinstance(error, KernelArchiveError):
         status, message, findings = error.exit_status, str(error), error.findings
     elif isinstance(error, OSError):
-        # Arrow raises OSError without errno and with the whole story in its text.
+        # Arrow raises OSError without errno and with everything in its text.
         place = f"{printable(str(error.filename), 300)}: " if error.filename else ""
-        message = f"{place}{error.strerror or printable(str(error), 400)}. Nothing that was complete is lost"
+        reason = error.strerror or printable(str(error), 400)
+        message = f"{place}{reason}. Finished files are kept"
     elif isinstance(error, MemoryError):
-        message = "out of memory. Nothing that was complete is lost"
+        message = "out of memory. Finished files are kept"
     else:
         if os.environ.get("KERNEL_ARCHIVE_TRACEBACK"):
             traceback.print_exception(error)
         where = "".join(f" ({note})" for note in getattr(error, "__notes__", ()))
+        what = f"{type(error).__name__}: {printable(str(error), 400)}"
         message = (
-            f"internal error{where}: {type(error).__name__}: {printable(str(error), 400)}. This is a bug: please report it "
+            f"internal error{where}: {what}. This is a bug: please report it "
             "with the traceback that KERNEL_ARCHIVE_TRACEBACK=1 prints"
         )
     if as_json:
-        # Where stdout itself is at fault (the disk is full), stderr still says so.
-        with suppress(OSError):
-            _print_json({"error": type(error).__name__, "message": message, "findings": list(findings)})
+        payload = {"error": type(error).__name__, "message": message, "findings": list(findings)}
+        with suppress(OSError):  # stdout itself may be at fault; stderr says so below
+            _print_json(payload)
     print_findings(findings)
     if not findings or message != findings[0].render():
         say(f"Error: {message}")

@@ -1,8 +1,9 @@
-"""``forecast``."""
+"""The command ``forecast``."""
 
 from __future__ import annotations
 
-from itertools import count
+import os
+import time
 from typing import TYPE_CHECKING, Any, Final
 
 import click
@@ -14,179 +15,355 @@ from kernel_archive.storage import check_new, write_new
 
 if TYPE_CHECKING:
     from kernel_archive.archive.open import Archive
-    from kernel_archive.llm.answers import Forecasted, Tally
-    from kernel_archive.llm.batch import Settings
-    from kernel_archive.llm.prompts import AnswerForm
+    from kernel_archive.llm.answers import AnswerCounts, Answers
+    from kernel_archive.llm.ask import Limits
+    from kernel_archive.llm.batch import ModelSettings
+    from kernel_archive.llm.run import Estimate, Run, RunProgress
 
-_options: Final = common.options(
-    common.option("--model", help="The model: provider/name of Inspect; with --export as its service calls it."),
+_question_options: Final = common.options(
     common.split_option,
     common.bins_option,
-    common.option("--defer", is_flag=True, help="Predict or defer: the model may leave a candidate to a measurement."),
-    common.option("--repeats", type=click.IntRange(1, 100), default=1, help="How often each row is asked about."),
-    common.option("--limit", type=common.FROM_1, help="Ask about so many rows only, chosen by a hash of their ids."),
-    common.option("--answer", type=common.Choice(["tool", "json", "text"]), help="Form of the answer.  [default: tool; json with --export]"),
-    common.option("--temperature", type=click.FloatRange(min=0), help="Of the sampling.  [default: the service's]"),
+    common.option(
+        "--defer",
+        is_flag=True,
+        help="Predict or defer: the model may leave a candidate to a measurement.",
+    ),
+    common.option(
+        "--answer",
+        type=common.Choice(["json", "tool", "text"]),
+        default="json",
+        help="Form of the answer.",
+    ),
+    common.option(
+        "--limit", type=common.FROM_1, help="Rows to ask about, chosen by a hash of their ids."
+    ),
+    common.option(
+        "--repeats", type=click.IntRange(1, 100), default=1, help="How often each row is asked."
+    ),
+)
+_model_options: Final = common.options(
+    common.option("--model", help="The model, as its service calls it."),
+    common.option("--temperature", type=click.FloatRange(min=0), help="Of the sampling."),
     common.option("--max-tokens", type=common.FROM_1, help="Of an answer, reasoning included."),
     common.option("--reasoning-effort", help="Of models that have one: low, medium, high."),
     common.option("--seed", type=int, help="Of the sampling, where the service has one."),
-    common.option("--connections", type=common.FROM_1, help="Requests at the same time.  [default: Inspect's]"),
-    common.option("--max-retries", type=common.FROM_0, default=5, help="How often a failed request is sent again."),
+)
+_asking_options: Final = common.options(
+    common.option("--url", help="Address of the service.  [default: $OPENAI_BASE_URL]"),
+    common.option(
+        "--key-env", default="OPENAI_API_KEY", help="Variable that holds the service's key."
+    ),
+    common.option("--connections", type=common.FROM_1, default=8, help="Requests at one time."),
+    common.option(
+        "--max-retries", type=common.FROM_0, default=3, help="Further attempts per question."
+    ),
     common.option("--timeout", type=common.FROM_1, default=600, help="Seconds of one attempt."),
-    common.option("--price", type=(float, float), metavar="IN OUT", help="Price of a million tokens read and written."),
-    common.option("--from-log", "log_paths", type=click.Path(), multiple=True, help="Convert logs of the Inspect task, also partial ones."),
-    common.option("--export", "export_path", type=common.FILE, help="Write the questions as a batch file."),
-    common.option("--context", type=common.FROM_1, help="With --export: leave out rows with more estimated tokens."),
-    common.option("--import", "import_paths", type=click.Path(), multiple=True, help="Read answers; may be given several times."),
+    common.option(
+        "--price", type=(float, float), metavar="IN OUT", help="Price of a million tokens."
+    ),
+    common.option("--max-tokens-total", type=common.FROM_1, help="Tokens to spend at most."),
+    common.option("--max-cost", type=click.FloatRange(min=0), help="Money to spend at most."),
+    common.option("--dry-run", is_flag=True, help="Show what it would cost, and ask nothing."),
+    common.option("--no-trial", is_flag=True, help="Ask on where the first answer is unusable."),
+    common.option("--name-host", is_flag=True, help="Record the service's host name."),
+)
+_file_options: Final = common.options(
+    common.option("--export", "export_path", type=common.FILE, help="Batch file to write."),
+    common.option(
+        "--answered",
+        "answered_paths",
+        type=click.Path(),
+        multiple=True,
+        help="With --export: leave out what these files answer.",
+    ),
+    common.option(
+        "--context",
+        type=common.FROM_1,
+        help="With --export: leave out rows with more estimated tokens.",
+    ),
+    common.option(
+        "--import", "import_paths", type=click.Path(), multiple=True, help="Answers to read."
+    ),
+    common.option(
+        "--from-log",
+        "log_paths",
+        type=click.Path(),
+        multiple=True,
+        help="Logs of the Inspect task to convert.",
+    ),
     common.option("-o", "--output", type=common.FILE, help="Forecast file to write."),
-)  # fmt: skip
+)
 
 
 @click.command()
-@_options
+@_question_options
+@_model_options
+@_asking_options
+@_file_options
 @common.force_option
 @common.archive_option
 @common.json_option
 def forecast(
-    model: str | None,
-    split: str,
-    answer: AnswerForm | None,
-    price: tuple[float, float] | None,
-    log_paths: tuple[str, ...],
-    export_path: str | None,
-    import_paths: tuple[str, ...],
     output: str | None,
     force: bool,
     archive_path: str | None,
-    **stated: Any,
+    export_path: str | None,
+    import_paths: tuple[str, ...],
+    log_paths: tuple[str, ...],
+    **options: Any,
 ) -> None:
-    """Forecasts of a language model, by one of four ways.
+    """Ask a language model for forecasts, or convert its answers.
 
-    --model MODEL -o FORECASTS asks it, with Inspect (pip install 'kernel-archive[llm]'): MODEL is provider/name. A run that
-    was stopped goes on with the same command. --from-log LOG -o FORECASTS converts logs of
-    inspect eval kernel_archive/forecast.
+    --url URL --model MODEL -o FORECASTS asks a service that speaks the OpenAI protocol. The first
+    question is a trial. A run that was stopped, or asks for more rows or repeats, goes on with the
+    same command; answers are paid for once.
 
-    --model MODEL --export QUESTIONS writes one request per row and repeat in the batch form of OpenAI-compatible services,
-    in an order that tells nothing. --import ANSWERS -o FORECASTS reads what the service answered, or plain lines
-    {"custom_id": ..., "answer": "..."}.
+    --model MODEL --export QUESTIONS writes a batch file, and --import ANSWERS -o FORECASTS reads
+    what came back, or plain lines {"custom_id": ..., "answer": "..."}.
+
+    --from-log LOG -o FORECASTS converts logs of 'inspect eval kernel_archive/forecast', which
+    knows many more providers.
     """
     from kernel_archive.archive.open import open_archive
-    from kernel_archive.llm.batch import Settings, import_answers
 
     ways = [bool(export_path), bool(import_paths), bool(log_paths)]
-    if sum(ways) > 1 or not (any(ways) or model):
-        raise UsageError("give one of --model MODEL, --from-log LOG, --export FILE (with --model) and --import FILE")
+    if sum(ways) > 1 or not (any(ways) or options["model"]):
+        raise UsageError(
+            "give one of --model MODEL (with --url), --export FILE (with --model), --import FILE "
+            "and --from-log LOG"
+        )
     archive = open_archive(archive_path)
-    settings = Settings(**{name: stated[name] for name in Settings.__struct_fields__})
-    asked = {name: stated[name] for name in ("bins", "defer", "limit")}
+    split = options["split"]
     if export_path:
-        _export(
-            archive, split, export_path, model=model, asked={**asked, "answer": answer or "json"}, repeats=stated["repeats"],
-            settings=settings, context=stated["context"], force=force,
-        )  # fmt: skip
+        _export(archive, export_path, force=force, **options)
         return
     if output is None:
         raise UsageError("name the forecast file to write: -o FILE")
-    check_new(output, force=force)
     if import_paths:
-        made = import_answers(import_paths, archive, split, limit=stated["limit"])
+        from kernel_archive.llm.batch import import_answers
+
+        check_new(output, force=force)
+        answers = import_answers(import_paths, archive, split, limit=options["limit"])
     elif log_paths:
-        from kernel_archive.llm.run import from_logs
+        from kernel_archive.llm.inspect_logs import from_logs
 
-        # A log says itself which split it is of: one that is named must be that one.
-        named = click.get_current_context().get_parameter_source("split") != ParameterSource.DEFAULT
-        made = from_logs(log_paths, archive, split if named else None)
+        check_new(output, force=force)
+        # A log says which split it is of: one that is named must be that one.
+        source = click.get_current_context().get_parameter_source("split")
+        named = source is not ParameterSource.DEFAULT
+        answers = from_logs(log_paths, archive, split if named else None)
     else:
-        made = _ask(
-            archive, split, output, asked={**asked, "answer": answer or "tool"}, price=price, model=str(model),
-            settings=settings, **{name: stated[name] for name in ("repeats", "connections", "max_retries", "timeout")},
-        )  # fmt: skip
-    data, tally = made.finish()
-    if not tally.answered:
-        why = ", ".join(f"{printable(reason, 200)} {n:,}" for reason, n in tally.unanswered.items())
-        raise KernelArchiveError(f"not one of {tally.asked:,} questions was answered ({why}): no file is written")
-    write_new(output, data, force=force)
-    shown, split = printable(output, 5000), made.questions.asked.split.name
-    cost = None if price is None else (price[0] * tally.input_tokens + price[1] * tally.output_tokens) / 1e6
-    facts = {"file": shown, "split": split, "tally": tally, "cost": cost}
-    common.emit(facts, "\n".join(_lines(shown, tally, split, cost)))
+        asked = _ask(archive, output, force=force, **options)
+        if asked is None:
+            return
+        answers = asked
+    _write(answers, output, force=force, price=options["price"], own=not any(ways))
 
 
-def _ask(
-    archive: Archive, split: str, output: str, *, asked: dict[str, Any], repeats: int, price: tuple[float, float] | None, **how: Any
-) -> Forecasted:  # fmt: skip
-    """Ask the model, under a progress bar; what it will come to is said before."""
-    from kernel_archive.llm.prompts import load_questions
-    from kernel_archive.llm.run import ask_model, log_files, log_folder
+def _write(
+    answers: Answers, output: str, *, force: bool, price: tuple[float, float] | None, own: bool
+) -> None:
+    """Write the forecast file and say what is in it; ``own`` where it grew beside its answers."""
+    data, counts = answers.forecast_file()
+    if not counts.answered:
+        reasons = ", ".join(f"{printable(why, 200)} {n:,}" for why, n in counts.unanswered.items())
+        raise KernelArchiveError(
+            f"not one of {counts.asked:,} questions was answered ({reasons}): no file is written"
+        )
+    write_new(output, data, force=force or own)
+    shown, split = printable(output, 5000), answers.questions.asked.split.name
+    cost = None
+    if price is not None:
+        cost = (price[0] * counts.input_tokens + price[1] * counts.output_tokens) / 1e6
+    facts = {"file": shown, "split": split, "counts": counts, "cost": cost}
+    common.emit(facts, "\n".join(_summary(shown, counts, split, cost)))
 
-    questions = load_questions(archive, split, **asked)
-    logs = log_folder(output)
-    total = len(questions) * repeats
-    tokens = sum(question.tokens for question in questions) * repeats
-    cost = "" if price is None else f", {price[0] * tokens / 1e6:,.2f} for reading them"
-    common.say(
-        f"{total:,} questions, about {tokens:,} tokens{cost}; prompt {questions.prompt.name}; logs in {printable(str(logs), 5000)}"
+
+def _settings(options: dict[str, Any]) -> ModelSettings:
+    from kernel_archive.llm.batch import ModelSettings
+
+    return ModelSettings(**{name: options[name] for name in ModelSettings.__struct_fields__})
+
+
+def _ask(archive: Archive, output: str, *, force: bool, **options: Any) -> Answers | None:
+    """Ask the model; ``None`` after a dry run."""
+    from kernel_archive.llm.ask import Limits, ask
+    from kernel_archive.llm.questions import load_questions
+    from kernel_archive.llm.run import Run, answers_path
+    from kernel_archive.llm.service import Service, check_url
+
+    url = options["url"] or os.environ.get("OPENAI_BASE_URL")
+    if not url:
+        raise UsageError(
+            "name the service: --url http://HOST/v1 (or OPENAI_BASE_URL). Providers of Inspect "
+            "are asked with: inspect eval kernel_archive/forecast --model PROVIDER/NAME"
+        )
+    if not answers_path(output).exists():
+        check_new(output, force=force)
+    service = Service(
+        url=check_url(url),
+        model=options["model"],
+        key=os.environ.get(options["key_env"]) or None,
+        timeout=options["timeout"],
+        max_retries=options["max_retries"],
     )
-    if log_files(logs):
-        common.say("Going on where the logs end: what is answered in them is not asked again")
-    done = count(1)
-    with common.progress("answers") as advance:
-        try:
-            return ask_model(
-                archive, split, logs=logs, repeats=repeats, advance=lambda: advance(next(done), total, ""), **asked, **how
-            )  # fmt: skip
-        except KeyboardInterrupt:
-            common.say("What was answered is kept: the same command goes on")
-            raise
+    named = {name: options[name] for name in ("answer", "bins", "defer", "limit")}
+    run = Run(
+        archive,
+        load_questions(archive, options["split"], **named),
+        service,
+        output,
+        settings=_settings(options),
+        repeats=options["repeats"],
+        name_host=options["name_host"],
+    )
+    limits = Limits(
+        connections=options["connections"],
+        max_tokens_total=options["max_tokens_total"],
+        max_cost=options["max_cost"],
+        price=options["price"] or (0.0, 0.0),
+    )
+    if limits.max_cost is not None and options["price"] is None:
+        raise UsageError("--max-cost needs the price of tokens: --price IN OUT, per million")
+    with run.locked():
+        run.load()
+        estimate = run.estimate()
+        if options["dry_run"]:
+            facts = {"prompt": run.record.prompt, "estimate": estimate}
+            cost = limits.cost(estimate.input_tokens, estimate.output_tokens)
+            common.emit(facts | {"cost": cost}, _estimate_text(run, estimate, limits))
+            return None
+        common.say(_estimate_text(run, estimate, limits))
+        started = time.monotonic()
+        with common.progress("Answers") as advance:
+
+            def watch(progress: RunProgress) -> None:
+                details = _details(progress, time.monotonic() - started)
+                advance(progress.answered, progress.total, details)
+
+            try:
+                progress = ask(run, limits, trial=not options["no_trial"], watch=watch)
+            except KeyboardInterrupt:
+                common.say("What was answered is kept: the same command goes on")
+                raise
+    for line in _remarks(progress):
+        common.say(line)
+    return run.answers
 
 
-def _export(
-    archive: Archive, split: str, path: str, *, model: str | None, asked: dict[str, Any], repeats: int, settings: Settings,
-    context: int | None, force: bool,
-) -> None:  # fmt: skip
-    """Write the questions, and say what they come to."""
-    from kernel_archive.llm.batch import export_lines
-    from kernel_archive.llm.prompts import load_questions
+def _estimate_text(run: Run, estimate: Estimate, limits: Limits) -> str:
+    cost = limits.cost(estimate.input_tokens, estimate.output_tokens)
+    priced = f", at most {cost:,.2f}" if any(limits.price) else ""
+    reused = f"; {estimate.reused:,} answers are there already" if estimate.reused else ""
+    return (
+        f"{estimate.questions:,} questions to ask, about {estimate.input_tokens:,} tokens to read "
+        f"and at most {estimate.output_tokens:,} to write{priced}{reused}; "
+        f"prompt {run.record.prompt}"
+    )
 
+
+def _remarks(progress: RunProgress) -> list[str]:
+    """Say what failed, per kind with a count and an example, and what was sent again."""
+    lines = [
+        f"failed: {kind}, {n:,} questions; for example: {printable(progress.examples[kind], 300)}"
+        for kind, n in progress.failures.most_common()
+    ]
+    if progress.retries:
+        lines.append(f"{progress.retries:,} requests were sent again")
+    if progress.stopped_by:
+        lines.append(
+            f"Stopped by {progress.stopped_by} after {progress.answered:,} of {progress.total:,} "
+            "answers; the same command with a higher bound goes on"
+        )
+    return lines
+
+
+def _details(progress: RunProgress, seconds: float) -> str:
+    """Say what a run has cost so far, and how long it may still take."""
+    new = progress.answered - progress.reused
+    rate = new / seconds if seconds else 0.0
+    left = (progress.total - progress.answered) / rate if rate else 0.0
+    return (
+        f"{progress.failed:,} failed, {progress.input_tokens:,} tokens read, "
+        f"{progress.output_tokens:,} written, {60 * rate:,.1f} a minute, "
+        f"{left / 60:,.0f} minutes left"
+    )
+
+
+def _export(archive: Archive, path: str, *, force: bool, **options: Any) -> None:
+    """Write the questions as a batch file, and say what they come to."""
+    from kernel_archive.llm.batch import export_lines, import_answers
+    from kernel_archive.llm.questions import load_questions
+
+    split, repeats, model = options["split"], options["repeats"], options["model"]
     if model is None:
         raise UsageError("every request of a batch file names its model: --model NAME")
-    questions = load_questions(archive, split, **asked)
-    kept, too_long = questions.fitting(context)
-    write_new(path, b"".join(export_lines(kept, model=model, repeats=repeats, settings=settings)), force=force)
+    named = {name: options[name] for name in ("answer", "bins", "defer", "limit")}
+    questions = load_questions(archive, split, **named)
+    kept, too_long = questions.fitting(options["context"])
+    answered: set[tuple[str, int]] = set()
+    if options["answered_paths"]:
+        before = import_answers(options["answered_paths"], archive, split)
+        if before.questions.prompt != questions.prompt:
+            raise UsageError(
+                f"--answered holds answers to {before.questions.prompt.name}, and this asks "
+                f"{questions.prompt.name}"
+            )
+        answered = set(before.given)
+    settings = _settings(options)
+    lines = list(
+        export_lines(kept, model=model, repeats=repeats, settings=settings, answered=answered)
+    )
+    write_new(path, b"".join(lines), force=force)
     shown = printable(path, 5000)
     tokens = sum(question.tokens for question in kept) * repeats
     facts = {
-        "file": shown, "prompt": questions.prompt.name, "split": split, "rows": len(kept), "repeats": repeats,
-        "rows_of_split": questions.n_rows, "estimated_input_tokens": tokens, "left_out": list(too_long),
-    }  # fmt: skip
+        "file": shown,
+        "prompt": questions.prompt.name,
+        "split": split,
+        "questions": len(lines),
+        "rows": len(kept),
+        "repeats": repeats,
+        "rows_of_split": questions.n_rows,
+        "estimated_input_tokens": tokens,
+        "left_out": list(too_long),
+    }
 
     def text() -> None:
         for row_id in too_long:
             common.say(
-                f"warning: {printable(row_id)} has more than {context:,} estimated tokens: it is left unanswered"
+                f"warning: {printable(row_id)} has more than {options['context']:,} estimated "
+                "tokens: it is left unanswered"
             )
-        limit = f" --limit {asked['limit']}" if asked["limit"] else ""
+        limit = f" --limit {options['limit']}" if options["limit"] else ""
         common.tell(
-            f"{shown}: {len(kept) * repeats:,} questions about {len(kept):,} of {questions.n_rows:,} rows, about {tokens:,} tokens; "
-            f"prompt {questions.prompt.name}. Next: kernel-archive forecast --import ANSWERS --split {split}{limit} -o FORECASTS"
+            f"{shown}: {len(lines):,} questions about {len(kept):,} of {questions.n_rows:,} rows, "
+            f"at most {tokens:,} tokens; prompt {questions.prompt.name}. Next: kernel-archive "
+            f"forecast --import ANSWERS --split {split}{limit} -o FORECASTS"
         )
 
     common.emit(facts, text)
 
 
-def _lines(shown: str, tally: Tally, split: str, cost: float | None) -> list[str]:
-    out = [
-        f"{shown}: {tally.answered:,} answers to {tally.asked:,} questions, {tally.forecasts:,} forecasts; prompt {tally.prompt}"
-    ]
-    if tally.deferred:
-        out.append(f"{tally.deferred:,} deferred")
-    reasons = {"unparsed": tally.unparsed, "stopped early": tally.stopped, "unanswered": tally.unanswered}
-    for title, counts in reasons.items():
-        if counts:
-            out.append(f"{title}: " + ", ".join(f"{printable(why)} {n:,}" for why, n in counts.items()))
-    if tally.input_tokens or tally.output_tokens:
-        lacking = f" ({tally.without_usage:,} answers don't say)" if tally.without_usage else ""
+def _summary(shown: str, counts: AnswerCounts, split: str, cost: float | None) -> list[str]:
+    answered = f"{counts.answered:,} answers to {counts.asked:,} questions"
+    lines = [f"{shown}: {answered}, {counts.forecasts:,} forecasts; prompt {counts.prompt}"]
+    if counts.deferred:
+        lines.append(f"{counts.deferred:,} deferred")
+    reasons = {
+        "unparsed": counts.unparsed,
+        "stopped early": counts.stopped,
+        "unanswered": counts.unanswered,
+    }
+    for title, by_reason in reasons.items():
+        if by_reason:
+            listed = ", ".join(f"{printable(why)} {n:,}" for why, n in by_reason.items())
+            lines.append(f"{title}: {listed}")
+    if counts.input_tokens or counts.output_tokens:
+        silent = f" ({counts.without_usage:,} answers don't say)" if counts.without_usage else ""
         priced = "" if cost is None else f", cost {cost:,.4f}"
-        out.append(f"{tally.input_tokens:,} tokens read, {tally.output_tokens:,} written{lacking}{priced}")
-    out.append(f"Next: kernel-archive check {shown} --split {split}")
-    return out
+        lines.append(
+            f"{counts.input_tokens:,} tokens read, {counts.output_tokens:,} written{silent}{priced}"
+        )
+    lines.append(f"Next: kernel-archive check {shown} --split {split}")
+    return lines

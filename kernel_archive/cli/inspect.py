@@ -1,11 +1,12 @@
-"""Looking at an archive: ``info``, ``show``, ``sql``, ``validate``, ``audit`` and ``diff``."""
+"""Look at an archive: ``info``, ``show``, ``sql``, ``validate``, ``audit`` and ``diff``."""
 
 from __future__ import annotations
 
 import json
 from collections import Counter
+from operator import itemgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import click
 import msgspec
@@ -18,6 +19,10 @@ if TYPE_CHECKING:
 
     from kernel_archive.selection.diff import Difference
 
+Row: TypeAlias = dict[str, Any]
+#: Heading of a column -> what it shows of a row.
+Columns: TypeAlias = "dict[str, Callable[[Row], object]]"
+
 
 def _number(value: Any, form: str, unknown: str = "-") -> str:
     return unknown if value is None else format(value, form)
@@ -27,16 +32,16 @@ def _counts(counts: dict[str, int]) -> str:
     return ", ".join(f"{name} {n:,}" for name, n in counts.items())
 
 
-def _place(row: dict[str, Any]) -> str:
-    """The log line of a row."""
-    return str(row["source_file"]) + (f":{row['source_line']}" if row["source_line"] is not None else "")
+def _log_line(row: Row) -> str:
+    line = row["source_line"]
+    return row["source_file"] if line is None else f"{row['source_file']}:{line}"
 
 
 @click.command()
 @common.archive_argument
 @common.json_option
 def info(archive_path: str | None) -> None:
-    """Show what an archive holds: counts by problem, GPU, language, method, outcome and bin; tokens, GPU hours, inputs.
+    """Show what an archive holds: problems, GPUs, methods, outcomes, bins, tokens, inputs.
 
     DIR is an archive directory; gpu-forecasters/kernels, else the only one here, when not given.
     """
@@ -47,34 +52,43 @@ def info(archive_path: str | None) -> None:
     common.emit(facts, lambda: _show_info(facts))
 
 
-def _show_info(facts: dict[str, Any]) -> None:
+def _show_info(facts: Row) -> None:
     common.tell(f"{facts['name']} {facts['version']}  ({facts['path']})")
     common.tell(f"{facts['logical_digest']}, bins: {facts['bin_scheme']}")
     for b in facts["builders"]:
         common.tell(f"builder {b['name']} {b['version']} ({b['licence']}): {b['description']}")
-    bins = range(1, 9)
-    rows = [
-        (p["problem"], p["kernels"], *(p[f"bin{b}"] for b in bins), f"{p['median']:.2f}x", f"{p['best']:.2f}x")
-        for p in facts["problems"]
-    ]
-    columns = ["problem", "kernels", *(f"bin {b}" for b in bins), "median", "best"]
-    common.print_table(columns, rows, title="Kernels by problem and speedup bin")
+    columns: Columns = {name: itemgetter(name) for name in ("problem", "kernels")}
+    columns |= {f"bin {b}": itemgetter(f"bin{b}") for b in range(1, 9)}
+    columns |= {"median": lambda p: f"{p['median']:.2f}x", "best": lambda p: f"{p['best']:.2f}x"}
+    common.print_items(facts["problems"], columns, title="Kernels by problem and speedup bin")
     names = ("method", "role", "searches", "evaluations", "successes")
-    rows = [(*(m[n] for n in names), _number(m["gpu_hours"], ".3f", "not logged")) for m in facts["methods"]]
-    common.print_table([*names, "GPU hours"], rows, title="Searches", left=2)
+    columns = {name: itemgetter(name) for name in names}
+    columns["GPU hours"] = lambda m: _number(m["gpu_hours"], ".3f", "not logged")
+    common.print_items(facts["methods"], columns, title="Searches", left=2)
+    common.print_table(["", ""], list(_further_facts(facts).items()), left=2)
+
+
+def _further_facts(facts: Row) -> dict[str, str]:
+    """Put what has no table of its own into words."""
+    tokens = {
+        way: _number(facts[f"{way}put_tokens"], ",.0f", "not logged") for way in ("in", "out")
+    }
+    hours = _number(facts["gpu_hours"], ".3f", "not logged")
     counted = facts["searches_with_gpu_seconds"]
-    tokens = ", ".join(f"{_number(facts[f'{way}put_tokens'], ',.0f', 'not logged')} {way}" for way in ("in", "out"))
-    remeasured = facts["reports"].get("remeasured_kernels", 0)
-    lines = [
-        *((name, _counts(facts["counts"][name])) for name in ("gpu", "language", "outcome", "split")),
-        ("programs", f"{facts['programs']:,} distinct programs that passed, {remeasured:,} kernels measured more than once"),
-        ("GPU time", f"{_number(facts['gpu_hours'], '.3f', 'not logged')} hours in {counted} of {facts['searches']} searches"),
-        ("tokens", "not logged" if facts["input_tokens"] is None else tokens),
-        ("flags", _counts(facts["flags"])),
-        ("inputs", f"{facts['inputs']['runs']} runs, {facts['inputs']['bytes'] / 1e6:.1f} MB, {facts['findings']['total']} findings"),
-        ("excluded", f"{facts['excluded']} evaluations, kept with their reasons in the table evaluations (superseded and contested ones among them)"),
-    ]  # fmt: skip
-    common.print_table(["", ""], lines, left=2)
+    repeated = facts["reports"].get("remeasured_kernels", 0)
+    inputs, findings = facts["inputs"], facts["findings"]["total"]
+    return {
+        **{name: _counts(facts["counts"][name]) for name in ("gpu", "language", "outcome")},
+        "split": _counts(facts["counts"]["split"]),
+        "programs": f"{facts['programs']:,} distinct programs that passed, "
+        f"{repeated:,} kernels measured more than once",
+        "GPU time": f"{hours} hours in {counted} of {facts['searches']} searches",
+        "tokens": ", ".join(f"{number} {way}" for way, number in tokens.items()),
+        "flags": _counts(facts["flags"]),
+        "inputs": f"{inputs['runs']} runs, {inputs['bytes'] / 1e6:.1f} MB, {findings} findings",
+        "excluded": f"{facts['excluded']} evaluations, kept with their reasons in the table "
+        "evaluations (superseded and contested ones among them)",
+    }
 
 
 @click.command()
@@ -88,78 +102,85 @@ def _show_info(facts: dict[str, Any]) -> None:
 @common.archive_option
 @common.json_option
 def show(wanted: str, code: bool, logs: Path | None, archive_path: str | None) -> None:
-    """Show a kernel: code, measurements, and its lineage to the root, each with file and line of its log.
+    """Show a kernel: code, measurements, and its ancestors, each with file and line of its log.
 
     ID is a kernel, program or evaluation id, or the first digits of one.
     """
     from kernel_archive.archive.info import reasons, trace
     from kernel_archive.archive.open import open_archive
 
-    found = trace(open_archive(archive_path), wanted)
+    facts = trace(open_archive(archive_path), wanted)
     if logs is not None:
-        said = [(m["node_id"], reasons(logs, m["source_file"], m["node_id"])) for m in found["measurements"]]
-        found["why"] = [{"node_id": node, **why} for node, why in said if why is not None]
-    common.emit(found, lambda: _show_kernel(found, code=code))
+        facts["why"] = []
+        for m in facts["measurements"]:
+            why = reasons(logs, m["source_file"], m["node_id"])
+            if why is not None:
+                facts["why"].append({"node_id": m["node_id"], **why})
+    common.emit(facts, lambda: _show_kernel(facts, code=code))
 
 
-def _show_kernel(found: dict[str, Any], *, code: bool) -> None:
-    kernel = found["kernel"]
+_MEASUREMENT: Columns = {
+    "measured by": lambda m: (
+        f"{m['search_id']} node {m['node_id']}{' (root)' if m['is_root'] else ''}"
+    ),
+    "outcome": lambda m: f"{m['outcome']} [{m['excluded']}]" if m["excluded"] else m["outcome"],
+    "speedup": lambda m: _number(m["speedup"], ".4g"),
+    "time": lambda m: f"{_number(m['runtime_us'], '.1f')} us",
+    "reference": lambda m: f"{_number(m['reference_runtime_us'], '.1f')} us",
+    "log line": _log_line,
+}
+_ANCESTOR: Columns = {
+    "ancestor": lambda a: f"{a['kernel_id'][:12]}{' (root)' if a['is_root'] else _distance(a)}",
+    "outcome": lambda a: a["outcome"],
+    "speedup": lambda a: _number(a["speedup"], ".4g"),
+    "step": lambda a: _number(a["step"], "d"),
+    "log line": _log_line,
+}
+_REASON: Columns = {
+    "node": lambda w: printable(w["node_id"], 60),
+    "step": lambda w: _number(w["step"], "d"),
+    "parent's score": lambda w: _number(w.get("parent_score"), ".4g"),
+    "its visits": lambda w: _number(w.get("parent_visits"), ".4g"),
+    "selection score": lambda w: _number(w.get("selection_score"), ".4g"),
+    "forecast": lambda w: printable(json.dumps(w["forecast"]), 120) if "forecast" in w else "-",
+}
+
+
+def _distance(ancestor: Row) -> str:
+    return f", {ancestor['distance']} up" if ancestor["distance"] > 1 else ""
+
+
+def _show_kernel(facts: Row, *, code: bool) -> None:
+    for line in _kernel_lines(facts["kernel"]):
+        common.tell(line)
+    if facts["splits"]:
+        common.tell(f"in splits: {', '.join(facts['splits'])}")
+    common.print_items(facts["measurements"], _MEASUREMENT, title="Measurements")
+    if "why" in facts:
+        silent = "" if facts["why"] else ": these logs don't say"
+        common.print_items(facts["why"], _REASON, title=f"Why it was measured{silent}")
+    title = "Lineage: none, this is a root or its parent is not logged"
+    if facts["lineage"]:
+        title = "Lineage, nearest first"
+    common.print_items(facts["lineage"], _ANCESTOR, title=title)
+    if code and "code" in facts["kernel"]:
+        common.tell("\n" + facts["kernel"]["code"].replace("\t", "    "))
+
+
+def _kernel_lines(kernel: Row) -> list[str]:
+    """Put a row of kernels, failures or evaluations into words."""
     name = kernel["kernel_id"]
     if kernel["table"] == "evaluations":
-        common.tell(f"kernel {name} is in evaluations only (excluded, contested or withheld)")
-    else:
-        what = "kernel" if kernel["table"] == "kernels" else "failed program"
-        common.tell(f"{what} {name}: {kernel['problem']} on {kernel['gpu']}, {kernel['language']}")
-    if kernel["table"] == "kernels":
-        flags = f", flags: {', '.join(kernel['flags'])}" if kernel["flags"] else ""
-        common.tell(
-            f"{kernel['speedup']:.4g}x, bin {kernel['bin']} ({kernel['bin_scheme']}), {kernel['n_measurements']} "
-            f"measurements from {kernel['speedup_min']:.4g}x to {kernel['speedup_max']:.4g}x{flags}"
-        )
-    elif kernel["table"] == "failures":
-        common.tell(f"{kernel['outcome']}: {printable(' '.join(str(kernel['error_text'] or '').split()), 300)}")
-    if found["splits"]:
-        common.tell(f"in splits: {', '.join(found['splits'])}")
-    columns: dict[str, Callable[[dict[str, Any]], str]] = {
-        "measured by": lambda m: f"{m['search_id']} node {m['node_id']}" + (" (root)" if m["is_root"] else ""),
-        "outcome": lambda m: m["outcome"] + (f" [{m['excluded']}]" if m["excluded"] else ""),
-        "speedup": lambda m: _number(m["speedup"], ".4g"),
-        "time": lambda m: f"{_number(m['runtime_us'], '.1f')} us",
-        "reference": lambda m: f"{_number(m['reference_runtime_us'], '.1f')} us",
-        "log line": _place,
-    }
-    common.print_items(found["measurements"], columns, title="Measurements")
-    if "why" in found:
-        _show_why(found["why"])
-    columns = {
-        "ancestor": lambda a: (
-            a["kernel_id"][:12] + (" (root)" if a["is_root"] else f", {a['distance']} up" if a["distance"] > 1 else "")
-        ),
-        "outcome": lambda a: a["outcome"],
-        "speedup": lambda a: _number(a["speedup"], ".4g"),
-        "step": lambda a: _number(a["step"], "d"),
-        "log line": _place,
-    }
-    nearest = "Lineage, nearest first"
-    title = nearest if found["lineage"] else "Lineage: none, this is a root or its parent is not logged"
-    common.print_items(found["lineage"], columns, title=title)
-    if code and "code" in kernel:
-        common.tell()
-        common.tell(kernel["code"].replace("\t", "    "))
-
-
-def _show_why(said: list[dict[str, Any]]) -> None:
-    """By which figures of its own a search came to measure the program."""
-    columns: dict[str, Callable[[dict[str, Any]], str]] = {
-        "node": lambda w: printable(w["node_id"], 60),
-        "step": lambda w: _number(w["step"], "d"),
-        "parent's score": lambda w: _number(w.get("parent_score"), ".4g"),
-        "its visits": lambda w: _number(w.get("parent_visits"), ".4g"),
-        "selection score": lambda w: _number(w.get("selection_score"), ".4g"),
-        "forecast": lambda w: printable(json.dumps(w["forecast"]), 120) if "forecast" in w else "-",
-    }
-    title = "Why it was measured" if said else "Why it was measured: these logs don't say"
-    common.print_items(said, columns, title=title)
+        return [f"kernel {name} is in evaluations only (excluded, contested or withheld)"]
+    place = f"{name}: {kernel['problem']} on {kernel['gpu']}, {kernel['language']}"
+    if kernel["table"] == "failures":
+        error = printable(" ".join(str(kernel["error_text"] or "").split()), 300)
+        return [f"failed program {place}", f"{kernel['outcome']}: {error}"]
+    flags = f", flags: {', '.join(kernel['flags'])}" if kernel["flags"] else ""
+    speedup = f"{kernel['speedup']:.4g}x, bin {kernel['bin']} ({kernel['bin_scheme']})"
+    spread = f"from {kernel['speedup_min']:.4g}x to {kernel['speedup_max']:.4g}x"
+    measured = f"{kernel['n_measurements']} measurements {spread}"
+    return [f"kernel {place}", f"{speedup}, {measured}{flags}"]
 
 
 @click.command()
@@ -168,22 +189,26 @@ def _show_why(said: list[dict[str, Any]]) -> None:
 @common.archive_option
 @common.json_option
 def sql(query: str, limit: int, archive_path: str | None) -> None:
-    """Query the tables with SQL: kernels, failures, evaluations, searches, references, gpus, eval, ...
+    """Query the tables with SQL: kernels, failures, evaluations, searches, references, eval, ...
 
-    Each table is a DuckDB view with the column "split". Example: kernel-archive sql "SELECT problem, max(speedup) FROM
-    kernels GROUP BY 1". With --json all rows are printed.
+    Each table is a DuckDB view with the column "split". With --json all rows are printed.
+
+    Example: kernel-archive sql "SELECT problem, max(speedup) FROM kernels GROUP BY 1".
     """
     from kernel_archive.archive.open import open_archive
 
     result = open_archive(archive_path).query(query)
-    # Two columns of one name are two columns.
-    before = [result.column_names[:i].count(name) for i, name in enumerate(result.column_names)]
-    names = [f"{name}_{n}" if n else name for name, n in zip(result.column_names, before, strict=True)]
+    seen: Counter[str] = Counter()
+    names = []
+    for name in result.column_names:  # a second column of one name gets a number
+        names.append(f"{name}_{seen[name]}" if seen[name] else name)
+        seen[name] += 1
     result = result.rename_columns(names)
 
     def text() -> None:
-        columns = (c.to_pylist() for c in result.slice(0, limit).columns)
-        common.print_table(names, [["" if v is None else v for v in row] for row in zip(*columns, strict=True)])
+        shown = [column.to_pylist() for column in result.slice(0, limit).columns]
+        rows = [["" if cell is None else cell for cell in row] for row in zip(*shown, strict=True)]
+        common.print_table(names, rows)
         if result.num_rows > limit:
             common.tell(f"{limit} of {result.num_rows} rows; more with --limit, all with --json")
 
@@ -195,9 +220,10 @@ def sql(query: str, limit: int, archive_path: str | None) -> None:
 @common.json_option
 @click.pass_context
 def validate(ctx: click.Context, archive_path: str | None) -> None:
-    """Check an archive in layers: layout, schema, digests, ids, labels recomputed, cross-references, canary, splits, card.
+    """Check an archive in layers: files, schema, digests, ids, labels, references, splits, card.
 
-    DIR is an archive directory; gpu-forecasters/kernels, else the only one here, when not given. The exit status is 1 when there is an error.
+    DIR is an archive directory; gpu-forecasters/kernels, else the only one here, when not given.
+    The exit status is 1 when there is an error.
     """
     from kernel_archive.pipeline import validate as run
 
@@ -215,10 +241,10 @@ def validate(ctx: click.Context, archive_path: str | None) -> None:
 
 @click.command()
 @common.archive_argument
-@common.option("--examples", type=click.IntRange(0, 1000), default=3, help="Worst examples per flag.")
+@common.option("--examples", type=click.IntRange(0, 1000), default=3, help="Examples per flag.")
 @common.json_option
 def audit(archive_path: str | None, examples: int) -> None:
-    """Show the audit flags with their rules and worst examples, what was excluded, and what of the sources was left out.
+    """Show the audit flags with rules and worst examples, and what of the sources was left out.
 
     A flag never drops a row; a split definition may.
     """
@@ -229,42 +255,46 @@ def audit(archive_path: str | None, examples: int) -> None:
     common.emit(result, lambda: _show_audit(result, examples))
 
 
-def _show_audit(result: dict[str, Any], examples: int) -> None:
+_FLAGGED: Columns = {
+    "kernel": lambda w: w["kernel_id"][:12],
+    "problem": lambda w: w["problem"],
+    "GPU": lambda w: w["gpu"],
+    "speedup": lambda w: f"{w['speedup']:.3g}x",
+    "bin": lambda w: w["bin"],
+    "n": lambda w: w["n_measurements"],
+    "range": lambda w: f"{w['speedup_min']:.3g}-{w['speedup_max']:.3g}",
+    "log line": _log_line,
+}
+_EXCLUDED: Columns = {
+    "excluded: reason": lambda group: group["reason"],
+    "evaluations": lambda group: f"{group['rows']:,}",
+    "for example": lambda group: f"{group['search_id']} node {group['node_id']}",
+}
+
+
+def _show_audit(result: Row, examples: int) -> None:
     kernels = result["kernels"]
-    columns: dict[str, Callable[[dict[str, Any]], object]] = {
-        "kernel": lambda w: w["kernel_id"][:12],
-        "problem": lambda w: w["problem"],
-        "GPU": lambda w: w["gpu"],
-        "speedup": lambda w: f"{w['speedup']:.3g}x",
-        "bin": lambda w: w["bin"],
-        "n": lambda w: w["n_measurements"],
-        "range": lambda w: f"{w['speedup_min']:.3g}-{w['speedup_max']:.3g}",
-        "log line": _place,
-    }
     for flag in result["flags"]:
-        common.tell(f"{flag['flag']}: {flag['kernels']} of {kernels} kernels. Rule: {flag['rule']}.")
+        n, rule = flag["kernels"], flag["rule"]
+        common.tell(f"{flag['flag']}: {n} of {kernels} kernels. Rule: {rule}.")
         if flag["worst"]:
-            common.print_items(flag["worst"], columns, left=3)
+            common.print_items(flag["worst"], _FLAGGED, left=3)
     differ = result["labels_that_differ_between_schemes"]
     common.tell(f"labels that differ between the bin schemes: {differ} of {kernels}")
-    by_reason: dict[str, list[dict[str, Any]]] = {}
-    for row in result["excluded"]:
-        by_reason.setdefault(row["reason"], []).append(row)
-    if by_reason:
-        excluded = [
-            (reason, f"{len(of):,}", f"{of[0]['search_id']} node {of[0]['node_id']}")
-            for reason, of in sorted(by_reason.items())
-        ]
-        common.print_table(["excluded: reason", "evaluations", "for example"], excluded)
-    found = result["findings"]
+    reasons = Counter(row["reason"] for row in result["excluded"])
+    firsts = {row["reason"]: row for row in reversed(result["excluded"])}
+    if reasons:
+        groups = [firsts[reason] | {"rows": reasons[reason]} for reason in sorted(reasons)]
+        common.print_items(groups, _EXCLUDED)
+    findings = result["findings"]
     if result["rows_left_out"]:
-        common.tell(
-            f"rows of tables that became no evaluation: {result['rows_left_out']:,}; the findings say which and why"
-        )
-    if found["total"]:
-        common.tell(f"findings in the sources: {found['total']:,} ({_counts(found['by_code'])})")
+        n = result["rows_left_out"]
+        common.tell(f"rows that became no evaluation: {n:,}; the findings say which and why")
+    if findings["total"]:
+        by_code = _counts(findings["by_code"])
+        common.tell(f"findings in the sources: {findings['total']:,} ({by_code})")
     shown: Counter[str] = Counter()
-    for finding in msgspec.convert(found["first"], list[Finding]):
+    for finding in msgspec.convert(findings["first"], list[Finding]):
         shown[finding.code] += 1
         if shown[finding.code] <= examples:
             common.tell(f"  {finding.severity}: {finding.render()}")
@@ -273,42 +303,51 @@ def _show_audit(result: dict[str, Any], examples: int) -> None:
 @click.command()
 @click.argument("old", type=click.Path(exists=True))
 @click.argument("new", type=click.Path(exists=True))
-@common.option("--changelog", "as_changelog", is_flag=True, help="Print a changelog entry of the data, as Markdown.")
+@common.option(
+    "--changelog", "as_changelog", is_flag=True, help="Print an entry for a changelog, as Markdown."
+)
 @common.option("--examples", type=common.FROM_0, default=5, help="Rows named per kind of change.")
 @common.json_option
 def diff(old: str, new: str, as_changelog: bool, examples: int) -> None:
-    """Show what changed from OLD to NEW, table by table: rows added, removed, relabelled, measured again.
+    """Show what changed from OLD to NEW, table by table: rows added, removed, relabelled.
 
-    OLD and NEW are archive directories, folders of frozen splits (splits/frozen/VERSION), or single frozen splits.
+    OLD and NEW are archive directories, folders of frozen splits (splits/frozen/VERSION), or
+    single frozen splits.
     """
-    from kernel_archive.selection import diff as module
+    from kernel_archive.selection import diff as differences
 
     if as_changelog and common.as_json():
         raise click.UsageError("--changelog and --json exclude each other")
-    found = module.diff(old, new)
-    text = module.changelog(found).rstrip() if as_changelog else lambda: _show_diff(found, examples)
-    common.emit(found, text)
+    changes = differences.diff(old, new)
+    if as_changelog:
+        common.tell(differences.changelog(changes).rstrip())
+    else:
+        common.emit(changes, lambda: _show_diff(changes, examples))
 
 
-def _show_diff(found: Difference, examples: int) -> None:
+def _show_diff(changes: Difference, examples: int) -> None:
     from kernel_archive.selection.diff import KINDS
 
-    rows = [
-        (t.table, t.rows_old, t.rows_new, *("-" if getattr(t, k) is None else len(getattr(t, k)) for k in KINDS))
-        for t in found.tables
-    ]
-    common.print_table(["table", "old rows", "new rows", *KINDS], rows, title=f"{found.old} -> {found.new}")
-    for names, version in ((found.only_old, found.old), (found.only_new, found.new)):
+    rows = []
+    for table in changes.tables:
+        lists = [getattr(table, kind) for kind in KINDS]
+        rows.append((table.table, table.rows_old, table.rows_new, *map(len, lists)))
+    title = f"{changes.old} -> {changes.new}"
+    common.print_table(["table", "old rows", "new rows", *KINDS], rows, title=title)
+    for names, version in ((changes.only_old, changes.old), (changes.only_new, changes.new)):
         for name in names:
             common.tell(f"{name}: only in {version}")
-    for table in found.tables:
+    for table in changes.tables:
         for name, (before, now) in table.facts_changed.items():
             common.tell(f"{table.table}: {name} was {before}, is {now}")
+        if table.content and not any(getattr(table, kind) for kind in KINDS):
+            common.tell(f"{table.table}: other columns changed")
         for kind in KINDS:
-            items = getattr(table, kind) or []
+            items = getattr(table, kind)
             for item in items[:examples]:
                 detail = item if isinstance(item, str) else f"{item.id}: {item.old} -> {item.new}"
                 common.tell(f"{table.table} {kind} {detail}")
             if examples and len(items) > examples:
-                common.tell(f"{table.table} {kind} ... and {len(items) - examples:,} more (all with --json)")
-    common.tell("Nothing changed." if found.same else "The two differ.")
+                rest = f"... and {len(items) - examples:,} more (all with --json)"
+                common.tell(f"{table.table} {kind} {rest}")
+    common.tell("Nothing changed." if changes.same else "The two differ.")

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from kernel_archive.archive.manifest import SplitFacts
-    from kernel_archive.selection.make import Made
+    from kernel_archive.selection.make import SplitChanges
 
 #: Problems and reasons printed of a split that has no rows.
 SHOWN_CELLS = 20
@@ -23,75 +23,95 @@ SHOWN_CELLS = 20
 #: The options of every command that makes a split.
 _split_options = common.options(
     common.option(
-        "--bins", "scheme", type=common.SCHEME, help="Bin scheme of the labels.  [default: the definition's]"
+        "--bins",
+        "scheme",
+        type=common.SCHEME,
+        help="Bin scheme of the labels.  [default: the definition's]",
     ),
     common.option(
         "--definition",
         type=common.FILE,
         help="A split definition of your own (see splits/*.toml), or the name of a retired one.",
     ),
-    common.option("--reselect", is_flag=True, help="Select anew what others published, as a variant."),
+    common.option(
+        "--reselect", is_flag=True, help="Select anew what others published, as a variant."
+    ),
     common.archive_option,
     common.json_option,
 )
 
 
-def _make(table: str, text: Callable[[SplitFacts, Made], None], *, archive_path: str | None, **how: Any) -> None:
-    """Build the embedded archive where no directory was named and there is none yet; make one split; show it."""
+def _make(
+    table: str,
+    text: Callable[[SplitFacts, SplitChanges], None],
+    *,
+    archive_path: str | None,
+    **how: Any,
+) -> None:
+    """Make one split of an archive, which is built first in an empty default place; show it."""
     from kernel_archive.pipeline import ensure_archive, remake_split
 
     with common.progress("Reading") as advance:
         directory = ensure_archive(archive_path, say=common.say, advance=advance)
     made = remake_split(directory, table, **how)
-    split = made.facts[table]
-    changed = table in made.changed
-    result = {"path": str(directory), "table": table, "changed": changed, "published_and_kept": table in made.kept}
-    result |= {"split": split, "leakage": made.leakage}
+    split, changed, kept = made.facts[table], table in made.changed, table in made.kept
 
     def shown() -> None:
         text(split, made)
         if not split.rows and table in EVALUATIONS:
             show_left_out(directory, table)
-        excluded = [f"{n:,} {k.replace('_', ' ')}" for k, n in split.facts.get("excluded", {}).items() if n]
-        if excluded:
-            common.tell(f"Left out: {', '.join(excluded)}.")
+        dropped = split.facts.get("excluded", {})
+        if any(dropped.values()):
+            counts = (f"{n:,} {name.replace('_', ' ')}" for name, n in dropped.items() if n)
+            common.tell(f"Left out: {', '.join(counts)}.")
         common.tell(
-            f"Labels: scheme {split.scheme}; the two bin schemes label {split.facts['label_differences']:,} of {split.rows:,} "
-            f"rows differently. m_1 = {split.facts['m_1']:.6g}x, m_8 = {split.facts['m_8']:.6g}x."
+            f"Labels: scheme {split.scheme}; the two bin schemes label "
+            f"{split.facts['label_differences']:,} of {split.rows:,} rows differently. "
+            f"m_1 = {split.facts['m_1']:.6g}x, m_8 = {split.facts['m_8']:.6g}x."
         )
-        if table in made.kept:
+        if kept:
             common.say(
-                f"{table} was published by others and is kept as it is. --bins labels it by another scheme, --reselect "
-                "selects a variant of your own."
+                f"{table} was published by others and is kept as it is. --bins labels it by "
+                "another scheme, --reselect selects a variant of your own."
             )
         elif split.name != "canonical":
             common.say(
-                f"This is the variant {split.name!r}, not the canonical split: its scores compare with no others. "
-                "Without options the command makes the canonical one again."
+                f"This is the variant {split.name!r}, not the canonical split: its scores compare "
+                "with no others. Without options the command makes the canonical one again."
             )
-        as_it_was = "" if changed else ", as it was"
-        common.tell(f"{directory}: {table} ({split.name}), {split.rows:,} rows, {split.logical_digest}{as_it_was}")
+        common.tell(
+            f"{directory}: {table} ({split.name}), {split.rows:,} rows, {split.logical_digest}"
+            f"{'' if changed else ', as it was'}"
+        )
 
+    result = {"path": str(directory), "table": table, "changed": changed}
+    result |= {"published_and_kept": kept, "split": split, "leakage": made.leakage}
     common.emit(result, shown)
 
 
 def show_left_out(directory: Path, table: str) -> None:
-    """Say of every kernel that a split does not ask about why, cell by cell, and what to change."""
+    """Print why a split does not ask about kernels, cell by cell, and what to change."""
     from kernel_archive.archive.open import open_archive
-    from kernel_archive.selection.why import WAYS_OUT, left_out
+    from kernel_archive.selection.evaluation import WAYS_OUT, left_out
     from kernel_archive.splits import SPLIT_TABLES
 
-    found = left_out(open_archive(directory), SPLIT_TABLES[table])
-    if not found:
+    counts = left_out(open_archive(directory), SPLIT_TABLES[table])
+    if not counts:
         common.tell(f"{table} is empty: the archive has no kernels, only failures.")
         return
-    most = sorted(found.items(), key=lambda item: -sum(item[1]))
-    rows = [(problem, WAYS_OUT[reason][0], *counts, sum(counts)) for (problem, reason), counts in most]
-    shown = rows[:SHOWN_CELLS]
-    title = f"Kernels that {table} does not ask about, per problem, reason and bin"
-    notes = [f"... and {len(rows) - len(shown):,} more rows"] if len(rows) > len(shown) else []
-    common.print_table(["problem", "because", *map(str, range(1, 9)), "all"], shown, left=2, title=title, notes=notes)
-    for reason in dict.fromkeys(reason for _, reason in found):
+    rows = [
+        (problem, WAYS_OUT[reason][0], *bins, sum(bins))
+        for (problem, reason), bins in sorted(counts.items(), key=lambda item: -sum(item[1]))
+    ]
+    more = len(rows) - SHOWN_CELLS
+    common.print_table(
+        ["problem", "because", *map(str, range(1, 9)), "all"],
+        rows[:SHOWN_CELLS],
+        left=2,
+        title=f"Kernels that {table} does not ask about, per problem, reason and bin",
+        notes=[f"... and {more:,} more rows"] if more > 0 else [],
+    )
+    for reason in dict.fromkeys(reason for _, reason in counts):
         common.tell(f"{WAYS_OUT[reason][0]}: {WAYS_OUT[reason][1]}.")
 
 
@@ -107,15 +127,21 @@ def _cells(split: SplitFacts, title: str, first: str, cap: int | None = None) ->
     totals = [sum(column) for column in zip(*cells.values(), strict=True)] or [0] * 8
     rows.append(("all", *(f"{n}{pad}" for n in totals), sum(totals)))
     short = sum(n < (cap or 0) for counts in cells.values() for n in counts)
-    note = f"* short: {short} of {8 * len(cells)} cells have fewer than {cap} kernels to choose from"
+    note = (
+        f"* short: {short} of {8 * len(cells)} cells have fewer than {cap} kernels to choose from"
+    )
     columns = [first, *(f"{b}{pad}" for b in range(1, 9)), "all"]
     common.print_table(columns, rows, title=title, notes=[note] if short else [])
 
 
 @click.command("build-eval")
-@common.option("--split", "table", type=common.Choice(list(EVALUATIONS)), default="eval", help="Which one.")
 @common.option(
-    "--cap", type=common.FROM_1, help="Kernels per task and bin, at most.  [default: the definition's, 10 for eval]"
+    "--split", "table", type=common.Choice(list(EVALUATIONS)), default="eval", help="Which one."
+)
+@common.option(
+    "--cap",
+    type=common.FROM_1,
+    help="Kernels per task and bin, at most.  [default: the definition's, 10 for eval]",
 )
 @common.option("--gpu", help="GPU of the split.  [default: A100-80GB, else the only one there is]")
 @common.option(
@@ -127,12 +153,13 @@ def _cells(split: SplitFacts, title: str, first: str, cap: int | None = None) ->
 def build_eval(table: str, withhold: str | None, **options: Any) -> None:
     """Make an evaluation split: held-out kernels of one GPU, at most CAP per task and bin.
 
-    Without options this is the canonical split, which `build` makes too. Without --archive, and where the default
-    directory has no archive yet, the embedded one is built there first. What `eval` was before 2026.11.4 of the data
-    is made with --definition and the name of a file in splits/retired, for example eval-2026-11-3.
+    Without options this is the canonical split, which `build` makes too. Without --archive the
+    embedded archive is built first where the default directory has none. What `eval` was before
+    2026.11.4 of the data is made with --definition eval-2026-11-3 (see splits/retired).
 
-    With --withhold the archive keeps the programs of the evaluation rows and nothing that was measured of them or of what
-    else their searches ran; the folder holds the labels, for kernel-archive score --labels.
+    With --withhold the archive keeps the programs of the evaluation rows and nothing that was
+    measured of them or of what else their searches ran; the folder holds the labels, for
+    kernel-archive score --labels.
     """
     _make(table, _show_eval, **options)
     if withhold is not None:
@@ -140,70 +167,84 @@ def build_eval(table: str, withhold: str | None, **options: Any) -> None:
         from kernel_archive.pipeline import withhold_labels
 
         written = withhold_labels(options["archive_path"] or default_directory(), withhold)
+        names = ", ".join(path.name for path in written)
         common.say(
-            f"Labels withheld in {withhold}: {', '.join(path.name for path in written)}. Keep that folder out of what you publish."
+            f"Labels withheld in {withhold}: {names}. Keep that folder out of what you publish."
         )
 
 
-def _show_eval(split: SplitFacts, made: Made) -> None:
+def _show_eval(split: SplitFacts, made: SplitChanges) -> None:
     gpus = split.parameters.get("gpu") or ", ".join(split.facts["gpus"]) or "no GPU"
     cap = split.parameters.get("cap") if split.origin == "selected" else None
     _cells(split, f"Evaluation rows per task and bin, {gpus}", "task", cap)
     for task, references in split.facts.get("several_references", {}).items():
         common.say(
-            f"Warning: the rows of {task} were timed against {len(references)} references: their speedups have "
-            "different denominators. Give the searches of one reference another role to keep them apart."
+            f"Warning: the rows of {task} were timed against {len(references)} references: their "
+            "speedups have different denominators. Give the searches of one reference another role."
         )
     near = made.leakage.get("similarity", {})
     if near.get("similar_rows"):
         common.tell(
-            f"{near['similar_rows']:,} of {near['rows']:,} rows of the evaluation splits have a training program with at least "
-            f"{near['threshold']:.0%} of their token 5-grams in common (manifest.json names examples); none has the same program."
+            f"{near['similar_rows']:,} of {near['rows']:,} rows of the evaluation splits have a "
+            f"training program with at least {near['threshold']:.0%} of their token 5-grams in "
+            "common (manifest.json names examples); none has the same program."
         )
 
 
 @click.command("build-discovery")
 @_split_options
 def build_discovery(**options: Any) -> None:
-    """Make the discovery pairs: parent-child edges of search trees with g = speedup(child) / speedup(parent)."""
+    """Make the discovery pairs: edges of search trees, g = speedup(child) / speedup(parent)."""
     _make("discovery_pairs", _show_discovery, **options)
 
 
-def _show_discovery(split: SplitFacts, _: Made) -> None:
+def _show_discovery(split: SplitFacts, _: SplitChanges) -> None:
     _cells(split, "Pairs per problem and bin of g", "problem")
     cutoffs: dict[str, dict[str, int]] = split.facts["cutoffs"]
     names = [name for name in next(iter(cutoffs.values()), {}) if name != "rows"]
     rows = [
-        (family, counts["rows"], *(f"{counts[n]} ({counts[n] / counts['rows']:.1%})" for n in names))
+        (
+            family,
+            counts["rows"],
+            *(f"{counts[n]} ({counts[n] / counts['rows']:.1%})" for n in names),
+        )
         for family, counts in cutoffs.items()
     ]
     if rows:
-        common.print_table(["family", "pairs", *(f"g >= {n}" for n in names)], rows, title="Discoveries")
-    for name, what in (("own_measurements", "the edge's own two measurements"), ("case_times", "per-case times")):
+        common.print_table(
+            ["family", "pairs", *(f"g >= {n}" for n in names)], rows, title="Discoveries"
+        )
+    for name in ("own_measurements", "case_times"):
         other = split.facts.get(name, {})
         if other.get("pairs"):
             common.tell(
-                f"g from {what}: {other['pairs']:,} pairs, off by a factor of {other['median_factor']:.4g} in the median, "
-                f"{other['largest_factor']:.4g} at most; {other['label_differences']:,} labels differ."
+                f"g from {name.replace('_', ' ')}: {other['pairs']:,} pairs, off by a factor of "
+                f"{other['median_factor']:.4g} in the median, {other['largest_factor']:.4g} at "
+                f"most; {other['label_differences']:,} labels differ."
             )
 
 
 @click.command("build-train")
 @common.option(
-    "--pairs", "pairs_per_task", type=common.FROM_0, help="Pairs of the kind 'pair' per task.  [default: 500]"
+    "--pairs",
+    "pairs_per_task",
+    type=common.FROM_0,
+    help="Pairs of the kind 'pair' per task.  [default: 500]",
 )
 @common.option("--seed", type=common.FROM_0, help="Seed of their sample.  [default: 0]")
 @_split_options
 def build_train(**options: Any) -> None:
-    """Make the training pairs: reference to candidate, parent to child, and sampled pairs of one task."""
+    """Make the training pairs: reference to candidate, parent to child, sampled pairs of a task."""
     _make("train_pairs", _show_train, **options)
 
 
-def _show_train(split: SplitFacts, _: Made) -> None:
+def _show_train(split: SplitFacts, _: SplitChanges) -> None:
     per_task: dict[str, dict[str, int]] = split.facts.get("kinds_per_task", {})
     if per_task:
         kinds = ("seed", "parent_edit", "pair")
         every = {**per_task, "all": split.facts["kinds"]}
         rows = [(task, *(n.get(k, 0) for k in kinds), sum(n.values())) for task, n in every.items()]
-        common.print_table(["problem", *kinds, "all"], rows, title="Training pairs per problem and kind")
+        common.print_table(
+            ["problem", *kinds, "all"], rows, title="Training pairs per problem and kind"
+        )
     _cells(split, "Training pairs per problem and bin", "problem")

@@ -1,4 +1,4 @@
-"""Talking to the Hugging Face Hub: one client, and each way it can fail as a clear message without secrets.
+"""Talk to the Hugging Face Hub: one client, and a clear message without secrets for each failure.
 
 The Hub is not trusted: its requests are bounded (:mod:`kernel_archive.connections`).
 """
@@ -29,26 +29,47 @@ _SECRETS: Final = (
     (re.compile(r"(https?://)[^\s/@'\"]+@"), r"\1***@"),
 )
 _TRANSPORT: Final = frozenset({"httpx", "httpx2", "httpcore", "httpcore2", "requests", "urllib3"})
+_CHANGED: Final = (
+    "{repo} was changed by somebody else meanwhile ({status}), while {doing}. Look at it, then run "
+    "the command again."
+)
+#: Status of a refused request -> what it means to its user.
+_REFUSALS: Final = {
+    401: "the Hub does not accept the login (401) for {doing}. Log in with 'hf auth login', or set "
+    "HF_TOKEN to a valid token.",
+    403: "the token may not do that (403): {doing}. Use one with write access to {owner}.",
+    404: "the Hub has no such thing (404): {doing}. Check the name {repo}; a private one needs a "
+    "login.",
+    409: _CHANGED,
+    412: _CHANGED,
+    413: "the Hub refuses the size (413), while {doing}.",
+    429: "the Hub asks to wait (429), while {doing}. Run the command again later.",
+}
+_TROUBLE: Final = (
+    "the Hub has trouble of its own ({status}), while {doing}. Run the command again later."
+)
 
 
 def check_name(name: str) -> str:
-    """The name of a dataset repository, ``owner/name``.
+    """Return the name of a dataset repository, ``owner/name``.
 
     Raises:
-        UsageError: it is none.
+        UsageError: it can't be one.
     """
     if not _NAME.fullmatch(name) or ".." in name or "--" in name or name.endswith((".git", ".")):
-        raise UsageError(f"{printable(name)!r} is not a dataset's name on the Hub; it looks like owner/name")
+        raise UsageError(
+            f"{printable(name)!r} is not a dataset's name on the Hub; it looks like owner/name"
+        )
     return name
 
 
 def tag_of(version: str) -> str:
-    """The git tag of a version: ``v`` in front, once."""
+    """Return the git tag of a version: ``v`` in front, once."""
     return version if version.startswith("v") else f"v{version}"
 
 
 def connect() -> HfApi:
-    """The Hub's client, with requests within bounds."""
+    """Return the Hub's client, with requests within bounds."""
     from huggingface_hub import HfApi
 
     bound_requests()
@@ -56,10 +77,10 @@ def connect() -> HfApi:
 
 
 def commit_id(value: object, repo: str) -> str:
-    """The id of a commit as the Hub states it.
+    """Return a commit's id as the Hub states it.
 
     Raises:
-        HubError: it is none; it goes into paths.
+        HubError: it is none; it would go into paths.
     """
     if not isinstance(value, str) or not _COMMIT.fullmatch(value):
         raise HubError(f"{endpoint()} names no commit of {repo}")
@@ -67,111 +88,119 @@ def commit_id(value: object, repo: str) -> str:
 
 
 def redact(text: object, limit: int = 300) -> str:
-    """Any text without tokens and without the query of an address (where signatures stand), printable and bounded."""
+    """Remove tokens and the queries of addresses (signatures stand there); printable, bounded."""
     from huggingface_hub import get_token
 
     plain = str(text)
-    token = get_token()
-    if token:
+    if token := get_token():
         plain = plain.replace(token, "***")
-    for pattern, instead in _SECRETS:
-        plain = pattern.sub(instead, plain)
+    for pattern, replacement in _SECRETS:
+        plain = pattern.sub(replacement, plain)
     return printable(" ".join(plain.split()), limit)
 
 
-def _chain(error: BaseException) -> list[BaseException]:
-    """An error, what it comes from, and so on; once round where they come from each other."""
+def _causes(error: BaseException) -> list[BaseException]:
+    """List an error and its causes; each once, also when they come from each other."""
     chain = [error]
-    while (before := chain[-1].__cause__ or chain[-1].__context__) is not None and before not in chain:
-        chain.append(before)
+    cause = error.__cause__ or error.__context__
+    while cause is not None and cause not in chain:
+        chain.append(cause)
+        cause = cause.__cause__ or cause.__context__
     return chain
 
 
-_CHANGED: Final = (
-    "{repo} was changed by somebody else meanwhile ({status}), while {doing}. Look at it, then run the command again."
-)
-#: Status of a refused request -> what it means to its user.
-_REFUSALS: Final = {
-    401: "the Hub does not accept the login (401) for {doing}. Log in with 'hf auth login', or set HF_TOKEN to a valid token.",
-    403: "the token may not do that (403): {doing}. Use one with write access to {owner}.",
-    404: "the Hub has no such thing (404): {doing}. Check the name {repo}; a private one needs a login.",
-    409: _CHANGED,
-    412: _CHANGED,
-    413: "the Hub refuses the size (413), while {doing}.",
-    429: "the Hub asks to wait (429), while {doing}. Run the command again later.",
-}
-
-
-def _refusal(status: int, said: str, repo: str, doing: str) -> str:
-    """What a refused request means to its user."""
-    trouble = "the Hub has trouble of its own ({status}), while {doing}. Run the command again later."
-    other = trouble if status >= 500 else "the Hub refuses ({status}), while {doing}."
+def _refusal(status: int, answer: str, repo: str, doing: str) -> str:
+    """Explain a refused request."""
+    other = _TROUBLE if status >= 500 else "the Hub refuses ({status}), while {doing}."
     owner = repo.split("/", maxsplit=1)[0]
     text = _REFUSALS.get(status, other).format(status=status, doing=doing, repo=repo, owner=owner)
-    return f'{text} The Hub says: "{said}"' if said else text.rstrip(".")
+    return f'{text} The Hub says: "{answer}"' if answer else text.rstrip(".")
 
 
 def _raised_by_client(error: Exception) -> bool:
-    """Whether a plain exception comes out of the Hub's client (or what it calls), not out of our own code."""
-    frames = (str(frame.f_globals.get("__name__", "")) for frame, _ in traceback.walk_tb(error.__traceback__))
-    owners = [name.split(".")[0] for name in frames]
+    """Whether a plain exception comes out of the Hub's client, not out of our own code."""
+    owners = [
+        str(frame.f_globals.get("__name__", "")).split(".")[0]
+        for frame, _ in traceback.walk_tb(error.__traceback__)
+    ]
     ours = [name for name in owners if name in {"kernel_archive", "huggingface_hub"}]
     return bool(ours) and ours[-1] == "huggingface_hub"
 
 
-def _explain(error: Exception, repo: str, doing: str) -> str | None:
-    """The message for an error of the Hub's client; ``None`` for any other."""
+def _explain_answer(error: BaseException, repo: str, doing: str) -> str | None:
+    """Explain one error of a Hub that answered, or of offline mode; ``None`` for any other."""
     from huggingface_hub.errors import (
         HfHubHTTPError,
-        LocalEntryNotFoundError,
         OfflineModeIsEnabled,
         RepositoryNotFoundError,
     )
 
-    chain = _chain(error)
-    for each in chain:
-        if isinstance(each, RepositoryNotFoundError):
-            status = each.response.status_code
+    if isinstance(error, RepositoryNotFoundError):
+        return (
+            f"there is no dataset {repo} at {endpoint()} that this login can see "
+            f"({error.response.status_code}), while {doing}. Check the name; for a private one log "
+            "in with 'hf auth login' or set HF_TOKEN"
+        )
+    if isinstance(error, HfHubHTTPError):
+        answer = redact(error.server_message or "")
+        return _refusal(error.response.status_code, answer, repo, doing)
+    if isinstance(error, OfflineModeIsEnabled):
+        return (
+            f"offline mode is on (HF_HUB_OFFLINE) and there is no local copy, while {doing}. "
+            "Unset it"
+        )
+    return None
+
+
+def _explain(error: Exception, repo: str, doing: str) -> str | None:
+    """Explain an error of the Hub's client; ``None`` for any other."""
+    from huggingface_hub.errors import LocalEntryNotFoundError
+
+    chain = _causes(error)
+    for cause in chain:
+        if explained := _explain_answer(cause, repo, doing):
+            return explained
+    for cause in chain:
+        module = type(cause).__module__.split(".", maxsplit=1)[0]
+        if module in _TRANSPORT or isinstance(cause, (ConnectionError, TimeoutError)):
+            reason = redact(cause) or type(cause).__name__
             return (
-                f"there is no dataset {repo} at {endpoint()} that this login can see ({status}), while {doing}. "
-                "Check the name; for a private one log in with 'hf auth login' or set HF_TOKEN"
+                f"the connection to {endpoint()} broke ({reason}), while {doing}. "
+                "Run the command again"
             )
-        if isinstance(each, HfHubHTTPError):
-            return _refusal(each.response.status_code, redact(each.server_message or ""), repo, doing)
-        if isinstance(each, OfflineModeIsEnabled):
-            return f"offline mode is on (HF_HUB_OFFLINE) and there is no local copy, while {doing}. Unset it"
-    for each in chain:
-        module = type(each).__module__.split(".", maxsplit=1)[0]
-        if module in _TRANSPORT or isinstance(each, (ConnectionError, TimeoutError)):
-            told = redact(each) or type(each).__name__
-            return f"the connection to {endpoint()} broke ({told}), while {doing}. Run the command again"
     if isinstance(error, OSError) and "Consistency check failed" in str(error):
         return f"a download came incomplete, while {doing}. Run the command again"
     if isinstance(error, LocalEntryNotFoundError):
-        return f"{endpoint()} cannot be reached and there is no local copy, while {doing}. Check the network"
+        return (
+            f"{endpoint()} cannot be reached and there is no local copy, while {doing}. "
+            "Check the network"
+        )
     if type(error).__module__.startswith("huggingface_hub") or _raised_by_client(error):
         return f"the Hub's client gave up ({redact(error)}), while {doing}"
     return None
 
 
-def _with_state(message: str, state: str) -> str:
-    return f"{message}. {state}".rstrip(". ") if state else message
-
-
 @contextmanager
 def hub_errors(repo: str, doing: str, *, state: str = "") -> Iterator[None]:
-    """Turn whatever the Hub's client raises into a :class:`HubError` that says what happened and what stands.
+    """Turn whatever the Hub's client raises into a :class:`HubError`.
 
-    ``doing`` ends a sentence (``pushing to a/b``); ``state`` says what stands now and what the next call does.
+    Args:
+        repo: the repository that is talked about.
+        doing: end of a sentence, such as ``pushing to a/b``.
+        state: what stands now and what the next call does.
     """
+
+    def with_state(message: str) -> HubError:
+        return HubError(f"{message}. {state}".rstrip(". ") if state else message)
+
     # The client's own log names signed addresses.
     logger = logging.getLogger("huggingface_hub")
-    before = logger.level
+    level = logger.level
     logger.setLevel(logging.CRITICAL + 1)
     try:
         yield
     except HubError as error:
-        raise HubError(_with_state(str(error), state)) from None
+        raise with_state(str(error)) from None
     except KernelArchiveError:
         raise
     except Exception as error:
@@ -179,6 +208,6 @@ def hub_errors(repo: str, doing: str, *, state: str = "") -> Iterator[None]:
         if message is None:
             raise
         # Without the cause: its text may hold what was redacted.
-        raise HubError(_with_state(message, state)) from None
+        raise with_state(message) from None
     finally:
-        logger.setLevel(before)
+        logger.setLevel(level)

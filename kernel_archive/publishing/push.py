@@ -1,27 +1,40 @@
-"""Publishing an archive: validate, upload what changed in one commit, tag it.
+"""Publish an archive: validate, upload what changed in one commit, tag it.
 
-The content changes on the Hub in one commit, which is there or isn't. What a broken push leaves behind (uploaded blobs
-without a commit, a commit without its tag) the next push of the same archive finds and completes.
+The content changes on the Hub in one commit, which is there or isn't. What a broken push leaves
+behind (uploaded blobs, a commit without its tag) the next push of the same archive completes.
 """
 
 from __future__ import annotations
 
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
 from kernel_archive.archive.manifest import MANIFEST_NAME, Manifest
 from kernel_archive.archive.open import Archive, open_archive
 from kernel_archive.connections import endpoint
-from kernel_archive.errors import ArchiveMismatchError, DataError, HubError, TargetExistsError, UsageError
-from kernel_archive.publishing.card import CARD_FILES, EXTRA_FILES, card_name, check_card, render_card
+from kernel_archive.errors import (
+    ArchiveMismatchError,
+    DataError,
+    HubError,
+    TargetExistsError,
+    UsageError,
+)
+from kernel_archive.publishing.card import (
+    CARD_FILES,
+    EXTRA_FILES,
+    card_name,
+    check_card,
+    render_card,
+)
 from kernel_archive.publishing.facts import splits_of
 from kernel_archive.publishing.hub import check_name, commit_id, connect, hub_errors, tag_of
 from kernel_archive.publishing.pull import fetch_commit
 from kernel_archive.publishing.templates import render
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
     from huggingface_hub import CommitOperationAdd, HfApi
@@ -29,15 +42,15 @@ if TYPE_CHECKING:
 
     from kernel_archive.errors import Finding
 
-_OURS: Final = ("data/", "assets/")
+_OUR_FOLDERS: Final = ("data/", "assets/")
 
 
 class FileChange(msgspec.Struct, frozen=True):
-    """One file that differs between the archive and the Hub: path, bytes to send, ``add``, ``change`` or ``delete``."""
+    """One file that differs between the archive and the Hub."""
 
     path: str
-    bytes: int
-    kind: str
+    bytes: int  # to send
+    kind: str  # add, change or delete
 
 
 class PushResult(msgspec.Struct, kw_only=True):
@@ -56,13 +69,23 @@ class PushResult(msgspec.Struct, kw_only=True):
     tagged: bool  # the tag was (would be) set now; it was there already otherwise
     notes: str  # the release notes, Markdown
     url: str  # of the version
+    not_compared: str | None = None  # why a dry run could not ask the Hub what is there
+
+
+class _Remote(msgspec.Struct, kw_only=True):
+    """What a repository holds: its newest commit and the content under the tag, if any."""
+
+    head: str | None = None  # None: there is no such repository
+    files: dict[str, Any] = {}  # of the newest commit
+    tagged_at: str | None = None  # the tag's commit
+    tagged_files: dict[str, Any] = {}  # under the tag, or of the newest commit without one
 
 
 def check_tag(tag: str, manifest: Manifest) -> str:
-    """A tag that may name this version.
+    """Return a tag that may name this version.
 
-    A release's tag is its version, with or without ``v``. An archive whose version is only its digest has no name yet:
-    any tag may give it one.
+    A release's tag is its version, with or without ``v``. An archive whose version is only its
+    digest has no name yet: any tag may give it one.
 
     Raises:
         UsageError: the tag names another version, or can't be a tag.
@@ -72,8 +95,9 @@ def check_tag(tag: str, manifest: Manifest) -> str:
         raise UsageError(f"{tag!r} can't be a git tag")
     if manifest.released and tag_of(tag) != tag_of(manifest.version):
         raise UsageError(
-            f"the archive is version {manifest.version}, so its tag is {tag_of(manifest.version)}, not {tag}. "
-            f"Build it with --version {tag.removeprefix('v')} to publish it as that"
+            f"the archive is version {manifest.version}, so its tag is "
+            f"{tag_of(manifest.version)}, not {tag}. Build it with --version "
+            f"{tag.removeprefix('v')} to publish it as that"
         )
     return tag
 
@@ -86,7 +110,7 @@ def _validate(archive: Archive) -> list[Finding]:
 
 
 def _valid_files(archive: Archive, repo: str) -> dict[str, CommitOperationAdd]:
-    """Everything that is published: path in the repository -> file or content.
+    """Return everything that is published: path in the repository -> file or content.
 
     Raises:
         DataError: the archive is not valid.
@@ -94,10 +118,16 @@ def _valid_files(archive: Archive, repo: str) -> dict[str, CommitOperationAdd]:
     from huggingface_hub import CommitOperationAdd
 
     findings = _validate(archive)
-    if errors := [f for f in findings if f.severity == "error"]:
-        summary = f"{archive.path} is not valid ({len(errors)} errors), so nothing is published. Build it again"
+    errors = [finding for finding in findings if finding.severity == "error"]
+    if errors:
+        summary = (
+            f"{archive.path} is not valid ({len(errors)} errors), so nothing is published. "
+            "Build it again"
+        )
         raise DataError.from_findings(errors, summary)
-    files: dict[str, Path | bytes] = {shard.path: archive.path / shard.path for shard in archive.manifest.shards()}
+    files: dict[str, Path | bytes] = {
+        shard.path: archive.path / shard.path for shard in archive.manifest.shards()
+    }
     names = [MANIFEST_NAME, *EXTRA_FILES]
     if card_name(archive) == repo and not any(f.code == "stale-card" for f in findings):
         names += CARD_FILES
@@ -117,7 +147,7 @@ def _same(local: CommitOperationAdd, remote: RepoFile) -> bool:
 
 
 def _head(api: HfApi, repo: str) -> str | None:
-    """The newest commit; ``None`` where there is no such repository."""
+    """Return the newest commit, ``None`` where there is no such repository."""
     from huggingface_hub.errors import RepositoryNotFoundError
 
     try:
@@ -135,24 +165,94 @@ def _tree(api: HfApi, repo: str, revision: str) -> dict[str, RepoFile]:
     return {file.path: file for file in listed if isinstance(file, RepoFile)}
 
 
-def _changes(local: dict[str, CommitOperationAdd], remote: dict[str, RepoFile]) -> list[FileChange]:
-    made = []
+def _remote(api: HfApi, repo: str, tag: str) -> _Remote:
+    """Ask the Hub what a repository holds."""
+    head = _head(api, repo)
+    if head is None:
+        return _Remote()
+    refs = api.list_repo_refs(repo, repo_type="dataset").tags
+    files = _tree(api, repo, head)
+    tagged_at = next((ref.target_commit for ref in refs if ref.name == tag), None)
+    tagged_files = files if tagged_at in (None, head) else _tree(api, repo, tagged_at)
+    return _Remote(head=head, files=files, tagged_at=tagged_at, tagged_files=tagged_files)
+
+
+def _changes(
+    local: Mapping[str, CommitOperationAdd], remote: Mapping[str, RepoFile]
+) -> list[FileChange]:
+    changes = []
     for path, content in sorted(local.items()):
         if path not in remote or not _same(content, remote[path]):
-            made.append(FileChange(path, content.upload_info.size, "change" if path in remote else "add"))
+            kind = "change" if path in remote else "add"
+            changes.append(FileChange(path, content.upload_info.size, kind))
     for path in sorted(remote.keys() - local.keys()):
-        if path in CARD_FILES or path.startswith(_OURS):
-            made.append(FileChange(path, 0, "delete"))
-    return made
+        if path in CARD_FILES or path.startswith(_OUR_FOLDERS):
+            changes.append(FileChange(path, 0, "delete"))
+    return changes
 
 
 def _release_notes(archive: Archive, before: Path | None) -> str:
-    """What a version holds and what changed since the one that stands on the Hub, as Markdown; no time in it."""
+    """Describe a version and what changed since the one on the Hub, as Markdown without a date."""
     from kernel_archive.selection.diff import changelog, diff
 
-    changes = "The first version here." if before is None else changelog(diff(before, archive.path)).strip()
+    changes = "The first version here."
+    if before is not None:
+        changes = changelog(diff(before, archive.path)).strip()
     tables = {name: splits_of(archive, name) for name in archive.tables}
     return render("notes.md", manifest=archive.manifest, tables=tables, changes=changes).strip()
+
+
+def _plan(
+    api: HfApi, archive: Archive, local: Mapping[str, CommitOperationAdd], result: PushResult
+) -> _Remote:
+    """Compare the archive with the Hub; fill in what is to be sent, and refuse to move a tag."""
+    repo, tag = result.repo, result.tag
+    remote = _remote(api, repo, tag)
+    changes = _changes(local, remote.tagged_files)
+    if remote.tagged_at is not None and changes:
+        raise TargetExistsError(
+            f"{repo} has the tag {tag} already, with other content ({len(changes)} files differ); "
+            "a published version never changes. Build this one with another --version"
+        )
+    before = None
+    if changes and remote.head is not None and MANIFEST_NAME in remote.files:
+        # A foreign file of that name, or an old layout: there is nothing to compare with.
+        with suppress(ArchiveMismatchError):
+            before = fetch_commit(api, repo, remote.head)
+    result.changes = changes
+    result.created = remote.head is None
+    result.tagged = remote.tagged_at is None
+    result.commit = remote.tagged_at or (None if changes else remote.head)
+    result.notes = _release_notes(archive, before)
+    return remote
+
+
+def _commit(
+    api: HfApi, archive: Archive, local: Mapping[str, CommitOperationAdd], plan: PushResult
+) -> str:
+    """Send the changes in one commit, compare what it holds with what was meant; the commit."""
+    from huggingface_hub import CommitOperationDelete
+
+    repo, manifest = plan.repo, archive.manifest
+    commit = api.create_commit(
+        repo,
+        [
+            CommitOperationDelete(change.path) if change.kind == "delete" else local[change.path]
+            for change in plan.changes
+        ],
+        commit_message=f"{manifest.name} {manifest.version}",
+        commit_description=plan.notes,
+        repo_type="dataset",
+        parent_commit=plan.commit or commit_id(api.dataset_info(repo).sha, repo),
+    )
+    sent = commit_id(commit.oid, repo)
+    remote = _tree(api, repo, sent)
+    wrong = [path for path in local if path not in remote or not _same(local[path], remote[path])]
+    if wrong:
+        raise HubError(
+            f"{repo} now holds other content than was sent: {', '.join(wrong[:5])}. Push again"
+        )
+    return sent
 
 
 def push(
@@ -167,10 +267,10 @@ def push(
 
     Args:
         path: the archive.
-        repo: ``owner/name`` on the Hub; made when it isn't there. The card is rendered for this name.
+        repo: ``owner/name`` on the Hub; made when it isn't there. The card is rendered for it.
         tag: the tag; ``v`` and the archive's version when not given.
         private: make a new repository private (one that is there stays as it is).
-        dry_run: say what would be sent, and send nothing.
+        dry_run: say what would be sent, and send nothing. Without the Hub, that is every file.
 
     Returns:
         What was done. A push of what stands there already sends nothing.
@@ -180,70 +280,50 @@ def push(
         TargetExistsError: the tag stands and names other content; nothing was sent.
         HubError: the Hub refused or can't be reached. The next push completes what this one began.
     """
-    from huggingface_hub import CommitOperationDelete
-
     check_name(repo)
     archive = open_archive(path)
     manifest = archive.manifest
     tag = check_tag(tag or tag_of(manifest.version), manifest)
     local = _valid_files(archive, repo)
     doing = f"pushing to {repo}"
-    with hub_errors(repo, doing, state="Nothing was sent"):
-        api = connect()
-        head = _head(api, repo)
-        refs = [] if head is None else api.list_repo_refs(repo, repo_type="dataset").tags
-        there = {} if head is None else _tree(api, repo, head)
-        tagged_at = next((ref.target_commit for ref in refs if ref.name == tag), None)
-        at_tag = there if tagged_at in (None, head) else _tree(api, repo, tagged_at)
-        changes = _changes(local, at_tag)
-        if tagged_at is not None and changes:
-            raise TargetExistsError(
-                f"{repo} has the tag {tag} already, with other content ({len(changes)} files differ); a published "
-                "version never changes. Build this one with another --version"
-            )
-        before = None
-        if changes and head is not None and MANIFEST_NAME in there:
-            # Somebody's file of the same name, or a layout of another time: there is nothing to compare with.
-            with suppress(ArchiveMismatchError):
-                before = fetch_commit(api, repo, head)
-        notes = _release_notes(archive, before)
     result = PushResult(
         repo=repo,
         version=manifest.version,
         logical_digest=manifest.logical_digest,
         tag=tag,
         dry_run=dry_run,
-        created=head is None,
-        changes=changes,
-        unchanged=len(local) - sum(1 for c in changes if c.kind != "delete"),
-        upload_bytes=sum(c.bytes for c in changes),
-        commit=tagged_at or (head if not changes else None),
-        tagged=tagged_at is None,
-        notes=notes,
+        created=False,
+        changes=_changes(local, {}),
+        unchanged=0,
+        upload_bytes=0,
+        commit=None,
+        tagged=True,
+        notes="",
         url=f"{endpoint()}/datasets/{repo}/tree/{tag}",
     )
-    if dry_run or tagged_at is not None:
+    remote = _Remote()
+    try:
+        with hub_errors(repo, doing, state="Nothing was sent"):
+            api = connect()
+            remote = _plan(api, archive, local, result)
+    except HubError as error:
+        if not dry_run:
+            raise
+        result.not_compared = str(error)
+    result.unchanged = len(local) - sum(change.kind != "delete" for change in result.changes)
+    result.upload_bytes = sum(change.bytes for change in result.changes)
+    if dry_run or remote.tagged_at is not None:
         return result
-    if changes:
-        nothing = "Nothing of this version is published yet; what came up already is not sent again"
-        with hub_errors(repo, doing, state=nothing):
-            if head is None:
+    if result.changes:
+        state = "Nothing of this version is published yet; what came up already is not sent again"
+        with hub_errors(repo, doing, state=state):
+            if remote.head is None:
                 api.create_repo(repo, repo_type="dataset", private=private, exist_ok=True)
-            made = api.create_commit(
-                repo,
-                [CommitOperationDelete(c.path) if c.kind == "delete" else local[c.path] for c in changes],
-                commit_message=f"{manifest.name} {manifest.version}",
-                commit_description=notes,
-                repo_type="dataset",
-                parent_commit=head or commit_id(api.dataset_info(repo).sha, repo),
-            )
-            result.commit = commit_id(made.oid, repo)
-            # What the commit holds is compared with what was meant before it gets a name.
-            there = _tree(api, repo, result.commit)
-            wrong = [path for path in local if path not in there or not _same(local[path], there[path])]
-            if wrong:
-                raise HubError(f"{repo} now holds other content than was sent: {', '.join(wrong[:5])}. Push again")
-    untagged = f"The content is published, the tag {tag} is not set yet; pushing again sets it"
-    with hub_errors(repo, f"tagging {tag} in {repo}", state=untagged):
-        api.create_tag(repo, tag=tag, tag_message=notes, revision=result.commit, repo_type="dataset")
+            result.commit = remote.head
+            result.commit = _commit(api, archive, local, result)
+    state = f"The content is published, the tag {tag} is not set yet; pushing again sets it"
+    with hub_errors(repo, f"tagging {tag} in {repo}", state=state):
+        api.create_tag(
+            repo, tag=tag, tag_message=result.notes, revision=result.commit, repo_type="dataset"
+        )
     return result

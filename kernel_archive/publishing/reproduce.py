@@ -1,11 +1,10 @@
-"""The paper's figures, computed again from the published predictions, beside what the paper prints.
+"""Compute the paper's figures again from the published predictions, beside the printed ones.
 
-Everything goes through :mod:`kernel_archive.scoring`. Where the paper leaves a choice open, every reading is computed:
-labels and centres of either bin scheme (or mixed), recovery as a mean over tasks or pooled, the most probable or the
-stated bin. Which reading gives the printed figures can be seen at once.
+Where the paper leaves a choice open, every reading is computed: labels and centres of either bin
+scheme (or mixed), recovery per task or pooled, the most probable or the stated bin.
 
-The tables are five dataset repositories of one Hub user. They are read from a snapshot, or from a local copy of the same
-layout, which is the one that the recipe ``gpu-forecasters-2026`` names: ``DIR/<repository>/<configuration>/*.parquet``.
+The tables are dataset repositories of one Hub user, read from a snapshot or from a local copy of
+the same layout: ``DIR/<repository>/<configuration>/*.parquet``.
 """
 
 from __future__ import annotations
@@ -20,11 +19,11 @@ import msgspec
 from kernel_archive.bins import assign_bins
 from kernel_archive.errors import ArchiveNotFoundError, DataError, printable
 from kernel_archive.problems import family_of, normalise_problem
-from kernel_archive.scoring import Target, read_forecasts, score
+from kernel_archive.scoring import Split, read_forecasts, score
 from kernel_archive.splits import SPLITS
 
 if TYPE_CHECKING:
-    from kernel_archive.scoring import Forecasts, ScoreRecord
+    from kernel_archive.scoring import Forecasts, Score
 
 USER: Final = "codezakh"
 #: The tables that are needed -> their repositories.
@@ -33,8 +32,9 @@ REPOSITORIES: Final = {
     "predictions": "gpu-forecasters-eval-set-predictions",
     "discovery-pairs": "gpu-forecasters-discovery-pairs",
 }
-#: How the rows are labelled and a bin is turned into a speedup. ``released`` and ``paper``: labels and centres of that
-#: scheme. ``mixed``: the published labels with the paper's centres, as the released code's own risk functions do.
+#: How rows are labelled and a bin becomes a speedup. ``released`` and ``paper``: labels and centres
+#: of that scheme. ``mixed``: the published labels with the paper's centres, as the released code's
+#: own risk functions do.
 Labels = Literal["released", "paper", "mixed"]
 LABELS: Final[tuple[Labels, ...]] = ("released", "paper", "mixed")
 PREDICTED: Final[tuple[Literal["argmax", "stated"], ...]] = ("argmax", "stated")
@@ -55,7 +55,7 @@ METRICS: Final = ("speedup_recovered", "ece", "forecast_error")
 
 
 class Printed(msgspec.Struct, frozen=True):
-    """A figure of the paper's Table 1: mean, standard deviation, and the decimals it is printed with."""
+    """A figure of the paper's Table 1: mean, standard deviation, and decimals in print."""
 
     mean: float
     std: float
@@ -77,42 +77,37 @@ PRINTED: Final[dict[str, dict[str, Printed]]] = {
 }
 
 
-class Choice(msgspec.Struct, frozen=True, kw_only=True):
-    """One metric under one reading of what the paper leaves open."""
+class PaperFigure(msgspec.Struct, frozen=True, kw_only=True):
+    """A figure of one forecaster under one reading of what the paper leaves open.
 
+    Mean and population standard deviation are over the repeats, ``None`` where not defined.
+    """
+
+    surrogate: str
     metric: str
     labels: Labels
     choice: str  # macro or pooled for recovery, argmax or stated for the others
-
-    @property
-    def key(self) -> tuple[str, Labels, str]:
-        """What tells it from other choices."""
-        return self.metric, self.labels, self.choice
-
-
-class Figure(Choice, frozen=True, kw_only=True):
-    """The figure of one forecaster: mean and population standard deviation over the repeats, ``None`` where not defined."""
-
-    surrogate: str
     mean: float | None
     std: float | None
     printed: Printed | None
     equal: bool | None  # both round to what is printed; None where nothing is
+    delta: float | None = None  # of a trained forecaster: its mean less the untrained one's
+
+    @property
+    def reading(self) -> tuple[str, Labels, str]:
+        """What tells one reading from another."""
+        return self.metric, self.labels, self.choice
 
 
-class Reading(Choice, frozen=True, kw_only=True):
+class PaperReading(msgspec.Struct, frozen=True, kw_only=True):
     """How near a reading comes to the paper, over all printed forecasters that are there."""
 
+    metric: str
+    labels: Labels
+    choice: str
     compared: int
     equal: int  # of those, mean and deviation equal to the printed ones after rounding
     difference: float  # mean absolute difference of the means
-
-
-class Delta(Choice, frozen=True, kw_only=True):
-    """A trained forecaster's mean less the untrained one's; ``None`` where either is not defined."""
-
-    surrogate: str
-    delta: float | None
 
 
 class BaseRate(msgspec.Struct, frozen=True, kw_only=True):
@@ -125,15 +120,15 @@ class BaseRate(msgspec.Struct, frozen=True, kw_only=True):
     rate: float
 
 
-class Forecaster(msgspec.Struct, frozen=True, kw_only=True):
-    """What was read of one forecaster: repeats, share parsed, stated bins that are not the most probable one."""
+class PublishedForecaster(msgspec.Struct, frozen=True, kw_only=True):
+    """What was read of one forecaster's predictions."""
 
     surrogate: str
     title: str
     n_repeats: int
     coverage: float
     parse_rate: float | None
-    n_stated_differs: int
+    n_stated_differs: int  # stated bins that are not the most probable one
     n_raw_sum_outside: int
 
 
@@ -144,12 +139,11 @@ class Reproduction(msgspec.Struct, frozen=True, kw_only=True):
     commits: dict[str, str]  # of the repositories, for tables from the Hub
     rows: dict[str, int]  # evaluation rows per task
     relabelled: int  # rows whose published bin is another under the paper's scheme
-    mislabelled: int  # rows whose published bin is not what the released rule gives to their speedup
-    forecasters: list[Forecaster]
+    mislabelled: int  # rows whose published bin is not what the released rule gives
+    forecasters: list[PublishedForecaster]
     missing: list[str]  # configurations of predictions that are not there
-    figures: list[Figure]  # under every reading
-    readings: list[Reading]  # the nearest to the paper of each metric first
-    deltas: list[Delta]
+    figures: list[PaperFigure]  # under every reading
+    readings: list[PaperReading]  # the nearest to the paper of each metric first
     base_rates: list[BaseRate]
 
 
@@ -159,21 +153,26 @@ def _local_copy(source: str | Path) -> dict[str, Path]:
         raise ArchiveNotFoundError(f"there is no folder {root} with a copy of the published tables")
     for repository in REPOSITORIES.values():
         if not (root / repository).is_dir():
-            raise ArchiveNotFoundError(f"{root} has no folder {repository}: it is not a copy of the published tables")
+            raise ArchiveNotFoundError(
+                f"{root} has no folder {repository}: it is not a copy of the published tables"
+            )
     return {table: root / repository for table, repository in REPOSITORIES.items()}
 
 
 def _snapshots() -> tuple[dict[str, Path], dict[str, str]]:
-    """The newest snapshot of each table, and the commits by repository."""
+    """Fetch the newest snapshot of each table; folders by table, commits by repository."""
     from kernel_archive.publishing.hub import connect, hub_errors
 
     folders, commits = {}, {}
     for table, repository in REPOSITORIES.items():
         repo = f"{USER}/{repository}"
-        with hub_errors(repo, f"fetching {repo}", state="Without a network, name a local copy of the tables"):
+        state = "Without a network, name a local copy of the tables"
+        with hub_errors(repo, f"fetching {repo}", state=state):
             api = connect()
             commits[repo] = str(api.dataset_info(repo).sha)
-            folder = api.snapshot_download(repo, repo_type="dataset", revision=commits[repo], max_workers=4)
+            folder = api.snapshot_download(
+                repo, repo_type="dataset", revision=commits[repo], max_workers=4
+            )
             folders[table] = Path(folder)
     return folders, commits
 
@@ -183,14 +182,15 @@ def _files(folder: Path, config: str) -> list[Path]:
 
 
 def _rows(folder: Path, *columns: str) -> list[dict[str, Any]]:
-    """The rows of a table's configuration ``combined``, in the order of its files."""
+    """Read columns of a table's configuration ``combined``, in the order of its files."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     files = _files(folder, "combined")
     if not files:
-        there = sorted(p.name for p in folder.iterdir() if p.is_dir() and p.name[0] != ".")
-        raise DataError(f"{folder} has no configuration 'combined'; it has: {', '.join(there) or 'none'}")
+        configurations = sorted(p.name for p in folder.iterdir() if p.is_dir())
+        listed = ", ".join(name for name in configurations if name[0] != ".") or "none"
+        raise DataError(f"{folder} has no configuration 'combined'; it has: {listed}")
     rows: list[dict[str, Any]] = []
     for path in files:
         try:
@@ -198,16 +198,18 @@ def _rows(folder: Path, *columns: str) -> list[dict[str, Any]]:
         except (pa.ArrowException, OSError) as error:
             message = f"cannot be read: {printable(str(error), 200)}"
             raise DataError.of(code="unreadable", message=message, file=str(path)) from None
-        lacking = next((name for name in columns if name not in part.column_names), None)
-        if lacking is not None:
+        missing = [name for name in columns if name not in part.column_names]
+        if missing:
             message = "not the published layout"
-            raise DataError.of(code="missing-column", message=message, file=str(path), field=lacking)
+            raise DataError.of(
+                code="missing-column", message=message, file=str(path), field=missing[0]
+            )
         rows += part.select(list(columns)).to_pylist()
     return rows
 
 
-def _target(rows: list[dict[str, Any]], labels: Labels) -> Target:
-    return Target.from_arrays(
+def _target(rows: list[dict[str, Any]], labels: Labels) -> Split:
+    return Split.from_arrays(
         row_ids=[str(row["comparison_id"]) for row in rows],
         tasks=[normalise_problem(str(row["pack"])) for row in rows],
         speedups=[row["aggregated_speedup"] for row in rows],
@@ -216,8 +218,8 @@ def _target(rows: list[dict[str, Any]], labels: Labels) -> Target:
     )
 
 
-def _forecasts(files: list[Path], surrogate: str, target: Target, scratch: Path) -> Forecasts:
-    """A forecaster's predictions; any positive sum counts, as it does in the released code."""
+def _forecasts(files: list[Path], surrogate: str, target: Split, scratch: Path) -> Forecasts:
+    """Read a forecaster's predictions; as in the released code any positive sum counts."""
     path = files[0]
     if len(files) > 1:  # the scorer reads one file
         import pyarrow as pa
@@ -228,91 +230,113 @@ def _forecasts(files: list[Path], surrogate: str, target: Target, scratch: Path)
     return read_forecasts(path, target, name=surrogate, raw_sum_bounds=(0.0, float("inf")))
 
 
-def _figures(surrogate: str, labels: Labels, predicted: str, record: ScoreRecord) -> list[Figure]:
-    """The figures of one forecaster with bins predicted in one way."""
-    found = [(metric, predicted, record.metrics[metric]) for metric in ("ece", "forecast_error")]
+def _equals_print(figure: Any, printed: Printed | None) -> bool | None:
+    if printed is None:
+        return None
+    if figure.mean is None or figure.std is None:
+        return False
+    rounded = round(figure.mean, printed.decimals), round(figure.std, printed.decimals)
+    return rounded == (printed.mean, printed.std)
+
+
+def _figures(surrogate: str, labels: Labels, predicted: str, record: Score) -> list[PaperFigure]:
+    """Take the paper's metrics from a score with bins predicted in one way."""
+    wanted = [("ece", predicted, "ece"), ("forecast_error", predicted, "forecast_error")]
     if predicted == "argmax":
-        found.append(("speedup_recovered", "macro", record.metrics["speedup_recovered"]))
-        found.append(("speedup_recovered", "pooled", record.metrics["speedup_recovered_pooled"]))
+        wanted.append(("speedup_recovered", "macro", "speedup_recovered"))
+        wanted.append(("speedup_recovered", "pooled", "speedup_recovered_pooled"))
     figures = []
-    for metric, choice, value in found:
-        printed = PRINTED.get(surrogate, {}).get(metric)
-        equal = None
-        if printed is not None:
-            pairs = ((value.mean, printed.mean), (value.std, printed.std))
-            equal = all(ours is not None and round(ours, printed.decimals) == theirs for ours, theirs in pairs)
+    for metric, choice, name in wanted:
+        figure, printed = record.metrics[name], PRINTED.get(surrogate, {}).get(metric)
         figures.append(
-            Figure(
+            PaperFigure(
                 surrogate=surrogate,
                 metric=metric,
                 labels=labels,
                 choice=choice,
-                mean=value.mean,
-                std=value.std,
+                mean=figure.mean,
+                std=figure.std,
                 printed=printed,
-                equal=equal,
+                equal=_equals_print(figure, printed),
             )
         )
     return figures
 
 
-def _readings(figures: list[Figure]) -> list[Reading]:
-    """Every reading that can be compared with the paper, the nearest of each metric first."""
+def _with_deltas(figures: list[PaperFigure]) -> list[PaperFigure]:
+    """Fill in what training changed, for the trained forecasters."""
+    untrained = {f.reading: f.mean for f in figures if f.surrogate == BASELINE}
+
+    def delta(figure: PaperFigure) -> float | None:
+        before = untrained.get(figure.reading)
+        if figure.surrogate not in TRAINED or figure.mean is None or before is None:
+            return None
+        return figure.mean - before
+
+    return [msgspec.structs.replace(figure, delta=delta(figure)) for figure in figures]
+
+
+def _readings(figures: list[PaperFigure]) -> list[PaperReading]:
+    """List every reading that can be compared with the paper, each metric's nearest first."""
     groups: dict[tuple[str, Labels, str], list[tuple[float, bool]]] = {}
-    for f in figures:
-        if f.printed is not None and f.mean is not None:
-            groups.setdefault(f.key, []).append((abs(f.mean - f.printed.mean), bool(f.equal)))
-    made = [
-        Reading(
+    for figure in figures:
+        if figure.printed is not None and figure.mean is not None:
+            distance = abs(figure.mean - figure.printed.mean)
+            groups.setdefault(figure.reading, []).append((distance, bool(figure.equal)))
+    readings = [
+        PaperReading(
             metric=metric,
             labels=labels,
             choice=choice,
-            compared=len(found),
-            equal=sum(equal for _, equal in found),
-            difference=fmean(distance for distance, _ in found),
+            compared=len(group),
+            equal=sum(equal for _, equal in group),
+            difference=fmean(distance for distance, _ in group),
         )
-        for (metric, labels, choice), found in groups.items()
+        for (metric, labels, choice), group in groups.items()
     ]
-    return sorted(made, key=lambda r: (METRICS.index(r.metric), r.difference, -r.equal, LABELS.index(r.labels)))
-
-
-def _deltas(figures: list[Figure]) -> list[Delta]:
-    before = {f.key: f.mean for f in figures if f.surrogate == BASELINE}
-    made = []
-    for f in figures:
-        if f.surrogate in TRAINED and f.key in before:
-            untrained = before[f.key]
-            delta = None if f.mean is None or untrained is None else f.mean - untrained
-            made.append(Delta(surrogate=f.surrogate, metric=f.metric, labels=f.labels, choice=f.choice, delta=delta))
-    return made
-
-
-def _family(row: dict[str, Any]) -> str:
-    said = str(row["benchmark_family"] or "").lower()
-    return next(
-        (name for name in ("kernelbench", "gpu_mode") if said.startswith(name)), family_of(str(row["problem_id"]))
+    return sorted(
+        readings,
+        key=lambda r: (METRICS.index(r.metric), r.difference, -r.equal, LABELS.index(r.labels)),
     )
 
 
+def _family(row: dict[str, Any]) -> str:
+    stated = str(row["benchmark_family"] or "").lower()
+    for name in ("kernelbench", "gpu_mode"):
+        if stated.startswith(name):
+            return name
+    return family_of(str(row["problem_id"]))
+
+
 def _base_rates(folder: Path) -> list[BaseRate]:
-    """Of every published discovery pair, by problem family."""
+    """Count discoveries among the published pairs, by problem family."""
     rows = _rows(folder, "benchmark_family", "problem_id", "g_speedup")
-    pairs = [(_family(row), float(row["g_speedup"])) for row in rows]
-    made = []
-    for family in (*sorted({family for family, _ in pairs}), "all"):
-        chosen = [g for f, g in pairs if family in (f, "all")]
-        for x in SPLITS["discovery"].cutoffs:
-            positives = sum(1 for g in chosen if g >= x)
-            made.append(
-                BaseRate(family=family, cutoff=x, pairs=len(chosen), positives=positives, rate=positives / len(chosen))
+    speedups: dict[str, list[float]] = {}
+    for row in rows:
+        speedups.setdefault(_family(row), []).append(float(row["g_speedup"]))
+    families = {name: speedups[name] for name in sorted(speedups)}
+    families["all"] = [g for group in speedups.values() for g in group]
+    rates = []
+    for family, group in families.items():
+        for cutoff in SPLITS["discovery"].cutoffs:
+            positives = sum(g >= cutoff for g in group)
+            rates.append(
+                BaseRate(
+                    family=family,
+                    cutoff=cutoff,
+                    pairs=len(group),
+                    positives=positives,
+                    rate=positives / len(group),
+                )
             )
-    return made
+    return rates
 
 
 def reproduce(source: str | Path | None = None) -> Reproduction:
-    """Compute the paper's Table 1, the effect of training and the discovery base rates, under every reading.
+    """Compute the paper's Table 1, the effect of training and base rates, under every reading.
 
-    The published tables are those of a local copy, one folder per repository, or of the Hub when none is given.
+    ``source`` is a local copy of the published tables, one folder per repository; without one they
+    come from the Hub.
 
     Raises:
         ArchiveNotFoundError: the folder has no such tables.
@@ -325,11 +349,11 @@ def reproduce(source: str | Path | None = None) -> Reproduction:
     rows = _rows(folders["eval-set"], "comparison_id", "pack", "aggregated_speedup", "true_bin")
     targets = {labels: _target(rows, labels) for labels in LABELS}
     released = targets["released"]
-    known = {**SURROGATES, **TRAINED}
-    figures: list[Figure] = []
-    forecasters: list[Forecaster] = []
+    titles = {**SURROGATES, **TRAINED}
+    figures: list[PaperFigure] = []
+    forecasters: list[PublishedForecaster] = []
     with tempfile.TemporaryDirectory() as scratch:
-        for surrogate, title in known.items():
+        for surrogate, title in titles.items():
             files = _files(folders["predictions"], surrogate)
             for labels, target in targets.items() if files else ():
                 forecasts = _forecasts(files, surrogate, target, Path(scratch))
@@ -337,26 +361,25 @@ def reproduce(source: str | Path | None = None) -> Reproduction:
                     record = score(target, forecasts, draws=0, predicted_bin=predicted)
                     figures += _figures(surrogate, labels, predicted, record)
                     if labels == "released" and predicted == "argmax":
-                        forecasters.append(_read_facts(surrogate, title, forecasts, record))
+                        forecasters.append(_facts(surrogate, title, forecasts, record))
     present = {f.surrogate for f in forecasters}
     return Reproduction(
         source=endpoint() if source is None else str(Path(source).expanduser()),
         commits=commits,
-        rows={task: len(at) for task, at in released.task_rows.items()},
+        rows={task: len(rows_of) for task, rows_of in released.task_rows.items()},
         relabelled=int((released.bins != targets["paper"].bins).sum()),
         mislabelled=int((released.bins != assign_bins(released.speedups, "released")).sum()),
         forecasters=forecasters,
-        missing=[name for name in known if name not in present],
-        figures=figures,
+        missing=[name for name in titles if name not in present],
+        figures=_with_deltas(figures),
         readings=_readings(figures),
-        deltas=_deltas(figures),
         base_rates=_base_rates(folders["discovery-pairs"]),
     )
 
 
-def _read_facts(surrogate: str, title: str, forecasts: Forecasts, record: ScoreRecord) -> Forecaster:
+def _facts(surrogate: str, title: str, forecasts: Forecasts, record: Score) -> PublishedForecaster:
     sums = forecasts.raw_sums[forecasts.parsed]
-    return Forecaster(
+    return PublishedForecaster(
         surrogate=surrogate,
         title=title,
         n_repeats=forecasts.n_repeats,

@@ -1,12 +1,12 @@
-"""The templates of ``cards/``: text and pictures that a contributor edits, filled in by Jinja.
+"""Fill in the templates of ``cards/`` with Jinja.
 
-Filters make text that nobody here wrote safe: ``escape`` and ``code`` in Markdown; in a picture everything is escaped.
+Filters make foreign text harmless: ``md`` and ``code`` in Markdown; pictures escape everything.
 """
 
 from __future__ import annotations
 
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from kernel_archive.errors import printable
 from kernel_archive.storage import content_path
@@ -14,37 +14,38 @@ from kernel_archive.storage import content_path
 if TYPE_CHECKING:
     import jinja2
 
-_MARKS = "\\`*_{}[]<>#|!~$"
+_MARKDOWN_MARKS: Final = "\\`*_{}[]<>#|!~$"
 
 
 def number(value: float) -> str:
-    """A count with thousands separators, or a figure with four significant digits."""
+    """Format a count with thousands separators, any other figure with four significant digits."""
     return f"{value:,}" if isinstance(value, int) else f"{value:.4g}"
 
 
 def share(part: int, whole: int) -> str:
-    """A part and its percentage: ``12 (3.4 %)``."""
+    """Format a part with its percentage: ``12 (3.4 %)``."""
     return f"{part:,} ({100 * part / whole:.1f} %)" if whole else f"{part:,}"
 
 
-def escape(text: object, limit: int = 300) -> str:
-    """Any text as literal Markdown text in one line: no mark-up, no HTML, no table border in it."""
-    return "".join("\\" + c if c in _MARKS else c for c in printable(" ".join(str(text).split()), limit))
+def markdown_text(text: object, limit: int = 300) -> str:
+    """Escape any text to one line of literal Markdown without mark-up, HTML or table borders."""
+    plain = printable(" ".join(str(text).split()), limit)
+    return "".join("\\" + c if c in _MARKDOWN_MARKS else c for c in plain)
 
 
-def code(text: object, limit: int = 120) -> str:
-    """Any text as a code span that also holds inside a table."""
+def code_span(text: object, limit: int = 120) -> str:
+    """Turn any text into a code span that also holds inside a table."""
     plain = printable(str(text), limit).replace("`", "'").replace("|", "\\|")
     return f"`{plain}`" if plain.strip() else ""
 
 
 def prose(text: str, limit: int = 4000) -> str:
-    """A sentence of a recipe: its own inline mark-up stays, HTML and line breaks don't."""
+    """Keep the inline mark-up of a recipe's sentence, but no HTML and no line breaks."""
     return printable(" ".join(text.split()), limit).replace("<", "&lt;")
 
 
 def dump_yaml(value: Any) -> str:
-    """A value as YAML: keys in their order, one line per text."""
+    """Write a value as YAML: keys in their order, one line per text."""
     import yaml
 
     return str(yaml.safe_dump(value, sort_keys=False, allow_unicode=True, width=10_000))
@@ -54,7 +55,7 @@ def dump_yaml(value: Any) -> str:
 def _environment() -> jinja2.Environment:
     import jinja2
 
-    made = jinja2.Environment(
+    environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(content_path("cards")),
         autoescape=jinja2.select_autoescape(["svg"], default=False),
         undefined=jinja2.StrictUndefined,
@@ -62,10 +63,11 @@ def _environment() -> jinja2.Environment:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    made.filters |= {f.__name__: f for f in (number, share, code, prose, dump_yaml, printable)} | {"md": escape}
-    return made
+    environment.filters |= {f.__name__: f for f in (number, share, prose, dump_yaml, printable)}
+    environment.filters |= {"md": markdown_text, "code": code_span}
+    return environment
 
 
 def render(template: str, **values: Any) -> str:
-    """A template of ``cards/`` with these values; a name that it uses and that is not given is an error."""
+    """Fill in a template of ``cards/``; a name that it uses and that is not given is an error."""
     return _environment().get_template(template).render(values)

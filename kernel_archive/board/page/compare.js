@@ -36,7 +36,7 @@ function compare() {
     const x = (v) => (80 + (v / reach) * 76).toFixed(1);
     const f = (v) => (v > 0 ? '+' : v < 0 ? '\u2212' : '') + Math.abs(v).toFixed(info(key).decimals);
     return h('tr', { class: d.real ? 'real' : null },
-      h('th', { scope: 'row', title: info(key).meaning }, info(key).title),
+      h('th', { scope: 'row' }, h('details', { class: 'term' }, h('summary', {}, info(key).title), info(key).meaning)),
       h('td', { class: d.real && who === 'a' ? 'wins' : null }, number(key, A.m[key][0])), h('td', { class: d.real && who === 'b' ? 'wins' : null }, number(key, B.m[key][0])),
       h('td', { class: 'minor' }, f(d.value)), h('td', { class: 'minor' }, d.low === null ? DASH : `${f(d.low)} to ${f(d.high)}`),
       h('td', { class: 'minor' }, d.low === null ? '' : h('svg', { width: 160, height: 18, viewBox: '0 0 160 18', 'aria-hidden': 'true' },

@@ -99,9 +99,9 @@ function interval(figure, domain, control) {
     figure[0] !== null && h('circle', { class: 'dot', cx: x(figure[0]), cy: m, r: 3.4 }));
 }
 
-function domainOf(metric) {
-  const values = ranked().flatMap((e) => [e.m[metric][0], e.m[metric][2], e.m[metric][3]]);
-  values.push(...board.controls.map(([, , figures]) => figures[metric]));
+function domainOf(place, metric) {
+  const values = place.entries.filter((e) => e.ranked).flatMap((e) => [e.m[metric][0], e.m[metric][2], e.m[metric][3]]);
+  values.push(...place.controls.map(([, , figures]) => figures[metric]));
   const known = values.filter((v) => v !== null && v !== undefined);
   const [low, high] = [Math.min(...known), Math.max(...known)];
   const room = (high - low) * 0.04 || 0.5;

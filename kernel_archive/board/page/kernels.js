@@ -2,7 +2,7 @@
 const seen = { row: -1, mode: null, rows: [] };
 let spread = null; // row -> standard deviation of the entries' mean bins
 
-const orders = [['split', 'as in the split'], ['fast', 'fastest first'], ['slow', 'slowest first'], ['missed', 'most missed first'], ['disputed', 'most disputed first']];
+const orders = [['split', 'as in the split'], ['fast', 'fastest first'], ['slow', 'slowest first'], ['leader', 'largest errors of the leader first'], ['missed', 'most missed first'], ['disputed', 'most disputed first']];
 
 function fillKernels() {
   spread = null;
@@ -31,6 +31,25 @@ function judged() {
   return spread;
 }
 
+/** CRPS of an entry's mean distribution for a row. */
+function errorOf(entry, row) {
+  const { mean } = meanCast(entry, row);
+  let [sum, total] = [0, 0];
+  for (let b = 0; b < 7; b++) { sum += mean ? mean[b] : 0.125; total += (sum - (board.rows.bin[row] <= b + 1 ? 1 : 0)) ** 2; }
+  return total / 7;
+}
+
+/** Open the kernel browser at the programs with the largest errors of the leader. */
+function showMissed() {
+  asked.at = 'kernels';
+  go('kernels');
+  for (const id of ['k-task', 'k-bin', 'k-find']) $(id).value = '';
+  $('k-order').value = 'leader';
+  kernelList();
+  choose(seen.rows[0]);
+  $('k-list').focus({ preventScroll: true });
+}
+
 function kernelList() {
   const { rows } = board;
   const [task, bin, order, find] = [$('k-task').value, $('k-bin').value, $('k-order').value, $('k-find').value.trim().toLowerCase()];
@@ -38,6 +57,7 @@ function kernelList() {
   if (find) found = found.filter((i) => rows.id[i].toLowerCase().includes(find) || data.codes[rows.code[i]].toLowerCase().includes(find));
   if (order === 'fast') found.sort((a, b) => rows.speedup[b] - rows.speedup[a]);
   if (order === 'slow') found.sort((a, b) => rows.speedup[a] - rows.speedup[b]);
+  if (order === 'leader') { const errors = new Map(found.map((i) => [i, errorOf(board.entries[0], i)])); found.sort((a, b) => errors.get(b) - errors.get(a)); }
   if (order === 'missed') { const j = judged(); found.sort((a, b) => j[a].hit - j[b].hit); }
   if (order === 'disputed') { const j = judged(); found.sort((a, b) => j[b].apart - j[a].apart); }
   seen.rows = found;
@@ -70,22 +90,6 @@ function choose(row) {
   show(row);
   asked.kernel = board.rows.id[row];
   remember();
-}
-
-function lineageOf(row) {
-  const at = board.rows.kernel[row];
-  if (at < 0) return null;
-  const chain = [];
-  for (let i = at; i >= 0 && chain.length < 200; i = data.nodes[i].up) chain.unshift(i);
-  const place = new Map(board.rows.kernel.map((k, i) => [k, i]));
-  const step = (i) => {
-    const node = data.nodes[i];
-    const text = node.s === null ? (node.out || 'failed').replace(/_/g, ' ') : times(node.s);
-    const target = place.get(i);
-    return h('li', {}, target !== undefined && target !== row ? h('button', { type: 'button', title: `Show ${node.id}`, onclick: () => jump(target) }, text) : i === at ? h('b', {}, text) : text);
-  };
-  const few = chain.length > 9 ? [...chain.slice(0, 3), null, ...chain.slice(-5)] : chain;
-  return h('ol', { class: 'lineage', 'aria-label': 'Lineage, from the oldest known ancestor' }, few.map((i) => (i === null ? h('li', {}, `${chain.length - 8} more`) : step(i))));
 }
 
 function jump(row) {
@@ -134,7 +138,7 @@ function detail() {
   put(out,
     h('div', { class: 'k-head' }, rows.speedup && h('span', { class: 'x' }, times(rows.speedup[row])), h('h3', {}, rows.tasks[rows.task[row]]), h('span', {}, rows.bin ? [data.bins[rows.bin[row] - 1], ` (bin ${rows.bin[row]})`] : 'its label is withheld'), h('span', { class: 'small' }, rows.gpu[row])),
     h('p', { class: 'small' }, facts, h('br'), h('a', { href: `#kernel=${encodeURIComponent(rows.id[row])}`, title: 'Link to this kernel' }, h('code', {}, rows.id[row])), node ? [' from ', h('code', {}, node.src)] : null),
-    lineageOf(row), h('h3', {}, 'What was forecast'), forecastTable(row),
+    h('h3', {}, 'What was forecast'), forecastTable(row),
     h('div', { class: 'controls' }, h('div', { class: 'segmented', role: 'group', 'aria-label': 'View of the code' }, modes.map(([value, text]) => h('button', { type: 'button', 'data-mode': value, 'aria-pressed': String(value === mode), onclick: () => { seen.mode = value; detail(); $('k-detail').querySelector(`[data-mode="${value}"]`).focus({ preventScroll: true }); } }, text)))),
     codeView(data.codes[left], data.codes[right], names, mode, [cut(left), cut(right)]));
 }

@@ -55,8 +55,7 @@ function remember() {
   const say = (key, value) => parts.push(`${key}=${encodeURIComponent(value)}`);
   if (board !== data.boards[0]) say('split', board.split);
   const { key, descending } = sorting[board.split] || {};
-  const usual = data.metrics[key] ? data.metrics[key][2] === 'higher' : key !== 'name' && key !== 'cost';
-  if (key && (key !== board.rankings[0] || descending !== usual)) say('sort', (descending === usual ? '' : '-') + key);
+  if (key && (key !== board.rankings[0] || descending !== usual(key))) say('sort', (descending === usual(key) ? '' : '-') + key);
   if (asked.a && asked.b) { say('a', asked.a); say('b', asked.b); }
   if (asked.kernel) say('kernel', asked.kernel);
   if (asked.at && parts.length) say('at', asked.at);
@@ -88,8 +87,7 @@ function linked() {
   const sort = wanted.get('sort');
   if (sort) {
     const key = sort.replace(/^-/, '');
-    const usual = data.metrics[key] ? data.metrics[key][2] === 'higher' : key !== 'name' && key !== 'cost';
-    ordering[place.split](key, sort.startsWith('-') ? !usual : usual);
+    ordering[place.split](key, sort.startsWith('-') ? !usual(key) : usual(key));
   }
   if (holder) {
     go('kernels');

@@ -1,1 +1,0 @@
-"""Measuring: tasks, sandboxed workers, timing protocol, guards and searches on a real GPU."""

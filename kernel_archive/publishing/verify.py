@@ -1,0 +1,114 @@
+"""Compare an archive with the version asked for, its bytes and rows with its manifest."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import re
+import warnings
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, Literal
+
+from kernel_archive._version import __version__
+from kernel_archive.archive.manifest import MANIFEST_NAME, shard_faults
+from kernel_archive.errors import ArchiveMismatchError, printable
+from kernel_archive.publishing.hub import tag_of
+
+if TYPE_CHECKING:
+    from kernel_archive.archive.manifest import Manifest
+    from kernel_archive.archive.open import Archive
+
+_DIGEST: Final = re.compile(r"(sha256:)?[0-9a-f]{12,64}")
+_COMMIT_LENGTH: Final = 40
+
+
+def is_digest(version: str) -> bool:
+    """Whether a version names content: ``sha256:`` and hex digits, or at least 12 hex digits."""
+    commit = len(version) == _COMMIT_LENGTH and ":" not in version
+    return _DIGEST.fullmatch(version) is not None and not commit
+
+
+def named_by_digest(manifest: Manifest, version: str) -> Literal["whole", "measured"] | None:
+    """Say what of an archive a digest (or its beginning) names: all, its measured tables, nothing.
+
+    Digests of format 1 cover the measured tables alone.
+    """
+    prefix = version.removeprefix("sha256:")
+    if manifest.measured_digest.removeprefix("sha256:").startswith(prefix):
+        return "measured"
+    return "whole" if manifest.whole_digest.removeprefix("sha256:").startswith(prefix) else None
+
+
+def check_version(manifest: Manifest, version: str, place: str) -> None:
+    """Refuse an archive of another version: a release (with or without ``v``) or a digest.
+
+    Raises:
+        ArchiveMismatchError: it is another one.
+    """
+    covers = named_by_digest(manifest, version) if is_digest(version) else None
+    if covers == "measured":
+        warnings.warn(
+            f"{printable(version)} is a digest of the old kind: it names the measured tables of "
+            f"{place}, not its splits and labels. The digest of the whole is "
+            f"{manifest.logical_digest}",
+            stacklevel=2,
+        )
+    if covers is None and tag_of(version) != tag_of(manifest.version):
+        digest = manifest.logical_digest.removeprefix("sha256:")
+        raise ArchiveMismatchError(
+            f"{place} is version {printable(manifest.version)} (sha256:{digest[:12]}…), "
+            f"not {printable(version)}"
+        )
+
+
+def verify_bytes(directory: Path, manifest: Manifest, fix: str) -> None:
+    """Refuse an archive with a file whose bytes are not what the manifest names.
+
+    Raises:
+        ArchiveMismatchError: with a finding per file.
+    """
+    damaged = list(shard_faults(directory, manifest.shards()))
+    if damaged:
+        paths = [Path(f.file or "").relative_to(directory).as_posix() for f in damaged]
+        more = f" and {len(paths) - 3} more" if len(paths) > 3 else ""
+        summary = f"{directory} is not what its manifest says: {', '.join(paths[:3])}{more}. {fix}"
+        raise ArchiveMismatchError(summary, findings=damaged)
+
+
+def _stamp(archive: Archive) -> Path | None:
+    """Return the file that notes that rows and digests agree; ``None`` without a home folder."""
+    try:
+        cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+        content = (archive.path / MANIFEST_NAME).read_bytes()
+    except (OSError, RuntimeError):
+        return None
+    key = hashlib.sha256(__version__.encode() + b"\0" + content).hexdigest()
+    return cache / "kernel-archive" / "verified" / key
+
+
+def verified(archive: Archive, fix: str) -> Archive:
+    """Return the archive when files, rows and digests are what its manifest names.
+
+    Bytes are compared always. Rows, which the logical digest covers, are compared once per
+    manifest; that they agreed is noted in the user's cache.
+
+    Raises:
+        ArchiveMismatchError: with the faults as findings.
+    """
+    from kernel_archive.archive.validate import digest_faults
+
+    verify_bytes(archive.path, archive.manifest, fix)
+    stamp = _stamp(archive)
+    if stamp is not None and stamp.is_file():
+        return archive
+    faults = list(digest_faults(archive))
+    if faults:
+        names = ", ".join(finding.field or "the archive as a whole" for finding in faults)
+        summary = f"{archive.path} is not what its digest says: {names}. {fix}"
+        raise ArchiveMismatchError.from_findings(faults, summary)
+    if stamp is not None:
+        with contextlib.suppress(OSError):
+            stamp.parent.mkdir(parents=True, exist_ok=True)
+            stamp.touch()
+    return archive
