@@ -12,9 +12,16 @@ BY_LANE = False  # knob: False, True
 
 @triton.jit
 def cross_entropy(
-    x_ptr, t_ptr, go_ptr, loss_ptr, grad_ptr, cols,
-    BLOCK: tl.constexpr, STAGES: tl.constexpr, BY_LANE: tl.constexpr,
-):  # fmt: skip
+    x_ptr,
+    t_ptr,
+    go_ptr,
+    loss_ptr,
+    grad_ptr,
+    cols,
+    BLOCK: tl.constexpr,
+    STAGES: tl.constexpr,
+    BY_LANE: tl.constexpr,
+):
     row = tl.program_id(0).to(tl.int64)
     x_ptr += row * cols
     grad_ptr += row * cols
@@ -48,6 +55,15 @@ def custom_kernel(data):
     losses = torch.empty(rows, dtype=torch.float32, device=logits.device)
     grad = torch.empty_like(logits)
     cross_entropy[(rows,)](
-        logits, targets, grad_output, losses, grad, cols, BLOCK=BLOCK, STAGES=STAGES, BY_LANE=BY_LANE, num_warps=WARPS
+        logits,
+        targets,
+        grad_output,
+        losses,
+        grad,
+        cols,
+        BLOCK=BLOCK,
+        STAGES=STAGES,
+        BY_LANE=BY_LANE,
+        num_warps=WARPS,
     )
     return losses, grad

@@ -46,5 +46,7 @@ def custom_kernel(data):
     per = triton.cdiv(triton.cdiv(cols, SPLIT), BLOCK) * BLOCK
     partial_sums[(rows, SPLIT)](logits, m, z, cols, per, SPLIT=SPLIT, BLOCK=BLOCK, num_warps=WARPS)
     lse = torch.logsumexp(m + z.log(), dim=1)
-    gradient[(rows, triton.cdiv(cols, TILE))](logits, targets, grad_output, lse, grad, cols, TILE=TILE, num_warps=WARPS)
+    gradient[(rows, triton.cdiv(cols, TILE))](
+        logits, targets, grad_output, lse, grad, cols, TILE=TILE, num_warps=WARPS
+    )
     return lse - logits.gather(1, targets[:, None]).squeeze(1).float(), grad

@@ -10,7 +10,9 @@ REREAD = 0  # knob: 0, 0, 0, 1, 4
 
 
 @triton.jit
-def quantise(x_ptr, q_ptr, s_ptr, first, last, SIZE: tl.constexpr, GROUPS: tl.constexpr, REREAD: tl.constexpr):
+def quantise(
+    x_ptr, q_ptr, s_ptr, first, last, SIZE: tl.constexpr, GROUPS: tl.constexpr, REREAD: tl.constexpr
+):
     g = first + tl.program_id(0) * GROUPS + tl.arange(0, GROUPS)
     ok = g < last
     offs = g[:, None] * SIZE + tl.arange(0, SIZE)[None, :]
@@ -32,5 +34,7 @@ def custom_kernel(data):
     for first in range(0, n, step):
         last = min(n, first + step)
         grid = (triton.cdiv(last - first, GROUPS),)
-        quantise[grid](x, x_q, x_s, first, last, SIZE=size, GROUPS=GROUPS, REREAD=REREAD, num_warps=WARPS)
+        quantise[grid](
+            x, x_q, x_s, first, last, SIZE=size, GROUPS=GROUPS, REREAD=REREAD, num_warps=WARPS
+        )
     return x_q, x_s

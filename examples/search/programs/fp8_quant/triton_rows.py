@@ -9,7 +9,9 @@ STAGES = 2  # knob: 1, 2, 3
 
 
 @triton.jit
-def quantise(x_ptr, q_ptr, s_ptr, n_groups, SIZE: tl.constexpr, TILE: tl.constexpr, STAGES: tl.constexpr):
+def quantise(
+    x_ptr, q_ptr, s_ptr, n_groups, SIZE: tl.constexpr, TILE: tl.constexpr, STAGES: tl.constexpr
+):
     base = tl.program_id(0).to(tl.int64) * n_groups
     for first in tl.range(0, n_groups, TILE, num_stages=STAGES):
         g = first + tl.arange(0, TILE)

@@ -12,9 +12,23 @@ PRECISION = "ieee"  # knob: "ieee", "ieee", "tf32x3", "tf32"
 
 @triton.jit
 def step(
-    k_ptr, w_ptr, u_ptr, g_ptr, s_ptr, f_ptr, v0, n, T, H, NT,
-    K: tl.constexpr, V: tl.constexpr, C: tl.constexpr, COLS: tl.constexpr, PRECISION: tl.constexpr,
-):  # fmt: skip
+    k_ptr,
+    w_ptr,
+    u_ptr,
+    g_ptr,
+    s_ptr,
+    f_ptr,
+    v0,
+    n,
+    T,
+    H,
+    NT,
+    K: tl.constexpr,
+    V: tl.constexpr,
+    C: tl.constexpr,
+    COLS: tl.constexpr,
+    PRECISION: tl.constexpr,
+):
     cols = v0 + tl.program_id(0) * COLS + tl.arange(0, COLS)
     ok = (cols < V)[None, :]
     b = tl.program_id(1) // H
@@ -46,7 +60,22 @@ def custom_kernel(data):
     for n in range(NT):
         for v0 in range(0, V, width):
             step[(triton.cdiv(width, COLS), B * H)](
-                k, w, u, g, states, fixed, v0, n, T, H, NT, K=K, V=V, C=64, COLS=COLS, PRECISION=PRECISION,
+                k,
+                w,
+                u,
+                g,
+                states,
+                fixed,
+                v0,
+                n,
+                T,
+                H,
+                NT,
+                K=K,
+                V=V,
+                C=64,
+                COLS=COLS,
+                PRECISION=PRECISION,
                 num_warps=WARPS,
-            )  # fmt: skip
+            )
     return states, fixed

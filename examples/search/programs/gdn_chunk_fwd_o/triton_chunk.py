@@ -14,10 +14,24 @@ PRECISION = "ieee"  # knob: "ieee", "ieee", "tf32x3", "tf32"
 
 @triton.jit
 def chunk_output(
-    q_ptr, k_ptr, v_ptr, h_ptr, g_ptr, o_ptr, T, H, NT, scale,
-    K: tl.constexpr, V: tl.constexpr, C: tl.constexpr, COLS: tl.constexpr, SPREAD: tl.constexpr,
-    PRECISION: tl.constexpr, EVICT: tl.constexpr,
-):  # fmt: skip
+    q_ptr,
+    k_ptr,
+    v_ptr,
+    h_ptr,
+    g_ptr,
+    o_ptr,
+    T,
+    H,
+    NT,
+    scale,
+    K: tl.constexpr,
+    V: tl.constexpr,
+    C: tl.constexpr,
+    COLS: tl.constexpr,
+    SPREAD: tl.constexpr,
+    PRECISION: tl.constexpr,
+    EVICT: tl.constexpr,
+):
     n = tl.program_id(0)
     b = tl.program_id(1) // H
     h = tl.program_id(1) % H
@@ -33,7 +47,10 @@ def chunk_output(
     last = first + COLS if SPREAD else V
     for d in range(first, last, COLS):
         cols = d + tl.arange(0, COLS)
-        state = tl.load(h_ptr + (((b * NT + n) * H + h) * K + kk[:, None]) * V + cols[None, :], eviction_policy=EVICT)
+        state = tl.load(
+            h_ptr + (((b * NT + n) * H + h) * K + kk[:, None]) * V + cols[None, :],
+            eviction_policy=EVICT,
+        )
         acc = tl.dot(q, state, input_precision=PRECISION)
         v = tl.load(v_ptr + row[:, None] * V + cols[None, :], eviction_policy=EVICT)
         acc = tl.dot(s, v, acc, input_precision=PRECISION)
@@ -46,7 +63,24 @@ def custom_kernel(data):
     V = v.shape[-1]
     o = torch.empty_like(v)
     chunk_output[(T // 64, B * H, V // COLS if SPREAD else 1)](
-        q, k, v, h, g, o, T, H, T // 64, K**-0.5, K=K, V=V, C=64, COLS=COLS, SPREAD=SPREAD, PRECISION=PRECISION, EVICT=EVICT,
-        num_warps=WARPS, num_stages=STAGES,
-    )  # fmt: skip
+        q,
+        k,
+        v,
+        h,
+        g,
+        o,
+        T,
+        H,
+        T // 64,
+        K**-0.5,
+        K=K,
+        V=V,
+        C=64,
+        COLS=COLS,
+        SPREAD=SPREAD,
+        PRECISION=PRECISION,
+        EVICT=EVICT,
+        num_warps=WARPS,
+        num_stages=STAGES,
+    )
     return o

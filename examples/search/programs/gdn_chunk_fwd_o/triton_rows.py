@@ -13,10 +13,24 @@ PRECISION = "ieee"  # knob: "ieee", "ieee", "tf32x3", "tf32"
 
 @triton.jit
 def row_output(
-    q_ptr, k_ptr, v_ptr, h_ptr, g_ptr, o_ptr, T, H, NT, scale,
-    K: tl.constexpr, V: tl.constexpr, C: tl.constexpr, ROWS: tl.constexpr, CAUSAL: tl.constexpr,
-    PRECISION: tl.constexpr, EVICT: tl.constexpr,
-):  # fmt: skip
+    q_ptr,
+    k_ptr,
+    v_ptr,
+    h_ptr,
+    g_ptr,
+    o_ptr,
+    T,
+    H,
+    NT,
+    scale,
+    K: tl.constexpr,
+    V: tl.constexpr,
+    C: tl.constexpr,
+    ROWS: tl.constexpr,
+    CAUSAL: tl.constexpr,
+    PRECISION: tl.constexpr,
+    EVICT: tl.constexpr,
+):
     n = tl.program_id(0)
     b = tl.program_id(1) // H
     h = tl.program_id(1) % H
@@ -27,7 +41,9 @@ def row_output(
     row = (b * T + n * C + i) * H + h
     q = tl.load(q_ptr + row[:, None] * K + kk[None, :])
     g = tl.load(g_ptr + row)
-    state = tl.load(h_ptr + (((b * NT + n) * H + h) * K + kk[:, None]) * V + vv[None, :], eviction_policy=EVICT)
+    state = tl.load(
+        h_ptr + (((b * NT + n) * H + h) * K + kk[:, None]) * V + vv[None, :], eviction_policy=EVICT
+    )
     acc = tl.dot(q, state, input_precision=PRECISION) * tl.exp(g)[:, None]
     end = part * ROWS + ROWS if CAUSAL else C
     for first in range(0, end, ROWS):
@@ -36,7 +52,9 @@ def row_output(
         s = tl.dot(q, tl.load(k_ptr + source[None, :] * K + kk[:, None]), input_precision=PRECISION)
         gate = tl.exp(g[:, None] - tl.load(g_ptr + source)[None, :])
         s = tl.where(i[:, None] >= j[None, :], s * gate, 0.0)
-        acc = tl.dot(s, tl.load(v_ptr + source[:, None] * V + vv[None, :]), acc, input_precision=PRECISION)
+        acc = tl.dot(
+            s, tl.load(v_ptr + source[:, None] * V + vv[None, :]), acc, input_precision=PRECISION
+        )
     tl.store(o_ptr + row[:, None] * V + vv[None, :], acc * scale)
 
 
@@ -45,7 +63,23 @@ def custom_kernel(data):
     B, T, H, K = q.shape
     o = torch.empty_like(v)
     row_output[(T // 64, B * H, 64 // ROWS)](
-        q, k, v, h, g, o, T, H, T // 64, K**-0.5, K=K, V=v.shape[-1], C=64, ROWS=ROWS, CAUSAL=CAUSAL,
-        PRECISION=PRECISION, EVICT=EVICT, num_warps=WARPS,
-    )  # fmt: skip
+        q,
+        k,
+        v,
+        h,
+        g,
+        o,
+        T,
+        H,
+        T // 64,
+        K**-0.5,
+        K=K,
+        V=v.shape[-1],
+        C=64,
+        ROWS=ROWS,
+        CAUSAL=CAUSAL,
+        PRECISION=PRECISION,
+        EVICT=EVICT,
+        num_warps=WARPS,
+    )
     return o

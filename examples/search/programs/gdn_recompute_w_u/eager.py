@@ -31,5 +31,7 @@ def custom_kernel(data):
     step = HEADS or k.shape[2]
     for h in range(0, k.shape[2], step):
         s = slice(h, h + step)
-        w[:, :, s], u[:, :, s] = block(k[:, :, s], v[:, :, s], beta[:, :, s], A[:, :, s], g[:, :, s])
+        w[:, :, s], u[:, :, s] = block(
+            k[:, :, s], v[:, :, s], beta[:, :, s], A[:, :, s], g[:, :, s]
+        )
     return w, u

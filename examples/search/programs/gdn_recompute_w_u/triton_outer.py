@@ -12,10 +12,22 @@ CAUSAL = True  # knob: True, False
 
 @triton.jit
 def outer(
-    k_ptr, v_ptr, beta_ptr, a_ptr, g_ptr, w_ptr, u_ptr, T, H,
-    K: tl.constexpr, V: tl.constexpr, C: tl.constexpr, ROWS: tl.constexpr, CAUSAL: tl.constexpr,
+    k_ptr,
+    v_ptr,
+    beta_ptr,
+    a_ptr,
+    g_ptr,
+    w_ptr,
+    u_ptr,
+    T,
+    H,
+    K: tl.constexpr,
+    V: tl.constexpr,
+    C: tl.constexpr,
+    ROWS: tl.constexpr,
+    CAUSAL: tl.constexpr,
     EVICT: tl.constexpr,
-):  # fmt: skip
+):
     start = (tl.program_id(1) // H) * T + tl.program_id(0) * C
     h = tl.program_id(1) % H
     part = tl.program_id(2)

@@ -13,10 +13,21 @@ PRECISION = "ieee"  # knob: "ieee", "ieee", "tf32x3", "tf32"
 
 @triton.jit
 def tile(
-    x_ptr, beta_ptr, g_ptr, a_ptr, y_ptr, T, H,
-    D: tl.constexpr, C: tl.constexpr, COLS: tl.constexpr, ROWS: tl.constexpr, GATED: tl.constexpr,
-    PRECISION: tl.constexpr, EVICT: tl.constexpr,
-):  # fmt: skip
+    x_ptr,
+    beta_ptr,
+    g_ptr,
+    a_ptr,
+    y_ptr,
+    T,
+    H,
+    D: tl.constexpr,
+    C: tl.constexpr,
+    COLS: tl.constexpr,
+    ROWS: tl.constexpr,
+    GATED: tl.constexpr,
+    PRECISION: tl.constexpr,
+    EVICT: tl.constexpr,
+):
     start = (tl.program_id(1) // H) * T + tl.program_id(0) * C
     h = tl.program_id(1) % H
     part = tl.program_id(2)
@@ -40,7 +51,20 @@ def custom_kernel(data):
     for x, y, width, gated in ((k, w, K, True), (v, u, V, False)):
         grid = (T // C, B * H, (width // COLS) * (C // ROWS))
         tile[grid](
-            x, beta, g, A, y, T, H, D=width, C=C, COLS=COLS, ROWS=ROWS, GATED=gated, PRECISION=PRECISION, EVICT=EVICT,
+            x,
+            beta,
+            g,
+            A,
+            y,
+            T,
+            H,
+            D=width,
+            C=C,
+            COLS=COLS,
+            ROWS=ROWS,
+            GATED=gated,
+            PRECISION=PRECISION,
+            EVICT=EVICT,
             num_warps=WARPS,
-        )  # fmt: skip
+        )
     return w, u

@@ -15,7 +15,11 @@ def custom_kernel(data):
 
     def side(z, m, name):
         gate = torch.sigmoid(F.linear(z, p[name + "_gate.weight"]))
-        return (F.linear(z, p[name + "_proj.weight"]) * gate * m[..., None]).permute(0, 3, 1, 2).to(dtype)
+        return (
+            (F.linear(z, p[name + "_proj.weight"]) * gate * m[..., None])
+            .permute(0, 3, 1, 2)
+            .to(dtype)
+        )
 
     def norm(t):
         return F.layer_norm(t, (dim,), p["norm.weight"], p["norm.bias"])

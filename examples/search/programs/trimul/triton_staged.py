@@ -14,9 +14,22 @@ PRODUCT = "float32"  # knob: "float32", "float16", "bfloat16"
 
 @triton.jit
 def project(
-    x_ptr, mask_ptr, norm_w_ptr, norm_b_ptr, w_ptr, a_ptr, b_ptr, gate_ptr, M, NN,
-    D: tl.constexpr, H: tl.constexpr, ROWS: tl.constexpr, DEPTH: tl.constexpr, PRECISION: tl.constexpr,
-):  # fmt: skip
+    x_ptr,
+    mask_ptr,
+    norm_w_ptr,
+    norm_b_ptr,
+    w_ptr,
+    a_ptr,
+    b_ptr,
+    gate_ptr,
+    M,
+    NN,
+    D: tl.constexpr,
+    H: tl.constexpr,
+    ROWS: tl.constexpr,
+    DEPTH: tl.constexpr,
+    PRECISION: tl.constexpr,
+):
     """Part 0 and 1 of the second grid axis: the gated operands, channel first; part 2: the output's gate."""
     rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     part = tl.program_id(1)
@@ -26,17 +39,23 @@ def project(
     total = tl.zeros((ROWS,), tl.float32)
     squares = tl.zeros((ROWS,), tl.float32)
     for d in range(0, D, DEPTH):
-        x = tl.load(x_ptr + rows[:, None].to(tl.int64) * D + d + kk[None, :], mask=ok[:, None], other=0.0)
+        x = tl.load(
+            x_ptr + rows[:, None].to(tl.int64) * D + d + kk[None, :], mask=ok[:, None], other=0.0
+        )
         total += tl.sum(x, axis=1)
     mean = total / D
     for d in range(0, D, DEPTH):
-        x = tl.load(x_ptr + rows[:, None].to(tl.int64) * D + d + kk[None, :], mask=ok[:, None], other=0.0)
+        x = tl.load(
+            x_ptr + rows[:, None].to(tl.int64) * D + d + kk[None, :], mask=ok[:, None], other=0.0
+        )
         squares += tl.sum((x - mean[:, None]) * (x - mean[:, None]), axis=1)
     scale = 1.0 / tl.sqrt(squares / D + 1e-5)
     value = tl.zeros((ROWS, H), tl.float32)
     gate = tl.zeros((ROWS, H), tl.float32)
     for d in range(0, D, DEPTH):
-        x = tl.load(x_ptr + rows[:, None].to(tl.int64) * D + d + kk[None, :], mask=ok[:, None], other=0.0)
+        x = tl.load(
+            x_ptr + rows[:, None].to(tl.int64) * D + d + kk[None, :], mask=ok[:, None], other=0.0
+        )
         z = (x - mean[:, None]) * scale[:, None] * tl.load(norm_w_ptr + d + kk)[None, :]
         z += tl.load(norm_b_ptr + d + kk)[None, :]
         w = tl.load(w_ptr + (part * 2 * H + hh)[None, :] * D + d + kk[:, None])
@@ -45,7 +64,11 @@ def project(
             w = tl.load(w_ptr + (part * 2 * H + H + hh)[None, :] * D + d + kk[:, None])
             gate = tl.dot(z, w, gate, input_precision=PRECISION)
     if part == 2:
-        tl.store(gate_ptr + rows[:, None].to(tl.int64) * H + hh[None, :], tl.sigmoid(value), mask=ok[:, None])
+        tl.store(
+            gate_ptr + rows[:, None].to(tl.int64) * H + hh[None, :],
+            tl.sigmoid(value),
+            mask=ok[:, None],
+        )
     else:
         value = value * tl.sigmoid(gate) * tl.load(mask_ptr + rows, mask=ok, other=0.0)[:, None]
         offs = ((rows // NN)[:, None].to(tl.int64) * H + hh[None, :]) * NN + (rows % NN)[:, None]
@@ -57,9 +80,20 @@ def project(
 
 @triton.jit
 def finish(
-    t_ptr, gate_ptr, norm_w_ptr, norm_b_ptr, w_ptr, o_ptr, M, NN,
-    D: tl.constexpr, H: tl.constexpr, ROWS: tl.constexpr, COLS: tl.constexpr, PRECISION: tl.constexpr,
-):  # fmt: skip
+    t_ptr,
+    gate_ptr,
+    norm_w_ptr,
+    norm_b_ptr,
+    w_ptr,
+    o_ptr,
+    M,
+    NN,
+    D: tl.constexpr,
+    H: tl.constexpr,
+    ROWS: tl.constexpr,
+    COLS: tl.constexpr,
+    PRECISION: tl.constexpr,
+):
     rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     ok = rows < M
     hh = tl.arange(0, H)
@@ -68,7 +102,9 @@ def finish(
     t = t - (tl.sum(t, axis=1) / H)[:, None]
     scale = 1.0 / tl.sqrt(tl.sum(t * t, axis=1) / H + 1e-5)
     z = t * scale[:, None] * tl.load(norm_w_ptr + hh)[None, :] + tl.load(norm_b_ptr + hh)[None, :]
-    z *= tl.load(gate_ptr + rows[:, None].to(tl.int64) * H + hh[None, :], mask=ok[:, None], other=0.0)
+    z *= tl.load(
+        gate_ptr + rows[:, None].to(tl.int64) * H + hh[None, :], mask=ok[:, None], other=0.0
+    )
     for d in range(0, D, COLS):
         cols = d + tl.arange(0, COLS)
         out = tl.dot(z, tl.load(w_ptr + cols[None, :] * H + hh[:, None]), input_precision=PRECISION)
@@ -86,13 +122,39 @@ def custom_kernel(data):
     b = torch.empty_like(a)
     gate = torch.empty(B, N, N, H, device=x.device)
     project[(triton.cdiv(M, ROWS), 3)](
-        x, mask, p["norm.weight"], p["norm.bias"], weights, a, b, gate, M, N * N, D=D, H=H, ROWS=ROWS, DEPTH=DEPTH,
-        PRECISION=PRECISION, num_warps=WARPS,
-    )  # fmt: skip
+        x,
+        mask,
+        p["norm.weight"],
+        p["norm.bias"],
+        weights,
+        a,
+        b,
+        gate,
+        M,
+        N * N,
+        D=D,
+        H=H,
+        ROWS=ROWS,
+        DEPTH=DEPTH,
+        PRECISION=PRECISION,
+        num_warps=WARPS,
+    )
     t = a @ b.transpose(-1, -2)
     out = torch.empty_like(x)
     finish[(triton.cdiv(M, LAST_ROWS),)](
-        t, gate, p["to_out_norm.weight"], p["to_out_norm.bias"], p["to_out.weight"], out, M, N * N, D=D, H=H,
-        ROWS=LAST_ROWS, COLS=32, PRECISION=PRECISION, num_warps=WARPS,
-    )  # fmt: skip
+        t,
+        gate,
+        p["to_out_norm.weight"],
+        p["to_out_norm.bias"],
+        p["to_out.weight"],
+        out,
+        M,
+        N * N,
+        D=D,
+        H=H,
+        ROWS=LAST_ROWS,
+        COLS=32,
+        PRECISION=PRECISION,
+        num_warps=WARPS,
+    )
     return out

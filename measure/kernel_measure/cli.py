@@ -1,0 +1,269 @@
+"""The command line: ``kernel-measure measure``, ``record``, ``remeasure`` and ``dry-run``."""
+
+from __future__ import annotations
+
+import io
+import math
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+from click.shell_completion import CompletionItem
+
+from kernel_archive.cli import common
+
+if TYPE_CHECKING:
+    from kernel_measure.verdict import Measurement
+
+_FOLDER = click.Path(file_okay=False, path_type=Path)
+_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
+_OUTPUT = click.Path(dir_okay=False, path_type=Path)
+_device_option = common.option(
+    "--device",
+    type=common.Choice(["cuda", "cpu", "standin"]),
+    default="cuda",
+    help="Where to run; standin needs neither GPU nor torch (task rehearsal), cpu is for tests.",
+)
+_gpu_option = common.option(
+    "--gpu", help="Name of the GPU, for the physical limit.  [default: ask it]"
+)
+_seconds_option = common.option(
+    "--seconds", type=float, default=math.inf, help="Start no measurement after this time."
+)
+_set_option = common.option(
+    "--set", "pairs", multiple=True, metavar="NAME=VALUE", help="A number of the protocol."
+)
+_trusted_option = common.option(
+    "--trusted",
+    is_flag=True,
+    help="Run programs WITHOUT ANY ISOLATION: only for programs that you would run yourself.",
+)
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.version_option(package_name="kernel-measure")
+def cli() -> None:
+    """Time kernels on a GPU and record searches.
+
+    Programs run in bubblewrap, or nowhere; with --trusted without any isolation.
+
+    Exit status: 0 done, 1 a program or file is at fault, 2 the command line is wrong.
+    """
+
+
+def _host(device: str, trusted: bool, **more: Any) -> Any:
+    from kernel_measure.station import TRUSTED, Host
+
+    if trusted:
+        common.say(f"Warning: {TRUSTED}")
+    return Host(device=device, trusted=trusted, **more)
+
+
+def _complete_task(_: click.Context, __: click.Parameter, begun: str) -> list[CompletionItem]:
+    """Tasks that can be measured."""
+    from kernel_measure.tasks import TASK_NAMES
+
+    return [CompletionItem(name) for name in TASK_NAMES if name.startswith(begun)]
+
+
+def _row(name: str, m: Measurement) -> list[object]:
+    from kernel_archive.bins import bin_of
+
+    times = [
+        (c.candidate.median, c.reference.median) for c in m.cases if c.candidate and c.reference
+    ]
+    mine, theirs = (" ".join(f"{pair[i] / 1e3:.1f}" for pair in times) or "-" for i in (0, 1))
+    verdict = m.outcome if not m.error else f"{m.outcome}: {m.error}"
+    speed, bin_ = ("-", "-") if m.speedup is None else (f"{m.speedup:.3f}x", bin_of(m.speedup))
+    return [name, verdict, speed, bin_, mine, theirs]
+
+
+@cli.command()
+@click.argument("task", shell_complete=_complete_task)
+@click.argument("files", nargs=-1, required=True, type=_FILE)
+@common.options(_device_option, _gpu_option, _set_option, _trusted_option, common.json_option)
+def measure(
+    task: str,
+    files: tuple[Path, ...],
+    device: str,
+    gpu: str | None,
+    pairs: tuple[str, ...],
+    trusted: bool,
+) -> None:
+    """Check kernel files of TASK on inputs they have not seen.
+
+    A file is a Python module with custom_kernel(data). Each runs in a worker process of its own.
+    Exit status 1 when one of them does not pass.
+    """
+    from kernel_measure.settings import settings_from
+    from kernel_measure.station import measure_files
+
+    settings, host = settings_from(pairs), _host(device, trusted)
+    with common.progress("Measuring") as advance:
+        done = measure_files(task, files, host=host, gpu=gpu, settings=settings, advance=advance)
+
+    def text() -> None:
+        columns = [
+            "file",
+            "verdict",
+            "speedup",
+            "bin",
+            "time, us per case",
+            "reference, us per case",
+        ]
+        rows = [_row(r.file, r.measurement) for r in done.results]
+        common.print_table(columns, rows, left=2, notes=done.notes)
+
+    common.emit(done, text)
+    if any(r.measurement.outcome != "success" for r in done.results):
+        raise click.exceptions.Exit(1)
+
+
+@cli.command()
+@click.argument("plan", type=_FILE)
+@common.option("--out", required=True, type=_FOLDER, help="Directory of the runs.")
+@_device_option
+@_trusted_option
+@common.option("--only", multiple=True, metavar="PATTERN", help="Runs, as METHOD/TASK__NAME.")
+@_seconds_option
+@common.option(
+    "--share", default="1/1", metavar="I/N", help="Use the I-th of N parts of the processors."
+)
+@common.option("--compilers", type=click.IntRange(min=0), help="Processes that compile ahead.")
+@common.option("--cache", type=_FOLDER, help="Keep compiled programs here.")
+@common.option(
+    "--compile-only",
+    is_flag=True,
+    help="Fill --cache and measure nothing; then time with --compilers 0, undisturbed.",
+)
+@common.option("--wait/--no-wait", default=True, help="Wait for proposals as files, or end then.")
+@common.json_option
+def record(plan: Path, out: Path, share: str, **how: Any) -> None:
+    """Run the searches of PLAN (TOML) and write their logs; called again, go on where they end."""
+    from kernel_measure.plan import read_plan
+    from kernel_measure.record import Recording
+    from kernel_measure.record import record as record_plan
+    from kernel_measure.station import parse_share
+
+    part, parts = parse_share(share)
+    places = {name: how.pop(name) for name in ("device", "trusted", "compilers", "cache")}
+    recording = Recording(host=_host(**places, part=part, parts=parts), **how)
+    with common.progress("Recording") as advance:
+        done = record_plan(read_plan(plan), out, recording, say=common.say, advance=advance)
+
+    def text() -> None:
+        rows = []
+        for key, run in done.runs.items():
+            measured, passed = sum(run["counts"].values()), run["counts"].get("success", 0)
+            best = "-" if run["best"] is None else f"{run['best']:.3f}x"
+            finished = "yes" if run["finished"] else "no"
+            rows.append([key, measured, passed, measured - passed, best, finished])
+        rate = 60 * done.evaluations / done.seconds if done.seconds else 0.0
+        speed = f"{done.evaluations} measured in {done.seconds:.0f} s ({rate:.0f} a minute)"
+        notes = [f"{speed}, {done.restarts} workers replaced"]
+        if done.waiting:
+            notes.append(f"{done.waiting} proposals are waited for: see questions/ in the runs")
+        common.print_table(
+            ["run", "measured", "passed", "failed", "best", "finished"], rows, notes=notes
+        )
+
+    common.emit(done, text)
+
+
+@cli.command()
+@common.archive_argument
+@common.option(
+    "--select",
+    "where",
+    default="edge",
+    help="eval, edge, flagged, all, or a SQL condition on kernels.",
+)
+@common.option("--edge", type=float, default=0.05, help="For edge: share around a bin edge.")
+@common.option(
+    "--repeat", type=click.IntRange(min=1), default=3, help="Measurements, each in its own worker."
+)
+@common.option("--limit", type=click.IntRange(min=1), help="Measure at most this many kernels.")
+@common.option("--out", required=True, type=_FOLDER, help="Directory of the runs.")
+@common.options(_device_option, _gpu_option, _seconds_option, _set_option, _trusted_option)
+@common.json_option
+def remeasure(archive_path: str | None, where: str, out: Path, **how: Any) -> None:
+    """Measure kernels of the archive DIR again and write the measurements as logs."""
+    from kernel_archive.archive.open import open_archive
+    from kernel_measure.remeasure import Repetitions, choose, remeasure_programs
+    from kernel_measure.settings import settings_from
+
+    repetitions = Repetitions(
+        repeat=how["repeat"],
+        host=_host(how["device"], how["trusted"]),
+        settings=settings_from(how["pairs"], candidates_per_worker=50),
+        gpu=how["gpu"],
+        deadline=time.monotonic() + how["seconds"],
+    )
+    archive = open_archive(archive_path)
+    chosen = choose(archive, where, edge=how["edge"], limit=how["limit"], gpu=how["gpu"])
+    common.say(f"{len(chosen)} kernels to measure {how['repeat']} times")
+    with common.progress("Measuring") as advance:
+        done = remeasure_programs(chosen, out, repetitions, advance=advance)
+
+    def text() -> None:
+        columns = ["task", "kernels", "measured", "spread p50", "spread p90", "in another bin"]
+        rows = [
+            [task, s.programs, s.measured, f"{s.spread_median:.2%}", f"{s.spread_p90:.2%}", s.moved]
+            for task, s in done.tasks.items()
+        ]
+        common.print_table(columns, rows, notes=done.notes)
+
+    common.emit(done, text)
+
+
+@cli.command()
+@common.option(
+    "-o", "--output", required=True, type=_OUTPUT, help="File to write; .zst is compressed."
+)
+@common.options(common.archive_option, _trusted_option, common.force_option, common.json_option)
+def dry_run(output: Path, archive_path: str | None, trusted: bool, force: bool) -> None:
+    """Follow the host code of an archive's programs on tensors without values.
+
+    No GPU is needed, only torch: Triton is replaced by a stand-in, nothing is compiled or computed.
+    The file says, for each case of each Triton or PyTorch program, which kernels it launches, how
+    wide, with how many warps, and which torch operators it calls. A recipe names the file with
+    launches = "..."; a program that can't be followed is in it with the reason.
+    """
+    from kernel_archive.archive.open import open_archive
+    from kernel_measure.dry_run import dry_run as follow_programs
+
+    if trusted:
+        _host("cpu", trusted)
+    archive = open_archive(archive_path)
+    with common.progress("Following") as advance:
+        done = follow_programs(archive, output, trusted=trusted, force=force, advance=advance)
+
+    def text() -> None:
+        rows = [["followed", done.followed], *([r, n] for r, n in done.not_followed.items())]
+        notes = [f"{done.programs} programs, {done.lines} lines in {output}"]
+        common.print_table(["program", "count"], rows, notes=notes)
+
+    common.emit(done, text)
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run the command line; return 0 when done, 1 when data is at fault, 2 for wrong usage."""
+    arguments = sys.argv[1:] if argv is None else argv
+    try:
+        status = cli.main(args=arguments, prog_name="kernel-measure", standalone_mode=False)
+    except click.exceptions.Exit as stop:
+        status = stop.exit_code
+    except click.ClickException as error:
+        text = io.StringIO()
+        error.show(file=text)
+        common.say(text.getvalue().rstrip())
+        missing = isinstance(error, click.BadParameter) and "does not exist" in error.message
+        status = 1 if missing else error.exit_code
+    except (click.exceptions.Abort, KeyboardInterrupt):
+        common.say("Stopped.")
+        status = 130
+    except Exception as error:  # noqa: BLE001 - the last line of defence, see report()
+        status = common.report(error, as_json="--json" in arguments)
+    return status if isinstance(status, int) else 0

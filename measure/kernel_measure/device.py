@@ -1,0 +1,204 @@
+"""What the worker measures on: a CUDA device through torch, torch's CPU, or the NumPy stand-in.
+
+All three answer the same calls, so that protocol and guards are one piece of code and are tested
+without a GPU. Every function that a candidate could replace (timers, events, comparisons) is taken
+when a device is made, before a candidate is imported.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import time
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from kernel_archive.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from kernel_measure.tasks.base import Task
+
+DEVICES = ("cuda", "cpu", "standin")
+_clock = time.perf_counter_ns
+
+
+class Sample(msgspec.Struct, kw_only=True):
+    """One timed call.
+
+    Attributes:
+        time_ns: by the device's own timer (CUDA events), ns.
+        host_ns: by the host's clock, from before the call to the device being idle, ns.
+        tail_ns: from the end of the timed region to the whole device being idle, ns: work elsewhere
+            shows here.
+        output: what the program returned.
+    """
+
+    time_ns: float
+    host_ns: float
+    tail_ns: float
+    output: Any
+
+
+class Device:
+    """What devices with arrays of one type have in common."""
+
+    #: Whether its timer is the host's clock.
+    timer_is_host = True
+
+    def __init__(self, name: str, array: type, copy: Callable[[Any], Any]) -> None:
+        self.name, self._array, self._copy = name, array, copy
+
+    def clone(self, tree: Any) -> Any:
+        """A deep copy of a tree of arrays."""
+        if isinstance(tree, self._array):
+            return self._copy(tree)
+        if isinstance(tree, tuple):
+            return tuple(self.clone(t) for t in tree)
+        if isinstance(tree, dict):
+            return {k: self.clone(v) for k, v in tree.items()}
+        return tree
+
+    def leaves(self, tree: Any) -> list[Any]:
+        """All arrays of a tree."""
+        if isinstance(tree, self._array):
+            return [tree]
+        if isinstance(tree, dict):
+            tree = tuple(tree.values())
+        return [leaf for t in tree for leaf in self.leaves(t)] if isinstance(tree, tuple) else []
+
+    def snapshot(self, outputs: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Copies ordered behind the program's own work only."""
+        return tuple(self._copy(o) for o in outputs)
+
+    def is_plain(self, value: Any) -> bool:
+        """Whether it is an array and no subclass, which could compute later."""
+        return type(value) is self._array
+
+    def call(self, function: Callable[[Any], Any], data: Any) -> Sample:
+        """One timed call, from an idle device to an idle device."""
+        start = _clock()
+        output = function(data)
+        end = _clock()
+        return Sample(
+            time_ns=float(end - start), host_ns=float(end - start), tail_ns=0.0, output=output
+        )
+
+    def synchronize(self) -> None:
+        """Wait for the device."""
+
+    def enter_candidate(self) -> None:
+        """Give the program the precision switches that it set itself."""
+
+    def leave_candidate(self) -> None:
+        """Remember the program's switches and set ours."""
+
+    def reset(self) -> None:
+        """Forget a program's switches."""
+
+
+def difference_text(bad: int, total: int, rtol: float, atol: Any, worst: float, nan: int) -> str:
+    """The sentence about elements outside the tolerance."""
+    bound = atol if isinstance(atol, int | float) else "by row"
+    outside = f"{bad} of {total} elements outside rtol={rtol} atol={bound}"
+    return f"{outside}, largest difference {worst:.4e}, {nan} NaN"
+
+
+def check_device(name: str, task: Task) -> None:
+    """Refuse a device that can't run a task.
+
+    Raises:
+        UsageError: unknown name, or a task of another framework.
+    """
+    if name not in DEVICES:
+        raise UsageError(f"unknown device {name!r}; choose one of: {', '.join(DEVICES)}")
+    if (name == "standin") != (task.framework == "numpy"):
+        fits = "standin" if task.framework == "numpy" else "cuda (or cpu, for small cases)"
+        raise UsageError(f"this task runs on --device {fits}, not on {name}")
+
+
+@contextlib.contextmanager
+def exclusive(lock: int) -> Iterator[None]:
+    """Hold the device: setting up a worker must not disturb what another one times.
+
+    The lock is a descriptor, opened by the holder, of a file that nobody reaches by name, so that
+    no program can hold it. The kernel serves those who wait in turn: a lock that is polled for
+    (filelock's) would starve a worker that starts beside one that measures without a pause.
+    """
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    try:
+        yield
+    finally:
+        fcntl.flock(lock, fcntl.LOCK_UN)
+
+
+class StandIn(Device):
+    """NumPy on the host: the same protocol without a GPU."""
+
+    def __init__(self) -> None:
+        import numpy as np
+
+        super().__init__("standin", np.ndarray, np.ndarray.copy)
+        self._np = np
+        self._isclose, self._equal = np.isclose, np.array_equal
+
+    def seed(self, seed: int) -> None:
+        """Seed NumPy's global generator (a candidate may use it)."""
+        self._np.random.seed(seed % 2**32)
+
+    def prepare(self, expected: tuple[Any, ...], *, flush: bool) -> None:
+        """Leave freed memory full of NaN."""
+        del flush
+        poison = [self._np.full(e.shape, self._np.nan) for e in expected]
+        del poison
+
+    def signature(self, value: Any) -> tuple[str, tuple[int, ...], str]:
+        """Type, shape and dtype, as text."""
+        return "ndarray", tuple(value.shape), str(value.dtype)
+
+    def storage(self, value: Any) -> int:
+        """The address of the memory that it lies in."""
+        base = value
+        while isinstance(base.base, self._array):
+            base = base.base
+        return int(base.__array_interface__["data"][0])
+
+    def equal(self, a: Any, b: Any) -> bool:
+        """Bitwise equality, NaN equal to NaN."""
+        return bool(self._equal(a, b, equal_nan=True))
+
+    def difference(self, got: Any, expected: Any, rtol: float, atol: Any) -> str | None:
+        """What is outside the tolerance, in words; ``None`` when nothing is."""
+        by_row = (
+            atol if isinstance(atol, int | float) else atol.reshape(-1, *[1] * (expected.ndim - 1))
+        )
+        near = self._isclose(got, expected, rtol=rtol, atol=by_row)
+        bad = int((~near).sum())
+        if not bad:
+            return None
+        worst = float(self._np.nanmax(abs(got - expected)))
+        return difference_text(bad, got.size, rtol, atol, worst, int(self._np.isnan(got).sum()))
+
+    def sample_wrong(self, got: Any, expected: Any, rtol: float, atol: Any, seed: int) -> Any:
+        """Whether a sample of elements is outside the tolerance."""
+        at = self._np.random.default_rng(seed).integers(0, expected.size, 256)
+        if not isinstance(atol, int | float):
+            atol = atol[at // (expected.size // len(expected))]
+        return not self._isclose(
+            got.reshape(-1)[at], expected.reshape(-1)[at], rtol=rtol, atol=atol
+        ).all()
+
+    def watched(self) -> dict[str, Any]:
+        """NumPy and Python's clocks."""
+        return {"numpy": self._np, "time": time}
+
+    def facts(self) -> dict[str, Any]:
+        """What is recorded of the device."""
+        import platform
+
+        return {
+            "device_properties": {"name": "standin", "compute_capability": None},
+            "software": {"python": platform.python_version(), "numpy": self._np.__version__},
+        }

@@ -1,0 +1,208 @@
+"""Guards against false speedups.
+
+- ``outputs``: wrong number, type, shape, dtype or device; a subclass of tensor
+- ``aliasing``: an output that lies in an input, or in an output of an earlier call
+- ``mutation``: an input that was changed (the next program would read it)
+- ``stream``: an output that is not there yet for work behind it; a device still busy afterwards
+- ``patched``: a function of torch, its timers, Python's clocks or builtins replaced
+- ``clock``: device timer and host clock that do not agree
+- ``limit``: a time below what memory bandwidth and arithmetic rate of the GPU allow
+
+Cached or constant outputs, skipped work on repeated shapes and reduced precision are caught by
+checking: inputs are new in every call, of two distributions, and every timed call's output is
+sampled (``evaluate.py``).
+"""
+
+from __future__ import annotations
+
+import builtins
+import statistics
+from typing import TYPE_CHECKING, Any, Literal
+
+from kernel_archive.gpus import gpu_facts
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from kernel_archive.problems import Work
+    from kernel_measure.device import Sample
+    from kernel_measure.tasks.base import Task
+    from kernel_measure.torch_device import AnyDevice
+
+#: Room for launch latency and the cost of synchronising, ns.
+CLOCK_SLACK_NS = 60_000.0
+#: The device may be busy elsewhere for this share of the timed region before it counts as hidden
+#: work.
+TAIL_SHARE = 0.10
+TAIL_SLACK_NS = 25_000.0
+#: Measured times this far above the physical limit are believed; a little below 1 for the timer's
+#: resolution.
+LIMIT_TOLERANCE = 0.95
+#: CUDA events resolve about half a microsecond; below it nothing is refused.
+LIMIT_FLOOR_NS = 1_000.0
+
+
+#: What a program can do wrong.
+FailureKind = Literal["compile_failed", "runtime_error", "incorrect"]
+
+
+class CandidateFailure(Exception):  # noqa: N818 - a verdict, not a fault of ours
+    """Raised inside an evaluation when the program failed a case."""
+
+    def __init__(self, kind: FailureKind, name: str, error: str, trace: str = "") -> None:
+        super().__init__(error)
+        self.kind, self.name, self.error, self.trace = kind, name, error, trace
+
+
+class Refusal(CandidateFailure):
+    """Raised when a guard refuses a program."""
+
+    def __init__(self, guard: str, reason: str) -> None:
+        super().__init__("incorrect", guard, f"guard {guard}: {reason}")
+
+
+class Integrity:
+    """The identity of functions that a program must leave alone."""
+
+    def __init__(self, device: AnyDevice) -> None:
+        self._device = device
+        self._before = self._take()
+
+    def _take(self) -> dict[str, Any]:
+        """Functions and types by dotted name (descriptors as stored, not as bound)."""
+        owners = {**self._device.watched(), "builtins": builtins}
+        return {
+            f"{name}.{key}": v
+            for name, owner in owners.items()
+            for key, v in vars(owner).items()
+            if callable(v)
+        }
+
+    def check(self) -> None:
+        """Refuse when one of them is another object now. New names are fine: imports make them.
+
+        Raises:
+            Refusal: with the names that changed.
+        """
+        now = self._take()
+        changed = sorted(k for k, v in self._before.items() if k in now and now[k] is not v)
+        gone = sorted(k for k in self._before if k not in now)
+        if changed or gone:
+            raise Refusal("patched", f"replaced {', '.join((changed + gone)[:5])}")
+
+
+def check_form(
+    task: Task, device: AnyDevice, result: Any, expected: tuple[Any, ...]
+) -> tuple[Any, ...]:
+    """The outputs that a program returned as a tuple, when number, type, shape.
+
+    Raises:
+        Refusal: guard ``outputs``.
+    """
+    outputs = (result,) if len(task.outputs) == 1 else result
+    if not isinstance(outputs, tuple | list) or len(outputs) != len(task.outputs):
+        got = f"{len(outputs)}" if isinstance(outputs, tuple | list) else type(outputs).__name__
+        raise Refusal(
+            "outputs", f"expected {len(task.outputs)} ({', '.join(task.outputs)}), got {got}"
+        )
+    for name, value, want in zip(task.outputs, outputs, expected, strict=True):
+        if not device.is_plain(value):
+            raise Refusal("outputs", f"{name} is a {type(value).__name__}, not a plain tensor")
+        if device.signature(value) != device.signature(want):
+            raise Refusal(
+                "outputs",
+                f"{name} is {device.signature(value)} instead of {device.signature(want)}",
+            )
+    return tuple(outputs)
+
+
+def check_aliasing(
+    task: Task, device: AnyDevice, data: Any, outputs: tuple[Any, ...], earlier: Sequence[int] = ()
+) -> None:
+    """Refuse outputs that lie in memory of the inputs ``data``, or in storages ``earlier``.
+
+    Raises:
+        Refusal: guard ``aliasing``.
+    """
+    allowed = {device.storage(data[i]) for i in task.written_inputs}
+    inputs = {device.storage(leaf) for leaf in device.leaves(data)} - allowed
+    for name, value in zip(task.outputs, outputs, strict=True):
+        storage = device.storage(value)
+        if storage in inputs:
+            raise Refusal("aliasing", f"{name} lies in the memory of an input")
+        if storage in earlier:
+            raise Refusal("aliasing", f"{name} lies in the memory of an earlier call's output")
+
+
+def unmutated(task: Task, device: AnyDevice, before: Any, after: Any) -> None:
+    """Refuse when a program changed an input that it may only read.
+
+    Raises:
+        Refusal: guard ``mutation``.
+    """
+    skip = {id(after[i]) for i in task.written_inputs}
+    for i, (a, b) in enumerate(zip(device.leaves(before), device.leaves(after), strict=True)):
+        if id(b) not in skip and not device.equal(a, b):
+            raise Refusal("mutation", f"input {i} was changed")
+
+
+def check_clock(
+    device: AnyDevice, candidate: Sequence[Sample], reference: Sequence[Sample]
+) -> None:
+    """Refuse when the device's timer tells another story than the host's clock.
+
+    What the host needs beyond the timed region is compared with what it needs for the reference,
+    measured in turn.
+
+    Raises:
+        Refusal: guards ``clock`` and ``stream``.
+    """
+    time = statistics.median(s.time_ns for s in candidate)
+    tail = statistics.median(s.tail_ns for s in candidate) - statistics.median(
+        s.tail_ns for s in reference
+    )
+    if tail > TAIL_SLACK_NS + TAIL_SHARE * time:
+        raise Refusal("stream", f"the device works for {tail / 1e3:.0f} us after the timed region")
+    if device.timer_is_host:
+        return
+    gap = statistics.median(s.host_ns - s.time_ns for s in candidate)
+    usual = statistics.median(s.host_ns - s.time_ns for s in reference)
+    if gap - usual > CLOCK_SLACK_NS + 0.25 * time or gap < -CLOCK_SLACK_NS:
+        raise Refusal(
+            "clock", f"timer says {time / 1e3:.1f} us, the host's clock {(time + gap) / 1e3:.1f} us"
+        )
+
+
+def limit_ns(work: Work, gpu: str) -> tuple[float, str] | None:
+    """The least time that a case can take on a GPU, ns, and what sets it.
+
+    Inputs are read from device memory (the L2 is flushed); of the outputs, what fits into the L2
+    may still be there when the timer stops. Arithmetic counts at twice the dense bf16 rate, more
+    than any program here can reach.
+    """
+    facts = gpu_facts(gpu)
+    if facts.memory_bandwidth_gb_s is None or facts.bf16_tflops is None:
+        return None
+    stays = (facts.l2_cache_mb or 0.0) * 2**20
+    moved = work.bytes_read + max(0.0, work.bytes_written - stays)
+    by_memory = moved / facts.memory_bandwidth_gb_s  # bytes / (GB/s) = ns
+    by_rate = work.flops / (2.0 * facts.bf16_tflops * 1e3)  # FLOP / (FLOP/ns)
+    return (by_memory, "memory bandwidth") if by_memory >= by_rate else (by_rate, "arithmetic rate")
+
+
+def check_limit(work: Work | None, gpu: str, time_ns: float) -> float | None:
+    """The time over the limit (None where the limit is not known); refuses what is below it.
+
+    Raises:
+        Refusal: guard ``limit``.
+    """
+    least, bound = (limit_ns(work, gpu) if work else None) or (0.0, "")
+    if least <= 0:
+        return None
+    if time_ns < LIMIT_TOLERANCE * least and least > LIMIT_FLOOR_NS:
+        raise Refusal(
+            "limit",
+            f"{time_ns / 1e3:.2f} us is below the {least / 1e3:.2f} us that {bound} allows"
+            f" on {gpu}",
+        )
+    return time_ns / least

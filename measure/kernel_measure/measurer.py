@@ -1,0 +1,261 @@
+"""The driver: keeps a confined worker per task, measures with it, replaces it."""
+
+from __future__ import annotations
+
+import statistics
+import tempfile
+from collections import defaultdict, deque
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from kernel_archive.errors import KernelArchiveError, printable
+from kernel_archive.ids import program_id
+from kernel_measure.device import exclusive
+from kernel_measure.process import Lost, WorkerProcess
+from kernel_measure.timing import Result
+from kernel_measure.verdict import Measurement, case_key, measurement
+from kernel_measure.worker import Config
+
+if TYPE_CHECKING:
+    from kernel_measure.settings import Settings
+
+#: Imports of torch, inputs of the largest task and their references.
+START_TIMEOUT_S = 300.0
+#: Failures that Triton states before anything is launched: the worker is as it was, and a fresh one
+#: would say the same.
+_BEFORE_LAUNCH = {"OutOfResources"}
+#: The name of a failure by the way in which a worker was lost.
+_LOSSES = {
+    "timeout": "Timeout",
+    "died": "WorkerDied",
+    "memory": "MemoryLimit",
+    "garbage": "ForgedReply",
+}
+
+
+class MeasurerError(KernelArchiveError):
+    """Raised when no worker can be started."""
+
+
+class ReferenceBand:
+    """The usual time of the reference per case of one task on one device.
+
+    Until ``settle`` measurements of a case are known, nothing is outside the band.
+    """
+
+    def __init__(self, factor: float, settle: int = 5) -> None:
+        self.factor, self.settle = factor, settle
+        self._seen: defaultdict[str, deque[float]] = defaultdict(partial(deque, maxlen=201))
+
+    def usual(self, case: str) -> float | None:
+        """Median of what was seen, ns; ``None`` before it is settled."""
+        seen = self._seen[case]
+        return statistics.median(seen) if len(seen) >= self.settle else None
+
+    def outside(self, case: str, time: float) -> bool:
+        """Whether a reference time is off the usual one by more than the factor, either way."""
+        usual = self.usual(case)
+        return usual is not None and not usual / self.factor <= time <= usual * self.factor
+
+    def learn(self, case: str, time: float) -> None:
+        """Remember one reference time, ns (the last 201 of a case count)."""
+        self._seen[case].append(time)
+
+
+class Measurer(ExitStack):
+    """Measures programs on one device.
+
+    ``gpu`` is its canonical name, for the physical limit. ``cache`` is the root of the compiler
+    caches, one folder per program; a temporary one when not given. Nothing else should run on the
+    processors ``cpus``, of the worker that times; workers start and compilers run on
+    ``start_cpus``.
+    """
+
+    def __init__(
+        self,
+        device: str,
+        settings: Settings,
+        *,
+        gpu: str = "",
+        cache: Path | None = None,
+        cpus: list[int] | None = None,
+        start_cpus: list[int] | None = None,
+        trusted: bool = False,
+    ) -> None:
+        super().__init__()
+        self.device, self.settings = device, settings
+        self._config = Config(
+            mode="time",
+            task="",
+            device=device,
+            settings=settings,
+            gpu=gpu,
+            cpus=cpus or [],
+            start_cpus=start_cpus or [],
+            trusted=trusted,
+        )
+        self.cache = cache or Path(
+            self.enter_context(tempfile.TemporaryDirectory(prefix="kernel-archive-")), "cache"
+        )
+        self._lock = self.enter_context(tempfile.TemporaryFile())  # noqa: SIM115 - closed with the measurer
+        self.callback(self._end_all)
+        self._workers: dict[str, WorkerProcess] = {}
+        self._bands: dict[str, ReferenceBand] = {}
+        self.restarts = 0
+        self.confined: dict[str, str] = {}
+        self.facts: dict[str, Any] = {}
+
+    def _end_all(self) -> None:
+        for worker in self._workers.values():
+            worker.kill()
+        self._workers.clear()
+
+    def start(self, task: str) -> None:
+        """Start a worker for a task, if there is none; does not wait."""
+        if task not in self._workers:
+            config = msgspec.structs.replace(self._config, task=task, settings=self.settings)
+            self._workers[task] = WorkerProcess(config, self.cache, lock=self._lock.fileno())
+
+    @property
+    def tasks(self) -> set[str]:
+        """The tasks that have a worker."""
+        return set(self._workers)
+
+    def is_ready(self, task: str) -> bool:
+        """Whether a program of that task could be measured now without waiting for a worker."""
+        worker = self._workers.get(task)
+        return worker is not None and worker.alive and worker.ready(0.0)
+
+    def is_alive(self, task: str) -> bool:
+        """Whether the task's worker runs (it may still be starting)."""
+        worker = self._workers.get(task)
+        return worker is not None and worker.alive
+
+    def _worker(self, task: str) -> WorkerProcess:
+        for _ in range(2):
+            self.start(task)
+            worker = self._workers[task]
+            if worker.ready(START_TIMEOUT_S):
+                assert worker.hello is not None  # noqa: S101 - ready() says so
+                self.confined, self.facts = worker.hello.confined, worker.hello.facts
+                return worker
+            text = worker.output().strip().splitlines()
+            self._make_room(task, "\n".join(text))
+        said = printable(text[-1], 300) if text else "it says nothing"
+        raise MeasurerError(f"no worker for {task} on {self.device} comes up: {said}")
+
+    def _make_room(self, task: str, error: str) -> None:
+        """End the worker of a task."""
+        for name in list(self._workers) if "out of memory" in error.lower() else [task]:
+            self.replace(name)
+
+    def replace(self, task: str) -> None:
+        """End the worker of a task; the next program gets a fresh one."""
+        self.restarts += self.end(task)
+
+    def end(self, task: str) -> bool:
+        """End the worker of a task that is done with; says whether there was one."""
+        worker = self._workers.pop(task, None)
+        if worker is not None:
+            worker.kill()
+        return worker is not None
+
+    def measure(self, task: str, code: str) -> Measurement:
+        """The verdict of one program.
+
+        Raises:
+            MeasurerError: no worker can be started.
+        """
+        band = self._bands.setdefault(task, ReferenceBand(self.settings.reference_band))
+        tried: list[Measurement] = []
+        wall = 0.0
+        while True:
+            m = self._once(task, code)
+            m.off_band = self._off_band(m, band)
+            wall += m.wall_s
+            tried.append(m)
+            if not m.off_band or m.outcome != "success" or len(tried) > self.settings.remeasure:
+                break
+        best = min(tried, key=lambda m: len(m.off_band)) if m.outcome == "success" else m
+        best.wall_s, best.attempts = wall, len(tried)
+        return best
+
+    def _off_band(self, m: Measurement, band: ReferenceBand) -> list[str]:
+        times = {
+            case_key(case.shape): case.reference.median
+            for case in m.cases
+            if case.reference is not None
+        }
+        outside = [key for key, time in times.items() if band.outside(key, time)]
+        for key, time in times.items():
+            band.learn(key, time)
+        return outside
+
+    def _once(self, task: str, code: str) -> Measurement:
+        """One evaluation; a loss in a worker that served others before is confirmed in a fresh one.
+
+        So is a program's want of memory beside workers of other tasks, in one that is alone.
+        """
+        m = self._ask(task, code)
+        lost = (
+            m.outcome in {"runtime_error", "infrastructure_failure"}
+            and m.error_name not in _BEFORE_LAUNCH
+        )
+        crowded = "out of memory" in m.error.lower() and bool(self._workers.keys() - {task})
+        if lost and (crowded or not m.fresh_worker):
+            self._make_room(task, m.error)
+            again = self._ask(task, code)
+            again.wall_s += m.wall_s
+            return again
+        return m
+
+    def _ask(self, task: str, code: str) -> Measurement:
+        """What the task's worker says of a program."""
+        worker = self._worker(task)
+        fresh = worker.served == 0
+        m = self._answer(worker, task, code)
+        m.fresh_worker = fresh
+        if task in self._workers and worker.served >= self.settings.candidates_per_worker:
+            self.replace(task)
+        return m
+
+    def _answer(self, worker: WorkerProcess, task: str, code: str) -> Measurement:
+        cache = self.cache / program_id(code)
+        with exclusive(self._lock.fileno()):
+            answer = worker.ask(code, cache, self.settings.timeout_s)
+        if isinstance(answer, Lost):
+            printed = worker.output(600).strip()
+            self.replace(task)
+            return Measurement(
+                task=task,
+                outcome="runtime_error",
+                cases=[],
+                error=answer.text,
+                error_name=_LOSSES[answer.why],
+                traceback=printed,
+                wall_s=self.settings.timeout_s if answer.why == "timeout" else 0.0,
+                salt=worker.salt,
+            )
+        fault = answer.error
+        if not fault:
+            try:
+                m = measurement(task, msgspec.convert(answer.result, Result), wall_s=answer.wall_s)
+            except ValueError as error:
+                fault = f"unreadable result: {error}"
+        if fault or answer.sticky:
+            self.replace(task)
+        if fault:
+            return Measurement(
+                task=task,
+                outcome="infrastructure_failure",
+                cases=[],
+                error=fault,
+                error_name="HarnessError",
+                wall_s=answer.wall_s,
+                salt=worker.salt,
+            )
+        return m

@@ -1,0 +1,237 @@
+"""Plans: which searches to record, as TOML.
+
+```toml
+name = "h200-search-2026-12"
+gpu = "H200"
+
+[settings]                     # any number of the protocol (kernel_measure.settings)
+max_case_seconds = 0.35
+
+[[search]]                     # asks for programs with files (questions.py)
+method = "tree_search"         # or local_search
+task = ["fp8_quant", "trimul"] # a list stands for one run each, as for seed and language
+seed = [41, 42]
+name = "s{seed}"               # run directory: <method>/<task>__<name>
+steps = 40
+start = "start.py"             # first program, relative to the plan; default: the reference
+
+[[search]]
+method = "agentic"
+chains = "chains/*/*"          # folders of programs that authors wrote one by one (agent.py)
+```
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from functools import partial
+from pathlib import Path  # noqa: TC003 - msgspec reads the annotations
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+import msgspec
+
+from kernel_archive.errors import RecipeError, printable
+from kernel_archive.untrusted import misfit, read_toml
+from kernel_measure.agent import AgentRun, read_chain
+from kernel_measure.questions import FileProvider
+from kernel_measure.search import Search, search_numbers
+from kernel_measure.settings import Settings
+from kernel_measure.strategies import HillClimbing, Puct
+from kernel_measure.tasks import get_task
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+Method = Literal["tree_search", "local_search", "agentic"]
+#: What a plan could say before 1.0 -> what to write instead.
+_GONE: Final = {
+    "templates": "programs come as proposals in files; examples/search/mutate.py writes them",
+    "surrogate": "forecasts choose which proposals to write; drop the table",
+    "compare": "record each arm into a directory of its own",
+    "fault": "failures come from the programs themselves; drop the key",
+    "target_bin": 'every search wants speed: use method = "tree_search"',
+    "bin_filling": 'every search wants speed: use method = "tree_search"',
+}
+
+
+class _Entry(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """One ``[[search]]`` as written."""
+
+    method: Method
+    task: str | list[str] = []
+    start: str = ""
+    chains: str = ""
+    name: str = "s{seed}"
+    seed: int | list[int] = 0
+    language: str | list[str] = "triton"
+    steps: int = 40
+    batch_size: int = 2
+    samples_per_parent: int = 4
+    k_per_parent: int = 2
+    archive_capacity: int = 1000
+    c_puct: float = 1.0
+
+
+class _File(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """The whole file as written."""
+
+    name: str
+    gpu: str
+    search: list[_Entry]
+    description: str = ""
+    settings: Settings = Settings()
+
+
+class PlannedRun(msgspec.Struct, kw_only=True):
+    """One run of a plan: ``key`` is ``<method>/<task>__<name>``, also its directory.
+
+    ``folder`` is where the chain of an ``agentic`` run lies.
+    """
+
+    key: str
+    method: Method
+    task: str
+    language: str
+    seed: int
+    entry: _Entry
+    folder: Path | None = None
+
+    @property
+    def mutator(self) -> str:
+        """What makes its programs, for ``run.json``."""
+        return "language model" if self.method == "agentic" else "files"
+
+    @property
+    def strategy(self) -> Puct | HillClimbing:
+        """Selection and admission, of a search."""
+        kind: type[Puct | HillClimbing] = HillClimbing if self.method == "local_search" else Puct
+        return msgspec.convert(self.entry, kind, from_attributes=True)
+
+    @property
+    def numbers(self) -> dict[str, Any]:
+        """What a search that goes on must have been begun with, as in ``run.json``."""
+        if self.method == "agentic":
+            return {}
+        return {"search": search_numbers(self.strategy, self.entry.steps, self.seed)}
+
+    @property
+    def expected(self) -> int:
+        """About how many evaluations a whole run takes."""
+        if self.method == "agentic":
+            return self.entry.steps
+        batch = 1 if self.method == "local_search" else self.entry.batch_size
+        return 1 + self.entry.steps * batch * self.entry.samples_per_parent
+
+    def open(self, directory: Path, plan: SearchPlan, seen: set[str]) -> Search | AgentRun:
+        """Open the run in its directory; it goes on where its log ends.
+
+        ``seen`` are programs that need no proposing again.
+
+        Raises:
+            DataError: the log is damaged or another run's, or a file of a chain is at fault.
+            UsageError: the program to start from cannot be read.
+            BusyError: another process records into the directory.
+        """
+        if self.folder is not None:
+            return AgentRun(directory, read_chain(self.folder))
+        start = plan.base / self.entry.start if self.entry.start else None
+        return Search(
+            directory,
+            strategy=self.strategy,
+            steps=self.entry.steps,
+            seed=self.seed,
+            seen=seen,
+            provider=FileProvider(directory, self.task, plan.gpu, start),
+        )
+
+
+class SearchPlan(msgspec.Struct, kw_only=True):
+    """A plan, read and expanded; its paths are relative to ``base``."""
+
+    name: str
+    gpu: str
+    settings: Settings
+    runs: list[PlannedRun]
+    base: Path
+
+
+def _list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else [value]
+
+
+def _chains(entry: _Entry, base: Path) -> Iterator[PlannedRun]:
+    """One run for every folder of a chain: ``agentic/<problem>__<h or t>_<author>``."""
+    for folder in sorted(p for p in base.glob(entry.chains) if any(p.glob("*.py"))):
+        chain = read_chain(folder)
+        task = get_task(chain.problem).name
+        role = "h" if chain.author.role == "held_out" else "t"
+        yield PlannedRun(
+            key=f"agentic/{task}__{role}_{chain.author.author}",
+            method="agentic",
+            task=task,
+            language=chain.author.language,
+            seed=0,
+            entry=msgspec.structs.replace(entry, steps=len(chain.attempts)),
+            folder=folder,
+        )
+
+
+def _runs(entry: _Entry) -> Iterator[PlannedRun]:
+    """One run for every task, language and seed: ``<method>/<task>__<name>``."""
+    grid = itertools.product(_list(entry.task), _list(entry.language), _list(entry.seed))
+    for task, language, seed in grid:
+        canonical = get_task(task).name
+        name = entry.name.format(seed=seed, language=language, task=canonical)
+        yield PlannedRun(
+            key=f"{entry.method}/{canonical}__{name}",
+            method=entry.method,
+            task=canonical,
+            language=language,
+            seed=seed,
+            entry=entry,
+        )
+
+
+def read_plan(path: Path) -> SearchPlan:
+    """Read a plan and expand its entries.
+
+    Raises:
+        RecipeError: with file and field.
+        UsageError: an unknown task.
+    """
+    fail = partial(RecipeError.of, code="bad-plan", file=str(path))
+    data = read_toml(path, fail, "there is no such plan", "Name a plan.toml")
+    try:
+        file = msgspec.convert(data, _File)
+    except msgspec.ValidationError as error:
+        message, field = misfit(error)
+        fix = next(
+            (
+                text
+                for name, text in _GONE.items()
+                if f"`{name}`" in str(error) or f"'{name}'" in str(error)
+            ),
+            None,
+        )
+        raise fail(message=printable(message, 300), field=field, fix=fix) from None
+    base = path.resolve().parent
+    for entry in file.search:
+        if entry.method == "agentic" and not entry.chains:
+            raise fail(
+                message="an agentic run records chains of programs",
+                field="search.chains",
+                fix='Name their folders: chains = "chains/*/*"',
+            )
+    runs = [run for e in file.search for run in (_chains(e, base) if e.chains else _runs(e))]
+    twice = [key for key, count in Counter(r.key for r in runs).items() if count > 1]
+    if twice:
+        raise RecipeError.of(
+            code="same-run",
+            message=f"more than one search records into {', '.join(sorted(twice)[:5])}",
+            file=str(path),
+            field="search.name",
+            fix="Put {seed} or {language} into the name",
+        )
+    return SearchPlan(name=file.name, gpu=file.gpu, settings=file.settings, runs=runs, base=base)

@@ -1,0 +1,310 @@
+"""One worker process as the driver sees it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import secrets
+import select
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+import kernel_archive
+from kernel_measure.memory import MemoryGroup, resident_gb
+from kernel_measure.sandbox import (
+    bubblewrap_command,
+    drops_to,
+    environment,
+    lend,
+    require_isolation,
+    write_filter,
+)
+from kernel_measure.worker import Config, Reply, Request
+
+_MAX_REPLY = 16 * 2**20
+# Threads and extensions of a program must not keep the process alive: no ordinary exit.
+_START = (
+    "import os, sys; os.nice({nice}); {drop}sys.path[:0] = {paths}; "
+    "from kernel_measure.worker import main; os._exit(main(sys.argv[1:]))"
+)
+_DROP = (
+    "os.setgroups([]); os.setresgid({user}, {user}, {user}); os.setresuid({user}, {user}, {user}); "
+)
+
+
+class Lost(msgspec.Struct, frozen=True):
+    """A request without an answer, and why, also in words."""
+
+    why: Literal["timeout", "died", "memory", "garbage"]
+    text: str
+
+
+def _first_process(info: int) -> int:
+    """A pidfd of process 1 of the worker's namespace, which bubblewrap names; -1 when it failed."""
+    data = b""
+    while b"}" not in data and select.select([info], [], [], 10.0)[0]:
+        chunk = os.read(info, 4096)
+        if not chunk:
+            break
+        data += chunk
+    try:
+        return os.pidfd_open(json.loads(data)["child-pid"])
+    except (ValueError, KeyError, OSError):
+        return -1
+
+
+def _guard(first: int) -> subprocess.Popen[bytes]:
+    """Start a process that ends a worker of another user when this process ends.
+
+    bubblewrap has given up the right to signal it, so that ``--die-with-parent`` does nothing
+    there.
+    """
+    code = f"import os, signal; os.read(0, 1); signal.pidfd_send_signal({first}, signal.SIGKILL)"
+    return subprocess.Popen(
+        [sys.executable, "-I", "-S", "-c", code],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        pass_fds=[first],
+        start_new_session=True,
+    )
+
+
+class WorkerProcess:
+    """A worker.
+
+    Its own folder is made in ``cache``, too, the root of the compiler caches. ``lock`` is the
+    descriptor of the file that is locked while the device is set up, ``nice`` how far it stands
+    behind others.
+
+    Raises:
+        IsolationError: programs cannot be isolated here, and the configuration does not trust them.
+    """
+
+    def __init__(
+        self, config: Config, cache: Path, *, lock: int | None = None, nice: int = 0
+    ) -> None:
+        if not config.trusted:
+            require_isolation()
+        self.settings, self.served = config.settings, 0
+        cache.mkdir(parents=True, exist_ok=True)
+        self.scratch = Path(tempfile.mkdtemp(prefix="kernel-archive-worker-", dir=cache.resolve()))
+        self._lent = None if config.trusted else self.scratch / "lent"
+        self._group = MemoryGroup.make(int(self.settings.host_memory_gb * 1e9))
+        self.hello: Reply | None = None
+        self._buffer, self._ended, self._first = b"", False, -1
+        self._guard: subprocess.Popen[bytes] | None = None
+        # Kept open: what a program makes of the file's name later is of no concern.
+        self._output = (self.scratch / "output.txt").open("w+b")
+        with ExitStack() as passed:
+            self._start(config, cache.resolve(), lock, nice, passed)
+
+    def _start(
+        self, config: Config, cache: Path, lock: int | None, nice: int, passed: ExitStack
+    ) -> None:
+        def keep(descriptor: int) -> int:
+            passed.callback(os.close, descriptor)
+            return descriptor
+
+        # Opened anew: a lock belongs to an opening of a file, and a copy would share the driver's.
+        own_lock = keep(os.open(f"/dev/fd/{lock}" if lock is not None else os.devnull, os.O_RDWR))
+        self.salt = secrets.token_hex(8)
+        config = msgspec.structs.replace(
+            config, scratch=str(self.scratch), salt=self.salt, lock=own_lock
+        )
+        (self.scratch / "config.json").write_bytes(msgspec.json.encode(config))
+        request_read, self._requests = os.pipe()
+        self._replies, reply_write = os.pipe()
+        info_read, info_write = os.pipe()
+        keep(info_read)
+        before, user = self._group.command() if self._group else [], None
+        files = [keep(request_read), keep(reply_write), own_lock]
+        if not config.trusted:
+            gpu = config.device == "cuda" and config.mode == "time"
+            rules = keep(os.memfd_create("filter"))
+            write_filter(rules)
+            before += bubblewrap_command(self.scratch, cache=cache, gpu=gpu)
+            before += ["--seccomp", str(rules), "--info-fd", str(info_write), "--"]
+            files += [rules, info_write]
+            user = drops_to()
+            for folder in (self.scratch, *(self.scratch / n for n in ("tmp", "shm", "lent"))):
+                lend(folder)
+        ours = [
+            str(Path(module).resolve().parents[1]) for module in (__file__, kernel_archive.__file__)
+        ]
+        paths = dict.fromkeys([*ours, *filter(None, sys.path)])
+        start = _START.format(
+            nice=nice,
+            drop=_DROP.format(user=user) if user is not None else "",
+            paths=json.dumps(list(paths)),
+        )
+        settings = [str(self.scratch / "config.json"), str(request_read), str(reply_write)]
+        self._process = subprocess.Popen(
+            [*before, sys.executable, "-c", start, *settings],
+            stdin=subprocess.DEVNULL,
+            stdout=self._output,
+            stderr=subprocess.STDOUT,
+            pass_fds=files,
+            start_new_session=True,
+            cwd=self.scratch,
+            env=environment(self.scratch),
+        )
+        os.close(info_write)
+        if not config.trusted:
+            self._first = _first_process(info_read)
+            if user is not None and self._first >= 0:
+                self._guard = _guard(self._first)
+
+    @property
+    def pid(self) -> int:
+        """Process id, also the id of its process group."""
+        return self._process.pid
+
+    def ready(self, timeout: float) -> bool:
+        """Wait until it can be asked; ``False`` when it died or did not come up in time."""
+        if self.hello is None:
+            answer = self._read(timeout)
+            if isinstance(answer, Lost):
+                return False
+            self.hello = answer
+        return True
+
+    @property
+    def alive(self) -> bool:
+        """Whether the process runs."""
+        return not self._ended and self._process.poll() is None
+
+    def output(self, limit: int = 2000) -> str:
+        """The end of what it printed."""
+        file = self._output.fileno()
+        return os.pread(file, limit, max(0, os.fstat(file).st_size - limit)).decode(
+            "utf-8", "replace"
+        )
+
+    def ask(self, code: str, cache: Path, timeout: float, task: str = "") -> Reply | Lost:
+        """One program and its compiler cache; waits for the answer, at most ``timeout`` seconds."""
+        request = Request(
+            nonce=secrets.token_hex(8), code=code, cache=str(cache.resolve()), task=task
+        )
+        if self._lent is None:
+            cache.mkdir(exist_ok=True)
+            return self._ask(request, timeout)
+        # Other programs' caches do not exist for a worker in bubblewrap: it is given this one and
+        # no other.
+        lent = self._lent / cache.name
+        try:
+            cache.rename(lent)
+        except FileNotFoundError:
+            lent.mkdir()
+            lend(lent)
+        try:
+            return self._ask(request, timeout)
+        finally:
+            try:
+                lent.rename(cache)
+            except (
+                OSError
+            ):  # the program made something else of it, or another worker has one by now
+                shutil.rmtree(lent, ignore_errors=True)
+
+    def _ask(self, request: Request, timeout: float) -> Reply | Lost:
+        data = memoryview(msgspec.json.encode(request) + b"\n")
+        end = time.monotonic() + timeout
+        try:
+            while data:
+                if not select.select([], [self._requests], [], max(0.0, end - time.monotonic()))[1]:
+                    return Lost("timeout", "the worker does not take requests")
+                data = data[os.write(self._requests, data[:65536]) :]
+        except OSError:
+            return self._died()
+        answer = self._read(max(0.0, end - time.monotonic()))
+        self.served += 1
+        if isinstance(answer, Reply) and answer.nonce != request.nonce:
+            return Lost("garbage", "the answer does not belong to the request")
+        return answer
+
+    def _over(self) -> Lost | None:
+        """The loss of a worker that holds, or held, more memory than it may."""
+        limit = self.settings.host_memory_gb
+        used = self._group.used_gb() if self._group else resident_gb(self.pid)
+        if used > limit or (self._group is not None and self._group.was_over()):
+            text = f"{max(used, limit):.1f} GB of host memory, {limit:g} GB are allowed"
+            return Lost("memory", text)
+        return None
+
+    def _died(self) -> Lost:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(2.0)
+        if self._group is not None and self._group.was_over():
+            return self._over() or Lost("memory", "too much host memory")
+        status = self._process.returncode
+        if status is not None:
+            # bubblewrap ends like a shell: a status above 128 stands for a signal.
+            number = -status if status < 0 else status - 128 if self._lent is not None else 0
+            with contextlib.suppress(ValueError):
+                return Lost("died", f"the worker was ended by {signal.Signals(number).name}")
+        return Lost("died", f"the worker ended with status {status}")
+
+    def _read(self, timeout: float) -> Reply | Lost:
+        end = time.monotonic() + timeout
+        while b"\n" not in self._buffer:
+            left = end - time.monotonic()
+            readable, _, _ = select.select([self._replies], [], [], max(0.0, min(left, 0.25)))
+            if readable:
+                chunk = os.read(self._replies, 1 << 16)
+                if not chunk:
+                    return self._died()
+                self._buffer += chunk
+                if len(self._buffer) > _MAX_REPLY:
+                    return Lost("garbage", f"an answer over {_MAX_REPLY >> 20} MB")
+                continue
+            if not self.alive:  # a child that it left behind may hold the pipe open
+                return self._died()
+            if left <= 0:
+                return Lost("timeout", f"no answer within {timeout:.0f} s")
+            over = self._over()
+            if over:
+                return over
+        line, self._buffer = self._buffer.split(b"\n", 1)
+        try:
+            return msgspec.json.decode(line, type=Reply)
+        except (ValueError, RecursionError):
+            return Lost("garbage", "an answer that is not one")
+
+    def kill(self) -> None:
+        """End it and everything that it started, and remove its directory; once."""
+        if self._ended:
+            return
+        self._ended = True
+        if self._first >= 0:  # with process 1 everything in the namespace ends
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(self._first, signal.SIGKILL)
+            select.select([self._first], [], [], 20.0)
+            os.close(self._first)
+        if self._guard is not None:
+            self._guard.kill()
+            self._guard.communicate()
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.pid, signal.SIGKILL)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(20.0)
+        for descriptor in (self._requests, self._replies):
+            with contextlib.suppress(OSError):
+                os.close(descriptor)
+        self._output.close()
+        if self._group is not None:
+            self._group.close()
+        try:
+            shutil.rmtree(self.scratch, ignore_errors=True)
+        except RecursionError:  # folders within folders, more than Python can go into
+            subprocess.run(["rm", "-rf", "--", str(self.scratch)], check=False)

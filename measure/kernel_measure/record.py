@@ -1,0 +1,286 @@
+"""Recording a plan."""
+
+from __future__ import annotations
+
+import fnmatch
+import math
+import time
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from kernel_archive.errors import UsageError
+from kernel_archive.readers.events import TimingLine
+from kernel_measure.agent import AgentRun
+from kernel_measure.logs import now, read_lines, write_json
+from kernel_measure.runs import earlier_run, run_document
+from kernel_measure.search import Search
+from kernel_measure.station import Host, Station
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from concurrent.futures import Future
+    from pathlib import Path
+
+    from kernel_measure.plan import PlannedRun, SearchPlan
+    from kernel_measure.search import Job
+
+#: Let this many runs take turns, enough to hide the compilers; the next starts when one has
+#: finished.
+AT_ONCE = 14
+#: Look for proposals this often when nothing else is left to do, s.
+POLL_S = 0.5
+
+
+class Recorded(msgspec.Struct, kw_only=True):
+    """What a call recorded.
+
+    Attributes:
+        gpu_seconds: of the wall time ``seconds``, in evaluations.
+        restarts: workers replaced.
+        waiting: proposals that searches wait for.
+    """
+
+    runs: dict[str, dict[str, Any]] = {}
+    evaluations: int = 0
+    seconds: float = 0.0
+    gpu_seconds: float = 0.0
+    restarts: int = 0
+    unfinished: int = 0
+    waiting: int = 0
+
+
+class _Active:
+    """One run in progress: its log, its waiting jobs and their compilations."""
+
+    def __init__(self, run: PlannedRun, plan: SearchPlan, out: Path, seen: set[str]) -> None:
+        self.run, self._path = run, out / run.key / "run.json"
+        self.document = _document(run, plan, self._path)
+        self.log = run.open(out / run.key, plan, seen)
+        self.jobs: list[Job] = []
+        self.compiling: list[Future[None]] = []
+        timing = read_lines(out / run.key / "timing.jsonl", TimingLine)
+        self.gpu_seconds = sum(row.wall_s or 0.0 for row in timing)
+
+    @property
+    def waits(self) -> int:
+        """How many proposals it waits for."""
+        return self.log.waits if isinstance(self.log, Search) else 0
+
+    def ahead(self) -> Sequence[str]:
+        """Programs that an agent has ready before their turn."""
+        return self.log.ahead() if isinstance(self.log, AgentRun) else ()
+
+    def write(self, facts: dict[str, Any]) -> None:
+        """``run.json`` as of now."""
+        counts = self.log.tally.counts
+        self.document.update(facts)
+        self.document.update(
+            search=self.log.hyperparameters,
+            end=now(),
+            finished=self.log.finished,
+            evaluations=sum(counts.values()),
+            successes=counts.get("success", 0),
+            failures={k: v for k, v in sorted(counts.items()) if k != "success"},
+            gpu_seconds=round(self.gpu_seconds, 3),
+        )
+        write_json(self._path, self.document)
+
+
+def _document(run: PlannedRun, plan: SearchPlan, path: Path) -> dict[str, Any]:
+    """``run.json`` as a call begins with it."""
+    document = run_document(
+        run.task,
+        plan.settings,
+        method=run.method,
+        language=run.language,
+        mutator=run.mutator,
+        run=run.key,
+        plan=plan.name,
+        start=now(),
+        **run.numbers,
+    )
+    earlier = earlier_run(path, document) or {}
+    return {**earlier, **document, "start": earlier.get("start", document["start"])}
+
+
+class Recording(msgspec.Struct, frozen=True, kw_only=True):
+    """What a call of ``record`` does.
+
+    Attributes:
+        host: where programs are measured.
+        only: patterns of run keys (``fnmatch``); all runs by default.
+        seconds: begin no evaluation after this many seconds.
+        compile_only: fill the host's cache with what is known ahead (chains) and measure nothing; a
+            call with the same cache and ``compilers=0`` then times on a host that does nothing
+            else.
+        wait: wait for proposals when nothing else is left to do.
+    """
+
+    host: Host = Host()
+    only: tuple[str, ...] = ()
+    seconds: float = math.inf
+    compile_only: bool = False
+    wait: bool = True
+
+
+def record(
+    plan: SearchPlan,
+    out: Path,
+    how: Recording,
+    *,
+    say: Callable[[str], None] = lambda _: None,
+    advance: Callable[[int, int, str], None] = lambda _done, _total, _what: None,
+) -> Recorded:
+    """Record the runs of a plan into ``out``; a call after a crash or a deadline goes on.
+
+    ``advance`` is called with evaluations done, evaluations expected, and the run.
+
+    Raises:
+        DataError: a run directory is damaged or of another plan, or a proposal is none.
+        MeasurerError: no worker comes up.
+        UsageError: ``compile_only`` without a cache or without compilers.
+    """
+    if how.compile_only and (how.host.cache is None or how.host.compilers == 0):
+        raise UsageError(
+            "compiling only needs a folder to keep programs in, and compilers: "
+            "name --cache, drop --compilers 0"
+        )
+    begin = time.monotonic()
+    runs = [r for r in plan.runs if any(fnmatch.fnmatch(r.key, p) for p in how.only or "*")]
+    for run in runs:
+        _document(
+            run, plan, out / run.key / "run.json"
+        )  # refuses a plan that does not fit before anything is measured
+    result = Recorded()
+    seen: dict[str, set[str]] = {}
+
+    def start(run: PlannedRun) -> _Active:
+        return _Active(run, plan, out, seen.setdefault(run.task, set()))
+
+    with ExitStack() as stack:
+        task = runs[0].task if runs else None
+        station = stack.enter_context(Station(how.host, plan.settings, plan.gpu, task))
+        loop = _Loop(station, result, begin + how.seconds, say, advance, wait=how.wait)
+        try:
+            if how.compile_only:
+                loop.compile(runs, start)
+                return result
+            loop.run(runs, start)
+        finally:
+            for a in loop.active:
+                a.log.close()
+                counts = a.log.tally.counts
+                if counts and not how.compile_only:
+                    a.write({})
+                    result.runs[a.run.key] = {
+                        "counts": dict(sorted(counts.items())),
+                        "finished": a.log.finished,
+                        "best": a.log.tally.best,
+                    }
+            result.waiting = sum(a.waits for a in loop.active)
+            result.unfinished = len(runs) - sum(a.log.finished for a in loop.active)
+            result.seconds = time.monotonic() - begin
+            result.restarts = station.measurer.restarts
+    return result
+
+
+class _Loop(msgspec.Struct):
+    """Takes turns: while one run's programs are measured, the others' are compiled."""
+
+    station: Station
+    result: Recorded
+    deadline: float
+    say: Callable[[str], None]
+    advance: Callable[[int, int, str], None]
+    wait: bool = True
+    active: list[_Active] = []
+
+    def compile(self, runs: Sequence[PlannedRun], start: Callable[[PlannedRun], _Active]) -> None:
+        """Compile every program that is known before its turn, and wait until all are."""
+        for run in runs:
+            if run.method == "agentic":
+                self.active.append(start(run))
+        futures = [
+            f for a in self.active for f in self.station.compile_ahead(a.run.task, a.ahead())
+        ]
+        for done, future in enumerate(futures, 1):
+            future.result()
+            self.advance(done, len(futures), "compiling")
+
+    def run(
+        self,
+        runs: Sequence[PlannedRun],
+        start: Callable[[PlannedRun], _Active],
+        *,
+        at_once: int = AT_ONCE,
+    ) -> None:
+        """Until every run has finished or the time is used up."""
+        expected = sum(run.expected for run in runs)
+        queue = list(runs)
+        waiting: list[_Active] = []
+        while time.monotonic() < self.deadline:
+            while queue and sum(bool(a.jobs) for a in waiting) < at_once:
+                following = start(queue.pop(0))
+                self.active.append(following)
+                if self._propose(following):
+                    waiting.append(following)
+                if following.jobs:
+                    self.station.measurer.start(following.run.task)
+            for task in self.station.measurer.tasks - {a.run.task for a in waiting if a.jobs}:
+                self.station.measurer.end(
+                    task
+                )  # a worker holds its task's inputs, tens of gigabytes for some
+            if not waiting:
+                break
+            chosen = next((a for a in waiting if a.jobs and self._ready(a)), None)
+            if chosen is None:
+                asked = [a for a in waiting if not a.jobs]
+                if len(asked) == len(waiting) and not self.wait:
+                    break
+                time.sleep(0.02 if len(asked) < len(waiting) else POLL_S)
+                for a in asked:
+                    if not self._propose(a):
+                        waiting.remove(a)
+                continue
+            self._measure(chosen, expected)
+            waiting.remove(chosen)
+            if time.monotonic() < self.deadline and self._propose(chosen):
+                waiting.append(chosen)  # to the end of the queue
+
+    def _propose(self, a: _Active) -> bool:
+        """Get the run's next jobs and start compiling them; ``False`` when it has finished."""
+        first = not a.jobs and not a.compiling
+        a.jobs = a.log.jobs()
+        codes = (first and a.ahead()) or [job.code for job in a.jobs]
+        a.compiling = self.station.compile_ahead(a.run.task, codes)
+        return bool(a.jobs) or bool(a.waits)
+
+    def _ready(self, a: _Active) -> bool:
+        """Whether its programs are compiled and a worker waits."""
+        if not all(f.done() for f in a.compiling):
+            return False
+        measurer, task = self.station.measurer, a.run.task
+        if measurer.is_ready(task):
+            return True
+        measurer.start(task)
+        return not measurer.is_alive(
+            task
+        )  # a worker that does not come up is the measurer's to report
+
+    def _measure(self, a: _Active, expected: int) -> None:
+        for job in a.jobs:
+            if time.monotonic() >= self.deadline:
+                break
+            started = now()
+            measured = self.station.measurer.measure(a.run.task, job.code)
+            self.result.gpu_seconds += measured.wall_s
+            a.log.report(job, measured, started)
+            a.gpu_seconds += measured.wall_s
+            self.result.evaluations += 1
+            self.advance(self.result.evaluations, expected, a.run.key)
+        a.write(self.station.facts())
+        tally = a.log.tally
+        best = f"{tally.best:.3f}" if tally.best is not None else "-"
+        self.say(f"{a.run.key}: {sum(tally.counts.values())} measured, best {best}x")

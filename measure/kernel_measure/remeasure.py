@@ -1,0 +1,281 @@
+"""Measuring kernels of an archive again."""
+
+from __future__ import annotations
+
+import math
+import statistics
+import time
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from kernel_archive.bins import SCHEMES, bin_of
+from kernel_archive.errors import DataError, UsageError, printable
+from kernel_archive.gpus import canonical_gpu
+from kernel_measure.logs import now, write_json
+from kernel_measure.runs import AttemptLog, earlier_run, feedback_of, run_document
+from kernel_measure.settings import Settings  # noqa: TC001 - msgspec reads the annotations
+from kernel_measure.station import Host, Station, resolve_gpu
+from kernel_measure.tasks import TASK_NAMES
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+    from pathlib import Path
+
+    from kernel_archive.archive.open import Archive
+    from kernel_archive.readers.events import Feedback
+
+
+class Program(msgspec.Struct, frozen=True):
+    """A kernel to measure again, with its label so far, x."""
+
+    task: str
+    code: str
+    speedup: float | None = None
+
+
+class TaskSpread(msgspec.Struct, kw_only=True):
+    """How far the measurements of a task's kernels agree.
+
+    Attributes:
+        measured: successful measurements.
+        spread_median: (largest - least) / median over a kernel's measurements, its median over the
+            kernels.
+        spread_p90: the same, 90th percentile.
+        moved: kernels whose median lies in another bin than their label so far.
+    """
+
+    programs: int = 0
+    measured: int = 0
+    spread_median: float = 0.0
+    spread_p90: float = 0.0
+    moved: int = 0
+
+
+class Again(msgspec.Struct, kw_only=True):
+    """What was measured again."""
+
+    tasks: dict[str, TaskSpread] = {}
+    notes: list[str] = []
+
+
+def choose(
+    archive: Archive,
+    where: str,
+    *,
+    edge: float = 0.05,
+    limit: int | None = None,
+    gpu: str | None = None,
+) -> list[Program]:
+    """Kernels of an archive that a task's reference can be timed beside.
+
+    ``where`` is ``eval`` (rows of the evaluation split), ``edge`` (within that share of a bin
+    edge), ``flagged``, ``all``, or a SQL condition on the table kernels.
+
+    Raises:
+        UsageError: the condition is not valid SQL, or the archive has no evaluation split.
+    """
+    edges = " OR ".join(
+        f"abs(ln(speedup / {e!r})) < ln(1 + {edge!r})" for e in SCHEMES["paper"].edges
+    )
+    conditions = {
+        "all": "true",
+        "edge": f"({edges})",
+        "flagged": "len(flags) > 0",
+        "eval": "kernel_id IN (SELECT kernel_id FROM eval)",
+    }
+    condition = conditions.get(where, f"({where})")
+    if where == "eval" and "eval" not in archive.tables:
+        raise UsageError(
+            "the archive has no evaluation split yet. Make it with: kernel-archive build-eval"
+        )
+    query = (
+        "SELECT problem, code, speedup FROM kernels"
+        f" WHERE list_contains(?, problem) AND {condition}"
+    )
+    query += (
+        (" AND gpu = ?" if gpu else "")
+        + " ORDER BY kernel_id"
+        + (f" LIMIT {limit}" if limit else "")
+    )
+    import duckdb
+
+    try:
+        rows = archive.sql(query, [TASK_NAMES, *([canonical_gpu(gpu)] if gpu else [])]).to_pylist()
+    except duckdb.Error as error:
+        raise UsageError(f"--select: {printable(str(error).splitlines()[0], 200)}") from error
+    return [Program(r["problem"], r["code"], r["speedup"]) for r in rows]
+
+
+class Repetitions(msgspec.Struct, frozen=True, kw_only=True):
+    """How programs are measured again."""
+
+    repeat: int
+    host: Host
+    settings: Settings
+    gpu: str | None = None
+    deadline: float = math.inf
+
+
+def remeasure_programs(
+    programs: Sequence[Program],
+    out: Path,
+    how: Repetitions,
+    *,
+    advance: Callable[[int, int, str], None] = lambda _done, _total, _what: None,
+) -> Again:
+    """Measure programs again.
+
+    A directory that is there already is gone on with: programs in it are not measured again. All
+    are compiled before the first is timed, since a host that compiles launches kernels more slowly.
+    ``advance`` is called with measurements done, measurements in all, and the task.
+
+    Raises:
+        BusyError: another process records into the directory.
+        DataError: a log there was damaged, or made with other settings.
+        MeasurerError: no worker comes up.
+    """
+    repeat, settings = how.repeat, how.settings
+    labels: dict[str, dict[str, float | None]] = {}
+    for program in programs:
+        labels.setdefault(program.task, {}).setdefault(program.code, program.speedup)
+    found: dict[str, dict[str, list[Feedback]]] = {task: {} for task in labels}
+    total, done = repeat * sum(map(len, labels.values())), 0
+    missing = {task: _missing(task, codes, out, repeat, settings) for task, codes in labels.items()}
+    name = resolve_gpu(how.host.device, how.gpu)
+    with Station(how.host, settings, name, next(iter(labels), None)) as station:
+        for future in [
+            f for task, codes in missing.items() for f in station.compile_ahead(task, codes)
+        ]:
+            future.result()
+        for r in range(1, repeat + 1):
+            for task, codes in labels.items():
+                with _Repetition(out / f"{task}__r{r}", task, r, settings) as run:
+                    for code in codes:
+                        if code not in run.have:
+                            if time.monotonic() >= how.deadline:
+                                continue
+                            run.measure(code, station)
+                        done += 1
+                        advance(done, total, task)
+                        found[task].setdefault(code, []).append(run.have[code])
+                    run.finish(set(codes))
+                station.measurer.end(task)
+    return _summary(labels, found)
+
+
+class _Repetition(ExitStack):
+    """One run directory.
+
+    ``finished`` says whether it holds every program that the last call asked for.
+    """
+
+    def __init__(self, directory: Path, task: str, repetition: int, settings: Settings) -> None:
+        super().__init__()
+        self._path = directory / "run.json"
+        self._task, self._repetition = task, repetition
+        self._station: Station | None = None
+        search = {"repetition": repetition, "aggregation": "geomean"}
+        self._document = run_document(
+            task,
+            settings,
+            method="remeasurement",
+            mutator="none",
+            run=directory.name,
+            search=search,
+        )
+        with ExitStack() as stack:
+            self._log = stack.enter_context(AttemptLog(directory))
+            self._earlier = earlier_run(self._path, self._document)
+            if self._log.rows and self._earlier is None:
+                raise DataError.of(
+                    code="no-run-json",
+                    message="there are measurements, and no run.json says how they were made",
+                    file=str(directory),
+                    fix="Move the folder away",
+                )
+            self.push(stack.pop_all())
+        self.have = {row.code: feedback_of(row.evaluation) for row in self._log.rows}
+
+    def measure(self, code: str, station: Station) -> None:
+        """Measure a program and log it."""
+        started = now()
+        measured = station.measurer.measure(self._task, code)
+        if self._station is None:
+            self._station = station
+            self._write(station.facts(), finished=False)
+        row = self._log.add(
+            code, measured, started, title="measured again", note=f"repetition {self._repetition}"
+        )
+        self.have[code] = feedback_of(row.evaluation)
+
+    def finish(self, wanted: set[str]) -> None:
+        """State what the directory holds now."""
+        if self._station is not None:
+            self._write(self._station.facts(), finished=wanted <= self.have.keys())
+        elif self._earlier is not None and self._earlier.get("evaluations") != len(self._log.rows):
+            self._write(self._earlier, finished=wanted <= self.have.keys())
+
+    def _write(self, facts: dict[str, Any], *, finished: bool) -> None:
+        rows = self._log.rows
+        write_json(
+            self._path,
+            {
+                **facts,
+                **self._document,
+                "finished": finished,
+                "evaluations": len(rows),
+                "start": rows[0].started_at if rows else None,
+                "end": rows[-1].completed_at if rows else None,
+            },
+        )
+
+
+def _missing(
+    task: str, codes: Iterable[str], out: Path, repeat: int, settings: Settings
+) -> list[str]:
+    """The programs that some repetition has not measured yet; only they need compiling."""
+    everywhere = set(codes)
+    for r in range(1, repeat + 1):
+        directory, have = out / f"{task}__r{r}", set[str]()
+        if (directory / "attempts.jsonl").exists():
+            with _Repetition(directory, task, r, settings) as run:
+                have = set(run.have)
+        everywhere &= have
+    return [code for code in codes if code not in everywhere]
+
+
+def _summary(
+    labels: dict[str, dict[str, float | None]], found: dict[str, dict[str, list[Feedback]]]
+) -> Again:
+    again = Again()
+    unreached = failed = 0
+    for task, codes in labels.items():
+        speeds = {
+            code: [f.aggregated_speedup for f in feedbacks]
+            for code, feedbacks in found[task].items()
+        }
+        unreached += len(codes) - len(speeds)
+        failed += sum(None in values for values in speeds.values())
+        runs = {code: [v for v in values if v is not None] for code, values in speeds.items()}
+        medians = {code: statistics.median(values) for code, values in runs.items() if values}
+        spread = sorted((max(v) - min(v)) / medians[code] for code, v in runs.items() if len(v) > 1)
+        again.tasks[task] = TaskSpread(
+            programs=len(codes),
+            measured=sum(map(len, runs.values())),
+            spread_median=statistics.median(spread) if spread else 0.0,
+            spread_p90=spread[min(len(spread) - 1, int(0.9 * len(spread)))] if spread else 0.0,
+            moved=sum(
+                label is not None and bin_of(label) != bin_of(medians[code])
+                for code, label in codes.items()
+                if code in medians
+            ),
+        )
+    if unreached:
+        again.notes.append(f"{unreached} kernels were not reached in time; call again to go on")
+    if failed:
+        again.notes.append(
+            f"{failed} kernels failed at least once now: see the logs for the reasons"
+        )
+    return again

@@ -1,0 +1,158 @@
+"""A run directory."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from kernel_archive.errors import DataError
+from kernel_archive.ids import program_id
+from kernel_archive.readers.events import Attempt, Feedback, LoggedEvaluation
+from kernel_measure.logs import JsonLines, now, read_lines, unresumable
+from kernel_measure.tasks import get_task
+from kernel_measure.verdict import Measurement, evaluation
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from kernel_measure.settings import Settings
+
+
+def run_document(task: str, settings: Settings, **more: Any) -> dict[str, Any]:
+    """What ``run.json`` says before anything is measured."""
+    facts = get_task(task)
+    return {
+        **more,
+        "task": facts.name,
+        "measurement": msgspec.json.decode(msgspec.json.encode(settings.describe())),
+        "checks": facts.describe_checks(),
+        "reference_source": facts.reference,
+        "benchmark_cases": list(facts.benchmark_cases),
+        "correctness_cases": list(facts.correctness_cases),
+        "tolerance": {"rtol": facts.rtol, "atol": facts.atol},
+    }
+
+
+def earlier_run(path: Path, document: dict[str, Any]) -> dict[str, Any] | None:
+    """The ``run.json`` of an earlier call that ``document`` goes on with, if there is one.
+
+    A search may be given more steps: no choice depends on how many there are.
+
+    Raises:
+        DataError: it can't be read, or was recorded under other settings.
+    """
+    if not path.exists():
+        return None
+    try:
+        earlier = msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise DataError.of(
+            code="bad-json", file=str(path), message=f"not valid: {error}", fix="Move the run away"
+        ) from error
+    fixed = (
+        "task",
+        "method",
+        "reference_source",
+        "measurement",
+        "benchmark_cases",
+        "correctness_cases",
+        "tolerance",
+    )
+    said, asked = _with_numbers(earlier), _with_numbers(document)
+    for name in (*fixed, *sorted(asked.keys() - document.keys())):
+        more = (
+            name == "search.total_budget_steps"
+            and isinstance(said.get(name), int)
+            and said[name] < asked[name]
+        )
+        if said.get(name) != asked.get(name) and not more:
+            says = "under other settings" if name in said else "without saying under which settings"
+            raise DataError.of(
+                code="another-plan",
+                file=str(path),
+                field=name,
+                fix="Record into another directory",
+                message=f"the run was recorded {says} and can't be continued",
+            )
+    return earlier
+
+
+def _with_numbers(document: dict[str, Any]) -> dict[str, Any]:
+    """A ``run.json`` with the numbers of its search as fields of their own: ``search.c_puct``."""
+    numbers = document.get("search")
+    return document | (
+        {f"search.{k}": v for k, v in numbers.items()} if isinstance(numbers, dict) else {}
+    )
+
+
+def feedback_of(logged: LoggedEvaluation | None) -> Feedback:
+    """The feedback of a logged evaluation.
+
+    Raises:
+        ValueError: there is none, or a success lacks its speedup or something else has one.
+    """
+    feedback = logged.observation.feedback if logged is not None else None
+    if feedback is None:
+        raise ValueError("an evaluation without feedback")
+    if (feedback.kind == "success") != (feedback.aggregated_speedup is not None):
+        raise ValueError("a success has a speedup, and nothing else has one")
+    return feedback
+
+
+class Tally:
+    """Outcomes of a run: how often each, and the best speedup, x."""
+
+    def __init__(self) -> None:
+        self.counts: dict[str, int] = {}
+        self.best: float | None = None
+
+    def add(self, feedback: Feedback) -> None:
+        """Count one evaluation."""
+        self.counts[feedback.kind] = self.counts.get(feedback.kind, 0) + 1
+        if feedback.aggregated_speedup is not None:
+            self.best = max(self.best or 0.0, feedback.aggregated_speedup)
+
+
+class AttemptLog(ExitStack):
+    """The logs of a run of attempts: ``attempts.jsonl``, beside it ``timing.jsonl``.
+
+    Raises:
+        BusyError: another process records into the directory.
+        DataError: a log there was damaged, or holds what was not recorded here.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        super().__init__()
+        path = directory / "attempts.jsonl"
+        with ExitStack() as stack:
+            self._log = stack.enter_context(JsonLines(path))  # this cuts off a torn last line
+            self._timing = stack.enter_context(JsonLines(directory / "timing.jsonl"))
+            self.rows = read_lines(path, Attempt)
+            for number, row in enumerate(self.rows, 1):
+                try:
+                    feedback_of(row.evaluation)
+                except ValueError as error:
+                    raise unresumable(path, number, str(error), field="evaluation") from error
+            self.push(stack.pop_all())
+
+    def add(self, code: str, measured: Measurement, started_at: str, **more: Any) -> Attempt:
+        """Write one measurement; ``more`` are further fields of the row."""
+        number = max((row.attempt for row in self.rows), default=-1) + 1
+        logged, done_at = evaluation(measured), now()
+        row = Attempt(
+            attempt=number,
+            code=code,
+            started_at=started_at,
+            completed_at=done_at,
+            evaluation=logged,
+            **more,
+        )
+        asked = {"request_id": f"attempt-{number}", "program": program_id(code)}
+        self._timing.append(
+            {**asked, "started_at": started_at, "completed_at": done_at, **measured.timing()}
+        )
+        self._log.append(row)
+        self.rows.append(row)
+        return row

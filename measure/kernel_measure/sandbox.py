@@ -1,0 +1,348 @@
+"""What a program under test is kept from.
+
+Programs run in bubblewrap: namespaces of their own, a file system that holds only what they need,
+and a filter made with libseccomp that every process in there has from its first instruction. The
+worker is process 1 of its namespace, so that nothing of it outlives it. Or they run with
+``--trusted``: no isolation, for programs of your own. The README's table says what bubblewrap
+stops; tests try each line.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import ctypes.util
+import errno
+import functools
+import os
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from kernel_archive.errors import KernelArchiveError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from kernel_measure.settings import Settings
+
+
+class IsolationError(KernelArchiveError):
+    """Raised when programs cannot be isolated here and nobody said that they are trusted."""
+
+
+# ---------------------------------------------------------------- the system call filter
+#: Calls that a program is told do not exist, like every call that libseccomp does not know: those
+#: that
+#: look into processes, mount, make namespaces, reach for the kernel or keys, or leave memory and
+#: queues
+#: behind. clone3 hides its flags in memory; the C library then uses clone.
+REFUSED: Final = frozenset(
+    """
+    ptrace process_vm_readv process_vm_writev pidfd_getfd process_madvise kcmp perf_event_open
+    mount umount umount2 pivot_root chroot unshare setns clone3 open_tree move_mount fsopen fsconfig
+    fsmount fspick mount_setattr open_by_handle_at name_to_handle_at fanotify_init quotactl
+    quotactl_fd swapon swapoff acct reboot init_module finit_module delete_module create_module
+    kexec_load
+    kexec_file_load bpf userfaultfd io_uring_setup io_uring_enter io_uring_register syslog _sysctl
+    lookup_dcookie iopl ioperm modify_ldt vhangup settimeofday clock_settime clock_adjtime adjtimex
+    stime sethostname setdomainname nfsservctl vm86 vm86old uselib add_key request_key keyctl
+    shmget shmat shmctl shmdt msgget msgsnd msgrcv msgctl semget semop semctl semtimedop
+    mq_open mq_unlink mq_timedsend mq_timedreceive mq_notify mq_getsetattr
+""".split()  # noqa: SIM905 - a table of words
+)
+_ALLOW: Final = 0x7FFF0000
+_NO_SUCH_CALL: Final = 0x00050000 | errno.ENOSYS
+_NOT_EQUAL, _EQUAL, _MASKED_EQUAL = 1, 4, 7
+_NAMESPACE_FLAGS: Final = 0x7E020000
+_PR_SET_PDEATHSIG: Final = 1
+_PR_SET_DUMPABLE: Final = 4
+
+
+class _Comparison(ctypes.Structure):
+    """Libseccomp's ``scmp_arg_cmp``: argument, operator and one or two numbers."""
+
+    _fields_ = (
+        ("argument", ctypes.c_uint),
+        ("operator", ctypes.c_int),
+        ("a", ctypes.c_uint64),
+        ("b", ctypes.c_uint64),
+    )
+
+
+#: Calls that are allowed with these arguments alone; a second entry is a second way.
+_CONDITIONS: Final = {
+    "socket": [[_Comparison(0, _EQUAL, 1)]],  # local sockets; there is none to reach
+    "clone": [[_Comparison(0, _MASKED_EQUAL, _NAMESPACE_FLAGS, 0)]],
+    "prlimit64": [[_Comparison(0, _EQUAL, 0)]],  # its own limits
+    # A worker that could take back that it ends with its driver would outlive it.
+    "prctl": [
+        [_Comparison(0, _NOT_EQUAL, _PR_SET_PDEATHSIG)],
+        [_Comparison(0, _EQUAL, _PR_SET_PDEATHSIG), _Comparison(1, _EQUAL, signal.SIGKILL)],
+    ],
+}
+
+
+@functools.cache
+def _libseccomp() -> ctypes.CDLL | None:
+    try:
+        library = ctypes.CDLL("libseccomp.so.2")
+    except OSError:
+        return None
+    library.seccomp_init.restype = ctypes.c_void_p
+    library.seccomp_syscall_resolve_num_arch.restype = ctypes.c_void_p
+    return library
+
+
+def write_filter(descriptor: int) -> None:
+    """Write the filter as BPF into an open file, as ``bwrap --seccomp`` reads it.
+
+    Every call that libseccomp knows by name and ``REFUSED`` does not hold is allowed; others answer
+    ENOSYS. Calls of another architecture end the process.
+
+    Raises:
+        IsolationError: libseccomp is missing or refuses.
+    """
+    library = _libseccomp()
+    context = ctypes.c_void_p(library.seccomp_init(_NO_SUCH_CALL)) if library else None
+    if library is None or not context:
+        raise IsolationError("the system call filter needs libseccomp (package libseccomp2)")
+    libc = ctypes.CDLL(None)
+    failed = 0
+    for number in range(1024):
+        text = library.seccomp_syscall_resolve_num_arch(0, number)
+        if not text:
+            continue
+        name = ctypes.string_at(text).decode()
+        libc.free(ctypes.c_void_p(text))
+        for rule in _CONDITIONS.get(name, [[]]) if name not in REFUSED else []:
+            array = (_Comparison * len(rule))(*rule)
+            failed |= library.seccomp_rule_add_array(context, _ALLOW, number, len(rule), array)
+    failed |= library.seccomp_export_bpf(context, descriptor)
+    library.seccomp_release(context)
+    os.lseek(descriptor, 0, os.SEEK_SET)
+    if failed:
+        raise IsolationError(f"libseccomp could not make the filter (error {failed})")
+
+
+# ---------------------------------------------------------------- bubblewrap
+#: Root's workers become this user before they load anything: "nobody", who owns nothing.
+UNPRIVILEGED: Final = 65534
+_SYSTEM: Final = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
+#: Of /etc a program gets how libraries and compilers are found.
+_FROM_ETC: Final = ("ld.so.cache", "ld.so.conf", "ld.so.conf.d", "alternatives")
+_GPU_FACTS: Final = ("/sys/devices", "/sys/bus/pci", "/sys/module", "/sys/class/drm")
+_PATHS_OF_COMPILERS: Final = (
+    "LD_LIBRARY_PATH",
+    "CUDA_HOME",
+    "CUDA_PATH",
+    "TRITON_PTXAS_PATH",
+    "TRITON_LIBCUDA_PATH",
+    "CC",
+    "CXX",
+    "LIBRARY_PATH",
+    "CPATH",
+)
+
+
+def drops_to() -> int | None:
+    """The user that a worker becomes: ``None`` for the driver's own."""
+    return UNPRIVILEGED if os.geteuid() == 0 else None
+
+
+def bubblewrap_command(scratch: Path, *, cache: Path, gpu: bool) -> list[str]:
+    """Make the command line that stands before a worker's own.
+
+    A worker can write to its folder alone, in which lie its ``/tmp``, its ``/dev/shm`` and the
+    compiler caches that it was lent (``scratch / "lent"``, seen at ``cache``). With ``gpu`` it gets
+    the devices.
+    """
+    command = [shutil.which("bwrap") or "bwrap", "--die-with-parent", "--as-pid-1"]
+    if drops_to() is None:
+        command += ["--unshare-all", "--cap-drop", "ALL"]
+    else:  # root maps nobody: a worker gives its rights up for good, by setresuid
+        for space in ("ipc", "pid", "net", "uts", "cgroup-try"):
+            command.append(f"--unshare-{space}")
+        for right in ("drop ALL", "add CAP_SETUID", "add CAP_SETGID"):
+            command += f"--cap-{right}".split()
+    command += _system_mounts(gpu=gpu)
+    needed = dict.fromkeys(_needed())
+    own = {"tmp": "/tmp", "shm": "/dev/shm", "lent": str(cache)}  # noqa: S108 - mounted anew
+    passed = [folder for path in (*needed, *own.values(), str(scratch)) for folder in _above(path)]
+    for name, inside in own.items():
+        (scratch / name).mkdir()
+        if name == "lent":  # folders on the way, for all to pass: bubblewrap makes root's alone
+            command += [text for folder in dict.fromkeys(passed) for text in ("--dir", folder)]
+        command += ["--bind", str(scratch / name), inside]
+    for path in needed:
+        command += ["--ro-bind", path, path]
+    command += ["--bind", str(scratch), str(scratch)]
+    for folder in ("/proc", "/dev", "/"):
+        command += ["--remount-ro", folder]
+    return [*command, "--chdir", "/"]  # the worker goes into its folder itself: it is not root's
+
+
+def _system_mounts(*, gpu: bool) -> list[str]:
+    """Mount the system's libraries, a fresh /proc and /dev and, with ``gpu``, the GPU's devices."""
+    command: list[str] = []
+    for folder in _SYSTEM:
+        if Path(folder).is_symlink():
+            command += ["--symlink", str(Path(folder).readlink()), folder]
+        else:
+            command += ["--ro-bind-try", folder, folder]
+    command += ["--dir", "/etc"]
+    for name in _FROM_ETC:
+        command += ["--ro-bind-try", f"/etc/{name}", f"/etc/{name}"]
+    command += ["--proc", "/proc", "--dev", "/dev"]
+    if gpu:
+        for node in sorted(Path("/dev").glob("nvidia*")):
+            command += ["--dev-bind", str(node), str(node)]
+        for folder in _GPU_FACTS:
+            command += ["--ro-bind-try", folder, folder]
+    return command
+
+
+def _above(path: str) -> list[str]:
+    """The folders above a path, the outermost first, without those of the system."""
+    folders = [str(folder) for folder in reversed(Path(path).parents)][1:]
+    return [] if folders and folders[0] in (*_SYSTEM, "/dev") else folders
+
+
+def _needed() -> Iterator[str]:
+    """Paths that a worker must read wherever they lie."""
+    import kernel_archive
+
+    executable = Path(sys.executable)
+    folders = [sys.base_prefix, sys.prefix, str(executable.resolve().parents[1])]
+    yield from folders
+    while executable.is_symlink():
+        if not any(executable.is_relative_to(folder) for folder in (*folders, *_SYSTEM)):
+            yield str(executable)
+        executable = executable.parent / executable.readlink()
+    yield from (
+        p for p in sys.path if p.endswith(("site-packages", "dist-packages")) and Path(p).is_dir()
+    )
+    yield from (str(Path(file).parent) for file in (__file__, str(kernel_archive.__file__)))
+    for name in _PATHS_OF_COMPILERS:
+        for text in os.environ.get(name, "").split(os.pathsep):
+            path = Path(text)
+            if path.is_absolute() and path.exists() and not Path.home().is_relative_to(path):
+                yield text
+
+
+@functools.cache
+def why_not_isolated() -> str | None:
+    """Say why programs cannot be isolated here; ``None`` where they can. Tries it once."""
+    if sys.platform != "linux":
+        return "bubblewrap exists on Linux alone"
+    if shutil.which("bwrap") is None:
+        return "bubblewrap is not installed (package bubblewrap)"
+    with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryFile() as rules:
+        scratch = Path(folder).resolve() / "scratch"
+        scratch.mkdir()
+        lend(scratch)
+        try:
+            write_filter(rules.fileno())
+            command = bubblewrap_command(scratch, cache=Path(folder).resolve() / "c", gpu=False)
+            done = subprocess.run(
+                [*command, "--seccomp", str(rules.fileno()), "--", sys.executable, "-c", ""],
+                pass_fds=[rules.fileno()],
+                capture_output=True,
+                text=True,
+                timeout=60,
+                check=False,
+            )
+        except IsolationError as error:
+            return str(error)
+        except (OSError, subprocess.TimeoutExpired) as error:
+            return f"bwrap does not run: {error}"
+    said = done.stderr.strip().splitlines() or ["it says nothing"]
+    return f"bwrap does not work here: {said[-1]}" if done.returncode else None
+
+
+def require_isolation() -> None:
+    """Refuse to run programs where they cannot be isolated.
+
+    Raises:
+        IsolationError: with the reason and the ways out.
+    """
+    reason = why_not_isolated()
+    if reason is not None:
+        raise IsolationError(
+            f"Programs run isolated by bubblewrap, and {reason}. "
+            "Make it work, or pass --trusted to run programs of your own without any isolation."
+        )
+
+
+def lend(folder: Path) -> None:
+    """Give a folder to the user that workers become."""
+    user = drops_to()
+    if user is not None:
+        os.chown(folder, user, user, follow_symlinks=False)
+
+
+# ---------------------------------------------------------------- what a worker does to itself
+def surrender() -> None:
+    """End with the driver, and let no other process look into this one."""
+    if sys.platform == "linux":
+        libc = ctypes.CDLL(None)
+        libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        libc.prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
+
+
+def limit_resources(settings: Settings) -> str:
+    """Limit files and processor time of this process and its children; says the limits in words."""
+    limits = {
+        resource.RLIMIT_CORE: 0,
+        resource.RLIMIT_FSIZE: settings.output_mb * 2**20,
+        resource.RLIMIT_NOFILE: 4096,
+        resource.RLIMIT_CPU: int(20 * settings.timeout_s * settings.candidates_per_worker) + 600,
+    }
+    for which, value in limits.items():
+        _, hard = resource.getrlimit(which)
+        wanted = value if hard == resource.RLIM_INFINITY else min(value, hard)
+        resource.setrlimit(which, (wanted, wanted))
+    return f"files {settings.output_mb} MB, no core, 4096 open"
+
+
+# ---------------------------------------------------------------- the environment
+_KEPT: Final = (
+    "PATH",
+    *_PATHS_OF_COMPILERS,
+    "CUDA_VISIBLE_DEVICES",
+    "CUDA_DEVICE_ORDER",
+    "LANG",
+    "LC_ALL",
+    "VIRTUAL_ENV",
+    "NVIDIA_VISIBLE_DEVICES",
+)
+
+
+def environment(scratch: Path) -> dict[str, str]:
+    """The environment of a worker.
+
+    Its own folder is its home, its temporary folder, and where its compilers keep what they made.
+    """
+    cache = scratch / "cache"
+    return {
+        **{name: os.environ[name] for name in _KEPT if name in os.environ},
+        "HOME": str(scratch),
+        "USER": "worker",
+        "TMPDIR": str(scratch),
+        "TRITON_CACHE_DIR": str(cache / "triton"),
+        "TORCH_EXTENSIONS_DIR": str(cache / "extensions"),
+        "CUDA_CACHE_PATH": str(cache / "driver"),
+        "PYTHONHASHSEED": "0",
+        "PYTHONUNBUFFERED": "1",
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "MAX_JOBS": "1",
+        "OMP_NUM_THREADS": "1",
+        "CUDA_DEVICE_MAX_CONNECTIONS": "8",
+        # Static variables of C++ templates are unique symbols of the whole process: a program would
+        # find the function attributes that an earlier one with the same kernel names has set.
+        "NVCC_APPEND_FLAGS": "-Xcompiler -fno-gnu-unique",
+    }

@@ -1,0 +1,339 @@
+"""A search as a fold over its own log: ``events.jsonl`` (``puct-events``, v2) is the only state.
+
+Every decision is written before it takes effect, and the state is made from the written events
+alone, live and on resume. So a killed search goes on where its log ends: a request that has no
+answer keeps its id and is answered once; a proposal that was not evaluated is requested once;
+nothing is requested or answered twice.
+"""
+
+from __future__ import annotations
+
+import random
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from kernel_archive.errors import DataError, UsageError
+from kernel_archive.ids import program_id
+from kernel_archive.readers import events as ev
+from kernel_measure.logs import JsonLines, new_ulid, now, read_lines, unresumable
+from kernel_measure.providers import NoProposal, Parent
+from kernel_measure.runs import Tally, feedback_of
+from kernel_measure.strategies import SearchNode, State
+from kernel_measure.verdict import evaluation
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from kernel_measure.providers import Proposal, Provider
+    from kernel_measure.strategies import HillClimbing, Puct
+    from kernel_measure.verdict import Measurement
+
+
+def search_numbers(strategy: Puct | HillClimbing, steps: int, seed: int) -> dict[str, Any]:
+    """What ``run.json`` says of a search before it begins."""
+    return {
+        "total_budget_steps": steps,
+        **msgspec.structs.asdict(strategy),
+        "reward": "speedup",
+        "aggregation": "geomean",
+        "rng_seed": seed,
+    }
+
+
+class Job(msgspec.Struct, frozen=True):
+    """One program that waits for its measurement."""
+
+    request_id: str
+    code: str
+
+
+class _Spec(msgspec.Struct):
+    """A line of ``specs.jsonl``: what the provider said of a program when it proposed it."""
+
+    program: str
+    spec: Any
+
+
+class _Mutation(msgspec.Struct):
+    """A program that was asked for."""
+
+    parent: str
+    code: str | None = None
+    failed: bool = False
+    requested: bool = False
+
+
+class _Request(msgspec.Struct):
+    """A program that was sent to be measured, and what came back."""
+
+    child: str
+    parent: str
+    code: str
+    result: ev.LoggedEvaluation | None = None
+
+
+class Search(ExitStack):
+    """One run directory being searched.
+
+    ``seen`` are programs that need no proposing again, shared between the searches of a task; it
+    grows with this one. A provider that works outside the process may keep a proposal back: then
+    ``jobs`` is empty while the search has not finished, and ``waits`` counts the programs that it
+    waits for.
+
+    Raises:
+        DataError: the log in the directory is damaged or was made by another search.
+        BusyError: another process records into the directory.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        strategy: Puct | HillClimbing,
+        provider: Provider,
+        steps: int,
+        seed: int,
+        seen: set[str] | None = None,
+    ) -> None:
+        super().__init__()
+        self._strategy, self._provider = strategy, provider
+        self._steps, self._seed = steps, seed
+        self._seen: set[str] = set() if seen is None else seen
+        self.tally = Tally()
+        self.waits = 0
+        self._started = False
+        self._root: SearchNode | None = None
+        self._lineage: dict[str, list[str]] = {}
+        self._state = State()
+        self._next_step = 0
+        self._parents: list[str] | None = None
+        self._mutations: dict[str, _Mutation] = {}
+        self._requests: dict[str, _Request] = {}
+        with ExitStack() as stack:
+            self._log, self._timing, self._spec_log = (
+                stack.enter_context(JsonLines(directory / f"{name}.jsonl"))
+                for name in ("events", "timing", "specs")
+            )
+            self._specs = {
+                row.program: row.spec for row in read_lines(directory / "specs.jsonl", _Spec)
+            }
+            for number, event in enumerate(read_lines(directory / "events.jsonl", ev.Event), 1):
+                try:
+                    self._apply(event)
+                except (ValueError, LookupError) as error:
+                    text = f"does not follow from the lines before it: {error}"
+                    raise unresumable(directory / "events.jsonl", number, text) from error
+            if self._root is not None and self._root.code != provider.seed().code:
+                raise DataError.of(
+                    code="another-search",
+                    file=str(directory / "events.jsonl"),
+                    line=1,
+                    message="the directory holds a search from another starting program",
+                    fix="Record into another directory, or move this one away",
+                )
+            self.push(stack.pop_all())
+
+    @property
+    def finished(self) -> bool:
+        """Whether the search came to its own end."""
+        if self._started and self._root is None:
+            return True
+        return self._parents is None and self._next_step >= self._steps
+
+    @property
+    def hyperparameters(self) -> dict[str, Any]:
+        """For ``run.json``."""
+        return search_numbers(self._strategy, self._steps, self._seed)
+
+    def _emit(self, event: Any) -> None:
+        self._log.append(event)
+        self._apply(event)
+
+    def _apply(self, event: Any) -> None:
+        match event:
+            case ev.SearchInitialized(root=root):
+                self._started = True
+                self._seen.add(root.program_code)
+                self._lineage[root.ulid] = []
+                self.tally.add(feedback_of(root.evaluation))
+                self._root = _node(root.ulid, root.program_code, [], root.evaluation, is_seed=True)
+                self._state.archive = [self._root] if self._root else []
+            case ev.StepStarted(parent_ulids=parents):
+                self._parents = list(parents or [])
+                self._mutations, self._requests = {}, {}
+            case ev.MutationRequested(request_id=key, parent_ulid=parent):
+                self._mutations[key] = _Mutation(parent=str(parent))
+            case ev.MutationCompleted(request_id=key, code=code):
+                self._mutations[key].code = code
+                self._seen.add(str(code))
+            case ev.MutationFailed(request_id=key):
+                self._mutations[key].failed = True
+            case ev.EvaluationRequested(
+                request_id=key, code=code, child_ulid=child, parent_ulid=parent
+            ):
+                self._mutations[str(event.from_mutation_request_id)].requested = True
+                self._requests[key] = _Request(child=str(child), parent=str(parent), code=code)
+            case ev.EvaluationCompleted(request_id=key, evaluation=logged):
+                self._requests[key].result = logged
+                self.tally.add(feedback_of(logged))
+            case ev.StepCompleted(step=step):
+                self._settle()
+                self._parents, self._next_step = None, int(step or 0) + 1
+
+    def _settle(self) -> None:
+        children: dict[str, list[SearchNode]] = {parent: [] for parent in self._parents or []}
+        for request in self._requests.values():
+            ancestors = [request.parent, *self._lineage[request.parent]]
+            self._lineage[request.child] = ancestors
+            node = _node(request.child, request.code, ancestors, request.result)
+            if node is not None:
+                children[request.parent].append(node)
+        self._strategy.settle(self._state, children, self._lineage)
+
+    def jobs(self) -> list[Job]:
+        """What can be measured now; empty when the search has finished, or waits for proposals.
+
+        Goes on by itself as far as it can: selects parents, asks the provider, writes the requests.
+        """
+        if not self._started:
+            return [Job("root", self._provider.seed().code)]
+        while not self.finished:
+            if self._parents is None:
+                self._start_step()
+            self._request_mutations()
+            self._complete_mutations()
+            self._request_evaluations()
+            waiting = [Job(key, r.code) for key, r in self._requests.items() if r.result is None]
+            if waiting or self.waits:
+                return waiting
+            self._emit(ev.StepCompleted(step=self._next_step))
+        return []
+
+    def _start_step(self) -> None:
+        scores = {node.ulid: score for score, node in self._strategy.scores(self._state)}
+        parents = [node.ulid for node in self._strategy.select(self._state)]
+        self._emit(
+            ev.StepStarted(
+                step=self._next_step,
+                parent_ulids=parents,
+                selected_parent_scores=[scores[p] for p in parents],
+                selected_parent_visits=[self._state.visits.get(p, 0) for p in parents],
+            )
+        )
+
+    def _request_mutations(self) -> None:
+        for parent in self._parents or []:
+            have = sum(m.parent == parent for m in self._mutations.values())
+            for _ in range(have, self._strategy.samples_per_parent):
+                self._emit(
+                    ev.MutationRequested(
+                        request_id=new_ulid(), parent_ulid=parent, started_at=now()
+                    )
+                )
+
+    def _complete_mutations(self) -> None:
+        self.waits = 0
+        for position, (key, mutation) in enumerate(self._mutations.items()):
+            if mutation.code is not None or mutation.failed:
+                continue
+            node = self._state.node(mutation.parent)
+            if node is None:
+                self._fail(key, "parent evicted from archive before recovery")
+                continue
+            spec = self._specs.get(program_id(node.code))
+            parent = Parent(node.code, node.speedup, spec, node.feedback)
+            rng = random.Random(f"{self._seed}/{self._next_step}/{position}")  # noqa: S311 - a search, no secret
+            answer = self._provider.propose(key, parent, rng, self._seen)
+            if answer is None:
+                self.waits += 1
+            elif isinstance(answer, NoProposal):
+                self._fail(key, answer.reason)
+            else:
+                self._remember(answer)
+                self._emit(
+                    ev.MutationCompleted(request_id=key, code=answer.code, completed_at=now())
+                )
+
+    def _fail(self, key: str, reason: str) -> None:
+        self._emit(ev.MutationFailed(request_id=key, reason=reason, completed_at=now()))
+
+    def _remember(self, proposal: Proposal) -> None:
+        program = program_id(proposal.code)
+        if proposal.spec is not None and program not in self._specs:
+            self._specs[program] = proposal.spec
+            self._spec_log.append(_Spec(program=program, spec=proposal.spec))
+
+    def _request_evaluations(self) -> None:
+        for key, mutation in self._mutations.items():
+            if mutation.code is not None and not mutation.requested:
+                self._emit(
+                    ev.EvaluationRequested(
+                        request_id=new_ulid(),
+                        child_ulid=new_ulid(),
+                        parent_ulid=mutation.parent,
+                        code=mutation.code,
+                        from_mutation_request_id=key,
+                        started_at=now(),
+                    )
+                )
+
+    def report(self, job: Job, measured: Measurement, started_at: str) -> None:
+        """Write the measurement of a job.
+
+        Raises:
+            UsageError: the job is not waiting (it was reported before).
+        """
+        logged = evaluation(measured)
+        if job.request_id == "root":
+            if self._started:
+                raise UsageError("the starting program was reported before")
+            self._remember(self._provider.seed())
+            root = ev.Node(program_code=job.code, ulid=new_ulid(), evaluation=logged, is_seed=True)
+            event: ev.SearchInitialized | ev.EvaluationCompleted = ev.SearchInitialized(root=root)
+        else:
+            request = self._requests.get(job.request_id)
+            if request is None or request.result is not None:
+                raise UsageError(
+                    f"the evaluation {job.request_id} is not waiting: reported before, "
+                    "or of another search"
+                )
+            event = ev.EvaluationCompleted(
+                request_id=job.request_id, evaluation=logged, completed_at=now()
+            )
+        program = program_id(job.code)
+        self._timing.append(
+            {
+                "request_id": job.request_id,
+                "program": program,
+                "spec": self._specs.get(program),
+                "started_at": started_at,
+                "completed_at": now(),
+                **measured.timing(),
+            }
+        )
+        self._emit(event)
+
+
+def _node(
+    ulid: str,
+    code: str,
+    ancestors: list[str],
+    logged: ev.LoggedEvaluation | None,
+    *,
+    is_seed: bool = False,
+) -> SearchNode | None:
+    """An evaluated program as a node; ``None`` when it has no reward."""
+    if logged is None or not isinstance(logged.reward, float):
+        return None
+    feedback = feedback_of(logged)
+    return SearchNode(
+        ulid=ulid,
+        code=code,
+        ancestors=ancestors,
+        reward=logged.reward,
+        is_seed=is_seed,
+        speedup=feedback.aggregated_speedup,
+        feedback=feedback,
+    )

@@ -1,0 +1,119 @@
+"""How a measurement is made: every number of the protocol, recorded with every run."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal
+
+import msgspec
+
+from kernel_archive.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+#: Raised when a change of the protocol makes older measurements not comparable.
+PROTOCOL_VERSION = 2
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The protocol's numbers.
+
+    Attributes:
+        seed: from which all inputs are made, with the salt of a measurement.
+        min_runs: least timed pairs (candidate and reference) per case.
+        max_runs: most timed pairs per case.
+        stop_relative_error: stop when the standard error of both means is under this share of the
+            mean.
+        max_case_seconds: stop when candidate and reference together have run this long on one case,
+            s.
+        ring: distinct inputs per case; every timed call gets a fresh copy of the next one.
+        warm_calls: calls before timing, all checked in full (the first may compile).
+        reference_band: a case whose reference is off its usual time by more than this factor is
+            measured again.
+        remeasure: how often a case outside the band is measured again before it is marked.
+        timeout_s: limit of one evaluation, s; the worker is killed then.
+        compile_timeout_s: limit of compiling one program ahead, s.
+        host_memory_gb: resident memory of a worker at which it is killed, GB.
+        gpu_memory_fraction: share of the device's memory that a worker may take.
+        output_mb: largest file that a program may write, and largest standard output, MB.
+        candidates_per_worker: evaluations after which a worker is replaced; 1 isolates every
+            program from the next.
+        cases: ``benchmark``, or ``small`` for rehearsals and tests, never archived.
+    """
+
+    seed: int = 42
+    min_runs: int = 3
+    max_runs: int = 100
+    stop_relative_error: float = 0.001
+    max_case_seconds: float = 10.0
+    ring: int = 3
+    warm_calls: int = 2
+    reference_band: float = 1.10
+    remeasure: int = 2
+    timeout_s: float = 180.0
+    compile_timeout_s: float = 90.0
+    host_memory_gb: float = 32.0
+    gpu_memory_fraction: float = 0.9
+    output_mb: int = 64
+    candidates_per_worker: int = 1
+    cases: Literal["benchmark", "small"] = "benchmark"
+
+    def __post_init__(self) -> None:
+        """Refuse numbers that make no protocol."""
+        if not 1 <= self.min_runs <= self.max_runs:
+            raise UsageError(
+                f"min_runs must be between 1 and max_runs (got {self.min_runs} and {self.max_runs})"
+            )
+        for name in ("ring", "warm_calls", "candidates_per_worker"):
+            if getattr(self, name) < 1:
+                raise UsageError(f"{name} must be at least 1 (got {getattr(self, name)})")
+        if self.reference_band <= 1.0:
+            raise UsageError(f"reference_band is a factor above 1 (got {self.reference_band})")
+        for name in (
+            "max_case_seconds",
+            "timeout_s",
+            "compile_timeout_s",
+            "host_memory_gb",
+            "output_mb",
+        ):
+            if not getattr(self, name) > 0:
+                raise UsageError(f"{name} must be above 0 (got {getattr(self, name)})")
+
+    def describe(self) -> dict[str, Any]:
+        """For ``run.json``: the numbers and what they mean."""
+        return {
+            "protocol": PROTOCOL_VERSION,
+            **msgspec.structs.asdict(self),
+            "statistic": "median",
+            "l2": "flushed",
+            "order": "interleaved",
+            "timer": "CUDA events on the current stream, the device synchronised before and after every call",  # noqa: E501
+            "order_means": "interleaved: candidate and reference in turn, the first of a pair changing",  # noqa: E501
+            "inputs": "a fresh copy of one of `ring` distinct inputs for every call, made before the start event",  # noqa: E501
+            "checked": "all outputs in full on every warm call and on the last timed one, samples of every other one",  # noqa: E501
+            "speedup": "median reference time / median candidate time",
+            "scalar": "geometric mean over benchmark cases",
+        }
+
+
+def settings_from(pairs: Sequence[str], **defaults: Any) -> Settings:
+    """Settings from ``name=value`` texts over defaults.
+
+    Raises:
+        UsageError: an unknown name or a wrong value.
+
+    >>> settings_from(["max_runs=10"]).max_runs
+    10
+    """
+    known = Settings.__struct_fields__
+    for pair in pairs:
+        name, sign, text = pair.partition("=")
+        if not sign or name not in known:
+            raise UsageError(
+                f"--set takes NAME=VALUE with one of: {', '.join(known)} (got {pair!r})"
+            )
+        defaults[name] = text
+    try:
+        return msgspec.convert(defaults, Settings, strict=False)
+    except msgspec.ValidationError as error:
+        raise UsageError(f"--set: {error}") from error

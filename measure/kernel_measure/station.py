@@ -1,0 +1,327 @@
+"""A place at which programs are measured."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from pathlib import Path  # noqa: TC003 - msgspec reads the annotations
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from kernel_archive.errors import UsageError
+from kernel_archive.gpus import canonical_gpu, gpu_facts
+from kernel_archive.ids import program_id
+from kernel_archive.readers.events import LoggedEvaluation  # noqa: TC001 - msgspec reads the annotations
+from kernel_measure.device import check_device
+from kernel_measure.measurer import Measurer
+from kernel_measure.process import Lost, WorkerProcess
+from kernel_measure.tasks import get_task
+from kernel_measure.verdict import Measurement, evaluation
+from kernel_measure.worker import Config
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+    from concurrent.futures import Future
+
+    from kernel_measure.settings import Settings
+
+
+_FIELDS: Final = (
+    "name",
+    "driver_version",
+    "memory.total",
+    "clocks.max.sm",
+    "clocks.max.memory",
+    "clocks.sm",
+    "clocks.mem",
+    "temperature.gpu",
+    "power.draw",
+    "power.limit",
+    "pstate",
+    "clocks_event_reasons.active",
+)
+
+
+def query() -> dict[str, str]:
+    """What ``nvidia-smi`` says of the first visible GPU, as text; empty where there is none."""
+    which = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")[0]
+    command = ["nvidia-smi", f"--query-gpu={','.join(_FIELDS)}", "--format=csv,noheader"]
+    if which:
+        command.append(f"--id={which}")
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return {}
+    line = done.stdout.strip().splitlines()[:1]
+    if done.returncode != 0 or not line:
+        return {}
+    return dict(zip(_FIELDS, (part.strip() for part in line[0].split(",")), strict=False))
+
+
+def resolve_gpu(device: str, gpu: str | None) -> str:
+    """The canonical name of the GPU: as given, as the driver says, or the stand-in's own name."""
+    if gpu:
+        return canonical_gpu(gpu)
+    return canonical_gpu(query().get("name", "unknown")) if device == "cuda" else device
+
+
+class Watch:
+    """Samples driver, clocks, temperature and power of the GPU every few seconds."""
+
+    def __init__(self, *, enabled: bool, period_s: float = 10.0) -> None:
+        self.first: dict[str, str] = query() if enabled else {}
+        self._latest = dict(self.first)
+        self._stop, self._period, self._at = threading.Event(), period_s, time.monotonic()
+        if self.first:
+            threading.Thread(target=self._run, daemon=True).start()
+
+    def _run(self) -> None:
+        while not self._stop.wait(self._period):
+            self._latest, self._at = query() or self._latest, time.monotonic()
+
+    def latest(self) -> dict[str, Any]:
+        """Clocks, temperature and power as last seen, with the age of the sample."""
+        names = (
+            "clocks.sm",
+            "clocks.mem",
+            "temperature.gpu",
+            "power.draw",
+            "clocks_event_reasons.active",
+        )
+        found: dict[str, Any] = {n: self._latest[n] for n in names if n in self._latest}
+        return {**found, "age_s": round(time.monotonic() - self._at, 1)} if found else {}
+
+    def close(self) -> None:
+        """Stop sampling."""
+        self._stop.set()
+
+
+class CompilePool:
+    """Compiles programs in parallel in confined workers."""
+
+    def __init__(self, workers: int, config: Config, cache: Path) -> None:
+        self._config, self._cache = config, cache
+        self._mine = threading.local()  # each thread has its worker
+        self._threads = ThreadPoolExecutor(workers)
+        self._all: list[WorkerProcess] = []
+        self._closed = False
+
+    def submit(self, task: str, code: str) -> Future[None]:
+        """Compile a program; what does not compile is for its evaluation to say."""
+        return self._threads.submit(self._run, task, code)
+
+    def _run(self, task: str, code: str) -> None:
+        worker: WorkerProcess | None = getattr(self._mine, "worker", None)
+        if self._closed:
+            return
+        if worker is None or not worker.alive:
+            worker = self._mine.worker = WorkerProcess(self._config, self._cache, nice=10)
+            self._all.append(worker)
+        if not worker.ready(300.0) or self._closed:
+            worker.kill()
+            return
+        cache = self._cache / program_id(code)
+        answer = worker.ask(code, cache, self._config.settings.compile_timeout_s, task)
+        if isinstance(answer, Lost):
+            worker.kill()
+            if answer.why == "timeout":
+                # A lock that the killed compiler left would make the evaluation wait for it.
+                shutil.rmtree(cache, ignore_errors=True)
+
+    def close(self) -> None:
+        """End all workers; programs that wait are not compiled."""
+        self._closed = True
+        self._threads.shutdown(wait=False, cancel_futures=True)
+        for worker in list(self._all):
+            worker.kill()
+        self._threads.shutdown(wait=True)
+        for worker in self._all:  # one that was just being started when the others were ended
+            worker.kill()
+
+
+def share_processors(part: int = 0, parts: int = 1) -> tuple[list[int], list[int]]:
+    """Processors for timing and for everything else, for one of several stations on a machine.
+
+    With fewer than six to share, all serve both.
+    """
+    usable = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else [0]
+    size = len(usable) // parts
+    mine = usable[part * size : (part + 1) * size]
+    # Not the very first: interrupts are served there.
+    return (mine[1:3], mine[3:]) if size >= 6 else (usable, usable)
+
+
+def parse_share(text: str) -> tuple[int, int]:
+    """``2/4`` as the part counted from 0 and the number of parts.
+
+    Raises:
+        UsageError: it is not of that form.
+
+    >>> parse_share("2/4")
+    (1, 4)
+    """
+    part, sign, parts = text.partition("/")
+    if sign and part.isdigit() and parts.isdigit() and 1 <= int(part) <= int(parts):
+        return int(part) - 1, int(parts)
+    raise UsageError(f"--share takes I/N with 1 <= I <= N (got {text!r})")
+
+
+class Host(msgspec.Struct, frozen=True, kw_only=True):
+    """Where programs are measured.
+
+    Attributes:
+        device: ``cuda``, ``cpu`` or ``standin``.
+        trusted: run programs without any isolation.
+        part: which of the ``parts`` of the processors to use, from 0.
+        parts: shares of the machine's processors.
+        compilers: processes that compile ahead; as many as processors are left by default.
+        cache: where compiled programs are kept; a temporary directory by default.
+    """
+
+    device: str = "cuda"
+    trusted: bool = False
+    part: int = 0
+    parts: int = 1
+    compilers: int | None = None
+    cache: Path | None = None
+
+
+#: Said wherever programs run unconfined.
+TRUSTED: Final = "Programs ran without any isolation (--trusted): they could do all that you can."
+
+
+class Station(ExitStack):
+    """Measures programs and compiles others meanwhile; used as a context manager.
+
+    ``task`` is any of the framework that is measured; nothing is compiled ahead without one.
+    """
+
+    def __init__(self, host: Host, settings: Settings, gpu: str, task: str | None) -> None:
+        super().__init__()
+        mine, others = share_processors(host.part, host.parts)
+        self._watch = Watch(enabled=host.device == "cuda")
+        self.callback(self._watch.close)
+        self.measurer = self.enter_context(
+            Measurer(
+                host.device,
+                settings,
+                gpu=gpu,
+                cache=host.cache,
+                cpus=mine,
+                start_cpus=others,
+                trusted=host.trusted,
+            )
+        )
+        count = max(1, len(others) - 1) if host.compilers is None else host.compilers
+        self._pool = None
+        if count and task is not None:
+            config = Config(
+                mode="compile",
+                task=task,
+                device=host.device,
+                trusted=host.trusted,
+                settings=settings,
+                gpu=gpu,
+                cpus=others,
+                start_cpus=others,
+            )
+            self._pool = CompilePool(count, config, self.measurer.cache)
+            self.callback(self._pool.close)
+
+    def compile_ahead(self, task: str, codes: Iterable[str]) -> list[Future[None]]:
+        """Begin to compile programs of a task."""
+        return [self._pool.submit(task, code) for code in codes] if self._pool is not None else []
+
+    def facts(self) -> dict[str, Any]:
+        """What ``run.json`` says of device and software, once something was measured."""
+        facts, driver = self.measurer.facts, self._watch.first.get("driver_version")
+        software = {
+            **facts.get("software", {}),
+            "driver": driver,
+            "sandbox": self.measurer.confined,
+        }
+        return {
+            **facts,
+            "software": software,
+            "nvidia_smi": self._watch.first,
+            "environment_last": self._watch.latest(),
+        }
+
+
+class FileResult(msgspec.Struct, kw_only=True):
+    """The verdict of one file with its distributions, and the same as the logs hold it."""
+
+    file: str
+    measurement: Measurement
+    evaluation: LoggedEvaluation
+
+
+class Measured(msgspec.Struct, kw_only=True):
+    """The verdicts of all files, and how they were made."""
+
+    task: str
+    gpu: str
+    device: str
+    measurement: dict[str, Any]
+    environment: dict[str, Any]
+    results: list[FileResult]
+    notes: list[str] = []
+
+
+def measure_files(
+    task: str,
+    files: Sequence[Path],
+    *,
+    host: Host,
+    gpu: str | None,
+    settings: Settings,
+    advance: Callable[[int, int, str], None],
+) -> Measured:
+    """Measure kernel files, Python modules with ``custom_kernel(data)``.
+
+    The driver says which GPU it is where none is named. ``advance`` is called with files done,
+    files in all, and the file.
+
+    Raises:
+        UsageError: unknown task, or a device that is not there.
+        MeasurerError: no worker comes up.
+    """
+    facts = get_task(task)
+    check_device(host.device, facts)  # before a process is started for it
+    device = host.device
+    name = resolve_gpu(device, gpu)
+    results = []
+    with Measurer(device, settings, gpu=name, trusted=host.trusted) as measurer:
+        for i, file in enumerate(files):
+            advance(i, len(files), file.name)
+            measured = measurer.measure(facts.name, file.read_text("utf-8", "replace"))
+            results.append(
+                FileResult(file=str(file), measurement=measured, evaluation=evaluation(measured))
+            )
+        advance(len(files), len(files), "")
+        smi = query() if device == "cuda" else {}
+        environment = {**measurer.facts, "nvidia_smi": smi, "sandbox": measurer.confined}
+    notes = []
+    if device != "cuda":
+        notes.append(f"Times of the device {device}: for rehearsal, not comparable with any GPU's.")
+    elif gpu_facts(name).memory_bandwidth_gb_s is None:
+        notes.append(
+            f"The peaks of {name} are not known: times were not checked against the physical limit."
+        )
+    if host.trusted:
+        notes.append(TRUSTED)
+    return Measured(
+        task=facts.name,
+        gpu=name,
+        device=device,
+        measurement=settings.describe(),
+        environment=environment,
+        results=results,
+        notes=notes,
+    )

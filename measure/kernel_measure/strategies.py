@@ -1,0 +1,161 @@
+"""Which nodes a search expands and which children it keeps.
+
+Max-reward PUCT follows the appendix of the GPU Forecasters paper: a node's score is
+
+    Q + c * sigma(A) * P * sqrt(1 + T) / (1 + n)
+
+with Q the largest reward among its children (its own before it has any), sigma(A) the largest minus
+the least reward of the archive's nodes that are no seeds (of all nodes while there are only seeds),
+P a prior that falls linearly with the rank of its reward, T all expansions and n those at the node
+or below. Selecting a node blocks its ancestors and descendants for the rest of the batch. A parent
+whose children all failed gains a visit and no reward, so its score decays. Of each parent's
+children the best k enter; beyond its capacity the archive keeps its seeds and the best of the rest.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+class SearchNode(msgspec.Struct, kw_only=True):
+    """One evaluated program that may be expanded.
+
+    Attributes:
+        ancestors: ids, nearest first.
+        reward: larger is better.
+        is_seed: never leaves the archive.
+        speedup: as measured, x.
+    """
+
+    ulid: str
+    code: str
+    ancestors: list[str]
+    reward: float
+    is_seed: bool = False
+    speedup: float | None = None
+    feedback: Any = None
+
+
+class State(msgspec.Struct):
+    """The archive of a search and what expansions taught it.
+
+    Attributes:
+        archive: nodes, in order of entry.
+        visits: expansions at a node or below it.
+        best_child: largest reward of its children.
+        expansions: all expansions.
+    """
+
+    archive: list[SearchNode] = []
+    visits: dict[str, int] = {}
+    best_child: dict[str, float] = {}
+    expansions: int = 0
+
+    def node(self, ulid: str) -> SearchNode | None:
+        """The node of that id, while it is in the archive."""
+        return next((n for n in self.archive if n.ulid == ulid), None)
+
+
+class Puct(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Max-reward PUCT.
+
+    Attributes:
+        batch_size: parents per step.
+        samples_per_parent: programs proposed per parent and step.
+        k_per_parent: children per parent and step that may enter the archive.
+        archive_capacity: most nodes kept.
+        c_puct: weight of exploration.
+    """
+
+    batch_size: int = 2
+    samples_per_parent: int = 4
+    k_per_parent: int = 2
+    archive_capacity: int = 1000
+    c_puct: float = 1.0
+
+    def scores(self, state: State) -> list[tuple[float, SearchNode]]:
+        """Every node with its score, in order of the archive."""
+        nodes = state.archive
+        ranked = sorted(range(len(nodes)), key=lambda i: -nodes[i].reward)
+        weight = dict(zip(ranked, range(len(nodes), 0, -1), strict=True))
+        total = len(nodes) * (len(nodes) + 1) / 2
+        rewards = [n.reward for n in nodes if not n.is_seed] or [n.reward for n in nodes]
+        explore = self.c_puct * (max(rewards) - min(rewards)) * math.sqrt(1 + state.expansions)
+        scored = []
+        for i, node in enumerate(nodes):
+            quality, visits = (
+                state.best_child.get(node.ulid, node.reward),
+                state.visits.get(node.ulid, 0),
+            )
+            scored.append((quality + explore * weight[i] / total / (1 + visits), node))
+        return scored
+
+    def select(self, state: State) -> list[SearchNode]:
+        """The best nodes, none an ancestor or descendant of another."""
+        chosen: list[SearchNode] = []
+        order = sorted(self.scores(state), key=lambda s: (-s[0], -s[1].reward, s[1].ulid))
+        for _, node in order:
+            related = any(node.ulid in c.ancestors or c.ulid in node.ancestors for c in chosen)
+            if not related:
+                chosen.append(node)
+            if len(chosen) == self.batch_size:
+                break
+        return chosen
+
+    def settle(
+        self, state: State, children: dict[str, list[SearchNode]], lineage: dict[str, list[str]]
+    ) -> None:
+        """Count the expansions up the lineage, learn the best child, admit the best k."""
+        for parent, nodes in children.items():
+            state.expansions += 1
+            for ulid in (parent, *lineage[parent]):
+                state.visits[ulid] = state.visits.get(ulid, 0) + 1
+            best = sorted(nodes, key=lambda n: (-n.reward, n.ulid))
+            if best:
+                state.best_child[parent] = max(
+                    state.best_child.get(parent, -math.inf), best[0].reward
+                )
+            _admit(state, best[: self.k_per_parent])
+        if len(state.archive) > self.archive_capacity:
+            seeds = [n for n in state.archive if n.is_seed]
+            rest = sorted(
+                (n for n in state.archive if not n.is_seed), key=lambda n: (-n.reward, n.ulid)
+            )
+            keep = {n.ulid for n in (*seeds, *rest[: max(0, self.archive_capacity - len(seeds))])}
+            state.archive = [n for n in state.archive if n.ulid in keep]
+
+
+class HillClimbing(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Always from the best program so far, ``samples_per_parent`` programs a step."""
+
+    samples_per_parent: int = 4
+
+    def scores(self, state: State) -> list[tuple[float, SearchNode]]:
+        """Every node with its reward."""
+        return [(node.reward, node) for node in state.archive]
+
+    def select(self, state: State) -> list[SearchNode]:
+        """The best node."""
+        return [min(state.archive, key=lambda n: (-n.reward, n.ulid))]
+
+    def settle(
+        self, state: State, children: dict[str, list[SearchNode]], lineage: dict[str, list[str]]
+    ) -> None:
+        """All successes enter."""
+        del lineage
+        for nodes in children.values():
+            state.expansions += 1
+            _admit(state, nodes)
+
+
+def _admit(state: State, nodes: Sequence[SearchNode]) -> None:
+    """Take in nodes whose program is not there yet."""
+    for node in nodes:
+        if all(node.code != other.code for other in state.archive):
+            state.archive.append(node)

@@ -1,0 +1,37 @@
+"""The tasks, by name; a task's module is imported when it is asked for."""
+
+from __future__ import annotations
+
+import importlib
+from functools import cache
+from typing import Final
+
+from kernel_archive.errors import UsageError, suggestion
+from kernel_archive.problems import GPU_MODE_TASKS, OWN_PROBLEMS, normalise_problem
+from kernel_measure.tasks.base import Task
+
+#: Names of the tasks that can be measured on a GPU.
+TASK_NAMES: Final[tuple[str, ...]] = (*GPU_MODE_TASKS, *OWN_PROBLEMS)
+#: The task that needs neither GPU nor torch.
+REHEARSAL: Final = "rehearsal"
+
+
+def get_task(name: str) -> Task:
+    """The task of that name or alias.
+
+    Raises:
+        UsageError: there is none.
+
+    >>> get_task("fp8_quant").outputs
+    ('x_q', 'x_s')
+    """
+    known = (*TASK_NAMES, REHEARSAL)
+    canonical = normalise_problem(name)
+    if canonical not in known:
+        raise UsageError(f"no task {name!r} to measure. {suggestion(canonical, known)}")
+    return _task(canonical)
+
+
+@cache
+def _task(name: str) -> Task:
+    return Task.of(importlib.import_module(f"kernel_measure.tasks.{name}"))

@@ -1,0 +1,159 @@
+"""What a task is: a reference, seeded inputs, cases and a tolerance.
+
+Cases, tolerance, reference and least work of a problem are data of the core
+(``kernel_archive.problems``); a task adds what needs torch.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from functools import partial
+from typing import TYPE_CHECKING, Any, Literal
+
+import msgspec
+
+from kernel_archive.problems import PROBLEMS, Work
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+#: Shape fields of a case, and the argument of ``custom_kernel`` that is made of them.
+Case = dict[str, Any]
+Data = tuple[Any, ...]
+#: ``(rtol, atol)`` of every output.
+Bounds = tuple[tuple[float, Any], ...]
+Variant = Literal["standard", "structured", "stress"]
+#: ``standard`` is the distribution that kernels are timed on. ``structured`` makes every row,
+#: column and half of an
+#: input different, so that a program which looks at part of it, or relies on identical statistics,
+#: gives itself away.
+#: A third one, ``stress``, lies outside what the timed inputs reach (large magnitudes, say): a
+#: program that fails it keeps
+#: its verdict and is marked ``narrow_domain``. Only tasks that say so have it (``Task.stress``).
+VARIANTS: tuple[Variant, ...] = ("standard", "structured")
+
+
+class Draw:
+    """What a task makes an input of.
+
+    On the device ``meta`` there is no generator, since tensors have no values.
+    """
+
+    def __init__(self, framework: str, seed: int, variant: Variant, device: str) -> None:
+        self.variant, self.device = variant, device
+        if framework == "numpy":
+            import numpy as np
+
+            self.numpy = np.random.default_rng(seed)
+            return
+        import torch
+
+        self.torch = torch
+        generator = None if device == "meta" else torch.Generator(device=device).manual_seed(seed)
+        self.randn, self.rand, self.randint = (
+            partial(make, generator=generator, device=device)
+            for make in (torch.randn, torch.rand, torch.randint)
+        )
+        self.arange, self.linspace, self.logspace = (
+            partial(make, device=device) for make in (torch.arange, torch.linspace, torch.logspace)
+        )
+
+
+class Task(msgspec.Struct, frozen=True, kw_only=True):
+    """One task, as a module under ``tasks/`` states it (:meth:`of`).
+
+    Attributes:
+        name: problem id (``kernel_archive.problems``).
+        framework: what the programs compute with; ``numpy`` only for the rehearsal task, which
+            needs no GPU.
+        reference: source text with a function ``reference(data)``; it is part of every record.
+        outputs: names of the outputs, in order; one name means that the program returns it bare.
+        benchmark_cases: the timed cases, in order; shape fields and nothing else.
+        correctness_cases: further cases that are checked before timing and never timed.
+        small_case: a case that a CPU handles in milliseconds, for tests and rehearsals.
+        written_inputs: positions in ``data`` of buffers that the program may write and return.
+        tolerances: ``data -> ((rtol, atol), ...)``, one pair for every output, where ``rtol`` and
+            ``atol`` alone don't do: an atol is a number, or a one-dimensional array with a number
+            for each index of the output's first dimension.
+        tolerance_note: the same in words, for ``run.json``; needed with ``tolerances``.
+        stress: whether ``make_input`` knows the variant ``stress``.
+    """
+
+    name: str
+    reference: str
+    outputs: tuple[str, ...]
+    benchmark_cases: tuple[Case, ...]
+    correctness_cases: tuple[Case, ...]
+    small_case: Case
+    rtol: float
+    atol: float
+    make_input: Callable[[Case, Draw], Data]
+    framework: Literal["torch", "numpy"] = "torch"
+    written_inputs: tuple[int, ...] = ()
+    tolerances: Callable[[Data], Bounds] | None = None
+    tolerance_note: str = ""
+    stress: bool = False
+
+    @classmethod
+    def of(cls, module: Any) -> Task:
+        """The task that a module states.
+
+        Timed cases, tolerances and reference of a problem of the core come from its data file.
+        """
+        name = module.__name__.rpartition(".")[2]
+        stated = {
+            field: getattr(module, field.upper())
+            for field in cls.__struct_fields__
+            if hasattr(module, field.upper())
+        }
+        if name in PROBLEMS:
+            stated |= {
+                field: getattr(PROBLEMS[name], field)
+                for field in ("benchmark_cases", "rtol", "atol", "tolerance_note", "reference")
+            }
+        tolerances = getattr(module, "tolerances", None)
+        return cls(name=name, make_input=module.make_input, tolerances=tolerances, **stated)
+
+    def input_of(self, case: Case, seed: int, variant: Variant, device: str) -> Data:
+        """A case's input from a seed."""
+        return self.make_input(case, Draw(self.framework, seed, variant, device))
+
+    def bounds(self, data: Data) -> Bounds:
+        """``(rtol, atol)`` of every output for one input."""
+        if self.tolerances is not None:
+            return self.tolerances(data)
+        return ((self.rtol, self.atol),) * len(self.outputs)
+
+    def least_work(self, case: Case) -> Work | None:
+        """The least work of a timed case of the core's data; ``None`` for any other case."""
+        cases = PROBLEMS[self.name].cases if self.name in PROBLEMS else ()
+        return next((timed.least_work for timed in cases if timed.shape == case), None)
+
+    def describe_checks(self) -> dict[str, Any]:
+        """For ``run.json``: on which inputs programs are checked, and how near they must come."""
+        note = (
+            self.tolerance_note
+            or "|got - expected| <= atol + rtol |expected|, every element of every output"
+        )
+        return {
+            "distributions": [*VARIANTS, *(["stress"] if self.stress else [])],
+            "tolerance": note,
+        }
+
+    def load_reference(self) -> Callable[[Any], Any]:
+        """The reference as a function."""
+        return reference_function(self.reference)
+
+
+def reference_function(source: str) -> Callable[[Any], Any]:
+    """The function ``reference`` of a program of ours."""
+    namespace: dict[str, Any] = {}
+    exec(compile(source, "<reference>", "exec"), namespace)  # noqa: S102 - our own text
+    function: Callable[[Any], Any] = namespace["reference"]
+    return function
+
+
+def case_seed(seed: int, *parts: object) -> int:
+    """A 62-bit seed for one input."""
+    text = "\0".join(str(p) for p in (seed, *parts))
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") >> 2

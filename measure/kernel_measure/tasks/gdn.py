@@ -1,0 +1,65 @@
+"""What the three Gated DeltaNet tasks share."""
+
+import math
+from typing import Any
+
+from kernel_archive.problems import PROBLEMS
+from kernel_measure.tasks.base import Case, Data, Draw, reference_function
+
+CHUNK = 64
+
+
+def _case(b: int, t: int, h: int, k: int, v: int) -> Case:
+    return {"B": b, "T": t, "H": h, "K": k, "V": v}
+
+
+CORRECTNESS_CASES = (_case(1, 64, 2, 64, 64), _case(1, 256, 4, 64, 128))
+SMALL_CASE = _case(1, 128, 2, 64, 64)
+
+
+def run(problem: str, data: Data) -> Data:
+    """Apply the reference of a problem; the outputs are contiguous."""
+    reference = reference_function(PROBLEMS[problem].reference)
+    return tuple(t.contiguous() for t in reference(data))
+
+
+def chunk_inputs(case: Case, draw: Draw) -> Data:
+    """``(q, k, v, beta, A, g)``.
+
+    The gate is a cumulative sum inside each chunk of steps that are negative, so exp(g) lies in (0,
+    1]. Structured: heads decay at their own pace and values and keys change their magnitude (at
+    most to the standard one) with time, head and column.
+    """
+    b, t, h, k_dim, v_dim = (case[name] for name in ("B", "T", "H", "K", "V"))
+    q, k, v = (
+        draw.randn(b, t, h, k_dim),
+        draw.randn(b, t, h, k_dim) / math.sqrt(k_dim),
+        draw.randn(b, t, h, v_dim),
+    )
+    beta, step = draw.randn(b, t, h).sigmoid(), -draw.randn(b, t, h).abs()
+    if draw.variant == "structured":
+        step = step * draw.logspace(-2, 0, h)
+        time = draw.linspace(0.25, 1.0, t)[None, :, None, None]
+        head = draw.linspace(1.0, 0.5, h)[None, None, :, None]
+        v = v * time * draw.linspace(0.5, 1.0, v_dim)
+        k = k * head * draw.linspace(1.0, 0.5, k_dim)
+        q = q * time.flip(1)
+        beta = beta * draw.torch.where(draw.arange(t) % 2 == 0, 1.0, 0.5)[None, :, None]
+    n = t // CHUNK
+    # Cumulated over the sequence, then again inside each chunk: gates fall fast, as in the
+    # archive's earlier records.
+    g = step.cumsum(1).reshape(b, n, CHUNK, h).cumsum(2).reshape(b, t, h)
+    if draw.variant == "structured":
+        g = step.reshape(b, n, CHUNK, h).cumsum(2).reshape(b, t, h)
+
+    def chunks(x: Any) -> Any:
+        return x.reshape(b, n, CHUNK, h, x.shape[-1]).transpose(2, 3)
+
+    kc, bc, gc = chunks(k), chunks(beta[..., None]), chunks(g[..., None]).squeeze(-1)
+    lower = draw.torch.ones(CHUNK, CHUNK, device=draw.device, dtype=draw.torch.bool).tril(-1)
+    gates = (gc.unsqueeze(-1) - gc.unsqueeze(-2)).masked_fill(~lower, float("-inf"))
+    gram = (kc @ kc.transpose(-1, -2)) * bc * draw.torch.exp(gates)
+    eye = draw.torch.eye(CHUNK, device=draw.device)
+    inverse = draw.torch.linalg.solve_triangular(eye + gram, eye.expand_as(gram), upper=False)
+    a = inverse.transpose(2, 3).reshape(b, t, h, CHUNK).contiguous()
+    return q, k.contiguous(), v.contiguous(), beta.contiguous(), a, g.contiguous()

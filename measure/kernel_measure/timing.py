@@ -1,0 +1,125 @@
+"""The results of timing: distributions, when the loop over pairs ends, and what a case gave."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from typing import TYPE_CHECKING, Literal
+
+import msgspec
+
+from kernel_measure import guards  # noqa: TC001 - msgspec reads the annotations
+from kernel_measure.tasks.base import Case  # noqa: TC001 - msgspec reads the annotations
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from kernel_measure.settings import Settings
+
+StopReason = Literal["precise", "max_runs", "time"]
+
+
+class Distribution(msgspec.Struct, frozen=True, kw_only=True):
+    """Times of ``runs`` calls of one function on one case, ns.
+
+    ``std`` is the sample's (0 for one run), ``err`` that of the mean.
+    """
+
+    runs: int
+    mean: float
+    median: float
+    std: float
+    err: float
+    best: float
+    worst: float
+
+
+def describe(times: Sequence[float]) -> Distribution:
+    """The distribution of times in ns; at least one.
+
+    >>> describe([2.0, 4.0]).std == 2.0**0.5
+    True
+    """
+    n = len(times)
+    mean = math.fsum(times) / n
+    std = math.sqrt(math.fsum((t - mean) ** 2 for t in times) / (n - 1)) if n > 1 else 0.0
+    median, best, worst = statistics.median(times), min(times), max(times)
+    return Distribution(
+        runs=n, mean=mean, median=median, std=std, err=std / math.sqrt(n), best=best, worst=worst
+    )
+
+
+def candidate_first(index: int) -> bool:
+    """Who runs first in pair ``index``: pairs alternate, so that a drift takes both alike."""
+    return index % 2 == 0
+
+
+def stop_reason(
+    candidate: Sequence[float], reference: Sequence[float], settings: Settings
+) -> StopReason | None:
+    """Whether the loop over pairs ends after these times, ns, and why.
+
+    Both means must be precise (standard error under ``stop_relative_error``); else ``max_runs`` or
+    the time cap ends it, never before ``min_runs``.
+    """
+    n = len(candidate)
+    if n < settings.min_runs:
+        return None
+    if n > 1 and all(
+        d.err < settings.stop_relative_error * d.mean
+        for d in (describe(candidate), describe(reference))
+    ):
+        return "precise"
+    if n >= settings.max_runs:
+        return "max_runs"
+    if math.fsum(candidate) + math.fsum(reference) >= settings.max_case_seconds * 1e9:
+        return "time"
+    return None
+
+
+class CaseResult(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """What one case gave: a failure, or two distributions of times.
+
+    Attributes:
+        error_name: name of the exception or guard.
+        traceback: of the program's own frames.
+        stop: why timing stopped.
+        over_limit: candidate time over the physical limit, where it is known.
+    """
+
+    shape: Case
+    failure_kind: Literal["none", guards.FailureKind] = "none"
+    error: str = ""
+    error_name: str = ""
+    traceback: str = ""
+    candidate: Distribution | None = None
+    reference: Distribution | None = None
+    stop: str = ""
+    over_limit: float | None = None
+
+    def medians(self) -> tuple[float, float]:
+        """The candidate's time and the reference's, ns, of a case without failure.
+
+        Raises:
+            ValueError: it was not timed.
+        """
+        if (
+            self.candidate is None
+            or self.reference is None
+            or min(self.candidate.median, self.reference.median) <= 0
+        ):
+            raise ValueError("a case has neither a failure nor two times")
+        return self.candidate.median, self.reference.median
+
+
+class Result(msgspec.Struct, kw_only=True):
+    """One evaluation as the worker reports it: cases in order up to the first failure.
+
+    ``narrow_domain`` says what went wrong on ``stress`` inputs after a success; it is empty when
+    nothing did.
+    """
+
+    cases: list[CaseResult]
+    phases: dict[str, float] = {}
+    salt: str = ""
+    narrow_domain: str = ""

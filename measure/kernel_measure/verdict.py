@@ -1,0 +1,137 @@
+"""From a worker's result to the record that logs and commands show: observation, reward, timing."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from typing import Any, Literal
+
+import msgspec
+
+from kernel_archive.readers.events import Feedback, LoggedEvaluation, Observation
+from kernel_measure.timing import CaseResult, Result
+
+Outcome = Literal[
+    "success", "compile_failed", "runtime_error", "incorrect", "infrastructure_failure"
+]
+
+
+class Measurement(msgspec.Struct, kw_only=True):
+    """One measured program.
+
+    Attributes:
+        cases: what each case gave, up to the first failure.
+        speedup: reference time / candidate time, x, geometric mean over cases; ``None`` unless
+            success.
+        error_name: exception or guard.
+        traceback: of the program's frames.
+        off_band: cases (as text) whose reference stayed outside its band after the repeats.
+        attempts: evaluations that this took.
+        phases: seconds by phase, in the worker.
+        wall_s: seconds in the worker, all attempts.
+        salt: with the seed, gives the inputs again.
+        fresh_worker: whether the program was the first of its process.
+        narrow_domain: what a success does wrong on ``stress`` inputs; empty when nothing, or when
+            the task has none.
+    """
+
+    task: str
+    outcome: Outcome
+    cases: list[CaseResult]
+    speedup: float | None = None
+    error: str = ""
+    error_name: str = ""
+    traceback: str = ""
+    off_band: list[str] = []
+    attempts: int = 1
+    phases: dict[str, float] = {}
+    wall_s: float = 0.0
+    salt: str = ""
+    fresh_worker: bool = True
+    narrow_domain: str = ""
+
+    def timing(self) -> dict[str, Any]:
+        """The line of ``timing.jsonl``: phases and both distributions of every case."""
+        return {
+            "speedup": self.speedup,
+            "kind": self.outcome,
+            "statistic": "median",
+            "wall_s": round(self.wall_s, 6),
+            "phases": {k: round(v, 6) for k, v in self.phases.items()},
+            "attempts": self.attempts,
+            "off_band": self.off_band,
+            "salt": self.salt,
+            "fresh_worker": self.fresh_worker,
+            "timing": [
+                {
+                    "candidate": c.candidate,
+                    "reference": c.reference,
+                    "stop": c.stop,
+                    "over_limit": c.over_limit,
+                }
+                for c in self.cases
+                if c.candidate is not None
+            ],
+        }
+
+
+def case_key(shape: dict[str, Any]) -> str:
+    """A case as text: ``vocab_size=32000``."""
+    return ",".join(f"{k}={v}" for k, v in shape.items())
+
+
+def measurement(task: str, result: Result, *, wall_s: float) -> Measurement:
+    """The verdict over cases: the first failed one decides.
+
+    Else the geometric mean of the ratios of the medians.
+
+    Raises:
+        ValueError: there are no cases, or one has neither a failure nor times.
+    """
+    m = Measurement(
+        task=task,
+        outcome="success",
+        cases=result.cases,
+        phases=result.phases,
+        salt=result.salt,
+        wall_s=wall_s,
+        narrow_domain=result.narrow_domain,
+    )
+    for case in result.cases:
+        if case.failure_kind != "none":
+            m.outcome = case.failure_kind
+            m.error, m.error_name, m.traceback = case.error, case.error_name, case.traceback
+            return m
+    m.speedup = statistics.geometric_mean(
+        [ref / own for own, ref in map(CaseResult.medians, result.cases)]
+    )
+    if not 0 < m.speedup < math.inf:
+        raise ValueError("times that have no ratio")
+    return m
+
+
+def evaluation(m: Measurement) -> LoggedEvaluation:
+    """A measurement as the logs hold it; the reward is the speedup.
+
+    Cases timed before a failure stand in ``timing()``.
+    """
+    says: dict[str, dict[str, Any]] = {
+        "compile_failed": {"compilation_error": m.error},
+        "runtime_error": {
+            "runtime_error_name": m.error_name,
+            "runtime_error": m.error,
+            "traceback": m.traceback,
+        },
+        "incorrect": {"error_message": m.error},
+        "infrastructure_failure": {"reason": m.error},
+    }
+    feedback = Feedback(kind=m.outcome, **says.get(m.outcome, {}))
+    if m.outcome == "success":
+        feedback.aggregated_speedup, feedback.aggregation_method = m.speedup, "geomean"
+        feedback.per_case_speedups = [
+            {"speedup": ref / own, "runtime_ns": own, "ref_runtime_ns": ref, **case.shape}
+            for case in m.cases
+            for own, ref in [case.medians()]
+        ]
+        feedback.narrow_domain = m.narrow_domain or None
+    return LoggedEvaluation(observation=Observation(feedback=feedback), reward=m.speedup)

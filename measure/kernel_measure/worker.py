@@ -1,0 +1,280 @@
+"""The worker process: the only place of the package where a program under test runs.
+
+Started by ``process.py`` with a configuration file (``Config``) and two descriptors; answers one
+JSON line (``Reply``) per request line (``Request``). Modes: ``time`` evaluates. ``compile``
+compiles ahead, without a GPU: Triton kernels against a faked device and tensors without data, CUDA
+C++ by import. It fills the program's own compiler cache, so that the evaluation only loads what was
+made. ``dry`` follows host code on
+tensors without values and says what it launches (``standin.py``).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any, Literal
+
+import msgspec
+
+from kernel_archive.gpus import gpu_facts
+from kernel_measure.device import StandIn, check_device, exclusive
+from kernel_measure.evaluate import Evaluator, import_code
+from kernel_measure.failures import failure_by
+from kernel_measure.sandbox import limit_resources, surrender
+from kernel_measure.settings import Settings  # noqa: TC001 - msgspec reads the annotations
+from kernel_measure.standin import follow, install_torch, install_triton
+from kernel_measure.tasks import get_task
+from kernel_measure.torch_device import TorchDevice
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from kernel_measure.tasks.base import Task
+
+
+class Config(msgspec.Struct, kw_only=True):
+    """What a worker is started for.
+
+    Attributes:
+        task: the task, or any task of the framework for ``compile``.
+        gpu: canonical name, for the physical limit and for compiling ahead.
+        cpus: processors while it answers; empty for any.
+        start_cpus: processors while it starts, so that it disturbs none that times.
+        scratch: the worker's directory; this and what follows is filled in by the process that
+            starts it.
+        salt: makes the inputs unknown to programs.
+        lock: descriptor of the file that is locked while the device is set up; closed afterwards.
+        trusted: whether programs run without any isolation.
+    """
+
+    mode: Literal["time", "compile", "dry"]
+    task: str
+    device: str
+    settings: Settings
+    gpu: str = ""
+    cpus: list[int] = []
+    start_cpus: list[int] = []
+    scratch: str = ""
+    salt: str = ""
+    lock: int = -1
+    trusted: bool = False
+
+
+class Request(msgspec.Struct, kw_only=True):
+    """One program, with its own compiler cache, and its task where the worker serves several."""
+
+    nonce: str
+    code: str
+    cache: str
+    task: str = ""
+
+
+class Reply(msgspec.Struct, kw_only=True):
+    """One answer; the first one says that the worker is ready.
+
+    Attributes:
+        nonce: of the request; empty for the first line.
+        result: an ``evaluate.Result`` as plain data, in mode ``time``; in mode ``dry`` calls by
+            case (``cases``), or the ``error`` of a program that can't be followed.
+        error: a fault of the harness itself, not of the program.
+        confined: what the sandbox achieved (first line).
+        facts: device and software (first line).
+        sticky: the device is unusable now; the worker ends.
+        wall_s: seconds that the request took.
+    """
+
+    nonce: str = ""
+    result: Any = None
+    error: str = ""
+    confined: dict[str, str] = {}
+    facts: dict[str, Any] = {}
+    sticky: bool = False
+    wall_s: float = 0.0
+
+
+def _import_torch() -> None:
+    """Load what programs load."""
+    import torch
+    import torch.utils.cpp_extension
+
+    torch.set_grad_enabled(False)
+    torch.set_num_threads(1)
+    with contextlib.suppress(ImportError):
+        import triton
+        import triton.language  # noqa: F401 - loaded for the programs
+
+
+def _fake_triton(architecture: int) -> None:
+    """Let Triton compile for ``architecture`` (90 is Hopper) and launch nothing."""
+    from triton.backends.compiler import GPUTarget
+    from triton.runtime import driver, jit
+
+    class Offline:
+        """Answers what the compiler asks of a driver."""
+
+        def get_current_device(self) -> int:
+            return 0
+
+        def get_current_stream(self, device: int) -> int:
+            del device
+            return 0
+
+        def get_current_target(self) -> Any:
+            return GPUTarget("cuda", architecture, 32)
+
+    driver.set_active(Offline())
+    original = jit.JITFunction.run
+
+    def run(self: Any, *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> Any:
+        del warmup
+        return original(self, *args, grid=grid, warmup=True, **kwargs)
+
+    jit.JITFunction.run = run
+
+
+def _compile(code: str, task: Task, folder: Path, name: str) -> None:
+    """Import a program and call it on tensors that have shapes alone."""
+    with contextlib.suppress(
+        BaseException
+    ):  # a program that fails here fails in its evaluation, with a verdict
+        module = import_code(code, folder, name)
+        if task.framework == "torch" and "triton" in code:
+            for case in (*task.correctness_cases, *task.benchmark_cases):
+                with contextlib.suppress(
+                    Exception
+                ):  # shapes alone can't do everything: what compiled is kept
+                    module.custom_kernel(task.input_of(case, 0, "standard", "meta"))
+    sys.modules.pop(name, None)
+
+
+def _compile_mode(config: Config) -> tuple[Callable[[Request], Reply], dict[str, Any]]:
+    if get_task(config.task).framework == "torch":
+        _import_torch()
+        capability = gpu_facts(config.gpu).compute_capability or "9.0"
+        _fake_triton(int(capability.replace(".", "")))
+    serial = itertools.count(1)
+
+    def answer(request: Request) -> Reply:
+        task = get_task(request.task or config.task)
+        _compile(request.code, task, Path(config.scratch), f"ahead_{next(serial)}")
+        return Reply()
+
+    return answer, {}
+
+
+def _follow(code: str, task: Task, modes: list[Any]) -> dict[str, Any]:
+    """The calls of a program by case, equal ones as one with ``n``; or why there are none."""
+    cases = []
+    try:
+        for case in task.benchmark_cases:
+            calls = follow(code, task.input_of(case, 0, "standard", "meta"), modes)
+            alike = Counter(msgspec.json.encode(call) for call in calls)
+            cases.append([{**msgspec.json.decode(call), "n": n} for call, n in alike.items()])
+    except BaseException as error:  # noqa: BLE001 - whatever a program raises
+        failure = failure_by(error)
+        return {"error": f"{failure.name}: {failure.error}"[:200]}
+    return {"cases": cases}
+
+
+def _dry_mode(config: Config) -> tuple[Callable[[Request], Reply], dict[str, Any]]:
+    import torch
+    import torch._meta_registrations  # loaded before the first program's time runs
+
+    torch.set_grad_enabled(False)
+    torch.set_num_threads(1)
+    install_triton()
+    modes = install_torch(torch, 132)
+
+    def answer(request: Request) -> Reply:
+        return Reply(result=_follow(request.code, get_task(request.task or config.task), modes))
+
+    return answer, {}
+
+
+def _time_mode(config: Config) -> tuple[Callable[[Request], Reply], dict[str, Any]]:
+    task = get_task(config.task)
+    if task.framework == "torch":
+        with contextlib.suppress(ImportError):  # the device says what is missing
+            _import_torch()
+    with exclusive(config.lock):
+        check_device(config.device, task)
+        device = StandIn() if config.device == "standin" else TorchDevice(config.device)
+        if config.device == "cuda":
+            import torch
+
+            torch.cuda.set_per_process_memory_fraction(config.settings.gpu_memory_fraction)
+        evaluator = Evaluator(
+            task,
+            device,
+            config.settings,
+            salt=config.salt,
+            gpu=config.gpu,
+            scratch=Path(config.scratch),
+        )
+        evaluator.warm()
+    os.close(config.lock)
+
+    def answer(request: Request) -> Reply:
+        result = evaluator.evaluate(request.code)
+        sticky = False
+        try:
+            device.synchronize()
+            if config.device == "cuda":
+                import torch
+
+                torch.zeros(1, device="cuda").item()
+                if torch.cuda.memory_reserved() > 60 * 2**30:
+                    torch.cuda.empty_cache()
+        except Exception:  # noqa: BLE001 - whatever the driver raises, the context is gone
+            sticky = True
+        return Reply(result=msgspec.to_builtins(result), sticky=sticky)
+
+    return answer, device.facts()
+
+
+def _serve(config: Config, requests: IO[bytes], replies: IO[bytes]) -> int:
+    if config.start_cpus:
+        os.sched_setaffinity(0, set(config.start_cpus))
+    modes = {"time": _time_mode, "compile": _compile_mode, "dry": _dry_mode}
+    answer, facts = modes[config.mode](config)
+    isolation = "none" if config.trusted else "bubblewrap"
+    confined = {"isolation": isolation, "limits": limit_resources(config.settings)}
+    send = replies.write
+    encode, decode = msgspec.json.encode, msgspec.json.Decoder(Request).decode
+
+    def reply(message: Reply) -> None:
+        send(encode(message) + b"\n")
+        replies.flush()
+
+    reply(Reply(confined=confined, facts=facts))
+    for line in requests:
+        if config.cpus:
+            os.sched_setaffinity(0, set(config.cpus))
+        request = decode(line)
+        os.environ["TRITON_CACHE_DIR"] = str(Path(request.cache) / "triton")
+        os.environ["TORCH_EXTENSIONS_DIR"] = str(Path(request.cache) / "extensions")
+        begin = time.perf_counter()
+        try:
+            message = answer(request)
+        except Exception as error:  # noqa: BLE001 - a fault of ours must reach the driver as one
+            message = Reply(error=f"{type(error).__name__}: {error}"[:2000])
+        message.nonce, message.wall_s = request.nonce, time.perf_counter() - begin
+        reply(message)
+        if message.sticky:
+            return 3
+    return 0
+
+
+def main(argv: list[str]) -> int:
+    """Entry point of the process."""
+    surrender()
+    config = msgspec.json.decode(Path(argv[0]).read_bytes(), type=Config)
+    Path(argv[0]).unlink()  # the salt is none of a program's business
+    os.chdir(config.scratch)
+    with os.fdopen(int(argv[1]), "rb") as requests, os.fdopen(int(argv[2]), "wb") as replies:
+        return _serve(config, requests, replies)

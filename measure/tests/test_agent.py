@@ -1,0 +1,194 @@
+"""Tests of agents."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.answers import run_plan
+from support.chains import FACTS, write
+
+from kernel_archive.archive.build import build_archive
+from kernel_archive.archive.open import open_archive
+from kernel_archive.errors import DataError, UsageError
+from kernel_measure.agent import AgentRun, read_chain
+from kernel_measure.logs import read_lines
+from kernel_measure.tasks import get_task
+
+PLAN = Path(__file__).with_name("plan") / "plan.toml"
+
+
+def test_run_of_another_agent_is_not_continued(tmp_path):
+    """A directory that holds another author's programs is refused."""
+    run_plan(PLAN, tmp_path, only=["agentic/*"])
+    other = read_chain(PLAN.parent / "chains" / "a00" / "rehearsal")
+    other.attempts = other.attempts[1:]
+    with pytest.raises(DataError, match="did not make"):
+        AgentRun(tmp_path / "agentic" / "rehearsal__t_a00", other)
+
+
+SOFTMAX = """import numpy as np
+
+
+def custom_kernel(data):
+    (x,) = data
+    e = np.exp(x - x.max(axis=1, keepdims=True){shift})
+    z = e.sum(axis=1)
+    return e / z[:, None], z
+"""
+NO_MAXIMUM = """import numpy as np
+
+
+def custom_kernel(data):
+    (x,) = data
+    m = x.max(axis=1)
+    with np.errstate(all="ignore"):
+        e = np.exp(x)
+    z = e.sum(axis=1)
+    return e / z[:, None], z * np.exp(-m)
+"""
+
+
+@pytest.fixture
+def plan(tmp_path):
+    """A plan of all chains under ``chains``."""
+    path = tmp_path / "plan.toml"
+    path.write_text(
+        'name = "p"\ngpu = "H200"\n[settings]\ncases = "small"\nmax_runs = 3\nmax_case_seconds = 0.05\n'  # noqa: E501
+        '[[search]]\nmethod = "agentic"\nchains = "chains/*/*"\n'
+    )
+    return path
+
+
+def test_chain_is_recorded_and_goes_on(plan, tmp_path):
+    """The second call measures only what was added."""
+    folder = tmp_path / "chains" / "a01" / "rehearsal"
+    write(folder, 1, SOFTMAX.format(shift=""))
+    run_plan(plan, tmp_path / "out", compilers=0)
+    write(folder, 2, SOFTMAX.format(shift=" + 0.0"), parent=1, expected_speedup=0.9)
+    write(folder, 3, NO_MAXIMUM, parent=1)
+    done = run_plan(plan, tmp_path / "out", compilers=0)
+    assert done.evaluations == 2
+    directory = tmp_path / "out" / "agentic" / "rehearsal__h_a01"
+    rows = list(read_lines(directory / "attempts.jsonl", Any))
+    assert [(r["attempt"], r.get("parent_attempt")) for r in rows] == [(0, None), (1, 0), (2, 0)]
+    assert rows[1]["forecast"] == {"expected_speedup": 0.9, "probabilities": FACTS["probabilities"]}
+    feedback = [r["evaluation"]["observation"]["feedback"] for r in rows]
+    assert [f["kind"] for f in feedback] == ["success"] * 3
+    assert ["narrow_domain" in f for f in feedback] == [False, False, True]
+    run = json.loads((directory / "run.json").read_text())
+    assert (run["mutator"], run["search"]["author"], run["search"]["brief"]) == (
+        "language model",
+        "a01",
+        {"goal_bin": 4},
+    )
+    assert run["checks"]["distributions"] == ["standard", "structured", "stress"]
+
+
+def test_compiling_only_measures_nothing_and_the_next_call_measures_all(plan, tmp_path):
+    """Chains are compiled whole; their logs begin with the call that times."""
+    folder = tmp_path / "chains" / "a01" / "rehearsal"
+    write(folder, 1, SOFTMAX.format(shift=""))
+    write(folder, 2, SOFTMAX.format(shift=" + 0.0"), parent=1)
+    asked: list[tuple[int, int, str]] = []
+    out, cache = tmp_path / "out", tmp_path / "cache"
+    done = run_plan(
+        plan,
+        out,
+        cache=cache,
+        compilers=1,
+        compile_only=True,
+        advance=lambda *what: asked.append(what),
+    )
+    assert (done.evaluations, done.runs) == (0, {})
+    assert asked == [(1, 2, "compiling"), (2, 2, "compiling")]
+    assert not list(out.rglob("run.json"))
+    assert run_plan(plan, out, cache=cache, compilers=0).evaluations == 2
+
+
+@pytest.mark.parametrize("options", [{}, {"cache": "there", "compilers": 0}])
+def test_compiling_only_needs_a_cache_and_compilers(plan, tmp_path, options):
+    if "cache" in options:
+        options = {**options, "cache": tmp_path / options["cache"]}
+    write(tmp_path / "chains" / "a01" / "rehearsal", 1, SOFTMAX.format(shift=""))
+    with pytest.raises(UsageError, match="compiling only needs"):
+        run_plan(plan, tmp_path / "out", compile_only=True, **options)
+
+
+def test_archive_of_a_chain_has_its_flags(plan, tmp_path):
+    """A build of recorded chains marks programs that are narrow or lose time by intent."""
+    folder = tmp_path / "chains" / "a01" / "rehearsal"
+    write(folder, 1, SOFTMAX.format(shift=""))
+    write(folder, 2, NO_MAXIMUM)
+    write(
+        folder,
+        3,
+        SOFTMAX.format(shift="").replace(
+            "    return", "    for _ in range(2):\n        w = np.sort(x)\n    return"
+        ),
+    )
+    run_plan(plan, tmp_path / "src" / "logs", compilers=0)
+    (tmp_path / "src" / "builder.toml").write_text(
+        'name = "chains"\nlicence = "CC0-1.0"\ndescription = "d"\n[[source]]\npath = "logs/agentic/*"\nformat = "attempts"\n'  # noqa: E501
+        'role = "held_out"\ngeneration_method = "agentic"\n'
+    )
+    build_archive([str(tmp_path / "src" / "builder.toml")], out=tmp_path / "out", jobs=1)
+    kernels = open_archive(tmp_path / "out").arrow("kernels", "test").sort_by("step").to_pylist()
+    flags = {"artificial", "narrow_domain"}
+    assert [flags & set(k["flags"]) for k in kernels] == [set(), {"narrow_domain"}, {"artificial"}]
+    assert {k["model"] for k in kernels} == {"some-model"}
+
+
+def test_measured_program_must_not_change(plan, tmp_path):
+    """A file that was edited after it was measured is refused with the log's line."""
+    folder = tmp_path / "chains" / "a01" / "rehearsal"
+    write(folder, 1, SOFTMAX.format(shift=""))
+    run_plan(plan, tmp_path / "out", compilers=0)
+    write(folder, 1, SOFTMAX.format(shift=" + 0.0"))
+    with pytest.raises(
+        DataError,
+        match=r"attempts.jsonl:1: the directory holds attempts that this agent did not make",
+    ):
+        run_plan(plan, tmp_path / "out", compilers=0)
+
+
+@pytest.mark.parametrize(
+    ("facts", "match"),
+    [
+        ({"probabilities": [1.0]}, r"01\.json: probabilities are eight numbers"),
+        ({"expected_speedup": 0}, r"01\.json: expected_speedup must be above 0"),
+        ({"parent": 1}, r"01\.json: parent: a program builds on an earlier one"),
+        ({"guess": 1}, r"01\.json: .*unknown field `guess`"),
+    ],
+)
+def test_faulty_facts_name_file_and_field(tmp_path, facts, match):
+    """One clear sentence for each fault of what lies beside a program."""
+    folder = tmp_path / "a01" / "rehearsal"
+    write(folder, 1, SOFTMAX.format(shift=""), **facts)
+    with pytest.raises(DataError, match=match):
+        read_chain(folder)
+
+
+def test_gap_in_the_numbers_is_refused(tmp_path):
+    """Parents are numbers: a missing program would shift them."""
+    folder = tmp_path / "a01" / "rehearsal"
+    write(folder, 2, SOFTMAX.format(shift=""))
+    with pytest.raises(DataError, match=r"02\.py: program 1 of a chain is called 01\.py"):
+        read_chain(folder)
+
+
+def test_program_that_is_no_text_is_refused(tmp_path):
+    """A file that is not UTF-8 is named, not a crash."""
+    folder = tmp_path / "a01" / "rehearsal"
+    write(folder, 1, SOFTMAX.format(shift=""))
+    (folder / "01.py").write_bytes(b"\xff\xfe")
+    with pytest.raises(DataError, match=r"01\.py: not UTF-8"):
+        read_chain(folder)
+
+
+def test_default_bounds_are_one_pair_for_each_output():
+    """Tasks without tolerances of their own use rtol and atol for every output."""
+    task = get_task("rehearsal")
+    assert task.bounds(None) == ((1e-6, 1e-9), (1e-6, 1e-9))

@@ -1,0 +1,288 @@
+"""Tests of following programs without a GPU; what needs torch runs where its CPU build is."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import linecache
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import msgspec
+import pytest
+from support.archives import Run, Search, make_archive
+
+from kernel_archive.archive.launches import LaunchLine
+from kernel_archive.archive.open import open_archive
+from kernel_archive.errors import TargetExistsError
+from kernel_archive.ids import program_id
+from kernel_archive.untrusted import Lines
+from kernel_measure import standin
+from kernel_measure.cli import main
+from kernel_measure.dry_run import _lines, dry_run
+from kernel_measure.tasks import get_task
+
+KERNELS = """import triton
+import triton.language as tl
+from triton.tools.tensor_descriptor import TensorDescriptor
+
+
+@triton.autotune([triton.Config({"B": 64}, num_warps=8), triton.Config({"B": 128})], key=["n"])
+@triton.heuristics({"EVEN": lambda a: a["n"] % a["B"] == 0})
+@triton.jit
+def tuned(x, y, n, B: tl.constexpr, EVEN: tl.constexpr):
+    for i in range(0, n, B):
+        for j in range(3):
+            tl.store(y + i, tl.exp(tl.load(x + i)) + tl.load(x + j))
+    tl.atomic_add(y, tl.sum(tl.load(x)))
+
+
+@triton.jit
+def plain(x, d, dtype, B: tl.constexpr = 32):
+    while True:
+        tl.dot(x, x)
+"""
+HOST = """
+
+def custom_kernel(data):
+    n = 1024
+    tuned[lambda a: (triton.cdiv(n, a["B"]), 2 if a["EVEN"] else 1)](data, data, n)
+    descriptor = TensorDescriptor.from_tensor(data, [64])
+    for _ in range(3):
+        plain[(7,)](data, descriptor, tl.float32, num_warps=2, num_stages=4)
+    plain[tl.odd](data, descriptor, tl.float32, num_warps=tl.odd)
+    plain[(tl.odd, 5)](data, descriptor, tl.float32, num_stages=tl.odd)
+"""
+TORCH = """import torch
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def copy(x, y, n, B: tl.constexpr):
+    tl.store(y, tl.load(x))
+
+
+def custom_kernel(data):
+    x = next(v for v in data if hasattr(v, "numel"))
+    y = torch.empty_like(x, device="cuda")
+    copy[(triton.cdiv(x.numel(), 256),)](x, y, x.numel(), B=256)
+    copy[(triton.cdiv(x.numel(), 256),)](x, y, x.numel(), B=256)
+    return y + 1
+"""
+RAISES = "import triton\n\n\ndef custom_kernel(data):\n    raise KeyError('gone \\x1b')\n"
+EXITS = "import triton\n\n\ndef custom_kernel(data):\n    raise SystemExit(3)\n"
+ENDLESS = "import triton\n\n\ndef custom_kernel(data):\n    while True:\n        pass\n"
+
+
+class Bytes:
+    """What a launch asks of a tensor."""
+
+    def numel(self):
+        """Elements."""
+        return 1000
+
+    def element_size(self):
+        """Bytes of one."""
+        return 2
+
+
+@pytest.fixture
+def calls(monkeypatch):
+    """The calls of the program above, of which only Triton is replaced."""
+    kept = {name: m for name, m in sys.modules.items() if name.partition(".")[0] == "triton"}
+    monkeypatch.setattr(sys, "meta_path", list(sys.meta_path))
+    for name in kept:
+        monkeypatch.delitem(sys.modules, name)
+    standin.install_triton()
+    path, text = "/kernels_of_a_test.py", KERNELS + HOST
+    linecache.cache[path] = (len(text), None, text.splitlines(keepends=True), path)
+    module = type(sys)("kernels_of_a_test")
+    module.__file__ = path
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    exec(compile(text, path, "exec"), module.__dict__)
+    standin.CALLS.clear()
+    module.custom_kernel(Bytes())
+    yield list(standin.CALLS)
+    for name in [n for n in sys.modules if n.partition(".")[0] == "triton"]:
+        del sys.modules[name]
+    sys.modules |= kept
+
+
+def test_a_launch_is_recorded_with_its_first_configuration(calls):
+    """Grid callables and heuristics see the configuration; trips of nested loops multiply."""
+    first = calls[0]
+    wanted = {
+        "kind": "launch",
+        "name": "tuned",
+        "grid_x": 16,
+        "grid_y": 2,
+        "grid_z": 1,
+        "warps": 8,
+        "stages": 3,
+        "configurations": 2,
+        "bytes": 4000,
+        "largest_tile": 1024,
+        "trips": 16.0 * 3,
+        "loads": 3,
+        "stores": 1,
+        "dots": 0,
+        "reductions": 1,
+        "transcendentals": 1,
+        "atomics": 1,
+        "loops": 2,
+    }
+    assert first == wanted
+
+
+def test_what_a_placeholder_gives_is_recorded_as_a_plain_number(calls):
+    """Zero for a part of the grid, the default for an option."""
+    keys = ("grid_x", "grid_y", "warps", "stages")
+    assert [tuple(c[k] for k in keys) for c in calls[1:]] == [
+        *[(7, 1, 2, 4)] * 3,
+        (0, 1, 4, 3),
+        (0, 5, 4, 3),
+    ]
+    assert {type(v) for call in calls for v in call.values()} == {str, int, float}
+    assert calls[1]["trips"] == standin.UNKNOWN_TRIPS
+
+
+def test_an_unknown_name_of_triton_can_be_iterated(calls):
+    """Over nothing: ``list`` of one would not end otherwise."""
+    assert calls
+    assert list(standin.Placeholder("tl.anything")) == []
+
+
+def test_every_field_of_a_call_is_one_of_a_line(calls):
+    """What the stand-in records is what a recipe's file may hold."""
+    ours = {"program_id": "0" * 32, "problem": "trimul", "case": 0, "n": 1}
+    for call in calls:
+        msgspec.convert({**call, **ours}, LaunchLine)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        *(None, 7, {}, {"cases": 3}, {"cases": [[3]]}, {"cases": [[{"kind": "launch"}]]}),
+        {"cases": [[{"kind": "launch", "name": "k", "bytes": -1}]]},
+    ],
+)
+def test_an_answer_that_is_none_is_a_program_that_was_not_followed(answer):
+    """A program can write into the pipe; no answer of it gets into the file unchecked."""
+    (line,) = _lines({"program_id": "0" * 32, "problem": "trimul"}, answer)
+    assert (line.kind, line.name) == ("not_followed", "garbage")
+
+
+def test_a_program_does_not_name_another():
+    """Which program an answer is about is ours to say."""
+    call = {"kind": "operator", "name": "add", "program_id": "f" * 32, "case": 9}
+    (line,) = _lines({"program_id": "0" * 32, "problem": "trimul"}, {"cases": [[call]]})
+    assert (line.program_id, line.case) == ("0" * 32, 0)
+
+
+CODES = {"good": TORCH, "raises": RAISES, "exits": EXITS, "endless": ENDLESS}
+
+
+@pytest.fixture
+def archive(tmp_path):
+    """Programs that can be followed and others; one of a problem without a task."""
+    searches = [Search("s/1", "matmul_bf16"), Search("s/2", "kernelbench_l3_p48")]
+    runs = [Run("s/1", code, 1.0 + i / 10) for i, code in enumerate(CODES.values())]
+    runs[1] = Run("s/1", RAISES, None, outcome="runtime_error")
+    runs.append(Run("s/2", TORCH + "# another\n", 1.5))
+    return open_archive(make_archive(tmp_path / "a", searches, runs))
+
+
+def test_an_existing_file_stays(archive, tmp_path):
+    """Found before any program is followed."""
+    (tmp_path / "o.jsonl").write_text("mine")
+    with pytest.raises(TargetExistsError):
+        dry_run(archive, tmp_path / "o.jsonl", trusted=True)
+    assert (tmp_path / "o.jsonl").read_text() == "mine"
+
+
+@pytest.mark.parametrize("name", ["o.jsonl", "o.jsonl.zst"])
+def test_an_archive_is_followed(archive, tmp_path, name):
+    """A line per kind of call and case, and one for each program that can't be followed."""
+    pytest.importorskip("torch")
+    seen = []
+    done = dry_run(
+        archive, tmp_path / name, trusted=True, timeout_s=5, advance=lambda *a: seen.append(a)
+    )
+    assert (done.programs, done.followed) == (4, 1)
+    assert done.not_followed == {"KeyError": 1, "SystemExit": 1, "timeout": 1}
+    assert seen[-1] == (4, 4, "")
+    read = Lines(tmp_path / name, max_bytes=1 << 20, max_lines=1000)
+    lines = [msgspec.json.decode(text, type=LaunchLine) for _, text in read]
+    assert len(lines) == done.lines
+    by_program = Counter((line.program_id, line.kind) for line in lines)
+    cases = len(get_task("matmul_bf16").benchmark_cases)
+    ids = {key: program_id(code) for key, code in CODES.items()}
+    assert by_program == {
+        (ids["good"], "launch"): cases,
+        (ids["good"], "operator"): cases,
+        **{(ids[key], "not_followed"): 1 for key in ("raises", "exits", "endless")},
+    }
+    assert {line.n for line in lines if line.kind == "launch"} == {2}
+    (why,) = [line.name for line in lines if line.program_id == ids["raises"]]
+    assert why.startswith("KeyError: 'gone")
+    assert "\x1b" not in why
+
+
+def test_a_whole_program_is_followed():
+    """In a process of its own: the stand-ins stay."""
+    pytest.importorskip("torch")
+    text = f"""import json, sys
+sys.path[:0] = {sys.path!r}
+import torch
+from kernel_measure import standin
+standin.install_triton()
+modes = standin.install_torch(torch, 132)
+data = (torch.empty(1000, 10, device="meta"),)
+print(json.dumps(standin.follow({TORCH!r}, data, modes)))
+"""
+    done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=True)
+    first, second, add = json.loads(done.stdout)
+    assert first == second
+    assert (first["name"], first["grid_x"], first["bytes"]) == ("copy", 40, 80_000)
+    assert add == {"kind": "operator", "name": "add", "bytes": 80_000, "flops": 0}
+
+
+def test_the_command_reports_counts(archive, tmp_path, capsys):
+    """With --json: programs, those followed, and the reasons of the others."""
+    pytest.importorskip("torch")
+    where = str(archive.path)
+    output = str(tmp_path / "o.jsonl.zst")
+    assert main(["dry-run", "-o", output, "--archive", where, "--trusted", "--json"]) == 0
+    done = json.loads(capsys.readouterr().out)
+    assert (done["programs"], done["followed"]) == (4, 1)
+    assert Path(output).stat().st_size > 0
+    assert main(["dry-run", "-o", output, "--archive", where, "--trusted"]) == 1
+    assert "exists already" in capsys.readouterr().err
+
+
+def test_without_torch_the_command_says_so(archive, tmp_path, capsys):
+    """One line, no traceback, and no file."""
+    if "torch" in sys.modules or _has_torch():
+        pytest.skip("torch is here")
+    output = tmp_path / "o.jsonl"
+    assert main(["dry-run", "-o", str(output), "--archive", str(archive.path), "--trusted"])
+    said = capsys.readouterr().err
+    assert "No module named 'torch'" in said
+    assert "Traceback" not in said
+    assert not output.exists()
+
+
+def _has_torch():
+    import importlib.util
+
+    return importlib.util.find_spec("torch") is not None
+
+
+def test_only_the_worker_follows_programs():
+    """The stand-in runs program text: the driver never imports it."""
+    import kernel_measure.dry_run as driver
+
+    assert "standin" not in inspect.getsource(driver).split('"""', 2)[2]

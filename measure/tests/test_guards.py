@@ -1,0 +1,195 @@
+"""Tests of the guards."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+
+import pytest
+from support import cheats
+
+from kernel_measure import guards
+from kernel_measure.device import Sample, StandIn
+from kernel_measure.evaluate import Evaluator
+from kernel_measure.measurer import Measurer
+from kernel_measure.settings import Settings
+from kernel_measure.tasks import TASK_NAMES, get_task
+from kernel_measure.tasks.base import Work
+
+HAS_TORCH = importlib.util.find_spec("torch") is not None
+needs_torch = pytest.mark.skipif(not HAS_TORCH, reason="needs torch (the extra gpu)")
+
+
+@pytest.fixture(scope="module")
+def standin():
+    """One measurer on the stand-in device."""
+    with Measurer("standin", Settings(max_runs=12, timeout_s=30)) as m:
+        yield m
+
+
+@pytest.fixture(scope="module")
+def cpu():
+    """One measurer on torch's CPU with small cases."""
+    with Measurer(
+        "cpu", Settings(max_runs=6, cases="small", timeout_s=60, candidates_per_worker=100)
+    ) as m:
+        yield m
+
+
+def test_honest_program_passes(standin):
+    """The program that every cheat starts from is a success."""
+    m = standin.measure("rehearsal", cheats.NUMPY_HONEST)
+    assert (m.outcome, m.error) == ("success", "")
+    assert 0.2 < m.speedup < 5
+
+
+@pytest.mark.parametrize("name", cheats.NUMPY)
+def test_cheat_is_refused(standin, name):
+    """Each way to look fast without the work is refused, with the reason that names it."""
+    code, expect = cheats.NUMPY[name]
+    m = standin.measure("rehearsal", code)
+    assert m.outcome == "incorrect", m
+    assert re.search(expect, m.error), m.error
+    assert m.speedup is None
+
+
+@needs_torch
+@pytest.mark.parametrize("task", cheats.HONEST)
+def test_honest_torch_program_passes(cpu, task):
+    """The torch programs that the cheats start from are successes."""
+    m = cpu.measure(task, cheats.HONEST[task])
+    assert (m.outcome, m.error) == ("success", "")
+
+
+@needs_torch
+@pytest.mark.parametrize("task", TASK_NAMES)
+def test_reference_is_a_program_of_its_task(cpu, task):
+    """Every task's reference passes as a program, at about its own speed."""
+    m = cpu.measure(task, get_task(task).reference.replace("def reference(", "def custom_kernel("))
+    assert (m.outcome, m.error) == ("success", "")
+    assert 0.3 < m.speedup < 3
+
+
+@needs_torch
+@pytest.mark.parametrize("name", cheats.TORCH)
+def test_torch_cheat_is_refused(cpu, name):
+    """The same on torch tensors, on the six tasks' own inputs."""
+    task, code, expect = cheats.TORCH[name]
+    m = cpu.measure(task, code)
+    if "patched" in name:  # such a worker is not to be trusted with the next program
+        cpu.replace(task)
+    assert m.outcome == "incorrect", m
+    assert re.search(expect, m.error), m.error
+
+
+@needs_torch
+def test_reduced_precision_beyond_the_tolerance_is_refused(cpu):
+    """bfloat16 products fail the 1e-3 check of a float32 task."""
+    code = get_task("gdn_recompute_w_u").reference.replace("def reference(", "def custom_kernel(")
+    code = code.replace(
+        "u = Ac @ (chunks(v) * bc)", "u = (Ac.bfloat16() @ (chunks(v) * bc).bfloat16()).float()"
+    )
+    m = cpu.measure("gdn_recompute_w_u", code)
+    assert m.outcome == "incorrect"
+    assert "outside rtol" in m.error
+
+
+@needs_torch
+def test_precision_switches_of_a_program_do_not_reach_the_reference(cpu):
+    """A program may allow tf32 for itself."""
+    code = (
+        "import torch\ntorch.backends.cuda.matmul.allow_tf32 = True\n"
+        + cheats.HONEST["cross_entropy"]
+    )
+    assert cpu.measure("cross_entropy", code).outcome == "success"
+    probe = (
+        "import torch\nassert not torch.backends.cuda.matmul.allow_tf32\n"
+        + cheats.HONEST["cross_entropy"]
+    )
+    assert cpu.measure("cross_entropy", probe).outcome == "success"
+
+
+def _samples(time, host, tail, n=5):
+    return [Sample(time_ns=time, host_ns=host, tail_ns=tail, output=None) for _ in range(n)]
+
+
+class _Gpu(StandIn):
+    """A stand-in whose timer is not the host's clock."""
+
+    timer_is_host = False
+
+
+def test_clocks_that_agree_pass():
+    """Launch latency and the cost of waiting are the same for both and are no fault."""
+    guards.check_clock(_Gpu(), _samples(1e6, 1.03e6, 1e4), _samples(4e6, 4.03e6, 1e4))
+
+
+def test_timer_that_runs_slow_is_refused():
+    """A device timer that reports a fraction of what the host saw is refused."""
+    with pytest.raises(guards.Refusal, match="clock"):
+        guards.check_clock(_Gpu(), _samples(1e5, 4.0e6, 1e4), _samples(4e6, 4.03e6, 1e4))
+
+
+@pytest.mark.parametrize(("stalls", "outcome"), [(0, "success"), (1, "success"), (2, "incorrect")])
+def test_clocks_are_asked_twice(tmp_path, monkeypatch, stalls, outcome):
+    """A host that stalls once is no lie; clocks that disagree again are."""
+    asked = []
+
+    def check(*_):
+        asked.append(1)
+        if len(asked) <= stalls:
+            raise guards.Refusal("clock", "the host stalled")
+
+    monkeypatch.setattr(guards, "check_clock", check)
+    settings = Settings(cases="small", max_runs=5, ring=2, warm_calls=1, remeasure=0)
+    evaluator = Evaluator(
+        get_task("rehearsal"), StandIn(), settings, salt="s", gpu="standin", scratch=tmp_path
+    )
+    result = evaluator.evaluate(cheats.NUMPY_HONEST)
+    assert [case.failure_kind for case in result.cases][-1] == (
+        "none" if outcome == "success" else outcome
+    )
+    assert len(asked) == min(stalls + 1, 2)
+    assert ("time_again_s" in result.phases) == (stalls > 0), "the log says so"
+
+
+def test_work_after_the_timed_region_is_refused():
+    """A device that stays busy after the stop event did work that was not timed."""
+    with pytest.raises(guards.Refusal, match="stream"):
+        guards.check_clock(_Gpu(), _samples(1e5, 2.1e6, 2e6), _samples(4e6, 4.03e6, 1e4))
+
+
+def test_limit_is_bytes_over_bandwidth():
+    """A gigabyte read on an H200 (4,800 GB/s) takes 208 us."""
+    limit = guards.limit_ns(Work(bytes_read=10**9, bytes_written=60 * 2**20, flops=1), "H200")
+    assert limit == (pytest.approx(1e9 / 4800), "memory bandwidth")
+
+
+def test_limit_is_operations_over_rate():
+    """Arithmetic counts at twice the dense bf16 rate, which no float32 program can beat."""
+    limit = guards.limit_ns(Work(bytes_read=1, bytes_written=0, flops=2 * 989_500_000_000), "H200")
+    assert limit == (pytest.approx(1e6), "arithmetic rate")
+
+
+def test_impossible_time_is_refused_and_possible_one_is_not():
+    """Below the limit: refused with both figures. Above it: the ratio."""
+    work = Work(bytes_read=10**9, bytes_written=0, flops=1)
+    with pytest.raises(guards.Refusal, match=r"guard limit: 150\.00 us is below the 208\.33 us"):
+        guards.check_limit(work, "H200", 150_000.0)
+    assert guards.check_limit(work, "NVIDIA H200", 416_666.0) == pytest.approx(2.0, rel=1e-3)
+
+
+def test_unknown_gpu_has_no_limit():
+    """Without figures of a GPU nothing is refused, and nothing is claimed."""
+    work = Work(bytes_read=10**9, bytes_written=0, flops=1)
+    assert guards.limit_ns(work, "MI300X") is None
+    assert guards.check_limit(work, "MI300X", 1.0) is None
+
+
+@pytest.mark.parametrize("task", TASK_NAMES)
+def test_every_case_of_every_task_has_a_limit(task):
+    """Bytes and operations are stated for each case and give a time above zero."""
+    t = get_task(task)
+    for case in t.benchmark_cases:
+        limit = guards.limit_ns(t.least_work(case), "H200")
+        assert 0 < limit[0] < 5e7, (case, limit)

@@ -1,0 +1,265 @@
+"""Tests of plans and recordings on the stand-in device."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import SimpleNamespace
+
+import msgspec
+import pytest
+from support.answers import run_answered
+
+from kernel_archive.errors import DataError
+from kernel_archive.readers import READERS
+from kernel_archive.readers.files import RunFiles
+from kernel_measure.plan import read_plan
+from kernel_measure.record import Recorded, _Loop
+from kernel_measure.settings import Settings
+
+PLAN = Path(__file__).with_name("plan") / "plan.toml"
+
+
+def read(directory):
+    """A run through the package's own reader."""
+    spec = READERS["attempts" if (directory / "attempts.jsonl").exists() else "puct-events"]
+    records = list(spec.read(RunFiles(directory, directory.parents[1], spec)))
+    assert [r for r in records if type(r).__name__ == "Finding"] == []
+    return [r for r in records if type(r).__name__ == "Evaluation"], records[-1]
+
+
+def test_recording_gives_logs_that_the_readers_read(tmp_path):
+    """All four methods, each finished, each evaluation with its time."""
+    done = run_answered(
+        PLAN,
+        tmp_path,
+    )
+    assert done.unfinished == 0
+    total = 0
+    for run in read_plan(PLAN).runs:
+        evaluations, facts = read(tmp_path / run.key)
+        total += len(evaluations)
+        assert facts.problem == "rehearsal"
+        assert facts.gpu == "standin"
+        assert facts.finished is True
+        assert facts.tolerance == {"rtol": 1e-6, "atol": 1e-9}
+        assert facts.measurement["statistic"] == "median"
+        assert facts.software["sandbox"]["isolation"]
+        assert all(e.gpu_seconds is not None for e in evaluations)
+    assert total == done.evaluations
+    assert not list(tmp_path.rglob(".run.json*"))
+
+
+class FakeMeasurer:
+    """Workers as a set of tasks, and what was asked of them."""
+
+    def __init__(self):
+        self.tasks, self.said = set(), []
+
+    def start(self, task):
+        if task not in self.tasks:
+            self.tasks.add(task)
+            self.said.append(f"start {task}")
+
+    def end(self, task):
+        self.tasks.remove(task)
+        self.said.append(f"end {task}")
+
+    def is_ready(self, task):
+        return task in self.tasks
+
+    def measure(self, task, code):
+        self.said.append(code)
+        return SimpleNamespace(wall_s=0.0)
+
+
+def test_only_tasks_whose_turn_it_is_have_a_worker():
+    """Of thirty tasks' inputs those are on the card that are being measured."""
+    measurer = FakeMeasurer()
+    station = SimpleNamespace(measurer=measurer, compile_ahead=lambda task, codes: [], facts=dict)
+    loop = _Loop(station, Recorded(), float("inf"), lambda _: None, lambda *_: None)
+
+    def start(run):
+        batches = [[SimpleNamespace(code=code)] for code in run.codes]
+        log = SimpleNamespace(
+            jobs=lambda: batches.pop(0) if batches else [],
+            waits=0,
+            report=lambda *_: None,
+            tally=SimpleNamespace(best=None, counts={}),
+        )
+        return SimpleNamespace(
+            run=run,
+            log=log,
+            jobs=[],
+            compiling=[],
+            gpu_seconds=0.0,
+            write=lambda _: None,
+            ahead=lambda: (),
+            waits=0,
+        )
+
+    runs = [
+        SimpleNamespace(key=f"{task}{i}", task=task, codes=codes, method="agentic", expected=1)
+        for i, (task, codes) in enumerate(
+            [
+                ("a", ["a1", "a2"]),
+                ("b", ["b1"]),
+                ("b", ["b2"]),
+                ("a", []),
+                ("c", ["c1"]),
+                ("a", ["a3"]),
+            ]
+        )
+    ]
+
+    loop.run(runs, start, at_once=1)
+    assert measurer.said == [
+        "start a",
+        "a1",
+        "a2",
+        "start b",
+        "end a",
+        "b1",
+        "b2",
+        "start c",
+        "end b",
+        "c1",
+        "start a",
+        "end c",
+        "a3",
+        "end a",
+    ]
+
+
+def test_second_call_has_nothing_to_do(tmp_path):
+    """A finished recording is not touched."""
+    plan = read_plan(PLAN)
+    run_answered(plan, tmp_path, only=["agentic/*"])
+    path = tmp_path / "agentic" / "rehearsal__t_a00"
+    logs = {f.name: f.read_bytes() for f in path.iterdir() if f.suffix == ".jsonl"}
+    again = run_answered(plan, tmp_path, only=["agentic/*"])
+    assert again.evaluations == 0
+    assert logs == {f.name: f.read_bytes() for f in path.iterdir() if f.suffix == ".jsonl"}
+    assert (
+        msgspec.json.decode((path / "run.json").read_bytes())["device_properties"]["name"]
+        == "standin"
+    )
+
+
+def test_run_of_other_settings_is_not_continued(tmp_path):
+    """Measurements of two protocols are never mixed in one run."""
+    plan = read_plan(PLAN)
+    run_answered(plan, tmp_path, only=["agentic/*"])
+    other = msgspec.structs.replace(plan, settings=Settings(max_runs=7))
+    with pytest.raises(DataError, match="other settings"):
+        run_answered(
+            other,
+            tmp_path,
+        )
+    assert not (tmp_path / "tree_search").exists()
+
+
+@pytest.mark.parametrize(
+    ("entry", "field"),
+    [
+        ({"c_puct": 2.0}, "c_puct"),
+        ({"archive_capacity": 3}, "archive_capacity"),
+        ({"batch_size": 1}, "batch_size"),
+        ({"steps": 2}, "total_budget_steps"),
+        ({}, "rng_seed"),
+    ],
+)
+def test_run_of_other_search_numbers_is_not_continued(tmp_path, entry, field):
+    """A search does not change its numbers in the middle."""
+    plan = read_plan(PLAN)
+    only = ["tree_search/*"]
+    run_answered(plan, tmp_path, only=only)
+    run = next(run for run in plan.runs if run.method == "tree_search")
+    changed = msgspec.structs.replace(
+        run, entry=msgspec.structs.replace(run.entry, **entry), seed=1 if entry else 2
+    )
+    with pytest.raises(DataError, match="other settings") as refused:
+        run_answered(msgspec.structs.replace(plan, runs=[changed]), tmp_path, only=only)
+    assert refused.value.findings[0].field == f"search.{field}"
+
+
+def test_search_may_be_given_more_steps(tmp_path):
+    """No choice depends on how many steps there are, so a run that was finished goes on."""
+    plan = read_plan(PLAN)
+    run = next(run for run in plan.runs if run.method == "tree_search")
+    for steps in (2, 3):
+        longer = msgspec.structs.replace(run, entry=msgspec.structs.replace(run.entry, steps=steps))
+        result = run_answered(
+            msgspec.structs.replace(plan, runs=[longer]),
+            tmp_path,
+        )
+        assert result.evaluations > 0
+        document = msgspec.json.decode((tmp_path / run.key / "run.json").read_bytes())
+        assert (document["search"]["total_budget_steps"], document["finished"]) == (steps, True)
+
+
+def test_deadline_leaves_resumable_runs(tmp_path):
+    """Out of time: runs that were not begun leave nothing behind, and a later call finishes all."""
+    plan = read_plan(PLAN)
+    first = run_answered(plan, tmp_path, seconds=0.0)
+    assert first.evaluations == 0
+    assert first.unfinished == 3
+    assert not any(tmp_path.rglob("*.jsonl"))
+    assert (
+        run_answered(
+            plan,
+            tmp_path,
+        ).unfinished
+        == 0
+    )
+
+
+@pytest.mark.parametrize("delay", [0.6, 1.1])
+def test_killed_recording_goes_on(tmp_path, delay):
+    """The whole recording killed with SIGKILL, twice."""
+    command = [
+        sys.executable,
+        "-c",
+        "import sys; from kernel_measure.cli import main; raise SystemExit(main(sys.argv[1:]))",
+        "record",
+        str(PLAN),
+        "--out",
+        str(tmp_path),
+        "--device",
+        "standin",
+        "--no-wait",
+        "--compilers",
+        "0",
+        "--only",
+        "tree_search/*",
+        "--only",
+        "agentic/*",
+    ]
+    for _ in range(2):
+        process = subprocess.Popen(
+            command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
+        )
+        time.sleep(delay)
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+    done = run_answered(PLAN, tmp_path, only=["tree_search/*", "agentic/*"])
+    assert done.unfinished == 0
+    for key in ("tree_search/rehearsal__s1", "agentic/rehearsal__t_a00"):
+        evaluations, _ = read(tmp_path / key)
+        assert all(e.n_logged == 1 for e in evaluations)
+        assert len({e.node_id for e in evaluations}) == len(evaluations)
+
+
+def test_compiling_ahead_changes_no_verdict(tmp_path):
+    """With and without compilers the same programs pass and fail."""
+    plan = read_plan(PLAN)
+    outcomes = []
+    for compilers in (0, 2):
+        out = tmp_path / str(compilers)
+        run_answered(plan, out, only=["agentic/*"], compilers=compilers)
+        outcomes.append([e.outcome for e in read(out / "agentic" / "rehearsal__t_a00")[0]])
+    assert outcomes == [["success", "incorrect", "compile_failed", "success"]] * 2

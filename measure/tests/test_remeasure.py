@@ -1,0 +1,234 @@
+"""Tests of measuring again: which kernels of an archive, and runs that go on where they ended."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from support.archives import Run, Search, make_archive, program
+from support.cheats import NUMPY_HONEST
+
+from kernel_archive.archive.open import open_archive
+from kernel_archive.errors import DataError, UsageError
+from kernel_archive.readers import READERS
+from kernel_archive.readers.files import RunFiles
+from kernel_measure.logs import read_lines
+from kernel_measure.remeasure import Program, Repetitions, choose, remeasure_programs
+from kernel_measure.settings import Settings
+from kernel_measure.station import CompilePool, Host
+
+PLAN = Path(__file__).with_name("plan") / "plan.toml"
+
+
+def how(repeat, settings):
+    """Repetitions on the stand-in device."""
+    return Repetitions(repeat=repeat, host=Host(device="standin"), settings=settings)
+
+
+def read(directory):
+    """A run through the package's own reader."""
+    spec = READERS["attempts" if (directory / "attempts.jsonl").exists() else "puct-events"]
+    records = list(spec.read(RunFiles(directory, directory.parents[1], spec)))
+    assert [r for r in records if type(r).__name__ == "Finding"] == []
+    return [r for r in records if type(r).__name__ == "Evaluation"], records[-1]
+
+
+SPEEDS = {1: 0.9, 2: 1.02, 3: 1.2, 4: 2.05, 5: 3.0}
+
+
+SEARCHES = [
+    Search("s/1", "trimul"),
+    Search("s/2", "trimul", gpu="A100-80GB"),
+    Search("s/3", "kernelbench_l3_p48"),
+]
+RUNS = [
+    *(Run("s/1", program(i), s, flags=("unstable",) if i == 5 else ()) for i, s in SPEEDS.items()),
+    Run("s/2", program(6), 0.98),
+    Run("s/3", program(7), 1.01),
+]
+
+
+@pytest.fixture
+def archive(tmp_path):
+    """Five kernels of one task on an H200, one on an A100, one of a problem that has no task."""
+    return open_archive(make_archive(tmp_path / "a", SEARCHES, RUNS))
+
+
+@pytest.mark.parametrize(
+    ("where", "expected"),
+    [
+        ("all", {1, 2, 3, 4, 5, 6}),
+        ("edge", {2, 4, 6}),
+        ("flagged", {5}),
+        ("speedup > 1.1 AND speedup < 2.5", {3, 4}),
+    ],
+)
+def test_selection(archive, where, expected):
+    """Edges within 5 %, flags, any condition; only problems that a task measures."""
+    codes = {p.code for p in choose(archive, where)}
+    assert codes == {program(i) for i in expected}
+
+
+def test_edge_can_be_wider_and_gpus_named_by_alias(archive):
+    """A share of 12 % around an edge takes the 0.9x and one GPU can be chosen by any of its names."""  # noqa: E501
+    chosen = choose(archive, "edge", edge=0.12, gpu="NVIDIA H200")
+    assert {p.code for p in chosen} == {program(i) for i in (1, 2, 4)}
+    assert all(p.task == "trimul" and p.speedup is not None for p in chosen)
+
+
+def test_limit_takes_the_first_by_id(archive, tmp_path):
+    """At most so many."""
+    rows = archive.sql(
+        "SELECT code FROM kernels WHERE problem = 'trimul' ORDER BY kernel_id"
+    ).to_pylist()
+    assert [p.code for p in choose(archive, "all", limit=2)] == [row["code"] for row in rows[:2]]
+    backwards = make_archive(tmp_path / "b", SEARCHES, RUNS[::-1])
+    assert choose(open_archive(backwards), "all", limit=2) == choose(archive, "all", limit=2)
+
+
+def test_wrong_condition_and_missing_split_are_usage_errors(archive):
+    """A slip in the condition is said in DuckDB's words."""
+    with pytest.raises(UsageError, match="spedup"):
+        choose(archive, "spedup > 3")
+    with pytest.raises(UsageError, match="build-eval"):
+        choose(archive, "eval")
+
+
+def test_measured_again_in_other_workers(tmp_path):
+    """Every repetition has a run of its own from other inputs."""
+    good = NUMPY_HONEST
+    programs = [Program("rehearsal", good, 1000.0), Program("rehearsal", "x =", None)]
+    settings = Settings(max_runs=4, candidates_per_worker=10, remeasure=0)
+    found = remeasure_programs(programs, tmp_path, how(2, settings))
+    facts = found.tasks["rehearsal"]
+    assert (facts.programs, facts.measured, facts.moved) == (2, 2, 1)
+    assert facts.spread_p90 >= facts.spread_median >= 0
+    assert found.notes == ["1 kernels failed at least once now: see the logs for the reasons"]
+    salts = set()
+    for r in (1, 2):
+        directory = tmp_path / f"rehearsal__r{r}"
+        evaluations, run = read(Path(directory))
+        assert Counter(e.outcome for e in evaluations) == {"success": 1, "compile_failed": 1}
+        assert run.problem == "rehearsal"
+        salts |= {
+            t["salt"] for t in read_lines(directory / "timing.jsonl", Any) if t["kind"] == "success"
+        }
+    assert len(salts) == 2
+    before = (tmp_path / "rehearsal__r1" / "attempts.jsonl").read_bytes()
+    remeasure_programs(programs, tmp_path, how(2, settings))
+    assert (tmp_path / "rehearsal__r1" / "attempts.jsonl").read_bytes() == before
+
+
+def test_remeasuring_again_changes_nothing_that_stands(tmp_path):
+    """A program named twice is measured once; what is there keeps its run.json."""
+    good = Program("rehearsal", NUMPY_HONEST, 1.0)
+    other = Program("rehearsal", good.code + "\n# b", 1.0)
+    settings = Settings(max_runs=4, candidates_per_worker=10, remeasure=0)
+
+    def again(programs, **changes):
+        return remeasure_programs(
+            programs, tmp_path, how(1, msgspec.structs.replace(settings, **changes))
+        )
+
+    directory = tmp_path / "rehearsal__r1"
+    assert again([good, good]).tasks["rehearsal"].measured == 1
+    run = (directory / "run.json").read_bytes()
+    again([good])
+    assert (directory / "run.json").read_bytes() == run
+    with pytest.raises(DataError, match="other settings"):
+        again([good, other], max_runs=3)
+    again([good, other, good])
+    assert [row["attempt"] for row in read_lines(directory / "attempts.jsonl", Any)] == [0, 1]
+    assert msgspec.json.decode((directory / "run.json").read_bytes())["evaluations"] == 2
+    stale = msgspec.json.decode((directory / "run.json").read_bytes()) | {
+        "evaluations": 1,
+        "end": "before the kill",
+    }
+    (directory / "run.json").write_bytes(msgspec.json.encode(stale))
+    again([good, other])
+    mended = msgspec.json.decode((directory / "run.json").read_bytes())
+    assert (mended["evaluations"], mended["finished"]) == (2, True)
+    assert mended["end"] != "before the kill"
+    whole = (directory / "attempts.jsonl").read_bytes()
+    third = msgspec.json.decode(whole.splitlines()[1]) | {"attempt": 2}
+    third["evaluation"]["observation"]["feedback"] = {"kind": "success"}
+    for foreign in (b'{"attempt": 2}', msgspec.json.encode(third)):
+        (directory / "attempts.jsonl").write_bytes(whole + foreign + b"\n")
+        with pytest.raises(DataError, match=r":3"):
+            again([good, other])
+    (directory / "run.json").unlink()
+    (directory / "attempts.jsonl").write_bytes(
+        (directory / "attempts.jsonl").read_bytes().splitlines(True)[0]
+    )
+    with pytest.raises(DataError, match=r"no run.json"):
+        again([good, other])
+
+
+def test_a_killed_remeasurement_keeps_its_settings(tmp_path):
+    """Killed while it measures: run.json is there already, and other settings are refused."""
+    code = f"""
+import sys
+from pathlib import Path
+from kernel_measure.remeasure import Program, Repetitions, remeasure_programs
+from kernel_measure.settings import Settings
+from kernel_measure.station import Host
+good = {NUMPY_HONEST!r}
+if __name__ == "__main__":
+    programs = [Program("rehearsal", good + "\\n# " + "b" * i) for i in range(200)]
+    settings = Settings(max_runs=4, candidates_per_worker=10, remeasure=0)
+    how = Repetitions(repeat=1, host=Host(device="standin"), settings=settings)
+    remeasure_programs(programs, Path(sys.argv[1]), how)
+"""
+    script = tmp_path / "again.py"
+    script.write_text(code)
+    log = tmp_path / "out" / "rehearsal__r1" / "attempts.jsonl"
+    process = subprocess.Popen([sys.executable, str(script), str(tmp_path / "out")])
+    try:
+        deadline = time.monotonic() + 60
+        while (
+            not (log.exists() and log.read_bytes().count(b"\n") >= 2)
+            and time.monotonic() < deadline
+        ):
+            time.sleep(0.01)
+    finally:
+        process.kill()
+        process.wait()
+    rows = log.read_bytes().count(b"\n")
+    assert 2 <= rows < 200
+    run = msgspec.json.decode((log.parent / "run.json").read_bytes())
+    assert (run["finished"], run["measurement"]["max_runs"]) == (False, 4)
+    program = Program("rehearsal", NUMPY_HONEST, None)
+    with pytest.raises(DataError, match="other settings"):
+        remeasure_programs([program], tmp_path / "out", how(1, Settings(max_runs=3)))
+
+
+def test_remeasuring_goes_on_after_a_torn_line(tmp_path, monkeypatch):
+    """Killed while writing."""
+    good = NUMPY_HONEST
+    programs = [
+        Program("rehearsal", good, 1.0),
+        Program("rehearsal", good + "\n# b", 1.0),
+        Program("rehearsal", "x ="),
+    ]
+    settings = Settings(max_runs=4, candidates_per_worker=10, remeasure=0)
+    remeasure_programs(programs, tmp_path, how(1, settings))
+    log = tmp_path / "rehearsal__r1" / "attempts.jsonl"
+    whole = log.read_bytes().splitlines(keepends=True)
+    assert len(whole) == 3
+    log.write_bytes(b"".join(whole[:2]) + whole[2][:40])
+    compiled = []
+    submit = CompilePool.submit
+    monkeypatch.setattr(
+        CompilePool, "submit", lambda self, t, code: compiled.append(code) or submit(self, t, code)
+    )
+    again = remeasure_programs(programs, tmp_path, how(1, settings))
+    assert compiled == ["x ="]
+    assert log.read_bytes().splitlines(keepends=True)[:2] == whole[:2]
+    assert [row["code"] for row in read_lines(log, Any)] == [p.code for p in programs]
+    assert again.notes == ["1 kernels failed at least once now: see the logs for the reasons"]

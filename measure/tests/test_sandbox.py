@@ -1,0 +1,252 @@
+"""Tests of the sandbox: every claim of its table is tried, in bubblewrap and without it."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import secrets
+import signal
+import site
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+from support import fuzz_programs
+from support.hostile import ATTACKS, table
+
+from kernel_measure import sandbox
+from kernel_measure.measurer import Measurer
+from kernel_measure.memory import resident_gb
+from kernel_measure.process import WorkerProcess
+from kernel_measure.settings import Settings
+from kernel_measure.worker import Config
+
+README = Path(__file__).parents[1] / "README.md"
+SETTINGS = Settings(
+    max_runs=3,
+    timeout_s=20,
+    host_memory_gb=0.6,
+    output_mb=1,
+    candidates_per_worker=1000,
+    remeasure=0,
+)
+PROGRAM = """import numpy as np
+
+FACTS = {facts!r}
+
+{source}
+
+tried = []
+
+
+def custom_kernel(data):
+    x = data[0]
+    e = np.exp(x - x.max(axis=1, keepdims=True))
+    z = e.sum(axis=1)
+    if not tried:
+        tried.append(True)
+        try:
+            {name}(FACTS)
+        except Exception as error:
+            print(type(error).__name__, error)
+            return e, z
+    return e / z[:, None], z
+"""
+isolated = pytest.mark.skipif(
+    sandbox.why_not_isolated() is not None, reason=str(sandbox.why_not_isolated())
+)
+attacks = pytest.mark.parametrize("attack", ATTACKS, ids=[a.name for a in ATTACKS])
+
+
+@pytest.fixture(scope="module")
+def measurer():
+    """A measurer whose workers run in bubblewrap."""
+    with Measurer("standin", SETTINGS) as m:
+        assert m._worker("rehearsal").hello.confined["isolation"] == "bubblewrap"
+        yield m
+
+
+@pytest.fixture(scope="module")
+def neighbour(tmp_path_factory):
+    """Another worker, without isolation: it shows what could be reached."""
+    config = Config(
+        mode="time", task="rehearsal", device="standin", settings=SETTINGS, trusted=True
+    )
+    worker = WorkerProcess(config, tmp_path_factory.mktemp("cache"))
+    assert worker.ready(60)
+    yield worker
+    worker.kill()
+
+
+class Target:
+    """What there is to attack, and whether an attack reached it."""
+
+    def __init__(self, folder, sockets, neighbour):
+        self.secret = secrets.token_hex(8)
+        self.buffer = ctypes.create_string_buffer(self.secret.encode(), 16)
+        home = folder / "home"
+        home.write_text(self.secret)
+        (folder / "cache").mkdir()
+        self.file = home.open("rb")
+        self.facts = {
+            "driver": os.getpid(),
+            "address": ctypes.addressof(self.buffer),
+            "secret": self.secret,
+            "descriptor": self.file.fileno(),
+            "worker": neighbour.pid,
+            "home": str(home),
+            "outside": str(folder / "outside"),
+            "sockets": sockets,
+            "packages": site.getsitepackages()[0],
+            "cache": str(folder / "cache"),
+            "mark": f"mark-{self.secret}",
+            "bytes": 1_000_000_000,
+            "file_limit": SETTINGS.output_mb * 2**20,
+        }
+
+    def survivors(self):
+        """Processes that carry the mark in their command lines, once the dying have died."""
+        for _ in range(40):
+            found = [p for p in Path("/proc").iterdir() if p.name.isdigit() and self._carries(p)]
+            if not found:
+                return []
+            time.sleep(0.05)
+        return found
+
+    def _carries(self, entry):
+        try:
+            dead = entry.joinpath("stat").read_text().rpartition(")")[2].split()[0] in "ZX"
+            return (
+                not dead and self.facts["mark"].encode() in entry.joinpath("cmdline").read_bytes()
+            )
+        except OSError:
+            return False
+
+
+@pytest.fixture
+def target(neighbour):
+    """See ``Target``."""
+    with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
+        paths = []
+        for parent in (folder, "/var/tmp", "/opt"):
+            if os.access(parent, os.W_OK):
+                place = stack.enter_context(tempfile.TemporaryDirectory(dir=parent))
+                Path(place).chmod(0o755)
+                server = stack.enter_context(socket.socket(socket.AF_UNIX))
+                server.bind(f"{place}/x.sock")
+                server.listen()
+                paths.append(f"{place}/x.sock")
+                Path(paths[-1]).chmod(0o777)
+        target = Target(Path(folder), paths, neighbour)
+        yield target
+        target.file.close()
+
+
+@isolated
+@attacks
+def test_claim(measurer, target, attack):
+    """What is said to be stopped is, and what is not gets through: no claim is wrong either way."""
+    target.facts["cache"] = str(measurer.cache / "another")
+    (measurer.cache / "another").mkdir(exist_ok=True)
+    program = PROGRAM.format(facts=target.facts, source=attack.source, name=attack.name)
+    verdict = measurer.measure("rehearsal", program)
+    if attack.name in ("outlive_its_run", "outlive_its_worker"):
+        measurer.replace("rehearsal")
+        got_through = bool(target.survivors())
+    elif attack.name == "write_the_drivers_memory":
+        got_through = target.buffer.raw != target.secret.encode()
+    else:
+        got_through = verdict.outcome == "success"
+    assert got_through is not attack.stopped, verdict
+
+
+#: Attacks that need what this kernel may not have.
+MAY_FAIL = {"leave_a_message_queue", "write_into_process_1"}
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs the rights of root, to mount and to trace")
+@attacks
+def test_attack_works_where_nothing_stops_it(target, attack):
+    """An attack that fails anyway would prove nothing: as an ordinary process each gets through."""
+    code = f"{attack.source}\n{attack.name}({target.facts!r})"
+    folder = Path(target.facts["home"]).parent
+    with (folder / "errors").open("w+") as errors:
+        command = [sys.executable, "-c", code, target.facts["mark"]]
+        done = subprocess.run(command, cwd=folder, stderr=errors, check=False, timeout=60)
+        assert done.returncode == 0 or attack.name in MAY_FAIL, (folder / "errors").read_text()
+    assert (target.buffer.raw != target.secret.encode()) == (
+        attack.name == "write_the_drivers_memory"
+    )
+    survivors = target.survivors()
+    assert survivors or attack.name not in ("outlive_its_run", "outlive_its_worker")
+    for entry in survivors:
+        os.kill(int(entry.name), signal.SIGKILL)
+
+
+@isolated
+def test_nothing_outlives_a_killed_driver(tmp_path):
+    """A driver that is killed takes its workers along, whatever their programs started."""
+    mark = f"mark-{secrets.token_hex(8)}"
+    hold = f"import subprocess, sys, time; subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)', {mark!r}], start_new_session=True); open('up', 'w'); time.sleep(60)"  # noqa: E501
+    code = (
+        "import sys; from kernel_measure.measurer import Measurer; from kernel_measure.settings import Settings\n"  # noqa: E501
+        "from pathlib import Path\n"
+        f"Measurer('standin', Settings(), cache=Path({str(tmp_path)!r})).measure('rehearsal', {hold!r})"  # noqa: E501
+    )
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    driver = subprocess.Popen([sys.executable, "-c", code], env=env)
+    for _ in range(200):
+        if list(tmp_path.glob("*/up")):
+            break
+        time.sleep(0.1)
+    assert list(tmp_path.glob("*/up"))
+    driver.kill()
+    driver.wait()
+    assert not fuzz_programs.left_behind(mark)
+
+
+def test_programs_are_refused_where_they_cannot_be_isolated(monkeypatch, tmp_path):
+    """Without bubblewrap a stranger's program does not run; the ways out are named."""
+    monkeypatch.setattr(sandbox, "why_not_isolated", lambda: "bubblewrap is not installed")
+    config = Config(mode="time", task="rehearsal", device="standin", settings=SETTINGS)
+    with pytest.raises(sandbox.IsolationError, match="--trusted"):
+        WorkerProcess(config, tmp_path)
+
+
+def test_trusted_programs_run_without_isolation_and_it_is_said():
+    """With ``trusted`` nothing is claimed: the record says none."""
+    with Measurer("standin", SETTINGS, trusted=True) as m:
+        assert m.measure("rehearsal", fuzz_programs.HONEST).outcome == "success"
+        assert m.confined["isolation"] == "none"
+
+
+def test_memory_of_a_process_counts_without_its_first_thread():
+    """A process whose first thread has ended still holds what its other threads made."""
+    code = (
+        "import ctypes, os, threading, time\n"
+        "def hold():\n    keep = bytearray(3 * 10**8); keep[::4096] = bytes(len(keep[::4096]))\n"
+        "    print('up', flush=True); time.sleep(30)\n"
+        "threading.Thread(target=hold).start()\n"
+        "ctypes.CDLL(None).syscall({'x86_64': 60, 'aarch64': 93}[os.uname().machine], 0)"
+    )
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as process:
+        assert process.stdout.readline() == b"up\n"
+        time.sleep(0.2)
+        assert resident_gb(process.pid) > 0.29
+        process.kill()
+
+
+def test_table_of_the_readme_is_the_one_that_is_tested():
+    """The README's table is made from the attacks."""
+    assert table() in README.read_text("utf-8")
+
+
+@isolated
+def test_a_slice_of_the_campaign():
+    """Twelve random hostile programs."""
+    fuzz_programs.run(seed=1, count=12)

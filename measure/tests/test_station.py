@@ -1,0 +1,81 @@
+"""Tests of the station."""
+
+from __future__ import annotations
+
+import os
+import time
+
+import pytest
+
+from kernel_measure import station
+from kernel_measure.station import Watch, query, share_processors
+
+
+def test_processors_are_shared_out(monkeypatch):
+    """Each of several recordings gets its own processors, timing apart from compiling."""
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(64)), raising=False)
+    parts = [share_processors(i, 4) for i in range(4)]
+    used = [cpu for timing, others in parts for cpu in (*timing, *others)]
+    assert len(used) == len(set(used))
+    assert all(len(timing) == 2 and len(others) == 13 for timing, others in parts)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1}, raising=False)
+    assert share_processors() == ([0, 1], [0, 1])
+
+
+SAID = "NVIDIA H200, 570.1, 143771 MiB, 1980 MHz, 3201 MHz, {clock} MHz, 3201 MHz, 41, 120.5 W, 700.0 W, P0, 0x0"  # noqa: E501
+
+
+@pytest.fixture
+def says(tmp_path, monkeypatch):
+    """Put an ``nvidia-smi`` on the path that runs the given shell line."""
+
+    def put(line):
+        path = tmp_path / "nvidia-smi"
+        path.write_text(f"#!/bin/sh\n{line}\n")
+        path.chmod(0o755)
+
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    return put
+
+
+def test_fields_of_the_first_gpu(says, monkeypatch):
+    """One line of figures, by their names."""
+    says(f"echo '{SAID.format(clock=1755)}'; echo second; echo \"$@\" >&2")
+    found = query()
+    assert (found["name"], found["clocks.sm"], found["power.limit"]) == (
+        "NVIDIA H200",
+        "1755 MHz",
+        "700.0 W",
+    )
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,1")
+    says('case "$*" in *--id=3*) echo "third";; esac')
+    assert query() == {"name": "third"}
+
+
+@pytest.mark.parametrize("line", ["exit 9", "true", "echo no; exit 1"])
+def test_without_figures_there_are_none(says, line):
+    """A tool that fails or says nothing is like none."""
+    says(line)
+    assert query() == {}
+    assert Watch(enabled=True).latest() == {}
+
+
+def test_no_such_tool(monkeypatch, tmp_path):
+    """A machine without a GPU."""
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert query() == {}
+
+
+def test_the_watch_has_the_latest_figures(says):
+    """Clocks as last seen, with their age, until it is closed."""
+    says(f"echo '{SAID.format(clock=1755)}'")
+    assert Watch(enabled=False).latest() == {}
+    watch = Watch(enabled=True, period_s=0.01)
+    says(f"echo '{SAID.format(clock=900)}'")
+    until = time.monotonic() + 20
+    while watch.latest()["clocks.sm"] != "900 MHz":
+        assert time.monotonic() < until
+        time.sleep(0.01)
+    assert set(watch.latest()) <= {*station._FIELDS, "age_s"}
+    watch.close()

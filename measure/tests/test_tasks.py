@@ -1,0 +1,163 @@
+"""Tests of the tasks: what they declare, and that a new one could be added by the recipe."""
+
+from __future__ import annotations
+
+import importlib.util
+
+import pytest
+
+from kernel_archive.errors import UsageError
+from kernel_archive.problems import GPU_MODE_TASKS, OWN_PROBLEMS, PROBLEMS
+from kernel_measure.tasks import REHEARSAL, TASK_NAMES, get_task
+from kernel_measure.tasks.base import VARIANTS, case_seed
+
+needs_torch = pytest.mark.skipif(
+    importlib.util.find_spec("torch") is None, reason="needs torch (the extra gpu)"
+)
+
+
+@pytest.mark.parametrize("name", [*TASK_NAMES, REHEARSAL])
+def test_declaration_is_complete(name):
+    """Name, reference, outputs, cases and work are there and fit together, without torch."""
+    task = get_task(name)
+    assert task.name == name
+    assert "def reference(data):" in task.reference
+    assert task.outputs
+    assert task.benchmark_cases
+    assert task.correctness_cases
+    assert task.least_work(task.small_case) is None
+
+
+@pytest.mark.parametrize("name", TASK_NAMES)
+def test_cases_and_tolerances_are_the_paper_s(name):
+    """They come from the data of the core."""
+    task, facts = get_task(name), PROBLEMS[name]
+    assert task.benchmark_cases == facts.benchmark_cases
+    assert (task.rtol, task.atol) == (facts.rtol, facts.atol)
+    assert task.reference == facts.reference
+    for case in facts.cases:
+        assert tuple(case.shape) == facts.shape_fields
+        assert task.least_work(case.shape) == case.least_work
+        assert min(case.least_work.bytes_read, case.least_work.bytes_written) > 0
+
+
+def test_tolerances_stated():
+    """Triangle update 2e-2, cross entropy 1e-2 and 1e-3, the others 1e-3."""
+    assert {n: (get_task(n).rtol, get_task(n).atol) for n in GPU_MODE_TASKS} == {
+        "cross_entropy": (1e-2, 1e-3),
+        "fp8_quant": (1e-3, 1e-3),
+        "gdn_chunk_fwd_h": (1e-3, 1e-3),
+        "gdn_chunk_fwd_o": (1e-3, 1e-3),
+        "gdn_recompute_w_u": (1e-3, 1e-3),
+        "trimul": (2e-2, 2e-2),
+    }
+
+
+def test_six_tasks_and_the_problems_beside_them():
+    """All six GPU Mode tasks can be measured."""
+    assert (*GPU_MODE_TASKS, *OWN_PROBLEMS) == TASK_NAMES
+    assert len(GPU_MODE_TASKS) == 6
+    assert len(OWN_PROBLEMS) >= 24
+    assert sum(PROBLEMS[name].held_out for name in OWN_PROBLEMS) >= 8
+
+
+@pytest.mark.parametrize("name", TASK_NAMES)
+def test_tolerances_of_their_own_are_explained(name):
+    """A task with tolerances by output says them in words, for run.json."""
+    task = get_task(name)
+    assert (task.tolerances is None) == (not task.tolerance_note)
+
+
+def test_unknown_task_is_a_usage_error_with_a_hint():
+    """A slip of the pen is answered with the nearest name; an alias works."""
+    with pytest.raises(UsageError, match="Did you mean 'trimul'"):
+        get_task("trimull")
+    assert get_task("gated_deltanet_chunk_fwd_h").name == "gdn_chunk_fwd_h"
+
+
+def test_seeds_differ_in_every_part():
+    """Every case, variant, repetition and salt has inputs of its own."""
+    parts = [
+        (42, "t", "a", 0),
+        (43, "t", "a", 0),
+        (42, "u", "a", 0),
+        (42, "t", "b", 0),
+        (42, "t", "a", 1),
+    ]
+    assert len({case_seed(*p) for p in parts}) == 5
+    assert case_seed(42, "t", 1) == case_seed(42, "t", 1)
+    assert 0 <= case_seed(1, "x") < 2**62
+
+
+@pytest.mark.parametrize(
+    "name", [REHEARSAL, *(pytest.param(n, marks=needs_torch) for n in TASK_NAMES)]
+)
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_inputs_are_seeded_finite_and_fit_the_reference(name, variant):
+    """The same seed gives the same inputs, another seed others."""
+    task = get_task(name)
+    if task.framework == "torch":
+        from kernel_measure.torch_device import TorchDevice
+
+        device = TorchDevice("cpu")
+    else:
+        from kernel_measure.device import StandIn
+
+        device = StandIn()
+    a, b, c = (task.input_of(task.small_case, seed, variant, "cpu") for seed in (1, 1, 2))
+    assert all(device.equal(x, y) for x, y in zip(device.leaves(a), device.leaves(b), strict=True))
+    assert not device.equal(device.leaves(a)[0], device.leaves(c)[0])
+    outputs = task.load_reference()(device.clone(a))
+    outputs = outputs if isinstance(outputs, tuple) else (outputs,)
+    assert len(outputs) == len(task.outputs)
+    assert all(bool((abs(o) < 1e30).all()) for o in outputs)
+
+
+@needs_torch
+@pytest.mark.parametrize("name", TASK_NAMES)
+def test_meta_input_has_the_shapes_of_the_input(name):
+    """What is compiled ahead is what is measured: same shapes and dtypes, case by case."""
+    from kernel_measure.torch_device import TorchDevice
+
+    device, task = TorchDevice("cpu"), get_task(name)
+    real = task.input_of(task.small_case, 1, "standard", "cpu")
+    shapes = [(tuple(t.shape), t.dtype) for t in device.leaves(real)]
+    assert [
+        (tuple(t.shape), t.dtype)
+        for t in device.leaves(task.input_of(task.small_case, 0, "standard", "meta"))
+    ] == shapes
+
+
+@needs_torch
+def test_half_of_a_row_passes_the_standard_input_and_fails_the_structured_one():
+    """The shortcut that once passed: a normaliser over every other logit is right on i.i.d."""
+    import torch
+
+    from kernel_measure.torch_device import TorchDevice
+
+    device, task = TorchDevice("cpu"), get_task("cross_entropy")
+    verdicts = {}
+    for variant in VARIANTS:
+        data = task.input_of({"vocab_size": 32000, "rows": 24}, 7, variant, "cpu")
+        logits, targets, _ = data
+        half = torch.logsumexp(logits[:, ::2].float(), dim=-1) + 0.6931471805599453
+        losses = half - logits.gather(1, targets[:, None]).squeeze(1).float()
+        expected = task.load_reference()(data)[0]
+        verdicts[variant] = device.difference(losses, expected, task.rtol, task.atol)
+    assert verdicts["standard"] is None
+    assert verdicts["structured"] is not None
+
+
+@needs_torch
+@pytest.mark.parametrize("name", ["gdn_chunk_fwd_h", "gdn_chunk_fwd_o", "gdn_recompute_w_u"])
+def test_structured_gdn_inputs_are_not_larger(name):
+    """The tolerance is as strict on the structured inputs as on the standard ones."""
+    task = get_task(name)
+    sizes = [
+        max(
+            float(t.abs().max())
+            for t in task.load_reference()(task.input_of(task.small_case, 3, v, "cpu"))
+        )
+        for v in VARIANTS
+    ]
+    assert sizes[1] < 4 * sizes[0]

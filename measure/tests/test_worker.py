@@ -1,0 +1,366 @@
+"""Tests of the confined worker."""
+
+from __future__ import annotations
+
+import os
+import signal
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from kernel_measure.failures import failure_by
+from kernel_measure.measurer import Measurer, MeasurerError, ReferenceBand
+from kernel_measure.process import Lost, WorkerProcess
+from kernel_measure.sandbox import environment, write_filter
+from kernel_measure.settings import Settings
+from kernel_measure.verdict import case_key
+from kernel_measure.worker import Config, Reply
+
+GOOD = """import numpy as np
+
+
+def custom_kernel(data):
+    (x,) = data
+    e = np.exp(x - x.max(axis=1, keepdims=True))
+    z = e.sum(axis=1)
+    return e / z[:, None], z
+"""
+
+
+@pytest.fixture
+def measurer():
+    """A measurer with a short time limit."""
+    with Measurer(
+        "standin", Settings(max_runs=4, timeout_s=3, host_memory_gb=1.0, output_mb=1)
+    ) as m:
+        yield m
+
+
+def during(statement):
+    """A good program that first runs a statement in its call."""
+    body = "".join(f"    {line}\n" for line in statement.splitlines())
+    return GOOD.replace("def custom_kernel(data):\n", f"def custom_kernel(data):\n{body}")
+
+
+def test_environment_of_the_parent_is_gone(measurer, monkeypatch):
+    """Secrets in the driver's environment do not reach a program."""
+    monkeypatch.setenv("HF_TOKEN", "secret")
+    m = measurer.measure(
+        "rehearsal", during("import os\nassert 'HF_TOKEN' not in os.environ, 'leaked'")
+    )
+    assert m.outcome == "success", m.error
+
+
+def test_environment_is_a_short_list(tmp_path, monkeypatch):
+    """Only what compilers and drivers need is handed on."""
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
+    env = environment(tmp_path / "s")
+    assert "AWS_SECRET_ACCESS_KEY" not in env
+    assert env["HOME"] == env["TMPDIR"] == str(tmp_path / "s")
+
+
+def test_home_is_a_directory_of_its_own_that_goes_away(measurer):
+    """A program's home is the worker's, and nothing of it stays."""
+    m = measurer.measure("rehearsal", during("import os\nraise ValueError(os.environ['HOME'])"))
+    assert m.error.startswith("/")
+    assert "kernel-archive-worker-" in m.error
+    measurer.close()
+    assert not Path(m.error).exists()
+
+
+@pytest.mark.parametrize("linked", [False, True])
+def test_a_home_inside_of_tmp_is_hidden_with_it(tmp_path, monkeypatch, linked):
+    """Users without a home of their own often have one there."""
+    home = tmp_path / "home"
+    home.mkdir()
+    (home / "secret").write_text("text")
+    if linked:
+        (tmp_path / "link").symlink_to(home)
+    monkeypatch.setenv("HOME", str(tmp_path / "link" if linked else home))
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    looks = f"import os\nassert not os.path.exists({str(home / 'secret')!r})"
+    with Measurer("standin", Settings(max_runs=3)) as measurer:
+        assert measurer.measure("rehearsal", GOOD).outcome == "success"
+        if measurer.confined["isolation"] == "bubblewrap":
+            assert measurer.measure("rehearsal", f"{looks}\n{GOOD}").outcome == "success"
+
+
+def test_folders_within_folders_go_away(tmp_path):
+    """A tree deeper than Python's recursion is removed with its worker, and the driver goes on."""
+    deep = "import os\nfor _ in range(1100):\n    os.mkdir('d')\n    os.chdir('d')\n" + GOOD
+    with Measurer("standin", Settings(max_runs=3), cache=tmp_path / "cache") as m:
+        m.measure("rehearsal", deep)
+    assert not list((tmp_path / "cache").glob("kernel-archive-worker-*"))
+
+
+@pytest.mark.parametrize(
+    ("statement", "name"),
+    [
+        ("while True: pass", "Timeout"),
+        ("import os\nos._exit(7)", "WorkerDied"),
+        ("import os\nos.abort()", "WorkerDied"),
+        ("import ctypes\nctypes.string_at(0)", "WorkerDied"),
+        ("open('big', 'wb').write(bytes(8 << 20))", "OSError"),
+        ("raise SystemExit(0)", "SystemExit"),
+        ("raise ValueError('mine')", "ValueError"),
+    ],
+)
+def test_crash_hang_and_excess_are_verdicts(measurer, statement, name):
+    """Whatever a program does to its process is its own runtime error."""
+    m = measurer.measure("rehearsal", during(statement))
+    assert (m.outcome, m.error_name) == ("runtime_error", name), m
+    assert measurer.measure("rehearsal", GOOD).outcome == "success"
+
+
+def test_a_program_that_takes_too_much_memory_is_ended():
+    """Two gigabytes where one is allowed: a verdict of its own, long before the time limit."""
+    statement = "import time\nkeep = [bytearray(1 << 28) for _ in range(8)]\nfor k in keep: k[::4096] = bytes(1 << 16)\ntime.sleep(90)"  # noqa: E501
+    with Measurer(
+        "standin", Settings(max_runs=4, timeout_s=60, host_memory_gb=1.0, output_mb=1)
+    ) as m:
+        verdict = m.measure("rehearsal", during(statement))
+    assert (verdict.outcome, verdict.error_name) == ("runtime_error", "MemoryLimit"), verdict
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "def custom_kernel(data)\n",
+        "import no_such_module_at_all\n",
+        "x = 1\n",
+        "raise SystemExit(3)\n",
+        "custom_kernel = 3\n",
+        "\x00",
+    ],
+)
+def test_program_that_does_not_load_is_compile_failed(measurer, code):
+    """Syntax, imports, a missing entry point: the program never ran."""
+    m = measurer.measure("rehearsal", code)
+    assert m.outcome == "compile_failed", m
+
+
+def test_forged_answer_is_noticed(measurer):
+    """A program that writes an answer of its own into the pipe does not get it believed."""
+    code = during(
+        "import os, json\nline = json.dumps({'nonce': '', 'result': {'cases': []}}).encode() + b'\\n'\n"  # noqa: E501
+        "for fd in range(3, 200):\n    try:\n        os.write(fd, line)\n    except OSError:\n        pass"  # noqa: E501
+    )
+    m = measurer.measure("rehearsal", code)
+    assert (m.outcome, m.error_name) == ("runtime_error", "ForgedReply")
+    assert m.speedup is None
+
+
+TIMED = {"runs": 3, "mean": 9.0, "median": 9.0, "std": 0.0, "err": 0.0, "best": 9.0, "worst": 9.0}
+
+
+@pytest.mark.parametrize(
+    "cases",
+    [
+        [],
+        [{"shape": {"rows": 8}}],
+        [{"shape": {}, "candidate": TIMED}],
+        [{"shape": {}, "candidate": TIMED | {"median": 0.0}, "reference": TIMED}],
+        [{"shape": {}, "candidate": TIMED, "reference": TIMED | {"median": -1.0}}],
+        [
+            {
+                "shape": {},
+                "candidate": TIMED | {"median": 1e-300},
+                "reference": TIMED | {"median": 1e300},
+            }
+        ],
+        [{"shape": {}, "failure_kind": "success", "candidate": TIMED, "reference": TIMED}],
+    ],
+)
+def test_result_without_times_fails_its_program_alone(monkeypatch, cases):
+    """What a worker answers is not trusted to be a verdict."""
+    with Measurer("standin", Settings(max_runs=3)) as m:
+        monkeypatch.setattr(WorkerProcess, "ask", lambda *_: Reply(result={"cases": cases}))
+        said = m.measure("rehearsal", GOOD)
+    assert (said.outcome, said.error_name, said.speedup) == (
+        "infrastructure_failure",
+        "HarnessError",
+        None,
+    )
+    assert said.error.startswith("unreadable result: ")
+
+
+@pytest.mark.parametrize(
+    "line", ["b'\\xff'", "b'[' * 10**6", "b'\"\\xff\"'", "b'{\"result\": ' + b'[' * 10**6"]
+)
+def test_answer_that_is_none_fails_its_program_alone(measurer, line):
+    """Bytes that are no text, and lists in lists without end, are garbage like any other."""
+    code = during(
+        f"import os\nline = {line} + b'\\n'\n"
+        "for fd in range(3, 200):\n    try:\n        os.write(fd, line)\n    except OSError:\n        pass"  # noqa: E501
+    )
+    m = measurer.measure("rehearsal", code)
+    assert (m.outcome, m.error_name) == ("runtime_error", "ForgedReply")
+
+
+def test_worker_is_replaced_after_its_share(measurer):
+    """One program per worker by default: nothing of it can reach the next."""
+    for _ in range(2):
+        m = measurer.measure("rehearsal", GOOD)
+        assert m.fresh_worker
+    assert measurer.restarts == 2
+
+
+def test_failure_in_a_used_worker_is_confirmed_in_a_fresh_one():
+    """What a program left behind must not fail the next one."""
+    poison = "import sys\nsys.modules['numpy'].spoiled = True\n" + GOOD
+    victim = "import numpy\n" + GOOD.replace(
+        "def custom_kernel(data):\n",
+        "def custom_kernel(data):\n    if hasattr(numpy, 'spoiled'):\n        raise RuntimeError('spoiled')\n",  # noqa: E501
+    )
+    with Measurer("standin", Settings(max_runs=3, candidates_per_worker=10)) as m:
+        assert m.measure("rehearsal", poison).outcome == "success"
+        assert m.measure("rehearsal", victim).outcome == "success"
+        assert m.restarts == 1
+
+
+def test_inputs_differ_from_worker_to_worker_and_are_recorded(measurer):
+    """No program can know its inputs beforehand; the salt in the record gives them again."""
+    salts = {measurer.measure("rehearsal", GOOD).salt for _ in range(2)}
+    assert len(salts) == 2
+    assert all(len(s) == 16 for s in salts)
+
+
+def test_case_off_the_band_is_measured_again_then_marked(monkeypatch):
+    """A reference that runs at another speed than usual costs a repetition."""
+    with Measurer("standin", Settings(max_runs=3, remeasure=2, candidates_per_worker=100)) as m:
+        good = m._once("rehearsal", GOOD)
+        calls = []
+
+        def once(task, code):
+            calls.append(code)
+            return good
+
+        monkeypatch.setattr(m, "_once", once)
+        for _ in range(6):
+            assert m.measure("rehearsal", GOOD).attempts == 1
+        band = m._bands["rehearsal"]
+        slow = [list(v) for v in band._seen.values()]
+        assert len(slow) == len(good.cases)
+        for key in band._seen:
+            band._seen[key] = [t / 2 for t in band._seen[key]]
+        calls.clear()
+        again = m.measure("rehearsal", GOOD)
+        assert again.attempts == len(calls) == 3
+        assert again.off_band == [case_key(c.shape) for c in good.cases]
+
+
+def test_worker_that_does_not_come_up_is_the_harness_s_fault():
+    """A device that is not there is said once, in words, and is no verdict on a program."""
+    with (
+        Measurer("nowhere", Settings()) as m,
+        pytest.raises(MeasurerError, match="no worker for rehearsal"),
+    ):
+        m.measure("rehearsal", GOOD)
+
+
+@pytest.mark.parametrize("when", ["starting", "measuring", "within the program"])
+def test_workers_of_other_tasks_make_room(monkeypatch, when):
+    """Who finds no memory, a worker at its start or at work or the program itself."""
+    with Measurer("standin", Settings(max_runs=3, candidates_per_worker=9)) as m:
+        assert m.measure("rehearsal", GOOD).outcome == "success"
+        m._workers["neighbour"] = m._workers.pop("rehearsal")
+        crowded = lambda: "neighbour" in m._workers
+        ready, ask = WorkerProcess.ready, WorkerProcess.ask
+        if when == "starting":
+            monkeypatch.setattr(WorkerProcess, "ready", lambda w, s: ready(w, s) and not crowded())
+            monkeypatch.setattr(
+                WorkerProcess, "output", lambda w, *a: "torch.OutOfMemoryError: CUDA out of memory."
+            )
+        elif when == "measuring":
+            no_room = Reply(error="CUDA out of memory")
+            monkeypatch.setattr(
+                WorkerProcess, "ask", lambda w, *a: no_room if crowded() else ask(w, *a)
+            )
+        else:
+            greedy = during("raise MemoryError('CUDA out of memory. Tried to allocate 2 GiB')")
+            monkeypatch.setattr(
+                WorkerProcess, "ask", lambda w, c, *a: ask(w, greedy if crowded() else c, *a)
+            )
+        assert m.measure("rehearsal", GOOD).outcome == "success"
+        assert list(m._workers) == ["rehearsal"]
+
+
+def test_other_faults_leave_other_workers_alone(monkeypatch):
+    """Only want of memory is a reason to end a neighbour."""
+    with Measurer("standin", Settings(max_runs=3, candidates_per_worker=9)) as m:
+        m.measure("rehearsal", GOOD)
+        m._workers["neighbour"] = m._workers.pop("rehearsal")
+        asked, ask = [], WorkerProcess.ask
+        m.measure("rehearsal", GOOD)
+        monkeypatch.setattr(
+            WorkerProcess, "ask", lambda w, *a: asked.append(a) or Reply(error="unreadable result")
+        )
+        assert m.measure("rehearsal", GOOD).outcome == "infrastructure_failure"
+        assert (list(m._workers), len(asked)) == (["neighbour"], 2)
+        monkeypatch.setattr(WorkerProcess, "ask", lambda w, *a: asked.append(a) or ask(w, *a))
+        found = m.measure("rehearsal", during("raise MemoryError('CUDA out of memory')"))
+        assert (found.outcome, found.error_name, len(asked)) == ("runtime_error", "MemoryError", 4)
+        assert "neighbour" not in m._workers
+
+
+def test_a_compiler_s_folders_are_left_out():
+    """What a compiler says of the program stays; where it lies on the machine does not."""
+    said = (
+        "Error building: [1/2] /usr/local/bin/nvcc -isystem /opt/site-packages/torch/include -c /tmp/c/q05/cuda.cu -o a/b.o\n"  # noqa: E501
+        '/tmp/c/q05/cuda.cu(22): error: "at" // twice, 3/4, https://example.org/x'
+    )
+    assert failure_by(RuntimeError(said), at_import=True).error == (
+        "RuntimeError: Error building: [1/2] nvcc -isystem include -c cuda.cu -o a/b.o\n"
+        'cuda.cu(22): error: "at" // twice, 3/4, https://example.org/x'
+    )
+    first_call = type("PTXASError", (RuntimeError,), {})("ptxas fatal: no /tmp/t/x.ptx")
+    assert failure_by(first_call).error == "ptxas fatal: no x.ptx"
+    assert failure_by(ValueError("no /tmp/t/x.ptx")).error == "no /tmp/t/x.ptx"
+
+
+def test_request_to_a_dead_worker_is_lost_not_raised(tmp_path):
+    """A worker that died while idle gives a loss with its cause."""
+    config = Config(mode="time", task="rehearsal", device="standin", settings=Settings())
+    worker = WorkerProcess(config, tmp_path)
+    assert worker.ready(30)
+    if worker._first >= 0:  # process 1 of its namespace: what stands before it is bubblewrap
+        signal.pidfd_send_signal(worker._first, signal.SIGKILL)
+    else:
+        os.kill(worker.pid, signal.SIGKILL)
+    answer = worker.ask(GOOD, tmp_path / "p", 5)
+    worker.kill()
+    assert isinstance(answer, Lost)
+    assert "SIGKILL" in answer.text
+
+
+def test_filter_is_well_formed():
+    """Eight bytes an instruction, from libseccomp."""
+    with tempfile.TemporaryFile() as file:
+        write_filter(file.fileno())
+        rules = file.read()
+    assert len(rules) > 8 * 100
+    assert len(rules) % 8 == 0
+
+
+def test_band_accepts_everything_before_it_is_settled():
+    """The first measurements define what is usual."""
+    band = ReferenceBand(1.1, settle=3)
+    assert not band.outside("a", 5000.0)
+    for t in (100.0, 101.0, 99.0):
+        band.learn("a", t)
+    assert band.usual("a") == 100.0
+    assert band.outside("a", 111.0)
+    assert band.outside("a", 90.0)
+    assert not band.outside("a", 109.0)
+    assert not band.outside("another case", 1.0)
+
+
+def test_band_follows_the_last_measurements():
+    """Old measurements are forgotten."""
+    band = ReferenceBand(1.1, settle=3)
+    for _ in range(201):
+        band.learn("a", 100.0)
+    for _ in range(201):
+        band.learn("a", 200.0)
+    assert band.usual("a") == 200.0
