@@ -13,7 +13,13 @@ if TYPE_CHECKING:
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_collect_file(file_path: Path) -> Generator[None, list[pytest.Collector], list[pytest.Collector]]:
+def pytest_collect_file(
+    file_path: Path,
+) -> Generator[None, list[pytest.Collector], list[pytest.Collector]]:
     """Leave out the examples of a file without any."""
     found = yield
-    return found if b">>>" in file_path.read_bytes() else [c for c in found if not isinstance(c, DoctestModule)]
+    return (
+        found
+        if b">>>" in file_path.read_bytes()
+        else [c for c in found if not isinstance(c, DoctestModule)]
+    )

@@ -6,8 +6,8 @@ import gc
 import os
 import sys
 
-# Before numpy is loaded, here and in whatever starts from here: a process per core runs the tests, and where each of them
-# multiplies matrices on all cores, threads wait for threads.
+# Before numpy is loaded, here and in whatever starts from here: a process per core runs the tests,
+# and where each of them multiplies matrices on all cores, threads wait for threads.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 import pytest
@@ -15,14 +15,17 @@ from filelock import FileLock
 
 from kernel_archive.pipeline import build
 
-# Some two hundred processes begin in a run, and each would compile the package anew (0.25 s), as each of the two that run the
-# tests would all of them (5 s), where the environment says that Python writes no bytecode.
+# Some two hundred processes begin in a run, and each would compile the package anew (0.25 s), as
+# each of the two that run the tests would all of them (5 s), where the environment says that Python
+# writes no bytecode.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 
 
 def pytest_collection_finish():
-    """What was imported and collected stays to the end: the collector of garbage need not look through it again and again."""
+    """What was imported and collected stays to the end: the collector of garbage need not look
+    through it again and again.
+    """
     gc.collect()
     gc.freeze()
 
@@ -34,7 +37,8 @@ def pytest_sessionfinish():
 
 @pytest.fixture(scope="session")
 def shipped(tmp_path_factory):
-    """The embedded archive, built as `kernel-archive build` builds it; the directory that holds it under its own name.
+    """The embedded archive, built as `kernel-archive build` builds it; the directory that holds it
+    under its own name.
 
     The processes of a run (pytest-xdist) share one; whoever needs it first builds it. Read only.
     """
@@ -49,7 +53,9 @@ def shipped(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def cluster():
-    """Address of a Dask scheduler with two workers, all of them processes; of a module, since they use up time while idle."""
+    """Address of a Dask scheduler with two workers, all of them processes; of a module, since they
+    use up time while idle.
+    """
     pytest.importorskip("distributed")
     from support.dask_cluster import scheduler, workers
 

@@ -18,42 +18,49 @@ R, H = 2.0**0.5, 2.0**-0.5
 @pytest.mark.parametrize(
     ("speedup", "paper", "released"),
     [
-        (0.1, 1, 1), (0.25, 1, 1), (0.26, 2, 1), (0.5, 2, 2), (0.6, 3, 2), (H, 3, 3), (0.8, 4, 3), (1.0, 4, 4),
-        (1.02, 5, 4), (R, 5, 5), (1.71, 6, 5), (2.0, 6, 6), (2.5, 7, 6), (2.0**1.5, 7, 7), (3.9, 7, 7), (4.0, 7, 8), (4.1, 8, 8),
+        (0.1, 1, 1),
+        (0.25, 1, 1),
+        (0.26, 2, 1),
+        (0.5, 2, 2),
+        (0.6, 3, 2),
+        (H, 3, 3),
+        (0.8, 4, 3),
+        (1.0, 4, 4),
+        (1.02, 5, 4),
+        (R, 5, 5),
+        (1.71, 6, 5),
+        (2.0, 6, 6),
+        (2.5, 7, 6),
+        (2.0**1.5, 7, 7),
+        (3.9, 7, 7),
+        (4.0, 7, 8),
+        (4.1, 8, 8),
     ],
-)  # fmt: skip
+)
 def test_every_edge_of_both_schemes(speedup, paper, released):
-    """Edges belong below under the paper's table and above under the released rule; written out by hand."""
+    """An edge belongs below under the paper's table and above under the released rule."""
     assert (bin_of(speedup), bin_of(speedup, "released")) == (paper, released)
 
 
 @given(st.floats(1e-6, 1e6))
 def test_released_is_the_published_formula(speedup):
-    """Away from the rounding of log2 at an edge, the released rule is clamp(floor(2 log2 S) + 4, 1, 8)."""
+    """Away from the rounding of log2 at an edge it is clamp(floor(2 log2 S) + 4, 1, 8)."""
     exact = 2 * math.log2(speedup)
     if abs(exact - round(exact)) > 1e-9:
         assert bin_of(speedup, "released") == min(8, max(1, math.floor(exact) + 4))
 
 
-@given(st.floats(1e-3, 1e3))
-def test_the_schemes_differ_as_documented(speedup):
-    """Released is one lower inside (0.25, 2.83) but at the exact edges, one higher at 4, and the same elsewhere."""
-    difference = bin_of(speedup, "released") - bin_of(speedup)
-    if speedup in {0.5, H, 1.0, R, 2.0}:
-        assert difference == 0
-    elif speedup == 4.0:
-        assert difference == 1
-    else:
-        assert difference == (-1 if 0.25 < speedup < 2.0**1.5 else 0)
-
-
-@given(st.lists(st.floats(1e-6, 1e6), min_size=1, max_size=30), st.sampled_from(["paper", "released"]))
+@given(
+    st.lists(st.floats(1e-6, 1e6), min_size=1, max_size=30), st.sampled_from(["paper", "released"])
+)
 def test_arrays_agree_with_intervals(speedups, name):
     """The bin's interval holds the speedup, whatever the array's shape."""
     rule = scheme(name)
     for s, b in zip(speedups, assign_bins(np.array(speedups)[:, None], name)[:, 0], strict=True):
         low, high = rule.interval(int(b))
-        assert (low < s <= high) if rule.right_closed else (low <= s < high) or (b == 8 and s >= low)
+        assert (
+            (low < s <= high) if rule.right_closed else (low <= s < high) or (b == 8 and s >= low)
+        )
 
 
 @pytest.mark.parametrize("bad", [0.0, -1.0, math.nan, math.inf, -math.inf])

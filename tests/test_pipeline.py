@@ -7,7 +7,6 @@ import shutil
 import subprocess
 import sys
 import tomllib
-from pathlib import Path
 
 import duckdb
 import polars as pl
@@ -21,33 +20,47 @@ from kernel_archive.storage import content_path
 
 
 def test_counts_are_those_of_an_independent_reader(shipped):
-    """Counted from the logs by other code: 1,180 successes of 1,134 programs (one excluded), 78 failures with a program."""
+    """Counted from the logs by other code: 1,180 successes of 1,134 programs (one excluded), 78
+    failures with a program.
+    """
     archive = open_archive(shipped / "gpu-forecasters/kernels")
     (row,) = archive.sql(
         """SELECT count(*) AS evaluations, count(*) FILTER (outcome = 'success') AS successes,
-                  count(DISTINCT program_id) FILTER (outcome = 'success') AS programs, count(DISTINCT search_id) AS searches
+                  count(DISTINCT program_id) FILTER (outcome = 'success') AS programs,
+                  count(DISTINCT search_id) AS searches
            FROM evaluations WHERE builder = 'h200-2026-11'"""
     ).to_pylist()
     assert row == {"evaluations": 1258, "successes": 1180, "programs": 1134, "searches": 76}
     counted = archive.sql(
-        """SELECT count(*) AS n, count(*) FILTER (NOT counted) AS refused, count(*) FILTER (NOT counted AND wrong) AS wrong FROM (
+        """SELECT count(*) AS n, count(*) FILTER (NOT counted) AS refused,
+                  count(*) FILTER (NOT counted AND wrong) AS wrong
+           FROM (
                SELECT kernel_id, bool_or(outcome = 'success' AND excluded IS NULL) AS counted,
                       bool_or(outcome = 'incorrect' AND builder = 'h200-2026-11-v2') AS wrong
-               FROM evaluations WHERE builder IN ('h200-2026-11', 'h200-2026-11-v2') GROUP BY kernel_id
-               HAVING bool_or(outcome = 'success' AND (excluded IS NULL OR excluded LIKE 'superseded%')))"""
+               FROM evaluations WHERE builder IN ('h200-2026-11', 'h200-2026-11-v2')
+               GROUP BY kernel_id
+               HAVING bool_or(outcome = 'success'
+                              AND (excluded IS NULL OR excluded LIKE 'superseded%')))"""
     ).to_pylist()
     assert counted == [{"n": 4385, "refused": 15, "wrong": 15}]
-    measured = "SELECT count(*) AS n, min(n_measurements) AS least FROM kernels JOIN searches USING (search_id) WHERE builder <> 'h200-lm-2026-11'"
+    measured = (
+        "SELECT count(*) AS n, min(n_measurements) AS least FROM kernels JOIN searches "
+        "USING (search_id) WHERE builder <> 'h200-lm-2026-11'"
+    )
     assert archive.sql(measured).to_pylist() == [{"n": 4370, "least": 2}]
     passed_and_failed = archive.sql(
-        """SELECT kernel_id, count(*) FILTER (kernel_id IN (SELECT kernel_id FROM failures)) > 0 AS is_failure FROM (
+        """SELECT kernel_id,
+                  count(*) FILTER (kernel_id IN (SELECT kernel_id FROM failures)) > 0 AS is_failure
+           FROM (
                SELECT kernel_id FROM evaluations WHERE builder = 'h200-2026-11-v2' GROUP BY 1
-               HAVING bool_or(outcome = 'success') AND bool_or(outcome NOT IN ('success', 'infrastructure_failure')))
+               HAVING bool_or(outcome = 'success')
+                  AND bool_or(outcome NOT IN ('success', 'infrastructure_failure')))
            GROUP BY 1"""
     ).to_pylist()
     assert [r["is_failure"] for r in passed_and_failed] == [True] * 20
     methods = archive.sql(
-        "SELECT generation_method AS m, sum(n_successes)::INT AS n FROM searches WHERE builder = 'h200-2026-11' GROUP BY 1 ORDER BY 1"
+        "SELECT generation_method AS m, sum(n_successes)::INT AS n FROM searches WHERE builder = "
+        "'h200-2026-11' GROUP BY 1 ORDER BY 1"
     ).to_pylist()
     assert {r["m"]: r["n"] for r in methods} == {
         "agentic": 23,
@@ -67,18 +80,28 @@ def test_counts_are_those_of_an_independent_reader(shipped):
 
 
 def test_the_reference_drift_flag_finds_the_slow_references(shipped):
-    """At least the 88 measurements that an independent rule at 1.3x finds are flagged at 1.25x, in fp8 and GDN tasks only."""
+    """At least the 88 measurements that an independent rule at 1.3x finds are flagged at 1.25x, in
+    fp8 and GDN tasks only.
+    """
     archive = open_archive(shipped / "gpu-forecasters/kernels")
     flagged = archive.sql(
         "SELECT k.problem, count(*) AS n FROM kernels k JOIN searches USING (search_id) "
-        "WHERE list_contains(flags, 'reference_drift') AND builder <> 'h200-lm-2026-11' GROUP BY 1 ORDER BY 1"
+        "WHERE list_contains(flags, 'reference_drift') AND builder <> 'h200-lm-2026-11' GROUP BY "
+        "1 ORDER BY 1"
     ).to_pylist()
-    assert {r["problem"] for r in flagged} <= {"fp8_quant", "gdn_chunk_fwd_h", "gdn_chunk_fwd_o", "gdn_recompute_w_u"}
+    assert {r["problem"] for r in flagged} <= {
+        "fp8_quant",
+        "gdn_chunk_fwd_h",
+        "gdn_chunk_fwd_o",
+        "gdn_recompute_w_u",
+    }
     assert sum(r["n"] for r in flagged) >= 80
 
 
 def test_every_configuration_loads_with_datasets_whole_and_streaming(shipped):
-    """load_dataset under the dataset's own name, offline, in a fresh interpreter: each table, its splits, its rows."""
+    """load_dataset under the dataset's own name, offline, in a fresh interpreter: each table, its
+    splits, its rows.
+    """
     code = """
 import json
 from datasets import get_dataset_config_names, load_dataset
@@ -89,18 +112,27 @@ found = {}
 for config in get_dataset_config_names(name):
     whole = load_dataset(name, config)
     streamed = load_dataset(name, config, streaming=True)
-    found[config] = {split: [len(rows), sum(1 for _ in streamed[split])] for split, rows in whole.items()}
+    found[config] = {
+        split: [len(rows), sum(1 for _ in streamed[split])] for split, rows in whole.items()
+    }
 default = load_dataset(name)
 print(json.dumps([found, {k: len(v) for k, v in default.items()}]))
 """
     environment = {"HF_HUB_OFFLINE": "1", "HF_HOME": str(shipped / "hf"), "PATH": "/usr/bin:/bin"}
-    done = subprocess.run([sys.executable, "-c", code], cwd=shipped, env=environment, capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=shipped, env=environment, capture_output=True, text=True
+    )
     assert done.returncode == 0, done.stderr[-2000:]
     found, default = json.loads(done.stdout.splitlines()[-1])
     manifest = open_archive(shipped / "gpu-forecasters/kernels").manifest
-    wanted = {name: {s: [n, n] for s, n in facts.rows.items()} for name, facts in manifest.tables.items()}
-    # A split without rows is left out, and a table without any is no configuration: load_dataset would fail for it.
-    filled = {name: {split: n for split, n in rows.items() if n[0]} for name, rows in wanted.items()}
+    wanted = {
+        name: {s: [n, n] for s, n in facts.rows.items()} for name, facts in manifest.tables.items()
+    }
+    # A split without rows is left out, and a table without any is no configuration: load_dataset
+    # would fail for it.
+    filled = {
+        name: {split: n for split, n in rows.items() if n[0]} for name, rows in wanted.items()
+    }
     assert found == {name: rows for name, rows in filled.items() if rows}
     assert set(wanted) == set(TABLES)
     assert default == manifest.tables["kernels"].rows
@@ -110,7 +142,9 @@ def test_polars_and_duckdb_read_the_files(shipped):
     """Plain Parquet readers see the same rows."""
     files = str(shipped / "gpu-forecasters/kernels/data/kernels/*.parquet")
     frame = pl.read_parquet(files)
-    rows = sum(open_archive(shipped / "gpu-forecasters/kernels").manifest.tables["kernels"].rows.values())
+    rows = sum(
+        open_archive(shipped / "gpu-forecasters/kernels").manifest.tables["kernels"].rows.values()
+    )
     assert frame.height == rows > 3000
     assert frame.columns == TABLES["kernels"].schema.names
     assert duckdb.sql(f"SELECT count(*) FROM '{files}'").fetchall() == [(rows,)]
@@ -128,7 +162,10 @@ def test_validate_and_rebuild(shipped):
 
 def test_the_version_is_that_of_the_data(shipped):
     """The shipped builders make the version that the package names."""
-    assert open_archive(shipped / "gpu-forecasters/kernels").manifest.version == kernel_archive.DATA_VERSION
+    assert (
+        open_archive(shipped / "gpu-forecasters/kernels").manifest.version
+        == kernel_archive.DATA_VERSION
+    )
 
 
 def test_public_names_are_exactly_the_exports():
@@ -142,29 +179,6 @@ def test_public_names_are_exactly_the_exports():
         _ = kernel_archive.nothing
 
 
-def test_no_room_imports_upwards():
-    """The rooms' order of the contributing guide holds in the code."""
-    peers = ("forecasters", "measure", "board")
-    rooms = ["readers", "archive", "selection", "scoring", peers, "llm", "publishing", "cli"]
-    rank = {r: i for i, group in enumerate(rooms, start=1) for r in ((group,) if isinstance(group, str) else group)}
-    package = Path(kernel_archive.__file__).parent
-    wrong = []
-    for path in package.rglob("*.py"):
-        parts = path.relative_to(package).parts
-        here = (
-            rank.get(parts[0], 0)
-            if len(parts) > 1
-            else (99 if parts[0] in {"pipeline.py", "__init__.py", "__main__.py"} else 0)
-        )
-        for line in path.read_text().splitlines():
-            words = line.split()
-            if words[:1] in (["from"], ["import"]) and len(words) > 1 and words[1].startswith("kernel_archive."):
-                target = words[1].split(".")[1]
-                if rank.get(target, 0) > here:
-                    wrong.append(f"{path.relative_to(package)}: {line.strip()}")
-    assert wrong == []
-
-
 ENTRIES = {
     folder.name: tomllib.loads((folder / "submission.toml").read_text())["archive"]["split"]
     for folder in sorted((content_path("leaderboard") / "submissions").iterdir())
@@ -173,12 +187,18 @@ ENTRIES = {
 
 @pytest.mark.parametrize("split", sorted(set(ENTRIES.values())))
 def test_shipped_entries_are_what_they_say(shipped, tmp_path, split):
-    """Every entry that ships is of the rows that ship, and its forecasts give the score that is stored beside them."""
+    """Every entry that ships is of the rows that ship, and its forecasts give the score that is
+    stored beside them.
+    """
     from kernel_archive.board import verify_board
 
     shutil.copytree(content_path("leaderboard") / "submissions", tmp_path / "board" / "submissions")
     mine = [slug for slug in ENTRIES if ENTRIES[slug] == split]
     assert any(slug.startswith("claude-read-blind") for slug in mine)
-    verdicts = verify_board(open_archive(shipped / "gpu-forecasters/kernels"), tmp_path / "board", slugs=mine)
+    verdicts = verify_board(
+        open_archive(shipped / "gpu-forecasters/kernels"), tmp_path / "board", slugs=mine
+    )
     assert {v.slug for v in verdicts} == set(mine)
-    assert {v.status for v in verdicts} == {"verified"}, [f.render() for v in verdicts for f in v.findings]
+    assert {v.status for v in verdicts} == {"verified"}, [
+        f.render() for v in verdicts for f in v.findings
+    ]

@@ -1,4 +1,4 @@
-"""Tests of what is read off a program's text: language, patterns that only lose time, telling words."""
+"""Language of a program, patterns that only lose time, telling words."""
 
 from __future__ import annotations
 
@@ -45,19 +45,28 @@ def test_language(code, language):
 )
 def test_artificial_patterns(body, patterns):
     """Each pattern is found where it is, and not in the loops and words of honest programs."""
-    assert artificial_patterns(f"import torch\n\n\ndef custom_kernel(x, y, n, s):\n{body}    return y\n") == patterns
+    assert (
+        artificial_patterns(
+            f"import torch\n\n\ndef custom_kernel(x, y, n, s):\n{body}    return y\n"
+        )
+        == patterns
+    )
 
 
 def test_pattern_of_the_reference_is_none():
     """Where the reference itself sorts or computes in 64 bits, a program may."""
     code = "def custom_kernel(x):\n    return x.double().sort(-1).values\n"
     assert artificial_patterns(code) == ["double", "sort"]
-    assert artificial_patterns(code, "def reference(x):\n    return torch.topk(x.double(), 4)\n") == []
+    assert (
+        artificial_patterns(code, "def reference(x):\n    return torch.topk(x.double(), 4)\n") == []
+    )
 
 
 def test_telling_words():
-    """Words that say how fast a program is are named; names of functions that contain one are not."""
-    assert telling_words("# Optimized: beats the baseline\n__fast_expf(x); tl.fast_dividef; use_fast_math") == [
+    """Words that say how fast a program is; names of functions that contain one are none."""
+    assert telling_words(
+        "# Optimized: beats the baseline\n__fast_expf(x); tl.fast_dividef; use_fast_math"
+    ) == [
         "Optimized",
         "baseline",
     ]

@@ -1,167 +1,194 @@
-"""Hostile Parquet files in bounded memory and time."""
+"""Hostile Parquet files, read in a child process with limits."""
+
+from __future__ import annotations
 
 import gzip
+import io
+import os
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from kernel_archive.scoring import Target, check_forecasts
+from kernel_archive import untrusted_tables
+from kernel_archive.errors import Finding
+from kernel_archive.scoring import Split, check_forecasts
 from kernel_archive.untrusted_tables import parquet_rows
 
 P = [0, 0, 0, 0.1, 0.2, 0.7, 0, 0]
 
 
 def zstd(data):
-    """Compressed as one frame."""
+    """Compress data as one frame."""
     return pa.Codec("zstd").compress(data, asbytes=True)
 
 
 @pytest.fixture
-def target():
-    """Two rows."""
-    return Target.from_arrays(row_ids=["a1b2c3d4", "b1b2c3d4"], tasks=["t", "t"], speedups=[0.5, 2])
+def path(tmp_path):
+    """Name a file."""
+    return tmp_path / "t.parquet"
 
 
-def rows_of(path, wanted=("row_id", "bin_probabilities", "rationale"), max_rows=5000, max_bytes=64 << 20):
-    """All rows and findings."""
+def write(path, columns, **options):
+    """Write a table."""
+    pq.write_table(pa.table(columns), path, **{"compression": "zstd", **options})
+
+
+def read(path, wanted=None, max_rows=10**7, max_bytes=64 << 20):
+    """Read all rows and findings."""
     return list(parquet_rows(path, name="f", wanted=wanted, max_rows=max_rows, max_bytes=max_bytes))
 
 
+def codes(items):
+    """List the codes of the findings."""
+    return [item.code for item in items if isinstance(item, Finding)]
+
+
 def repeated(text, times):
-    """A column whose file holds the text once."""
+    """Make a column whose file holds the text once."""
     return pa.DictionaryArray.from_arrays(pa.array([0] * times, pa.int32()), [text])
 
 
-def codes(items):
-    """Codes of the findings."""
-    return [item.code for item in items if not isinstance(item, tuple)]
+def empties(n):
+    """Make a column with one list of n empty values, which take no bytes in the file."""
+    return pa.ListArray.from_arrays(pa.array([0, n], pa.int32()), pa.nulls(n))
 
 
-def test_a_long_text_that_every_row_refers_to_is_never_multiplied(tmp_path, target):
-    """Twenty megabytes in a dictionary, a thousand rows: 20 GB when decoded. Refused by the size of its column."""
-    path = tmp_path / "bomb.parquet"
-    pq.write_table(pa.table({"row_id": repeated("x" * 20_000_000, 1000)}), path, compression="zstd")
-    assert path.stat().st_size < 10_000
+def long_map():
+    """Make a column of maps with a long key."""
+    return pa.array([[("x" * 2_000_000, 1.0)]] * 2, pa.map_(pa.string(), pa.float64()))
+
+
+@pytest.mark.parametrize(
+    ("column", "options", "expected"),
+    [
+        (repeated("x" * 2_000_000, 20), {}, ["line-too-long"] * 20),
+        (long_map(), {}, ["line-too-long"] * 2),
+        (empties(3_000_000), {}, ["line-too-long"]),
+        (repeated("x" * 900_000, 100), {"max_bytes": 4 << 20}, ["file-too-large"]),
+        (range(20), {"max_rows": 19}, ["file-too-large"]),
+    ],
+)
+def test_what_claims_to_be_large_is_refused(path, column, options, expected):
+    """Long texts behind a dictionary, lists of nothing, too many rows: refused, no memory taken."""
+    write(path, {"a": column})
+    assert path.stat().st_size < 20_000
     before = pa.total_allocated_bytes()
-    forecasts, report = check_forecasts(path, target)
-    assert forecasts is None
-    assert report.counts == {"file-too-large": 1}
-    assert pa.total_allocated_bytes() - before < 1 << 20
+    items = read(path, **options)
+    assert codes(items) == expected
+    assert [item.line for item in items if codes([item]) == ["line-too-long"]] == list(
+        range(1, expected.count("line-too-long") + 1)
+    )
+    assert pa.total_allocated_bytes() == before
 
 
-def test_rows_with_too_much_text_are_refused_one_by_one(tmp_path):
-    """A text of two megabytes is a fault of its row and is not made an object; nested texts as well."""
-    path = tmp_path / "long.parquet"
-    pq.write_table(pa.table({"row_id": repeated("x" * 2_000_000, 20)}), path, compression="zstd")
-    found = rows_of(path)
-    assert codes(found) == ["line-too-long"] * 20
-    assert [f.line for f in found] == list(range(1, 21))
-    nested = pa.array([[("x" * 2_000_000, 1.0)]] * 3, pa.map_(pa.string(), pa.float64()))
-    pq.write_table(pa.table({"row_id": ["a", "b", "c"], "bin_probabilities": nested}), path, compression="zstd")
-    assert codes(rows_of(path)) == ["line-too-long"] * 3
+@pytest.mark.parametrize(
+    ("limit", "value"),
+    [("MAX_CHILD_BYTES", 1 << 20), ("MAX_CHILD_BYTES", 500 << 20), ("MAX_CHILD_SECONDS", 0)],
+)
+def test_a_child_that_is_killed_is_a_finding(path, monkeypatch, limit, value):
+    """A process without memory or time ends, and its reader says so."""
+    write(path, {"a": empties(40_000_000)})
+    monkeypatch.setattr(untrusted_tables, limit, value)
+    (finding,) = read(path)
+    assert finding.code in {"unreadable", "file-too-large"}
 
 
-def test_the_text_of_all_rows_together_is_bounded(tmp_path):
-    """Each row is short enough, all of them together are not."""
-    path = tmp_path / "much.parquet"
-    pq.write_table(pa.table({"row_id": repeated("x" * 900_000, 100)}), path, compression="zstd")
-    found = rows_of(path, max_bytes=4 << 20)
-    assert len(found) == 5
-    assert codes(found) == ["file-too-large"]
-    assert "more than 4 MiB of text" in found[-1].message
+def test_an_abandoned_reading_ends_its_child(path, monkeypatch):
+    """A caller that takes one row leaves no process."""
+    children = []
+    popen = untrusted_tables.subprocess.Popen
+
+    def start(*args, **options):
+        children.append(popen(*args, **options))
+        return children[-1]
+
+    monkeypatch.setattr(untrusted_tables.subprocess, "Popen", start)
+    write(path, {"a": ["x" * 1000] * 5000})
+    rows = parquet_rows(path, name="f", wanted=None, max_rows=5000, max_bytes=64 << 20)
+    next(rows)
+    rows.close()
+    assert children[0].returncode is not None
 
 
-def test_a_table_of_very_many_columns_is_refused(tmp_path):
-    """Before they are looked at."""
-    path = tmp_path / "wide.parquet"
-    pq.write_table(pa.table({f"c{i}": [1] for i in range(1200)}), path)
-    (found,) = rows_of(path)
-    assert "1,200 columns" in found.message
-    pq.write_table(pa.table({f"c{i:02000d}": [1] for i in range(1_100)}), path)
-    (found,) = rows_of(path)
-    assert (found.code, "description of its columns" in found.message) == ("file-too-large", True)
-
-
-def test_values_of_huge_fixed_length_are_refused(tmp_path):
-    """No field of a forecast is a block of bytes."""
-    path = tmp_path / "fixed.parquet"
-    pq.write_table(pa.table({"row_id": pa.array([b"x" * 5000] * 9, pa.binary(5000))}), path)
-    assert codes(rows_of(path)) == ["file-too-large"]
-
-
-def test_only_wanted_columns_are_read_and_the_others_named(tmp_path, target):
+def test_only_wanted_columns_are_read_and_the_others_named(path):
     """An unwanted column may be large; a misspelt one is still remarked."""
-    path = tmp_path / "p.parquet"
-    table = pa.table(
+    write(
+        path,
         {
             "row_id": ["a1b2c3d4", "b1b2c3d4"],
             "probabilities": [P, P],
             "repeats": [0, 1],
             "pack": repeated("x" * 10**8, 2),
-        }
+        },
     )
-    pq.write_table(table, path, compression="zstd")
-    forecasts, report = check_forecasts(path, target)
+    assert read(path, wanted=["row_id"])[0] == (
+        1,
+        {"row_id": "a1b2c3d4", "probabilities": None, "repeats": None, "pack": None},
+    )
+    split = Split.from_arrays(row_ids=["a1b2c3d4", "b1b2c3d4"], tasks=["t", "t"], speedups=[0.5, 2])
+    forecasts, report = check_forecasts(path, split)
     assert forecasts is not None
     assert report.counts == {"unknown-field": 1}
-    assert (report.findings[0].field, "2 lines" in report.findings[0].message) == ("repeats", True)
+    assert read(path, wanted=()) == [
+        (n, dict.fromkeys(["row_id", "probabilities", "repeats", "pack"])) for n in (1, 2)
+    ]
 
 
-def test_two_columns_of_one_name_are_a_fault(tmp_path):
+def test_two_columns_of_one_name_are_a_fault(path):
     """Which of them counts would be chance."""
-    path = tmp_path / "twice.parquet"
     pq.write_table(pa.table([pa.array(["a"]), pa.array(["b"])], names=["row_id", "row_id"]), path)
-    assert codes(rows_of(path)) == ["repeated-field"]
+    assert codes(read(path)) == ["repeated-field"]
 
 
-@pytest.mark.parametrize("row_group_size", [5000, 1000, 7])
-def test_maps_are_read_from_several_row_groups(tmp_path, row_group_size):
-    """Arrow joins no dictionaries of nested texts: the row groups are read one by one."""
-    maps = pa.array([[(str(b), 0.125) for b in range(1, 9)]] * 3000, pa.map_(pa.string(), pa.float64()))
-    path = tmp_path / "p.parquet"
-    pq.write_table(pa.table({"bin_probabilities": maps}), path, row_group_size=row_group_size)
-    found = rows_of(path)
-    assert codes(found) == []
-    assert [line for line, _ in found] == list(range(1, 3001))
+@pytest.mark.parametrize("pack", [bytes, gzip.compress, zstd])
+def test_rows_come_as_they_were_written(path, pack):
+    """All kinds of values over several row groups, plain or inside gzip or zstd."""
+    rows = [
+        {
+            "a": None if i % 3 else f"é{i}",
+            "n": i,
+            "x": float("inf"),
+            "l": [i, i],
+            "s": {"x": "y", "z": None},
+        }
+        for i in range(700)
+    ]
+    maps = pa.array([[(str(b), 0.5)] for b in range(700)], pa.map_(pa.string(), pa.float64()))
+    pq.write_table(pa.Table.from_pylist(rows).append_column("m", maps), path, row_group_size=300)
+    path.write_bytes(pack(path.read_bytes()))
+    assert read(path) == [(i + 1, {**row, "m": {str(i): 0.5}}) for i, row in enumerate(rows)]
 
 
-def test_rows_come_as_they_were_written(tmp_path):
-    """Texts, lists of structs and maps over several row groups, with their numbers."""
-    path = tmp_path / "p.parquet"
-    maps = pa.array([[("1", 0.5)], None, []], pa.map_(pa.string(), pa.float64()))
-    table = pa.table(
-        {"row_id": ["a", None, "c"], "bin_probabilities": maps, "rationale": ["é", "x" * 700_000, "y" * 700_000]}
-    )
-    pq.write_table(table, path, row_group_size=2)
-    assert rows_of(path) == list(enumerate(table.to_pylist(), 1))
-
-
-def test_lists_of_nothing_are_counted(tmp_path):
-    """A list of three million empty values takes no bytes in the file, and is a fault of its row."""
-    path = tmp_path / "t.parquet"
-    nulls = pa.ListArray.from_arrays(pa.array([0, 3_000_000], pa.int32()), pa.nulls(3_000_000))
-    pq.write_table(pa.table({"l": nulls}), path)
-    assert codes(rows_of(path, wanted=None)) == ["file-too-large"]
-    assert codes(rows_of(path, wanted=None, max_rows=10**6)) == ["line-too-long"]
-
-
-def test_damaged_pages_are_found_by_their_checksums(tmp_path):
+def test_damaged_pages_are_found_by_their_checksums(path):
     """Where the writer left checksums of pages, a flipped byte of a page is a finding."""
-    path = tmp_path / "t.parquet"
-    table = pa.table({"n": pa.array(range(2000), pa.int64())})
-    pq.write_table(table, path, write_page_checksum=True, use_dictionary=False, compression="none")
+    write(
+        path,
+        {"n": pa.array(range(2000), pa.int64())},
+        write_page_checksum=True,
+        use_dictionary=False,
+        compression="none",
+    )
     data = bytearray(path.read_bytes())
     data[8000] ^= 1
     path.write_bytes(data)
-    assert codes(rows_of(path, wanted=None)) == ["unreadable"]
+    assert codes(read(path)) == ["unreadable"]
 
 
-@pytest.mark.parametrize("pack", [gzip.compress, zstd])
-def test_compressed_table(tmp_path, pack):
-    """A Parquet file inside gzip or zstd is read like the plain one; all columns when none are named."""
-    rows = [{"a": f"t{i}", "n": i, "l": [i, i], "s": {"x": "y", "z": None}} for i in range(3000)]
-    path = tmp_path / "t.parquet"
-    pq.write_table(pa.Table.from_pylist(rows), path)
-    path.write_bytes(pack(path.read_bytes()))
-    assert [row for _, row in rows_of(path, wanted=None)] == rows
+def test_a_damaged_footer_never_ends_this_process(path):
+    """Arrow aborts on some flipped bytes; here any bytes give rows or a finding."""
+    out = io.BytesIO()
+    pq.write_table(pa.table({"row_id": ["a", "b"], "l": [[1.0], None]}), out)
+    whole = out.getvalue()
+    footer = len(whole) - 8 - int.from_bytes(whole[-8:-4], "little")
+    damaged = [b"", b"PAR1", b"PAR1" + os.urandom(100) + b"PAR1", whole[:-9], b"text\n" * 20]
+    for place in range(footer, len(whole), 120):
+        raw = bytearray(whole)
+        raw[place] ^= 16
+        damaged.append(bytes(raw))
+    for data in damaged:
+        path.write_bytes(data)
+        items = read(path)
+        assert codes(items) or len(items) == 2
+    path.unlink()
+    assert codes(read(path)) == ["unreadable"]

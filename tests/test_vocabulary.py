@@ -7,16 +7,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kernel_archive import errors, gpus, problems, schema
+from kernel_archive import errors, gpus, ids, problems, schema
 
 
 @pytest.mark.parametrize(
     ("given_", "canonical"),
     [
-        ("NVIDIA A100-SXM4-80GB", "A100-80GB"), ("A100", "A100"), ("a100-80gb", "A100-80GB"), ("NVIDIA L40S", "L40S"),
-        ("NVIDIA H200", "H200"), ("H100!", "H100"), ("NVIDIA H100 80GB HBM3", "H100"), ("3090", "RTX3090"), (" MI300X ", "MI300X"),
+        ("NVIDIA A100-SXM4-80GB", "A100-80GB"),
+        ("A100", "A100"),
+        ("a100-80gb", "A100-80GB"),
+        ("NVIDIA L40S", "L40S"),
+        ("NVIDIA H200", "H200"),
+        ("H100!", "H100"),
+        ("NVIDIA H100 80GB HBM3", "H100"),
+        ("3090", "RTX3090"),
+        (" MI300X ", "MI300X"),
     ],
-)  # fmt: skip
+)
 def test_gpu_aliases(given_, canonical):
     """Names of devices and clouds become the canonical name; an unknown one is kept."""
     assert gpus.canonical_gpu(given_) == canonical
@@ -24,7 +31,9 @@ def test_gpu_aliases(given_, canonical):
 
 def test_gpu_aliases_are_unambiguous_and_facts_have_sources():
     """No alias names two GPUs; every figure says where it comes from."""
-    names = [key for g in gpus.GPUS.values() for key in {gpus._key(a) for a in (g.name, *g.aliases)}]
+    names = [
+        key for g in gpus.GPUS.values() for key in {gpus._key(a) for a in (g.name, *g.aliases)}
+    ]
     assert len(names) == len(set(names))
     assert all(g.source for g in gpus.GPUS.values())
     assert {"A100-80GB", "L40S", "H100", "H200"} <= gpus.GPUS.keys()
@@ -37,20 +46,49 @@ def test_the_six_tasks_with_cases_and_tolerances():
     facts = {name: problems.PROBLEMS[name] for name in problems.GPU_MODE_TASKS}
     assert list(facts) == sorted(facts)
     assert {n: len(p.benchmark_cases) for n, p in facts.items()} == {
-        "cross_entropy": 3, "fp8_quant": 3, "gdn_chunk_fwd_h": 3, "gdn_chunk_fwd_o": 3, "gdn_recompute_w_u": 3, "trimul": 7,
-    }  # fmt: skip
+        "cross_entropy": 3,
+        "fp8_quant": 3,
+        "gdn_chunk_fwd_h": 3,
+        "gdn_chunk_fwd_o": 3,
+        "gdn_recompute_w_u": 3,
+        "trimul": 7,
+    }
     assert {(p.rtol, p.atol) for p in facts.values()} == {(1e-2, 1e-3), (1e-3, 1e-3), (2e-2, 2e-2)}
     assert all(set(c) == set(p.shape_fields) for p in facts.values() for c in p.benchmark_cases)
+
+
+@pytest.mark.parametrize("name", [*problems.GPU_MODE_TASKS, *problems.OWN_PROBLEMS])
+def test_a_problem_is_complete(name):
+    """Inputs, cases with their work, tolerance, and a reference that is known by its id."""
+    problem = problems.get_problem(name)
+    assert problem.inputs.startswith("`(")
+    assert None not in (problem.rtol, problem.atol)
+    assert ids.program_id(problem.reference) in problem.references
+    compile(problem.reference, name, "exec")
+    for case in problem.cases:
+        assert tuple(case.shape) == problem.shape_fields
+        assert min(case.least_work.bytes_read, case.least_work.bytes_written) > 0
+
+
+def test_words_of_the_problems_never_change():
+    """A digest over all that is asked about; with new words raise the version of the prompts."""
+    asked = [
+        (p.name, p.title, p.inputs, p.cases, p.rtol, p.atol) for p in problems.PROBLEMS.values()
+    ]
+    assert ids.sha256_hex(ids.canonical_json(asked))[:16] == "0c0e3b422cf7b5cb"
 
 
 @pytest.mark.parametrize(
     ("given_", "canonical", "family"),
     [
-        ("gated_deltanet_chunk_fwd_h", "gdn_chunk_fwd_h", "gpu_mode"), ("level3/48_Mamba2ReturnY", "kernelbench_l3_p48", "kernelbench"),
-        ("kernelbench_l1_p7", "kernelbench_l1_p7", "kernelbench"), ("KernelBench/level2/problem_9", "kernelbench_l2_p9", "kernelbench"),
-        ("my_problem", "my_problem", "other"), ("causal_conv1d", "causal_conv1d", "gpu_mode"),
+        ("gated_deltanet_chunk_fwd_h", "gdn_chunk_fwd_h", "gpu_mode"),
+        ("level3/48_Mamba2ReturnY", "kernelbench_l3_p48", "kernelbench"),
+        ("kernelbench_l1_p7", "kernelbench_l1_p7", "kernelbench"),
+        ("KernelBench/level2/problem_9", "kernelbench_l2_p9", "kernelbench"),
+        ("my_problem", "my_problem", "other"),
+        ("causal_conv1d", "causal_conv1d", "gpu_mode"),
     ],
-)  # fmt: skip
+)
 def test_problem_names(given_, canonical, family):
     """KernelBench problems by level and number however they are written; others are kept."""
     assert problems.normalise_problem(given_) == canonical
@@ -58,28 +96,18 @@ def test_problem_names(given_, canonical, family):
 
 
 def test_every_table_is_complete():
-    """Every table has its key, a canary, docs on every column, long text last, and the splits of the contract."""
+    """Every table has its key, a canary, docs on every column, and programs last."""
     for table in schema.TABLES.values():
         names = [c.name for c in table.columns]
         assert table.key in names
         assert "canary" in names
         assert len(names) == len(set(names))
         assert all(c.doc for c in table.columns)
-        assert [c for c in names if c.endswith("code")] == names[
-            -len([c for c in names if c.endswith("code")]) :
-        ] or "code" not in names
+        programs = [c for c in names if c.endswith("code")]
+        assert names[len(names) - len(programs) :] == programs
         assert isinstance(table.schema, pa.Schema)
     assert schema.TABLES["kernels"].splits == ("train", "test")
     assert schema.shard_name("eval", "test") == "data/eval/test-00000-of-00001.parquet"
-
-
-def test_finding_renders_place_value_and_way_out():
-    """File, line, field, message, value and fix in one line."""
-    finding = errors.Finding(
-        code="x", message="must be above 0", file="f.jsonl", line=3, field="speedup", value="-1", fix="Correct it"
-    )
-    assert finding.render() == "f.jsonl:3: speedup: must be above 0 (got -1). Correct it"
-    assert errors.Finding(code="x", message="bad").render() == "bad"
 
 
 @given(st.text())
@@ -94,14 +122,13 @@ def test_printable_sends_nothing_to_a_terminal(text):
 
 
 def test_an_error_of_one_finding_is_made_from_its_fields():
-    """``of`` keeps the class, renders the finding as the message, and ``from_findings`` takes several."""
-    error = errors.RecipeError.of(code="x", message="bad", file="f", line=2, field="a.b", value="\x1b", fix="Mend it")
-    assert isinstance(error, errors.RecipeError)
-    assert str(error) == "f:2: a.b: bad (got \\x1b). Mend it"
-    assert error.findings == (
-        errors.Finding(code="x", message="bad", file="f", line=2, field="a.b", value="\x1b", fix="Mend it"),
-    )
-    assert str(errors.DataError.from_findings([*error.findings, *error.findings], "two faults")) == "two faults"
+    """File, line, field, message, value and way out are one line; a summary replaces it."""
+    place = {"file": "f.jsonl", "line": 3, "field": "speedup", "value": "\x1b", "fix": "Mend it"}
+    error = errors.RecipeError.of(code="x", message="must be above 0", **place)
+    assert str(error) == "f.jsonl:3: speedup: must be above 0 (got \\x1b). Mend it"
+    assert error.findings == (errors.Finding(code="x", message="must be above 0", **place),)
+    assert str(errors.DataError.from_findings(error.findings * 2, "two faults")) == "two faults"
+    assert errors.Finding(code="x", message="bad").render() == "bad"
 
 
 def test_errors_carry_findings_through_a_process_pool():

@@ -8,13 +8,42 @@ import pytest
 from support.archives import validate_archive
 from support.puct import REFERENCE, RunLog, program, recipe
 
-from kernel_archive.archive import merge
 from kernel_archive.archive.build import build_archive
-from kernel_archive.archive.crosschecks import unanimity_checks
+from kernel_archive.archive.crosschecks import cross_checks
 from kernel_archive.archive.labels import CONTESTED, SUPERSEDED, WITHHELD
 from kernel_archive.archive.open import open_archive
-from kernel_archive.errors import LogError
 from kernel_archive.ids import kernel_id, program_id
+
+
+def built(tmp_path, *recipes):
+    """The valid archive that is built from recipes."""
+    build_archive([str(path) for path in recipes], out=tmp_path / "out", jobs=1)
+    assert validate_archive(tmp_path / "out") == []
+    return open_archive(tmp_path / "out")
+
+
+def superseding(tmp_path, old, new, role):
+    """Recipes of two logs: the second, of a role, supersedes the first, which is held out."""
+    old.write(tmp_path / "old/logs/run")
+    new.write(tmp_path / "new/logs/again")
+    first = recipe(tmp_path / "old", ("logs/*", "held_out"), name="old")
+    second = recipe(tmp_path / "new", ("logs/*", role), name="new")
+    second.write_text(second.read_text().replace("licence", 'supersedes = ["old"]\nlicence'))
+    return first, second
+
+
+def unanimous(recipe_path):
+    """A recipe with unanimity."""
+    recipe_path.write_text(recipe_path.read_text().replace("licence", "unanimous = true\nlicence"))
+    return recipe_path
+
+
+def excluding(recipe_path, search, node):
+    """A recipe with an exclude entry."""
+    recipe_path.write_text(
+        recipe_path.read_text()
+        + f'\n[[exclude]]\nsearch = "{search}"\nnode = "{node}"\nreason = "a cheat"\n'
+    )
 
 
 @pytest.fixture
@@ -28,7 +57,9 @@ def made(tmp_path):
     a.child(broken, program("mended"), 2.0)
     a.child(root, program("twice"), 3.4)  # measured again in the same run
     a.write(tmp_path / "src/logs/held/run_a")
-    b = RunLog(serial=2000, reference_ns=(1e5, 2.6e5))  # the second case's reference is 1.3x slow here
+    b = RunLog(
+        serial=2000, reference_ns=(1e5, 2.6e5)
+    )  # the second case's reference is 1.3x slow here
     again = b.root(program("seed"), 1.2)
     b.child(again, program("drifted"), 150.0)
     b.write(tmp_path / "src/logs/held/run_b")
@@ -40,8 +71,7 @@ def made(tmp_path):
     c.child(start, program("never"), outcome="infrastructure_failure")
     c.write(tmp_path / "src/logs/train/run_c")
     path = recipe(tmp_path / "src", ("logs/held/*", "held_out"), ("logs/train/*", "training"))
-    build_archive([str(path)], out=tmp_path / "out", jobs=1)
-    return open_archive(tmp_path / "out")
+    return built(tmp_path, path)
 
 
 def rows(archive, query):
@@ -52,14 +82,22 @@ def rows(archive, query):
 def kid(code, gpu="H200", reference=REFERENCE):
     """Kernel id by the documented formula."""
     return kernel_id(
-        problem="cross_entropy", reference_program_id=program_id(reference), gpu=gpu, program=program_id(code)
+        problem="cross_entropy",
+        reference_program_id=program_id(reference),
+        gpu=gpu,
+        program=program_id(code),
     )
 
 
 def test_one_row_per_program_with_the_median_of_its_measurements(made):
-    """`twice` was measured at 3.0 and 3.4 in a held-out run: one row with the lower one, as measured, extremes and number kept."""
+    """`twice` was measured at 3.0 and 3.4 in a held-out run."""
     (row,) = rows(made, f"SELECT * FROM kernels WHERE kernel_id = '{kid(program('twice'))}'")
-    assert (row["speedup"], row["n_measurements"], row["speedup_min"], row["speedup_max"]) == (3.0, 2, 3.0, 3.4)
+    assert (row["speedup"], row["n_measurements"], row["speedup_min"], row["speedup_max"]) == (
+        3.0,
+        2,
+        3.0,
+        3.4,
+    )
     assert row["split"] == "test"
     assert row["bin"] == 7
     assert row["search_id"] == "made/held/run_a"
@@ -71,7 +109,7 @@ def test_one_row_per_program_with_the_median_of_its_measurements(made):
 
 
 def test_label_and_times_are_of_one_measurement(made):
-    """Of two measurements the lower one gives speedup, times and cases: the ratio of the times is the speedup."""
+    """Of two measurements the lower one gives speedup, times and cases."""
     (row,) = rows(made, f"SELECT * FROM kernels WHERE kernel_id = '{kid(program('twice'))}'")
     times = [(c["reference_runtime_us"] / c["runtime_us"]) for c in row["cases"]]
     assert (times[0] * times[1]) ** 0.5 == pytest.approx(row["speedup"])
@@ -79,15 +117,18 @@ def test_label_and_times_are_of_one_measurement(made):
 
 def test_train_keeps_nothing_of_test(made):
     """The near duplicate of a held-out program is withheld from train, visibly."""
-    train = {r["kernel_id"] for r in rows(made, "SELECT kernel_id FROM kernels WHERE split = 'train'")}
+    train = {
+        r["kernel_id"] for r in rows(made, "SELECT kernel_id FROM kernels WHERE split = 'train'")
+    }
     assert train == {kid(program("own_seed")), kid(program("trained"))}
-    (row,) = rows(made, f"SELECT excluded FROM evaluations WHERE kernel_id = '{kid(program('twice') + '# a comment')}'")
+    withheld = kid(program("twice") + "# a comment")
+    (row,) = rows(made, f"SELECT excluded FROM evaluations WHERE kernel_id = '{withheld}'")
     assert row["excluded"] == WITHHELD
     assert made.manifest.reports["withheld_from_train"] == 1
 
 
 def test_failures_are_kept_once_with_their_outcome(made):
-    """A program that never passed is one row; a lost machine is not its outcome when there is a real one."""
+    """A program that never passed is one row."""
     found = {r["kernel_id"]: r for r in rows(made, "SELECT * FROM failures")}
     assert set(found) == {kid(program("broken")), kid(program("never"))}
     never = found[kid(program("never"))]
@@ -109,7 +150,10 @@ def test_every_evaluation_stays(made):
     assert len(found) == 13
     assert sum(r["is_root"] for r in found) == 3
     assert all(r["source_line"] >= 1 for r in found)
-    line = rows(made, f"SELECT source_file, source_line FROM kernels WHERE kernel_id = '{kid(program('twice'))}'")[0]
+    line = rows(
+        made,
+        f"SELECT source_file, source_line FROM kernels WHERE kernel_id = '{kid(program('twice'))}'",
+    )[0]
     assert line["source_file"] == "logs/held/run_a/events.jsonl"
 
 
@@ -124,24 +168,19 @@ def test_flags_find_what_they_are_for(made):
     assert made.manifest.reports["flags"]["survivor_source"] == 0
 
 
-def test_the_archive_is_valid(made):
-    """All layers pass on it."""
-    assert validate_archive(made.path) == []
-
-
 def test_a_source_of_survivors_is_flagged(tmp_path):
     """No failure and nothing below 1x in the whole source: every kernel of it says so."""
     log = RunLog()
     root = log.root(program("seed"), 1.0)
-    log.child(root, program("better"), 2.0)
+    log.child(root, program("another"), 2.0)
     log.write(tmp_path / "src/logs/run")
-    build_archive([str(recipe(tmp_path / "src", ("logs/*", "archive")))], out=tmp_path / "out", jobs=1)
-    flags = rows(open_archive(tmp_path / "out"), "SELECT flags FROM kernels")
+    archive = built(tmp_path, recipe(tmp_path / "src", ("logs/*", "archive")))
+    flags = rows(archive, "SELECT flags FROM kernels")
     assert [r["flags"] for r in flags] == [["survivor_source"]] * 2
 
 
 def test_one_program_on_two_gpus_and_two_references(tmp_path):
-    """Another GPU or reference makes another kernel of the same program; failures of one don't hide in the other."""
+    """Another GPU or reference makes another kernel of the same program."""
     other = REFERENCE.replace("data", "inputs")
     for i, (gpu, reference) in enumerate(
         (("NVIDIA H200", REFERENCE), ("NVIDIA L40S", REFERENCE), ("NVIDIA H200", other))
@@ -149,9 +188,10 @@ def test_one_program_on_two_gpus_and_two_references(tmp_path):
         log = RunLog(serial=1000 * (i + 1), gpu=gpu, reference=reference)
         log.root(program("seed"), 1.0 + i)
         log.write(tmp_path / f"src/logs/run_{i}")
-    build_archive([str(recipe(tmp_path / "src", ("logs/*", "held_out")))], out=tmp_path / "out", jobs=1)
-    archive = open_archive(tmp_path / "out")
-    found = rows(archive, "SELECT kernel_id, program_id, gpu, speedup FROM kernels ORDER BY speedup")
+    archive = built(tmp_path, recipe(tmp_path / "src", ("logs/*", "held_out")))
+    found = rows(
+        archive, "SELECT kernel_id, program_id, gpu, speedup FROM kernels ORDER BY speedup"
+    )
     assert [r["kernel_id"] for r in found] == [
         kid(program("seed")),
         kid(program("seed"), "L40S"),
@@ -169,68 +209,61 @@ def test_an_excluded_row_stays_in_evaluations_only(tmp_path):
     cheat = log.child(root, program("cheat"), 90.0)
     log.write(tmp_path / "src/logs/run")
     extra = f'\n[[exclude]]\nsearch = "run"\nnode = "{cheat}"\nreason = "half of the work"\n'
-    build_archive([str(recipe(tmp_path / "src", ("logs/*", "held_out"), extra=extra))], out=tmp_path / "out", jobs=1)
-    archive = open_archive(tmp_path / "out")
+    archive = built(tmp_path, recipe(tmp_path / "src", ("logs/*", "held_out"), extra=extra))
     assert [r["speedup"] for r in rows(archive, "SELECT speedup FROM kernels")] == [1.0]
     assert rows(archive, "SELECT * FROM failures") == []
-    assert rows(archive, "SELECT speedup, excluded FROM evaluations WHERE excluded IS NOT NULL") == [
-        {"speedup": 90.0, "excluded": "half of the work"}
-    ]
-    assert validate_archive(archive.path) == []
+    assert rows(
+        archive, "SELECT speedup, excluded FROM evaluations WHERE excluded IS NOT NULL"
+    ) == [{"speedup": 90.0, "excluded": "half of the work"}]
 
 
 def test_a_better_measurement_takes_the_place_of_a_superseded_one(tmp_path):
-    """The label is the new builder's alone; the old measurement stays with its reason, the search that found it keeps its role."""
+    """The label is the new builder's alone."""
     old, new = RunLog(serial=1000), RunLog(serial=9000)
     root = old.root(program("seed"), 1.0)
     old.child(root, program("both"), 3.0)
     old.child(root, program("only_old"), 2.0)
     new.root(program("both"), 3.5)
-    old.write(tmp_path / "old/logs/run")
-    new.write(tmp_path / "new/logs/again")
-    first = recipe(tmp_path / "old", ("logs/*", "held_out"), name="old")
-    second = recipe(tmp_path / "new", ("logs/*", "archive"), name="new")
-    second.write_text(second.read_text().replace("licence", 'supersedes = ["old"]\nlicence'))
-    build_archive([str(second), str(first)], out=tmp_path / "out", jobs=1)
-    archive = open_archive(tmp_path / "out")
+    first, second = superseding(tmp_path, old, new, "archive")
+    archive = built(tmp_path, second, first)
     found = {r["kernel_id"]: r for r in rows(archive, "SELECT * FROM kernels")}
     both = found[kid(program("both"))]
-    assert (both["speedup"], both["n_measurements"], both["split"], both["search_id"]) == (3.5, 1, "test", "old/run")
+    assert (both["speedup"], both["n_measurements"], both["split"], both["search_id"]) == (
+        3.5,
+        1,
+        "test",
+        "old/run",
+    )
     assert found[kid(program("only_old"))]["speedup"] == 2.0
-    superseded = rows(archive, "SELECT speedup, excluded FROM evaluations WHERE excluded IS NOT NULL")
+    superseded = rows(
+        archive, "SELECT speedup, excluded FROM evaluations WHERE excluded IS NOT NULL"
+    )
     assert superseded == [{"speedup": 3.0, "excluded": SUPERSEDED}]
     assert archive.manifest.reports["superseded_evaluations"] == 1
-    assert validate_archive(archive.path) == []
 
 
 def test_a_program_that_a_better_measurement_refuses_is_a_failure(tmp_path):
-    """Passed once, refused by the builder that supersedes: no label is left; a driver's failure refuses nothing."""
+    """Passed once, refused by the builder that supersedes: no label is left."""
     old, new = RunLog(serial=1000), RunLog(serial=9000)
     root = old.root(program("seed"), 1.0)
     old.child(root, program("refused"), 3.0)
     old.child(root, program("not_reached"), 2.0)
     again = new.root(program("refused"), None, outcome="incorrect")
     new.child(again, program("not_reached"), None, outcome="infrastructure_failure")
-    old.write(tmp_path / "old/logs/run")
-    new.write(tmp_path / "new/logs/again")
-    first = recipe(tmp_path / "old", ("logs/*", "held_out"), name="old")
-    second = recipe(tmp_path / "new", ("logs/*", "archive"), name="new")
-    second.write_text(second.read_text().replace("licence", 'supersedes = ["old"]\nlicence'))
-    build_archive([str(second), str(first)], out=tmp_path / "out", jobs=1)
-    archive = open_archive(tmp_path / "out")
+    first, second = superseding(tmp_path, old, new, "archive")
+    archive = built(tmp_path, second, first)
     kernels = {r["kernel_id"] for r in rows(archive, "SELECT kernel_id FROM kernels")}
     assert kernels == {kid(program("seed")), kid(program("not_reached"))}
     assert rows(archive, "SELECT kernel_id, outcome FROM failures") == [
         {"kernel_id": kid(program("refused")), "outcome": "incorrect"}
     ]
-    assert rows(archive, "SELECT speedup, excluded FROM evaluations WHERE excluded IS NOT NULL") == [
-        {"speedup": 3.0, "excluded": SUPERSEDED}
-    ]
-    assert validate_archive(archive.path) == []
+    assert rows(
+        archive, "SELECT speedup, excluded FROM evaluations WHERE excluded IS NOT NULL"
+    ) == [{"speedup": 3.0, "excluded": SUPERSEDED}]
 
 
 def test_one_refusal_ends_a_label_where_the_recipe_wants_unanimity(tmp_path):
-    """Passed twice, refused once: a label with the flag ``contested``, or none; what another builder measured stands."""
+    """Passed twice, refused once: a label with the flag ``contested``, or none."""
     first, again, other = RunLog(serial=1000), RunLog(serial=5000), RunLog(serial=9000)
     root = first.root(program("seed"), 1.0)
     first.child(root, program("twice"), 3.0)
@@ -248,17 +281,14 @@ def test_one_refusal_ends_a_label_where_the_recipe_wants_unanimity(tmp_path):
     others = recipe(tmp_path / "other", ("logs/*", "training"), name="other")
     labels = "SELECT kernel_id, speedup, flags FROM kernels ORDER BY speedup"
 
-    build_archive([str(mine), str(others)], out=tmp_path / "out", jobs=1)
-    archive = open_archive(tmp_path / "out")
+    archive = built(tmp_path, mine, others)
     found = {r["kernel_id"]: (r["speedup"], r["flags"]) for r in rows(archive, labels)}
     contested = {k: speedup for k, (speedup, flags) in found.items() if "contested" in flags}
     assert contested == {kid(program("twice")): 3.0, kid(program("elsewhere")): 2.0}
     assert archive.manifest.reports["contested_evaluations"] == 0
-    assert validate_archive(archive.path) == []
 
     mine.write_text(mine.read_text().replace("licence", "unanimous = true\nlicence"))
-    build_archive([str(mine), str(others)], out=tmp_path / "out", jobs=1)
-    archive = open_archive(tmp_path / "out")
+    archive = built(tmp_path, mine, others)
     assert {r["kernel_id"]: (r["speedup"], r["flags"]) for r in rows(archive, labels)} == {
         kid(program("seed")): (1.0, []),
         kid(program("elsewhere")): (2.5, ["contested", "survivor_source"]),
@@ -267,21 +297,14 @@ def test_one_refusal_ends_a_label_where_the_recipe_wants_unanimity(tmp_path):
     assert rows(archive, "SELECT kernel_id, outcome FROM failures") == [
         {"kernel_id": kid(program("twice")), "outcome": "incorrect"}
     ]
-    assert rows(archive, "SELECT speedup, excluded FROM evaluations WHERE excluded IS NOT NULL ORDER BY 1") == [
-        {"speedup": speedup, "excluded": CONTESTED} for speedup in (2.0, 3.0, 3.5)
-    ]
+    assert rows(
+        archive, "SELECT speedup, excluded FROM evaluations WHERE excluded IS NOT NULL ORDER BY 1"
+    ) == [{"speedup": speedup, "excluded": CONTESTED} for speedup in (2.0, 3.0, 3.5)]
     assert archive.manifest.reports["contested_evaluations"] == 3
-    assert validate_archive(archive.path) == []
-
-
-def unanimous(recipe_path):
-    """A recipe with unanimity."""
-    recipe_path.write_text(recipe_path.read_text().replace("licence", "unanimous = true\nlicence"))
-    return recipe_path
 
 
 def test_a_contested_program_keeps_its_origin(tmp_path):
-    """Found by a held-out search, refused when measured again: the failure names the search; elsewhere it stays in test."""
+    """Found by a held-out search, refused when measured again: the failure names the search."""
     mine, again, other = RunLog(serial=1000), RunLog(serial=5000), RunLog(serial=9000)
     root = mine.root(program("seed"), 1.0)
     mine.child(root, program("refused"), 3.0)
@@ -293,23 +316,31 @@ def test_a_contested_program_keeps_its_origin(tmp_path):
     again.write(tmp_path / "mine/again/run2")
     other.write(tmp_path / "other/logs/run")
     recipes = [
-        unanimous(recipe(tmp_path / "mine", ("logs/*", "held_out"), ("again/*", "archive"), name="mine")),
+        unanimous(
+            recipe(tmp_path / "mine", ("logs/*", "held_out"), ("again/*", "archive"), name="mine")
+        ),
         recipe(tmp_path / "other", ("logs/*", "training"), name="other"),
     ]
-    build_archive([str(r) for r in recipes], out=tmp_path / "out", jobs=1)
-    archive = open_archive(tmp_path / "out")
+    archive = built(tmp_path, *recipes)
     columns = "outcome, search_id, parent_kernel_id, source_file"
     (failure,) = rows(archive, f"SELECT {columns}, error_text IS NOT NULL AS text FROM failures")
-    assert (failure["outcome"], failure["search_id"], failure["text"]) == ("incorrect", "mine/run", True)
+    assert (failure["outcome"], failure["search_id"], failure["text"]) == (
+        "incorrect",
+        "mine/run",
+        True,
+    )
     assert failure["parent_kernel_id"] == kid(program("seed"))
     assert failure["source_file"].startswith("logs/run")
-    (shared,) = [r for r in rows(archive, "SELECT * FROM kernels") if r["kernel_id"] == kid(program("shared"))]
+    (shared,) = [
+        r
+        for r in rows(archive, "SELECT * FROM kernels")
+        if r["kernel_id"] == kid(program("shared"))
+    ]
     assert (shared["split"], shared["speedup"], shared["search_id"]) == ("test", 2.5, "mine/run")
-    assert validate_archive(archive.path) == []
 
 
 def test_an_excluded_success_contests_the_others(tmp_path):
-    """One measurement of a cheat is excluded: under unanimity the repetition of the cheat has no label either."""
+    """One measurement of a cheat is excluded."""
     log = RunLog(serial=1000)
     root = log.root(program("seed"), 1.0)
     cheat = log.child(root, program("cheat"), 90.0)
@@ -317,32 +348,40 @@ def test_an_excluded_success_contests_the_others(tmp_path):
     log.write(tmp_path / "mine/logs/run")
     mine = recipe(tmp_path / "mine", ("logs/*", "held_out"), name="mine")
     excluding(mine, "run", cheat)
-    build_archive([str(mine)], out=tmp_path / "out", jobs=1)
-    flags = rows(open_archive(tmp_path / "out"), "SELECT speedup, flags FROM kernels ORDER BY speedup")
-    assert [(r["speedup"], "contested" in r["flags"]) for r in flags] == [(1.0, False), (80.0, True)]
-    build_archive([str(unanimous(mine))], out=tmp_path / "out", jobs=1)
-    archive = open_archive(tmp_path / "out")
+    flags = rows(built(tmp_path, mine), "SELECT speedup, flags FROM kernels ORDER BY speedup")
+    assert [(r["speedup"], "contested" in r["flags"]) for r in flags] == [
+        (1.0, False),
+        (80.0, True),
+    ]
+    archive = built(tmp_path, unanimous(mine))
     assert [r["speedup"] for r in rows(archive, "SELECT speedup FROM kernels")] == [1.0]
-    assert validate_archive(archive.path) == []
 
 
 def test_contested_and_withheld(tmp_path):
-    """Contested in its own builder, withheld for its near duplicate in test: validation finds nothing wrong."""
+    """Contested in its own builder, withheld for its near duplicate in test."""
     mine, other, held = RunLog(serial=1000), RunLog(serial=5000), RunLog(serial=9000)
     first = mine.root(program("x"), 3.0)
     mine.child(first, program("x"), None, outcome="incorrect")
     other.root(program("x"), 2.0)
     held.root(program("x") + "# a comment\n", 2.5)
     recipes = []
-    for name, log, role in (("mine", mine, "training"), ("other", other, "training"), ("held", held, "held_out")):
+    for name, log, role in (
+        ("mine", mine, "training"),
+        ("other", other, "training"),
+        ("held", held, "held_out"),
+    ):
         log.write(tmp_path / name / "logs/run")
         recipes.append(recipe(tmp_path / name, ("logs/*", role), name=name))
     unanimous(recipes[0])
-    build_archive([str(r) for r in recipes], out=tmp_path / "out", jobs=1)
-    archive = open_archive(tmp_path / "out")
-    reasons = rows(archive, "SELECT outcome, excluded FROM evaluations WHERE builder = 'mine' ORDER BY outcome DESC")
-    assert [(r["outcome"], r["excluded"]) for r in reasons] == [("success", CONTESTED), ("incorrect", WITHHELD)]
-    assert validate_archive(archive.path) == []
+    archive = built(tmp_path, *recipes)
+    reasons = rows(
+        archive,
+        "SELECT outcome, excluded FROM evaluations WHERE builder = 'mine' ORDER BY outcome DESC",
+    )
+    assert [(r["outcome"], r["excluded"]) for r in reasons] == [
+        ("success", CONTESTED),
+        ("incorrect", WITHHELD),
+    ]
 
 
 @pytest.mark.parametrize(
@@ -350,12 +389,17 @@ def test_contested_and_withheld(tmp_path):
     [(True, None, "label-despite-refusal"), (False, CONTESTED, "contested-by-nothing")],
 )
 def test_validation_knows_unanimity(tmp_path, unanimity, excluded, code):
-    """A label beside a refusal, and a contest without the rule, are found in tables that agree otherwise."""
-    found = [c for c in unanimity_checks(["mine"] if unanimity else []) if c.code == code]
-    table = pa.table({
-        "evaluation_id": ["a", "b", "c"], "kernel_id": ["k", "k", "l"], "builder": ["mine"] * 3,
-        "outcome": ["success", "incorrect", "success"], "excluded": pa.array([excluded, None, None], pa.string()),
-    })  # fmt: skip
+    """A label beside a refusal, and a contest without the rule."""
+    found = [c for c in cross_checks(["mine"] if unanimity else []) if c.code == code]
+    table = pa.table(
+        {
+            "evaluation_id": ["a", "b", "c"],
+            "kernel_id": ["k", "k", "l"],
+            "builder": ["mine"] * 3,
+            "outcome": ["success", "incorrect", "success"],
+            "excluded": pa.array([excluded, None, None], pa.string()),
+        }
+    )
     with duckdb.connect() as connection:
         connection.register("evaluations", table)
         assert [connection.sql(check.query).fetchall() for check in found] == [[("a",)]]
@@ -367,63 +411,37 @@ def test_a_superseded_refusal_contests_nothing(tmp_path):
     root = old.root(program("seed"), 1.0)
     old.child(root, program("mended"), None, outcome="incorrect")
     new.root(program("mended"), 3.5)
-    old.write(tmp_path / "old/logs/run")
-    new.write(tmp_path / "new/logs/again")
-    first = recipe(tmp_path / "old", ("logs/*", "held_out"), name="old")
-    second = recipe(tmp_path / "new", ("logs/*", "held_out"), name="new")
-    second.write_text(second.read_text().replace("licence", 'supersedes = ["old"]\nunanimous = true\nlicence'))
-    build_archive([str(second), str(first)], out=tmp_path / "out", jobs=1)
-    archive = open_archive(tmp_path / "out")
-    kernel = next(r for r in rows(archive, "SELECT * FROM kernels") if r["kernel_id"] == kid(program("mended")))
-    assert (kernel["speedup"], "contested" in kernel["flags"]) == (3.5, False)
-    assert validate_archive(archive.path) == []
-
-
-def excluding(recipe_path, search, node):
-    """A recipe with an exclude entry."""
-    recipe_path.write_text(
-        recipe_path.read_text() + f'\n[[exclude]]\nsearch = "{search}"\nnode = "{node}"\nreason = "a cheat"\n'
+    first, second = superseding(tmp_path, old, new, "held_out")
+    unanimous(second)
+    archive = built(tmp_path, second, first)
+    kernel = next(
+        r
+        for r in rows(archive, "SELECT * FROM kernels")
+        if r["kernel_id"] == kid(program("mended"))
     )
+    assert (kernel["speedup"], "contested" in kernel["flags"]) == (3.5, False)
 
 
 def test_what_an_exclusion_means_to_other_builders(tmp_path):
-    """An excluded success of the builder that supersedes ends the older label; a driver's failure is no verdict on a cheat."""
+    """An excluded success of the builder that supersedes ends the older label."""
     old, new = RunLog(serial=1000), RunLog(serial=9000)
     root = old.root(program("seed"), 1.0)
     old.child(root, program("cheat"), 3.0)
     own = old.child(root, program("own cheat"), 4.0)
     excluded = new.root(program("cheat"), 3.5)
     new.child(excluded, program("own cheat"), None, outcome="infrastructure_failure")
-    old.write(tmp_path / "old/logs/run")
-    new.write(tmp_path / "new/logs/again")
-    first = recipe(tmp_path / "old", ("logs/*", "held_out"), name="old")
-    second = recipe(tmp_path / "new", ("logs/*", "archive"), name="new")
-    second.write_text(second.read_text().replace("licence", 'supersedes = ["old"]\nlicence'))
+    first, second = superseding(tmp_path, old, new, "archive")
     excluding(first, "run", own)
     excluding(second, "again", excluded)
-    build_archive([str(second), str(first)], out=tmp_path / "out", jobs=1)
-    archive = open_archive(tmp_path / "out")
-    assert [r["kernel_id"] for r in rows(archive, "SELECT kernel_id FROM kernels")] == [kid(program("seed"))]
+    archive = built(tmp_path, second, first)
+    assert [r["kernel_id"] for r in rows(archive, "SELECT kernel_id FROM kernels")] == [
+        kid(program("seed"))
+    ]
     assert rows(archive, "SELECT kernel_id FROM failures") == []
-    assert rows(archive, "SELECT speedup, excluded FROM evaluations WHERE excluded IS NOT NULL ORDER BY 1") == [
+    assert rows(
+        archive, "SELECT speedup, excluded FROM evaluations WHERE excluded IS NOT NULL ORDER BY 1"
+    ) == [
         {"speedup": 3.0, "excluded": SUPERSEDED},
         {"speedup": 3.5, "excluded": "a cheat"},
         {"speedup": 4.0, "excluded": "a cheat"},
     ]
-    assert validate_archive(archive.path) == []
-
-
-def test_the_run_that_exhausts_the_memory_of_the_merge_is_named(tmp_path, monkeypatch):
-    """One run of many long lists of cases ends the build; the message says which, and not one of its neighbours."""
-    small = RunLog(serial=1000)
-    small.child(small.root(program("seed"), 1.0), program("twice"), 3.0)
-    small.write(tmp_path / "src/logs/small")
-    large = RunLog(serial=2000, reference_ns=tuple(1e5 + i for i in range(900)))
-    root = large.root(program("seed"), 1.0)
-    for i in range(300):
-        large.child(root, program(f"p{i}"), 2.0)
-    large.write(tmp_path / "src/logs/large")
-    monkeypatch.setattr(merge, "MEMORY_LIMIT", "20MB")
-    with pytest.raises(LogError, match="the measurements of made/large alone take more memory"):
-        build_archive([str(recipe(tmp_path / "src", ("logs/*", "held_out")))], out=tmp_path / "a", jobs=1)
-    assert not (tmp_path / "a").exists()

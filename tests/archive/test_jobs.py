@@ -6,7 +6,7 @@ import pytest
 from support.puct import RunLog, program, recipe
 
 from kernel_archive.archive.jobs import jobs_of
-from kernel_archive.archive.recipe import find_recipe
+from kernel_archive.archive.recipes import find_recipe
 from kernel_archive.errors import RecipeError
 from kernel_archive.readers import READERS
 from kernel_archive.readers.records import Evaluation
@@ -21,7 +21,9 @@ def source(tmp_path):
     return recipe(tmp_path / "src", ("logs/*", "held_out"))
 
 
-@pytest.mark.parametrize("path", ["", ".", "/", "*/" * 200, "**/" * 200, "logs/\\u0000", "a" * 5000, "/" * 3, "~"])
+@pytest.mark.parametrize(
+    "path", ["", ".", "/", "*/" * 200, "**/" * 200, "logs/\\u0000", "a" * 5000, "/" * 3, "~"]
+)
 def test_a_path_that_names_nothing_is_one_clear_error(source, path):
     """Empty, absolute, endless and impossible paths: file and field are named."""
     source.write_text(source.read_text().replace("logs/*", path))
@@ -30,7 +32,9 @@ def test_a_path_that_names_nothing_is_one_clear_error(source, path):
     assert caught.value.findings[0].field == "source[0].path"
 
 
-@pytest.mark.parametrize("more", ["x = " + "[" * 5000, "x = " + "{a=" * 5000, "x = " + "9" * 10_000, "x = 1e99999999"])
+@pytest.mark.parametrize(
+    "more", ["x = " + "[" * 5000, "x = " + "{a=" * 5000, "x = " + "9" * 10_000, "x = 1e99999999"]
+)
 def test_toml_beyond_the_parser_is_one_clear_error(source, more):
     """Nesting and numbers that the parser gives up on are the recipe's fault."""
     source.write_text(more + "\n" + source.read_text())
@@ -51,10 +55,10 @@ def test_a_path_that_leads_up_and_down_again_is_followed(source, tmp_path):
 
 
 def test_parts_of_a_path_are_named(tmp_path):
-    """``{name}`` in a path matches like ``*``, and says what it was wherever else the source names it."""
+    """``{name}`` in a path matches like ``*``."""
     for name in ("L40S/level2.csv", "H100/level3.csv"):
         (tmp_path / "data" / name).parent.mkdir(parents=True)
-        (tmp_path / "data" / name).write_text("src,x,n\na = 1,2.0,7\n")
+        (tmp_path / "data" / name).write_text('src,x,n\n"def a(): ...",2.0,7\n')
     text = """
 name = "made"
 licence = "MIT"
@@ -62,11 +66,15 @@ description = "Made."
 
 [[source]]
 path = "data/{card}/level{level}.csv"
-format = "measurements"
+format = "sql"
 role = "archive"
 generation_method = "independent"
 gpu = "{card}"
-columns = { code = "src", speedup = "x", number = "n", level = { value = "{level}" } }
+variables = { level = "{level}" }
+query = '''
+SELECT src AS code, x AS speedup,
+  'kernelbench_l' || getvariable('level') || '_p' || n AS problem, '{card}' AS model
+FROM read_csv(getvariable('file'))'''
 """
     (tmp_path / "builder.toml").write_text(text)
     jobs = jobs_of([find_recipe(str(tmp_path))])
@@ -74,8 +82,9 @@ columns = { code = "src", speedup = "x", number = "n", level = { value = "{level
         ("made/data/H100/level3", "H100"),
         ("made/data/L40S/level2", "L40S"),
     ]
-    (first, *_) = [r for r in READERS["measurements"].read(jobs[0].run_files()) if isinstance(r, Evaluation)]
+    (first, *_) = [r for r in READERS["sql"].read(jobs[0].run_files) if isinstance(r, Evaluation)]
     assert first.problem == "kernelbench_l3_p7"
+    assert first.model == "{card}"  # names of files are data: the text of a query stays as it is
     (tmp_path / "builder.toml").write_text(text.replace("{card}/", "{level}/"))
-    with pytest.raises(RecipeError, match="stands twice"):
+    with pytest.raises(RecipeError, match="stand once"):
         find_recipe(str(tmp_path))

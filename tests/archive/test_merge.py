@@ -1,4 +1,4 @@
-"""The merge in parts: however an archive is cut, its rows, findings and bytes are those of one part."""
+"""The merge, and where files and row groups end."""
 
 from __future__ import annotations
 
@@ -10,21 +10,32 @@ import pytest
 from support.archives import validate_archive
 from support.puct import RunLog, program, recipe
 
-from kernel_archive.archive import consolidate, shards
+from kernel_archive.archive import consolidate, merge, shards, stage
 from kernel_archive.archive.build import build_archive
 from kernel_archive.archive.open import open_archive
-from kernel_archive.archive.shards import GROUP_FULL, GROUP_MAX, GROUP_MIN, _mark, group_ends, possible_cuts
+from kernel_archive.archive.shards import (
+    GROUP_FULL,
+    GROUP_MAX,
+    GROUP_MIN,
+    _mark,
+    group_ends,
+)
+from kernel_archive.errors import KernelArchiveError
 from kernel_archive.ids import program_id
 
 
 def tree(directory):
     """Every file of an archive with its bytes."""
-    return {p.relative_to(directory).as_posix(): p.read_bytes() for p in directory.rglob("*") if p.is_file()}
+    return {
+        p.relative_to(directory).as_posix(): p.read_bytes()
+        for p in directory.rglob("*")
+        if p.is_file()
+    }
 
 
 @pytest.fixture(scope="module")
 def recipes(tmp_path_factory):
-    """Two builders, one superseding the other, with programs in common, near copies, failures, drift and survivors."""
+    """Two builders, one superseding the other, with programs in common, near copies, failures."""
     place = tmp_path_factory.mktemp("logs")
     rng = random.Random(1)
     for builder, serial in (("old", 0), ("new", 500)):
@@ -39,18 +50,25 @@ def recipes(tmp_path_factory):
                 if n == 3 or rng.random() < 0.8:
                     run.child(root, text, 1 + 3 * rng.random())
                 else:
-                    run.child(root, text, outcome=rng.choice(["incorrect", "infrastructure_failure"]))
+                    run.child(
+                        root, text, outcome=rng.choice(["incorrect", "infrastructure_failure"])
+                    )
             run.write(place / builder / f"logs/{'held' if n < 3 else 'train'}/run_{n}")
-        path = recipe(place / builder, ("logs/held/*", "held_out"), ("logs/train/*", "training"), name=builder)
+        path = recipe(
+            place / builder, ("logs/held/*", "held_out"), ("logs/train/*", "training"), name=builder
+        )
         if builder == "new":
             readings = 'readings = "readings.jsonl"'
             path.write_text(
-                path.read_text().replace("licence", f'supersedes = ["old"]\nunanimous = true\n{readings}\nlicence')
+                path.read_text().replace(
+                    "licence", f'supersedes = ["old"]\nunanimous = true\n{readings}\nlicence'
+                )
             )
             # Some of its programs were found unfit, wherever a cut puts them.
             (place / builder / "readings.jsonl").write_text(
                 "".join(
-                    json.dumps({"program": program_id(text), "useless": "yes", "submit": "yes"}) + "\n"
+                    json.dumps({"program": program_id(text), "useless": "yes", "submit": "yes"})
+                    + "\n"
                     for text in sorted(used)[::3]
                 )
             )
@@ -67,29 +85,44 @@ def whole(recipes, tmp_path_factory):
     return out
 
 
-@pytest.mark.parametrize("rows", [9, 30])
-def test_the_same_bytes_however_it_is_cut(recipes, whole, tmp_path, monkeypatch, rows):
-    """Parts of one search and of several: every file is the same, and nothing of the merge stays behind."""
-    monkeypatch.setattr(consolidate, "PART_ROWS", rows)
+@pytest.mark.parametrize("rows", [1, 9])
+def test_the_same_bytes_whatever_is_held(recipes, whole, tmp_path, monkeypatch, rows):
+    """Few rows held at a time and small fragments' blocks."""
+    monkeypatch.setattr(consolidate, "CHUNK_ROWS", rows)
+    for module in (consolidate, stage):
+        monkeypatch.setattr(module, "FRAGMENT_GROUP", 2)
     build_archive(recipes, out=tmp_path / "out", jobs=1)
     assert tree(tmp_path / "out") == tree(whole)
-    assert not (tmp_path / ".out.stage/merge").exists()
+    assert not list((tmp_path / ".out.stage").glob("merge*"))
+
+
+def test_a_merge_that_does_not_fit_is_an_error(recipes, tmp_path, monkeypatch):
+    """Too little memory for the merge ends the build, with what is kept."""
+    monkeypatch.setattr(merge, "MEMORY_LIMIT", "1MB")
+    with pytest.raises(KernelArchiveError, match=r"merge could not go on.*fragments are kept"):
+        build_archive(recipes, out=tmp_path / "a", jobs=1)
+    assert not (tmp_path / "a").exists()
 
 
 def test_files_end_where_they_would(recipes, tmp_path, monkeypatch):
-    """Small files and groups: those of a merge in parts hold the same rows in the same groups."""
-    for name, value in {"SHARD_ROWS": 12, "GROUP_MIN": 3, "GROUP_FULL": 5, "GROUP_MAX": 8, "GROUP_RATE": 4}.items():
+    """Small files and groups: each file ends with a group, and the archive is valid."""
+    for name, value in {
+        "SHARD_ROWS": 12,
+        "GROUP_MIN": 3,
+        "GROUP_FULL": 5,
+        "GROUP_MAX": 8,
+        "GROUP_RATE": 4,
+    }.items():
         monkeypatch.setattr(shards, name, value)
     monkeypatch.setattr(consolidate, "SHARD_ROWS", 12)
-    build_archive(recipes, out=tmp_path / "a", jobs=1)
-    monkeypatch.setattr(consolidate, "PART_ROWS", 30)
     build_archive(recipes, out=tmp_path / "b", jobs=1)
-    assert tree(tmp_path / "a") == tree(tmp_path / "b")
     assert validate_archive(tmp_path / "b") == []
     files = sorted((tmp_path / "b/data/evaluations").iterdir())
     assert len(files) > 3
     counts = [
-        pq.read_metadata(f).row_group(g).num_rows for f in files for g in range(pq.read_metadata(f).num_row_groups)
+        pq.read_metadata(f).row_group(g).num_rows
+        for f in files
+        for g in range(pq.read_metadata(f).num_row_groups)
     ]
     assert max(counts) <= 8
 
@@ -114,12 +147,15 @@ def cuts_row_by_row(keys, searches):
 
 @pytest.mark.parametrize("seed", range(8))
 def test_groups_end_by_content(seed):
-    """Possible ends, found range by range, give the groups that looking at every row gives."""
+    """Groups are those that looking at every row gives, and the same from any group's start on."""
     rng = random.Random(seed)
-    searches = [f"s{n:03}" for n in range(60) for _ in range(rng.choice([1, 5, 70, 150, 300, 2000]))]
+    searches = [
+        f"s{n:03}" for n in range(60) for _ in range(rng.choice([1, 5, 70, 150, 300, 2000]))
+    ]
     keys = [f"{rng.getrandbits(128):032x}" for _ in searches]
     wanted = list(cuts_row_by_row(keys, searches))
-    assert list(group_ends(possible_cuts(keys, searches), len(keys))) == wanted
-    middle = next(i for i in range(len(keys) // 2, len(keys)) if searches[i] != searches[i - 1])
-    later = [(middle + end, least) for end, least in possible_cuts(keys[middle:], searches[middle:])]
-    assert list(group_ends(possible_cuts(keys[:middle], searches[:middle]) + later, len(keys))) == wanted
+    assert list(group_ends(keys, searches)) == wanted
+    start = wanted[len(wanted) // 2]
+    assert [start + end for end in group_ends(keys[start:], searches[start:])] == [
+        end for end in wanted if end > start
+    ]

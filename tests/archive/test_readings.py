@@ -1,4 +1,4 @@
-"""Tests of readings: what somebody who read a program found, and what it does to the kernel's flags."""
+"""Tests of readings: what a reader found in a program, and what it does to the flags."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ import pytest
 from kernel_archive.archive.build import build_archive
 from kernel_archive.archive.natural import natural_faults
 from kernel_archive.archive.open import open_archive
-from kernel_archive.archive.readings import Reading, readings_of
-from kernel_archive.archive.recipe import load_recipe, shipped_recipes
+from kernel_archive.archive.readings import HumanReading, readings_of
+from kernel_archive.archive.recipe import load_recipe
+from kernel_archive.archive.recipes import shipped_recipes
 from kernel_archive.errors import RecipeError
 from kernel_archive.ids import program_id
 from kernel_archive.pipeline import build
-from kernel_archive.selection.make import Rules, remake_splits
+from kernel_archive.selection.make import SplitRules, remake_splits
 
 RECIPE = """name = "read"
 licence = "CC0-1.0"
@@ -23,13 +24,13 @@ natural = true
 {readings}
 [[source]]
 path = "results.csv"
-format = "measurements"
+format = "sql"
 role = "held_out"
 generation_method = "agentic"
 gpu = "H200"
 problem = "softmax"
 reference = "reference.txt"
-columns = {{ code = "code", speedup = "speedup" }}
+query = "SELECT code, speedup FROM 'results.csv'"
 """
 CODES = [
     "def custom_kernel(x): return x + 1",
@@ -67,7 +68,9 @@ def flags(recipe, out):
     kernels = open_archive(result.path).arrow("kernels")
     return {
         code: "unfit" in found
-        for code, found in zip(kernels["code"].to_pylist(), kernels["flags"].to_pylist(), strict=True)
+        for code, found in zip(
+            kernels["code"].to_pylist(), kernels["flags"].to_pylist(), strict=True
+        )
     }
 
 
@@ -84,8 +87,9 @@ def flags(recipe, out):
     ],
 )
 def test_what_is_unfit(useless, submit, tells, unfit):
-    """Work that serves nothing, nobody who would submit it, or words that tell; doubts alone are none."""
-    assert Reading(program="0" * 32, useless=useless, submit=submit, tells=tells).unfit is unfit
+    """Work that serves nothing, nobody who would submit it, or words that tell; no mere doubts."""
+    reading = HumanReading(program="0" * 32, useless=useless, submit=submit, tells=tells)
+    assert reading.unfit is unfit
 
 
 def test_unfit_programs_have_the_flag_and_keep_their_label(source, tmp_path):
@@ -123,7 +127,10 @@ def test_without_the_key_nobody_reads(source, tmp_path):
             reading("def other(): pass"),
             r"readings\.jsonl:2: program: a reading names a program that no log of its recipe has",
         ),
-        ('{"program": "' + "0" * (2 << 20) + '"}', r"readings\.jsonl:2: the line is longer than 1 MiB"),
+        (
+            '{"program": "' + "0" * (2 << 20) + '"}',
+            r"readings\.jsonl:2: the line is longer than 1 MiB",
+        ),
     ],
 )
 def test_faulty_readings_are_refused_with_their_line(source, tmp_path, line, said):
@@ -134,12 +141,14 @@ def test_faulty_readings_are_refused_with_their_line(source, tmp_path, line, sai
 
 
 def test_lines_are_counted_as_they_stand(source, tmp_path):
-    """Blank lines and other ends of lines count; bytes that are no UTF-8 are named with their line."""
+    """Blank lines count; bytes that are no UTF-8 are named with their line."""
     recipe = source("", "", reading(CODES[0]) + "\r", "", reading("def other(): pass"))
     with pytest.raises(RecipeError, match=r"readings\.jsonl:5: program"):
         flags(recipe, tmp_path / "out")
     path = recipe.parent / "readings.jsonl"
-    path.write_bytes(b"\n" + reading(CODES[0], why="\xe9").replace("\\u00e9", "\xe9").encode("latin-1") + b"\n")
+    path.write_bytes(
+        b"\n" + reading(CODES[0], why="\xe9").replace("\\u00e9", "\xe9").encode("latin-1") + b"\n"
+    )
     with pytest.raises(RecipeError, match=r"readings\.jsonl:2: not valid JSON"):
         flags(recipe, tmp_path / "out")
 
@@ -165,25 +174,33 @@ def test_readings_lie_beside_the_recipe(source, tmp_path, name, said):
 
 
 def test_an_archive_of_ones_own_does_not_ask_about_unfit_programs(source, tmp_path):
-    """Without a word in its recipe; `validate` finds such a row where a definition asks all the same."""
+    """Without a word in its recipe; `validate` finds such a row where a definition asks."""
     recipe = source(reading(CODES[1], useless="yes"))
     build([str(recipe)], out=tmp_path / "out", name="me/own", jobs=1)
     archive = open_archive(tmp_path / "out")
     assert sorted(archive.arrow("eval")["candidate_code"].to_pylist()) == [CODES[0], CODES[2]]
     assert archive.manifest.splits["eval"].facts["excluded"]["flagged"] == 1
-    remake_splits(archive.path, ["eval"], rules=Rules.changed(exclude_flags=[], tasks=["softmax"], languages=[]))
+    remake_splits(
+        archive.path,
+        ["eval"],
+        rules=SplitRules.changed(exclude_flags=[], tasks=["softmax"], languages=[]),
+    )
     found = [f for f in natural_faults(open_archive(archive.path)) if f.code == "unfit-row"]
     assert [(f.field, "exclude_flags" in f.fix) for f in found] == [("eval.row_id", True)]
 
 
 def test_every_row_that_is_asked_about_was_read(shipped):
-    """Of the shipped archive: each program of an evaluation split has a reading that lets it be asked about."""
+    """Each program of a shipped evaluation split has a reading that lets it be asked about."""
     found = readings_of(load_recipe(shipped_recipes()["h200-lm-2026-11"]))
     read = {r.program: False for _, r in found} | {r.program: True for _, r in found if r.unfit}
     archive = open_archive(shipped / "gpu-forecasters/kernels")
     for table in ("eval", "eval_cuda", "eval_problems"):
-        asked = archive.sql(f"SELECT program_id FROM {table} JOIN kernels USING (kernel_id)")["program_id"].to_pylist()
+        asked = archive.sql(f"SELECT program_id FROM {table} JOIN kernels USING (kernel_id)")[
+            "program_id"
+        ].to_pylist()
         assert asked
         assert {read.get(program) for program in asked} == {False}
     kernels = archive.arrow("kernels", columns=["program_id", "flags"]).to_pylist()
-    assert {k["program_id"] for k in kernels if "unfit" in k["flags"]} == {p for p, unfit in read.items() if unfit}
+    assert {k["program_id"] for k in kernels if "unfit" in k["flags"]} == {
+        p for p, unfit in read.items() if unfit
+    }

@@ -1,4 +1,4 @@
-"""The shipped recipes of public archives, each with a made sample of the columns that its page states; every key explained."""
+"""The shipped recipes of public archives, each on a made sample; every key explained."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from kernel_archive.archive.open import open_archive
-from kernel_archive.archive.recipe import attributes, explained_keys, load_recipe, shipped_recipes
+from kernel_archive.archive.recipe import attributes, explained_keys, load_recipe
+from kernel_archive.archive.recipes import shipped_recipes
 from kernel_archive.errors import RecipeError
 from kernel_archive.gpus import Gpu
 from kernel_archive.pipeline import build
@@ -21,24 +22,47 @@ if TYPE_CHECKING:
 
 
 def cuda_l1(folder: Path) -> None:
-    """A file per GPU; a program of level 1 and two of level 2, one row without code, one without score."""
+    """A file per GPU; three programs, one row without code, one without score."""
     for card in ("a100", "h100", "h20", "l40", "3090"):
         rows = [
-            {"level_id": 1 + (n > 0), "task_id": n + 1, "ref_code": f"class Model: n = {n}", "custom_code": f"class New: {card!r}, {n}", "score_default": 1.2 + n}
+            {
+                "level_id": 1 + (n > 0),
+                "task_id": n + 1,
+                "ref_code": f"class Model: n = {n}",
+                "custom_code": f"class New: {card!r}, {n}",
+                "score_default": 1.2 + n,
+            }
             for n in range(3)
-        ]  # fmt: skip
+        ]
         rows += [{**rows[0], "custom_code": None}, {**rows[1], "score_default": None}]
-        (folder / f"{card}.jsonl.gz").write_bytes(gzip.compress("\n".join(map(json.dumps, rows)).encode()))
+        (folder / f"{card}.jsonl.gz").write_bytes(
+            gzip.compress("\n".join(map(json.dumps, rows)).encode())
+        )
 
 
 def ai_cuda_engineer(folder: Path) -> None:
     """Right and wrong kernels, and one whose speedup is not the ratio of its times."""
 
     def row(n: int, **more: Any) -> dict[str, Any]:
-        base = {"Level_ID": 2, "Task_ID": n % 2 + 1, "Kernel_Name": f"k{n}", "CUDA_Code": f"__global__ void k{n}() {{}}", "PyTorch_Code_Module": f"class Model: n = {n % 2}", "CUDA_Runtime": 2.0, "PyTorch_Native_Runtime": 2.0 + n, "CUDA_Speedup_Native": (2.0 + n) / 2.0, "Correct": True, "Error": None}  # fmt: skip
+        base = {
+            "Level_ID": 2,
+            "Task_ID": n % 2 + 1,
+            "Kernel_Name": f"k{n}",
+            "CUDA_Code": f"__global__ void k{n}() {{}}",
+            "PyTorch_Code_Module": f"class Model: n = {n % 2}",
+            "CUDA_Runtime": 2.0,
+            "PyTorch_Native_Runtime": 2.0 + n,
+            "CUDA_Speedup_Native": (2.0 + n) / 2.0,
+            "Correct": True,
+            "Error": None,
+        }
         return {**base, **more}
 
-    rows = [*(row(n) for n in range(1, 6)), row(6, Correct=False, Error="mismatch"), row(7, CUDA_Speedup_Native=40.0)]
+    rows = [
+        *(row(n) for n in range(1, 6)),
+        row(6, Correct=False, Error="mismatch"),
+        row(7, CUDA_Speedup_Native=40.0),
+    ]
     (folder / "AI-CUDA-Engineer-Archive").mkdir()
     pq.write_table(pa.Table.from_pylist(rows), folder / "AI-CUDA-Engineer-Archive/level_1.parquet")
 
@@ -46,11 +70,22 @@ def ai_cuda_engineer(folder: Path) -> None:
 def kernelbot(folder: Path) -> None:
     """Runs on two GPUs; the first one that passed on each is the reference there."""
     rows = [
-        {"submission_id": n, "leaderboard_id": 463, "run_id": n, "code": f"def custom_kernel(x): return x + {n}", "run_score": 1e-3 / (n + 1), "run_passed": n != 2, "submission_time": "2025-05-01T00:00:00Z", "run_system_info": {"gpu": ("MI300", "H100")[n % 2], "cpu": "x"}}
+        {
+            "submission_id": n,
+            "leaderboard_id": 463,
+            "run_id": n,
+            "code": f"def custom_kernel(x): return x + {n}",
+            "run_score": 1e-3 / (n + 1),
+            "run_passed": n != 2,
+            "submission_time": "2025-05-01T00:00:00Z",
+            "run_system_info": {"gpu": ("MI300", "H100")[n % 2], "cpu": "x"},
+        }
         for n in range(6)
-    ]  # fmt: skip
+    ]
     (folder / "kernelbot-data").mkdir()
-    pq.write_table(pa.Table.from_pylist(rows), folder / "kernelbot-data/successful_submissions.parquet")
+    pq.write_table(
+        pa.Table.from_pylist(rows), folder / "kernelbot-data/successful_submissions.parquet"
+    )
 
 
 @pytest.mark.parametrize(
@@ -69,12 +104,14 @@ def kernelbot(folder: Path) -> None:
 def test_recipes_of_public_archives(
     tmp_path: Path, name: str, sample: Any, speedups: list[float], codes: dict[str, int]
 ) -> None:
-    """A local copy in the place of the public one gives an archive of its own name, with what is doubted said."""
+    """A local copy gives an archive of its own name, and findings about what is doubted."""
     sample(tmp_path)
     result = build([name], out=tmp_path / "out", source=tmp_path)
     archive = open_archive(result.path)
     assert archive.manifest.name == f"kernel-archive/{name}"
-    assert sorted(archive.arrow("kernels")["speedup"].to_pylist()) == pytest.approx(sorted(speedups))
+    assert sorted(archive.arrow("kernels")["speedup"].to_pylist()) == pytest.approx(
+        sorted(speedups)
+    )
     assert archive.manifest.findings["by_code"] == codes
 
 
@@ -91,33 +128,54 @@ def test_every_shipped_recipe_can_be_read() -> None:
     [
         ('gpu = "H1000"', "Did you mean 'H100'?"),
         ('gpu = "Quantum 9"', '[gpu."Quantum 9"]'),
-        ('format = "measurement"', "Did you mean 'measurements'?"),
-        ('format = "attempts"\nrows = "a"', "only the format 'measurements' takes rows"),
-        ('baseline = "x.json"', "only the format 'kernelbench' takes baseline"),
-        ('speedup_from = "colum"', "Did you mean 'column'?"),
+        ('format = "attempt"', "Did you mean 'attempts'?"),
+        ('format = "measurements"', 'Write format = "sql"'),
+        ('format = "openevolve"', 'Write format = "sql"'),
+        ('rows = "a"', 'Write format = "sql"'),
+        ('columns = { code = "x" }', 'Write format = "sql"'),
+        ('baseline = "x.json"', 'Write format = "sql"'),
+        ('query = "q.sql"', "only the format 'sql' takes query"),
+        ('variables = { a = "b" }', "only the format 'sql' takes variables"),
+        ('format = "sql"', "needs a query"),
+        ('format = "sql"\nquery = "../q.sql"', "not in the recipe's folder"),
+        ('format = "sql"\nquery = "none.sql"', "cannot be read"),
+        ('format = "sql"\nquery = "SELECT 1; SELECT 2"', "exactly one SELECT"),
+        ('path = "."', "the logs of a search need a path"),
+        ('reference = "root"', "only where a query says so"),
         ('role = "heldout"', "Did you mean 'held_out'?"),
         ('formatt = "x"', "Did you mean 'format'?"),
-        ('columns = { runtime = { column = "t", unit = "millis" } }', "s, ms, us, ns"),
     ],
 )
 def test_mistakes_of_a_source(tmp_path: Path, more: str, words: str) -> None:
     """File and field are named, with what was probably meant."""
-    base = {"path": '"t.csv"', "format": '"measurements"', "role": '"archive"', "generation_method": '"x"'}
+    base = {
+        "path": '"t.csv"',
+        "format": '"attempts"',
+        "role": '"archive"',
+        "generation_method": '"x"',
+    }
     stated = dict(line.split(" = ", 1) for line in more.split("\n"))
     source = "\n".join(f"{key} = {value}" for key, value in {**base, **stated}.items())
-    (tmp_path / "builder.toml").write_text(f'name = "a"\nlicence = "MIT"\ndescription = "x"\n[[source]]\n{source}\n')
+    (tmp_path / "builder.toml").write_text(
+        f'name = "a"\nlicence = "MIT"\ndescription = "x"\n[[source]]\n{source}\n'
+    )
     with pytest.raises(RecipeError) as caught:
         load_recipe(tmp_path / "builder.toml")
     assert words in str(caught.value)
     assert "source[0]" in str(caught.value)
 
 
-@pytest.mark.parametrize(("name", "near"), [("RTX 4090", None), ("RTX3090x", "RTX3090"), ("MI200", None)])
-def test_an_unknown_gpu_is_not_taken_for_another_model(tmp_path: Path, name: str, near: str | None) -> None:
-    """The way out is a table of its own; a name that is known is offered only where the model begins alike."""
+@pytest.mark.parametrize(
+    ("name", "near"), [("RTX 4090", None), ("RTX3090x", "RTX3090"), ("MI200", None)]
+)
+def test_an_unknown_gpu_is_not_taken_for_another_model(
+    tmp_path: Path, name: str, near: str | None
+) -> None:
+    """The way out is a table of its own; a known name is offered where the model begins alike."""
     recipe = tmp_path / "builder.toml"
     recipe.write_text(
-        f'name = "x"\nlicence = "other"\ndescription = "x"\n[[source]]\npath = "x"\nformat = "measurements"\ngpu = "{name}"\nrole = "archive"\ngeneration_method = "x"\n'
+        'name = "x"\nlicence = "other"\ndescription = "x"\n[[source]]\npath = "x"\n'
+        f'format = "attempts"\ngpu = "{name}"\nrole = "archive"\ngeneration_method = "x"\n'
     )
     with pytest.raises(RecipeError) as fault:
         load_recipe(recipe)
@@ -129,7 +187,7 @@ def test_an_unknown_gpu_is_not_taken_for_another_model(tmp_path: Path, name: str
 def test_every_key_has_a_text() -> None:
     """None is left out or empty, and each stands with its table."""
     keys = explained_keys()
-    assert {"name", "archive.name", "eval.roles", "source.path", "source.join.on", "exclude.reason"} <= keys.keys()
+    assert {"name", "archive.name", "eval.roles", "source.path", "exclude.reason"} <= {*keys}
     assert all(keys.values())
 
 

@@ -1,4 +1,4 @@
-"""From records to rows: what a log can say wrongly is a finding with its place, and the rest of the log is kept."""
+"""From records to rows: what a log can say wrongly is a finding with its place."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from support.puct import RunLog, program, recipe
 
 from kernel_archive.archive.build import build_archive
 from kernel_archive.archive.fragments import MAX_CASES
-from kernel_archive.archive.jobs import Job
+from kernel_archive.archive.jobs import RunJob
 from kernel_archive.archive.open import open_archive
 from kernel_archive.archive.recipe import Source
 from kernel_archive.archive.search_rows import SearchRows
@@ -23,11 +23,19 @@ REFERENCE = program("reference")
 @pytest.fixture
 def search(tmp_path):
     """An empty search of one problem on one GPU."""
-    source = Source(path="x", format="puct-events", role="held_out", generation_method="tree_search")
-    job = Job(
-        search_id="made/x", builder="made", source_index=0, source=source, path=tmp_path / "x", base=tmp_path,
-        recipe_directory=tmp_path, excluded={},
-    )  # fmt: skip
+    source = Source(
+        path="x", format="puct-events", role="held_out", generation_method="tree_search"
+    )
+    job = RunJob(
+        search_id="made/x",
+        builder="made",
+        source_index=0,
+        source=source,
+        path=tmp_path / "x",
+        base=tmp_path,
+        recipe_directory=tmp_path,
+        excluded={},
+    )
     rows = SearchRows(job, "made/x", "0" * 64, {})
     rows.facts = SearchFacts(problem="trimul", gpu="H200", reference_code=REFERENCE)
     return rows
@@ -45,7 +53,7 @@ def found(search):
 
 
 def test_a_refused_record_does_not_give_its_parent_away(search):
-    """Of two records of one node the first is refused: the kept one has its own parent, not that of the refused."""
+    """Of two records of one node the first is refused."""
     search.evaluations = [
         record("a"),
         record("b"),
@@ -91,7 +99,7 @@ def test_a_speedup_that_is_none_is_a_finding(search, speedup):
     ],
 )
 def test_a_value_beyond_its_column_is_a_finding(search, field, value):
-    """Numbers that the column can't hold and texts that would fill the memory: the row is left out, the others stay."""
+    """Numbers that the column can't hold and texts that would fill the memory."""
     search.evaluations = [record("a"), record(node="b", line=9), record("c", 10)]
     setattr(search.evaluations[1], field, value)
     made = search.rows(0).evaluations
@@ -112,7 +120,7 @@ def test_an_absurd_total_is_left_out(search):
 
 
 def test_a_row_without_its_problem_is_a_finding(search):
-    """Where each row has its own problem, one that has none is left out; where no row has one, the recipe is at fault."""
+    """Where each row has its own problem, one that has none is left out."""
     search.facts = SearchFacts(gpu="H200")
     search.evaluations = [record("a", problem="trimul"), record("b", 5)]
     assert search.rows(0).evaluations["node_id"].to_pylist() == ["a"]
@@ -123,7 +131,7 @@ def test_a_row_without_its_problem_is_a_finding(search):
 
 
 def test_what_the_reference_does_is_not_artificial(search):
-    """Each program is held against its own reference, wherever that stands; only successes are asked."""
+    """Each program is held against its own reference, wherever that stands."""
     double = "def custom_kernel(x):\n    return x.double()\n"
     search.evaluations = [
         record("a", code=double),
@@ -139,11 +147,19 @@ def test_lone_surrogates_become_replacement_marks(search):
     bad = "\ud800"
     search.evaluations = [
         record(
-            f"n{bad}", code=f"x = '{bad}'", problem=f"p{bad}", gpu=f"g{bad}", model=f"m{bad}", parent_node_id=f"q{bad}",
-            cases=(Case(shape={"n": bad}, speedup=1.0),), reference_code=f"r = '{bad}'",
+            f"n{bad}",
+            code=f"x = '{bad}'",
+            problem=f"p{bad}",
+            gpu=f"g{bad}",
+            model=f"m{bad}",
+            parent_node_id=f"q{bad}",
+            cases=(Case(shape={"n": bad}, speedup=1.0),),
+            reference_code=f"r = '{bad}'",
         ),
-        record("f", outcome="runtime_error", speedup=None, error_type=f"E{bad}", error_text=f"t{bad}"),
-    ]  # fmt: skip
+        record(
+            "f", outcome="runtime_error", speedup=None, error_type=f"E{bad}", error_text=f"t{bad}"
+        ),
+    ]
     made = search.rows(0)
     assert made.evaluations.num_rows == 2
     assert made.evaluations["problem"][0].as_py() == "p?"
@@ -151,17 +167,21 @@ def test_lone_surrogates_become_replacement_marks(search):
 
 
 def test_a_bad_line_does_not_end_a_build(tmp_path):
-    """A success at 1e308 in a log: file and line are reported, everything else is built and valid."""
+    """A success at 1e308 in a log: file and line are reported."""
     log = RunLog()
     root = log.root(program("seed"), 1.0)
     log.child(root, program("absurd"), 1e308)
     log.child(root, program("absurd"), 1.7e308)
     log.child(root, program("fine"), 2.0)
     log.write(tmp_path / "src/logs/run")
-    result = build_archive([str(recipe(tmp_path / "src", ("logs/*", "held_out")))], out=tmp_path / "a", jobs=1)
+    result = build_archive(
+        [str(recipe(tmp_path / "src", ("logs/*", "held_out")))], out=tmp_path / "a", jobs=1
+    )
     assert len(result.shown) == 2
     assert {(f.file, f.line is None) for f in result.shown} == {("logs/run/events.jsonl", False)}
-    assert sorted(open_archive(tmp_path / "a").arrow("kernels", columns=["speedup"])["speedup"].to_pylist()) == [
+    assert sorted(
+        open_archive(tmp_path / "a").arrow("kernels", columns=["speedup"])["speedup"].to_pylist()
+    ) == [
         1.0,
         2.0,
     ]

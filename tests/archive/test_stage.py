@@ -8,7 +8,7 @@ from support.puct import RunLog, program, recipe
 from kernel_archive.archive import search_rows
 from kernel_archive.archive.build import build_archive
 from kernel_archive.archive.jobs import jobs_of
-from kernel_archive.archive.recipe import find_recipe
+from kernel_archive.archive.recipes import find_recipe
 from kernel_archive.archive.stage import stage_run
 from kernel_archive.archive.store import Store
 from kernel_archive.errors import LogError
@@ -36,7 +36,7 @@ def test_a_whole_fragment_is_not_made_again(job, tmp_path):
 
 @pytest.mark.parametrize("ending", [".parquet", ".run"])
 def test_any_flipped_bit_is_found(job, tmp_path, ending):
-    """Wherever a bit flips, in the rows or in the facts beside them, the run is read again, with the same result."""
+    """Wherever a bit flips, in the rows or in the facts beside them, the run is read again."""
     place = tmp_path / "stage"
     first, _ = stage_run(job, Store(str(place)))
     (victim,) = place.glob("*" + ending)

@@ -1,18 +1,18 @@
-"""Sources and staging area behind a URL: an S3-compatible store on loopback, which throttles and answers too little."""
+"""Sources and staging area behind a URL."""
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 
 import fsspec
 import pytest
+from support.dask_cluster import scheduler, workers
 from support.puct import RunLog, program, recipe
 
 from kernel_archive.archive import consolidate, store
 from kernel_archive.archive.build import build_archive
-from kernel_archive.archive.store import Store, patiently
-from kernel_archive.errors import KernelArchiveError, RecipeError, UsageError
+from kernel_archive.archive.store import Store, open_store, retry
+from kernel_archive.errors import KernelArchiveError, LogError, RecipeError, UsageError
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::ResourceWarning")
 
@@ -48,11 +48,14 @@ def recipe_at(folder, place):
 
 def tree(directory):
     """The tables of an archive with their bytes."""
-    return {p.relative_to(directory).as_posix(): p.read_bytes() for p in (directory / "data").rglob("*.parquet")}
+    return {
+        p.relative_to(directory).as_posix(): p.read_bytes()
+        for p in (directory / "data").rglob("*.parquet")
+    }
 
 
 def test_source_and_staging_area_in_a_bucket(bucket, logs, tmp_path, monkeypatch):
-    """The archive is that of local files, byte for byte; a second build fetches no log; throttling and half objects are met."""
+    """The archive is that of local files, byte for byte; a second build fetches no log."""
     here = build_archive([recipe_at(tmp_path / "here", logs)], out=tmp_path / "a", jobs=1)
     fsspec.filesystem("s3").put(str(logs), "bucket/logs", recursive=True)
     there = recipe_at(tmp_path / "there", "s3://bucket/logs")
@@ -61,80 +64,71 @@ def test_source_and_staging_area_in_a_bucket(bucket, logs, tmp_path, monkeypatch
         "stage/merge": ["short", "throttle", "break", "short"],
         ".run": ["throttle"],
     }
-    monkeypatch.setattr(consolidate, "PART_ROWS", 14)
+    monkeypatch.setattr(consolidate, "SHARD_ROWS", 14)
     built = build_archive([there], out=tmp_path / "b", jobs=1, stage="s3://bucket/stage")
     assert built.logical_digest == here.logical_digest
     assert tree(tmp_path / "b") == tree(tmp_path / "a")
-    assert sorted(fault for fault, *_ in bucket.done) == sorted(["throttle"] * 4 + ["break"] * 2 + ["short"] * 3)
+    assert sorted(fault for fault, *_ in bucket.done) == sorted(
+        ["throttle"] * 4 + ["break"] * 2 + ["short"] * 3
+    )
     bucket.reads.clear()
     again = build_archive([there], out=tmp_path / "b", jobs=1, stage="s3://bucket/stage")
     assert (again.unchanged, again.staged) == (True, 0)
     assert not [path for path in bucket.reads if "/logs/" in path]
     left = fsspec.filesystem("s3", use_listings_cache=False).find("bucket/stage")
-    assert {name.rsplit(".", 1)[-1] for name in left} == {"parquet", "run", "seen"}
+    assert {name.rsplit(".", 1)[-1] for name in left} == {
+        "bucket/stage/kernel-archive",
+        "parquet",
+        "run",
+        "seen",
+    }
 
 
 def test_an_object_that_never_comes_whole_is_an_error(bucket, logs, tmp_path):
     """Half of a log is never taken for a log: the build ends with its name."""
     fsspec.filesystem("s3").put(str(logs), "bucket/logs", recursive=True)
     bucket.plan = {"logs/run_2/events": ["short"] * 50}
-    with pytest.raises(RecipeError, match=r"download of bucket/logs/run_2/.* failed: .* bytes came, the listing says"):
-        build_archive([recipe_at(tmp_path / "there", "s3://bucket/logs")], out=tmp_path / "b", jobs=1)
+    with pytest.raises(
+        RecipeError,
+        match=r"download of bucket/logs/run_2/.* failed: .* bytes came, the listing says",
+    ):
+        build_archive(
+            [recipe_at(tmp_path / "there", "s3://bucket/logs")], out=tmp_path / "b", jobs=1
+        )
     assert not (tmp_path / "b").exists()
 
 
 def test_a_bucket_that_is_not_there(bucket, tmp_path):
     """A wrong address is an error of the recipe, or of the option that names it."""
     with pytest.raises(RecipeError, match=r"matches no file|cannot be reached"):
-        build_archive([recipe_at(tmp_path / "there", "s3://nowhere/logs")], out=tmp_path / "b", jobs=1)
-    with (
-        pytest.raises(UsageError, match="--stage s3://nowhere/stage cannot be written"),
-        Store("s3://nowhere/stage").held(),
-    ):
-        pass
+        build_archive(
+            [recipe_at(tmp_path / "there", "s3://nowhere/logs")], out=tmp_path / "b", jobs=1
+        )
+    with pytest.raises(UsageError, match="--stage s3://nowhere/stage cannot be written"):
+        open_store("s3://nowhere/stage")
     with pytest.raises(UsageError, match="--stage nothing://x cannot be used"):
-        Store("nothing://x").system()
+        open_store("nothing://x")
 
 
-def test_two_builds_of_one_staging_area(bucket, monkeypatch):
-    """The second one is refused while the first lives, wherever it is; a dead one's place is taken; who lost it is told."""
-    monkeypatch.setattr(store, "BEAT_SECONDS", 0.05)
-    monkeypatch.setattr(store, "DEAD_SECONDS", 0.4)
-    place = Store("s3://bucket/stage")
-    with place.held() as first:
-        with pytest.raises(KernelArchiveError, match="another build is at work on s3://bucket/stage"), place.held():
-            pass
-        first()
-    place.put("lock", b"of a build that was killed 7")
-    with place.held() as second:
-        place.put("lock", b"of another one 0")
-        time.sleep(0.5)
-        with pytest.raises(KernelArchiveError, match="took s3://bucket/stage over"):
-            second()
-
-
-def test_two_builds_with_one_directory(logs, tmp_path):
-    """A staging directory that two targets share is one build's at a time; both make the same of it, one after the other."""
+def test_two_builds_share_fragments(logs, tmp_path):
+    """Two targets may share a folder of fragments."""
     path = recipe_at(tmp_path / "here", logs)
     shared = tmp_path / "deep/stage"
     first = build_archive([path], out=tmp_path / "a", jobs=1, stage=shared)
-    with Store(str(shared)).held(), pytest.raises(KernelArchiveError, match="another build is at work on"):
-        build_archive([path], out=tmp_path / "b", jobs=1, stage=shared)
-    (shared / "merge").mkdir()
-    (shared / "merge/left.by.a.dead.build").write_bytes(b"x")
+    before = sorted(shared.iterdir())
     second = build_archive([path], out=tmp_path / "b", jobs=1, stage=shared)
     assert (second.staged, second.logical_digest) == (0, first.logical_digest)
-    assert not (shared / "merge").exists()
+    assert sorted(shared.iterdir()) == before
 
 
 def test_what_a_worker_does_not_see_is_said(tmp_path):
     """A directory that is not there on a worker's machine is named, with the way out."""
-    with pytest.raises(KernelArchiveError, match="All workers must see the staging area"):
+    with pytest.raises(KernelArchiveError, match="All workers must see the fragments"):
         Store(str(tmp_path / "nowhere")).write("x", ".bin", lambda path: path.write_bytes(b"x"))
 
 
 def test_files_are_named_by_their_content(tmp_path):
-    """Made twice they are one file; a damaged one is not believed, and a temporary one never stays."""
+    """Made twice they are one file; a damaged one is not believed."""
     place = Store(str(tmp_path))
     one = place.write("a/x", ".bin", lambda path: path.write_bytes(b"abc"))
     assert one == place.write("a/x", ".bin", lambda path: path.write_bytes(b"abc"))
@@ -158,7 +152,50 @@ def test_patience_ends(monkeypatch):
         raise OSError("reset by peer")
 
     with pytest.raises(KernelArchiveError, match="reading x failed 7 times: reset by peer"):
-        patiently(fail, "reading x")
+        retry(fail, "reading x")
     assert len(tried) == 7
     with pytest.raises(FileNotFoundError):
-        patiently(Path("/nowhere/x").read_bytes, "reading x")
+        retry(Path("/nowhere/x").read_bytes, "reading x")
+
+
+# A build whose work goes to the workers of a Dask cluster.
+
+
+@pytest.fixture
+def alone(logs, tmp_path):
+    """The archive of one process: its directory, and what was built."""
+    return tmp_path / "alone", build_archive(
+        [recipe_at(tmp_path, logs)], out=tmp_path / "alone", jobs=1
+    )
+
+
+@pytest.mark.slow
+def test_a_cluster_builds_the_same_bytes(cluster, logs, alone, tmp_path, monkeypatch):
+    """Tables and manifest are those of one process."""
+    recipe_file = recipe_at(tmp_path, logs)
+    dask = {"engine": "dask", "scheduler": cluster}
+    build_archive([recipe_file], out=tmp_path / "b", **dask)
+    assert tree(tmp_path / "b") == tree(alone[0])
+    assert (tmp_path / "b/manifest.json").read_bytes() == (alone[0] / "manifest.json").read_bytes()
+    (logs / "run_3/events.jsonl").write_text("no events\n")
+    with pytest.raises(LogError, match="run_3"):
+        build_archive([recipe_file], out=tmp_path / "c", strict=True, **dask)
+
+
+@pytest.mark.slow
+def test_the_scheduler_lost_keeps_what_is_done(logs, alone, tmp_path):
+    """The scheduler killed in the middle is an error that says so."""
+    recipe_file = recipe_at(tmp_path, logs)
+    with scheduler() as (address, process), workers(address, 1, "--no-nanny"):
+
+        def advance(done, total, what=""):
+            if done == 1:
+                process.kill()
+
+        with pytest.raises(KernelArchiveError, match="is gone"):
+            build_archive(
+                [recipe_file], out=tmp_path / "b", engine="dask", scheduler=address, advance=advance
+            )
+    again = build_archive([recipe_file], out=tmp_path / "b", jobs=1)
+    assert again.staged < again.runs
+    assert again.logical_digest == alone[1].logical_digest

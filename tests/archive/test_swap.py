@@ -1,4 +1,4 @@
-"""Replacing a directory: old or new at every moment, on disk before it has its name, and nothing of others is touched."""
+"""Replacing a directory: old or new at every moment, on disk before it has its name."""
 
 from __future__ import annotations
 
@@ -51,8 +51,10 @@ def calls(monkeypatch):
 
 
 @pytest.mark.parametrize("can_swap", [True, False])
-def test_contents_are_on_disk_before_names_and_names_before_the_old_goes(tmp_path, calls, monkeypatch, can_swap):
-    """Files, then their folders from below, then the rename, then the parent; only then is the old version deleted."""
+def test_contents_are_on_disk_before_names_and_names_before_the_old_goes(
+    tmp_path, calls, monkeypatch, can_swap
+):
+    """Files, then their folders from below, then the rename, then the parent."""
     target = tmp_path / "a"
     filled(target)
     if not can_swap:
@@ -60,12 +62,19 @@ def test_contents_are_on_disk_before_names_and_names_before_the_old_goes(tmp_pat
     calls.clear()
     filled(target)
     kinds = [kind for kind, _ in calls]
-    synced = [place.split("/new.", 1)[-1].partition("/")[2] for kind, place in calls if kind == "sync"]
+    synced = [
+        place.split("/new.", 1)[-1].partition("/")[2] for kind, place in calls if kind == "sync"
+    ]
     renamed = kinds.index("rename")
     assert (
-        synced.index("data/kernels/x.parquet") < synced.index("data/kernels") < synced.index("data") < synced.index("")
+        synced.index("data/kernels/x.parquet")
+        < synced.index("data/kernels")
+        < synced.index("data")
+        < synced.index("")
     )
-    assert synced[: kinds[:renamed].count("sync")][-1] == "", "the new directory itself comes last before the rename"
+    assert synced[: kinds[:renamed].count("sync")][-1] == "", (
+        "the new directory itself comes last before the rename"
+    )
     last_rename = len(kinds) - 1 - kinds[::-1].index("rename")
     assert calls[last_rename + 1 :][0] == ("sync", str(tmp_path))
     assert kinds[-1] == "delete"
@@ -79,7 +88,10 @@ def test_a_planted_link_in_the_place_of_the_stage_is_refused(tmp_path):
     (precious / "new.1/thesis.txt").write_text("years")
     (precious / ".x.tmp").write_text("years")
     stage_directory(tmp_path / "a").symlink_to(precious)
-    with pytest.raises(TargetExistsError, match="is a link"), locked_stage(stage_directory(tmp_path / "a")):
+    with (
+        pytest.raises(TargetExistsError, match="is a link"),
+        locked_stage(stage_directory(tmp_path / "a")),
+    ):
         pass
     assert (precious / "new.1/thesis.txt").read_text() == "years"
     assert (precious / ".x.tmp").exists()

@@ -1,58 +1,78 @@
-"""Why a search measured a program, by its own log; and that a strange log says nothing and does no harm."""
+"""Why a search measured a program, by its own log; a strange log says nothing and does no harm."""
 
 import json
 
 import pytest
-from measure.test_search import drive, events, speed_of
-from measure.test_surrogate import forecaster, make
 
 from kernel_archive.archive.info import reasons
 
+EVENTS = [
+    {
+        "kind": "step_started",
+        "step": 4,
+        "parent_ulids": ["a", "b"],
+        "selected_parent_scores": [0.5, 1.5],
+        "selected_parent_visits": [3, 7],
+    },
+    {"kind": "forecast_completed", "request_id": "m", "forecast": {"probabilities": [1.0]}},
+    {"kind": "candidate_selected", "request_id": "m", "selection_score": 2.5},
+    {
+        "kind": "evaluation_requested",
+        "request_id": "r",
+        "child_ulid": "c",
+        "parent_ulid": "b",
+        "code": "",
+        "from_mutation_request_id": "m",
+    },
+    {
+        "kind": "evaluation_requested",
+        "request_id": "s",
+        "child_ulid": "d",
+        "parent_ulid": "z",
+        "code": "",
+    },
+]
 
-@pytest.fixture
-def run(tmp_path):
-    """A recorded search with a surrogate: its folder and its events."""
-    search = make(tmp_path / "run", forecaster(tmp_path))
-    drive(search)
-    search.close()
-    return tmp_path, events(tmp_path / "run")
+
+def log(folder, lines):
+    """Write a log of events."""
+    (folder / "events.jsonl").write_bytes(b"".join(line + b"\n" for line in lines))
 
 
-def test_every_measured_child_has_its_reasons(run):
-    """Score and visits of the parent, forecast and selection score of the program, as they stand in the log."""
-    folder, log = run
-    requests = [e for e in log if e["kind"] == "evaluation_requested"]
-    for event in (requests[0], requests[-1]):
-        why = reasons(folder, "run/events.jsonl", event["child_ulid"])
-        chosen = [
-            e for e in log if e["kind"] == "candidate_selected" and e["request_id"] == event["from_mutation_request_id"]
-        ]
-        assert why["selection_score"] == chosen[0]["selection_score"]
-        assert sum(why["forecast"]["probabilities"]) == pytest.approx(1.0)
-    first = reasons(folder, "run/events.jsonl", requests[0]["child_ulid"])
-    assert (first["step"], first["parent_visits"]) == (0, 0)
-    assert first["parent_score"] == pytest.approx(speed_of("program 0"))
+def test_the_figures_of_a_measured_child(tmp_path):
+    """Score and visits of the parent, forecast and selection score, as they stand in the log."""
+    log(tmp_path, [json.dumps(event).encode() for event in EVENTS])
+    assert reasons(tmp_path, "events.jsonl", "c") == {
+        "step": 4,
+        "parent_score": 1.5,
+        "parent_visits": 7,
+        "selection_score": 2.5,
+        "forecast": {"probabilities": [1.0]},
+    }
+    assert reasons(tmp_path, "events.jsonl", "r") == reasons(tmp_path, "events.jsonl", "c")
 
 
-def test_what_a_log_does_not_say_is_nothing(run, tmp_path):
-    """The root, a stranger, another folder's file, a damaged log of strange types: no reasons and no error."""
-    folder, log = run
-    root = log[0]["root"]["ulid"]
-    for file, node in (
-        ("run/events.jsonl", root),
-        ("run/events.jsonl", "nobody"),
-        ("none.jsonl", root),
-        ("../run/events.jsonl", root),
-    ):
-        assert reasons(folder, file, node) is None
+@pytest.mark.parametrize(
+    ("file", "node"),
+    [("events.jsonl", "d"), ("events.jsonl", "nobody"), ("none.jsonl", "c"), ("../x.jsonl", "c")],
+)
+def test_what_a_log_does_not_say_is_nothing(tmp_path, file, node):
+    """A parent of no step, a stranger, a missing file, one outside the folder: no reasons."""
+    folder = tmp_path / "logs"
+    folder.mkdir()
+    log(folder, [json.dumps(event).encode() for event in EVENTS])
+    (tmp_path / "x.jsonl").write_bytes((folder / "events.jsonl").read_bytes())
+    assert reasons(folder, file, node) is None
+
+
+def test_a_damaged_log_of_strange_types(tmp_path):
+    """Lines that are torn, nested without end or of other types are passed over."""
     strange = [
         {"kind": "step_started", "parent_ulids": 3, "selected_parent_scores": "x"},
-        {"kind": "evaluation_requested", "request_id": "r", "child_ulid": "c", "parent_ulid": "p"}, [1], "x",
-    ]  # fmt: skip
-    damaged = (
-        b'{torn\n{"kind": "step_started", "x": '
-        + b"[" * 100_000
-        + b'\n{"kind": "evaluation_requested", "request_id": "\xff"}\n'
-    )
-    (folder / "strange.jsonl").write_bytes(damaged + "".join(json.dumps(row) + "\n" for row in strange).encode())
-    assert reasons(folder, "strange.jsonl", "c") is None
+        {"kind": "evaluation_requested", "request_id": "r", "child_ulid": "c", "parent_ulid": "p"},
+        [1],
+        "x",
+    ]
+    damaged = [b"{torn", b'{"x": ' + b"[" * 100_000, b'{"request_id": "\xff"}']
+    log(tmp_path, [*damaged, *(json.dumps(row).encode() for row in strange)])
+    assert reasons(tmp_path, "events.jsonl", "c") is None

@@ -9,9 +9,17 @@ import pytest
 from support.boards import DRAWS, informed, write_lines
 from support.small_archive import write_archive
 
+from kernel_archive.baselines import make_baseline
 from kernel_archive.board import add_submission
-from kernel_archive.forecasters import make_baseline
-from kernel_archive.scoring import load_target
+from kernel_archive.scoring import load_split
+
+
+@pytest.fixture(scope="session", autouse=True)
+def home(tmp_path_factory):
+    """Keys of the cache go to a folder of the tests."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("home")))
+        yield
 
 
 @pytest.fixture(scope="session")
@@ -23,13 +31,13 @@ def archive(tmp_path_factory):
 @pytest.fixture(scope="session")
 def target(archive):
     """Its evaluation split."""
-    return load_target(archive, "eval")
+    return load_split(archive, "eval")
 
 
 @pytest.fixture(scope="session")
 def pairs(archive):
     """Its discovery split."""
-    return load_target(archive, "discovery")
+    return load_split(archive, "discovery")
 
 
 @pytest.fixture(scope="session")
@@ -38,12 +46,20 @@ def files(archive, target, pairs, tmp_path_factory):
     folder = tmp_path_factory.mktemp("files")
     out = {}
     for name in ("uniform", "prior"):
-        out[name] = write_lines(folder / f"{name}.jsonl", target, make_baseline(name, archive).probabilities)
+        out[name] = write_lines(
+            folder / f"{name}.jsonl", target, make_baseline(name, archive).probabilities
+        )
     out["good"] = write_lines(
-        folder / "good.jsonl", target, informed(target, 9.0), rationale="it halves the loads", input_tokens=900
+        folder / "good.jsonl",
+        target,
+        informed(target, 9.0),
+        rationale="it halves the loads",
+        input_tokens=900,
     )
     three = np.stack([informed(target, 0.3, seed) for seed in range(3)])
-    out["fair"] = write_lines(folder / "fair.jsonl", target, three, input_tokens=100, output_tokens=20, latency_s=1.5)
+    out["fair"] = write_lines(
+        folder / "fair.jsonl", target, three, input_tokens=100, output_tokens=20, latency_s=1.5
+    )
     out["pairs"] = write_lines(folder / "pairs.jsonl", pairs, informed(pairs, 2.0))
     half = folder / "half.jsonl"
     half.write_text("".join(out["prior"].read_text().splitlines(keepends=True)[:10]))
@@ -63,6 +79,8 @@ def made_board(target, pairs, files, tmp_path_factory):
 
 @pytest.fixture
 def board(made_board, tmp_path):
-    """A board with five entries of the evaluation split, one of them partial, and one of discovery pairs."""
+    """A board with five entries of the evaluation split, one of them partial, and one of
+    discovery pairs.
+    """
     shutil.copytree(made_board, tmp_path / "leaderboard")
     return tmp_path / "leaderboard"

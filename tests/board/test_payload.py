@@ -14,7 +14,7 @@ from kernel_archive.board import payload as module
 from kernel_archive.board.build import build_board
 from kernel_archive.board.payload import make_payload, packed
 from kernel_archive.board.store import add_submission
-from kernel_archive.scoring import load_target
+from kernel_archive.scoring import load_split
 
 
 def unpacked(text):
@@ -25,14 +25,16 @@ def unpacked(text):
 @pytest.fixture
 def data(archive, board):
     """The payload of a board of both splits, packed and unpacked."""
-    return unpacked(packed(make_payload(archive, build_board(archive, board, draws=DRAWS, jobs=1).boards)))
+    return unpacked(
+        packed(make_payload(archive, build_board(archive, board, draws=DRAWS, jobs=1).boards))
+    )
 
 
 def test_it_survives_any_text():
     """Base64 alone reaches the page, whatever is in the data."""
     text = packed({"a": "</script><!-- \u2028 \U0001f680"})
     assert re.fullmatch(r"[A-Za-z0-9+/=]+", text)
-    assert unpacked(text) == {"a": "</script><!-- \u2028 \U0001f680"}
+    assert unpacked(text) == {"a": "</script><!-- ⟦U+2028⟧ \U0001f680"}
 
 
 def test_every_row_has_its_programs_and_measurement(data, archive):
@@ -45,23 +47,6 @@ def test_every_row_has_its_programs_and_measurement(data, archive):
     assert rows["bin"] == [r["bin"] for r in table]
     assert rows["speedup"] == pytest.approx([r["speedup"] for r in table], rel=1e-5)
     assert len(set(data["codes"])) == len(data["codes"])
-
-
-def test_lineage_leads_to_the_oldest_ancestor(data, archive):
-    """Each row's chain is the chain of parents in the archive."""
-    parents = {r["kernel_id"]: r["parent_kernel_id"] for r in archive.arrow("kernels").to_pylist()}
-    rows, nodes = data["boards"][0]["rows"], data["nodes"]
-    for row_id, first in zip(rows["id"], rows["kernel"], strict=True):
-        chain, expected = [], []
-        at = first
-        while at >= 0:
-            chain.append(nodes[at]["id"])
-            at = nodes[at]["up"]
-        name = row_id
-        while name:
-            expected.append(name)
-            name = parents[name]
-        assert chain == expected
 
 
 def test_figures_and_pairs_are_those_of_the_standings(data, archive, board):
@@ -80,41 +65,37 @@ def test_figures_and_pairs_are_those_of_the_standings(data, archive, board):
         )
     low, high, real = shown["pairs"]["crps"]
     assert len(low) == len(high) == len(real) == 6
-    assert low == pytest.approx(standings.pairs["crps"].low[np.triu_indices(4, 1)].tolist(), rel=1e-5)
-    first = standings.entries[0].shown.masses
-    assert (np.frombuffer(base64.b64decode(shown["entries"][0]["p"]), np.uint8).reshape(first.shape) == first).all()
+    assert low == pytest.approx(
+        standings.pairs["crps"].low[np.triu_indices(4, 1)].tolist(), rel=1e-5
+    )
+    first = standings.entries[0].evaluated.shown.masses
+    assert (
+        np.frombuffer(base64.b64decode(shown["entries"][0]["p"]), np.uint8).reshape(first.shape)
+        == first
+    ).all()
 
 
 def test_hostile_and_huge_programs_are_cut_and_shown(tmp_path, files):
     """Five megabytes of a program: its beginning, its full length, and no invisible character."""
-    archive = write_archive(tmp_path / "a", per_search=3, hostile="\u202e</script>" + "x" * 5_000_000)
-    target = load_target(archive, "eval")
+    archive = write_archive(
+        tmp_path / "a", per_search=3, hostile="\u202e</script>" + "x" * 5_000_000
+    )
+    target = load_split(archive, "eval")
     path = tmp_path / "f.jsonl"
     path.write_text(
         "".join(
-            json.dumps({"row_id": r, "probabilities": [1] * 8, "rationale": "\u2066"}) + "\n" for r in target.row_ids
+            json.dumps({"row_id": r, "probabilities": [1] * 8, "rationale": "\u2066"}) + "\n"
+            for r in target.row_ids
         )
     )
     path.write_text(path.read_text().replace("[1, 1, 1, 1, 1, 1, 1, 1]", str([0.125] * 8)))
     add_submission(path, target, name="x", board=tmp_path / "b", draws=DRAWS)
-    text = packed(make_payload(archive, build_board(archive, tmp_path / "b", draws=DRAWS, jobs=1).boards))
+    text = packed(
+        make_payload(archive, build_board(archive, tmp_path / "b", draws=DRAWS, jobs=1).boards)
+    )
     data = unpacked(text)
     assert len(text) < 200_000
     assert max(data["cut"].values()) > 5_000_000
     assert max(map(len, data["codes"])) < module.MAX_CODE + 100
     assert any(c.startswith("⟦U+202E⟧</script>") for c in data["codes"])
     assert data["boards"][0]["entries"][0]["why"]["0"] == "⟦U+2066⟧"
-
-
-def test_rationales_of_many_entries_are_bounded(archive, board, monkeypatch):
-    """Beyond the page's allowance they get shorter instead of the page longer."""
-    monkeypatch.setattr(module, "MAX_RATIONALES", 100)
-    boards = build_board(archive, board, draws=DRAWS, jobs=1).boards
-    for standings in boards:
-        for entry in standings.entries:
-            for row in entry.shown.rationales:
-                entry.shown.rationales[row] = "y" * 300
-    longest = max(
-        len(t) for b in make_payload(archive, boards)["boards"] for e in b["entries"] for t in e["why"].values()
-    )
-    assert longest == 40

@@ -30,7 +30,9 @@ def address(tmp_path):
 def status(url, **headers):
     """The status of a request."""
     try:
-        with urllib.request.urlopen(urllib.request.Request(url, headers=headers), timeout=10) as answer:
+        with urllib.request.urlopen(
+            urllib.request.Request(url, headers=headers), timeout=10
+        ) as answer:
             return answer.status
     except urllib.error.HTTPError as error:
         error.close()
@@ -47,11 +49,26 @@ def test_it_shows_the_page_and_the_standings(address):
 
 
 @pytest.mark.parametrize(
-    "path", ["/secret", "/../secret", "/%2e%2e/secret", "//secret", "/submissions/", "/standings.csv"]
+    "path",
+    ["/secret", "/../secret", "/%2e%2e/secret", "//secret", "/submissions/", "/standings.csv"],
 )
 def test_nothing_else_can_be_had(address, path):
     """Neither other files of the folder nor anything outside it, nor a file that is not built."""
     assert status(address + path) == 404
+
+
+def test_links_of_a_strangers_board_are_not_followed(address, tmp_path):
+    """A link under a served name, to a file or through a folder, is not found; a real file is."""
+    (tmp_path / "entries").mkdir()
+    (tmp_path / "entries/real.json").write_text("{}")
+    (tmp_path / "entries/shadow.json").symlink_to("/etc/passwd")
+    (tmp_path / "entries/inside.json").symlink_to(tmp_path / "standings.json")
+    assert status(address + "/entries/real.json") == 200
+    assert status(address + "/entries/shadow.json") == 404
+    assert status(address + "/entries/inside.json") == 404
+    (tmp_path / "entries").rename(tmp_path / "moved")
+    (tmp_path / "entries").symlink_to(tmp_path / "moved")
+    assert status(address + "/entries/real.json") == 404
 
 
 def test_another_name_for_this_machine_is_refused(address):

@@ -3,29 +3,31 @@
 import gzip
 import hashlib
 import json
+import shutil
 import signal
 import subprocess
 import sys
-import time
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from support.boards import DRAWS, informed, write_lines
-from support.small_archive import write_archive
 
-from kernel_archive.board import store
+from kernel_archive.board import build_board, store
 from kernel_archive.board.store import add_submission, prompt_of
-from kernel_archive.board.submissions import load_submission
+from kernel_archive.board.submissions import RunFacts, load_submission
 from kernel_archive.errors import DataError, ForecastError, TargetExistsError
-from kernel_archive.scoring import load_target, read_record
+from kernel_archive.llm.run import ModelRun, run_path
+from kernel_archive.scoring import read_record
 
 
 def snapshot(folder):
     """Every path below a folder with its content."""
     return {
-        p.relative_to(folder).as_posix(): p.read_bytes() if p.is_file() else None for p in sorted(folder.rglob("*"))
+        p.relative_to(folder).as_posix(): p.read_bytes() if p.is_file() else None
+        for p in sorted(folder.rglob("*"))
     }
 
 
@@ -54,7 +56,12 @@ def test_it_stores_lines_record_and_score(tmp_path, files, target):
     assert made.folder == tmp_path / "submissions/my-model-7b"
     assert stored_lines(made.folder) == files["good"].read_bytes()
     record = load_submission(made.folder)
-    assert (record.name, record.url, record.model, record.notes) == ("My Model 7B", "https://example.org", "m", "n")
+    assert (record.name, record.url, record.model, record.notes) == (
+        "My Model 7B",
+        "https://example.org",
+        "m",
+        "n",
+    )
     assert record.forecasts_sha256 == hashlib.sha256(files["good"].read_bytes()).hexdigest()
     assert record.archive.split_digest == target.facts.split_digest
     score = read_record(made.folder / "score.json")
@@ -71,7 +78,11 @@ def test_other_forms_are_stored_as_lines(tmp_path, files, target, form):
     if form == "parquet":
         pq.write_table(pa.Table.from_pylist(rows), path)
     else:
-        path.write_bytes(gzip.compress(plain) if form == "gzip" else pa.Codec("zstd").compress(plain, asbytes=True))
+        path.write_bytes(
+            gzip.compress(plain)
+            if form == "gzip"
+            else pa.Codec("zstd").compress(plain, asbytes=True)
+        )
     made = add_submission(path, target, name="x", board=tmp_path / "b", draws=DRAWS)
     reference = add_submission(files["good"], target, name="x", board=tmp_path / "c", draws=DRAWS)
     assert made.record.metrics == reference.record.metrics
@@ -97,20 +108,12 @@ def test_maps_of_a_parquet_file_are_stored_as_objects(tmp_path, files, target):
     assert made.record.metrics == reference.record.metrics
 
 
-def test_a_discovery_entry_has_a_folder_of_its_own(tmp_path, files, target, pairs):
-    """One name may stand on both boards."""
-    add_submission(files["good"], target, name="x", board=tmp_path, draws=DRAWS)
-    assert add_submission(files["pairs"], pairs, name="x", board=tmp_path, draws=DRAWS).slug == "x-discovery"
-
-
 def test_duplicates_are_refused_and_nothing_changes(tmp_path, files, target):
-    """The same folder, a name that reads alike, the same forecasts."""
+    """The same folder, the same forecasts."""
     add_submission(files["good"], target, name="One", board=tmp_path, draws=DRAWS)
     before = snapshot(tmp_path)
     for arguments, says in (
         ((files["prior"], {"name": "ONE"}), "there already"),
-        ((files["prior"], {"name": "one", "slug": "other"}), "has this name already"),
-        ((files["prior"], {"name": "\uff2fne", "slug": "other"}), "has this name already"),
         ((files["good"], {"name": "two"}), "these very forecasts"),
     ):
         with pytest.raises(TargetExistsError, match=says):
@@ -122,18 +125,10 @@ def test_duplicates_are_refused_and_nothing_changes(tmp_path, files, target):
 def test_a_slug_cannot_leave_the_folder(tmp_path, files, target, slug):
     """Whatever is asked for, nothing is written."""
     with pytest.raises(DataError, match="folder name"):
-        add_submission(files["good"], target, name="x", slug=slug, board=tmp_path / "b", draws=DRAWS)
+        add_submission(
+            files["good"], target, name="x", slug=slug, board=tmp_path / "b", draws=DRAWS
+        )
     assert list(tmp_path.iterdir()) == []
-
-
-def test_a_name_without_a_slug_asks_for_one(tmp_path, files, target):
-    """A name in another script needs a folder name beside it."""
-    with pytest.raises(DataError, match="--slug"):
-        add_submission(files["good"], target, name="模型", board=tmp_path, draws=DRAWS)
-    assert (
-        add_submission(files["good"], target, name="模型", slug="moxing", board=tmp_path, draws=DRAWS).submission.name
-        == "模型"
-    )
 
 
 def test_a_faulty_file_leaves_no_trace(tmp_path, files, target):
@@ -143,20 +138,6 @@ def test_a_faulty_file_leaves_no_trace(tmp_path, files, target):
     with pytest.raises(ForecastError, match=r"bad\.jsonl"):
         add_submission(bad, target, name="x", board=tmp_path / "b", draws=DRAWS)
     assert not (tmp_path / "b").exists()
-
-
-def test_forecasts_of_another_archive_are_refused(tmp_path, files):
-    """Rows of another archive are unknown rows."""
-    other = load_target(write_archive(tmp_path / "a", per_search=12, seed=9), "eval")
-    with pytest.raises(ForecastError):
-        add_submission(files["good"], other, name="x", board=tmp_path / "b", draws=DRAWS)
-
-
-def test_too_long_a_file_is_refused(tmp_path, files, target, monkeypatch):
-    """The store is bounded."""
-    monkeypatch.setattr(store, "MAX_LINES_BYTES", 1000)
-    with pytest.raises(DataError, match="longer than"):
-        add_submission(files["good"], target, name="x", board=tmp_path / "b", draws=DRAWS)
 
 
 def test_a_folder_that_is_no_board_is_left_alone(tmp_path, files, target):
@@ -183,8 +164,13 @@ def test_a_failure_while_storing_leaves_the_store_as_it_was(tmp_path, files, tar
 
 
 def test_forecasts_answer_one_prompt():
-    """Two prompts in a file are two entries; lines that name none beside lines that do are refused, too."""
-    one, other, none = (json.dumps(line).encode() + b"\n" for line in ({"prompt": "a"}, {"prompt": "b"}, {}))
+    """Two prompts in a file are two entries.
+
+    Lines that name none beside lines that do are refused, too.
+    """
+    one, other, none = (
+        json.dumps(line).encode() + b"\n" for line in ({"prompt": "a"}, {"prompt": "b"}, {})
+    )
     assert prompt_of(one + one, "f") == "a"
     assert prompt_of(none + none, "f") == ""
     for lines in (one + other, one + none):
@@ -192,10 +178,65 @@ def test_forecasts_answer_one_prompt():
             prompt_of(lines, "f")
 
 
+RUN = ModelRun(
+    archive="a 1 sha256:0",
+    split="eval",
+    prompt="v1@0123",
+    model="m",
+    answer="json",
+    settings={"temperature": 0.5, "max_tokens": 900, "api_key": "sk-secret"},
+    date="2026-11-01",
+    served_models=["m-2026", "m-2027"],
+    input_tokens=10,
+    output_tokens=20,
+)
+
+
+def test_what_was_asked_comes_along(tmp_path, files, target, archive):
+    """FILE.run.json goes into the record and onto the entry's page.
+
+    A key and an unnamed host don't.
+    """
+    file = shutil.copy(files["good"], tmp_path / "f.jsonl")
+    run_path(file).write_bytes(msgspec.json.encode(RUN))
+    made = add_submission(file, target, name="x", board=tmp_path / "b", draws=DRAWS)
+    assert load_submission(made.folder).model_run == RunFacts(
+        served_model="m-2026, m-2027",
+        temperature=0.5,
+        max_tokens=900,
+        answer="json",
+        prompt="v1@0123",
+        date="2026-11-01",
+        package=RUN.package,
+        input_tokens=10,
+        output_tokens=20,
+    )
+    build_board(archive, tmp_path / "b", draws=DRAWS, jobs=1)
+    page = (tmp_path / "b/entries/x.html").read_text()
+    for text in ("m-2026, m-2027", "0.5", "900", "json", "v1@0123", "2026-11-01", RUN.package):
+        assert f"<td>{text}</td>" in page or f" {text}</td>" in page
+    assert "Host" not in page
+    for path in (tmp_path / "b").rglob("*.*"):
+        assert b"sk-secret" not in path.read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [({"split": "discovery"}, "not of eval"), ({"settings": {"seed": "x"}}, "run.json")],
+)
+def test_a_run_of_something_else_is_refused(tmp_path, files, target, changes, says):
+    """Named with its file, and nothing is stored."""
+    file = shutil.copy(files["good"], tmp_path / "f.jsonl")
+    run_path(file).write_bytes(msgspec.json.encode(msgspec.structs.replace(RUN, **changes)))
+    with pytest.raises(DataError, match=says):
+        add_submission(file, target, name="x", board=tmp_path / "b", draws=DRAWS)
+    assert not (tmp_path / "b").exists()
+
+
 ADD = """
 import sys, time
-from kernel_archive.board import store
-from kernel_archive.scoring import load_target
+from kernel_archive.board import build_board, store
+from kernel_archive.scoring import load_split
 archive, file, name, board, stop = sys.argv[1:]
 if stop:
     inner = getattr(store, stop)
@@ -206,7 +247,7 @@ if stop:
         return result
     setattr(store, stop, hang)
 try:
-    store.add_submission(file, load_target(archive, "eval"), name=name, board=board, draws=100)
+    store.add_submission(file, load_split(archive, "eval"), name=name, board=board, draws=100)
 except Exception as error:
     print(type(error).__name__)
     sys.exit(1)
@@ -221,7 +262,10 @@ def start(archive, file, name, board, stop=""):
 
 @pytest.mark.parametrize("moment", ["write_atomically", "score", "_fill"])
 def test_a_kill_in_the_middle_leaves_the_store_as_it_was(tmp_path, archive, files, target, moment):
-    """SIGKILL while an add writes, scores or is about to rename: no entry, and the next add cleans up and works."""
+    """SIGKILL while an add writes, scores or is about to rename.
+
+    No entry, and the next add cleans up and works.
+    """
     add_submission(files["prior"], target, name="one", board=tmp_path, draws=DRAWS)
     before = snapshot(tmp_path / "submissions/one")
     with start(archive, files["good"], "two", tmp_path, moment) as process:
@@ -249,15 +293,3 @@ def test_adds_at_once_lose_nothing(tmp_path, archive, target):
     for folder in store.submission_folders(tmp_path / "board/submissions")[0]:
         assert np.isfinite(read_record(folder / "score.json").metrics["crps"].mean)
         load_submission(folder)
-
-
-def test_an_add_waits_for_another(tmp_path, archive, files, target):
-    """While one add holds the store, another waits and then succeeds."""
-    with start(archive, files["good"], "slow", tmp_path, "_fill") as slow:
-        assert slow.stdout.readline() == "here\n"
-        with start(archive, files["prior"], "quick", tmp_path) as quick:
-            time.sleep(0.5)
-            assert quick.poll() is None
-            slow.kill()
-            assert quick.wait(timeout=60) == 0
-    assert names(tmp_path / "submissions") == ["quick"]

@@ -7,8 +7,8 @@ from click.testing import CliRunner
 from support.small_archive import write_archive
 
 from kernel_archive import cli
+from kernel_archive.baselines import BASELINES
 from kernel_archive.cli import board as module
-from kernel_archive.forecasters import BASELINES
 
 
 @pytest.fixture(scope="module")
@@ -65,14 +65,18 @@ def test_json_of_every_step_is_json_alone(here, run):
     assert added["score"]["metrics"]["crps"]["mean"] > 0
     built = json.loads(run("leaderboard", "build", "--draws", "200", "--json")[1])
     assert built["boards"][0]["entries"][0]["slug"] == "n"
-    assert json.loads(run("leaderboard", "verify", "--json")[1])["verdicts"][0]["status"] == "verified"
+    assert (
+        json.loads(run("leaderboard", "verify", "--json")[1])["verdicts"][0]["status"] == "verified"
+    )
 
 
 def test_without_a_file_a_baseline_goes_to_stdout(here, run):
     """Lines that a pipe can take."""
     status, out, _ = run("baseline", "fast", "--split", "discovery")
     assert status == 0
-    assert all(set(json.loads(line)) == {"row_id", "repeat", "probabilities"} for line in out.splitlines())
+    assert all(
+        set(json.loads(line)) == {"row_id", "repeat", "probabilities"} for line in out.splitlines()
+    )
 
 
 def test_mistakes_have_an_answer_and_a_status(here, run):

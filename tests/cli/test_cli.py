@@ -1,4 +1,4 @@
-"""The command line as a whole: help, lazy imports, exit statuses, errors as people and programs see them."""
+"""The command line as a whole: help, lazy imports, exit statuses, errors."""
 
 from __future__ import annotations
 
@@ -10,14 +10,8 @@ import click
 import pytest
 
 from kernel_archive import cli
+from kernel_archive.cli import common, main
 from kernel_archive.errors import DataError, Finding
-
-
-def run(*arguments, cwd=None):
-    """The real program in a fresh interpreter."""
-    return subprocess.run(
-        [sys.executable, "-m", "kernel_archive", *arguments], capture_output=True, text=True, cwd=cwd, timeout=120
-    )
 
 
 def every_command():
@@ -26,119 +20,120 @@ def every_command():
     for name in cli.COMMANDS:
         command = cli.cli.get_command(context, name)
         yield name, command
-        if isinstance(command, click.Group):
-            for sub, inner in command.commands.items():
-                yield f"{name} {sub}", inner
+        for sub, inner in getattr(command, "commands", {}).items():
+            yield f"{name} {sub}", inner
 
 
-@pytest.mark.parametrize(("name", "command"), list(every_command()), ids=lambda v: v if isinstance(v, str) else "")
-def test_every_command_has_help_and_documented_options(name, command):
-    """No command without help, no option without help."""
+@pytest.mark.parametrize(
+    ("name", "command"), list(every_command()), ids=lambda v: v if isinstance(v, str) else ""
+)
+def test_every_command_has_help_options_with_help_and_json(name, command):
+    """Those that print a result print it as JSON, too."""
     assert command.help, f"{name} is missing its help"
     for parameter in command.params:
         if isinstance(parameter, click.Option):
             assert parameter.help, f"{name} {parameter.opts[0]} is missing its help"
-
-
-@pytest.mark.parametrize("name", list(cli.COMMANDS))
-def test_the_lazy_registry_says_what_the_command_says(name):
-    """The one-line help that --help prints without importing is what completion in a shell shows of the command."""
-    command = cli.cli.get_command(click.Context(cli.cli), name)
-    assert command.short_help == cli.COMMANDS[name][1]
-    assert command.name == name
-
-
-def test_json_is_offered_everywhere():
-    """Every command that prints a result can print it as JSON."""
-    silent = {"leaderboard"}
-    for name, command in every_command():
-        if name not in silent and "serve" not in name:
-            assert any("--json" in p.opts for p in command.params), name
+    if name != "leaderboard" and "serve" not in name:
+        assert any("--json" in p.opts for p in command.params), name
+    if name in cli.COMMANDS:
+        assert (command.name, command.short_help) == (name, cli.COMMANDS[name][1])
 
 
 def test_help_imports_nothing_heavy():
-    """--help loads neither polars, duckdb, datasets, pyarrow nor numpy."""
+    """--help loads none of the libraries that take long to import."""
     code = (
         "import sys; sys.argv = ['kernel-archive', '--help']\n"
         "from kernel_archive.cli import main\n"
         "status = main()\n"
-        "heavy = {'polars', 'duckdb', 'datasets', 'pyarrow', 'numpy', 'rich', 'torch', 'sklearn'} & sys.modules.keys()\n"
-        "assert not heavy, heavy\nassert status == 0"
+        "heavy = {'polars', 'duckdb', 'datasets', 'pyarrow', 'numpy', 'rich', 'torch', 'sklearn'}\n"
+        "assert not heavy & sys.modules.keys()\nassert status == 0"
     )
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert result.returncode == 0, result.stderr
     assert "build-eval" in result.stdout
 
 
-def test_wrong_usage_is_status_two_with_a_hint(tmp_path):
-    """A typo names the nearest command; an unknown option says so; neither has a traceback."""
-    typo = run("buidl", cwd=tmp_path)
-    assert typo.returncode == 2
-    assert "Did you mean 'build'?" in typo.stderr
-    option = run("info", "--jsn", cwd=tmp_path)
-    assert option.returncode == 2
-    assert "Traceback" not in typo.stderr + option.stderr
+@pytest.mark.parametrize(
+    ("arguments", "status", "message"),
+    [
+        (["buidl"], 2, "Did you mean 'build'?"),
+        (["info", "--jsn"], 2, "--jsn"),
+        (["build-eval", "--split", "evl"], 2, "Did you mean 'eval'?"),
+        (["diff", "none", "neither"], 1, "does not exist"),
+        (["build", "cuda-l1", "--source", "none"], 1, "no such directory"),
+        *((command, 1, "kernel-archive build") for command in (["info"], ["audit"], ["validate"])),
+        (["show", "abcdef123456"], 1, "kernel-archive build"),
+        (["sql", "SELECT 1"], 1, "kernel-archive build"),
+    ],
+)
+def test_mistakes_have_a_status_and_a_hint(
+    tmp_path, monkeypatch, capsys, arguments, status, message
+):
+    """2 for wrong usage, 1 for missing data; one message that says what to do, no traceback."""
+    monkeypatch.chdir(tmp_path)
+    assert main(arguments) == status
+    out, err = capsys.readouterr()
+    assert message in err
+    assert "Traceback" not in err
+    assert out == ""
 
 
-def test_a_copy_that_is_not_there_is_status_one(tmp_path):
-    """A directory that an option names is data, as every named file is."""
-    for name, what in (("gone", "no such directory"), ("file", "not a directory")):
-        (tmp_path / "file").touch()
-        result = run("build", "cuda-l1", "--source", name, cwd=tmp_path)
-        assert (result.returncode, what in result.stderr) == (1, True)
+@pytest.mark.parametrize("name", cli.MOVED)
+def test_a_command_that_is_gone_says_what_to_type(name, capsys):
+    """The message is one line that names the new command; no such name is a command today."""
+    assert main([name, "--any", "argument"]) == 2
+    error = capsys.readouterr().err.splitlines()[-1]
+    assert f"{name!r} is gone since 1.0. Type: " in error
+    assert name not in cli.COMMANDS
 
 
-def test_no_archive_is_status_one_and_says_how_to_make_one(tmp_path):
-    """The message names the directory and the command that makes an archive."""
-    for command in (["info"], ["audit"], ["validate"], ["show", "abcdef123456"], ["sql", "SELECT 1"]):
-        result = run(*command, cwd=tmp_path)
-        assert result.returncode == 1, command
-        assert "kernel-archive build" in result.stderr
-        assert "Traceback" not in result.stderr
-        assert result.stdout == ""
-
-
-def test_an_error_as_json_is_the_only_thing_on_stdout(tmp_path):
-    """--json gives programs the error too."""
-    result = run("info", "--json", cwd=tmp_path)
-    assert result.returncode == 1
-    assert json.loads(result.stdout)["error"] == "ArchiveNotFoundError"
+def test_an_error_as_json_is_all_that_is_on_stdout(tmp_path, monkeypatch, capsys):
+    """Programs read the error there."""
+    monkeypatch.chdir(tmp_path)
+    assert main(["info", "--json"]) == 1
+    assert json.loads(capsys.readouterr().out)["error"] == "ArchiveNotFoundError"
 
 
 def test_findings_are_printed_first_twenty_in_full(capsys):
-    """Twenty findings, then a count; nothing of a hostile name reaches the terminal raw."""
-    from kernel_archive.cli.common import report
-
-    findings = [Finding(code="x", message="bad", file=f"\x1b[31m{i}.jsonl", line=i) for i in range(30)]
-    assert report(DataError("many", findings=findings), as_json=False) == 1
+    """The rest is counted; no control of a hostile name is printed."""
+    findings = [
+        Finding(code="x", message="bad", file=f"\x1b[31m{i}.jsonl", line=i) for i in range(30)
+    ]
+    assert common.report(DataError("many", findings=findings), as_json=False) == 1
     shown = capsys.readouterr().err
     assert shown.count("error: ") == 20
     assert "and 10 more" in shown
     assert "\x1b" not in shown
 
 
-def test_a_bug_says_that_it_is_one(capsys, monkeypatch):
-    """An exception that nobody foresaw asks for a report, and shows its traceback only when asked."""
-    from kernel_archive.cli.common import report
-
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        (ZeroDivisionError("x"), "This is a bug"),
+        (OSError(28, "No space left on device", "out/x"), "out/x: No space left on device"),
+        (MemoryError(), "Error: out of memory. Finished files are kept\n"),
+    ],
+)
+def test_errors_that_are_not_ours(capsys, monkeypatch, error, message):
+    """One line each; a traceback only when asked for."""
     monkeypatch.delenv("KERNEL_ARCHIVE_TRACEBACK", raising=False)
-    assert report(ZeroDivisionError("x"), as_json=False) == 1
+    assert common.report(error, as_json=False) == 1
     shown = capsys.readouterr().err
-    assert "This is a bug" in shown
+    assert message in shown
     assert "Traceback" not in shown
 
 
-def test_a_full_disk_is_told_as_such(capsys):
-    """Errors of the system have its own words and no traceback."""
-    from kernel_archive.cli.common import report
-
-    assert report(OSError(28, "No space left on device", "out/x.parquet"), as_json=False) == 1
-    assert "out/x.parquet: No space left on device" in capsys.readouterr().err
+def test_progress_without_a_terminal_is_a_line_now_and_then(capsys, monkeypatch):
+    """A log of CI shows that work goes on, and is not flooded."""
+    with click.Context(cli.cli), common.progress("Reading") as advance:
+        advance(1, 2000, "a")
+        monkeypatch.setattr(common, "PROGRESS_SECONDS", 0.0)
+        advance(1234, 2000, "run \x1b")
+    assert capsys.readouterr().err == "Reading: 1,234 of 2,000, run \\x1b\n"
 
 
 def test_a_closed_pipe_is_no_fault(tmp_path):
-    """`kernel-archive readers | head -1` ends quietly."""
-    result = subprocess.run(
-        f"{sys.executable} -m kernel_archive --help | head -1", shell=True, capture_output=True, text=True, cwd=tmp_path
-    )
+    """`kernel-archive --help | head -1` ends quietly."""
+    line = f"{sys.executable} -m kernel_archive --help | head -1"
+    result = subprocess.run(line, shell=True, capture_output=True, text=True, cwd=tmp_path)
     assert result.stderr == ""

@@ -35,27 +35,35 @@ def run(archive, capsys):
 def test_export_answer_import_check_score(run, tmp_path, split):
     """The whole way, with what the user is told on it."""
     questions, answers, forecasts = (tmp_path / name for name in ("q.jsonl", "a.jsonl", "f.jsonl"))
-    status, out, _ = run("forecast", "--export", questions, "--model", "m", "--split", split, "--limit", 20)
+    status, out, _ = run(
+        "forecast", "--export", questions, "--model", "m", "--split", split, "--limit", 20
+    )
     assert status == 0
     assert "20 questions about 20 of" in out
     lines = [json.loads(line) for line in questions.read_text().splitlines()]
     plain = [{"custom_id": line["custom_id"], "answer": ANSWER} for line in lines[:19]]
     plain[3]["answer"] = "I can't say."
     answers.write_text("".join(json.dumps(line) + "\n" for line in plain))
-    status, out, _ = run("forecast", "--import", answers, "--split", split, "--limit", 20, "-o", forecasts)
+    status, out, _ = run(
+        "forecast", "--import", answers, "--split", split, "--limit", 20, "-o", forecasts
+    )
     assert status == 0
     assert "19 answers to 20 questions, 18 forecasts" in out
     assert "unparsed: no-json 1" in out
     assert "unanswered: no answer 1" in out
     assert run("check", forecasts, "--split", split)[0] == 0
     assert run("score", forecasts, "--split", split, "--draws", 0)[0] == 0
-    status, out, _ = run("forecast", "--import", answers, "--split", split, "-o", forecasts, "--force", "--json")
-    assert json.loads(out)["tally"]["unparsed"] == {"no-json": 1}
+    status, out, _ = run(
+        "forecast", "--import", answers, "--split", split, "-o", forecasts, "--force", "--json"
+    )
+    assert json.loads(out)["counts"]["unparsed"] == {"no-json": 1}
 
 
 def test_a_row_that_does_not_fit_is_named(run, tmp_path):
     """On stderr, and in the JSON."""
-    status, out, err = run("forecast", "--export", tmp_path / "q.jsonl", "--model", "m", "--context", 10, "--limit", 3)
+    status, out, err = run(
+        "forecast", "--export", tmp_path / "q.jsonl", "--model", "m", "--context", 10, "--limit", 3
+    )
     assert status == 0
     assert err.count("is left unanswered") == 3
     assert "0 questions" in out
@@ -65,7 +73,8 @@ def test_the_batch_form_needs_nothing_of_the_extra(archive, tmp_path):
     """Neither the help nor an export imports Inspect."""
     code = (
         "import sys; from kernel_archive.cli import main; main(['forecast', '--help']); "
-        f"main(['forecast', '--model', 'm', '--limit', '2', '--export', 'q.jsonl', '--archive', {str(archive)!r}]); "
+        "main(['forecast', '--model', 'm', '--limit', '2', '--export', 'q.jsonl', "
+        f"'--archive', {str(archive)!r}]); "
         "assert 'inspect_ai' not in sys.modules and 'openai' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, cwd=tmp_path)
@@ -74,11 +83,14 @@ def test_the_batch_form_needs_nothing_of_the_extra(archive, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ((), "--model MODEL, --from-log LOG, --export FILE"),
+        ((), "--model MODEL (with --url), --export FILE"),
         (("--export", "q.jsonl"), "--model NAME"),
         (("--import", "a.jsonl"), "-o FILE"),
         (("--export", "q.jsonl", "--import", "a.jsonl"), "give one of"),
-        (("--export", "q.jsonl", "--model", "m", "--split", "discovery", "--defer"), "without --defer"),
+        (
+            ("--export", "q.jsonl", "--model", "m", "--split", "discovery", "--defer"),
+            "without --defer",
+        ),
         (("--export", "none/q.jsonl", "--model", "m"), "no directory"),
     ],
 )

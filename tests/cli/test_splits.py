@@ -16,12 +16,10 @@ from kernel_archive.archive import build as archive_build
 from kernel_archive.archive.open import open_archive
 from kernel_archive.archive.recipe import load_recipe
 from kernel_archive.cli import cli, main
-from kernel_archive.pipeline import validate
 from kernel_archive.publishing.card import write_card
 from kernel_archive.selection.freeze import freeze, frozen_folder, read_frozen
 from kernel_archive.selection.make import make_splits, store_published
 from kernel_archive.splits import SPLIT_TABLES
-from kernel_archive.storage import content_path
 
 SEARCHES = [
     Search("held/a", "trimul"),
@@ -29,7 +27,12 @@ SEARCHES = [
     Search("train", "trimul", role="training"),
 ]
 RUNS = [
-    Run(s.search_id, program(f"{s.search_id}{i}"), 0.2 * 1.3**i, parent=None if i == 0 else f"n{(i - 1) // 2}")
+    Run(
+        s.search_id,
+        program(f"{s.search_id}{i}"),
+        0.2 * 1.3**i,
+        parent=None if i == 0 else f"n{(i - 1) // 2}",
+    )
     for s in SEARCHES
     for i in range(14)
 ]
@@ -58,7 +61,9 @@ def invoke(*arguments):
 
 
 def test_build_eval_prints_the_table(archive):
-    """The task x bin table with its sums, short cells marked and counted, labels that the schemes give differently."""
+    """The task x bin table with its sums, short cells marked and counted, labels that the
+    schemes give differently.
+    """
     status, out, _ = invoke("build-eval", "--cap", "2")
     assert status == 0
     lines = {line.split()[0]: line.split()[1:] for line in out.splitlines() if line.strip()}
@@ -72,37 +77,21 @@ def test_build_eval_prints_the_table(archive):
 
 
 def test_two_references_of_one_task_are_said(tmp_path, monkeypatch):
-    """Rows of one task with different denominators are warned of on stderr; stdout stays the result."""
+    """Rows of one task with different denominators are warned of on stderr; stdout stays the
+    result.
+    """
     monkeypatch.chdir(tmp_path)
     searches = [Search("a"), Search("b", reference=reference("trimul", 1))]
-    place = make_archive(tmp_path / "gpu-forecasters/kernels", searches, [Run(s, program(s), 2.0) for s in ("a", "b")])
+    place = make_archive(
+        tmp_path / "gpu-forecasters/kernels",
+        searches,
+        [Run(s, program(s), 2.0) for s in ("a", "b")],
+    )
     make_splits(place)
     status, out, err = invoke("build-eval")
     assert status == 0
     assert "Warning: the rows of trimul were timed against 2 references" in " ".join(err.split())
     assert "Warning" not in out
-
-
-def test_build_eval_writes_card_and_manifest(archive):
-    """The archive passes every check with the variant, whose name and cap stand in manifest and card."""
-    status, _, err = invoke("build-eval", "--cap", "1")
-    assert status == 0
-    assert "not the canonical split" in err
-    assert "eval-cap1" in (archive / "README.md").read_text()
-    assert [f.render() for f in validate(archive).findings] == []
-    status, out, err = invoke("build-eval", "--cap", "10")
-    assert (status, "eval (canonical)" in out, "not the canonical" in err) == (0, True, False)
-    assert "eval-cap1" not in (archive / "README.md").read_text()
-
-
-def test_nothing_to_do_says_so(archive):
-    """The canonical split made again is left as it is."""
-    before = (archive / "manifest.json").stat().st_mtime_ns
-    for command in ("build-eval", "build-discovery", "build-train"):
-        status, out, _ = invoke(command)
-        assert status == 0
-        assert out.rstrip().endswith(", as it was")
-    assert (archive / "manifest.json").stat().st_mtime_ns == before
 
 
 @pytest.mark.parametrize("command", ["build-eval", "build-discovery", "build-train"])
@@ -131,16 +120,6 @@ def test_discovery_and_training_tables(archive):
     assert "train_pairs (train-pairs5), 32 rows" in out
 
 
-def test_own_definition(archive, tmp_path):
-    """A definition file is used; a wrong one ends with status 1 and names file, field and value."""
-    text = (content_path("splits") / "eval.toml").read_text()
-    (tmp_path / "mine.toml").write_text(text.replace("cap = 10", "cap = 3"))
-    _, out, _ = invoke("build-eval", "--definition", "mine.toml", "--json")
-    assert json.loads(out)["split"]["parameters"]["cap"] == 3
-    (tmp_path / "bad.toml").write_text(text.replace("cap = 10", 'cap = "ten"'))
-    assert main(["build-eval", "--definition", "bad.toml"]) == 1
-
-
 def test_wrong_definition_is_explained(archive, tmp_path, capsys):
     """The message names the file, the field, the value and the way out, without a traceback."""
     (tmp_path / "bad.toml").write_text("cap = 3\nfast = true\n")
@@ -155,16 +134,18 @@ def test_wrong_definition_is_explained(archive, tmp_path, capsys):
 def test_a_gpu_that_is_not_there(archive, capsys):
     """Status 2, and the GPUs that there are."""
     assert main(["build-eval", "--gpu", "L40S"]) == 2
-    assert "on GPU L40S; there are: H200" in capsys.readouterr().err
+    assert "on GPU L40S. GPUs with such kernels: H200" in capsys.readouterr().err
     assert main(["build-eval", "--cap", "0"]) == 2
 
 
 def test_published_splits_are_kept(tmp_path, monkeypatch, capsys):
-    """A published split is printed and left alone; a cap needs --reselect; a scheme relabels it as a variant."""
+    """A published split is printed and left alone; a cap needs --reselect; a scheme relabels it
+    as a variant.
+    """
     monkeypatch.chdir(tmp_path)
     place = make_archive(tmp_path / "gpu-forecasters/kernels", SEARCHES, RUNS)
     store_published(place, [staged(tmp_path, ROWS)])
-    make_splits(place, ["discovery_pairs", "train_pairs"])
+    make_splits(place, names=["discovery_pairs", "train_pairs"])
     status, out, err = invoke("build-eval")
     assert status == 0
     assert "published by others and is kept" in err
@@ -178,13 +159,15 @@ def test_published_splits_are_kept(tmp_path, monkeypatch, capsys):
 
 
 def test_builds_the_embedded_archive_first(tmp_path, monkeypatch):
-    """In an empty directory the command says that it builds, and builds, here from one log; then it prints the split."""
+    """In an empty directory the command says that it builds, and builds, here from one log; then
+    it prints the split.
+    """
     monkeypatch.chdir(tmp_path)
     log = RunLog(reference=reference("trimul"))
     log.root(program("a"), 1.5)
     log.write(tmp_path / "src/run")
     loaded = load_recipe(recipe(tmp_path / "src", ("run", "held_out")))
-    monkeypatch.setattr(archive_build, "default_recipes", lambda: [loaded])
+    monkeypatch.setattr(archive_build, "load_recipes", lambda builders: [loaded])
     status, out, err = invoke("build-eval", "--cap", "10")
     assert status == 0
     assert "No archive in gpu-forecasters/kernels: building the embedded one there first" in err
@@ -193,11 +176,16 @@ def test_builds_the_embedded_archive_first(tmp_path, monkeypatch):
 
 
 def test_prints_the_shipped_split(shipped, monkeypatch):
-    """The split that everybody forecasts is there as it was frozen, and the command leaves it as it is."""
+    """The split that everybody forecasts is there as it was frozen, and the command leaves it as
+    it is.
+    """
     monkeypatch.chdir(shipped)
     status, out, _ = invoke("build-eval", "--cap", "10")
     facts = open_archive("gpu-forecasters/kernels").manifest.splits["eval"]
-    assert (status, f"eval (canonical), {facts.rows} rows, {facts.logical_digest}, as it was" in out) == (0, True)
+    assert (
+        status,
+        f"eval (canonical), {facts.rows} rows, {facts.logical_digest}, as it was" in out,
+    ) == (0, True)
     assert facts.rows > 300
     # Between two releases nothing is frozen yet.
     frozen = frozen_folder(DATA_VERSION) / "eval.json"
@@ -221,7 +209,9 @@ def test_a_folder_of_something_else_is_left_alone(tmp_path, monkeypatch, capsys)
 
 @pytest.mark.parametrize("command", ["build-eval", "build-discovery", "build-train"])
 def test_a_misspelt_archive_is_not_built(tmp_path, monkeypatch, capsys, command):
-    """A named directory without an archive ends with status 1, says how to build one, and nothing is written."""
+    """A named directory without an archive ends with status 1, says how to build one, and
+    nothing is written.
+    """
     monkeypatch.chdir(tmp_path)
     for named in ("typo/dir", "gpu-forecasters/kernels"):
         assert main([command, "--archive", named]) == 1
@@ -245,7 +235,7 @@ def test_diff_prints_tables_and_examples(archive, other):
     assert status == 0
     assert "hand-made -> next" in out
     row = next(line.split() for line in out.splitlines() if line.split()[:1] == ["kernels"])
-    assert row[1:] == ["42", "43", "1", "0", "1", "1", "0", "0"]
+    assert row[1:] == ["42", "43", "1", "0", "1", "1", "0"]
     assert "kernels added " in out
     assert out.rstrip().endswith("The two differ.")
     assert invoke("diff", str(archive), str(archive))[1].rstrip().endswith("Nothing changed.")
@@ -263,11 +253,3 @@ def test_diff_as_json_and_changelog(archive, other, tmp_path):
     freeze(archive, tmp_path / "frozen")
     _, out, _ = invoke("diff", str(tmp_path / "frozen"), str(other), "--json")
     assert [t["table"] for t in json.loads(out)["tables"]] == list(SPLIT_TABLES)
-
-
-def test_diff_of_nothing(archive, tmp_path, capsys):
-    """A path that is not there is no fault of the command line; a folder that holds nothing of ours is explained."""
-    assert main(["diff", str(archive), str(tmp_path / "none")]) == 1
-    (tmp_path / "empty").mkdir()
-    assert main(["diff", str(archive), str(tmp_path / "empty")]) == 2
-    assert "neither an archive directory nor a folder of frozen splits" in capsys.readouterr().err

@@ -1,4 +1,6 @@
-"""The whole campaign: ``python tests/fuzz --minutes M --seed S`` (``make fuzz``). Ends with status 1 at the first broken promise."""
+"""The whole campaign: ``python tests/fuzz --minutes M --seed S`` (``make fuzz``). Ends with status
+1 at the first broken promise.
+"""
 
 from __future__ import annotations
 
@@ -19,10 +21,13 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--only", choices=sorted(PORTIONS), action="append")
     options = parser.parse_args()
-    sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1])]
+    tests = Path(__file__).parents[1]
+    measure = tests.parent / "measure"
+    sys.path[:0] = [str(path) for path in (tests / "fuzz", tests, measure, measure / "tests")]
     names = options.only or list(PORTIONS)
     for name in names:
-        run = import_module(name).run
+        module = "support.fuzz_programs" if name == "programs" else name
+        run = import_module(module).run
         until = time.monotonic() + 60 * options.minutes / len(names)
         portion = 0
         while portion == 0 or time.monotonic() < until:
@@ -33,7 +38,11 @@ def main() -> int:
                 print(f"FAILED {name}, seed {seed}: {type(error).__name__}: {error}")
                 return 1
             portion += 1
-        print(f"{name}: {portion} portions of {PORTIONS[name]} cases held; the last: {dict(seen or {})}", flush=True)
+        print(
+            f"{name}: {portion} portions of {PORTIONS[name]} cases held; the last: "
+            f"{dict(seen or {})}",
+            flush=True,
+        )
     return 0
 
 

@@ -1,4 +1,5 @@
-"""Builds that are disturbed: staged files with flipped bits, and kills at random moments. The next build makes the same archive.
+"""Builds that are disturbed: staged files with flipped bits, and kills at random moments. The next
+build makes the same archive.
 
 PYTHONPATH=tests python tests/fuzz/builds.py [SEED] [COUNT]
 """
@@ -36,12 +37,27 @@ def _made(folder: Path) -> Path:
 
 
 def _build(path: Path, out: Path) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-m", "kernel_archive", "build", str(path), "--out", str(out), "--jobs", "2", "--json"]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True)
+    command = [
+        sys.executable,
+        "-m",
+        "kernel_archive",
+        "build",
+        str(path),
+        "--out",
+        str(out),
+        "--jobs",
+        "2",
+        "--json",
+    ]
+    return subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True
+    )
 
 
 def _group_is_alive(group: int) -> bool:
-    """Whether a process of the group still runs (what has ended and waits to be collected does not count)."""
+    """Whether a process of the group still runs (what has ended and waits to be collected does not
+    count).
+    """
     for entry in Path("/proc").iterdir():
         if entry.name.isdecimal():
             try:
@@ -57,7 +73,8 @@ def run(seed: int, count: int) -> Counter[str]:
     """So many disturbances, each followed by a build; how many there were of each kind.
 
     Raises:
-        AssertionError: the build that follows fails, makes another archive, or a killed one leaves a process behind.
+        AssertionError: the build that follows fails, makes another archive, or a killed one leaves
+            a process behind.
     """
     seen: Counter[str] = Counter()
     with tempfile.TemporaryDirectory() as folder:

@@ -1,11 +1,11 @@
-"""Fuzzing the forecast reader: every accepted form, mutated where its structure is, with the verdict that is right.
+"""Fuzz the forecast reader: every accepted form, mutated, with the verdict that is right.
 
-``run(seed, count)`` makes so many files. Each is one of three kinds:
+``run(seed, count)`` makes that many files of three kinds:
 
-* a *harmless* change (order of fields, white space, compression, further forms): the same arrays must come out;
-* a *fault* put in by hand: the file must be refused, with one of the codes that name it;
-* *damage* of the bytes: whatever comes out, it is a report; what is accepted holds distributions, and a compressed
-  file that is accepted says what it said before.
+* a *harmless* change (order of fields, white space, compression, form): the same arrays come out;
+* a *fault* put in by hand: the file is refused, with one of the codes that name it;
+* *damage* of the bytes: whatever comes out is a report; what is accepted holds distributions, and
+  an accepted compressed file says what it said before.
 
 No file may raise, and no file may take a gigabyte.
 """
@@ -27,19 +27,26 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from kernel_archive.errors import KernelArchiveError
-from kernel_archive.scoring import Target, check_forecasts, score
+from kernel_archive.scoring import Split, check_forecasts, score
 from kernel_archive.scoring.formats import TOOL_FIELDS
 
 MAX_GROWTH_KB = 1 << 20
 IDS = [f"{n:032x}" for n in range(7)]
-TARGET = Target.from_arrays(
-    row_ids=IDS, tasks=["a", "a", "a", "b", "b", "b", "b"], speedups=[0.2, 0.6, 0.9, 1.1, 1.6, 2.5, 5.0]
+TARGET = Split.from_arrays(
+    row_ids=IDS,
+    tasks=["a", "a", "a", "b", "b", "b", "b"],
+    speedups=[0.2, 0.6, 0.9, 1.1, 1.6, 2.5, 5.0],
 )
 MASSES = pa.list_(pa.struct([("bin", pa.int64()), ("p", pa.float64())]))
 COLUMNS = {
-    "row_id": pa.string(), "comparison_id": pa.string(), "repeat": pa.int64(), "probabilities": pa.list_(pa.float64()),
-    "rationale": pa.string(), "latency_s": pa.float64(), **dict.fromkeys(TOOL_FIELDS, pa.float64()),
-}  # fmt: skip
+    "row_id": pa.string(),
+    "comparison_id": pa.string(),
+    "repeat": pa.int64(),
+    "probabilities": pa.list_(pa.float64()),
+    "rationale": pa.string(),
+    "latency_s": pa.float64(),
+    **dict.fromkeys(TOOL_FIELDS, pa.float64()),
+}
 
 
 def zstd(data):
@@ -47,7 +54,7 @@ def zstd(data):
     return pa.Codec("zstd").compress(data, asbytes=True)
 
 
-# --- forms: (row id, repeat, probabilities) -> the fields of a line -------------------------------------------------
+# --- forms: (row id, repeat, probabilities) -> the fields of a line ---
 
 
 def canonical(name, repeat, p):
@@ -67,7 +74,10 @@ def arguments(name, repeat, p):
 
 def arguments_text(name, repeat, p):
     """The same as text."""
-    return {**arguments(name, repeat, p), "arguments": json.dumps(dict(zip(TOOL_FIELDS, p, strict=True)))}
+    return {
+        **arguments(name, repeat, p),
+        "arguments": json.dumps(dict(zip(TOOL_FIELDS, p, strict=True))),
+    }
 
 
 def published_list(name, repeat, p):
@@ -78,7 +88,11 @@ def published_list(name, repeat, p):
 
 def published_map(name, repeat, p):
     """The published table: a map."""
-    return {"comparison_id": name, "repeat": repeat, "bin_probabilities": {str(b): v for b, v in enumerate(p, 1)}}
+    return {
+        "comparison_id": name,
+        "repeat": repeat,
+        "bin_probabilities": {str(b): v for b, v in enumerate(p, 1)},
+    }
 
 
 FORMS = (canonical, tool, arguments, arguments_text, published_list, published_map)
@@ -88,7 +102,10 @@ TABULAR = (canonical, tool, published_list, published_map)
 def made(rng, form):
     """A whole file's rows in a form, and the arrays that they mean."""
     repeats = rng.choice((1, 1, 2))
-    p = np.round(np.array([[[rng.random() + 0.01 for _ in range(8)] for _ in IDS] for _ in range(repeats)]), 4)
+    p = np.round(
+        np.array([[[rng.random() + 0.01 for _ in range(8)] for _ in IDS] for _ in range(repeats)]),
+        4,
+    )
     p /= p.sum(axis=-1, keepdims=True)
     cells = [(r, i) for r in range(repeats) for i in range(len(IDS))]
     rng.shuffle(cells)
@@ -109,18 +126,23 @@ def table(rng, rows):
         if key != "bin_probabilities":
             columns[key] = pa.array(values, COLUMNS[key])
         elif isinstance(masses, dict):
-            columns[key] = pa.array([list(v.items()) for v in values], pa.map_(pa.string(), pa.float64()))
+            columns[key] = pa.array(
+                [list(v.items()) for v in values], pa.map_(pa.string(), pa.float64())
+            )
         else:
             columns[key] = pa.array(values, MASSES)
     out = io.BytesIO()
     pq.write_table(
-        pa.table(columns), out, row_group_size=rng.choice((1, 3, 1000)),
-        compression=rng.choice(("none", "zstd", "snappy", "gzip")), use_dictionary=rng.random() < 0.7,
-    )  # fmt: skip
+        pa.table(columns),
+        out,
+        row_group_size=rng.choice((1, 3, 1000)),
+        compression=rng.choice(("none", "zstd", "snappy", "gzip")),
+        use_dictionary=rng.random() < 0.7,
+    )
     return out.getvalue()
 
 
-# --- harmless changes ----------------------------------------------------------------------------------------------
+# --- harmless changes ---
 
 
 def harmless(rng):
@@ -132,7 +154,14 @@ def harmless(rng):
     for row in rows:
         if rng.random() < 0.3:
             row.update(
-                rng.choice(({"defer": False}, {"parse_failed": None}, {"model": "x" * 50}, {"rationale": "é\u2028\0"}))
+                rng.choice(
+                    (
+                        {"defer": False},
+                        {"parse_failed": None},
+                        {"model": "x" * 50},
+                        {"rationale": "é\u2028\0"},
+                    )
+                )
             )
         if rng.random() < 0.2:
             row["repeat"] = float(row["repeat"])
@@ -147,7 +176,9 @@ def harmless(rng):
         + rng.choice(("\n", "\r\n", "\n\n", " \n"))
         for row in rows
     )
-    data = ("\ufeff" * (rng.random() < 0.2) + (text.rstrip() if rng.random() < 0.2 else text)).encode()
+    data = (
+        "\ufeff" * (rng.random() < 0.2) + (text.rstrip() if rng.random() < 0.2 else text)
+    ).encode()
     return rng.choice((bytes, gzip.compress, zstd, split_gzip))(data), p
 
 
@@ -157,7 +188,7 @@ def split_gzip(data):
     return gzip.compress(data[:half]) + gzip.compress(data[half:])
 
 
-# --- faults: bytes, and the codes of which one must be named --------------------------------------------------------
+# --- faults: bytes, and the codes of which one must be named ---
 
 
 def bad_mass(rng):
@@ -167,11 +198,19 @@ def bad_mass(rng):
     at = rng.randrange(len(rows))
     value, codes = rng.choice(
         (
-            (float("nan"), {"not-finite"}), (float("inf"), {"not-finite"}), (-0.25, {"negative"}), ("0.5", {"not-a-number"}),
-            (True, {"not-a-number"}), (10**400, {"not-finite"}), (None, {"not-a-number", "missing-field"}),
-            ([0.5], {"not-a-number"}), ({}, {"not-a-number"}), ("\ud800", {"not-a-number"}), (10**5000, {"not-finite", "bad-json"}),
+            (float("nan"), {"not-finite"}),
+            (float("inf"), {"not-finite"}),
+            (-0.25, {"negative"}),
+            ("0.5", {"not-a-number"}),
+            (True, {"not-a-number"}),
+            (10**400, {"not-finite"}),
+            (None, {"not-a-number", "missing-field"}),
+            ([0.5], {"not-a-number"}),
+            ({}, {"not-a-number"}),
+            ("\ud800", {"not-a-number"}),
+            (10**5000, {"not-finite", "bad-json"}),
         )
-    )  # fmt: skip
+    )
     p = [0.125] * 8
     p[rng.randrange(8)] = value
     if isinstance(value, int) and value > 10**4000:
@@ -191,11 +230,17 @@ def bad_shape(rng):
     at = rng.randrange(len(rows))
     value, codes = rng.choice(
         (
-            ([0.0] * 8, {"zero-sum"}), ([0.125] * 7, {"wrong-length"}), ([0.125] * 9, {"wrong-length"}), ([], {"wrong-length"}),
-            ("x", {"wrong-length"}), ({"1": 1.0}, {"wrong-length"}), (None, {"missing-field"}), (0.5, {"wrong-length"}),
+            ([0.0] * 8, {"zero-sum"}),
+            ([0.125] * 7, {"wrong-length"}),
+            ([0.125] * 9, {"wrong-length"}),
+            ([], {"wrong-length"}),
+            ("x", {"wrong-length"}),
+            ({"1": 1.0}, {"wrong-length"}),
+            (None, {"missing-field"}),
+            (0.5, {"wrong-length"}),
             ([[0.125] * 8], {"wrong-length"}),
         )
-    )  # fmt: skip
+    )
     rows[at]["probabilities"] = value
     return lines(rows), codes
 
@@ -206,17 +251,30 @@ def bad_field(rng):
     at = rng.randrange(len(rows))
     change, codes = rng.choice(
         (
-            ({"repeat": -1}, {"out-of-range"}), ({"repeat": 100}, {"out-of-range"}), ({"repeat": "0"}, {"out-of-range"}),
-            ({"repeat": 0.5}, {"out-of-range"}), ({"predicted_bin": 9}, {"out-of-range"}), ({"predicted_bin": 0}, {"out-of-range"}),
-            ({"defer": "yes"}, {"not-a-flag"}), ({"parse_failed": True}, {"contradiction"}), ({"rationale": 5}, {"not-text"}),
-            ({"input_tokens": -1}, {"out-of-range"}), ({"latency_s": float("nan")}, {"out-of-range"}),
-            ({"latency_s": 1, "elapsed_s": 2}, {"contradiction"}), ({"surrogate_label": 3}, {"not-text"}),
-            ({"surrogate_label": "a"}, {"several-forecasters"}), ({"row_id": 7}, {"bad-row-id"}), ({"row_id": "nobody"}, {"unknown-row", "contradiction"}),
-            ({"row_id": "\ud800"}, {"unknown-row", "contradiction", "bad-json"}), ({"row_id": ""}, {"bad-row-id"}),
-            ({"arguments": "{"}, {"bad-json"}), ({"arguments": [1]}, {"bad-json"}), ({"arguments": {"repeat": 50}}, {"contradiction", "missing-field"}),
+            ({"repeat": -1}, {"out-of-range"}),
+            ({"repeat": 100}, {"out-of-range"}),
+            ({"repeat": "0"}, {"out-of-range"}),
+            ({"repeat": 0.5}, {"out-of-range"}),
+            ({"predicted_bin": 9}, {"out-of-range"}),
+            ({"predicted_bin": 0}, {"out-of-range"}),
+            ({"defer": "yes"}, {"not-a-flag"}),
+            ({"parse_failed": True}, {"contradiction"}),
+            ({"rationale": 5}, {"not-text"}),
+            ({"input_tokens": -1}, {"out-of-range"}),
+            ({"latency_s": float("nan")}, {"out-of-range"}),
+            ({"latency_s": 1, "elapsed_s": 2}, {"contradiction"}),
+            ({"surrogate_label": 3}, {"not-text"}),
+            ({"surrogate_label": "a"}, {"several-forecasters"}),
+            ({"row_id": 7}, {"bad-row-id"}),
+            ({"row_id": "nobody"}, {"unknown-row", "contradiction"}),
+            ({"row_id": "\ud800"}, {"unknown-row", "contradiction", "bad-json"}),
+            ({"row_id": ""}, {"bad-row-id"}),
+            ({"arguments": "{"}, {"bad-json"}),
+            ({"arguments": [1]}, {"bad-json"}),
+            ({"arguments": {"repeat": 50}}, {"contradiction", "missing-field"}),
             ({"arguments": '{"x":1,"x":2}'}, {"repeated-field", "missing-field"}),
         )
-    )  # fmt: skip
+    )
     rows[at] |= change
     return lines(rows), codes
 
@@ -227,15 +285,29 @@ def bad_line(rng):
     parts = lines(rows).splitlines(keepends=True)
     bad, codes = rng.choice(
         (
-            (b"{broken\n", {"bad-json"}), (b"[1, 2]\n", {"bad-json"}), (b"5\n", {"bad-json"}), (b"\xff\xfe\n", {"bad-utf8"}),
-            (b"[" * 100_000 + b"\n", {"nested-too-deeply"}), (b'{"a":' * 50_000 + b"\n", {"nested-too-deeply", "bad-json"}),
-            (b'{"row_id": "x", "row_id": "y"}\n', {"repeated-field"}), (parts[0], {"repeated-forecast"}),
-            (b'{"row_id": "\\ud800"}\n', {"missing-field", "bad-json"}), (b'"' + b"x" * (3 << 20) + b'"\n', {"line-too-long"}),
-            (b'{"row_id":"' + IDS[0].encode() + b'","r\\u0065peat":1,"repeat":0,"probabilities":[1,0,0,0,0,0,0,0]}\n', {"repeated-field"}),
-            (b"\0\0\0\n", {"bad-json", "bad-utf8"}), (b'{"row_id": "x"', {"cut-off", "bad-json"}), (b"nul\n", {"bad-json"}),
-            (b'{"row_id": 1e999999}\n', {"bad-row-id", "bad-json"}), (b"1" * 5000 + b"\n", {"bad-json"}),
+            (b"{broken\n", {"bad-json"}),
+            (b"[1, 2]\n", {"bad-json"}),
+            (b"5\n", {"bad-json"}),
+            (b"\xff\xfe\n", {"bad-utf8"}),
+            (b"[" * 100_000 + b"\n", {"nested-too-deeply"}),
+            (b'{"a":' * 50_000 + b"\n", {"nested-too-deeply", "bad-json"}),
+            (b'{"row_id": "x", "row_id": "y"}\n', {"repeated-field"}),
+            (parts[0], {"repeated-forecast"}),
+            (b'{"row_id": "\\ud800"}\n', {"missing-field", "bad-json"}),
+            (b'"' + b"x" * (3 << 20) + b'"\n', {"line-too-long"}),
+            (
+                b'{"row_id":"'
+                + IDS[0].encode()
+                + b'","r\\u0065peat":1,"repeat":0,"probabilities":[1,0,0,0,0,0,0,0]}\n',
+                {"repeated-field"},
+            ),
+            (b"\0\0\0\n", {"bad-json", "bad-utf8"}),
+            (b'{"row_id": "x"', {"cut-off", "bad-json"}),
+            (b"nul\n", {"bad-json"}),
+            (b'{"row_id": 1e999999}\n', {"bad-row-id", "bad-json"}),
+            (b"1" * 5000 + b"\n", {"bad-json"}),
         )
-    )  # fmt: skip
+    )
     last = not bad.endswith(b"\n")
     parts.insert(len(parts) if last else rng.randrange(1, len(parts) + 1), bad)
     return rng.choice((bytes, gzip.compress, zstd))(b"".join(parts)), codes
@@ -245,14 +317,20 @@ def bad_file(rng):
     """A whole file that is of another kind, in another encoding, incomplete, or a bomb."""
     rows, _ = made(rng, canonical)
     data = lines(rows)
-    kind = rng.choice(("encoding", "cut", "tail", "empty", "corrupt", "gap", "split", "bomb", "table", "twice"))
+    kind = rng.choice(
+        ("encoding", "cut", "tail", "empty", "corrupt", "gap", "split", "bomb", "table", "twice")
+    )
     if kind == "encoding":
-        return data.decode().encode(rng.choice(("utf-16", "utf-16-le", "utf-16-be", "utf-32-le", "utf-32-be"))), {
-            "bad-utf8"
-        }
+        return data.decode().encode(
+            rng.choice(("utf-16", "utf-16-le", "utf-16-be", "utf-32-le", "utf-32-be"))
+        ), {"bad-utf8"}
     if kind == "cut":
         packed = rng.choice((gzip.compress, zstd))(data)
-        return packed[: rng.randrange(12, len(packed) - 9)], {"unreadable", "no-forecasts", "cut-off"}
+        return packed[: rng.randrange(12, len(packed) - 9)], {
+            "unreadable",
+            "no-forecasts",
+            "cut-off",
+        }
     if kind == "tail":
         return gzip.compress(data) + b"more" * rng.randrange(1, 9), {"unreadable"}
     if kind == "empty":
@@ -271,7 +349,10 @@ def bad_file(rng):
             row["row_id"] = "f" + row["row_id"][1:]
         return lines(rows), {"wrong-split"}
     if kind == "bomb":
-        return rng.choice((gzip.compress, zstd))(bytes(rng.randrange(64, 100) << 20)), {"file-too-large", "bad-utf8"}
+        return rng.choice((gzip.compress, zstd))(bytes(rng.randrange(64, 100) << 20)), {
+            "file-too-large",
+            "bad-utf8",
+        }
     if kind == "table":
         text = pa.DictionaryArray.from_arrays(pa.array([0] * 1000, pa.int32()), ["x" * 4_000_000])
         out = io.BytesIO()
@@ -286,11 +367,11 @@ def bad_file(rng):
 FAULTS = (bad_mass, bad_shape, bad_field, bad_line, bad_file)
 
 
-# --- damage --------------------------------------------------------------------------------------------------------
+# --- damage ---
 
 
 def damaged(rng):
-    """A good file with bytes changed, taken out, put in or doubled; and the arrays, where a checksum protects them."""
+    """A good file with bytes changed, taken out, put in or doubled."""
     form = rng.choice(FORMS)
     rows, p = made(rng, form)
     pack = rng.choice((bytes, gzip.compress, zstd))
@@ -317,15 +398,17 @@ def damaged(rng):
 
 def same(forecasts, p):
     """Whether the arrays are those, to the rounding of the renormalisation."""
-    return forecasts.probabilities.shape == p.shape and np.allclose(forecasts.probabilities, p, rtol=1e-12, atol=0)
+    return forecasts.probabilities.shape == p.shape and np.allclose(
+        forecasts.probabilities, p, rtol=1e-12, atol=0
+    )
 
 
 def run(seed, count):
-    """Make and read so many files; the number of each kind that was accepted and refused.
+    """Make and read that many files; count what was accepted and refused of each kind.
 
     Raises:
-        AssertionError: a verdict is wrong, a file took too much memory, or something was raised. The message names the
-            seed and number of the file.
+        AssertionError: a verdict is wrong, a file took too much memory, or something was raised;
+            the message names the seed and the number of the file.
     """
     seen = Counter()
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -357,7 +440,11 @@ def run(seed, count):
                 assert np.allclose(forecasts.probabilities.sum(axis=-1), 1.0), place
                 assert expected is None or same(forecasts, expected), place
                 if number % 10 == 0:
-                    assert 0 <= score(TARGET, forecasts, draws=0).metrics["speedup_recovered"].mean <= 100, place
+                    assert (
+                        0
+                        <= score(TARGET, forecasts, draws=0).metrics["speedup_recovered"].mean
+                        <= 100
+                    ), place
             grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
             assert grown < MAX_GROWTH_KB, f"{place}: {grown >> 10} MB"
             seen[f"{kind} {'accepted' if forecasts is not None else 'refused'}"] += 1

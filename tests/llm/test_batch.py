@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from support.small_archive import write_archive
 
 from kernel_archive.errors import DataError, ForecastError, UsageError
-from kernel_archive.llm.batch import Settings, export_lines, import_answers
-from kernel_archive.llm.prompts import load_questions, read_custom_id
-from kernel_archive.scoring import check_forecasts, load_target
+from kernel_archive.llm.batch import ModelSettings, export_lines, import_answers
+from kernel_archive.llm.questions import load_questions, read_custom_id
+from kernel_archive.scoring import check_forecasts, load_split
 from kernel_archive.scoring.formats import TOOL_FIELDS
 
 FORECAST = {
@@ -32,7 +32,9 @@ def served(custom_id, content=None, *, usage=USAGE, finish="stop", **message):
     """An output line of a service."""
     text = json.dumps(FORECAST) if content is None else content
     body = {
-        "choices": [{"message": {"role": "assistant", "content": text, **message}, "finish_reason": finish}],
+        "choices": [
+            {"message": {"role": "assistant", "content": text, **message}, "finish_reason": finish}
+        ],
         "usage": usage,
     }
     return {
@@ -54,9 +56,9 @@ def test_questions_go_out_and_answers_come_in(archive, tmp_path, split):
     """Every row of a split, two repeats, and the file that comes of it can be scored."""
     asked = exported(archive, split, repeats=2)
     path = write(tmp_path / "a.jsonl", [served(line["custom_id"]) for line in asked])
-    data, tally = import_answers([path], archive, split).finish()
+    data, tally = import_answers([path], archive, split).forecast_file()
     (tmp_path / "f.jsonl").write_bytes(data)
-    forecasts, report = check_forecasts(tmp_path / "f.jsonl", load_target(archive, split))
+    forecasts, report = check_forecasts(tmp_path / "f.jsonl", load_split(archive, split))
     assert forecasts is not None
     assert not report.n_errors
     assert (forecasts.n_repeats, forecasts.coverage, forecasts.parse_rate) == (2, 1.0, 1.0)
@@ -68,41 +70,61 @@ def test_questions_go_out_and_answers_come_in(archive, tmp_path, split):
         == tally.prompt
         == f"v1-{'forecast' if split == 'eval' else 'discovery'}-json-paper@{line['prompt'][-16:]}"
     )
-    assert (line["predicted_bin"], line["rationale"], line["input_tokens"]) == (6, "fewer passes", 1200)
+    assert (line["predicted_bin"], line["rationale"], line["input_tokens"]) == (
+        6,
+        "fewer passes",
+        1200,
+    )
 
 
 def test_a_request_is_what_services_take(archive):
-    """Method, address, model, one message, the form of the answer; what was not given is left to the service."""
+    """Method, address, model, one message, the form of the answer; what was not given is left to
+    the service.
+    """
     (line,) = exported(archive, limit=1)
     assert (line["method"], line["url"]) == ("POST", "/v1/chat/completions")
     assert set(line["body"]) == {"model", "messages", "response_format"}
-    assert line["body"]["response_format"]["json_schema"]["schema"]["properties"].keys() >= set(TOOL_FIELDS)
+    assert line["body"]["response_format"]["json_schema"]["schema"]["properties"].keys() >= set(
+        TOOL_FIELDS
+    )
     assert len(line["custom_id"]) <= 64
     questions = load_questions(archive, limit=1, answer="tool")
-    told = Settings(temperature=0.5, max_tokens=900, reasoning_effort="low")
+    told = ModelSettings(temperature=0.5, max_tokens=900, reasoning_effort="low")
     body = json.loads(next(export_lines(questions, model="m", settings=told)))["body"]
-    assert (body["temperature"], body["max_completion_tokens"], body["reasoning_effort"]) == (0.5, 900, "low")
-    assert body["tool_choice"]["function"]["name"] == body["tools"][0]["function"]["name"] == "forecast"
+    assert (body["temperature"], body["max_completion_tokens"], body["reasoning_effort"]) == (
+        0.5,
+        900,
+        "low",
+    )
+    assert (
+        body["tool_choice"]["function"]["name"]
+        == body["tools"][0]["function"]["name"]
+        == "forecast"
+    )
     assert set(exported(archive, limit=1, answer="text")[0]["body"]) == {"model", "messages"}
 
 
 @pytest.mark.parametrize("split", ["eval", "discovery"])
 def test_nothing_in_the_questions_tells_the_label(archive, split):
-    """The order is that of a hash, the same whatever the limit; neither bin, speedup nor search stands in a request."""
-    target = load_target(archive, split)
+    """The order is that of a hash, the same whatever the limit; neither bin, speedup nor search
+    stands in a request.
+    """
+    target = load_split(archive, split)
     ids = [read_custom_id(line["custom_id"])[0] for line in exported(archive, split)]
     assert sorted(ids) == sorted(target.row_ids)
     bins = [int(target.bins[target.index[i]]) for i in ids]
-    assert sum(a != b for a, b in itertools.pairwise(bins)) > len(set(bins)) * 3  # unlike the split's own order
+    assert (
+        sum(a != b for a, b in itertools.pairwise(bins)) > len(set(bins)) * 3
+    )  # unlike the split's own order
     some = exported(archive, split, limit=7)
     assert [read_custom_id(line["custom_id"])[0] for line in some] == ids[:7]
-    rows = {r["row_id"]: r for r in archive.arrow(target.split.table).to_pylist()}
+    rows = {r["row_id"]: r for r in archive.arrow(target.spec.table).to_pylist()}
     for line in some:
         row = rows[read_custom_id(line["custom_id"])[0]]
         text = json.dumps(line["body"])
         assert row["search_id"] not in text
-        assert repr(row[target.split.value]) not in text
-        assert json.dumps(row[target.split.candidate])[1:-1].removesuffix("\\n") in text
+        assert repr(row[target.spec.value]) not in text
+        assert json.dumps(row[target.spec.candidate])[1:-1].removesuffix("\\n") in text
 
 
 def test_plain_lines_are_answers(archive, tmp_path):
@@ -110,10 +132,17 @@ def test_plain_lines_are_answers(archive, tmp_path):
     ids = [line["custom_id"] for line in exported(archive, limit=3)]
     lines = [
         {"custom_id": ids[0], "answer": f"Hm.\n```json\n{json.dumps(FORECAST)}\n```"},
-        {"custom_id": ids[1], "answer": FORECAST, "input_tokens": 5, "output_tokens": 7, "latency_s": 1.5},
+        {
+            "custom_id": ids[1],
+            "answer": FORECAST,
+            "input_tokens": 5,
+            "output_tokens": 7,
+            "latency_s": 1.5,
+        },
         {"custom_id": ids[2], "answer": "no idea"},
     ]
-    data, tally = import_answers([write(tmp_path / "a.jsonl", lines)], archive, limit=3).finish()
+    path = write(tmp_path / "a.jsonl", lines)
+    data, tally = import_answers([path], archive, limit=3).forecast_file()
     assert (tally.forecasts, tally.unparsed, tally.without_usage) == (2, {"no-json": 1}, 2)
     first, second, third = map(json.loads, data.splitlines())
     assert "input_tokens" not in first
@@ -122,7 +151,9 @@ def test_plain_lines_are_answers(archive, tmp_path):
 
 
 def test_every_bad_day_of_a_service_is_said_once(archive, tmp_path):
-    """Refusals, cut answers, errors, expired requests, missing usage, an empty answer: each in its place."""
+    """Refusals, cut answers, errors, expired requests, missing usage, an empty answer: each in its
+    place.
+    """
     ids = [line["custom_id"] for line in exported(archive, limit=10)]
     error = {"error": {"code": "context_length_exceeded", "message": "too long"}}
     lines = [
@@ -132,11 +163,16 @@ def test_every_bad_day_of_a_service_is_said_once(archive, tmp_path):
         served(ids[3], json.dumps(FORECAST)[:-20], finish="length"),
         served(ids[4], "", usage=None),
         {"custom_id": ids[5], "response": {"status_code": 400, "body": error}, "error": None},
-        {"custom_id": ids[6], "response": None, "error": {"code": "batch_expired", "message": "..."}},
+        {
+            "custom_id": ids[6],
+            "response": None,
+            "error": {"code": "batch_expired", "message": "..."},
+        },
         {"custom_id": ids[7], "response": {"status_code": 500, "body": None}},
         {"custom_id": ids[8], "response": {"status_code": 200, "body": {"choices": []}}},
     ]
-    data, tally = import_answers([write(tmp_path / "a.jsonl", lines)], archive, limit=10).finish()
+    path = write(tmp_path / "a.jsonl", lines)
+    data, tally = import_answers([path], archive, limit=10).forecast_file()
     assert tally.forecasts == 2  # a refusal beside a whole forecast does not undo it
     assert tally.unparsed == {"cut": 1, "empty": 1, "refused": 1}
     assert tally.stopped == {"max_tokens": 1, "refused": 2}
@@ -153,12 +189,15 @@ def test_every_bad_day_of_a_service_is_said_once(archive, tmp_path):
 
 
 def test_a_second_file_answers_what_failed_in_the_first(archive, tmp_path):
-    """In either order; an answer that is there twice counts once, two different ones are a fault."""
+    """In either order; a repeated answer counts once, two different ones are a fault."""
     ids = [line["custom_id"] for line in exported(archive, limit=2)]
     failed = {"custom_id": ids[1], "response": {"status_code": 429, "body": None}}
     first = write(tmp_path / "1.jsonl", [served(ids[0]), failed])
     second = write(tmp_path / "2.jsonl", [served(ids[1]), served(ids[0])])
-    made = [import_answers(order, archive, limit=2).finish() for order in ([first, second], [second, first])]
+    made = [
+        import_answers(order, archive, limit=2).forecast_file()
+        for order in ([first, second], [second, first])
+    ]
     assert made[0] == made[1]
     assert (made[0][1].forecasts, made[0][1].unanswered) == (2, {})
     other = write(tmp_path / "3.jsonl", [served(ids[0], "something else")])
@@ -167,7 +206,9 @@ def test_a_second_file_answers_what_failed_in_the_first(archive, tmp_path):
 
 
 def test_every_fault_of_a_file_is_named(archive, tmp_path):
-    """Half a line at the end, a line that is no object, names that are none, rows and prompts that are unknown."""
+    """Half a line at the end, a line that is no object, names that are none, rows and prompts that
+    are unknown.
+    """
     (line,) = exported(archive, limit=1)
     row, _, digest = read_custom_id(line["custom_id"])
     other = load_questions(archive, answer="tool", limit=1)
@@ -186,9 +227,15 @@ def test_every_fault_of_a_file_is_named(archive, tmp_path):
     with pytest.raises(ForecastError) as caught:
         import_answers([path], archive)
     assert [(f.line, f.code) for f in caught.value.findings] == [
-        (2, "bad-json"), (3, "bad-custom-id"), (4, "bad-custom-id"), (5, "unknown-prompt"), (6, "unknown-row"),
-        (7, "several-prompts"), (8, "no-answer"), (9, "cut-off"),
-    ]  # fmt: skip
+        (2, "bad-json"),
+        (3, "bad-custom-id"),
+        (4, "bad-custom-id"),
+        (5, "unknown-prompt"),
+        (6, "unknown-row"),
+        (7, "several-prompts"),
+        (8, "no-answer"),
+        (9, "cut-off"),
+    ]
     with pytest.raises(ForecastError, match="no such file"):
         import_answers([tmp_path / "none.jsonl"], archive)
     (tmp_path / "empty.jsonl").touch()
@@ -198,38 +245,35 @@ def test_every_fault_of_a_file_is_named(archive, tmp_path):
 
 def test_answers_beyond_the_limit_are_refused(archive, tmp_path):
     """Otherwise coverage would be counted wrong."""
-    path = write(tmp_path / "a.jsonl", [served(line["custom_id"]) for line in exported(archive, limit=4)])
+    path = write(
+        tmp_path / "a.jsonl", [served(line["custom_id"]) for line in exported(archive, limit=4)]
+    )
     with pytest.raises(UsageError, match="limit of the export"):
         import_answers([path], archive, limit=3)
 
 
 def test_defer_and_the_other_scheme_are_found_by_their_digest(archive, tmp_path):
-    """Nobody repeats at the import how it was asked at the export; a split whose rows can't be deferred says so."""
+    """Nobody repeats at the import how it was asked at the export; a split whose rows can't be
+    deferred says so.
+    """
     asked = exported(archive, defer=True, answer="tool", bins="released", limit=2)
     call = [
-        {"type": "function", "function": {"name": "forecast", "arguments": json.dumps({**FORECAST, "defer": True})}}
+        {
+            "type": "function",
+            "function": {"name": "forecast", "arguments": json.dumps({**FORECAST, "defer": True})},
+        }
     ]
     lines = [
         served(asked[0]["custom_id"], "", tool_calls=call),
         served(asked[1]["custom_id"], json.dumps({"defer": True})),
     ]
-    data, tally = import_answers([write(tmp_path / "a.jsonl", lines)], archive, limit=2).finish()
+    path = write(tmp_path / "a.jsonl", lines)
+    data, tally = import_answers([path], archive, limit=2).forecast_file()
     assert tally.prompt.startswith("v1-defer-tool-released@")
     assert (tally.deferred, tally.forecasts, tally.unparsed) == (2, 2, {})
     assert [json.loads(line)["defer"] for line in data.splitlines()] == [True, True]
     with pytest.raises(UsageError, match="without --defer"):
         load_questions(archive, "discovery", defer=True)
-
-
-def test_a_row_that_does_not_fit_is_left_out_and_named(archive):
-    """Nothing is cut: the row is not asked about, and the others are."""
-    questions = load_questions(archive)
-    sizes = sorted(q.tokens for q in questions)
-    kept, left = questions.fitting(sizes[-2])
-    assert len(kept) + len(left) == len(questions)
-    assert {q.row_id for q in questions if q.tokens > sizes[-2]} == set(left)
-    everything, none = questions.fitting(None)
-    assert (everything.asked.row_ids, none) == (questions.asked.row_ids, ())
 
 
 def test_a_split_without_rows_asks_nothing(tmp_path):
@@ -239,15 +283,23 @@ def test_a_split_without_rows_asks_nothing(tmp_path):
         load_questions(bare, "discovery")
 
 
+FIELDS = [
+    "message",
+    "content",
+    "choices",
+    "body",
+    "usage",
+    "error",
+    "code",
+    "tool_calls",
+    "function",
+]
 _JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=9),
     lambda inner: (
         st.lists(inner, max_size=3)
         | st.dictionaries(
-            st.sampled_from(
-                ["message", "content", "choices", "body", "usage", "error", "code", "tool_calls", "function"]
-            )
-            | st.text(max_size=4),
+            st.sampled_from(FIELDS) | st.text(max_size=4),
             inner,
             max_size=4,
         )
@@ -256,14 +308,18 @@ _JSON = st.recursive(
 )
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 @given(
     st.sampled_from(["response", "answer", "error", "stop_reason", "latency_s", "input_tokens"]),
     _JSON,
     st.sampled_from([None, {"status_code": 200}, {"status_code": 500}]),
     _JSON,
 )
-def test_whatever_a_service_sends_is_an_answer_or_a_reason(archive, tmp_path, field, value, response, body):
+def test_whatever_a_service_sends_is_an_answer_or_a_reason(
+    archive, tmp_path, field, value, response, body
+):
     """No line crashes the import, and what comes of it can be checked."""
     (line,) = exported(archive, limit=1)
     sent = {"custom_id": line["custom_id"], field: value}
@@ -271,13 +327,13 @@ def test_whatever_a_service_sends_is_an_answer_or_a_reason(archive, tmp_path, fi
         sent["response"] = {**response, "body": body}
     path = write(tmp_path / "a.jsonl", [sent])
     try:
-        data, tally = import_answers([path], archive, limit=1).finish()
+        data, tally = import_answers([path], archive, limit=1).forecast_file()
     except ForecastError:
         return
     assert tally.answered + sum(tally.unanswered.values()) == 1
     if tally.answered:
         (tmp_path / "f.jsonl").write_bytes(data)
-        assert check_forecasts(tmp_path / "f.jsonl", load_target(archive))[0] is not None
+        assert check_forecasts(tmp_path / "f.jsonl", load_split(archive))[0] is not None
 
 
 def test_answers_for_another_split_are_one_fault_that_names_it(archive, tmp_path):

@@ -8,7 +8,7 @@ import pytest
 from kernel_archive.cli import main
 from kernel_archive.errors import DataError, UsageError
 from kernel_archive.llm.lessons import answer_text, load_lessons
-from kernel_archive.llm.prompts import load_questions
+from kernel_archive.llm.questions import load_questions
 from kernel_archive.scoring.completions import read_completion
 
 
@@ -19,16 +19,20 @@ def lessons(archive):
 
 
 def test_prompts_are_those_of_the_forecasters(archive):
-    """A row of a split is asked about in the same words, letter by letter, and under the same name."""
+    """A row of a split is asked about in the same words and under the same name."""
     for split in ("eval", "discovery"):
         asked = load_questions(archive, split)
         made = load_lessons(archive, split, held_out=True)
-        assert {row.row_id: made.text(row) for row in made.rows} == {q.row_id: q.text for q in asked}
+        assert {row.row_id: made.text(row) for row in made.rows} == {
+            q.row_id: q.text for q in asked
+        }
         assert made.prompts[made.rows[0].kind] == asked.prompt
 
 
 def test_the_order_takes_bins_in_turn_and_never_changes(archive, lessons):
-    """Any first N hold as many of each bin as there are; another seed is another order of the same rows."""
+    """Any first N hold as many of each bin as there are; another seed is another order of the same
+    rows.
+    """
     again, other = load_lessons(archive), load_lessons(archive, seed=1)
     ids = [row.row_id for row in lessons.rows]
     assert [row.row_id for row in again.rows] == ids
@@ -43,25 +47,36 @@ def test_the_order_takes_bins_in_turn_and_never_changes(archive, lessons):
 
 def test_labels_are_those_of_the_table(archive, lessons):
     """Bin and speedup of every pair, each pair once."""
-    table = {r["row_id"]: (r["bin"], r["speedup"], r["pair_type"]) for r in archive.arrow("train_pairs").to_pylist()}
+    table = {
+        r["row_id"]: (r["bin"], r["speedup"], r["pair_type"])
+        for r in archive.arrow("train_pairs").to_pylist()
+    }
     assert {row.row_id: (row.bin, row.speedup, row.kind) for row in lessons.rows} == table
     only = load_lessons(archive, kinds=["seed"])
     assert {row.kind for row in only.rows} == {"seed"}
 
 
 def test_chats_texts_datasets_and_streams_are_the_same(lessons):
-    """As messages or text, in memory or one by one; with an answer to imitate where one is asked for."""
+    """As messages or text, in memory or one by one; with an answer to imitate where one is asked
+    for.
+    """
     chats = list(lessons.examples(answer=True))
     texts = list(lessons.examples(chat=False, answer=True))
-    assert [c["prompt"] for c in chats] == [[{"role": "user", "content": t["prompt"]}] for t in texts]
-    assert [c["completion"] for c in chats] == [[{"role": "assistant", "content": t["completion"]}] for t in texts]
+    assert [c["prompt"] for c in chats] == [
+        [{"role": "user", "content": t["prompt"]}] for t in texts
+    ]
+    assert [c["completion"] for c in chats] == [
+        [{"role": "assistant", "content": t["completion"]}] for t in texts
+    ]
     assert "completion" not in next(lessons.examples())
     assert list(lessons.dataset(chat=False, answer=True)) == texts
     assert list(lessons.stream(answer=True).take(5)) == chats[:5]
 
 
 def test_answers_to_imitate_are_forecasts_of_the_true_bin(lessons):
-    """Every field that the prompt asks for, probabilities that sum to 1, most of it on the true bin, not always as much."""
+    """Every field that the prompt asks for, probabilities that sum to 1, most of it on the true
+    bin, not always as much.
+    """
     tops = set()
     for row in lessons.rows:
         read = read_completion(answer_text(row))
@@ -69,23 +84,37 @@ def test_answers_to_imitate_are_forecasts_of_the_true_bin(lessons):
         assert read.stated == row.bin == max(range(8), key=lambda b: read.probabilities[b]) + 1
         assert read.expected_speedup == pytest.approx(row.speedup, rel=0.06)
         tops.add(max(read.probabilities))
-        assert all(f'"{name}"' in answer_text(row) for name in ("rationale", "p_severe_slowdown", "predicted_bin"))
+        assert all(
+            f'"{name}"' in answer_text(row)
+            for name in ("rationale", "p_severe_slowdown", "predicted_bin")
+        )
     assert len(tops) > 10
 
 
 def test_long_prompts_are_left_out_whole(lessons):
     """By an estimate or a tokenizer; what is left out is named, the order stays."""
     lengths = sorted(len(lessons.text(row)) for row in lessons.rows)
-    kept, out = lessons.fitting(lengths[len(lengths) // 2], count=len)
+    kept = lessons.fitting(lengths[len(lengths) // 2], count=len)
     assert all(len(kept.text(row)) <= lengths[len(lengths) // 2] for row in kept.rows)
-    assert len(kept) + len(out) == len(lessons)
-    assert out
-    assert [row for row in lessons.rows if row.row_id not in out] == list(kept.rows)
-    assert len(lessons.fitting(10)[0]) == 0
+    (dropped,) = kept.dropped.values()
+    assert 0 < dropped == len(lessons) - len(kept)
+    assert [row for row in lessons.rows if row in set(kept.rows)] == list(kept.rows)
+    assert len(lessons.fitting(10)) == 0
+
+
+def test_a_lesson_set_prints_in_ten_lines(lessons):
+    """Sizes, kinds, bins and what was left out: no programs."""
+    text = repr(lessons.fitting(5))
+    assert len(text.splitlines()) <= 10
+    assert "left out" in text
+    assert "prompt tokens, estimated: median" in repr(lessons)
+    assert len(repr(lessons)) < 1000
 
 
 def test_held_out_rows_need_a_word_and_mark_the_entry(archive, lessons, tmp_path):
-    """No held-out split without the flag; with it the record says so, and an entry with that record is marked."""
+    """No held-out split without the flag; with it the record says so, and an entry with that record
+    is marked.
+    """
     for split in ("eval", "discovery", "discovery_pairs"):
         with pytest.raises(UsageError, match="held_out=True"):
             load_lessons(archive, split)
@@ -96,18 +125,8 @@ def test_held_out_rows_need_a_word_and_mark_the_entry(archive, lessons, tmp_path
     forecasts, board = tmp_path / "f.jsonl", tmp_path / "board"
     shared = ["--archive", str(archive.path)]
     assert main(["baseline", "uniform", "-o", str(forecasts), *shared]) == 0
-    add = [
-        "leaderboard",
-        "add",
-        str(forecasts),
-        "--name",
-        "x",
-        "--board",
-        str(board),
-        "--training",
-        str(record),
-        *shared,
-    ]
+    add = ["leaderboard", "add", str(forecasts), "--name", "x", "--board", str(board), *shared]
+    add += ["--training", str(record)]
     assert main([*add, "--saw-archive", "no"]) == 2
     assert main(add) == 0
     assert 'saw_archive = "held-out"' in (board / "submissions/x/submission.toml").read_text()

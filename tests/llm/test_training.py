@@ -1,4 +1,6 @@
-"""The whole way of examples/train with a tiny random model on a CPU: data, both trainings, a stop in between, forecasts."""
+"""The whole way of examples/train with a tiny random model on a CPU: data, both trainings, a stop
+in between, forecasts.
+"""
 
 import gzip
 import importlib.util
@@ -51,7 +53,8 @@ tokens_in_batch = 20000
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(
-        any(importlib.util.find_spec(name) is None for name in ("trl", "peft")), reason="needs: pip install trl peft"
+        any(importlib.util.find_spec(name) is None for name in ("trl", "peft")),
+        reason="needs: pip install trl peft",
     ),
 ]
 
@@ -86,13 +89,24 @@ def steps(folder):
 
 
 def test_the_whole_way_on_a_cpu(archive, tmp_path):
-    """Both stages learn for their steps, go on where they were stopped, and what they forecast can be imported and scored."""
+    """Both stages learn for their steps, go on where they were stopped, and what they forecast can
+    be imported and scored.
+    """
     (tmp_path / "config.toml").write_text(CONFIG)
     script(tmp_path, "prepare.py", "config.toml", "--archive", archive.path)
     assert len(lines(tmp_path / "data/train.jsonl.gz")) == archive.arrow("train_pairs").num_rows
     assert not {"bin", "speedup", "g"} & set(lines(tmp_path / "data/questions.jsonl.gz")[0])
     script(tmp_path, "model.py", "tiny", "model")
-    script(tmp_path, "train.py", "config.toml", "supervised", "--output", "supervised", "--seconds", "0")
+    script(
+        tmp_path,
+        "train.py",
+        "config.toml",
+        "supervised",
+        "--output",
+        "supervised",
+        "--seconds",
+        "0",
+    )
     assert steps(tmp_path / "supervised") == [1]
     script(tmp_path, "train.py", "config.toml", "supervised", "--output", "supervised")
     assert steps(tmp_path / "supervised") == [1, 2]
@@ -103,6 +117,8 @@ def test_the_whole_way_on_a_cpu(archive, tmp_path):
     for name in ("base", "supervised", "crps"):
         given = lines(tmp_path / f"results/answers-{name}.jsonl.gz")
         path = tmp_path / f"{name}.jsonl"
-        path.write_text("".join(json.dumps(line) + "\n" for line in given if line["split"] == "eval"))
-        _, tally = import_answers([path], archive, "eval", limit=2).finish()
+        path.write_text(
+            "".join(json.dumps(line) + "\n" for line in given if line["split"] == "eval")
+        )
+        _, tally = import_answers([path], archive, "eval", limit=2).forecast_file()
         assert (tally.asked, tally.answered) == (4, 4)

@@ -1,4 +1,4 @@
-"""Shared pieces of the publishing tests: an archive with a card, a loopback Hub, a client process."""
+"""Shared pieces of the publishing tests: an archive with a card, a Hub, a client."""
 
 from __future__ import annotations
 
@@ -23,7 +23,9 @@ SPEEDUPS = (0.2, 0.3, 0.6, 0.9, 1.2, 1.7, 3.0, 5.0)
 
 
 def build_archive(root: Path, version: str, *, added: bool = False) -> Path:
-    """A small archive built from hand-made logs: two searches per task, one of them held out; another one if ``added``."""
+    """A small archive built from hand-made logs: two searches per task, one of them held out;
+    another one if ``added``.
+    """
     logs = root / "builder"
     for number, task in enumerate(GPU_MODE_TASKS):
         roles = ["held_out", "training", *(["training"] if added and number == 0 else [])]

@@ -11,7 +11,6 @@ import xml.etree.ElementTree as ET
 import msgspec
 import pytest
 import yaml
-from publishing.conftest import NAME
 from publishing.test_pull import publish
 from support.archives import RECIPE, make_archive, six_tasks
 
@@ -37,22 +36,17 @@ def blocks(text, language):
     return re.findall(rf"```{language}\n(.*?)```", text, re.DOTALL)
 
 
-def test_card_has_every_file_and_nothing_undefined(archive_path):
-    """All files are there, and no placeholder of a template is left."""
-    for name in CARD_FILES:
-        assert (archive_path / name).stat().st_size > 100, name
-    assert not re.search(r"{[{%]|[%}]}", readme(archive_path).replace("{{folder}}", ""))
-
-
 def test_front_matter_lists_every_table_with_its_files(archive_path):
-    """Each table is a configuration with its splits and files by name; kernels is the default; licence and size are there."""
+    """Each table is a configuration with its splits and files by name; kernels is the default;
+    licence and size are there.
+    """
     data = front_matter(archive_path)
     assert data["license"] == "cc-by-4.0"
     assert data["size_categories"] == ["n<1K"]
     assert "code" in data["language"]
     by_name = {c["config_name"]: c for c in data["configs"]}
     tables = open_archive(archive_path).manifest.tables
-    assert list(by_name) == [name for name in TABLES if sum(tables[name].rows.values())]
+    assert list(by_name) == [n for n in TABLES if n in tables and sum(tables[n].rows.values())]
     assert {"eval", "discovery_pairs", "train_pairs"} <= set(by_name)
     assert [n for n, c in by_name.items() if c.get("default")] == ["kernels"]
     for name, config in by_name.items():
@@ -65,14 +59,18 @@ def test_front_matter_lists_every_table_with_its_files(archive_path):
 def test_card_states_every_column(archive_path):
     """Every column of every table is in the card with its meaning (the canary once, for all)."""
     text = readme(archive_path)
-    for table in TABLES.values():
+    for name in open_archive(archive_path).manifest.tables:
+        table = TABLES[name]
         section = text.split(f"### `{table.name}`\n", 1)[1].split("\n### ", 1)[0]
         for column in table.columns:
-            assert column.name == "canary" or f"| `{column.name}` |" in section, (table.name, column.name)
+            assert column.name == "canary" or f"| `{column.name}` |" in section, (
+                table.name,
+                column.name,
+            )
 
 
 def test_card_counts_are_those_of_the_data(archive_path):
-    """Counts in the card are recounted here from the tables, without the code that made the card."""
+    """Counts in the card are recounted from the tables, without the code that made the card."""
     archive, text = open_archive(archive_path), readme(archive_path)
     kernels = archive.arrow("kernels").to_pylist()
     assert f"**{len(kernels)} measured GPU kernels**" in text
@@ -97,36 +95,43 @@ def test_card_counts_are_those_of_the_data(archive_path):
         assert f"| {x:g} | {n} | {n / len(pairs):.4f} |" in text
 
 
-def test_cells_under_the_cap_are_marked(archive_path):
-    """A cell of the evaluation split that is short of the cap is in italics."""
-    section = readme(archive_path).split("### `eval`\n")[2].split("###")[0]
-    rows = [line for line in section.splitlines() if line.startswith("| `")]
-    assert all(set(re.findall(r"\| (\*?)\d+", row.rsplit("|", 2)[0])) == {"*"} for row in rows)
-
-
 def test_notes_and_exclusions_are_known_problems(tmp_path):
     """What recipes note, what was excluded and why, and damaged logs stand under known problems."""
     path = make_archive(
         tmp_path / "a" / "b",
         *six_tasks(),
-        plant=lambda rows: rows["evaluations", "train"][0].update(excluded="looks at | the answer <b>"),
+        plant=lambda rows: rows["evaluations", "train"][0].update(
+            excluded="looks at | the answer <b>"
+        ),
         builders=[{**RECIPE, "notes": ["tf32 passes the check."]}],
         findings={"total": 7, "by_code": {"bad-json": 7}, "first": []},
     )
     write_card(path)
     section = readme(path).split("## Known problems")[1].split("\n## ")[0]
     assert f"- **{RECIPE['name']}**: tf32 passes the check." in section
-    assert rf"- **{RECIPE['name']}**: 1 evaluation is in `evaluations` only: looks at \| the answer \<b\>" in section
+    assert (
+        rf"- **{RECIPE['name']}**: 1 evaluation is in `evaluations` only: "
+        r"looks at \| the answer \<b\>" in section
+    )
     assert "- 7 faults were found" in section
 
 
 def test_same_archive_gives_same_bytes(archive_path, tmp_path):
-    """Rendering is deterministic: twice, in another directory, in another process with another hash seed."""
+    """Rendering is deterministic: twice, in another directory, in another process with another hash
+    seed.
+    """
     other = tmp_path / "elsewhere"
     shutil.copytree(archive_path, other)
     assert render_card(open_archive(archive_path)) == render_card(open_archive(other))
-    code = f"from kernel_archive.publishing.card import write_card; from pathlib import Path; write_card(Path({str(other)!r}))"
-    subprocess.run([sys.executable, "-c", code], env={"PYTHONHASHSEED": "7", "PATH": "", "HOME": "/"}, check=True)
+    code = (
+        "from kernel_archive.publishing.card import write_card; from pathlib import Path; "
+        f"write_card(Path({str(other)!r}))"
+    )
+    subprocess.run(
+        [sys.executable, "-c", code],
+        env={"PYTHONHASHSEED": "7", "PATH": "", "HOME": "/"},
+        check=True,
+    )
     for name in CARD_FILES:
         assert (other / name).read_bytes() == (archive_path / name).read_bytes(), name
 
@@ -143,26 +148,32 @@ def test_card_does_not_depend_on_the_order_of_rows(tmp_path):
         make_splits(path)
         cards.append(render_card(open_archive(path)))
     for name in CARD_FILES:
-        if name != "croissant.json":
-            assert cards[0][name] == cards[1][name], name
+        assert cards[0][name] == cards[1][name], name
 
 
 def test_check_card_finds_what_is_stale(archive_path, tmp_path):
-    """An edited, missing or left-over file of the card is found; another package version's prose is only a warning."""
+    """An edited, missing or left-over file of the card is found; another package version's prose is
+    only a warning.
+    """
     assert check_card(open_archive(archive_path)) == []
     path = tmp_path / "copy"
     shutil.copytree(archive_path, path)
     (path / "README.md").write_text(readme(path).replace("84 measured", "85 measured"))
-    (path / "assets/gpus.svg").unlink()
+    (path / "assets/bins.svg").unlink()
     found = check_card(open_archive(path))
-    assert {(f.code, f.severity) for f in found} == {("stale-card", "error"), ("missing-card", "error")}
+    assert {(f.code, f.severity) for f in found} == {
+        ("stale-card", "error"),
+        ("missing-card", "error"),
+    }
     archive = open_archive(path)
     archive.manifest = msgspec.structs.replace(archive.manifest, package="0.0.1")
     assert {f.severity for f in check_card(archive) if f.code == "stale-card"} == {"warning"}
 
 
 def test_card_follows_the_tables_that_are_there(tmp_path):
-    """An archive without splits has a card without them, no eval.yaml, and no configuration for an empty table."""
+    """An archive without splits has a card without them, no eval.yaml, and no configuration for an
+    empty table.
+    """
     path = make_archive(tmp_path / "a" / "b", *six_tasks())
     (path / "eval.yaml").write_text("left over")
     write_card(path)
@@ -179,54 +190,42 @@ def test_card_follows_the_tables_that_are_there(tmp_path):
 
 
 def test_hostile_names_stay_text(tmp_path):
-    """Names, notes and licences of a foreign recipe can't break out of tables, into HTML, or into a template."""
+    """Names, notes and licences of a foreign recipe can't break out of tables, into HTML, or into a
+    template.
+    """
     evil = "x|y`<script>alert(1)</script>\n# h1 {{ name }} \x1b[31m"
 
     def plant(rows):
         for row in rows["kernels", "train"] + rows["kernels", "test"]:
             row["problem"] = row["gpu"] = row["generation_method"] = evil
 
-    builder = {**RECIPE, "name": evil, "licence": evil, "description": evil, "notes": [evil], "citation": evil}
-    made = render_card(open_archive(make_archive(tmp_path / "a" / "b", *six_tasks(), plant=plant, builders=[builder])))
+    builder = {
+        **RECIPE,
+        "name": evil,
+        "licence": evil,
+        "description": evil,
+        "notes": [evil],
+        "citation": evil,
+    }
+    made = render_card(
+        open_archive(
+            make_archive(tmp_path / "a" / "b", *six_tasks(), plant=plant, builders=[builder])
+        )
+    )
     text = made["README.md"].decode()
     assert "<script>" not in re.sub(r"`[^`\n]*`", "", text)
     assert "\x1b" not in text
     assert "\n# h1" not in text
     assert yaml.safe_load(text.split("---\n")[1])["license"] == "other"
-    for name in CARD_FILES:
-        if name.endswith(".svg"):
-            root = ET.fromstring(made[name])
-            assert not [e for e in root.iter() if e.tag.endswith("script")]
+    root = ET.fromstring(made["assets/bins.svg"])
+    tags = {element.tag.rpartition("}")[2] for element in root.iter()}
+    assert {"title", "desc"} < tags
+    assert "script" not in tags
 
 
-def test_pictures_are_whole_svg_with_light_and_dark(archive_path):
-    """Each picture parses, has a title and a description for readers who don't see it, and follows light and dark."""
-    for name in CARD_FILES:
-        if not name.endswith(".svg"):
-            continue
-        text = (archive_path / name).read_text()
-        root = ET.fromstring(text)
-        assert root.find("{http://www.w3.org/2000/svg}title").text
-        assert root.find("{http://www.w3.org/2000/svg}desc").text
-        assert "prefers-color-scheme:dark" in text
-        assert "http" not in text.replace("http://www.w3.org/2000/svg", "")
-
-
-def test_many_problems_are_drawn_together(tmp_path):
-    """Problems beyond the first dozen are one row of the picture, so that it stays readable; the counts add up."""
-
-    def plant(rows):
-        for i, row in enumerate(rows["kernels", "train"] + rows["kernels", "test"]):
-            row["problem"] = f"kernelbench_l3_p{i % 30}"
-
-    made = render_card(open_archive(make_archive(tmp_path / "a" / "b", *six_tasks(), plant=plant)))
-    text = made["assets/bins.svg"].decode()
-    assert "19 others" in text
-    assert text.count("kernelbench_l3_p") >= 11
-    assert ">96</text>" in text
-
-
-@pytest.mark.parametrize("name", ["a", "a/b/c", "a/..", "../x", "a/b.git", "", "a b/c", "-a/b", "a/b\n"])
+@pytest.mark.parametrize(
+    "name", ["a", "a/b/c", "a/..", "../x", "a/b.git", "", "a b/c", "-a/b", "a/b\n"]
+)
 def test_bad_repository_names(name):
     """What can't be a dataset's name on the Hub is refused."""
     with pytest.raises(UsageError):
@@ -234,7 +233,9 @@ def test_bad_repository_names(name):
 
 
 def test_examples_run_as_printed(client, hub, archive_path):
-    """Every Python example of the card runs, as printed, against the published repository, in an empty directory."""
+    """Every Python example of the card runs, as printed, against the published repository, in an
+    empty directory.
+    """
     publish(hub, archive_path)
     programs = blocks(readme(archive_path), "python")
     assert len(programs) == 4
@@ -242,14 +243,6 @@ def test_examples_run_as_printed(client, hub, archive_path):
         done = client.code(program)
         assert done.status == 0, program + done.err
         assert done.out.strip(), program
-
-
-def test_local_examples_run_offline(client, archive_path):
-    """In a directory with the archive, the examples that say so run without a network."""
-    shutil.copytree(archive_path, client.cwd / NAME)
-    programs = blocks(readme(archive_path), "python")
-    done = client.fresh("code", f"{programs[0]}\n{programs[3]}", HF_HUB_OFFLINE="1", HF_DATASETS_OFFLINE="1")
-    assert done.status == 0, done.err
 
 
 def test_scoring_example_runs_as_printed(client, hub, archive_path):

@@ -13,7 +13,10 @@ from kernel_archive.publishing.hub import hub_errors, redact, tag_of
     [
         ("token hf_abcDEF0123456789 refused", "token hf_*** refused"),
         ("Authorization: Bearer s3cr3t-token", "Authorization: Bearer ***"),
-        ("PUT https://store.example/x?X-Amz-Signature=abc&y=1 failed", "PUT https://store.example/x?*** failed"),
+        (
+            "PUT https://store.example/x?X-Amz-Signature=abc&y=1 failed",
+            "PUT https://store.example/x?*** failed",
+        ),
         ("https://user:secret@hub.example/api", "https://***@hub.example/api"),
         ("plain\ntext\x1b[31m", "plain text\\x1b[31m"),
     ],
@@ -30,7 +33,9 @@ def test_redact_replaces_the_login_in_use(monkeypatch):
 
 
 def test_client_errors_become_hub_errors_without_their_cause():
-    """A broken connection becomes a HubError with what stands now; the cause, which may hold a secret, is not shown."""
+    """A broken connection becomes a HubError with what stands now; the cause, which may hold a
+    secret, is not shown.
+    """
     message = r"broke .* while pushing to a/b\. .* Nothing was sent"
     with (
         pytest.raises(HubError, match=message) as caught,

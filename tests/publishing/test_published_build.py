@@ -12,7 +12,7 @@ from kernel_archive.bins import bin_of
 from kernel_archive.pipeline import build, validate
 from kernel_archive.problems import normalise_problem
 from kernel_archive.publishing.reproduce import REPOSITORIES, reproduce
-from kernel_archive.scoring import load_target, read_forecasts, score
+from kernel_archive.scoring import load_split, read_forecasts, score
 
 BUILDER = "gpu-forecasters-2026"
 
@@ -37,27 +37,38 @@ def test_published_archive_is_valid(archive):
     assert report.ok, [f.render() for f in report.findings]
 
 
-def test_splits_keep_ids_order_and_labels(made, archive):
-    """The three published splits keep their ids, order and labels, and say that they were published."""
+def test_splits_keep_ids_and_labels(made, archive):
+    """The three published splits keep ids and labels, and say that they were published."""
     for table, rows, key, label in (
         ("eval", made.eval_set, "comparison_id", "true_bin"),
         ("discovery_pairs", made.discovery_pairs, "pair_id", "true_bin"),
         ("train_pairs", made.training_pool, "row_id", "relative_bin"),
     ):
         held = archive.arrow(table, columns=["row_id", "bin", "bin_scheme"]).to_pylist()
-        assert [(r["row_id"], r["bin"]) for r in held] == [(r[key], r[label]) for r in rows], table
+        labels = {r["row_id"]: r["bin"] for r in held}
+        assert len(labels) == len(held)
+        assert labels == {r[key]: r[label] for r in rows}, table
         assert {r["bin_scheme"] for r in held} == {"released"}
         assert archive.manifest.splits[table].origin == "published"
 
 
 def test_every_measurement_is_there(made, archive):
-    """Each row of the evaluation set and each event of the searches is an evaluation, failures included."""
-    evaluations = archive.arrow("evaluations", columns=["outcome", "speedup", "problem", "source_file"]).to_pylist()
+    """Each row of the evaluation set and each event of the searches is an evaluation, failures
+    included.
+    """
+    evaluations = archive.arrow(
+        "evaluations", columns=["outcome", "speedup", "problem", "source_file"]
+    ).to_pylist()
     for task in {r["pack"] for r in made.eval_set}:
         published = sorted(r["aggregated_speedup"] for r in made.eval_set if r["pack"] == task)
         own = [e for e in evaluations if e["problem"] == normalise_problem(task)]
         assert (
-            sorted(e["speedup"] for e in own if e["outcome"] == "success" and "eval-" in e["source_file"]) == published
+            sorted(
+                e["speedup"]
+                for e in own
+                if e["outcome"] == "success" and "eval-" in e["source_file"]
+            )
+            == published
         )
         events = [e for e in own if "events-" in e["source_file"]]
         assert sorted(e["speedup"] for e in events if e["outcome"] == "success") == published
@@ -74,13 +85,15 @@ def test_card_says_how_many_labels_the_papers_table_changes(made, archive):
 
 
 def test_scoring_the_archive_gives_the_reproduced_figures(made, archive, tmp_path):
-    """Published predictions scored against the built archive give what reproduce gives: there is one scoring path."""
+    """Published predictions scored against the built archive give what reproduce gives: there is
+    one scoring path.
+    """
     figures = {
         (f.surrogate, f.metric): f
         for f in reproduce(made.root).figures
         if f.labels == "released" and f.choice in ("macro", "argmax")
     }
-    target = load_target(archive)
+    target = load_split(archive)
     for surrogate, rows in made.predictions.items():
         path = tmp_path / f"{surrogate}.jsonl"
         path.write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -93,7 +106,9 @@ def test_scoring_the_archive_gives_the_reproduced_figures(made, archive, tmp_pat
 
 
 def test_source_without_the_tables_is_refused(client, tmp_path):
-    """A local copy that lacks a table is an error that names the path; so is a network that isn't there."""
+    """A local copy that lacks a table is an error that names the path; so is a network that isn't
+    there.
+    """
     done = client.cli("build", BUILDER, "--out", "out", "--source", str(tmp_path))
     assert done.status == 1
     assert REPOSITORIES["eval-set"] in done.err
@@ -105,9 +120,13 @@ def test_source_without_the_tables_is_refused(client, tmp_path):
 
 
 def test_build_from_the_hub(client, hub, made, archive):
-    """With a network the same archive, to its digest, comes from the Hub; a second build fetches no file again."""
+    """With a network the same archive, to its digest, comes from the Hub; a second build fetches no
+    file again.
+    """
     for folder in made.root.iterdir():
-        files = {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+        files = {
+            str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file()
+        }
         hub.create(f"codezakh/{folder.name}", files)
     done = client.fresh("cli", "build", BUILDER, "--out", "out", "--json")
     assert done.status == 0, done.err

@@ -6,10 +6,9 @@ import json
 import shutil
 
 import pytest
-from support.fake_hub import READ_TOKEN, FakeHub
+from support.fake_hub import READ_TOKEN
 
 from kernel_archive.archive.manifest import read_manifest
-from kernel_archive.archive.open import open_archive
 from kernel_archive.errors import UsageError
 from kernel_archive.publishing.push import check_tag
 
@@ -21,7 +20,9 @@ def push(client, path, *more, repo=NAME, **kwargs):
 
 
 def test_push_publishes_everything_and_tags_it(client, hub, archive_path):
-    """A first push makes the repository, sends every file of the archive once, in one commit, and tags it."""
+    """A first push makes the repository, sends every file of the archive once, in one commit, and
+    tags it.
+    """
     done = push(client, archive_path, "--json")
     assert done.status == 0, done.text
     result = json.loads(done.out)
@@ -31,7 +32,9 @@ def test_push_publishes_everything_and_tags_it(client, hub, archive_path):
     assert repo.tags == {"v1.0.0": result["commit"]}
     assert len(repo.commits) == 2  # the Hub's own first one, and ours
     published = {path for path in repo.files if path != ".gitattributes"}
-    assert published == {str(p.relative_to(archive_path)) for p in archive_path.rglob("*") if p.is_file()}
+    assert published == {
+        str(p.relative_to(archive_path)) for p in archive_path.rglob("*") if p.is_file()
+    }
     for path in published:
         assert repo.files[path].data == (archive_path / path).read_bytes(), path
 
@@ -43,11 +46,17 @@ def test_push_again_sends_nothing(client, hub, archive_path):
     done = push(client, archive_path)
     assert done.status == 0
     assert "published already" in done.out
-    assert (hub.count("PUT", "."), hub.count("POST", "/commit/"), hub.count("POST", "/tag/")) == before
+    assert (
+        hub.count("PUT", "."),
+        hub.count("POST", "/commit/"),
+        hub.count("POST", "/tag/"),
+    ) == before
 
 
 def test_push_of_next_version_sends_only_what_changed(client, hub, archive_path, next_archive_path):
-    """The next version sends the changed files only, gets its own tag and notes, and the old tag stays where it was."""
+    """The next version sends the changed files only, gets its own tag and notes, and the old tag
+    stays where it was.
+    """
     push(client, archive_path)
     first = hub.repos[NAME].tags["v1.0.0"]
     done = push(client, next_archive_path, "--json")
@@ -62,8 +71,12 @@ def test_push_of_next_version_sends_only_what_changed(client, hub, archive_path,
     assert "- `kernels`: 4 added (84 to 88 rows)." in repo.commits[repo.main].description
 
 
-def test_push_removes_files_of_ours_that_are_gone_and_no_others(client, hub, archive_path, next_archive_path):
-    """A shard that the new version lacks is deleted in the same commit; what somebody else added stays."""
+def test_push_removes_files_of_ours_that_are_gone_and_no_others(
+    client, hub, archive_path, next_archive_path
+):
+    """A shard that the new version lacks is deleted in the same commit; what somebody else added
+    stays.
+    """
     old = "data/kernels/train-00000-of-00002.parquet"
     hub.create(NAME, {old: b"old", "NOTES.txt": b"mine", "README.md": b"# hand-made\n"})
     assert push(client, archive_path).status == 0
@@ -73,8 +86,21 @@ def test_push_removes_files_of_ours_that_are_gone_and_no_others(client, hub, arc
     assert files["README.md"].data != b"# hand-made\n"
 
 
+def test_dry_run_without_a_hub_lists_every_file(client, archive_path):
+    """Where the Hub can't be asked, a dry run says so and what a first push would send."""
+    push(client, archive_path, "--dry-run")
+    done = client.fresh(
+        "cli", "push", NAME, "--archive", str(archive_path), "--dry-run", HF_HUB_OFFLINE="1"
+    )
+    assert done.status == 0, done.err
+    assert "Not compared with the Hub: offline mode is on" in done.out
+    assert "data/eval/test-00000-of-00001.parquet" in done.out
+
+
 def test_dry_run_writes_nothing(client, hub, archive_path):
-    """A dry run says what would be sent and writes nothing, neither in a new repository nor in one that is there."""
+    """A dry run says what would be sent and writes nothing, neither in a new repository nor in one
+    that is there.
+    """
     done = push(client, archive_path, "--dry-run")
     assert done.status == 0
     assert "Dry run" in done.out
@@ -83,12 +109,6 @@ def test_dry_run_writes_nothing(client, hub, archive_path):
     done = push(client, archive_path, "--dry-run", "--json")
     assert json.loads(done.out)["commit"] is None
     assert len(hub.repos[NAME].commits) == 1
-
-
-def test_private_repository(client, hub, archive_path):
-    """--private makes a new repository private."""
-    assert push(client, archive_path, "--private").status == 0
-    assert hub.repos[NAME].private
 
 
 def test_card_is_rendered_for_the_repository_pushed_to(client, hub, archive_path):
@@ -118,7 +138,9 @@ def test_tag_is_never_moved(client, hub, archive_path, next_archive_path, tmp_pa
 
 
 def test_invalid_archive_is_not_published(client, hub, archive_path, tmp_path):
-    """An archive with a damaged file or an edited card is refused, with the faults, before the Hub hears of it."""
+    """An archive with a damaged file or an edited card is refused, with the faults, before the Hub
+    hears of it.
+    """
     for name in ("data/kernels/test-00000-of-00001.parquet", "README.md"):
         broken = tmp_path / name.replace("/", "-")
         shutil.copytree(archive_path, broken)
@@ -133,7 +155,8 @@ def test_invalid_archive_is_not_published(client, hub, archive_path, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("token", "said"), [(None, "401"), ("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", "401"), (READ_TOKEN, "403")]
+    ("token", "said"),
+    [(None, "401"), ("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", "401"), (READ_TOKEN, "403")],
 )
 def test_login_that_does_not_suffice(client, hub, archive_path, token, said):
     """No token, a wrong one and a read-only one are told apart, and nothing is made."""
@@ -153,11 +176,14 @@ def test_login_that_does_not_suffice(client, hub, archive_path, token, said):
         ("/lfs-store/", 500),
         ("/commit/", 409),
         ("/lfs-store/", 429),
+        ("/commit/", 412),
         ("/commit/", 503),
     ],
 )
 def test_refused_push_is_completed_by_the_next(client, hub, archive_path, status, place):
-    """Whatever status an upload or the commit meets: one clear message, nothing half published, the next push completes."""
+    """Whatever status an upload or the commit meets: one clear message, nothing half published, the
+    next push completes.
+    """
     hub.fail("*", place, status=status, times=100)
     done = push(client, archive_path)
     assert done.status == 1, done.text
@@ -182,8 +208,12 @@ def test_refused_push_is_completed_by_the_next(client, hub, archive_path, status
         ("POST", "/repos/create", {"after": True, "times": 100}),
     ],
 )
-def test_broken_connection_is_completed_by_the_next_push(client, hub, archive_path, method, place, fault):
-    """A connection that breaks during upload, commit or tag, before or after the Hub acted, leaves what a push completes."""
+def test_broken_connection_is_completed_by_the_next_push(
+    client, hub, archive_path, method, place, fault
+):
+    """A connection that breaks during upload, commit or tag, before or after the Hub acted, leaves
+    what a push completes.
+    """
     hub.fail(method, place, **fault)
     done = push(client, archive_path)
     assert done.status == 1, done.text
@@ -198,34 +228,6 @@ def test_broken_connection_is_completed_by_the_next_push(client, hub, archive_pa
     assert len(repo.commits) == 2
     if "/tag/" in place or (fault.get("after") and "/commit/" in place):
         assert hub.uploaded_bytes == sent  # nothing that had come up was sent twice
-
-
-def test_upload_that_broke_is_not_sent_again(client, hub, archive_path):
-    """Blobs that came up before the connection broke are not sent by the next push."""
-    hub.fail("POST", "/commit/", status=503, times=100)
-    push(client, archive_path)
-    hub.faults.clear()
-    sent = hub.uploaded_bytes
-    assert push(client, archive_path).status == 0
-    assert hub.uploaded_bytes == sent
-
-
-def test_push_beside_another_push_is_refused(client, hub, archive_path):
-    """A commit that somebody made in between is not overwritten."""
-    hub.create(NAME)
-    hub.fail("POST", "/preupload/", delay=0.0)
-    hub.fail("POST", "/commit/", status=412, message="A commit has happened since")
-    done = push(client, archive_path)
-    assert done.status == 1
-    assert "changed by somebody else" in done.err
-
-
-def test_hub_that_cannot_be_reached(client, archive_path):
-    """An address where nothing answers gives one message with the address."""
-    done = client.fresh("cli", "push", NAME, "--archive", str(archive_path), HF_ENDPOINT="http://127.0.0.1:9")
-    assert done.status == 1
-    assert "http://127.0.0.1:9" in done.err
-    assert "broke" in done.err
 
 
 def test_wrong_names_are_usage_errors(client, archive_path):
@@ -250,12 +252,3 @@ def test_check_tag_binds_releases_only(archive_path):
     for bad in ("", "-x", "a..b", "a b", "a:b", "x.lock", "a@{b"):
         with pytest.raises(UsageError):
             check_tag(bad, manifest)
-
-
-def test_fake_hub_is_a_hub(archive_path):
-    """The loopback Hub keeps files byte for byte under commit and tag."""
-    hub = FakeHub()
-    repo = hub.create("a/b", {"x.txt": b"1"})
-    assert repo.resolve("main") is repo.resolve(repo.main) is repo.resolve(repo.main[:8])
-    assert repo.resolve("gone") is None
-    assert open_archive(archive_path).manifest.version == "1.0.0"

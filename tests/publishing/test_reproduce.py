@@ -1,4 +1,6 @@
-"""The paper's figures from a small copy of the published layout, against answers counted here without the scorer."""
+"""The paper's figures from a small copy of the published layout, against answers counted here
+without the scorer.
+"""
 
 from __future__ import annotations
 
@@ -70,12 +72,16 @@ def recovered(expected, speedups):
         above = [s for e, s in zip(expected, speedups, strict=True) if e > cut + 1e-12]
         tied = [s for e, s in zip(expected, speedups, strict=True) if abs(e - cut) <= 1e-12]
         picks = itertools.combinations(range(len(tied)), k - len(above))
-        scores.append(fmean(max([*above, *(tied[i] for i in pick)]) / max(speedups) * 100 for pick in picks))
+        scores.append(
+            fmean(max([*above, *(tied[i] for i in pick)]) / max(speedups) * 100 for pick in picks)
+        )
     return fmean(scores)
 
 
 def figures(made, surrogate, labels, predicted):
-    """Mean and deviation over the repeats of each headline metric, by its definition, one row at a time."""
+    """Mean and deviation over the repeats of each headline metric, by its definition, one row at a
+    time.
+    """
     rows, m = labelled(made, labels)
     packs = {r["comparison_id"]: r["pack"] for r in made.eval_set}
     out = {"macro": [], "pooled": [], "ece": [], "forecast_error": []}
@@ -106,7 +112,10 @@ def figures(made, surrogate, labels, predicted):
         out["pooled"].append(recovered([expected[i] for i in ids], [rows[i][0] for i in ids]))
         per_task = [[i for i in ids if packs[i] == task] for task in dict.fromkeys(packs.values())]
         out["macro"].append(
-            fmean(recovered([expected[i] for i in held], [rows[i][0] for i in held]) for held in per_task)
+            fmean(
+                recovered([expected[i] for i in held], [rows[i][0] for i in held])
+                for held in per_task
+            )
         )
     return {name: (fmean(values), pstdev(values)) for name, values in out.items()}
 
@@ -114,9 +123,13 @@ def figures(made, surrogate, labels, predicted):
 @pytest.mark.parametrize("labels", ["released", "paper", "mixed"])
 @pytest.mark.parametrize("surrogate", SURROGATES)
 def test_figures_are_those_of_the_definitions(made, result, surrogate, labels):
-    """Each headline figure of each forecaster under each reading is what the definitions give, computed row by row."""
+    """Each headline figure of each forecaster under each reading is what the definitions give,
+    computed row by row.
+    """
     found = {
-        (f.metric, f.choice): (f.mean, f.std) for f in result.figures if (f.surrogate, f.labels) == (surrogate, labels)
+        (f.metric, f.choice): (f.mean, f.std)
+        for f in result.figures
+        if (f.surrogate, f.labels) == (surrogate, labels)
     }
     assert len(found) == 6
     for predicted in ("argmax", "stated"):
@@ -128,14 +141,21 @@ def test_figures_are_those_of_the_definitions(made, result, surrogate, labels):
 
 
 def test_hand_computed_figures(result):
-    """A forecaster that is certain of the published bin, and one that always says bin 5, by hand."""
+    """One forecaster is certain of the published bin, one always says bin 5: by hand."""
     at = {(f.surrogate, f.metric, f.labels, f.choice): f for f in result.figures}
     certain = at["gemini3_flash", "ece", "released", "argmax"]
     assert (certain.mean, certain.std) == (0.0, 0.0)
-    assert at["gemini3_flash", "speedup_recovered", "released", "macro"].mean == pytest.approx(100.0)
-    # 1.0, 2.5, 4.0, 5.0 and 0.2 carry the same label in both schemes or the other one; 10 of 14 differ, so its
-    # certainty is wrong on those under the paper's table: 0.2 -> 1; 1.0 -> 4; 4.0 -> 7 not 8; 5.0 -> 8.
-    differing = sum(bin_of(s) != bin_of(s, "released") for s in (0.6, 0.9, 1.2, 1.71, 0.3, 0.8, 1.1, 1.3, 2.5, 4.0))
+    assert at["gemini3_flash", "speedup_recovered", "released", "macro"].mean == pytest.approx(
+        100.0
+    )
+    # 1.0, 2.5, 4.0, 5.0 and 0.2 carry the same label in both schemes or the other one; 10 of 14
+    # differ, so its
+    # certainty is wrong on those under the paper's table: 0.2 -> 1; 1.0 -> 4; 4.0 -> 7 not 8; 5.0
+    # -> 8.
+    differing = sum(
+        bin_of(s) != bin_of(s, "released")
+        for s in (0.6, 0.9, 1.2, 1.71, 0.3, 0.8, 1.1, 1.3, 2.5, 4.0)
+    )
     assert differing == 10
     assert at["gemini3_flash", "ece", "paper", "argmax"].mean == pytest.approx(10 / 14)
     # Always bin 5, released centre 2^0.75: the error is the mean distance to it.
@@ -165,11 +185,12 @@ def test_counts_beside_the_figures(made, result):
 
 def test_deltas_are_trained_minus_untrained(result):
     """The effect of training is the difference of the two figures under the same reading."""
-    at = {(f.surrogate, f.metric, f.labels, f.choice): f.mean for f in result.figures}
-    assert len(result.deltas) == 3 * 3 * 6
-    for d in result.deltas:
-        key = (d.metric, d.labels, d.choice)
-        assert d.delta == pytest.approx(at[(d.surrogate, *key)] - at[("gpt_oss_20b_untrained", *key)])
+    means = {(f.surrogate, *f.reading): f.mean for f in result.figures}
+    trained = [f for f in result.figures if f.delta is not None]
+    assert len(trained) == 3 * 3 * 6
+    for f in trained:
+        untrained = means["gpt_oss_20b_untrained", *f.reading]
+        assert f.delta == pytest.approx(f.mean - untrained)
 
 
 def test_base_rates_are_shares_of_pairs(made, result):
@@ -180,22 +201,6 @@ def test_base_rates_are_shares_of_pairs(made, result):
     gpu_mode = [r["g_speedup"] for r in made.discovery_pairs if r["benchmark_family"] == "gpu_mode"]
     assert rates["gpu_mode", 2.0] == (12, sum(g >= 2 for g in gpu_mode))
     assert rates["all", 1.25] == (15, 2 + sum(g >= 1.25 for g in gpu_mode))
-
-
-def test_readings_are_sorted_by_their_distance_to_the_paper(result):
-    """The nearest reading of each metric comes first, and its distance is the mean over the printed forecasters."""
-    for metric in ("speedup_recovered", "ece", "forecast_error"):
-        held = [r for r in result.readings if r.metric == metric]
-        assert len(held) == 6
-        assert [r.difference for r in held] == sorted(r.difference for r in held)
-        best = held[0]
-        mine = [
-            abs(f.mean - f.printed.mean)
-            for f in result.figures
-            if (f.metric, f.labels, f.choice) == (metric, best.labels, best.choice) and f.printed
-        ]
-        assert best.compared == len(mine) == 4
-        assert best.difference == pytest.approx(fmean(mine))
 
 
 def test_a_reading_that_equals_the_print_is_recognised(made, monkeypatch):
@@ -209,7 +214,9 @@ def test_a_reading_that_equals_the_print_is_recognised(made, monkeypatch):
         s: {
             **PRINTED[s],
             "forecast_error": msgspec.structs.replace(
-                PRINTED[s]["forecast_error"], mean=round(wanted[s][0], 3), std=round(wanted[s][1], 3)
+                PRINTED[s]["forecast_error"],
+                mean=round(wanted[s][0], 3),
+                std=round(wanted[s][1], 3),
             ),
         }
         for s in PRINTED
@@ -218,12 +225,6 @@ def test_a_reading_that_equals_the_print_is_recognised(made, monkeypatch):
     best = nearest(module.reproduce(made.root), "forecast_error")
     assert best.labels == "paper"
     assert best.equal == 4
-
-
-def test_layout_without_cards(tmp_path, result):
-    """A copy without the repositories' cards is understood by its folders' names."""
-    write_published(tmp_path, card=False)
-    assert reproduce(tmp_path).figures == result.figures
 
 
 def test_missing_forecasters_are_named(tmp_path):
@@ -257,15 +258,21 @@ def test_wrong_folders_are_refused(tmp_path):
 
 
 def test_reproduce_from_the_hub(client, hub: FakeHub, made, result):
-    """Without a folder the repositories are fetched from the Hub and give the same figures; offline is an error."""
+    """Without a folder the repositories are fetched from the Hub and give the same figures; offline
+    is an error.
+    """
     for repository in REPOSITORIES.values():
         folder = made.root / repository
-        files = {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+        files = {
+            str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file()
+        }
         hub.create(f"codezakh/{repository}", files)
     done = client.cli("reproduce", "--json")
     assert done.status == 0, done.err
     found = json.loads(done.out)
-    assert set(found["commits"]) == {f"codezakh/{repository}" for repository in REPOSITORIES.values()}
+    assert set(found["commits"]) == {
+        f"codezakh/{repository}" for repository in REPOSITORIES.values()
+    }
     assert [f["mean"] for f in found["figures"]] == [f.mean for f in result.figures]
     hub.clear()
     shutil.rmtree(client.process.home)
@@ -273,11 +280,3 @@ def test_reproduce_from_the_hub(client, hub: FakeHub, made, result):
     assert done.status == 1
     assert "there is no dataset codezakh/gpu-forecasters-eval-set" in done.err
     assert "local copy" in done.err
-
-
-def test_reproduce_prints_all_readings(client, made):
-    """The text has the printed figures, every reading, the nearest one, the deltas and the base rates."""
-    done = client.cli("reproduce", str(made.root))
-    assert done.status == 0, done.err
-    for text in ("93.12", "released", "mixed", "pooled", "stated", "RL, + CRPS", "kernelbench", "1.25"):
-        assert text in done.out, text

@@ -18,7 +18,9 @@ def _unpack(name: str, target: Path) -> Path:
     data = pa.input_stream(str(LOGS / f"{name}.tar.zst"), compression="zstd").read()
     with tarfile.open(fileobj=io.BytesIO(data)) as archive:
         # Python 3.11.4 brought filters; the samples are our own.
-        archive.extractall(target, **({"filter": "data"} if hasattr(tarfile, "data_filter") else {}))
+        archive.extractall(
+            target, **({"filter": "data"} if hasattr(tarfile, "data_filter") else {})
+        )
     return target
 
 

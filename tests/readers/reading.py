@@ -16,6 +16,9 @@ from kernel_archive.readers.records import Evaluation, PublishedRow, SearchFacts
 if TYPE_CHECKING:
     from pathlib import Path
 
+#: The formats of logs; tables of others are read by queries of their own.
+LOG_FORMATS = [name for name, spec in READERS.items() if not spec.foreign]
+
 
 @dataclass
 class Read:
@@ -93,24 +96,44 @@ def write_lines(path: Path, rows: list[Any]) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("wb") as stream:
         for row in rows:
-            data = row if isinstance(row, bytes) else row.encode() if isinstance(row, str) else json.dumps(row).encode()
+            data = (
+                row
+                if isinstance(row, bytes)
+                else row.encode()
+                if isinstance(row, str)
+                else json.dumps(row).encode()
+            )
             stream.write(data + b"\n")
     return path
 
 
-def gpu_mode(speedup: float | None = None, *, kind: str = "success", shapes: list[dict[str, Any]] | None = None) -> Any:
+def gpu_mode(
+    speedup: float | None = None,
+    *,
+    kind: str = "success",
+    shapes: list[dict[str, Any]] | None = None,
+) -> Any:
     """An ``evaluation`` with a GPU-mode observation."""
     arms: dict[str, dict[str, Any]] = {
         "success": {
             "aggregated_speedup": speedup,
             "aggregation_method": "geomean",
             "per_case_speedups": [
-                {"speedup": speedup, "runtime_ns": 1e6, "ref_runtime_ns": 1e6 * (speedup or 1.0), **shape}
+                {
+                    "speedup": speedup,
+                    "runtime_ns": 1e6,
+                    "ref_runtime_ns": 1e6 * (speedup or 1.0),
+                    **shape,
+                }
                 for shape in (shapes or [{"vocab_size": 32000}])
             ],
         },
         "compile_failed": {"compilation_error": "no such name"},
-        "runtime_error": {"runtime_error_name": "ValueError", "runtime_error": "bad shape", "traceback": "line 1"},
+        "runtime_error": {
+            "runtime_error_name": "ValueError",
+            "runtime_error": "bad shape",
+            "traceback": "line 1",
+        },
         "incorrect": {"error_message": "mismatch"},
         "infrastructure_failure": {"reason": "container lost"},
     }
@@ -120,7 +143,9 @@ def gpu_mode(speedup: float | None = None, *, kind: str = "success", shapes: lis
     }
 
 
-def kernelbench(speedup: float | None = None, *, kind: str = "success", runtime_ms: float = 2.0) -> Any:
+def kernelbench(
+    speedup: float | None = None, *, kind: str = "success", runtime_ms: float = 2.0
+) -> Any:
     """An ``evaluation`` with a KernelBench observation: its ``runtime_us`` holds milliseconds."""
     arms: dict[str, dict[str, Any]] = {
         "success": {
@@ -128,13 +153,20 @@ def kernelbench(speedup: float | None = None, *, kind: str = "success", runtime_
             "ref_runtime_us": runtime_ms * (speedup or 1.0),
             "speedup": speedup,
         },
-        "compile_failed": {"compilation_error_name": "CpuCompileError", "compilation_error": "nvcc fatal"},
+        "compile_failed": {
+            "compilation_error_name": "CpuCompileError",
+            "compilation_error": "nvcc fatal",
+        },
         "runtime_error": {
             "runtime_error_name": "RuntimeError",
             "runtime_error": "illegal access",
             "runtime_error_traceback": "line 3",
         },
-        "incorrect": {"correctness_issue": "Output mismatch", "max_difference": ["0.2"], "avg_difference": ["0.1"]},
+        "incorrect": {
+            "correctness_issue": "Output mismatch",
+            "max_difference": ["0.2"],
+            "avg_difference": ["0.1"],
+        },
         "infrastructure_failure": {"reason": "eval returned None"},
     }
     return {"observation": {"feedback": {"kind": kind, **arms[kind]}}, "reward": speedup}
@@ -142,7 +174,12 @@ def kernelbench(speedup: float | None = None, *, kind: str = "success", runtime_
 
 def forecast(expected: float) -> Any:
     """An ``evaluation`` of a compound search that is a forecast, not a measurement."""
-    estimate = {"predicted_bin": 8, "bin_probabilities": {"8": 1.0}, "reasoning": "", "raw_probability_sum": 1.0}
+    estimate = {
+        "predicted_bin": 8,
+        "bin_probabilities": {"8": 1.0},
+        "reasoning": "",
+        "raw_probability_sum": 1.0,
+    }
     return {
         "observation": {"kind": "forecast", "estimate": estimate, "expected_speedup": expected},
         "reward": expected,
@@ -174,7 +211,8 @@ class V2:
     def time(self) -> str:
         """The next second."""
         self.clock += 1
-        return f"2026-05-01T{self.clock // 3600:02d}:{self.clock // 60 % 60:02d}:{self.clock % 60:02d}.000000Z"
+        hours, minutes = self.clock // 3600, self.clock // 60 % 60
+        return f"2026-05-01T{hours:02d}:{minutes:02d}:{self.clock % 60:02d}.000000Z"
 
     def step(self, n: int, parent: int = 0) -> V2:
         """Open a step."""
@@ -197,7 +235,12 @@ class V2:
                 "parent_ulid": ulid(parent),
                 "started_at": self.time(),
             },
-            {"kind": "mutation_completed", "request_id": mutation, "code": text, "completed_at": self.time()},
+            {
+                "kind": "mutation_completed",
+                "request_id": mutation,
+                "code": text,
+                "completed_at": self.time(),
+            },
             {
                 "kind": "evaluation_requested",
                 "request_id": request,
@@ -225,7 +268,12 @@ class V2:
     def fail(self, n: int, reason: str = "timeout after 900.0s") -> V2:
         """The driver gave node ``n`` up."""
         self.rows.append(
-            {"kind": "evaluation_failed", "request_id": f"r{n}", "reason": reason, "completed_at": self.time()}
+            {
+                "kind": "evaluation_failed",
+                "request_id": f"r{n}",
+                "reason": reason,
+                "completed_at": self.time(),
+            }
         )
         return self
 

@@ -9,16 +9,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from readers.reading import V2, Read, gpu_mode, read, ulid, write_lines
+from readers.reading import LOG_FORMATS, V2, Read, gpu_mode, read
 
-from kernel_archive.readers import READERS
 from kernel_archive.readers.files import MAX_LINE_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-COLUMNS = {"code": "code", "speedup": "speedup"}
 #: Format -> a file of the samples that it reads, and the name that the file has in a run.
 FILES = {
     "puct-events": "puct_v3/trimul__sim0101/run_00/events.jsonl",
@@ -26,14 +24,16 @@ FILES = {
     "theory-builder": "puct_v2/trimul__sim0001/run_00/events.jsonl",
     "puct-checkpoint": "puct_v1/trimul__sim0301/checkpoint.json",
     "greedy-checkpoint": "greedy_search/kernelbench_l1__sim0401/checkpoint.json",
-    "hill-climbing-checkpoint": "hill_climbing/trimul__sim0201/checkpoint.pkl",
+    "hill-climbing-checkpoint": "hill_climbing/trimul__sim0201/checkpoint_as_json.json",
     "ttt-rollouts": "ttt_discover_v2/trimul__sim0501/tinker_log/seed_00/rollouts.jsonl",
     "agentic-run": "agentic_gemini_cli/trimul__sim0601/run_01/trajectory.jsonl",
     "eval-set-jsonl": "eval_dataset_builder/fp8_quant__sim0801/eval_dataset.jsonl",
 }
 #: These need more than one damaged byte to be looked at whole, or are slow to read: fewer examples.
 EXAMPLES = settings(
-    max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+    max_examples=25,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 JUNK: dict[str, bytes] = {
     "empty": b"",
@@ -56,24 +56,24 @@ JUNK: dict[str, bytes] = {
 }
 
 
-def _settings(name: str) -> dict[str, Any]:
-    return {"columns": COLUMNS} if name == "measurements" else {}
-
-
 @pytest.mark.parametrize("junk", JUNK)
-@pytest.mark.parametrize("name", READERS)
+@pytest.mark.parametrize("name", LOG_FORMATS)
 def test_junk_is_one_clear_finding(tmp_path: Path, name: str, junk: str) -> None:
-    """A file with nothing of the format gives an error that names the file, few findings, and no record."""
+    """A file with nothing of the format gives an error that names the file, few findings, and no
+    record.
+    """
     path = tmp_path / "log.jsonl"
     path.write_bytes(JUNK[junk])
-    result = read(name, path, tmp_path, **_settings(name))
+    result = read(name, path, tmp_path)
     assert not result.evaluations
     assert not result.published
     errors = [f for f in result.findings if f.severity == "error"]
     assert errors
     assert len(result.findings) <= 52
     assert {f.file for f in result.findings} == {"log.jsonl"}
-    assert all(f.message and "\n" not in f.render() and "\x1b" not in f.render() for f in result.findings)
+    assert all(
+        f.message and "\n" not in f.render() and "\x1b" not in f.render() for f in result.findings
+    )
 
 
 @pytest.mark.parametrize("name", FILES)
@@ -81,13 +81,15 @@ def test_log_of_another_format_says_which(simulated: Path, name: str) -> None:
     """Every reader recognises the formats of the others and says their names."""
     for other, file in FILES.items():
         events = {"puct-events", "bin-filler", "theory-builder"}
-        if other == name or {other, name} <= events:
+        archives = {"puct-checkpoint", "hill-climbing-checkpoint"}
+        if other == name or {other, name} <= events or {other, name} <= archives:
             continue
         result = read(name, simulated / file, simulated)
-        (finding,) = [f for f in result.findings if f.code in ("wrong-format", "bad-pickle")]
+        (finding,) = [f for f in result.findings if f.code == "wrong-format"]
         expected = "puct-events" if other in events else other
         assert not result.evaluations
-        assert f"looks like {expected}" in finding.message
+        assert "looks like" in finding.message
+        assert expected in finding.message.partition("looks like")[2]
         assert finding.severity == "error"
 
 
@@ -97,42 +99,25 @@ def test_log_broken_in_its_first_line(tmp_path: Path) -> None:
     path = tmp_path / "events.jsonl"
     path.write_bytes(text[:200])
     result = read("puct-events", path)
-    assert [(f.code, f.line) for f in result.findings] == [("truncated-line", 1), ("no-records", None)]
-
-
-def test_rows_without_what_they_need_are_all_named(tmp_path: Path) -> None:
-    """A log of the right format in which every row lacks something lists the rows."""
-    rows = [{"attempt": n, "evaluation": gpu_mode(2.0)} for n in range(3)]
-    result = read("attempts", write_lines(tmp_path / "attempts.jsonl", rows))
-    assert result.codes == ["bad-row"] * 3 + ["no-records"]
-    assert {f.field for f in result.findings[:3]} == {"code"}
-
-
-def test_parquet_of_something_else_is_named_by_its_columns(tmp_path: Path) -> None:
-    """A Parquet file of another format is recognised by its columns, or listed by them."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    pq.write_table(pa.table({"pair_id": ["a"], "child_code": ["b"]}), tmp_path / "a.parquet")
-    pq.write_table(pa.table({"x": [1], "y": [2]}), tmp_path / "b.parquet")
-    first, second = (read("hub-eval-set", tmp_path / f"{n}.parquet").findings for n in "ab")
-    assert "looks like hub-discovery-pairs" in first[0].message
-    assert "a Parquet table of x, y" in second[0].message
+    assert [(f.code, f.line) for f in result.findings] == [
+        ("truncated-line", 1),
+        ("no-records", None),
+    ]
 
 
 def test_directory_without_the_log(tmp_path: Path) -> None:
     """A directory that has something else says what it has and what is expected."""
     (tmp_path / "notes.txt").write_text("x")
-    for name in READERS:
-        result = read(name, tmp_path, tmp_path, **_settings(name))
+    for name in LOG_FORMATS:
+        result = read(name, tmp_path, tmp_path)
         assert result.codes == ["wrong-format"]
         assert "notes.txt" in result.findings[0].message
 
 
 def test_missing_file(tmp_path: Path) -> None:
-    """A path that does not exist (removed between listing and reading) is a finding, no traceback."""
-    for name in READERS:
-        result = read(name, tmp_path / "gone.jsonl", tmp_path, **_settings(name))
+    """A path that does not exist any more is a finding, no traceback."""
+    for name in LOG_FORMATS:
+        result = read(name, tmp_path / "gone.jsonl", tmp_path)
         assert not result.evaluations
         assert result.findings
 
@@ -144,9 +129,15 @@ def test_truncated_compression_keeps_what_came_before(tmp_path: Path, ending: st
 
     log = V2().step(0)
     for n in range(1, 400):
-        log.child(n, gpu_mode(1.0 + n), code="".join(chr(33 + (n * k * k + k) % 90) for k in range(400)))
+        log.child(
+            n, gpu_mode(1.0 + n), code="".join(chr(33 + (n * k * k + k) % 90) for k in range(400))
+        )
     plain = (log.write(tmp_path / "plain") / "events.jsonl").read_bytes()
-    packed = gzip.compress(plain) if ending.endswith("gz") else pa.Codec("zstd").compress(plain, asbytes=True)
+    packed = (
+        gzip.compress(plain)
+        if ending.endswith("gz")
+        else pa.Codec("zstd").compress(plain, asbytes=True)
+    )
     path = tmp_path / f"events.{ending}"
     path.write_bytes(packed[: len(packed) // 2])
     result = read("puct-events", path)
@@ -172,15 +163,6 @@ def test_one_line_too_long_is_skipped(tmp_path: Path) -> None:
     assert result.facts.counts["steps_completed"] == 1
 
 
-def test_many_bad_lines_make_few_findings(tmp_path: Path) -> None:
-    """A thousand bad lines are listed up to a limit and then counted; the facts have the number."""
-    rows: list[Any] = [*V2().rows, *["{broken"] * 1000, {"kind": "step_completed", "step": 0}]
-    result = read("puct-events", write_lines(tmp_path / "events.jsonl", rows))
-    assert len(result.findings) == 51
-    assert result.findings[-1].message == "950 more of this kind"
-    assert result.facts.counts["lines_skipped"] == 1000
-
-
 def test_line_ends_and_byte_order_mark(tmp_path: Path) -> None:
     """Windows line ends, blank lines and a byte order mark change nothing but the line numbers."""
     log = V2().step(0).child(1, gpu_mode(2.0)).write(tmp_path) / "events.jsonl"
@@ -188,12 +170,18 @@ def test_line_ends_and_byte_order_mark(tmp_path: Path) -> None:
     log.write_bytes(b"\xef\xbb\xbf" + log.read_bytes().replace(b"\n", b"\r\n\r\n"))
     marked = read("puct-events", log)
     assert not marked.findings
-    assert [e.source_line for e in marked.evaluations] == [2 * e.source_line - 1 for e in plain.evaluations]
-    assert [(e.node_id, e.code) for e in marked.evaluations] == [(e.node_id, e.code) for e in plain.evaluations]
+    assert [e.source_line for e in marked.evaluations] == [
+        2 * e.source_line - 1 for e in plain.evaluations
+    ]
+    assert [(e.node_id, e.code) for e in marked.evaluations] == [
+        (e.node_id, e.code) for e in plain.evaluations
+    ]
 
 
 @pytest.mark.parametrize("junk", JUNK)
-def test_damaged_files_beside_a_log_cost_only_their_facts(h200: Path, tmp_path: Path, junk: str) -> None:
+def test_damaged_files_beside_a_log_cost_only_their_facts(
+    h200: Path, tmp_path: Path, junk: str
+) -> None:
     """Whatever stands in the files around a log, the log's evaluations are all there."""
     source = h200 / "puct/cross_entropy__cuda_s31"
     run = tmp_path / "run_00"
@@ -220,7 +208,7 @@ def _sample(path: Path) -> bytes:
 
 
 def _sound(damaged: Read, where: Callable[[], str], whole: dict[str, Any] | None = None) -> None:
-    """Nodes are unique and only successes have a speedup; of a part of a whole log, each is what it is in the whole."""
+    """Nodes are unique and only successes have a speedup."""
     names = {e.node_id for e in damaged.evaluations}
     assert len(names) == len(damaged.evaluations), where()
     for record in damaged.evaluations:
@@ -235,7 +223,7 @@ def _sound(damaged: Read, where: Callable[[], str], whole: dict[str, Any] | None
 
 @pytest.mark.parametrize("name", FILES)
 def test_cut_at_any_byte(simulated: Path, tmp_path: Path, name: str) -> None:
-    """Reading any beginning of a log gives a part of its evaluations, and says that it is broken."""
+    """Any beginning of a log gives a part of its evaluations, and a finding."""
     source = simulated / FILES[name]
     data = _sample(source)
     whole = {e.node_id: e for e in read(name, source, simulated).evaluations}
@@ -251,51 +239,3 @@ def test_cut_at_any_byte(simulated: Path, tmp_path: Path, name: str) -> None:
             assert result.findings or len(result.evaluations) == len(whole), f"cut at {at}"
 
     check()
-
-
-@pytest.mark.parametrize("name", FILES)
-def test_one_byte_changed(simulated: Path, tmp_path: Path, name: str) -> None:
-    """A log with any one byte changed is read without a crash."""
-    source = simulated / FILES[name]
-    data = _sample(source)
-    path = tmp_path / source.name
-
-    @EXAMPLES
-    @given(st.integers(0, len(data) - 1), st.integers(0, 255))
-    def check(at: int, byte: int) -> None:
-        path.write_bytes(data[:at] + bytes([byte]) + data[at + 1 :])
-        _sound(read(name, path, tmp_path), lambda: f"byte {at} is {byte}")
-
-    check()
-
-
-SCALARS = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5)
-VALUES = st.recursive(
-    SCALARS, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3)
-)
-
-
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(st.data())
-def test_any_value_anywhere_in_an_event(tmp_path: Path, data: st.DataObject) -> None:
-    """Any JSON value in the place of any other in any event never crashes the reader."""
-    log = V2().step(0).child(1, gpu_mode(2.0)).child(2, gpu_mode(kind="runtime_error"), parent=1).end(0)
-    row: Any = data.draw(st.sampled_from(log.rows))
-    target: Any = row
-    while True:
-        keys = list(target) if isinstance(target, dict) else list(range(len(target)))
-        key = data.draw(st.sampled_from(keys))
-        deeper = target[key]
-        if isinstance(deeper, dict | list) and deeper and data.draw(st.booleans()):
-            target = deeper
-            continue
-        target[key] = data.draw(VALUES)
-        break
-    result = read("puct-events", log.write(tmp_path))
-    _sound(result, lambda: repr(row))
-
-
-def test_huge_step_is_left_out(tmp_path: Path) -> None:
-    """A step that no column can hold is none."""
-    log = V2().step(2**40).child(1, gpu_mode(2.0))
-    assert read("puct-events", log.write(tmp_path)).by_node[ulid(1)].step is None

@@ -13,8 +13,13 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 FILLED = (
-    "SEVERE_SLOWDOWN", "SIGNIFICANT_SLOWDOWN", "MINOR_SLOWDOWN", "SIGNIFICANT_SPEEDUP", "HIGH_SPEEDUP", "EXTREME_SPEEDUP",
-)  # fmt: skip
+    "SEVERE_SLOWDOWN",
+    "SIGNIFICANT_SLOWDOWN",
+    "MINOR_SLOWDOWN",
+    "SIGNIFICANT_SPEEDUP",
+    "HIGH_SPEEDUP",
+    "EXTREME_SPEEDUP",
+)
 
 
 def _expected(folder: Path) -> dict[str, Any]:
@@ -23,7 +28,7 @@ def _expected(folder: Path) -> dict[str, Any]:
 
 
 def test_ttt_rollouts(simulated: Path) -> None:
-    """Traps 1 and 19: rollouts without a program are no evaluations; speedups are the outcome's, not the rewards."""
+    """Traps 1 and 19: rollouts without a program are no evaluations."""
     folder = simulated / "ttt_discover_v2/trimul__sim0501"
     expected = _expected(folder)
     result = read("ttt-rollouts", folder / "tinker_log/seed_00", simulated)
@@ -33,9 +38,16 @@ def test_ttt_rollouts(simulated: Path) -> None:
     assert result.facts.n_mutations_failed == expected["outcomes"]["parse_failure"]
     assert result.facts.counts["rollouts"] == expected["n_rollouts"]
     assert result.unique == expected["n_unique_successful_programs"]
-    assert max(e.speedup for e in result.successes) == expected["best_speedup"] != expected["best_reward"]
+    assert (
+        max(e.speedup for e in result.successes)
+        == expected["best_speedup"]
+        != expected["best_reward"]
+    )
     assert sorted(result.pairs) == sorted(map(tuple, expected["pairs"]))
-    rows = [json.loads(line) for line in (folder / "tinker_log/seed_00/rollouts.jsonl").read_text().splitlines()]
+    rows = [
+        json.loads(line)
+        for line in (folder / "tinker_log/seed_00/rollouts.jsonl").read_text().splitlines()
+    ]
     assert result.facts.input_tokens == sum(r["prompt_tokens"] for r in rows)
     assert result.facts.output_tokens == sum(r["response_tokens"] for r in rows)
     assert {e.step for e in result.evaluations} == set(range(6))
@@ -46,7 +58,7 @@ def test_ttt_rollouts(simulated: Path) -> None:
 
 @pytest.mark.parametrize("name", ["run_00", "run_01"])
 def test_agentic_run(simulated: Path, name: str) -> None:
-    """Trap 10: the seed's call is the root where it was logged; nothing else of the log is guessed."""
+    """Trap 10: the seed's call is the root where it was logged."""
     folder = simulated / "agentic_gemini_cli/trimul__sim0601" / name
     expected = _expected(folder)
     result = read("agentic-run", folder, simulated)
@@ -55,13 +67,15 @@ def test_agentic_run(simulated: Path, name: str) -> None:
     assert len(own) == expected["n_evaluations"]
     assert result.outcomes == expected["outcomes"]
     assert sum(e.outcome == "success" for e in own) == expected["n_successes"]
-    assert len({e.code.rstrip() for e in own if e.outcome == "success"}) == expected["n_unique_successful_programs"]
+    assert (
+        len({e.code.rstrip() for e in own if e.outcome == "success"})
+        == expected["n_unique_successful_programs"]
+    )
     assert max(e.speedup for e in result.successes) == expected["best_speedup"]
     assert {e.parent_node_id for e in result.evaluations} == {None}
     facts = result.facts
     assert facts.wall_seconds == expected["elapsed_s"]
-    assert (facts.gpu, facts.model, facts.finished) == ("A100-80GB", "gemini-3-pro-preview", True)
-    assert (facts.input_tokens, facts.output_tokens) == (110000, 13456)
+    assert facts.finished is True
     assert not result.findings
 
 
@@ -72,7 +86,9 @@ def test_greedy_checkpoint(simulated: Path) -> None:
     result = read("greedy-checkpoint", folder, simulated)
     raised = [e for e in result.evaluations if e.error_type == "evaluation_failed"]
     assert len(result.evaluations) == expected["n_candidates"]
-    assert len(raised) == expected["n_unscored_candidates"] == result.facts.counts["evaluation_failed"]
+    assert (
+        len(raised) == expected["n_unscored_candidates"] == result.facts.counts["evaluation_failed"]
+    )
     assert len(result.evaluations) - len(raised) == expected["n_evaluations_including_starter"]
     verdicts = Counter(e.outcome for e in result.evaluations if e not in raised)
     assert verdicts == expected["feedback_kinds"]
@@ -84,12 +100,11 @@ def test_greedy_checkpoint(simulated: Path) -> None:
     assert {e.step for e in result.evaluations if not e.is_root} == set(range(expected["rounds"]))
 
 
-@pytest.mark.parametrize("file", ["checkpoint.pkl", "checkpoint_as_json.json"])
-def test_hill_climbing_checkpoint(simulated: Path, file: str) -> None:
-    """Trap 12: the pickle, of which nothing is run, gives what its JSON form gives."""
+def test_hill_climbing_checkpoint(simulated: Path) -> None:
+    """A hill climb's checkpoint as JSON gives the programs that passed."""
     folder = simulated / "hill_climbing/trimul__sim0201"
     expected = _expected(folder)
-    result = read("hill-climbing-checkpoint", folder / file, simulated)
+    result = read("hill-climbing-checkpoint", folder / "checkpoint_as_json.json", simulated)
     children = [e for e in result.successes if not e.is_root]
     assert len(result.evaluations) == expected["archive_size"]
     assert len(children) == expected["n_successes"]
@@ -100,15 +115,15 @@ def test_hill_climbing_checkpoint(simulated: Path, file: str) -> None:
     assert not result.findings
 
 
-def test_hill_climbing_pickle_and_json_are_equal(simulated: Path) -> None:
-    """Every field of every evaluation is the same from both forms, the file's name apart."""
-    folder = simulated / "hill_climbing/trimul__sim0201"
-    both = [
-        read("hill-climbing-checkpoint", folder / f).evaluations for f in ("checkpoint.pkl", "checkpoint_as_json.json")
-    ]
-    for record in (*both[0], *both[1]):
-        record.source_file = ""
-    assert both[0] == both[1]
+def test_python_pickle_is_refused(simulated: Path) -> None:
+    """Trap 12: a pickle is one finding that says how to write JSON instead."""
+    path = simulated / "hill_climbing/trimul__sim0201/checkpoint.pkl"
+    for name in ("hill-climbing-checkpoint", "puct-checkpoint"):
+        result = read(name, path, simulated)
+        (finding,) = result.findings
+        assert (finding.code, finding.severity) == ("python-pickle", "error")
+        assert "json.dump" in (finding.fix or "")
+        assert not result.evaluations
 
 
 def test_puct_checkpoint(simulated: Path) -> None:
@@ -118,7 +133,10 @@ def test_puct_checkpoint(simulated: Path) -> None:
     result = read("puct-checkpoint", folder, simulated)
     assert len(result.evaluations) == expected["archive_size"]
     assert len(result.successes) == expected["n_archived_successes"]
-    assert len({e.code.rstrip() for e in result.successes if not e.is_root}) == expected["n_unique_successful_programs"]
+    assert (
+        len({e.code.rstrip() for e in result.successes if not e.is_root})
+        == expected["n_unique_successful_programs"]
+    )
     assert max(e.speedup for e in result.successes) == expected["best_speedup"]
     assert sorted(result.pairs) == sorted(map(tuple, expected["pairs"]))
     assert result.facts.counts["steps_completed"] == expected["current_step"]
@@ -126,7 +144,7 @@ def test_puct_checkpoint(simulated: Path) -> None:
 
 @pytest.mark.parametrize("name", FILLED)
 def test_bin_filler(simulated: Path, name: str) -> None:
-    """Trap 1: the rewards of these logs are negative distances, the root's too; the speedups are measured ones."""
+    """Trap 1: the rewards of these logs are negative distances, the root's too."""
     folder = simulated / "eval_dataset_builder/fp8_quant__sim0801" / name
     expected = _expected(folder)
     result = read("bin-filler", folder, simulated)
@@ -151,16 +169,20 @@ def test_eval_set(simulated: Path) -> None:
     assert len(result.successes) == expected["n_rows"]
     assert result.unique == expected["n_unique_candidate_code"]
     assert max(e.speedup for e in result.successes) == expected["best_speedup"]
-    assert sum(e.code == e.reference_code for e in result.evaluations) == expected["n_rows_candidate_equals_reference"]
+    assert (
+        sum(e.code == e.reference_code for e in result.evaluations)
+        == expected["n_rows_candidate_equals_reference"]
+    )
     assert result.facts.gpu == "NVIDIA A100-SXM4-80GB"
     assert not result.findings
 
 
 @pytest.mark.parametrize(
-    "name", ["cross_entropy__s21", "fp8_quant__s21", "gdn_chunk_fwd_o__s21", "gdn_recompute_w_u__s21"]
+    "name",
+    ["cross_entropy__s21", "fp8_quant__s21", "gdn_chunk_fwd_o__s21", "gdn_recompute_w_u__s21"],
 )
 def test_h200_hill_climb(h200: Path, h200_expected: dict[str, Any], name: str) -> None:
-    """A measured hill climb: the programs that passed, with times from their timing lines; lost failures are counted."""
+    """A measured hill climb: the programs that passed, with times from their timing lines."""
     expected = h200_expected[f"hill_climbing/{name}"]
     result = read("hill-climbing-checkpoint", h200 / "hill_climbing" / name, h200)
     lost = result.facts.counts.get("evaluations_without_program", 0)
@@ -183,7 +205,13 @@ def test_h200_attempts(h200: Path, h200_expected: dict[str, Any], name: str) -> 
     assert {k: n for k, n in result.outcomes.items() if k != "success"} == expected["failures"]
     assert result.unique == expected["unique_successful_programs"]
     assert len(result.pairs) == expected["parent_child_pairs_both_ran"]
-    assert [e.node_id for e in result.evaluations] == [str(i) for i in range(expected["evaluations"])]
-    assert [e.is_root for e in result.evaluations] == [True] + [False] * (expected["evaluations"] - 1)
-    assert sum(e.gpu_seconds for e in result.evaluations) == pytest.approx(expected["gpu_seconds"], abs=0.02)
+    assert [e.node_id for e in result.evaluations] == [
+        str(i) for i in range(expected["evaluations"])
+    ]
+    assert [e.is_root for e in result.evaluations] == [True] + [False] * (
+        expected["evaluations"] - 1
+    )
+    assert sum(e.gpu_seconds for e in result.evaluations) == pytest.approx(
+        expected["gpu_seconds"], abs=0.02
+    )
     assert not result.findings

@@ -7,7 +7,7 @@ from kernel_archive.scoring.arrays import group_ties, product, row_sums
 
 
 def test_ties_are_found_within_rounding_and_nothing_else():
-    """Scores a rounding apart share a group, scores a billionth apart don't; groups are numbered from the lowest."""
+    """Scores a rounding apart share a group, scores a billionth apart don't."""
     scores = np.array([0.3, 0.1 + 0.2, 0.3 * (1 + 1e-9), 0.1])
     assert group_ties(scores).tolist() == [1, 1, 2, 0]
 

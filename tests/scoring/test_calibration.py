@@ -1,5 +1,7 @@
 """Calibration errors and confidence monotonicity."""
 
+import itertools
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -7,9 +9,11 @@ from hypothesis import strategies as st
 
 from kernel_archive.scoring.calibration import (
     adaptive_ece,
+    aurc,
     bucket_of,
     confidence_monotonicity,
     ece,
+    selective_risk,
 )
 
 
@@ -33,13 +37,15 @@ def test_bucket_edges(q, bucket):
 
 
 def test_ece_by_hand():
-    """Bucket 5: two forecasts of 0.5 and 0.58, one hit: |0.5 - 0.54|; bucket 9: one miss at 0.9. (2 * 0.04 + 0.9) / 3."""
+    """Bucket 5: two forecasts of 0.5 and 0.58, one hit: |0.5 - 0.54|; bucket 9: one miss at 0.9. (2
+    * 0.04 + 0.9) / 3.
+    """
     got = ece(confidence=np.array([0.5, 0.58, 0.9]), correct=np.array([True, False, False]))
     assert got == pytest.approx((2 * 0.04 + 0.9) / 3, abs=1e-15)
 
 
 def test_ece_at_confidence_zero_and_one():
-    """A certain hit and a certain miss: 1 is in the last bucket, 0 in the first, nothing falls out."""
+    """A certain hit and a certain miss: 1 is in the last bucket, 0 in the first."""
     assert ece(confidence=np.array([1.0]), correct=np.array([True])) == 0.0
     assert ece(confidence=np.array([1.0]), correct=np.array([False])) == 1.0
     assert ece(confidence=np.array([0.0]), correct=np.array([False])) == 0.0
@@ -53,34 +59,24 @@ def test_ece_of_one_constant_for_every_row():
         assert metric(confidence=np.full(10, 0.8), correct=correct) == pytest.approx(0.5, abs=1e-15)
 
 
-def test_rows_without_forecast_are_left_out():
-    """Of ECE, adaptive ECE and D_mono; without any row ECE is not defined."""
-    q, hit = np.array([0.9, 0.2]), np.array([True, False])
-    parsed = np.array([True, False])
-    assert ece(confidence=q, correct=hit, parsed=parsed) == pytest.approx(0.1)
-    assert adaptive_ece(confidence=q, correct=hit, parsed=parsed) == pytest.approx(0.1)
-    assert np.isnan(ece(confidence=q, correct=hit, parsed=np.zeros(2, bool)))
-    assert np.isnan(adaptive_ece(confidence=q, correct=hit, parsed=np.zeros(2, bool)))
-
-
-def test_adaptive_ece_by_hand():
-    """Twenty rows in ten pairs: the mean of the ten distances."""
-    q = np.arange(20) / 20
-    hit = np.arange(20) % 3 == 0
-    pairs = [abs((hit[i] + hit[i + 1]) / 2 - (q[i] + q[i + 1]) / 2) for i in range(0, 20, 2)]
-    assert adaptive_ece(confidence=q, correct=hit) == pytest.approx(np.mean(pairs), abs=1e-15)
-
-
 def test_adaptive_ece_shares_a_row_on_a_cut():
-    """Fifteen rows: every bucket holds one and a half; the second row is half in the first, half in the second."""
+    """Fifteen rows: every bucket holds one and a half; the second row is half in the first, half in
+    the second.
+    """
     q = np.arange(15) / 15
     hit = np.zeros(15, bool)
-    expected = np.mean([(q[i] + 0.5 * q[i + 1]) / 1.5 if i % 3 == 0 else (0.5 * q[i] + q[i + 1]) / 1.5
-                        for i in (0, 1, 3, 4, 6, 7, 9, 10, 12, 13)])  # fmt: skip
+    expected = np.mean(
+        [
+            (q[i] + 0.5 * q[i + 1]) / 1.5 if i % 3 == 0 else (0.5 * q[i] + q[i + 1]) / 1.5
+            for i in (0, 1, 3, 4, 6, 7, 9, 10, 12, 13)
+        ]
+    )
     assert adaptive_ece(confidence=q, correct=hit) == pytest.approx(expected, abs=1e-15)
 
 
-@given(st.lists(st.tuples(st.integers(0, 10), st.booleans()), min_size=1, max_size=40), st.randoms())
+@given(
+    st.lists(st.tuples(st.integers(0, 10), st.booleans()), min_size=1, max_size=40), st.randoms()
+)
 def test_no_calibration_metric_depends_on_the_order_of_rows(rows, random):
     """Shuffled rows, many of them tied, give the same figures."""
     shuffled = rows[:]
@@ -110,9 +106,13 @@ def test_no_calibration_metric_depends_on_the_order_of_rows(rows, random):
     ],
 )
 def test_confidence_monotonicity_by_hand(errors, expected):
-    """0 when errors only fall, 1 when they only rise, the share of the rise between; 0 when nothing moves."""
+    """0 when errors only fall, 1 when they only rise, the share of the rise between; 0 when nothing
+    moves.
+    """
     q = np.array([0.15, 0.55, 0.95])[: len(errors)]  # empty buckets between them are skipped
-    assert confidence_monotonicity(confidence=q, errors=np.array(errors)) == pytest.approx(expected, abs=1e-15)
+    assert confidence_monotonicity(confidence=q, errors=np.array(errors)) == pytest.approx(
+        expected, abs=1e-15
+    )
 
 
 def test_monotonicity_skips_empty_buckets():
@@ -120,3 +120,22 @@ def test_monotonicity_skips_empty_buckets():
     q, errors = np.array([0.05, 0.25]), np.array([2.0, 3.0])
     assert confidence_monotonicity(confidence=q, errors=errors) == 1.0
     assert np.isnan(confidence_monotonicity(confidence=q, errors=errors, parsed=np.zeros(2, bool)))
+
+
+def test_ties_have_their_exact_expectation():
+    """Against the mean over all orders of five rows."""
+    q, loss = [0.9, 0.5, 0.5, 0.5, 0.1], [1.0, 0.0, 3.0, 2.0, 5.0]
+    curves = []
+    for order in itertools.permutations(range(5)):
+        ranked = sorted(order, key=lambda i: -q[i])
+        curves.append(np.cumsum([loss[i] for i in ranked]) / np.arange(1, 6))
+    got = selective_risk(confidence=np.array(q), losses=np.array(loss))
+    np.testing.assert_allclose(got, np.mean(curves, axis=0), rtol=1e-12)
+    assert aurc(confidence=np.array(q), losses=np.array(loss)) == pytest.approx(
+        np.mean(curves), rel=1e-12
+    )
+
+
+def test_aurc_without_a_row_is_not_defined():
+    """It is NaN, not 0."""
+    assert np.isnan(aurc(confidence=np.empty(0), losses=np.empty(0)))

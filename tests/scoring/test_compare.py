@@ -8,12 +8,17 @@ import pytest
 from support.made_forecasts import make_forecasts, make_target
 
 from kernel_archive.errors import UsageError
-from kernel_archive.scoring import Forecasts, compare, load_target, read_forecasts, score
-from kernel_archive.scoring.compare import _pairings, compare_files, holm, permutation_p, repeat_order
+from kernel_archive.scoring import Forecasts, compare, load_split, read_forecasts, score
+from kernel_archive.scoring.compare import (
+    compare_files,
+    holm,
+    permutation_p,
+    repeat_order,
+)
 from kernel_archive.scoring.metrics import COMPARED
 from kernel_archive.scoring.samples import ForecastRows
 from kernel_archive.scoring.scorer import means
-from kernel_archive.scoring.uncertainty import bootstrap, repeats_of
+from kernel_archive.scoring.uncertainty import repeats_of
 
 
 @pytest.mark.parametrize(
@@ -27,12 +32,16 @@ from kernel_archive.scoring.uncertainty import bootstrap, repeats_of
     ],
 )
 def test_holm_by_hand(p, expected):
-    """The k-th smallest times the number of those not smaller, never falling, at most 1; undefined ones stay out."""
+    """The k-th smallest times the number of those not smaller, never falling, at most 1; undefined
+    ones stay out.
+    """
     assert holm(p) == [None if e is None else pytest.approx(e) for e in expected]
 
 
 def test_differences_are_those_of_the_scores(rng, target):
-    """Means and their difference as the score records have them; the other way round with the sign turned."""
+    """Means and their difference as the score records have them; the other way round with the sign
+    turned.
+    """
     a, b = make_forecasts(rng, target, noise=0.4), make_forecasts(rng, target, noise=1.2)
     there = compare(target, a, b, draws=200)
     back = compare(target, b, a, draws=200)
@@ -45,18 +54,12 @@ def test_differences_are_those_of_the_scores(rng, target):
         assert back.differences[name].p == pytest.approx(d.p, abs=0.1)
 
 
-def test_the_interval_is_of_the_paired_difference(rng, target):
-    """Both are drawn the same rows."""
-    a, b = make_forecasts(rng, target, noise=0.4), make_forecasts(rng, target, noise=1.2)
-    d = compare(target, a, b, draws=300, seed=5, metrics=["crps"], both_schemes=False).differences["crps"]
-    one, two = (bootstrap(ForecastRows.of(target, f), seed=5, draws=300).overall["crps"] for f in (a, b))
-    assert (d.low, d.high) == pytest.approx(tuple(np.quantile(one - two, [0.025, 0.975])))
-
-
 def test_a_submission_can_not_be_told_from_itself(rng, target):
     """No difference, p = 1, neither is better, whatever the numbers of repeats."""
     a = make_forecasts(rng, target, repeats=1)
-    twice = Forecasts.from_arrays(target, np.repeat(a.probabilities, 2, axis=0), stated=np.repeat(a.stated, 2, axis=0))
+    twice = Forecasts.from_arrays(
+        target, np.repeat(a.probabilities, 2, axis=0), stated=np.repeat(a.stated, 2, axis=0)
+    )
     for other in (a, twice):
         for d in compare(target, a, other, draws=50).differences.values():
             assert d.difference == pytest.approx(0, abs=1e-12)
@@ -64,50 +67,17 @@ def test_a_submission_can_not_be_told_from_itself(rng, target):
             assert d.better == "neither"
 
 
-def test_a_clearly_better_one_is_found(rng):
-    """Sharp and right against uniform: better by every metric that has a direction and is not calibration."""
-    target = make_target(rng, sizes=(40, 40))
-    good = make_forecasts(rng, target, noise=0.2, name="good")
-    uniform = Forecasts.from_arrays(target, np.full((80, 8), 0.125), name="uniform")
-    table = compare(target, uniform, good, draws=500).differences
-    for name in ("crps", "brier", "nll", "accuracy", "within_one", "forecast_error", "speedup_recovered"):
-        assert table[name].better == "b", name
-
-
-def test_numbers_of_repeats_may_differ(rng, target):
-    """Three against two: the figures stay those of the scores."""
-    a, b = make_forecasts(rng, target, repeats=3), make_forecasts(rng, target, repeats=2)
-    table = compare(target, a, b, draws=100).differences
-    assert table["ece"].a == score(target, a, draws=0).metrics["ece"].mean
-    assert 0 < table["ece"].p <= 1
-
-
-def test_a_conclusion_that_depends_on_the_scheme_is_marked(rng):
-    """A forecaster that answers in the other scheme's bins wins there and loses here."""
-    target = make_target(rng, sizes=(60, 60))
-    paper = Forecasts.from_arrays(target, np.eye(8)[target.bins - 1] * 0.9 + 0.0125, name="paper")
-    released = Forecasts.from_arrays(
-        target, np.eye(8)[target.under("released").bins - 1] * 0.9 + 0.0125, name="released"
-    )
-    d = compare(target, paper, released, draws=300, metrics=["accuracy"]).differences["accuracy"]
-    assert d.better == "a"
-    assert d.other_better == "b"
-    assert d.depends_on_scheme
-    quick = compare(target, paper, released, draws=300, metrics=["accuracy"], both_schemes=False).differences[
-        "accuracy"
-    ]
-    assert quick.other_better is None
-    assert not quick.depends_on_scheme
-
-
 def test_files_are_compared_like_forecasts(archive, tmp_path):
     """Two files against an archive give what their forecasts give against its split."""
-    target = load_target(archive)
+    target = load_split(archive)
     paths = []
     for name, sure in (("a", 0.86), ("b", 0.3)):
         p = np.full((len(target), 8), (1 - sure) / 7)
         p[np.arange(len(target)), target.bins - 1] = sure
-        lines = [json.dumps({"row_id": r, "probabilities": q}) for r, q in zip(target.row_ids, p.tolist(), strict=True)]
+        lines = [
+            json.dumps({"row_id": r, "probabilities": q})
+            for r, q in zip(target.row_ids, p.tolist(), strict=True)
+        ]
         paths.append(tmp_path / f"{name}.jsonl")
         paths[-1].write_text("\n".join(lines))
     got = compare_files(*paths, archive.path, draws=50)
@@ -127,13 +97,16 @@ def test_wrong_calls_are_refused(rng, target, forecasts):
 
 @pytest.mark.parametrize("kind", ["eval", "discovery"])
 def test_permutations_are_those_of_swapped_forecasts(rng, kind):
-    """Against all 64 swaps of six rows, scored by the plain path: the p-value of every metric of the table."""
+    """Against all 64 swaps of six rows, scored by the plain path: the p-value of every metric of
+    the table.
+    """
     target = make_target(rng, sizes=(4, 2), split=kind)
     a, b = (make_forecasts(rng, target, repeats=2, noise=noise, places=1) for noise in (0.5, 1.5))
     rows_a, rows_b = ForecastRows.of(target, a), ForecastRows.of(target, b)
     names = COMPARED[kind]
     (pa, sa), (pb, sb) = (
-        (f.probabilities[repeat_order(rows)], f.stated[repeat_order(rows)]) for f, rows in ((a, rows_a), (b, rows_b))
+        (f.probabilities[repeat_order(rows)], f.stated[repeat_order(rows)])
+        for f, rows in ((a, rows_a), (b, rows_b))
     )
 
     def differences(swap):
@@ -141,32 +114,41 @@ def test_permutations_are_those_of_swapped_forecasts(rng, kind):
         second = np.where(swap[None, :, None], pa, pb)
         stated = [np.where(swap, x, y) for x, y in ((sb, sa), (sa, sb))]
         one, two = (
-            means(repeats_of(ForecastRows.of(target, Forecasts.from_arrays(target, p, stated=s))).overall)
+            means(
+                repeats_of(
+                    ForecastRows.of(target, Forecasts.from_arrays(target, p, stated=s))
+                ).overall
+            )
             for p, s in ((first, stated[0]), (second, stated[1]))
         )
         return [np.nan if one[n] is None or two[n] is None else one[n] - two[n] for n in names]
 
-    everything = np.array([differences(np.array(s, bool)) for s in itertools.product([0, 1], repeat=6)])
-    observed = dict(zip(names, everything[0].tolist(), strict=True))
-    observed = {n: None if np.isnan(v) else v for n, v in observed.items()}
-    got = permutation_p(rows_a, rows_b, observed, seed=0, draws=4000)
+    everything = np.array(
+        [differences(np.array(s, bool)) for s in itertools.product([0, 1], repeat=6)]
+    )
+    observed = everything[0]
+    defined = [name for i, name in enumerate(names) if not np.isnan(observed[i])]
+    got = permutation_p(rows_a, rows_b, defined, seed=0, draws=4000)
     for i, name in enumerate(names):
-        if observed[name] is None:
-            assert got[name] is None
+        if name not in defined:
             continue
-        exact = np.mean(np.abs(everything[:, i]) >= abs(everything[0, i]) - 1e-9)
-        assert got[name] == pytest.approx(exact, abs=4 * np.sqrt(exact * (1 - exact) / 4000) + 1e-3), name
+        exact = np.mean(np.abs(everything[:, i]) >= abs(observed[i]) - 1e-9)
+        assert got[name] == pytest.approx(
+            exact, abs=4 * np.sqrt(exact * (1 - exact) / 4000) + 1e-3
+        ), name
 
 
-@pytest.mark.parametrize("repeats", [(3, 3), (3, 2), (4, 5)])
+@pytest.mark.parametrize("repeats", [(3, 3), (3, 2), (7, 8)])
 def test_how_repeats_are_numbered_changes_nothing(rng, target, repeats):
-    """The same repeats in another order, or scaled before they are renormalised: every p-value stays."""
+    """The same repeats in another order, or scaled before they are renormalised: every p-value
+    stays.
+    """
     a, b = (make_forecasts(rng, target, repeats=r, noise=0.8 + 0.2 * r) for r in repeats)
 
     def table(p, q, stated):
         one = Forecasts.from_arrays(target, p, stated=stated, name="a")
         two = Forecasts.from_arrays(target, q, stated=b.stated[: len(q)], name="b")
-        result = compare(target, one, two, draws=150, both_schemes=False)
+        result = compare(target, one, two, draws=150)
         return {name: (d.p, d.p_holm, d.better) for name, d in result.differences.items()}
 
     expected = table(a.probabilities, b.probabilities, a.stated)
@@ -174,16 +156,3 @@ def test_how_repeats_are_numbered_changes_nothing(rng, target, repeats):
     assert table(a.probabilities[turned], b.probabilities, a.stated[turned]) == expected
     assert table(a.probabilities[::-1], b.probabilities, a.stated[::-1]) == expected
     assert table(a.probabilities * 0.7, b.probabilities, a.stated) == expected
-
-
-def test_repeats_without_a_small_common_multiple_take_no_longer_than_the_larger_number(rng):
-    """Seven against eight: eight pairs at a time and not 56; every repeat of the smaller side takes part, all alike."""
-    target = make_target(rng, sizes=(4, 3))
-    a, b = (ForecastRows.of(target, make_forecasts(rng, target, repeats=r)) for r in (7, 8))
-    pairs = list(itertools.islice(_pairings(a, b, seed=0), 400))
-    assert all(len(first) == len(second) == 8 for first, second in pairs)
-    counts = np.bincount(np.concatenate([first for first, _ in pairs]), minlength=7)
-    assert counts.sum() == 3200
-    assert (abs(counts - 3200 / 7) < 30).all()
-    assert all(sorted(second.tolist()) == list(range(8)) for _, second in pairs)
-    assert [len(x) for x in next(_pairings(b, a, seed=0))] == [8, 8]

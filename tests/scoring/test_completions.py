@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kernel_archive.scoring import Target, check_forecasts
+from kernel_archive.scoring import Split, check_forecasts
 from kernel_archive.scoring.completions import UNPARSED, read_completion
 from kernel_archive.scoring.formats import TOOL_FIELDS
 
@@ -18,7 +18,10 @@ FULL = {**TOOL, "rationale": "less traffic", "predicted_bin": 6, "expected_speed
 @pytest.mark.parametrize(
     "answer",
     [
-        {"tool_calls": [{"function": {"name": "forecast", "arguments": json.dumps(FULL)}}], "content": "calling"},
+        {
+            "tool_calls": [{"function": {"name": "forecast", "arguments": json.dumps(FULL)}}],
+            "content": "calling",
+        },
         {"content": [{"type": "text", "text": json.dumps(FULL)}]},
         f"```json\n{json.dumps(FULL, indent=1)}\n```",
         f'<think>{{maybe}} "probabilities"?</think> First 0.3, then more.\n\n{json.dumps(FULL)}',
@@ -29,11 +32,16 @@ FULL = {**TOOL, "rationale": "less traffic", "predicted_bin": 6, "expected_speed
     ],
 )
 def test_every_form_gives_the_same_forecast(answer):
-    """Tool call, content parts, fence, JSON after reasoning; percent with and without the sign; nothing of it is the model's to say."""
+    """Tool call, content parts, fence, JSON after reasoning; percent with and without the sign."""
     read = read_completion(answer)
     total = sum(read.probabilities)
     assert [p / total for p in read.probabilities] == pytest.approx(P)
-    assert (read.stated, read.expected_speedup, read.rationale, read.unparsed) == (6, 1.6, "less traffic", "")
+    assert (read.stated, read.expected_speedup, read.rationale, read.unparsed) == (
+        6,
+        1.6,
+        "less traffic",
+        "",
+    )
 
 
 @pytest.mark.parametrize(
@@ -55,7 +63,10 @@ def test_every_form_gives_the_same_forecast(answer):
         ({"probabilities": [0.3] * 8}, "raw-sum"),
         ({"probabilities": [8] * 8}, "raw-sum"),
         ({"probabilities": P, "predicted_bin": 9}, "bad-field"),
-        ({"probabilities": P, "bin_probabilities": {str(b): 0.125 for b in range(1, 9)}}, "contradiction"),
+        (
+            {"probabilities": P, "bin_probabilities": {str(b): 0.125 for b in range(1, 9)}},
+            "contradiction",
+        ),
     ],
 )
 def test_what_is_no_forecast_says_why(answer, why):
@@ -72,30 +83,30 @@ def test_sums_that_are_off_are_kept_as_they_are():
     assert read.raw_sum == pytest.approx(0.8)
 
 
-@pytest.mark.parametrize("speedup", [0, -1, "1.5x", True, None, float("nan"), 1e400])
-def test_an_expected_speedup_that_is_none_is_left_out(speedup):
-    """It does not cost the distribution."""
-    read = read_completion({**FULL, "expected_speedup": speedup})
-    assert (read.expected_speedup, read.unparsed) == (None, "")
-
-
 def test_a_candidate_may_be_deferred_with_or_without_a_distribution():
     """The flag is read; without a distribution there is nothing unparsed."""
     both = read_completion({**TOOL, "defer": True})
     assert both.defer
     assert both.probabilities == tuple(P)
     alone = read_completion('I am not sure: {"defer": true, "rationale": "too close"}')
-    assert (alone.defer, alone.probabilities, alone.unparsed, alone.rationale) == (True, None, "", "too close")
+    assert (alone.defer, alone.probabilities, alone.unparsed, alone.rationale) == (
+        True,
+        None,
+        "",
+        "too close",
+    )
 
 
-_NUMBER = st.one_of(st.floats(), st.integers(-5, 200), st.text(max_size=5), st.none(), st.booleans())
+_NUMBER = st.one_of(
+    st.floats(), st.integers(-5, 200), st.text(max_size=5), st.none(), st.booleans()
+)
 
 
 @given(st.lists(_NUMBER, min_size=6, max_size=9), st.one_of(st.none(), _NUMBER))
 def test_what_is_read_can_be_scored(masses, stated):
-    """Whatever a model answers: what comes out as a forecast is one for a forecast file, and anything else has its reason."""
+    """Whatever a model answers: what comes out as a forecast is one for a forecast file."""
     read = read_completion({"probabilities": masses, "predicted_bin": stated})
-    target = Target.from_arrays(row_ids=["a"], tasks=["t"], speedups=[1.3])
+    target = Split.from_arrays(row_ids=["a"], tasks=["t"], speedups=[1.3])
     if read.probabilities is None:
         assert read.unparsed in UNPARSED
         return

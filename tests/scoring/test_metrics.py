@@ -1,15 +1,14 @@
-"""The registry of metrics, and the formulas: their signatures, and their weighted form against repeated rows."""
-
-import inspect
+"""The registry of metrics, and the formulas: their signatures, and their weighted form against
+repeated rows.
+"""
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.made_forecasts import make_forecasts, make_target
 
-from kernel_archive.scoring import metrics, recovery, score
-from kernel_archive.scoring.metrics import COMPARED, FURTHER, HEADLINE, METRICS, metrics_of
+from kernel_archive.scoring import metrics
+from kernel_archive.scoring.metrics import COMPARED, HEADLINE, METRICS, metrics_of
 
 
 def same(got, expected):
@@ -18,10 +17,20 @@ def same(got, expected):
 
 
 def test_the_public_names_are_the_functions_and_tables_of_the_module():
-    """Every name of ``__all__`` exists once, and no formula that the module knows is left out of it."""
+    """Every name of ``__all__`` exists once, and no formula that the module knows is left out of
+    it.
+    """
     assert len(set(metrics.__all__)) == len(metrics.__all__)
-    public = {name for name, value in vars(metrics).items() if not name.startswith("_") and callable(value)}
-    formulas = {name for name in public if getattr(metrics, name).__module__.startswith("kernel_archive.scoring")}
+    public = {
+        name
+        for name, value in vars(metrics).items()
+        if not name.startswith("_") and callable(value)
+    }
+    formulas = {
+        name
+        for name in public
+        if getattr(metrics, name).__module__.startswith("kernel_archive.scoring")
+    }
     assert formulas <= set(metrics.__all__)
     assert all(getattr(metrics, name) is not None for name in metrics.__all__)
     assert metrics.crps(probabilities=np.eye(8)[[0]], bins=np.array([8])).tolist() == [1.0]
@@ -41,41 +50,20 @@ def test_every_metric_is_stated_in_full(metric):
 
 
 def test_the_tables_are_made_from_the_registry():
-    """Headline metrics come first in a comparison, and no table names a metric that its kind of split lacks."""
+    """Headline metrics come first in a comparison, and no table names a metric that its kind of
+    split lacks.
+    """
     assert HEADLINE["eval"] == ("speedup_recovered", "ece", "forecast_error")
-    assert HEADLINE["discovery"] == ("average_precision_1.25", "average_precision_1.5", "average_precision_2")
+    assert HEADLINE["discovery"] == (
+        "average_precision_1.25",
+        "average_precision_1.5",
+        "average_precision_2",
+    )
     assert HEADLINE["train"] == ()
     for kind, names in COMPARED.items():
         assert names[: len(HEADLINE[kind])] == HEADLINE[kind]
         assert len(set(names)) == len(names)
-        assert set(names) | set(FURTHER if names else ()) <= set(metrics_of(kind))
-
-
-@pytest.mark.parametrize("split", ["eval", "discovery"])
-def test_a_metric_that_is_added_to_the_registry_is_scored(monkeypatch, rng, split):
-    """One entry: the score record has it, over all rows and by group, with its interval."""
-    made = metrics.MetricInfo(
-        name="mean_bin", title="Mean bin", better="neither", meaning="mean predicted bin", formula="mean of the bin",
-        rows=lambda r: r.predicted.astype(float),
-    )  # fmt: skip
-    monkeypatch.setitem(METRICS, "mean_bin", made)
-    target = make_target(rng, split=split)
-    forecasts = make_forecasts(rng, target)
-    record = score(target, forecasts, draws=20)
-    assert record.metrics["mean_bin"].mean == pytest.approx(forecasts.predicted().mean())
-    assert record.metrics["mean_bin"].low is not None
-    assert all("mean_bin" in figures for figures in record.groups.values())
-
-
-@pytest.mark.parametrize("name", [n for n in metrics.__all__ if callable(getattr(metrics, n))])
-def test_arguments_are_keyword_only_and_documented(name):
-    """Two arrays of one shape are easy to swap: no formula takes a score's arrays by position."""
-    function = getattr(metrics, name)
-    kinds = [p.kind for p in inspect.signature(function).parameters.values()]
-    assert function.__doc__
-    # The others take one thing, or things that can't be mistaken for each other.
-    if name not in ("budget_name", "budget_ranks", "cutoff_name", "metrics_of"):
-        assert set(kinds) == {inspect.Parameter.KEYWORD_ONLY}
+        assert set(names) <= set(metrics_of(kind))
 
 
 def test_renormalisation_changes_no_metric(rng):
@@ -94,7 +82,9 @@ def test_renormalisation_changes_no_metric(rng):
             (
                 predicted.tolist(),
                 metrics.bucket_of(confidence=q).tolist(),
-                metrics.recovered_at(expected=s_hat, speedups=speedups, ranks=ranks).round(9).tolist(),
+                metrics.recovered_at(expected=s_hat, speedups=speedups, ranks=ranks)
+                .round(9)
+                .tolist(),
                 metrics.selective_risk(confidence=q, losses=speedups).round(9).tolist(),
             )
         )
@@ -119,29 +109,29 @@ def test_a_weighted_metric_is_the_plain_one_on_repeated_rows(n, places, seed):
     recovered = metrics.recovered_at(picks=picks, expected=expected, speedups=speedups, ranks=ranks)
     calibration = metrics.ece(weights=w, confidence=q, correct=hit, parsed=parsed)
     adaptive = metrics.adaptive_ece(weights=w, confidence=q, correct=hit, parsed=parsed)
-    monotone = metrics.confidence_monotonicity(weights=w, confidence=q, errors=errors, parsed=parsed)
+    monotone = metrics.confidence_monotonicity(
+        weights=w, confidence=q, errors=errors, parsed=parsed
+    )
     risk = metrics.aurc(weights=w, confidence=q, losses=np.stack([errors, misses]), parsed=parsed)
     found = metrics.average_precision(weights=w, scores=q, positive=positive)
     for d, i in enumerate(picks):
         j = i[parsed[i]]
-        same(recovered[:, d], metrics.recovered_at(expected=expected[i], speedups=speedups[i], ranks=ranks))
+        same(
+            recovered[:, d],
+            metrics.recovered_at(expected=expected[i], speedups=speedups[i], ranks=ranks),
+        )
         same(calibration[d], metrics.ece(confidence=q[i], correct=hit[i], parsed=parsed[i]))
         same(adaptive[d], metrics.adaptive_ece(confidence=q[i], correct=hit[i], parsed=parsed[i]))
-        same(monotone[d], metrics.confidence_monotonicity(confidence=q[i], errors=errors[i], parsed=parsed[i]))
+        same(
+            monotone[d],
+            metrics.confidence_monotonicity(confidence=q[i], errors=errors[i], parsed=parsed[i]),
+        )
         for row, losses in zip(risk, (errors, misses), strict=True):
             same(row[d], metrics.aurc(confidence=q[j], losses=losses[j]))
-            same(row[d], metrics.selective_risk(confidence=q[j], losses=losses[j]).mean() if len(j) else np.nan)
+            same(
+                row[d],
+                metrics.selective_risk(confidence=q[j], losses=losses[j]).mean()
+                if len(j)
+                else np.nan,
+            )
         same(found[d], metrics.average_precision(scores=q[i], positive=positive[i]))
-
-
-@pytest.mark.parametrize("table", [1, 10_000])
-def test_large_tie_groups_take_another_way_to_the_same_value(monkeypatch, rng, table):
-    """With the table of chances and without it."""
-    monkeypatch.setattr(recovery, "_TABLE", table)
-    speedups = rng.random(60) + 0.1
-    expected = np.repeat([2.0, 1.0], 30)
-    picks = rng.integers(0, 60, (5, 60))
-    ranks = np.array([1, 3, 17, 31, 60])
-    got = metrics.recovered_at(picks=picks, expected=expected, speedups=speedups, ranks=ranks)
-    for d, i in enumerate(picks):
-        same(got[:, d], metrics.recovered_at(expected=expected[i], speedups=speedups[i], ranks=ranks))

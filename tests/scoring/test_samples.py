@@ -8,7 +8,7 @@ from support.made_forecasts import make_forecasts, make_target
 
 from kernel_archive.scoring.metrics import METRICS, metrics_of
 from kernel_archive.scoring.samples import ForecastRows, RowSample
-from kernel_archive.scoring.uncertainty import joined, measure, repeats_of
+from kernel_archive.scoring.uncertainty import measure, repeats_of
 
 
 @pytest.fixture(params=["eval", "discovery"])
@@ -35,27 +35,14 @@ def test_a_group_is_scored_as_if_it_were_alone(rows):
         alone = measure(RowSample.once(rows.part(at)), names).overall
         assert got.groups[group].keys() == alone.keys()
         for name, values in alone.items():
-            np.testing.assert_allclose(got.groups[group][name], values, rtol=1e-12, err_msg=f"{group} {name}")
-
-
-def test_a_row_drawn_twice_counts_twice(rows):
-    """Weights of 2 for every row change no metric that is a mean over rows."""
-    once = RowSample.once(rows)
-    twice = RowSample(rows, 2 * once.weights, {name: np.repeat(p, 2, axis=1) for name, p in once.picks.items()})
-    for name in ("crps", "accuracy", "ece", "nll"):
-        assert measure(twice, [name]).overall[name] == pytest.approx(measure(once, [name]).overall[name])
+            np.testing.assert_allclose(
+                got.groups[group][name], values, rtol=1e-12, err_msg=f"{group} {name}"
+            )
 
 
 def test_a_metric_without_a_computation_says_so(rows):
-    """A metric is a mean over rows or a function of draws; an entry that is neither is a mistake of ours."""
+    """A metric is a mean over rows or a function of draws; an entry that is neither is a mistake of
+    ours.
+    """
     with pytest.raises(ValueError, match="ece states neither"):
         replace(METRICS["ece"], draws=None).of(RowSample.once(rows))
-
-
-def test_portions_are_joined_in_their_order(rows):
-    """Draw after draw; groups and the curve as well."""
-    part = measure(RowSample.once(rows), groups=["crps"])
-    both = joined([part, part])
-    assert both.overall["crps"].tolist() == [*part.overall["crps"]] * 2
-    assert all(len(figures["crps"]) == 2 for figures in both.groups.values())
-    assert (both.curve is None) == (rows.kind != "eval")

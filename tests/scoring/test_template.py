@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kernel_archive.scoring import load_target, read_forecasts, score
-from kernel_archive.scoring.formats import FIELDS, TOOL_FIELDS, read_entry
+from kernel_archive.scoring import load_split, read_forecasts, score
+from kernel_archive.scoring.faults import LineFaults
+from kernel_archive.scoring.formats import FIELDS, TOOL_FIELDS, read_line
 from kernel_archive.scoring.template import explanation, json_schema, template_lines
 from kernel_archive.storage import content_path
 
@@ -17,8 +18,8 @@ VALIDATOR = jsonschema.Draft202012Validator(json_schema())
 
 @pytest.mark.parametrize("split", ["eval", "discovery"])
 def test_the_template_is_a_valid_file_that_can_be_scored(archive, tmp_path, split):
-    """Every row and repeat, in the order of the split, uniform; it scores as the uniform forecast."""
-    target = load_target(archive, split)
+    """Every row and repeat, in the order of the split, uniform."""
+    target = load_split(archive, split)
     path = tmp_path / "t.jsonl"
     path.write_bytes(b"".join(template_lines(target, repeats=2)))
     lines = [json.loads(line) for line in path.read_text().splitlines()]
@@ -62,7 +63,9 @@ rows = st.one_of(
         optional={name: values for name in FIELDS if name not in {"row_id", "probabilities"}}
         | {"probabilities": st.one_of(st.just(P), st.just([0.0] * 8), values)},
     ),
-    st.fixed_dictionaries({"row_id": st.just("a"), **dict.fromkeys(TOOL_FIELDS, st.sampled_from([0.0, 0.5, 1.0]))}),
+    st.fixed_dictionaries(
+        {"row_id": st.just("a"), **dict.fromkeys(TOOL_FIELDS, st.sampled_from([0.0, 0.5, 1.0]))}
+    ),
     st.fixed_dictionaries({"row_id": values, "probabilities": st.just(P)}),
 )
 
@@ -70,15 +73,23 @@ rows = st.one_of(
 @given(rows)
 def test_schema_and_reader_agree(row):
     """A line is valid under the schema exactly when the reader takes it."""
-    entry, faults, _ = read_entry(row, file="f", line=1)
-    assert VALIDATOR.is_valid(row) == (entry is not None), faults
+    faults = LineFaults("f", 1)
+    line = read_line(row, faults)
+    assert VALIDATOR.is_valid(row) == (line is not None), faults.findings
 
 
 @pytest.mark.parametrize(
     "row",
     [
         {"row_id": "a", "probabilities": P},
-        {"row_id": "a", "repeat": 2, "probabilities": P, "predicted_bin": 4, "rationale": "why", "latency_s": 1.5},
+        {
+            "row_id": "a",
+            "repeat": 2,
+            "probabilities": P,
+            "predicted_bin": 4,
+            "rationale": "why",
+            "latency_s": 1.5,
+        },
         {"row_id": "a", **dict.fromkeys(TOOL_FIELDS, 0.125)},
         {"row_id": "a", "defer": True},
         {"row_id": "a", "parse_failed": True, "probabilities": None},
@@ -87,10 +98,3 @@ def test_schema_and_reader_agree(row):
 def test_what_the_documentation_shows_is_valid(row):
     """Canonical, tool call, deferred, unparsed."""
     VALIDATOR.validate(row)
-
-
-def test_every_field_of_the_schema_has_its_own_description():
-    """Fields of one type don't share the words of the last of them."""
-    properties = json_schema()["properties"]
-    for name in FIELDS.keys() - {"probabilities"}:
-        assert properties[name]["description"] == FIELDS[name]

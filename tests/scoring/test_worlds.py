@@ -2,18 +2,18 @@
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from support.archives import Run, Search, make_archive, program
 from support.small_archive import write_archive
 
 from kernel_archive.archive.open import open_archive
 from kernel_archive.errors import UsageError
-from kernel_archive.scoring.worlds import World, load_worlds, replay_texts
+from kernel_archive.scoring.worlds import load_worlds, replay_texts
 
 
 def chain(tmp_path):
-    """Two authors of one problem: x -> y (failed) -> z, and w; a search over the same problem that learns; another problem."""
+    """Two authors of one problem: x -> y (failed) -> z, and w; a search over the same problem that
+    learns; another problem.
+    """
     make_archive(
         tmp_path / "a",
         [
@@ -23,16 +23,22 @@ def chain(tmp_path):
             Search("s/4", "fp8_quant", method="agentic"),
         ],
         [
-            Run("s/1", program("x"), 2.0), Run("s/1", program("y"), None, parent="n0"), Run("s/1", program("z"), 3.0, parent="n1"),
-            Run("s/2", program("w"), 0.5), Run("s/2", program("x"), 2.0, parent="n0"), Run("s/3", program("t"), 9.0),
+            Run("s/1", program("x"), 2.0),
+            Run("s/1", program("y"), None, parent="n0"),
+            Run("s/1", program("z"), 3.0, parent="n1"),
+            Run("s/2", program("w"), 0.5),
+            Run("s/2", program("x"), 2.0, parent="n0"),
+            Run("s/3", program("t"), 9.0),
             Run("s/4", program("q"), 1.5),
         ],
-    )  # fmt: skip
+    )
     return open_archive(tmp_path / "a")
 
 
 def test_chains_of_a_problem_are_one_world_below_the_reference(tmp_path):
-    """Every author starts anew from the reference; a program that two of them had is there once; failures have no speedup."""
+    """Every author starts anew from the reference; a program that two of them had is there once;
+    failures have no speedup.
+    """
     worlds = load_worlds(chain(tmp_path))
     assert [w.name.split()[0] for w in worlds.worlds] == ["fp8_quant", "trimul"]
     trimul = worlds.worlds[1]
@@ -47,7 +53,9 @@ def test_chains_of_a_problem_are_one_world_below_the_reference(tmp_path):
 
 
 def test_a_split_hides_what_it_does_not_ask_about(tmp_path):
-    """Only its rows are there; for pairs, what is a parent alone is known beforehand and scales its children."""
+    """Only its rows are there; for pairs, what is a parent alone is known beforehand and scales its
+    children.
+    """
     archive = write_archive(tmp_path / "small")
     with pytest.raises(UsageError, match="no held-out searches with generated"):
         load_worlds(archive, made="generated")
@@ -59,23 +67,3 @@ def test_a_split_hides_what_it_does_not_ask_about(tmp_path):
     for world in pairs.worlds:
         asked = ~world.free
         np.testing.assert_allclose(world.scales[asked], world.speedups[world.parents[asked]])
-
-
-@given(st.lists(st.floats(0, 1), min_size=1, max_size=40), st.integers(0, 2**32 - 1))
-def test_what_is_hidden_takes_its_descendants_along(places, seed):
-    """The rest is a world: parents before children, every kept node under the parent that it had."""
-    parents = np.array([-1, *(int(p * i) for i, p in enumerate(places))])
-    n = len(parents)
-    world = World(
-        name="w", rows=np.arange(n) - 1, parents=parents, speedups=np.arange(n, dtype=float), scales=np.ones(n)
-    )
-    hidden = (np.random.default_rng(seed).random(n) < 0.4) & ~world.free
-    less = world.without(hidden)
-    assert less.parents[0] == -1
-    assert (less.parents[1:] < np.arange(1, len(less))).all()
-    # The speedup is the node's number: the parent in the smaller world is the parent that it had.
-    kept = less.speedups.astype(int)
-    assert not hidden[kept].any()
-    assert kept[less.parents[1:]].tolist() == parents[kept[1:]].tolist()
-    lost = set(range(n)) - set(kept.tolist())
-    assert all(hidden[node] or parents[node] in lost for node in lost)

@@ -6,7 +6,11 @@ from support.archives import Run, Search, make_archive, program, validate_archiv
 
 from kernel_archive.archive.open import open_archive
 
-SEARCHES = [Search("held"), Search("train", role="training"), Search("old", role="archive", method="agentic")]
+SEARCHES = [
+    Search("held"),
+    Search("train", role="training"),
+    Search("old", role="archive", method="agentic"),
+]
 RUNS = [
     Run("held", program("root"), 1.0),
     Run("held", program("a"), 1.5, parent="n0", cases=(50.0, 80.0)),
@@ -25,7 +29,9 @@ def test_hand_made_archive_is_valid(tmp_path):
 
 
 def test_hand_made_archive_keeps_the_rules(tmp_path):
-    """Repeats give one row with their median, held-out programs and near duplicates leave train, failures stand apart."""
+    """Repeats give one row with their median, held-out programs and near duplicates leave train,
+    failures stand apart.
+    """
     archive = open_archive(make_archive(tmp_path / "a", SEARCHES, RUNS))
     assert archive.arrow("kernels", "test")["speedup"].to_pylist() == [1.0, 1.5]
     assert archive.arrow("kernels", "train")["speedup"].to_pylist() == [0.3]

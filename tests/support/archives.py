@@ -1,12 +1,12 @@
-"""Hand-made archives: state the searches and what each of them measured, get valid tables or a whole archive directory.
+"""Hand-made archives: from searches and their measurements to tables or a directory.
 
-The consolidation here is a plain re-statement of the rules (median of the measurements, held-out programs and near
-duplicates out of train), independent of the package's own::
+The consolidation here states the rules again (median of the measurements, held-out programs and
+near duplicates out of train), independent of the package's own::
 
     make_archive(
         tmp_path / "a",
         [Search("s/1", "trimul"), Search("s/2", "trimul", role="training")],
-        [Run("s/1", program(1), 1.7), Run("s/1", program(2), 2.1, parent="n0"), Run("s/2", program(3), 0.4)],
+        [Run("s/1", program(1), 1.7), Run("s/1", program(2), 2.1, parent="n0")],
     )
 """
 
@@ -19,6 +19,7 @@ import statistics
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import polars as pl
 import pyarrow as pa
 
 from kernel_archive import __version__
@@ -59,18 +60,27 @@ __all__ = [
 Rows = dict[tuple[str, str], list[dict[str, Any]]]
 #: What the manifest of a hand-made archive says of its recipe.
 RECIPE: dict[str, Any] = {
-    "name": "hand-made", "version": "1", "licence": "CC-BY-4.0", "description": "Made by hand.", "notes": [],
+    "name": "hand-made",
+    "version": "1",
+    "licence": "CC-BY-4.0",
+    "description": "Made by hand.",
+    "notes": [],
     "natural": True,
-}  # fmt: skip
+}
 _RANK = {"held_out": 0, "training": 1, "archive": 2}
 
 
 def program(name: object, *, comment: str = "", size: int = 6) -> str:
     """A program text of its own for every name; a comment makes a near duplicate of it."""
     seed = int.from_bytes(hashlib.sha256(str(name).encode()).digest()[:6], "big")
-    body = "\n".join(f"    v{i} = tl.load(x + {(seed >> i) % 9973} * pid + {i})" for i in range(size))
+    body = "\n".join(
+        f"    v{i} = tl.load(x + {(seed >> i) % 9973} * pid + {i})" for i in range(size)
+    )
     note = f"  # {comment}" if comment else ""
-    return f"import triton\nimport triton.language as tl\n\n\n@triton.jit\ndef kernel_{seed}(x, pid):{note}\n{body}\n    tl.store(x, v0)"
+    return (
+        "import triton\nimport triton.language as tl\n\n\n@triton.jit\n"
+        f"def kernel_{seed}(x, pid):{note}\n{body}\n    tl.store(x, v0)"
+    )
 
 
 def reference(problem: str, which: int = 0) -> str:
@@ -102,7 +112,7 @@ class Search:
 class Run:
     """One evaluation of a search: a success with its speedup, or a failure with ``speedup=None``.
 
-    ``node`` is ``n0``, ``n1``, ... in the order of the search's runs when not given; ``parent`` names one of them.
+    ``node`` is ``n0``, ``n1``, ... in the order of the search's runs when not given.
     ``cases`` are candidate times in us per case, against 100 us each.
     """
 
@@ -121,7 +131,7 @@ class Run:
 
 
 def six_tasks(n: int = 8) -> tuple[list[Search], list[Run]]:
-    """A held-out and a training search of each of the six tasks, each a chain of ``n`` kernels over all bins."""
+    """A held-out and a training search per task, each a chain of ``n`` kernels over all bins."""
     roles = ("held_out", "training")
     searches = [Search(f"{task}/{role}", task, role) for task in GPU_MODE_TASKS for role in roles]
     speedups = [0.2, 0.3, 0.6, 0.9, 1.2, 1.7, 3.0, 5.0]
@@ -189,7 +199,11 @@ def _evaluations(searches: Sequence[Search], runs: Sequence[Run]) -> list[dict[s
                 "outcome": "success" if success else run.outcome,
                 "error_type": None if success else "MadeUp",
                 "speedup": run.speedup,
-                "runtime_us": None if not success else _mean(run.cases) if run.cases else 100.0 / run.speedup,
+                "runtime_us": None
+                if not success
+                else _mean(run.cases)
+                if run.cases
+                else 100.0 / run.speedup,
                 "reference_runtime_us": 100.0 if success else None,
                 "cases": [
                     {
@@ -224,7 +238,9 @@ def _mean(times: Sequence[float]) -> float:
 def make_rows(searches: Sequence[Search], runs: Sequence[Run], *, scheme: str = "paper") -> Rows:
     """Rows of the measured tables, without canary; keyed by table and split."""
     evaluations = _evaluations(searches, runs)
-    ordered = sorted(evaluations, key=lambda r: (_RANK[r["_search"].role], r["search_id"], r["step"]))
+    ordered = sorted(
+        evaluations, key=lambda r: (_RANK[r["_search"].role], r["search_id"], r["step"])
+    )
     good: dict[str, list[dict[str, Any]]] = {}
     for row in ordered:
         if row["outcome"] == "success" and row["excluded"] is None:
@@ -240,7 +256,9 @@ def make_rows(searches: Sequence[Search], runs: Sequence[Run], *, scheme: str = 
         nearest = min(rows, key=lambda r: abs(r["speedup"] - speedup))
         split = "test" if name in held_ids else "train"
         program_row = _program_row(first)
-        if split == "train" and (program_row["program_id"] in held_programs or program_row["token_id"] in held_tokens):
+        if split == "train" and (
+            program_row["program_id"] in held_programs or program_row["token_id"] in held_tokens
+        ):
             for row in evaluations:
                 if row["kernel_id"] == name:
                     row["excluded"] = row["excluded"] or WITHHELD
@@ -275,16 +293,33 @@ def make_rows(searches: Sequence[Search], runs: Sequence[Run], *, scheme: str = 
                 "n_evaluations": len(rows),
             }
         )
-    out["evaluations", "train"] = [{k: v for k, v in r.items() if not k.startswith("_")} for r in evaluations]
-    out["searches", "train"] = [_search_row(s, evaluations) for s in sorted(searches, key=lambda s: s.search_id)]
+    out["evaluations", "train"] = [
+        {k: v for k, v in r.items() if not k.startswith("_")} for r in evaluations
+    ]
+    out["searches", "train"] = [
+        _search_row(s, evaluations) for s in sorted(searches, key=lambda s: s.search_id)
+    ]
     out["references", "train"] = _reference_rows(evaluations)
-    out["gpus", "train"] = [{"gpu": name, "known": is_known(name)} for name in sorted({r["gpu"] for r in evaluations})]
+    out["gpus", "train"] = [
+        {"gpu": name, "known": is_known(name)} for name in sorted({r["gpu"] for r in evaluations})
+    ]
     return out
 
 
 def _program_row(row: dict[str, Any]) -> dict[str, Any]:
-    names = ("kernel_id", "program_id", "problem", "gpu", "search_id", "step", "parent_kernel_id", "parent_distance",
-             "reference_id", "source_file", "source_line")  # fmt: skip
+    names = (
+        "kernel_id",
+        "program_id",
+        "problem",
+        "gpu",
+        "search_id",
+        "step",
+        "parent_kernel_id",
+        "parent_distance",
+        "reference_id",
+        "source_file",
+        "source_line",
+    )
     code = row["_run"].code
     return {name: row[name] for name in names} | {
         "token_id": token_id(code),
@@ -310,7 +345,9 @@ def _search_row(search: Search, evaluations: Sequence[dict[str, Any]]) -> dict[s
         "problem": search.problem,
         "family": family_of(search.problem),
         "gpu": search.gpu,
-        "reference_id": None if search.reference_code is None else program_id(search.reference_code),
+        "reference_id": None
+        if search.reference_code is None
+        else program_id(search.reference_code),
         "finished": search.finished,
         "n_evaluations": len(rows),
         "n_successes": outcomes.count("success"),
@@ -321,7 +358,8 @@ def _search_row(search: Search, evaluations: Sequence[dict[str, Any]]) -> dict[s
         "n_findings": 0,
         "best_speedup": max(speedups, default=None),
         "source_path": search.search_id,
-        "source_digest": search.source_digest or hashlib.sha256(b"log of " + search.search_id.encode()).hexdigest(),
+        "source_digest": search.source_digest
+        or hashlib.sha256(b"log of " + search.search_id.encode()).hexdigest(),
     }
 
 
@@ -341,17 +379,23 @@ def _reference_rows(evaluations: Sequence[dict[str, Any]]) -> list[dict[str, Any
 
 
 def _table(name: str, rows: Sequence[dict[str, Any]]) -> pa.Table:
-    return pa.Table.from_pylist([{**row, "canary": CANARY} for row in rows], schema=TABLES[name].schema)
+    return pa.Table.from_pylist(
+        [{**row, "canary": CANARY} for row in rows], schema=TABLES[name].schema
+    )
 
 
-def make_tables(searches: Sequence[Search], runs: Sequence[Run], *, scheme: str = "paper") -> dict[str, pa.Table]:
-    """Measured tables in memory; ``kernels`` as ``kernels/train`` and ``kernels/test``, the others by name."""
+def make_tables(
+    searches: Sequence[Search], runs: Sequence[Run], *, scheme: str = "paper"
+) -> dict[str, pa.Table]:
+    """Measured tables in memory, by name; ``kernels`` by split, as ``kernels/train``."""
     rows = make_rows(searches, runs, scheme=scheme)
     return {f"{t}/{s}" if t == "kernels" else t: _table(t, part) for (t, s), part in rows.items()}
 
 
 class MemoryTexts:
-    """Texts in memory by program id, as :class:`~kernel_archive.selection.texts.ArchiveTexts` gives them."""
+    """Texts in memory by program id, as :class:`~kernel_archive.selection.tables.ArchiveTexts`
+    gives them.
+    """
 
     block_rows = 1000
 
@@ -365,46 +409,47 @@ class MemoryTexts:
 
 
 class MemoryTables(ArchiveTables):
-    """Tables as selection reads them, without an archive directory: those of :func:`make_tables`, or changed ones."""
+    """Tables as selection reads them, without a directory: those of :func:`make_tables`."""
 
     def __init__(self, tables: dict[str, pa.Table]) -> None:
         """Tables by name, ``kernels`` as ``kernels/train`` and ``kernels/test``."""
-        self.tables, self.workers = tables, None
+        self.tables = tables
         self.natural = frozenset([str(RECIPE["name"])])
-        self.evaluation = None
 
-    def stored(self, table: str, columns: Sequence[str]) -> Iterator[pa.Table]:
+    #: The shipped definitions say what the evaluation split asks about.
+    evaluation = None
+
+    def stored(self, table: str, columns: Sequence[str]) -> Iterator[pl.DataFrame]:
         """No split is stored in memory."""
         return iter(())
 
     def shuffled(self, rng: random.Random) -> MemoryTables:
         """The same rows in another order."""
         return MemoryTables(
-            {n: t.take(pa.array(rng.sample(range(len(t)), len(t)), pa.int64())) for n, t in self.tables.items()}
+            {
+                n: t.take(pa.array(rng.sample(range(len(t)), len(t)), pa.int64()))
+                for n, t in self.tables.items()
+            }
         )
 
-    def read(self, table: str, columns: Sequence[str], split: str | None = None) -> pa.Table:
+    def read(self, table: str, columns: Sequence[str], split: str | None = None) -> pl.DataFrame:
         """Columns of a table, or of one of its splits."""
-        names = [f"{table}/{s}" for s in TABLES[table].splits if split in (None, s)] if table == "kernels" else [table]
-        rows = pa.concat_tables([self.tables[name] for name in names])
-        if self.problems is not None and table in ("kernels", "failures", "evaluations"):
-            rows = rows.filter(
-                pa.array([problem in self.problems for problem in rows["problem"].to_pylist()], pa.bool_())
-            )
-        return rows.select(columns)
+        parts = TABLES[table].splits if table == "kernels" else [None]
+        names = [f"{table}/{s}" if s else table for s in parts if split in (None, s)]
+        return pl.DataFrame(pa.concat_tables([self.tables[name] for name in names]).select(columns))
 
     @property
     def texts(self) -> MemoryTexts:
         """Texts by program id."""
-        tables = {"kernels/train": "program_id", "kernels/test": "program_id", "references": "reference_id"}
-        columns = [self.tables[table].select([key, "code"]) for table, key in tables.items()]
-        return MemoryTexts(
-            {
-                key: code
-                for rows in columns
-                for key, code in zip(*map(pa.ChunkedArray.to_pylist, rows.columns), strict=True)
-            }
-        )
+        texts: dict[str, str] = {}
+        for name, key in (
+            ("kernels/train", "program_id"),
+            ("kernels/test", "program_id"),
+            ("references", "reference_id"),
+        ):
+            rows = self.tables[name]
+            texts |= zip(rows[key].to_pylist(), rows["code"].to_pylist(), strict=True)
+        return MemoryTexts(texts)
 
 
 def make_archive(
@@ -435,13 +480,26 @@ def make_archive(
     for table in TABLES.values():
         if not table.derived:
             tables[table.name] = write_table(
-                directory, table.name, {s: _table(table.name, rows[table.name, s]) for s in table.splits}
+                directory,
+                table.name,
+                {s: _table(table.name, rows[table.name, s]) for s in table.splits},
             )
     made: dict[str, Any] = {
-        "format": FORMAT, "name": "gpu-forecasters/kernels", "version": version, "logical_digest": "",
-        "package": __version__, "writer": writer_version(), "bin_scheme": scheme, "builders": [RECIPE], "tables": tables,
-        "splits": {}, "inputs": [], "findings": {"total": 0, "by_code": {}, "first": []}, "reports": {}, "canary": CANARY,
-    }  # fmt: skip
+        "format": FORMAT,
+        "name": "gpu-forecasters/kernels",
+        "version": version,
+        "logical_digest": "",
+        "package": __version__,
+        "writer": writer_version(),
+        "bin_scheme": scheme,
+        "builders": [RECIPE],
+        "tables": tables,
+        "splits": {},
+        "inputs": [],
+        "findings": {"total": 0, "by_code": {}, "first": []},
+        "reports": {},
+        "canary": CANARY,
+    }
     write_manifest(directory, Manifest(**{**made, **manifest}))
     return directory
 

@@ -13,7 +13,8 @@ ENVIRONMENT = {
     **os.environ,
     "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
     "DASK_DISTRIBUTED__SCHEDULER__ALLOWED_FAILURES": "1",
-    "DASK_DISTRIBUTED__SCHEDULER__WORKER_TTL": "2 s",  # ten heartbeats of half a second at least, says Dask: 5 s
+    # ten heartbeats of half a second at least, says Dask: 5 s
+    "DASK_DISTRIBUTED__SCHEDULER__WORKER_TTL": "2 s",
     # Nobody looks at what an idle cluster measures of itself a hundred times a second.
     "DASK_DISTRIBUTED__WORKER__PROFILE__ENABLED": "False",
     "DASK_DISTRIBUTED__ADMIN__SYSTEM_MONITOR__INTERVAL": "5 s",
@@ -33,7 +34,11 @@ def scheduler():
         "asyncio.run(main())\n"
     )
     process = subprocess.Popen(
-        [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=ENVIRONMENT
+        [sys.executable, "-c", code],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        env=ENVIRONMENT,
     )
     try:
         yield process.stdout.readline().strip(), process

@@ -1,9 +1,10 @@
-"""A small Hugging Face Hub on loopback: git-like dataset repositories over HTTP, tokens, and faults on demand.
+"""A small Hugging Face Hub on loopback: git-like dataset repositories over HTTP, tokens, and faults
+on demand.
 
-It keeps commits in memory and speaks the part of the Hub's protocol that ``huggingface_hub`` and ``datasets`` use for
-data sets: create, preupload, LFS upload, commit, tag, refs, tree, paths-info, and downloads with ETag and Range. The
-client must run in another process with ``HF_ENDPOINT`` set to :attr:`FakeHub.url` before ``huggingface_hub`` is
-imported::
+It keeps commits in memory and speaks the part of the Hub's protocol that ``huggingface_hub`` and
+``datasets`` use for data sets: create, preupload, LFS upload, commit, tag, refs, tree, paths-info,
+and downloads with ETag and Range. The client must run in another process with ``HF_ENDPOINT`` set
+to :attr:`FakeHub.url` before ``huggingface_hub`` is imported::
 
     with FakeHub() as hub:
         hub.fail("PUT", "/lfs-store/", drop=True)
@@ -60,7 +61,10 @@ class File:
 
     @property
     def pointer(self) -> bytes:
-        return f"version https://git-lfs.github.com/spec/v1\noid sha256:{self.sha256}\nsize {len(self.data)}\n".encode()
+        return (
+            f"version https://git-lfs.github.com/spec/v1\noid sha256:{self.sha256}\nsize "
+            f"{len(self.data)}\n"
+        ).encode()
 
     @property
     def blob_id(self) -> str:
@@ -71,9 +75,18 @@ class File:
         return self.sha256 if self.lfs else self.blob_id
 
     def entry(self, path: str) -> dict[str, Any]:
-        out: dict[str, Any] = {"type": "file", "oid": self.blob_id, "size": len(self.data), "path": path}
+        out: dict[str, Any] = {
+            "type": "file",
+            "oid": self.blob_id,
+            "size": len(self.data),
+            "path": path,
+        }
         if self.lfs:
-            out["lfs"] = {"oid": self.sha256, "size": len(self.data), "pointerSize": len(self.pointer)}
+            out["lfs"] = {
+                "oid": self.sha256,
+                "size": len(self.data),
+                "pointerSize": len(self.pointer),
+            }
         return out
 
 
@@ -110,10 +123,16 @@ class Repo:
 
     def resolve(self, revision: str) -> Commit | None:
         """The commit of a branch, tag or (abbreviated) commit id."""
-        oid = self.main if revision in ("main", "refs/heads/main") else self.tags.get(revision, revision)
+        oid = (
+            self.main
+            if revision in ("main", "refs/heads/main")
+            else self.tags.get(revision, revision)
+        )
         if oid in self.commits:
             return self.commits[oid]
-        near = [c for key, c in self.commits.items() if len(revision) >= 7 and key.startswith(revision)]
+        near = [
+            c for key, c in self.commits.items() if len(revision) >= 7 and key.startswith(revision)
+        ]
         return near[0] if len(near) == 1 else None
 
     @property
@@ -136,7 +155,8 @@ class Fault:
         drop: read the request, do nothing and hang up without an answer.
         after: do what was asked, then hang up without an answer.
         cut_request: hang up after that many bytes of the request's body.
-        truncate: send that many bytes of the answer's body, with the full length announced, and hang up.
+        truncate: send that many bytes of the answer's body, with the full length announced, and
+            hang up.
         flip: change one byte of the answer's body.
         delay: wait so many seconds first.
         times: for so many requests.
@@ -200,7 +220,9 @@ class FakeHub:
         Handler.hub = hub
         self._server = _Server(("127.0.0.1", 0), Handler)
         self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
-        self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
+        self._thread = threading.Thread(
+            target=self._server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True
+        )
         self._thread.start()
         return self
 
@@ -211,7 +233,9 @@ class FakeHub:
         self._server.server_close()
 
     def environment(self, home: Path, token: str | None = WRITE_TOKEN) -> dict[str, str]:
-        """Environment of a client process: this endpoint, its own cache, nothing of the machine's Hub settings."""
+        """Environment of a client process: this endpoint, its own cache, nothing of the machine's
+        Hub settings.
+        """
         kept = {k: v for k, v in os.environ.items() if not k.startswith(("HF_", "HUGGING"))}
         kept |= {
             "HF_ENDPOINT": self.url,
@@ -228,10 +252,15 @@ class FakeHub:
         self.faults.append(made)
         return made
 
-    def create(self, repo_id: str, files: dict[str, bytes] | None = None, *, private: bool = False) -> Repo:
+    def create(
+        self, repo_id: str, files: dict[str, bytes] | None = None, *, private: bool = False
+    ) -> Repo:
         """A repository with these files, as if somebody had pushed them."""
         repo = self.repos[repo_id] = Repo(private=private)
-        repo.commit({".gitattributes": File(b"*.parquet filter=lfs diff=lfs merge=lfs -text\n")}, "initial commit")
+        repo.commit(
+            {".gitattributes": File(b"*.parquet filter=lfs diff=lfs merge=lfs -text\n")},
+            "initial commit",
+        )
         if files:
             self.add(repo_id, files)
         return repo
@@ -271,7 +300,9 @@ class _Server(ThreadingHTTPServer):
 
 
 class _Answer(Exception):
-    def __init__(self, status: int, body: Any = None, headers: dict[str, str] | None = None) -> None:
+    def __init__(
+        self, status: int, body: Any = None, headers: dict[str, str] | None = None
+    ) -> None:
         super().__init__(status)
         self.status = status
         self.body = body
@@ -312,7 +343,7 @@ class _Handler(BaseHTTPRequestHandler):
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the base class names it
         pass
 
-    # -- one request ---------------------------------------------------------------------------------------------
+    # -- one request ----------------
 
     def do_any(self) -> None:
         parts = urlsplit(self.path)
@@ -407,7 +438,9 @@ class _Handler(BaseHTTPRequestHandler):
             self.wfile.write(data)
         self.wfile.flush()
 
-    def _route(self, path: str, query: dict[str, list[str]], body: bytes, token: str | None) -> _Answer:
+    def _route(
+        self, path: str, query: dict[str, list[str]], body: bytes, token: str | None
+    ) -> _Answer:
         for method, pattern, name in _ROUTES:
             match = re.match(pattern, path)
             if match and method in ("*", self.command):
@@ -417,7 +450,7 @@ class _Handler(BaseHTTPRequestHandler):
                 return answer
         return _error(404, f"no such address: {self.command} {path}")
 
-    # -- who may do what -----------------------------------------------------------------------------------------
+    # -- who may do what ----------------
 
     def _role(self, token: str | None) -> str | None:
         if token is None:
@@ -448,13 +481,15 @@ class _Handler(BaseHTTPRequestHandler):
             raise _error(404, f"Revision not found: {revision}", "RevisionNotFound")
         return commit
 
-    # -- the API -------------------------------------------------------------------------------------------------
+    # -- the API ----------------
 
     def _whoami(self, token: str | None, **_: Any) -> _Answer:
         role = self._role(token)
         if role is None:
             raise _error(401, "Unauthorized")
-        return _Answer(200, {"type": "user", "name": "tester", "auth": {"accessToken": {"role": role}}})
+        return _Answer(
+            200, {"type": "user", "name": "tester", "auth": {"accessToken": {"role": role}}}
+        )
 
     def _create_repo(self, body: bytes, token: str | None, **_: Any) -> _Answer:
         asked = json.loads(body)
@@ -463,14 +498,22 @@ class _Handler(BaseHTTPRequestHandler):
         if role is None:
             raise _error(401, "Unauthorized")
         if role != "write":
-            raise _error(403, "Forbidden: you don't have the rights to create a dataset under this namespace")
+            raise _error(
+                403, "Forbidden: you don't have the rights to create a dataset under this namespace"
+            )
         if repo_id in self.hub.repos:
             return _Answer(
-                409, {"error": "You already created this dataset repo", "url": f"{self.hub.url}/datasets/{repo_id}"}
+                409,
+                {
+                    "error": "You already created this dataset repo",
+                    "url": f"{self.hub.url}/datasets/{repo_id}",
+                },
             )
         private = bool(asked.get("private")) or asked.get("visibility") == "private"
         self.hub.create(repo_id, private=private)
-        return _Answer(200, {"url": f"{self.hub.url}/datasets/{repo_id}", "name": repo_id, "id": repo_id})
+        return _Answer(
+            200, {"url": f"{self.hub.url}/datasets/{repo_id}", "name": repo_id, "id": repo_id}
+        )
 
     def _validate_yaml(self, body: bytes, **_: Any) -> _Answer:
         text = json.loads(body)["content"]
@@ -485,7 +528,9 @@ class _Handler(BaseHTTPRequestHandler):
             if licence not in _LICENCES:
                 errors.append({"message": f'"license" must be one of {sorted(_LICENCES)}'})
         for config in data.get("configs", []):
-            if not {"config_name", "data_files"} <= set(config) or re.search(r"[<>:/\\|?*]", config["config_name"]):
+            if not {"config_name", "data_files"} <= set(config) or re.search(
+                r"[<>:/\\|?*]", config["config_name"]
+            ):
                 errors.append({"message": f'"configs" has a bad entry: {config}'})
         return _Answer(400 if errors else 200, {"errors": errors, "warnings": []})
 
@@ -512,9 +557,15 @@ class _Handler(BaseHTTPRequestHandler):
         for asked in json.loads(body)["objects"]:
             made = {"oid": asked["oid"], "size": asked["size"]}
             if asked["oid"] not in self.hub.store:
-                made["actions"] = {"upload": {"href": f"{self.hub.url}/lfs-store/{asked['oid']}?{SIGNATURE}"}}
+                made["actions"] = {
+                    "upload": {"href": f"{self.hub.url}/lfs-store/{asked['oid']}?{SIGNATURE}"}
+                }
             objects.append(made)
-        return _Answer(200, {"transfer": "basic", "objects": objects}, {"Content-Type": "application/vnd.git-lfs+json"})
+        return _Answer(
+            200,
+            {"transfer": "basic", "objects": objects},
+            {"Content-Type": "application/vnd.git-lfs+json"},
+        )
 
     def _lfs_put(self, oid: str, body: bytes, **_: Any) -> _Answer:
         if hashlib.sha256(body).hexdigest() != oid:
@@ -548,7 +599,9 @@ class _Handler(BaseHTTPRequestHandler):
                 raise _error(400, f"unknown operation {line['key']}")
         made = target.commit(files, header["summary"], header.get("description", ""))
         url = f"{self.hub.url}/datasets/{repo}/commit/{made.oid}"
-        return _Answer(200, {"success": True, "commitOid": made.oid, "commitUrl": url, "hookOutput": ""})
+        return _Answer(
+            200, {"success": True, "commitOid": made.oid, "commitUrl": url, "hookOutput": ""}
+        )
 
     def _tag(self, repo: str, rev: str, body: bytes, token: str | None, **_: Any) -> _Answer:
         target = self._writable(repo, token)
@@ -579,19 +632,36 @@ class _Handler(BaseHTTPRequestHandler):
                 "likes": 0,
                 "lastModified": "2026-01-01T00:00:00.000Z",
                 "createdAt": "2026-01-01T00:00:00.000Z",
-                "cardData": json.loads(json.dumps(yaml.safe_load(match[1]), default=str)) if match else {},
+                "cardData": json.loads(json.dumps(yaml.safe_load(match[1]), default=str))
+                if match
+                else {},
                 "siblings": [{"rfilename": path} for path in sorted(commit.files)],
             },
         )
 
     def _folders(self, commit: Commit) -> set[str]:
-        return {"/".join(path.split("/")[:i]) for path in commit.files for i in range(1, path.count("/") + 1)}
+        return {
+            "/".join(path.split("/")[:i])
+            for path in commit.files
+            for i in range(1, path.count("/") + 1)
+        }
 
     def _folder_entry(self, path: str) -> dict[str, Any]:
-        return {"type": "directory", "oid": hashlib.sha1(path.encode()).hexdigest(), "size": 0, "path": path}
+        return {
+            "type": "directory",
+            "oid": hashlib.sha1(path.encode()).hexdigest(),
+            "size": 0,
+            "path": path,
+        }
 
     def _tree(
-        self, repo: str, rev: str, token: str | None, query: dict[str, list[str]], path: str = "", **_: Any
+        self,
+        repo: str,
+        rev: str,
+        token: str | None,
+        query: dict[str, list[str]],
+        path: str = "",
+        **_: Any,
     ) -> _Answer:
         commit = self._at(self._readable(repo, token), rev)
         path = path.strip("/")
@@ -605,11 +675,21 @@ class _Handler(BaseHTTPRequestHandler):
             for n in sorted({*commit.files, *folders})
             if n.startswith(prefix) and (deep or "/" not in n[len(prefix) :])
         ]
-        return _Answer(200, [commit.files[n].entry(n) if n in commit.files else self._folder_entry(n) for n in names])
+        return _Answer(
+            200,
+            [
+                commit.files[n].entry(n) if n in commit.files else self._folder_entry(n)
+                for n in names
+            ],
+        )
 
     def _paths_info(self, repo: str, rev: str, token: str | None, body: bytes, **_: Any) -> _Answer:
         commit = self._at(self._readable(repo, token), rev)
-        asked = json.loads(body)["paths"] if body.startswith(b"{") else parse_qs(body.decode()).get("paths", [])
+        asked = (
+            json.loads(body)["paths"]
+            if body.startswith(b"{")
+            else parse_qs(body.decode()).get("paths", [])
+        )
         folders = self._folders(commit)
         out = []
         for path in [asked] if isinstance(asked, str) else asked:
@@ -623,7 +703,10 @@ class _Handler(BaseHTTPRequestHandler):
     def _refs(self, repo: str, token: str | None, **_: Any) -> _Answer:
         target = self._readable(repo, token)
         branches = [{"name": "main", "ref": "refs/heads/main", "targetCommit": target.main}]
-        tags = [{"name": n, "ref": f"refs/tags/{n}", "targetCommit": oid} for n, oid in target.tags.items()]
+        tags = [
+            {"name": n, "ref": f"refs/tags/{n}", "targetCommit": oid}
+            for n, oid in target.tags.items()
+        ]
         return _Answer(200, {"branches": branches, "tags": tags, "converts": []})
 
     def _resolve(self, repo: str, rev: str, path: str, token: str | None, **_: Any) -> _Answer:

@@ -1,12 +1,14 @@
 """Command lines and code run against the loopback Hub, in a client process.
 
-One process serves many calls, since ``HF_ENDPOINT`` must stand before ``huggingface_hub`` is imported and starting Python
-takes longer than most calls. Three things are changed in it: the Hub's client does not sleep between its retries (it would
-wait half a minute in all), a Hub that never answers is waited for two seconds, not a minute, and an archive whose files
-are, byte for byte, those that a push has validated before is not validated again.
+One process serves many calls, since ``HF_ENDPOINT`` must stand before ``huggingface_hub`` is
+imported and starting Python takes longer than most calls. Three things are changed in it: the Hub's
+client does not sleep between its retries (it would wait half a minute in all), a Hub that never
+answers is waited for two seconds, not a minute, and an archive whose files are, byte for byte,
+those that a push has validated before is not validated again.
 
-This file is the process's program, too. Each line of its input is JSON: ``{"kind": "cli" | "code", "args": [...], "cwd": ...,
-"environment": {...}}``; each answer is one line of JSON: ``{"status", "out", "err"}``.
+This file is the process's program, too. Each line of its input is JSON: ``{"kind": "cli" | "code",
+"args": [...], "cwd": ..., "environment": {...}}``; each answer is one line of JSON: ``{"status",
+"out", "err"}``.
 """
 
 from __future__ import annotations
@@ -68,9 +70,15 @@ class Process:
     def environment(self, token: str | None) -> dict[str, str]:
         """Environment of a client: the loopback Hub, a home of its own, short waits."""
         waits = {f"HF_HUB_{name}_TIMEOUT": str(TIMEOUT) for name in ("ETAG", "DOWNLOAD")}
-        return self.hub.environment(self.home, token) | waits | {"XDG_CACHE_HOME": str(self.home / "xdg")}
+        return (
+            self.hub.environment(self.home, token)
+            | waits
+            | {"XDG_CACHE_HOME": str(self.home / "xdg")}
+        )
 
-    def call(self, kind: str, args: tuple[str, ...], cwd: Path, environment: dict[str, str]) -> Done:
+    def call(
+        self, kind: str, args: tuple[str, ...], cwd: Path, environment: dict[str, str]
+    ) -> Done:
         assert self.popen.stdin is not None
         assert self.popen.stdout is not None
         call = {"kind": kind, "args": args, "cwd": str(cwd), "environment": environment}
@@ -90,7 +98,9 @@ class Process:
 
 @dataclass
 class Client:
-    """Calls of one test, in its own directory; no call may print a secret, no command a traceback."""
+    """Calls of one test, in its own directory; no call may print a secret, no command a
+    traceback.
+    """
 
     process: Process
     cwd: Path
@@ -144,7 +154,11 @@ def _once(validate: Callable[[Archive], list[Finding]]) -> Callable[[Archive], l
     seen: dict[tuple[tuple[Path, bytes], ...], list[Finding]] = {}
 
     def validated(archive: Archive) -> list[Finding]:
-        key = tuple((p, sha256(p.read_bytes()).digest()) for p in sorted(archive.path.rglob("*")) if p.is_file())
+        key = tuple(
+            (p, sha256(p.read_bytes()).digest())
+            for p in sorted(archive.path.rglob("*"))
+            if p.is_file()
+        )
         if key not in seen:
             seen[key] = validate(archive)
         return [*seen[key]]
@@ -188,11 +202,17 @@ def serve() -> None:
         os.environ.pop("HF_TOKEN", None)
         os.environ.update(call["environment"])
         out, err = io.StringIO(), io.StringIO()
-        with warnings.catch_warnings(), contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        with (
+            warnings.catch_warnings(),
+            contextlib.redirect_stdout(out),
+            contextlib.redirect_stderr(err),
+        ):
             status = _run(call["kind"], call["args"])
         os.environ.clear()
         os.environ.update(before)
-        answers.write(json.dumps({"status": status, "out": out.getvalue(), "err": err.getvalue()}) + "\n")
+        answers.write(
+            json.dumps({"status": status, "out": out.getvalue(), "err": err.getvalue()}) + "\n"
+        )
         answers.flush()
 
 

@@ -27,7 +27,7 @@ def forecast_of(prompt):
 
 
 class LanguageModelServer:
-    """Answers chat completions; ``behaviour`` says what goes wrong with the n-th request about a prompt.
+    """Answers chat completions; ``behaviour`` says how the n-th request about a prompt fails.
 
     Attributes:
         url: its address, for a client of the protocol.
@@ -35,9 +35,10 @@ class LanguageModelServer:
         seen: prompt -> how often it was asked.
     """
 
-    def __init__(self, behaviour=None, delay=0.0):
+    def __init__(self, behaviour=None, delay=0.0):  # noqa: C901 - one handler, one way to fail a line
         self.behaviour = behaviour or (lambda prompt, n: "fine")
         self.delay = delay
+        self.retry_after = "0"
         self.requests = []
         self.seen = Counter()
         self.lock = threading.Lock()
@@ -61,21 +62,28 @@ class LanguageModelServer:
                 self.answer(outer.behaviour(prompt, n), body, prompt)
 
             def answer(self, how, body, prompt):
-                if how in ("429", "500", "400"):
-                    code = {"400": "context_length_exceeded"}.get(how, "busy")
-                    text = "This model's maximum context length is 10 tokens" if how == "400" else "not now"
-                    return self.send(
-                        {"error": {"message": text, "type": "error", "code": code}}, int(how), [("Retry-After", "0")]
-                    )
+                if how.isdigit():
+                    text = "not now" if how in ("429", "500") else f"refused with {how}"
+                    error = {"error": {"message": text, "type": "error", "code": "busy"}}
+                    return self.send(error, int(how), [("Retry-After", outer.retry_after)])
                 if how == "hang":
                     time.sleep(3)
                     return None
                 if how == "close":
                     self.close_connection = True
                     return self.connection.close()
+                if how == "half-body":
+                    self.send_response(200)
+                    self.send_header("Content-Length", "1000")
+                    self.end_headers()
+                    self.wfile.write(b'{"choices": [')
+                    self.close_connection = True
+                    return None
+                if how == "no-json":
+                    return self.send("<html>", 200, [])
                 message = {"role": "assistant", "content": json.dumps(forecast_of(prompt))}
                 finish = "stop"
-                if body.get("tools"):
+                if body.get("tools") and how != "no-tool":
                     call = {"name": "forecast", "arguments": message["content"]}
                     message = {
                         "role": "assistant",
@@ -85,19 +93,23 @@ class LanguageModelServer:
                     finish = "tool_calls"
                 if how == "half":
                     finish = "length"
-                    if body.get("tools"):
+                    if finish == "length" and body.get("tools"):
                         call["arguments"] = call["arguments"][:60]
                     else:
                         message["content"] = message["content"][:60]
-                if how == "empty":
-                    message = {"role": "assistant", "content": ""}
+                if how in ("empty", "no-tool"):
+                    text = "" if how == "empty" else "It is fast."
+                    message = {"role": "assistant", "content": text}
                 if how == "refusal":
-                    message, finish = {"role": "assistant", "content": None, "refusal": "I won't."}, "stop"
+                    message, finish = (
+                        {"role": "assistant", "content": None, "refusal": "I won't."},
+                        "stop",
+                    )
                 out = {
                     "id": "x",
                     "object": "chat.completion",
                     "created": 0,
-                    "model": body["model"],
+                    "model": "other" if how == "other-model" else body["model"],
                     "choices": [{"index": 0, "message": message, "finish_reason": finish}],
                     "usage": {
                         "prompt_tokens": len(prompt) // 4,
@@ -112,7 +124,11 @@ class LanguageModelServer:
             def send(self, value, status, headers):
                 data = json.dumps(value).encode()
                 self.send_response(status)
-                for name, text in [("Content-Type", "application/json"), ("Content-Length", str(len(data))), *headers]:
+                for name, text in [
+                    ("Content-Type", "application/json"),
+                    ("Content-Length", str(len(data))),
+                    *headers,
+                ]:
                     self.send_header(name, text)
                 self.end_headers()
                 self.wfile.write(data)
@@ -131,7 +147,9 @@ class LanguageModelServer:
 def language_model(behaviour=None, delay=0.0):
     """The service, while the block runs."""
     made = LanguageModelServer(behaviour, delay)
-    thread = threading.Thread(target=made.server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
+    thread = threading.Thread(
+        target=made.server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True
+    )
     thread.start()
     try:
         yield made

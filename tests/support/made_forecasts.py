@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from kernel_archive.scoring import Forecasts, Target
+from kernel_archive.scoring import Forecasts, Split
 
 CENTRES = np.array([-2.25, -1.5, -0.75, -0.25, 0.25, 0.75, 1.5, 2.25])
 
@@ -10,17 +10,21 @@ CENTRES = np.array([-2.25, -1.5, -0.75, -0.25, 0.25, 0.75, 1.5, 2.25])
 def make_target(rng, sizes=(12, 7, 9), split="eval", scheme="paper"):
     """A target with random speedups; ids are numbered over tasks of these sizes."""
     tasks = [f"task{t}" for t, size in enumerate(sizes) for _ in range(size)]
-    return Target.from_arrays(
+    return Split.from_arrays(
         row_ids=[f"row-{i:04d}" for i in range(len(tasks))],
         tasks=tasks,
-        groups=["left" if name == "task0" else "right" for name in tasks] if split == "discovery" else None,
+        groups=["left" if name == "task0" else "right" for name in tasks]
+        if split == "discovery"
+        else None,
         speedups=np.exp2(rng.normal(0, 1.4, len(tasks))),
         split=split,
         scheme=scheme,
     )
 
 
-def make_forecasts(rng, target, repeats=2, noise=0.8, name="made", places=None, missing=0.0, deferred=0.0):
+def make_forecasts(
+    rng, target, repeats=2, noise=0.8, name="made", places=None, missing=0.0, deferred=0.0
+):
     """Forecasts that know the speedups up to noise; ``places`` rounds them, so that ties appear."""
     z = np.log2(target.speedups) + rng.normal(0, noise, (repeats, len(target)))
     p = np.exp(-0.5 * ((z[..., None] - CENTRES) / 0.7) ** 2) + 1e-3

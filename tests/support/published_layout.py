@@ -1,7 +1,8 @@
 """The five published Hub tables in small, made from hand-made search logs, with known answers.
 
-``write_published(root)`` writes one folder per repository, each with the card (``configs``) and files that
-``datasets.Dataset.push_to_hub`` would have made, and returns the plain rows, so that a test can count on its own.
+``write_published(root)`` writes one folder per repository, each with the card (``configs``) and
+files that ``datasets.Dataset.push_to_hub`` would have made, and returns the plain rows, so that a
+test can count on its own.
 """
 
 from __future__ import annotations
@@ -43,7 +44,9 @@ REPEATS = 3
 
 
 def released_bin(speedup: float) -> int:
-    """The label of the published tables, written out here again: clamp(floor(2 log2 S) + 4, 1, 8)."""
+    """The label of the published tables, written out here again: clamp(floor(2 log2 S) + 4, 1,
+    8).
+    """
     return min(8, max(1, math.floor(2 * math.log2(speedup) + 1e-12) + 4))
 
 
@@ -65,7 +68,10 @@ def _logs(made: Published) -> dict[str, list[tuple[str, str | None, str, float]]
     for number, (task, speedups) in enumerate(SPEEDUPS.items()):
         name = f"{task}__e00{number}"
         log = RunLog(task=task, gpu=GPU, serial=1 + 1000 * number)
-        codes = [REFERENCE.strip() if i == 0 else program(f"{task}_{i}").strip() for i in range(len(speedups))]
+        codes = [
+            REFERENCE.strip() if i == 0 else program(f"{task}_{i}").strip()
+            for i in range(len(speedups))
+        ]
         root = log.root(codes[0], speedups[0])
         nodes: list[tuple[str, str | None, str, float]] = [(root, None, codes[0], speedups[0])]
         for i, speedup in enumerate(speedups[1:], start=1):
@@ -89,7 +95,9 @@ def _logs(made: Published) -> dict[str, list[tuple[str, str | None, str, float]]
 
 
 def use_shapes(value: Any, task: str) -> None:
-    """Give every case of events the shape fields of its task: they tell the task of a log that does not name it."""
+    """Give every case of events the shape fields of its task: they tell the task of a log that does
+    not name it.
+    """
     if isinstance(value, list):
         for item in value:
             use_shapes(item, task)
@@ -106,8 +114,12 @@ def _distribution(rng: np.random.Generator, near: int) -> list[float]:
     return [float(p) for p in weights / weights.sum()]
 
 
-def _prediction(rng: np.random.Generator, surrogate: str, row: dict[str, Any], repeat: int) -> dict[str, Any]:
-    """One forecast: Gemini's is certain of the published bin, 120B's always of bin 5, the others are drawn."""
+def _prediction(
+    rng: np.random.Generator, surrogate: str, row: dict[str, Any], repeat: int
+) -> dict[str, Any]:
+    """One forecast: Gemini's is certain of the published bin, 120B's always of bin 5, the others
+    are drawn.
+    """
     if surrogate == "gemini3_flash":
         p: list[float] | None = [1.0 if b == row["true_bin"] else 0.0 for b in range(1, 9)]
     elif surrogate == "gpt_oss_120b":
@@ -125,7 +137,9 @@ def _prediction(rng: np.random.Generator, surrogate: str, row: dict[str, Any], r
         "surrogate_label": surrogate,
         "repeat": repeat,
         "predicted_bin": stated,
-        "bin_probabilities": [] if p is None else [{"bin": b, "p": x} for b, x in enumerate(p, start=1)],
+        "bin_probabilities": []
+        if p is None
+        else [{"bin": b, "p": x} for b, x in enumerate(p, start=1)],
         "reasoning": "" if p is None else "because",
         "raw_probability_sum": None if p is None else 1.0,
         "parse_failed": p is None,
@@ -163,18 +177,28 @@ def _write(
     *,
     card: bool = True,
 ) -> None:
-    """A dataset folder: each configuration in its own directory, the last of them in two shards, and the card."""
+    """A dataset folder: each configuration in its own directory, the last of them in two shards,
+    and the card.
+    """
     listed = []
     for number, (config, rows) in enumerate(configs.items()):
-        shards = [rows] if number < len(configs) - 1 else [rows[: len(rows) // 2], rows[len(rows) // 2 :]]
+        shards = (
+            [rows]
+            if number < len(configs) - 1
+            else [rows[: len(rows) // 2], rows[len(rows) // 2 :]]
+        )
         for i, part in enumerate(shards):
             path = folder / config / f"{split}-{i:05d}-of-{len(shards):05d}.parquet"
             path.parent.mkdir(parents=True, exist_ok=True)
             shape = schema or pa.Table.from_pylist(rows).schema
             pq.write_table(pa.Table.from_pylist(part, schema=shape), path)
-        listed.append({"config_name": config, "data_files": [{"split": split, "path": f"{config}/{split}-*"}]})
+        listed.append(
+            {"config_name": config, "data_files": [{"split": split, "path": f"{config}/{split}-*"}]}
+        )
     if card:
-        (folder / "README.md").write_text(f"---\n{yaml.safe_dump({'configs': listed})}---\n# {folder.name}\n")
+        (folder / "README.md").write_text(
+            f"---\n{yaml.safe_dump({'configs': listed})}---\n# {folder.name}\n"
+        )
 
 
 def write_published(root: Path, seed: int = 0, *, card: bool = True) -> Published:
@@ -184,7 +208,11 @@ def write_published(root: Path, seed: int = 0, *, card: bool = True) -> Publishe
     searches = _logs(made)
     for name, nodes in searches.items():
         task = name.split("__", maxsplit=1)[0]
-        common = {"hardware": GPU, "source_search": name, "internal_experiment": name.rsplit("_", maxsplit=1)[1]}
+        common = {
+            "hardware": GPU,
+            "source_search": name,
+            "internal_experiment": name.rsplit("_", maxsplit=1)[1],
+        }
         by_id = {node: (code, speedup) for node, _, code, speedup in nodes}
         for node, parent, code, speedup in nodes:
             key = hashlib.sha256(f"{name}{node}".encode()).hexdigest()[:16]
@@ -218,7 +246,8 @@ def write_published(root: Path, seed: int = 0, *, card: bool = True) -> Publishe
                     **common,
                 }
             )
-    # The published order is by bin within a task, not by node; pairs of KernelBench come from searches that are not in it.
+    # The published order is by bin within a task, not by node; pairs of KernelBench come from
+    # searches that are not in it.
     made.eval_set.sort(key=lambda r: (r["pack"], r["true_bin"], r["comparison_id"]))
     for i, g in enumerate((0.5, 1.25, 1.6)):
         made.discovery_pairs.append(
@@ -235,7 +264,9 @@ def write_published(root: Path, seed: int = 0, *, card: bool = True) -> Publishe
                 "source_search": "kb__e0001",
             }
         )
-    for i, (kind, speedup) in enumerate((("seed", 1.4), ("parent_edit", 0.7), ("pair", 3.0), ("pair", 0.1))):
+    for i, (kind, speedup) in enumerate(
+        (("seed", 1.4), ("parent_edit", 0.7), ("pair", 3.0), ("pair", 0.1))
+    ):
         made.training_pool.append(
             {
                 "row_id": f"train-{i}",
@@ -253,11 +284,16 @@ def write_published(root: Path, seed: int = 0, *, card: bool = True) -> Publishe
         )
     for surrogate in SURROGATES:
         made.predictions[surrogate] = [
-            _prediction(rng, surrogate, row, repeat) for repeat in range(REPEATS) for row in made.eval_set
+            _prediction(rng, surrogate, row, repeat)
+            for repeat in range(REPEATS)
+            for row in made.eval_set
         ]
 
     def per(rows: list[dict[str, Any]], key: str) -> dict[str, list[dict[str, Any]]]:
-        parts = {str(value): [r for r in rows if r[key] == value] for value in dict.fromkeys(r[key] for r in rows)}
+        parts = {
+            str(value): [r for r in rows if r[key] == value]
+            for value in dict.fromkeys(r[key] for r in rows)
+        }
         return {**parts, "combined": rows}
 
     _write(root / "gpu-forecasters-eval-set", "eval", per(made.eval_set, "pack"), card=card)
@@ -269,8 +305,18 @@ def write_published(root: Path, seed: int = 0, *, card: bool = True) -> Publishe
         _PREDICTION,
         card=card,
     )
-    _write(root / "gpu-forecasters-rl-training-pool", "train", per(made.training_pool, "pack"), card=card)
-    _write(root / "gpu-forecasters-discovery-pairs", "pairs", per(made.discovery_pairs, "benchmark_family"), card=card)
+    _write(
+        root / "gpu-forecasters-rl-training-pool",
+        "train",
+        per(made.training_pool, "pack"),
+        card=card,
+    )
+    _write(
+        root / "gpu-forecasters-discovery-pairs",
+        "pairs",
+        per(made.discovery_pairs, "benchmark_family"),
+        card=card,
+    )
     summaries = [
         {
             "n_steps": 1,

@@ -52,7 +52,8 @@ def staged(folder: Path, rows: Sequence[PublishedRow]) -> Path:
     path = folder / "x.published.parquet"
     pq.write_table(
         pa.Table.from_pylist(
-            [{**msgspec.structs.asdict(r), "search_id": "b/x"} for r in rows], schema=PUBLISHED_SCHEMA
+            [{**msgspec.structs.asdict(r), "search_id": "b/x"} for r in rows],
+            schema=PUBLISHED_SCHEMA,
         ),
         path,
     )

@@ -27,12 +27,19 @@ def program(name: str, body: str = "y = x") -> str:
     return f"import torch\n\n\ndef {name}(x):\n    {body}\n    return y\n"
 
 
-def observation(outcome: str, speedup: float | None, reference_ns: tuple[float, ...]) -> dict[str, Any]:
+def observation(
+    outcome: str, speedup: float | None, reference_ns: tuple[float, ...]
+) -> dict[str, Any]:
     """An evaluation object; each case has the same speedup."""
     if outcome == "success":
         assert speedup is not None
         cases = [
-            {"speedup": speedup, "runtime_ns": r / speedup, "ref_runtime_ns": r, "vocab_size": 1000 * (i + 1)}
+            {
+                "speedup": speedup,
+                "runtime_ns": r / speedup,
+                "ref_runtime_ns": r,
+                "vocab_size": 1000 * (i + 1),
+            }
             for i, r in enumerate(reference_ns)
         ]
         feedback = {
@@ -44,7 +51,12 @@ def observation(outcome: str, speedup: float | None, reference_ns: tuple[float, 
         return {"observation": {"feedback": feedback, "per_case_results": []}, "reward": speedup}
     feedback = {
         "compile_failed": {"kind": outcome, "compilation_error": "no"},
-        "runtime_error": {"kind": outcome, "runtime_error_name": "ValueError", "runtime_error": "no", "traceback": ""},
+        "runtime_error": {
+            "kind": outcome,
+            "runtime_error_name": "ValueError",
+            "runtime_error": "no",
+            "traceback": "",
+        },
         "incorrect": {"kind": outcome, "error_message": "mismatch"},
         "infrastructure_failure": {"kind": outcome, "reason": "lost"},
     }[outcome]
@@ -66,9 +78,12 @@ class RunLog:
         """The search's root; its node id."""
         ulid = node_id(self.serial)
         node = {
-            "program_code": code, "ancestors": [], "evaluation": observation(outcome, speedup, self.reference_ns), "ulid": ulid,
+            "program_code": code,
+            "ancestors": [],
+            "evaluation": observation(outcome, speedup, self.reference_ns),
+            "ulid": ulid,
             "is_seed": True,
-        }  # fmt: skip
+        }
         self.events += [
             {"kind": "search_initialized", "root": node},
             {"kind": "step_started", "step": 0, "parent_ulids": [ulid]},
@@ -85,20 +100,41 @@ class RunLog:
     ) -> str:
         """A child's four events; its node id."""
         self.serial += 3
-        mutation, request, ulid = node_id(self.serial), node_id(self.serial + 1), node_id(self.serial + 2)
+        mutation, request, ulid = (
+            node_id(self.serial),
+            node_id(self.serial + 1),
+            node_id(self.serial + 2),
+        )
         times = [f"2026-01-01T00:{self.serial // 60 % 60:02d}:{self.serial % 60:02d}.000000Z"] * 2
         self.events += [
-            {"kind": "mutation_requested", "request_id": mutation, "parent_ulid": parent, "started_at": times[0]},
-            {"kind": "mutation_completed", "request_id": mutation, "code": code, "completed_at": times[0]},
             {
-                "kind": "evaluation_requested", "request_id": request, "child_ulid": ulid, "parent_ulid": parent, "code": code,
-                "from_mutation_request_id": mutation, "started_at": times[0],
+                "kind": "mutation_requested",
+                "request_id": mutation,
+                "parent_ulid": parent,
+                "started_at": times[0],
             },
             {
-                "kind": "evaluation_completed", "request_id": request,
-                "evaluation": observation(outcome, speedup, reference_ns or self.reference_ns), "completed_at": times[1],
+                "kind": "mutation_completed",
+                "request_id": mutation,
+                "code": code,
+                "completed_at": times[0],
             },
-        ]  # fmt: skip
+            {
+                "kind": "evaluation_requested",
+                "request_id": request,
+                "child_ulid": ulid,
+                "parent_ulid": parent,
+                "code": code,
+                "from_mutation_request_id": mutation,
+                "started_at": times[0],
+            },
+            {
+                "kind": "evaluation_completed",
+                "request_id": request,
+                "evaluation": observation(outcome, speedup, reference_ns or self.reference_ns),
+                "completed_at": times[1],
+            },
+        ]
         return ulid
 
     def write(self, folder: Path) -> Path:
@@ -121,9 +157,14 @@ class RunLog:
 
 def recipe(folder: Path, *sources: tuple[str, str], name: str = "made", extra: str = "") -> Path:
     """A ``builder.toml`` with sources (glob, role)."""
-    text = f'name = "{name}"\nlicence = "CC0-1.0"\ndescription = "Made for a test."\nnatural = true\n'
+    text = (
+        f'name = "{name}"\nlicence = "CC0-1.0"\ndescription = "Made for a test."\nnatural = true\n'
+    )
     for glob, role in sources:
-        text += f'\n[[source]]\npath = "{glob}"\nformat = "puct-events"\nrole = "{role}"\ngeneration_method = "tree_search"\n'
+        text += (
+            f'\n[[source]]\npath = "{glob}"\nformat = "puct-events"\nrole = '
+            f'"{role}"\ngeneration_method = "tree_search"\n'
+        )
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / "builder.toml"
     path.write_text(text + extra)

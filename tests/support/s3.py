@@ -10,11 +10,12 @@ from werkzeug.serving import make_server
 
 
 class Faults:
-    """Stands before the store: throttles, breaks off or shortens the first answers about objects whose name has a word.
+    """Stands before the store: throttles, breaks off or shortens the first answers about objects
+    whose name has a word.
 
     Attributes:
-        plan: word -> faults still to come, each ``throttle``, ``break`` (fewer bytes than announced) or ``short`` (fewer
-            bytes, and announced as such).
+        plan: word -> faults still to come, each ``throttle``, ``break`` (fewer bytes than
+            announced) or ``short`` (fewer bytes, and announced as such).
         done: the faults that came.
         reads: objects that were read, one entry per answer.
     """
@@ -36,17 +37,29 @@ class Faults:
                     fault = faults.pop(0)
                     self.done.append((fault, method, path))
         if fault == "throttle":
-            body = b"<Error><Code>SlowDown</Code><Message>Please reduce your request rate.</Message></Error>"
-            start_response("503 Slow Down", [("Content-Type", "application/xml"), ("Content-Length", str(len(body)))])
+            body = (
+                b"<Error><Code>SlowDown</Code><Message>Please reduce your request "
+                b"rate.</Message></Error>"
+            )
+            start_response(
+                "503 Slow Down",
+                [("Content-Type", "application/xml"), ("Content-Length", str(len(body)))],
+            )
             return [body]
         if fault is None:
             return self.app(environ, start_response)
         told = []
-        body = b"".join(self.app(environ, lambda status, headers, *_: told.append((status, headers))))
+        body = b"".join(
+            self.app(environ, lambda status, headers, *_: told.append((status, headers)))
+        )
         half = body[: len(body) // 2]
         status, headers = told[0]
         announced = len(body) if fault == "break" else len(half)
-        kept = [(k, v) for k, v in headers if k.lower() != "content-length" and "checksum" not in k.lower()]
+        kept = [
+            (k, v)
+            for k, v in headers
+            if k.lower() != "content-length" and "checksum" not in k.lower()
+        ]
         start_response(status, [*kept, ("Content-Length", str(announced)), ("Connection", "close")])
         return [half]
 

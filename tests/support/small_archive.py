@@ -1,4 +1,4 @@
-"""A small archive with its splits: kernels whose speedup follows from their text, so that a model can learn it."""
+"""A small archive with its splits; a model can learn its speedups from the texts."""
 
 from __future__ import annotations
 
@@ -19,18 +19,24 @@ from kernel_archive.schema import TABLES
 if TYPE_CHECKING:
     from pathlib import Path
 
-REFERENCE = "import torch\n\n\ndef reference(data):\n    return torch.softmax(data.double(), -1).float()\n"
+REFERENCE = (
+    "import torch\n\n\ndef reference(data):\n    return torch.softmax(data.double(), -1).float()\n"
+)
 
 
 def program(block: int, warps: int, passes: int, number: int) -> tuple[str, float]:
     """A program and the speedup that follows from its knobs."""
     loops = "".join(f"    y = y + tl.load(x_ptr + {i})\n" for i in range(passes))
     code = (
-        f'"""Program {number}."""\nimport torch\nimport triton\nimport triton.language as tl\n\n\n@triton.jit\n'
-        f"def kernel_{number}(x_ptr, BLOCK: tl.constexpr):\n    y = tl.load(x_ptr)\n{loops}    tl.store(x_ptr, y)\n\n\n"
-        f"def custom_kernel(data):\n    kernel_{number}[(1,)](data, BLOCK={block}, num_warps={warps})\n    return data\n"
+        f'"""Program {number}."""\nimport torch\nimport triton\nimport triton.language as tl\n\n\n'
+        f"@triton.jit\ndef kernel_{number}(x_ptr, BLOCK: tl.constexpr):\n"
+        f"    y = tl.load(x_ptr)\n{loops}    tl.store(x_ptr, y)\n\n\n"
+        f"def custom_kernel(data):\n    kernel_{number}[(1,)](data, BLOCK={block}, "
+        f"num_warps={warps})\n    return data\n"
     )
-    return code, float(2.0 ** (np.log2(block / 256) * 0.5 + np.log2(warps / 4) * 0.5 - passes * 0.9 + 1.6))
+    return code, float(
+        2.0 ** (np.log2(block / 256) * 0.5 + np.log2(warps / 4) * 0.5 - passes * 0.9 + 1.6)
+    )
 
 
 def digest(text: str) -> str:
@@ -71,14 +77,21 @@ def write_archive(
             held = k == training_searches
             name = digest(f"{problem}-{k}")
             reference = f"# {problem}\n" + REFERENCE
-            searches.append(Search(name, problem, "held_out" if held else "training", reference=reference))
+            searches.append(
+                Search(name, problem, "held_out" if held else "training", reference=reference)
+            )
             for i in range(per_search):
                 code, speedup = program(
-                    int(2 ** rng.integers(5, 13)), int(2 ** rng.integers(0, 5)), int(rng.integers(0, 4)), len(runs)
+                    int(2 ** rng.integers(5, 13)),
+                    int(2 ** rng.integers(0, 5)),
+                    int(rng.integers(0, 4)),
+                    len(runs),
                 )
                 if hostile is not None and held and i == 0:
                     code = hostile + f"\n# {problem}"
-                runs.append(Run(name, ids.canonical_text(code), speedup, parent=f"n{i - 1}" if i else None))
+                runs.append(
+                    Run(name, ids.canonical_text(code), speedup, parent=f"n{i - 1}" if i else None)
+                )
     make_archive(directory, searches, runs, version=version)
     archive = open_archive(directory)
     code_of = {r["problem"]: r["code"] for r in archive.arrow("references").to_pylist()}
@@ -88,7 +101,9 @@ def write_archive(
         for split in ("train", "test")
     )
     rows = {
-        "eval": sorted((_eval_row(r, code_of) for r in test), key=lambda r: (r["task"], r["bin"], r["row_id"])),
+        "eval": sorted(
+            (_eval_row(r, code_of) for r in test), key=lambda r: (r["task"], r["bin"], r["row_id"])
+        ),
         "discovery_pairs": [_edge(r, test) for r in test if r["parent_kernel_id"]],
         "train_pairs": _training(train, code_of) if train_pairs else [],
     }
@@ -102,33 +117,54 @@ def write_archive(
             value = "g" if name == "discovery_pairs" else "speedup"
             m = bins.representatives([r[value] for r in given], [r["bin"] for r in given])
             splits[name] = SplitFacts(
-                name="canonical", origin="selected", scheme="paper", logical_digest=tables[name].logical_digest,
-                rows=len(given), parameters={"salt": digest_salt}, facts={"m_1": float(m[0]), "m_8": float(m[7])},
-            )  # fmt: skip
-    write_manifest(directory, msgspec.structs.replace(archive.manifest, tables=tables, splits=splits))
+                name="canonical",
+                origin="selected",
+                scheme="paper",
+                logical_digest=tables[name].logical_digest,
+                rows=len(given),
+                parameters={"salt": digest_salt},
+                facts={"m_1": float(m[0]), "m_8": float(m[7])},
+            )
+    write_manifest(
+        directory, msgspec.structs.replace(archive.manifest, tables=tables, splits=splits)
+    )
     return open_archive(directory)
 
 
 def _eval_row(row: dict[str, Any], code_of: dict[str, str]) -> dict[str, Any]:
+    same = "gpu speedup language n_measurements speedup_min speedup_max bin kernel_id search_id"
     return {
-        "row_id": row["kernel_id"], "task": row["problem"], "gpu": row["gpu"], "speedup": row["speedup"],
-        "language": row["language"], "n_measurements": row["n_measurements"], "speedup_min": row["speedup_min"],
-        "speedup_max": row["speedup_max"], "bin": row["bin"], "bin_scheme": "paper", "kernel_id": row["kernel_id"],
-        "search_id": row["search_id"],
-        "canary": ids.CANARY, "reference_code": code_of[row["problem"]], "candidate_code": row["code"],
-    }  # fmt: skip
+        **{name: row[name] for name in same.split()},
+        "row_id": row["kernel_id"],
+        "task": row["problem"],
+        "bin_scheme": "paper",
+        "canary": ids.CANARY,
+        "reference_code": code_of[row["problem"]],
+        "candidate_code": row["code"],
+    }
 
 
 def _edge(row: dict[str, Any], rows: list[dict[str, Any]]) -> dict[str, Any]:
     parent = next(r for r in rows if r["kernel_id"] == row["parent_kernel_id"])
     g = row["speedup"] / parent["speedup"]
     return {
-        "row_id": digest(parent["kernel_id"] + row["kernel_id"]), "problem": row["problem"], "family": "other",
-        "gpu": "H200", "g": g, "parent_speedup": parent["speedup"], "parent_language": parent["language"],
-        "child_language": row["language"], "bin": bins.bin_of(g), "bin_scheme": "paper", "parent_kernel_id": parent["kernel_id"],
-        "child_kernel_id": row["kernel_id"], "search_id": row["search_id"], "canary": ids.CANARY,
-        "parent_code": parent["code"], "child_code": row["code"],
-    }  # fmt: skip
+        "row_id": digest(parent["kernel_id"] + row["kernel_id"]),
+        "problem": row["problem"],
+        "family": "other",
+        "gpu": "H200",
+        "g": g,
+        "parent_speedup": parent["speedup"],
+        "parent_language": parent["language"],
+        "child_language": row["language"],
+        "bin": bins.bin_of(g),
+        "bin_scheme": "paper",
+        "parent_kernel_id": parent["kernel_id"],
+        "child_kernel_id": row["kernel_id"],
+        "search_id": row["search_id"],
+        "canary": ids.CANARY,
+        "parent_code": parent["code"],
+        "child_code": row["code"],
+    }
 
 
 def _training(train: list[dict[str, Any]], code_of: dict[str, str]) -> list[dict[str, Any]]:

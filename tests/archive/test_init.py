@@ -1,0 +1,219 @@
+"""``init``: the recipe and the query that are written for a folder, and what they read."""
+
+from __future__ import annotations
+
+import csv
+import json
+import tomllib
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from click.testing import CliRunner
+
+from kernel_archive.archive.init import (
+    _matched,
+    _times,
+    _verdict,
+    draft_recipe,
+    quoted,
+    write_recipe,
+)
+from kernel_archive.archive.preview import preview
+from kernel_archive.cli import cli
+from kernel_archive.errors import DataError, TargetExistsError
+from kernel_archive.readers.sql import check_query
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def start(folder: Path, place: Path, **answers: str) -> tuple[dict[str, Any], str, list[str]]:
+    """Draft, write and read a recipe: what comes out, the query, and what a person must look at."""
+    draft = draft_recipe(place)
+    write_recipe(draft, folder / "builder.toml", name="me/mine", answers=answers)
+    query = (folder / "import.sql").read_text() if draft.query is not None else ""
+    return preview(folder / "builder.toml"), query, draft.notes
+
+
+def write_table(path: Path, head: list[str], *rows: list[Any]) -> None:
+    """A CSV file."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w", newline="") as stream:
+        csv.writer(stream).writerows([head, *rows])
+
+
+def test_a_table_with_programs_in_files(tmp_path: Path) -> None:
+    """The program is the file that differs between rows of a problem."""
+    place = tmp_path / "results"
+    rows = []
+    for n in range(6):
+        task = "gemm" if n < 4 else "relu"
+        rows.append(
+            [
+                task,
+                f"refs/{task}.py",
+                f"out/{task}_{n}.py",
+                "ok" if n != 2 else "wrong answer",
+                4.0,
+                2.0 + n,
+            ]
+        )
+        if n != 2:
+            (place / "out").mkdir(parents=True, exist_ok=True)
+            (place / f"out/{task}_{n}.py").write_text(f"def k(): return {n}\n")
+    (place / "refs").mkdir()
+    for task in ("gemm", "relu"):
+        (place / f"refs/{task}.py").write_text(f"def ref(): return '{task}'\n")
+    write_table(
+        place / "results.csv",
+        ["task", "reference_path", "kernel path", "status", "torch_ms", "kernel_ms"],
+        *rows,
+    )
+    shown, query, notes = start(tmp_path, place, gpu="H100")
+    assert (shown["outcomes"], shown["problems"], shown["gpus"]) == (
+        {"success": 5, "refused": 1},
+        2,
+        {"H100": 6},
+    )
+    assert [row["speedup"] for row in shown["first"]] == [2.0, 4 / 3, 0.8]
+    assert shown["first"][0]["code"] == "def k(): return 0"
+    assert "program.content AS code,  -- the file that kernel path names" in query
+    assert not notes
+    assert [f.code for f in shown["findings"]] == ["failure-without-program"]
+
+
+def test_a_table_with_programs_in_a_column(tmp_path: Path) -> None:
+    """A unit that no name states, and a word that is not known, are said; nothing is made up."""
+    head = ["problem", "code", "latency", "baseline_latency", "status", "mood"]
+    write_table(
+        tmp_path / "t.csv",
+        head,
+        ["p", "def a(): ...", 1, 2, "passed", "x"],
+        ["p", "def b(): ...", 2, 2, "meh", "y"],
+    )
+    shown, query, notes = start(tmp_path, tmp_path / "t.csv")
+    assert shown["evaluations"] == 1
+    assert shown["missing"] == ["the gpu of 1 rows: gpu = ... in the [[source]]"]
+    assert len(notes) == 3
+    assert "ms is a guess" in notes[0]
+    assert "meh" in notes[2]
+    assert "nothing is read from: mood" in query
+
+
+def test_names_are_data(tmp_path: Path) -> None:
+    """Names of columns."""
+    place = tmp_path / "a'b\"; {x} [y]"
+    (tmp_path / "secret.py").write_text("secret text\n")
+    bad = 'code"; DROP TABLE t; -- SELECT 1'
+    write_table(
+        place / "t'.csv",
+        ["code", "speedup", bad, "status", "kernel_path"],
+        ["def a(): ...", 2.0, "1", "it's ok'); --", str(tmp_path / "secret.py")],
+    )
+    shown, query, _ = start(tmp_path, place)
+    check_query(query)
+    assert "secret text" not in repr(shown)
+    recipe = tomllib.loads((tmp_path / "builder.toml").read_text())
+    assert recipe["source"][0]["path"] == "a'b\"; ?x? [[]y]/t'.csv"
+    assert shown["runs"] == 1
+    assert quoted('a"b') == '"a""b"'
+
+
+def test_many_columns_and_deep_folders(tmp_path: Path) -> None:
+    """100,000 columns end in a minute, whatever comes of it."""
+    (tmp_path / "t.csv").write_text(
+        "code,speedup," + ",".join(f"c{n}" for n in range(100_000)) + "\n"
+    )
+    try:
+        shown, _, _ = start(tmp_path, tmp_path)
+        assert shown["evaluations"] == 0
+    except DataError as error:
+        assert "nothing in it is recognised" in str(error)  # noqa: PT017 - either way is right
+
+
+@pytest.mark.parametrize(
+    ("files", "words"),
+    [
+        ({}, "no files"),
+        ({"a.txt": "x", "b.txt": "y", "c": "z"}, "2 .txt, 1 c"),
+        ({"t.csv": "\0\xff"}, "1 .csv"),
+    ],
+)
+def test_nothing_is_recognised(tmp_path: Path, files: dict[str, str], words: str) -> None:
+    """What was seen is listed, with the way out; a folder that is not there is said."""
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
+    with pytest.raises(DataError, match=words):
+        draft_recipe(tmp_path)
+    with pytest.raises(DataError, match="no such file"):
+        draft_recipe(tmp_path / "none")
+
+
+def test_shipped_queries_and_own_formats(tmp_path: Path) -> None:
+    """They are known by the files that they read."""
+    programs = tmp_path / "evolve/checkpoints/checkpoint_1/programs"
+    programs.mkdir(parents=True)
+    for n, parent in enumerate((None, "p0")):
+        value = {
+            "id": f"p{n}",
+            "code": f"def k(): return {n}",
+            "parent_id": parent,
+            "metrics": {"ms": 4.0 - n},
+            "iteration_found": n,
+        }
+        (programs / f"p{n}.json").write_text(json.dumps(value))
+    shown, query, _ = start(tmp_path, tmp_path / "evolve", gpu="L40S", problem="mine")
+    assert "Checkpoints of OpenEvolve" in query
+    assert (shown["evaluations"], shown["gpus"], shown["missing"]) == (2, {"L40S": 2}, [])
+    write_table(tmp_path / "cuda/h100.json", ["x"], [1])
+    assert "cuda-l1" in draft_recipe(tmp_path / "cuda").found
+    (tmp_path / "own/run_0").mkdir(parents=True)
+    (tmp_path / "own/run_0/events.jsonl").write_text("{}\n")
+    assert draft_recipe(tmp_path / "own").sources[0]["format"] == "puct-events"
+
+
+def test_synonyms() -> None:
+    """Names in any spelling, each taken once; times with their unit and whose they are."""
+    columns = [
+        "Kernel Code",
+        "torchTime_us",
+        "runtime (ms)",
+        "Speedup",
+        "isCorrect",
+        "GPU Type",
+        "task_id",
+        "wall_time",
+        "n",
+    ]
+    assert _matched(columns) == {
+        "code": "Kernel Code",
+        "speedup": "Speedup",
+        "correct": "isCorrect",
+        "problem": "task_id",
+        "gpu": "GPU Type",
+    }
+    assert _times(columns) == {
+        "reference_runtime_us": ("torchTime_us", "us"),
+        "runtime_us": ("runtime (ms)", "ms"),
+    }
+    notes: list[str] = []
+    lines = _verdict({"correct": "ok", "outcome": "s"}, {"s": ["PASS", "nvcc error", "hm"]}, notes)
+    assert "THEN 'compile_failed'" in "".join(lines)
+    assert "'hm'" not in "".join(lines)
+    assert len(notes) == 1
+
+
+def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It writes two files."""
+    monkeypatch.chdir(tmp_path)
+    write_table(tmp_path / "in/t.csv", ["code", "speedup", "task"], ["def a(): ...", 2.0, "p"])
+    runner = CliRunner()
+    done = runner.invoke(cli, ["init", "in", "--gpu", "H100", "--name", "me/x"])
+    assert done.exit_code == 0, done.output
+    assert "1 of 1 rows: 1 success" in done.output
+    again = runner.invoke(cli, ["init", "in"])
+    assert isinstance(again.exception, TargetExistsError)
+    shown = runner.invoke(cli, ["init", "in", "--force", "--json"])
+    assert json.loads(shown.stdout)["evaluations"] == 1
+    write_table(tmp_path / "in/t.csv", ["code", "speedup", "task"], ["7", 2.0, "p"])
+    assert runner.invoke(cli, ["init", "in", "--force"]).exit_code == 1

@@ -1,0 +1,106 @@
+"""Features of dry runs, and the baseline on them."""
+
+from __future__ import annotations
+
+import math
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+import pytest
+from support.small_archive import write_archive
+
+from kernel_archive.archive.manifest import write_manifest
+from kernel_archive.archive.open import open_archive
+from kernel_archive.archive.shards import write_table
+from kernel_archive.baselines import make_baseline
+from kernel_archive.baselines.launches import launch_matrix, load_launch_features
+from kernel_archive.baselines.registry import forecasts_by_name
+from kernel_archive.errors import DataError
+from kernel_archive.ids import CANARY
+from kernel_archive.schema import TABLES
+from kernel_archive.scoring import load_split
+from kernel_archive.scoring.worlds import load_worlds
+
+
+def with_launches(archive, launches):
+    """The archive with these rows as its table of launches."""
+    columns = dict.fromkeys(TABLES["launches"].schema.names)
+    rows = [
+        {**columns, "canary": CANARY, "launch_id": str(i), "case": 0, "n": 1, "bytes": 0, **row}
+        for i, row in enumerate(launches)
+    ]
+    table = pa.Table.from_pylist(rows, schema=TABLES["launches"].schema)
+    facts = write_table(archive.path, "launches", {"train": table})
+    tables = {**archive.manifest.tables, "launches": facts}
+    write_manifest(archive.path, msgspec.structs.replace(archive.manifest, tables=tables))
+    return open_archive(archive.path)
+
+
+@pytest.fixture
+def archive(tmp_path):
+    """An archive in which more blocks go with a slower program, and nothing else says so."""
+    plain = write_archive(tmp_path)
+    kernels = plain.arrow("kernels", columns=["program_id", "problem", "speedup"]).to_pylist()
+    launch = {"kind": "launch", "name": "k", "grid_y": 1, "grid_z": 1, "warps": 4, "stages": 3}
+    launch |= dict.fromkeys(
+        ("loads", "stores", "dots", "reductions", "loops", "transcendentals", "atomics"), 1
+    )
+    return with_launches(
+        plain,
+        [
+            {
+                **launch,
+                "program_id": row["program_id"],
+                "problem": row["problem"],
+                "grid_x": round(1e6 / row["speedup"]),
+                "trips": 1.0,
+                "configurations": 0,
+                "largest_tile": 64,
+            }
+            for row in kernels
+        ],
+    )
+
+
+def test_features_by_hand(tmp_path):
+    """One launch of 33 blocks, twice, and one operator."""
+    plain = write_archive(tmp_path)
+    row = plain.arrow("kernels", columns=["program_id", "problem"]).to_pylist()[0]
+    key = {"program_id": row["program_id"], "problem": row["problem"]}
+    archive = with_launches(
+        plain,
+        [
+            {**key, "kind": "launch", "name": "k", "n": 2, "grid_x": 33, "grid_y": 1, "grid_z": 1,
+             "warps": 8, "stages": 2, "configurations": 0, "trips": 10.0},
+            {**key, "kind": "operator", "name": "add", "n": 1, "bytes": 1024},
+        ],
+    )  # fmt: skip
+    features = load_launch_features(archive)
+    values = features[row["program_id"], row["problem"]]
+    expected = [2, 1, 2 * 132 / 33, 2, 20, 10, 33, 33, 33, 1]
+    assert values[:10] == pytest.approx([math.log2(1 + x) for x in expected])
+    matrix = launch_matrix(features, ["import unknown"], [row["problem"]])
+    assert np.isnan(matrix).all()
+    assert matrix.shape == (1, len(values))
+
+
+def test_the_baseline_reads_the_launches(archive):
+    """Where blocks alone say how fast a program is, it orders nearly every pair."""
+    forecasts = make_baseline("dry-run", archive, "eval", seed=1)
+    split = load_split(archive, "eval")
+    order = {row_id: i for i, row_id in enumerate(forecasts.row_ids)}
+    rows = [order[row_id] for row_id in split.row_ids]
+    bins = forecasts.probabilities[rows] @ np.arange(8)
+    for task_rows in split.task_rows.values():
+        speedups = np.log(split.speedups[task_rows])
+        assert np.corrcoef(bins[task_rows], speedups)[0, 1] > 0.8
+
+
+def test_without_dry_runs_it_says_what_to_run(tmp_path):
+    """An archive without the table names the command that makes it."""
+    archive = write_archive(tmp_path)
+    with pytest.raises(DataError, match="kernel-measure dry-run"):
+        make_baseline("dry-run", archive)
+    with pytest.raises(DataError, match="kernel-measure dry-run"):
+        forecasts_by_name("dry-run", archive, load_worlds(archive))

@@ -1,0 +1,308 @@
+"""``forecast --url``: asking a service on loopback that fails in every way."""
+
+import itertools
+import json
+import random
+import signal
+import socket
+import subprocess
+import sys
+import time
+
+import pytest
+from support.llm_server import forecast_of, language_model
+
+from kernel_archive.cli import common, main
+from kernel_archive.llm.questions import load_questions
+
+
+@pytest.fixture
+def service():
+    """Starts services; each is stopped after the test."""
+    running = []
+
+    def start(behaviour=None, delay=0.0):
+        context = language_model(behaviour, delay)
+        running.append(context)
+        return context.__enter__()
+
+    yield start
+    for context in running:
+        context.__exit__(None, None, None)
+
+
+@pytest.fixture
+def run(archive, capsys, tmp_path, monkeypatch):
+    """Runs ``forecast`` with a file of its own; status and what was printed."""
+    monkeypatch.delenv("OPENAI_BASE_URL", raising=False)
+
+    def call(server, *arguments, model="m", path=tmp_path / "f.jsonl"):
+        url = server if isinstance(server, str) else server.url
+        named = ["--url", url, "--model", model, "-o", str(path), "--archive", str(archive.path)]
+        status = main(["forecast", *named, *map(str, arguments)])
+        out = capsys.readouterr()
+        return status, out.out + out.err
+
+    return call
+
+
+def lines(path):
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def free_port():
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return s.getsockname()[1]
+
+
+@pytest.mark.parametrize("answer", ["json", "tool", "text"])
+def test_answers_become_forecasts(archive, service, run, tmp_path, answer):
+    """Every row asked is a forecast, with what was asked and what it cost beside it."""
+    server = service()
+    status, printed = run(
+        server, "--limit", 7, "--repeats", 2, "--answer", answer, "--price", 10, 100
+    )
+    assert status == 0, printed
+    assert "14 questions to ask" in printed
+    assert "14 answers to 14 questions, 14 forecasts" in printed
+    assert ("tools" in server.requests[0]) == (answer == "tool")
+    assert ("response_format" in server.requests[0]) == (answer == "json")
+    rows = lines(tmp_path / "f.jsonl")
+    texts = {q.row_id: q for q in load_questions(archive, limit=7, answer=answer)}
+    assert [row["row_id"] for row in rows[::2]] == list(texts)
+    for row in rows:
+        question = texts[row["row_id"]]
+        assert row["question"] == question.digest
+        assert row["predicted_bin"] == forecast_of(question.text)["predicted_bin"]
+    tokens = sum(row["input_tokens"] for row in rows)
+    assert f"cost {(10 * tokens + 100 * 14 * 60) / 1e6:,.4f}" in printed
+    record = json.loads((tmp_path / "f.jsonl.run.json").read_text())
+    assert (record["model"], record["answer"], record["answers"]) == ("m", answer, 14)
+    assert (record["input_tokens"], record["output_tokens"]) == (tokens, 14 * 60)
+    assert "host" not in record or record["host"] is None
+
+
+@pytest.mark.parametrize(
+    ("kind", "message"),
+    [
+        ("401", 'answers with status 401 and says: "refused with 401". Give the service\'s key'),
+        ("403", "status 403"),
+        ("404", "Correct --model m or --url"),
+        ("400", "--answer text"),
+        ("no-tool", "the first answer of m holds no forecast"),
+        ("empty", "holds no forecast (empty)"),
+        ("half", "Raise --max-tokens (now 2,000)"),
+        ("no-json", "the response is no JSON object"),
+        ("500", "status 500"),
+    ],
+)
+def test_the_first_question_fails_alone(service, run, tmp_path, kind, message):
+    """One question is asked; one error says where, what the server said and the way out."""
+    server = service(lambda prompt, n: kind)
+    started = time.monotonic()
+    status, printed = run(server, "--answer", "tool", "--max-retries", 2)
+    assert status == 1
+    assert message in printed
+    assert len(server.requests) == (3 if kind in {"500", "no-json"} else 1)
+    assert time.monotonic() - started < 10
+    assert not (tmp_path / "f.jsonl").exists()
+
+
+def test_a_server_that_is_away(run):
+    """A refused connection is one line within seconds."""
+    started = time.monotonic()
+    status, printed = run(f"http://127.0.0.1:{free_port()}/v1")
+    assert status == 1
+    assert "connection refused" in printed
+    assert "Start the server, or correct --url" in printed
+    assert time.monotonic() - started < 5
+
+
+def test_a_key_is_sent_and_never_written(service, run, tmp_path, monkeypatch):
+    """The key goes to the address that was named, into no file and no message."""
+    monkeypatch.setenv("MY_KEY", "sk-secret-1")
+    server = service()
+    status, printed = run(server, "--limit", 2, "--key-env", "MY_KEY", "--name-host")
+    assert status == 0, printed
+    written = b"".join(path.read_bytes() for path in tmp_path.iterdir() if path.is_file())
+    assert b"sk-secret-1" not in written
+    assert "sk-secret-1" not in printed
+    record = json.loads((tmp_path / "f.jsonl.run.json").read_text())
+    assert record["host"] == server.url.split("/")[2]
+
+
+def test_what_passes_is_asked_again_and_counted(archive, service, run, tmp_path):
+    """A limit, an error, a hang, a cut body and a closed connection: one more request each."""
+    kinds = ["fine", "429", "500", "hang", "half-body", "close"]
+    place = {q.text: i for i, q in enumerate(load_questions(archive, limit=6))}
+    server = service(lambda prompt, n: kinds[place[prompt]] if n == 1 else "fine")
+    status, printed = run(server, "--limit", 6, "--timeout", 1, "--connections", 5)
+    assert status == 0, printed
+    assert [server.seen[text] for text in place] == [1, 2, 2, 2, 2, 2]
+    assert "5 requests were sent again" in printed
+    assert sum(row["output_tokens"] for row in lines(tmp_path / "f.jsonl")) == 6 * 60
+
+
+def test_the_wait_that_a_server_asks_for_is_kept(service, run):
+    """Retry-After counts, not our own pause."""
+    server = service(lambda prompt, n: "429" if n == 1 else "fine")
+    server.retry_after = "2"
+    started = time.monotonic()
+    status, printed = run(server, "--limit", 1)
+    assert status == 0, printed
+    assert time.monotonic() - started >= 2
+
+
+def test_ten_failures_of_one_kind_end_the_run(archive, service, run, tmp_path):
+    """What was answered is kept, and the same command goes on when the server is well."""
+    answered = itertools.count()
+    sick = [True]
+    server = service(lambda prompt, n: "500" if sick[0] and next(answered) >= 5 else "fine")
+    status, printed = run(server, "--limit", 40, "--max-retries", 0, "--connections", 1)
+    assert status == 1
+    assert "10 questions in a row failed" in printed
+    assert "status 500" in printed
+    assert "5 answers are kept" in printed
+    assert len(server.requests) == 15
+    record = json.loads((tmp_path / "f.jsonl.run.json").read_text())
+    assert record["failures"] == {"status 500": 10}
+    sick[0] = False
+    status, printed = run(server, "--limit", 40, "--max-retries", 0)
+    assert status == 0, printed
+    assert "5 answers are there already" in printed
+    assert max(n for text, n in server.seen.items()) == 2
+    assert len(server.requests) == 15 + 35
+
+
+def test_more_rows_and_repeats_use_every_answer(service, run):
+    """10 rows, then 30, then all; one repeat, then three: no question is asked twice."""
+    server = service()
+    for more in (["--limit", 10], ["--limit", 30], [], ["--repeats", 3]):
+        status, printed = run(server, *more)
+        assert status == 0, printed
+    assert len(server.requests) == 3 * 48
+    assert set(server.seen.values()) == {3}
+    status, printed = run(server, "--limit", 10)
+    assert status == 0
+    assert len(server.requests) == 3 * 48
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        (["--temperature", 1], "settings"),
+        (["--answer", "text"], "prompt"),
+        (["--split", "discovery"], "split eval instead of discovery"),
+    ],
+)
+def test_another_question_is_another_run(service, run, more, message):
+    """What may not change within a run is refused, with both values."""
+    server = service()
+    assert run(server, "--limit", 2)[0] == 0
+    status, printed = run(server, "--limit", 2, *more)
+    assert status == 2
+    assert message in printed
+    status, printed = run(server, "--limit", 2, model="n")
+    assert status == 2
+    assert "model m instead of n" in printed
+    assert len(server.requests) == 2
+
+
+def test_a_dry_run_asks_nothing(service, run):
+    """The estimate bounds input and output, as tokens and as money."""
+    server = service()
+    status, printed = run(server, "--dry-run", "--price", 1, 10, "--repeats", 2, "--json")
+    assert status == 0
+    facts = json.loads(printed)
+    assert facts["estimate"]["questions"] == 96
+    assert facts["estimate"]["output_tokens"] == 96 * 2000
+    assert facts["cost"] > 96 * 2000 * 10 / 1e6
+    assert not server.requests
+    assert run(server, "--price", 1, 10, "--repeats", 2)[0] == 0
+    spent = sum(len(r["messages"][0]["content"]) // 4 for r in server.requests)
+    assert spent <= facts["estimate"]["input_tokens"]
+
+
+@pytest.mark.parametrize("bound", ["tokens", "cost"])
+def test_a_run_stops_within_its_bound(service, run, tmp_path, bound):
+    """The server's own count stays below the bound; what was answered is kept."""
+    server = service()
+    options = ["--max-tokens", 100, "--connections", 2]
+    more = ["--max-tokens-total", 5000]
+    if bound == "cost":
+        more = ["--price", 1.0, 1.0, "--max-cost", 0.005]
+    status, printed = run(server, *options, *more)
+    assert status == 0, printed
+    assert f"Stopped by --max-{'tokens-total' if bound == 'tokens' else 'cost'}" in printed
+    spent = sum(len(r["messages"][0]["content"]) // 4 + 60 for r in server.requests)
+    assert 2000 < spent <= 5000
+    assert len(lines(tmp_path / "f.jsonl")) == len(server.requests) < 48
+
+
+def test_the_bound_that_stops_a_run_is_named(service, run):
+    """With both bounds set, the one that was reached; a run that ended names none."""
+    options = ["--max-tokens", 100, "--connections", 8, "--price", 1.0, 1.0]
+    status, printed = run(service(), *options, "--max-tokens-total", 10**9, "--max-cost", 0.005)
+    assert status == 0, printed
+    assert "Stopped by --max-cost" in printed
+    status, printed = run(service(), *options, "--max-cost", 0.4)
+    assert status == 0, printed
+    assert "Stopped" not in printed
+
+
+def test_kill_at_any_moment_loses_nothing(archive, service, tmp_path):
+    """Killed ten times, a run asks each question once more at most where it was under way."""
+    server = service(delay=0.02)
+    path = tmp_path / "f.jsonl"
+    command = [sys.executable, "-m", "kernel_archive", "forecast", "--url", server.url]
+    command += ["--model", "m", "--connections", "2", "-o", str(path)]
+    command += ["--archive", str(archive.path)]
+    rng = random.Random(4)
+    for _ in range(10):
+        goal = len(server.requests) + rng.randint(1, 4)
+        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        while len(server.requests) < goal and process.poll() is None:
+            time.sleep(0.005)
+        time.sleep(rng.random() * 0.03)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    before = len(server.requests)
+    answers = tmp_path / "f.jsonl.answers.jsonl"
+    stood = answers.read_bytes().count(b"\n") if answers.exists() else 0
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    assert len(lines(path)) == 48
+    # A request of the last killed run may reach the server's count only now, one per connection.
+    assert 0 <= len(server.requests) - before - (48 - stood) <= 2
+    assert before >= 10
+    assert before - stood <= 10 * 2
+
+
+def test_a_file_of_somebody_else_is_left_alone(service, run, tmp_path):
+    """A forecast file without answers beside it is only overwritten when asked."""
+    (tmp_path / "f.jsonl").write_text("mine")
+    server = service()
+    assert run(server, "--limit", 1)[0] == 1
+    assert not server.requests
+    assert run(server, "--limit", 1, "--force")[0] == 0
+
+
+@pytest.mark.parametrize(
+    "more", [[], ["--url", "ftp://x"], ["--url", "http://x/v1", "--max-cost", "1"]]
+)
+def test_wrong_usage_says_what_to_type(archive, tmp_path, capsys, monkeypatch, more):
+    """No address, a bad one, and a bound on money without a price."""
+    monkeypatch.delenv("OPENAI_BASE_URL", raising=False)
+    named = ["--model", "m", "-o", str(tmp_path / "f.jsonl"), "--archive", str(archive.path)]
+    assert main(["forecast", *named, *more]) == 2
+    assert "--" in capsys.readouterr().err
+
+
+def test_progress_without_a_terminal(service, run, monkeypatch):
+    """In a file or CI there is a line every so often."""
+    monkeypatch.setattr(common, "PROGRESS_SECONDS", 0.0)
+    status, printed = run(service(), "--limit", 5)
+    assert status == 0
+    assert "4 of 5, 0 failed" in printed
+    assert "minutes left" in printed

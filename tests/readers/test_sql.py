@@ -1,0 +1,680 @@
+"""``sql``: what a query may read and return."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+import pytest
+from readers.reading import Read, read
+
+from kernel_archive.archive.init import draft_recipe
+from kernel_archive.readers import READERS, sql, sql_sandbox
+from kernel_archive.readers.files import RunFiles
+from kernel_archive.readers.records import Evaluation
+from kernel_archive.readers.sql import QueryError, check_query, patterns_of
+from kernel_archive.readers.sql_doubts import COLUMNS, Judge, failure_of
+from kernel_archive.storage import content_path
+
+
+def ask(folder: Path, query: str, **settings: Any) -> Read:
+    """What a query says over a folder."""
+    return read("sql", folder, folder, query=query, **settings)
+
+
+def values(*rows: tuple[Any, ...], columns: str) -> str:
+    """A query that returns these rows."""
+    listed = ", ".join(
+        "(" + ", ".join("NULL" if v is None else repr(v) for v in row) + ")" for row in rows
+    )
+    return f"SELECT * FROM (VALUES {listed}) t({columns})"
+
+
+def judged(query: str) -> Read:
+    """What is doubted of the rows of a query that reads no file: without the sandbox."""
+    judge = Judge(duckdb.sql(query).to_arrow_table())
+    result = Read(findings=list(judge.findings(lambda name: name or "q")))
+    if not judge.refused:
+        result.evaluations = [
+            Evaluation(**{**row, "source_file": row["source_file"] or "q"}) for row in judge.rows()
+        ]
+    return result
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A folder with a table, two programs, and a file beside it that is not for reading."""
+    place = tmp_path / "data"
+    (place / "k").mkdir(parents=True)
+    (place / "t.csv").write_text("task,path,x\nrelu,k/a.py,2.0\nrelu,k/b.py,0.5\n")
+    (place / "k/a.py").write_text("def a(): ...\n")
+    (place / "k/b.py").write_text("def b(): ...\n")
+    (tmp_path / "secret.txt").write_text("secret text")
+    return place
+
+
+JOINED = """
+SELECT t.task AS problem, p.content AS code, t.x AS speedup, t.filename AS source_file,
+       t.row AS source_row
+FROM (SELECT *, row_number() OVER () AS row FROM read_csv('t.csv', filename = true)) t
+LEFT JOIN read_text('k/*.py') p ON ends_with(p.filename, t.path) ORDER BY t.row"""
+
+
+def test_a_table_with_programs_in_files(folder: Path) -> None:
+    """Rows keep file and row; the files that are read are the inputs of the run."""
+    result = ask(folder, JOINED)
+    assert [
+        (e.code, e.speedup, e.problem, e.source_file, e.source_line) for e in result.evaluations
+    ] == [
+        ("def a(): ...\n", 2.0, "relu", "t.csv", 1),
+        ("def b(): ...\n", 0.5, "relu", "t.csv", 2),
+    ]
+    assert not result.findings
+    run = RunFiles(folder, folder, READERS["sql"], {"query": JOINED})
+    assert [run.name(p) for p in run.files] == ["k/a.py", "k/b.py", "t.csv"]
+
+
+@pytest.mark.parametrize(
+    ("query", "patterns"),
+    [
+        ("SELECT 1 FROM 'a.csv', read_text(['b', 'c'])", ["a.csv", "b", "c"]),
+        ("SELECT 1 FROM read_csv(getvariable('x'))", ["v", "x"]),
+        ("SELECT 1 FROM read_csv('a' || 'b')", ["**", "a", "b"]),
+        ("SELECT 1 FROM query('SELECT 1')", ["**", "SELECT 1"]),
+        ("SELECT 1 FROM range(3), unnest([upper('a')])", ["a"]),
+    ],
+)
+def test_the_patterns_of_a_query(query: str, patterns: list[str]) -> None:
+    """Every text may name files; a path that is computed may name any file of the folder."""
+    given = ["v"] if "getvariable" in query else []
+    assert patterns_of(check_query(query), given) == patterns
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "",
+        "SELEC 1",
+        "SELECT 1; SELECT 2",
+        "COPY (SELECT 1) TO 'x.csv'",
+        "ATTACH 'x.db'",
+        "SET threads = 4",
+        "INSTALL httpfs",
+        "CREATE TABLE x AS SELECT 1",
+        "PRAGMA database_list",
+    ],
+)
+def test_exactly_one_select(folder: Path, query: str) -> None:
+    """Anything else is refused before anything runs."""
+    with pytest.raises(QueryError):
+        check_query(query)
+    assert ask(folder, query).codes == ["wrong-format"]
+    assert sorted(p.name for p in folder.iterdir()) == ["k", "t.csv"]
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "../secret.txt",
+        "{outside}",
+        "k/../../secret.txt",
+        "http://localhost:1/x",
+        "s3://a/b",
+        "/etc/*",
+    ],
+)
+def test_nothing_outside_is_read(folder: Path, path: str) -> None:
+    """Neither by a path that leads out, nor over a network."""
+    name = path.replace("{outside}", str(folder.parent / "secret.txt"))
+    result = ask(folder, f"SELECT content AS code, 2 AS speedup FROM read_text('{name}')")
+    assert result.codes == ["wrong-format"]
+    assert "only files in the folder of its source" in str(result.findings[0].fix)
+    assert "secret text" not in repr(result)
+
+
+@pytest.mark.parametrize("pattern", ["*.txt", "leak.txt", "out/*.txt", "**/*.txt"])
+def test_links(folder: Path, pattern: str) -> None:
+    """A link inside of the folder is a file like others."""
+    (folder / "own.py").symlink_to("k/a.py")
+    query = "SELECT content AS code, 2 AS speedup FROM read_text('{}')"
+    assert ask(folder, query.format("own.py")).evaluations[0].code == "def a(): ...\n"
+    (folder / "leak.txt").symlink_to("../secret.txt")
+    (folder / "out").symlink_to("..")
+    result = ask(folder, query.format(pattern))
+    assert not result.evaluations
+    assert "the link" in result.findings[0].message
+    assert "secret text" not in repr(result)
+
+
+def test_columns_are_those_of_an_evaluation(folder: Path) -> None:
+    """A wrong one is named with the nearest; the program and a measurement are needed."""
+    (finding,) = ask(folder, "SELECT 'x y' AS code, 1 AS speeedup").findings
+    assert "Did you mean 'speedup'?" in str(finding.fix)
+    assert "no code" in ask(folder, "SELECT 1 AS speedup").findings[0].message
+    assert "no speedup" in ask(folder, "SELECT 'x y' AS code, 1 AS runtime_us").findings[0].message
+    assert (
+        "two columns"
+        in ask(folder, "SELECT 'x' AS code, 'y' AS code, 1 AS speedup").findings[0].message
+    )
+    fields = {*COLUMNS} - {"mean_runtime_us", "reference_gpu", "source_row"}
+    known = {
+        "runtime_us",
+        "reference_runtime_us",
+        *Evaluation.__struct_fields__,
+    }
+    assert fields <= known
+
+
+def test_time_and_memory_are_bounded(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A query without end, or with too much in memory, is refused and says so."""
+    monkeypatch.setattr(sql, "MEMORY_BYTES", 200 << 20)
+    (finding,) = ask(
+        folder, "SELECT list(range)::VARCHAR AS code, 1 AS speedup FROM range(100000000)"
+    ).findings
+    assert "Memory" in finding.message
+    endless = (
+        "WITH RECURSIVE t AS (SELECT 1 AS a UNION ALL SELECT a + 1 FROM t) SELECT a "
+        "FROM t WHERE a < 0"
+    )
+    with (
+        (folder / "answer").open("w+b") as answer,
+        pytest.raises(QueryError, match="more than 1 s"),
+    ):
+        sql.run_query(endless, folder, {}, answer, seconds=1.0)
+
+
+def test_variables_are_data(folder: Path) -> None:
+    """A name that is SQL stays a name; the matched file is ``file``."""
+    bad = "'); DROP TABLE x; --"
+    query = (
+        "SELECT getvariable('a b\"') || ' ' AS code, 2 AS speedup, "
+        "getvariable('file') AS source_file FROM read_csv(getvariable('file'))"
+    )
+    result = read("sql", folder / "t.csv", folder, query=query, variables={'a b"': bad})
+    assert {(e.code, e.source_file) for e in result.evaluations} == {(bad + " ", "t.csv")}
+
+
+@pytest.mark.parametrize("name", ["it's", 'a"b', "a\nb", "{x}", "[a]", "$(id)"])
+def test_folders_with_any_name(tmp_path: Path, name: str) -> None:
+    """The folder's name reaches neither a shell nor SQL."""
+    place = tmp_path / name
+    place.mkdir()
+    (place / "t.csv").write_text("code,speedup\ndef a(): ...,2.0\n")
+    assert len(ask(place, "SELECT code, speedup FROM read_csv('t.csv')").evaluations) == 1
+
+
+def test_files_deep_down(tmp_path: Path) -> None:
+    """1,100 folders in each other, and a link in a circle, neither hang nor crash."""
+    here = os.open(tmp_path, os.O_RDONLY)
+    try:
+        for _ in range(1100):
+            os.mkdir("d", dir_fd=here)
+            below = os.open("d", os.O_RDONLY, dir_fd=here)
+            os.close(here)
+            here = below
+        os.symlink(tmp_path, "up", dir_fd=here)
+    finally:
+        os.close(here)
+    (tmp_path / "a.py").write_text("def a(): ...\n")
+    (tmp_path / "t.csv").write_text("kernel_path,speedup\na.py,2.0\n")
+    result = ask(tmp_path, "SELECT content AS code, 2.0 AS speedup FROM read_text('**/*.py')")
+    draft = draft_recipe(tmp_path)
+    subprocess.run(["rm", "-rf", str(tmp_path / "d")], check=True)  # pytest's own way is too deep
+    assert [e.code for e in result.evaluations] == ["def a(): ...\n"]
+    assert draft.found == "the table t.csv"
+
+
+@pytest.mark.parametrize(
+    "data", [b"\xff\xfe\0", b'code,speedup\n"a b,2\nc d,3\n"', b"PAR1" * 9, b"", b"[" * 100_000]
+)
+def test_damaged_tables_are_refused_whole(tmp_path: Path, data: bytes) -> None:
+    """No row of a table that DuckDB cannot read to its end counts."""
+    (tmp_path / "t").write_bytes(data)
+    for reader in ("read_csv", "read_json", "read_parquet", "read_text"):
+        query = (
+            f"SELECT code, speedup FROM {reader}('t', columns = {{code: 'VARCHAR', "
+            f"speedup: 'DOUBLE'}})"
+        )
+        query = (
+            query
+            if reader in ("read_csv", "read_json")
+            else f"SELECT code, speedup FROM {reader}('t')"
+        )
+        assert not ask(tmp_path, query).successes
+
+
+def test_csv_with_one_byte_changed(tmp_path: Path) -> None:
+    """With the dialect stated."""
+    rows = [(f'def k{n}():\n  z = "{n}", f(3.{n})\n', f"{n}.5") for n in range(1, 4)]
+    plain = "code,speedup\n" + "".join('"' + c.replace('"', '""') + f'",{x}\n' for c, x in rows)
+    query = (
+        "SELECT code, speedup FROM read_csv('{}', header = true, delim = ',', quote "
+        "= '\"', escape = '\"', all_varchar = true)"
+    )
+    connection = sql_sandbox.connect(1 << 30, {}, str(tmp_path))
+    place = Path.cwd()
+    os.chdir(tmp_path)
+    try:
+        for at in range(13, len(plain)):
+            for byte in '",\n':
+                Path("t.csv").write_text(plain[:at] + byte + plain[at + 1 :])
+                try:
+                    got = connection.execute(query.format("t.csv")).fetchall()
+                except duckdb.Error:
+                    continue
+                for code, x in got:
+                    own = {x: c for c, x in rows}.get(x)
+                    other = any(code == c for c, _ in rows)
+                    assert not (own is not None and other and code != own), (at, byte, code, x)
+    finally:
+        os.chdir(place)
+
+
+# -- doubts
+
+
+def codes(*rows: tuple[Any, ...], columns: str) -> tuple[list[str], list[Any]]:
+    """Codes of the findings of rows, and what became of each."""
+    result = judged(values(*rows, columns=columns))
+    return result.codes, [(e.speedup, e.excluded) for e in result.evaluations]
+
+
+def test_a_speedup_against_its_times() -> None:
+    """Over 20 % off it does not count; the numbers and a likely unit are said."""
+    columns = "code, speedup, runtime_us, reference_runtime_us"
+    rows = [
+        ("a b", 2.0, 1.0, 2.0),
+        ("c d", 2.1, 1.0, 2.0),
+        ("e f", 4.0, 1.0, 2.0),
+        ("g h", 2.0, 1.0, 2000.0),
+    ]
+    result = judged(values(*rows, columns=columns))
+    assert [e.excluded is None for e in result.evaluations] == [True, True, False, False]
+    assert result.codes == ["speedup-contradicted", "speedup-doubtful"]
+    assert "4 is not the ratio of the two times, 2" in result.findings[0].message
+    assert "2 rows (3, 4)" in result.findings[0].message
+    (finding, _) = judged(values(rows[3], columns=columns)).findings
+    assert "another unit" in finding.message
+    assert "inverse" in judged(values(("a b", 0.5, 1.0, 2.0), columns=columns)).findings[0].message
+
+
+@pytest.mark.parametrize("code", ["7", "k/a.py", "4f9c-aa", "my kernel.cu", "C:\\x\\y.py"])
+def test_a_name_is_no_program(code: str) -> None:
+    """An id or a path in the place of the program: the row is left out."""
+    result = judged(values((code, 2.0), ("def f(): ...", 1.0), columns="code, speedup"))
+    assert result.codes == ["no-program"]
+    assert len(result.evaluations) == 1
+
+
+def test_the_reference_is_no_program() -> None:
+    """One text in most rows of a problem."""
+    rows = [("p", "class Model: ...", 1.0 + n) for n in range(4)] + [("p", "def own(): ...", 1.0)]
+    found, rows_ = codes(*rows, columns="problem, code, speedup")
+    assert found == ["reference-as-program"]
+    assert [why is None for _, why in rows_] == [False] * 4 + [True]
+    message = judged(values(*rows, columns="problem, code, speedup")).findings[0].message
+    assert "4 of the 5 rows of problem p" in message
+    again = [("p", "class Model: ...", 1.0 + n / 50) for n in range(5)]
+    assert codes(*again, columns="problem, code, speedup")[0] == []
+    same = [("p", "class Model: ...", "class Model: ...", 1.0 + n / 50) for n in range(5)]
+    assert "nothing-counts" in codes(*same, columns="problem, code, reference_code, speedup")[0]
+
+
+def test_a_failure_without_a_program() -> None:
+    """It is a failure, and said; a success without a program is left out."""
+    rows = [
+        ("def f(): ...", "success", 2.0),
+        (None, "compile_failed", None),
+        (None, "success", 2.0),
+    ]
+    result = judged(values(*rows, columns="code, outcome, speedup"))
+    assert [(e.outcome, e.code, e.excluded) for e in result.evaluations] == [
+        ("success", "def f(): ...", None),
+        ("compile_failed", "", "a failure without a program"),
+    ]
+    assert result.codes == ["no-code", "failure-without-program"]
+
+
+def test_a_baseline_that_cannot_be() -> None:
+    """More than half of the rows below 0.25x are refused with the numbers."""
+    rows = [(f"def f{n}(): ...", 1000.0, 1.0 + n) for n in range(5)]
+    columns = "code, runtime_us, reference_runtime_us"
+    result = judged(values(*rows, columns=columns))
+    assert (result.codes, result.evaluations) == (["bad-baseline", "nothing-counts"], [])
+    assert "5 of 5 speedups are below 0.25x, their median is 0.003x" in result.findings[0].message
+    assert "AS speedup" in str(result.findings[0].fix)
+    stated = (
+        f"SELECT *, reference_runtime_us / runtime_us AS speedup FROM "
+        f"({values(*rows, columns=columns)})"
+    )
+    assert len(judged(stated).successes) == 5
+
+
+def test_words_that_are_no_outcome() -> None:
+    """They are counted and left out, with a CASE to write; never a success."""
+    rows = [
+        ("a b", "success"),
+        ("c d", "FAIL_BUILD"),
+        ("e f", "meh"),
+        ("g h", "compile_error"),
+        ("i j", None),
+    ]
+    query = f"SELECT *, 2 AS speedup FROM ({values(*rows, columns='code, outcome')})"
+    result = judged(query)
+    assert [e.outcome for e in result.evaluations] == ["success", "compile_failed"]
+    (finding,) = [f for f in result.findings if f.code == "unknown-outcome"]
+    assert "3 rows" in finding.message
+    assert "WHEN 'FAIL_BUILD' THEN 'compile_failed'" in str(finding.fix)
+    assert "WHEN 'meh' THEN '?'" in str(finding.fix)
+
+
+@pytest.mark.parametrize(
+    ("columns", "rows", "code", "n_counting"),
+    [
+        (
+            "code, runtime_us, reference_runtime_us, gpu, reference_gpu",
+            [
+                ("a b", 1.0, 2.0, "NVIDIA H100", "A100-80GB"),
+                ("c d", 1.0, 2.0, "H100", "NVIDIA H100"),
+            ],
+            "two-gpus",
+            1,
+        ),
+        (
+            "code, runtime_us, mean_runtime_us, reference_runtime_us",
+            [("a b", 1.0, 3.0, 2.0), ("c d", 1.0, 1.01, 2.0)],
+            "runtime-contradicted",
+            1,
+        ),
+        ("code, runtime_us, reference_runtime_us", [("a b", 1.0, 1.0)], "equal-times", 1),
+        (
+            "code, runtime_us, reference_runtime_us",
+            [("a b", 1.0, 2.0), ("a b", 10.0, 20.0)],
+            "several-shapes",
+            2,
+        ),
+        ("code, outcome, speedup", [("a b", "incorrect", 2.0)], "fast-failure", 0),
+        ("code, speedup", [("a b", 2.0), ("a b", 2.0)], "same-row", 2),
+        (
+            "code, speedup, runtime_us",
+            [("a b", 2.0, 1.0), ("c d", 1.0, 2.0), ("e f", 0.5, 4.0), ("g h", 4.0, 4.0)],
+            "odd-reference",
+            4,
+        ),
+        (
+            "code, speedup, source_file, source_row",
+            [("a b", 2.0, "t", 1), ("c d", 2.0, "t", 1)],
+            "joined-twice",
+            0,
+        ),
+        ("code, speedup", [("a b", "fast"), ("c d", "2.0")], "bad-value", 1),
+        (
+            "code, speedup, runtime_us, reference_runtime_us",
+            [("a b", 2.0, 1.0, None)],
+            "unchecked-speedup",
+            1,
+        ),
+        ("code, speedup", [("a b", None), ("c d", -1.0), ("e f", 1.0)], "no-speedup", 1),
+        ("code, speedup", [(None, None), ("e f", 1.0)], "no-measurement", 1),
+    ],
+)
+def test_what_else_is_doubted(columns: str, rows: list[Any], code: str, n_counting: int) -> None:
+    """Each doubt is one finding, and says whether its rows count."""
+    result = judged(values(*rows, columns=columns))
+    assert code in result.codes
+    assert len([e for e in result.successes if e.excluded is None]) == n_counting
+
+
+def test_names_of_rows() -> None:
+    """A name that stands twice is made different; missing values in any spelling are missing."""
+    rows = [("a b", 2.0, "x", "None"), ("c d", 1.0, "x", "nan"), ("e f", 1.0, "", "m")]
+    result = judged(values(*rows, columns="code, speedup, node_id, model"))
+    assert [(e.node_id, e.model) for e in result.evaluations] == [
+        ("x", None),
+        ("x@2", None),
+        ("row-3", "m"),
+    ]
+
+
+def test_failures_by_their_words() -> None:
+    """The plainest word counts."""
+    words = ("time_limit exceeded: TLE", "oom", "wrong answer", "nvcc failed", "passed", "slower")
+    assert [failure_of(word) for word in words] == [
+        None,
+        "runtime_error",
+        "incorrect",
+        "compile_failed",
+        None,
+        None,
+    ]
+
+
+def test_counts_of_rows() -> None:
+    """How many were left out, and why."""
+    judge = Judge(pa.table({"code": ["a b", None, "7", None], "speedup": [1.0, 2.0, 3.0, None]}))
+    assert judge.counts() == {
+        "rows": 4,
+        "rows_left_out": 3,
+        "rows_bad_value": 1,
+        "rows_without_code": 2,
+        "rows_without_speedup": 1,
+    }
+
+
+# -- shipped queries
+
+
+def shipped(name: str) -> str:
+    """The text of a shipped query."""
+    return (content_path("builders") / f"{name}.sql").read_text()
+
+
+L40S = {"hardware": "NVIDIA L40S"}
+
+
+def result(sample: int, runtime: float = -1.0, **more: Any) -> dict[str, Any]:
+    """A result of KernelBench; a pass where nothing else is said."""
+    base = {
+        "sample_id": sample,
+        "compiled": True,
+        "correctness": True,
+        "metadata": L40S,
+        "runtime": runtime,
+    }
+    return {**base, "runtime_stats": {}, **more}
+
+
+RESULTS = {
+    "1": [result(0, 1.5), result(1, 6.0)],
+    "2": [
+        result(
+            0,
+            compiled=False,
+            correctness=False,
+            metadata={**L40S, "compilation_error": "nvcc", "compilation_error_name": "E"},
+        ),
+        result(1, correctness=False, metadata={**L40S, "runtime_error": "illegal access"}),
+        result(2, correctness=False, metadata={**L40S, "correctness_issue": "mismatch"}),
+        result(3, correctness=False),
+    ],
+}
+
+
+def kernelbench(place: Path, results: Any = RESULTS, hardware: str = "NVIDIA L40S") -> Path:
+    """A folder with a run, its programs, baselines of two GPUs, and the reference programs."""
+    run = place / "runs/mine"
+    run.mkdir(parents=True, exist_ok=True)
+    (run / "eval_results.json").write_text(json.dumps(results))
+    for problem, found in RESULTS.items():
+        for sample in range(len(found)):
+            (run / f"level_1_problem_{problem}_sample_{sample}_kernel.py").write_text(
+                f"class ModelNew: n = {problem}{sample}\n"
+            )
+    for gpu, mean in ((hardware, 3.0), ("NVIDIA B200", 9.0)):
+        times = {f"{n}_X.py": {"mean": mean, "hardware": gpu} for n in (1, 2)}
+        (place / f"timing/{gpu}").mkdir(parents=True, exist_ok=True)
+        (place / f"timing/{gpu}/baseline_time_torch.json").write_text(json.dumps({"level1": times}))
+    (place / "KernelBench/level1").mkdir(parents=True, exist_ok=True)
+    (place / "KernelBench/level1/1_Square.py").write_text("class Model: ...\n")
+    return place
+
+
+def by_sample(results: dict[str, Any]) -> dict[str, Any]:
+    """The same results, by sample."""
+    return {p: {str(r["sample_id"]): r for r in found} for p, found in results.items()}
+
+
+@pytest.mark.parametrize(
+    "results",
+    [
+        RESULTS,
+        by_sample(RESULTS),
+        {"1": by_sample(RESULTS)},
+        {"level1": RESULTS},
+        {f"problem_{p}": v for p, v in by_sample(RESULTS).items()},
+        None,
+    ],
+)
+def test_kernelbench_and_its_relatives(tmp_path: Path, results: Any) -> None:
+    """The counts and values of the reader before 1.0."""
+    place = kernelbench(tmp_path, results)
+    if results is None:
+        (place / "runs/mine/eval_results.json").unlink()
+        for problem, found in RESULTS.items():
+            for each in found:
+                name = f"level_1_problem_{problem}_sample_{each['sample_id']}_eval_result.json"
+                (place / "runs/mine" / name).write_text(json.dumps(each))
+    got = ask(place, shipped("queries/kernelbench"))
+    assert [
+        (e.node_id, e.speedup, e.problem, e.gpu, e.code, e.reference_code) for e in got.successes
+    ] == [
+        (
+            "1/1/0",
+            2.0,
+            "kernelbench_l1_p1",
+            "NVIDIA L40S",
+            "class ModelNew: n = 10\n",
+            "class Model: ...\n",
+        ),
+        (
+            "1/1/1",
+            0.5,
+            "kernelbench_l1_p1",
+            "NVIDIA L40S",
+            "class ModelNew: n = 11\n",
+            "class Model: ...\n",
+        ),
+    ]
+    assert [
+        (e.outcome, e.error_text, e.error_type) for e in got.evaluations if e.outcome != "success"
+    ] == [
+        ("compile_failed", "nvcc", "E"),
+        ("runtime_error", "illegal access", None),
+        ("incorrect", "mismatch", None),
+        ("incorrect", None, None),
+    ]
+    assert not got.findings
+
+
+def test_kernelbench_baselines(tmp_path: Path) -> None:
+    """A baseline of another GPU gives no ratio."""
+    place = kernelbench(tmp_path, hardware="NVIDIA H100")
+    got = ask(place, shipped("queries/kernelbench"))
+    assert "two-gpus" in got.codes
+    assert not [e for e in got.successes if e.excluded is None]
+    odd = {"1": [result(0, 1.5, runtime_stats={"mean": 4.5}), result(1, 6.0, ref_runtime=3.0)]}
+    got = ask(kernelbench(tmp_path, odd), shipped("queries/kernelbench"))
+    assert [(e.node_id, e.speedup) for e in got.successes] == [("1/1/1", 0.5)]
+    assert "runtime-contradicted" in got.codes
+
+
+PROGRAMS = [
+    ("root", None, 0, {"ms": 8.0, "combined_score": 0.1}),
+    ("a", "root", 3, {"ms": 4.0, "combined_score": 0.2}),
+    ("b", "a", 7, {"ms": 2.0, "combined_score": 0.4}),
+]
+
+
+def checkpoint(place: Path, number: int, programs: list[Any]) -> None:
+    """A checkpoint of OpenEvolve, a file for each program."""
+    folder = place / f"checkpoints/checkpoint_{number}/programs"
+    folder.mkdir(parents=True)
+    for name, parent, iteration, metrics in programs:
+        code = f"def kernel_{name.split('_migrant')[0]}(): ..."
+        value = {
+            "id": name,
+            "code": code,
+            "parent_id": parent,
+            "metrics": metrics,
+            "iteration_found": iteration,
+        }
+        (folder / f"{name}.json").write_text(json.dumps(value))
+
+
+def test_openevolve(tmp_path: Path) -> None:
+    """Every program once."""
+    checkpoint(tmp_path, 5, PROGRAMS[:2])
+    checkpoint(tmp_path, 10, PROGRAMS)
+    got = ask(tmp_path, shipped("queries/openevolve"))
+    assert [
+        (e.node_id, e.parent_node_id, e.step, e.speedup, e.is_root) for e in got.evaluations
+    ] == [
+        ("root", None, 0, 1.0, True),
+        ("a", "root", 3, 2.0, False),
+        ("b", "a", 7, 4.0, False),
+    ]
+    assert {e.reference_code for e in got.evaluations} == {"def kernel_root(): ..."}
+    assert got.by_node["a"].source_file == "checkpoints/checkpoint_10/programs/a.json"
+    assert not got.findings
+
+
+def test_openevolve_migrants_and_failures(tmp_path: Path) -> None:
+    """Copies on other islands count once."""
+    errors = [
+        {"error": "CompilationError: at 12:4"},
+        {"error": "RuntimeError: device"},
+        {"error": 0.0},
+        {},
+    ]
+    failed = [
+        (f"p{n}", "root", n + 8, {"ms": 0.0, "ok": 0.0, **error}) for n, error in enumerate(errors)
+    ]
+    copies = [
+        ("a_migrant_1", "a", 3, PROGRAMS[1][3]),
+        ("a_migrant_1_migrant_2", "a_migrant_1", 3, PROGRAMS[1][3]),
+    ]
+    checkpoint(
+        tmp_path, 9, [*PROGRAMS, *copies, ("c", "a_migrant_1_migrant_2", 8, {"ms": 1.0}), *failed]
+    )
+    got = ask(tmp_path, shipped("queries/openevolve"))
+    assert [(e.node_id, e.parent_node_id) for e in got.successes] == [
+        ("root", None),
+        ("a", "root"),
+        ("b", "a"),
+        ("c", "a"),
+    ]
+    assert [(e.outcome, e.error_type) for e in got.evaluations if e.outcome != "success"] == [
+        ("compile_failed", "CompilationError"),
+        ("runtime_error", "RuntimeError"),
+        ("incorrect", None),
+        ("incorrect", None),
+    ]
+
+
+CUDA_L1 = Path(__file__).resolve().parents[3] / "shared/external/cuda-l1"
+
+
+@pytest.mark.skipif(not CUDA_L1.is_dir(), reason="the published files are not at hand")
+def test_cuda_l1(tmp_path: Path) -> None:
+    """1,250 rows of five GPUs."""
+    rows = evaluations = 0
+    for path in sorted(CUDA_L1.glob("*.jsonl.gz")):
+        got = read("sql", path, CUDA_L1, query=shipped("cuda-l1/import"))
+        rows += got.facts.counts["rows"]
+        evaluations += len(got.evaluations)
+    assert (rows, evaluations) == (1250, 1064)

@@ -1,0 +1,60 @@
+"""Parts of a score that are more than one figure, by hand."""
+
+import numpy as np
+import pytest
+
+from kernel_archive.scoring import Forecasts, Split, score
+from kernel_archive.scoring.summary import score_remarks
+
+SPEEDUPS = np.array([0.3, 0.8, 1.2, 3.0])
+
+
+def record_of(bins, deferred, split="eval"):
+    """Score of four candidates in bins 2, 4, 5 and 7; each forecast is a little less sure."""
+    rows = Split.from_arrays(row_ids=list("abcd"), tasks=["t"] * 4, speedups=SPEEDUPS, split=split)
+    p = [
+        [q if b == k else (1 - q) / 7 for k in range(1, 9)]
+        for b, q in zip(bins, (0.9, 0.8, 0.7, 0.6), strict=True)
+    ]
+    return score(rows, Forecasts.from_arrays(rows, p, deferred=deferred), draws=0)
+
+
+def test_deferral_by_hand():
+    """Two are deferred: both were right; of the two that are kept one is."""
+    record = record_of([2, 4, 5, 3], [True, True, False, False])
+    d = record.deferral
+    assert (d.rate, d.deferred_accuracy, d.n_deferred_parsed) == (0.5, 1.0, 2)
+    assert d.accepted["accuracy"].mean == 0.5
+    errors = [2**0.25 - 1.2, 3.0 - 0.125**0.25]
+    assert d.accepted["forecast_error"].mean == pytest.approx(np.mean(np.abs(errors)))
+    assert "Deferred: 50.0 % of the forecasts" in " ".join(score_remarks(record))
+
+
+def test_all_or_none_deferred():
+    """Without a kept row its figures are not defined; without a deferred one there is no part."""
+    d = record_of([2, 4, 5, 7], [True] * 4).deferral
+    assert (d.rate, d.accepted["accuracy"].mean) == (1.0, None)
+    assert record_of([2, 4, 5, 7], [False] * 4).deferral is None
+
+
+def test_risk_and_buckets_by_hand():
+    """The surest three are right: the error rate is 0 up to 75 % and a quarter at the end."""
+    record = record_of([2, 4, 5, 3], None)
+    assert [record.risk.error_rate[c - 1] for c in (1, 75, 76, 100)] == [0, 0, 0.25, 0.25]
+    filled = {b.low: (b.count, b.confidence, b.accuracy) for b in record.buckets if b.count}
+    assert filled == {
+        0.9: (1, pytest.approx(0.9), 1.0),
+        0.8: (1, pytest.approx(0.8), 1.0),
+        0.7: (1, pytest.approx(0.7), 1.0),
+        0.6: (1, pytest.approx(0.6), 0.0),
+    }
+
+
+def test_discovery_curve_by_hand():
+    """Sure of every bin: each positive is found before the others, whatever the cutoff."""
+    record = record_of([2, 4, 5, 7], None, split="discovery")
+    for curve in record.discovery:
+        n = int((curve.cutoff <= SPEEDUPS).sum())
+        assert (curve.n_positive, curve.base_rate) == (n, n / 4)
+        assert set(curve.precision) <= {1.0}
+        assert (curve.low, curve.high) == ((1.0, 1.0) if n else (None, None))

@@ -1,0 +1,162 @@
+"""Targets from arrays and from archives."""
+
+import shutil
+
+import msgspec
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+from kernel_archive.archive.manifest import read_manifest
+from kernel_archive.errors import ArchiveMismatchError, ArchiveNotFoundError, DataError, UsageError
+from kernel_archive.scoring import Split, load_split
+
+
+def of(**changes):
+    """A target of three rows with something changed."""
+    given = {"row_ids": ["a", "b", "c"], "tasks": ["t", "t", "u"], "speedups": [0.1, 1.5, 9.0]}
+    return Split.from_arrays(**given | changes)
+
+
+def test_labels_and_representatives_follow_from_the_speedups():
+    """Bins 1, 6 and 8; the ends are empirical means, the middle the geometric centre."""
+    target = of()
+    assert target.bins.tolist() == [1, 6, 8]
+    assert target.representatives[0] == 0.1
+    assert target.representatives[7] == 9.0
+    assert target.representatives[5] == pytest.approx(1.681793, abs=5e-7)
+
+
+def test_frozen_representatives_are_kept():
+    """m_1 and m_8 of the split when it was frozen, not of the rows at hand."""
+    target = of(ends=(0.2, 6.0))
+    assert target.representatives[[0, 7]].tolist() == [0.2, 6.0]
+    assert target.take(np.array([1])).representatives[7] == 6.0
+
+
+def test_published_labels_are_kept():
+    """Labels that came with the rows are not computed anew, until another scheme is asked for."""
+    target = of(bins=[2, 5, 8], scheme="released")
+    assert target.bins.tolist() == [2, 5, 8]
+    assert target.under("released") is target
+    other = target.under("paper")
+    assert other.bins.tolist() == [1, 6, 8]
+    assert other.relabelled
+    assert other.under("released") is target
+
+
+def test_what_is_made_of_the_rows_is_made_once_for_them():
+    """The same thing at every call; other rows, or the same under another scheme."""
+    asked = []
+
+    def note(rows):
+        asked.append(rows)
+        return len(rows)
+
+    target = of()
+    other, part = target.under("released"), target.take(np.array([1]))
+    for rows in (target, other, part, part, target.under("released"), target):
+        assert rows.once(note) == len(rows)
+    assert asked == [target, other, part]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"speedups": [0.1, float("nan"), 1]}, "finite and above 0"),
+        ({"speedups": [0.1, 0.0, 1]}, "finite and above 0"),
+        ({"speedups": [0.1, 1]}, "don't belong together"),
+        ({"tasks": ["t"]}, "don't belong together"),
+        ({"row_ids": ["a", "a", "b"]}, "twice"),
+        ({"bins": [0, 1, 2]}, "1 to 8"),
+        ({"row_ids": [], "tasks": [], "speedups": []}, "without rows"),
+    ],
+)
+def test_what_is_no_target_is_refused(changes, message):
+    """With the row named where one is at fault."""
+    with pytest.raises(DataError, match=message):
+        of(**changes)
+
+
+def test_an_archive_s_split_is_loaded_with_its_identity(archive):
+    """Rows, labels and the facts that name archive and split."""
+    target = load_split(archive.path)
+    table = archive.arrow("eval")
+    manifest = archive.manifest
+    assert target.row_ids == tuple(table["row_id"].to_pylist())
+    np.testing.assert_array_equal(target.speedups, table["speedup"].to_numpy())
+    np.testing.assert_array_equal(target.bins, table["bin"].to_numpy())
+    facts = target.facts
+    assert (facts.archive_name, facts.archive_version) == (manifest.name, manifest.version)
+    assert facts.archive_digest == manifest.logical_digest
+    assert facts.split_digest == manifest.splits["eval"].logical_digest
+    assert facts.gpus == ("H200",)
+    assert target.representatives[0] == manifest.splits["eval"].facts["m_1"]
+    assert target.representatives[7] == manifest.splits["eval"].facts["m_8"]
+
+
+def test_discovery_pairs_are_loaded_with_g_as_the_speedup(archive):
+    """Strata are the problems, groups the families."""
+    target = load_split(archive, "discovery")
+    table = archive.arrow("discovery_pairs")
+    np.testing.assert_array_equal(target.speedups, table["g"].to_numpy())
+    assert set(target.tasks) == set(table["problem"].to_pylist())
+    assert set(target.groups) == set(table["family"].to_pylist())
+
+
+def test_another_scheme_can_be_asked_for(archive):
+    """Labels are computed anew and say so."""
+    target = load_split(archive, scheme="released")
+    assert target.scheme == "released"
+    assert target.relabelled
+    with pytest.raises(UsageError, match="unknown bin scheme"):
+        load_split(archive, scheme="other")
+
+
+def test_missing_archive_and_missing_split_say_what_to_do(archive, tmp_path):
+    """The command that makes them is in the message."""
+    with pytest.raises(ArchiveNotFoundError, match="kernel-archive build"):
+        load_split(tmp_path)
+    with pytest.raises(UsageError, match="nobody forecasts the training pairs"):
+        load_split(archive, "train")
+    with pytest.raises(UsageError, match=r"unknown split 'evl'\. Did you mean 'eval'"):
+        load_split(archive, "evl")
+    assert load_split(archive, "discovery_pairs").facts == load_split(archive, "discovery").facts
+    copy = _copy(archive, tmp_path / "copy", lambda m: msgspec.structs.replace(m, splits={}))
+    with pytest.raises(UsageError, match="kernel-archive build-eval --cap 10"):
+        load_split(copy)
+    with pytest.raises(UsageError, match="kernel-archive build-discovery"):
+        load_split(copy, "discovery")
+
+
+def test_an_edited_label_is_not_scored_under_the_old_digest(archive, tmp_path):
+    """The split's file must have the bytes that the manifest names."""
+    copy = _copy(archive, tmp_path / "copy", lambda m: m)
+    file = next((copy / "data" / "eval").iterdir())
+    table = pq.read_table(file)
+    faster = table.set_column(
+        table.schema.get_field_index("speedup"), "speedup", [[9.0] * table.num_rows]
+    )
+    pq.write_table(faster.cast(table.schema), file)
+    with pytest.raises(ArchiveMismatchError, match="the manifest says"):
+        load_split(copy)
+
+
+def test_a_variant_split_is_never_taken_for_the_canonical_one(archive, tmp_path):
+    """Its name is in the facts that every score carries."""
+
+    def rename(manifest):
+        split = msgspec.structs.replace(manifest.splits["eval"], name="cap-3")
+        return msgspec.structs.replace(manifest, splits={**manifest.splits, "eval": split})
+
+    facts = load_split(_copy(archive, tmp_path / "copy", rename)).facts
+    assert facts.split_name == "cap-3"
+    assert not facts.canonical
+
+
+def _copy(archive, directory, change):
+    """A copy of an archive with a changed manifest."""
+    shutil.copytree(archive.path, directory)
+    manifest = change(read_manifest(archive.path))
+    (directory / "manifest.json").write_bytes(msgspec.json.encode(manifest))
+    return directory

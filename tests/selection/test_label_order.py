@@ -1,0 +1,133 @@
+"""Columns and orders that tell labels: planted ones are found, chance is not."""
+
+from __future__ import annotations
+
+import random
+
+import msgspec
+import polars as pl
+import pytest
+from support.archives import Run, Search, make_archive, program
+
+from kernel_archive.archive.manifest import write_manifest
+from kernel_archive.archive.open import open_archive
+from kernel_archive.archive.shards import write_table
+from kernel_archive.selection.check import check_splits
+from kernel_archive.selection.label_order import (
+    check_label_order,
+    label_correlations,
+    largest_correlation,
+)
+from kernel_archive.selection.make import make_splits
+from kernel_archive.splits import SPLIT_TABLES
+
+SEARCHES = [Search("held", "trimul"), Search("train", "trimul", role="training")]
+RUNS = [
+    Run(s.search_id, program(f"{s.search_id}{i}"), 0.2 * 1.09**i, parent="n0" if i else None)
+    for s in SEARCHES
+    for i in range(24)
+]
+
+
+@pytest.fixture(scope="module")
+def archive(tmp_path_factory):
+    """A hand-made archive with splits: 24 rows of one task, 23 pairs."""
+    place = make_archive(tmp_path_factory.mktemp("a") / "a", SEARCHES, RUNS)
+    make_splits(place)
+    return open_archive(place)
+
+
+def planted(archive, table, change):
+    """The archive with other rows of a table, and a manifest that agrees."""
+    rows = change(archive.polars(table))
+    written = write_table(archive.path, table, {"test": rows.to_arrow()})
+    manifest = archive.manifest
+    tables = {**manifest.tables, table: written}
+    facts = msgspec.structs.replace(
+        manifest.splits[table], logical_digest=written.logical_digest, name="planted"
+    )
+    splits = {**manifest.splits, table: facts}
+    changed = msgspec.structs.replace(manifest, tables=tables, splits=splits)
+    write_manifest(archive.path, changed)
+    return open_archive(archive.path)
+
+
+def test_the_rows_of_an_archive_tell_nothing(archive):
+    """No column of the tables as they are made orders the labels."""
+    assert list(check_label_order(archive)) == []
+
+
+@pytest.fixture
+def copy(tmp_path):
+    """An archive of its own to plant in."""
+    place = make_archive(tmp_path / "a", SEARCHES, RUNS)
+    make_splits(place)
+    return open_archive(place)
+
+
+@pytest.mark.parametrize(("table", "value"), [("eval", "speedup"), ("discovery_pairs", "g")])
+@pytest.mark.parametrize("descending", [False, True])
+def test_rows_sorted_by_bin_are_an_error(copy, table, value, descending):
+    """Whoever sorts the rows by bin gives the labels away by the row number."""
+    bad = planted(copy, table, lambda rows: rows.sort("bin", descending=descending))
+    (finding,) = check_label_order(bad)
+    assert (finding.code, finding.severity) == ("ordered-labels", "error")
+    assert finding.field == f"{table}.row number"
+    assert "ordered-labels" in {f.code for f in check_splits(bad)}
+
+
+@pytest.mark.parametrize(
+    ("column", "values", "severity"),
+    [
+        ("row_id", lambda rank: f"{rank:04d}", "error"),
+        ("kernel_id", lambda rank: f"{99 - rank:04d}", "warning"),
+        ("n_measurements", lambda rank: rank, "warning"),
+        ("search_id", lambda rank: f"chain-{rank // 4}", "warning"),
+        ("rtol", lambda rank: rank * 1e-9, "warning"),
+    ],
+)
+def test_a_column_that_is_the_rank_is_found(copy, column, values, severity):
+    """An id, a count, a search or a tolerance that ascends with the speedup is named."""
+
+    def plant(rows):
+        ranks = rows["speedup"].rank("ordinal").to_list()
+        new = pl.Series(column, [values(int(rank)) for rank in ranks], rows.schema[column])
+        return rows.with_columns(new)
+
+    (finding,) = check_label_order(planted(copy, "eval", plant))
+    assert (finding.field, finding.severity) == (f"eval.{column}", severity)
+
+
+def test_correlations_by_hand():
+    """Two tasks whose rows stand in the order of their speed: 1 each, and 1 over both."""
+    split = SPLIT_TABLES["eval"]
+    rows = pl.DataFrame(
+        {
+            "row_id": list("hgfedcbahgfedcba"),
+            "task": ["a"] * 8 + ["b"] * 8,
+            "speedup": [0.1 * (i + 1) for i in range(8)] + [5.0 * (i + 1) for i in range(8)],
+            "gpu": ["x"] * 16,
+            "benchmark_cases": [[i] for i in range(16)],
+        }
+    )
+    found = {(t, c): round(value, 9) for t, c, value, _ in label_correlations(split, rows)}
+    names = {"row number": 1.0, "row_id": -1.0}
+    assert {k: v for k, v in found.items() if k[1] in names} == {
+        (task, name): value for task in ("", "a", "b") for name, value in names.items()
+    }
+    # One value says nothing.
+    assert not any(column == "gpu" for _, column in found)
+
+
+def test_chance_is_let_be():
+    """tanh(4.5 sqrt(1.06 / (n - 3))); of 2,000 random orders of 8 to 80 rows none is more."""
+    assert [round(largest_correlation(n), 3) for n in (8, 25, 80)] == [0.969, 0.756, 0.484]
+    split, chance = SPLIT_TABLES["eval"], random.Random(7)
+    for n in (8, 12, 25, 80):
+        for _ in range(100):
+            columns = {f"c{i}": chance.sample(range(n), n) for i in range(5)}
+            rows = pl.DataFrame(
+                {"task": ["t"] * n, "speedup": [1.0 + i for i in range(n)]} | columns
+            )
+            own = [x for x in label_correlations(split, rows) if x[1].startswith("c")]
+            assert all(abs(value) <= limit for _, _, value, limit in own)

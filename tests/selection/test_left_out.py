@@ -1,0 +1,220 @@
+"""Archives of one's own.
+
+From a table of measurements to a split that their recipe describes, and why one is empty.
+"""
+
+from __future__ import annotations
+
+import csv
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from click.testing import CliRunner
+
+from kernel_archive.archive.open import open_archive
+from kernel_archive.cli import cli
+from kernel_archive.errors import RecipeError
+from kernel_archive.ids import program_id
+from kernel_archive.pipeline import build, remake_split, validate
+from kernel_archive.problems import GPU_MODE_TASKS, OWN_PROBLEMS, PROBLEMS, REFERENCE_IDS
+from kernel_archive.selection.evaluation import WAYS_OUT, left_out
+from kernel_archive.splits import SPLIT_TABLES
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+RECIPE = '''
+name = "mine"
+licence = "MIT"
+description = "Made."
+
+[archive]
+name = "me/mine"
+title = "My kernels"
+description = "Two problems, of nobody else."
+citation = "Me, 2026."
+
+[[source]]
+path = "t.csv"
+format = "sql"
+role = "held_out"
+generation_method = "evolution"
+query = """SELECT src AS code, x AS speedup, task AS problem, card AS gpu, ref AS reference_code,
+id AS node_id, "from" AS parent_node_id FROM read_csv('t.csv', all_varchar = true)"""
+'''
+HEAD = ("id", "from", "task", "card", "src", "x", "ref")
+
+
+def rows() -> list[tuple[Any, ...]]:
+    """``wide`` has kernels in four bins on two GPUs, ``flat`` in one."""
+    made = []
+    for card, shift in (("L40S", 1.0), ("RTX 5090", 1.1)):
+        for i, speedup in enumerate((0.3, 0.6, 0.9, 1.2)):
+            made.append(
+                (
+                    f"w{card}{i}",
+                    f"w{card}{i - 1}",
+                    "wide",
+                    card,
+                    f"def wide_{i}(x): return x + {i}",
+                    speedup * shift,
+                    "def ref(x): ...",
+                )
+            )
+    made += [
+        (
+            f"f{i}",
+            "",
+            "flat",
+            "L40S",
+            f"def flat_{i}(x): return x * {i}",
+            1.1,
+            "def flat_ref(x): ...",
+        )
+        for i in range(3)
+    ]
+    made += [
+        (f"b{i}", f"b{i - 1}", "bare", "L40S", f"def bare_{i}(x): return x - {i}", 0.3 * 2**i, "")
+        for i in range(4)
+    ]
+    return made
+
+
+def make(tmp_path: Path, *extra: tuple[Any, ...], recipe: str = RECIPE) -> Path:
+    """The archive of these rows, built as its recipe says, in ``me/mine``."""
+    with (tmp_path / "t.csv").open("w", newline="") as stream:
+        csv.writer(stream).writerows([HEAD, *rows(), *extra])
+    (tmp_path / "builder.toml").write_text(recipe)
+    return tmp_path / build([str(tmp_path)], out=tmp_path / "me/mine").path
+
+
+def test_every_problem_with_enough_bins_is_asked_about(tmp_path: Path) -> None:
+    """On the GPU with the most kernels; what is not asked about has its reason, cell by cell."""
+    archive = open_archive(make(tmp_path))
+    facts = archive.manifest.splits["eval"]
+    assert (facts.name, facts.parameters["gpu"], facts.rows) == ("canonical", "L40S", 8)
+    assert facts.facts["cells"] == {
+        "bare": [0, 1, 1, 0, 1, 0, 1, 0],
+        "wide": [0, 1, 1, 1, 1, 0, 0, 0],
+    }
+    texts = {(r["task"], r["reference_code"]) for r in archive.arrow("eval").to_pylist()}
+    assert texts == {("bare", ""), ("wide", "def ref(x): ...")}
+    assert left_out(archive, SPLIT_TABLES["eval"]) == {
+        ("flat", "few_bins"): [0, 0, 0, 0, 3, 0, 0, 0],
+        ("wide", "other_gpu"): [0, 1, 1, 1, 1, 0, 0, 0],
+    }
+    assert validate(archive.path).ok
+
+
+def test_pairs_need_no_reference(tmp_path: Path) -> None:
+    """Child over parent is the ratio of their times, whatever the reference was."""
+    archive = open_archive(make(tmp_path))
+    pairs = archive.arrow("discovery_pairs").to_pylist()
+    assert sorted((p["problem"], p["gpu"]) for p in pairs) == sorted(
+        [("wide", "L40S")] * 3 + [("wide", "RTX 5090")] * 3 + [("bare", "L40S")] * 3
+    )
+    assert [p["g"] for p in pairs if p["problem"] == "bare"] == pytest.approx([2.0] * 3)
+
+
+def test_the_archive_says_what_it_is(tmp_path: Path) -> None:
+    """Card and load example follow its name.
+
+    An unknown GPU is a finding that says how to state its facts.
+    """
+    path = make(tmp_path)
+    card = (path / "README.md").read_text()
+    for text in (
+        "# My kernels",
+        "Two problems, of nobody else",
+        "This archive: Me, 2026",
+        'load_dataset("me/mine")',
+    ):
+        assert text in card
+    assert "gpu-forecasters/kernels" not in card
+    (finding,) = [
+        f for f in open_archive(path).manifest.findings["first"] if f["code"] == "unknown-gpu"
+    ]
+    assert '[gpu."RTX 5090"]' in finding["fix"]
+
+
+@pytest.mark.parametrize(
+    ("eval_", "rows_", "gpu"),
+    [
+        ("cap = 1\nbins = 1", 9, "L40S"),
+        ('gpu = "RTX 5090"', 4, "RTX 5090"),
+        ('tasks = ["flat"]', 3, "L40S"),
+        ('languages = ["triton"]', 0, None),
+        ('roles = { training = ["w*"] }', 4, "L40S"),
+    ],
+)
+def test_what_the_recipe_asks_about(
+    tmp_path: Path, eval_: str, rows_: int, gpu: str | None
+) -> None:
+    """``[eval]`` states cap, bins, GPU, tasks, languages and roles."""
+    path = make(tmp_path, recipe=f"{RECIPE}\n[eval]\n{eval_}\n")
+    archive = open_archive(path)
+    facts = archive.manifest.splits["eval"]
+    assert (facts.name, facts.rows, facts.parameters["gpu"]) == ("canonical", rows_, gpu)
+    assert validate(path).ok
+    if "roles" in eval_:
+        assert {
+            r["problem"] for r in archive.arrow("train_pairs", columns=["problem"]).to_pylist()
+        } == {"wide"}
+        assert set(archive.arrow("searches")["role"].to_pylist()) == {"held_out", "training"}
+
+
+def test_another_cut_is_a_variant_of_its_own_split(tmp_path: Path) -> None:
+    """``build-eval`` with options changes the archive's own definition."""
+    path = make(tmp_path)
+    made = remake_split(path, "eval", gpu="RTX5090".replace("RTX", "RTX "))
+    assert (made.facts["eval"].name, made.facts["eval"].rows) == ("eval-rtx5090", 4)
+    assert remake_split(path, "eval").facts["eval"].name == "canonical"
+
+
+def test_an_empty_split_says_why_and_what_to_change(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """``build`` prints problem, reason and bins of all that is not asked about."""
+    make(tmp_path, recipe=RECIPE.replace('"held_out"', '"training"'))
+    monkeypatch.chdir(tmp_path)
+    shown = CliRunner().invoke(cli, ["build-eval"])
+    assert shown.exit_code == 0, shown.output
+    assert "its search is not held out" in shown.output
+    assert WAYS_OUT["not_held_out"][1] in shown.output
+    assert "me/mine: eval (canonical), 0 rows" in shown.output.replace("\\", "/")
+
+
+def test_two_recipes_may_not_call_the_archive_differently(tmp_path: Path) -> None:
+    """One archive has one name."""
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        make(
+            tmp_path / name,
+            recipe=RECIPE.replace('"mine"', f'"{name}"').replace("me/mine", f"me/{name}"),
+        )
+    with pytest.raises(RecipeError, match=r"different \[archive\]"):
+        build([str(tmp_path / "a"), str(tmp_path / "b")], out=tmp_path / "both")
+
+
+# -- a foreign task of our name
+
+
+def test_a_task_of_our_name_is_ours_only_with_our_reference(tmp_path: Path) -> None:
+    """``trimul`` with another reference is kept apart; with ours it is ours."""
+    own = ("t1", "", "trimul", "L40S", "def t1(x): ...", 1.5, "def theirs(x): ...")
+    ours = ("t2", "", "trimul", "L40S", "def t2(x): ...", 1.5, PROBLEMS["trimul"].reference)
+    archive = open_archive(make(tmp_path, own, ours))
+    found = {
+        r["code"]: (r["problem"], r["family"])
+        for r in archive.arrow("kernels").to_pylist()
+        if "t" in r["problem"][-6:]
+    }
+    assert found["def t1(x): ..."] == ("mine.trimul", "other")
+    assert found["def t2(x): ..."] == ("trimul", "gpu_mode")
+    assert "not-our-problem" in archive.manifest.findings["by_code"]
+
+
+@pytest.mark.parametrize("name", [*GPU_MODE_TASKS, *OWN_PROBLEMS])
+def test_our_references_are_known_by_their_ids(name: str) -> None:
+    """The text of every task's reference has one of the ids by which it is known."""
+    assert program_id(PROBLEMS[name].reference) in REFERENCE_IDS[name]
