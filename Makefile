@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(abspath $(VENV))/bin
 DEMO := .demo
 
-.PHONY: demo test lint typecheck unit docs fuzz freeze clean
+.PHONY: demo test test-all lint typecheck unit slow docs docs-write fuzz freeze clean
 
 $(VENV)/.created:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or newer is needed: make PYTHON=/path/to/python3.11"; exit 1; }
@@ -13,10 +13,11 @@ $(VENV)/.created:
 	@touch $@
 
 $(VENV)/.runtime: $(VENV)/.created pyproject.toml
-	$(BIN)/python -m pip install --quiet --editable ".[learn]"
+	$(BIN)/python -m pip install --quiet --editable .
 	@touch $@
 
-$(VENV)/.dev: $(VENV)/.runtime pyproject.toml
+$(VENV)/.dev: $(VENV)/.runtime pyproject.toml measure/pyproject.toml
+	$(BIN)/python -m pip install --quiet --no-deps --editable measure
 	$(BIN)/python -m pip install --quiet --group dev
 	@touch $@
 
@@ -26,6 +27,9 @@ demo: $(VENV)/.runtime
 	@cd $(DEMO) && PATH="$(BIN):$$PATH" bash ../tools/demo.sh
 
 test: $(VENV)/.dev lint typecheck unit
+
+# The tests of engines, attacks and kills besides, some minutes more: what continuous integration runs.
+test-all: test slow
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .
@@ -38,13 +42,26 @@ typecheck: $(VENV)/.dev
 unit: $(VENV)/.dev
 	$(BIN)/python -m pytest -n 3 --dist worksteal
 
-# The documentation, in site/: strict, and without a network once the packages are there.
+slow: $(VENV)/.dev
+	$(BIN)/python -m pytest -n 3 --dist worksteal -m "slow and not gpu"
+
+# The documentation, in site/; its search needs a server: python -m http.server -d site. Generated lists and words are
+# checked first; make docs-write makes the lists anew.
 $(VENV)/.docs: $(VENV)/.runtime pyproject.toml
 	$(BIN)/python -m pip install --quiet --group docs
 	@touch $@
 
+# Pages without generated text.
+HANDWRITTEN := README.md $(filter-out $(patsubst %,docs/%.md,api commands findings metrics recipes tables),$(wildcard docs/*.md))
+
 docs: $(VENV)/.docs
+	$(BIN)/python tools/docs.py --check
+	$(BIN)/python tools/prose.py
+	$(BIN)/proselint check --config tools/proselint.json $(HANDWRITTEN)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+
+docs-write: $(VENV)/.runtime
+	$(BIN)/python tools/docs.py
 
 # Attacks with mutated logs, forecasts, builds, a hostile Hub and hostile programs: make fuzz MINUTES=10 SEED=7
 fuzz: $(VENV)/.dev

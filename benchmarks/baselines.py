@@ -1,8 +1,8 @@
-"""Every control and baseline on every split of an archive, with intervals: what can be had without understanding.
+"""Score every control and baseline on every split of an archive, with intervals.
 
-    python benchmarks/baselines.py ARCHIVE [--draws 2000] [--baselines prior,nearest,boosted,boosted-order,text] [--board leaderboard]
+    python benchmarks/baselines.py ARCHIVE [--draws 2000] [--baselines prior,trees] [--board DIR]
 
-Prints one Markdown table a split; takes minutes, nearly all of it for the boosted model. ``--board`` adds the entries of a board.
+Prints one Markdown table a split. ``--board`` adds the entries of a board.
 """
 
 from __future__ import annotations
@@ -10,23 +10,27 @@ from __future__ import annotations
 import argparse
 
 from kernel_archive.archive.open import open_archive
+from kernel_archive.baselines import make_baseline
 from kernel_archive.board.store import store_of
 from kernel_archive.board.submissions import Identity, load_submission, submission_folders
-from kernel_archive.forecasters import make_baseline
-from kernel_archive.scoring import METRICS, Forecasts, load_target, read_forecasts, score
+from kernel_archive.scoring import METRICS, Forecasts, load_split, read_forecasts, score
 from kernel_archive.scoring.controls import best_control, controls_of
 from kernel_archive.splits import FORECAST_SPLITS
 
 SHOWN = {
-    "eval": ("crps_skill", "crps", "pair_accuracy", "rank_correlation", "speedup_recovered"),
-    "discovery": ("crps_skill", "crps", "average_precision_1.25", "lift_1.25", "lift_within_1.25"),
+    "eval": ("crps_skill", "crps", "pair_accuracy", "speedup_recovered"),
+    "discovery": ("crps_skill", "crps", "average_precision_1.25", "lift_1.25"),
 }
 
 
 def cell(record, name):
     """A figure with its interval, and the mark of one that beats no control."""
     figure, info = record.metrics[name], METRICS[name]
-    span = "" if figure.low is None else f" ({figure.low:.{info.decimals}f} to {figure.high:.{info.decimals}f})"
+    span = (
+        ""
+        if figure.low is None
+        else f" ({figure.low:.{info.decimals}f} to {figure.high:.{info.decimals}f})"
+    )
     return f"{info.format(figure.mean)}{span}{'' if record.beats_control.get(name, True) else ' *'}"
 
 
@@ -45,7 +49,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("archive")
     parser.add_argument("--draws", type=int, default=2000)
-    parser.add_argument("--baselines", default="prior,nearest,boosted,boosted-order,text")
+    parser.add_argument("--baselines", default="prior,nearest,text,trees")
     parser.add_argument("--board")
     options = parser.parse_args()
     archive = open_archive(options.archive)
@@ -53,20 +57,30 @@ def main():
         facts = archive.manifest.splits.get(split.table)
         if facts is None or not facts.rows:
             continue
-        target = load_target(archive, split.name)
+        target = load_split(archive, split.name)
         names = SHOWN[target.kind]
         made = [(c.name, c.forecasts) for c in target.once(controls_of)]
         for name in options.baselines.split(","):
             made.append(
-                (f"**{name}**", Forecasts.from_arrays(target, make_baseline(name, archive, split.name).probabilities))
+                (
+                    f"**{name}**",
+                    Forecasts.from_arrays(
+                        target, make_baseline(name, archive, split.name).probabilities
+                    ),
+                )
             )
         made += entries(options.board, target) if options.board else []
-        print(f"\n`{split.name}`, {len(target)} rows, best control `{target.once(best_control)[0]}`:\n")
+        print(
+            f"\n`{split.name}`, {len(target)} rows, "
+            f"best control `{target.once(best_control)[0]}`:\n"
+        )
         print(f"| forecasts | {' | '.join(METRICS[name].title for name in names)} |")
         print("|" + " --- |" * (1 + len(names)))
         scored = [(name, score(target, cast, draws=options.draws)) for name, cast in made]
         for name, record in sorted(scored, key=lambda item: item[1].metrics["crps"].mean):
-            print(f"| {name} | {' | '.join(cell(record, metric) for metric in names)} |", flush=True)
+            print(
+                f"| {name} | {' | '.join(cell(record, metric) for metric in names)} |", flush=True
+            )
 
 
 if __name__ == "__main__":

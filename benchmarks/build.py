@@ -2,8 +2,8 @@
 
     python benchmarks/build.py [--kernels 12388] [--times-ten] [--keep DIR]
 
-Prints one row per measurement. Logs are generated (benchmarks/logs.py); the decoding baselines read and decode every line
-on one core and keep nothing.
+Prints one row per measurement. Logs are generated (benchmarks/logs.py); the decoding baselines read
+and decode every line on one core and keep nothing.
 """
 
 from __future__ import annotations
@@ -51,7 +51,8 @@ from kernel_archive.archive.build import build_archive
 if __name__ == "__main__":
     build_archive([sys.argv[1]], out=sys.argv[2])
 """
-#: What a build imports whatever it reads; pandas not by itself: Arrow imports it before it converts its first list.
+#: What a build imports whatever it reads; pandas not by itself: Arrow imports it before it converts
+#: its first list.
 START_UP = "import kernel_archive.pipeline, duckdb, pyarrow.parquet; pyarrow.array([0])"
 #: Rounds of decoding and building in turn.
 ROUNDS = 5
@@ -60,7 +61,7 @@ SAMPLE = 0.05
 
 
 def tree_memory(pid: int) -> int:
-    """Resident bytes of a process and its descendants that are not shared between them (proportional set size)."""
+    """Measure resident bytes of a process and its descendants (proportional set size)."""
     total, waiting = 0, [pid]
     while waiting:
         current = waiting.pop()
@@ -76,7 +77,10 @@ def tree_memory(pid: int) -> int:
 
 
 def run(code: str, *arguments: str, sample: bool = False) -> tuple[float, float]:
-    """Wall seconds of a fresh interpreter that runs ``code``; its tree's peak memory (MB) instead of a true time if sampled."""
+    """Wall seconds of a fresh interpreter that runs ``code``.
+
+    Its tree's peak memory (MB) instead of a true time if sampled.
+    """
     with tempfile.NamedTemporaryFile("w", suffix=".py", delete=False) as script:
         script.write(code)
     started = time.perf_counter()
@@ -109,7 +113,8 @@ def measure(folder: Path, kernels: int) -> float:
     decode = READ_ALL.format(setup=DECODERS["msgspec"])
     run(decode, str(logs))  # page cache warm for everybody
     out = folder / "out" / "kernels"
-    # In turn, so that a machine that grows slower or faster meanwhile does so for all of them; the round in the middle counts.
+    # In turn, so that a machine that grows slower or faster meanwhile does so for all of them; the
+    # round in the middle counts.
     rounds = []
     for _ in range(ROUNDS):
         shutil.rmtree(folder / "out", ignore_errors=True)
@@ -118,19 +123,31 @@ def measure(folder: Path, kernels: int) -> float:
         rounds.append(((cold - start_up) / base, base, start_up, cold))
     _, base, start_up, cold = sorted(rounds)[ROUNDS // 2]
     report("decode with msgspec, one core", base, 0, base)
-    report("decode with orjson, one core", *run(READ_ALL.format(setup=DECODERS["orjson"]), str(logs)), base)
+    report(
+        "decode with orjson, one core",
+        *run(READ_ALL.format(setup=DECODERS["orjson"]), str(logs)),
+        base,
+    )
     if kernels <= 20_000:
-        report("datasets.load_dataset('json'), task by task", *run(DATASETS, str(logs), str(folder / "cache")), base)
+        report(
+            "datasets.load_dataset('json'), task by task",
+            *run(DATASETS, str(logs), str(folder / "cache")),
+            base,
+        )
     # Sampling the memory of a process tree takes time from it: a run of its own.
     _, peak = run(BUILD, str(recipe), str(folder / "sampled" / "kernels"), sample=True)
     report("build, cold", cold, peak, base)
     print(
-        f"{'build, cold, less start-up':<44} {cold - start_up:8.2f} s {(cold - start_up) / base:8.2f}x   (start-up {start_up:.2f} s; "
+        f"{'build, cold, less start-up':<44} {cold - start_up:8.2f} s "
+        f"{(cold - start_up) / base:8.2f}x   (start-up {start_up:.2f} s; "
         f"of {ROUNDS} rounds: {', '.join(f'{r[0]:.2f}x' for r in sorted(rounds))})"
     )
     report("build, unchanged", *run(BUILD, str(recipe), str(out)), base)
     manifest = json.loads((out / "manifest.json").read_text())
-    rows = {n: sum(s["rows"] for x in t["splits"].values() for s in x) for n, t in manifest["tables"].items()}
+    rows = {
+        n: sum(s["rows"] for x in t["splits"].values() for s in x)
+        for n, t in manifest["tables"].items()
+    }
     print("rows:", ", ".join(f"{k} {v:,}" for k, v in rows.items() if v))
     return cold
 
@@ -150,7 +167,10 @@ def main() -> None:
     finally:
         if not given.keep:
             shutil.rmtree(folder, ignore_errors=True)
-    print(f"largest single child process: {resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024:.0f} MB")
+    print(
+        "largest single child process: "
+        f"{resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024:.0f} MB"
+    )
 
 
 if __name__ == "__main__":

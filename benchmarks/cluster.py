@@ -1,11 +1,14 @@
-"""The same build through local processes and through a Dask cluster of separate processes, left alone and killed.
+"""The same build through local processes and through a Dask cluster of separate processes.
 
-    python benchmarks/cluster.py [--kernels 12388] [--workers 1 2] [--kills 20] [--part-rows 5000] [--logs DIR] [--parts-only]
+Left alone and killed.
 
-Starts a scheduler and workers of one thread and 2 GB each on this machine. Prints for every way the time of a cold build, the
-peak memory of a worker and of the process that builds (resident, sampled) and whether the digest is that of the first.
-``--parts-only`` leaves out the builds in one part, which very large archives have no memory for. Then kills -9 at random
-moments: a random worker, every fifth time the scheduler, after which the build is started again on a new one.
+    python benchmarks/cluster.py [--kernels 12388] [--workers 1 2] [--kills 20] [--logs DIR]
+
+Starts a scheduler and workers of one thread and 2 GB each on this machine. Prints for every way the
+time of a cold build, the peak memory of a worker and of the process that builds (resident, sampled)
+and whether the digest is that of the first. Then kills -9 at random moments: a random worker, every
+fifth time the scheduler, after which the build is started again on a new one. With PYTHONPATH
+another checkout is measured.
 """
 
 from __future__ import annotations
@@ -27,11 +30,9 @@ from logs import generate
 
 BUILD = """
 import sys
-from kernel_archive.archive import consolidate
 from kernel_archive.pipeline import build
 if __name__ == "__main__":
-    recipe, out, rows, engine, address, jobs = sys.argv[1:]
-    consolidate.PART_ROWS = int(rows)
+    recipe, out, engine, address, jobs = sys.argv[1:]
     jobs = {"jobs": int(jobs)} if engine == "local" else {"engine": engine, "scheduler": address}
     print(build([recipe], out=out, **jobs).logical_digest)
 """
@@ -89,12 +90,24 @@ class Cluster:
 
     def __init__(self, workers: int) -> None:
         self.scheduler = subprocess.Popen(
-            [sys.executable, "-c", SCHEDULER], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+            [sys.executable, "-c", SCHEDULER],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
         )
         self.address = self.scheduler.stdout.readline().strip()
-        command = [sys.executable, "-m", "distributed.cli.dask_worker", self.address, "--nthreads", "1"]
+        command = [
+            sys.executable,
+            "-m",
+            "distributed.cli.dask_worker",
+            self.address,
+            "--nthreads",
+            "1",
+        ]
         command += ["--memory-limit", "2GB", "--no-dashboard", "--host", "127.0.0.1"]
-        self.workers = [subprocess.Popen(command, start_new_session=True, **QUIET) for _ in range(workers)]
+        self.workers = [
+            subprocess.Popen(command, start_new_session=True, **QUIET) for _ in range(workers)
+        ]
         self.peak = 0
         self._ended = threading.Event()
         self._sampler = threading.Thread(target=self._sample, daemon=True)
@@ -117,8 +130,8 @@ class Cluster:
         self.scheduler.wait()
 
 
-def start(recipe: Path, out: Path, rows: int, engine: str, address: str, jobs: int) -> subprocess.Popen:
-    command = [sys.executable, "-c", BUILD, str(recipe), str(out), str(rows), engine, address, str(jobs)]
+def start(recipe: Path, out: Path, engine: str, address: str, jobs: int) -> subprocess.Popen:
+    command = [sys.executable, "-c", BUILD, str(recipe), str(out), engine, address, str(jobs)]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
@@ -127,13 +140,16 @@ def clean(out: Path) -> None:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def timed(name: str, recipe: Path, out: Path, rows: int, wanted: str | None, workers: int, *, dask: bool) -> str:
+def timed(
+    name: str, recipe: Path, out: Path, wanted: str | None, workers: int, *, dask: bool
+) -> str:
     clean(out)
     cluster = Cluster(workers) if dask else None
     if cluster is not None:
         time.sleep(3)
     began = time.perf_counter()
-    process = start(recipe, out, rows, "dask" if dask else "local", cluster.address if cluster else "", workers)
+    address = cluster.address if cluster else ""
+    process = start(recipe, out, "dask" if dask else "local", address, workers)
     peak = Peak(process.pid)
     digest, errors = process.communicate()
     wall = time.perf_counter() - began
@@ -151,7 +167,7 @@ def timed(name: str, recipe: Path, out: Path, rows: int, wanted: str | None, wor
     return digest
 
 
-def killed(recipe: Path, out: Path, rows: int, wanted: str, kills: int, seconds: float) -> None:
+def killed(recipe: Path, out: Path, wanted: str, kills: int, seconds: float) -> None:
     """Kill at random moments; the digest of every build, ended or begun again."""
     rng = random.Random(0)
     same = begun_again = 0
@@ -159,12 +175,14 @@ def killed(recipe: Path, out: Path, rows: int, wanted: str, kills: int, seconds:
         clean(out)
         cluster = Cluster(2)
         try:
-            process = start(recipe, out, rows, "dask", cluster.address, 2)
+            process = start(recipe, out, "dask", cluster.address, 2)
             moment, whole = rng.uniform(0.5, seconds), number % 5 == 4
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(moment)
             victims = [p for w in cluster.workers for p in children(w.pid)[1:]]
-            victim = cluster.scheduler.pid if whole else rng.choice(victims or [cluster.workers[0].pid])
+            victim = (
+                cluster.scheduler.pid if whole else rng.choice(victims or [cluster.workers[0].pid])
+            )
             with contextlib.suppress(ProcessLookupError):
                 os.kill(victim, signal.SIGKILL)
             digest, errors = process.communicate(timeout=600)
@@ -173,19 +191,25 @@ def killed(recipe: Path, out: Path, rows: int, wanted: str, kills: int, seconds:
                 last = errors.strip().splitlines()[-1][:150]
                 cluster.close()
                 cluster = Cluster(2)
-                digest, errors = start(recipe, out, rows, "dask", cluster.address, 2).communicate(timeout=600)
+                digest, errors = start(recipe, out, "dask", cluster.address, 2).communicate(
+                    timeout=600
+                )
             else:
                 last = ""
             good = digest.strip() == wanted
             same += good
             what = "scheduler" if whole else "worker"
             print(
-                f"  {number + 1:2}: {what} at {moment:5.1f} s: {'same digest' if good else errors[-300:]} {last}",
+                f"  {number + 1:2}: {what} at {moment:5.1f} s: "
+                f"{'same digest' if good else errors[-300:]} {last}",
                 flush=True,
             )
         finally:
             cluster.close()
-    print(f"{kills} kills: {same} times the same digest, {begun_again} builds ended and were begun again")
+    print(
+        f"{kills} kills: {same} times the same digest, {begun_again} builds ended and were begun "
+        "again"
+    )
 
 
 def main() -> None:
@@ -193,8 +217,6 @@ def main() -> None:
     parser.add_argument("--kernels", type=int, default=12388)
     parser.add_argument("--workers", type=int, nargs="*", default=[1, 2])
     parser.add_argument("--kills", type=int, default=0)
-    parser.add_argument("--part-rows", type=int, default=500_000)
-    parser.add_argument("--parts-only", action="store_true")
     parser.add_argument("--logs", type=Path, help="folder for the logs (kept)")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as own:
@@ -203,30 +225,21 @@ def main() -> None:
         if not recipe.is_file():
             generate(folder, given.kernels)
         size = sum(p.stat().st_size for p in folder.rglob("events.jsonl"))
-        print(f"{size / 1e6:.0f} MB of event logs, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}")
+        print(
+            f"{size / 1e6:.0f} MB of event logs, {os.cpu_count()} cores, load "
+            f"{os.getloadavg()[0]:.1f}"
+        )
         out = folder / "out"
         wanted = None
-        if not given.parts_only:
-            wanted = timed("one process, one part", recipe, out, 10**9, None, 1, dask=False)
-            timed("two local processes, one part", recipe, out, 10**9, wanted, 2, dask=False)
-        parts = f"parts of {given.part_rows:,}"
-        first = timed(f"two local processes, {parts}", recipe, out, given.part_rows, wanted, 2, dask=False)
-        wanted = wanted or first
+        for jobs in (1, 2):
+            wanted = timed(f"{jobs} local processes", recipe, out, wanted, jobs, dask=False)
         seconds = 0.0
         for workers in given.workers:
             began = time.perf_counter()
-            timed(
-                f"Dask, {workers} workers, {parts}",
-                recipe,
-                out,
-                given.part_rows,
-                wanted,
-                workers,
-                dask=True,
-            )
+            timed(f"Dask, {workers} workers", recipe, out, wanted, workers, dask=True)
             seconds = time.perf_counter() - began - 4
         if given.kills:
-            killed(recipe, out, given.part_rows, wanted, given.kills, max(seconds, 3.0))
+            killed(recipe, out, wanted, given.kills, max(seconds, 3.0))
         clean(out)
 
 

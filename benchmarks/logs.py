@@ -1,6 +1,9 @@
-"""Realistic event logs of any size: distinct kernels of 3 to 8 KB, every arm of the outcome, seeded.
+"""Realistic event logs of any size.
 
-The numbers in them are made up. They are for timing the build and for tests of its limits, never data.
+Distinct kernels of 3 to 8 KB, every arm of the outcome, seeded.
+
+The numbers in them are made up. They are for timing the build and for tests of its limits, never
+data.
 
     python benchmarks/logs.py OUT [--kernels 12388] [--seed 0]
 """
@@ -14,21 +17,32 @@ from pathlib import Path
 
 TASKS = {
     "trimul": [
-        {"seqlen": n, "bs": b, "dim": 128, "hiddendim": 128, "nomask": True, "distribution": "normal"}
+        {
+            "seqlen": n,
+            "bs": b,
+            "dim": 128,
+            "hiddendim": 128,
+            "nomask": True,
+            "distribution": "normal",
+        }
         for n, b in ((256, 2), (768, 1), (256, 2), (512, 1), (1024, 1), (768, 1), (1024, 1))
     ],
     "cross_entropy": [{"vocab_size": v} for v in (32000, 50264, 128256)],
     "fp8_quant": [
-        {"num_tokens": n, "hidden_dim": h, "group_size": 128} for n, h in ((256, 4096), (256, 8192), (4096, 7168))
+        {"num_tokens": n, "hidden_dim": h, "group_size": 128}
+        for n, h in ((256, 4096), (256, 8192), (4096, 7168))
     ],
     "gdn_chunk_fwd_h": [
-        {"B": b, "T": t, "H": h, "K": 64, "V": 64} for b, t, h in ((1, 64, 1), (2, 512, 3), (2, 1024, 3))
+        {"B": b, "T": t, "H": h, "K": 64, "V": 64}
+        for b, t, h in ((1, 64, 1), (2, 512, 3), (2, 1024, 3))
     ],
     "gdn_chunk_fwd_o": [
-        {"B": b, "T": t, "H": h, "K": 64, "V": 64} for b, t, h in ((1, 64, 1), (2, 512, 3), (2, 1024, 3))
+        {"B": b, "T": t, "H": h, "K": 64, "V": 64}
+        for b, t, h in ((1, 64, 1), (2, 512, 3), (2, 1024, 3))
     ],
     "gdn_recompute_w_u": [
-        {"B": b, "T": t, "H": h, "K": 64, "V": 64} for b, t, h in ((1, 64, 1), (2, 512, 3), (2, 1024, 3))
+        {"B": b, "T": t, "H": h, "K": 64, "V": 64}
+        for b, t, h in ((1, 64, 1), (2, 512, 3), (2, 1024, 3))
     ],
 }
 #: Share of evaluations that end so.
@@ -41,8 +55,14 @@ ARMS = (
 )
 KERNELS_PER_RUN = 200
 LINES = (
-    "    {a} = tl.load({b}_ptr + offs_m[:, None] * stride_{c} + offs_k[None, :] * {n}, mask=mask_{d}, other=0.0)",
-    '    acc_{a} += tl.dot({b}.to(tl.float16), {c}, input_precision="tf32")  # keep {d} in registers',
+    (
+        "    {a} = tl.load({b}_ptr + offs_m[:, None] * stride_{c} + offs_k[None, :] * {n}, "
+        "mask=mask_{d}, other=0.0)"
+    ),
+    (
+        '    acc_{a} += tl.dot({b}.to(tl.float16), {c}, input_precision="tf32")  # keep {d} in '
+        "registers"
+    ),
     "    offs_{a} = pid_{b} * BLOCK_{n} + tl.arange(0, {n})",
     "    {a} = tl.exp({b} - tl.max({c}, axis=1)[:, None]) * {n}.0",
     "    tl.store({a}_ptr + offs_{b} * stride_{c}, {d}.to(tl.bfloat16), mask=offs_{b} < {n})",
@@ -51,8 +71,14 @@ LINES = (
     "    # {a}: walk the {b} dimension in tiles of {n} so that {c} stays resident",
     "    {a} = tl.where(mask_{b}, {c} / (1.0 + tl.exp(-{d})), 0.0)",
 )
-HEAD = "import torch\nimport triton\nimport triton.language as tl\n\n\n@triton.jit\ndef kernel_{0}(x_ptr, y_ptr, M, N, K):\n"
-TAIL = "\n\ndef custom_kernel(data):\n    x, y = data\n    kernel_{0}[(triton.cdiv(x.shape[0], 64),)](x, y, *x.shape, num_warps=4)\n    return y\n"
+HEAD = (
+    "import torch\nimport triton\nimport triton.language as tl\n\n\n@triton.jit\ndef "
+    "kernel_{0}(x_ptr, y_ptr, M, N, K):\n"
+)
+TAIL = (
+    "\n\ndef custom_kernel(data):\n    x, y = data\n    kernel_{0}[(triton.cdiv(x.shape[0], "
+    "64),)](x, y, *x.shape, num_warps=4)\n    return y\n"
+)
 NAMES = (
     "left",
     "right",
@@ -103,10 +129,19 @@ def evaluation(rng: random.Random, cases: list[dict], root: bool) -> dict:
         level = 1.0 if root else 2 ** rng.gauss(0.2, 1.6)
         per_case = []
         for case in cases:
-            reference = 1e5 * (1 + rng.random()) * sum(v for v in case.values() if isinstance(v, int)) ** 0.5
+            reference = (
+                1e5
+                * (1 + rng.random())
+                * sum(v for v in case.values() if isinstance(v, int)) ** 0.5
+            )
             speedup = level * rng.uniform(0.8, 1.25)
             per_case.append(
-                {"speedup": speedup, "runtime_ns": reference / speedup, "ref_runtime_ns": reference, **case}
+                {
+                    "speedup": speedup,
+                    "runtime_ns": reference / speedup,
+                    "ref_runtime_ns": reference,
+                    **case,
+                }
             )
             results.append(exec_result(True, reference / speedup, reference, "none"))
         mean = 1.0
@@ -131,20 +166,33 @@ def evaluation(rng: random.Random, cases: list[dict], root: bool) -> dict:
             "runtime_error": "CUDA error",
             "traceback": "Traceback\n" * 20,
         },
-        "incorrect": {"kind": arm, "error_message": "mismatch found! custom implementation doesn't match reference"},
+        "incorrect": {
+            "kind": arm,
+            "error_message": "mismatch found! custom implementation doesn't match reference",
+        },
         "infrastructure_failure": {"kind": arm, "reason": "TimeoutError()"},
     }[arm]
     return {
-        "observation": {"feedback": feedback, "per_case_results": [exec_result(False, 0.0, 0.0, arm)]},
+        "observation": {
+            "feedback": feedback,
+            "per_case_results": [exec_result(False, 0.0, 0.0, arm)],
+        },
         "reward": None,
     }
 
 
 def exec_result(correct: bool, runtime: float, reference: float, kind: str) -> dict:
     return {
-        "correct": correct, "runtime_ns": runtime, "ref_runtime_ns": reference, "error_message": "", "runtime_error_name": "",
-        "runtime_error": "", "traceback": "", "compilation_error": "", "failure_kind": kind,
-    }  # fmt: skip
+        "correct": correct,
+        "runtime_ns": runtime,
+        "ref_runtime_ns": reference,
+        "error_message": "",
+        "runtime_error_name": "",
+        "runtime_error": "",
+        "traceback": "",
+        "compilation_error": "",
+        "failure_kind": kind,
+    }
 
 
 def write_run(folder: Path, task: str, kernels: int, serial: int, rng: random.Random) -> int:
@@ -181,7 +229,11 @@ def write_run(folder: Path, task: str, kernels: int, serial: int, rng: random.Ra
             for parent in parents:
                 for _ in range(4):
                     serial += 1
-                    request, child, code = ulid(serial * 3), ulid(serial * 3 + 1), program(rng, serial)
+                    request, child, code = (
+                        ulid(serial * 3),
+                        ulid(serial * 3 + 1),
+                        program(rng, serial),
+                    )
                     emit(
                         {
                             "kind": "mutation_requested",
@@ -190,7 +242,14 @@ def write_run(folder: Path, task: str, kernels: int, serial: int, rng: random.Ra
                             "started_at": stamp(),
                         }
                     )
-                    emit({"kind": "mutation_completed", "request_id": request, "code": code, "completed_at": stamp()})
+                    emit(
+                        {
+                            "kind": "mutation_completed",
+                            "request_id": request,
+                            "code": code,
+                            "completed_at": stamp(),
+                        }
+                    )
                     again = ulid(serial * 3 + 2)
                     emit(
                         {
@@ -233,15 +292,21 @@ def generate(out: Path, kernels: int, seed: int = 0) -> Path:
         made += count
         run += 1
     sources = "\n".join(
-        f'[[source]]\npath = "logs/{role}/*"\nformat = "puct-events"\nrole = "{role}"\ngeneration_method = "tree_search"\n'
+        f'[[source]]\npath = "logs/{role}/*"\nformat = "puct-events"\nrole = '
+        f'"{role}"\ngeneration_method = "tree_search"\n'
         f'gpu = "A100-80GB"\nproblem = "{{name}}"\nreference = "references/{{problem}}.py"\n'
         for role in ("held_out", "training")
     )
     recipe = out / "builder.toml"
-    recipe.write_text(f'name = "generated"\nlicence = "CC0-1.0"\ndescription = "Made-up logs for timing."\n\n{sources}')
+    recipe.write_text(
+        'name = "generated"\nlicence = "CC0-1.0"\ndescription = "Made-up logs for '
+        f'timing."\n\n{sources}'
+    )
     (out / "references").mkdir(exist_ok=True)
     for task in tasks:
-        (out / "references" / f"{task}.py").write_text(f"def reference(data):\n    return data  # {task}\n")
+        (out / "references" / f"{task}.py").write_text(
+            f"def reference(data):\n    return data  # {task}\n"
+        )
     return recipe
 
 

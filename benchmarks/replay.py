@@ -2,8 +2,8 @@
 
     python benchmarks/replay.py [EDGES]
 
-Worlds are made up: trees of 250 programs, some of which fail, with forecasts that know something. Every policy runs once, as
-with ``kernel-archive replay --repeats 1 --no-hide``.
+Worlds are made up: trees of 250 programs, some of which fail, with forecasts that know something.
+Every policy runs once, as with ``kernel-archive replay --repeats 1``.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import time
 import numpy as np
 
 from kernel_archive.scoring.forecasts import Forecasts
-from kernel_archive.scoring.replay import POLICIES, replay
+from kernel_archive.scoring.replay import POLICIES, ReplayOptions, replay
 from kernel_archive.scoring.worlds import World, Worlds
 
 SIZE = 250
@@ -33,13 +33,27 @@ def made_up(edges: int) -> Worlds:
         speedups = np.where(rng.random(SIZE + 1) < 0.05, np.nan, np.exp2(logs))
         speedups[0] = 1.0
         rows = np.array([-1, *range(k * SIZE, (k + 1) * SIZE)])
-        worlds.append(World(name=f"w{k}", rows=rows, parents=parents, speedups=speedups, scales=np.ones(SIZE + 1)))
+        worlds.append(
+            World(
+                name=f"w{k}",
+                rows=rows,
+                parents=parents,
+                speedups=speedups,
+                scales=np.ones(SIZE + 1),
+            )
+        )
     n = len(worlds) * SIZE
     ids = tuple(f"k{i}" for i in range(n))
     return Worlds(
-        row_ids=ids, kernels=ids, problems=("p",) * n, gpus=("H200",) * n, worlds=tuple(worlds), split="replay", made="natural",
+        row_ids=ids,
+        kernels=ids,
+        problems=("p",) * n,
+        gpus=("H200",) * n,
+        worlds=tuple(worlds),
+        split="replay",
+        made="natural",
         speedups=np.concatenate([w.speedups[1:] for w in worlds]),
-    )  # fmt: skip
+    )
 
 
 def main(edges: int) -> None:
@@ -50,12 +64,17 @@ def main(edges: int) -> None:
     cast = Forecasts.from_arrays(target, 0.5 * np.eye(8)[target.bins - 1] + 0.5 * noise)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     begin = time.perf_counter()
-    done = replay(worlds, cast, repeats=1, draws=2000)
+    done = replay(worlds, cast, ReplayOptions(repeats=1))
     seconds = time.perf_counter() - begin
     after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     for policy in done.policies:
-        print(f"{policy.policy:9} area {policy.area.mean:5.1f}, rescaled {policy.rescaled.mean:6.1f}")
-    print(f"{done.n_edges:,} edges in {done.n_worlds} worlds, {len(POLICIES)} policies: {seconds:.1f} s")
+        print(
+            f"{policy.policy:9} area {policy.area.mean:5.1f}, rescaled {policy.rescaled.mean:6.1f}"
+        )
+    print(
+        f"{done.n_edges:,} edges in {done.n_worlds} worlds, {len(POLICIES)} policies: "
+        f"{seconds:.1f} s"
+    )
     print(f"peak memory {before / 1024:.0f} MB before, {after / 1024:.0f} MB after")
 
 

@@ -1,11 +1,14 @@
-"""What a version with 1 % more rows uploads: counted by the Hub's own client, chunk by chunk, against a local store.
+"""What a version with 1 % more rows uploads.
+
+Counted by the Hub's own client, chunk by chunk, against a local store.
 
     python benchmarks/reupload.py [--kernels 12388]
 
-Archives are built from generated logs (benchmarks/logs.py): a first version, one with a new search, one whose searches were
-resumed (a few new rows in each of many). ``hf_xet`` cuts the files into its content-defined chunks and stores those that are
-new in a folder; the share that it stores is what a push would send. The same rows written in the usual way (no
-content-defined chunking, row groups of a fixed size) are counted beside.
+Archives are built from generated logs (benchmarks/logs.py): a first version, one with a new search,
+one whose searches were resumed (a few new rows in each of many). ``hf_xet`` cuts the files into its
+content-defined chunks and stores those that are new in a folder; the share that it stores is what a
+push would send. The same rows written in the usual way (no content-defined chunking, row groups of
+a fixed size) are counted beside.
 """
 
 from __future__ import annotations
@@ -36,7 +39,12 @@ def usual(archive: Archive, folder: Path) -> dict[str, list[Path]]:
         for path in paths:
             target = folder / name / path.name
             target.parent.mkdir(parents=True, exist_ok=True)
-            pq.write_table(pq.read_table(path, partitioning=None), target, compression="zstd", row_group_size=500)
+            pq.write_table(
+                pq.read_table(path, partitioning=None),
+                target,
+                compression="zstd",
+                row_group_size=500,
+            )
             out[name].append(target)
     return out
 
@@ -50,7 +58,9 @@ def upload(session: hf_xet.XetSession, store: Path, files: list[Path]) -> tuple[
     return counted.total_bytes, counted.new_bytes
 
 
-def compare(before: dict[str, list[Path]], after: dict[str, list[Path]]) -> dict[str, tuple[int, int]]:
+def compare(
+    before: dict[str, list[Path]], after: dict[str, list[Path]]
+) -> dict[str, tuple[int, int]]:
     """Table -> bytes of the new version, and those of its chunks that the old one did not have."""
     with tempfile.TemporaryDirectory() as store:
         session = hf_xet.XetSession()
@@ -65,7 +75,10 @@ def show(title: str, counted: dict[str, tuple[int, int]]) -> None:
         f"{name} {100 * n / size:.0f} % of {size / 1e6:.1f} MB"
         for name, (size, n) in sorted(counted.items(), key=lambda item: -item[1][1])[:4]
     )
-    print(f"{title:<44} {new / 1e6:8.2f} MB of {total / 1e6:8.2f} MB = {100 * new / total:5.1f} %   ({parts})")
+    print(
+        f"{title:<44} {new / 1e6:8.2f} MB of {total / 1e6:8.2f} MB = {100 * new / total:5.1f} %  "
+        f" ({parts})"
+    )
 
 
 def next_version(root: Path, name: str) -> Path:
@@ -122,7 +135,8 @@ def main() -> None:
             other = open_archive(path)
             held = {name: sum(facts.rows.values()) for name, facts in other.manifest.tables.items()}
             print(
-                f"{title}: {held['kernels'] - rows['kernels']:+} kernels, {held['evaluations'] - rows['evaluations']:+} evaluations"
+                f"{title}: {held['kernels'] - rows['kernels']:+} kernels, "
+                f"{held['evaluations'] - rows['evaluations']:+} evaluations"
             )
             show("  as published", compare(tables(base), tables(other)))
             one, two = usual(base, root / "usual-a"), usual(other, root / f"usual-{path.name}")

@@ -1,10 +1,12 @@
-"""Making all three splits of an archive: seconds, kernels per second, peak memory, and how time grows with kernels.
+"""Making all three splits of an archive.
+
+Seconds, kernels per second, peak memory, and how time grows with kernels.
 
     python benchmarks/splits.py [--kernels 12388] [--factor 4] [--profile]
 
-Archives of N / factor and N kernels are built from generated logs (benchmarks/logs.py); each measurement is a fresh
-interpreter, start-up included. Linear time shows as a growth no larger than the factor. ``--profile`` prints where the
-time of the larger one goes.
+Archives of N / factor and N kernels are built from generated logs (benchmarks/logs.py); each
+measurement is a fresh interpreter, start-up included. Linear time shows as a growth no larger than
+the factor. ``--profile`` prints where the time of the larger one goes.
 """
 
 from __future__ import annotations
@@ -29,9 +31,15 @@ REPEATS = 3
 
 
 def overlapping(recipe: Path) -> str:
-    """Give every task held-out and training runs, so that there is something to compare; the recipe's path."""
+    """Give every task held-out and training runs, so that there is something to compare.
+
+    The recipe's path.
+    """
     logs = recipe.parent / "logs"
-    runs = sorted((path for role in logs.iterdir() for path in role.iterdir()), key=lambda p: p.name.split("__")[1])
+    runs = sorted(
+        (path for role in logs.iterdir() for path in role.iterdir()),
+        key=lambda p: p.name.split("__")[1],
+    )
     tasks: dict[str, int] = {}
     for run in runs:
         task = run.name.split("__")[0]
@@ -59,7 +67,9 @@ def measure(directory: Path) -> tuple[float, float, float]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--kernels", type=int, default=12388)
     parser.add_argument("--factor", type=int, default=4)
     parser.add_argument("--profile", action="store_true")
@@ -68,20 +78,31 @@ def main() -> None:
         times = []
         for kernels in (given.kernels // given.factor, given.kernels):
             place = Path(folder) / str(kernels)
-            build_archive([overlapping(generate(place / "source", kernels))], out=place / "archive", jobs=1)
+            build_archive(
+                [overlapping(generate(place / "source", kernels))], out=place / "archive", jobs=1
+            )
             seconds, processor, peak = measure(place / "archive")
             times.append(processor)
             rows = {n: f.rows for n, f in open_archive(place / "archive").manifest.splits.items()}
             held = sum(rows.values())
             print(
-                f"{kernels:>8,} kernels: {seconds:6.2f} s ({processor:.2f} s of processor time), {kernels / seconds:9,.0f} kernels/s, {peak:6.0f} MB, {held:,} rows {rows}"
+                f"{kernels:>8,} kernels: {seconds:6.2f} s ({processor:.2f} s of processor time), "
+                f"{kernels / seconds:9,.0f} kernels/s, {peak:6.0f} MB, {held:,} rows {rows}"
             )
         before = os.times()
         subprocess.run([sys.executable, "-c", MAKE.rsplit(";", 1)[0]], check=True)
         after = os.times()
-        startup = after.children_user + after.children_system - before.children_user - before.children_system
+        startup = (
+            after.children_user
+            + after.children_system
+            - before.children_user
+            - before.children_system
+        )
         grown = (times[1] - startup) / max(times[0] - startup, 1e-9)
-        print(f"start-up {startup:.2f} s; {given.factor}x the kernels: {grown:.2f}x the processor time beyond it")
+        print(
+            f"start-up {startup:.2f} s; {given.factor}x the kernels: {grown:.2f}x the processor "
+            "time beyond it"
+        )
         if given.profile:
             from kernel_archive.selection.make import make_splits
 

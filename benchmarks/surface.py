@@ -1,15 +1,21 @@
-"""What the surface of the programs gives away: every quantity of their text as if it were a forecast, on an evaluation split.
+"""What the surface of the programs gives away.
+
+Every quantity of their text as if it were a forecast, on an evaluation split.
 
     python benchmarks/surface.py ARCHIVE [--split eval] [--markdown] [--others]
 
-For each quantity of ``kernel_archive.text_quantities.quantities``, taken in the direction in which it does better over all tasks:
-the speedup recovered (as the score defines it, mean over tasks and budgets) and the rank correlation with the speedup within
-a task, its mean and the one that is furthest from zero. A random order is the first line, the oracle the last. Below stands how far
-the furthest of so many quantities lies by chance: of 20,000 orders drawn at random, each taken in its better direction.
+For each quantity of ``kernel_archive.text_quantities.quantities``, taken in the direction in which
+it does better over all tasks: the speedup recovered (as the score defines it, mean over tasks and
+budgets) and the rank correlation with the speedup within a task, its mean and the one that is
+furthest from zero. A random order is the first line, the oracle the last. Below stands how far the
+furthest of so many quantities lies by chance: of 20,000 orders drawn at random, each taken in its
+better direction.
 
-With ``--others`` the quantities are others, which no split is levelled by (``selection/level.py``): what levelling hides by
-having looked at it, these still show. So none of them may ever be added to those that it looks at without another taking its place here
-(as happened in data version 2026.11.9, since when 34 of the 35 that stood here are levelled, in 2026.11.10 with `.to(` and in 2026.11.11 with `BLOCK`). Programs must be Python that can be parsed.
+With ``--others`` the quantities are others, which no split is levelled by (``selection/level.py``):
+what levelling hides by having looked at it, these still show. So none of them may ever be added to
+those that it looks at without another taking its place here (as happened in data version 2026.11.9,
+since when 34 of the 35 that stood here are levelled, in 2026.11.10 with `.to(` and in 2026.11.11
+with `BLOCK`). Programs must be Python that can be parsed.
 """
 
 from __future__ import annotations
@@ -96,18 +102,56 @@ OTHERS: dict[str, Callable[[str], float]] = {
     "letters": _share(str.isalpha),
     "blanks": _share(str.isspace),
     "digits": _share(str.isdigit),
-    "smallest_power": lambda code: min([n for n in _numbers(code) if n >= 8 and n & (n - 1) == 0] or [0]),
+    "smallest_power": lambda code: min(
+        [n for n in _numbers(code) if n >= 8 and n & (n - 1) == 0] or [0]
+    ),
     "from_256": lambda code: sum(n >= 256 for n in _numbers(code)),
     **{f"number {n}": _times(n) for n in (1, 16, 32, 64, 128)},
 } | {
     pattern: _words(pattern)
     for pattern in (
-        r"^\s*\w[\w, ]* = ", r"[+\-*/]=", r"\w\(", r"\w\.\w", ",", r"\(", ":", "=", r"\+", "-", "/", "//", "%", "<", "&", "stride",
-        "arange", "cdiv", "off", "acc", "ptr", r"\.view|reshape", r"tl\.trans|\.T\b|\.mT|\.t\(", "float16",
-        r"\blog", r"\bassert\b", r"maximum|\bmax\b", r"range\(", r"^\s*\w+, ", r"^\s*(import|from) ", "return", r"\bnot\b", "shape", "device",
-        "dtype=", r"\d\.\d|\de-?\d", "ieee", "multiple_of|max_contiguous", "[\"']", "grid",
+        r"^\s*\w[\w, ]* = ",
+        r"[+\-*/]=",
+        r"\w\(",
+        r"\w\.\w",
+        ",",
+        r"\(",
+        ":",
+        "=",
+        r"\+",
+        "-",
+        "/",
+        "//",
+        "%",
+        "<",
+        "&",
+        "stride",
+        "arange",
+        "cdiv",
+        "off",
+        "acc",
+        "ptr",
+        r"\.view|reshape",
+        r"tl\.trans|\.T\b|\.mT|\.t\(",
+        "float16",
+        r"\blog",
+        r"\bassert\b",
+        r"maximum|\bmax\b",
+        r"range\(",
+        r"^\s*\w+, ",
+        r"^\s*(import|from) ",
+        "return",
+        r"\bnot\b",
+        "shape",
+        "device",
+        "dtype=",
+        r"\d\.\d|\de-?\d",
+        "ieee",
+        "multiple_of|max_contiguous",
+        "[\"']",
+        "grid",
     )
-}  # fmt: skip
+}
 
 
 def main() -> None:
@@ -118,7 +162,9 @@ def main() -> None:
     parser.add_argument("--markdown", action="store_true")
     parser.add_argument("--others", action="store_true")
     args = parser.parse_args()
-    rows = open_archive(args.archive).arrow(args.split, columns=["task", "speedup", "candidate_code"])
+    rows = open_archive(args.archive).arrow(
+        args.split, columns=["task", "speedup", "candidate_code"]
+    )
     tasks = np.array(rows["task"].to_pylist())
     speedups = rows["speedup"].to_numpy()
     codes = rows["candidate_code"].to_pylist()
@@ -126,11 +172,21 @@ def main() -> None:
     members = [np.flatnonzero(tasks == task) for task in sorted(set(tasks))]
 
     def recovered(values: np.ndarray) -> float:
-        return float(np.mean([
-            recovered_at(expected=values[i], speedups=speedups[i], ranks=budget_ranks(len(i))).mean() for i in members
-        ]))  # fmt: skip
+        return float(
+            np.mean(
+                [
+                    recovered_at(
+                        expected=values[i], speedups=speedups[i], ranks=budget_ranks(len(i))
+                    ).mean()
+                    for i in members
+                ]
+            )
+        )
 
-    chance = [recovered_at_random(speedups=speedups[i], ranks=budget_ranks(len(i))).mean() for i in members]
+    chance = [
+        recovered_at_random(speedups=speedups[i], ranks=budget_ranks(len(i))).mean()
+        for i in members
+    ]
     lines: list[tuple[str, float, float, float]] = []
     for name in OTHERS if args.others else QUANTITIES:
         values = np.array([text[name] for text in texts], dtype=np.float64)
@@ -138,7 +194,11 @@ def main() -> None:
         best = max(recovered(values), recovered(-values))
         lines.append((name, best, float(np.mean(ranks)), max(ranks, key=abs)))
     lines.sort(key=lambda line: -line[1])
-    table = [("random order", float(np.mean(chance)), 0.0, 0.0), *lines, ("oracle", recovered(speedups), 1.0, 1.0)]
+    table = [
+        ("random order", float(np.mean(chance)), 0.0, 0.0),
+        *lines,
+        ("oracle", recovered(speedups), 1.0, 1.0),
+    ]
     form = (
         "| {:<20} | {:>11.1f} | {:>+11.2f} | {:>+16.2f} |"
         if args.markdown
@@ -146,17 +206,28 @@ def main() -> None:
     )
     print(f"{len(tasks)} rows of {args.split}, {len(members)} tasks")
     if args.markdown:
-        print("| quantity | recovered, % | mean rank correlation | furthest in a task |\n| --- | --- | --- | --- |")
+        print(
+            "| quantity | recovered, % | mean rank correlation | furthest in a task |\n| --- | "
+            "--- | --- | --- |"
+        )
     for line in table:
         print(form.format(*line))
     n, rng = len(lines), np.random.default_rng(0)
     drawn = [rng.permutation(len(tasks)).astype(np.float64) for _ in range(20_000)]
-    orders = np.array([max(recovered(values), recovered(-values)) for values in drawn]) - np.mean(chance)
-    far = np.abs([[rank_correlation(values[i], speedups[i]) for i in members] for values in drawn]).max(1)
-    for name, values in (("points above a random order", orders), ("rank correlation in a task", far)):
+    orders = np.array([max(recovered(values), recovered(-values)) for values in drawn]) - np.mean(
+        chance
+    )
+    far = np.abs(
+        [[rank_correlation(values[i], speedups[i]) for i in members] for values in drawn]
+    ).max(1)
+    for name, values in (
+        ("points above a random order", orders),
+        ("rank correlation in a task", far),
+    ):
         most = rng.choice(values, (2000, n)).max(1)
         print(
-            f"by chance, the most {name} of {n}: {most.mean():.2f} in the mean, {np.quantile(most, 0.95):.2f} at 95 %"
+            f"by chance, the most {name} of {n}: {most.mean():.2f} in the mean, "
+            f"{np.quantile(most, 0.95):.2f} at 95 %"
         )
 
 

@@ -5,13 +5,12 @@
     python tools/chains.py check WORK/chains/a01/trimul ...        # the form of what an author wrote
     python tools/chains.py forecasts builders/h200-lm-2026-11 ARCHIVE eval > authors.jsonl    # what the authors expected
 
-After ``unpack``, authors add programs to the chains (authors/GUIDE.md of the builder), and ``kernel-archive record
+After ``unpack``, authors add programs to the chains (authors/GUIDE.md of the builder), and ``kernel-measure record
 WORK/plan.toml --out WORK/logs`` measures what is new. ``results.md`` in every chain folder holds what its author may read.
-"""
+"""  # noqa: E501
 
 from __future__ import annotations
 
-import inspect
 import io
 import json
 import sys
@@ -23,9 +22,10 @@ import pyarrow as pa
 from kernel_archive.archive.open import open_archive
 from kernel_archive.errors import KernelArchiveError
 from kernel_archive.ids import program_id
-from kernel_archive.measure.agent import read_chain
-from kernel_archive.measure.tasks import get_task
+from kernel_archive.problems import get_problem
 from kernel_archive.program_text import artificial_patterns, telling_words
+from kernel_measure.agent import read_chain
+from kernel_measure.tasks import get_task
 
 PLAN = """name = "{name}"
 gpu = "H200"
@@ -45,7 +45,9 @@ chains = "chains/*/*"
 
 def _plain(path: Path) -> bytes:
     """A file's content, decompressed."""
-    with pa.input_stream(str(path), compression="zstd" if path.suffix == ".zst" else None) as stream:
+    with pa.input_stream(
+        str(path), compression="zstd" if path.suffix == ".zst" else None
+    ) as stream:
         return bytes(stream.read())
 
 
@@ -55,18 +57,22 @@ def _result(number: int, row: dict[str, Any]) -> str:
     head = f"- {number:02d}.py ({row['title']}): "
     if feedback["kind"] != "success":
         told = next(
-            (feedback[k] for k in ("error_message", "runtime_error", "compilation_error", "reason") if feedback.get(k)),
+            (
+                feedback[k]
+                for k in ("error_message", "runtime_error", "compilation_error", "reason")
+                if feedback.get(k)
+            ),
             "",
         )
         return f"{head}{feedback['kind']}: {told[-1200:]}"
     times = "; ".join(
-        f"{ {k: v for k, v in case.items() if k not in ('speedup', 'runtime_ns', 'ref_runtime_ns')} }: "
+        f"{ {k: v for k, v in case.items() if k not in ('speedup', 'runtime_ns', 'ref_runtime_ns')} }: "  # noqa: E501
         f"{case['runtime_ns'] / 1e3:.1f} us, reference {case['ref_runtime_ns'] / 1e3:.1f} us"
         for case in feedback["per_case_speedups"]
     )
     narrow = " Wrong on stress inputs." if feedback.get("narrow_domain") else ""
     expected = row["forecast"]["expected_speedup"]
-    return f"{head}passed, speedup {feedback['aggregated_speedup']:.3f} (expected {expected}). {times}.{narrow}"
+    return f"{head}passed, speedup {feedback['aggregated_speedup']:.3f} (expected {expected}). {times}.{narrow}"  # noqa: E501
 
 
 def unpack(builder: Path, work: Path) -> None:
@@ -81,8 +87,14 @@ def unpack(builder: Path, work: Path) -> None:
         folder = work / "chains" / facts["author"] / problem
         folder.mkdir(parents=True, exist_ok=True)
         told = folder.parent / "author.json"
-        author = json.loads(told.read_text()) if told.exists() else {"chains": {}, "language": search["language"]}
-        author.update({name: facts[name] for name in ("author", "role", "model", "experience", "style")})
+        author = (
+            json.loads(told.read_text())
+            if told.exists()
+            else {"chains": {}, "language": search["language"]}
+        )
+        author.update(
+            {name: facts[name] for name in ("author", "role", "model", "experience", "style")}
+        )
         author["chains"][problem] = facts["brief"]
         told.write_text(json.dumps(author, indent=1))
         lines = [f"# Measured so far: {problem}, author {facts['author']}", ""]
@@ -106,21 +118,28 @@ def problem(name: str) -> str:
     """What an author is told of a problem."""
     task = get_task(name)
     out = io.StringIO()
-    print(f"# {name}\n\n```python\n{task.reference}```\n\ndata = {inspect.getdoc(task.make_input)}\n", file=out)
     print(
-        f"Returns {', '.join(task.outputs)}{' (a tuple)' if len(task.outputs) > 1 else ' (bare)'}.\n\nTimed:", file=out
+        f"# {name}\n\n```python\n{task.reference}```\n\ndata = {get_problem(name).inputs}\n",
+        file=out,
+    )
+    print(
+        f"Returns {', '.join(task.outputs)}{' (a tuple)' if len(task.outputs) > 1 else ' (bare)'}.\n\nTimed:",  # noqa: E501
+        file=out,
     )
     for case in task.benchmark_cases:
         print(f"- {case}", file=out)
     print(f"\nChecked besides: {', '.join(map(str, task.correctness_cases))}.", file=out)
     checks = task.describe_checks()
-    print(f"Distributions: {', '.join(checks['distributions'])}. Tolerance: {checks['tolerance']}", file=out)
+    print(
+        f"Distributions: {', '.join(checks['distributions'])}. Tolerance: {checks['tolerance']}",
+        file=out,
+    )
     print(f"(rtol {task.rtol:g}, atol {task.atol:g} where it names none).", file=out)
     return out.getvalue()
 
 
 def check(folders: list[Path]) -> int:
-    """The form of chains: files, forecasts, telling words, patterns that only lose time. Returns how many remarks there are."""
+    """The form of chains: files, forecasts, telling words, patterns that only lose time. Returns how many remarks there are."""  # noqa: E501
     remarks = 0
     for folder in folders:
         try:
@@ -131,7 +150,10 @@ def check(folders: list[Path]) -> int:
             continue
         reference = get_task(folder.name).reference
         for number, attempt in enumerate(attempts, 1):
-            for found in (telling_words(attempt.code), artificial_patterns(attempt.code, reference)):
+            for found in (
+                telling_words(attempt.code),
+                artificial_patterns(attempt.code, reference),
+            ):
                 if found:
                     print(f"{folder / f'{number:02d}.py'}: {', '.join(found)}")
                     remarks += 1
@@ -139,7 +161,7 @@ def check(folders: list[Path]) -> int:
 
 
 def forecasts(builder: Path, archive: Path, split: str) -> list[dict[str, Any]]:
-    """The authors' own forecasts, made before anything was measured, for the rows of a split: lines of a forecast file."""
+    """The authors' own forecasts, made before anything was measured, for the rows of a split: lines of a forecast file."""  # noqa: E501
     said = {}
     for path in sorted((builder / "logs" / "agentic").glob("*/attempts.jsonl*")):
         for row in map(json.loads, _plain(path).decode().splitlines()):
@@ -147,7 +169,11 @@ def forecasts(builder: Path, archive: Path, split: str) -> list[dict[str, Any]]:
                 said.setdefault(program_id(row["code"]), row["forecast"])
     rows = open_archive(archive).arrow(split).to_pylist()
     known = [(row["row_id"], said.get(program_id(row["candidate_code"]))) for row in rows]
-    return [{"row_id": row_id, "repeat": 0, **forecast} for row_id, forecast in known if forecast is not None]
+    return [
+        {"row_id": row_id, "repeat": 0, **forecast}
+        for row_id, forecast in known
+        if forecast is not None
+    ]
 
 
 if __name__ == "__main__":
