@@ -30,7 +30,7 @@ import numpy as np
 
 from kernel_archive.archive.natural import rank_correlation
 from kernel_archive.archive.open import open_archive
-from kernel_archive.scoring.recovery import budget_ranks, recovered_at, recovered_at_random
+from kernel_archive.scoring.recovery import budget_ranks, recovered_at
 from kernel_archive.text_quantities import QUANTITIES, quantities
 
 if TYPE_CHECKING:
@@ -184,7 +184,9 @@ def main() -> None:
         )
 
     chance = [
-        recovered_at_random(speedups=speedups[i], ranks=budget_ranks(len(i))).mean()
+        recovered_at(
+            expected=np.ones(len(i)), speedups=speedups[i], ranks=budget_ranks(len(i))
+        ).mean()
         for i in members
     ]
     lines: list[tuple[str, float, float, float]] = []
