@@ -127,7 +127,7 @@ def test_a_forecaster_chooses_what_is_measured(tmp_path):
         (out / RUN / "forecasts" / f"{name}.json").write_text(text)
     done = run_plan(plan, out)
     assert (done.waiting, done.evaluations, done.unfinished) == (0, 2, 0)
-    events = [msgspec.json.decode(line) for line in (out / RUN / "events.jsonl").open("rb")]
+    events = [*map(msgspec.json.decode, (out / RUN / "events.jsonl").read_bytes().splitlines())]
     of_kind = {
         kind: [e for e in events if e["kind"] == kind]
         for kind in ("evaluation_requested", "candidate_deferred", "forecast_completed")
