@@ -30,7 +30,7 @@ import numpy as np
 
 from kernel_archive.archive.natural import rank_correlation
 from kernel_archive.archive.open import open_archive
-from kernel_archive.scoring.recovery import budget_ranks, recovered_at
+from kernel_archive.scoring.recovery import recovered_at
 from kernel_archive.text_quantities import QUANTITIES, quantities
 
 if TYPE_CHECKING:
@@ -174,21 +174,11 @@ def main() -> None:
     def recovered(values: np.ndarray) -> float:
         return float(
             np.mean(
-                [
-                    recovered_at(
-                        expected=values[i], speedups=speedups[i], ranks=budget_ranks(len(i))
-                    ).mean()
-                    for i in members
-                ]
+                [recovered_at(expected=values[i], speedups=speedups[i]).mean() for i in members]
             )
         )
 
-    chance = [
-        recovered_at(
-            expected=np.ones(len(i)), speedups=speedups[i], ranks=budget_ranks(len(i))
-        ).mean()
-        for i in members
-    ]
+    chance = [recovered_at(expected=np.ones(len(i)), speedups=speedups[i]).mean() for i in members]
     lines: list[tuple[str, float, float, float]] = []
     for name in OTHERS if args.others else QUANTITIES:
         values = np.array([text[name] for text in texts], dtype=np.float64)
