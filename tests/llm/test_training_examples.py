@@ -7,78 +7,77 @@ import pytest
 
 from kernel_archive.cli import main
 from kernel_archive.errors import DataError, UsageError
-from kernel_archive.llm.lessons import answer_text, load_lessons
 from kernel_archive.llm.questions import load_questions
+from kernel_archive.llm.training import answer_text, load_training_examples
 from kernel_archive.scoring.completions import read_completion
 
 
 @pytest.fixture(scope="module")
-def lessons(archive):
+def examples(archive):
     """All training pairs of the small archive."""
-    return load_lessons(archive)
+    return load_training_examples(archive)
 
 
 def test_prompts_are_those_of_the_forecasters(archive):
     """A row of a split is asked about in the same words and under the same name."""
     for split in ("eval", "discovery"):
         asked = load_questions(archive, split)
-        made = load_lessons(archive, split, held_out=True)
-        assert {row.row_id: made.text(row) for row in made.rows} == {
+        labelled = load_training_examples(archive, split, held_out=True)
+        assert {row.row_id: labelled.text(row) for row in labelled.rows} == {
             q.row_id: q.text for q in asked
         }
-        assert made.prompts[made.rows[0].kind] == asked.prompt
+        assert labelled.prompts[labelled.rows[0].kind] == asked.prompt
 
 
-def test_the_order_takes_bins_in_turn_and_never_changes(archive, lessons):
+def test_the_order_takes_bins_in_turn_and_never_changes(archive, examples):
     """Any first N hold as many of each bin as there are; another seed is another order of the same
     rows.
     """
-    again, other = load_lessons(archive), load_lessons(archive, seed=1)
-    ids = [row.row_id for row in lessons.rows]
+    again, other = load_training_examples(archive), load_training_examples(archive, seed=1)
+    ids = [row.row_id for row in examples.rows]
     assert [row.row_id for row in again.rows] == ids
     assert [row.row_id for row in other.rows] != ids
     assert {row.row_id for row in other.rows} == set(ids)
-    total = Counter(row.bin for row in lessons.rows)
-    for n in range(1, len(lessons), 7):
-        first = Counter(row.bin for row in lessons.rows[:n])
+    total = Counter(row.bin for row in examples.rows)
+    for n in range(1, len(examples), 7):
+        first = Counter(row.bin for row in examples.rows[:n])
         level = max(first.values())
         assert all(first[b] >= min(total[b], level - 1) for b in total)
 
 
-def test_labels_are_those_of_the_table(archive, lessons):
+def test_labels_are_those_of_the_table(archive, examples):
     """Bin and speedup of every pair, each pair once."""
     table = {
         r["row_id"]: (r["bin"], r["speedup"], r["pair_type"])
         for r in archive.arrow("train_pairs").to_pylist()
     }
-    assert {row.row_id: (row.bin, row.speedup, row.kind) for row in lessons.rows} == table
-    only = load_lessons(archive, kinds=["seed"])
+    assert {row.row_id: (row.bin, row.speedup, row.kind) for row in examples.rows} == table
+    only = load_training_examples(archive, kinds=["seed"])
     assert {row.kind for row in only.rows} == {"seed"}
 
 
-def test_chats_texts_datasets_and_streams_are_the_same(lessons):
-    """As messages or text, in memory or one by one; with an answer to imitate where one is asked
+def test_chats_texts_and_datasets_are_the_same(examples):
+    """As messages or text; with an answer to imitate where one is asked
     for.
     """
-    chats = list(lessons.examples(answer=True))
-    texts = list(lessons.examples(chat=False, answer=True))
+    chats = list(examples.labelled_prompts(answer=True))
+    texts = list(examples.labelled_prompts(chat=False, answer=True))
     assert [c["prompt"] for c in chats] == [
         [{"role": "user", "content": t["prompt"]}] for t in texts
     ]
     assert [c["completion"] for c in chats] == [
         [{"role": "assistant", "content": t["completion"]}] for t in texts
     ]
-    assert "completion" not in next(lessons.examples())
-    assert list(lessons.dataset(chat=False, answer=True)) == texts
-    assert list(lessons.stream(answer=True).take(5)) == chats[:5]
+    assert "completion" not in next(examples.labelled_prompts())
+    assert list(examples.dataset(chat=False, answer=True)) == texts
 
 
-def test_answers_to_imitate_are_forecasts_of_the_true_bin(lessons):
+def test_answers_to_imitate_are_forecasts_of_the_true_bin(examples):
     """Every field that the prompt asks for, probabilities that sum to 1, most of it on the true
     bin, not always as much.
     """
     tops = set()
-    for row in lessons.rows:
+    for row in examples.rows:
         read = read_completion(answer_text(row))
         assert read.raw_sum == pytest.approx(1)
         assert read.stated == row.bin == max(range(8), key=lambda b: read.probabilities[b]) + 1
@@ -91,37 +90,37 @@ def test_answers_to_imitate_are_forecasts_of_the_true_bin(lessons):
     assert len(tops) > 10
 
 
-def test_long_prompts_are_left_out_whole(lessons):
+def test_long_prompts_are_left_out_whole(examples):
     """By an estimate or a tokenizer; what is left out is named, the order stays."""
-    lengths = sorted(len(lessons.text(row)) for row in lessons.rows)
-    kept = lessons.fitting(lengths[len(lengths) // 2], count=len)
+    lengths = sorted(len(examples.text(row)) for row in examples.rows)
+    kept = examples.fitting(lengths[len(lengths) // 2], count=len)
     assert all(len(kept.text(row)) <= lengths[len(lengths) // 2] for row in kept.rows)
     (dropped,) = kept.dropped.values()
-    assert 0 < dropped == len(lessons) - len(kept)
-    assert [row for row in lessons.rows if row in set(kept.rows)] == list(kept.rows)
-    assert len(lessons.fitting(10)) == 0
+    assert 0 < dropped == len(examples) - len(kept)
+    assert [row for row in examples.rows if row in set(kept.rows)] == list(kept.rows)
+    assert len(examples.fitting(10)) == 0
 
 
-def test_a_lesson_set_prints_in_ten_lines(lessons):
+def test_a_set_prints_in_ten_lines(examples):
     """Sizes, kinds, bins and what was left out: no programs."""
-    text = repr(lessons.fitting(5))
+    text = repr(examples.fitting(5))
     assert len(text.splitlines()) <= 10
     assert "left out" in text
-    assert "prompt tokens, estimated: median" in repr(lessons)
-    assert len(repr(lessons)) < 1000
+    assert "prompt tokens, estimated: median" in repr(examples)
+    assert len(repr(examples)) < 1000
 
 
-def test_held_out_rows_need_a_word_and_mark_the_entry(archive, lessons, tmp_path):
+def test_held_out_rows_need_a_word_and_mark_the_entry(archive, examples, tmp_path):
     """No held-out split without the flag; with it the record says so, and an entry with that record
     is marked.
     """
     for split in ("eval", "discovery", "discovery_pairs"):
         with pytest.raises(UsageError, match="held_out=True"):
-            load_lessons(archive, split)
-    assert not lessons.record()["held_out"]
-    assert sum(lessons.record()["bins"]) == len(lessons) == lessons.record()["rows"]
+            load_training_examples(archive, split)
+    assert not examples.record()["held_out"]
+    assert sum(examples.record()["bins"]) == len(examples) == examples.record()["rows"]
     record = tmp_path / "training.json"
-    record.write_text(json.dumps(load_lessons(archive, "eval", held_out=True).record()))
+    record.write_text(json.dumps(load_training_examples(archive, "eval", held_out=True).record()))
     forecasts, board = tmp_path / "f.jsonl", tmp_path / "board"
     shared = ["--archive", str(archive.path)]
     assert main(["baseline", "uniform", "-o", str(forecasts), *shared]) == 0
@@ -135,6 +134,6 @@ def test_held_out_rows_need_a_word_and_mark_the_entry(archive, lessons, tmp_path
 def test_nothing_to_learn_from_is_said(archive):
     """An unknown type of pair is named; a type that the archive has none of ends in an error."""
     with pytest.raises(UsageError, match="unknown type of pair 'edit'"):
-        load_lessons(archive, kinds=["edit"])
+        load_training_examples(archive, kinds=["edit"])
     with pytest.raises(DataError, match="no training pairs of type pair"):
-        load_lessons(archive, kinds=["pair"])
+        load_training_examples(archive, kinds=["pair"])
