@@ -52,7 +52,9 @@ def main() -> None:
     folder = Path(config["folder"])
     folder.mkdir(parents=True, exist_ok=True)
     examples = load_training_examples(archive, kinds=config["kinds"], seed=config["seed"])
-    rows = write_lines(folder / "train.jsonl.gz", examples.labelled_prompts(chat=False, answer=True))
+    rows = write_lines(
+        folder / "train.jsonl.gz", examples.labelled_prompts(chat=False, answer=True)
+    )
     asked = write_lines(folder / "questions.jsonl.gz", questions(archive, config["splits"]))
     (folder / "record.json").write_text(json.dumps(examples.record(), indent=1) + "\n")
     print(

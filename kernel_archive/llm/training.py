@@ -117,7 +117,9 @@ class TrainingExamples:
             stated_gpus=self.stated_gpus,
         )
 
-    def labelled_prompts(self, *, chat: bool = True, answer: bool = False) -> Iterator[dict[str, Any]]:
+    def labelled_prompts(
+        self, *, chat: bool = True, answer: bool = False
+    ) -> Iterator[dict[str, Any]]:
         """Yield what trainers take: ``prompt``, the labels ``bin`` and ``speedup``, and the row.
 
         Args:
