@@ -91,7 +91,6 @@ def import_answers(
         bins=prompt.scheme,
         defer=prompt.ask == "defer",
         limit=limit,
-        version=prompt.version,
     )
     if questions.prompt != prompt:
         raise UsageError(

@@ -105,7 +105,6 @@ def _empty_answers(log: EvalLog, facts: dict[str, Any], archive: Archive, shown:
         bins=prompt.scheme,
         defer=prompt.ask == "defer",
         limit=limit if isinstance(limit, int) else None,
-        version=prompt.version,
     )
     return Answers(questions=questions, repeats=max(1, log.eval.config.epochs or 1))
 
