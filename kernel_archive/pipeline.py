@@ -75,18 +75,13 @@ def _add_splits(directory: Path, manifest: Manifest, published: Sequence[Path]) 
 def ensure_archive(
     directory: str | Path | None, *, say: Callable[[str], None], advance: Advance | None = None
 ) -> Path:
-    """The archive directory that a user means, with an archive in it.
+    """Find the archive directory that a user means; build the embedded archive where it may go.
 
-    The embedded archive is built, after saying so, only in the default directory and only when no
-    directory was named:
-    a misspelt path must not become an archive.
-
-    ``directory`` is what the user named, ``None`` for the default one; ``say`` is told before
-    anything is built.
+    It is built only in the default directory, and only when ``directory`` is ``None``: a misspelt
+    path must not become an archive. ``say`` is told before anything is built.
 
     Raises:
-        ArchiveNotFoundError: a directory was named and holds no archive; the message says how to
-        build one there.
+        ArchiveNotFoundError: a directory was named and holds no archive.
         KernelArchiveError: as :func:`build`; a directory that holds something else is left alone.
     """
     from kernel_archive.archive.manifest import MANIFEST_NAME
@@ -96,10 +91,7 @@ def ensure_archive(
         return open_archive(directory).path
     default = default_directory()
     if not (default / MANIFEST_NAME).exists():
-        say(
-            f"No archive in {default}: building the embedded one there first (kernel-archive "
-            "build)."
-        )
+        say(f"No archive in {default}: the embedded one is built first (kernel-archive build).")
         build(out=default, advance=advance)
     return default
 
@@ -116,13 +108,18 @@ def remake_split(
 ) -> SplitChanges:
     """Make one split of an archive again, with its card.
 
-    ``definition`` is one of one's own; ``gpu`` is that of ``eval``; ``reselect`` selects anew what
-    others published; ``changes`` are
-    fields of the definition to change, where ``None`` leaves a field as it is.
+    Args:
+        directory: the archive.
+        table: table of the split.
+        definition: a definition of one's own, or the name of a retired one.
+        gpu: the GPU of an evaluation split.
+        scheme: bin scheme of the labels.
+        reselect: select anew what others published.
+        changes: fields of the definition to change; ``None`` leaves a field as it is.
 
     Raises:
         UsageError: the split was published by others and only ``reselect`` could change it so; or
-        the GPU must be named.
+            the GPU must be named.
         LeakageError: training would hold something of the evaluation.
     """
     from kernel_archive.archive.open import open_archive
@@ -151,10 +148,10 @@ def remake_split(
             f"variant with another {', '.join(asked)} with --reselect"
         )
     options: dict[str, Any] = {"rules": rules, "reselect": reselect, "scheme": scheme}
-    with remade_splits(directory, [table], **options) as made:
-        if made.directory is not None:
-            write_card(made.directory)
-    return made
+    with remade_splits(directory, [table], **options) as split_changes:
+        if split_changes.directory is not None:
+            write_card(split_changes.directory)
+    return split_changes
 
 
 def withhold_labels(directory: str | Path, folder: str | Path) -> list[Path]:

@@ -67,30 +67,25 @@ def _show_info(facts: Row) -> None:
     columns = {name: itemgetter(name) for name in names}
     columns["GPU hours"] = lambda m: _number(m["gpu_hours"], ".3f", "not logged")
     common.print_items(facts["methods"], columns, title="Searches", left=2)
-    common.print_table(["", ""], list(_further_facts(facts).items()), left=2)
-
-
-def _further_facts(facts: Row) -> dict[str, str]:
-    """Put what has no table of its own into words."""
-    tokens = {
-        way: _number(facts[f"{way}put_tokens"], ",.0f", "not logged") for way in ("in", "out")
-    }
+    for name in ("gpu", "language", "outcome", "split"):
+        common.tell(f"{name}: {_counts(facts['counts'][name])}")
+    tokens = (_number(facts[f"{way}put_tokens"], ",.0f", "not logged") for way in ("in", "out"))
     hours = _number(facts["gpu_hours"], ".3f", "not logged")
-    counted = facts["searches_with_gpu_seconds"]
-    repeated = facts["reports"].get("remeasured_kernels", 0)
-    inputs, findings = facts["inputs"], facts["findings"]["total"]
-    return {
-        **{name: _counts(facts["counts"][name]) for name in ("gpu", "language", "outcome")},
-        "split": _counts(facts["counts"]["split"]),
-        "programs": f"{facts['programs']:,} distinct programs that passed, "
-        f"{repeated:,} kernels measured more than once",
-        "GPU time": f"{hours} hours in {counted} of {facts['searches']} searches",
-        "tokens": ", ".join(f"{number} {way}" for way, number in tokens.items()),
-        "flags": _counts(facts["flags"]),
-        "inputs": f"{inputs['runs']} runs, {inputs['bytes'] / 1e6:.1f} MB, {findings} findings",
-        "excluded": f"{facts['excluded']} evaluations, kept with their reasons in the table "
-        "evaluations (superseded and contested ones among them)",
-    }
+    inputs = facts["inputs"]
+    common.tell(
+        f"programs: {facts['programs']:,} distinct ones that passed, "
+        f"{facts['reports'].get('remeasured_kernels', 0):,} kernels measured more than once"
+    )
+    common.tell(
+        f"GPU time: {hours} hours in {facts['searches_with_gpu_seconds']} of {facts['searches']} "
+        f"searches; tokens in and out: {', '.join(tokens)}"
+    )
+    common.tell(f"flags: {_counts(facts['flags'])}")
+    common.tell(
+        f"inputs: {inputs['runs']} runs, {inputs['bytes'] / 1e6:.1f} MB, "
+        f"{facts['findings']['total']} findings; {facts['excluded']} evaluations are excluded, "
+        "with their reasons in the table evaluations"
+    )
 
 
 @click.command()

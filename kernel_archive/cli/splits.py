@@ -53,16 +53,16 @@ def _make(
 
     with common.progress("Reading") as advance:
         directory = ensure_archive(archive_path, say=common.say, advance=advance)
-    made = remake_split(directory, table, **how)
-    split, changed, kept = made.facts[table], table in made.changed, table in made.kept
+    changes = remake_split(directory, table, **how)
+    split, changed, kept = changes.facts[table], table in changes.changed, table in changes.kept
 
-    def shown() -> None:
-        text(split, made)
+    def show() -> None:
+        text(split, changes)
         if not split.rows and table in EVALUATIONS:
             show_left_out(directory, table)
-        dropped = split.facts.get("excluded", {})
-        if any(dropped.values()):
-            counts = (f"{n:,} {name.replace('_', ' ')}" for name, n in dropped.items() if n)
+        excluded = {name: n for name, n in split.facts.get("excluded", {}).items() if n}
+        if excluded:
+            counts = (f"{n:,} {name.replace('_', ' ')}" for name, n in excluded.items())
             common.tell(f"Left out: {', '.join(counts)}.")
         common.tell(
             f"Labels: scheme {split.scheme}; the two bin schemes label "
@@ -79,14 +79,15 @@ def _make(
                 f"This is the variant {split.name!r}, not the canonical split: its scores compare "
                 "with no others. Without options the command makes the canonical one again."
             )
+        unchanged = "" if changed else ", as it was"
         common.tell(
-            f"{directory}: {table} ({split.name}), {split.rows:,} rows, {split.logical_digest}"
-            f"{'' if changed else ', as it was'}"
+            f"{directory}: {table} ({split.name}), {split.rows:,} rows, "
+            f"{split.logical_digest}{unchanged}"
         )
 
     result = {"path": str(directory), "table": table, "changed": changed}
-    result |= {"published_and_kept": kept, "split": split, "leakage": made.leakage}
-    common.emit(result, shown)
+    result |= {"published_and_kept": kept, "split": split, "leakage": changes.leakage}
+    common.emit(result, show)
 
 
 def show_left_out(directory: Path, table: str) -> None:
@@ -116,7 +117,7 @@ def show_left_out(directory: Path, table: str) -> None:
 
 
 def _cells(split: SplitFacts, title: str, first: str, cap: int | None = None) -> None:
-    """Problem x bin; cells under the cap are marked."""
+    """Print rows per problem and bin; cells under the cap are marked."""
     cells: dict[str, list[int]] = split.facts["cells"]
     pad = "" if cap is None else " "
 
@@ -173,7 +174,8 @@ def build_eval(table: str, withhold: str | None, **options: Any) -> None:
         )
 
 
-def _show_eval(split: SplitFacts, made: SplitChanges) -> None:
+def _show_eval(split: SplitFacts, changes: SplitChanges) -> None:
+    """Print the cells, and warn of references that differ and of similar programs."""
     gpus = split.parameters.get("gpu") or ", ".join(split.facts["gpus"]) or "no GPU"
     cap = split.parameters.get("cap") if split.origin == "selected" else None
     _cells(split, f"Evaluation rows per task and bin, {gpus}", "task", cap)
@@ -182,7 +184,7 @@ def _show_eval(split: SplitFacts, made: SplitChanges) -> None:
             f"Warning: the rows of {task} were timed against {len(references)} references: their "
             "speedups have different denominators. Give the searches of one reference another role."
         )
-    near = made.leakage.get("similarity", {})
+    near = changes.leakage.get("similarity", {})
     if near.get("similar_rows"):
         common.tell(
             f"{near['similar_rows']:,} of {near['rows']:,} rows of the evaluation splits have a "

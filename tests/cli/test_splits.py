@@ -170,7 +170,7 @@ def test_builds_the_embedded_archive_first(tmp_path, monkeypatch):
     monkeypatch.setattr(archive_build, "load_recipes", lambda builders: [loaded])
     status, out, err = invoke("build-eval", "--cap", "10")
     assert status == 0
-    assert "No archive in gpu-forecasters/kernels: building the embedded one there first" in err
+    assert "No archive in gpu-forecasters/kernels: the embedded one is built first" in err
     facts = open_archive("gpu-forecasters/kernels").manifest.splits["eval"]
     assert f"eval (canonical), {facts.rows} rows, {facts.logical_digest}" in out
 
