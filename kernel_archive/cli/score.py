@@ -25,13 +25,13 @@ _draw_options = common.options(
         "--draws",
         type=click.IntRange(0, 1_000_000),
         default=10_000,
-        help="Bootstrap draws; 0 for no intervals.",
+        help="Bootstrap draws; 0: none.",
     ),
     common.option(
         "--predicted-bin",
         type=common.Choice(["argmax", "stated"]),
         default="argmax",
-        help="Score the most probable bin, or the one that the forecaster names.",
+        help="Score the most probable or the named bin.",
     ),
 )
 
@@ -192,20 +192,20 @@ def compare(
     "--split",
     type=common.Choice([REPLAY.name, *FORECAST_SPLITS]),
     default=REPLAY.name,
-    help="replay: every recorded program; else only the rows of a split.",
+    help="replay: all recorded programs.",
 )
 @common.option(
     "--searches",
     "origin",
     type=common.Choice(["natural", "generated"]),
     default="natural",
-    help="Chains of programs written one by one, or searches over templates.",
+    help="Written one by one, or from templates.",
 )
 @common.option(
     "--share",
     type=click.FloatRange(0.0, 1.0, min_open=True),
     default=0.25,
-    help="Share of the children that a step measures.",
+    help="Of the children, measured per step.",
 )
 @common.option("--parents", type=common.FROM_1, default=4, help="Parents per step.")
 @common.option("--repeats", type=common.FROM_1, default=8, help="Runs with other ties and draws.")
