@@ -195,9 +195,7 @@ def test_wrong_usage_and_missing_files(run, arguments, status, message):
 
 
 def test_scoring_imports_nothing_heavy(files, archive):
-    """Neither Polars nor DuckDB, datasets, scikit-learn, SciPy or matplotlib: a score starts
-    fast.
-    """
+    """A score starts fast: no library that takes long to import is loaded."""
     code = (
         "import sys; from kernel_archive.cli import main; "
         f"status = main(['score', {str(files[0])!r}, '--archive', {str(archive)!r}, '--draws', "
@@ -213,9 +211,7 @@ def test_scoring_imports_nothing_heavy(files, archive):
 
 
 def test_a_file_name_that_is_no_text_can_be_scored(run, files, tmp_path):
-    """Bytes that are not UTF-8 are shown in the record, on stdout and in a file; template names
-    its own so, too.
-    """
+    """Bytes that are not UTF-8 are shown in the record, on stdout and in a file."""
     bad = os.fsdecode(os.fsencode(tmp_path) + b"/mi\xffne.jsonl")
     files[0].rename(bad)
     status, out, err = run("score", bad, "--draws", 0, "--json", "-o", tmp_path / "record.json")
@@ -262,9 +258,7 @@ def recorded(tmp_path_factory):
 
 
 def test_from_template_to_figures(recorded, tmp_path, capsys):
-    """The template of replay is valid, can be replayed as it is, and does as well as chance;
-    score sends it to replay.
-    """
+    """The template of replay can be checked and replayed; score sends it to replay."""
     file = tmp_path / "mine.jsonl"
     rest = ["--archive", recorded]
     assert main(["template", "--split", "replay", "-o", str(file), *rest]) == 0
@@ -285,9 +279,7 @@ def test_from_template_to_figures(recorded, tmp_path, capsys):
 
 
 def test_faults_are_named(recorded, tmp_path, capsys):
-    """A bad file is the data's fault, an unknown forecaster and an archive without such searches
-    the user's.
-    """
+    """A bad file is status 1; an unknown forecaster or no such searches is status 2."""
     bad = tmp_path / "bad.jsonl"
     bad.write_text('{"row_id": "nobody", "probabilities": [1, 0, 0, 0, 0, 0, 0, 0]}\n')
     assert main(["replay", str(bad), "--archive", recorded]) == 1

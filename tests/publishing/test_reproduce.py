@@ -107,9 +107,7 @@ def test_wrong_folders_are_refused(tmp_path):
 
 
 def test_reproduce_from_the_hub(client, hub: FakeHub, published, result):
-    """Without a folder the tables are fetched from the Hub and give the same figures; offline is
-    an error.
-    """
+    """The Hub gives the same figures as a folder; offline is an error."""
     for repository in (EVAL_SET, PREDICTIONS):
         folder = published.root / repository
         files = {
