@@ -88,7 +88,6 @@ ELSEWHERE = {
     "schema": "test_docs",
     "scoring/faults": "scoring/test_reader",
     "scoring/load": "scoring/test_split",
-    "selection/cells": "selection/test_evaluation",
     "selection/inputs": "selection/test_check",
     "selection/selected": "selection/test_leakage",
 }
