@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from kernel_archive.readers.events import Attempt
-from kernel_archive.readers.reading import LogReader, feedback_of, log_format
+from kernel_archive.readers.log_reader import LogReader, feedback_of, log_format
 from kernel_archive.readers.salvage import RowKind
 from kernel_archive.readers.values import seconds_between, step_number
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from readers.reading import LOG_FORMATS, V2, Read, gpu_mode, read
+from support.run_logs import LOG_FORMATS, V2, Read, gpu_mode, read
 
 from kernel_archive.readers.files import MAX_LINE_BYTES
 

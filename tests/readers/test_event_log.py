@@ -7,7 +7,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from readers.reading import V2, Read, forecast, gpu_mode, kernelbench, read, real, ulid
+from support.run_logs import V2, Read, forecast, gpu_mode, kernelbench, read, real, ulid
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from readers.reading import LOG_FORMATS, V2, gpu_mode, read, write_lines
 from support.puct import RunLog, program, recipe
+from support.run_logs import LOG_FORMATS, V2, gpu_mode, read, write_lines
 
 from kernel_archive.archive.build import build_archive
 from kernel_archive.archive.open import open_archive

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from readers.reading import V2, gpu_mode, read, ulid, write_lines
+from support.run_logs import V2, gpu_mode, read, ulid, write_lines
 
 from kernel_archive.bins import bin_of
 

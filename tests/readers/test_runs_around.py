@@ -7,7 +7,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from readers.reading import V2, gpu_mode, kernelbench, read, ulid, write_lines
+from support.run_logs import V2, gpu_mode, kernelbench, read, ulid, write_lines
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -11,7 +11,7 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 import pytest
-from readers.reading import Read, read
+from support.run_logs import Read, read
 
 from kernel_archive.archive.init import draft_recipe
 from kernel_archive.readers import READERS, sql, sql_sandbox
