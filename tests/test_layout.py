@@ -44,15 +44,11 @@ FILES = {
 
 #: Module -> the test file that covers it, where that is not the file of its own name.
 ELSEWHERE = {
-    "archive/amounts": "archive/test_search_rows",
-    "archive/preview": "archive/test_init",
-    "archive/crosschecks": "archive/test_validate",
     "archive/fragments": "archive/test_search_rows",
     "archive/info": "cli/test_inspect",
     "archive/labels": "archive/test_consolidate",
     "archive/manifest": "archive/test_build",
     "archive/open": "archive/test_build",
-    "archive/recipes": "archive/test_recipe",
     "archive/shards": "archive/test_merge",
     "cli/build": "cli/test_cli",
     "cli/common": "cli/test_terminal",

@@ -7,12 +7,13 @@ column is left out with a finding.
 
 from __future__ import annotations
 
+import math
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 
 from kernel_archive.archive import fragments
-from kernel_archive.archive.amounts import micros, total, total_time
 from kernel_archive.errors import Finding, RecipeError, printable
 from kernel_archive.gpus import canonical_gpu, is_known, same_gpu
 from kernel_archive.ids import canonical_text, evaluation_id, kernel_id
@@ -46,6 +47,8 @@ _SEARCH_JSON: Final = ("hyperparameters", "measurement", "software")
 _SEARCH_LIMITS: Final = fragments.limits(TABLES["searches"].schema) | dict.fromkeys(
     _SEARCH_JSON, fragments.Limit(len, fragments.MAX_CODE)
 )
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class Rows(NamedTuple):
@@ -128,8 +131,8 @@ class SearchRows:
                 excluded=excluded.get(record.node_id, record.excluded),
             )
             if record.outcome == "success":
-                row.runtime_us = total_time(record, "runtime_us")
-                row.reference_runtime_us = total_time(record, "reference_runtime_us")
+                row.runtime_us = _total_time(record, "runtime_us")
+                row.reference_runtime_us = _total_time(record, "reference_runtime_us")
             if self._is_misfit(row, largest_shape):
                 continue
             self._identify(row, problem, main)
@@ -347,8 +350,8 @@ class SearchRows:
             "parent_distance": [distance for _, distance in parents],
             "speedup": [row.record.speedup if good else None for row, good in by_success],
             "cases": [row.record.cases if good else () for row, good in by_success],
-            "started_at": [micros(record.started_at) for record in records],
-            "completed_at": [micros(record.completed_at) for record in records],
+            "started_at": [_micros(record.started_at) for record in records],
+            "completed_at": [_micros(record.completed_at) for record in records],
             "artificial": [
                 good and fragments.is_artificial(row.program, row.reference)
                 for row, good in by_success
@@ -383,7 +386,7 @@ class SearchRows:
         row = stated | {
             **{name: fragments.json_text(stated[name]) for name in _SEARCH_JSON},
             **{
-                name: total(present(name))
+                name: _total(present(name))
                 for name in ("input_tokens", "output_tokens", "gpu_seconds")
                 if stated[name] is None
             },
@@ -433,3 +436,33 @@ def _storable(values: list[Any]) -> list[Any]:
         fragments.encodable(value) if isinstance(value, str) and not value.isascii() else value
         for value in values
     ]
+
+
+def _micros(text: str | None) -> int | None:
+    """Convert ISO 8601 to microseconds since the epoch; ``None`` for any other text."""
+    try:
+        moment = datetime.fromisoformat(text or "")
+        moment = moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
+        return (moment - _EPOCH) // timedelta(microseconds=1)
+    except (ValueError, OverflowError):
+        return None
+
+
+def _total_time(record: Evaluation, name: str) -> float | None:
+    """Return the time that the log states for all cases, else their geometric mean."""
+    stated: float | None = getattr(record, name)
+    if stated is not None or not record.cases:
+        return stated
+    times = [getattr(case, name) for case in record.cases]
+    if not all(time is not None and 0 < time < math.inf for time in times):
+        return None
+    logarithms = list(map(math.log, times))
+    # Rounded to a picosecond: logarithms may differ in the last digit between machines.
+    return round(math.exp(math.fsum(logarithms) / len(logarithms)), 6)
+
+
+def _total(values: list[Any]) -> Any:
+    """Return the sum of the values, exact for floats; ``None`` where there are none."""
+    if not values:
+        return None
+    return math.fsum(values) if isinstance(values[0], float) else sum(values)

@@ -6,6 +6,9 @@ are skipped, since they would only repeat it.
 
 from __future__ import annotations
 
+import tomllib
+from pathlib import Path
+from string import Template
 from typing import TYPE_CHECKING, Final, Literal
 
 import duckdb
@@ -13,14 +16,14 @@ import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from kernel_archive.archive.crosschecks import cross_checks
+from kernel_archive.archive.labels import CONTESTED, SUPERSEDED, WITHHELD
 from kernel_archive.archive.manifest import shard_faults
 from kernel_archive.archive.natural import natural_faults
 from kernel_archive.archive.shards import digest_rows
 from kernel_archive.bins import assign_bins, scheme
 from kernel_archive.errors import ArchiveMismatchError, Finding, KernelArchiveError, printable
 from kernel_archive.ids import CANARY, logical_digest, program_id, token_id
-from kernel_archive.schema import TABLES
+from kernel_archive.schema import OUTCOMES, ROLES, TABLES
 from kernel_archive.splits import SPLIT_TABLES
 
 if TYPE_CHECKING:
@@ -202,6 +205,36 @@ def _wrong_labels(archive: Archive, table: str, value: str) -> Iterator[Finding]
         wrong = part.filter(part["bin"].to_numpy() != labels).to_series(0).to_list()
         message = f"the bin is not that of {value} under the scheme {name}"
         yield from _rows("wrong-label", message, table, wrong)
+
+
+class CrossCheck(msgspec.Struct, frozen=True):
+    """One rule."""
+
+    code: str  # of the finding
+    message: str  # what is wrong
+    table: str  # whose rows are named
+    query: str  # returns their keys
+
+
+def cross_checks(unanimous: Iterable[str]) -> list[CrossCheck]:
+    """Load the rules for an archive with these ``unanimous`` builders."""
+
+    def quoted(names: Iterable[str]) -> str:
+        return ", ".join("'" + name.replace("'", "''") + "'" for name in names) or "NULL"
+
+    values = {
+        "superseded": SUPERSEDED,
+        "contested": CONTESTED,
+        "withheld": WITHHELD,
+        "outcomes": quoted(OUTCOMES),
+        "roles": quoted(ROLES),
+        "unanimous": quoted(unanimous),
+    }
+    text = Path(__file__).with_name("crosschecks.toml").read_text(encoding="utf-8")
+    return [
+        CrossCheck(**{key: Template(value).substitute(values) for key, value in check.items()})
+        for check in tomllib.loads(text)["check"]
+    ]
 
 
 def _cross_references(archive: Archive) -> Iterator[Finding]:

@@ -21,7 +21,7 @@ from kernel_archive.archive.build import build_archive
 from kernel_archive.archive.jobs import jobs_of
 from kernel_archive.archive.manifest import read_manifest
 from kernel_archive.archive.open import open_archive
-from kernel_archive.archive.recipes import find_recipe
+from kernel_archive.archive.recipe import find_recipe
 from kernel_archive.archive.swap import stage_directory
 from kernel_archive.errors import (
     LogError,
@@ -326,7 +326,7 @@ def test_glob_characters_in_the_target_are_only_characters(tmp_path, source):
 
 def test_supersession_is_taken_whole_and_never_in_a_circle():
     """What a builder supersedes includes what that one does, whatever their names."""
-    from kernel_archive.archive.recipes import supersession
+    from kernel_archive.archive.recipe import supersession
 
     def facts(**edges):
         return [{"name": k, "supersedes": v} for k, v in edges.items()]

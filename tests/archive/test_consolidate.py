@@ -9,9 +9,9 @@ from support.archives import validate_archive
 from support.puct import REFERENCE, RunLog, program, recipe
 
 from kernel_archive.archive.build import build_archive
-from kernel_archive.archive.crosschecks import cross_checks
 from kernel_archive.archive.labels import CONTESTED, SUPERSEDED, WITHHELD
 from kernel_archive.archive.open import open_archive
+from kernel_archive.archive.validate import cross_checks
 from kernel_archive.ids import kernel_id, program_id
 
 

@@ -15,10 +15,10 @@ from kernel_archive.archive.init import (
     _times,
     _verdict,
     draft_recipe,
+    preview,
     quoted,
     write_recipe,
 )
-from kernel_archive.archive.preview import preview
 from kernel_archive.cli import cli
 from kernel_archive.errors import DataError, TargetExistsError
 from kernel_archive.readers.sql import check_query

@@ -6,7 +6,7 @@ import pytest
 from support.puct import RunLog, program, recipe
 
 from kernel_archive.archive.jobs import jobs_of
-from kernel_archive.archive.recipes import find_recipe
+from kernel_archive.archive.recipe import find_recipe
 from kernel_archive.errors import RecipeError
 from kernel_archive.readers import READERS
 from kernel_archive.readers.records import Evaluation

@@ -10,8 +10,7 @@ from kernel_archive.archive.build import build_archive
 from kernel_archive.archive.natural import natural_faults
 from kernel_archive.archive.open import open_archive
 from kernel_archive.archive.readings import HumanReading, readings_of
-from kernel_archive.archive.recipe import load_recipe
-from kernel_archive.archive.recipes import shipped_recipes
+from kernel_archive.archive.recipe import load_recipe, shipped_recipes
 from kernel_archive.errors import RecipeError
 from kernel_archive.ids import program_id
 from kernel_archive.pipeline import build

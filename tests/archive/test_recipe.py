@@ -11,8 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from kernel_archive.archive.open import open_archive
-from kernel_archive.archive.recipe import attributes, explained_keys, load_recipe
-from kernel_archive.archive.recipes import shipped_recipes
+from kernel_archive.archive.recipe import attributes, explained_keys, load_recipe, shipped_recipes
 from kernel_archive.errors import RecipeError
 from kernel_archive.gpus import Gpu
 from kernel_archive.pipeline import build

@@ -11,7 +11,7 @@ import pytest
 from support.puct import RunLog, program, recipe
 
 from kernel_archive.archive.build import build_archive
-from kernel_archive.archive.remote import _place
+from kernel_archive.archive.store import _place
 from kernel_archive.errors import RecipeError
 
 

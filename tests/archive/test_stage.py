@@ -8,7 +8,7 @@ from support.puct import RunLog, program, recipe
 from kernel_archive.archive import search_rows
 from kernel_archive.archive.build import build_archive
 from kernel_archive.archive.jobs import jobs_of
-from kernel_archive.archive.recipes import find_recipe
+from kernel_archive.archive.recipe import find_recipe
 from kernel_archive.archive.stage import stage_run
 from kernel_archive.archive.store import Store
 from kernel_archive.errors import LogError
