@@ -32,17 +32,6 @@ def test_a_path_that_names_nothing_is_one_clear_error(source, path):
     assert caught.value.findings[0].field == "source[0].path"
 
 
-@pytest.mark.parametrize(
-    "more", ["x = " + "[" * 5000, "x = " + "{a=" * 5000, "x = " + "9" * 10_000, "x = 1e99999999"]
-)
-def test_toml_beyond_the_parser_is_one_clear_error(source, more):
-    """Nesting and numbers that the parser gives up on are the recipe's fault."""
-    source.write_text(more + "\n" + source.read_text())
-    with pytest.raises(RecipeError) as caught:
-        find_recipe(str(source))
-    assert caught.value.findings[0].file == str(source)
-
-
 def test_a_path_that_leads_up_and_down_again_is_followed(source, tmp_path):
     """``..`` in the middle of a path, and an absolute path, name the run as the plain one does."""
     plain = source.read_text()

@@ -11,9 +11,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from kernel_archive.archive.open import open_archive
-from kernel_archive.archive.recipe import attributes, explained_keys, load_recipe, shipped_recipes
+from kernel_archive.archive.recipe import explained_keys, load_recipe, shipped_recipes
 from kernel_archive.errors import RecipeError
-from kernel_archive.gpus import Gpu
 from kernel_archive.pipeline import build
 
 if TYPE_CHECKING:
@@ -188,8 +187,3 @@ def test_every_key_has_a_text() -> None:
     keys = explained_keys()
     assert {"name", "archive.name", "eval.roles", "source.path", "exclude.reason"} <= {*keys}
     assert all(keys.values())
-
-
-def test_attributes_of_base_classes() -> None:
-    """A type says what its base says, too."""
-    assert {"aliases", "l2_cache_mb"} <= attributes(Gpu).keys()

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import duckdb
-import pyarrow as pa
 import pytest
 from support.run_logs import Read, read
 
@@ -188,17 +187,6 @@ def test_time_and_memory_are_bounded(folder: Path, monkeypatch: pytest.MonkeyPat
         sql.run_query(endless, folder, {}, answer, seconds=1.0)
 
 
-def test_variables_are_data(folder: Path) -> None:
-    """A name that is SQL stays a name; the matched file is ``file``."""
-    bad = "'); DROP TABLE x; --"
-    query = (
-        "SELECT getvariable('a b\"') || ' ' AS code, 2 AS speedup, "
-        "getvariable('file') AS source_file FROM read_csv(getvariable('file'))"
-    )
-    result = read("sql", folder / "t.csv", folder, query=query, variables={'a b"': bad})
-    assert {(e.code, e.source_file) for e in result.evaluations} == {(bad + " ", "t.csv")}
-
-
 @pytest.mark.parametrize("name", ["it's", 'a"b', "a\nb", "{x}", "[a]", "$(id)"])
 def test_folders_with_any_name(tmp_path: Path, name: str) -> None:
     """The folder's name reaches neither a shell nor SQL."""
@@ -246,6 +234,34 @@ def test_damaged_tables_are_refused_whole(tmp_path: Path, data: bytes) -> None:
             else f"SELECT code, speedup FROM {reader}('t')"
         )
         assert not ask(tmp_path, query).successes
+
+
+@pytest.mark.parametrize(
+    ("damage", "said"),
+    [
+        (b'p1,"def', "unterminated quote"),
+        (b"p1", "Number of Columns"),
+        (b"\xff\xfe\0junk", "unicode"),
+        (b'p1,"def z(): ...",1.0,H200,more', "Number of Columns"),
+    ],
+)
+@pytest.mark.parametrize("place", [0, 1, 30])
+@pytest.mark.parametrize("dialect", ["", ", all_varchar = true, header = true, delim = ','"])
+def test_damaged_lines_of_a_csv_file(
+    tmp_path: Path, damage: bytes, said: str, place: int, dialect: str
+) -> None:
+    """Wherever one stands, it is an error with its line, and the rest is read."""
+    lines = [b"problem,code,speedup,gpu"]
+    lines += [b'p,"def k%d():\n  return 1",%d.5,H200' % (n, n) for n in range(40)]
+    lines.insert(place, damage if place else damage.replace(b'"', b""))
+    (tmp_path / "t.csv").write_bytes(b"\n".join(lines) + b"\n")
+    query = "SELECT code, TRY_CAST(speedup AS DOUBLE) AS speedup, 'xé' AS problem"
+    result = ask(tmp_path, f"{query} FROM read_csv('t.csv'{dialect}) t")
+    assert len(result.successes) >= 39
+    if place or result.findings:  # DuckDB itself passes over some lines above a header
+        first = result.findings[0]
+        assert (first.code, first.file, first.line) == ("bad-row", "t.csv", 2 * place or 1)
+        assert said in first.message or not place
 
 
 def test_csv_with_one_byte_changed(tmp_path: Path) -> None:
@@ -430,17 +446,6 @@ def test_what_else_is_doubted(columns: str, rows: list[Any], code: str, n_counti
     assert len([e for e in result.successes if e.excluded is None]) == n_counting
 
 
-def test_names_of_rows() -> None:
-    """A name that stands twice is made different; missing values in any spelling are missing."""
-    rows = [("a b", 2.0, "x", "None"), ("c d", 1.0, "x", "nan"), ("e f", 1.0, "", "m")]
-    result = judged(values(*rows, columns="code, speedup, node_id, model"))
-    assert [(e.node_id, e.model) for e in result.evaluations] == [
-        ("x", None),
-        ("x@2", None),
-        ("row-3", "m"),
-    ]
-
-
 def test_failures_by_their_words() -> None:
     """The plainest word counts."""
     words = ("time_limit exceeded: TLE", "oom", "wrong answer", "nvcc failed", "passed", "slower")
@@ -452,18 +457,6 @@ def test_failures_by_their_words() -> None:
         None,
         None,
     ]
-
-
-def test_counts_of_rows() -> None:
-    """How many were left out, and why."""
-    judge = Judge(pa.table({"code": ["a b", None, "7", None], "speedup": [1.0, 2.0, 3.0, None]}))
-    assert judge.counts() == {
-        "rows": 4,
-        "rows_left_out": 3,
-        "rows_bad_value": 1,
-        "rows_without_code": 2,
-        "rows_without_speedup": 1,
-    }
 
 
 # -- shipped queries
@@ -614,23 +607,6 @@ def checkpoint(place: Path, number: int, programs: list[Any]) -> None:
             "iteration_found": iteration,
         }
         (folder / f"{name}.json").write_text(json.dumps(value))
-
-
-def test_openevolve(tmp_path: Path) -> None:
-    """Every program once."""
-    checkpoint(tmp_path, 5, PROGRAMS[:2])
-    checkpoint(tmp_path, 10, PROGRAMS)
-    got = ask(tmp_path, shipped("queries/openevolve"))
-    assert [
-        (e.node_id, e.parent_node_id, e.step, e.speedup, e.is_root) for e in got.evaluations
-    ] == [
-        ("root", None, 0, 1.0, True),
-        ("a", "root", 3, 2.0, False),
-        ("b", "a", 7, 4.0, False),
-    ]
-    assert {e.reference_code for e in got.evaluations} == {"def kernel_root(): ..."}
-    assert got.by_node["a"].source_file == "checkpoints/checkpoint_10/programs/a.json"
-    assert not got.findings
 
 
 def test_openevolve_migrants_and_failures(tmp_path: Path) -> None:
