@@ -113,6 +113,23 @@ def _header(path: str, mark: str, names: set[str]) -> tuple[int, list[str]]:
     return number, list(dict.fromkeys(rows[number]))
 
 
+def _damaged_lines(connection: duckdb.DuckDBPyConnection) -> list[list[Any]]:
+    """List file, line and message of the rows that ``read_csv`` passed over."""
+    rows = connection.execute(
+        "SELECT file_path, line_byte_position, first(error_message) FROM reject_errors "
+        f"JOIN reject_scans USING (scan_id, file_id) GROUP BY ALL ORDER BY ALL LIMIT {_MAX_DAMAGED}"
+    ).fetchall()
+    damaged: list[list[Any]] = []
+    for path in {row[0]: None for row in rows}:
+        line = 1
+        with open(path, "rb") as file:  # noqa: PTH123 - relative to the folder
+            for position, message in [row[1:] for row in rows if row[0] == path]:
+                while rest := max(0, position - 1 - file.tell()):
+                    line += file.read(min(rest, 1 << 20)).count(b"\n")
+                damaged.append([path, line, message])
+    return damaged
+
+
 def _text(value: str) -> str:
     return "'" + value.replace("'", "''") + "'"
 
@@ -135,10 +152,7 @@ def main() -> None:
                 _answer(connection, _passing_over(query, request["tree"], variables, damaged))
             except Exception:  # noqa: BLE001 - the first error is the one to report
                 raise error from None
-            damaged += connection.execute(
-                "SELECT DISTINCT file_path, line, first(error_message) FROM reject_errors "
-                f"JOIN reject_scans USING (scan_id, file_id) GROUP BY ALL LIMIT {_MAX_DAMAGED}"
-            ).fetchall()
+            damaged += _damaged_lines(connection)
             if not damaged:
                 raise
         sys.stderr.write(json.dumps(damaged))
