@@ -31,7 +31,6 @@ FORECASTERS = {"calibrated": (0.7, 0.7), "overconfident": (1.2, 0.35)}
 #: Metrics whose value does not depend on how many rows there are.
 SIZE_FREE = (
     "ece",
-    "ece_adaptive",
     "forecast_error",
     "brier",
     "crps",
@@ -40,7 +39,6 @@ SIZE_FREE = (
     "within_one",
     "entropy",
     "aurc",
-    "aurc_error_rate",
     "confidence_monotonicity",
 )
 

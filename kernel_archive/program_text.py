@@ -1,6 +1,6 @@
 """Read from the text of a program its language, patterns that only lose time, and telling words.
 
-Nothing here runs or imports a program. :mod:`kernel_archive.text_quantities` counts things in it.
+Nothing here runs or imports a program.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Final
 LANGUAGE_ORDER: Final = ("other", "pytorch", "triton", "gluon", "cuda")
 
 #: Comments of C and C++.
-C_COMMENT: Final = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
+_C_COMMENT: Final = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
 
 
 #: Words of comments and names that say how fast a program is or is meant to be.
@@ -92,7 +92,7 @@ def artificial_patterns(code: str, reference: str = "") -> list[str]:
     """
     patterns = ["dead_work"] if _discards(code) else []
     if any(word in code for word in _SUSPECT_WORDS):
-        bare = _PROSE.sub(" ", C_COMMENT.sub(" ", code) if "__global__" in code else code)
+        bare = _PROSE.sub(" ", _C_COMMENT.sub(" ", code) if "__global__" in code else code)
         if _DOUBLE.search(bare) and not _DOUBLE.search(reference):
             patterns.append("double")
         if _SLEEP.search(bare):

@@ -82,7 +82,6 @@ ELSEWHERE = {
     "readers/sql_doubts": "readers/test_sql",
     "readers/sql_sandbox": "readers/test_sql",
     "schema": "test_docs",
-    "scoring/metric_table": "scoring/test_metrics",
     "scoring/faults": "scoring/test_reader",
     "scoring/load": "scoring/test_split",
     "selection/cells": "selection/test_evaluation",

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, Final, TypedDict
 import msgspec
 
 from kernel_archive.archive.swap import replaced_directory, stage_directory
-from kernel_archive.board.cache import ScoreCache, cache_key
 from kernel_archive.board.entries import (
     Entry,
     Evaluated,
@@ -139,41 +138,29 @@ def _sort_submissions(
 
 
 class _Work(msgspec.Struct, frozen=True):
-    """One submission to be scored; ``key`` is empty where the result is not to be kept."""
+    """One submission to be scored."""
 
     folder: Path
     target: Split
     terms: ScoringTerms
-    key: str
 
 
 def _evaluate_all(
-    works: Sequence[_Work],
-    cache: ScoreCache,
-    jobs: int | None,
-    advance: Callable[[int, int, str], None] | None,
+    works: Sequence[_Work], jobs: int | None, advance: Callable[[int, int, str], None] | None
 ) -> list[tuple[_Work, Any]]:
-    """Score submissions, or take what an earlier build kept of them."""
-    results: dict[int, Any] = {
-        i: cache.load(work.key) if work.key else None for i, work in enumerate(works)
-    }
-    left = [i for i, result in results.items() if result is None]
-    left.sort(key=lambda i: -len(works[i].target))  # the longest call first
-    calls = []
-    for i in left:
-        folder = works[i].folder
-        calls.append(Call(folder.name, partial(evaluate, folder, works[i].terms)))
-    done = len(works) - len(left)
+    """Score submissions, those with the most rows first."""
+    works = sorted(works, key=lambda work: -len(work.target))
+    calls = [Call(w.folder.name, partial(evaluate, w.folder, w.terms)) for w in works]
+    results: dict[int, Any] = {}
     with open_executor(1 if len(calls) < 4 else jobs) as executor:
         for place, result in iterate_results(executor, calls):
-            work = works[left[place]]
-            results[left[place]] = result
-            if work.key and isinstance(result, Evaluated):
-                cache.keep(work.key, result)
-            done += 1
+            results[place] = result
             if advance is not None:
-                advance(done, len(works), work.folder.name)
-    return [(works[i], result) for i, result in results.items()]
+                advance(len(results), len(works), works[place].folder.name)
+    return sorted(
+        ((works[place], result) for place, result in results.items()),
+        key=lambda pair: pair[0].folder,
+    )
 
 
 def _entries(results: Sequence[tuple[_Work, Any]], faults: Faults) -> list[Entry]:
@@ -204,10 +191,9 @@ def build_board(
     """Score the submissions of a board, rank them, one board per split, and publish.
 
     Written are ``standings.json``, ``index.html``, and a page, the record and the forecasts of
-    each entry, all in one step: a build that is killed leaves the old files. An entry that did not
-    change is taken from the board's ``cache``. A submission of other rows is listed apart. One that
-    is at fault is left out and named. The same archive, submissions, seed and package give the same
-    bytes.
+    each entry, all in one step: a build that is killed leaves the old files. A submission of other
+    rows is listed apart. One that is at fault is left out and named. The same archive, submissions,
+    seed and package give the same bytes.
 
     Raises:
         UsageError: there is no board, or nothing on it, or the archive has no split.
@@ -220,7 +206,7 @@ def build_board(
     draws, seed = options.get("draws", 4_000), options.get("seed", 0)
     targets = load_targets(archive, scheme, labels)
     faults: Faults = {}
-    cache, works = ScoreCache(store.parent), []
+    works = []
     for folder, target in _sort_submissions(store, targets, faults):
         terms = ScoringTerms(
             archive=archive.path.absolute(),
@@ -230,10 +216,8 @@ def build_board(
             draws=draws,
             seed=seed,
         )
-        # Draws would tell withheld labels: nothing of them is kept.
-        key = "" if target.withheld else cache_key(folder, target, terms)
-        works.append(_Work(folder.absolute(), target, terms, key))
-    results = _evaluate_all(works, cache, options.get("jobs"), advance)
+        works.append(_Work(folder.absolute(), target, terms))
+    results = _evaluate_all(works, options.get("jobs"), advance)
     boards = []
     for target in targets:
         entries = _entries([(w, r) for w, r in results if w.target is target], faults)
@@ -247,7 +231,6 @@ def build_board(
     folder = Path(options.get("out") or store.parent)
     page = render_page(archive, boards, left_out=left_out).encode()
     _publish(folder, store, page, boards)
-    cache.remove_unused()
     return BoardResult(
         files=[folder / STANDINGS_FILE, folder / PAGE_FILE],
         page_bytes=len(page),

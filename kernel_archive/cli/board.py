@@ -225,9 +225,8 @@ def _standings_tables(boards: list[Standings]) -> None:
 def build(bins: str | None, archive_path: str | None, **how: Any) -> None:
     """Score and rank every submission, and write standings.json and index.html.
 
-    Entries that did not change since the last build are taken from the board's cache. A submission
-    whose files are at fault, or that is of another archive, is named and left out. Where the labels
-    are withheld, the page shows no label.
+    A submission whose files are at fault, or that is of another archive, is named and left out.
+    Where the labels are withheld, the page shows no label.
 
     The page is one file that fetches nothing: open it, or show it with kernel-archive leaderboard
     serve.

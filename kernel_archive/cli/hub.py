@@ -10,10 +10,8 @@ import click
 from kernel_archive.cli import common
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from kernel_archive.publishing.push import PushResult
-    from kernel_archive.publishing.reproduce import PaperFigure, Reproduction
+    from kernel_archive.publishing.reproduce import Reproduction
 
 #: Metric of the paper's Table 1 -> title, decimals.
 _PAPER_METRICS: Final = {
@@ -124,8 +122,7 @@ def reproduce(source: str | None) -> None:
 
     DIR is a local copy of the published tables, one folder per repository
     (gpu-forecasters-eval-set, ...); the Hub when not given. What the paper leaves open is computed
-    in every reading: the bin scheme, recovery per task or pooled, the most probable or the stated
-    bin. The reading that comes nearest to the paper stands first.
+    in every reading, the nearest to the paper first, beside a random order and the best control.
     """
     from kernel_archive.publishing.reproduce import reproduce as run
 
@@ -136,77 +133,32 @@ def reproduce(source: str | None) -> None:
     common.emit(result, lambda: _show_reproduction(result))
 
 
-def _plus_minus(mean: float | None, std: float | None, decimals: int) -> str:
-    return "-" if mean is None or std is None else f"{mean:.{decimals}f} ± {std:.{decimals}f}"
-
-
-def _show_table_1(result: Reproduction, figures: Mapping[Any, PaperFigure]) -> None:
-    """Print a table per metric: the printed figures, then every reading, the nearest first."""
-    from kernel_archive.publishing.reproduce import PRINTED, SURROGATES
-
-    shown = [name for name in SURROGATES if name not in result.missing]
-    for metric, (title, decimals) in _PAPER_METRICS.items():
-        printed = [PRINTED[name][metric] for name in shown]
-        cells = [_plus_minus(p.mean, p.std, decimals) for p in printed]
-        rows = [["printed", "", *cells, "", ""]]
-        for r in result.readings:
-            if r.metric != metric:
-                continue
-            own = [figures[name, metric, r.labels, r.choice] for name in shown]
-            cells = [_plus_minus(f.mean, f.std, decimals) for f in own]
-            nearness = [f"{r.difference:.{decimals}f}", f"{r.equal}/{r.compared}"]
-            rows.append([r.labels, r.choice, *cells, *nearness])
-        names = [SURROGATES[name] for name in shown]
-        columns = ["labels", "reading", *names, "mean distance", "equal to print"]
-        common.print_table(columns, rows, title=title, left=2)
-
-
-def _show_training(result: Reproduction, figures: Mapping[Any, PaperFigure]) -> None:
-    """Print how training changed each metric, under each reading."""
-    from kernel_archive.publishing.reproduce import BASELINE, SURROGATES, TRAINED
-
-    trained = [name for name in TRAINED if name not in result.missing]
-    if not trained:
-        return
-    rows = []
-    for r in result.readings:
-        own = [figures.get((name, r.metric, r.labels, r.choice)) for name in trained]
-        deltas = ["-" if f is None or f.delta is None else f"{f.delta:+.3f}" for f in own]
-        rows.append([_PAPER_METRICS[r.metric][0], r.labels, r.choice, *deltas])
-    columns = ["metric", "labels", "reading", *(TRAINED[name] for name in trained)]
-    title = f"Effect of training: difference from {SURROGATES[BASELINE]}"
-    common.print_table(columns, rows, title=title, left=3)
-
-
 def _show_reproduction(result: Reproduction) -> None:
-    figures = {(f.surrogate, f.metric, f.labels, f.choice): f for f in result.figures}
-    _show_table_1(result, figures)
-    _show_training(result, figures)
+    """Print a table per metric: the printed figures, then every reading, the nearest first."""
+    from kernel_archive.publishing.reproduce import FORECASTERS, printed
+
+    def cell(figure: tuple[float | None, float | None], decimals: int) -> str:
+        mean, std = (None if n is None else f"{n:.{decimals}f}" for n in figure)
+        return " ± ".join(n for n in (mean, std) if n is not None) or "-"
+
+    titles = {name: title for name, (title, _) in FORECASTERS.items() if name not in result.missing}
+    titles |= {name: name for name in ("random order", "best control")}
+    for metric, (heading, decimals) in _PAPER_METRICS.items():
+        readings = [r for r in result.readings if r.metric == metric]
+        rows = []
+        for name, title in titles.items():
+            paper = printed(name, metric) if name in FORECASTERS else (None, None)
+            figures = [paper, *(r.figures.get(name, (None, None)) for r in readings)]
+            rows.append([title, *(cell(figure, decimals) for figure in figures)])
+        distances = (cell((r.distance, None), decimals) for r in readings)
+        rows.append(["mean distance from print", "", *distances])
+        columns = ["", "printed", *(f"{r.labels} {r.choice}" for r in readings)]
+        common.print_table(columns, rows, title=heading)
     common.tell(
         "Labels: released = the published bins with that rule's centres; paper = relabelled by the "
-        "paper's table; mixed = the published bins with the paper's centres."
+        "paper's table; mixed = the published bins with the paper's centres. Macro: recovery per "
+        "task, then the mean; pooled: all rows one candidate set; argmax or stated bin."
     )
-    common.tell(
-        "Readings: macro = recovery per task, then the mean; pooled = all rows one candidate set; "
-        "argmax or stated bin."
-    )
-    rates = [
-        (r.family, f"{r.cutoff:g}x", r.pairs, r.positives, f"{r.rate:.4f}")
-        for r in result.base_rates
-    ]
-    columns = ["pairs of", "cutoff", "pairs", "discoveries", "base rate"]
-    common.print_table(columns, rates, title="Discoveries")
-    tasks = ", ".join(f"{task} {n}" for task, n in result.rows.items())
-    common.tell(f"{sum(result.rows.values())} evaluation rows ({tasks}).")
-    common.tell(
-        f"{result.relabelled} have another bin under the paper's table; {result.mislabelled} have "
-        "a published bin that is not the released rule's."
-    )
-    for f in result.forecasters:
-        rate = "-" if f.parse_rate is None else f"{100 * f.parse_rate:.1f} %"
-        common.tell(
-            f"{f.title}: {f.n_repeats} repeats, {rate} parsed, {f.n_stated_differs} stated bins "
-            f"are not the most probable, {f.n_raw_sum_outside} raw sums outside 0.5 to 1.5."
-        )
+    common.tell(f"{sum(result.rows.values())} evaluation rows of {len(result.rows)} tasks.")
     if result.missing:
         common.tell(f"Not in the tables: {', '.join(result.missing)}.")

@@ -59,39 +59,6 @@ def ece(
         return per_draw(np.abs(gaps).sum(axis=0) / product(kept.astype(float), w), weights)
 
 
-def adaptive_ece(
-    *,
-    confidence: Floats,
-    correct: Bools,
-    parsed: Bools | None = None,
-    weights: Floats | None = None,
-) -> Floats:
-    """Calibration error over ten buckets of equal count, cut in order of confidence.
-
-    Every bucket holds exactly a tenth of the rows: a row, or a group of rows of equal confidence,
-    that lies on a cut is shared between the two sides in proportion, so that neither file order nor
-    n matters. Arguments and result as in :func:`ece`.
-    """
-    w = counted(weights, len(confidence))
-    ranking = Ranking(w, confidence, _all(parsed, len(confidence)))
-    if not len(ranking.order):
-        return per_draw(np.full(w.shape[1], np.nan), weights)
-    signed = ranking.up_to(ranking.weights * (correct - confidence)[ranking.order][:, None])
-    counts, n, column = ranking.counts, ranking.counts[-1], np.arange(w.shape[1])
-    edges = np.zeros((N_BUCKETS + 1, w.shape[1]))
-    edges[-1] = signed[-1]
-    with np.errstate(invalid="ignore", divide="ignore"):
-        for m in range(1, N_BUCKETS):
-            cut = n * m / N_BUCKETS
-            place = np.count_nonzero(counts < np.ceil(cut), axis=0)
-            low = np.maximum(place - 1, 0)
-            count_low = np.where(place > 0, counts[low, column], 0.0)
-            sum_low = np.where(place > 0, signed[low, column], 0.0)
-            share = (cut - count_low) / (counts[place, column] - count_low)
-            edges[m] = sum_low + share * (signed[place, column] - sum_low)
-        return per_draw(np.abs(np.diff(edges, axis=0)).sum(axis=0) / n, weights)
-
-
 def confidence_monotonicity(
     *,
     confidence: Floats,
@@ -151,45 +118,29 @@ def aurc(
 ) -> Floats:
     """Area under the risk-coverage curve: mean of :func:`selective_risk` over the coverages k/n.
 
-    A row at places s+1..s+w of the order adds loss * sum over its places m of (H_n - H_{m-1}) / n,
-    where H are the harmonic numbers: only the counts have to be summed along the order, once for
-    all losses.
+    A tie group at the places a+1..b of the order adds its mean loss times the sum over its places m
+    of (H_n - H_{m-1}) / n, where H are the harmonic numbers.
 
     Args:
         confidence: shape (n,).
-        losses: shape (n,), or (L, n) for several losses of the same rows.
+        losses: shape (n,).
         parsed: shape (n,), rows that count; all when not given.
         weights: shape (n, D), how often each row counts in each draw, in whole numbers; once when
             not given.
 
     Returns:
-        shape (D,) or (L, D), without its last axis where there are no weights; NaN where no row
-        counts.
+        shape (D,), or one value without weights; NaN where no row counts.
     """
     w = counted(weights, len(confidence))
-    several = np.atleast_2d(losses)
     ranking = Ranking(w, confidence, parsed)
     if not len(ranking.order):
-        return per_draw(np.full((*losses.shape[:-1], w.shape[1]), np.nan), weights)
-    counts = ranking.counts.astype(np.int32)
-    n = counts[-1]
+        return per_draw(np.full(w.shape[1], np.nan), weights)
+    lost = ranking.up_to(ranking.weights * losses[ranking.order][:, None])
+    ends = np.concatenate([np.zeros((1, w.shape[1])), ranking.counts]).astype(np.int32)
+    size, n = np.diff(ends, axis=0), ends[-1]
+    mean = np.diff(lost, axis=0, prepend=0.0) / np.maximum(size, 1)
     harmonic = np.concatenate([[0.0], np.cumsum(1.0 / np.arange(1, n.max() + 1))])
     before = np.concatenate([[0.0], np.cumsum(harmonic[:-1])])  # sum of H_0 .. H_{x-1}
-    at = before[counts]
-    ordered = several[:, ranking.order]
-    total = product(ordered, ranking.weights) * harmonic[n]
-    # The mean loss of a tie group holds for each of its places; a group of one row has the same
-    # loss in every draw.
-    fixed = np.zeros((len(several), len(ranking.ends)))
-    fixed[:, ranking.single] = ordered[:, ranking.ends[ranking.single] - 1]
-    total += product(np.diff(fixed, axis=1, append=0.0), at)
-    for g in np.flatnonzero(~ranking.single):
-        start, end = (int(ranking.ends[g - 1]) if g else 0), int(ranking.ends[g])
-        step = at[g] - (at[g - 1] if g else 0.0)
-        size = ranking.counts[g] - (ranking.counts[g - 1] if g else 0.0)
-        total -= product(ordered[:, start:end], ranking.weights[start:end]) * (
-            step / np.maximum(size, 1.0)
-        )
+    share = size * harmonic[n] - np.diff(before[ends], axis=0)
     with np.errstate(invalid="ignore"):
-        area: Floats = (total / n).reshape(*losses.shape[:-1], -1)
-    return per_draw(area, weights)
+        return per_draw(np.einsum("gd,gd->d", mean, share) / n, weights)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from kernel_archive.scoring import calibration, order
-from kernel_archive.scoring.metric_table import metrics_of
+from kernel_archive.scoring.metrics import metrics_of
 from kernel_archive.scoring.record import Bucket, Deferral, DiscoveryCurve, RiskCoverage
 from kernel_archive.scoring.samples import RowSample
 from kernel_archive.scoring.uncertainty import joined, measure
@@ -74,8 +74,6 @@ def discovery_curve(rows: ForecastRows, cutoff: float) -> DiscoveryCurve:
         high=max(averages),
         recall=tuple(recall.tolist()),
         precision=tuple(np.mean(precisions, axis=0).tolist()),
-        precision_low=tuple(np.min(precisions, axis=0).tolist()),
-        precision_high=tuple(np.max(precisions, axis=0).tolist()),
     )
 
 

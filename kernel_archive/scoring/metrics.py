@@ -1,111 +1,186 @@
-"""The formulas of all metrics as functions on arrays, and the tables of what is made from them.
+"""State every metric, from ``metrics.toml``, and how it is computed.
 
-No files, no validation, no randomness. Arguments are keyword-only, since many have the same shape;
-n is the number of rows, and ``...`` stands for any leading axes. Exact definitions, to the last
-edge case: docs/metrics.md; their source is the GPU Forecasters paper (arXiv 2605.31464), sections
-3.1, 4.1, 4.3 and 4.5. Figures that are equal in exact arithmetic count as equal here, too: ranks
-and confidence buckets allow for the rounding of the renormalisation.
-
->>> import numpy as np
->>> p = np.array([[0, 0, 0, 0.1, 0.2, 0.7, 0, 0]])
->>> predicted_bins(probabilities=p).tolist()
-[6]
->>> brier(probabilities=p, bins=np.array([6])).round(6).tolist()
-[0.07]
+:data:`METRICS` is the one place where a metric is stated. Scores, comparisons, summaries, the board
+and the documentation are made from it.
 """
 
 from __future__ import annotations
 
-from kernel_archive.scoring.calibration import (
-    N_BUCKETS,
-    adaptive_ece,
-    aurc,
-    bucket_of,
-    confidence_monotonicity,
-    ece,
-    selective_risk,
-)
-from kernel_archive.scoring.forecasts import (
-    brier,
-    confidence,
-    confusion,
-    correct,
-    crps,
-    entropy,
-    expected_speedup,
-    forecast_errors,
-    nll,
-    normalise,
-    predicted_bins,
-    within_one,
-)
-from kernel_archive.scoring.metric_table import (
-    COMPARED,
-    HEADLINE,
-    LEAD,
-    METRICS,
-    RANKED_BY,
-    RANKINGS,
-    MetricInfo,
-    budget_name,
-    cutoff_name,
-    metrics_of,
-)
-from kernel_archive.scoring.order import (
-    CUTOFFS,
-    average_precision,
-    exceedance,
-    order_keys,
-    pair_accuracy,
-    precision_recall,
-)
-from kernel_archive.scoring.recovery import (
-    BUDGETS,
-    budget_ranks,
-    recovered_at,
-    recovered_at_random,
-    recovery_area,
-)
+import tomllib
+from functools import partial
+from importlib.resources import files
+from typing import TYPE_CHECKING, Final, Literal, get_args
 
-__all__ = [
-    "BUDGETS",
-    "COMPARED",
-    "CUTOFFS",
-    "HEADLINE",
-    "LEAD",
-    "METRICS",
-    "N_BUCKETS",
-    "RANKED_BY",
-    "RANKINGS",
-    "MetricInfo",
-    "adaptive_ece",
-    "aurc",
-    "average_precision",
-    "brier",
-    "bucket_of",
-    "budget_name",
-    "budget_ranks",
-    "confidence",
-    "confidence_monotonicity",
-    "confusion",
-    "correct",
-    "crps",
-    "cutoff_name",
-    "ece",
-    "entropy",
-    "exceedance",
-    "expected_speedup",
-    "forecast_errors",
-    "metrics_of",
-    "nll",
-    "normalise",
-    "order_keys",
-    "pair_accuracy",
-    "precision_recall",
-    "predicted_bins",
-    "recovered_at",
-    "recovered_at_random",
-    "recovery_area",
-    "selective_risk",
-    "within_one",
-]
+import msgspec
+import numpy as np
+
+from kernel_archive.scoring import calibration, forecasts
+from kernel_archive.scoring.order import CUTOFFS
+from kernel_archive.scoring.recovery import BUDGETS, recovery_area
+from kernel_archive.splits import Kind
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from kernel_archive.scoring.arrays import Floats
+    from kernel_archive.scoring.samples import ForecastRows, RowSample
+
+__all__ = ["COMPARED", "HEADLINE", "LEAD", "METRICS", "RANKED_BY", "RANKINGS", "metrics_of"]
+
+
+class MetricInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """State one metric: an entry of ``metrics.toml``."""
+
+    name: str
+    title: str
+    #: After the figure; empty for a pure number.
+    unit: str = ""
+    better: Literal["higher", "lower", "neither"]
+    decimals: int = 3
+    #: What it says, in half a sentence, and what it is, exactly.
+    meaning: str
+    formula: str
+    #: Kinds of split that have it; that it is a headline metric of; in whose comparisons it stands.
+    kinds: tuple[Kind, ...] = ("eval", "discovery")
+    headline: tuple[Kind, ...] = ()
+    compared: tuple[Kind, ...] = ()
+    #: Which figures of a comparison are corrected together: the paper's, or this project's.
+    family: Literal["paper", "order"] = "paper"
+    #: Whether entries may be ordered by it: an oracle is best by it, and a forecast that knows
+    #: nothing does not come out well.
+    ranks: bool = False
+    #: Whether single tasks or families have it: with an interval, as a value alone, or not at all.
+    groups: Literal["interval", "value", "none"] = "interval"
+    #: Another metric with the same differences between any two forecasters, drawn instead.
+    differs_as: str = ""
+    #: Whether it is also stated for the rows alone that a forecaster did not defer.
+    accepted: bool = True
+
+    def format(self, value: float | None) -> str:
+        """Show a figure with its unit, or a dash.
+
+        >>> METRICS["speedup_recovered"].format(81.25), METRICS["ece"].format(None)
+        ('81.2 %', '-')
+        """
+        return "-" if value is None else f"{value:.{self.decimals}f}{self.unit}"
+
+    @property
+    def sign(self) -> int:
+        """1 where lower is better, else -1: the smaller ``sign * value`` is the better figure."""
+        return -1 if self.better == "higher" else 1
+
+    def of(self, sample: RowSample) -> Floats:
+        """Compute the metric in every draw of rows, mean over the repeats: shape (D,)."""
+        if self.name in _ROWS:
+            return sample.mean_over_rows(_ROWS[self.name](sample.rows))
+        return _DRAWS[self.name](sample)
+
+
+def budget_name(budget: int) -> str:
+    """Metric name of one budget of speedup recovered."""
+    return f"speedup_recovered_at_{budget}"
+
+
+def cutoff_name(cutoff: float) -> str:
+    """Metric name of average precision at one cutoff."""
+    return f"average_precision_{cutoff:g}"
+
+
+def _recovered(sample: RowSample, budgets: tuple[int, ...] = BUDGETS) -> Floats:
+    mean: Floats = sample.curve[[c - 1 for c in budgets]].mean(axis=0)
+    return mean
+
+
+def _calibration_error(sample: RowSample) -> Floats:
+    rows = sample.rows
+    return sample.mean(
+        lambda r: calibration.ece(
+            confidence=rows.confidence[r],
+            correct=rows.hits[r],
+            parsed=rows.parsed[r],
+            weights=sample.weights,
+        )
+    )
+
+
+def _monotonicity(sample: RowSample) -> Floats:
+    rows = sample.rows
+    return sample.mean(
+        lambda r: calibration.confidence_monotonicity(
+            confidence=rows.confidence[r],
+            errors=rows.errors[r],
+            parsed=rows.parsed[r],
+            weights=sample.weights,
+        )
+    )
+
+
+def _skill(sample: RowSample) -> Floats:
+    own = METRICS["crps"].of(sample)
+    control = sample.mean_over_rows(sample.rows.control_crps[None])
+    with np.errstate(invalid="ignore", divide="ignore"):
+        skill: Floats = np.where(control > 0, 1.0 - own / control, np.nan)
+    return skill
+
+
+def _of_probabilities(formula: Callable[..., Floats], rows: ForecastRows) -> Floats:
+    return formula(probabilities=rows.probabilities, bins=rows.bins)
+
+
+#: Metric -> its value for every row, shape (R, n), where the metric is the mean over the rows.
+_ROWS: Final[dict[str, Callable[[ForecastRows], Floats]]] = {
+    "forecast_error": lambda r: r.errors,
+    "accuracy": lambda r: r.hits.astype(float),
+    "within_one": lambda r: forecasts.within_one(predicted=r.predicted, bins=r.bins).astype(float),
+    "brier": partial(_of_probabilities, forecasts.brier),
+    "crps": partial(_of_probabilities, forecasts.crps),
+    "nll": partial(_of_probabilities, forecasts.nll),
+    "entropy": lambda r: forecasts.entropy(probabilities=r.probabilities),
+}
+#: Metric -> its value in every draw of rows, mean over the repeats, where it is no such mean.
+_DRAWS: Final[dict[str, Callable[[RowSample], Floats]]] = {
+    "speedup_recovered": _recovered,
+    **{budget_name(c): partial(_recovered, budgets=(c,)) for c in BUDGETS},
+    "speedup_recovered_pooled": lambda s: s.pooled,
+    "recovery_area": lambda s: recovery_area(curve=s.curve),
+    "ece": _calibration_error,
+    "confidence_monotonicity": _monotonicity,
+    "crps_skill": _skill,
+    "pair_accuracy": lambda s: s.pair_accuracy,
+    "aurc": lambda s: s.risk,
+    **{cutoff_name(x): partial(lambda s, x: s.average_precisions[x], x=x) for x in CUTOFFS},
+    **{f"lift_{x:g}": partial(lambda s, x: s.lift(x), x=x) for x in CUTOFFS},
+}
+_STATED: Final = tomllib.loads(
+    (files("kernel_archive.scoring") / "metrics.toml").read_text(encoding="utf-8")
+)
+#: Name -> metric, in the order in which they are shown.
+METRICS: Final = {
+    name: msgspec.convert({"name": name, **entry}, MetricInfo) for name, entry in _STATED.items()
+}
+
+
+def metrics_of(kind: Kind) -> dict[str, MetricInfo]:
+    """List the metrics that a kind of split has."""
+    return {name: metric for name, metric in METRICS.items() if kind in metric.kinds}
+
+
+#: What a board ranks by: proper, ordinal, and best for a forecaster that knows every bin.
+RANKED_BY: Final = "crps"
+#: The figure that a board and the command line show first; it orders as :data:`RANKED_BY` does.
+LEAD: Final = "crps_skill"
+#: Kind of split -> its headline metrics.
+HEADLINE: Final[dict[Kind, tuple[str, ...]]] = {
+    kind: tuple(name for name, metric in METRICS.items() if kind in metric.headline)
+    for kind in get_args(Kind)
+}
+#: Kind of split -> what entries may be ordered by, the default first.
+RANKINGS: Final[dict[Kind, tuple[str, ...]]] = {
+    kind: tuple(dict.fromkeys([LEAD, *(n for n, m in metrics_of(kind).items() if m.ranks)]))
+    for kind in HEADLINE
+}
+#: Kind of split -> the metrics of its comparisons; Holm's correction is over these.
+COMPARED: Final[dict[Kind, tuple[str, ...]]] = {
+    kind: (*HEADLINE[kind], *(name for name, metric in METRICS.items() if kind in metric.compared))
+    for kind in HEADLINE
+}

@@ -9,7 +9,7 @@ import msgspec
 
 from kernel_archive._version import __version__
 from kernel_archive.errors import DataError, printable
-from kernel_archive.scoring.metric_table import HEADLINE
+from kernel_archive.scoring.metrics import HEADLINE
 from kernel_archive.scoring.split import TargetFacts  # noqa: TC001 - msgspec resolves annotations at run time
 from kernel_archive.splits import Kind  # noqa: TC001 - likewise
 
@@ -136,10 +136,8 @@ class DiscoveryCurve(msgspec.Struct, frozen=True, kw_only=True):
     high: float | None = None
     #: 0.01 to 1.
     recall: tuple[float, ...] = ()
-    #: Precision at the first score that reaches this recall: mean, least, largest over repeats.
+    #: Precision at the first score that reaches this recall, mean over the repeats.
     precision: tuple[float, ...] = ()
-    precision_low: tuple[float, ...] = ()
-    precision_high: tuple[float, ...] = ()
 
 
 class ControlFigures(msgspec.Struct, frozen=True, kw_only=True):

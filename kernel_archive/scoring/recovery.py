@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -18,8 +17,6 @@ if TYPE_CHECKING:
 BUDGETS: Final = (1, 5, 10, 25, 50)
 #: Budgets of the recovery curve.
 CURVE: Final = tuple(range(1, 101))
-#: Larger tie groups have no kept table of chances: only those of the asked ranks are computed.
-_MAX_TABLE: Final = 160
 
 
 def budget_ranks(n: int, budgets: tuple[int, ...] = BUDGETS) -> NDArray[np.intp]:
@@ -84,26 +81,6 @@ def recovered_at(
     return out[:, 0] if picks is None else out
 
 
-def recovered_at_random(*, speedups: Floats, ranks: Ints, picks: Ints | None = None) -> Floats:
-    """Speedup recovered by k measurements in random order, in percent: the exact expectation.
-
-    Args:
-        speedups: shape (n,), measured, in x.
-        ranks: shape (K,), numbers of candidates k to measure, 1 to m.
-        picks: shape (D, m), the m rows of every draw; every row once when not given.
-
-    Returns:
-        shape (K, D), or (K,) without picks.
-
-    >>> recovered_at_random(speedups=np.array([1.0, 3.0]), ranks=np.array([1, 2])).round(4).tolist()
-    [66.6667, 100.0]
-    """
-    order = np.argsort(-speedups, kind="stable")
-    best = speedups[order][_places(order, picks)]
-    out: Floats = 100.0 * product(best_of_draws(len(best), ranks), best / best[0])
-    return out[:, 0] if picks is None else out
-
-
 def best_of_draws(size: int, drawn: Ints) -> Floats:
     """P(the j-th best is the best drawn): shape (K, size).
 
@@ -119,12 +96,6 @@ def best_of_draws(size: int, drawn: Ints) -> Floats:
     np.cumprod((size - r - j[:-1]).clip(0) / (size - j[:-1]), axis=1, out=missed[:, 1:])
     missed *= (r / (size - j)).clip(max=1.0)
     return missed
-
-
-@lru_cache(maxsize=_MAX_TABLE)
-def _chances(size: int) -> Floats:
-    """P(the j-th best is the best of r drawn), shape (size, size): row r - 1, column j - 1."""
-    return best_of_draws(size, np.arange(1, size + 1))
 
 
 def _expect_ties(
@@ -156,13 +127,10 @@ def _expect_ties(
         start, column = begin[part], draw[part]
         rows = start + np.arange(many)[:, None]
         candidates = np.maximum(ordered[places[rows, column]], above[part])
-        if many <= _MAX_TABLE:
-            best[rows, column] = product(_chances(many), candidates)
-        else:
-            left = np.unique(asked[:, None] - start)
-            left = left[(left > 0) & (left < many)]
-            chances = best_of_draws(many, left)
-            best[start + left[:, None] - 1, column] = product(chances, candidates)
+        left = np.unique(asked[:, None] - start)
+        left = left[(left > 0) & (left < many)]
+        chances = best_of_draws(many, left)
+        best[start + left[:, None] - 1, column] = product(chances, candidates)
 
 
 def recovery_area(*, curve: Floats) -> Floats:

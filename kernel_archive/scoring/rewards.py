@@ -11,6 +11,7 @@ minus the ranked probability score. ``log`` is the log score alone. What gives n
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Literal, get_args
 
 import msgspec
@@ -82,36 +83,11 @@ def reward(
     return np.where(use, value, 0.0)
 
 
-def correctness(**forecast: Any) -> Floats:
-    """Reward the right bin; arguments as in :func:`reward`."""
-    return reward("correctness", **forecast)
-
-
-def brier(**forecast: Any) -> Floats:
-    """Reward by the Brier score; arguments as in :func:`reward`.
-
-    >>> brier(probabilities=[[0, 0, 0, 0, 0.2, 0.8, 0, 0]], bins=[6]).round(6).tolist()
-    [1.96]
-    """
-    return reward("brier", **forecast)
-
-
-def crps(**forecast: Any) -> Floats:
-    """Reward by the ranked probability score; arguments as in :func:`reward`.
-
-    >>> crps(probabilities=[[0, 0, 0, 0, 0.2, 0.8, 0, 0]], bins=[6]).round(6).tolist()
-    [1.994286]
-    """
-    return reward("crps", **forecast)
-
-
-def log_score(**forecast: Any) -> Floats:
-    """Reward by the log score; arguments as in :func:`reward`.
-
-    >>> log_score(probabilities=[[0, 0, 0, 0, 0.2, 0.8, 0, 0]], bins=[6]).round(6).tolist()
-    [0.991924]
-    """
-    return reward("log", **forecast)
+#: The rewards alone; arguments as of :func:`reward`.
+correctness = partial(reward, "correctness")
+brier = partial(reward, "brier")
+crps = partial(reward, "crps")
+log_score = partial(reward, "log")
 
 
 def of_completions(

@@ -200,15 +200,14 @@ class RowSample:
         with np.errstate(invalid="ignore"):
             return np.asarray(product(values.mean(axis=0), self.weights) / self.weights.sum(axis=0))
 
-    @cached_property
-    def risks(self) -> Floats:
-        """AURC of the forecast error and of the error rate, shape (2, D)."""
+    @property
+    def risk(self) -> Floats:
+        """AURC of the forecast error, mean over the repeats: shape (D,)."""
         rows = self.rows
-        losses = np.stack([rows.errors, 1.0 - rows.hits], axis=1)
         return self.mean(
             lambda r: calibration.aurc(
                 confidence=rows.confidence[r],
-                losses=losses[r],
+                losses=rows.errors[r],
                 parsed=rows.parsed[r],
                 weights=self.weights,
             )

@@ -12,7 +12,8 @@ from kernel_archive.scoring import curves, recovery, uncertainty
 from kernel_archive.scoring.controls import controls_of
 from kernel_archive.scoring.forecasts import Forecasts, confusion
 from kernel_archive.scoring.load import as_split
-from kernel_archive.scoring.metrics import CUTOFFS, METRICS
+from kernel_archive.scoring.metrics import METRICS
+from kernel_archive.scoring.order import CUTOFFS
 from kernel_archive.scoring.reader import forecasts_of
 from kernel_archive.scoring.record import (
     ControlFigures,

@@ -6,7 +6,8 @@ import math
 from typing import TYPE_CHECKING, NamedTuple
 
 from kernel_archive.errors import printable
-from kernel_archive.scoring.metrics import BUDGETS, HEADLINE, LEAD, METRICS, RANKED_BY, budget_name
+from kernel_archive.scoring.metrics import HEADLINE, LEAD, METRICS, RANKED_BY, budget_name
+from kernel_archive.scoring.recovery import BUDGETS
 from kernel_archive.splits import split_of
 
 if TYPE_CHECKING:

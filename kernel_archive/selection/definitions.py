@@ -86,12 +86,7 @@ class EvalDefinition(Definition, frozen=True, kw_only=True, forbid_unknown_field
         near_copy: similarity from which two programs are near copies
             (:mod:`kernel_archive.selection.similarity`): a cell takes one of them, and a near copy
             of a training program is left out. ``None``: no rule.
-        measured: kernels with at least this many measurements go first.
-        level: correlation, either way, of a quantity of the text with the speedup that is
-            tolerated within a task; above it rows are exchanged for others of their cell
-            (:mod:`kernel_archive.selection.level`). ``None``: no rule.
-        balance: what the rows of a bin (``language``) and of a cell (``search``) are spread
-            over, the first before the second.
+        measured: measurements that a kernel has at least.
     """
 
     tasks: Annotated[list[_Text], msgspec.Meta(min_length=1)] | Literal["held_out"]
@@ -102,8 +97,6 @@ class EvalDefinition(Definition, frozen=True, kw_only=True, forbid_unknown_field
     languages: list[_Language] = []
     near_copy: Annotated[float, msgspec.Meta(gt=0, le=1)] | None = None
     measured: _Positive = 1
-    balance: list[Literal["language", "search"]] = []
-    level: Annotated[float, msgspec.Meta(ge=0, lt=1)] | None = None
 
     name_parts: ClassVar[dict[str, str]] = {"cap": "cap{}", "gpu": "", "scheme": "{}"}
 
@@ -335,7 +328,7 @@ def canonical_definition(split: SplitSpec, tables: ArchiveTables) -> Definition:
         "tasks": "every",
         "bins": 0,
         "exclude_flags": ["unfit"],  # which only readings of its own recipes give
-        "level": None,
+        "measured": 1,
         "gpu": "",
         **wanted,
     }

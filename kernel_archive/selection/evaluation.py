@@ -2,9 +2,9 @@
 
 At most ``cap`` kernels per task and bin, of one GPU, from held-out searches.
 
-Of a cell with more kernels than the cap, those are taken that were measured well, and that spread
-the rows over languages and searches; of near copies one is taken. What is near to a training
-program is left out: the evaluation gives way to training, not the other way round.
+Of a cell with more kernels than the cap, those with the smallest hashes are taken, one of
+near copies. What is near to a training program is left out: the evaluation gives way
+to training, not the other way round.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Final, cast
 
 import msgspec
@@ -21,7 +22,6 @@ from kernel_archive.bins import assign_bins
 from kernel_archive.errors import UsageError, printable
 from kernel_archive.gpus import canonical_gpu
 from kernel_archive.ids import sha256_hex
-from kernel_archive.selection.cells import Candidate, Cells, level_rows
 from kernel_archive.selection.definitions import (
     LEAST_BINS,
     EvalDefinition,
@@ -32,11 +32,11 @@ from kernel_archive.selection.definitions import (
 )
 from kernel_archive.selection.discovery import flagged
 from kernel_archive.selection.selected import Selection, cell_counts, counted, label_rows
-from kernel_archive.selection.similarity import TokenSet, token_sets
+from kernel_archive.selection.similarity import TokenSet, overlap, token_sets
 from kernel_archive.selection.tables import ArchiveTables
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from kernel_archive.archive.open import Archive
     from kernel_archive.splits import SplitSpec
@@ -65,6 +65,10 @@ WAYS_OUT: Final = {
         "nothing: its speedup is that of two runs of one program",
     ),
     "flagged": ("an audit flag keeps it out", "see kernel-archive audit"),
+    "measured_too_seldom": (
+        "it was measured less often than the split asks for",
+        "measure it again",
+    ),
     "other_gpu": (
         "it was measured on another GPU than the split's",
         'gpu = "NAME" in [eval], or build-eval --gpu NAME',
@@ -169,6 +173,7 @@ def with_reasons(
         # The shipped definitions keep what they selected before this rule.
         "reference_itself": (pl.col("program_id") == pl.col("reference_id")) & own,
         "flagged": flagged(rule.exclude_flags),
+        "measured_too_seldom": pl.col("n_measurements") < rule.measured,
     }
     first = pl.coalesce(pl.when(when).then(pl.lit(name)) for name, when in reasons.items())
     rows = kernels.with_columns(reason=first)
@@ -202,75 +207,66 @@ class EvalChoice:
     """The choice of the rows of a split, and what it counted on the way.
 
     Attributes:
-        rows: the candidates that were taken.
+        rows: kernel ids of the rows.
         available: candidates per problem and bin.
         dropped: reasons why other candidates were not taken.
-        exchanged: rows that levelling replaced.
     """
 
     tables: ArchiveTables
     rule: EvalDefinition
-    rows: list[Candidate] = field(default_factory=list)
+    rows: list[str] = field(default_factory=list)
     available: Counter[tuple[str, int]] = field(default_factory=Counter)
     dropped: Counter[str] = field(default_factory=Counter)
-    exchanged: int = 0
 
-    def add(self, kernels: pl.DataFrame) -> None:
-        """Choose among kernels on which the choice among others does not depend."""
-        candidates, sets = self._candidates(kernels), {}
-        if self.rule.near_copy is not None:
-            sets = self._token_sets(candidates)
-            near = self._near_training(candidates, sets)
-            self.dropped["near_training"] += len(near)
-            candidates = [c for c in candidates if c.kernel_id not in near]
-        self.available.update((c.problem, c.bin) for c in candidates)
-        cells = Cells(self.rule, sets)
-        chosen = cells.fill(candidates)
-        if cells.near_copies:
-            self.dropped["near_copy_in_cell"] += cells.near_copies
-        rows = chosen
-        if self.rule.level is not None:
-            rows = level_rows(self.tables, cells, self.rule.level, chosen, candidates)
-        self.exchanged += len({c.kernel_id for c in chosen} - {c.kernel_id for c in rows})
-        self.rows += rows
-
-    def _candidates(self, kernels: pl.DataFrame) -> list[Candidate]:
-        names = Candidate.__struct_fields__[:-1]
+    def add_problem(self, kernels: pl.DataFrame) -> None:
+        """Fill the cells of one problem with the candidates of the smallest hashes."""
         key = self.rule.selection_key
-        return [
-            Candidate(*[*row, selection_hash(key, row[0])])
-            for row in kernels.select(names).iter_rows()
-        ]
-
-    def _token_sets(self, candidates: Sequence[Candidate]) -> dict[str, TokenSet]:
-        """Make the token sets of candidates, by kernel id."""
+        hashes = [selection_hash(key, name) for name in kernels["kernel_id"]]
+        kernels = kernels.with_columns(hash=pl.Series(hashes, dtype=pl.String))
+        kernels = kernels.sort("hash", "kernel_id")
         sets: dict[str, TokenSet] = {}
-        size = self.tables.texts.block_rows
-        for start in range(0, len(candidates), size):
-            block = candidates[start : start + size]
-            codes = self.tables.texts.fetch([c.program_id for c in block]).to_pylist()
-            named = [(c.kernel_id, c.problem, t) for c, t in zip(block, codes, strict=True)]
-            sets |= {found.name: found for found in token_sets(named, self.tables.grams)}
+        if self.rule.near_copy is not None:
+            sets = self._token_sets(kernels)
+            near = self._near_training(kernels, sets)
+            self.dropped["near_training"] += len(near)
+            kernels = kernels.filter(~pl.col("kernel_id").is_in(near))
+        self.available.update(kernels.select("problem", "bin").iter_rows())
+        cells: dict[int, list[str]] = {}
+        for name, number in kernels.select("kernel_id", "bin").iter_rows():
+            cell = cells.setdefault(number, [])
+            if len(cell) >= self.rule.cap:
+                continue
+            if sets and self._is_near(sets[name], [sets[other] for other in cell]):
+                self.dropped["near_copy_in_cell"] += 1
+            else:
+                cell.append(name)
+        self.rows += chain(*cells.values())
+
+    def _is_near(self, program: TokenSet, others: Sequence[TokenSet]) -> bool:
+        limit = cast("float", self.rule.near_copy)
+        return any(overlap(program.grams, other.grams) >= limit for other in others)
+
+    def _token_sets(self, kernels: pl.DataFrame) -> dict[str, TokenSet]:
+        """Make the token sets of kernels, by kernel id."""
+        sets: dict[str, TokenSet] = {}
+        for block in kernels.iter_slices(self.tables.texts.block_rows):
+            codes = self.tables.texts.fetch(block["program_id"].to_list()).to_pylist()
+            programs = zip(block["kernel_id"], block["problem"], codes, strict=True)
+            sets |= {made.name: made for made in token_sets(programs, self.tables.grams)}
         return sets
 
-    def _near_training(
-        self, candidates: Sequence[Candidate], sets: Mapping[str, TokenSet]
-    ) -> set[str]:
-        """Find candidates that are near copies of a training program, but not its very tokens.
+    def _near_training(self, kernels: pl.DataFrame, sets: Mapping[str, TokenSet]) -> list[str]:
+        """Find kernels that are near copies of a training program, but not its very tokens.
 
         What has the very tokens should not be there at all: it is kept, so that the check of leaks
         refuses it.
         """
+        limit = cast("float", self.rule.near_copy)
         nears = self.tables.neighbours.of(sets.values())
-        near = {
-            n
-            for n, found in nears.items()
-            if found.similarity >= cast("float", self.rule.near_copy)
-        }
-        tokens = self.tables.training_ids["token_id"].unique()
-        suspect = [c for c in candidates if c.kernel_id in near]
-        trained = set(tokens.filter(tokens.is_in([c.token_id for c in suspect])))
-        return {c.kernel_id for c in suspect if c.token_id not in trained}
+        names = [name for name, near in nears.items() if near.similarity >= limit]
+        trained = self.tables.training_ids["token_id"].implode()
+        near = pl.col("kernel_id").is_in(names) & ~pl.col("token_id").is_in(trained)
+        return kernels.filter(near)["kernel_id"].to_list()
 
 
 def select_eval(
@@ -278,11 +274,10 @@ def select_eval(
 ) -> Selection:
     """Select an evaluation split (docs/splits.md).
 
-    Kernels of the definition's problems, languages and one GPU, measured in searches of its role
-    and with a known reference program, at most ``cap`` per task and bin. Of a full cell those are
-    taken that the definition prefers (well measured; of a language or search with few rows so far),
-    then those with the smallest :func:`selection_hash`; near copies are taken once. Rows stand in
-    the order of a hash of their ids. Nothing depends on the order of the input.
+    Kernels of the definition's problems, languages and one GPU, measured often enough in searches
+    of its role and with a known reference program. Each task and bin takes the ``cap`` kernels with
+    the smallest :func:`selection_hash`, without near copies of each other. Rows stand in the order
+    of a hash of their ids. Nothing depends on the order of the input.
 
     ``gpu`` is the GPU, where the definition's rule should not choose.
 
@@ -306,11 +301,8 @@ def select_eval(
     asked = allowed.filter(~pl.col("problem").is_in(list(few)))
     if len(asked) < len(allowed):
         choice.dropped["few_bins"] = len(allowed) - len(asked)
-    # Where rows are spread over languages, a problem's depend on what the others have of a language
-    # in the bin.
-    groups = [asked] if "language" in rule.balance else asked.partition_by("problem")
-    for group in groups:
-        choice.add(group)
+    for group in asked.partition_by("problem"):
+        choice.add_problem(group)
     rows, counts = label_rows(split, _rows(tables, asked, choice.rows), rule.scheme)
     gpu_part = _gpu_part(rule, chosen_gpu, standard, per_gpu)
     return Selection(
@@ -333,8 +325,6 @@ def _facts(
 ) -> dict[str, Any]:
     """State the facts of a choice."""
     cells = cell_counts(rows.select("problem", "bin").iter_rows(), rule.problems)
-    searches = rows.group_by("problem", "bin", "search_id").len()["len"]
-    levelled = {"exchanged": choice.exchanged} if rule.level is not None else {}
     return {
         "cells": cells,
         "available": cell_counts(choice.available.elements(), rule.problems),
@@ -344,17 +334,11 @@ def _facts(
         "references": rows.select("problem", "anchor_program").n_unique() if len(rows) else 0,
         "near_duplicates": int(rows["candidate_token"].is_duplicated().sum()),
         "languages": cell_counts(rows.select("language", "bin").iter_rows()),
-        "measured": int((rows["n_measurements"] >= rule.measured).sum()),
-        "largest_search": searches.max() or 0,
-        **levelled,
     }
 
 
-def _rows(
-    tables: ArchiveTables, kernels: pl.DataFrame, chosen: Iterable[Candidate]
-) -> pl.DataFrame:
-    """Turn the chosen candidates into rows, each with what its reference states of the problem."""
-    names = [candidate.kernel_id for candidate in chosen]
+def _rows(tables: ArchiveTables, kernels: pl.DataFrame, names: Sequence[str]) -> pl.DataFrame:
+    """Turn the chosen kernels into rows, each with what its reference states of the problem."""
     ids = pl.DataFrame({"kernel_id": names}, schema={"kernel_id": pl.String})
     stated = tables.references.drop("code", "token_id").unique(
         ["reference_id", "problem"], keep="last"

@@ -13,6 +13,7 @@ task = ["fp8_quant", "trimul"] # a list stands for one run each, as for seed and
 seed = [41, 42]
 name = "s{seed}"               # run directory: <method>/<task>__<name>
 steps = 40
+proposals_per_parent = 16      # a forecaster chooses which of them to measure; default: all are
 start = "start.py"             # first program, relative to the plan; default: the reference
 
 [[search]]
@@ -69,6 +70,7 @@ class _Entry(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     steps: int = 40
     batch_size: int = 2
     samples_per_parent: int = 4
+    proposals_per_parent: int = 0
     k_per_parent: int = 2
     archive_capacity: int = 1000
     c_puct: float = 1.0

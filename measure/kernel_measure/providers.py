@@ -40,6 +40,13 @@ class Provider(Protocol):
         """The search's starting program."""
         ...
 
+    def forecast(self, question: str, code: str) -> dict[str, Any] | None:
+        """Forecast a proposal; ``None`` when there is no forecast yet.
+
+        ``expected_speedup`` of the answer is a positive number.
+        """
+        ...
+
     def propose(
         self, question: str, parent: Parent, rng: random.Random, seen: Collection[str]
     ) -> Proposal | NoProposal | None:

@@ -6,16 +6,21 @@ the answer from ``proposals/<id>.py``, or from ``proposals/<id>.json``: ``{"code
 model. A question says what a mutator may know and nothing else: the aim, the problem, the GPU, and
 the parent with its verdict and times. An answer counts once; it is copied into the log before it is
 measured.
+
+Where a plan has more programs proposed than measured, a forecaster chooses: each proposal is asked
+about in ``prompts/<id>.md``, the same text that a forecast of the archive's rows is asked with, and
+``forecasts/<id>.json`` holds the answer, of which ``expected_speedup`` counts.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar, cast
 
 import msgspec
 
 from kernel_archive.errors import DataError, UsageError, printable
 from kernel_archive.gpus import gpu_facts
+from kernel_archive.llm.prompts import Prompt, render
 from kernel_archive.problems import get_problem
 from kernel_archive.untrusted import misfit
 from kernel_measure.logs import write_json
@@ -29,7 +34,12 @@ if TYPE_CHECKING:
 
     from kernel_measure.providers import Parent
 
+T = TypeVar("T")
 AIM: Final = "As fast as possible, and correct."
+_FIXES: Final = {
+    "proposals": 'Write the program as text, or {"failed": "why there is none"}',
+    "forecasts": 'Write the answer to the prompt: {"expected_speedup": 1.3, ...}',
+}
 #: Refuse an answer above this size, bytes: no program of the archive comes near it.
 MAX_ANSWER: Final = 1 << 20
 
@@ -39,6 +49,12 @@ class _Answer(msgspec.Struct, forbid_unknown_fields=True):
 
     code: str | None = None
     failed: str | None = None
+
+
+class _Forecast(msgspec.Struct):
+    """``forecasts/<id>.json``: the answer to a prompt, with this field at least."""
+
+    expected_speedup: Annotated[float, msgspec.Meta(gt=0)]
 
 
 class FileProvider:
@@ -83,6 +99,26 @@ class FileProvider:
             return NoProposal("the program was proposed before")
         return Proposal(answer.code)
 
+    def forecast(self, question: str, code: str) -> dict[str, Any] | None:
+        """Take the forecast of a proposal; ask for it where there is none yet.
+
+        Raises:
+            DataError: the answer is no forecast, with file and field.
+        """
+        path = self._directory / "forecasts" / f"{question}.json"
+        if path.is_file():
+            _decode(path, _Forecast)
+            return dict(msgspec.json.decode(path.read_bytes()))
+        prompt = self._directory / "prompts" / f"{question}.md"
+        if not prompt.exists():
+            prompt.parent.mkdir(exist_ok=True)
+            asked = {"anchor": self._task.reference, "candidate": code}
+            prompt.write_text(
+                render(Prompt(ask="forecast"), problem=self._task.name, gpu=self._gpu, **asked),
+                "utf-8",
+            )
+        return None
+
     def _ask(self, question: str, parent: Parent) -> dict[str, Any]:
         problem, feedback = get_problem(self._task.name), parent.feedback
         return {
@@ -109,25 +145,34 @@ class FileProvider:
 
     def _read(self, question: str) -> _Answer | None:
         """Read the answer to a question; ``None`` when there is none yet."""
-        for suffix in (".json", ".py"):
-            path = self._directory / "proposals" / f"{question}{suffix}"
-            if not path.is_file():
-                continue
-            try:
-                if path.stat().st_size > MAX_ANSWER:
-                    raise ValueError(f"larger than {MAX_ANSWER} bytes")  # noqa: TRY301 - one handler
-                if suffix == ".py":
-                    return _Answer(code=path.read_text("utf-8"))
-                return msgspec.json.decode(path.read_bytes(), type=_Answer)
-            except (OSError, ValueError, msgspec.DecodeError) as error:
-                text, field = (
-                    misfit(error) if isinstance(error, msgspec.MsgspecError) else (str(error), None)
-                )
-                raise DataError.of(
-                    code="bad-proposal",
-                    file=str(path),
-                    field=field,
-                    message=printable(text, 300),
-                    fix='Write the program as text, or {"failed": "why there is none"}',
-                ) from error
+        folder = self._directory / "proposals"
+        if (folder / f"{question}.json").is_file():
+            return _decode(folder / f"{question}.json", _Answer)
+        if (folder / f"{question}.py").is_file():
+            return _Answer(code=_decode(folder / f"{question}.py", str))
         return None
+
+
+def _decode(path: Path, kind: type[T]) -> T:
+    """Read an answer: text for ``str``, else JSON.
+
+    Raises:
+        DataError: it is not what was asked for, with file and field.
+    """
+    try:
+        if path.stat().st_size > MAX_ANSWER:
+            raise ValueError(f"larger than {MAX_ANSWER} bytes")  # noqa: TRY301 - one handler
+        if kind is str:
+            return cast("T", path.read_text("utf-8"))
+        return msgspec.json.decode(path.read_bytes(), type=kind)
+    except (OSError, ValueError, msgspec.DecodeError) as error:
+        text, field = (
+            misfit(error) if isinstance(error, msgspec.MsgspecError) else (str(error), None)
+        )
+        raise DataError.of(
+            code="bad-proposal",
+            file=str(path),
+            field=field,
+            message=printable(text, 300),
+            fix=_FIXES[path.parent.name],
+        ) from error

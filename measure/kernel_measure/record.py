@@ -112,9 +112,9 @@ class Recording(msgspec.Struct, frozen=True, kw_only=True):
         host: where programs are measured.
         only: patterns of run keys (``fnmatch``); all runs by default.
         seconds: begin no evaluation after this many seconds.
-        compile_only: fill the host's cache with what is known ahead (chains) and measure nothing; a
-            call with the same cache and ``compilers=0`` then times on a host that does nothing
-            else.
+        compile_only: fill the host's cache with what is known ahead (chains, a step's proposals)
+            and measure nothing; a call with the same cache and ``compilers=0`` then times on a host
+            that does nothing else.
         wait: wait for proposals when nothing else is left to do.
     """
 
@@ -199,11 +199,13 @@ class _Loop(msgspec.Struct):
 
     def compile(self, runs: Sequence[PlannedRun], start: Callable[[PlannedRun], _Active]) -> None:
         """Compile every program that is known before its turn, and wait until all are."""
-        for run in runs:
-            if run.method == "agentic":
-                self.active.append(start(run))
+        self.active += [start(run) for run in runs]
         futures = [
-            f for a in self.active for f in self.station.compile_ahead(a.run.task, a.ahead())
+            f
+            for a in self.active
+            for f in self.station.compile_ahead(
+                a.run.task, a.ahead() or [job.code for job in a.log.jobs()]
+            )
         ]
         for done, future in enumerate(futures, 1):
             future.result()

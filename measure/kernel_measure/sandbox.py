@@ -170,7 +170,7 @@ def bubblewrap_command(scratch: Path, *, cache: Path, gpu: bool) -> list[str]:
         for right in ("drop ALL", "add CAP_SETUID", "add CAP_SETGID"):
             command += f"--cap-{right}".split()
     command += _system_mounts(gpu=gpu)
-    needed = dict.fromkeys(_needed())
+    needed = dict.fromkeys(path for path in _needed() if not _of_system(path))
     own = {"tmp": "/tmp", "shm": "/dev/shm", "lent": str(cache)}  # noqa: S108 - mounted anew
     passed = [folder for path in (*needed, *own.values(), str(scratch)) for folder in _above(path)]
     for name, inside in own.items():
@@ -204,6 +204,11 @@ def _system_mounts(*, gpu: bool) -> list[str]:
         for folder in _GPU_FACTS:
             command += ["--ro-bind-try", folder, folder]
     return command
+
+
+def _of_system(path: str) -> bool:
+    """Whether a path lies in a folder that is mounted anyway; CUDA's link in /usr/local does."""
+    return any(Path(path).is_relative_to(folder) for folder in _SYSTEM)
 
 
 def _above(path: str) -> list[str]:

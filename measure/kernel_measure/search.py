@@ -62,6 +62,8 @@ class _Mutation(msgspec.Struct):
     parent: str
     code: str | None = None
     failed: bool = False
+    expected: float | None = None
+    chosen: bool | None = None
     requested: bool = False
 
 
@@ -170,6 +172,10 @@ class Search(ExitStack):
                 self._seen.add(str(code))
             case ev.MutationFailed(request_id=key):
                 self._mutations[key].failed = True
+            case ev.ForecastCompleted(request_id=key, forecast=forecast):
+                self._mutations[key].expected = forecast["expected_speedup"]
+            case ev.CandidateSelected(request_id=key) | ev.CandidateDeferred(request_id=key):
+                self._mutations[key].chosen = isinstance(event, ev.CandidateSelected)
             case ev.EvaluationRequested(
                 request_id=key, code=code, child_ulid=child, parent_ulid=parent
             ):
@@ -224,9 +230,11 @@ class Search(ExitStack):
         )
 
     def _request_mutations(self) -> None:
+        strategy = self._strategy
+        count = max(strategy.samples_per_parent, strategy.proposals_per_parent)
         for parent in self._parents or []:
             have = sum(m.parent == parent for m in self._mutations.values())
-            for _ in range(have, self._strategy.samples_per_parent):
+            for _ in range(have, count):
                 self._emit(
                     ev.MutationRequested(
                         request_id=new_ulid(), parent_ulid=parent, started_at=now()
@@ -266,7 +274,8 @@ class Search(ExitStack):
             self._spec_log.append(_Spec(program=program, spec=proposal.spec))
 
     def _request_evaluations(self) -> None:
-        for key, mutation in self._mutations.items():
+        for key in self._chosen():
+            mutation = self._mutations[key]
             if mutation.code is not None and not mutation.requested:
                 self._emit(
                     ev.EvaluationRequested(
@@ -278,6 +287,41 @@ class Search(ExitStack):
                         started_at=now(),
                     )
                 )
+
+    def _chosen(self) -> list[str]:
+        """Choose which proposals are measured: all, or of each parent those expected to be fastest.
+
+        A forecaster chooses when all proposals of the step are there; ``waits`` counts what is
+        missing until then.
+        """
+        proposed = {key: m for key, m in self._mutations.items() if m.code is not None}
+        if not self._strategy.proposals_per_parent:
+            return list(proposed)
+        if not self.waits:
+            self._complete_forecasts(proposed)
+        if not self.waits:
+            for parent in self._parents or []:
+                keys = [key for key, m in proposed.items() if m.parent == parent]
+                keys.sort(key=lambda key: (-(proposed[key].expected or 0.0), key))
+                for place, key in enumerate(keys):
+                    if proposed[key].chosen is not None:
+                        continue
+                    kind: type[ev.CandidateDeferred | ev.CandidateSelected] = ev.CandidateDeferred
+                    if place < self._strategy.samples_per_parent:
+                        kind = ev.CandidateSelected
+                    self._emit(kind(request_id=key, selection_score=proposed[key].expected))
+        return [key for key, mutation in proposed.items() if mutation.chosen]
+
+    def _complete_forecasts(self, proposed: dict[str, _Mutation]) -> None:
+        for key, mutation in proposed.items():
+            if mutation.expected is None:
+                forecast = self._provider.forecast(key, str(mutation.code))
+                if forecast is None:
+                    self.waits += 1
+                else:
+                    self._emit(
+                        ev.ForecastCompleted(request_id=key, forecast=forecast, completed_at=now())
+                    )
 
     def report(self, job: Job, measured: Measurement, started_at: str) -> None:
         """Write the measurement of a job.

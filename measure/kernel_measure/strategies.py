@@ -67,7 +67,9 @@ class Puct(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
     Attributes:
         batch_size: parents per step.
-        samples_per_parent: programs proposed per parent and step.
+        samples_per_parent: programs measured per parent and step.
+        proposals_per_parent: programs proposed per parent and step; a forecaster chooses those that
+            are measured. 0: all proposals are measured.
         k_per_parent: children per parent and step that may enter the archive.
         archive_capacity: most nodes kept.
         c_puct: weight of exploration.
@@ -75,6 +77,7 @@ class Puct(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
     batch_size: int = 2
     samples_per_parent: int = 4
+    proposals_per_parent: int = 0
     k_per_parent: int = 2
     archive_capacity: int = 1000
     c_puct: float = 1.0
@@ -135,6 +138,7 @@ class HillClimbing(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """Always from the best program so far, ``samples_per_parent`` programs a step."""
 
     samples_per_parent: int = 4
+    proposals_per_parent: int = 0
 
     def scores(self, state: State) -> list[tuple[float, SearchNode]]:
         """Every node with its reward."""

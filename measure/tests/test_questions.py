@@ -89,3 +89,60 @@ def test_a_start_that_is_missing_is_a_usage_error(tmp_path):
     """The program that a plan names to start from must be there."""
     with pytest.raises(UsageError, match="start from"):
         FileProvider(tmp_path, "rehearsal", "standin", tmp_path / "no.py")
+
+
+CHOOSING = """
+name = "choosing"
+gpu = "standin"
+[settings]
+max_runs = 3
+remeasure = 0
+candidates_per_worker = 50
+[[search]]
+method = "tree_search"
+task = "rehearsal"
+seed = 1
+steps = 1
+samples_per_parent = 2
+proposals_per_parent = 4
+"""
+
+
+def test_a_forecaster_chooses_what_is_measured(tmp_path):
+    """Of four proposals the two expected to be fastest are measured; the log names the others."""
+    (tmp_path / "plan.toml").write_text(CHOOSING)
+    plan, out = tmp_path / "plan.toml", tmp_path / "runs"
+    assert run_plan(plan, out).waiting == 4
+    folder = out / RUN / "proposals"
+    folder.mkdir()
+    names = list(questions(out))
+    for name in names:
+        (folder / f"{name}.py").write_text(NUMPY_HONEST + f"# {name}\n")
+    done = run_plan(plan, out)
+    assert (done.waiting, done.evaluations) == (4, 0)
+    assert f"# {names[0]}" in (out / RUN / "prompts" / f"{names[0]}.md").read_text("utf-8")
+    (out / RUN / "forecasts").mkdir()
+    for name, speedup in zip(names, [1.0, 3.0, 0.5, 2.0], strict=True):
+        text = f'{{"expected_speedup": {speedup}, "rationale": "because"}}'
+        (out / RUN / "forecasts" / f"{name}.json").write_text(text)
+    done = run_plan(plan, out)
+    assert (done.waiting, done.evaluations, done.unfinished) == (0, 2, 0)
+    events = [*map(msgspec.json.decode, (out / RUN / "events.jsonl").read_bytes().splitlines())]
+    of_kind = {
+        kind: [e for e in events if e["kind"] == kind]
+        for kind in ("evaluation_requested", "candidate_deferred", "forecast_completed")
+    }
+    measured = [e["from_mutation_request_id"] for e in of_kind["evaluation_requested"]]
+    assert measured == [names[1], names[3]]
+    assert [e["request_id"] for e in of_kind["candidate_deferred"]] == [names[0], names[2]]
+    assert of_kind["forecast_completed"][0]["forecast"]["rationale"] == "because"
+
+
+def test_a_forecast_without_a_speedup_is_named_with_its_file(tmp_path):
+    """Zero, words and nothing are no expected speedup."""
+    given = provider(tmp_path)
+    (tmp_path / "forecasts").mkdir()
+    for text in ('{"expected_speedup": 0}', '{"expected_speedup": "fast"}', "{}", "{"):
+        (tmp_path / "forecasts" / "q.json").write_text(text)
+        with pytest.raises(DataError, match=r"forecasts/q\.json"):
+            given.forecast("q", "code")

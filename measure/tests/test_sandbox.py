@@ -218,6 +218,15 @@ def test_programs_are_refused_where_they_cannot_be_isolated(monkeypatch, tmp_pat
         WorkerProcess(config, tmp_path)
 
 
+def test_what_the_system_has_is_not_mounted_twice(monkeypatch, tmp_path):
+    """A compiler's folder in /usr may be a link, over which nothing can be mounted."""
+    monkeypatch.setenv("CUDA_HOME", "/usr/bin")
+    (tmp_path / "scratch").mkdir()
+    command = sandbox.bubblewrap_command(tmp_path / "scratch", cache=tmp_path / "c", gpu=False)
+    assert "/usr" in command
+    assert "/usr/bin" not in command
+
+
 def test_trusted_programs_run_without_isolation_and_it_is_said():
     """With ``trusted`` nothing is claimed: the record says none."""
     with Measurer("standin", SETTINGS, trusted=True) as m:

@@ -158,7 +158,7 @@ def test_an_archive_of_ones_own_does_not_ask_about_unfit_programs(source, tmp_pa
     remake_splits(
         archive.path,
         ["eval"],
-        rules=SplitRules.changed(exclude_flags=[], tasks=["softmax"], languages=[]),
+        rules=SplitRules.changed(measured=1, exclude_flags=[], tasks=["softmax"], languages=[]),
     )
     found = [f for f in natural_faults(open_archive(archive.path)) if f.code == "unfit-row"]
     assert [(f.field, "exclude_flags" in f.fix) for f in found] == [("eval.row_id", True)]

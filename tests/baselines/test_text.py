@@ -6,7 +6,7 @@ import pytest
 from kernel_archive.baselines.pairs import load_asked_pairs, load_training_pairs
 from kernel_archive.baselines.text import nearest, text, token_vectors
 from kernel_archive.bins import assign_bins
-from kernel_archive.scoring import metrics
+from kernel_archive.scoring import forecasts as metrics
 
 
 def test_it_learns_what_follows_from_the_text(archive):

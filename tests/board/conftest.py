@@ -14,14 +14,6 @@ from kernel_archive.board import add_submission
 from kernel_archive.scoring import load_split
 
 
-@pytest.fixture(scope="session", autouse=True)
-def home(tmp_path_factory):
-    """Keys of the cache go to a folder of the tests."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("home")))
-        yield
-
-
 @pytest.fixture(scope="session")
 def archive(tmp_path_factory):
     """An archive of two problems, 12 held-out kernels each."""

@@ -127,7 +127,7 @@ def test_wrong_definition_is_explained(archive, tmp_path, capsys):
     err = capsys.readouterr().err
     assert "bad.toml" in err
     assert "fast" in err
-    assert "The fields are: balance, builders, cap, exclude_flags, gpu" in err
+    assert "The fields are: builders, cap, exclude_flags, gpu" in err
     assert "Traceback" not in err
 
 

@@ -11,7 +11,7 @@ from kernel_archive.archive.open import Archive, open_archive
 from kernel_archive.bins import bin_of
 from kernel_archive.pipeline import build, validate
 from kernel_archive.problems import normalise_problem
-from kernel_archive.publishing.reproduce import REPOSITORIES, reproduce
+from kernel_archive.publishing.reproduce import EVAL_SET, reproduce
 from kernel_archive.scoring import load_split, read_forecasts, score
 
 BUILDER = "gpu-forecasters-2026"
@@ -88,10 +88,10 @@ def test_scoring_the_archive_gives_the_reproduced_figures(made, archive, tmp_pat
     """Published predictions scored against the built archive give what reproduce gives: there is
     one scoring path.
     """
-    figures = {
-        (f.surrogate, f.metric): f
-        for f in reproduce(made.root).figures
-        if f.labels == "released" and f.choice in ("macro", "argmax")
+    readings = {
+        r.metric: r.figures
+        for r in reproduce(made.root).readings
+        if r.labels == "released" and r.choice in ("macro", "argmax")
     }
     target = load_split(archive)
     for surrogate, rows in made.predictions.items():
@@ -101,8 +101,8 @@ def test_scoring_the_archive_gives_the_reproduced_figures(made, archive, tmp_pat
         assert forecasts.n_repeats == REPEATS
         record = score(target, forecasts, draws=0)
         for metric, value in record.headline.items():
-            found = figures[surrogate, metric]
-            assert (value.mean, value.std) == pytest.approx((found.mean, found.std), abs=1e-12)
+            figure = readings[metric][surrogate]
+            assert (value.mean, value.std) == pytest.approx(figure, abs=1e-12)
 
 
 def test_source_without_the_tables_is_refused(client, tmp_path):
@@ -111,7 +111,7 @@ def test_source_without_the_tables_is_refused(client, tmp_path):
     """
     done = client.cli("build", BUILDER, "--out", "out", "--source", str(tmp_path))
     assert done.status == 1
-    assert REPOSITORIES["eval-set"] in done.err
+    assert EVAL_SET in done.err
     assert not (client.cwd / "out").exists()
     done = client.cli("build", BUILDER, "--out", "out")
     assert done.status == 1

@@ -8,7 +8,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kernel_archive.scoring.calibration import (
-    adaptive_ece,
     aurc,
     bucket_of,
     confidence_monotonicity,
@@ -55,23 +54,8 @@ def test_ece_at_confidence_zero_and_one():
 def test_ece_of_one_constant_for_every_row():
     """One bucket: the distance between the confidence and the share of hits, under both cuts."""
     correct = np.array([True] * 3 + [False] * 7)
-    for metric in (ece, adaptive_ece):
+    for metric in (ece,):
         assert metric(confidence=np.full(10, 0.8), correct=correct) == pytest.approx(0.5, abs=1e-15)
-
-
-def test_adaptive_ece_shares_a_row_on_a_cut():
-    """Fifteen rows: every bucket holds one and a half; the second row is half in the first, half in
-    the second.
-    """
-    q = np.arange(15) / 15
-    hit = np.zeros(15, bool)
-    expected = np.mean(
-        [
-            (q[i] + 0.5 * q[i + 1]) / 1.5 if i % 3 == 0 else (0.5 * q[i] + q[i + 1]) / 1.5
-            for i in (0, 1, 3, 4, 6, 7, 9, 10, 12, 13)
-        ]
-    )
-    assert adaptive_ece(confidence=q, correct=hit) == pytest.approx(expected, abs=1e-15)
 
 
 @given(
@@ -88,7 +72,6 @@ def test_no_calibration_metric_depends_on_the_order_of_rows(rows, random):
         values.append(
             [
                 ece(confidence=q, correct=hit),
-                adaptive_ece(confidence=q, correct=hit),
                 confidence_monotonicity(confidence=q, errors=1.0 - hit),
             ]
         )

@@ -13,7 +13,6 @@ from kernel_archive.scoring.recovery import (
     best_of_draws,
     budget_ranks,
     recovered_at,
-    recovered_at_random,
     recovery_area,
 )
 
@@ -58,9 +57,6 @@ def test_a_large_tie_is_cut_where_nothing_is_left(rng):
     ranks = budget_ranks(3000, CURVE)
     ordered = np.sort(speedups)[::-1]
     whole = best_of_draws(3000, ranks) @ ordered / ordered[0] * 100
-    np.testing.assert_allclose(
-        recovered_at_random(speedups=speedups, ranks=ranks), whole, rtol=1e-13
-    )
     np.testing.assert_allclose(
         recovered_at(expected=np.ones(3000), speedups=speedups, ranks=ranks), whole, rtol=1e-13
     )

@@ -1,7 +1,5 @@
 """Rows with their forecasts, and the metrics of draws of them."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 from support.made_forecasts import make_forecasts, make_target
@@ -38,11 +36,3 @@ def test_a_group_is_scored_as_if_it_were_alone(rows):
             np.testing.assert_allclose(
                 got.groups[group][name], values, rtol=1e-12, err_msg=f"{group} {name}"
             )
-
-
-def test_a_metric_without_a_computation_says_so(rows):
-    """A metric is a mean over rows or a function of draws; an entry that is neither is a mistake of
-    ours.
-    """
-    with pytest.raises(ValueError, match="ece states neither"):
-        replace(METRICS["ece"], draws=None).of(RowSample.once(rows))

@@ -14,9 +14,14 @@ from kernel_archive.archive.open import open_archive
 from kernel_archive.archive.shards import write_table
 from kernel_archive.schema import TABLES
 from kernel_archive.selection.check import check_splits
-from kernel_archive.selection.definitions import load_definition, recorded_definition
+from kernel_archive.selection.definitions import (
+    canonical_definition,
+    load_definition,
+    recorded_definition,
+)
 from kernel_archive.selection.inputs import write_inputs
 from kernel_archive.selection.make import SplitRules, make_splits
+from kernel_archive.selection.tables import ArchiveTables
 from kernel_archive.splits import SPLIT_TABLES
 
 SEARCHES = [Search("held"), Search("train", role="training")]
@@ -105,7 +110,7 @@ def test_changed_facts_are_found(place):
 
 def test_a_variant_called_canonical_is_found(place):
     """A split that was selected otherwise and calls itself canonical is found by its parameters."""
-    make_splits(place, names=["eval"], rules=SplitRules.changed(cap=1))
+    make_splits(place, names=["eval"], rules=SplitRules.changed(archive=open_archive(place), cap=1))
     assert codes(place) == []
     rewrite(place, "eval", lambda rows: rows, facts={"name": "canonical"})
     (finding,) = check_splits(open_archive(place))
@@ -155,9 +160,11 @@ def test_tables_without_facts_and_facts_without_tables(place):
 
 def test_recorded_definitions_come_back(place):
     """The definition that a split was made by can be read from its facts."""
-    facts = open_archive(place).manifest.splits
+    tables = ArchiveTables(open_archive(place))
+    facts = tables.archive.manifest.splits
     for table, split in SPLIT_TABLES.items():
-        assert recorded_definition(split, facts[table].parameters) == load_definition(split.name)
+        wanted = canonical_definition(split, tables)
+        assert recorded_definition(split, facts[table].parameters) == wanted
     assert facts["eval"].parameters["gpu"] == "H200"
 
 

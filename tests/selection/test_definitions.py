@@ -32,9 +32,10 @@ def test_shipped_definitions_are_the_contract():
     )
     assert evaluation.exclude_flags == discovery.exclude_flags == ["artificial", "unfit"]
     assert (evaluation.version, evaluation.natural, evaluation.languages) == (2, True, ["triton"])
-    assert (evaluation.near_copy, evaluation.measured, evaluation.balance) == (0.7, 3, ["search"])
+    assert (evaluation.near_copy, evaluation.measured) == (0.7, 3)
     problems, cuda = load_definition("eval_problems"), load_definition("eval_cuda")
     assert problems.problems == sorted(HELD_OUT_PROBLEMS)
+    assert (problems.measured, cuda.measured) == (3, 1)
     assert (cuda.languages, cuda.problems) == (["cuda"], evaluation.problems)
     assert train.exclude_flags == []
     assert {d.scheme for d in (evaluation, discovery, train)} == {"paper"}

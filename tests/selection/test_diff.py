@@ -27,8 +27,8 @@ NAMES = kernel_ids(SEARCHES, RUNS)
 
 def archive(place, runs, version, **rules):
     """A hand-made archive with splits."""
-    make_archive(place, SEARCHES, runs, version=version)
-    make_splits(place, rules=SplitRules.changed(**rules) if rules else None)
+    made = open_archive(make_archive(place, SEARCHES, runs, version=version))
+    make_splits(place, rules=SplitRules.changed(archive=made, **rules))
     return place
 
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import dataclasses
 import random
 
-import msgspec
-import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
@@ -14,19 +12,33 @@ from hypothesis import strategies as st
 from support.archives import MemoryTables, Run, Search, kernel_ids, make_tables, program, reference
 from support.programs import jaccard
 
-from kernel_archive.archive.natural import rank_correlation
 from kernel_archive.bins import SCHEMES, bin_of
 from kernel_archive.errors import DataError, UsageError
 from kernel_archive.ids import program_id, sha256_hex
 from kernel_archive.problems import GPU_MODE_TASKS
 from kernel_archive.schema import TABLES
+from kernel_archive.selection import evaluation
 from kernel_archive.selection.definitions import canonical_definition, load_definition, with_changes
 from kernel_archive.selection.evaluation import AmbiguousGpuError, select_eval, selection_hash
 from kernel_archive.splits import SPLITS
 
-RULE = load_definition("eval")
+RULE = with_changes(load_definition("eval"), measured=1)
 # One program per run keeps what the examples cost small; texts are made once.
 CODES = [program(f"e{i}") for i in range(64)]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def measured_once():
+    """The canonical definition is the shipped one, but for programs that were measured once."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(
+            evaluation,
+            "canonical_definition",
+            lambda split, tables: (
+                RULE if tables.evaluation is None else canonical_definition(split, tables)
+            ),
+        )
+        yield
 
 
 def select(searches, runs, definition=RULE, **options):
@@ -71,7 +83,7 @@ def test_cap_takes_the_smallest_hashes_in_order():
     searches = [Search("a", "trimul"), Search("b", "cross_entropy")]
     runs = [Run("ab"[i % 2], code, 1.1 if i % 3 else 3.0) for i, code in enumerate(CODES)]
     names = kernel_ids(searches, runs)
-    got = select(searches, runs, rule(level=0.999))
+    got = select(searches, runs, RULE)
     for search, task in (("a", "trimul"), ("b", "cross_entropy")):
         for speedup in (1.1, 3.0):
             members = [
@@ -88,7 +100,7 @@ def test_the_order_of_rows_knows_nothing_of_the_labels():
     """Rows stand by sha256 of "order:" and their id alone, whatever task and bin they are of."""
     searches = [Search("a", "trimul"), Search("b", "cross_entropy")]
     runs = [Run("ab"[i % 2], code, 1.1 if i % 3 else 3.0) for i, code in enumerate(CODES)]
-    ids = select(searches, runs, rule(level=0.999)).table["row_id"].to_pylist()
+    ids = select(searches, runs, RULE).table["row_id"].to_pylist()
     assert ids == sorted(ids, key=lambda name: sha256_hex(f"order:{name}".encode()))
 
 
@@ -296,15 +308,12 @@ SMALL = with_changes(RULE, cap=2)
 @settings(max_examples=25, deadline=None)
 @given(runs=measured(least=1), count=st.integers(1, 12), data=st.data())
 def test_added_kernels_change_only_the_cells_that_they_enter(runs, count, data):
-    """Before levelling, cells without a new kernel keep their rows."""
+    """Cells without a new kernel keep their rows."""
     extra = [
         dataclasses.replace(r, code=program(f"new{i}"))
         for i, r in enumerate(data.draw(measured(least=count, most=count)))
     ]
-    before, after = (
-        cells(select(TWO, every, msgspec.structs.replace(SMALL, level=None)))
-        for every in (runs, [*runs, *extra])
-    )
+    before, after = (cells(select(TWO, every, SMALL)) for every in (runs, [*runs, *extra]))
     touched = {(r.search.removeprefix("s/"), bin_of(r.speedup)) for r in extra}
     for cell in {*before, *after} - touched:
         assert before.get(cell) == after.get(cell)
@@ -392,8 +401,7 @@ def copies(n, base="base"):
 
 def test_a_cell_takes_one_of_near_copies():
     """Of five near copies and two other programs of a cell three are taken."""
-    codes = copies(5)
-    runs = [Run("s", code, 3.0) for code in (*codes, CODES[0], CODES[1])]
+    runs = [Run("s", code, 3.0) for code in (*copies(5), CODES[0], CODES[1])]
     runs.append(Run("s", program("base", size=16).replace("pid + 15)", "pid + 999)"), 1.1))
     got = select([Search("s")], runs)
     assert {cell: len(rows) for cell, rows in cells(got).items()} == {
@@ -417,67 +425,37 @@ def test_what_is_near_to_training_is_left_out():
     assert len(select(searches, [Run("s", one, 3.0), Run("u", two, 3.0)])) == 1
 
 
-def test_well_measured_kernels_go_first():
-    """Kernels with three measurements fill a cell before the others, whatever their hashes."""
+def test_only_kernels_that_were_measured_often_enough():
+    """Of fourteen kernels seven have the three measurements that the definition asks for."""
     runs = [
         Run("s", code, 3.0, node=f"{i}.{k}")
         for i, code in enumerate(CODES[:14])
         for k in range(1 + 2 * (i % 2))
     ]
-    got = select([Search("s")], runs, rule(cap=9))
-    assert sorted(got.rows["n_measurements"].to_list()) == [1, 1, 3, 3, 3, 3, 3, 3, 3]
-    assert got.facts.facts["measured"] == 7
-
-
-def test_a_chain_does_not_fill_a_cell():
-    """Three searches share a cell of six evenly, though one has ten times as many kernels."""
-    runs = [Run("a", code, 3.0) for code in CODES[:30]]
-    runs += [Run("b", code, 3.0) for code in CODES[30:33]] + [Run("c", CODES[33], 3.0)]
-    got = select([Search("a"), Search("b"), Search("c")], runs, rule(cap=6))
-    found = got.rows["search_id"].to_list()
-    assert {name: found.count(name) for name in "abc"} == {"a": 3, "b": 2, "c": 1}
-    assert got.facts.facts["largest_search"] == 3
-
-
-def test_languages_are_balanced_within_a_bin_over_all_problems():
-    """A problem whose cell has both languages gives the one that the bin lacks because of
-    another problem.
-    """
-    searches = [Search("a", "cross_entropy"), Search("b", "trimul")]
-    runs = [Run("a", code, 3.0) for code in CODES[:4]] + [
-        Run("b", code, 3.0) for code in CODES[4:14]
-    ]
-    tables = make_tables(searches, runs)
-    kernels = tables["kernels/test"]
-    at = kernels.schema.get_field_index("language")
-    # All of cross_entropy is Triton; of trimul half is CUDA C++.
-    triton = set(CODES[:9])
-    languages = ["triton" if code in triton else "cuda" for code in kernels["code"].to_pylist()]
-    tables["kernels/test"] = kernels.set_column(at, kernels.schema.field(at), pa.array(languages))
-    definition = rule(languages=[], cap=4, balance=["language", "search"])
-    got = select_eval(SPLITS["eval"], MemoryTables(tables), definition)
-    assert got.facts.facts["languages"] == {
-        "cuda": [0, 0, 0, 0, 0, 0, 4, 0],
-        "triton": [0, 0, 0, 0, 0, 0, 4, 0],
-    }
+    got = select([Search("s")], runs, rule(measured=3))
+    assert got.rows["n_measurements"].to_list() == [3] * 7
+    assert got.facts.facts["excluded"]["measured_too_seldom"] == 7
 
 
 def test_the_shipped_transfer_splits_select_by_their_own_rules():
     """Held-out problems in every language; and the six tasks in CUDA C++ alone."""
     searches = [Search("a", "nbody_forces"), Search("b", "histogram"), Search("c", "trimul")]
-    tables = MemoryTables(
-        make_tables(searches, [Run(s.search_id, CODES[i], 3.0) for i, s in enumerate(searches)])
-    )
-    assert select_eval(SPLITS["eval_problems"], tables, load_definition("eval_problems")).table[
-        "task"
-    ].to_pylist() == ["nbody_forces"]
-    assert len(select_eval(SPLITS["eval_cuda"], tables, load_definition("eval_cuda"))) == 0
-    assert select_eval(SPLITS["eval"], tables, RULE).table["task"].to_pylist() == ["trimul"]
+    runs = [
+        Run(s.search_id, CODES[i], 3.0, node=f"n{k}") for i, s in enumerate(searches) for k in "abc"
+    ]
+    tables = MemoryTables(make_tables(searches, runs))
+    for name, tasks in (
+        ("eval_problems", ["nbody_forces"]),
+        ("eval_cuda", []),
+        ("eval", ["trimul"]),
+    ):
+        got = select_eval(SPLITS[name], tables, load_definition(name))
+        assert got.rows["task"].to_list() == tasks
 
 
 @settings(max_examples=25, deadline=None)
 @given(data=st.data())
-def test_preferences_do_not_depend_on_the_order_of_the_tables(data):
+def test_rows_do_not_depend_on_the_order_of_the_tables(data):
     """Any mixture of searches, problems and measurements gives the same rows, shuffled or not."""
     names = ["a", "b", "c"]
     searches = [
@@ -510,36 +488,3 @@ def test_preferences_do_not_depend_on_the_order_of_the_tables(data):
     for rows in cells(first).values():
         assert len(rows) <= definition.cap
         assert all(jaccard(code[a], code[b]) < 0.7 for i, a in enumerate(rows) for b in rows[:i])
-
-
-def test_rows_are_levelled_within_their_cells():
-    """Where slow programs are the long ones, cells with others take others."""
-    speeds = (0.2, 0.4, 0.6, 0.9, 1.2, 1.7, 3.0, 5.0)
-    searches = [Search("a"), Search("b")]
-    runs = [
-        Run(name, program(f"{name}{i}", size=size), speed + 0.001 * j)
-        for i, speed in enumerate(speeds)
-        for j, (name, size) in enumerate((("a", 40 - 4 * i), ("b", 8 + 4 * i)))
-    ]
-    plain, level = (
-        select(searches, runs, rule(cap=1, level=limit, measured=1)) for limit in (0.999, 0.15)
-    )
-    assert {cell: len(rows) for cell, rows in cells(plain).items()} == {
-        c: len(r) for c, r in cells(level).items()
-    }
-
-    def worst(selection):
-        rows = selection.table.to_pylist()
-        values = np.array([len(r["candidate_code"]) for r in rows])
-        return abs(rank_correlation(values, np.array([r["speedup"] for r in rows])))
-
-    assert worst(level) < max(0.3, worst(plain))
-    assert level.facts.facts["exchanged"] == len(
-        set(plain.rows["row_id"].to_list()) - set(level.rows["row_id"].to_list())
-    )
-    assert plain.facts.facts["exchanged"] == 0
-    again = select(searches, runs[::-1], rule(cap=1, level=0.15, measured=1))
-    assert again.rows["row_id"].to_list() == level.rows["row_id"].to_list()
-    # All were measured once: nothing comes in where two measurements are preferred.
-    once = select(searches, runs, rule(cap=1, level=0.15, measured=2))
-    assert once.rows["row_id"].to_list() == plain.rows["row_id"].to_list()

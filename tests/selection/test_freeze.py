@@ -104,7 +104,7 @@ def test_changed_facts_are_named(archive, tmp_path):
 
 def test_variants_are_not_compared_nor_frozen(archive):
     """A variant is no error beside a frozen canonical split, and can't be frozen itself."""
-    remake_splits(archive.path, ["eval"], rules=SplitRules.changed(cap=1))
+    remake_splits(archive.path, ["eval"], rules=SplitRules.changed(archive=archive, cap=1))
     assert check_frozen(open_archive(archive.path)) == []
     with pytest.raises(UsageError, match="only canonical splits are frozen"):
         freeze(archive.path)

@@ -58,6 +58,11 @@ def archive(made_archive, tmp_path):
     return shutil.copytree(made_archive, tmp_path / "archive")
 
 
+def changed(place, **fields):
+    """Rules that are the archive's own but for these fields of ``eval``."""
+    return SplitRules.changed(archive=open_archive(place), **fields)
+
+
 def contents(place):
     """Every file with its bytes."""
     return {
@@ -106,7 +111,7 @@ def test_remaking_what_is_there_writes_nothing(archive):
 def test_variant_and_back(archive):
     """Another cap makes a variant that says so in name and facts."""
     first = contents(archive)
-    made = remake_splits(archive, names=["eval"], rules=SplitRules.changed(cap=1))
+    made = remake_splits(archive, names=["eval"], rules=changed(archive, cap=1))
     assert (made.changed, made.facts["eval"].name) == (["eval"], "eval-cap1")
     assert open_archive(archive).manifest.splits["eval"].parameters["cap"] == 1
     assert check_splits(open_archive(archive)) == []
@@ -121,7 +126,7 @@ def test_variant_and_back(archive):
 def test_an_error_before_the_exchange_leaves_the_archive_as_it_was(archive):
     """When the card can't be written, readers still see the old archive, whole."""
     first = contents(archive)
-    rules = SplitRules.changed(cap=1)
+    rules = changed(archive, cap=1)
     with pytest.raises(OSError, match="no room"), remade_splits(archive, ["eval"], rules=rules):
         raise OSError("no room")
     assert contents(archive) == first
@@ -155,7 +160,7 @@ def test_several_gpus_leave_eval_out_of_a_build_and_stop_a_command(tmp_path):
     assert [f.severity for f in check_splits(opened)] == ["warning"]
     with pytest.raises(UsageError, match="--gpu"):
         remake_splits(place, names=["eval"])
-    made = remake_splits(place, names=["eval"], rules=SplitRules.changed(gpu="L40S"))
+    made = remake_splits(place, names=["eval"], rules=changed(place, gpu="L40S"))
     assert made.facts["eval"].name == "eval-l40s"
     opened = open_archive(place)
     assert opened.manifest.reports["splits_not_made"] == {}
@@ -239,7 +244,7 @@ def test_what_another_process_finished_before_the_lock_is_kept(archive, monkeypa
             yield
 
     monkeypatch.setattr("kernel_archive.selection.make.locked_stage", late)
-    remake_splits(archive, names=["eval"], rules=SplitRules.changed(cap=1))
+    remake_splits(archive, names=["eval"], rules=changed(archive, cap=1))
     assert open_archive(archive).manifest.version == "new"
     assert validate_archive(archive) == []
     assert check_splits(open_archive(archive)) == []
