@@ -15,15 +15,16 @@ import signal
 import threading
 from concurrent.futures import FIRST_COMPLETED, Executor, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from kernel_archive.errors import KernelArchiveError, UsageError, printable
 from kernel_archive.without_pandas import without_pandas
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
 #: Dask makes a call again this many times after an error of its machine.
 RETRIES: Final = 2
@@ -33,10 +34,6 @@ MAX_IN_FLIGHT: Final = 500
 WATCH_SECONDS: Final = 5.0
 #: Give up connecting to a scheduler after this many seconds.
 CONNECT_SECONDS: Final = 10
-_LOST_SCHEDULER: Final = (
-    "the Dask scheduler is gone. What was staged is kept: build again when it is back"
-)
-
 Result = TypeVar("Result")
 
 
@@ -66,8 +63,7 @@ class SerialExecutor(Executor):
 
 def collect_results(executor: Executor, calls: Sequence[Call[Result]]) -> list[Result]:
     """Run all calls; return results in their order. Errors as in :func:`iterate_results`."""
-    results = dict(iterate_results(executor, calls))
-    return [results[i] for i in range(len(calls))]
+    return [result for _, result in sorted(iterate_results(executor, calls), key=itemgetter(0))]
 
 
 def iterate_results(
@@ -93,6 +89,7 @@ def iterate_results(
             if not running:
                 break
             ended = wait(running, WATCH_SECONDS, FIRST_COMPLETED).done
+            _check_scheduler(executor, ended)
             for future in sorted(ended, key=running.__getitem__):
                 error = _error_of(future)
                 i = running.pop(future)
@@ -119,25 +116,25 @@ def iterate_results(
         raise failures[first]
 
 
-def _check_scheduler(executor: Executor) -> None:
+def _check_scheduler(executor: Executor, ended: Iterable[Future[Any]] = ()) -> None:
     """Raise KernelArchiveError when the scheduler of a Dask executor is gone."""
     client = getattr(executor, "_client", None)  # where distributed keeps it
-    if client is not None and client.status != "running":
-        raise KernelArchiveError(_LOST_SCHEDULER)
+    gone = client is not None and client.status != "running"
+    if gone or any(future.cancelled() for future in ended):
+        raise KernelArchiveError(
+            "the Dask scheduler is gone. What was staged is kept: build again when it is back"
+        )
 
 
 def _error_of(future: Future[Any]) -> BaseException | None:
     """Return the error that a call ended with, if any; that of a broken pool is raised."""
-    if future.cancelled():  # nobody here cancels what is still listed as running
-        raise KernelArchiveError(_LOST_SCHEDULER)
     error = future.exception()
     if isinstance(error, BrokenProcessPool):
         raise error
     if type(error).__name__ == "KilledWorker":
-        return KernelArchiveError(
-            "several workers in turn were killed (out of memory?). What was staged is kept. Build "
-            "again with more memory per worker, or take the run out of its path"
-        )
+        message = "several workers in turn were killed (out of memory?). What was staged is kept. "
+        way_out = "Build again with more memory per worker, or take the run out of its path"
+        return KernelArchiveError(message + way_out)
     if error is None and isinstance(future.result(), KernelArchiveError):
         error = future.result()
     return error
@@ -200,23 +197,22 @@ def _exit_with_parent() -> None:
 def _dask_executor(jobs: int, scheduler: str | None) -> Iterator[Executor]:
     """Connect to a scheduler, or start a cluster of ``jobs`` processes on this machine."""
     try:
-        from distributed import Client, LocalCluster
+        from distributed import Client
     except ImportError:
         raise UsageError(
             "--engine dask needs dask.distributed: pip install 'kernel-archive[dask]'"
         ) from None
     # What Dask prints of lost connections stands in the cluster's own log.
     logging.getLogger("distributed").setLevel(logging.CRITICAL)
-    with ExitStack() as stack:
-        place: Any = scheduler
-        if scheduler is None:
-            local = LocalCluster(jobs, threads_per_worker=1, dashboard_address="127.0.0.1:0")
-            place = stack.enter_context(local)
-        try:
-            client = Client(place, timeout=CONNECT_SECONDS, set_as_default=False)
-        except (OSError, ValueError, TimeoutError) as error:
-            raise UsageError(
-                f"no Dask scheduler answers at {printable(place)}: {printable(str(error), 200)}. "
-                "Start one (dask scheduler), or leave --scheduler out for a cluster on this machine"
-            ) from None
-        yield stack.enter_context(client).get_executor(pure=False, retries=RETRIES)
+    place: dict[str, Any] = {"address": scheduler, "timeout": CONNECT_SECONDS}
+    if scheduler is None:
+        place = {"n_workers": jobs, "threads_per_worker": 1, "dashboard_address": "127.0.0.1:0"}
+    try:
+        client = Client(**place, set_as_default=False)
+    except (OSError, ValueError, TimeoutError) as error:
+        raise UsageError(
+            f"no Dask scheduler answers at {printable(scheduler)}: {printable(str(error), 200)}. "
+            "Start one (dask scheduler), or leave --scheduler out for a cluster on this machine"
+        ) from None
+    with client:
+        yield client.get_executor(pure=False, retries=RETRIES)

@@ -207,41 +207,26 @@ def _wrong_labels(archive: Archive, table: str, value: str) -> Iterator[Finding]
         yield from _rows("wrong-label", message, table, wrong)
 
 
-class CrossCheck(msgspec.Struct, frozen=True):
-    """One rule."""
-
-    code: str  # of the finding
-    message: str  # what is wrong
-    table: str  # whose rows are named
-    query: str  # returns their keys
-
-
-def cross_checks(unanimous: Iterable[str]) -> list[CrossCheck]:
-    """Load the rules for an archive with these ``unanimous`` builders."""
+def _cross_references(archive: Archive) -> Iterator[Finding]:
+    """Ask the queries of ``crosschecks.toml``; each returns the keys of the rows at fault."""
 
     def quoted(names: Iterable[str]) -> str:
         return ", ".join("'" + name.replace("'", "''") + "'" for name in names) or "NULL"
 
+    builders = archive.manifest.builders
     values = {
         "superseded": SUPERSEDED,
         "contested": CONTESTED,
         "withheld": WITHHELD,
         "outcomes": quoted(OUTCOMES),
         "roles": quoted(ROLES),
-        "unanimous": quoted(unanimous),
+        "unanimous": quoted(str(b.get("name")) for b in builders if b.get("unanimous")),
     }
     text = Path(__file__).with_name("crosschecks.toml").read_text(encoding="utf-8")
-    return [
-        CrossCheck(**{key: Template(value).substitute(values) for key, value in check.items()})
-        for check in tomllib.loads(text)["check"]
-    ]
-
-
-def _cross_references(archive: Archive) -> Iterator[Finding]:
-    unanimous = [str(b.get("name")) for b in archive.manifest.builders if b.get("unanimous")]
-    for check in cross_checks(unanimous):
-        keys = _sorted_column(archive, check.query)
-        yield from _rows(check.code, check.message, check.table, keys)
+    for check in tomllib.loads(text)["check"]:
+        stated = {key: Template(value).substitute(values) for key, value in check.items()}
+        keys = _sorted_column(archive, stated["query"])
+        yield from _rows(stated["code"], stated["message"], stated["table"], keys)
 
 
 def _canary(archive: Archive) -> Iterator[Finding]:

@@ -116,7 +116,7 @@ def _header(path: str, mark: str, names: set[str]) -> tuple[int, list[str]]:
 def _damaged_lines(connection: duckdb.DuckDBPyConnection) -> list[list[Any]]:
     """List file, line and message of the rows that ``read_csv`` passed over."""
     rows = connection.execute(
-        "SELECT file_path, line_byte_position, first(error_message) FROM reject_errors "
+        "SELECT file_path, line_byte_position, max(error_message) FROM reject_errors "
         f"JOIN reject_scans USING (scan_id, file_id) GROUP BY ALL ORDER BY ALL LIMIT {_MAX_DAMAGED}"
     ).fetchall()
     damaged: list[list[Any]] = []

@@ -123,7 +123,7 @@ def test_failures_are_kept_once_with_their_outcome(made):
     assert set(found) == {kid(program("broken")), kid(program("never"))}
     never = found[kid(program("never"))]
     assert (never["outcome"], never["n_evaluations"]) == ("incorrect", 2)
-    assert found[kid(program("broken"))]["error_text"] == "no"
+    assert found[kid(program("broken"))]["error_text"] == "no such name"
 
 
 def test_lineage_goes_through_failed_parents(made):

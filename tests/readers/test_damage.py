@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from support.run_logs import LOG_FORMATS, V2, Read, gpu_mode, read
+from readers.reading import LOG_FORMATS, Read, read
+from support.puct import V2, gpu_mode
 
 from kernel_archive.readers.files import MAX_LINE_BYTES
 

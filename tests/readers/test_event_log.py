@@ -7,7 +7,8 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from support.run_logs import V2, Read, forecast, gpu_mode, kernelbench, read, real, ulid
+from readers.reading import Read, read
+from support.puct import V2, forecast, gpu_mode, kernelbench, real, ulid
 
 if TYPE_CHECKING:
     from pathlib import Path

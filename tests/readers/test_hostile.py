@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from support.puct import RunLog, program, recipe
-from support.run_logs import V2, gpu_mode, read, write_lines
+from readers.reading import read
+from support.puct import V2, RunLog, gpu_mode, program, recipe, write_lines
 
 from kernel_archive.archive.build import build_archive
 from kernel_archive.archive.open import open_archive

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from support.run_logs import V2, gpu_mode, read, ulid, write_lines
+from readers.reading import read
+from support.puct import V2, gpu_mode, ulid, write_lines
 
 from kernel_archive.bins import bin_of
 
@@ -71,7 +72,7 @@ def test_searches_of_one_file_stay_apart(tmp_path: Path, form: str) -> None:
     assert (facts["s1"].n_pending, facts["s2"].n_pending) == (0, 1)
     assert {f.problem for f in result.all_facts} == {"cross_entropy"}
     assert not result.findings
-    assert result.by_node[ulid(1)].cases[0].shape == {"vocab_size": 32000}
+    assert result.by_node[ulid(1)].cases[0].shape == {"vocab_size": 1000}
 
 
 def test_settings_from_the_summaries(tmp_path: Path) -> None:

@@ -7,7 +7,8 @@ import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from support.run_logs import V2, gpu_mode, kernelbench, read, ulid, write_lines
+from readers.reading import read
+from support.puct import V2, gpu_mode, kernelbench, ulid, write_lines
 
 if TYPE_CHECKING:
     from pathlib import Path

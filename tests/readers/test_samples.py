@@ -7,7 +7,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from support.run_logs import read
+from readers.reading import read
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -10,7 +10,7 @@ from typing import Any
 
 import duckdb
 import pytest
-from support.run_logs import Read, read
+from readers.reading import Read, read
 
 from kernel_archive.archive.init import draft_recipe
 from kernel_archive.readers import READERS, sql, sql_sandbox

@@ -1,0 +1,85 @@
+"""Reading runs in tests."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from kernel_archive.errors import Finding
+from kernel_archive.ids import program_id
+from kernel_archive.readers import READERS
+from kernel_archive.readers.files import RunFiles
+from kernel_archive.readers.records import Evaluation, PublishedRow, SearchFacts
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+#: The formats of logs; tables of others are read by queries of their own.
+LOG_FORMATS = [name for name, spec in READERS.items() if not spec.foreign]
+
+
+@dataclass
+class Read:
+    """What a reader yielded, sorted by kind."""
+
+    evaluations: list[Evaluation] = field(default_factory=list)
+    published: list[PublishedRow] = field(default_factory=list)
+    all_facts: list[SearchFacts] = field(default_factory=list)
+    findings: list[Finding] = field(default_factory=list)
+
+    @property
+    def facts(self) -> SearchFacts:
+        """The facts of the one search."""
+        (facts,) = self.all_facts
+        return facts
+
+    @property
+    def codes(self) -> list[str]:
+        """The codes of the findings."""
+        return [f.code for f in self.findings]
+
+    @property
+    def successes(self) -> list[Evaluation]:
+        """The evaluations that passed."""
+        return [e for e in self.evaluations if e.outcome == "success"]
+
+    @property
+    def outcomes(self) -> dict[str, int]:
+        """Count per outcome."""
+        return dict(Counter(e.outcome for e in self.evaluations))
+
+    @property
+    def by_node(self) -> dict[str, Evaluation]:
+        """Node id -> evaluation; fails when a node stands twice."""
+        out = {e.node_id: e for e in self.evaluations}
+        assert len(out) == len(self.evaluations)
+        return out
+
+    @property
+    def pairs(self) -> list[tuple[str, str]]:
+        """Parent-child pairs in which both ran."""
+        passed = {e.node_id for e in self.successes}
+        return [(e.parent_node_id, e.node_id) for e in self.successes if e.parent_node_id in passed]
+
+    @property
+    def unique(self) -> int:
+        """Distinct programs that passed."""
+        return len({program_id(e.code) for e in self.successes})
+
+
+def read(name: str, path: Path, base: Path | None = None, **settings: Any) -> Read:
+    """Read a run with the reader of a format."""
+    spec = READERS[name]
+    out = Read()
+    for record in spec.read(RunFiles(path, base or path.parent, spec, settings)):
+        if isinstance(record, Evaluation):
+            out.evaluations.append(record)
+        elif isinstance(record, SearchFacts):
+            out.all_facts.append(record)
+        elif isinstance(record, PublishedRow):
+            out.published.append(record)
+        else:
+            assert isinstance(record, Finding)
+            out.findings.append(record)
+    return out
