@@ -125,11 +125,7 @@ def draft_recipe(place: Path) -> Draft:
 
 
 def _pattern(path: str) -> str:
-    """A path as a recipe's pattern that stands for itself.
-
-    >>> _pattern("runs[1]/{x}")
-    'runs[[]1]/?x?'
-    """
+    """Write a path as a recipe's pattern that stands for itself."""
     return re.sub(r"[{}]", "?", re.sub(r"([*?\[])", r"[\1]", path))
 
 
@@ -283,7 +279,7 @@ def _query(
         first = values[theirs][0].strip().removeprefix("./")
         ending = Path(next(n for n in programs if first in _endings(n))).suffix
         alias = "program" if ours == "code" else "reference"
-        lines.append(f"{alias}.content AS {ours},  -- the file that {_shown(theirs)} names")
+        lines.append(f"{alias}.content AS {ours},  -- the file that {printable(theirs, 40)} names")
         path = f"t.{quoted(theirs)}" + ("" if first.endswith(ending) else f" || '{ending}'")
         joins.append(
             f"LEFT JOIN read_text('**/*{ending}') {alias}\n"
@@ -302,7 +298,7 @@ def _query(
     if not any(line.split(",")[0].endswith("AS code") for line in lines):
         notes.append("no column with the program, or with the name of its file, was recognised")
     text = "\n".join([*lines, *joins])
-    unused = ", ".join([_shown(c) for c in columns if f"t.{quoted(c)}" not in text][:40])
+    unused = ", ".join([printable(c, 40) for c in columns if f"t.{quoted(c)}" not in text][:40])
     query = [
         "-- Written by kernel-archive init from the names of the columns: read it first.",
         *(f"-- LOOK: {note}" for note in notes),
@@ -316,11 +312,6 @@ def _query(
         "ORDER BY t.source_row",
     ]
     return "\n".join(query) + "\n", notes
-
-
-def _shown(name: str) -> str:
-    """A name as a comment may have it: on one line."""
-    return printable(name, 40)
 
 
 def _programs(
@@ -367,7 +358,7 @@ def _verdict(matched: dict[str, str], values: dict[str, list[str]], notes: list[
             outcome = "success" if is_good else failure_of(word)
             if outcome is None:
                 notes.append(
-                    f"what {printable(word, 40)} of {_shown(theirs)} means is not known: "
+                    f"what {printable(word, 40)} of {printable(theirs, 40)} means is not known: "
                     "its rows are left out"
                 )
             else:

@@ -261,10 +261,6 @@ def _source_faults(
         yield "query", "the format 'sql' needs a query", None, fix
     if source.path == "." and not is_sql:
         yield "path", "the logs of a search need a path", None, 'Add path = "logs/*"'
-    if source.reference == "root":
-        message = "the first program of a search is the reference only where a query says so"
-        fix = "Return its time and text: first_value(us) OVER (PARTITION BY problem ORDER BY step)"
-        yield "reference", message, "root", fix
 
 
 def _query_text(query: str, directory: Path) -> str:
@@ -296,15 +292,14 @@ def _near_gpu(name: str, known: Iterable[str]) -> str:
     """Give the way out of an unknown GPU; offer a name only if letter and number begin alike."""
 
     def model(text: str) -> tuple[str, str]:
-        digits = re.search(r"\d+", text)
-        return text[:1].casefold(), digits[0] if digits else ""
+        return text[:1].casefold(), "".join(re.findall(r"\d+", text)[:1])
 
     letter, number = model(name)
-    near = [
-        gpu
-        for gpu, (first, digits) in ((gpu, model(gpu)) for gpu in known)
-        if first == letter and digits and (digits.startswith(number) or number.startswith(digits))
-    ]
+    near = []
+    for gpu in known:
+        first, digits = model(gpu)
+        if first == letter and digits and (digits.startswith(number) or number.startswith(digits)):
+            near.append(gpu)
     table = f'its own table, which may be empty: [gpu."{printable(name, 60)}"]'
     return f"{suggestion(name, near)} Or give it {table}" if near else f"Give it {table}"
 
@@ -335,12 +330,10 @@ def recipe_facts(loaded: LoadedRecipe) -> dict[str, Any]:
 
 def attributes(kind: type) -> dict[str, str]:
     """Map every attribute to its text in the docstring, those of the base classes included."""
-    texts: dict[str, str] = {}
-    for cls in reversed(kind.__mro__):
-        _, _, listed = inspect.cleandoc(cls.__doc__ or "").partition("Attributes:\n")
-        for name, text in re.findall(r"^ {4}(\w+): (.*(?:\n {8}.*)*)", listed, re.MULTILINE):
-            texts[name] = " ".join(text.split()).replace("``", "`")
-    return texts
+    docs = [inspect.cleandoc(cls.__doc__ or "") for cls in reversed(kind.__mro__)]
+    pattern = re.compile(r"^ {4}(\w+): (.*(?:\n {8}.*)*)", re.MULTILINE)
+    listed = [pattern.findall(doc.partition("Attributes:\n")[2]) for doc in docs]
+    return {n: " ".join(text.split()).replace("``", "`") for each in listed for n, text in each}
 
 
 def explained_keys() -> dict[str, str]:
@@ -367,8 +360,7 @@ def find_recipe(name: str) -> LoadedRecipe:
     """
     shipped = shipped_recipes()
     path = shipped.get(name, Path(name))
-    if path.is_dir() and (path / RECIPE_NAME).is_file():
-        path /= RECIPE_NAME
+    path = path / RECIPE_NAME if (path / RECIPE_NAME).is_file() else path
     if path.is_file() or path.suffix == ".toml":
         return load_recipe(path)
     raise UsageError(
@@ -391,14 +383,9 @@ def load_recipes(builders: Sequence[str]) -> list[LoadedRecipe]:
         other = by_name.setdefault(loaded.recipe.name, loaded)
         if other.file != loaded.file:
             message = f"two recipes are named alike: {other.file} and {loaded.file}"
-            raise _fault(loaded, message, "name", "Rename one", code="duplicate-builder")
+            place: dict[str, Any] = {"file": str(loaded.file), "field": "name", "fix": "Rename one"}
+            raise RecipeError.of(code="duplicate-builder", message=message, **place)
     return [by_name[name] for name in sorted(by_name)]
-
-
-def _fault(
-    loaded: LoadedRecipe, message: str, field: str, fix: str, *, code: str = "bad-recipe"
-) -> RecipeError:
-    return RecipeError.of(code=code, message=message, file=str(loaded.file), field=field, fix=fix)
 
 
 def common_table(recipes: Iterable[LoadedRecipe], key: Literal["archive", "eval"]) -> Any:
@@ -412,7 +399,9 @@ def common_table(recipes: Iterable[LoadedRecipe], key: Literal["archive", "eval"
         own = getattr(loaded.recipe, key)
         if None not in (stated, own) and own != stated:
             message = f"two recipes that are built into one archive state a different [{key}]"
-            raise _fault(loaded, message, key, "State it in one of them")
+            place: dict[str, Any] = {"file": str(loaded.file), "field": key}
+            fix = "State it in one of them"
+            raise RecipeError.of(code="bad-recipe", message=message, fix=fix, **place)
         stated = stated if own is None else own
     return stated
 
@@ -420,8 +409,7 @@ def common_table(recipes: Iterable[LoadedRecipe], key: Literal["archive", "eval"
 def local_copy(loaded: LoadedRecipe, directory: str | Path) -> LoadedRecipe:
     """Return the recipe with every URL source read from a local copy of the same layout.
 
-    ``hf://datasets/<user>/<repo>/<path>`` is read from ``<directory>/<repo>/<path>``; where that is
-    missing, from a file of the same name, whatever its ending, in the directory itself.
+    ``hf://datasets/<user>/<repo>/<path>`` is ``<directory>/<repo>/<path>``, or a file of its name.
 
     Raises:
         DataError: the directory does not exist.
@@ -453,13 +441,9 @@ def supersession(recipes: Iterable[dict[str, Any]]) -> list[tuple[str, str]]:
         RecipeError: a builder supersedes itself, directly or in a circle.
     """
     pairs = {(str(recipe["name"]), str(old)) for recipe in recipes for old in recipe["supersedes"]}
-    size = -1
-    while len(pairs) != size:
-        size = len(pairs)
+    for _ in range(len(pairs)):
         pairs |= {(new, older) for new, old in pairs for newer, older in pairs if old == newer}
-    for new, old in sorted(pairs):
-        if new == old:
-            place: dict[str, Any] = {"field": "supersedes", "value": new, "fix": "Take it out"}
-            message = "a builder supersedes itself"
-            raise RecipeError.of(code="bad-recipe", message=message, **place)
+    for name in sorted(new for new, old in pairs if new == old):
+        place: dict[str, Any] = {"field": "supersedes", "value": name, "fix": "Take it out"}
+        raise RecipeError.of(code="bad-recipe", message="a builder supersedes itself", **place)
     return sorted(pairs)

@@ -8,7 +8,6 @@ column is left out with a finding.
 from __future__ import annotations
 
 import math
-from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
@@ -48,8 +47,6 @@ _SEARCH_LIMITS: Final = fragments.limits(TABLES["searches"].schema) | dict.fromk
     _SEARCH_JSON, fragments.Limit(len, fragments.MAX_CODE)
 )
 
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-
 
 class Rows(NamedTuple):
     """Rows of one search: its evaluations as a fragment, and rows of two tables without canary."""
@@ -88,7 +85,6 @@ class SearchRows:
     """Collects the records of one search in the order of the log, and makes its rows."""
 
     def __init__(self, job: RunJob, search_id: str, digest: str, digests: dict[str, str]) -> None:
-        """Take the run, the search's id, the digest of the run, and those of its files."""
         self.job = job
         self.role = str(job.source.role)
         self.search_id = search_id
@@ -131,8 +127,8 @@ class SearchRows:
                 excluded=excluded.get(record.node_id, record.excluded),
             )
             if record.outcome == "success":
-                row.runtime_us = _total_time(record, "runtime_us")
-                row.reference_runtime_us = _total_time(record, "reference_runtime_us")
+                row.runtime_us = fragments.total_time(record, "runtime_us")
+                row.reference_runtime_us = fragments.total_time(record, "reference_runtime_us")
             if self._is_misfit(row, largest_shape):
                 continue
             self._identify(row, problem, main)
@@ -350,8 +346,8 @@ class SearchRows:
             "parent_distance": [distance for _, distance in parents],
             "speedup": [row.record.speedup if good else None for row, good in by_success],
             "cases": [row.record.cases if good else () for row, good in by_success],
-            "started_at": [_micros(record.started_at) for record in records],
-            "completed_at": [_micros(record.completed_at) for record in records],
+            "started_at": [fragments.micros(record.started_at) for record in records],
+            "completed_at": [fragments.micros(record.completed_at) for record in records],
             "artificial": [
                 good and fragments.is_artificial(row.program, row.reference)
                 for row, good in by_success
@@ -436,29 +432,6 @@ def _storable(values: list[Any]) -> list[Any]:
         fragments.encodable(value) if isinstance(value, str) and not value.isascii() else value
         for value in values
     ]
-
-
-def _micros(text: str | None) -> int | None:
-    """Convert ISO 8601 to microseconds since the epoch; ``None`` for any other text."""
-    try:
-        moment = datetime.fromisoformat(text or "")
-        moment = moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
-        return (moment - _EPOCH) // timedelta(microseconds=1)
-    except (ValueError, OverflowError):
-        return None
-
-
-def _total_time(record: Evaluation, name: str) -> float | None:
-    """Return the time that the log states for all cases, else their geometric mean."""
-    stated: float | None = getattr(record, name)
-    if stated is not None or not record.cases:
-        return stated
-    times = [getattr(case, name) for case in record.cases]
-    if not all(time is not None and 0 < time < math.inf for time in times):
-        return None
-    logarithms = list(map(math.log, times))
-    # Rounded to a picosecond: logarithms may differ in the last digit between machines.
-    return round(math.exp(math.fsum(logarithms) / len(logarithms)), 6)
 
 
 def _total(values: list[Any]) -> Any:

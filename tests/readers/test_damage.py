@@ -9,9 +9,6 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from readers.reading import LOG_FORMATS, Read, read
-from support.puct import V2, gpu_mode
-
-from kernel_archive.readers.files import MAX_LINE_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -100,22 +97,6 @@ def test_directory_without_the_log(tmp_path: Path) -> None:
         result = read(name, tmp_path, tmp_path)
         assert result.codes == ["wrong-format"]
         assert "notes.txt" in result.findings[0].message
-
-
-def test_one_line_too_long_is_skipped(tmp_path: Path) -> None:
-    """A line over the limit is never held in memory; what is around it is kept."""
-    log = V2().step(0).child(1, gpu_mode(2.0)).write(tmp_path) / "events.jsonl"
-    with log.open("ab") as stream:
-        stream.write(b'{"kind":"mutation_completed","request_id":"x","code":"')
-        for _ in range(MAX_LINE_BYTES // (1 << 20) + 2):
-            stream.write(b"y" * (1 << 20))
-        stream.write(b'"}\n')
-    with log.open("ab") as stream:
-        stream.write(b'{"kind":"step_completed","step":0}\n')
-    result = read("puct-events", log)
-    assert len(result.evaluations) == 2
-    assert [(f.code, f.line) for f in result.findings] == [("line-too-long", 7)]
-    assert result.facts.counts["steps_completed"] == 1
 
 
 @pytest.mark.parametrize("junk", JUNK)

@@ -350,34 +350,6 @@ def test_time_spans_that_hold_a_crash_are_no_gpu_time(tmp_path: Path) -> None:
     assert result.facts.finished is False
 
 
-def test_two_searches_in_one_log(tmp_path: Path) -> None:
-    """A second start with another root is reported; nothing of either is lost."""
-    log = V2().step(0).child(1, gpu_mode(2.0))
-    log.rows += V2(root=50, code="other root").rows
-    result = read("puct-events", log.write(tmp_path))
-    assert [e.is_root for e in result.evaluations] == [True, False, True]
-    assert result.codes == ["second-root"]
-
-
-def test_text_of_any_kind_survives(tmp_path: Path) -> None:
-    """Unicode, NUL escapes and lone surrogates (spelled out, to be storable) in programs and ids
-    break and merge nothing.
-    """
-    log = (
-        V2()
-        .step(0)
-        .child(1, gpu_mode(2.0), code="π = 'ß→🙂'")
-        .child(2, gpu_mode(2.0), code="a\x00b")
-    )
-    log.rows.append(
-        {**log.rows[-2], "request_id": "r3", "child_ulid": "\ud800x", "code": "s = '\ud800'"}
-    )
-    log.answer(3, gpu_mode(4.0))
-    result = read("puct-events", log.write(tmp_path))
-    assert [e.code for e in result.evaluations[1:]] == ["π = 'ß→🙂'", "a\x00b", "s = '\\ud800'"]
-    assert result.evaluations[3].node_id == "\\ud800x"
-
-
 def test_files_that_disagree_are_reported(tmp_path: Path) -> None:
     """A log of one problem in a directory of another is an error, the log counts."""
     run = V2().write(tmp_path / "run_00")

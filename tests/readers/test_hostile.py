@@ -58,19 +58,6 @@ def test_flipped_bit_of_a_gzip_log_labels_nothing(tmp_path: Path) -> None:
     assert "unsound-file" in codes
 
 
-def test_a_zstd_log_without_a_checksum_is_counted(tmp_path: Path) -> None:
-    """Nothing tells of a changed byte in it: its rows are believed, and the count says how many
-    such files there are.
-    """
-    plain = (search().write(tmp_path / "plain") / "events.jsonl").read_bytes()
-    packed = tmp_path / "events.jsonl.zst"
-    packed.write_bytes(pa.Codec("zstd").compress(plain, asbytes=True))  # Arrow writes none
-    found, whole = read("puct-events", packed), read("puct-events", tmp_path / "plain")
-    assert len(found.successes) == len(whole.successes)
-    assert found.facts.counts["files_without_checksum"] == 1
-    assert "files_without_checksum" not in whole.facts.counts
-
-
 # -- 5: corrupt deflate
 
 
@@ -244,17 +231,6 @@ def test_bad_run_fails_alone(tmp_path: Path) -> None:
 
 
 # -- 16: encodings, numbers, depth
-
-
-@pytest.mark.parametrize("encoding", ["utf-16-le", "utf-16-be", "utf-32-le", "utf-32-be"])
-def test_other_encodings_without_a_mark_are_named(tmp_path: Path, encoding: str) -> None:
-    """UTF-16 and UTF-32 are one finding that says so."""
-    text = (V2().write(tmp_path / "x") / "events.jsonl").read_text()
-    path = tmp_path / "e.jsonl"
-    path.write_bytes(text.encode(encoding))
-    result = read("puct-events", path)
-    assert not result.evaluations
-    assert "bad-utf8" in result.codes
 
 
 @pytest.mark.parametrize(

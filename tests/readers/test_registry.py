@@ -15,7 +15,6 @@ from kernel_archive.readers.values import (
     finite,
     natural,
     positive,
-    safe_text,
 )
 
 if TYPE_CHECKING:
@@ -62,13 +61,6 @@ def test_loose_json_fails_in_one_way(data: bytes) -> None:
     """Whatever is wrong, it is a ValueError."""
     with pytest.raises(ValueError, match=r".*"):
         any_json(data)
-
-
-def test_safe_text() -> None:
-    """Lone surrogates are spelled out and stay distinct; other text is untouched."""
-    assert safe_text("a🙂") == "a🙂"
-    assert safe_text("\ud800") != safe_text("\ud801")
-    safe_text("\ud800").encode()
 
 
 def test_report_is_bounded_per_code() -> None:
