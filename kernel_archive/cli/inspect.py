@@ -6,7 +6,7 @@ import json
 from collections import Counter
 from operator import itemgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import click
 import msgspec
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
     from kernel_archive.selection.diff import Difference
 
+#: Print this many examples per flag or change; ``--json`` has them all.
+_EXAMPLES: Final = 3
 Row: TypeAlias = dict[str, Any]
 #: Heading of a column -> what it shows of a row.
 Columns: TypeAlias = "dict[str, Callable[[Row], object]]"
@@ -93,7 +95,6 @@ def _further_facts(facts: Row) -> dict[str, str]:
 
 @click.command()
 @click.argument("wanted", metavar="ID")
-@click.option("--code/--no-code", default=True, help="Print the program.")
 @common.option(
     "--logs",
     type=click.Path(exists=True, file_okay=False, path_type=Path),
@@ -101,7 +102,7 @@ def _further_facts(facts: Row) -> dict[str, str]:
 )
 @common.archive_option
 @common.json_option
-def show(wanted: str, code: bool, logs: Path | None, archive_path: str | None) -> None:
+def show(wanted: str, logs: Path | None, archive_path: str | None) -> None:
     """Show a kernel: code, measurements, and its ancestors, each with file and line of its log.
 
     ID is a kernel, program or evaluation id, or the first digits of one.
@@ -116,7 +117,7 @@ def show(wanted: str, code: bool, logs: Path | None, archive_path: str | None) -
             why = reasons(logs, m["source_file"], m["node_id"])
             if why is not None:
                 facts["why"].append({"node_id": m["node_id"], **why})
-    common.emit(facts, lambda: _show_kernel(facts, code=code))
+    common.emit(facts, lambda: _show_kernel(facts))
 
 
 _MEASUREMENT: Columns = {
@@ -150,7 +151,7 @@ def _distance(ancestor: Row) -> str:
     return f", {ancestor['distance']} up" if ancestor["distance"] > 1 else ""
 
 
-def _show_kernel(facts: Row, *, code: bool) -> None:
+def _show_kernel(facts: Row) -> None:
     for line in _kernel_lines(facts["kernel"]):
         common.tell(line)
     if facts["splits"]:
@@ -163,7 +164,7 @@ def _show_kernel(facts: Row, *, code: bool) -> None:
     if facts["lineage"]:
         title = "Lineage, nearest first"
     common.print_items(facts["lineage"], _ANCESTOR, title=title)
-    if code and "code" in facts["kernel"]:
+    if "code" in facts["kernel"]:
         common.tell("\n" + facts["kernel"]["code"].replace("\t", "    "))
 
 
@@ -241,9 +242,8 @@ def validate(ctx: click.Context, archive_path: str | None) -> None:
 
 @click.command()
 @common.archive_argument
-@common.option("--examples", type=click.IntRange(0, 1000), default=3, help="Examples per flag.")
 @common.json_option
-def audit(archive_path: str | None, examples: int) -> None:
+def audit(archive_path: str | None) -> None:
     """Show the audit flags with rules and worst examples, and what of the sources was left out.
 
     A flag never drops a row; a split definition may.
@@ -251,8 +251,8 @@ def audit(archive_path: str | None, examples: int) -> None:
     from kernel_archive.archive.info import audit_archive
     from kernel_archive.archive.open import open_archive
 
-    result = audit_archive(open_archive(archive_path), examples=examples)
-    common.emit(result, lambda: _show_audit(result, examples))
+    result = audit_archive(open_archive(archive_path), examples=_EXAMPLES)
+    common.emit(result, lambda: _show_audit(result))
 
 
 _FLAGGED: Columns = {
@@ -272,7 +272,7 @@ _EXCLUDED: Columns = {
 }
 
 
-def _show_audit(result: Row, examples: int) -> None:
+def _show_audit(result: Row) -> None:
     kernels = result["kernels"]
     for flag in result["flags"]:
         n, rule = flag["kernels"], flag["rule"]
@@ -296,7 +296,7 @@ def _show_audit(result: Row, examples: int) -> None:
     shown: Counter[str] = Counter()
     for finding in msgspec.convert(findings["first"], list[Finding]):
         shown[finding.code] += 1
-        if shown[finding.code] <= examples:
+        if shown[finding.code] <= _EXAMPLES:
             common.tell(f"  {finding.severity}: {finding.render()}")
 
 
@@ -306,9 +306,8 @@ def _show_audit(result: Row, examples: int) -> None:
 @common.option(
     "--changelog", "as_changelog", is_flag=True, help="Print an entry for a changelog, as Markdown."
 )
-@common.option("--examples", type=common.FROM_0, default=5, help="Rows named per kind of change.")
 @common.json_option
-def diff(old: str, new: str, as_changelog: bool, examples: int) -> None:
+def diff(old: str, new: str, as_changelog: bool) -> None:
     """Show what changed from OLD to NEW, table by table: rows added, removed, relabelled.
 
     OLD and NEW are archive directories, folders of frozen splits (splits/frozen/VERSION), or
@@ -322,10 +321,10 @@ def diff(old: str, new: str, as_changelog: bool, examples: int) -> None:
     if as_changelog:
         common.tell(differences.changelog(changes).rstrip())
     else:
-        common.emit(changes, lambda: _show_diff(changes, examples))
+        common.emit(changes, lambda: _show_diff(changes))
 
 
-def _show_diff(changes: Difference, examples: int) -> None:
+def _show_diff(changes: Difference) -> None:
     from kernel_archive.selection.diff import KINDS
 
     rows = []
@@ -344,10 +343,10 @@ def _show_diff(changes: Difference, examples: int) -> None:
             common.tell(f"{table.table}: other columns changed")
         for kind in KINDS:
             items = getattr(table, kind)
-            for item in items[:examples]:
+            for item in items[:_EXAMPLES]:
                 detail = item if isinstance(item, str) else f"{item.id}: {item.old} -> {item.new}"
                 common.tell(f"{table.table} {kind} {detail}")
-            if examples and len(items) > examples:
-                rest = f"... and {len(items) - examples:,} more (all with --json)"
+            if len(items) > _EXAMPLES:
+                rest = f"... and {len(items) - _EXAMPLES:,} more (all with --json)"
                 common.tell(f"{table.table} {kind} {rest}")
     common.tell("Nothing changed." if changes.same else "The two differ.")

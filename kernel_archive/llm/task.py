@@ -21,13 +21,7 @@ from inspect_ai.util import JSONSchema
 from kernel_archive.archive.open import open_archive
 from kernel_archive.errors import UsageError, printable, suggestion
 from kernel_archive.llm.inspect_logs import answer_of
-from kernel_archive.llm.prompts import (
-    PROMPT_VERSION,
-    TOOL_NAME,
-    AnswerForm,
-    Prompt,
-    answer_schema,
-)
+from kernel_archive.llm.prompts import TOOL_NAME, AnswerForm, Prompt, answer_schema
 from kernel_archive.llm.questions import load_questions
 from kernel_archive.scoring import METRICS, check_forecasts, load_split, score
 
@@ -43,7 +37,6 @@ def forecast(
     answer: AnswerForm = "json",
     archive: str | None = None,
     bins: str | None = None,
-    version: str = PROMPT_VERSION,
 ) -> Task:
     """Forecast every row of a split.
 
@@ -52,20 +45,16 @@ def forecast(
         answer: form of the answer: json, tool or text.
         archive: directory of the archive; ``gpu-forecasters/kernels`` here when not given.
         bins: bin scheme to ask in; the split's own when not given.
-        version: version of the templates.
     """
-    return _task(split, archive, bins=bins, answer=answer, version=version)
+    return _task(split, archive, bins=bins, answer=answer)
 
 
 @task
 def discovery(
-    answer: AnswerForm = "json",
-    archive: str | None = None,
-    bins: str | None = None,
-    version: str = PROMPT_VERSION,
+    answer: AnswerForm = "json", archive: str | None = None, bins: str | None = None
 ) -> Task:
     """Forecast children against their parents; arguments as in :func:`forecast`."""
-    return _task("discovery", archive, bins=bins, answer=answer, version=version)
+    return _task("discovery", archive, bins=bins, answer=answer)
 
 
 @task
@@ -74,10 +63,9 @@ def defer(
     answer: AnswerForm = "json",
     archive: str | None = None,
     bins: str | None = None,
-    version: str = PROMPT_VERSION,
 ) -> Task:
     """Forecast every row, or leave it to a measurement; arguments as in :func:`forecast`."""
-    return _task(split, archive, bins=bins, answer=answer, version=version, defer=True)
+    return _task(split, archive, bins=bins, answer=answer, defer=True)
 
 
 def _task(split: str, archive: str | None, **options: Any) -> Task:
@@ -157,16 +145,16 @@ def scored(archive: str | None, split: str, scheme: str) -> Metric:
     def compute(scores: list[SampleScore]) -> dict[str, str | int | float | bool | None]:
         rows = _rows(archive, split, scheme)
         lines = [sample.score.metadata["line"] for sample in scores if sample.score.metadata]
-        given, _ = check_forecasts(lines, rows)
-        if given is None:
+        forecasts, _ = check_forecasts(lines, rows)
+        if forecasts is None:
             return {}
-        record = score(rows, given, draws=0)
+        record = score(rows, forecasts, draws=0)
         means = {name: figure.mean for name, figure in record.metrics.items() if name in METRICS}
         return {
             **{name: mean for name, mean in means.items() if mean is not None},
-            "coverage": given.coverage,
-            "parse_rate": given.parse_rate,
-            "deferral_rate": float(given.deferred.mean()),
+            "coverage": forecasts.coverage,
+            "parse_rate": forecasts.parse_rate,
+            "deferral_rate": float(forecasts.deferred.mean()),
         }
 
     return compute

@@ -2,6 +2,9 @@
 
 import itertools
 import json
+import signal
+import subprocess
+import sys
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -9,7 +12,8 @@ from hypothesis import strategies as st
 from support.small_archive import write_archive
 
 from kernel_archive.errors import DataError, ForecastError, UsageError
-from kernel_archive.llm.batch import ModelSettings, export_lines, import_answers
+from kernel_archive.llm.batch import export_lines, import_answers
+from kernel_archive.llm.chat import ModelSettings
 from kernel_archive.llm.questions import load_questions, read_custom_id
 from kernel_archive.scoring import check_forecasts, load_split
 from kernel_archive.scoring.formats import TOOL_FIELDS
@@ -203,6 +207,39 @@ def test_a_second_file_answers_what_failed_in_the_first(archive, tmp_path):
     other = write(tmp_path / "3.jsonl", [served(ids[0], "something else")])
     with pytest.raises(ForecastError, match="answers this question differently"):
         import_answers([first, other], archive)
+
+
+@pytest.mark.parametrize(
+    ("module", "name", "calls"),
+    [("kernel_archive.llm.batch", "read_answer", 3), ("pathlib.Path", "replace", 1)],
+)
+def test_a_killed_import_leaves_no_file(archive, tmp_path, module, name, calls):
+    """Killed while it reads, or before its file is in place; the next import makes it whole."""
+    ids = [line["custom_id"] for line in exported(archive, limit=5)]
+    write(tmp_path / "a.jsonl", [served(custom_id) for custom_id in ids])
+    arguments = ["forecast", "--import", "a.jsonl", "--limit", "5", "-o", "f.jsonl"]
+    arguments += ["--archive", str(archive.path)]
+    code = f"""
+import itertools, os, pkgutil, signal
+from kernel_archive.cli import main
+place, count = pkgutil.resolve_name("{module}"), itertools.count(1)
+real = place.{name}
+def deadly(*given, **named):
+    if next(count) == {calls}:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return real(*given, **named)
+place.{name} = deadly
+main({arguments})
+"""
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=False)
+    assert done.returncode == -signal.SIGKILL
+    assert not (tmp_path / "f.jsonl").exists()
+    done = subprocess.run(
+        [sys.executable, "-m", "kernel_archive", *arguments], cwd=tmp_path, check=False
+    )
+    assert done.returncode == 0
+    data, _ = import_answers([tmp_path / "a.jsonl"], archive, limit=5).forecast_file()
+    assert (tmp_path / "f.jsonl").read_bytes() == data
 
 
 def test_every_fault_of_a_file_is_named(archive, tmp_path):

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from kernel_archive.errors import UsageError
-from kernel_archive.llm.lessons import load_lessons
+from kernel_archive.llm.training import load_training_examples
 from kernel_archive.scoring.rewards import KINDS, of_completions
 
 NEEDED = ("verifiers", "kernel_forecasts")
@@ -52,12 +52,12 @@ def judged(task, text):
     return trace
 
 
-def test_rows_are_the_lessons(archive):
+def test_rows_are_the_training_examples(archive):
     """Prompts, labels and order; held-out rows on request only."""
-    lessons = load_lessons(archive)
+    examples = load_training_examples(archive)
     tasks = list(environment(archive).taskset)
     assert [(t.key, t.data.prompt, t.data.bin) for t in tasks] == [
-        (row.row_id, lessons.text(row), row.bin) for row in lessons.rows
+        (row.row_id, examples.text(row), row.bin) for row in examples.rows
     ]
     with pytest.raises(UsageError, match="held_out=True"):
         list(environment(archive, split="eval").taskset)

@@ -5,7 +5,6 @@ import itertools
 import pytest
 
 from kernel_archive.bins import BIN_NAMES
-from kernel_archive.errors import UsageError
 from kernel_archive.llm.prompts import ANSWER_FORMS, Prompt, answer_schema, known_prompts, render
 from kernel_archive.problems import GPU_MODE_TASKS, OWN_PROBLEMS
 from kernel_archive.scoring.formats import TOOL_FIELDS
@@ -128,9 +127,3 @@ def test_the_schema_of_an_answer_is_strict():
     assert schema["required"][0] == "rationale"
     assert schema["additionalProperties"] is False
     assert "defer" not in answer_schema("forecast")["properties"]
-
-
-def test_an_unknown_version_is_refused():
-    """With those that there are."""
-    with pytest.raises(UsageError, match="Choose one of: v1"):
-        render(Prompt(ask="forecast", version="v0"), **ROW)

@@ -12,7 +12,7 @@ from support.llm_server import language_model
 from support.small_archive import write_archive
 
 from kernel_archive.cli import main
-from kernel_archive.llm.inspect_logs import from_logs
+from kernel_archive.llm.inspect_logs import from_log
 from kernel_archive.scoring import load_split, read_forecasts, score
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # of Inspect and what it imports
@@ -94,7 +94,7 @@ def test_every_task_in_every_form(few, service, tmp_path, name, answer):
     assert len(server.requests) == 2 * len(rows)
     assert ("tools" in server.requests[0]) == (answer == "tool")
     assert ("response_format" in server.requests[0]) == (answer == "json")
-    data, counts = from_logs([log.location], few).forecast_file()
+    data, counts = from_log(log.location, few).forecast_file()
     assert counts.forecasts == counts.asked == 2 * len(rows)
     assert not counts.unanswered
     shown = figures(log)
@@ -110,7 +110,7 @@ def test_figures_agree_where_rows_are_missing_or_malformed(few, service, tmp_pat
     task = tasks.forecast(archive=str(few.path))
     log = evaluate(task, model, tmp_path, limit=7, max_connections=1)
     rows = load_split(few, "eval")
-    data, _ = from_logs([log.location], few).forecast_file()
+    data, _ = from_log(log.location, few).forecast_file()
     shown = figures(log)
     assert shown["coverage"] < 1
     for metric, mean in scored(data, rows).items():
@@ -118,18 +118,14 @@ def test_figures_agree_where_rows_are_missing_or_malformed(few, service, tmp_pat
 
 
 def test_logs_become_a_forecast_file(few, service, tmp_path, capsys):
-    """``forecast --from-log`` converts a log; of another split, or of two runs, it refuses."""
+    """``forecast --from-log`` converts a log; of another split it refuses."""
     model, _ = service()
     log = evaluate(tasks.forecast(archive=str(few.path)), model, tmp_path / "a", limit=3)
-    other = evaluate(
-        tasks.forecast(archive=str(few.path), answer="text"), model, tmp_path / "b", limit=3
-    )
     path = tmp_path / "f.jsonl"
     common = ["--archive", str(few.path), "-o", str(path), "--force"]
     for more, status, message in (
         (["--from-log", log.location], 0, "3 answers to 3 questions"),
         (["--from-log", log.location, "--split", "discovery"], 2, "is of split eval"),
-        (["--from-log", log.location, "--from-log", other.location], 2, "another run"),
     ):
         assert main(["forecast", *more, *common]) == status
         assert message in "".join(capsys.readouterr())

@@ -276,24 +276,21 @@ def test_load_of_a_directory_checks_version_and_bytes(archive_path, tmp_path, mo
         kernel_archive.load(broken)
 
 
-def swapped_labels(place, *, manifest_format) -> None:
+def swapped_labels(place) -> None:
     """Give every evaluation row another speedup, and the manifest everything that follows but the
     archive's digest.
     """
     manifest = read_manifest(place)
     rows = pq.read_table(place / "data/eval/test-00000-of-00001.parquet")
-    at = rows.schema.get_field_index("speedup")
-    rows = rows.set_column(at, rows.schema.field(at), pc.multiply(rows["speedup"], 1.01))
+    place_of = rows.schema.get_field_index("speedup")
+    field = rows.schema.field(place_of)
+    rows = rows.set_column(place_of, field, pc.multiply(rows["speedup"], 1.01))
     facts = write_table(
         place, "eval", {"test": rows}, metadata={"bin_scheme": "paper", "split": "canonical"}
     )
     split = msgspec.structs.replace(manifest.splits["eval"], logical_digest=facts.logical_digest)
     forged = msgspec.structs.replace(
         manifest,
-        format=manifest_format,
-        logical_digest=manifest.measured_digest
-        if manifest_format == 1
-        else manifest.logical_digest,
         tables={**manifest.tables, "eval": facts},
         splits={**manifest.splits, "eval": split},
     )
@@ -307,7 +304,7 @@ def test_swapped_labels_are_not_what_a_digest_names(client, hub, archive_path, t
     digest = read_manifest(archive_path).logical_digest
     forged = tmp_path / "forged"
     shutil.copytree(archive_path, forged)
-    swapped_labels(forged, manifest_format=2)
+    swapped_labels(forged)
     publish(hub, forged)
     done = client.cli("pull", NAME, "--version", digest)
     assert done.status == 1, done.text
@@ -316,20 +313,6 @@ def test_swapped_labels_are_not_what_a_digest_names(client, hub, archive_path, t
         kernel_archive.load(forged, digest)
     with pytest.raises(ArchiveMismatchError, match="the archive as a whole"):
         kernel_archive.load(forged)
-
-
-def test_a_digest_of_the_old_kind_is_known_as_such(archive_path, tmp_path):
-    """It names the measured tables: it opens an archive, of either format, and says that it says
-    nothing of the labels.
-    """
-    old = tmp_path / "old"
-    shutil.copytree(archive_path, old)
-    swapped_labels(old, manifest_format=1)
-    digest = read_manifest(archive_path).measured_digest
-    assert read_manifest(old).logical_digest == digest
-    for place in (archive_path, old):
-        with pytest.warns(UserWarning, match="digest of the old kind"):
-            kernel_archive.load(place, digest)
 
 
 def test_rows_are_verified_once_per_manifest(archive_path, tmp_path, monkeypatch):

@@ -1,0 +1,230 @@
+"""Do forecasts choose better edits? Compares the two arms of recorded searches.
+
+    python benchmarks/searches.py builders/h200-search-2026-12/logs
+
+The folder holds ``all/`` and ``forecast/``, the searches of the two arms, and ``unchosen/``, the
+proposals that the forecaster passed over, measured afterwards. Prints Markdown: natural rates, the
+best program over the measurements, and what other ways of choosing would have chosen.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import random
+import statistics
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+
+#: A program that failed is worth nothing to a search.
+FAILED = 0.0
+ARMS = ("all", "forecast")
+
+
+@dataclass
+class Proposal:
+    """One program that was proposed for a parent; ``speedup`` is 0 for a failure, x."""
+
+    arm: str
+    task: str
+    step: int
+    parent: str
+    code: str
+    chosen: bool = True
+    expected: float | None = None
+    guess: float | None = None
+    outcome: str | None = None
+    speedup: float | None = None
+    order: int = 0
+
+
+@dataclass
+class Search:
+    """One arm on one task: the proposals, and the speedups of nodes by id."""
+
+    arm: str
+    task: str
+    proposals: list[Proposal]
+    nodes: dict[str, float]
+
+    def measured(self) -> list[Proposal]:
+        """What the search itself measured, in order."""
+        return sorted((p for p in self.proposals if p.order), key=lambda p: p.order)
+
+    def best_after(self, count: int) -> float:
+        """The best speedup after so many measurements, the starting program included."""
+        root = next(iter(self.nodes.values()))
+        return max([root, *(p.speedup or FAILED for p in self.measured()[:count])])
+
+
+def lines(path: Path) -> list[dict[str, Any]]:
+    """Read a log, packed or not; none when there is no such file."""
+    for name in (path, path.with_name(path.name + ".zst")):
+        if name.exists():
+            with pa.input_stream(str(name)) as stream:
+                return [msgspec.json.decode(line) for line in stream.read().splitlines()]
+    return []
+
+
+def result(evaluation: dict[str, Any]) -> tuple[str, float]:
+    """Outcome and speedup of a logged evaluation."""
+    feedback = evaluation["observation"]["feedback"]
+    return feedback["kind"], feedback.get("aggregated_speedup") or FAILED
+
+
+def read_search(folder: Path, arm: str, later: dict[str, tuple[str, float]]) -> Search:
+    """Read one search; ``later`` are measurements of proposals that it passed over, by program."""
+    task = folder.name.split("__")[0]
+    guesses = {
+        row["request_id"]: row["expected_speedup"] for row in lines(folder / "guesses.jsonl")
+    }
+    search, step, order = Search(arm, task, [], {}), 0, itertools.count(1)
+    asked: dict[str, str] = {}
+    proposals: dict[str, Proposal] = {}
+    requests: dict[str, tuple[str, str]] = {}
+    for event in lines(folder / "events.jsonl"):
+        key = event.get("request_id", "")
+        match event["kind"]:
+            case "search_initialized":
+                root = event["root"]
+                search.nodes[root["ulid"]] = result(root["evaluation"])[1]
+            case "step_started":
+                step = event["step"]
+            case "mutation_requested":
+                asked[key] = event["parent_ulid"]
+            case "mutation_completed":
+                proposals[key] = Proposal(arm, task, step, asked[key], event["code"])
+                proposals[key].guess = guesses.get(key)
+            case "forecast_completed":
+                proposals[key].expected = event["forecast"]["expected_speedup"]
+            case "candidate_deferred":
+                proposals[key].chosen = False
+            case "evaluation_requested":
+                requests[key] = event["from_mutation_request_id"], event["child_ulid"]
+            case "evaluation_completed":
+                proposal = proposals[requests[key][0]]
+                proposal.outcome, proposal.speedup = result(event["evaluation"])
+                proposal.order = next(order)
+                search.nodes[requests[key][1]] = proposal.speedup
+    for proposal in proposals.values():
+        if not proposal.chosen and proposal.code in later:
+            proposal.outcome, proposal.speedup = later[proposal.code]
+    search.proposals = list(proposals.values())
+    return search
+
+
+def read(folder: Path) -> list[Search]:
+    """Read both arms of every task."""
+    later = {
+        row["code"]: result(row["evaluation"])
+        for run in sorted((folder / "unchosen").glob("*/*"))
+        for row in lines(run / "attempts.jsonl")
+    }
+    return [
+        read_search(run, arm, later)
+        for arm in ARMS
+        for run in sorted((folder / arm / "tree_search").glob("*__*"))
+    ]
+
+
+def table(columns: list[str], rows: list[list[Any]]) -> None:
+    """Print a Markdown table; numbers with three digits."""
+    print("| " + " | ".join(columns) + " |\n|" + " --- |" * len(columns))
+    for row in rows:
+        cells = [f"{cell:.3g}" if isinstance(cell, float) else str(cell) for cell in row]
+        print("| " + " | ".join(cells) + " |")
+    print()
+
+
+def rates(searches: list[Search]) -> None:
+    """Natural rates: what share of the measured children passes and beats its parent."""
+    rows = []
+    for search in searches:
+        children = [p for p in search.proposals if p.outcome is not None]
+        passed = [p for p in children if p.outcome == "success"]
+        gains = [(p.speedup or FAILED) / search.nodes[p.parent] for p in children]
+        shares = [sum(g > over for g in gains) / len(gains) for over in (1.05, 1.25, 1.5, 2.0)]
+        rows.append(
+            [search.task, search.arm, len(children), f"{len(passed) / len(children):.0%}"]
+            + [f"{share:.0%}" for share in shares]
+        )
+    table(["task", "arm", "children", "pass", "> 1.05x", "> 1.25x", "> 1.5x", "> 2x"], rows)
+
+
+def progress(searches: list[Search]) -> None:
+    """The best program after so many measurements, x over the reference."""
+    counts = [0, 4, 12, 20, 28, 36]
+    rows = [[s.task, s.arm, *(s.best_after(n) for n in counts), len(s.proposals)] for s in searches]
+    table(["task", "arm", *(f"after {n}" for n in counts), "proposals"], rows)
+    ratios = []
+    for task in dict.fromkeys(s.task for s in searches):
+        one, other = (next(s for s in searches if (s.arm, s.task) == (arm, task)) for arm in ARMS)
+        count = min(len(one.measured()), len(other.measured()))
+        ratios.append(other.best_after(count) / one.best_after(count))
+        print(f"{task}: forecast / all after {count} measurements = {ratios[-1]:.3f}")
+    print(f"geometric mean over {len(ratios)} tasks: {statistics.geometric_mean(ratios):.3f}\n")
+
+
+def ranked(group: list[Proposal], value: str) -> list[float]:
+    """Speedups of a group in the order in which a number of the proposals puts them."""
+    order = sorted(group, key=lambda p: -(getattr(p, value) or 0.0))
+    return [p.speedup or FAILED for p in order]
+
+
+def judge(order: list[float], best: list[float], count: int) -> tuple[float, float, float]:
+    """Best of the chosen over the best of all, share of the best among them, shares that pass."""
+    chosen = order[:count]
+    regret = max(chosen) / best[0] if best[0] else 1.0
+    hits = sum(speedup >= best[count - 1] and speedup > 0 for speedup in chosen) / count
+    return regret, min(hits, 1.0), sum(s > 0 for s in chosen) / count
+
+
+def decisions(searches: list[Search], draws: int = 2000) -> None:
+    """What else could have chosen four of the same sixteen."""
+    groups: dict[tuple[str, int, str], list[Proposal]] = {}
+    for search in searches:
+        for p in search.proposals:
+            if p.expected is not None:
+                groups.setdefault((p.task, p.step, p.parent), []).append(p)
+    known = [g for g in groups.values() if all(p.speedup is not None for p in g) and len(g) > 4]
+    print(f"{len(known)} of {len(groups)} choices have every proposal measured.\n")
+    if not known:
+        return
+    rng = random.Random(0)
+    verdicts: dict[str, list[tuple[float, float, float]]] = {}
+    for group in known:
+        best = sorted((p.speedup or FAILED for p in group), reverse=True)
+        ways = {
+            "forecaster": ranked(group, "expected"),
+            "mutator's own guess": ranked(group, "guess"),
+            "perfect": best,
+        }
+        for name, order in ways.items():
+            verdicts.setdefault(name, []).append(judge(order, best, 4))
+        shuffled = [judge(rng.sample(best, len(best)), best, 4) for _ in range(draws)]
+        mean = tuple(statistics.fmean(column) for column in zip(*shuffled, strict=True))
+        verdicts.setdefault("random", []).append(mean)  # type: ignore[arg-type]
+    rows = []
+    for name, values in verdicts.items():
+        regret, hits, passed = (list(column) for column in zip(*values, strict=True))
+        spread = statistics.stdev(regret) / math.sqrt(len(regret)) if len(regret) > 1 else 0.0
+        shares = (f"{statistics.fmean(column):.0%}" for column in (hits, passed))
+        rows.append([name, f"{statistics.fmean(regret):.3f} +- {spread:.3f}", *shares])
+    table(["chooses", "best chosen / best of 16", "of the best four", "pass"], rows)
+
+
+def main() -> None:
+    """Print the page's tables."""
+    searches = read(Path(sys.argv[1]))
+    rates(searches)
+    progress(searches)
+    decisions(searches)
+
+
+if __name__ == "__main__":
+    main()
