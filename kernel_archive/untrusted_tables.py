@@ -61,7 +61,8 @@ def parquet_rows(
                 place: dict[str, Any] = {"file": name, "line": line, "fix": "Shorten its texts"}
                 yield Finding(code="line-too-long", message=message, **place)
             elif frame:
-                yield _refusal(*frame, name)
+                code, said = frame
+                yield _refusal(code, said, name)
     except UntrustedFileError as error:
         yield error.finding(name)
     except OSError as error:

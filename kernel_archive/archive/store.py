@@ -124,8 +124,8 @@ class Store(msgspec.Struct, frozen=True):
     def move(self, stored: Stored, path: Path) -> None:
         """Take a file out of the store, to a path on this machine; behind a URL, copy it."""
         if self.remote:
-            facts = {"path": path, "size": stored.bytes, "digest": stored.sha256}
-            self._ask("reading", stored.name, lambda fs, url: _fetch(fs, url, **facts))
+            size, digest = stored.bytes, stored.sha256
+            self._ask("reading", stored.name, lambda fs, url: _fetch(fs, url, path, size, digest))
         else:
             shutil.move(self.path(stored.name), path)
 
