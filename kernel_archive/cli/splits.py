@@ -136,7 +136,11 @@ def _cells(split: SplitFacts, title: str, first: str, cap: int | None = None) ->
 
 @click.command("build-eval")
 @common.option(
-    "--split", "table", type=common.Choice(list(EVALUATIONS)), default="eval", help="Which one."
+    "--split",
+    "table",
+    type=common.Choice([*EVALUATIONS, "eval_close"]),
+    default="eval",
+    help="Which one.",
 )
 @common.option(
     "--cap",

@@ -92,7 +92,7 @@ def _recomputed(tables: ArchiveTables, members: Mapping[str, pl.DataFrame]) -> I
             continue
         try:
             definition = recorded_definition(split, facts.parameters)
-            gpu = facts.parameters.get("gpu") if split.kind == "eval" else None
+            gpu = facts.parameters.get("gpu") if split.kind in ("eval", "close") else None
             others = {n: rows for n, rows in members.items() if n != name}
             rules = SplitRules(definitions={name: definition}, gpu=gpu)
             selection = select_split(split, tables, rules, others)

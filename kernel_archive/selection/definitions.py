@@ -73,32 +73,28 @@ class Definition(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     name_parts: ClassVar[dict[str, str]] = {"scheme": "{}"}
 
 
-class EvalDefinition(Definition, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Which kernels enter an evaluation split; the fields are explained in ``splits/eval.toml``.
+class KernelDefinition(Definition, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Which kernels may be asked about; the fields are explained in ``splits/eval.toml``.
 
     Attributes:
         tasks: problem ids, or ``held_out`` for all problems that are wholly held out.
         gpu: preferred GPU, canonical name.
         role: role of the searches that the kernels come from.
-        cap: kernels per task and bin, at most.
-        selection_key: text before the kernel id in the hash that orders a cell.
+        selection_key: text before the ids in the hash that orders candidates.
         languages: languages of the candidates; all when empty.
         near_copy: similarity from which two programs are near copies
-            (:mod:`kernel_archive.selection.similarity`): a cell takes one of them, and a near copy
-            of a training program is left out. ``None``: no rule.
+            (:mod:`kernel_archive.selection.similarity`), of which one is taken; a near copy of a
+            training program is left out. ``None``: no rule.
         measured: measurements that a kernel has at least.
     """
 
     tasks: Annotated[list[_Text], msgspec.Meta(min_length=1)] | Literal["held_out"]
     gpu: _Text
     role: Literal["held_out"]
-    cap: _Positive
     selection_key: _Text
     languages: list[_Language] = []
     near_copy: Annotated[float, msgspec.Meta(gt=0, le=1)] | None = None
     measured: _Positive = 1
-
-    name_parts: ClassVar[dict[str, str]] = {"cap": "cap{}", "gpu": "", "scheme": "{}"}
 
     @property
     def problems(self) -> list[str]:
@@ -115,6 +111,38 @@ class EvalDefinition(Definition, frozen=True, kw_only=True, forbid_unknown_field
             _refuse("tasks", tasks, "name each task once")
         if canonical_gpu(self.gpu) != self.gpu:
             _refuse("gpu", self.gpu, f"write {canonical_gpu(self.gpu)!r}")
+
+
+class EvalDefinition(KernelDefinition, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Which kernels enter an evaluation split.
+
+    Attributes:
+        cap: kernels per task and bin, at most.
+    """
+
+    cap: _Positive
+
+    name_parts: ClassVar[dict[str, str]] = {"cap": "cap{}", "gpu": "", "scheme": "{}"}
+
+
+class CloseDefinition(KernelDefinition, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Which two kernels make a close pair; the fields are explained in ``splits/eval_close.toml``.
+
+    Attributes:
+        closest: least ratio of the two speedups, the faster over the slower.
+        farthest: largest ratio.
+        standard_errors: combined relative standard errors that the ratio exceeds 1 by, at least.
+        pairs: pairs in all, at most.
+        pairs_per_program: pairs that a program is in, at most.
+    """
+
+    closest: _Cutoff
+    farthest: _Cutoff
+    standard_errors: Annotated[float, msgspec.Meta(ge=0, le=1000)]
+    pairs: _Positive
+    pairs_per_program: _Positive
+
+    name_parts: ClassVar[dict[str, str]] = {"pairs": "pairs{}", "gpu": "", "scheme": "{}"}
 
 
 class OwnEvalDefinition(EvalDefinition, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -198,6 +226,7 @@ def _refuse(field: str, value: object, fix: str) -> None:
 _Struct = TypeVar("_Struct", bound=Definition)
 _TYPES: Final[dict[Kind, type[Definition]]] = {
     "eval": EvalDefinition,
+    "close": CloseDefinition,
     "discovery": DiscoveryDefinition,
     "train": TrainDefinition,
 }

@@ -144,7 +144,7 @@ def _side(path: str | Path) -> _Side:
             label=archive.manifest.version,
             digest=archive.manifest.logical_digest,
             # The rows without labels repeat the evaluation splits.
-            digests={name: t.logical_digest for name, t in tables.items() if name != INPUTS},
+            digests={name: t.logical_digest for name, t in tables.items() if name not in INPUTS},
             splits=archive.manifest.splits,
             whole=True,
             rows=partial(_archive_rows, archive),

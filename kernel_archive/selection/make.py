@@ -18,7 +18,9 @@ from kernel_archive.archive.shards import write_table
 from kernel_archive.archive.swap import locked_stage, replaced_directory, stage_directory
 from kernel_archive.errors import ArchiveMismatchError, UsageError
 from kernel_archive.schema import TABLES
+from kernel_archive.selection.close import select_close
 from kernel_archive.selection.definitions import (
+    CloseDefinition,
     DiscoveryDefinition,
     EvalDefinition,
     TrainDefinition,
@@ -126,6 +128,8 @@ def select_split(
     match rule:
         case EvalDefinition():
             return select_eval(split, tables, rule, gpu=rules.gpu)
+        case CloseDefinition():
+            return select_close(split, tables, rule, gpu=rules.gpu)
         case DiscoveryDefinition():
             return select_discovery(split, tables, rule)
         case TrainDefinition():

@@ -43,7 +43,8 @@ def build_archive(root: Path, version: str, *, added: bool = False) -> Path:
             use_shapes(log.events, task)
             log.write(logs / role / f"{task}__{which}")
     made = recipe(logs, ("held_out/*", "held_out"), ("training/*", "training"))
-    made.write_text(made.read_text().replace("CC0-1.0", "CC-BY-4.0"))
+    text = made.read_text().replace("CC0-1.0", "CC-BY-4.0")
+    made.write_text(f"{text}\n[eval]\nbins = 1\n")
     out = root / NAME
     build([str(made)], out=out, version=version)
     return out

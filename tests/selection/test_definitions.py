@@ -116,7 +116,7 @@ def test_broken_and_missing_files(tmp_path):
     with pytest.raises(RecipeError, match="no such split definition"):
         load_definition("eval", tmp_path / "none.toml")
     with pytest.raises(
-        UsageError, match="Choose one of: eval, eval_problems, eval_cuda, discovery"
+        UsageError, match="Choose one of: eval, eval_problems, eval_cuda, eval_close"
     ):
         load_definition("test")
 
