@@ -35,17 +35,13 @@ if TYPE_CHECKING:
 def build(
     builders: Sequence[str] = (), *, advance: Advance | None = None, **options: Any
 ) -> BuildResult:
-    """Build a whole dataset: consolidate raw logs, cut the canonical splits, render the card.
+    """Build a whole dataset from logs: measured tables, canonical splits, card.
 
-    Args:
-        builders: names of shipped builders or paths of ``builder.toml``; the shipped default ones
-            when empty.
-        advance: progress, called with done, total and what.
-        options: those of :class:`~kernel_archive.archive.build.BuildOptions`.
+    ``builders`` and ``options`` are those of :class:`~kernel_archive.archive.build.BuildOptions`;
+    ``advance`` is called with done, total and what.
 
     Raises:
-        KernelArchiveError: with findings that name file, line, field and way out; see
-        :mod:`kernel_archive.errors`.
+        KernelArchiveError: with findings that name file, line, field and way out.
     """
     plan = plan_build(BuildOptions(builders=builders, **options), _content_digest())
     with open_build(plan) as executor:
@@ -75,13 +71,13 @@ def _add_splits(directory: Path, manifest: Manifest, published: Sequence[Path]) 
 def ensure_archive(
     directory: str | Path | None, *, say: Callable[[str], None], advance: Advance | None = None
 ) -> Path:
-    """Find the archive directory that a user means; build the embedded archive where it may go.
+    """Return the archive directory that a user means; the shipped archive is built if need be.
 
-    It is built only in the default directory, and only when ``directory`` is ``None``: a misspelt
-    path must not become an archive. ``say`` is told before anything is built.
+    It is built only where no directory was named, after ``say`` was told: a misspelt path must not
+    become an archive.
 
     Raises:
-        ArchiveNotFoundError: a directory was named and holds no archive.
+        ArchiveNotFoundError: the named directory holds no archive.
         KernelArchiveError: as :func:`build`; a directory that holds something else is left alone.
     """
     from kernel_archive.archive.manifest import MANIFEST_NAME
@@ -108,14 +104,8 @@ def remake_split(
 ) -> SplitChanges:
     """Make one split of an archive again, with its card.
 
-    Args:
-        directory: the archive.
-        table: table of the split.
-        definition: a definition of one's own, or the name of a retired one.
-        gpu: the GPU of an evaluation split.
-        scheme: bin scheme of the labels.
-        reselect: select anew what others published.
-        changes: fields of the definition to change; ``None`` leaves a field as it is.
+    ``definition`` is one of one's own, ``gpu`` that of ``eval``; ``reselect`` selects anew what
+    others published. ``changes`` are fields of the definition; ``None`` leaves a field as it is.
 
     Raises:
         UsageError: the split was published by others and only ``reselect`` could change it so; or

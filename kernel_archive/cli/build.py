@@ -40,8 +40,7 @@ def init(place: str, output: str, name: str | None, force: bool, **answers: str 
     Example: kernel-archive init results/ --name me/my-kernels --gpu H100, then kernel-archive
     build builder.toml.
     """
-    from kernel_archive.archive.init import draft_recipe, write_recipe
-    from kernel_archive.archive.preview import preview
+    from kernel_archive.archive.init import draft_recipe, preview, write_recipe
 
     target = Path(output)
     for file in (target, target.parent / "import.sql"):
@@ -85,7 +84,7 @@ def _show_draft(draft: Draft, shown: dict[str, Any], target: Path) -> None:
 
 def _complete_builder(_: click.Context, __: click.Parameter, begun: str) -> list[CompletionItem]:
     """Complete shipped builders, and files."""
-    from kernel_archive.archive.recipes import shipped_recipes
+    from kernel_archive.archive.recipe import shipped_recipes
 
     names = [name for name in shipped_recipes() if name.startswith(begun)]
     return [CompletionItem(name) for name in names] or [CompletionItem(begun, type="file")]
