@@ -34,17 +34,13 @@ if TYPE_CHECKING:
 def build(
     builders: Sequence[str] = (), *, advance: Advance | None = None, **options: Any
 ) -> BuildResult:
-    """Build a whole dataset: consolidate raw logs, cut the canonical splits, render the card.
+    """Build a whole dataset from logs: measured tables, canonical splits, card.
 
-    Args:
-        builders: names of shipped builders or paths of ``builder.toml``; the shipped default ones
-            when empty.
-        advance: progress, called with done, total and what.
-        options: those of :class:`~kernel_archive.archive.build.BuildOptions`.
+    ``builders`` and ``options`` are those of :class:`~kernel_archive.archive.build.BuildOptions`;
+    ``advance`` is called with done, total and what.
 
     Raises:
-        KernelArchiveError: with findings that name file, line, field and way out; see
-        :mod:`kernel_archive.errors`.
+        KernelArchiveError: with findings that name file, line, field and way out.
     """
     plan = plan_build(BuildOptions(builders=builders, **options), _content_digest())
     with open_build(plan) as executor:
@@ -73,18 +69,13 @@ def _add_splits(directory: Path, manifest: Manifest, published: Sequence[Path]) 
 def ensure_archive(
     directory: str | Path | None, *, say: Callable[[str], None], advance: Advance | None = None
 ) -> Path:
-    """The archive directory that a user means, with an archive in it.
+    """Return the archive directory that a user means; the shipped archive is built if need be.
 
-    The embedded archive is built, after saying so, only in the default directory and only when no
-    directory was named:
-    a misspelt path must not become an archive.
-
-    ``directory`` is what the user named, ``None`` for the default one; ``say`` is told before
-    anything is built.
+    It is built only where no directory was named, after ``say`` was told: a misspelt path must not
+    become an archive.
 
     Raises:
-        ArchiveNotFoundError: a directory was named and holds no archive; the message says how to
-        build one there.
+        ArchiveNotFoundError: the named directory holds no archive.
         KernelArchiveError: as :func:`build`; a directory that holds something else is left alone.
     """
     from kernel_archive.archive.manifest import MANIFEST_NAME
@@ -94,10 +85,7 @@ def ensure_archive(
         return open_archive(directory).path
     default = default_directory()
     if not (default / MANIFEST_NAME).exists():
-        say(
-            f"No archive in {default}: building the embedded one there first (kernel-archive "
-            "build)."
-        )
+        say(f"No archive in {default}: the embedded one is built first (kernel-archive build).")
         build(out=default, advance=advance)
     return default
 

@@ -61,9 +61,7 @@ def invoke(*arguments):
 
 
 def test_build_eval_prints_the_table(archive):
-    """The task x bin table with its sums, short cells marked and counted, labels that the
-    schemes give differently.
-    """
+    """The task x bin table has sums and marks short cells; labels that differ are counted."""
     status, out, _ = invoke("build-eval", "--cap", "2")
     assert status == 0
     lines = {line.split()[0]: line.split()[1:] for line in out.splitlines() if line.strip()}
@@ -77,9 +75,7 @@ def test_build_eval_prints_the_table(archive):
 
 
 def test_two_references_of_one_task_are_said(tmp_path, monkeypatch):
-    """Rows of one task with different denominators are warned of on stderr; stdout stays the
-    result.
-    """
+    """Rows of one task with different denominators are warned of on stderr."""
     monkeypatch.chdir(tmp_path)
     searches = [Search("a"), Search("b", reference=reference("trimul", 1))]
     place = make_archive(
@@ -154,9 +150,7 @@ def test_published_splits_are_kept(tmp_path, monkeypatch, capsys):
 
 
 def test_builds_the_embedded_archive_first(tmp_path, monkeypatch):
-    """In an empty directory the command says that it builds, and builds, here from one log; then
-    it prints the split.
-    """
+    """In an empty directory the command says that it builds, and builds."""
     monkeypatch.chdir(tmp_path)
     log = RunLog(reference=reference("trimul"))
     log.root(program("a"), 1.5)
@@ -165,15 +159,13 @@ def test_builds_the_embedded_archive_first(tmp_path, monkeypatch):
     monkeypatch.setattr(archive_build, "load_recipes", lambda builders: [loaded])
     status, out, err = invoke("build-eval", "--cap", "10")
     assert status == 0
-    assert "No archive in gpu-forecasters/kernels: building the embedded one there first" in err
+    assert "No archive in gpu-forecasters/kernels: the embedded one is built first" in err
     facts = open_archive("gpu-forecasters/kernels").manifest.splits["eval"]
     assert f"eval (canonical), {facts.rows} rows, {facts.logical_digest}" in out
 
 
 def test_prints_the_shipped_split(shipped, monkeypatch):
-    """The split that everybody forecasts is there as it was frozen, and the command leaves it as
-    it is.
-    """
+    """The shipped split is the frozen one, and the command leaves it as it is."""
     monkeypatch.chdir(shipped)
     status, out, _ = invoke("build-eval", "--cap", "10")
     facts = open_archive("gpu-forecasters/kernels").manifest.splits["eval"]
@@ -204,9 +196,7 @@ def test_a_folder_of_something_else_is_left_alone(tmp_path, monkeypatch, capsys)
 
 @pytest.mark.parametrize("command", ["build-eval", "build-discovery", "build-train"])
 def test_a_misspelt_archive_is_not_built(tmp_path, monkeypatch, capsys, command):
-    """A named directory without an archive ends with status 1, says how to build one, and
-    nothing is written.
-    """
+    """A named directory without an archive ends with status 1; nothing is written."""
     monkeypatch.chdir(tmp_path)
     for named in ("typo/dir", "gpu-forecasters/kernels"):
         assert main([command, "--archive", named]) == 1
