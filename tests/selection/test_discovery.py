@@ -10,7 +10,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.archives import MemoryTables, Run, Search, kernel_ids, make_tables, program
 
-from kernel_archive.bins import bin_of
 from kernel_archive.schema import TABLES
 from kernel_archive.selection.definitions import load_definition, with_changes
 from kernel_archive.selection.discovery import (
@@ -105,10 +104,6 @@ def test_case_ratio_by_hand():
     got = select([Search("s")], runs)
     assert got.rows["g_cases"].to_list() == [pytest.approx(math.sqrt(8), rel=1e-11)]
     assert got.rows["g"].to_list() == [1.5]
-    agreement = got.facts.facts["case_times"]
-    assert agreement["pairs"] == 1
-    assert agreement["largest_factor"] == pytest.approx(math.sqrt(8) / 1.5, abs=1e-6)
-    assert agreement["label_differences"] == int(bin_of(math.sqrt(8)) != bin_of(1.5))
 
 
 def test_case_ratio_needs_the_same_cases():
@@ -127,21 +122,6 @@ def test_case_ratio_needs_the_same_cases():
     assert one(("a", None), ("b", 1.0)) is None
     assert one(("a", 1.0), ("a", 2.0)) is None
     assert case_ratio(one((None, 4.0)), one((None, 1.0))) == 4.0
-
-
-def test_own_measurements_are_compared():
-    """How far the edges' own two measurements are from the ratio of the medians is a fact of the
-    split.
-    """
-    runs = [Run("s", A, 2.0), Run("s", B, 3.0, parent="n0"), Run("t", B, 4.0), Run("t", B, 5.0)]
-    own = select([Search("s"), Search("t")], runs).facts.facts["own_measurements"]
-    assert own == {
-        "pairs": 1,
-        "median_factor": round(4 / 3, 6),
-        "p90_factor": round(4 / 3, 6),
-        "largest_factor": round(4 / 3, 6),
-        "label_differences": int(bin_of(2.0) != bin_of(1.5)),
-    }
 
 
 def test_flags_of_either_side_can_exclude():
