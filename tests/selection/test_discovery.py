@@ -137,14 +137,6 @@ def test_flags_of_either_side_can_exclude():
     assert got.facts.facts["excluded"]["flagged"] == 2
 
 
-def test_one_edge_on_two_gpus_is_two_pairs():
-    """The same two programs on another GPU are another measurement, and another row."""
-    runs = [Run(s, c, parent=p) for s in ("a", "b") for c, p in ((A, None), (B, "n0"))]
-    got = select([Search("a", gpu="A100-80GB"), Search("b", gpu="H200")], runs)
-    assert got.rows["gpu"].to_list() == ["A100-80GB", "H200"]
-    assert len(set(got.rows["row_id"].to_list())) == 2
-
-
 def test_an_archive_without_trees_gives_an_empty_table():
     """No edge, no error, the right columns."""
     assert select([Search("s")], [Run("s", A)]).table.schema == TABLES["discovery_pairs"].schema
