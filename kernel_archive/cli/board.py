@@ -96,11 +96,7 @@ def leaderboard() -> None:
     default="unknown",
     help="Whether the model was trained on this archive; held-out: also on rows that are forecast.",
 )
-@common.option(
-    "--training",
-    type=click.Path(),
-    help="Record that the training left; says --saw-archive by itself.",
-)
+@common.option("--training", type=click.Path(), help="Record of its training; sets --saw-archive.")
 @common.option("--notes", help="Anything to know about it.")
 @common.split_option
 @_board
@@ -232,11 +228,7 @@ def build(bins: str | None, archive_path: str | None, **how: Any) -> None:
 
 @leaderboard.command(short_help="Show that stored scores are what the forecasts give.")
 @click.argument("slugs", nargs=-1, metavar="[NAME]...")
-@common.option(
-    "--update",
-    is_flag=True,
-    help="Store the new score where an older version of the package made the stored one.",
-)
+@common.option("--update", is_flag=True, help="Store new scores where older versions made them.")
 @_board
 @common.labels_option
 @common.archive_option

@@ -50,8 +50,8 @@ def init(place: str, output: str, name: str | None, force: bool, **answers: str 
     draft = draft_recipe(Path(place))
     folder = re.sub(r"[^\w-]", "-", Path(place).absolute().name.split(".")[0]).strip("_-")
     own_name = name or f"me/{folder or 'kernels'}"
-    given = {key: value for key, value in answers.items() if value}
-    write_recipe(draft, target, name=own_name, answers=given)
+    stated = {key: value for key, value in answers.items() if value}
+    write_recipe(draft, target, name=own_name, answers=stated)
     shown = preview(target)
     facts = {"recipe": str(target), "name": own_name}
     facts |= {name: getattr(draft, name) for name in ("found", "notes", "sources")}

@@ -80,13 +80,13 @@ json_option = click.option(
     is_flag=True,
     expose_value=False,
     callback=_keep_json,
-    help="Print the result as JSON, and nothing else, on stdout.",
+    help="Print the result as JSON on stdout.",
 )
 archive_option = option(
     "--archive",
     "archive_path",
     type=FOLDER,
-    help="Archive directory.  [default: gpu-forecasters/kernels, else the only one here]",
+    help="Archive.  [default: gpu-forecasters/kernels, else the only one here]",
 )
 archive_argument = click.argument(
     "archive_path", metavar="[DIR]", type=click.Path(), required=False
@@ -95,12 +95,10 @@ split_option = option(
     "--split",
     type=Choice([*FORECAST_SPLITS, REPLAY.name]),
     default="eval",
-    help="Rows to forecast; replay: those of the recorded held-out searches.",
+    help="Rows to forecast.",
 )
 bins_option = option(
-    "--bins",
-    type=SCHEME,
-    help="Bin scheme; labels are computed again under another one.  [default: the split's own]",
+    "--bins", type=SCHEME, help="Bin scheme of the labels.  [default: the split's own]"
 )
 labels_option = option(
     "--labels", type=FOLDER, help="Folder with the labels, where they are withheld."
@@ -110,12 +108,10 @@ engine_option = option(
     "--engine",
     type=Choice(["local", "dask"]),
     default="local",
-    help="Where work runs: processes of this machine, or Dask.",
+    help="Processes of this machine, or Dask.",
 )
 scheduler_option = option(
-    "--scheduler",
-    metavar="ADDRESS",
-    help="A running Dask scheduler.  [default: workers on this machine]",
+    "--scheduler", metavar="ADDRESS", help="Running Dask scheduler.  [default: workers here]"
 )
 force_option = option("--force", is_flag=True, help="Overwrite the file.")
 

@@ -23,11 +23,7 @@ if TYPE_CHECKING:
 _question_options: Final = common.options(
     common.split_option,
     common.bins_option,
-    common.option(
-        "--defer",
-        is_flag=True,
-        help="Predict or defer: the model may leave a candidate to a measurement.",
-    ),
+    common.option("--defer", is_flag=True, help="Let the model leave candidates to a measurement."),
     common.option(
         "--answer",
         type=common.Choice(["json", "tool", "text"]),
@@ -74,12 +70,10 @@ _file_options: Final = common.options(
         "answered_paths",
         type=click.Path(),
         multiple=True,
-        help="With --export: leave out what these files answer.",
+        help="Files whose answers --export leaves out.",
     ),
     common.option(
-        "--context",
-        type=common.FROM_1,
-        help="With --export: leave out rows with more estimated tokens.",
+        "--context", type=common.FROM_1, help="Estimated tokens of a row that --export takes."
     ),
     common.option(
         "--import", "import_paths", type=click.Path(), multiple=True, help="Answers to read."

@@ -1,4 +1,4 @@
-"""The tasks of Inspect: ``inspect eval kernel_archive/forecast``, also ``discovery`` and ``defer``.
+"""The task of Inspect: ``inspect eval kernel_archive/forecast``.
 
 Rows are samples under their row ids, repeats are epochs, and the metrics are those of
 ``kernel-archive score`` on the whole split. Providers, concurrency, retries and logs are Inspect's.
@@ -7,7 +7,7 @@ Rows are samples under their row ids, repeats are epochs, and the metrics are th
 from __future__ import annotations
 
 from functools import cache
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any
 
 from inspect_ai import Task, task
 from inspect_ai.dataset import MemoryDataset, Sample
@@ -21,14 +21,14 @@ from inspect_ai.util import JSONSchema
 from kernel_archive.archive.open import open_archive
 from kernel_archive.errors import UsageError, printable, suggestion
 from kernel_archive.llm.inspect_logs import answer_of
-from kernel_archive.llm.prompts import TOOL_NAME, AnswerForm, Prompt, answer_schema
+from kernel_archive.llm.prompts import ANSWER_FORMS, TOOL_NAME, AnswerForm, Prompt, answer_schema
 from kernel_archive.llm.questions import load_questions
 from kernel_archive.scoring import METRICS, check_forecasts, load_split, score
 
 if TYPE_CHECKING:
     from kernel_archive.scoring import Split
 
-__all__ = ["defer", "discovery", "forecast"]
+__all__ = ["forecast"]
 
 
 @task
@@ -37,6 +37,8 @@ def forecast(
     answer: AnswerForm = "json",
     archive: str | None = None,
     bins: str | None = None,
+    *,
+    defer: bool = False,
 ) -> Task:
     """Forecast every row of a split.
 
@@ -45,37 +47,13 @@ def forecast(
         answer: form of the answer: json, tool or text.
         archive: directory of the archive; ``gpu-forecasters/kernels`` here when not given.
         bins: bin scheme to ask in; the split's own when not given.
+        defer: whether the model may leave a row to a measurement.
     """
-    return _task(split, archive, bins=bins, answer=answer)
-
-
-@task
-def discovery(
-    answer: AnswerForm = "json", archive: str | None = None, bins: str | None = None
-) -> Task:
-    """Forecast children against their parents; arguments as in :func:`forecast`."""
-    return _task("discovery", archive, bins=bins, answer=answer)
-
-
-@task
-def defer(
-    split: str = "eval",
-    answer: AnswerForm = "json",
-    archive: str | None = None,
-    bins: str | None = None,
-) -> Task:
-    """Forecast every row, or leave it to a measurement; arguments as in :func:`forecast`."""
-    return _task(split, archive, bins=bins, answer=answer, defer=True)
-
-
-def _task(split: str, archive: str | None, **options: Any) -> Task:
-    forms = get_args(AnswerForm)
-    answer = options["answer"]
-    if answer not in forms:
+    if answer not in ANSWER_FORMS:
         raise UsageError(
-            f"unknown form of answer {printable(answer)!r}. {suggestion(answer, forms)}"
+            f"unknown form of answer {printable(answer)!r}. {suggestion(answer, ANSWER_FORMS)}"
         )
-    questions = load_questions(open_archive(archive), split, **options)
+    questions = load_questions(open_archive(archive), split, answer=answer, bins=bins, defer=defer)
     prompt, asked = questions.prompt, questions.asked
     name = asked.split.name
     rows = _rows(archive, name, prompt.scheme)

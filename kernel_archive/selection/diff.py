@@ -1,29 +1,23 @@
-"""What changed between two archive versions, or between frozen splits.
+"""What changed between two archive versions.
 
 Rows added, removed, moved, relabelled and measured again.
 """
 
 from __future__ import annotations
 
-from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 import polars as pl
 
-from kernel_archive.archive.manifest import MANIFEST_NAME
 from kernel_archive.archive.open import open_archive
-from kernel_archive.errors import UsageError, printable
 from kernel_archive.schema import TABLES
-from kernel_archive.selection.freeze import read_frozen
 from kernel_archive.selection.inputs import INPUTS
 from kernel_archive.splits import FORECAST_SPLITS, SPLIT_TABLES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from pathlib import Path
 
-    from kernel_archive.archive.manifest import SplitFacts
     from kernel_archive.archive.open import Archive
 
 #: The measured columns of a table.
@@ -39,26 +33,6 @@ KINDS: Final = {
     "relabelled": "relabelled",
     "moved": "moved to another split",
 }
-_SAME: Final = "Against {old}; the measured content is the same (`{new_digest:.19}…`)."
-_OTHER: Final = "Against {old}; content `{old_digest:.19}…` became `{new_digest:.19}…`."
-_FORECASTS: Final = (
-    "- Forecasts for `{table}` of {old} name {kept:,} of its {rows:,} rows, {touched:,} of them "
-    "with another speedup or label: scores of the two versions can't be compared."
-)
-
-
-class _Side(msgspec.Struct, frozen=True, kw_only=True):
-    """One side of a comparison: a ``whole`` archive, or frozen splits.
-
-    ``rows`` gives id, split, bin and measured value of the rows of a table.
-    """
-
-    label: str
-    digest: str
-    digests: dict[str, str]
-    splits: dict[str, SplitFacts]
-    whole: bool
-    rows: Callable[[str], pl.DataFrame]
 
 
 class Change(msgspec.Struct, frozen=True):
@@ -70,10 +44,9 @@ class Change(msgspec.Struct, frozen=True):
 
 
 class TableDifference(msgspec.Struct, frozen=True, kw_only=True):
-    """What changed in one table. A row can be measured again and relabelled at once.
+    """What changed in one table; ``content`` says whether the logical digests differ.
 
-    ``content`` says whether the logical digests differ; ``facts_changed`` are facts of a split as
-    ``name: [old, new]``.
+    A row can be measured again and relabelled at once.
     """
 
     table: str
@@ -85,12 +58,11 @@ class TableDifference(msgspec.Struct, frozen=True, kw_only=True):
     remeasured: list[Change]
     moved: list[Change]
     content: bool
-    facts_changed: dict[str, list[Any]]
 
     @property
     def same(self) -> bool:
         """Whether nothing changed."""
-        return not any(getattr(self, name) for name in (*KINDS, "content", "facts_changed"))
+        return not any(getattr(self, name) for name in (*KINDS, "content"))
 
 
 class Difference(msgspec.Struct, frozen=True, kw_only=True):
@@ -110,81 +82,31 @@ class Difference(msgspec.Struct, frozen=True, kw_only=True):
         return all(t.same for t in self.tables) and not self.only_old and not self.only_new
 
 
-def _archive_rows(archive: Archive, table: str) -> pl.DataFrame:
+def _read_rows(archive: Archive, table: str) -> pl.DataFrame:
+    """Read id, split, bin and measured values of the rows of a table, by id."""
     spec, values = TABLES[table], _VALUES.get(table, [])
     ids = [spec.key, "problem"] if table == "references" else [spec.key]
-    labels = [c for c in ("bin",) if c in spec.schema.names]
+    labels = ["bin"] if "bin" in spec.schema.names else []
     parts = [
         archive.polars(table, part, columns=[*ids, *labels, *values]).select(
             pl.concat_str(ids, separator=" ").alias("id"),
             pl.lit(part).alias("split"),
             (pl.col("bin") if labels else pl.lit(None)).cast(pl.Int64).alias("bin"),
-            pl.concat_list(pl.col(values).cast(pl.Float64) if values else pl.lit(0.0)).alias(
-                "value"
-            ),
+            value=pl.concat_list(pl.col(values).cast(pl.Float64) if values else pl.lit(0.0)),
         )
         for part in archive.manifest.tables[table].splits
     ]
-    return pl.concat(parts)
+    return pl.concat(parts).unique("id", keep="last").sort("id")
 
 
-def _side(path: str | Path) -> _Side:
-    """Read an archive directory, a folder of frozen splits, or one frozen split."""
-    place = Path(path)
-    folder = place.is_dir() and not (place / MANIFEST_NAME).exists()
-    listed = [place / f"{name}.json" for name in SPLIT_TABLES] if folder else [place]
-    files = [file for file in listed if file.is_file()]
-    if folder and not files:
-        shown = printable(str(place), 300)
-        raise UsageError(f"{shown} is neither an archive directory nor a folder of frozen splits")
-    if not files:
-        archive = open_archive(place)
-        tables = archive.manifest.tables
-        return _Side(
-            label=archive.manifest.version,
-            digest=archive.manifest.logical_digest,
-            # The rows without labels repeat the evaluation splits.
-            digests={name: t.logical_digest for name, t in tables.items() if name not in INPUTS},
-            splits=archive.manifest.splits,
-            whole=True,
-            rows=partial(_archive_rows, archive),
-        )
-    frozen = {split.table: split for split in map(read_frozen, files)}
-    first = next(iter(frozen.values()))
-
-    def rows(table: str) -> pl.DataFrame:
-        names = {"id": pl.String, "problem": pl.String, "bin": pl.Int64, "value": pl.Float64}
-        found = pl.DataFrame(frozen[table].rows, schema=names, orient="row")
-        part, value = pl.lit(TABLES[table].splits[0]), pl.concat_list("value")
-        return found.select("id", part.alias("split"), "bin", value.alias("value"))
-
-    return _Side(
-        label=first.version,
-        digest=first.archive_digest,
-        digests={name: split.facts.logical_digest for name, split in frozen.items()},
-        splits={name: split.facts for name, split in frozen.items()},
-        whole=False,
-        rows=rows,
-    )
-
-
-def _facts_changed(old: SplitFacts | None, new: SplitFacts | None) -> dict[str, list[Any]]:
-    if old is None or new is None:
-        return {}
-    stated = ("name", "origin", "scheme", "parameters")
-    pairs = {name: [getattr(old, name), getattr(new, name)] for name in stated}
-    pairs |= {name: [old.facts.get(name), new.facts.get(name)] for name in ("m_1", "m_8")}
-    return {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
-
-
-def _compare(table: str, old: _Side, new: _Side) -> TableDifference:
-    before, now = (s.rows(table).unique("id", keep="last").sort("id") for s in (old, new))
+def _compare(table: str, old: Archive, new: Archive) -> TableDifference:
+    before, now = _read_rows(old, table), _read_rows(new, table)
     both = before.join(now, on="id", suffix="_new", maintain_order="left")
+    digests = {archive.manifest.tables[table].logical_digest for archive in (old, new)}
 
     def changes(column: str) -> list[Change]:
         differ = both.filter(pl.col(column).ne_missing(pl.col(f"{column}_new")))
-        rows = differ.select("id", column, f"{column}_new").rows()
-        return [Change(*row) for row in rows]
+        return [Change(*row) for row in differ.select("id", column, f"{column}_new").rows()]
 
     return TableDifference(
         table=table,
@@ -195,62 +117,55 @@ def _compare(table: str, old: _Side, new: _Side) -> TableDifference:
         relabelled=changes("bin"),
         remeasured=changes("value"),
         moved=changes("split"),
-        content=old.digests[table] != new.digests[table],
-        facts_changed=_facts_changed(old.splits.get(table), new.splits.get(table)),
+        content=len(digests) > 1,
     )
 
 
 def diff(old: str | Path, new: str | Path) -> Difference:
-    """Compare two archive directories, folders of frozen splits, or frozen splits.
+    """Compare two archive directories.
 
     Raises:
-        ArchiveNotFoundError: there is nothing at one of the paths.
+        ArchiveNotFoundError: there is no archive at one of the paths.
         ArchiveMismatchError: something there can't be read.
-        UsageError: the two have no table in common.
     """
-    a, b = _side(old), _side(new)
-    names = [name for name in TABLES if name in a.digests and name in b.digests]
-    if not names:
-        raise UsageError("the two have no table in common")
-    # Frozen splits lack tables by their nature: that is no change.
-    alone = [n for n in TABLES if (n in a.digests) != (n in b.digests) and a.whole and b.whole]
+    a, b = open_archive(old), open_archive(new)
+    # Inputs repeat the splits that they are of.
+    held = [[n for n in TABLES if n in side.manifest.tables and n not in INPUTS] for side in (a, b)]
     return Difference(
-        old=a.label,
-        new=b.label,
-        old_digest=a.digest,
-        new_digest=b.digest,
-        tables=[_compare(name, a, b) for name in names],
-        only_old=[name for name in alone if name in a.digests],
-        only_new=[name for name in alone if name in b.digests],
+        old=a.manifest.version,
+        new=b.manifest.version,
+        old_digest=a.manifest.logical_digest,
+        new_digest=b.manifest.logical_digest,
+        tables=[_compare(name, a, b) for name in held[0] if name in held[1]],
+        only_old=[name for name in held[0] if name not in held[1]],
+        only_new=[name for name in held[1] if name not in held[0]],
     )
 
 
 def _lines(table: TableDifference, old: str) -> list[str]:
     name = f"`{table.table}`"
-    counts = [
-        f"{len(getattr(table, k)):,} {text}" for k, text in KINDS.items() if getattr(table, k)
-    ]
-    other = ["other columns changed"] if table.content and not counts else []
-    changes = ", ".join([*counts, *other]) or "unchanged rows"
+    changed = {text: len(getattr(table, kind)) for kind, text in KINDS.items()}
+    changes = ", ".join(f"{n:,} {text}" for text, n in changed.items() if n)
+    changes = changes or "other columns changed"
     lines = [f"- {name}: {changes} ({table.rows_old:,} to {table.rows_new:,} rows)."]
-    for fact, (before, now) in table.facts_changed.items():
-        if fact == "parameters":
-            keys = sorted(k for k in {*before, *now} if before.get(k) != now.get(k))
-            lines.append(f"- {name}: selected with another {', '.join(keys)}.")
-        else:
-            lines.append(f"- {name}: {fact} was {before}, is {now}.")
     if table.table in {split.table for split in FORECAST_SPLITS.values()}:
-        touched = {change.id for change in (*table.relabelled, *table.remeasured)}
-        numbers = {"rows": table.rows_new, "kept": table.rows_old - len(table.removed)}
-        lines.append(_FORECASTS.format(table=table.table, old=old, touched=len(touched), **numbers))
+        touched = len({change.id for change in (*table.relabelled, *table.remeasured)})
+        kept = table.rows_old - len(table.removed)
+        lines.append(
+            f"- Forecasts for {name} of {old} name {kept:,} of its {table.rows_new:,} rows, "
+            f"{touched:,} of them with another speedup or label: scores of the two versions can't "
+            "be compared."
+        )
     return lines
 
 
 def changelog(difference: Difference) -> str:
     """Write a changelog entry of the data, as Markdown."""
-    same = difference.old_digest == difference.new_digest
-    head = (_SAME if same else _OTHER).format_map(msgspec.structs.asdict(difference))
-    lines = [f"## {difference.new}", "", head, ""]
+    old, new = f"{difference.old_digest:.19}…", f"{difference.new_digest:.19}…"
+    change = f"; the measured content is the same (`{new}`)."
+    if difference.old_digest != difference.new_digest:
+        change = f"; content `{old}` became `{new}`."
+    lines = [f"## {difference.new}", "", f"Against {difference.old}{change}", ""]
     for table in difference.tables:
         lines += [] if table.same else _lines(table, difference.old)
     if unchanged := [f"`{t.table}`" for t in difference.tables if t.same]:

@@ -82,9 +82,7 @@ def test_questions_go_out_and_answers_come_in(archive, tmp_path, split):
 
 
 def test_a_request_is_what_services_take(archive):
-    """Method, address, model, one message, the form of the answer; what was not given is left to
-    the service.
-    """
+    """A request names model, message and form of the answer, and nothing not given."""
     (line,) = exported(archive, limit=1)
     assert (line["method"], line["url"]) == ("POST", "/v1/chat/completions")
     assert set(line["body"]) == {"model", "messages", "response_format"}
@@ -110,9 +108,7 @@ def test_a_request_is_what_services_take(archive):
 
 @pytest.mark.parametrize("split", ["eval", "discovery"])
 def test_nothing_in_the_questions_tells_the_label(archive, split):
-    """The order is that of a hash, the same whatever the limit; neither bin, speedup nor search
-    stands in a request.
-    """
+    """Questions are ordered by a hash; no bin, speedup or search stands in a request."""
     target = load_split(archive, split)
     ids = [read_custom_id(line["custom_id"])[0] for line in exported(archive, split)]
     assert sorted(ids) == sorted(target.row_ids)
@@ -155,9 +151,7 @@ def test_plain_lines_are_answers(archive, tmp_path):
 
 
 def test_every_bad_day_of_a_service_is_said_once(archive, tmp_path):
-    """Refusals, cut answers, errors, expired requests, missing usage, an empty answer: each in its
-    place.
-    """
+    """Refusals, cut answers, errors and missing usage are counted by reason."""
     ids = [line["custom_id"] for line in exported(archive, limit=10)]
     error = {"error": {"code": "context_length_exceeded", "message": "too long"}}
     lines = [
@@ -243,9 +237,7 @@ main({arguments})
 
 
 def test_every_fault_of_a_file_is_named(archive, tmp_path):
-    """Half a line at the end, a line that is no object, names that are none, rows and prompts that
-    are unknown.
-    """
+    """Half a line, a line that is no object, bad names, unknown rows and prompts."""
     (line,) = exported(archive, limit=1)
     row, _, digest = read_custom_id(line["custom_id"])
     other = load_questions(archive, answer="tool", limit=1)
@@ -290,9 +282,7 @@ def test_answers_beyond_the_limit_are_refused(archive, tmp_path):
 
 
 def test_defer_and_the_other_scheme_are_found_by_their_digest(archive, tmp_path):
-    """Nobody repeats at the import how it was asked at the export; a split whose rows can't be
-    deferred says so.
-    """
+    """The import finds by the digest how the export asked."""
     asked = exported(archive, defer=True, answer="tool", bins="released", limit=2)
     call = [
         {

@@ -81,9 +81,7 @@ def test_rewards_are_those_of_the_archive(archive, kind):
 
 
 def test_the_checks_of_verifiers_pass(archive, tmp_path):
-    """vf-validate: for every row the ground truth earns all there is, and an untouched task
-    nothing.
-    """
+    """vf-validate: the ground truth earns all there is, an untouched task nothing."""
     program = str(Path(sys.executable).with_name("vf-validate"))
     options = "kernel-forecasts -n 3 --runtime.type subprocess --no-rich -o"
     command = [program, *options.split(), str(tmp_path), "--taskset.archive", str(archive.path)]

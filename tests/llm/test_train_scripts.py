@@ -89,9 +89,7 @@ def steps(folder):
 
 
 def test_the_whole_way_on_a_cpu(archive, tmp_path):
-    """Both stages learn for their steps, go on where they were stopped, and what they forecast can
-    be imported and scored.
-    """
+    """Both stages learn, go on where they were stopped, and make forecasts."""
     (tmp_path / "config.toml").write_text(CONFIG)
     script(tmp_path, "prepare.py", "config.toml", "--archive", archive.path)
     assert len(lines(tmp_path / "data/train.jsonl.gz")) == archive.arrow("train_pairs").num_rows

@@ -30,9 +30,7 @@ def test_prompts_are_those_of_the_forecasters(archive):
 
 
 def test_the_order_takes_bins_in_turn_and_never_changes(archive, examples):
-    """Any first N hold as many of each bin as there are; another seed is another order of the same
-    rows.
-    """
+    """Any first N hold as many of each bin as there are; a seed makes another order."""
     again, other = load_training_examples(archive), load_training_examples(archive, seed=1)
     ids = [row.row_id for row in examples.rows]
     assert [row.row_id for row in again.rows] == ids
@@ -57,9 +55,7 @@ def test_labels_are_those_of_the_table(archive, examples):
 
 
 def test_chats_texts_and_datasets_are_the_same(examples):
-    """As messages or text; with an answer to imitate where one is asked
-    for.
-    """
+    """Prompts are messages or text, with an answer to imitate on request."""
     chats = list(examples.labelled_prompts(answer=True))
     texts = list(examples.labelled_prompts(chat=False, answer=True))
     assert [c["prompt"] for c in chats] == [
@@ -73,9 +69,7 @@ def test_chats_texts_and_datasets_are_the_same(examples):
 
 
 def test_answers_to_imitate_are_forecasts_of_the_true_bin(examples):
-    """Every field that the prompt asks for, probabilities that sum to 1, most of it on the true
-    bin, not always as much.
-    """
+    """Answers have every field that is asked for, and most mass on the true bin."""
     tops = set()
     for row in examples.rows:
         read = read_completion(answer_text(row))
@@ -111,9 +105,7 @@ def test_a_set_prints_in_ten_lines(examples):
 
 
 def test_held_out_rows_need_a_word_and_mark_the_entry(archive, examples, tmp_path):
-    """No held-out split without the flag; with it the record says so, and an entry with that record
-    is marked.
-    """
+    """Held-out rows need the flag; the record says so and marks an entry."""
     for split in ("eval", "discovery", "discovery_pairs"):
         with pytest.raises(UsageError, match="held_out=True"):
             load_training_examples(archive, split)

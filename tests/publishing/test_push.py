@@ -18,9 +18,7 @@ def push(client, path, *more, repo=NAME, **kwargs):
 
 
 def test_push_publishes_everything_and_tags_it(client, hub, archive_path):
-    """A first push makes the repository, sends every file of the archive once, in one commit, and
-    tags it.
-    """
+    """A first push sends every file once, in one commit, and tags it."""
     done = push(client, archive_path, "--json")
     assert done.status == 0, done.text
     result = json.loads(done.out)
@@ -52,9 +50,7 @@ def test_push_again_sends_nothing(client, hub, archive_path):
 
 
 def test_push_of_next_version_sends_only_what_changed(client, hub, archive_path, next_archive_path):
-    """The next version sends the changed files only, gets its own tag, and the old tag stays where
-    it was.
-    """
+    """The next version sends the changed files only and gets its own tag."""
     push(client, archive_path)
     first = hub.repos[NAME].tags["v1.0.0"]
     done = push(client, next_archive_path, "--json")
@@ -70,9 +66,7 @@ def test_push_of_next_version_sends_only_what_changed(client, hub, archive_path,
 def test_push_removes_files_of_ours_that_are_gone_and_no_others(
     client, hub, archive_path, next_archive_path
 ):
-    """A shard that the new version lacks is deleted in the same commit; what somebody else added
-    stays.
-    """
+    """A shard that is gone is deleted in the same commit; others' files stay."""
     old = "data/kernels/train-00000-of-00002.parquet"
     hub.create(NAME, {old: b"old", "NOTES.txt": b"mine", "README.md": b"# hand-made\n"})
     assert push(client, archive_path).status == 0
@@ -94,9 +88,7 @@ def test_dry_run_without_a_hub_lists_every_file(client, archive_path):
 
 
 def test_dry_run_writes_nothing(client, hub, archive_path):
-    """A dry run says what would be sent and writes nothing, neither in a new repository nor in one
-    that is there.
-    """
+    """A dry run writes nothing, whether the repository is there or not."""
     done = push(client, archive_path, "--dry-run")
     assert done.status == 0
     assert "Dry run" in done.out
@@ -132,9 +124,7 @@ def test_tag_is_never_moved(client, hub, archive_path, next_archive_path, tmp_pa
 
 
 def test_invalid_archive_is_not_published(client, hub, archive_path, tmp_path):
-    """An archive with a damaged file or an edited card is refused, with the faults, before the Hub
-    hears of it.
-    """
+    """A damaged file or an edited card is refused before the Hub hears of it."""
     for name in ("data/kernels/test-00000-of-00001.parquet", "README.md"):
         broken = tmp_path / name.replace("/", "-")
         shutil.copytree(archive_path, broken)
@@ -175,9 +165,7 @@ def test_login_that_does_not_suffice(client, hub, archive_path, token, said):
     ],
 )
 def test_refused_push_is_completed_by_the_next(client, hub, archive_path, status, place):
-    """Whatever status an upload or the commit meets: one clear message, nothing half published, the
-    next push completes.
-    """
+    """Whatever status a push meets: nothing half published, the next push completes."""
     hub.fail("*", place, status=status, times=100)
     done = push(client, archive_path)
     assert done.status == 1, done.text
@@ -205,9 +193,7 @@ def test_refused_push_is_completed_by_the_next(client, hub, archive_path, status
 def test_broken_connection_is_completed_by_the_next_push(
     client, hub, archive_path, method, place, fault
 ):
-    """A connection that breaks during upload, commit or tag, before or after the Hub acted, leaves
-    what a push completes.
-    """
+    """A connection that breaks anywhere leaves what the next push completes."""
     hub.fail(method, place, **fault)
     done = push(client, archive_path)
     assert done.status == 1, done.text
