@@ -80,7 +80,7 @@ def cutoff_counts(
     return dict(sorted(counts.items()))
 
 
-def flagged(flags: Sequence[str], column: str = "flags") -> pl.Expr:
+def has_flag(flags: Sequence[str], column: str = "flags") -> pl.Expr:
     """Whether a list of audit flags holds one of these."""
     return (
         pl.col(column).list.eval(pl.element().is_in(list(flags))).list.any().fill_null(value=False)
@@ -105,7 +105,7 @@ def select_discovery(
     evaluations = tables.read("evaluations", EDGE_COLUMNS).filter(
         pl.col("search_id").is_in(searches["search_id"].to_list())
     )
-    flags = [flagged(rule.exclude_flags, f"{side}_flags") for side in ("parent", "child")]
+    flags = [has_flag(rule.exclude_flags, f"{side}_flags") for side in ("parent", "child")]
     edges, dropped = find_edges(
         evaluations, tables.kernels(), {"flagged": pl.any_horizontal(flags)}
     )
