@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from kernel_archive.archive.build import Advance
     from kernel_archive.archive.manifest import Manifest
     from kernel_archive.archive.validate import ValidationReport
-    from kernel_archive.bins import Scheme
     from kernel_archive.selection.make import SplitChanges
 
 
@@ -61,8 +60,7 @@ def _add_splits(directory: Path, manifest: Manifest, published: Sequence[Path]) 
     from kernel_archive.selection.make import make_splits, store_published
 
     manifest = store_published(directory, published, manifest)
-    kept = manifest.reports.get("published_splits", {})
-    names = [name for name in SPLIT_TABLES if name not in kept]
+    names = [name for name in SPLIT_TABLES if name not in manifest.splits]
     manifest = write_manifest(directory, make_splits(directory, manifest, names=names))
     write_card(directory)
     return manifest
@@ -98,18 +96,16 @@ def remake_split(
     *,
     definition: str | Path | None = None,
     gpu: str | None = None,
-    scheme: Scheme | None = None,
-    reselect: bool = False,
     **changes: Any,
 ) -> SplitChanges:
     """Make one split of an archive again, with its card.
 
-    ``definition`` is one of one's own, ``gpu`` that of ``eval``; ``reselect`` selects anew what
-    others published. ``changes`` are fields of the definition; ``None`` leaves a field as it is.
+    ``definition`` is one of one's own; ``gpu`` is that of ``eval``; ``changes`` are fields of the
+    definition to change, where ``None`` leaves a field as it is.
 
     Raises:
-        UsageError: the split was published by others and only ``reselect`` could change it so; or
-            the GPU must be named.
+        UsageError: the split was published by others and should be another; or the GPU must be
+            named.
         LeakageError: training would hold something of the evaluation.
     """
     from kernel_archive.archive.open import open_archive
@@ -118,9 +114,7 @@ def remake_split(
     from kernel_archive.selection.make import SplitRules, remade_splits
 
     archive = open_archive(directory)
-    rules = SplitRules.changed(
-        table, archive=archive, definition=definition, gpu=gpu, scheme=scheme, **changes
-    )
+    rules = SplitRules.changed(table, archive=archive, definition=definition, gpu=gpu, **changes)
     facts = archive.manifest.splits.get(table)
     if facts is not None and facts.origin == "withheld":
         raise UsageError(
@@ -132,16 +126,15 @@ def remake_split(
         for name, value in {"definition": definition, "gpu": gpu, **changes}.items()
         if value is not None
     ]
-    if facts is not None and facts.origin == "published" and asked and not reselect:
+    if facts is not None and facts.origin == "published" and asked:
         raise UsageError(
-            f"{table} of this archive was published by others and is kept as it is. Select a "
-            f"variant with another {', '.join(asked)} with --reselect"
+            f"{table} of this archive was published by others and is kept as it is: it can't have "
+            f"another {', '.join(asked)}. score --bins labels its rows by another scheme"
         )
-    options: dict[str, Any] = {"rules": rules, "reselect": reselect, "scheme": scheme}
-    with remade_splits(directory, [table], **options) as split_changes:
-        if split_changes.directory is not None:
-            write_card(split_changes.directory)
-    return split_changes
+    with remade_splits(directory, [table], rules=rules) as made:
+        if made.directory is not None:
+            write_card(made.directory)
+    return made
 
 
 def withhold_labels(directory: str | Path, folder: str | Path) -> list[Path]:

@@ -31,10 +31,7 @@ _split_options = common.options(
     common.option(
         "--definition",
         type=common.FILE,
-        help="Definition of your own, or the name of a retired one.",
-    ),
-    common.option(
-        "--reselect", is_flag=True, help="Select anew what others published, as a variant."
+        help="Definition of your own, as splits/*.toml.",
     ),
     common.archive_option,
     common.json_option,
@@ -70,10 +67,7 @@ def _make(
             f"m_1 = {split.facts['m_1']:.6g}x, m_8 = {split.facts['m_8']:.6g}x."
         )
         if kept:
-            common.say(
-                f"{table} was published by others and is kept as it is. --bins labels it by "
-                "another scheme, --reselect selects a variant of your own."
-            )
+            common.say(f"{table} was published by others and is kept as it is.")
         elif split.name != "canonical":
             common.say(
                 f"This is the variant {split.name!r}, not the canonical split: its scores compare "
@@ -157,8 +151,7 @@ def build_eval(table: str, withhold: str | None, **options: Any) -> None:
     """Make an evaluation split: held-out kernels of one GPU, at most CAP per task and bin.
 
     Without options this is the canonical split, which `build` makes too. Without --archive the
-    embedded archive is built first where the default directory has none. What `eval` was before
-    2026.11.4 of the data is made with --definition eval-2026-11-3 (see splits/retired).
+    embedded archive is built first where the default directory has none.
 
     With --withhold the archive keeps the programs of the evaluation rows and nothing that was
     measured of them or of what else their searches ran; the folder holds the labels, for

@@ -58,14 +58,12 @@ class Definition(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     Attributes:
         scheme: bin scheme of the labels.
         exclude_flags: audit flags that keep a kernel (of a pair: either kernel) out.
-        version: of the definition; what an earlier one selected stays in ``splits/retired/``.
         natural: only programs of builders whose recipe says ``natural``.
         builders: only programs of these builders; of every one when empty.
     """
 
     scheme: Scheme
     exclude_flags: list[_Flag]
-    version: _Positive = 1
     natural: bool = False
     builders: list[_Text] = []
 
@@ -262,8 +260,7 @@ def load_definition(name: str, path: str | Path | None = None) -> Definition:
 
     Args:
         name: name of the split, or of its table.
-        path: a definition of one's own, or the name of a retired one; the shipped, canonical
-            one when not given.
+        path: a definition of one's own; the shipped, canonical one when not given.
 
     Raises:
         RecipeError: the file is missing or not TOML, a field is unknown or missing, or a value
@@ -275,24 +272,10 @@ def load_definition(name: str, path: str | Path | None = None) -> Definition:
     """
     split = split_of(name)
     file = Path(path) if path is not None else content_path("splits") / f"{split.name}.toml"
-    if path is not None and str(path) in (retired := retired_definitions(split)):
-        file = retired[str(path)]
-    place = str(file)
-    known = ", ".join(retired_definitions(split))
-    fix = "Copy one of splits/*.toml and change it" + (
-        f", or name a retired one: {known}" if known else ""
-    )
-    fail = partial(RecipeError.of, code="bad-definition", file=place)
+    fail = partial(RecipeError.of, code="bad-definition", file=str(file))
+    fix = "Copy one of splits/*.toml and change it"
     data = read_toml(file, fail, "there is no such split definition", fix)
-    return _converted(data, _kind(split, data), place)
-
-
-def retired_definitions(split: SplitSpec) -> dict[str, Path]:
-    """Name -> file of the retired definitions of a split."""
-    return {
-        path.stem: path
-        for path in sorted(content_path("splits").glob(f"retired/{split.name}-[0-9]*.toml"))
-    }
+    return _converted(data, _kind(split, data), str(file))
 
 
 def with_changes(definition: _Struct, **changes: Any) -> _Struct:
@@ -371,17 +354,13 @@ def _present(task: str, present: set[str]) -> str:
 
 
 def variant_name(split: SplitSpec, rule: _Struct, standard: _Struct, *, gpu: str = "") -> str:
-    """``canonical`` for the canonical definition, a retired one's name for exactly that.
+    """Name a selection by how its definition differs from the canonical one.
 
     ``gpu`` is what to say of the GPU, where it is not the canonical choice.
     """
     changed = {f for f in rule.__struct_fields__ if getattr(rule, f) != getattr(standard, f)}
     if not changed and not gpu:
         return CANONICAL
-    if not gpu:
-        for name in retired_definitions(split):
-            if load_definition(split.name, name) == rule:
-                return name
     parts = {
         f: text.format(getattr(rule, f)) for f, text in rule.name_parts.items() if f in changed
     }

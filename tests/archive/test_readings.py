@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
+from support.archives import remake_splits
 
 from kernel_archive.archive.build import build_archive
 from kernel_archive.archive.natural import natural_faults
@@ -14,7 +15,7 @@ from kernel_archive.archive.recipe import load_recipe, shipped_recipes
 from kernel_archive.errors import RecipeError
 from kernel_archive.ids import program_id
 from kernel_archive.pipeline import build
-from kernel_archive.selection.make import SplitRules, remake_splits
+from kernel_archive.selection.make import SplitRules
 
 RECIPE = """name = "read"
 licence = "CC0-1.0"
