@@ -37,10 +37,8 @@ class IsolationError(KernelArchiveError):
 
 # ---------------------------------------------------------------- the system call filter
 #: Calls that a program is told do not exist, like every call that libseccomp does not know: those
-#: that
-#: look into processes, mount, make namespaces, reach for the kernel or keys, or leave memory and
-#: queues
-#: behind. clone3 hides its flags in memory; the C library then uses clone.
+#: that look into processes, mount, make namespaces, reach for the kernel or keys, or leave memory
+#: and queues behind. clone3 hides its flags in memory; the C library then uses clone.
 REFUSED: Final = frozenset(
     """
     ptrace process_vm_readv process_vm_writev pidfd_getfd process_madvise kcmp perf_event_open
