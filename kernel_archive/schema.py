@@ -97,6 +97,15 @@ _MODEL = Column(
     "model", _S, "language model that wrote the program, where the logs say", nullable=True
 )
 _STEP = Column("step", _I32, "step of the search, from 0, where the log orders them", nullable=True)
+_GOAL = Column(
+    "goal_bin",
+    pa.int8(),
+    "bin that the author was told to land in, before the program existed; null where nobody was told",
+    nullable=True,
+)
+_AIM = Column(
+    "aim", _S, "what else the author was told to aim at, in the words of the brief", nullable=True
+)
 _PARENT = Column(
     "parent_kernel_id",
     _S,
@@ -183,7 +192,7 @@ _ALL: Final = (
             Column("n_measurements", _I32, "successful measurements of this kernel"),
             Column("speedup_min", _F, "least measured speedup, x"),
             Column("speedup_max", _F, "largest measured speedup, x"),
-            _METHOD, _MODEL, _SEARCH, _STEP, _PARENT, _DISTANCE, _REFERENCE_ID,
+            _METHOD, _MODEL, _SEARCH, _STEP, _GOAL, _AIM, _PARENT, _DISTANCE, _REFERENCE_ID,
             Column("flags", pa.list_(_S), "audit flags, sorted; a flag never drops a row"),
             _FILE, _LINE, _CANARY,
             Column("code", _S, "the program, canonical text"),
@@ -210,7 +219,7 @@ _ALL: Final = (
             _KERNEL_ID, _PROGRAM_ID, _PROBLEM, _GPU, _REFERENCE_ID, _SEARCH,
             Column("node_id", _S, "id that the log gives this evaluation"),
             Column("parent_node_id", _S, "id that the log gives the direct parent", nullable=True),
-            _PARENT, _DISTANCE, _STEP,
+            _PARENT, _DISTANCE, _STEP, _GOAL, _AIM,
             Column("is_root", _B, "the search's own starting program"),
             Column("outcome", _S, "success, compile_failed, runtime_error, incorrect or infrastructure_failure"),
             Column("error_type", _S, "name of the error where the log has one", nullable=True),

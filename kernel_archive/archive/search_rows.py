@@ -34,6 +34,7 @@ ERROR_TYPE_LIMIT: Final = 200
 _OF_RECORD: Final = (
     "node_id", "parent_node_id", "step", "is_root", "outcome", "n_logged", "gpu_seconds",
     "input_tokens", "output_tokens", "source_file", "source_line", "narrow_domain",
+    "goal_bin", "aim",
 )
 _OF_ROW: Final = (
     "problem", "gpu", "model", "excluded", "runtime_us", "reference_runtime_us", "reference_id",

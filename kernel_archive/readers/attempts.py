@@ -2,18 +2,31 @@
 
 from __future__ import annotations
 
-from typing import Final
+from itertools import combinations_with_replacement
+from typing import TYPE_CHECKING, Any, Final
 
 from kernel_archive.readers.events import Attempt
 from kernel_archive.readers.reading import LogReader, feedback_of, log_format
 from kernel_archive.readers.salvage import RowKind
-from kernel_archive.readers.values import seconds_between, step_number
+from kernel_archive.readers.values import object_of, seconds_between, step_number, text_of
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+#: A program that was started later than this after the one before it begins a new batch.
+BATCH_SECONDS: Final = 1200
+#: A brief with more goals, or a log with more batches, is no chain of rounds.
+MAX_ROUNDS: Final = 8
 
 
 class _Attempts(LogReader):
     """An agent's run."""
 
     kind = RowKind(Attempt)
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._expected: dict[str, int | None] = {}  # likeliest bin by node, as the author stated it
 
     def add_row(self, line: int, row: Attempt) -> None:
         """Add one attempt; without a result it is pending."""
@@ -37,8 +50,62 @@ class _Attempts(LogReader):
             completed_at=row.completed_at,
             gpu_seconds=seconds_between(row.started_at, row.completed_at),
         )
+        self._expected[node] = _likeliest_bin(row.forecast)
         field = "evaluation.observation.feedback.kind"
         self.add_result(record, feedback_of(row.evaluation), line=line, field=field)
+
+    def complete_facts(self) -> None:
+        """Complete the facts, and add to every program what its author was told."""
+        super().complete_facts()
+        brief = object_of(object_of(self.facts.hyperparameters).get("brief"))
+        records = list(self.nodes.values())
+        batches: list[list[str]] = []
+        for i, record in enumerate(records):
+            record.aim = text_of(brief.get("aim"))
+            gap = seconds_between(records[i - 1].started_at, record.started_at) if i else None
+            if not batches or (gap is not None and gap > BATCH_SECONDS):
+                batches.append([])
+            batches[-1].append(record.node_id)
+        later = brief.get("later_goals")
+        goals = [brief.get("goal_bin"), *(later if isinstance(later, list) else [])]
+        expected = [[self._expected[node] for node in batch] for batch in batches]
+        for batch, goal in zip(batches, batch_goals(goals, expected), strict=True):
+            for node in batch:
+                self.nodes[node].goal_bin = goal
+
+
+def _likeliest_bin(forecast: dict[str, Any] | None) -> int | None:
+    """Return the likeliest bin of an author's forecast; ``None`` where it has none."""
+    p = object_of(forecast).get("probabilities")
+    if not isinstance(p, list) or not all(isinstance(x, int | float) for x in p) or not p:
+        return None
+    return p.index(max(p)) + 1
+
+
+def batch_goals(goals: Sequence[Any], expected: Sequence[Sequence[int | None]]) -> list[int | None]:
+    """Find the goal of every batch of a chain.
+
+    A brief lists the goals of the rounds in their order, and the log does not say which round a
+    batch is of. Authors write for the goal and say which bin they expect. So of all orders in
+    which batches can meet the goals that one counts which lies nearest to the expected bins.
+
+    Args:
+        goals: bins, as the brief has them.
+        expected: the likeliest bin of each program, batch by batch.
+
+    >>> batch_goals([1, 6], [[1, 1], [2, 1], [6, 5]])
+    [1, 1, 6]
+    """
+    known = all(type(goal) is int and 1 <= goal <= 8 for goal in goals)
+    stated = len(goals) == 1 or None not in [b for batch in expected for b in batch]
+    if not known or not stated or max(len(goals), len(expected)) > MAX_ROUNDS:
+        return [None] * len(expected)
+
+    def distance(order: tuple[int, ...]) -> int:
+        pairs = zip(order, expected, strict=True)
+        return sum(abs(b - goal) for goal, batch in pairs for b in batch if b is not None)
+
+    return list(min(combinations_with_replacement(goals, len(expected)), key=distance))
 
 
 ATTEMPTS: Final = log_format("attempts", _Attempts)

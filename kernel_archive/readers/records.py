@@ -66,6 +66,8 @@ class Evaluation(msgspec.Struct, kw_only=True):
     reference_code: str | None = None
     search: str | None = None  # name of the search, where one file holds several
     excluded: str | None = None  # why it counts in no other table
+    goal_bin: int | None = None  # 1 to 8: the bin that the author was told to land in
+    aim: str | None = None  # what else the author was told to aim at
     narrow_domain: bool = False  # a success that is wrong on inputs beyond the timed ones
 
 

@@ -42,6 +42,8 @@ LABELS: Final[dict[str, Any]] = {
     "speedup_max": None,
     "search_id": "",
 }
+#: What authors were told, which a public part says of no program.
+GOALS: Final = ("goal_bin", "aim")
 #: Facts of a split that say nothing of its labels.
 _OPEN_FACTS: Final = ("gpus", "references")
 _MEASURED: Final = ("kernels", "failures", "evaluations", "searches")
@@ -119,7 +121,9 @@ def _open_rows(archive: Archive, hidden: Sequence[str]) -> tuple[set[str], dict[
     parent = pl.col("parent_kernel_id").is_in(evaluations["kernel_id"].unique().implode())
     lineage = [pl.when(parent).then(c).alias(c) for c in ("parent_kernel_id", "parent_distance")]
     for name, parts in public.items():
-        public[name] = {part: table.with_columns(lineage) for part, table in parts.items()}
+        # A goal says nearly as much as a label, and chains of one author have goals alike.
+        told = [pl.lit(None).alias(c) for c in GOALS if c in TABLES[name].schema.names]
+        public[name] = {part: table.with_columns(*lineage, *told) for part, table in parts.items()}
     left = archive.polars("searches").filter(other)
     public["searches"] = {"train": _recounted(left, ran, evaluations)}
     return searches, public
