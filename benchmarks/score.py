@@ -72,7 +72,7 @@ def write_archive(directory, n, rng):
             "bin": pa.array(labels, pa.int8()),
             "bin_scheme": ["paper"] * n,
             "kernel_id": names,
-            "search_id": ["s"] * n,
+            "search_id": [f"s{i % 24}" for i in range(n)],
             "language": ["triton"] * n,
             "benchmark_cases": [None] * n,
             "rtol": [None] * n,

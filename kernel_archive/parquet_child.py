@@ -1,12 +1,10 @@
 """Turn the Parquet file on standard input into rows on standard output, as a process of its own.
 
-:func:`kernel_archive.untrusted_tables.parquet_rows` starts it. Arrow trusts what a file says of
-itself: a few kilobytes can ask for gigabytes, and one damaged byte can end the process. Here
-either ends this process alone, within its limits.
+Arrow trusts what a file says of itself: a few kilobytes can ask for gigabytes, and one damaged
+byte can end the process. Here either ends this process alone, within its limits.
 
-The output is a sequence of frames, each a length of four bytes and a value in MessagePack: an
-object for every row, ``None`` for a row that is too long, and a list at the end. The list is empty
-after the last row; where reading stopped early it holds a code and a message.
+The output is frames, each a length of four bytes and a value in MessagePack: an object for every
+row, ``None`` for one that is too long, and at the end a list, empty or with a code and a message.
 """
 
 from __future__ import annotations
@@ -22,25 +20,15 @@ _BATCH_ROWS: Final = 256
 
 
 class ChildLimits(msgspec.Struct, frozen=True):
-    """What is read of a file, and up to where.
+    """What is read of a file, and up to where."""
 
-    Attributes:
-        wanted: columns to read, the others come as ``None``; all where it is ``None``.
-        columns: refuse a table with more columns.
-        rows: refuse a table with more rows.
-        total: stop after this many bytes of rows.
-        row: leave out a row with more bytes.
-        memory: bytes of address space of this process; beyond it an allocation fails.
-        seconds: processor time, after which the process is killed.
-    """
-
-    wanted: list[str] | None
-    columns: int
-    rows: int
-    total: int
-    row: int
-    memory: int
-    seconds: int
+    wanted: list[str] | None  # columns to read, the others come as None; all where it is None
+    columns: int  # refuse a table with more columns
+    rows: int  # refuse a table with more rows
+    total: int  # stop after this many bytes of rows
+    row: int  # leave out a row with more bytes
+    memory: int  # bytes of address space of this process; beyond it an allocation fails
+    seconds: int  # processor time, after which the process is killed
 
 
 class _RefusedError(Exception):

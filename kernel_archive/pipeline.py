@@ -28,24 +28,19 @@ if TYPE_CHECKING:
     from kernel_archive.archive.build import Advance
     from kernel_archive.archive.manifest import Manifest
     from kernel_archive.archive.validate import ValidationReport
-    from kernel_archive.bins import Scheme
     from kernel_archive.selection.make import SplitChanges
 
 
 def build(
     builders: Sequence[str] = (), *, advance: Advance | None = None, **options: Any
 ) -> BuildResult:
-    """Build a whole dataset: consolidate raw logs, cut the canonical splits, render the card.
+    """Build a whole dataset from logs: measured tables, canonical splits, card.
 
-    Args:
-        builders: names of shipped builders or paths of ``builder.toml``; the shipped default ones
-            when empty.
-        advance: progress, called with done, total and what.
-        options: those of :class:`~kernel_archive.archive.build.BuildOptions`.
+    ``builders`` and ``options`` are those of :class:`~kernel_archive.archive.build.BuildOptions`;
+    ``advance`` is called with done, total and what.
 
     Raises:
-        KernelArchiveError: with findings that name file, line, field and way out; see
-        :mod:`kernel_archive.errors`.
+        KernelArchiveError: with findings that name file, line, field and way out.
     """
     plan = plan_build(BuildOptions(builders=builders, **options), _content_digest())
     with open_build(plan) as executor:
@@ -65,8 +60,7 @@ def _add_splits(directory: Path, manifest: Manifest, published: Sequence[Path]) 
     from kernel_archive.selection.make import make_splits, store_published
 
     manifest = store_published(directory, published, manifest)
-    kept = manifest.reports.get("published_splits", {})
-    names = [name for name in SPLIT_TABLES if name not in kept]
+    names = [name for name in SPLIT_TABLES if name not in manifest.splits]
     manifest = write_manifest(directory, make_splits(directory, manifest, names=names))
     write_card(directory)
     return manifest
@@ -75,18 +69,13 @@ def _add_splits(directory: Path, manifest: Manifest, published: Sequence[Path]) 
 def ensure_archive(
     directory: str | Path | None, *, say: Callable[[str], None], advance: Advance | None = None
 ) -> Path:
-    """The archive directory that a user means, with an archive in it.
+    """Return the archive directory that a user means; the shipped archive is built if need be.
 
-    The embedded archive is built, after saying so, only in the default directory and only when no
-    directory was named:
-    a misspelt path must not become an archive.
-
-    ``directory`` is what the user named, ``None`` for the default one; ``say`` is told before
-    anything is built.
+    It is built only where no directory was named, after ``say`` was told: a misspelt path must not
+    become an archive.
 
     Raises:
-        ArchiveNotFoundError: a directory was named and holds no archive; the message says how to
-        build one there.
+        ArchiveNotFoundError: the named directory holds no archive.
         KernelArchiveError: as :func:`build`; a directory that holds something else is left alone.
     """
     from kernel_archive.archive.manifest import MANIFEST_NAME
@@ -96,10 +85,7 @@ def ensure_archive(
         return open_archive(directory).path
     default = default_directory()
     if not (default / MANIFEST_NAME).exists():
-        say(
-            f"No archive in {default}: building the embedded one there first (kernel-archive "
-            "build)."
-        )
+        say(f"No archive in {default}: the embedded one is built first (kernel-archive build).")
         build(out=default, advance=advance)
     return default
 
@@ -110,19 +96,16 @@ def remake_split(
     *,
     definition: str | Path | None = None,
     gpu: str | None = None,
-    scheme: Scheme | None = None,
-    reselect: bool = False,
     **changes: Any,
 ) -> SplitChanges:
     """Make one split of an archive again, with its card.
 
-    ``definition`` is one of one's own; ``gpu`` is that of ``eval``; ``reselect`` selects anew what
-    others published; ``changes`` are
-    fields of the definition to change, where ``None`` leaves a field as it is.
+    ``definition`` is one of one's own; ``gpu`` is that of ``eval``; ``changes`` are fields of the
+    definition to change, where ``None`` leaves a field as it is.
 
     Raises:
-        UsageError: the split was published by others and only ``reselect`` could change it so; or
-        the GPU must be named.
+        UsageError: the split was published by others and should be another; or the GPU must be
+            named.
         LeakageError: training would hold something of the evaluation.
     """
     from kernel_archive.archive.open import open_archive
@@ -131,9 +114,7 @@ def remake_split(
     from kernel_archive.selection.make import SplitRules, remade_splits
 
     archive = open_archive(directory)
-    rules = SplitRules.changed(
-        table, archive=archive, definition=definition, gpu=gpu, scheme=scheme, **changes
-    )
+    rules = SplitRules.changed(table, archive=archive, definition=definition, gpu=gpu, **changes)
     facts = archive.manifest.splits.get(table)
     if facts is not None and facts.origin == "withheld":
         raise UsageError(
@@ -145,13 +126,12 @@ def remake_split(
         for name, value in {"definition": definition, "gpu": gpu, **changes}.items()
         if value is not None
     ]
-    if facts is not None and facts.origin == "published" and asked and not reselect:
+    if facts is not None and facts.origin == "published" and asked:
         raise UsageError(
-            f"{table} of this archive was published by others and is kept as it is. Select a "
-            f"variant with another {', '.join(asked)} with --reselect"
+            f"{table} of this archive was published by others and is kept as it is: it can't have "
+            f"another {', '.join(asked)}. score --bins labels its rows by another scheme"
         )
-    options: dict[str, Any] = {"rules": rules, "reselect": reselect, "scheme": scheme}
-    with remade_splits(directory, [table], **options) as made:
+    with remade_splits(directory, [table], rules=rules) as made:
         if made.directory is not None:
             write_card(made.directory)
     return made

@@ -161,6 +161,19 @@ _PROGRAMS = (
 )
 
 
+_CLOSE_SHOWN = (
+    _ROW_ID,
+    Column("task", _S, "problem id"),
+    _GPU,
+    Column("first_kernel_id", _S, "kernel id of the first program"),
+    Column("second_kernel_id", _S, "kernel id of the second program"),
+)
+_CLOSE_PROGRAMS = (
+    Column("first_code", _S, "the first program"),
+    Column("second_code", _S, "the second program"),
+)
+
+
 def _evaluation(name: str, title: str) -> Table:
     """Describe a table of evaluation rows: all have the same columns."""
     return Table(
@@ -324,6 +337,22 @@ _ALL: Final = (
         name="eval_inputs", key="row_id", splits=("eval", "eval_problems", "eval_cuda"), derived=True,
         title="The rows of every evaluation split without labels, for those who only forecast",
         columns=(_ROW_ID, *_SHOWN, _SCHEME, _CANARY, *_PROGRAMS),
+    ),
+    Table(
+        name="eval_close", key="row_id", splits=("test",), derived=True,
+        title="Close pairs: which of two programs of like intent is faster, and by how much",
+        columns=(
+            *_CLOSE_SHOWN,
+            Column("ratio", _F, "speedup(second) / speedup(first), x"),
+            _BIN, _SCHEME,
+            Column("noise", _F, "relative standard errors of both speedups, combined: root of the sum of squares"),
+            _SEARCH, _CANARY, *_CLOSE_PROGRAMS,
+        ),
+    ),
+    Table(
+        name="eval_close_inputs", key="row_id", splits=("test",), derived=True,
+        title="The close pairs without their labels, for those who only forecast",
+        columns=(*_CLOSE_SHOWN, _CANARY, *_CLOSE_PROGRAMS),
     ),
     Table(
         name="discovery_pairs", key="row_id", splits=("test",), derived=True,

@@ -14,8 +14,9 @@ import msgspec
 from kernel_archive.errors import UsageError, printable, suggestion
 
 #: What the rows of a split are, which decides on the metrics: ``eval`` (a candidate against its
-#: reference), ``discovery`` (a child against its parent) or ``train`` (pairs to learn from).
-Kind = Literal["eval", "discovery", "train"]
+#: reference), ``close`` (two programs of one aimed speed), ``discovery`` (a child against its
+#: parent) or ``train`` (pairs to learn from).
+Kind = Literal["eval", "close", "discovery", "train"]
 
 
 class SplitSpec(msgspec.Struct, frozen=True, kw_only=True):
@@ -91,6 +92,21 @@ SPLITS: Final[dict[str, SplitSpec]] = {
         ),
         _evaluation("eval_cuda", "Transfer to CUDA C++", "build-eval --split eval_cuda"),
         SplitSpec(
+            name="eval_close",
+            table="eval_close",
+            kind="close",
+            title="Close pairs",
+            rows="pairs of like programs",
+            ratio="first time / second time",
+            value="ratio",
+            task="task",
+            group="task",
+            anchor="first_code",
+            candidate="second_code",
+            kernel="second_kernel_id",
+            command="build-eval --split eval_close",
+        ),
+        SplitSpec(
             name="discovery",
             table="discovery_pairs",
             kind="discovery",
@@ -130,7 +146,7 @@ SPLIT_TABLES: Final[dict[str, SplitSpec]] = {split.table: split for split in SPL
 
 #: The splits whose rows are forecast and scored.
 FORECAST_SPLITS: Final[dict[str, SplitSpec]] = {
-    name: split for name, split in SPLITS.items() if split.kind != "train"
+    name: split for name, split in SPLITS.items() if split.kind in ("eval", "discovery")
 }
 
 #: The rows of recorded held-out searches, which are replayed; they have no table of their own.

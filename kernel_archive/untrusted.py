@@ -15,6 +15,7 @@ import re
 import stat
 import tomllib
 import zlib
+from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Final
 
@@ -192,11 +193,7 @@ def read_whole(path: Path, *, max_bytes: int) -> bytes:
 
 
 def read_toml(path: Path, fail: Callable[..., DataError], missing: str, fix: str) -> dict[str, Any]:
-    """Read a TOML file that somebody wrote by hand.
-
-    ``fail`` makes the error of a message and a fix; ``missing`` and ``fix`` are those of a file
-    that is not there.
-    """
+    """Read a TOML file; ``fail`` makes errors, ``missing`` and ``fix`` that of a missing file."""
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
@@ -210,12 +207,8 @@ def read_toml(path: Path, fail: Callable[..., DataError], missing: str, fix: str
 def misfit(error: Exception) -> tuple[str, str | None]:
     """Split an error of msgspec into the message, and the field where it is known.
 
-    >>> import msgspec
-    >>> try:
-    ...     _ = msgspec.json.decode(b'{"a": [1, "x"]}', type=dict[str, list[int]])
-    ... except msgspec.ValidationError as error:
-    ...     misfit(error)
-    ('Expected `int`, got `str`', '[...][1]')
+    >>> misfit(ValueError("Expected `int`, got `str` - at `$.a[1]`"))
+    ('Expected `int`, got `str`', 'a[1]')
     """
     message, _, where = str(error).partition(" - at `$")
     return message, where.strip("`.") or None
@@ -230,42 +223,31 @@ def has_few_values(data: bytes) -> bool:
     return count(data) <= MAX_VALUES or count(_STRING.sub(b"", data)) <= MAX_VALUES
 
 
+@dataclass
 class Lines:
     """The non-empty lines of a file with their numbers, and findings where a line can't be had.
 
-    Attributes:
-        path: the file.
-        name: the file as findings state it; the path when not given.
-        max_bytes: stop after this many bytes.
-        max_lines: stop after this many lines.
-        max_line: skip a line with more bytes.
-        hashed: whether ``digest`` is wanted; of logs it takes a third of the time of reading.
-        lines: lines read so far, empty ones included.
-        bytes: bytes read so far, decompressed.
-        ended_mid_line: the last line has no line end.
-        at_end: the whole file was read, and the checksum of its compression holds.
+    ``name`` is the file as findings state it, the path when not given. Lines longer than
+    ``max_line`` are skipped. Only ``hashed`` lines have a digest, which takes a third of the time.
     """
 
-    def __init__(
-        self,
-        path: Path,
-        *,
-        max_bytes: int,
-        max_lines: int,
-        max_line: int = MAX_LINE_BYTES,
-        name: str | None = None,
-        hashed: bool = True,
-    ) -> None:
-        self.path = path
-        self.name = printable(str(path), 300) if name is None else name
-        self.max_bytes = max_bytes
-        self.max_lines = max_lines
-        self.max_line = max_line
-        self.hashed = hashed
-        self.lines = 0
-        self.bytes = 0
-        self.ended_mid_line = False
-        self.at_end = False
+    path: Path
+    _: KW_ONLY
+    max_bytes: int
+    max_lines: int
+    max_line: int = MAX_LINE_BYTES
+    name: str = ""
+    hashed: bool = True
+    #: Lines and bytes read so far, decompressed, empty lines included.
+    lines: int = field(default=0, init=False)
+    n_bytes: int = field(default=0, init=False)
+    #: Whether the last line has no line end.
+    ended_mid_line: bool = field(default=False, init=False)
+    #: Whether the whole file was read, and the checksum of its compression holds.
+    at_end: bool = field(default=False, init=False)
+
+    def __post_init__(self) -> None:
+        self.name = self.name or printable(str(self.path), 300)
         self._sha256 = hashlib.sha256()
 
     @property
@@ -303,9 +285,9 @@ class Lines:
                 text = line.strip()
                 if text:
                     yield self.lines, text
-            if self.bytes > self.max_bytes or self.lines > self.max_lines:
+            if self.n_bytes > self.max_bytes or self.lines > self.max_lines:
                 limit = f"{self.max_lines:,} lines"
-                if self.bytes > self.max_bytes:
+                if self.n_bytes > self.max_bytes:
                     limit = f"{self.max_bytes >> 20} MiB"
                 message = f"reading stopped here: more than {limit} uncompressed"
                 yield self._finding("file-too-large", f"{message}, and more is never read")
@@ -314,13 +296,13 @@ class Lines:
 
     def _skip_line(self, stream: IO[bytes]) -> None:
         """Read on to the end of a line, without holding it."""
-        while self.bytes <= self.max_bytes and (rest := stream.readline(self.max_line)):
+        while self.n_bytes <= self.max_bytes and (rest := stream.readline(self.max_line)):
             self._count(rest)
             if rest.endswith(b"\n"):
                 return
 
     def _count(self, data: bytes) -> None:
-        self.bytes += len(data)
+        self.n_bytes += len(data)
         if self.hashed:
             self._sha256.update(data)
 

@@ -40,16 +40,8 @@ def parquet_rows(
 ) -> Iterator[tuple[int, dict[str, Any]] | Finding]:
     """Read row number (from 1) and fields of every row, or what is wrong with the table.
 
-    Starting the child takes about 0.3 s, so shards of our own making are read without it.
-
-    Args:
-        path: the file; one inside gzip or zstd is decompressed whole.
-        name: the file as findings state it.
-        wanted: columns to read, all when ``None``; the others come as ``None``, so that their
-            names are known.
-        max_rows: refuse a table with more rows.
-        max_bytes: stop after this many bytes of rows.
-        max_row: leave out a row with more bytes, and report it.
+    Columns that are not ``wanted`` come as ``None``, so that their names are known. Starting the
+    child takes about 0.3 s, so shards of our own making are read without it.
     """
     limits = parquet_child.ChildLimits(
         wanted=None if wanted is None else sorted(wanted),
@@ -60,21 +52,17 @@ def parquet_rows(
         memory=MAX_CHILD_BYTES,
         seconds=MAX_CHILD_SECONDS,
     )
-    too_long = Finding(
-        code="line-too-long",
-        message=f"the row holds more than {max_row >> 20} MiB of text",
-        file=name,
-        fix="Shorten its texts",
-    )
+    message = f"the row holds more than {max_row >> 20} MiB of text"
     try:
         for line, frame in enumerate(_frames(path, limits), 1):
             if isinstance(frame, dict):
                 yield line, frame
             elif frame is None:
-                yield msgspec.structs.replace(too_long, line=line)
+                place: dict[str, Any] = {"file": name, "line": line, "fix": "Shorten its texts"}
+                yield Finding(code="line-too-long", message=message, **place)
             elif frame:
-                code, message = frame
-                yield _refusal(code, message, name)
+                code, said = frame
+                yield _refusal(code, said, name)
     except UntrustedFileError as error:
         yield error.finding(name)
     except OSError as error:
@@ -98,7 +86,10 @@ def _frames(
     ):
         try:
             assert child.stdout is not None  # noqa: S101 - for the type checker
-            while data := _read_frame(child.stdout):
+            while size := int.from_bytes(child.stdout.read(4), "little"):
+                data = child.stdout.read(size)
+                if len(data) < size:
+                    break
                 frame = msgspec.msgpack.decode(data)
                 yield frame
                 if isinstance(frame, list):
@@ -106,13 +97,6 @@ def _frames(
         finally:
             child.kill()
     yield ["unreadable", "the process that read it ended early"]
-
-
-def _read_frame(stream: IO[bytes]) -> bytes:
-    """Read one frame; nothing where the child ended in the middle of one."""
-    size = int.from_bytes(stream.read(4), "little")
-    data = stream.read(size)
-    return data if len(data) == size else b""
 
 
 @contextmanager

@@ -23,9 +23,7 @@ sys.dont_write_bytecode = False
 
 
 def pytest_collection_finish():
-    """What was imported and collected stays to the end: the collector of garbage need not look
-    through it again and again.
-    """
+    """Keep the garbage collector from looking through what was imported."""
     gc.collect()
     gc.freeze()
 
@@ -53,9 +51,7 @@ def shipped(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def cluster():
-    """Address of a Dask scheduler with two workers, all of them processes; of a module, since they
-    use up time while idle.
-    """
+    """Give the address of a Dask scheduler with two workers, all processes."""
     pytest.importorskip("distributed")
     from support.dask_cluster import scheduler, workers
 

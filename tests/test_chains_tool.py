@@ -19,9 +19,7 @@ def call(*arguments):
 
 
 def test_shipped_chains_are_unpacked_whole(tmp_path):
-    """Every program of the shipped builder is a file again, with its forecast and what was
-    measured, and is fit in form.
-    """
+    """Every program of the shipped builder is a file again, and fit in form."""
     done = call("unpack", ROOT / "builders" / "h200-lm-2026-11", tmp_path)
     assert done.returncode == 0, done.stderr
     programs = sorted((tmp_path / "chains").glob("*/*/*.py"))

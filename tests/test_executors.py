@@ -201,14 +201,6 @@ def test_what_fails_for_its_machine_runs_again(dask, tmp_path):
 
 
 @pytest.mark.slow
-def test_another_version_on_a_worker_is_refused(dask, monkeypatch):
-    """A worker with another package would stage something else."""
-    monkeypatch.setattr(executors, "__version__", "0.0.1")
-    with pytest.raises(UsageError, match=r"a worker has kernel-archive .*, the build 0\.0\.1"):
-        collect_results(dask, squares(1))
-
-
-@pytest.mark.slow
 def test_a_stopped_worker_is_missed(dask, tmp_path):
     """A worker that says nothing any more is given up by the scheduler; others run its calls."""
     victim = collect_results(dask, calls(os.getpid))[0]

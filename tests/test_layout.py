@@ -44,15 +44,10 @@ FILES = {
 
 #: Module -> the test file that covers it, where that is not the file of its own name.
 ELSEWHERE = {
-    "archive/amounts": "archive/test_search_rows",
-    "archive/preview": "archive/test_init",
-    "archive/crosschecks": "archive/test_validate",
     "archive/fragments": "archive/test_search_rows",
-    "archive/info": "cli/test_inspect",
     "archive/labels": "archive/test_consolidate",
     "archive/manifest": "archive/test_build",
     "archive/open": "archive/test_build",
-    "archive/recipes": "archive/test_recipe",
     "archive/shards": "archive/test_merge",
     "cli/build": "cli/test_cli",
     "cli/common": "cli/test_terminal",
@@ -73,10 +68,8 @@ ELSEWHERE = {
     "readers/eval_set": "readers/test_samples",
     "readers/events": "readers/test_event_log",
     "readers/files": "readers/test_registry",
-    "readers/hub_events": "readers/test_hub",
-    "readers/hub_splits": "readers/test_hub",
     "readers/puct": "readers/test_event_log",
-    "readers/reading": "readers/test_event_log",
+    "readers/log_reader": "readers/test_event_log",
     "readers/records": "readers/test_registry",
     "readers/rollouts": "readers/test_samples",
     "readers/salvage": "readers/test_damage",
@@ -88,7 +81,6 @@ ELSEWHERE = {
     "schema": "test_docs",
     "scoring/faults": "scoring/test_reader",
     "scoring/load": "scoring/test_split",
-    "selection/cells": "selection/test_evaluation",
     "selection/inputs": "selection/test_check",
     "selection/selected": "selection/test_leakage",
 }

@@ -22,9 +22,7 @@ from kernel_archive.storage import content_path
 
 
 def test_counts_are_those_of_an_independent_reader(shipped):
-    """Counted from the logs by other code: 1,180 successes of 1,134 programs (one excluded), 78
-    failures with a program.
-    """
+    """Counts are those of other code that read the logs."""
     archive = open_archive(shipped / "gpu-forecasters/kernels")
     (row,) = archive.sql(
         """SELECT count(*) AS evaluations, count(*) FILTER (outcome = 'success') AS successes,
@@ -82,9 +80,7 @@ def test_counts_are_those_of_an_independent_reader(shipped):
 
 
 def test_the_reference_drift_flag_finds_the_slow_references(shipped):
-    """At least the 88 measurements that an independent rule at 1.3x finds are flagged at 1.25x, in
-    fp8 and GDN tasks only.
-    """
+    """Measurements that an independent rule finds are flagged, in fp8 and GDN tasks only."""
     archive = open_archive(shipped / "gpu-forecasters/kernels")
     flagged = archive.sql(
         "SELECT k.problem, count(*) AS n FROM kernels k JOIN searches USING (search_id) "
@@ -101,9 +97,7 @@ def test_the_reference_drift_flag_finds_the_slow_references(shipped):
 
 
 def test_every_configuration_loads_with_datasets_whole_and_streaming(shipped):
-    """load_dataset under the dataset's own name, offline, in a fresh interpreter: each table, its
-    splits, its rows.
-    """
+    """load_dataset reads each table, offline, in a fresh interpreter."""
     code = """
 import json
 from datasets import get_dataset_config_names, load_dataset

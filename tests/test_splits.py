@@ -4,6 +4,7 @@ import pytest
 
 from kernel_archive.errors import UsageError
 from kernel_archive.schema import TABLES
+from kernel_archive.selection.inputs import INPUTS
 from kernel_archive.splits import SPLITS, split_of
 
 
@@ -18,7 +19,7 @@ def test_every_column_of_a_split_is_one_of_its_table(split):
 def test_every_derived_table_is_a_split():
     """Schema and splits agree on the derived tables; two tables repeat or add to others."""
     derived = {name for name, table in TABLES.items() if table.derived}
-    assert {split.table for split in SPLITS.values()} == derived - {"eval_inputs", "launches"}
+    assert {split.table for split in SPLITS.values()} == derived - {*INPUTS, "launches"}
 
 
 def test_a_split_is_found_by_its_name_and_by_its_table():
@@ -32,7 +33,7 @@ def test_a_split_is_found_by_its_name_and_by_its_table():
     [
         ("evla", "Did you mean 'eval'"),
         ("discovery_pair", "Did you mean 'discovery_pairs'"),
-        ("\x1b[31m", "Choose one of: eval, eval_problems, eval_cuda, discovery, discovery_pairs"),
+        ("\x1b[31m", "Choose one of: eval, eval_problems, eval_cuda, eval_close, discovery"),
     ],
 )
 def test_an_unknown_split_gets_the_nearest_name_or_all(name, way_out):

@@ -73,7 +73,7 @@ def test_a_bomb_stops_at_the_bound(tmp_path, pack):
     path.write_bytes(pack(b"0" * (80 << 20)))
     lines, source = read(path, max_bytes=8 << 20)
     assert lines == ["line-too-long", "file-too-large"]
-    assert source.bytes <= (8 << 20) + 2 * MAX_LINE_BYTES + 2
+    assert source.n_bytes <= (8 << 20) + 2 * MAX_LINE_BYTES + 2
 
 
 def test_more_lines_than_forecasts_could_be_stop_the_reading(tmp_path):

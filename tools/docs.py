@@ -49,6 +49,7 @@ from kernel_archive.scoring import METRICS, Forecasts, Split, score
 from kernel_archive.scoring.controls import CUES, EDIT_CUES
 from kernel_archive.scoring.split import Surface
 from kernel_archive.selection.definitions import (
+    CloseDefinition,
     DiscoveryDefinition,
     EvalDefinition,
     TrainDefinition,
@@ -369,6 +370,7 @@ PARTS: Final[dict[str, Callable[[], str]]] = {
     "api": _api,
     "baselines": _baselines,
     "bins": _bins,
+    "definition of eval_close": lambda: _keys(CloseDefinition),
     "definition of discovery": lambda: _keys(DiscoveryDefinition),
     "definition of eval": lambda: _keys(EvalDefinition),
     "definition of train": lambda: _keys(TrainDefinition),

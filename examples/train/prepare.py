@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 from lines import write_lines
 
 import kernel_archive
-from kernel_archive.llm.lessons import load_lessons
 from kernel_archive.llm.questions import load_questions
+from kernel_archive.llm.training import load_training_examples
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -51,10 +51,12 @@ def main() -> None:
     archive = kernel_archive.open_archive(given.archive)
     folder = Path(config["folder"])
     folder.mkdir(parents=True, exist_ok=True)
-    lessons = load_lessons(archive, kinds=config["kinds"], seed=config["seed"])
-    rows = write_lines(folder / "train.jsonl.gz", lessons.examples(chat=False, answer=True))
+    examples = load_training_examples(archive, kinds=config["kinds"], seed=config["seed"])
+    rows = write_lines(
+        folder / "train.jsonl.gz", examples.labelled_prompts(chat=False, answer=True)
+    )
     asked = write_lines(folder / "questions.jsonl.gz", questions(archive, config["splits"]))
-    (folder / "record.json").write_text(json.dumps(lessons.record(), indent=1) + "\n")
+    (folder / "record.json").write_text(json.dumps(examples.record(), indent=1) + "\n")
     print(
         f"{folder}: {rows:,} training pairs, {asked:,} questions, of {archive.manifest.name} "
         f"{archive.manifest.version}"

@@ -1,4 +1,9 @@
-"""Build the measured tables of an archive: read recipes, stage every run, merge, write."""
+"""Build the measured tables of an archive, step by step.
+
+:func:`plan_build` reads the recipes, :func:`stage_runs` turns every run into a fragment,
+:func:`build_tables` merges, labels and writes them. :mod:`kernel_archive.pipeline` goes on with
+splits and card.
+"""
 
 from __future__ import annotations
 
@@ -30,9 +35,12 @@ from kernel_archive.archive.recipe import (
     About,
     EvaluationRules,
     LoadedRecipe,
+    common_table,
+    load_recipes,
+    local_copy,
     recipe_facts,
+    supersession,
 )
-from kernel_archive.archive.recipes import common_table, load_recipes, local_copy, supersession
 from kernel_archive.archive.shards import writer_version
 from kernel_archive.archive.stage import StagedRun, stage_run
 from kernel_archive.archive.store import Store, open_store
@@ -117,7 +125,7 @@ class BuildResult(msgspec.Struct, kw_only=True):
     own: bool  # an archive of one's own, which says itself what its evaluation split asks about
 
 
-class Plan(msgspec.Struct, kw_only=True):
+class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """A build as its options and recipes say, before any log is read."""
 
     options: BuildOptions
@@ -130,7 +138,7 @@ class Plan(msgspec.Struct, kw_only=True):
     evaluation: EvaluationRules | None  # of an archive of one's own
     rules: LabelRules
     content: str  # digest of everything else that the archive depends on: definitions, templates
-    jobs: list[RunJob] = []  # the largest first, once the build is open
+    jobs: list[RunJob]  # the runs to read, the largest first
 
     @property
     def hidden(self) -> Path:
@@ -155,10 +163,10 @@ class Staged(msgspec.Struct):
 
 
 def plan_build(options: BuildOptions, content: str = "") -> Plan:
-    """Read the recipes of a build.
+    """Read the recipes of a build, and list its runs.
 
     Raises:
-        RecipeError: a recipe is at fault.
+        RecipeError: a recipe is at fault, or a path matches nothing.
         TargetExistsError: the target is not ours.
         UsageError: the name is none.
     """
@@ -200,26 +208,27 @@ def plan_build(options: BuildOptions, content: str = "") -> Plan:
         evaluation=evaluation,
         rules=rules,
         content=content,
+        jobs=sorted(jobs_of(recipes), key=lambda job: -job.bytes),
     )
 
 
 @contextmanager
 def open_build(plan: Plan) -> Iterator[Executor]:
-    """Hold the lock of the target, list the runs, and open the executor for them.
+    """Hold the lock of the target, and open the executor.
 
     Raises:
-        RecipeError: a path matches nothing.
         KernelArchiveError: another build is at work on the target.
     """
     options = plan.options
-    with locked_stage(plan.hidden):
-        plan.jobs = sorted(jobs_of(plan.recipes), key=lambda job: -job.bytes)
-        jobs = options.jobs
-        if options.engine == "local":
-            most = min(jobs or os.cpu_count() or 1, len(plan.jobs))
-            jobs = 1 if sum(job.bytes for job in plan.jobs) < PARALLEL_BYTES else most
-        with open_executor(jobs, engine=options.engine, scheduler=options.scheduler) as executor:
-            yield executor
+    jobs = options.jobs
+    if options.engine == "local":
+        most = min(jobs or os.cpu_count() or 1, len(plan.jobs))
+        jobs = 1 if sum(job.bytes for job in plan.jobs) < PARALLEL_BYTES else most
+    with (
+        locked_stage(plan.hidden),
+        open_executor(jobs, engine=options.engine, scheduler=options.scheduler) as executor,
+    ):
+        yield executor
 
 
 def stage_runs(plan: Plan, executor: Executor, advance: Advance | None = None) -> Staged:
@@ -295,10 +304,9 @@ def unchanged(plan: Plan, staged: Staged) -> BuildResult | None:
 
 
 def build_tables(plan: Plan, staged: Staged, executor: Executor, directory: Path) -> Manifest:
-    """Merge and label what was staged and write the measured tables into a directory.
+    """Merge, label and write what was staged; return the manifest, not written yet, without splits.
 
-    Returns:
-        The manifest, without splits, which is not written yet.
+    The steps are those of :func:`~kernel_archive.archive.consolidate.consolidate`.
     """
     runs = staged.runs
     tables, report = consolidate(
@@ -327,18 +335,7 @@ def build_tables(plan: Plan, staged: Staged, executor: Executor, directory: Path
         builders=plan.facts,
         tables=tables,
         splits={},
-        inputs=[
-            InputFacts(
-                search_id=run.search_id,
-                builder=run.builder,
-                path=run.path,
-                digest=f"sha256:{run.digest}",
-                bytes=run.bytes,
-                evaluations=run.rows,
-                findings=run.n_findings,
-            )
-            for run in runs
-        ],
+        inputs=[_input_facts(run) for run in runs],
         findings={
             "total": sum(run.n_findings for run in runs),
             "by_code": dict(sorted(Counter(finding.code for finding in findings).items())),
@@ -349,6 +346,18 @@ def build_tables(plan: Plan, staged: Staged, executor: Executor, directory: Path
         canary=CANARY,
         about=plan.about,
         evaluation=None if plan.evaluation is None else msgspec.to_builtins(plan.evaluation),
+    )
+
+
+def _input_facts(run: StagedRun) -> InputFacts:
+    return InputFacts(
+        search_id=run.search_id,
+        builder=run.builder,
+        path=run.path,
+        digest=f"sha256:{run.digest}",
+        bytes=run.bytes,
+        evaluations=run.rows,
+        findings=run.n_findings,
     )
 
 

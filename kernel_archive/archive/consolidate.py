@@ -1,17 +1,18 @@
 """From the fragments of all runs to the finished tables: merge them, then write the rows.
 
-The merge says which row stands where (:mod:`kernel_archive.archive.merge`). Its rows go, without
-texts, into one file per
-shard; executors write the shards and take the rest of each row from its fragment. A few thousand
-rows are held with their
-texts at a time, so memory does not grow with the archive.
+The merge is one DuckDB pass over narrow columns, which spills to disk; its decisions are the SQL of
+:mod:`kernel_archive.archive.labels`. It gives the rows of every file without their texts, and says
+by search and position which evaluations each is made of. Executors write the files and take the
+rest from the fragments, some thousand rows at a time.
 """
 
 from __future__ import annotations
 
 import hashlib
+import os
 import secrets
 import shutil
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -22,9 +23,9 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from kernel_archive.archive.fragments import FRAGMENT_GROUP
-from kernel_archive.archive.labels import FLAGS, SPLIT_QUERIES, LabelRules
+from kernel_archive.archive.labels import FLAGS, SPLIT_QUERIES, LabelRules, count_rows, decide
 from kernel_archive.archive.manifest import ShardFacts, TableFacts
-from kernel_archive.archive.merge import local_fragments, merge_database, merge_fragments
+from kernel_archive.archive.open import literal_path
 from kernel_archive.archive.shards import (
     SHARD_ROWS,
     digest_rows,
@@ -34,6 +35,7 @@ from kernel_archive.archive.shards import (
 )
 from kernel_archive.archive.store import Store, Stored
 from kernel_archive.bins import Scheme, assign_bins
+from kernel_archive.errors import KernelArchiveError
 from kernel_archive.executors import Call, collect_results
 from kernel_archive.gpus import GpuFacts, gpu_facts, is_known, same_gpu
 from kernel_archive.ids import CANARY, ID_LENGTH
@@ -48,6 +50,12 @@ if TYPE_CHECKING:
 
     from kernel_archive.archive.stage import StagedRun
 
+#: DuckDB spills to disk above this; a process stays below 2 GB.
+MEMORY_LIMIT: Final = "800MB"
+#: Each thread holds blocks of its own: more of them than this need more than the limit.
+MAX_THREADS: Final = 4
+#: Columns of fragments that are long and that no decision needs.
+_TEXTS: Final = ("code", "error_text")
 #: At most this many rows of a table are held with their texts at a time.
 CHUNK_ROWS: Final = 4000
 #: Bytes that a row adds to the logical digest of its table: key, NUL, digest.
@@ -93,10 +101,13 @@ def consolidate(
     scratch.mkdir(exist_ok=True)
     try:
         with (
-            local_fragments(store, [run.fragment for run in runs], scratch) as paths,
-            merge_database(scratch) as connection,
+            _local_fragments(store, [run.fragment for run in runs], scratch) as paths,
+            _merge_database(scratch) as connection,
         ):
-            report, names = merge_fragments(connection, paths, rules)
+            listed = sorted({literal_path(path) for path in paths})
+            connection.read_parquet(listed).create_view("fragment")
+            decide(connection, rules)
+            report, names = count_rows(connection)
             shards = _plan_shards(connection, store, folder, runs, rules.scheme)
         tables = _small_tables(directory, runs, [_gpu_row(name, gpus) for name in names])
         tables |= _write_shards(shards, store, folder, directory, executor)
@@ -105,6 +116,52 @@ def consolidate(
         shutil.rmtree(scratch, ignore_errors=True)
     flags = {flag.name: report.pop(flag.name) for flag in FLAGS}
     return tables, {**report, "flags": flags}
+
+
+@contextmanager
+def _merge_database(scratch: Path) -> Iterator[duckdb.DuckDBPyConnection]:
+    """Open a database that spills into a folder.
+
+    Raises:
+        KernelArchiveError: the disk is full, or something needs more memory than the limit and
+        can't be spilled.
+    """
+    import duckdb
+
+    settings: dict[str, Any] = {
+        "memory_limit": MEMORY_LIMIT,
+        "temp_directory": str(scratch),
+        "threads": min(MAX_THREADS, os.cpu_count() or 1),
+        "preserve_insertion_order": False,
+    }
+    try:
+        with duckdb.connect(":memory:", config=settings) as connection:
+            connection.execute("SET parquet_metadata_cache = true")
+            yield connection
+    except (duckdb.IOException, duckdb.OutOfMemoryException) as error:
+        raise KernelArchiveError(
+            f"the merge could not go on: {str(error).splitlines()[0]}. The staged fragments are "
+            "kept"
+        ) from error
+
+
+@contextmanager
+def _local_fragments(store: Store, stored: Sequence[Stored], scratch: Path) -> Iterator[list[Path]]:
+    """Paths of fragments on this machine; of those behind a URL, copies without texts."""
+    if not store.remote:
+        yield [store.path(fragment.name) for fragment in stored]
+        return
+    with ExitStack() as stack:
+        paths = []
+        for number, fragment in enumerate(stored):
+            path = scratch / f"{number}.parquet"
+            stack.callback(path.unlink, missing_ok=True)
+            with store.reading(fragment) as whole:
+                file = pq.ParquetFile(whole)
+                names = [name for name in file.schema_arrow.names if name not in _TEXTS]
+                pq.write_table(file.read(names), path, compression="lz4", write_statistics=False)
+            paths.append(path)
+        yield paths
 
 
 def _plan_shards(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import math
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import pyarrow as pa
@@ -14,7 +16,7 @@ from kernel_archive.schema import CASE, TABLES
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from kernel_archive.readers.records import Case
+    from kernel_archive.readers.records import Case, Evaluation
 
 #: Leave out a row that holds more: logs are untrusted, and such a row could fill the memory of
 #: everything behind it. Programs that searches write stay below 200,000 characters, and problems
@@ -123,6 +125,32 @@ def _case_array(rows: Sequence[Sequence[Case]]) -> pa.Array:
     ]
     struct = pa.StructArray.from_arrays(columns, fields=list(CASE))
     return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), struct)
+
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def micros(text: str | None) -> int | None:
+    """Convert ISO 8601 to microseconds since the epoch; ``None`` for any other text."""
+    try:
+        moment = datetime.fromisoformat(text or "")
+        moment = moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
+        return (moment - _EPOCH) // timedelta(microseconds=1)
+    except (ValueError, OverflowError):
+        return None
+
+
+def total_time(record: Evaluation, name: str) -> float | None:
+    """Return the time that a log states for all cases of a program, else their geometric mean."""
+    stated: float | None = getattr(record, name)
+    if stated is not None or not record.cases:
+        return stated
+    times = [getattr(case, name) for case in record.cases]
+    if not all(time is not None and 0 < time < math.inf for time in times):
+        return None
+    logarithms = list(map(math.log, times))
+    # Rounded to a picosecond: logarithms may differ in the last digit between machines.
+    return round(math.exp(math.fsum(logarithms) / len(logarithms)), 6)
 
 
 #: Keep what follows from this many programs; beyond it, begin again, so that hostile logs can't

@@ -19,9 +19,12 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 import tomli_w
 
-from kernel_archive.errors import DataError, printable
-from kernel_archive.gpus import is_known
+from kernel_archive.archive.jobs import jobs_of
+from kernel_archive.archive.recipe import load_recipe
+from kernel_archive.errors import DataError, Finding, printable
+from kernel_archive.gpus import canonical_gpu, is_known
 from kernel_archive.readers import READERS
+from kernel_archive.readers.records import Evaluation, SearchFacts
 from kernel_archive.readers.sql import QueryError, files_below, run_query
 from kernel_archive.readers.sql_doubts import failure_of
 from kernel_archive.storage import content_path, write_atomically
@@ -34,6 +37,8 @@ if TYPE_CHECKING:
 _MAX_FILES: Final = 20_000
 _MAX_COLUMNS: Final = 2_000
 _SAMPLE: Final = 200
+#: Read this many runs of a recipe; the others are only counted.
+_MAX_RUNS: Final = 25
 #: Look into this many tables of a folder.
 _MAX_TABLES: Final = 20
 #: How DuckDB reads CSV. The dialect is stated: a guess could move with a damaged byte.
@@ -120,11 +125,7 @@ def draft_recipe(place: Path) -> Draft:
 
 
 def _pattern(path: str) -> str:
-    """A path as a recipe's pattern that stands for itself.
-
-    >>> _pattern("runs[1]/{x}")
-    'runs[[]1]/?x?'
-    """
+    """Write a path as a recipe's pattern that stands for itself."""
     return re.sub(r"[{}]", "?", re.sub(r"([*?\[])", r"[\1]", path))
 
 
@@ -278,7 +279,7 @@ def _query(
         first = values[theirs][0].strip().removeprefix("./")
         ending = Path(next(n for n in programs if first in _endings(n))).suffix
         alias = "program" if ours == "code" else "reference"
-        lines.append(f"{alias}.content AS {ours},  -- the file that {_shown(theirs)} names")
+        lines.append(f"{alias}.content AS {ours},  -- the file that {printable(theirs, 40)} names")
         path = f"t.{quoted(theirs)}" + ("" if first.endswith(ending) else f" || '{ending}'")
         joins.append(
             f"LEFT JOIN read_text('**/*{ending}') {alias}\n"
@@ -297,7 +298,7 @@ def _query(
     if not any(line.split(",")[0].endswith("AS code") for line in lines):
         notes.append("no column with the program, or with the name of its file, was recognised")
     text = "\n".join([*lines, *joins])
-    unused = ", ".join([_shown(c) for c in columns if f"t.{quoted(c)}" not in text][:40])
+    unused = ", ".join([printable(c, 40) for c in columns if f"t.{quoted(c)}" not in text][:40])
     query = [
         "-- Written by kernel-archive init from the names of the columns: read it first.",
         *(f"-- LOOK: {note}" for note in notes),
@@ -311,11 +312,6 @@ def _query(
         "ORDER BY t.source_row",
     ]
     return "\n".join(query) + "\n", notes
-
-
-def _shown(name: str) -> str:
-    """A name as a comment may have it: on one line."""
-    return printable(name, 40)
 
 
 def _programs(
@@ -362,7 +358,7 @@ def _verdict(matched: dict[str, str], values: dict[str, list[str]], notes: list[
             outcome = "success" if is_good else failure_of(word)
             if outcome is None:
                 notes.append(
-                    f"what {printable(word, 40)} of {_shown(theirs)} means is not known: "
+                    f"what {printable(word, 40)} of {printable(theirs, 40)} means is not known: "
                     "its rows are left out"
                 )
             else:
@@ -402,3 +398,50 @@ def write_recipe(draft: Draft, target: Path, *, name: str, answers: dict[str, st
     write_atomically(target, (comments + tomli_w.dumps(recipe)).encode())
     if draft.query is not None:
         write_atomically(here / "import.sql", draft.query.encode())
+
+
+def preview(recipe: Path) -> dict[str, Any]:
+    """Read what a recipe names, without building: counts, first rows, findings, what is missing.
+
+    Raises:
+        RecipeError: the recipe is at fault.
+    """
+    jobs = jobs_of([load_recipe(recipe)])
+    outcomes, gpus, problems = Counter[str](), Counter[str](), Counter[str]()
+    findings: list[Finding] = []
+    first: list[dict[str, Any]] = []
+    rows = 0
+    for job in jobs[:_MAX_RUNS]:
+        records = list(READERS[job.source.format].read(job.run_files))
+        findings += [record for record in records if isinstance(record, Finding)]
+        stated = [record for record in records if isinstance(record, SearchFacts)]
+        facts = stated[0] if stated else SearchFacts()
+        evaluations = [record for record in records if isinstance(record, Evaluation)]
+        rows += facts.counts.get("rows", len(evaluations))
+        for record in evaluations:
+            gpu = canonical_gpu(record.gpu or facts.gpu or job.source.gpu or "")
+            problem = record.problem or facts.problem or job.source.problem or ""
+            outcomes["refused" if record.excluded else record.outcome] += 1
+            gpus[gpu] += 1
+            problems[problem] += 1
+            if len(first) < 3 and record.outcome == "success" and record.excluded is None:
+                row = {"problem": problem, "gpu": gpu, "speedup": record.speedup}
+                row["code"] = record.code.strip().split("\n", 1)[0][:80]
+                first.append(row | {"from": record.source_file, "line": record.source_line})
+    without = {"gpu": gpus.pop("", 0), "problem": problems.pop("", 0)}
+    return {
+        "runs": len(jobs),
+        "runs_read": min(len(jobs), _MAX_RUNS),
+        "rows": rows,
+        "evaluations": outcomes.total(),
+        "outcomes": dict(outcomes.most_common()),
+        "problems": len(problems),
+        "gpus": dict(gpus.most_common()),
+        "first": first,
+        "findings": findings,
+        "missing": [
+            f"the {what} of {n:,} rows: {what} = ... in the [[source]]"
+            for what, n in without.items()
+            if n
+        ],
+    }

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from kernel_archive.archive.recipe import LoadedRecipe, Source
-    from kernel_archive.archive.remote import RemoteRun
+    from kernel_archive.archive.store import RemoteRun
 
 #: Raised when the fragments' own layout or the derivation of their columns changes.
 STAGE_VERSION: Final = 7
@@ -87,7 +87,7 @@ class RunJob(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         if self.remote is None:
             yield self
             return
-        from kernel_archive.archive.remote import fetched
+        from kernel_archive.archive.store import fetched
 
         with fetched(self.remote) as folder:
             yield msgspec.structs.replace(self, path=folder / self.path, base=folder, remote=None)
@@ -195,9 +195,9 @@ def _matches(
     pattern = re.sub(r"\{[^{}]+\}", "*", source.path)
     matches: list[tuple[Path, Path, RemoteRun | None]]
     if "://" in source.path:
-        from kernel_archive.archive.remote import remote_runs
+        from kernel_archive.archive.store import remote_runs
 
-        runs = remote_runs(loaded, msgspec.structs.replace(source, path=pattern), index)
+        runs = remote_runs(pattern, READERS[source.format].files)
         matches = [(Path(place), Path(), run) for place, run in runs]
         code, message = "bad-source", "the address matches no file that the reader reads"
     else:

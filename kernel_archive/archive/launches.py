@@ -14,12 +14,10 @@ import msgspec
 import pyarrow as pa
 
 from kernel_archive.archive.open import Archive
-from kernel_archive.archive.readings import file_beside
+from kernel_archive.archive.readings import lines_beside
 from kernel_archive.archive.shards import write_table
-from kernel_archive.errors import Finding, RecipeError
 from kernel_archive.ids import CANARY, ID_LENGTH, sha256_hex
 from kernel_archive.schema import TABLES
-from kernel_archive.untrusted import Lines, misfit
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -29,9 +27,7 @@ if TYPE_CHECKING:
     from kernel_archive.archive.recipe import LoadedRecipe
 
 TABLE: Final = "launches"
-#: Refuse a file of launches with more lines, or more bytes.
-MAX_LINES: Final = 20_000_000
-MAX_BYTES: Final = 4 << 30
+_FIX: Final = "Make the file with: kernel-measure dry-run"
 _Count = Annotated[int, msgspec.Meta(ge=0, lt=1 << 53)]
 _Small = Annotated[int, msgspec.Meta(ge=0, lt=1 << 31)]
 
@@ -64,37 +60,6 @@ class LaunchLine(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     loops: _Small | None = None
 
 
-def read_launches(loaded: LoadedRecipe) -> Iterator[LaunchLine]:
-    """Read the lines of the file that a recipe names; none where it names no file.
-
-    Raises:
-        RecipeError: the file can't be read, or a line is at fault.
-    """
-    path = file_beside(loaded, TABLE)
-    if path is None:
-        return
-    decoder = msgspec.json.Decoder(LaunchLine)
-    for item in Lines(path, max_bytes=MAX_BYTES, max_lines=MAX_LINES):
-        if isinstance(item, Finding):
-            raise RecipeError.from_findings([item])
-        number, text = item
-        try:
-            yield decoder.decode(text)
-        except msgspec.ValidationError as error:
-            what, field = misfit(error)
-            raise RecipeError.of(
-                code="bad-launch", message=what, file=str(path), line=number, field=field
-            ) from None
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            raise RecipeError.of(
-                code="bad-launch",
-                message=f"not valid JSON: {error}",
-                file=str(path),
-                line=number,
-                fix="Make the file with: kernel-measure dry-run",
-            ) from None
-
-
 def _rows(
     lines: Iterable[LaunchLine], programs: set[tuple[str, str]]
 ) -> Iterator[dict[str, object]]:
@@ -121,7 +86,9 @@ def write_launches(
     known: set[tuple[str, str]] = set()
     for loaded in recipes:
         lines = [
-            line for line in read_launches(loaded) if (line.program_id, line.problem) not in known
+            line
+            for _, line in lines_beside(loaded, TABLE, LaunchLine, "bad-launch", _FIX)
+            if (line.program_id, line.problem) not in known
         ]
         known |= {(line.program_id, line.problem) for line in lines}
         followed += lines

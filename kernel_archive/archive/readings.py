@@ -9,7 +9,7 @@ definitions may leave it out.
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Final, Literal, TypeVar
 
 import msgspec
 import pyarrow.compute as pc
@@ -21,15 +21,16 @@ from kernel_archive.storage import file_sha256
 from kernel_archive.untrusted import Lines, UntrustedFileError, misfit, regular_file
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
     from pathlib import Path
 
     from kernel_archive.archive.recipe import LoadedRecipe
 
-#: Refuse a file of readings with more lines, or more bytes.
-MAX_READINGS: Final = 1_000_000
-MAX_BYTES: Final = 1 << 30
+#: Refuse a file beside a recipe with more lines, or more bytes.
+MAX_LINES: Final = 20_000_000
+MAX_BYTES: Final = 4 << 30
 _FIX: Final = "One JSON object a line (docs/recipes.md); the program's id is kernels.program_id"
+Line = TypeVar("Line")
 _Text = Annotated[str, msgspec.Meta(max_length=2000)]
 
 
@@ -67,29 +68,33 @@ def readings_of(loaded: LoadedRecipe) -> list[tuple[int, HumanReading]]:
     Raises:
         RecipeError: a line is no reading, or the file can't be read.
     """
-    path = readings_path(loaded)
+    return list(lines_beside(loaded, "readings", HumanReading, "bad-reading", _FIX))
+
+
+def lines_beside(
+    loaded: LoadedRecipe, field: str, kind: type[Line], code: str, fix: str
+) -> Iterator[tuple[int, Line]]:
+    """Decode the lines of a JSON file that a recipe names, each with its number.
+
+    Raises:
+        RecipeError: a line is at fault, or the file can't be read.
+    """
+    path = file_beside(loaded, field)
     if path is None:
-        return []
-    fail = partial(RecipeError.of, code="bad-reading", file=str(path), fix=_FIX)
-    decode = msgspec.json.Decoder(HumanReading).decode
-    readings = []
-    for line in Lines(path, max_bytes=MAX_BYTES, max_lines=MAX_READINGS, hashed=False):
+        return
+    fail = partial(RecipeError.of, code=code, file=str(path), fix=fix)
+    decode = msgspec.json.Decoder(kind).decode
+    for line in Lines(path, max_bytes=MAX_BYTES, max_lines=MAX_LINES, hashed=False):
         if not isinstance(line, tuple):
             raise RecipeError.from_findings([line])
         number, text = line
         try:
-            readings.append((number, decode(text)))
+            yield number, decode(text)
         except msgspec.ValidationError as error:
-            message, field = misfit(error)
-            raise fail(message=message, line=number, field=field) from None
+            message, place = misfit(error)
+            raise fail(message=message, line=number, field=place) from None
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise fail(message=f"not valid JSON: {error}", line=number) from None
-    return readings
-
-
-def readings_path(loaded: LoadedRecipe) -> Path | None:
-    """Return the file of readings that a recipe names, if any."""
-    return file_beside(loaded, "readings")
 
 
 def file_beside(loaded: LoadedRecipe, field: str) -> Path | None:
@@ -149,7 +154,7 @@ def check_readings(recipes: Sequence[LoadedRecipe], directory: Path, shards: Seq
                 raise RecipeError.of(
                     code="bad-reading",
                     message="a reading names a program that no log of its recipe has",
-                    file=str(readings_path(loaded)),
+                    file=str(file_beside(loaded, "readings")),
                     line=line,
                     field="program",
                     value=reading.program,

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import glob
 import inspect
 import re
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 import msgspec
 
-from kernel_archive.errors import RecipeError, printable, suggestion
+from kernel_archive.errors import DataError, RecipeError, UsageError, printable, suggestion
 from kernel_archive.gpus import GPUS, GpuFacts, is_known
 from kernel_archive.ids import canonical_json, sha256_hex
 from kernel_archive.readers import READERS
 from kernel_archive.readers.sql import QueryError, check_query
 from kernel_archive.schema import ROLES
+from kernel_archive.storage import content_path
 from kernel_archive.untrusted import (
     UntrustedFileError,
     misfit,
@@ -24,8 +27,7 @@ from kernel_archive.untrusted import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-    from pathlib import Path
+    from collections.abc import Iterable, Iterator, Sequence
 
 RECIPE_NAME: Final = "builder.toml"
 #: Name of an archive: ``owner/dataset``, as on the Hub.
@@ -259,10 +261,6 @@ def _source_faults(
         yield "query", "the format 'sql' needs a query", None, fix
     if source.path == "." and not is_sql:
         yield "path", "the logs of a search need a path", None, 'Add path = "logs/*"'
-    if source.reference == "root":
-        message = "the first program of a search is the reference only where a query says so"
-        fix = "Return its time and text: first_value(us) OVER (PARTITION BY problem ORDER BY step)"
-        yield "reference", message, "root", fix
 
 
 def _query_text(query: str, directory: Path) -> str:
@@ -294,15 +292,14 @@ def _near_gpu(name: str, known: Iterable[str]) -> str:
     """Give the way out of an unknown GPU; offer a name only if letter and number begin alike."""
 
     def model(text: str) -> tuple[str, str]:
-        digits = re.search(r"\d+", text)
-        return text[:1].casefold(), digits[0] if digits else ""
+        return text[:1].casefold(), "".join(re.findall(r"\d+", text)[:1])
 
     letter, number = model(name)
-    near = [
-        gpu
-        for gpu, (first, digits) in ((gpu, model(gpu)) for gpu in known)
-        if first == letter and digits and (digits.startswith(number) or number.startswith(digits))
-    ]
+    near = []
+    for gpu in known:
+        first, digits = model(gpu)
+        if first == letter and digits and (digits.startswith(number) or number.startswith(digits)):
+            near.append(gpu)
     table = f'its own table, which may be empty: [gpu."{printable(name, 60)}"]'
     return f"{suggestion(name, near)} Or give it {table}" if near else f"Give it {table}"
 
@@ -333,12 +330,10 @@ def recipe_facts(loaded: LoadedRecipe) -> dict[str, Any]:
 
 def attributes(kind: type) -> dict[str, str]:
     """Map every attribute to its text in the docstring, those of the base classes included."""
-    texts: dict[str, str] = {}
-    for cls in reversed(kind.__mro__):
-        _, _, listed = inspect.cleandoc(cls.__doc__ or "").partition("Attributes:\n")
-        for name, text in re.findall(r"^ {4}(\w+): (.*(?:\n {8}.*)*)", listed, re.MULTILINE):
-            texts[name] = " ".join(text.split()).replace("``", "`")
-    return texts
+    docs = [inspect.cleandoc(cls.__doc__ or "") for cls in reversed(kind.__mro__)]
+    pattern = re.compile(r"^ {4}(\w+): (.*(?:\n {8}.*)*)", re.MULTILINE)
+    listed = [pattern.findall(doc.partition("Attributes:\n")[2]) for doc in docs]
+    return {n: " ".join(text.split()).replace("``", "`") for each in listed for n, text in each}
 
 
 def explained_keys() -> dict[str, str]:
@@ -348,3 +343,107 @@ def explained_keys() -> dict[str, str]:
         for table, kind in _TABLES.items()
         for field in msgspec.structs.fields(kind)
     }
+
+
+def shipped_recipes() -> dict[str, Path]:
+    """Name -> ``builder.toml`` of the builders that ship with the package."""
+    files = sorted(content_path("builders").glob(f"*/{RECIPE_NAME}"))
+    return {path.parent.name: path for path in files}
+
+
+def find_recipe(name: str) -> LoadedRecipe:
+    """Load a recipe by a shipped builder's name, or the path of a ``builder.toml`` or its folder.
+
+    Raises:
+        UsageError: there is no such builder.
+        RecipeError: the recipe is at fault.
+    """
+    shipped = shipped_recipes()
+    path = shipped.get(name, Path(name))
+    path = path / RECIPE_NAME if (path / RECIPE_NAME).is_file() else path
+    if path.is_file() or path.suffix == ".toml":
+        return load_recipe(path)
+    raise UsageError(
+        f"no builder {name!r}: it is neither a shipped one ({', '.join(shipped)}) "
+        f"nor the path of a {RECIPE_NAME}"
+    )
+
+
+def load_recipes(builders: Sequence[str]) -> list[LoadedRecipe]:
+    """Load the named recipes, or the shipped default ones, sorted by name.
+
+    Raises:
+        RecipeError: a recipe is at fault, or two have one name.
+    """
+    recipes = [find_recipe(name) for name in builders or shipped_recipes()]
+    if not builders:
+        recipes = [loaded for loaded in recipes if loaded.recipe.default]
+    by_name: dict[str, LoadedRecipe] = {}
+    for loaded in recipes:
+        other = by_name.setdefault(loaded.recipe.name, loaded)
+        if other.file != loaded.file:
+            message = f"two recipes are named alike: {other.file} and {loaded.file}"
+            place: dict[str, Any] = {"file": str(loaded.file), "field": "name", "fix": "Rename one"}
+            raise RecipeError.of(code="duplicate-builder", message=message, **place)
+    return [by_name[name] for name in sorted(by_name)]
+
+
+def common_table(recipes: Iterable[LoadedRecipe], key: Literal["archive", "eval"]) -> Any:
+    """Return the one ``[archive]`` or ``[eval]`` of several recipes; ``None`` if no recipe has it.
+
+    Raises:
+        RecipeError: two recipes state different ones.
+    """
+    stated: Any = None
+    for loaded in recipes:
+        own = getattr(loaded.recipe, key)
+        if None not in (stated, own) and own != stated:
+            message = f"two recipes that are built into one archive state a different [{key}]"
+            place: dict[str, Any] = {"file": str(loaded.file), "field": key}
+            fix = "State it in one of them"
+            raise RecipeError.of(code="bad-recipe", message=message, fix=fix, **place)
+        stated = stated if own is None else own
+    return stated
+
+
+def local_copy(loaded: LoadedRecipe, directory: str | Path) -> LoadedRecipe:
+    """Return the recipe with every URL source read from a local copy of the same layout.
+
+    ``hf://datasets/<user>/<repo>/<path>`` is ``<directory>/<repo>/<path>``, or a file of its name.
+
+    Raises:
+        DataError: the directory does not exist.
+    """
+    root = Path(directory).absolute()
+    if not root.is_dir():
+        message = "it is a file, not a directory" if root.exists() else "there is no such directory"
+        place: dict[str, Any] = {"file": str(directory), "field": "--source"}
+        raise DataError.of(code="missing-file", message=message, fix="Name the local copy", **place)
+
+    def local(path: str) -> str:
+        if "://" not in path:
+            return path
+        parts = path.split("://", 1)[1].removeprefix("datasets/").split("/")
+        copied = str(root.joinpath(parts[1].split("@")[0], *parts[2:]))
+        alone = str(root / f"{parts[-1].split('.')[0]}.*")
+        is_alone = not glob.glob(copied) and glob.glob(alone)  # noqa: PTH207 - absolute patterns
+        return alone if is_alone else copied
+
+    replace = msgspec.structs.replace
+    sources = [replace(source, path=local(source.path)) for source in loaded.recipe.source]
+    return replace(loaded, recipe=replace(loaded.recipe, source=sources))
+
+
+def supersession(recipes: Iterable[dict[str, Any]]) -> list[tuple[str, str]]:
+    """List all pairs (new, old) of builders, also over several steps, by their recipes' facts.
+
+    Raises:
+        RecipeError: a builder supersedes itself, directly or in a circle.
+    """
+    pairs = {(str(recipe["name"]), str(old)) for recipe in recipes for old in recipe["supersedes"]}
+    for _ in range(len(pairs)):
+        pairs |= {(new, older) for new, old in pairs for newer, older in pairs if old == newer}
+    for name in sorted(new for new, old in pairs if new == old):
+        place: dict[str, Any] = {"field": "supersedes", "value": name, "fix": "Take it out"}
+        raise RecipeError.of(code="bad-recipe", message="a builder supersedes itself", **place)
+    return sorted(pairs)

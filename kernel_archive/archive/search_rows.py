@@ -7,12 +7,12 @@ column is left out with a finding.
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 
 from kernel_archive.archive import fragments
-from kernel_archive.archive.amounts import micros, total, total_time
 from kernel_archive.errors import Finding, RecipeError, printable
 from kernel_archive.gpus import canonical_gpu, is_known, same_gpu
 from kernel_archive.ids import canonical_text, evaluation_id, kernel_id
@@ -86,7 +86,6 @@ class SearchRows:
     """Collects the records of one search in the order of the log, and makes its rows."""
 
     def __init__(self, job: RunJob, search_id: str, digest: str, digests: dict[str, str]) -> None:
-        """Take the run, the search's id, the digest of the run, and those of its files."""
         self.job = job
         self.role = str(job.source.role)
         self.search_id = search_id
@@ -129,8 +128,8 @@ class SearchRows:
                 excluded=excluded.get(record.node_id, record.excluded),
             )
             if record.outcome == "success":
-                row.runtime_us = total_time(record, "runtime_us")
-                row.reference_runtime_us = total_time(record, "reference_runtime_us")
+                row.runtime_us = fragments.total_time(record, "runtime_us")
+                row.reference_runtime_us = fragments.total_time(record, "reference_runtime_us")
             if self._is_misfit(row, largest_shape):
                 continue
             self._identify(row, problem, main)
@@ -348,8 +347,8 @@ class SearchRows:
             "parent_distance": [distance for _, distance in parents],
             "speedup": [row.record.speedup if good else None for row, good in by_success],
             "cases": [row.record.cases if good else () for row, good in by_success],
-            "started_at": [micros(record.started_at) for record in records],
-            "completed_at": [micros(record.completed_at) for record in records],
+            "started_at": [fragments.micros(record.started_at) for record in records],
+            "completed_at": [fragments.micros(record.completed_at) for record in records],
             "artificial": [
                 good and fragments.is_artificial(row.program, row.reference)
                 for row, good in by_success
@@ -384,7 +383,7 @@ class SearchRows:
         row = stated | {
             **{name: fragments.json_text(stated[name]) for name in _SEARCH_JSON},
             **{
-                name: total(present(name))
+                name: _total(present(name))
                 for name in ("input_tokens", "output_tokens", "gpu_seconds")
                 if stated[name] is None
             },
@@ -434,3 +433,10 @@ def _storable(values: list[Any]) -> list[Any]:
         fragments.encodable(value) if isinstance(value, str) and not value.isascii() else value
         for value in values
     ]
+
+
+def _total(values: list[Any]) -> Any:
+    """Return the sum of the values, exact for floats; ``None`` where there are none."""
+    if not values:
+        return None
+    return math.fsum(values) if isinstance(values[0], float) else sum(values)

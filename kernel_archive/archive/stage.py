@@ -1,9 +1,7 @@
 """Staging: one run in, one Parquet fragment out, named by the digest of all that it depends on.
 
-A fragment holds every evaluation of the run with ids, parents and code. Beside it stand the
-search's row, the references
-and the findings, with the checksums of the files. Fragments make a build incremental and let it go
-on after a kill.
+A fragment holds every evaluation of the run with ids, parents and code; a record beside it holds
+the rest. So a build reads only what is new, and goes on after a kill.
 """
 
 from __future__ import annotations
@@ -93,43 +91,44 @@ class StagedRun(msgspec.Struct, kw_only=True):
 def _collect(
     job: RunJob, records: Iterable[Record], digest: str, digests: dict[str, str]
 ) -> tuple[list[SearchRows], list[PublishedRow]]:
-    """Records sorted into searches and published rows. Findings go to the run's first search."""
-    searches: dict[str | None, SearchRows] = {None: SearchRows(job, job.search_id, digest, digests)}
+    """Sort records into searches and published rows; findings go to the run's first search.
 
-    def search(name: str | None, problem: str | None = None) -> SearchRows:
-        # A search has one role: where the recipe gives problems roles of their own, a table of
-        # several is several searches.
-        role = job.role_of(normalise_problem(problem or job.source.problem or "") or None)
-        if role != job.source.role:
-            name = "/".join(part for part in (name, role) if part)
-        if name not in searches:
-            # The parts of one log are told apart by their digests, too: one log can't be held out
-            # and training at once.
-            part = digest if role == job.source.role else sha256_hex(f"{digest} {role}".encode())
-            searches[name] = SearchRows(job, f"{job.search_id}/{name}", part, digests)
-            searches[name].role = role
-        return searches[name]
+    A search has one role: where the recipe gives problems roles of their own, a table of several
+    problems is several searches.
+    """
+    whole = SearchRows(job, job.search_id, digest, digests)
+    searches: dict[tuple[str | None, str], SearchRows] = {(None, job.source.role): whole}
+
+    def search(name: str | None, role: str) -> SearchRows:
+        if (name, role) not in searches:
+            own_role = role == job.source.role
+            path = "/".join(part for part in (name, None if own_role else role) if part)
+            # One log can't be held out and training at once: its parts have their own digests.
+            part = digest if own_role else sha256_hex(f"{digest} {role}".encode())
+            searches[name, role] = SearchRows(job, f"{job.search_id}/{path}", part, digests)
+            searches[name, role].role = role
+        return searches[name, role]
 
     published: list[PublishedRow] = []
     for record in records:
         if isinstance(record, Evaluation):
-            search(record.search, record.problem).evaluations.append(record)
+            problem = normalise_problem(record.problem or job.source.problem or "") or None
+            search(record.search, job.role_of(problem)).evaluations.append(record)
         elif isinstance(record, SearchFacts):
-            search(record.search).facts = record
+            problem = normalise_problem(job.source.problem or "") or None
+            search(record.search, job.role_of(problem)).facts = record
         elif isinstance(record, PublishedRow):
             published.append(record)
         else:
-            searches[None].findings.append(record)
-    for name, part in searches.items():
-        if part.role != job.source.role:  # what the log says of the whole is true of every part
-            whole = searches.get(
-                (name or "").removesuffix(part.role).removesuffix("/") or None, searches[None]
-            )
-            counts = {} if whole.evaluations else whole.facts.counts
-            part.facts = msgspec.structs.replace(whole.facts, counts=counts)
+            whole.findings.append(record)
+    for (name, role), part in searches.items():
+        if role != job.source.role:  # what the log says of the whole is true of every part
+            other = searches.get((name, job.source.role), whole)
+            counts = {} if other.evaluations else other.facts.counts
+            part.facts = msgspec.structs.replace(other.facts, counts=counts)
     ordered = list(searches.values())
-    if len(ordered) > 1 and not ordered[0].evaluations:
-        ordered[1].findings = ordered[0].findings
+    if len(ordered) > 1 and not whole.evaluations:
+        ordered[1].findings = whole.findings
         ordered = ordered[1:]
     return ordered, published
 

@@ -1,26 +1,33 @@
-"""Fragments lie in a directory that all workers see, or behind a URL (``s3://``, ``gs://``, ...).
+"""Files behind URLs: fragments that all workers see, and sources that a worker fetches.
 
-A file is named after its content and never changed, so two builds may share one place.
+Fragments lie in a directory or behind any URL of fsspec (``s3://``, ``gs://``, ...). A fragment is
+named after its content and never changed, so two builds may share one place.
 """
 
 from __future__ import annotations
 
+import posixpath
+import re
 import secrets
 import shutil
 import socket
 import tempfile
 import time
 from contextlib import contextmanager, suppress
-from pathlib import Path
+from functools import cache, partial
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import msgspec
 
-from kernel_archive.errors import KernelArchiveError, UsageError, printable
+from kernel_archive.connections import bound_requests
+from kernel_archive.errors import KernelArchiveError, RecipeError, UsageError, printable
+from kernel_archive.ids import sha256_hex
+from kernel_archive.readers.files import SUFFIXES
 from kernel_archive.storage import file_sha256, write_atomically
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
 #: Give up on a service that throttles or breaks off after this many attempts.
 ATTEMPTS: Final = 7
@@ -30,6 +37,11 @@ FIRST_PAUSE: Final = 0.2
 _FINAL_ERRORS: Final = (
     *(FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError),
     *(NotImplementedError, ImportError),
+)
+#: What services call the state of a file in their listings; another content has another state.
+_STATES: Final = (
+    *("ETag", "etag", "blob_id", "md5Hash", "content_md5", "generation"),
+    *("mtime", "LastModified", "CRC"),
 )
 
 Result = TypeVar("Result")
@@ -42,17 +54,26 @@ def retry(action: Callable[[], Result], what: str) -> Result:
         KernelArchiveError: no attempt worked; the message says ``what`` was tried.
     """
     for attempt in range(ATTEMPTS):
+        time.sleep(FIRST_PAUSE * 2 ** (attempt - 1) if attempt else 0)
         try:
             return action()
         except _FINAL_ERRORS:
             raise
         except Exception as error:  # noqa: BLE001 - fsspec back-ends raise whatever they like
             last = error
-        if attempt < ATTEMPTS - 1:
-            time.sleep(FIRST_PAUSE * 2**attempt)
     reason = printable(str(last) or type(last).__name__, 300)
     message = f"{what} failed {ATTEMPTS} times: {reason}. What was staged is kept: build again"
     raise KernelArchiveError(message) from last
+
+
+def _fetch(system: Any, name: str, path: Path, size: int | None, digest: str | None) -> None:
+    """Fetch a file whole, or raise OSError."""
+    system.get_file(name, str(path))
+    n = path.stat().st_size
+    if size is not None and n != size:
+        raise OSError(f"{n} bytes came, the listing says {size}")
+    if digest is not None and file_sha256(path) != digest:
+        raise OSError("other bytes came than were written")
 
 
 class Stored(msgspec.Struct, frozen=True):
@@ -91,32 +112,20 @@ class Store(msgspec.Struct, frozen=True):
 
     @contextmanager
     def reading(self, stored: Stored) -> Iterator[Path]:
-        """Open a file for reading: itself, or a checked copy that is deleted after the block.
-
-        Raises:
-            FileNotFoundError: there is none.
-            KernelArchiveError: no attempt brought what was written.
-        """
-        if not self.remote:
+        """Open a file for reading: itself, or a checked copy that is deleted after the block."""
+        if self.remote:
+            with tempfile.TemporaryDirectory(prefix="kernel-archive-") as folder:
+                path = Path(folder, Path(stored.name).name)
+                self.move(stored, path)
+                yield path
+        else:
             yield self.path(stored.name)
-            return
-        with tempfile.TemporaryDirectory(prefix="kernel-archive-") as folder:
-            path = Path(folder, Path(stored.name).name)
-            self._fetch(stored, path)
-            yield path
-
-    def _fetch(self, stored: Stored, path: Path) -> None:
-        def copy(system: Any, url: str) -> None:
-            system.get_file(url, str(path))
-            if path.stat().st_size != stored.bytes or file_sha256(path) != stored.sha256:
-                raise OSError(f"{path.stat().st_size} bytes came, other than were written")
-
-        self._ask("reading", stored.name, copy)
 
     def move(self, stored: Stored, path: Path) -> None:
-        """Take a file out of the store, to a path on this machine."""
+        """Take a file out of the store, to a path on this machine; behind a URL, copy it."""
         if self.remote:
-            self._fetch(stored, path)
+            size, digest = stored.bytes, stored.sha256
+            self._ask("reading", stored.name, lambda fs, url: _fetch(fs, url, path, size, digest))
         else:
             shutil.move(self.path(stored.name), path)
 
@@ -126,26 +135,23 @@ class Store(msgspec.Struct, frozen=True):
         The name, ``stem`` and a part of the sha256, is the same on every worker that writes the
         same.
         """
-        if self.remote:
-            with tempfile.TemporaryDirectory(prefix="kernel-archive-") as folder:
-                path = Path(folder, "file")
-                make(path)
-                stored = _stored(stem, suffix, path)
-                self._ask("writing", stored.name, lambda fs, url: fs.put_file(str(path), url))
-            return stored
-        if not Path(self.root).is_dir():
+        if not self.remote and not Path(self.root).is_dir():
             raise KernelArchiveError(
                 f"{self.root} is not there on {socket.gethostname()}. All workers must see the "
                 "fragments: name a shared directory or a URL with --stage"
             )
-        above = self.path(stem).parent
+        above = Path(tempfile.gettempdir()) if self.remote else self.path(stem).parent
         above.mkdir(parents=True, exist_ok=True)
         temporary = above / f".{secrets.token_hex(8)}.tmp"
         try:
             make(temporary)
-            stored = _stored(stem, suffix, temporary)
-            # Not flushed to the disk: what a power failure leaves is found by its checksum.
-            temporary.rename(self.path(stored.name))
+            digest = file_sha256(temporary)
+            name = f"{stem}.{digest[:16]}{suffix}"
+            stored = Stored(name, temporary.stat().st_size, digest)
+            if self.remote:
+                self._ask("writing", name, lambda fs, url: fs.put_file(str(temporary), url))
+            else:  # not flushed to the disk: what a power failure leaves is found by its checksum
+                temporary.rename(self.path(name))
         finally:
             temporary.unlink(missing_ok=True)
         return stored
@@ -167,7 +173,7 @@ class Store(msgspec.Struct, frozen=True):
             write_atomically(self.path(name), data, durable=False)
 
     def holds(self, stored: Stored) -> bool:
-        """Whether a file is as written: by its bytes in a directory, by its size behind a URL."""
+        """Tell whether a file is as written: by its bytes, behind a URL by its size."""
         try:
             if not self.remote:
                 return file_sha256(self.path(stored.name)) == stored.sha256
@@ -192,9 +198,8 @@ def open_store(place: str | Path) -> Store:
         UsageError: it cannot be written.
     """
     if "://" not in str(place):
-        folder = Path(place).absolute()
-        folder.mkdir(parents=True, exist_ok=True)
-        return Store(str(folder))
+        Path(place).mkdir(parents=True, exist_ok=True)
+        return Store(str(Path(place).absolute()))
     store = Store(str(place))
     try:
         store.put("kernel-archive", b"Fragments of kernel-archive builds; safe to delete.\n")
@@ -204,6 +209,128 @@ def open_store(place: str | Path) -> Store:
     return store
 
 
-def _stored(stem: str, suffix: str, path: Path) -> Stored:
-    digest = file_sha256(path)
-    return Stored(f"{stem}.{digest[:16]}{suffix}", path.stat().st_size, digest)
+class RemoteFile(msgspec.Struct, frozen=True):
+    """A file of a run: its name in its file system, its place below the source, its bytes."""
+
+    name: str
+    place: str
+    bytes: int | None
+
+
+class RemoteRun(msgspec.Struct, frozen=True):
+    """A run behind a URL: all files that its reader may read."""
+
+    url: str  # leads to its file system
+    files: list[RemoteFile] = []
+    state: str | None = None  # names the content; None where the service says too little of it
+
+
+def bad_url(url: str, message: str, fix: str) -> RecipeError:
+    """Return an error of the URL of a source."""
+    place: dict[str, Any] = {"field": "source.path", "value": url}
+    return RecipeError.of(code="bad-source", message=message, fix=fix, **place)
+
+
+def _system(url: str) -> tuple[Any, str]:
+    import fsspec
+
+    if url.startswith("hf://"):
+        bound_requests()
+    system, path = fsspec.core.url_to_fs(url)
+    return system, str(path)
+
+
+def remote_runs(url: str, patterns: Iterable[str]) -> Iterator[tuple[str, RemoteRun]]:
+    """List what a URL matches, files or folders: the place of each, and its run.
+
+    Files of the ``patterns`` of a reader beside the matched ones belong to their runs.
+
+    Raises:
+        RecipeError: the URL can't be reached, or a name in a listing leads out of its folder.
+    """
+    try:
+        system, pattern = _system(url)
+        listed = sorted(system.glob(pattern, detail=True).items())
+        matches = {name.rstrip("/"): facts for name, facts in listed}
+        folders = {_folder(name, facts) for name, facts in matches.items()}
+        listing = cache(partial(_list_files, system))
+        beside = {folder: _files_beside(folder, patterns, listing) for folder in folders}
+    except Exception as error:  # fsspec back-ends raise whatever their service does
+        message = f"cannot be reached: {printable(str(error), 300)}"
+        fix = "Check the network and the address, or name a local copy with --source DIR"
+        raise bad_url(url, message, fix) from error
+    steps = PurePosixPath(pattern).parts
+    wild = [i for i, step in enumerate(steps) if any(mark in step for mark in "*?[")]
+    fixed = PurePosixPath(*steps[: min([*wild, len(steps) - 1])])
+    for name, facts in matches.items():
+        own = {} if facts.get("type") == "directory" else {name: facts}
+        entries = sorted({**own, **beside[_folder(name, facts)]}.items())
+        if not entries:
+            continue
+        files = [RemoteFile(key, _place(url, key, fixed), e.get("size")) for key, e in entries]
+        states = [[e.get(name) for name in _STATES] for _, e in entries]
+        complete = all(any(value is not None for value in state) for state in states)
+        state = sha256_hex(repr((files, states)).encode()) if complete else None
+        yield _place(url, name, fixed), RemoteRun(url, files, state)
+
+
+def _folder(name: str, facts: Mapping[str, Any]) -> str:
+    return name if facts.get("type") == "directory" else posixpath.dirname(name)
+
+
+def _place(url: str, name: str, fixed: PurePosixPath) -> str:
+    """Return where a listed file goes below its source; a name that would lead out is refused."""
+    path = PurePosixPath(name)
+    parts = path.relative_to(fixed).parts if path.is_relative_to(fixed) else (path.name,)
+    if not parts or any(p in ("..", "/", "") or "\\" in p or "\0" in p for p in parts):
+        message = f"the listing names a file outside of the folder it is in: {printable(name)}"
+        fix = "Such a listing is an attack or a damaged archive; nothing of it was fetched"
+        raise bad_url(url, message, fix)
+    return "/".join(parts)
+
+
+def _files_beside(
+    folder: str, patterns: Iterable[str], listing: Callable[[str, int], Mapping[str, Any]]
+) -> dict[str, Any]:
+    """Find the files that a reader may read for a run in a folder, also those of folders above."""
+    from fsspec.utils import glob_translate
+
+    files: dict[str, Any] = {}
+    for pattern in patterns:
+        steps = pattern.split("/")
+        up = steps.count("..")
+        top = posixpath.normpath(posixpath.join(folder, *steps[:up]))
+        rest = "/".join(steps[up:])
+        wanted = re.compile("|".join(glob_translate(rest + suffix) for suffix in SUFFIXES))
+        listed = listing(top, len(steps) - up)
+        files |= {n: f for n, f in listed.items() if wanted.match(posixpath.relpath(n, top))}
+    return files
+
+
+def _list_files(system: Any, folder: str, depth: int) -> Mapping[str, Any]:
+    """List the files in a folder of a file system, this many levels deep."""
+    with suppress(FileNotFoundError):  # above the first folder of the service
+        return dict(system.find(folder, maxdepth=depth, detail=True))
+    return {}
+
+
+@contextmanager
+def fetched(run: RemoteRun) -> Iterator[Path]:
+    """Fetch the files of a run into a folder that is deleted after the block.
+
+    Raises:
+        RecipeError: a file can't be had as a whole, at no attempt.
+    """
+    with tempfile.TemporaryDirectory(prefix="kernel-archive-") as folder:
+        for file in run.files:
+            path = Path(folder, file.place)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            what = f"download of {printable(file.name)}"
+            try:
+                system = _system(run.url)[0]
+                retry(partial(_fetch, system, file.name, path, file.bytes, None), what)
+            except (KernelArchiveError, OSError, ImportError) as error:
+                message = f"{what} failed: {printable(str(error), 300)}"
+                fix = "Run the build again: what was staged stays"
+                raise bad_url(run.url, message, fix) from error
+        yield Path(folder)

@@ -6,6 +6,9 @@ are skipped, since they would only repeat it.
 
 from __future__ import annotations
 
+import tomllib
+from pathlib import Path
+from string import Template
 from typing import TYPE_CHECKING, Final, Literal
 
 import duckdb
@@ -13,14 +16,14 @@ import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from kernel_archive.archive.crosschecks import cross_checks
+from kernel_archive.archive.labels import CONTESTED, SUPERSEDED, WITHHELD
 from kernel_archive.archive.manifest import shard_faults
 from kernel_archive.archive.natural import natural_faults
 from kernel_archive.archive.shards import digest_rows
 from kernel_archive.bins import assign_bins, scheme
 from kernel_archive.errors import ArchiveMismatchError, Finding, KernelArchiveError, printable
 from kernel_archive.ids import CANARY, logical_digest, program_id, token_id
-from kernel_archive.schema import TABLES
+from kernel_archive.schema import OUTCOMES, ROLES, TABLES
 from kernel_archive.splits import SPLIT_TABLES
 
 if TYPE_CHECKING:
@@ -205,10 +208,25 @@ def _wrong_labels(archive: Archive, table: str, value: str) -> Iterator[Finding]
 
 
 def _cross_references(archive: Archive) -> Iterator[Finding]:
-    unanimous = [str(b.get("name")) for b in archive.manifest.builders if b.get("unanimous")]
-    for check in cross_checks(unanimous):
-        keys = _sorted_column(archive, check.query)
-        yield from _rows(check.code, check.message, check.table, keys)
+    """Ask the queries of ``crosschecks.toml``; each returns the keys of the rows at fault."""
+
+    def quoted(names: Iterable[str]) -> str:
+        return ", ".join("'" + name.replace("'", "''") + "'" for name in names) or "NULL"
+
+    builders = archive.manifest.builders
+    values = {
+        "superseded": SUPERSEDED,
+        "contested": CONTESTED,
+        "withheld": WITHHELD,
+        "outcomes": quoted(OUTCOMES),
+        "roles": quoted(ROLES),
+        "unanimous": quoted(str(b.get("name")) for b in builders if b.get("unanimous")),
+    }
+    text = Path(__file__).with_name("crosschecks.toml").read_text(encoding="utf-8")
+    for check in tomllib.loads(text)["check"]:
+        stated = {key: Template(value).substitute(values) for key, value in check.items()}
+        keys = _sorted_column(archive, stated["query"])
+        yield from _rows(stated["code"], stated["message"], stated["table"], keys)
 
 
 def _canary(archive: Archive) -> Iterator[Finding]:

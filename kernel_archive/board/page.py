@@ -100,6 +100,7 @@ def render_page(
         bins="; ".join(bins),
         draws=f"{boards[0].draws:,}",
         seed=boards[0].seed,
+        drawn=[(b.target.spec.name, b.drawn.said) for b in boards if b.drawn],
         licences=[(library, licence_of(library)) for library in LIBRARIES],
         footer=f"{manifest.name} {version}, {digest}. Scored by kernel-archive {__version__}.",
         payload=packed(make_payload(archive, boards)),

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from kernel_archive.board.entries import Entry
     from kernel_archive.errors import Finding
     from kernel_archive.scoring import Split
-    from kernel_archive.scoring.record import ControlFigures
+    from kernel_archive.scoring.record import ControlFigures, Drawn
 
 #: What is stated of an entry's forecasts.
 _FACTS: Final = ("coverage", "parse_rate", "deferral_rate", "tokens_per_forecast", "latency_s")
@@ -65,6 +65,11 @@ class Standings(msgspec.Struct, frozen=True, eq=False, kw_only=True):
         """The controls that no entry is."""
         taken = {entry.evaluated.control for entry in self.entries}
         return [control for control in self.controls if control.name not in taken]
+
+    @property
+    def drawn(self) -> Drawn | None:
+        """What the draws of its intervals are of."""
+        return self.entries[0].record.drawn
 
     def best_control(self, metric: str) -> ControlFigures | None:
         """Find the control with the best figure; ``None`` where none has one."""
@@ -169,6 +174,7 @@ def standings_bytes(boards: Sequence[Standings]) -> bytes:
             "package": __version__,
             "seed": board.seed,
             "draws": board.draws,
+            "drawn": board.drawn,
             "ranked_by": RANKED_BY,
             "compared": min(board.n_ranked, ranks.MAX_COMPARED),
             "entries": [_entry(entry, slugs) for entry in board.entries],

@@ -245,12 +245,12 @@ def load_submission(folder: Path) -> Submission:
 
 
 def seen_of(path: str | Path) -> Seen:
-    """Tell what a model has seen, by the record that its training left (``Lessons.record``).
+    """Tell what a model has seen, by the record that its training left (``record()``).
 
     Raises:
         DataError: the file is no such record.
     """
-    shown, fix = printable(str(path), 300), "Give what Lessons.record() returns, as JSON"
+    shown, fix = printable(str(path), 300), "Give what TrainingExamples.record() returns, as JSON"
     try:
         data = read_whole(regular_file(path), max_bytes=1 << 20)
         record = msgspec.json.decode(data, type=dict[str, Any])

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import difflib
 import importlib
-import io
 import os
 import sys
-import warnings
 from typing import Final
 
 import click
@@ -108,16 +106,15 @@ def cli() -> None:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run the command line; return 0 when done, 1 when data is at fault, 2 for wrong usage.
+    """Run the command line; return 0 when done, 1 when data is at fault, 2 for wrong usage."""
+    from kernel_archive.cli.entry import run_command
 
-    A bug shows its traceback only when KERNEL_ARCHIVE_TRACEBACK is set.
-    """
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:  # the caller closed it
             setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115, PTH123
     if argv is None:  # no other code runs in this process
         without_pandas()
-    status = _run(sys.argv[1:] if argv is None else argv)
+    status = run_command(cli, sys.argv[1:] if argv is None else argv, "kernel-archive")
     try:
         sys.stdout.flush()
     except OSError as error:
@@ -127,34 +124,3 @@ def main(argv: list[str] | None = None) -> int:
             click.echo(f"Error: stdout: {error.strerror}", err=True)
             status = status or 1
     return status
-
-
-def _run(arguments: list[str]) -> int:
-    """Run a command; return its exit status."""
-    from kernel_archive.cli import common
-
-    status: object
-    try:
-        with warnings.catch_warnings():
-            warnings.showwarning = common.show_warning
-            status = cli.main(args=arguments, prog_name="kernel-archive", standalone_mode=False)
-    except click.exceptions.Exit as stop:
-        status = stop.exit_code
-    except click.ClickException as error:
-        text = io.StringIO()
-        error.show(file=text)
-        common.say(text.getvalue().rstrip())
-        missing = isinstance(error, click.BadParameter) and "does not exist" in error.message
-        # A file that is missing is a fault of the data, not of the command line.
-        status = 1 if missing else error.exit_code
-    except (click.exceptions.Abort, KeyboardInterrupt):
-        common.say("Stopped.")
-        status = 130
-    except BrokenPipeError:  # the reader of our output ended (| head)
-        status = 0
-    except Exception as error:  # noqa: BLE001 - the last line of defence, see report()
-        if str(error) == "Query interrupted":  # DuckDB's answer to Ctrl-C
-            common.say("Stopped.")
-            return 130
-        status = common.report(error, as_json="--json" in arguments)
-    return status if isinstance(status, int) else 0

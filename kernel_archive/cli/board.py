@@ -12,24 +12,12 @@ from kernel_archive.cli import common
 from kernel_archive.errors import UsageError, printable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from kernel_archive.board.standings import Standings
     from kernel_archive.board.submissions import Seen
 
 _board = common.option(
     "--board", type=common.FOLDER, help="Folder of the board.  [default: leaderboard]"
 )
-
-
-def _gone(name: str, hint: str) -> Callable[[Any], Any]:
-    """An option of earlier versions: it says what to do instead."""
-
-    def refuse(_: click.Context, __: click.Parameter, value: str | None) -> None:
-        if value is not None:
-            raise UsageError(hint)
-
-    return click.option(name, hidden=True, expose_value=False, callback=refuse, help=hint)
 
 
 @click.command()
@@ -57,23 +45,25 @@ def baseline(
     from kernel_archive.archive.open import open_archive
     from kernel_archive.baselines import forecast_lines, make_baseline, write_forecasts
 
-    made = make_baseline(name, open_archive(archive_path), split, seed=seed)
+    forecasts = make_baseline(name, open_archive(archive_path), split, seed=seed)
     if output is not None:
-        write_forecasts(made, Path(output), force=force)
+        write_forecasts(forecasts, Path(output), force=force)
     facts: dict[str, Any] = {
         "baseline": name,
         "split": split,
         "seed": seed,
-        "rows": len(made.row_ids),
-        "training_pairs": made.n_training,
+        "rows": len(forecasts.row_ids),
+        "training_pairs": forecasts.n_training,
         "file": output,
     }
-    learnt = f", learnt from {made.n_training:,} training pairs" if made.n_training else ""
+    learnt = (
+        f", learnt from {forecasts.n_training:,} training pairs" if forecasts.n_training else ""
+    )
     done = (
-        f"{output}: {len(made.row_ids):,} forecasts of {name}{learnt}. Next: kernel-archive "
+        f"{output}: {len(forecasts.row_ids):,} forecasts of {name}{learnt}. Next: kernel-archive "
         f"score {output} --split {split}"
     )
-    common.emit_lines(facts, b"".join(forecast_lines(made)) if output is None else None, done)
+    common.emit_lines(facts, b"".join(forecast_lines(forecasts)) if output is None else None, done)
 
 
 @click.group()
@@ -106,13 +96,8 @@ def leaderboard() -> None:
     default="unknown",
     help="Whether the model was trained on this archive; held-out: also on rows that are forecast.",
 )
-@common.option(
-    "--training",
-    type=click.Path(),
-    help="Record that the training left; says --saw-archive by itself.",
-)
+@common.option("--training", type=click.Path(), help="Record of its training; sets --saw-archive.")
 @common.option("--notes", help="Anything to know about it.")
-@common.option("--slug", help="Name of its folder.  [default: made from the name]")
 @common.split_option
 @_board
 @common.labels_option
@@ -139,69 +124,59 @@ def add(
     from kernel_archive.scoring import METRICS, load_split
 
     if training is not None:
-        found = seen_of(training)
-        if saw_archive not in (found, "unknown"):
-            raise UsageError(
-                f"--saw-archive {saw_archive}, but {printable(training, 300)} says: {found}"
-            )
-        saw_archive = found
+        recorded = seen_of(training)
+        if saw_archive not in (recorded, "unknown"):
+            shown = printable(training, 300)
+            raise UsageError(f"--saw-archive {saw_archive}, but {shown} says: {recorded}")
+        saw_archive = recorded
     target = load_split(archive_path, split, labels=labels)
     stated = {key: value for key, value in stated.items() if value is not None}
     of_model = {key: stated.pop(key) for key in ModelFacts.__struct_fields__ if key in stated}
     facts = ModelFacts(**of_model, saw_archive=saw_archive)
-    made = add_submission(
-        file, target, facts=None if facts == ModelFacts() else facts, board=board, **stated
-    )
+    model = None if facts == ModelFacts() else facts
+    stored = add_submission(file, target, facts=model, board=board, **stated)
 
     def text() -> None:
         rows = []
-        for key, figure in (*made.record.headline.items(), ("crps", made.record.metrics["crps"])):
+        record = stored.record
+        for key, figure in (*record.headline.items(), ("crps", record.metrics["crps"])):
             shown = METRICS[key].format
             interval = "" if figure.low is None else f"{shown(figure.low)} to {shown(figure.high)}"
             rows.append((METRICS[key].title, shown(figure.mean), interval))
         common.print_table(["figure", "value", "95 % interval"], rows)
-        common.tell(
-            f"{made.folder} added. Next: kernel-archive leaderboard build"
-            + (f" --board {board}" if board else "")
-        )
+        named = f" --board {board}" if board else ""
+        common.tell(f"{stored.folder} added. Next: kernel-archive leaderboard build{named}")
 
-    payload = {
-        "slug": made.slug,
-        "folder": str(made.folder),
-        "submission": made.submission,
-        "score": made.record,
-    }
-    common.emit(payload, text)
+    payload = {"slug": stored.slug, "folder": str(stored.folder)}
+    common.emit(payload | {"submission": stored.submission, "score": stored.record}, text)
 
 
 def _standings_tables(boards: list[Standings]) -> None:
+    """Print a table per split: entries by rank, then the best control, and bounds."""
     from kernel_archive.scoring import HEADLINE, METRICS
     from kernel_archive.scoring.metrics import LEAD, RANKED_BY
 
     for board in boards:
         keys = (LEAD, *HEADLINE[board.target.kind], "crps")
-        rows = []
+        rows: list[tuple[str, ...]] = []
         for entry in board.entries:
-            rank = entry.ranks.get(RANKED_BY)
+            rank, record = entry.ranks.get(RANKED_BY), entry.record
             place = "-" if rank is None else str(rank.rank)
             if rank is not None and rank.best is not None and rank.best != rank.worst:
                 place += f" ({rank.best}-{rank.worst})"
-            marks = ("" if entry.record.beats_control.get(k, True) else " *" for k in keys)
-            figures = [
-                METRICS[k].format(entry.record.metrics[k].mean) + mark
-                for k, mark in zip(keys, marks, strict=True)
-            ]
-            coverage = f"{100 * entry.record.forecasts.coverage:.0f} %"
+            marks = ("" if record.beats_control.get(k, True) else " *" for k in keys)
+            values = (METRICS[k].format(record.metrics[k].mean) for k in keys)
+            figures = [value + mark for value, mark in zip(values, marks, strict=True)]
+            coverage = f"{100 * record.forecasts.coverage:.0f} %"
             rows.append((place, entry.submission.name, *figures, coverage, entry.remark))
-        best = board.best_controls.get(LEAD)
+        shown = (board.best_controls.get(LEAD), "frequencies", "uniform")
         for control in board.shown_controls:
-            if control.bound or control.name in (best, "frequencies", "uniform"):
+            if control.bound or control.name in shown:
                 what = "bound" if control.bound else "control"
                 figures = [METRICS[k].format(control.metrics.get(k)) for k in keys]
                 rows.append((what, control.name, *figures, "", control.title))
         notes = [
-            "Ranked by CRPS, shown as its skill over the best control.",
-            "In brackets: the ranks that the data allow, all pairs compared at once.",
+            "Ranked by CRPS, shown as its skill over the best control; brackets: possible ranks.",
             "* does not beat the best control by its interval.",
             "Controls read no program, bounds know the labels; neither is ranked.",
         ]
@@ -217,8 +192,6 @@ def _standings_tables(boards: list[Standings]) -> None:
 @common.option("--draws", type=click.IntRange(100, 100_000), default=4_000, help="Bootstrap draws.")
 @common.option("--seed", type=common.FROM_0, default=0, help="Seed of the draws.")
 @common.option("--jobs", type=common.JOBS, help="Processes that score.  [default: one per core]")
-@_gone("--engine", "A board is built on this machine: leave --engine out.")
-@_gone("--scheduler", "A board is built on this machine: leave --scheduler out.")
 @common.labels_option
 @common.archive_option
 @common.json_option
@@ -239,11 +212,8 @@ def build(bins: str | None, archive_path: str | None, **how: Any) -> None:
 
     def text() -> None:
         _standings_tables(result.boards)
-        common.tell(
-            f"{', '.join(str(f) for f in result.files)} written, with a page of every entry "
-            "beside them; the page is "
-            f"{result.page_bytes / 1e6:.1f} MB"
-        )
+        files = ", ".join(str(f) for f in result.files)
+        common.tell(f"{files} written, with a page of every entry beside them")
 
     payload = {
         "files": [str(f) for f in result.files],
@@ -258,11 +228,7 @@ def build(bins: str | None, archive_path: str | None, **how: Any) -> None:
 
 @leaderboard.command(short_help="Show that stored scores are what the forecasts give.")
 @click.argument("slugs", nargs=-1, metavar="[NAME]...")
-@common.option(
-    "--update",
-    is_flag=True,
-    help="Store the new score where an older version of the package made the stored one.",
-)
+@common.option("--update", is_flag=True, help="Store new scores where older versions made them.")
 @_board
 @common.labels_option
 @common.archive_option

@@ -40,8 +40,7 @@ def init(place: str, output: str, name: str | None, force: bool, **answers: str 
     Example: kernel-archive init results/ --name me/my-kernels --gpu H100, then kernel-archive
     build builder.toml.
     """
-    from kernel_archive.archive.init import draft_recipe, write_recipe
-    from kernel_archive.archive.preview import preview
+    from kernel_archive.archive.init import draft_recipe, preview, write_recipe
 
     target = Path(output)
     for file in (target, target.parent / "import.sql"):
@@ -51,8 +50,8 @@ def init(place: str, output: str, name: str | None, force: bool, **answers: str 
     draft = draft_recipe(Path(place))
     folder = re.sub(r"[^\w-]", "-", Path(place).absolute().name.split(".")[0]).strip("_-")
     own_name = name or f"me/{folder or 'kernels'}"
-    given = {key: value for key, value in answers.items() if value}
-    write_recipe(draft, target, name=own_name, answers=given)
+    stated = {key: value for key, value in answers.items() if value}
+    write_recipe(draft, target, name=own_name, answers=stated)
     shown = preview(target)
     facts = {"recipe": str(target), "name": own_name}
     facts |= {name: getattr(draft, name) for name in ("found", "notes", "sources")}
@@ -85,7 +84,7 @@ def _show_draft(draft: Draft, shown: dict[str, Any], target: Path) -> None:
 
 def _complete_builder(_: click.Context, __: click.Parameter, begun: str) -> list[CompletionItem]:
     """Complete shipped builders, and files."""
-    from kernel_archive.archive.recipes import shipped_recipes
+    from kernel_archive.archive.recipe import shipped_recipes
 
     names = [name for name in shipped_recipes() if name.startswith(begun)]
     return [CompletionItem(name) for name in names] or [CompletionItem(begun, type="file")]

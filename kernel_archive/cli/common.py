@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import difflib
 import io
-import os
+import shutil
 import sys
 import time
-import traceback
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from kernel_archive.errors import KernelArchiveError, printable
+from kernel_archive.errors import printable
 from kernel_archive.splits import FORECAST_SPLITS, REPLAY
 
 if TYPE_CHECKING:
@@ -81,13 +80,13 @@ json_option = click.option(
     is_flag=True,
     expose_value=False,
     callback=_keep_json,
-    help="Print the result as JSON, and nothing else, on stdout.",
+    help="Print the result as JSON on stdout.",
 )
 archive_option = option(
     "--archive",
     "archive_path",
     type=FOLDER,
-    help="Archive directory.  [default: gpu-forecasters/kernels, else the only one here]",
+    help="Archive.  [default: gpu-forecasters/kernels, else the only one here]",
 )
 archive_argument = click.argument(
     "archive_path", metavar="[DIR]", type=click.Path(), required=False
@@ -96,12 +95,10 @@ split_option = option(
     "--split",
     type=Choice([*FORECAST_SPLITS, REPLAY.name]),
     default="eval",
-    help="Rows to forecast; replay: those of the recorded held-out searches.",
+    help="Rows to forecast.",
 )
 bins_option = option(
-    "--bins",
-    type=SCHEME,
-    help="Bin scheme; labels are computed again under another one.  [default: the split's own]",
+    "--bins", type=SCHEME, help="Bin scheme of the labels.  [default: the split's own]"
 )
 labels_option = option(
     "--labels", type=FOLDER, help="Folder with the labels, where they are withheld."
@@ -111,12 +108,10 @@ engine_option = option(
     "--engine",
     type=Choice(["local", "dask"]),
     default="local",
-    help="Where work runs: processes of this machine, or Dask.",
+    help="Processes of this machine, or Dask.",
 )
 scheduler_option = option(
-    "--scheduler",
-    metavar="ADDRESS",
-    help="A running Dask scheduler.  [default: workers on this machine]",
+    "--scheduler", metavar="ADDRESS", help="Running Dask scheduler.  [default: workers here]"
 )
 force_option = option("--force", is_flag=True, help="Overwrite the file.")
 
@@ -132,11 +127,6 @@ def say(message: str = "") -> None:
         click.echo(_safe(message), err=True)
 
 
-def show_warning(message: Warning | str, *_: object, **__: object) -> None:
-    """Print a warning as one line; takes the place of ``warnings.showwarning``."""
-    say(f"warning: {message}")
-
-
 def tell(message: str = "") -> None:
     """Print text for people on stdout: a result."""
     click.echo(_safe(message))
@@ -146,7 +136,7 @@ def _other_builtin(item: Any) -> Any:
     return item.tolist() if hasattr(item, "tolist") else str(item)
 
 
-def _print_json(payload: Any) -> None:
+def print_json(payload: Any) -> None:
     """Print a value as JSON, numpy arrays and structs included; non-finite floats as null."""
     import json
 
@@ -159,7 +149,7 @@ def _print_json(payload: Any) -> None:
 def emit(payload: Any, text: Callable[[], None] | str) -> None:
     """Print a command's result as JSON or text; functions are called for the form wanted only."""
     if as_json():
-        _print_json(payload() if callable(payload) else payload)
+        print_json(payload() if callable(payload) else payload)
     elif callable(text):
         text()
     else:
@@ -197,22 +187,22 @@ def print_table(
     def cell(value: object) -> Text:  # as Text nothing in it is mark-up
         return Text(printable(str(value), MAX_CELL))
 
-    terminal = sys.stdout.isatty()
-    piped = {} if terminal else {"file": io.StringIO(), "width": MAX_WIDTH}
-    console = Console(highlight=False, **piped)  # type: ignore[arg-type] # two options in one
-    style: dict[str, Any] = {"title_justify": "left", "title_style": "bold", "pad_edge": False}
-    shown_title = None if title is None else cell(title)
-    table = Table(title=shown_title, box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), **style)
+    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else MAX_WIDTH
+    text = io.StringIO()
+    console = Console(highlight=False, file=text, width=width)
+    table = Table(
+        title=None if title is None else cell(title),
+        title_justify="left",
+        box=box.SIMPLE_HEAD,
+        padding=(0, 1, 0, 0),
+        pad_edge=False,
+    )
     for i, name in enumerate(columns):
         table.add_column(cell(name), justify="left" if i < left else "right", overflow="fold")
     for row in rows:
         table.add_row(*map(cell, row))
-    console.print(table)
-    for note in notes:
-        console.print(cell(note))
-    if not terminal:
-        text = piped["file"].getvalue()  # type: ignore[attr-defined] # the StringIO above
-        click.echo("\n".join(line.rstrip() for line in text.split("\n")).strip("\n"))
+    console.print(table, *map(cell, notes), sep="\n")
+    click.echo("\n".join(line.rstrip() for line in text.getvalue().split("\n")).strip("\n"))
 
 
 def print_items(
@@ -269,35 +259,3 @@ def _bar(title: str) -> Iterator[Advance]:
             bar.update(task, completed=done, total=total, description=description)
 
         yield advance
-
-
-def report(error: Exception, *, as_json: bool) -> int:
-    """Show an error to the user; return the exit status."""
-    status = 1
-    findings: Sequence[Finding] = ()
-    if isinstance(error, KernelArchiveError):
-        status, message, findings = error.exit_status, str(error), error.findings
-    elif isinstance(error, OSError):
-        # Arrow raises OSError without errno and with everything in its text.
-        place = f"{printable(str(error.filename), 300)}: " if error.filename else ""
-        reason = error.strerror or printable(str(error), 400)
-        message = f"{place}{reason}. Finished files are kept"
-    elif isinstance(error, MemoryError):
-        message = "out of memory. Finished files are kept"
-    else:
-        if os.environ.get("KERNEL_ARCHIVE_TRACEBACK"):
-            traceback.print_exception(error)
-        where = "".join(f" ({note})" for note in getattr(error, "__notes__", ()))
-        what = f"{type(error).__name__}: {printable(str(error), 400)}"
-        message = (
-            f"internal error{where}: {what}. This is a bug: please report it "
-            "with the traceback that KERNEL_ARCHIVE_TRACEBACK=1 prints"
-        )
-    if as_json:
-        payload = {"error": type(error).__name__, "message": message, "findings": list(findings)}
-        with suppress(OSError):  # stdout itself may be at fault; stderr says so below
-            _print_json(payload)
-    print_findings(findings)
-    if not findings or message != findings[0].render():
-        say(f"Error: {message}")
-    return status

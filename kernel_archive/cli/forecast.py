@@ -16,18 +16,14 @@ from kernel_archive.storage import check_new, write_new
 if TYPE_CHECKING:
     from kernel_archive.archive.open import Archive
     from kernel_archive.llm.answers import AnswerCounts, Answers
-    from kernel_archive.llm.ask import Limits
-    from kernel_archive.llm.batch import ModelSettings
+    from kernel_archive.llm.chat import ModelSettings
+    from kernel_archive.llm.questions import Questions
     from kernel_archive.llm.run import Estimate, Run, RunProgress
 
 _question_options: Final = common.options(
     common.split_option,
     common.bins_option,
-    common.option(
-        "--defer",
-        is_flag=True,
-        help="Predict or defer: the model may leave a candidate to a measurement.",
-    ),
+    common.option("--defer", is_flag=True, help="Let the model leave candidates to a measurement."),
     common.option(
         "--answer",
         type=common.Choice(["json", "tool", "text"]),
@@ -74,23 +70,15 @@ _file_options: Final = common.options(
         "answered_paths",
         type=click.Path(),
         multiple=True,
-        help="With --export: leave out what these files answer.",
+        help="Files whose answers --export leaves out.",
     ),
     common.option(
-        "--context",
-        type=common.FROM_1,
-        help="With --export: leave out rows with more estimated tokens.",
+        "--context", type=common.FROM_1, help="Estimated tokens of a row that --export takes."
     ),
     common.option(
         "--import", "import_paths", type=click.Path(), multiple=True, help="Answers to read."
     ),
-    common.option(
-        "--from-log",
-        "log_paths",
-        type=click.Path(),
-        multiple=True,
-        help="Logs of the Inspect task to convert.",
-    ),
+    common.option("--from-log", "log_path", help="Log of the Inspect task to convert."),
     common.option("-o", "--output", type=common.FILE, help="Forecast file to write."),
 )
 
@@ -109,7 +97,7 @@ def forecast(
     archive_path: str | None,
     export_path: str | None,
     import_paths: tuple[str, ...],
-    log_paths: tuple[str, ...],
+    log_path: str | None,
     **options: Any,
 ) -> None:
     """Ask a language model for forecasts, or convert its answers.
@@ -121,12 +109,12 @@ def forecast(
     --model MODEL --export QUESTIONS writes a batch file, and --import ANSWERS -o FORECASTS reads
     what came back, or plain lines {"custom_id": ..., "answer": "..."}.
 
-    --from-log LOG -o FORECASTS converts logs of 'inspect eval kernel_archive/forecast', which
+    --from-log LOG -o FORECASTS converts a log of 'inspect eval kernel_archive/forecast', which
     knows many more providers.
     """
     from kernel_archive.archive.open import open_archive
 
-    ways = [bool(export_path), bool(import_paths), bool(log_paths)]
+    ways = [bool(export_path), bool(import_paths), bool(log_path)]
     if sum(ways) > 1 or not (any(ways) or options["model"]):
         raise UsageError(
             "give one of --model MODEL (with --url), --export FILE (with --model), --import FILE "
@@ -144,14 +132,14 @@ def forecast(
 
         check_new(output, force=force)
         answers = import_answers(import_paths, archive, split, limit=options["limit"])
-    elif log_paths:
-        from kernel_archive.llm.inspect_logs import from_logs
+    elif log_path:
+        from kernel_archive.llm.inspect_logs import from_log
 
         check_new(output, force=force)
         # A log says which split it is of: one that is named must be that one.
         source = click.get_current_context().get_parameter_source("split")
         named = source is not ParameterSource.DEFAULT
-        answers = from_logs(log_paths, archive, split if named else None)
+        answers = from_log(log_path, archive, split if named else None)
     else:
         asked = _ask(archive, output, force=force, **options)
         if asked is None:
@@ -179,17 +167,29 @@ def _write(
     common.emit(facts, "\n".join(_summary(shown, counts, split, cost)))
 
 
-def _settings(options: dict[str, Any]) -> ModelSettings:
-    from kernel_archive.llm.batch import ModelSettings
+def _summary(shown: str, counts: AnswerCounts, split: str, cost: float | None) -> list[str]:
+    """Say what became of the questions, by reason, and what they cost."""
+    answered = f"{counts.answered:,} answers to {counts.asked:,} questions"
+    lines = [f"{shown}: {answered}, {counts.forecasts:,} forecasts; prompt {counts.prompt}"]
+    if counts.deferred:
+        lines.append(f"{counts.deferred:,} deferred")
+    for title in ("unparsed", "stopped", "unanswered"):
+        reasons = getattr(counts, title)
+        if reasons:
+            listed = ", ".join(f"{printable(why)} {n:,}" for why, n in reasons.items())
+            lines.append(f"{title}: {listed}")
+    if counts.input_tokens or counts.output_tokens:
+        silent = f" ({counts.without_usage:,} answers don't say)" if counts.without_usage else ""
+        priced = "" if cost is None else f", cost {cost:,.4f}"
+        lines.append(
+            f"{counts.input_tokens:,} tokens read, {counts.output_tokens:,} written{silent}{priced}"
+        )
+    return [*lines, f"Next: kernel-archive check {shown} --split {split}"]
 
-    return ModelSettings(**{name: options[name] for name in ModelSettings.__struct_fields__})
 
-
-def _ask(archive: Archive, output: str, *, force: bool, **options: Any) -> Answers | None:
-    """Ask the model; ``None`` after a dry run."""
-    from kernel_archive.llm.ask import Limits, ask
-    from kernel_archive.llm.questions import load_questions
-    from kernel_archive.llm.run import Run, answers_path
+def _run(archive: Archive, output: str, **options: Any) -> Run:
+    """Prepare a run against the service that was named."""
+    from kernel_archive.llm.run import Run
     from kernel_archive.llm.service import Service, check_url
 
     url = options["url"] or os.environ.get("OPENAI_BASE_URL")
@@ -198,8 +198,6 @@ def _ask(archive: Archive, output: str, *, force: bool, **options: Any) -> Answe
             "name the service: --url http://HOST/v1 (or OPENAI_BASE_URL). Providers of Inspect "
             "are asked with: inspect eval kernel_archive/forecast --model PROVIDER/NAME"
         )
-    if not answers_path(output).exists():
-        check_new(output, force=force)
     service = Service(
         url=check_url(url),
         model=options["model"],
@@ -207,33 +205,52 @@ def _ask(archive: Archive, output: str, *, force: bool, **options: Any) -> Answe
         timeout=options["timeout"],
         max_retries=options["max_retries"],
     )
-    named = {name: options[name] for name in ("answer", "bins", "defer", "limit")}
-    run = Run(
+    return Run(
         archive,
-        load_questions(archive, options["split"], **named),
+        _questions(archive, **options),
         service,
         output,
         settings=_settings(options),
         repeats=options["repeats"],
         name_host=options["name_host"],
     )
-    limits = Limits(
-        connections=options["connections"],
-        max_tokens_total=options["max_tokens_total"],
-        max_cost=options["max_cost"],
-        price=options["price"] or (0.0, 0.0),
-    )
-    if limits.max_cost is not None and options["price"] is None:
+
+
+def _questions(archive: Archive, **options: Any) -> Questions:
+    from kernel_archive.llm.questions import load_questions
+
+    named = {name: options[name] for name in ("answer", "bins", "defer", "limit")}
+    return load_questions(archive, options["split"], **named)
+
+
+def _settings(options: dict[str, Any]) -> ModelSettings:
+    from kernel_archive.llm.chat import ModelSettings
+
+    return ModelSettings(**{name: options[name] for name in ModelSettings.__struct_fields__})
+
+
+def _ask(archive: Archive, output: str, *, force: bool, **options: Any) -> Answers | None:
+    """Ask the model; ``None`` after a dry run."""
+    from kernel_archive.llm.ask import Limits, ask
+    from kernel_archive.llm.run import answers_path
+
+    if options["max_cost"] is not None and options["price"] is None:
         raise UsageError("--max-cost needs the price of tokens: --price IN OUT, per million")
+    run = _run(archive, output, **options)
+    if not answers_path(output).exists():
+        check_new(output, force=force)
+    named = {name: options[name] for name in ("connections", "max_tokens_total", "max_cost")}
+    limits = Limits(**named, price=options["price"] or (0.0, 0.0))
     with run.locked():
         run.load()
         estimate = run.estimate()
+        cost = limits.cost(estimate.input_tokens, estimate.output_tokens)
+        text = _estimate_text(run, estimate, cost if options["price"] else None)
         if options["dry_run"]:
-            facts = {"prompt": run.record.prompt, "estimate": estimate}
-            cost = limits.cost(estimate.input_tokens, estimate.output_tokens)
-            common.emit(facts | {"cost": cost}, _estimate_text(run, estimate, limits))
+            facts = {"prompt": run.record.prompt, "estimate": estimate, "cost": cost}
+            common.emit(facts, text)
             return None
-        common.say(_estimate_text(run, estimate, limits))
+        common.say(text)
         started = time.monotonic()
         with common.progress("Answers") as advance:
 
@@ -246,14 +263,12 @@ def _ask(archive: Archive, output: str, *, force: bool, **options: Any) -> Answe
             except KeyboardInterrupt:
                 common.say("What was answered is kept: the same command goes on")
                 raise
-    for line in _remarks(progress):
-        common.say(line)
+    _say_what_failed(progress)
     return run.answers
 
 
-def _estimate_text(run: Run, estimate: Estimate, limits: Limits) -> str:
-    cost = limits.cost(estimate.input_tokens, estimate.output_tokens)
-    priced = f", at most {cost:,.2f}" if any(limits.price) else ""
+def _estimate_text(run: Run, estimate: Estimate, cost: float | None) -> str:
+    priced = "" if cost is None else f", at most {cost:,.2f}"
     reused = f"; {estimate.reused:,} answers are there already" if estimate.reused else ""
     return (
         f"{estimate.questions:,} questions to ask, about {estimate.input_tokens:,} tokens to read "
@@ -262,20 +277,18 @@ def _estimate_text(run: Run, estimate: Estimate, limits: Limits) -> str:
     )
 
 
-def _remarks(progress: RunProgress) -> list[str]:
+def _say_what_failed(progress: RunProgress) -> None:
     """Say what failed, per kind with a count and an example, and what was sent again."""
-    lines = [
-        f"failed: {kind}, {n:,} questions; for example: {printable(progress.examples[kind], 300)}"
-        for kind, n in progress.failures.most_common()
-    ]
+    for kind, n in progress.failures.most_common():
+        example = printable(progress.examples[kind], 300)
+        common.say(f"failed: {kind}, {n:,} questions; for example: {example}")
     if progress.retries:
-        lines.append(f"{progress.retries:,} requests were sent again")
+        common.say(f"{progress.retries:,} requests were sent again")
     if progress.stopped_by:
-        lines.append(
+        common.say(
             f"Stopped by {progress.stopped_by} after {progress.answered:,} of {progress.total:,} "
             "answers; the same command with a higher bound goes on"
         )
-    return lines
 
 
 def _details(progress: RunProgress, seconds: float) -> str:
@@ -293,13 +306,11 @@ def _details(progress: RunProgress, seconds: float) -> str:
 def _export(archive: Archive, path: str, *, force: bool, **options: Any) -> None:
     """Write the questions as a batch file, and say what they come to."""
     from kernel_archive.llm.batch import export_lines, import_answers
-    from kernel_archive.llm.questions import load_questions
 
     split, repeats, model = options["split"], options["repeats"], options["model"]
     if model is None:
         raise UsageError("every request of a batch file names its model: --model NAME")
-    named = {name: options[name] for name in ("answer", "bins", "defer", "limit")}
-    questions = load_questions(archive, split, **named)
+    questions = _questions(archive, **options)
     kept, too_long = questions.fitting(options["context"])
     answered: set[tuple[str, int]] = set()
     if options["answered_paths"]:
@@ -310,60 +321,28 @@ def _export(archive: Archive, path: str, *, force: bool, **options: Any) -> None
                 f"{questions.prompt.name}"
             )
         answered = set(before.given)
-    settings = _settings(options)
-    lines = list(
-        export_lines(kept, model=model, repeats=repeats, settings=settings, answered=answered)
-    )
+    how = {"model": model, "repeats": repeats, "settings": _settings(options)}
+    lines = list(export_lines(kept, **how, answered=answered))
     write_new(path, b"".join(lines), force=force)
-    shown = printable(path, 5000)
-    tokens = sum(question.tokens for question in kept) * repeats
+    for row_id in too_long:
+        common.say(
+            f"warning: {printable(row_id)} has more than {options['context']:,} estimated tokens: "
+            "it is left unanswered"
+        )
+    shown, tokens = printable(path, 5000), sum(question.tokens for question in kept) * repeats
     facts = {
         "file": shown,
         "prompt": questions.prompt.name,
         "split": split,
         "questions": len(lines),
         "rows": len(kept),
-        "repeats": repeats,
-        "rows_of_split": questions.n_rows,
         "estimated_input_tokens": tokens,
         "left_out": list(too_long),
     }
-
-    def text() -> None:
-        for row_id in too_long:
-            common.say(
-                f"warning: {printable(row_id)} has more than {options['context']:,} estimated "
-                "tokens: it is left unanswered"
-            )
-        limit = f" --limit {options['limit']}" if options["limit"] else ""
-        common.tell(
-            f"{shown}: {len(lines):,} questions about {len(kept):,} of {questions.n_rows:,} rows, "
-            f"at most {tokens:,} tokens; prompt {questions.prompt.name}. Next: kernel-archive "
-            f"forecast --import ANSWERS --split {split}{limit} -o FORECASTS"
-        )
-
-    common.emit(facts, text)
-
-
-def _summary(shown: str, counts: AnswerCounts, split: str, cost: float | None) -> list[str]:
-    answered = f"{counts.answered:,} answers to {counts.asked:,} questions"
-    lines = [f"{shown}: {answered}, {counts.forecasts:,} forecasts; prompt {counts.prompt}"]
-    if counts.deferred:
-        lines.append(f"{counts.deferred:,} deferred")
-    reasons = {
-        "unparsed": counts.unparsed,
-        "stopped early": counts.stopped,
-        "unanswered": counts.unanswered,
-    }
-    for title, by_reason in reasons.items():
-        if by_reason:
-            listed = ", ".join(f"{printable(why)} {n:,}" for why, n in by_reason.items())
-            lines.append(f"{title}: {listed}")
-    if counts.input_tokens or counts.output_tokens:
-        silent = f" ({counts.without_usage:,} answers don't say)" if counts.without_usage else ""
-        priced = "" if cost is None else f", cost {cost:,.4f}"
-        lines.append(
-            f"{counts.input_tokens:,} tokens read, {counts.output_tokens:,} written{silent}{priced}"
-        )
-    lines.append(f"Next: kernel-archive check {shown} --split {split}")
-    return lines
+    limit = f" --limit {options['limit']}" if options["limit"] else ""
+    done = (
+        f"{shown}: {len(lines):,} questions about {len(kept):,} of {questions.n_rows:,} rows, "
+        f"at most {tokens:,} tokens; prompt {questions.prompt.name}. Next: kernel-archive "
+        f"forecast --import ANSWERS --split {split}{limit} -o FORECASTS"
+    )
+    common.emit(facts, done)

@@ -35,7 +35,6 @@ def _megabytes(n: int) -> str:
 
 @click.command()
 @click.argument("repo")
-@common.option("--tag", help="Tag of the version.  [default: v and the archive's version]")
 @common.option("--private", is_flag=True, help="Make a new repository private.")
 @common.option("--dry-run", is_flag=True, help="Say what would be sent, and send nothing.")
 @common.archive_option

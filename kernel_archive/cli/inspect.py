@@ -6,7 +6,7 @@ import json
 from collections import Counter
 from operator import itemgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import click
 import msgspec
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
     from kernel_archive.selection.diff import Difference
 
+#: Print this many examples per flag or change; ``--json`` has them all.
+_EXAMPLES: Final = 3
 Row: TypeAlias = dict[str, Any]
 #: Heading of a column -> what it shows of a row.
 Columns: TypeAlias = "dict[str, Callable[[Row], object]]"
@@ -65,35 +67,29 @@ def _show_info(facts: Row) -> None:
     columns = {name: itemgetter(name) for name in names}
     columns["GPU hours"] = lambda m: _number(m["gpu_hours"], ".3f", "not logged")
     common.print_items(facts["methods"], columns, title="Searches", left=2)
-    common.print_table(["", ""], list(_further_facts(facts).items()), left=2)
-
-
-def _further_facts(facts: Row) -> dict[str, str]:
-    """Put what has no table of its own into words."""
-    tokens = {
-        way: _number(facts[f"{way}put_tokens"], ",.0f", "not logged") for way in ("in", "out")
-    }
+    for name in ("gpu", "language", "outcome", "split"):
+        common.tell(f"{name}: {_counts(facts['counts'][name])}")
+    tokens = (_number(facts[f"{way}put_tokens"], ",.0f", "not logged") for way in ("in", "out"))
     hours = _number(facts["gpu_hours"], ".3f", "not logged")
-    counted = facts["searches_with_gpu_seconds"]
-    repeated = facts["reports"].get("remeasured_kernels", 0)
-    inputs, findings = facts["inputs"], facts["findings"]["total"]
-    return {
-        **{name: _counts(facts["counts"][name]) for name in ("gpu", "language", "outcome")},
-        "split": _counts(facts["counts"]["split"]),
-        "programs": f"{facts['programs']:,} distinct programs that passed, "
-        f"{repeated:,} kernels measured more than once",
-        "GPU time": f"{hours} hours in {counted} of {facts['searches']} searches",
-        "tokens": ", ".join(f"{number} {way}" for way, number in tokens.items()),
-        "flags": _counts(facts["flags"]),
-        "inputs": f"{inputs['runs']} runs, {inputs['bytes'] / 1e6:.1f} MB, {findings} findings",
-        "excluded": f"{facts['excluded']} evaluations, kept with their reasons in the table "
-        "evaluations (superseded and contested ones among them)",
-    }
+    inputs = facts["inputs"]
+    common.tell(
+        f"programs: {facts['programs']:,} distinct ones that passed, "
+        f"{facts['reports'].get('remeasured_kernels', 0):,} kernels measured more than once"
+    )
+    common.tell(
+        f"GPU time: {hours} hours in {facts['searches_with_gpu_seconds']} of {facts['searches']} "
+        f"searches; tokens in and out: {', '.join(tokens)}"
+    )
+    common.tell(f"flags: {_counts(facts['flags'])}")
+    common.tell(
+        f"inputs: {inputs['runs']} runs, {inputs['bytes'] / 1e6:.1f} MB, "
+        f"{facts['findings']['total']} findings; {facts['excluded']} evaluations are excluded, "
+        "with their reasons in the table evaluations"
+    )
 
 
 @click.command()
 @click.argument("wanted", metavar="ID")
-@click.option("--code/--no-code", default=True, help="Print the program.")
 @common.option(
     "--logs",
     type=click.Path(exists=True, file_okay=False, path_type=Path),
@@ -101,7 +97,7 @@ def _further_facts(facts: Row) -> dict[str, str]:
 )
 @common.archive_option
 @common.json_option
-def show(wanted: str, code: bool, logs: Path | None, archive_path: str | None) -> None:
+def show(wanted: str, logs: Path | None, archive_path: str | None) -> None:
     """Show a kernel: code, measurements, and its ancestors, each with file and line of its log.
 
     ID is a kernel, program or evaluation id, or the first digits of one.
@@ -116,24 +112,22 @@ def show(wanted: str, code: bool, logs: Path | None, archive_path: str | None) -
             why = reasons(logs, m["source_file"], m["node_id"])
             if why is not None:
                 facts["why"].append({"node_id": m["node_id"], **why})
-    common.emit(facts, lambda: _show_kernel(facts, code=code))
+    common.emit(facts, lambda: _show_kernel(facts))
 
 
 _MEASUREMENT: Columns = {
-    "measured by": lambda m: (
-        f"{m['search_id']} node {m['node_id']}{' (root)' if m['is_root'] else ''}"
-    ),
+    "measured by": lambda m: f"{m['search_id']} node {m['node_id']}",
     "outcome": lambda m: f"{m['outcome']} [{m['excluded']}]" if m["excluded"] else m["outcome"],
     "speedup": lambda m: _number(m["speedup"], ".4g"),
-    "time": lambda m: f"{_number(m['runtime_us'], '.1f')} us",
-    "reference": lambda m: f"{_number(m['reference_runtime_us'], '.1f')} us",
+    "time, us": lambda m: _number(m["runtime_us"], ".1f"),
+    "reference, us": lambda m: _number(m["reference_runtime_us"], ".1f"),
     "log line": _log_line,
 }
 _ANCESTOR: Columns = {
-    "ancestor": lambda a: f"{a['kernel_id'][:12]}{' (root)' if a['is_root'] else _distance(a)}",
-    "outcome": lambda a: a["outcome"],
+    "ancestor": lambda a: f"{a['kernel_id'][:12]}{' (root)' if a['is_root'] else ''}",
+    "steps up": itemgetter("distance"),
+    "outcome": itemgetter("outcome"),
     "speedup": lambda a: _number(a["speedup"], ".4g"),
-    "step": lambda a: _number(a["step"], "d"),
     "log line": _log_line,
 }
 _REASON: Columns = {
@@ -146,41 +140,34 @@ _REASON: Columns = {
 }
 
 
-def _distance(ancestor: Row) -> str:
-    return f", {ancestor['distance']} up" if ancestor["distance"] > 1 else ""
-
-
-def _show_kernel(facts: Row, *, code: bool) -> None:
-    for line in _kernel_lines(facts["kernel"]):
-        common.tell(line)
+def _show_kernel(facts: Row) -> None:
+    common.tell(_kernel_text(facts["kernel"]))
     if facts["splits"]:
         common.tell(f"in splits: {', '.join(facts['splits'])}")
     common.print_items(facts["measurements"], _MEASUREMENT, title="Measurements")
     if "why" in facts:
         silent = "" if facts["why"] else ": these logs don't say"
         common.print_items(facts["why"], _REASON, title=f"Why it was measured{silent}")
-    title = "Lineage: none, this is a root or its parent is not logged"
-    if facts["lineage"]:
-        title = "Lineage, nearest first"
+    title = "Lineage, nearest first" if facts["lineage"] else "Lineage: none, or it is not logged"
     common.print_items(facts["lineage"], _ANCESTOR, title=title)
-    if code and "code" in facts["kernel"]:
+    if "code" in facts["kernel"]:
         common.tell("\n" + facts["kernel"]["code"].replace("\t", "    "))
 
 
-def _kernel_lines(kernel: Row) -> list[str]:
+def _kernel_text(kernel: Row) -> str:
     """Put a row of kernels, failures or evaluations into words."""
     name = kernel["kernel_id"]
     if kernel["table"] == "evaluations":
-        return [f"kernel {name} is in evaluations only (excluded, contested or withheld)"]
+        return f"kernel {name} is in evaluations only (excluded, contested or withheld)"
     place = f"{name}: {kernel['problem']} on {kernel['gpu']}, {kernel['language']}"
     if kernel["table"] == "failures":
         error = printable(" ".join(str(kernel["error_text"] or "").split()), 300)
-        return [f"failed program {place}", f"{kernel['outcome']}: {error}"]
-    flags = f", flags: {', '.join(kernel['flags'])}" if kernel["flags"] else ""
-    speedup = f"{kernel['speedup']:.4g}x, bin {kernel['bin']} ({kernel['bin_scheme']})"
-    spread = f"from {kernel['speedup_min']:.4g}x to {kernel['speedup_max']:.4g}x"
-    measured = f"{kernel['n_measurements']} measurements {spread}"
-    return [f"kernel {place}", f"{speedup}, {measured}{flags}"]
+        return f"failed program {place}\n{kernel['outcome']}: {error}"
+    return (
+        f"kernel {place}\n{kernel['speedup']:.4g}x, bin {kernel['bin']} ({kernel['bin_scheme']}), "
+        f"{kernel['n_measurements']} measurements from {kernel['speedup_min']:.4g}x to "
+        f"{kernel['speedup_max']:.4g}x, flags: {', '.join(kernel['flags']) or 'none'}"
+    )
 
 
 @click.command()
@@ -241,9 +228,8 @@ def validate(ctx: click.Context, archive_path: str | None) -> None:
 
 @click.command()
 @common.archive_argument
-@common.option("--examples", type=click.IntRange(0, 1000), default=3, help="Examples per flag.")
 @common.json_option
-def audit(archive_path: str | None, examples: int) -> None:
+def audit(archive_path: str | None) -> None:
     """Show the audit flags with rules and worst examples, and what of the sources was left out.
 
     A flag never drops a row; a split definition may.
@@ -251,52 +237,42 @@ def audit(archive_path: str | None, examples: int) -> None:
     from kernel_archive.archive.info import audit_archive
     from kernel_archive.archive.open import open_archive
 
-    result = audit_archive(open_archive(archive_path), examples=examples)
-    common.emit(result, lambda: _show_audit(result, examples))
+    result = audit_archive(open_archive(archive_path), examples=_EXAMPLES)
+    common.emit(result, lambda: _show_audit(result))
 
 
 _FLAGGED: Columns = {
     "kernel": lambda w: w["kernel_id"][:12],
-    "problem": lambda w: w["problem"],
-    "GPU": lambda w: w["gpu"],
+    **{name: itemgetter(name) for name in ("problem", "gpu", "bin", "n_measurements")},
     "speedup": lambda w: f"{w['speedup']:.3g}x",
-    "bin": lambda w: w["bin"],
-    "n": lambda w: w["n_measurements"],
     "range": lambda w: f"{w['speedup_min']:.3g}-{w['speedup_max']:.3g}",
     "log line": _log_line,
 }
-_EXCLUDED: Columns = {
-    "excluded: reason": lambda group: group["reason"],
-    "evaluations": lambda group: f"{group['rows']:,}",
-    "for example": lambda group: f"{group['search_id']} node {group['node_id']}",
-}
 
 
-def _show_audit(result: Row, examples: int) -> None:
+def _show_audit(result: Row) -> None:
     kernels = result["kernels"]
     for flag in result["flags"]:
-        n, rule = flag["kernels"], flag["rule"]
-        common.tell(f"{flag['flag']}: {n} of {kernels} kernels. Rule: {rule}.")
+        common.tell(
+            f"{flag['flag']}: {flag['kernels']} of {kernels} kernels. Rule: {flag['rule']}."
+        )
         if flag["worst"]:
             common.print_items(flag["worst"], _FLAGGED, left=3)
     differ = result["labels_that_differ_between_schemes"]
     common.tell(f"labels that differ between the bin schemes: {differ} of {kernels}")
     reasons = Counter(row["reason"] for row in result["excluded"])
-    firsts = {row["reason"]: row for row in reversed(result["excluded"])}
     if reasons:
-        groups = [firsts[reason] | {"rows": reasons[reason]} for reason in sorted(reasons)]
-        common.print_items(groups, _EXCLUDED)
-    findings = result["findings"]
-    if result["rows_left_out"]:
-        n = result["rows_left_out"]
+        common.print_table(["excluded: reason", "evaluations"], sorted(reasons.items()))
+    if n := result["rows_left_out"]:
         common.tell(f"rows that became no evaluation: {n:,}; the findings say which and why")
+    findings = result["findings"]
     if findings["total"]:
         by_code = _counts(findings["by_code"])
         common.tell(f"findings in the sources: {findings['total']:,} ({by_code})")
     shown: Counter[str] = Counter()
     for finding in msgspec.convert(findings["first"], list[Finding]):
         shown[finding.code] += 1
-        if shown[finding.code] <= examples:
+        if shown[finding.code] <= _EXAMPLES:
             common.tell(f"  {finding.severity}: {finding.render()}")
 
 
@@ -306,9 +282,8 @@ def _show_audit(result: Row, examples: int) -> None:
 @common.option(
     "--changelog", "as_changelog", is_flag=True, help="Print an entry for a changelog, as Markdown."
 )
-@common.option("--examples", type=common.FROM_0, default=5, help="Rows named per kind of change.")
 @common.json_option
-def diff(old: str, new: str, as_changelog: bool, examples: int) -> None:
+def diff(old: str, new: str, as_changelog: bool) -> None:
     """Show what changed from OLD to NEW, table by table: rows added, removed, relabelled.
 
     OLD and NEW are archive directories, folders of frozen splits (splits/frozen/VERSION), or
@@ -322,10 +297,11 @@ def diff(old: str, new: str, as_changelog: bool, examples: int) -> None:
     if as_changelog:
         common.tell(differences.changelog(changes).rstrip())
     else:
-        common.emit(changes, lambda: _show_diff(changes, examples))
+        common.emit(changes, lambda: _show_diff(changes))
 
 
-def _show_diff(changes: Difference, examples: int) -> None:
+def _show_diff(changes: Difference) -> None:
+    """Print counts per table, what else changed, and examples of each kind of change."""
     from kernel_archive.selection.diff import KINDS
 
     rows = []
@@ -343,11 +319,7 @@ def _show_diff(changes: Difference, examples: int) -> None:
         if table.content and not any(getattr(table, kind) for kind in KINDS):
             common.tell(f"{table.table}: other columns changed")
         for kind in KINDS:
-            items = getattr(table, kind)
-            for item in items[:examples]:
+            for item in getattr(table, kind)[:_EXAMPLES]:
                 detail = item if isinstance(item, str) else f"{item.id}: {item.old} -> {item.new}"
                 common.tell(f"{table.table} {kind} {detail}")
-            if examples and len(items) > examples:
-                rest = f"... and {len(items) - examples:,} more (all with --json)"
-                common.tell(f"{table.table} {kind} {rest}")
     common.tell("Nothing changed." if changes.same else "The two differ.")

@@ -13,6 +13,7 @@ from kernel_archive.splits import FORECAST_SPLITS, REPLAY
 from kernel_archive.storage import check_new, write_new
 
 if TYPE_CHECKING:
+    from kernel_archive.scoring import Forecasts
     from kernel_archive.scoring.summary import Sheet
 
 _surrogate = common.option("--surrogate", help="Take only the lines with this surrogate_label.")
@@ -24,13 +25,13 @@ _draw_options = common.options(
         "--draws",
         type=click.IntRange(0, 1_000_000),
         default=10_000,
-        help="Bootstrap draws; 0 for no intervals.",
+        help="Bootstrap draws; 0: none.",
     ),
     common.option(
         "--predicted-bin",
         type=common.Choice(["argmax", "stated"]),
         default="argmax",
-        help="Score the most probable bin, or the one that the forecaster names.",
+        help="Score the most probable or the named bin.",
     ),
 )
 
@@ -42,7 +43,6 @@ def _print(sheet: Sheet) -> None:
 
 
 @click.command()
-@click.argument("file", required=False, type=common.FILE)
 @common.split_option
 @common.option("--repeats", type=click.IntRange(min=1, max=100), default=1, help="Repeats per row.")
 @common.output_option
@@ -50,24 +50,16 @@ def _print(sheet: Sheet) -> None:
 @common.archive_option
 @common.json_option
 def template(
-    file: str | None,
-    split: str,
-    repeats: int,
-    output: str | None,
-    force: bool,
-    archive_path: str | None,
+    split: str, repeats: int, output: str | None, force: bool, archive_path: str | None
 ) -> None:
     """Write a valid forecast file for a split: the uniform distribution for every row.
 
-    It goes to FILE (or that of -o), to stdout without one or for -; the format is explained on
-    stderr. Replace the probabilities, then: kernel-archive check FILE, kernel-archive score FILE.
+    It goes to the file of -o, else to stdout; the format is explained on stderr. Replace the
+    probabilities, then: kernel-archive check FILE, kernel-archive score FILE.
     """
     from kernel_archive.scoring import load_split
     from kernel_archive.scoring.template import explanation, json_schema, template_lines
 
-    if file is not None and output is not None:
-        raise click.UsageError("FILE and -o name the same thing: give one")
-    output = None if (file or output) == "-" else file or output
     if output is not None:
         check_new(output, force=force)
     target = load_split(archive_path, split, blind=True)
@@ -146,8 +138,8 @@ def score(
         how.pop("archive_path"), how.pop("split"), how.pop("bins"), labels=how.pop("labels")
     )
     # All files are read before the first is scored: a fault in the last one need not wait for that.
-    cast = [read_forecasts(file, target, surrogate=surrogate) for file in files]
-    records = [score_one(target, f, **how) for f in cast]
+    forecasts = [read_forecasts(file, target, surrogate=surrogate) for file in files]
+    records = [score_one(target, own, **how) for own in forecasts]
     if output is not None:
         write_new(output, records_to_json(records), force=force)
 
@@ -160,8 +152,8 @@ def score(
                 common.tell()
             for remark in score_remarks(records[0]):
                 common.tell(remark)
-        for f in cast:
-            common.print_findings(f.remarks)
+        for own in forecasts:
+            common.print_findings(own.remarks)
 
     common.emit(records if len(records) > 1 else records[0], text)
 
@@ -200,20 +192,20 @@ def compare(
     "--split",
     type=common.Choice([REPLAY.name, *FORECAST_SPLITS]),
     default=REPLAY.name,
-    help="replay: every recorded program; else only the rows of a split.",
+    help="replay: all recorded programs.",
 )
 @common.option(
     "--searches",
-    "made",
+    "origin",
     type=common.Choice(["natural", "generated"]),
     default="natural",
-    help="Chains of programs written one by one, or searches over templates.",
+    help="Written one by one, or from templates.",
 )
 @common.option(
     "--share",
     type=click.FloatRange(0.0, 1.0, min_open=True),
     default=0.25,
-    help="Share of the children that a step measures.",
+    help="Of the children, measured per step.",
 )
 @common.option("--parents", type=common.FROM_1, default=4, help="Parents per step.")
 @common.option("--repeats", type=common.FROM_1, default=8, help="Runs with other ties and draws.")
@@ -225,7 +217,7 @@ def replay(
     files: tuple[str, ...],
     names: tuple[str, ...],
     split: str,
-    made: Literal["natural", "generated"],
+    origin: Literal["natural", "generated"],
     archive_path: str | None,
     **how: Any,
 ) -> None:
@@ -245,17 +237,18 @@ def replay(
     from kernel_archive.scoring.worlds import load_worlds
 
     archive = open_archive(archive_path)
-    worlds = load_worlds(archive, split=split, made=made)
+    worlds = load_worlds(archive, split=split, made=origin)
     target, options = worlds.target(), ReplayOptions(**how)
-    cast = []
+    forecasts: list[Forecasts | None] = []
     for file in files:
         # A submission's file is always called the same: its folder has the name.
         name = Path(file).parent.name if name_of(file) == "forecasts" else None
-        cast.append(read_forecasts(file, target, name=name or None))
-    cast += [forecasts_by_name(name, archive, worlds, seed=options.seed) for name in names]
-    done = []
+        forecasts.append(read_forecasts(file, target, name=name or None))
+    forecasts += [forecasts_by_name(name, archive, worlds, seed=options.seed) for name in names]
+    forecasts = forecasts or [None]
+    results = []
     with common.progress("Replaying") as advance:
-        for number, forecasts in enumerate([*cast] or [None], 1):
-            done.append(run(worlds, forecasts, options))
-            advance(number, max(1, len(cast)), forecasts.name if forecasts is not None else "")
-    common.emit(done, lambda: _print(replay_sheet(done)))
+        for own in forecasts:
+            results.append(run(worlds, own, options))
+            advance(len(results), len(forecasts), "" if own is None else own.name)
+    common.emit(results, lambda: _print(replay_sheet(results)))

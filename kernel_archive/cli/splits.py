@@ -31,10 +31,7 @@ _split_options = common.options(
     common.option(
         "--definition",
         type=common.FILE,
-        help="A split definition of your own (see splits/*.toml), or the name of a retired one.",
-    ),
-    common.option(
-        "--reselect", is_flag=True, help="Select anew what others published, as a variant."
+        help="Definition of your own, as splits/*.toml.",
     ),
     common.archive_option,
     common.json_option,
@@ -53,16 +50,16 @@ def _make(
 
     with common.progress("Reading") as advance:
         directory = ensure_archive(archive_path, say=common.say, advance=advance)
-    made = remake_split(directory, table, **how)
-    split, changed, kept = made.facts[table], table in made.changed, table in made.kept
+    changes = remake_split(directory, table, **how)
+    split, changed, kept = changes.facts[table], table in changes.changed, table in changes.kept
 
-    def shown() -> None:
-        text(split, made)
+    def show() -> None:
+        text(split, changes)
         if not split.rows and table in EVALUATIONS:
             show_left_out(directory, table)
-        dropped = split.facts.get("excluded", {})
-        if any(dropped.values()):
-            counts = (f"{n:,} {name.replace('_', ' ')}" for name, n in dropped.items() if n)
+        excluded = {name: n for name, n in split.facts.get("excluded", {}).items() if n}
+        if excluded:
+            counts = (f"{n:,} {name.replace('_', ' ')}" for name, n in excluded.items())
             common.tell(f"Left out: {', '.join(counts)}.")
         common.tell(
             f"Labels: scheme {split.scheme}; the two bin schemes label "
@@ -70,23 +67,21 @@ def _make(
             f"m_1 = {split.facts['m_1']:.6g}x, m_8 = {split.facts['m_8']:.6g}x."
         )
         if kept:
-            common.say(
-                f"{table} was published by others and is kept as it is. --bins labels it by "
-                "another scheme, --reselect selects a variant of your own."
-            )
+            common.say(f"{table} was published by others and is kept as it is.")
         elif split.name != "canonical":
             common.say(
                 f"This is the variant {split.name!r}, not the canonical split: its scores compare "
                 "with no others. Without options the command makes the canonical one again."
             )
+        unchanged = "" if changed else ", as it was"
         common.tell(
-            f"{directory}: {table} ({split.name}), {split.rows:,} rows, {split.logical_digest}"
-            f"{'' if changed else ', as it was'}"
+            f"{directory}: {table} ({split.name}), {split.rows:,} rows, "
+            f"{split.logical_digest}{unchanged}"
         )
 
     result = {"path": str(directory), "table": table, "changed": changed}
-    result |= {"published_and_kept": kept, "split": split, "leakage": made.leakage}
-    common.emit(result, shown)
+    result |= {"published_and_kept": kept, "split": split, "leakage": changes.leakage}
+    common.emit(result, show)
 
 
 def show_left_out(directory: Path, table: str) -> None:
@@ -116,46 +111,47 @@ def show_left_out(directory: Path, table: str) -> None:
 
 
 def _cells(split: SplitFacts, title: str, first: str, cap: int | None = None) -> None:
-    """Problem x bin; cells under the cap are marked."""
+    """Print rows per problem and bin; cells under the cap are marked."""
     cells: dict[str, list[int]] = split.facts["cells"]
-    pad = "" if cap is None else " "
+    mark = "" if cap is None else " "
 
     def cell(n: int) -> str:
-        return f"{n}*" if cap is not None and n < cap else f"{n}{pad}"
+        return f"{n}*" if cap is not None and n < cap else f"{n}{mark}"
 
     rows = [(task, *map(cell, counts), sum(counts)) for task, counts in cells.items()]
     totals = [sum(column) for column in zip(*cells.values(), strict=True)] or [0] * 8
-    rows.append(("all", *(f"{n}{pad}" for n in totals), sum(totals)))
+    rows.append(("all", *(f"{n}{mark}" for n in totals), sum(totals)))
     short = sum(n < (cap or 0) for counts in cells.values() for n in counts)
     note = (
         f"* short: {short} of {8 * len(cells)} cells have fewer than {cap} kernels to choose from"
     )
-    columns = [first, *(f"{b}{pad}" for b in range(1, 9)), "all"]
+    columns = [first, *(f"{b}{mark}" for b in range(1, 9)), "all"]
     common.print_table(columns, rows, title=title, notes=[note] if short else [])
 
 
 @click.command("build-eval")
 @common.option(
-    "--split", "table", type=common.Choice(list(EVALUATIONS)), default="eval", help="Which one."
+    "--split",
+    "table",
+    type=common.Choice([*EVALUATIONS, "eval_close"]),
+    default="eval",
+    help="Which one.",
 )
 @common.option(
-    "--cap",
-    type=common.FROM_1,
-    help="Kernels per task and bin, at most.  [default: the definition's, 10 for eval]",
+    "--cap", type=common.FROM_1, help="Kernels per task and bin.  [default: the definition's]"
 )
 @common.option("--gpu", help="GPU of the split.  [default: A100-80GB, else the only one there is]")
 @common.option(
     "--withhold",
     type=common.FOLDER,
-    help="Take the labels of all evaluation splits out of the archive into this new folder.",
+    help="New folder to move the labels of all evaluation splits to.",
 )
 @_split_options
 def build_eval(table: str, withhold: str | None, **options: Any) -> None:
     """Make an evaluation split: held-out kernels of one GPU, at most CAP per task and bin.
 
     Without options this is the canonical split, which `build` makes too. Without --archive the
-    embedded archive is built first where the default directory has none. What `eval` was before
-    2026.11.4 of the data is made with --definition eval-2026-11-3 (see splits/retired).
+    embedded archive is built first where the default directory has none.
 
     With --withhold the archive keeps the programs of the evaluation rows and nothing that was
     measured of them or of what else their searches ran; the folder holds the labels, for
@@ -173,7 +169,8 @@ def build_eval(table: str, withhold: str | None, **options: Any) -> None:
         )
 
 
-def _show_eval(split: SplitFacts, made: SplitChanges) -> None:
+def _show_eval(split: SplitFacts, changes: SplitChanges) -> None:
+    """Print the cells, and warn of references that differ and of similar programs."""
     gpus = split.parameters.get("gpu") or ", ".join(split.facts["gpus"]) or "no GPU"
     cap = split.parameters.get("cap") if split.origin == "selected" else None
     _cells(split, f"Evaluation rows per task and bin, {gpus}", "task", cap)
@@ -182,7 +179,7 @@ def _show_eval(split: SplitFacts, made: SplitChanges) -> None:
             f"Warning: the rows of {task} were timed against {len(references)} references: their "
             "speedups have different denominators. Give the searches of one reference another role."
         )
-    near = made.leakage.get("similarity", {})
+    near = changes.leakage.get("similarity", {})
     if near.get("similar_rows"):
         common.tell(
             f"{near['similar_rows']:,} of {near['rows']:,} rows of the evaluation splits have a "
@@ -199,37 +196,30 @@ def build_discovery(**options: Any) -> None:
 
 
 def _show_discovery(split: SplitFacts, _: SplitChanges) -> None:
+    """Print the cells, and the discoveries of each family at each cutoff."""
     _cells(split, "Pairs per problem and bin of g", "problem")
     cutoffs: dict[str, dict[str, int]] = split.facts["cutoffs"]
     names = [name for name in next(iter(cutoffs.values()), {}) if name != "rows"]
-    rows = [
-        (
-            family,
-            counts["rows"],
-            *(f"{counts[n]} ({counts[n] / counts['rows']:.1%})" for n in names),
-        )
-        for family, counts in cutoffs.items()
-    ]
+    rows = []
+    for family, counts in cutoffs.items():
+        n = counts["rows"]
+        rows.append((family, n, *(f"{counts[x]} ({counts[x] / n:.1%})" for x in names)))
     if rows:
-        common.print_table(
-            ["family", "pairs", *(f"g >= {n}" for n in names)], rows, title="Discoveries"
-        )
+        columns = ["family", "pairs", *(f"g >= {n}" for n in names)]
+        common.print_table(columns, rows, title="Discoveries")
     for name in ("own_measurements", "case_times"):
         other = split.facts.get(name, {})
         if other.get("pairs"):
             common.tell(
                 f"g from {name.replace('_', ' ')}: {other['pairs']:,} pairs, off by a factor of "
-                f"{other['median_factor']:.4g} in the median, {other['largest_factor']:.4g} at "
-                f"most; {other['label_differences']:,} labels differ."
+                f"{other['median_factor']:.4g} in the median, {other['label_differences']:,} other "
+                "labels."
             )
 
 
 @click.command("build-train")
 @common.option(
-    "--pairs",
-    "pairs_per_task",
-    type=common.FROM_0,
-    help="Pairs of the kind 'pair' per task.  [default: 500]",
+    "--pairs", "pairs_per_task", type=common.FROM_0, help="Pairs of kind 'pair'.  [default: 500]"
 )
 @common.option("--seed", type=common.FROM_0, help="Seed of their sample.  [default: 0]")
 @_split_options
@@ -239,12 +229,12 @@ def build_train(**options: Any) -> None:
 
 
 def _show_train(split: SplitFacts, _: SplitChanges) -> None:
+    """Print the pairs per problem and kind, and the cells."""
     per_task: dict[str, dict[str, int]] = split.facts.get("kinds_per_task", {})
     if per_task:
         kinds = ("seed", "parent_edit", "pair")
         every = {**per_task, "all": split.facts["kinds"]}
         rows = [(task, *(n.get(k, 0) for k in kinds), sum(n.values())) for task, n in every.items()]
-        common.print_table(
-            ["problem", *kinds, "all"], rows, title="Training pairs per problem and kind"
-        )
+        title = "Training pairs per problem and kind"
+        common.print_table(["problem", *kinds, "all"], rows, title=title)
     _cells(split, "Training pairs per problem and bin", "problem")

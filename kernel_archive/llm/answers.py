@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import msgspec
 
@@ -32,6 +32,10 @@ STOPS: Final[dict[str, str]] = {
 }
 #: Characters of a rationale that a file keeps; a longer one ends with a note that it was cut.
 MAX_RATIONALE: Final = 16_000
+
+
+#: A question of a run: row id and repeat.
+Cell: TypeAlias = tuple[str, int]
 
 
 def stop_reason(word: object) -> str:
@@ -146,10 +150,10 @@ class Answers:
 
     questions: Questions
     repeats: int = 1
-    given: dict[tuple[str, int], ModelAnswer] = field(default_factory=dict)
-    failures: dict[tuple[str, int], str] = field(default_factory=dict)
+    given: dict[Cell, ModelAnswer] = field(default_factory=dict)
+    failures: dict[Cell, str] = field(default_factory=dict)
 
-    def cells(self) -> list[tuple[str, int]]:
+    def cells(self) -> list[Cell]:
         """List row id and repeat of every question, in the order of the file."""
         ids = self.questions.asked.row_ids
         return [(row_id, repeat) for row_id in ids for repeat in range(self.repeats)]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from kernel_archive.errors import KernelArchiveError, printable
-from kernel_archive.llm.batch import read_answer, request_body
+from kernel_archive.llm.chat import read_answer, request_body
 from kernel_archive.llm.questions import estimated_tokens
 from kernel_archive.llm.run import RunProgress, answers_path
 from kernel_archive.llm.service import ServiceReply, send
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import BinaryIO
 
-    from kernel_archive.llm.answers import ModelAnswer
-    from kernel_archive.llm.run import Cell, Run
+    from kernel_archive.llm.answers import Cell, ModelAnswer
+    from kernel_archive.llm.run import Run
 
 #: Failures of one kind in a row that end a run.
 MAX_FAILURES_IN_A_ROW: Final = 10

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from kernel_archive.errors import Finding, ForecastError, UsageError, printable
-from kernel_archive.llm.answers import Answers, ModelAnswer, stop_reason
-from kernel_archive.llm.prompts import TOOL_NAME, Prompt, answer_schema, known_prompts
+from kernel_archive.llm.answers import Answers, Cell, ModelAnswer
+from kernel_archive.llm.chat import ModelSettings, read_answer, request_body
+from kernel_archive.llm.prompts import Prompt, known_prompts
 from kernel_archive.llm.questions import Questions, load_questions, read_custom_id
 from kernel_archive.scoring.formats import MAX_REPEATS
 from kernel_archive.splits import FORECAST_SPLITS
@@ -30,49 +31,13 @@ CHAT_URL: Final = "/v1/chat/completions"
 MAX_ANSWER_BYTES: Final = 4 << 30
 
 
-class ModelSettings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What a model is told beside the prompt; the service decides what is not given.
-
-    ``max_tokens`` counts an answer's tokens, reasoning included.
-    """
-
-    temperature: float | None = None
-    max_tokens: int | None = None
-    reasoning_effort: str | None = None
-    seed: int | None = None
-
-
-def request_body(text: str, prompt: Prompt, model: str, settings: ModelSettings) -> dict[str, Any]:
-    """Make the chat request of one question."""
-    options = msgspec.to_builtins(settings)
-    if "max_tokens" in options:
-        options["max_completion_tokens"] = options.pop("max_tokens")
-    messages = [{"role": "user", "content": text}]
-    return {"model": model, "messages": messages, **_answer_form(prompt), **options}
-
-
-def _answer_form(prompt: Prompt) -> dict[str, Any]:
-    """Say in a request which form the answer has."""
-    schema = answer_schema(prompt.ask)
-    if prompt.answer == "tool":
-        function = {"name": TOOL_NAME, "description": "Give the forecast.", "strict": True}
-        return {
-            "tools": [{"type": "function", "function": {**function, "parameters": schema}}],
-            "tool_choice": {"type": "function", "function": {"name": TOOL_NAME}},
-        }
-    if prompt.answer == "json":
-        json_schema = {"name": TOOL_NAME, "strict": True, "schema": schema}
-        return {"response_format": {"type": "json_schema", "json_schema": json_schema}}
-    return {}
-
-
 def export_lines(
     questions: Questions,
     *,
     model: str,
     repeats: int = 1,
     settings: ModelSettings | None = None,
-    answered: Collection[tuple[str, int]] = (),
+    answered: Collection[Cell] = (),
 ) -> Iterator[bytes]:
     """Write the lines of a batch file: a request per question and repeat not yet ``answered``."""
     settings = settings or ModelSettings()
@@ -104,7 +69,14 @@ def import_answers(
     reader = _AnswerReader(set(load_questions(archive, split).asked.row_ids))
     for path in paths:
         reader.read_file(path)
-    _name_other_split(reader, archive, split)
+    if reader.unknown_rows and not reader.cells():
+        # Whole files are of another split: that is said once.
+        guess, fix = _other_split(reader.unknown_rows, archive, split)
+        others = len(reader.unknown_rows) - 1
+        message = f"no row of {split} has this id, nor any of the other {others:,} read: {guess}"
+        unknown = [fault for fault in reader.faults if fault.code == "unknown-row"]
+        rest = [fault for fault in reader.faults if fault.code != "unknown-row"]
+        reader.faults = [*rest, msgspec.structs.replace(unknown[0], message=message, fix=fix)]
     if reader.faults:
         n = len(reader.faults)
         summary = f"{n} faults in the answers" if n > 1 else None
@@ -119,14 +91,13 @@ def import_answers(
         bins=prompt.scheme,
         defer=prompt.ask == "defer",
         limit=limit,
-        version=prompt.version,
     )
     if questions.prompt != prompt:
         raise UsageError(
             f"the answers are to {prompt.name}, and split {split} is asked with "
             f"{questions.prompt.name}"
         )
-    cells = {*reader.given, *reader.failures}
+    cells = reader.cells()
     answers = Answers(questions=questions, repeats=1 + max(repeat for _, repeat in cells))
     extra = cells - set(answers.cells())
     if extra:
@@ -139,29 +110,17 @@ def import_answers(
     return answers
 
 
-def _name_other_split(reader: _AnswerReader, archive: Archive, split: str) -> None:
-    """Where whole files answer for another split, say that once, and which one it is."""
-    if not reader.unknown_rows or reader.given or reader.failures:
-        return
-    fitting = [
-        name
-        for name, other in FORECAST_SPLITS.items()
-        if name != split
-        and other.table in archive.manifest.splits
-        and reader.unknown_rows
-        <= set(archive.arrow(other.table, columns=["row_id"])[0].to_pylist())
-    ]
-    guess, fix = (
+def _other_split(unknown: set[str], archive: Archive, split: str) -> tuple[str, str]:
+    """Say of which split these rows are, and what to do about it."""
+    for name, other in FORECAST_SPLITS.items():
+        if name != split and other.table in archive.manifest.splits:
+            ids = archive.arrow(other.table, columns=["row_id"])[0].to_pylist()
+            if unknown <= set(ids):
+                return f"these are ids of {name}", f"Import them with --split {name}"
+    return (
         "is it of another version of the archive?",
         "Import with the archive that the questions were made from",
     )
-    if fitting:
-        guess, fix = f"these are ids of {fitting[0]}", f"Import them with --split {fitting[0]}"
-    others = len(reader.unknown_rows) - 1
-    message = f"no row of {split} has this id, nor any of the other {others:,} answered: {guess}"
-    first = next(fault for fault in reader.faults if fault.code == "unknown-row")
-    rest = [fault for fault in reader.faults if fault.code != "unknown-row"]
-    reader.faults = [*rest, msgspec.structs.replace(first, message=message, fix=fix)]
 
 
 @dataclass
@@ -171,10 +130,14 @@ class _AnswerReader:
     row_ids: set[str]
     prompts: dict[str, Prompt] = field(default_factory=known_prompts)
     prompt: Prompt | None = None
-    given: dict[tuple[str, int], ModelAnswer] = field(default_factory=dict)
-    failures: dict[tuple[str, int], str] = field(default_factory=dict)
+    given: dict[Cell, ModelAnswer] = field(default_factory=dict)
+    failures: dict[Cell, str] = field(default_factory=dict)
     faults: list[Finding] = field(default_factory=list)
     unknown_rows: set[str] = field(default_factory=set)
+
+    def cells(self) -> set[Cell]:
+        """Give the questions that were read something of."""
+        return {*self.given, *self.failures}
 
     def read_file(self, path: str | Path) -> None:
         shown = printable(str(path), 300)
@@ -212,7 +175,7 @@ class _AnswerReader:
             message = "another line answers this question differently"
             raise _bad_id("repeated-answer", message, line["custom_id"], "Drop one of the two")
 
-    def _cell(self, custom_id: object) -> tuple[str, int]:
+    def _cell(self, custom_id: object) -> Cell:
         """Return row id and repeat of a line that answers the same prompt as the others."""
         parts = read_custom_id(custom_id) if isinstance(custom_id, str) else None
         if parts is None:
@@ -255,60 +218,3 @@ def _json_object(text: bytes, *, cut: bool) -> dict[str, Any]:
         message = "a line must hold one JSON object"
         raise ForecastError.of(code="bad-json", message=message, value=printable(value))
     return value
-
-
-def read_answer(line: dict[str, Any], row_id: str, repeat: int) -> ModelAnswer | str:
-    """Read a plain answer line or a service's output line; a text says why there is no answer."""
-    seconds = line.get("latency_s")
-    in_range = isinstance(seconds, int | float) and 0 <= seconds < 1e9
-    latency = float(seconds) if seconds is not None and in_range else None
-    if "answer" in line:
-        return ModelAnswer(
-            row_id=row_id,
-            repeat=repeat,
-            content=line["answer"],
-            stop_reason=stop_reason(line.get("stop_reason")),
-            input_tokens=_count(line.get("input_tokens")),
-            output_tokens=_count(line.get("output_tokens")),
-            latency_s=latency,
-        )
-    response = line.get("response")
-    if not isinstance(response, dict) or line.get("error"):
-        return _failure(line.get("error"), "failed")
-    body, status = response.get("body"), response.get("status_code", 200)
-    if not isinstance(body, dict) or status != 200:
-        inner = body.get("error", body) if isinstance(body, dict) else None
-        return _failure(inner, f"status {status}" if isinstance(status, int) else "failed")
-    choices = body.get("choices")
-    choice = choices[0] if isinstance(choices, list) and choices else None
-    message = choice.get("message") if isinstance(choice, dict) else None
-    if not isinstance(choice, dict) or not isinstance(message, dict):
-        return "the response holds no message"
-    stated = body.get("usage")
-    usage: dict[str, Any] = stated if isinstance(stated, dict) else {}
-    stop = "refused" if message.get("refusal") else stop_reason(choice.get("finish_reason"))
-    return ModelAnswer(
-        row_id=row_id,
-        repeat=repeat,
-        content={key: message.get(key) for key in ("content", "tool_calls")},
-        stop_reason=stop,
-        model=printable(body["model"], 200) if isinstance(body.get("model"), str) else None,
-        input_tokens=_count(usage.get("prompt_tokens")),
-        output_tokens=_count(usage.get("completion_tokens")),
-        latency_s=latency,
-    )
-
-
-def _failure(error: object, status: str) -> str:
-    """Say why a request has no answer: the status, and what the service says of it."""
-    message = error if isinstance(error, str) else ""
-    if isinstance(error, dict):
-        words = [error.get(key) for key in ("code", "type", "message")]
-        message = next((word for word in words if isinstance(word, str) and word), "")
-    return f"{status}: {printable(message, 200)}" if message else status
-
-
-def _count(value: object) -> int | None:
-    """Return a count of tokens, ``None`` for anything else."""
-    is_count = isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 53
-    return value if is_count else None  # type: ignore[return-value] # checked above

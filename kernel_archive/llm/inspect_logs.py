@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import re
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from kernel_archive.errors import DataError, MissingExtraError, UsageError, printable
 from kernel_archive.llm.answers import Answers, ModelAnswer, stop_reason
@@ -11,18 +10,12 @@ from kernel_archive.llm.prompts import known_prompts
 from kernel_archive.llm.questions import load_questions
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
     from pathlib import Path
 
     from inspect_ai.log import EvalLog
     from inspect_ai.model import ModelOutput
 
     from kernel_archive.archive.open import Archive
-
-#: What is left of an exception after all retries: the name of the last one.
-_RETRIED: Final = re.compile(r"RetryError\(.*raised (\w+)")
-#: What must be equal in the logs of one run, from the task's metadata.
-_RUN_FIELDS: Final = ("prompt", "split", "split_digest")
 
 
 def read_log(path: str | Path) -> EvalLog:
@@ -49,44 +42,16 @@ def read_log(path: str | Path) -> EvalLog:
         ) from None
 
 
-def from_logs(paths: Iterable[str | Path], archive: Archive, split: str | None = None) -> Answers:
-    """Read the answers in logs of one run of the task.
-
-    What failed in one log and was asked again may stand answered in another.
+def from_log(path: str | Path, archive: Archive, split: str | None = None) -> Answers:
+    """Read the answers in a log of the task.
 
     Raises:
-        UsageError: no log is named, they are of different runs, or of another split.
-        DataError: a file is no log of the task, or two logs answer a question differently.
+        UsageError: the log is of another split than ``split``.
+        DataError: the file is no log of the task.
     """
-    answers: Answers | None = None
-    first: dict[str, Any] = {}
-    for path in paths:
-        log, shown = read_log(path), printable(str(path), 300)
-        facts = _run_facts(log, shown)
-        if split is not None and facts["split"] != split:
-            raise UsageError(
-                f"{shown} is of split {printable(facts['split'])}, not of {split}: name that "
-                "split, or leave --split out"
-            )
-        if answers is None:
-            answers, first = _empty_answers(log, facts, archive, shown), facts
-        elif facts != first:
-            differing = [name for name in facts if facts[name] != first[name]]
-            values = ", ".join(
-                f"{name} {printable(facts[name])} and {printable(first[name])}"
-                for name in differing
-            )
-            raise UsageError(f"{shown} is of another run than the logs before it: {values}")
-        _add_samples(answers, log, shown)
-    if answers is None:
-        raise UsageError("there is no log to read: name a file that ends in .eval")
-    return answers
-
-
-def _run_facts(log: EvalLog, shown: str) -> dict[str, Any]:
-    """Return what tells one run of the task from another."""
+    log, shown = read_log(path), printable(str(path), 300)
     metadata = log.eval.metadata or {}
-    facts = {**{name: metadata.get(name) for name in _RUN_FIELDS}, "model": log.eval.model}
+    facts = {name: metadata.get(name) for name in ("prompt", "split")}
     if not all(isinstance(value, str) for value in facts.values()):
         raise DataError.of(
             code="other-task",
@@ -96,7 +61,32 @@ def _run_facts(log: EvalLog, shown: str) -> dict[str, Any]:
             value=printable(log.eval.task),
             fix="Make one with: inspect eval kernel_archive/forecast --model MODEL",
         )
-    return facts
+    if split not in (None, facts["split"]):
+        raise UsageError(
+            f"{shown} is of split {printable(facts['split'])}, not of {split}: name that "
+            "split, or leave --split out"
+        )
+    answers = _empty_answers(log, facts, archive, shown)
+    wanted = set(answers.cells())
+    for sample in log.samples or ():
+        cell = (str(sample.id), sample.epoch - 1)
+        if cell not in wanted:
+            raise DataError.of(
+                code="unknown-row",
+                message="this row was not asked about, or is of another version of the archive",
+                file=shown,
+                field="sample",
+                value=printable(cell[0]),
+            )
+        answer = answer_of(sample.output, *cell)
+        if not isinstance(answer, str):
+            answers.given[cell] = answer
+        elif sample.error is None:
+            answers.failures[cell] = answer
+        else:  # without what differs from one request to the next
+            kind = sample.error.message.partition("(")[0].strip()
+            answers.failures[cell] = f"failed: {printable(kind, 80)}"
+    return answers
 
 
 def _empty_answers(log: EvalLog, facts: dict[str, Any], archive: Archive, shown: str) -> Answers:
@@ -115,65 +105,17 @@ def _empty_answers(log: EvalLog, facts: dict[str, Any], archive: Archive, shown:
         bins=prompt.scheme,
         defer=prompt.ask == "defer",
         limit=limit if isinstance(limit, int) else None,
-        version=prompt.version,
     )
     return Answers(questions=questions, repeats=max(1, log.eval.config.epochs or 1))
 
 
-def _add_samples(answers: Answers, log: EvalLog, shown: str) -> None:
-    """Take the samples of a log."""
-    wanted = set(answers.cells())
-    for sample in log.samples or ():
-        cell = (str(sample.id), sample.epoch - 1)
-        sample_id = printable(str(sample.id))
-        if cell not in wanted:
-            raise DataError.of(
-                code="unknown-row",
-                message="this row was not asked about, or is of another version of the archive",
-                file=shown,
-                field="sample",
-                value=sample_id,
-            )
-        answer: ModelAnswer | str
-        if sample.error is not None and not sample.output.choices:
-            answer = _error_kind(sample.error.message)
-        else:
-            answer = answer_of(sample.output, *cell)
-        if isinstance(answer, str):
-            answers.failures[cell] = answer
-        elif answers.given.setdefault(cell, answer) != answer:
-            raise DataError.of(
-                code="repeated-answer",
-                message="another log answers this question differently",
-                file=shown,
-                field="sample",
-                value=sample_id,
-                fix="Convert the two logs into files of their own",
-            )
-
-
-def _error_kind(message: str) -> str:
-    """Name the kind of an error, without what differs from one request to the next."""
-    retried = _RETRIED.search(message)
-    if retried:
-        return f"failed: {retried[1]}, also when asked again"
-    return "failed: " + printable(message.partition("(")[0].strip() or "unknown", 80)
-
-
 def answer_of(output: ModelOutput, row_id: str, repeat: int) -> ModelAnswer | str:
     """Read a model's output as Inspect has it; a text says why there is no answer."""
-    if output.error:
-        return f"failed: {printable(output.error, 80)}"
-    if not output.choices:
-        return "the response holds no message"
-    choice, usage = output.choices[0], output.usage
-    stop = str(choice.stop_reason)
-    if stop == "model_length" and (usage is None or not usage.output_tokens):
-        return "the prompt does not fit the model's context"
-    message = choice.message
+    if output.error or not output.choices:
+        return f"failed: {printable(output.error or 'no message', 80)}"
+    choice, usage, message = output.choices[0], output.usage, output.choices[0].message
     parts = message.content if isinstance(message.content, list) else []
-    if any(getattr(part, "refusal", None) for part in parts):
-        stop = "content_filter"
+    refused = any(getattr(part, "refusal", None) for part in parts)
     # Where arguments are no JSON object, Inspect keeps their text in the message of the error.
     calls = [
         {"function": {"name": call.function, "arguments": call.arguments or call.parse_error or {}}}
@@ -187,7 +129,7 @@ def answer_of(output: ModelOutput, row_id: str, repeat: int) -> ModelAnswer | st
         row_id=row_id,
         repeat=repeat,
         content={"content": message.text, "tool_calls": calls},
-        stop_reason=stop_reason(stop),
+        stop_reason="refused" if refused else stop_reason(str(choice.stop_reason)),
         model=output.model or None,
         input_tokens=read,
         output_tokens=written,

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any, Final, Literal, get_args
 import msgspec
 
 from kernel_archive.bins import BIN_NAMES, N_BINS, SCHEMES
-from kernel_archive.errors import UsageError
 from kernel_archive.gpus import gpu_facts, gpu_lines
 from kernel_archive.problems import PROBLEMS, get_problem
 from kernel_archive.program_text import language_of
@@ -38,7 +37,7 @@ ANSWER_FORMS: Final[tuple[AnswerForm, ...]] = get_args(AnswerForm)
 #: What a template asks: candidate against reference, child against parent, or the first with
 #: leave to defer.
 Ask = Literal["forecast", "discovery", "defer"]
-#: The templates that are used unless another version is named.
+#: Folder of the templates; a changed wording gets a new one.
 PROMPT_VERSION: Final = "v1"
 TOOL_NAME: Final = "forecast"
 #: A row in which nothing is real: the digest covers the prompt that it gives.
@@ -51,12 +50,11 @@ _PROBE: Final[dict[str, Any]] = {
 
 
 class Prompt(msgspec.Struct, frozen=True, kw_only=True):
-    """One prompt: everything about it but the row; ``version`` is the folder of the templates."""
+    """State everything about a prompt but the row."""
 
     ask: Ask
     answer: AnswerForm = "json"
     scheme: Scheme = "paper"
-    version: str = PROMPT_VERSION
 
     @property
     def digest(self) -> str:
@@ -66,12 +64,12 @@ class Prompt(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def name(self) -> str:
         """Name in forecasts and entries: ``v1-forecast-json-paper@0123456789abcdef``."""
-        return f"{self.version}-{self.ask}-{self.answer}-{self.scheme}@{self.digest}"
+        return f"{PROMPT_VERSION}-{self.ask}-{self.answer}-{self.scheme}@{self.digest}"
 
 
 @cache
 def _digest(prompt: Prompt) -> str:
-    folder = content_path("prompts") / prompt.version
+    folder = content_path("prompts") / PROMPT_VERSION
     parts = [
         f"{path.name}\0{path.read_text(encoding='utf-8')}" for path in sorted(folder.glob("*.j2"))
     ]
@@ -81,22 +79,10 @@ def _digest(prompt: Prompt) -> str:
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
 
 
-def versions() -> tuple[str, ...]:
-    """List the versions of the templates."""
-    return tuple(
-        sorted(
-            path.name
-            for path in content_path("prompts").iterdir()
-            if (path / "base.md.j2").is_file()
-        )
-    )
-
-
 def known_prompts() -> dict[str, Prompt]:
     """Map digest to prompt, for everything that this version of the package can ask."""
     prompts = (
-        Prompt(ask=ask, answer=answer, scheme=scheme, version=version)
-        for version in versions()
+        Prompt(ask=ask, answer=answer, scheme=scheme)
         for ask in get_args(Ask)
         for answer in ANSWER_FORMS
         for scheme in SCHEMES
@@ -106,26 +92,20 @@ def known_prompts() -> dict[str, Prompt]:
 
 def _fields(ask: Ask) -> dict[str, tuple[str, dict[str, Any]]]:
     """Map each field of an answer to its meaning and JSON Schema; reasons before numbers."""
-    out: dict[str, tuple[str, dict[str, Any]]] = {
+    number, whole = {"type": "number"}, {"type": "integer", "enum": [*range(1, N_BINS + 1)]}
+    fields: dict[str, tuple[str, dict[str, Any]]] = {
         "rationale": ("what decides it, in at most 60 words", {"type": "string"})
     }
-    for number, name in enumerate(TOOL_FIELDS, 1):
-        more = ", from 0 to 1" if number < len(TOOL_FIELDS) else "; the eight sum to 1"
-        out[name] = (f"probability of bin {number}{more}", {"type": "number"})
-    out["predicted_bin"] = (
-        "number of the bin that you would name, 1 to 8",
-        {"type": "integer", "enum": [*range(1, N_BINS + 1)]},
-    )
-    out["expected_speedup"] = (
-        "the S that you expect, as a number, or null",
-        {"type": ["number", "null"]},
-    )
+    for b, name in enumerate(TOOL_FIELDS, 1):
+        more = ", from 0 to 1" if b < len(TOOL_FIELDS) else "; the eight sum to 1"
+        fields[name] = (f"probability of bin {b}{more}", number)
+    fields["predicted_bin"] = ("number of the bin that you would name, 1 to 8", whole)
+    meaning = "the S that you expect, as a number, or null"
+    fields["expected_speedup"] = (meaning, {"type": ["number", "null"]})
     if ask == "defer":
-        out["defer"] = (
-            "true: measure this candidate; false: use the forecast",
-            {"type": "boolean"},
-        )
-    return out
+        meaning = "true: measure this candidate; false: use the forecast"
+        fields["defer"] = (meaning, {"type": "boolean"})
+    return fields
 
 
 def answer_schema(ask: Ask) -> dict[str, Any]:
@@ -150,21 +130,13 @@ def render(
     candidate: str,
     stated_gpus: Mapping[str, Gpu] | None = None,
 ) -> str:
-    """Write the prompt about one row; nothing of a program is left out.
-
-    Raises:
-        UsageError: there are no templates of that version.
-    """
-    if prompt.version not in versions():
-        raise UsageError(
-            f"no prompts of version {prompt.version!r}. Choose one of: {', '.join(versions())}"
-        )
+    """Write the prompt about one row; nothing of a program is left out."""
     rule, facts = SCHEMES[prompt.scheme], gpu_facts(gpu, stated_gpus)
     text = (
         _environment()
-        .get_template(f"{prompt.version}/{prompt.ask}.md.j2")
+        .get_template(f"{PROMPT_VERSION}/{prompt.ask}.md.j2")
         .render(
-            version=prompt.version,
+            version=PROMPT_VERSION,
             answer=prompt.answer,
             tool=TOOL_NAME,
             bins=[

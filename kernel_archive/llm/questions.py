@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from kernel_archive.baselines.pairs import load_asked_pairs
 from kernel_archive.bins import scheme as scheme_of
 from kernel_archive.errors import DataError, UsageError, printable
-from kernel_archive.llm.prompts import PROMPT_VERSION, Prompt, render
+from kernel_archive.llm.prompts import Prompt, render
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -111,7 +111,6 @@ def load_questions(
     bins: str | None = None,
     defer: bool = False,
     limit: int | None = None,
-    version: str = PROMPT_VERSION,
 ) -> Questions:
     """Load the questions that a split asks.
 
@@ -122,10 +121,9 @@ def load_questions(
         bins: bin scheme to ask in; the split's own when not given.
         defer: whether the model may leave a candidate to a measurement.
         limit: ask about this many rows only, those with the smallest hash of their id.
-        version: version of the templates.
 
     Raises:
-        UsageError: unknown split, scheme or version, or nothing can be deferred in the split.
+        UsageError: unknown split or scheme, or nothing can be deferred in the split.
         DataError: the split has no rows.
     """
     asked = load_asked_pairs(archive, split)
@@ -141,7 +139,6 @@ def load_questions(
         ask="defer" if defer else ask,
         answer=answer,
         scheme=asked.scheme if bins is None else scheme_of(bins).name,
-        version=version,
     )
     order = sorted(range(len(asked)), key=lambda i: _order_key(asked.row_ids[i]))[:limit]
     return Questions(asked=asked.take(order), prompt=prompt, n_rows=len(asked))

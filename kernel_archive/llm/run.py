@@ -11,15 +11,15 @@ from collections import Counter
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
 import msgspec
 
 from kernel_archive._version import __version__
 from kernel_archive.errors import KernelArchiveError, UsageError, printable
-from kernel_archive.llm.answers import Answers, ModelAnswer
-from kernel_archive.llm.batch import ModelSettings, read_answer
+from kernel_archive.llm.answers import Answers, Cell, ModelAnswer
+from kernel_archive.llm.chat import ModelSettings, read_answer
 from kernel_archive.llm.questions import Questions, read_custom_id
 from kernel_archive.storage import locked, write_atomically
 
@@ -33,9 +33,6 @@ if TYPE_CHECKING:
 DEFAULT_MAX_TOKENS: Final = (2_000, 32_000)
 #: What a run may not change -> how it is called in messages.
 _FIXED: Final = ("archive", "split", "prompt", "model", "settings", "answer")
-
-#: A question of a run: row id and repeat.
-Cell: TypeAlias = tuple[str, int]
 
 
 class ModelRun(msgspec.Struct, kw_only=True):

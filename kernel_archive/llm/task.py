@@ -1,4 +1,4 @@
-"""The tasks of Inspect: ``inspect eval kernel_archive/forecast``, also ``discovery`` and ``defer``.
+"""The task of Inspect: ``inspect eval kernel_archive/forecast``.
 
 Rows are samples under their row ids, repeats are epochs, and the metrics are those of
 ``kernel-archive score`` on the whole split. Providers, concurrency, retries and logs are Inspect's.
@@ -7,7 +7,7 @@ Rows are samples under their row ids, repeats are epochs, and the metrics are th
 from __future__ import annotations
 
 from functools import cache
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any
 
 from inspect_ai import Task, task
 from inspect_ai.dataset import MemoryDataset, Sample
@@ -21,20 +21,14 @@ from inspect_ai.util import JSONSchema
 from kernel_archive.archive.open import open_archive
 from kernel_archive.errors import UsageError, printable, suggestion
 from kernel_archive.llm.inspect_logs import answer_of
-from kernel_archive.llm.prompts import (
-    PROMPT_VERSION,
-    TOOL_NAME,
-    AnswerForm,
-    Prompt,
-    answer_schema,
-)
+from kernel_archive.llm.prompts import ANSWER_FORMS, TOOL_NAME, AnswerForm, Prompt, answer_schema
 from kernel_archive.llm.questions import load_questions
 from kernel_archive.scoring import METRICS, check_forecasts, load_split, score
 
 if TYPE_CHECKING:
     from kernel_archive.scoring import Split
 
-__all__ = ["defer", "discovery", "forecast"]
+__all__ = ["forecast"]
 
 
 @task
@@ -43,7 +37,8 @@ def forecast(
     answer: AnswerForm = "json",
     archive: str | None = None,
     bins: str | None = None,
-    version: str = PROMPT_VERSION,
+    *,
+    defer: bool = False,
 ) -> Task:
     """Forecast every row of a split.
 
@@ -52,42 +47,13 @@ def forecast(
         answer: form of the answer: json, tool or text.
         archive: directory of the archive; ``gpu-forecasters/kernels`` here when not given.
         bins: bin scheme to ask in; the split's own when not given.
-        version: version of the templates.
+        defer: whether the model may leave a row to a measurement.
     """
-    return _task(split, archive, bins=bins, answer=answer, version=version)
-
-
-@task
-def discovery(
-    answer: AnswerForm = "json",
-    archive: str | None = None,
-    bins: str | None = None,
-    version: str = PROMPT_VERSION,
-) -> Task:
-    """Forecast children against their parents; arguments as in :func:`forecast`."""
-    return _task("discovery", archive, bins=bins, answer=answer, version=version)
-
-
-@task
-def defer(
-    split: str = "eval",
-    answer: AnswerForm = "json",
-    archive: str | None = None,
-    bins: str | None = None,
-    version: str = PROMPT_VERSION,
-) -> Task:
-    """Forecast every row, or leave it to a measurement; arguments as in :func:`forecast`."""
-    return _task(split, archive, bins=bins, answer=answer, version=version, defer=True)
-
-
-def _task(split: str, archive: str | None, **options: Any) -> Task:
-    forms = get_args(AnswerForm)
-    answer = options["answer"]
-    if answer not in forms:
+    if answer not in ANSWER_FORMS:
         raise UsageError(
-            f"unknown form of answer {printable(answer)!r}. {suggestion(answer, forms)}"
+            f"unknown form of answer {printable(answer)!r}. {suggestion(answer, ANSWER_FORMS)}"
         )
-    questions = load_questions(open_archive(archive), split, **options)
+    questions = load_questions(open_archive(archive), split, answer=answer, bins=bins, defer=defer)
     prompt, asked = questions.prompt, questions.asked
     name = asked.split.name
     rows = _rows(archive, name, prompt.scheme)
@@ -157,16 +123,16 @@ def scored(archive: str | None, split: str, scheme: str) -> Metric:
     def compute(scores: list[SampleScore]) -> dict[str, str | int | float | bool | None]:
         rows = _rows(archive, split, scheme)
         lines = [sample.score.metadata["line"] for sample in scores if sample.score.metadata]
-        given, _ = check_forecasts(lines, rows)
-        if given is None:
+        forecasts, _ = check_forecasts(lines, rows)
+        if forecasts is None:
             return {}
-        record = score(rows, given, draws=0)
+        record = score(rows, forecasts, draws=0)
         means = {name: figure.mean for name, figure in record.metrics.items() if name in METRICS}
         return {
             **{name: mean for name, mean in means.items() if mean is not None},
-            "coverage": given.coverage,
-            "parse_rate": given.parse_rate,
-            "deferral_rate": float(given.deferred.mean()),
+            "coverage": forecasts.coverage,
+            "parse_rate": forecasts.parse_rate,
+            "deferral_rate": float(forecasts.deferred.mean()),
         }
 
     return compute

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any, Final
 
+import msgspec
+
 from kernel_archive._version import __version__
 from kernel_archive.archive.labels import FLAGS
 from kernel_archive.archive.manifest import MANIFEST_NAME
@@ -240,15 +242,15 @@ def _compare(archive: Archive, name: str, expected: bytes | None) -> Finding | N
     present = path.read_bytes() if path.is_file() else None
     if present == expected:
         return None
+    code, fix = "stale-card", "Build again; the card is never edited by hand"
+    message, severity = "the card is not what the data gives", "error"
     if present is None:
-        code, message, fix = "missing-card", "a file of the card is missing", "Build or pull again"
-        return Finding(code=code, message=message, file=str(path), fix=fix)
-    code, message = "stale-card", "the card is not what the data gives"
-    fix = "Build again; the card is never edited by hand"
-    if expected is None:
-        message = "this archive has no such file in its card"
-        return Finding(code=code, message=message, file=str(path), fix="Delete it")
-    if package == __version__:
-        return Finding(code=code, message=message, file=str(path), fix=fix)
-    message += f"; kernel-archive {package} wrote it, this is {__version__}"
-    return Finding(code=code, message=message, severity="warning", file=str(path), fix=fix)
+        code, fix = "missing-card", "Build or pull again"
+        message = "a file of the card is missing"
+    elif expected is None:
+        message, fix = "this archive has no such file in its card", "Delete it"
+    elif package != __version__:
+        severity = "warning"
+        message += f"; kernel-archive {package} wrote it, this is {__version__}"
+    facts = {"code": code, "message": message, "severity": severity, "fix": fix}
+    return msgspec.convert({**facts, "file": str(path)}, Finding)

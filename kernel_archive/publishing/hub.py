@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from huggingface_hub import HfApi
+    from huggingface_hub.errors import HfHubHTTPError
 
 _COMMIT: Final = re.compile(r"[0-9a-f]{40}")
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,95}/[A-Za-z0-9][A-Za-z0-9._-]{0,95}")
@@ -109,8 +110,17 @@ def _causes(error: BaseException) -> list[BaseException]:
     return chain
 
 
-def _refusal(status: int, answer: str, repo: str, doing: str) -> str:
-    """Explain a refused request."""
+def _refusal(error: HfHubHTTPError, repo: str, doing: str) -> str:
+    """Explain a request that the Hub refused."""
+    from huggingface_hub.errors import RepositoryNotFoundError
+
+    status, answer = error.response.status_code, redact(error.server_message or "")
+    if isinstance(error, RepositoryNotFoundError):
+        return (
+            f"there is no dataset {repo} at {endpoint()} that this login can see ({status}), while "
+            f"{doing}. Check the name; for a private one log in with 'hf auth login', or set "
+            "HF_TOKEN"
+        )
     other = _TROUBLE if status >= 500 else "the Hub refuses ({status}), while {doing}."
     owner = repo.split("/", maxsplit=1)[0]
     text = _REFUSALS.get(status, other).format(status=status, doing=doing, repo=repo, owner=owner)
@@ -127,57 +137,43 @@ def _raised_by_client(error: Exception) -> bool:
     return bool(ours) and ours[-1] == "huggingface_hub"
 
 
-def _explain_answer(error: BaseException, repo: str, doing: str) -> str | None:
-    """Explain one error of a Hub that answered, or of offline mode; ``None`` for any other."""
-    from huggingface_hub.errors import (
-        HfHubHTTPError,
-        OfflineModeIsEnabled,
-        RepositoryNotFoundError,
-    )
-
-    if isinstance(error, RepositoryNotFoundError):
-        return (
-            f"there is no dataset {repo} at {endpoint()} that this login can see "
-            f"({error.response.status_code}), while {doing}. Check the name; for a private one log "
-            "in with 'hf auth login' or set HF_TOKEN"
-        )
-    if isinstance(error, HfHubHTTPError):
-        answer = redact(error.server_message or "")
-        return _refusal(error.response.status_code, answer, repo, doing)
-    if isinstance(error, OfflineModeIsEnabled):
-        return (
-            f"offline mode is on (HF_HUB_OFFLINE) and there is no local copy, while {doing}. "
-            "Unset it"
-        )
-    return None
+def _broke(error: BaseException) -> bool:
+    """Whether an error is one of the connection."""
+    module = type(error).__module__.split(".", maxsplit=1)[0]
+    return module in _TRANSPORT or isinstance(error, (ConnectionError, TimeoutError))
 
 
 def _explain(error: Exception, repo: str, doing: str) -> str | None:
     """Explain an error of the Hub's client; ``None`` for any other."""
-    from huggingface_hub.errors import LocalEntryNotFoundError
+    from huggingface_hub.errors import (
+        HfHubHTTPError,
+        LocalEntryNotFoundError,
+        OfflineModeIsEnabled,
+    )
 
     chain = _causes(error)
     for cause in chain:
-        if explained := _explain_answer(cause, repo, doing):
-            return explained
-    for cause in chain:
-        module = type(cause).__module__.split(".", maxsplit=1)[0]
-        if module in _TRANSPORT or isinstance(cause, (ConnectionError, TimeoutError)):
-            reason = redact(cause) or type(cause).__name__
+        if isinstance(cause, HfHubHTTPError):
+            return _refusal(cause, repo, doing)
+        if isinstance(cause, OfflineModeIsEnabled):
             return (
-                f"the connection to {endpoint()} broke ({reason}), while {doing}. "
-                "Run the command again"
+                "offline mode is on (HF_HUB_OFFLINE) and there is no local copy, while "
+                f"{doing}. Unset it"
             )
-    if isinstance(error, OSError) and "Consistency check failed" in str(error):
-        return f"a download came incomplete, while {doing}. Run the command again"
-    if isinstance(error, LocalEntryNotFoundError):
-        return (
-            f"{endpoint()} cannot be reached and there is no local copy, while {doing}. "
-            "Check the network"
-        )
-    if type(error).__module__.startswith("huggingface_hub") or _raised_by_client(error):
-        return f"the Hub's client gave up ({redact(error)}), while {doing}"
-    return None
+    reason, again = next(filter(_broke, chain), None), "Run the command again"
+    if reason is not None:
+        shown = redact(reason) or type(reason).__name__
+        text = f"the connection to {endpoint()} broke ({shown}), while {doing}. {again}"
+    elif isinstance(error, OSError) and "Consistency check failed" in str(error):
+        text = f"a download came incomplete, while {doing}. {again}"
+    elif isinstance(error, LocalEntryNotFoundError):
+        state = "cannot be reached and there is no local copy"
+        text = f"{endpoint()} {state}, while {doing}. Check the network"
+    elif type(error).__module__.startswith("huggingface_hub") or _raised_by_client(error):
+        text = f"the Hub's client gave up ({redact(error)}), while {doing}"
+    else:
+        return None
+    return text
 
 
 @contextmanager

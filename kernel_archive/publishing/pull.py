@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import shutil
 import warnings
 from pathlib import Path
@@ -38,8 +39,8 @@ from kernel_archive.publishing.card import CARD_FILES, EXTRA_FILES, check_card
 from kernel_archive.publishing.hub import check_name, commit_id, connect, hub_errors, tag_of
 from kernel_archive.publishing.verify import (
     check_version,
+    has_digest,
     is_digest,
-    named_by_digest,
     verified,
     verify_bytes,
 )
@@ -82,7 +83,7 @@ def _commit_of(api: HfApi, repo: str, version: str | None) -> str:
     if version is not None and is_digest(version):
         for revision in ("main", *reversed(tags)):
             commit = commit_id(api.dataset_info(repo, revision=revision).sha, repo)
-            if named_by_digest(_manifest_at(api, repo, commit), version):
+            if has_digest(_manifest_at(api, repo, commit), version):
                 return commit
     listed = ", ".join(map(printable, tags)) or "none"
     raise HubError(f"{repo} has no version {printable(version or 'main')!r}; it has: {listed}")
@@ -118,41 +119,20 @@ def _manifest_of(api: HfApi, repo: str, commit: str, version: str | None) -> Man
     return manifest
 
 
-def fetch_commit(api: HfApi, repo: str, commit: str, manifest: Manifest | None = None) -> Path:
+def _fetch(api: HfApi, repo: str, commit: str, manifest: Manifest) -> Path:
     """Fetch all files of a commit into a folder and compare them with the manifest.
 
     A damaged file is fetched again, once.
-
-    Raises:
-        ArchiveNotFoundError: the commit holds no archive.
-        ArchiveMismatchError: its files are not those of its manifest.
     """
-    manifest = manifest or _manifest_at(api, repo, commit)
     names = _published_files(manifest)
-    folder = Path(
-        api.snapshot_download(
-            repo, repo_type="dataset", revision=commit, allow_patterns=names, max_workers=4
-        )
-    )
-    for shard in manifest.shards():
-        if any(shard_faults(folder, [shard])):
-            api.hf_hub_download(
-                repo, shard.path, repo_type="dataset", revision=commit, force_download=True
-            )
+    download = functools.partial(api.snapshot_download, repo, repo_type="dataset", revision=commit)
+    folder = Path(download(allow_patterns=names, max_workers=4))
+    damaged = [s.path for s in manifest.shards() if any(shard_faults(folder, [s]))]
+    if damaged:
+        download(allow_patterns=damaged, force_download=True)
     fix = "The download came damaged twice, or the repository was changed by hand"
     verify_bytes(folder, manifest, fix)
     return folder
-
-
-def _refuse_overwriting(target: Path, present: Manifest, manifest: Manifest, repo: str) -> None:
-    if present.measured_digest == manifest.measured_digest:
-        content = "the same kernels with other splits or files"
-    else:
-        content = f"version {printable(present.version)}"
-    raise TargetExistsError(
-        f"{target} holds {content}, {repo} has {printable(manifest.version)}. Choose another "
-        "--out, or overwrite it with --replace"
-    )
 
 
 def pull(
@@ -185,28 +165,32 @@ def pull(
         api = connect()
         commit = _commit_of(api, repo, version)
         manifest = _manifest_of(api, repo, commit, version)
-        present = present_manifest(target)
-        other = present if present != manifest else None
-        result = PullResult(
-            repo=repo,
-            path=str(target),
-            commit=commit,
-            version=manifest.version,
-            logical_digest=manifest.logical_digest,
-            files=len(manifest.shards()),
-            unchanged=False,
-            replaced=other.version if other is not None else None,
+    present = present_manifest(target)
+    other = present is not None and present != manifest
+    result = PullResult(
+        repo=repo,
+        path=str(target),
+        commit=commit,
+        version=manifest.version,
+        logical_digest=manifest.logical_digest,
+        files=len(manifest.shards()),
+        unchanged=False,
+        replaced=present.version if present is not None and other else None,
+    )
+    if other and not replace:
+        raise TargetExistsError(
+            f"{target} holds version {printable(result.replaced)}, or other splits of it; {repo} "
+            f"has {printable(manifest.version)}. Choose another --out, or overwrite it with "
+            "--replace"
         )
-        if present == manifest and not any(shard_faults(target, manifest.shards())):
-            archive = verified(open_archive(target), "Pull it again")
-            result.findings = check_card(archive, names=(repo,))
-            result.unchanged = all(finding.severity != "error" for finding in result.findings)
-            if result.unchanged:
-                return result
-        if other is not None and not replace:
-            _refuse_overwriting(target, other, manifest, repo)
+    if present == manifest and not any(shard_faults(target, manifest.shards())):
+        archive = verified(open_archive(target), "Pull it again")
+        result.findings = check_card(archive, names=(repo,))
+        result.unchanged = all(finding.severity != "error" for finding in result.findings)
+        if result.unchanged:
+            return result
     with hub_errors(repo, f"pulling {repo}", state=f"{unchanged}. {_KEPT}"):
-        folder = fetch_commit(api, repo, commit, manifest)
+        folder = _fetch(api, repo, commit, manifest)
     with locked_stage(stage_directory(target)), replaced_directory(target) as new:
         for name in _published_files(manifest):
             if (folder / name).is_file():
@@ -262,15 +246,15 @@ def load(name_or_path: str | Path, version: str | None = None) -> Archive:
                 raise
             damaged = "The cached copy is damaged: load again with a network"
             return verified(open_archive(cached), damaged)
-        folder = fetch_commit(api, repo, commit, _manifest_of(api, repo, commit, version))
+        folder = _fetch(api, repo, commit, _manifest_of(api, repo, commit, version))
     return verified(open_archive(folder), "The repository was changed by hand")
 
 
 def _cached(repo: str, version: str | None, error: Exception) -> Path | None:
-    """Find the cached snapshot of a version when the Hub can't be reached; warn the user.
+    """Find the newest cached snapshot of a version when the Hub can't be reached; warn the user.
 
-    Snapshots count by what they hold, not by the name under which they were fetched. Without a
-    version the newest one is taken. A Hub that answered has no substitute.
+    Snapshots count by what they hold, not by the name under which they were fetched. A Hub that
+    answered has no substitute.
     """
     from huggingface_hub import constants
     from huggingface_hub.errors import HfHubHTTPError
@@ -279,25 +263,18 @@ def _cached(repo: str, version: str | None, error: Exception) -> Path | None:
     if isinstance(error, (HfHubHTTPError, KernelArchiveError)):
         return None
     cache = Path(constants.HF_HUB_CACHE) / repo_folder_name(repo_id=repo, repo_type="dataset")
-    store = cache / "snapshots"
-    folders = list(store.iterdir()) if store.is_dir() else []
-    for folder in sorted(folders, key=lambda f: (-f.stat().st_mtime_ns, f.name)):
+    folders = sorted(cache.glob("snapshots/*"), key=lambda f: (-f.stat().st_mtime_ns, f.name))
+    for folder in folders:
         manifest = present_manifest(folder)
-        if manifest is None or not _complete(folder, manifest):
+        if manifest is None or not all((folder / s.path).is_file() for s in manifest.shards()):
             continue
-        if version is not None and folder.name != version:
-            try:
+        with contextlib.suppress(ArchiveMismatchError):
+            if version not in (None, folder.name):
                 check_version(manifest, version, str(folder))
-            except ArchiveMismatchError:
-                continue
-        content = f"version {printable(manifest.version)}, commit {folder.name[:12]}"
-        warnings.warn(
-            f"{endpoint()} cannot be reached: this is the cached copy of {repo}, {content}",
-            stacklevel=4,
-        )
-        return folder
+            content = f"version {printable(manifest.version)}, commit {folder.name[:12]}"
+            warnings.warn(
+                f"{endpoint()} cannot be reached: this is the cached copy of {repo}, {content}",
+                stacklevel=4,
+            )
+            return folder
     return None
-
-
-def _complete(folder: Path, manifest: Manifest) -> bool:
-    return all((folder / shard.path).is_file() for shard in manifest.shards())

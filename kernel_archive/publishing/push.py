@@ -6,21 +6,15 @@ behind (uploaded blobs, a commit without its tag) the next push of the same arch
 
 from __future__ import annotations
 
-from contextlib import suppress
+import re
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from kernel_archive.archive.manifest import MANIFEST_NAME, Manifest
+from kernel_archive.archive.manifest import MANIFEST_NAME
 from kernel_archive.archive.open import Archive, open_archive
 from kernel_archive.connections import endpoint
-from kernel_archive.errors import (
-    ArchiveMismatchError,
-    DataError,
-    HubError,
-    TargetExistsError,
-    UsageError,
-)
+from kernel_archive.errors import DataError, HubError, TargetExistsError, UsageError
 from kernel_archive.publishing.card import (
     CARD_FILES,
     EXTRA_FILES,
@@ -28,10 +22,7 @@ from kernel_archive.publishing.card import (
     check_card,
     render_card,
 )
-from kernel_archive.publishing.facts import splits_of
 from kernel_archive.publishing.hub import check_name, commit_id, connect, hub_errors, tag_of
-from kernel_archive.publishing.pull import fetch_commit
-from kernel_archive.publishing.templates import render
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -43,6 +34,7 @@ if TYPE_CHECKING:
     from kernel_archive.errors import Finding
 
 _OUR_FOLDERS: Final = ("data/", "assets/")
+_TAG: Final = re.compile(r"\w(?:[\w.+-]*\w)?")
 
 
 class FileChange(msgspec.Struct, frozen=True):
@@ -67,7 +59,6 @@ class PushResult(msgspec.Struct, kw_only=True):
     upload_bytes: int  # of the files to send; the Hub stores only their new chunks
     commit: str | None  # the one that holds this version; None in a dry run with changes
     tagged: bool  # the tag was (would be) set now; it was there already otherwise
-    notes: str  # the release notes, Markdown
     url: str  # of the version
     not_compared: str | None = None  # why a dry run could not ask the Hub what is there
 
@@ -79,27 +70,6 @@ class _Remote(msgspec.Struct, kw_only=True):
     files: dict[str, Any] = {}  # of the newest commit
     tagged_at: str | None = None  # the tag's commit
     tagged_files: dict[str, Any] = {}  # under the tag, or of the newest commit without one
-
-
-def check_tag(tag: str, manifest: Manifest) -> str:
-    """Return a tag that may name this version.
-
-    A release's tag is its version, with or without ``v``. An archive whose version is only its
-    digest has no name yet: any tag may give it one.
-
-    Raises:
-        UsageError: the tag names another version, or can't be a tag.
-    """
-    misplaced = tag.startswith(("-", "/", ".")) or tag.endswith(("/", ".", ".lock"))
-    if not tag or misplaced or set(" ~^:?*[\\") & set(tag) or ".." in tag or "@{" in tag:
-        raise UsageError(f"{tag!r} can't be a git tag")
-    if manifest.released and tag_of(tag) != tag_of(manifest.version):
-        raise UsageError(
-            f"the archive is version {manifest.version}, so its tag is "
-            f"{tag_of(manifest.version)}, not {tag}. Build it with --version "
-            f"{tag.removeprefix('v')} to publish it as that"
-        )
-    return tag
 
 
 def _validate(archive: Archive) -> list[Finding]:
@@ -191,59 +161,37 @@ def _changes(
     return changes
 
 
-def _release_notes(archive: Archive, before: Path | None) -> str:
-    """Describe a version and what changed since the one on the Hub, as Markdown without a date."""
-    from kernel_archive.selection.diff import changelog, diff
-
-    changes = "The first version here."
-    if before is not None:
-        changes = changelog(diff(before, archive.path)).strip()
-    tables = {name: splits_of(archive, name) for name in archive.tables}
-    return render("notes.md", manifest=archive.manifest, tables=tables, changes=changes).strip()
-
-
-def _plan(
-    api: HfApi, archive: Archive, local: Mapping[str, CommitOperationAdd], result: PushResult
-) -> _Remote:
+def _compare(api: HfApi, local: Mapping[str, CommitOperationAdd], result: PushResult) -> _Remote:
     """Compare the archive with the Hub; fill in what is to be sent, and refuse to move a tag."""
-    repo, tag = result.repo, result.tag
-    remote = _remote(api, repo, tag)
-    changes = _changes(local, remote.tagged_files)
-    if remote.tagged_at is not None and changes:
+    remote = _remote(api, result.repo, result.tag)
+    result.changes = _changes(local, remote.tagged_files)
+    if remote.tagged_at is not None and result.changes:
         raise TargetExistsError(
-            f"{repo} has the tag {tag} already, with other content ({len(changes)} files differ); "
-            "a published version never changes. Build this one with another --version"
+            f"{result.repo} has the tag {result.tag} already, with other content "
+            f"({len(result.changes)} files differ); a published version never changes. Build this "
+            "one with another --version"
         )
-    before = None
-    if changes and remote.head is not None and MANIFEST_NAME in remote.files:
-        # A foreign file of that name, or an old layout: there is nothing to compare with.
-        with suppress(ArchiveMismatchError):
-            before = fetch_commit(api, repo, remote.head)
-    result.changes = changes
     result.created = remote.head is None
     result.tagged = remote.tagged_at is None
-    result.commit = remote.tagged_at or (None if changes else remote.head)
-    result.notes = _release_notes(archive, before)
+    result.commit = remote.tagged_at or (None if result.changes else remote.head)
     return remote
 
 
-def _commit(
-    api: HfApi, archive: Archive, local: Mapping[str, CommitOperationAdd], plan: PushResult
-) -> str:
-    """Send the changes in one commit, compare what it holds with what was meant; the commit."""
+def _commit(api: HfApi, local: Mapping[str, CommitOperationAdd], result: PushResult) -> str:
+    """Send the changes in one commit, compare what it holds with what was meant; return its id."""
     from huggingface_hub import CommitOperationDelete
 
-    repo, manifest = plan.repo, archive.manifest
+    repo = result.repo
     commit = api.create_commit(
         repo,
         [
             CommitOperationDelete(change.path) if change.kind == "delete" else local[change.path]
-            for change in plan.changes
+            for change in result.changes
         ],
-        commit_message=f"{manifest.name} {manifest.version}",
-        commit_description=plan.notes,
+        commit_message=f"{repo} {result.version}",
+        commit_description=result.logical_digest,
         repo_type="dataset",
-        parent_commit=plan.commit or commit_id(api.dataset_info(repo).sha, repo),
+        parent_commit=result.commit or commit_id(api.dataset_info(repo).sha, repo),
     )
     sent = commit_id(commit.oid, repo)
     remote = _tree(api, repo, sent)
@@ -256,19 +204,13 @@ def _commit(
 
 
 def push(
-    path: str | Path,
-    repo: str,
-    *,
-    tag: str | None = None,
-    private: bool = False,
-    dry_run: bool = False,
+    path: str | Path, repo: str, *, private: bool = False, dry_run: bool = False
 ) -> PushResult:
     """Publish an archive directory as a dataset repository and tag its version.
 
     Args:
         path: the archive.
         repo: ``owner/name`` on the Hub; made when it isn't there. The card is rendered for it.
-        tag: the tag; ``v`` and the archive's version when not given.
         private: make a new repository private (one that is there stays as it is).
         dry_run: say what would be sent, and send nothing. Without the Hub, that is every file.
 
@@ -276,6 +218,7 @@ def push(
         What was done. A push of what stands there already sends nothing.
 
     Raises:
+        UsageError: the name of the repository or the version can't be one.
         DataError: the archive is not valid; nothing was sent.
         TargetExistsError: the tag stands and names other content; nothing was sent.
         HubError: the Hub refused or can't be reached. The next push completes what this one began.
@@ -283,7 +226,9 @@ def push(
     check_name(repo)
     archive = open_archive(path)
     manifest = archive.manifest
-    tag = check_tag(tag or tag_of(manifest.version), manifest)
+    tag = tag_of(manifest.version)
+    if not _TAG.fullmatch(tag) or ".." in tag or tag.endswith(".lock"):
+        raise UsageError(f"{tag!r} can't be a git tag: build the archive with another --version")
     local = _valid_files(archive, repo)
     doing = f"pushing to {repo}"
     result = PushResult(
@@ -298,14 +243,13 @@ def push(
         upload_bytes=0,
         commit=None,
         tagged=True,
-        notes="",
         url=f"{endpoint()}/datasets/{repo}/tree/{tag}",
     )
     remote = _Remote()
     try:
         with hub_errors(repo, doing, state="Nothing was sent"):
             api = connect()
-            remote = _plan(api, archive, local, result)
+            remote = _compare(api, local, result)
     except HubError as error:
         if not dry_run:
             raise
@@ -320,10 +264,8 @@ def push(
             if remote.head is None:
                 api.create_repo(repo, repo_type="dataset", private=private, exist_ok=True)
             result.commit = remote.head
-            result.commit = _commit(api, archive, local, result)
+            result.commit = _commit(api, local, result)
     state = f"The content is published, the tag {tag} is not set yet; pushing again sets it"
     with hub_errors(repo, f"tagging {tag} in {repo}", state=state):
-        api.create_tag(
-            repo, tag=tag, tag_message=result.notes, revision=result.commit, repo_type="dataset"
-        )
+        api.create_tag(repo, tag=tag, revision=result.commit, repo_type="dataset")
     return result

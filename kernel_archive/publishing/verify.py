@@ -6,9 +6,8 @@ import contextlib
 import hashlib
 import os
 import re
-import warnings
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Final
 
 from kernel_archive._version import __version__
 from kernel_archive.archive.manifest import MANIFEST_NAME, shard_faults
@@ -29,15 +28,10 @@ def is_digest(version: str) -> bool:
     return _DIGEST.fullmatch(version) is not None and not commit
 
 
-def named_by_digest(manifest: Manifest, version: str) -> Literal["whole", "measured"] | None:
-    """Say what of an archive a digest (or its beginning) names: all, its measured tables, nothing.
-
-    Digests of format 1 cover the measured tables alone.
-    """
-    prefix = version.removeprefix("sha256:")
-    if manifest.measured_digest.removeprefix("sha256:").startswith(prefix):
-        return "measured"
-    return "whole" if manifest.whole_digest.removeprefix("sha256:").startswith(prefix) else None
+def has_digest(manifest: Manifest, version: str) -> bool:
+    """Whether a digest, or its beginning, is that of an archive."""
+    own = manifest.whole_digest.removeprefix("sha256:")
+    return own.startswith(version.removeprefix("sha256:"))
 
 
 def check_version(manifest: Manifest, version: str, place: str) -> None:
@@ -46,15 +40,8 @@ def check_version(manifest: Manifest, version: str, place: str) -> None:
     Raises:
         ArchiveMismatchError: it is another one.
     """
-    covers = named_by_digest(manifest, version) if is_digest(version) else None
-    if covers == "measured":
-        warnings.warn(
-            f"{printable(version)} is a digest of the old kind: it names the measured tables of "
-            f"{place}, not its splits and labels. The digest of the whole is "
-            f"{manifest.logical_digest}",
-            stacklevel=2,
-        )
-    if covers is None and tag_of(version) != tag_of(manifest.version):
+    same_digest = is_digest(version) and has_digest(manifest, version)
+    if not same_digest and tag_of(version) != tag_of(manifest.version):
         digest = manifest.logical_digest.removeprefix("sha256:")
         raise ArchiveMismatchError(
             f"{place} is version {printable(manifest.version)} (sha256:{digest[:12]}…), "

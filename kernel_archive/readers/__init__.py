@@ -8,8 +8,7 @@ from kernel_archive.readers.agentic import AGENTIC_RUN
 from kernel_archive.readers.attempts import ATTEMPTS
 from kernel_archive.readers.checkpoints import GREEDY, HILL_CLIMBING, PUCT_V1
 from kernel_archive.readers.eval_set import EVAL_SET_JSONL
-from kernel_archive.readers.hub_events import HUB_EVENTS
-from kernel_archive.readers.hub_splits import DISCOVERY_PAIRS, EVAL_SET, TRAINING_POOL
+from kernel_archive.readers.hub import DISCOVERY_PAIRS, EVAL_SET, HUB_EVENTS, TRAINING_POOL
 from kernel_archive.readers.puct import BIN_FILLER, PUCT_EVENTS
 from kernel_archive.readers.rollouts import TTT_ROLLOUTS
 from kernel_archive.readers.sql import SQL

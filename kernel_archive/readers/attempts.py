@@ -6,7 +6,7 @@ from itertools import combinations_with_replacement
 from typing import TYPE_CHECKING, Any, Final
 
 from kernel_archive.readers.events import Attempt
-from kernel_archive.readers.reading import LogReader, feedback_of, log_format
+from kernel_archive.readers.log_reader import LogReader, feedback_of, log_format
 from kernel_archive.readers.salvage import RowKind
 from kernel_archive.readers.values import object_of, seconds_between, step_number, text_of
 
@@ -101,11 +101,12 @@ def batch_goals(goals: Sequence[Any], expected: Sequence[Sequence[int | None]]) 
     if not known or not stated or max(len(goals), len(expected)) > MAX_ROUNDS:
         return [None] * len(expected)
 
-    def distance(order: tuple[int, ...]) -> int:
+    def distance(order: Sequence[Any]) -> int:
         pairs = zip(order, expected, strict=True)
-        return sum(abs(b - goal) for goal, batch in pairs for b in batch if b is not None)
+        return sum(abs(b - int(goal)) for goal, batch in pairs for b in batch if b is not None)
 
-    return list(min(combinations_with_replacement(goals, len(expected)), key=distance))
+    orders: list[Any] = list(combinations_with_replacement(goals, len(expected)))
+    return list(min(orders, key=distance))
 
 
 ATTEMPTS: Final = log_format("attempts", _Attempts)

@@ -13,7 +13,7 @@ import msgspec
 
 from kernel_archive.errors import Finding
 from kernel_archive.readers.events import Feedback, Node
-from kernel_archive.readers.reading import LogReader, feedback_of, log_format
+from kernel_archive.readers.log_reader import LogReader, feedback_of, log_format
 from kernel_archive.readers.records import EVALUATION_FAILED
 from kernel_archive.readers.salvage import BadRow, RowKind
 from kernel_archive.readers.values import inner_value, natural, object_of, text_of

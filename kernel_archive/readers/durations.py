@@ -1,13 +1,13 @@
-"""What evaluations took, from files that don't name them.
+"""GPU seconds and tokens of evaluations, from files that don't name them.
 
 ``timing.jsonl`` has a line with the wall time of each evaluation, ``invocations/`` a file per call
-to a GPU or a model. Times and tokens go to an evaluation only where nothing else fits.
+to a GPU or a model. They go to an evaluation only where nothing else fits.
 """
 
 from __future__ import annotations
 
 import hashlib
-from bisect import bisect_left, bisect_right
+from bisect import bisect_right
 from collections import Counter, defaultdict
 from typing import TYPE_CHECKING, Final
 
@@ -25,35 +25,29 @@ if TYPE_CHECKING:
     from kernel_archive.readers.records import Evaluation, SearchFacts
 
 _TIMING: Final[RowKind[TimingLine]] = RowKind(TimingLine)
-#: Evaluations of one outcome begun before a timing line that may still be running in it.
+#: Evaluations of one speedup begun before a timing line that may still be running in it.
 _MAX_OVERLAP: Final = 100
 #: Seconds after its time limit in which a request may still be seen to end.
 _TIMEOUT_SLACK_S: Final = 60.0
-#: Faults of the timing file as a whole; all others are of one line.
-_FILE_FAULTS: Final = frozenset({"unreadable", "line-too-long", "file-too-large", "bad-utf8"})
 
 
 def add_durations(
     run: RunFiles, evaluations: list[Evaluation], facts: SearchFacts, findings: FindingLog
 ) -> None:
     """Add GPU seconds and tokens of evaluations from the files of the run."""
-    _drop_downtime(evaluations, facts)
-    _add_invocations(run, evaluations, findings)
-    path = run.find("timing.jsonl")
-    if path in run.files and path is not None and path != run.path:
-        _add_timing(run, path, evaluations, facts, findings)
-
-
-def _drop_downtime(evaluations: list[Evaluation], facts: SearchFacts) -> None:
-    """Drop spans beyond the time limit: they hold a crash and the time until the resume."""
     settings = facts.hyperparameters or {}
     search = object_of(settings.get("search"))
     limit = positive(search.get("per_request_timeout_s", settings.get("per_request_timeout_s")))
     for record in evaluations if limit is not None else ():
+        # A longer span holds a crash, and the time until the search was resumed.
         if limit is not None and (record.gpu_seconds or 0.0) > limit + _TIMEOUT_SLACK_S:
             record.gpu_seconds = None
             name = "durations_with_downtime"
             facts.counts[name] = facts.counts.get(name, 0) + 1
+    _add_invocations(run, evaluations, findings)
+    path = run.find("timing.jsonl")
+    if path is not None and path in run.files and path != run.path:
+        _add_timing(run, path, evaluations, facts, findings)
 
 
 def _add_timing(
@@ -63,18 +57,16 @@ def _add_timing(
     facts: SearchFacts,
     findings: FindingLog,
 ) -> None:
-    """Give evaluations the wall times of the timing file, and count the lines that fit none.
-
-    Where the log holds no failures, only their timing lines tell that they ran.
-    """
+    """Give evaluations the wall times of the timing file, and count the lines that fit none."""
     log = FindingLog()
     lines = [row for _, row in Salvage(_TIMING, run.name(path), log, {}).rows(run.lines(path))]
     for finding in log:
-        code = finding.code if finding.code in _FILE_FAULTS else "bad-timing"
+        code = "unreadable" if finding.line is None else "bad-timing"
         findings.add(msgspec.structs.replace(finding, code=code, severity="warning"))
     if run.name(path) in run.unsound:
         return
     left = _match_lines(evaluations, lines)
+    # Where the log holds no failures, only their timing lines tell that they ran.
     has_failures = any(record.outcome != "success" for record in evaluations)
     n_lost = 0 if has_failures else sum(line.speedup is None for line in left)
     facts.counts["evaluations_without_program"] = n_lost
@@ -82,10 +74,10 @@ def _add_timing(
 
 
 def _match_lines(evaluations: list[Evaluation], lines: list[TimingLine]) -> list[TimingLine]:
-    """Match lines with evaluations of the same outcome and speedup; return the lines left.
+    """Give each line to the one evaluation that it fits; return the lines left.
 
-    A line is an evaluation's when no other evaluation or line has their speedup, when it lies in
-    the time span of exactly one evaluation, or when only these two are left.
+    That one has the only such speedup, or the only one in whose span the line lies, or is itself
+    the only one without a time.
     """
     groups: dict[float | None, list[Evaluation]] = defaultdict(list)
     for record in sorted(evaluations, key=_start):
@@ -103,10 +95,17 @@ def _match_lines(evaluations: list[Evaluation], lines: list[TimingLine]) -> list
         else:
             left.append(line)
     bare = [r for r in evaluations if r.started_at is None and r.gpu_seconds is None]
-    only = [(line.kind, line.speedup) for line in left]
-    if len(bare) == 1 and only == [(bare[0].outcome, bare[0].speedup)]:
+    if len(bare) == len(left) == 1 and left[0].speedup == bare[0].speedup:
         _set_time(bare[0], left.pop())
     return left
+
+
+def _set_time(record: Evaluation, line: TimingLine) -> None:
+    """Give an evaluation the times of its timing line."""
+    wall = not_negative(line.wall_s)
+    record.gpu_seconds = record.gpu_seconds if wall is None else wall
+    if record.started_at is None and record.completed_at is None:
+        record.started_at, record.completed_at = line.started_at, line.completed_at
 
 
 def _start(record: Evaluation) -> str:
@@ -128,21 +127,9 @@ def _around(line: TimingLine, group: list[Evaluation]) -> list[Evaluation]:
     ]
 
 
-def _set_time(record: Evaluation, line: TimingLine) -> None:
-    """Give an evaluation the times of its timing line."""
-    wall = not_negative(line.wall_s)
-    if wall is not None:
-        record.gpu_seconds = wall
-    if record.started_at is None and record.completed_at is None:
-        record.started_at, record.completed_at = line.started_at, line.completed_at
-
-
 def _add_invocations(run: RunFiles, evaluations: list[Evaluation], findings: FindingLog) -> None:
-    """Add GPU seconds and tokens from the records of calls, joined by the program's sha256.
-
-    Times are joined in order where there are equally many, else where one call lies in a span.
-    """
-    calls: dict[str, list[tuple[str, float]]] = defaultdict(list)  # time and seconds of each
+    """Add GPU seconds and tokens from the records of calls, where each program has its own."""
+    seconds: dict[str, list[tuple[str, float]]] = defaultdict(list)  # by program: time, seconds
     tokens: dict[str, list[tuple[int | None, int | None]]] = defaultdict(list)
     for path in run.files:
         if path.parent.name != "invocations":
@@ -152,26 +139,20 @@ def _add_invocations(run: RunFiles, evaluations: list[Evaluation], findings: Fin
             message = "an invocation record that cannot be read is skipped"
             findings.warning("bad-invocation", message, file=run.name(path))
             continue
-        wall, time = not_negative(value.get("wall_clock_seconds")), value.get("timestamp_utc")
+        wall = not_negative(value.get("wall_clock_seconds"))
         program, child = text_of(value.get("code_sha256")), text_of(value.get("child_code_sha256"))
-        if program is not None and wall is not None and isinstance(time, str):
-            calls[program].append((time.replace("+00:00", "Z"), wall))
+        if program is not None and wall is not None:
+            seconds[program].append((str(value.get("timestamp_utc")), wall))
         elif child is not None:
             counts = natural(value.get("input_tokens")), natural(value.get("output_tokens"))
             tokens[child].append(counts)
     groups: dict[str, list[Evaluation]] = defaultdict(list)
-    for record in evaluations if calls or tokens else ():
+    for record in evaluations if seconds or tokens else ():
         groups[hashlib.sha256(record.code.encode()).hexdigest()].append(record)
     for sha, group in groups.items():
         group.sort(key=lambda record: record.completed_at or "")  # the root has no time: first
-        ordered = sorted(calls[sha])
-        times = [time for time, _ in ordered]
-        for i, record in enumerate(group):
-            first = bisect_left(times, record.started_at or "")
-            n_inside = bisect_right(times, record.completed_at or "~") - first
-            if len(ordered) == len(group):
-                record.gpu_seconds = ordered[i][1]
-            elif n_inside == 1:
-                record.gpu_seconds = ordered[first][1]
+        if len(seconds[sha]) == len(group):
+            for record, (_, wall) in zip(group, sorted(seconds[sha]), strict=True):
+                record.gpu_seconds = wall
         if len(tokens[sha]) == len(group) == 1 and group[0].input_tokens is None:
             group[0].input_tokens, group[0].output_tokens = tokens[sha][0]

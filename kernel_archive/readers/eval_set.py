@@ -8,7 +8,7 @@ import msgspec
 
 from kernel_archive.bins import bin_of
 from kernel_archive.readers.events import Feedback, Hardware
-from kernel_archive.readers.reading import LogReader, log_format
+from kernel_archive.readers.log_reader import LogReader, log_format
 from kernel_archive.readers.salvage import RowKind
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from kernel_archive.readers import events as ev
-from kernel_archive.readers.reading import LogReader, feedback_of, log_format
+from kernel_archive.readers.log_reader import LogReader, feedback_of, log_format
 from kernel_archive.readers.records import EVALUATION_FAILED
 from kernel_archive.readers.salvage import RowKind
 from kernel_archive.readers.values import natural, seconds_between, step_number

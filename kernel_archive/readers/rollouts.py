@@ -11,7 +11,7 @@ from typing import Any, Final
 import msgspec
 
 from kernel_archive.readers.events import Feedback  # noqa: TC001 - msgspec reads the annotations
-from kernel_archive.readers.reading import LogReader, log_format
+from kernel_archive.readers.log_reader import LogReader, log_format
 from kernel_archive.readers.salvage import RowKind
 from kernel_archive.readers.values import natural, not_negative, step_number
 

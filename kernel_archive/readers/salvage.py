@@ -1,9 +1,8 @@
 """Rows from the lines of a log, whatever happened to the log.
 
-A line is decoded once, by a typed decoder that skips what nobody reads. One that fails is decoded
-again as what Python writes, with ``NaN`` and lone surrogates. A line that is no JSON is searched
-for whole rows: a writer that went on after a crash glues its first row to the broken line. Every
-fault is a finding with its line, kept in a :class:`FindingLog`.
+A line is decoded once, by a typed decoder that skips what nobody reads; where that fails, as what
+Python writes, with ``NaN`` and lone surrogates. A line that is no JSON is searched for whole rows:
+a writer that goes on after a crash glues its first row to the broken line.
 """
 
 from __future__ import annotations
@@ -92,64 +91,62 @@ class Salvage(Generic[T]):
     ) -> None:
         self.kind, self.file, self.findings, self.counts = kind, file, findings, counts
         self._unknown: set[str] = set()  # kinds of events that were reported
+        self._broken: Finding | None = None  # whether it is the last line shows at the next one
 
     def rows(self, lines: Iterable[tuple[int, bytes] | Finding]) -> Iterator[tuple[int, T]]:
         """Yield every row with its line, as far as it can be read."""
-        decode, file = self.kind.decode, self.file
-        broken: Finding | None = None  # whether it is the last line shows at the next one
+        decode = self.kind.decode
         for item in lines:
             if isinstance(item, Finding):
                 self.findings.add(item)
                 continue
             number, line = item
-            if broken is not None:
-                self.findings.add(broken)
-                broken = None
+            if self._broken is not None:
+                self.findings.add(self._broken)
+                self._broken = None
             try:
                 row = decode(line)
             except BAD_JSON:
-                try:
-                    rows = self._again(number, any_json(line))
-                except BAD_JSON as error:
-                    rows = self._glued(number, line)
-                    if not rows:
-                        message = f"not valid JSON: {error}; the line is skipped"
-                        broken = Finding(code="bad-json", message=message, file=file, line=number)
-                        self._count("lines_skipped")
-                for row in rows:
-                    yield number, row
+                for whole in self._recover(number, line):
+                    yield number, whole
                 if self.counts.get("lines_skipped", 0) >= _MAX_BAD_LINES:
                     message = f"reading stopped here: {_MAX_BAD_LINES:,} lines are no rows"
-                    self.findings.error("file-too-large", message, file=file, line=number)
+                    self.findings.error("file-too-large", message, file=self.file, line=number)
                     break
             else:
                 yield number, row
-        if broken is not None:
+        if self._broken is not None:
             message = "the last line is broken off, as after a crash of the writer; it is skipped"
-            self.findings.warning("truncated-line", message, file=file, line=broken.line)
+            place: Any = {"file": self.file, "line": self._broken.line}
+            self.findings.warning("truncated-line", message, **place)
 
     def _count(self, name: str) -> None:
         self.counts[name] = self.counts.get(name, 0) + 1
 
-    def _glued(self, number: int, line: bytes) -> list[T]:
-        """Take the whole rows out of a line that is no JSON."""
-        rows = self.kind.glued_rows(line)
-        if rows:
-            self._count("lines_salvaged")
-            message = f"pieces of several rows on one line; {len(rows)} whole kept"
-            self.findings.warning("glued-line", message, file=self.file, line=number)
-        return rows
-
-    def _again(self, number: int, value: Any) -> list[T]:
-        """Make a row of a decoded value, or report why it is none."""
-        where = {"file": self.file, "line": number}
+    def _recover(self, number: int, line: bytes) -> list[T]:
+        """Make rows of a line that is none as it stands, or report it."""
+        try:
+            value = any_json(line)
+        except BAD_JSON as error:
+            rows = self.kind.glued_rows(line)
+            place: Any = {"file": self.file, "line": number}
+            if rows:
+                self._count("lines_salvaged")
+                message = f"pieces of several rows on one line; {len(rows)} whole kept"
+                self.findings.warning("glued-line", message, **place)
+            else:
+                self._count("lines_skipped")
+                message = f"not valid JSON: {error}; the line is skipped"
+                self._broken = Finding(code="bad-json", message=message, **place)
+            return rows
         try:
             row = self.kind.convert(value)
         except BadRow as error:
             fault, field = error.args
             self._count("lines_skipped")
             code = "bad-row" if self.kind.events is None else "bad-event"
-            self.findings.error(code, f"{fault}; the line is skipped", field=field, **where)
+            message = f"{fault}; the line is skipped"
+            self.findings.error(code, message, field=field, file=self.file, line=number)
             return []
         if row is not None:
             return [row]
@@ -158,7 +155,8 @@ class Salvage(Generic[T]):
         if kind not in self._unknown:
             self._unknown.add(kind)
             message = "a kind of event that is not known; such events are skipped"
-            self.findings.info("unknown-event", message, value=kind, **where)
+            place = {"value": kind, "file": self.file, "line": number}
+            self.findings.info("unknown-event", message, **place)
         return []
 
 

@@ -237,6 +237,7 @@ def run_query(
     """
     request = {
         "query": query,
+        "tree": check_query(query),  # where its calls of read_csv stand, should one fail
         "variables": variables,
         "memory": MEMORY_BYTES,
         "address_space": ADDRESS_SPACE_BYTES,
@@ -267,7 +268,8 @@ def run_query(
             fix = f"It may take {MEMORY_BYTES >> 30} GiB: read fewer files or columns at once"
         raise QueryError(printable(" ".join(message.split()), 600), fix)
     answer.seek(0)
-    return pa.ipc.open_stream(answer).read_all()
+    table = pa.ipc.open_stream(answer).read_all()
+    return table.replace_schema_metadata({"damaged": child.stderr or b"[]"})
 
 
 def _check_columns(names: list[str]) -> None:
@@ -317,7 +319,16 @@ def _judged(run: RunFiles, table: pa.Table) -> Iterator[Record]:
         return run.name(path) if run.name(path) in known else run.name(run.path)
 
     judge = sql_doubts.Judge(table)
-    findings = list(judge.findings(named))
+    findings = [
+        Finding(
+            code="bad-row",
+            message=f"no row of a CSV file; left out: {printable(message.splitlines()[0], 200)}",
+            file=named(file),
+            line=line,
+        )
+        for file, line, message in json.loads((table.schema.metadata or {})[b"damaged"])
+    ]
+    findings += judge.findings(named)
     if judge.refused:
         yield from findings
         return
@@ -332,7 +343,7 @@ SQL: Final = ReaderSpec(
     title="Anybody's tables and programs: a DuckDB query that returns an evaluation a row",
     expects='files or folders; query = "import.sql" or the text of one SELECT (docs/own-data.md)',
     files=(),
-    version=1,
+    version=2,
     records=_records,
     also=_also,
     foreign=True,

@@ -8,8 +8,8 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final
 
+from kernel_archive.readers.log_reader import log_format
 from kernel_archive.readers.puct import EventLog
-from kernel_archive.readers.reading import log_format
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -2,8 +2,8 @@
 
 The interval of a difference comes from the paired bootstrap (both are drawn the same rows). The
 p-value is two-sided: if the two don't differ, which forecast of a row came from whom is a coin's
-toss. So the two are swapped row by row, all repeats of a row together, and the difference is
-computed anew.
+toss. So the two are swapped row by row, or author by author where the data name authors, all
+repeats of a row together, and the difference is computed anew.
 
 Repeats that are swapped with each other form a pair. How a file numbers its repeats must not
 matter, so each submission's repeats are put in the order of a digest of what they forecast. Where
@@ -26,7 +26,7 @@ from kernel_archive.errors import UsageError, suggestion
 from kernel_archive.scoring.load import as_split
 from kernel_archive.scoring.metrics import COMPARED, METRICS, metrics_of
 from kernel_archive.scoring.reader import forecasts_of
-from kernel_archive.scoring.record import ForecastFacts, Terms
+from kernel_archive.scoring.record import Drawn, ForecastFacts, Terms
 from kernel_archive.scoring.samples import REPEAT_FIELDS, ForecastRows, RowSample
 from kernel_archive.scoring.scorer import ScoreOptions, forecast_facts, means
 from kernel_archive.scoring.uncertainty import bootstrap, chunk_sizes, interval, measure, repeats_of
@@ -154,6 +154,7 @@ def compare(
         predicted_bin=rule,
         seed=seed,
         draws=draws,
+        drawn=Drawn(unit=rows_a.unit, n=rows_a.n_drawn),
         a=forecast_facts(a),
         b=forecast_facts(b),
         differences=table,
@@ -220,10 +221,14 @@ def permutation_p(
     observed = _swapped_differences(both, unswapped, {*sources.values()})
     parts = []
     for size in chunk_sizes(2 * n, draws):
-        swapped = {
-            name: rng.integers(0, 2, size=(size, len(rows)), dtype=np.int8).astype(bool)
-            for name, rows in a.strata.items()
-        }
+        if a.clusters is None:
+            swapped = {
+                name: rng.integers(0, 2, size=(size, len(rows)), dtype=np.int8).astype(bool)
+                for name, rows in a.strata.items()
+            }
+        else:
+            flips = rng.integers(0, 2, size=(size, a.clusters.max() + 1), dtype=np.int8)
+            swapped = {name: flips[:, a.clusters[at]].astype(bool) for name, at in a.strata.items()}
         parts.append(_swapped_differences(both, swapped, {*sources.values()}))
     p = {}
     for name, source in sources.items():
@@ -239,17 +244,13 @@ def _swapped_differences(
 ) -> dict[str, Floats]:
     """Difference of every metric when rows are swapped: shape (D,) each.
 
-    Args:
-        both: from :func:`_side_by_side`.
-        swapped: stratum -> shape (D, m), which of its m rows are swapped.
-        names: metrics.
+    ``swapped`` says of every stratum which of its m rows are swapped, shape (D, m).
     """
     sides = []
     for flip in (False, True):
         from_b = {name: swap ^ flip for name, swap in swapped.items()}
         weights = [np.concatenate([~rows.T, rows.T]) for rows in from_b.values()]
-        picks = {n: np.arange(rows.shape[1]) + rows.shape[1] * rows for n, rows in from_b.items()}
-        sample = RowSample(both, np.concatenate(weights).astype(np.float64), picks)
+        sample = RowSample(both, np.concatenate(weights).astype(np.float64))
         sides.append(measure(sample, names).overall)
     return {name: sides[0][name] - sides[1][name] for name in names}
 

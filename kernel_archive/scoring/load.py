@@ -12,6 +12,7 @@ import msgspec
 from kernel_archive.bins import assign_bins
 from kernel_archive.bins import scheme as scheme_of
 from kernel_archive.errors import ArchiveMismatchError, UsageError
+from kernel_archive.scoring.clusters import read_clusters
 from kernel_archive.scoring.controls import read_surface, surface_columns
 from kernel_archive.scoring.split import Split, TargetFacts, forecast_split, split_facts
 from kernel_archive.scoring.worlds import load_worlds
@@ -66,9 +67,8 @@ def load_split(
     faults = list(shard_faults(opened.path, opened.manifest.shards(spec.table)))
     if faults:  # no edited label is scored under an old digest
         raise ArchiveMismatchError.from_findings(faults)
-    columns = dict.fromkeys(
-        ["row_id", spec.task, spec.group, "gpu", spec.value, "bin", *surface_columns(spec)]
-    )
+    shown = ("row_id", spec.task, spec.group, "gpu", spec.value, "bin", "search_id")
+    columns = dict.fromkeys((*shown, *surface_columns(spec)))
     rows = opened.arrow(spec.table, columns=list(columns))
     withheld = facts.origin == "withheld"
     if withheld:
@@ -93,6 +93,7 @@ def load_split(
         split=spec.name,
         ends=(ends[0], ends[1]) if len(ends) == 2 else None,
         surface=read_surface(opened, spec, values),
+        clusters=read_clusters(opened, spec, values),
         facts=TargetFacts(
             archive_name=opened.manifest.name,
             archive_version=opened.manifest.version,

@@ -17,7 +17,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 #: Raised when a definition changes; scores of different versions are never ranked together.
-METRIC_VERSION: Final = "1"
+METRIC_VERSION: Final = "2"
+#: With fewer clusters an interval says little, and whoever shows it says so.
+FEW: Final = 15
 #: Metrics that hang on a few rows of each task start with this.
 _OF_FEW: Final = "speedup_recovered_at_"
 
@@ -151,6 +153,25 @@ class ControlFigures(msgspec.Struct, frozen=True, kw_only=True):
     metrics: dict[str, float | None]
 
 
+class Drawn(msgspec.Struct, frozen=True, kw_only=True):
+    """State what the draws of intervals and comparisons are of."""
+
+    #: ``authors``, ``chains``, ``problems`` or ``rows``, and how many there are.
+    unit: str
+    n: int
+
+    @property
+    def said(self) -> str:
+        """Say it, and where there are few how little an interval carries.
+
+        >>> Drawn(unit="problems", n=12).said
+        '12 problems, few: the true figure is outside more often than 1 time in 20'
+        """
+        few = self.unit != "rows" and self.n < FEW
+        remark = ", few: the true figure is outside more often than 1 time in 20" if few else ""
+        return f"{self.n:,} {self.unit}{remark}"
+
+
 class Terms(msgspec.Struct, frozen=True, kw_only=True):
     """State what figures were computed under; comparable figures agree in it."""
 
@@ -165,6 +186,7 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True):
     seed: int
     #: 0 when there are no intervals.
     draws: int
+    drawn: Drawn | None = None
 
 
 class Score(Terms, frozen=True, kw_only=True):

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from kernel_archive.scoring.arrays import group_ties, product, running
+from kernel_archive.scoring.arrays import counted, group_ties, per_draw, product, running
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
+    from numpy.typing import ArrayLike, NDArray
 
     from kernel_archive.scoring.arrays import Bools, Floats, Ints
 
@@ -19,66 +19,81 @@ BUDGETS: Final = (1, 5, 10, 25, 50)
 CURVE: Final = tuple(range(1, 101))
 
 
-def budget_ranks(n: int, budgets: tuple[int, ...] = BUDGETS) -> NDArray[np.intp]:
+def budget_ranks(n: ArrayLike, budgets: tuple[int, ...] = BUDGETS) -> NDArray[np.intp]:
     """Count the candidates of n that budgets in whole percent measure: max(1, ceil(c n / 100)).
 
     >>> budget_ranks(80).tolist()
     [1, 4, 8, 20, 40]
     """
-    return np.array([max(1, -(-c * n // 100)) for c in budgets], dtype=np.intp)
+    counts = [np.maximum(1, -(-c * np.asarray(n) // 100)) for c in budgets]
+    return np.array(counts, dtype=np.intp)
 
 
-def _places(order: Ints, picks: Ints | None) -> Ints:
-    """Places of the picked rows (of all, without picks) in an order, ascending: shape (m, D)."""
-    small = np.int16 if len(order) < 2**15 else np.int32
-    place = np.empty(len(order), dtype=small)
-    place[order] = np.arange(len(order), dtype=small)
-    return np.sort(place[np.arange(len(order))[None, :] if picks is None else picks], axis=1).T
+def _drawn_places(counts: Ints) -> Ints:
+    """Spread drawn rows out: shape (m, D), ascending; n fills the draws of fewer rows.
+
+    ``counts`` has shape (n, D), how often each row is in each draw.
+    """
+    n, n_draws = counts.shape
+    small = np.int16 if n < 2**15 else np.int32
+    drawn = np.repeat(np.tile(np.arange(n, dtype=small), n_draws), counts.T.ravel())
+    sizes = counts.sum(axis=0)
+    places = np.full((n_draws, max(1, int(sizes.max(initial=0)))), n, dtype=small)
+    places[np.arange(places.shape[1]) < sizes[:, None]] = drawn
+    return np.ascontiguousarray(places.T)
 
 
 def recovered_at(
-    *, expected: Floats, speedups: Floats, ranks: Ints, picks: Ints | None = None
+    *,
+    expected: Floats,
+    speedups: Floats,
+    budgets: tuple[int, ...] = BUDGETS,
+    weights: Floats | None = None,
 ) -> Floats:
-    """Speedup recovered in one candidate set after k measurements, in percent.
+    """Speedup recovered in one candidate set at some budgets, in percent.
 
-    The k candidates with the largest expected speedup are measured; the value is 100 times their
-    best measured speedup over the best of the whole set. A tie at the cut counts with its exact
+    The candidates with the largest expected speedup are measured; the value is 100 times their best
+    measured speedup over the best of the whole set. A tie at the cut counts with its exact
     expectation over random orders.
 
     Args:
         expected: shape (n,), S^ in x.
         speedups: shape (n,), measured, in x.
-        ranks: shape (K,), numbers of candidates k to measure, 1 to m.
-        picks: shape (D, m), the m rows of every draw; every row once when not given. Copies of a
-            row tie.
+        budgets: K shares of the candidates, in whole percent.
+        weights: shape (n, D), how often each row is in each draw, in whole numbers; once when not
+            given. Copies of a row tie.
 
     Returns:
-        shape (K, D), or (K,) without picks.
+        shape (K, D), or (K,) without weights; NaN where no row was drawn.
 
     >>> expected, speedups = np.array([3.0, 1.0, 2.0]), np.array([1.0, 4.0, 2.0])
-    >>> recovered_at(expected=expected, speedups=speedups, ranks=np.array([1, 2, 3]))
+    >>> recovered_at(expected=expected, speedups=speedups, budgets=(33, 66, 100))
     array([ 25.,  50., 100.])
 
     Of two that tie, either may be measured first: (100/3 + 100) / 2.
 
-    >>> recovered_at(expected=np.ones(2), speedups=np.array([1.0, 3.0]), ranks=np.array([1]))
+    >>> recovered_at(expected=np.ones(2), speedups=np.array([1.0, 3.0]), budgets=(50,))
     array([66.66666667])
     """
     group = group_ties(-expected)
     order = np.lexsort((-speedups, group))
-    places = np.ascontiguousarray(_places(order, picks))
-    ordered, labels = speedups[order], group[order]
+    drawn = counted(weights, len(group))[order].astype(np.intp)
+    places = _drawn_places(drawn)
+    ordered = np.append(speedups[order], 0.0)
     best = running(np.maximum, ordered[places])
     whole = best[-1].copy()
-    ends = np.cumsum(np.bincount(labels))
+    ends = np.cumsum(np.bincount(group))
     # Inside a group the speedups are sorted: they differ when its first and last do.
-    mixed = ordered[np.append(0, ends[:-1])] != ordered[ends - 1]
+    mixed = np.append(ordered[np.append(0, ends[:-1])] != ordered[ends - 1], False)
+    ranks = budget_ranks(drawn.sum(axis=0), budgets)
     if mixed.any():
+        labels = np.append(group[order], len(ends))
         _expect_ties(best, ordered, places, labels, mixed, np.unique(ranks))
     # The ratio first: the best candidate gives exactly 100.
-    out: Floats = best[ranks - 1] / whole
+    with np.errstate(invalid="ignore"):
+        out: Floats = np.take_along_axis(best, ranks - 1, axis=0) / whole
     out *= 100.0
-    return out[:, 0] if picks is None else out
+    return per_draw(out, weights)
 
 
 def best_of_draws(size: int, drawn: Ints) -> Floats:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 #: Cues of an edit that find discoveries without reading it.
 SHORTCUTS: Final = ("parent_speedup", "language_change")
 #: Fields of :class:`ForecastRows` with a value for every row.
-_ROW_FIELDS: Final = ("speedups", "bins", "spreads", "control_crps")
+_ROW_FIELDS: Final = ("speedups", "bins", "spreads", "control_crps", "clusters")
 #: Its fields with a value for every repeat and row.
 REPEAT_FIELDS: Final = ("probabilities", "parsed", "predicted", "stated")
 
@@ -48,6 +48,10 @@ class ForecastRows:
     spreads: Floats
     #: Shape (n,), CRPS of the best control.
     control_crps: Floats
+    #: Shape (n,), number of the cluster that a row is of; ``None`` where rows are drawn. What they
+    #: are called.
+    clusters: Ints | None
+    unit: str
     #: Name -> shape (n,), scores of the known shortcuts to discoveries.
     shortcuts: Mapping[str, Floats]
     #: Shape (R, n, 8).
@@ -63,6 +67,7 @@ class ForecastRows:
         """Put the rows of a split and their forecasts in canonical order: no file order matters."""
         places = split.canonical_order
         rows, cast = split.ordered, forecasts.take(places)
+        named = rows.clusters
         return cls(
             kind=rows.kind,
             scheme=rows.scheme,
@@ -74,6 +79,8 @@ class ForecastRows:
             bins=rows.bins,
             spreads=rows.surface.spreads,
             control_crps=split.once(best_control)[1][places],
+            clusters=None if named is None else np.unique(named.names, return_inverse=True)[1],
+            unit="rows" if named is None else named.unit,
             shortcuts={k: v for k, v in rows.surface.cues.items() if k in SHORTCUTS},
             probabilities=cast.probabilities,
             parsed=cast.parsed,
@@ -88,6 +95,11 @@ class ForecastRows:
     def n_repeats(self) -> int:
         """Number of repeats R."""
         return int(self.parsed.shape[0])
+
+    @property
+    def n_drawn(self) -> int:
+        """Number of clusters, or of rows where rows are drawn."""
+        return len(self) if self.clusters is None else len(np.unique(self.clusters))
 
     @cached_property
     def confidence(self) -> Floats:
@@ -142,7 +154,9 @@ class ForecastRows:
         self, at: Ints, *, strata: Mapping[str, Ints], pools: Mapping[str, Ints]
     ) -> ForecastRows:
         """Select rows by position, in this order, any of them several times; without groups."""
-        arrays: dict[str, Any] = {name: getattr(self, name)[at] for name in _ROW_FIELDS}
+        arrays: dict[str, Any] = {
+            name: values[at] for name in _ROW_FIELDS if (values := getattr(self, name)) is not None
+        }
         arrays |= {name: getattr(self, name)[:, at] for name in REPEAT_FIELDS}
         shortcuts = {name: scores[at] for name, scores in self.shortcuts.items()}
         return replace(self, strata=strata, pools=pools, groups={}, shortcuts=shortcuts, **arrays)
@@ -159,6 +173,10 @@ class ForecastRows:
 
         return self.take(at, strata=whole(self.strata), pools=whole(self.pools))
 
+    def stratum_of(self, at: Ints) -> str:
+        """Name the stratum that holds some rows."""
+        return next(name for name, rows in self.strata.items() if at[0] in rows)
+
     @cached_property
     def by_group(self) -> dict[str, ForecastRows]:
         """The rows of every reported group."""
@@ -172,21 +190,24 @@ class RowSample:
     rows: ForecastRows
     #: Shape (n, D), how often each row is in each draw.
     weights: Floats
-    #: Stratum -> shape (D, m), the rows drawn from it, as positions inside the stratum.
-    picks: Mapping[str, Ints]
+    #: Stratum -> shape (D,), how often it was drawn as a whole, where strata are drawn.
+    copies: Mapping[str, Floats] | None = None
     #: The draws of all rows, when these are the rows of one group.
     whole: RowSample | None = None
 
     @classmethod
     def once(cls, rows: ForecastRows) -> RowSample:
         """Make the single draw that holds every row once."""
-        picks = {name: np.arange(len(at))[None] for name, at in rows.strata.items()}
-        return cls(rows, np.ones((len(rows), 1)), picks)
+        return cls(rows, np.ones((len(rows), 1)))
 
     def of_group(self, name: str) -> RowSample:
         """Select the rows of one reported group in the same draws."""
         weights = self.weights[self.rows.groups[name]]
-        return RowSample(self.rows.by_group[name], weights, self.picks, self)
+        return RowSample(self.rows.by_group[name], weights, self.copies, self)
+
+    def inside(self, at: Ints) -> Floats:
+        """How often the rows of one stratum are in each draw of that stratum."""
+        return self.weights[at] if self.copies is None else np.ones((len(at), 1))
 
     def mean(self, value: Callable[[int], Floats]) -> Floats:
         """Mean over the repeats of what a formula gives for a repeat number: shape (..., D)."""
@@ -219,44 +240,50 @@ class RowSample:
         if self.whole is not None:
             return {name: self.whole.stratum_curves[name] for name in self.rows.strata}
         return {
-            name: self._recovered(at, self.picks[name], recovery.CURVE)
+            name: self._recovered(at, self.inside(at), recovery.CURVE)
             for name, at in self.rows.strata.items()
         }
 
-    def _recovered(self, at: Ints, picks: Ints, budgets: tuple[int, ...]) -> Floats:
+    def _recovered(self, at: Ints, weights: Floats, budgets: tuple[int, ...]) -> Floats:
         """Speedup recovered from one candidate set at K budgets, mean over the repeats: (K, D)."""
-        ranks, back = np.unique(recovery.budget_ranks(picks.shape[1], budgets), return_inverse=True)
-        total = np.zeros((len(ranks), len(picks)))
-        for expected in self.rows.expected:
-            total += recovery.recovered_at(
-                expected=expected[at], speedups=self.rows.speedups[at], ranks=ranks, picks=picks
+        speedups = self.rows.speedups[at]
+        return self.mean(
+            lambda r: recovery.recovered_at(
+                expected=self.rows.expected[r, at],
+                speedups=speedups,
+                budgets=budgets,
+                weights=weights,
             )
-        return (total / self.rows.n_repeats)[back]
+        )
 
     @cached_property
     def curve(self) -> Floats:
         """Recovery curve, mean over strata and repeats: shape (100, D); NaN without a stratum."""
         total = np.zeros((len(recovery.CURVE), self.weights.shape[1]))
-        for curve in self.stratum_curves.values():
-            total += curve
+        count = np.zeros(self.weights.shape[1])
+        for name, curve in self.stratum_curves.items():
+            copies = ~np.isnan(curve[0]) if self.copies is None else self.copies[name]
+            total += np.where(copies > 0, copies * curve, 0.0)
+            count += copies
         with np.errstate(invalid="ignore"):
-            return total / len(self.stratum_curves)
+            return total / count
 
-    @cached_property
+    @property
     def pooled(self) -> Floats:
         """Speedup recovered with all rows as one candidate set, mean over budgets: shape (D,)."""
-        strata = self.rows.strata
-        picks = np.concatenate([at[self.picks[name]] for name, at in strata.items()], axis=1)
         at = np.arange(len(self.rows))
-        return np.asarray(self._recovered(at, picks, recovery.BUDGETS).mean(axis=0))
+        return np.asarray(self._recovered(at, self.weights, recovery.BUDGETS).mean(axis=0))
 
     @cached_property
     def pool_pairs(self) -> dict[str, Floats]:
         """Of every pool the pairs in the right order, and those that count: shape (2, D) each."""
         if self.whole is not None:
             return {name: self.whole.pool_pairs[name] for name in self.rows.pools}
-        tables = self.rows.pair_tables
-        return {name: tables[name].count(self.weights[at]) for name, at in self.rows.pools.items()}
+        tables, out = self.rows.pair_tables, {}
+        for name, at in self.rows.pools.items():
+            copies = 1.0 if self.copies is None else self.copies[self.rows.stratum_of(at)]
+            out[name] = tables[name].count(self.inside(at)) * copies
+        return out
 
     @property
     def pair_accuracy(self) -> Floats:

@@ -17,6 +17,7 @@ from kernel_archive.scoring.order import CUTOFFS
 from kernel_archive.scoring.reader import forecasts_of
 from kernel_archive.scoring.record import (
     ControlFigures,
+    Drawn,
     ForecastFacts,
     Metric,
     Recovery,
@@ -92,10 +93,11 @@ def score_with_draws(
         predicted_bin=rule,
         seed=seed,
         draws=draws,
+        drawn=Drawn(unit=rows.unit, n=rows.n_drawn),
         forecasts=forecast_facts(forecasts),
         metrics=metrics,
         groups={
-            name: _metrics(values, drawn.groups[name] if drawn else None)
+            name: _metrics(values, drawn.groups.get(name) if drawn else None)
             for name, values in figures.groups.items()
         },
         group_rows={name: len(places) for name, places in split.group_rows.items()},

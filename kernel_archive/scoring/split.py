@@ -84,6 +84,23 @@ class Surface:
         )
 
 
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Clusters:
+    """Name what the rows of a split come from: rows of one cluster are not independent.
+
+    Attributes:
+        unit: what a cluster is, in the plural: ``authors``, ``chains`` or ``problems``.
+        names: n names.
+    """
+
+    unit: str
+    names: tuple[str, ...]
+
+    def take(self, rows: Ints) -> Clusters:
+        """Select rows, in this order."""
+        return Clusters(unit=self.unit, names=tuple(self.names[i] for i in rows))
+
+
 class SplitOptions(TypedDict, total=False):
     """State what is known of rows beside their ids, tasks and speedups."""
 
@@ -97,6 +114,8 @@ class SplitOptions(TypedDict, total=False):
     #: Identity; made from the arrays when not given.
     facts: TargetFacts
     surface: Surface
+    #: What intervals draw; rows when not given.
+    clusters: Clusters | None
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -119,6 +138,7 @@ class Split:
     representatives: NDArray[np.float64]
     facts: TargetFacts
     surface: Surface
+    clusters: Clusters | None = None
     #: The bins follow another scheme than the split was frozen with.
     relabelled: bool = False
     #: The labels are hidden from the public: no figure of a single row is shown.
@@ -193,6 +213,7 @@ class Split:
             representatives=m,
             facts=options.get("facts") or _facts_of(split, rows),
             surface=options.get("surface") or Surface.plain(len(ids)),
+            clusters=options.get("clusters"),
         )
 
     def __len__(self) -> int:
@@ -252,6 +273,7 @@ class Split:
             speedups=self.speedups[rows],
             bins=self.bins[rows],
             surface=self.surface.take(rows),
+            clusters=self.clusters and self.clusters.take(rows),
             _frozen=None,
         )
 

@@ -51,7 +51,8 @@ def score_sheets(record: Score) -> list[Sheet]:
     first = [name for name in (LEAD, *HEADLINE[record.kind]) if name in record.metrics]
     budgets = {budget_name(c): f"{c} %" for c in BUDGETS if budget_name(c) in record.metrics}
     others = [name for name in record.metrics if name not in first and name not in budgets]
-    intervals = f"Intervals: 95 %, {record.draws:,} bootstrap draws, seed {record.seed}"
+    of = f" of {record.drawn.said}" if record.drawn else ""
+    intervals = f"Intervals: 95 %, {record.draws:,} bootstrap draws{of}; seed {record.seed}"
     shares = f"coverage {_share(f.coverage)}, parse rate {_share(f.parse_rate)}"
     notes = [
         f"{_repeats(f.n_repeats)}, {shares}",
@@ -145,7 +146,8 @@ def comparison_sheet(comparison: Comparison) -> Sheet:
         p_values = ["-" if p is None else f"{p:.4f}" for p in (d.p, d.p_holm)]
         figures = [info.format(d.a), info.format(d.b)]
         rows.append([info.title, *figures, shown, span, *p_values, side[d.better]])
-    draws = f"{comparison.draws:,} bootstrap draws and as many row-wise swaps"
+    of = f" of {comparison.drawn.said}" if comparison.drawn else ""
+    draws = f"{comparison.draws:,} bootstrap draws and as many swaps{of}"
     families = "over the paper's metrics and over the further ones of this project"
     notes = [
         f"Difference: {a} - {b}; {draws}, seed {comparison.seed}",

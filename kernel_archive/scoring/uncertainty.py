@@ -1,32 +1,18 @@
 """Compute the metrics of repeats and of resampled rows, and 95 % intervals from them.
 
-The bootstrap is paired and stratified: in every draw the rows of each task are drawn anew with
-replacement, all repeats of a row together, and the value of a draw is the mean over the repeats.
-Intervals are percentiles of the draws. Two submissions drawn with one seed get the same rows.
+The bootstrap is paired: in every draw clusters (authors, problems) are drawn anew with replacement,
+all their rows and all repeats of a row together. Where the data name no clusters, rows are drawn,
+as many of each task as it has. The value of a draw is the mean over the repeats, and intervals are
+percentiles of the draws. Two submissions drawn with one seed get the same rows.
 
-Written plainly, one draw after the other, it is this::
-
-    rng = np.random.default_rng(seed)
-    values = []
-    for _ in range(draws):
-        # positions of the drawn rows, as many of each task as it has
-        drawn = np.concatenate([rng.choice(task, len(task)) for task in rows.strata.values()])
-        repeats = [rows.repeat(r) for r in range(rows.n_repeats)]
-        values.append(np.mean([metric(repeat, drawn) for repeat in repeats]))
-    low, high = np.quantile(values, [0.025, 0.975])
-
-:func:`bootstrap` is hundreds of times as fast: a draw is a column of weights, how often each row
-was drawn, and a metric is computed for all columns at once. A test holds the two equal for every
-metric, draw for draw, given the same drawn rows.
-
-How well such intervals cover depends on the metric: of the score that a split of this size has on
-average they hold 93 to 95 % for means over rows, 91 to 96 % for ECE, 89 to 99 % for speedup
-recovered, less for D_mono and adaptive ECE (``benchmarks/coverage_of_intervals.py``).
+A draw is a column of weights, how often each row was drawn, and a metric is computed for all
+columns at once. A test holds this equal to the plain bootstrap, one draw after the other. How well
+the intervals cover: ``benchmarks/coverage_of_intervals.py`` and docs/metrics.md.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -114,20 +100,35 @@ def chunk_sizes(n: int, draws: int) -> Iterator[int]:
 
 
 def resampled(rows: ForecastRows, *, seed: int, draws: int) -> Iterator[RowSample]:
-    """Draw rows by stratified bootstrap, in portions.
+    """Draw clusters, or rows stratified by task where there are none, in portions.
 
-    The same seed and the same strata give the same rows in every draw.
+    The same seed, clusters and strata give the same rows in every draw.
     """
     rng = np.random.default_rng(seed)
     for size in chunk_sizes(len(rows), draws):
-        picks: dict[str, Ints] = {}
-        weights = np.empty((len(rows), size))
-        for name, at in rows.strata.items():
-            small = np.int16 if len(at) < 2**15 else np.int32
-            picks[name] = rng.integers(0, len(at), size=(size, len(at)), dtype=small)
-            cells = picks[name] * np.int64(size) + np.arange(size)[:, None]
-            weights[at] = np.bincount(cells.ravel(), minlength=len(at) * size).reshape(-1, size)
-        yield RowSample(rows, weights, picks)
+        if rows.clusters is None:
+            weights = np.empty((len(rows), size))
+            for at in rows.strata.values():
+                weights[at] = _draw(rng, len(at), size)
+            yield RowSample(rows, weights)
+            continue
+        names, cluster = np.unique(rows.clusters, return_inverse=True)
+        drawn = _draw(rng, len(names), size)
+        yield RowSample(rows, drawn[cluster], _copies(rows, cluster, drawn))
+
+
+def _draw(rng: np.random.Generator, n: int, size: int) -> Floats:
+    """Draw n of n things with replacement: how often each is in each draw, shape (n, size)."""
+    picks = rng.integers(0, n, size=(size, n), dtype=np.int16 if n < 2**15 else np.int32)
+    cells = picks * np.int64(size) + np.arange(size)[:, None]
+    return np.bincount(cells.ravel(), minlength=n * size).reshape(-1, size).astype(np.float64)
+
+
+def _copies(rows: ForecastRows, cluster: Ints, drawn: Floats) -> dict[str, Floats] | None:
+    """How often each stratum was drawn, where every stratum lies in one cluster."""
+    if any(len(set(cluster[at].tolist())) > 1 for at in rows.strata.values()):
+        return None
+    return {name: drawn[cluster[at[0]]] for name, at in rows.strata.items()}
 
 
 def bootstrap(
@@ -140,11 +141,16 @@ def bootstrap(
 ) -> Figures:
     """Compute the metrics in every bootstrap draw: all of this kind of split, or those named.
 
-    With ``groups`` also those of single groups that have an interval.
+    With ``groups`` also those of single groups that have an interval: groups of several clusters.
     """
     of_groups = [name for name, metric in METRICS.items() if metric.groups == "interval" and groups]
     samples = resampled(rows, seed=seed, draws=draws)
-    return joined(measure(sample, names, groups=of_groups) for sample in samples)
+    drawn = joined(
+        measure(sample, names, groups=of_groups if sample.copies is None else ())
+        for sample in samples
+    )
+    known = {g: v for g, v in drawn.groups.items() if rows.by_group[g].n_drawn > 1}
+    return replace(drawn, groups=known)
 
 
 def interval(values: Floats) -> tuple[float, float] | None:

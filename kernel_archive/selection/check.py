@@ -78,7 +78,7 @@ def _against(selection: Selection, archive: Archive, facts: SplitFacts) -> Itera
         yield Finding(code="split-content", message=message, field=table, fix=_AGAIN)
     elif changed := changed_facts(named, facts, table, "the rows"):
         yield from changed
-    elif again.name != facts.name and not facts.name.endswith("-reselected"):
+    elif again.name != facts.name:
         message = f"is called {printable(facts.name)!r}; its definition is {again.name!r}"
         fix = "Another version of the definitions made it" if facts.name == CANONICAL else None
         yield Finding(code="split-name", severity="warning", message=message, field=table, fix=fix)
@@ -92,7 +92,7 @@ def _recomputed(tables: ArchiveTables, members: Mapping[str, pl.DataFrame]) -> I
             continue
         try:
             definition = recorded_definition(split, facts.parameters)
-            gpu = facts.parameters.get("gpu") if split.kind == "eval" else None
+            gpu = facts.parameters.get("gpu") if split.kind in ("eval", "close") else None
             others = {n: rows for n, rows in members.items() if n != name}
             rules = SplitRules(definitions={name: definition}, gpu=gpu)
             selection = select_split(split, tables, rules, others)

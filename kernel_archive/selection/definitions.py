@@ -58,14 +58,12 @@ class Definition(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     Attributes:
         scheme: bin scheme of the labels.
         exclude_flags: audit flags that keep a kernel (of a pair: either kernel) out.
-        version: of the definition; what an earlier one selected stays in ``splits/retired/``.
         natural: only programs of builders whose recipe says ``natural``.
         builders: only programs of these builders; of every one when empty.
     """
 
     scheme: Scheme
     exclude_flags: list[_Flag]
-    version: _Positive = 1
     natural: bool = False
     builders: list[_Text] = []
 
@@ -73,32 +71,28 @@ class Definition(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     name_parts: ClassVar[dict[str, str]] = {"scheme": "{}"}
 
 
-class EvalDefinition(Definition, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Which kernels enter an evaluation split; the fields are explained in ``splits/eval.toml``.
+class KernelDefinition(Definition, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Which kernels may be asked about; the fields are explained in ``splits/eval.toml``.
 
     Attributes:
         tasks: problem ids, or ``held_out`` for all problems that are wholly held out.
         gpu: preferred GPU, canonical name.
         role: role of the searches that the kernels come from.
-        cap: kernels per task and bin, at most.
-        selection_key: text before the kernel id in the hash that orders a cell.
+        selection_key: text before the ids in the hash that orders candidates.
         languages: languages of the candidates; all when empty.
         near_copy: similarity from which two programs are near copies
-            (:mod:`kernel_archive.selection.similarity`): a cell takes one of them, and a near copy
-            of a training program is left out. ``None``: no rule.
+            (:mod:`kernel_archive.selection.similarity`), of which one is taken; a near copy of a
+            training program is left out. ``None``: no rule.
         measured: measurements that a kernel has at least.
     """
 
     tasks: Annotated[list[_Text], msgspec.Meta(min_length=1)] | Literal["held_out"]
     gpu: _Text
     role: Literal["held_out"]
-    cap: _Positive
     selection_key: _Text
     languages: list[_Language] = []
     near_copy: Annotated[float, msgspec.Meta(gt=0, le=1)] | None = None
     measured: _Positive = 1
-
-    name_parts: ClassVar[dict[str, str]] = {"cap": "cap{}", "gpu": "", "scheme": "{}"}
 
     @property
     def problems(self) -> list[str]:
@@ -115,6 +109,38 @@ class EvalDefinition(Definition, frozen=True, kw_only=True, forbid_unknown_field
             _refuse("tasks", tasks, "name each task once")
         if canonical_gpu(self.gpu) != self.gpu:
             _refuse("gpu", self.gpu, f"write {canonical_gpu(self.gpu)!r}")
+
+
+class EvalDefinition(KernelDefinition, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Which kernels enter an evaluation split.
+
+    Attributes:
+        cap: kernels per task and bin, at most.
+    """
+
+    cap: _Positive
+
+    name_parts: ClassVar[dict[str, str]] = {"cap": "cap{}", "gpu": "", "scheme": "{}"}
+
+
+class CloseDefinition(KernelDefinition, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Which two kernels make a close pair; the fields are explained in ``splits/eval_close.toml``.
+
+    Attributes:
+        closest: least ratio of the two speedups, the faster over the slower.
+        farthest: largest ratio.
+        standard_errors: combined relative standard errors that the ratio exceeds 1 by, at least.
+        pairs: pairs in all, at most.
+        pairs_per_program: pairs that a program is in, at most.
+    """
+
+    closest: _Cutoff
+    farthest: _Cutoff
+    standard_errors: Annotated[float, msgspec.Meta(ge=0, le=1000)]
+    pairs: _Positive
+    pairs_per_program: _Positive
+
+    name_parts: ClassVar[dict[str, str]] = {"pairs": "pairs{}", "gpu": "", "scheme": "{}"}
 
 
 class OwnEvalDefinition(EvalDefinition, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -198,6 +224,7 @@ def _refuse(field: str, value: object, fix: str) -> None:
 _Struct = TypeVar("_Struct", bound=Definition)
 _TYPES: Final[dict[Kind, type[Definition]]] = {
     "eval": EvalDefinition,
+    "close": CloseDefinition,
     "discovery": DiscoveryDefinition,
     "train": TrainDefinition,
 }
@@ -233,8 +260,7 @@ def load_definition(name: str, path: str | Path | None = None) -> Definition:
 
     Args:
         name: name of the split, or of its table.
-        path: a definition of one's own, or the name of a retired one; the shipped, canonical
-            one when not given.
+        path: a definition of one's own; the shipped, canonical one when not given.
 
     Raises:
         RecipeError: the file is missing or not TOML, a field is unknown or missing, or a value
@@ -246,24 +272,10 @@ def load_definition(name: str, path: str | Path | None = None) -> Definition:
     """
     split = split_of(name)
     file = Path(path) if path is not None else content_path("splits") / f"{split.name}.toml"
-    if path is not None and str(path) in (retired := retired_definitions(split)):
-        file = retired[str(path)]
-    place = str(file)
-    known = ", ".join(retired_definitions(split))
-    fix = "Copy one of splits/*.toml and change it" + (
-        f", or name a retired one: {known}" if known else ""
-    )
-    fail = partial(RecipeError.of, code="bad-definition", file=place)
+    fail = partial(RecipeError.of, code="bad-definition", file=str(file))
+    fix = "Copy one of splits/*.toml and change it"
     data = read_toml(file, fail, "there is no such split definition", fix)
-    return _converted(data, _kind(split, data), place)
-
-
-def retired_definitions(split: SplitSpec) -> dict[str, Path]:
-    """Name -> file of the retired definitions of a split."""
-    return {
-        path.stem: path
-        for path in sorted(content_path("splits").glob(f"retired/{split.name}-[0-9]*.toml"))
-    }
+    return _converted(data, _kind(split, data), str(file))
 
 
 def with_changes(definition: _Struct, **changes: Any) -> _Struct:
@@ -342,17 +354,13 @@ def _present(task: str, present: set[str]) -> str:
 
 
 def variant_name(split: SplitSpec, rule: _Struct, standard: _Struct, *, gpu: str = "") -> str:
-    """``canonical`` for the canonical definition, a retired one's name for exactly that.
+    """Name a selection by how its definition differs from the canonical one.
 
     ``gpu`` is what to say of the GPU, where it is not the canonical choice.
     """
     changed = {f for f in rule.__struct_fields__ if getattr(rule, f) != getattr(standard, f)}
     if not changed and not gpu:
         return CANONICAL
-    if not gpu:
-        for name in retired_definitions(split):
-            if load_definition(split.name, name) == rule:
-                return name
     parts = {
         f: text.format(getattr(rule, f)) for f, text in rule.name_parts.items() if f in changed
     }

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from kernel_archive.archive.manifest import SplitFacts
     from kernel_archive.archive.open import Archive
+    from kernel_archive.selection.freeze import FrozenSplit
 
 #: The measured columns of a table.
 _VALUES: Final = {
@@ -39,19 +40,10 @@ KINDS: Final = {
     "relabelled": "relabelled",
     "moved": "moved to another split",
 }
-_SAME: Final = "Against {old}; the measured content is the same (`{new_digest:.19}…`)."
-_OTHER: Final = "Against {old}; content `{old_digest:.19}…` became `{new_digest:.19}…`."
-_FORECASTS: Final = (
-    "- Forecasts for `{table}` of {old} name {kept:,} of its {rows:,} rows, {touched:,} of them "
-    "with another speedup or label: scores of the two versions can't be compared."
-)
 
 
 class _Side(msgspec.Struct, frozen=True, kw_only=True):
-    """One side of a comparison: a ``whole`` archive, or frozen splits.
-
-    ``rows`` gives id, split, bin and measured value of the rows of a table.
-    """
+    """One side: an archive, or frozen splits; ``rows`` gives id, split, bin and value of rows."""
 
     label: str
     digest: str
@@ -113,19 +105,24 @@ class Difference(msgspec.Struct, frozen=True, kw_only=True):
 def _archive_rows(archive: Archive, table: str) -> pl.DataFrame:
     spec, values = TABLES[table], _VALUES.get(table, [])
     ids = [spec.key, "problem"] if table == "references" else [spec.key]
-    labels = [c for c in ("bin",) if c in spec.schema.names]
+    labels = ["bin"] if "bin" in spec.schema.names else []
     parts = [
         archive.polars(table, part, columns=[*ids, *labels, *values]).select(
             pl.concat_str(ids, separator=" ").alias("id"),
             pl.lit(part).alias("split"),
             (pl.col("bin") if labels else pl.lit(None)).cast(pl.Int64).alias("bin"),
-            pl.concat_list(pl.col(values).cast(pl.Float64) if values else pl.lit(0.0)).alias(
-                "value"
-            ),
+            value=pl.concat_list(pl.col(values).cast(pl.Float64) if values else pl.lit(0.0)),
         )
         for part in archive.manifest.tables[table].splits
     ]
     return pl.concat(parts)
+
+
+def _frozen_rows(frozen: dict[str, FrozenSplit], table: str) -> pl.DataFrame:
+    names = {"id": pl.String, "problem": pl.String, "bin": pl.Int64, "value": pl.Float64}
+    rows = pl.DataFrame(frozen[table].rows, schema=names, orient="row")
+    part, value = pl.lit(TABLES[table].splits[0]), pl.concat_list("value")
+    return rows.select("id", part.alias("split"), "bin", value.alias("value"))
 
 
 def _side(path: str | Path) -> _Side:
@@ -139,42 +136,37 @@ def _side(path: str | Path) -> _Side:
         raise UsageError(f"{shown} is neither an archive directory nor a folder of frozen splits")
     if not files:
         archive = open_archive(place)
-        tables = archive.manifest.tables
+        manifest = archive.manifest
         return _Side(
-            label=archive.manifest.version,
-            digest=archive.manifest.logical_digest,
-            # The rows without labels repeat the evaluation splits.
-            digests={name: t.logical_digest for name, t in tables.items() if name != INPUTS},
-            splits=archive.manifest.splits,
+            label=manifest.version,
+            digest=manifest.logical_digest,
+            # Inputs repeat the splits that they are of.
+            digests={n: t.logical_digest for n, t in manifest.tables.items() if n not in INPUTS},
+            splits=manifest.splits,
             whole=True,
             rows=partial(_archive_rows, archive),
         )
     frozen = {split.table: split for split in map(read_frozen, files)}
     first = next(iter(frozen.values()))
-
-    def rows(table: str) -> pl.DataFrame:
-        names = {"id": pl.String, "problem": pl.String, "bin": pl.Int64, "value": pl.Float64}
-        found = pl.DataFrame(frozen[table].rows, schema=names, orient="row")
-        part, value = pl.lit(TABLES[table].splits[0]), pl.concat_list("value")
-        return found.select("id", part.alias("split"), "bin", value.alias("value"))
-
     return _Side(
         label=first.version,
         digest=first.archive_digest,
         digests={name: split.facts.logical_digest for name, split in frozen.items()},
         splits={name: split.facts for name, split in frozen.items()},
         whole=False,
-        rows=rows,
+        rows=partial(_frozen_rows, frozen),
     )
 
 
 def _facts_changed(old: SplitFacts | None, new: SplitFacts | None) -> dict[str, list[Any]]:
     if old is None or new is None:
         return {}
-    stated = ("name", "origin", "scheme", "parameters")
-    pairs = {name: [getattr(old, name), getattr(new, name)] for name in stated}
-    pairs |= {name: [old.facts.get(name), new.facts.get(name)] for name in ("m_1", "m_8")}
-    return {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
+    before, now = (
+        {n: getattr(s, n) for n in ("name", "origin", "scheme", "parameters")}
+        | {n: s.facts.get(n) for n in ("m_1", "m_8")}
+        for s in (old, new)
+    )
+    return {name: [before[name], now[name]] for name in before if before[name] != now[name]}
 
 
 def _compare(table: str, old: _Side, new: _Side) -> TableDifference:
@@ -183,8 +175,7 @@ def _compare(table: str, old: _Side, new: _Side) -> TableDifference:
 
     def changes(column: str) -> list[Change]:
         differ = both.filter(pl.col(column).ne_missing(pl.col(f"{column}_new")))
-        rows = differ.select("id", column, f"{column}_new").rows()
-        return [Change(*row) for row in rows]
+        return [Change(*row) for row in differ.select("id", column, f"{column}_new").rows()]
 
     return TableDifference(
         table=table,
@@ -227,9 +218,8 @@ def diff(old: str | Path, new: str | Path) -> Difference:
 
 def _lines(table: TableDifference, old: str) -> list[str]:
     name = f"`{table.table}`"
-    counts = [
-        f"{len(getattr(table, k)):,} {text}" for k, text in KINDS.items() if getattr(table, k)
-    ]
+    changed = {text: len(getattr(table, kind)) for kind, text in KINDS.items()}
+    counts = [f"{n:,} {text}" for text, n in changed.items() if n]
     other = ["other columns changed"] if table.content and not counts else []
     changes = ", ".join([*counts, *other]) or "unchanged rows"
     lines = [f"- {name}: {changes} ({table.rows_old:,} to {table.rows_new:,} rows)."]
@@ -240,17 +230,23 @@ def _lines(table: TableDifference, old: str) -> list[str]:
         else:
             lines.append(f"- {name}: {fact} was {before}, is {now}.")
     if table.table in {split.table for split in FORECAST_SPLITS.values()}:
-        touched = {change.id for change in (*table.relabelled, *table.remeasured)}
-        numbers = {"rows": table.rows_new, "kept": table.rows_old - len(table.removed)}
-        lines.append(_FORECASTS.format(table=table.table, old=old, touched=len(touched), **numbers))
+        touched = len({change.id for change in (*table.relabelled, *table.remeasured)})
+        kept = table.rows_old - len(table.removed)
+        lines.append(
+            f"- Forecasts for {name} of {old} name {kept:,} of its {table.rows_new:,} rows, "
+            f"{touched:,} of them with another speedup or label: scores of the two versions can't "
+            "be compared."
+        )
     return lines
 
 
 def changelog(difference: Difference) -> str:
     """Write a changelog entry of the data, as Markdown."""
-    same = difference.old_digest == difference.new_digest
-    head = (_SAME if same else _OTHER).format_map(msgspec.structs.asdict(difference))
-    lines = [f"## {difference.new}", "", head, ""]
+    old, new = f"{difference.old_digest:.19}…", f"{difference.new_digest:.19}…"
+    change = f"; the measured content is the same (`{new}`)."
+    if difference.old_digest != difference.new_digest:
+        change = f"; content `{old}` became `{new}`."
+    lines = [f"## {difference.new}", "", f"Against {difference.old}{change}", ""]
     for table in difference.tables:
         lines += [] if table.same else _lines(table, difference.old)
     if unchanged := [f"`{t.table}`" for t in difference.tables if t.same]:

@@ -25,6 +25,7 @@ from kernel_archive.ids import sha256_hex
 from kernel_archive.selection.definitions import (
     LEAST_BINS,
     EvalDefinition,
+    KernelDefinition,
     OwnEvalDefinition,
     canonical_definition,
     recorded_definition,
@@ -133,8 +134,8 @@ def choose_gpu(present: Mapping[str, int], preferred: str, asked: str | None = N
     return names[0] if names else None
 
 
-def _gpu_part(
-    rule: EvalDefinition, gpu: str | None, standard: EvalDefinition, per_gpu: Mapping[str, int]
+def gpu_part(
+    rule: KernelDefinition, gpu: str | None, standard: KernelDefinition, per_gpu: Mapping[str, int]
 ) -> str:
     """Say the GPU for the name of a variant; nothing where the choice is the canonical one."""
 
@@ -151,12 +152,12 @@ def _gpu_part(
     return "" if rule.gpu == standard.gpu else f"prefers{short(rule.gpu)}"
 
 
-def _every(rule: EvalDefinition) -> bool:
+def _every(rule: KernelDefinition) -> bool:
     return isinstance(rule, OwnEvalDefinition) and rule.tasks == "every"
 
 
 def with_reasons(
-    tables: ArchiveTables, rule: EvalDefinition, kernels: pl.DataFrame
+    tables: ArchiveTables, rule: KernelDefinition, kernels: pl.DataFrame
 ) -> pl.DataFrame:
     """Add ``bin``, and ``reason``: why the definition's words don't allow a kernel, or null."""
     own = isinstance(rule, OwnEvalDefinition)
@@ -226,8 +227,8 @@ class EvalChoice:
         kernels = kernels.sort("hash", "kernel_id")
         sets: dict[str, TokenSet] = {}
         if self.rule.near_copy is not None:
-            sets = self._token_sets(kernels)
-            near = self._near_training(kernels, sets)
+            sets = read_token_sets(self.tables, kernels)
+            near = near_training(self.tables, kernels, sets, self.rule.near_copy)
             self.dropped["near_training"] += len(near)
             kernels = kernels.filter(~pl.col("kernel_id").is_in(near))
         self.available.update(kernels.select("problem", "bin").iter_rows())
@@ -246,27 +247,30 @@ class EvalChoice:
         limit = cast("float", self.rule.near_copy)
         return any(overlap(program.grams, other.grams) >= limit for other in others)
 
-    def _token_sets(self, kernels: pl.DataFrame) -> dict[str, TokenSet]:
-        """Make the token sets of kernels, by kernel id."""
-        sets: dict[str, TokenSet] = {}
-        for block in kernels.iter_slices(self.tables.texts.block_rows):
-            codes = self.tables.texts.fetch(block["program_id"].to_list()).to_pylist()
-            programs = zip(block["kernel_id"], block["problem"], codes, strict=True)
-            sets |= {made.name: made for made in token_sets(programs, self.tables.grams)}
-        return sets
 
-    def _near_training(self, kernels: pl.DataFrame, sets: Mapping[str, TokenSet]) -> list[str]:
-        """Find kernels that are near copies of a training program, but not its very tokens.
+def read_token_sets(tables: ArchiveTables, kernels: pl.DataFrame) -> dict[str, TokenSet]:
+    """Make the token sets of kernels, by kernel id."""
+    sets: dict[str, TokenSet] = {}
+    for block in kernels.iter_slices(tables.texts.block_rows):
+        codes = tables.texts.fetch(block["program_id"].to_list()).to_pylist()
+        programs = zip(block["kernel_id"], block["problem"], codes, strict=True)
+        sets |= {made.name: made for made in token_sets(programs, tables.grams)}
+    return sets
 
-        What has the very tokens should not be there at all: it is kept, so that the check of leaks
-        refuses it.
-        """
-        limit = cast("float", self.rule.near_copy)
-        nears = self.tables.neighbours.of(sets.values())
-        names = [name for name, near in nears.items() if near.similarity >= limit]
-        trained = self.tables.training_ids["token_id"].implode()
-        near = pl.col("kernel_id").is_in(names) & ~pl.col("token_id").is_in(trained)
-        return kernels.filter(near)["kernel_id"].to_list()
+
+def near_training(
+    tables: ArchiveTables, kernels: pl.DataFrame, sets: Mapping[str, TokenSet], limit: float
+) -> list[str]:
+    """Find kernels that are near copies of a training program, but not its very tokens.
+
+    What has the very tokens should not be there at all: it is kept, so that the check of leaks
+    refuses it.
+    """
+    nears = tables.neighbours.of(sets.values())
+    names = [name for name, near in nears.items() if near.similarity >= limit]
+    trained = tables.training_ids["token_id"].implode()
+    near = pl.col("kernel_id").is_in(names) & ~pl.col("token_id").is_in(trained)
+    return kernels.filter(near)["kernel_id"].to_list()
 
 
 def select_eval(
@@ -304,13 +308,14 @@ def select_eval(
     for group in asked.partition_by("problem"):
         choice.add_problem(group)
     rows, counts = label_rows(split, _rows(tables, asked, choice.rows), rule.scheme)
-    gpu_part = _gpu_part(rule, chosen_gpu, standard, per_gpu)
     return Selection(
         split=split,
         rows=rows,
         source=tables.texts,
         scheme=rule.scheme,
-        variant=variant_name(split, rule, standard, gpu=gpu_part),
+        variant=variant_name(
+            split, rule, standard, gpu=gpu_part(rule, chosen_gpu, standard, per_gpu)
+        ),
         parameters={**msgspec.to_builtins(rule), "preferred_gpu": rule.gpu, "gpu": chosen_gpu},
         counts={
             **counts,

@@ -1,4 +1,4 @@
-"""The rows of every evaluation split without their labels."""
+"""The rows of the evaluation splits and of the close pairs without their labels."""
 
 from __future__ import annotations
 
@@ -20,46 +20,50 @@ if TYPE_CHECKING:
 
     from kernel_archive.archive.manifest import Manifest
 
-#: Name of the table.
-INPUTS: Final = "eval_inputs"
+#: Table of inputs -> its splits, each with the table that it repeats.
+INPUTS: Final[dict[str, dict[str, str]]] = {
+    "eval_inputs": {name: split.table for name, split in EVALUATIONS.items()},
+    "eval_close_inputs": {"test": "eval_close"},
+}
 
 
-def _inputs(archive: Archive) -> dict[str, pa.Table]:
-    """Read what each split of the table holds."""
-    names = TABLES[INPUTS].schema.names
+def _inputs(archive: Archive, table: str) -> dict[str, pa.Table]:
+    """Read what each split of a table of inputs holds."""
+    names = TABLES[table].schema.names
     return {
-        name: archive.arrow(split.table, columns=names)
-        for name, split in EVALUATIONS.items()
-        if split.table in archive.manifest.tables
+        name: archive.arrow(source, columns=names)
+        for name, source in INPUTS[table].items()
+        if source in archive.manifest.tables
     }
 
 
 def write_inputs(directory: Path, manifest: Manifest) -> Manifest:
-    """Write the table for the evaluation splits that a manifest names."""
-    parts = _inputs(Archive(directory, manifest))
-    if not parts:
-        return manifest
-    tables = {**manifest.tables, INPUTS: write_table(directory, INPUTS, parts)}
+    """Write the tables of inputs for the splits that a manifest names."""
+    tables = dict(manifest.tables)
+    for table in INPUTS:
+        if parts := _inputs(Archive(directory, manifest), table):
+            tables[table] = write_table(directory, table, parts)
     ordered = {name: tables[name] for name in TABLES if name in tables}
     return msgspec.structs.replace(manifest, tables=ordered)
 
 
 def check_inputs(archive: Archive) -> Iterator[Finding]:
-    """Check that the table holds exactly the rows of the evaluation splits, in their order."""
-    facts = archive.manifest.tables.get(INPUTS)
-    for name, rows in _inputs(archive).items():
-        if facts is None or name not in facts.splits:
-            yield Finding(
-                code="inputs-missing",
-                severity="warning",
-                message="the evaluation split has no rows without labels",
-                field=name,
-                fix="Make it again",
-            )
-        elif not archive.arrow(INPUTS, name).equals(rows.cast(TABLES[INPUTS].schema)):
-            yield Finding(
-                code="inputs-differ",
-                message="the rows without labels are not those of the evaluation split",
-                field=f"{INPUTS}.{name}",
-                fix="Make the split again",
-            )
+    """Check that the tables hold exactly the rows of their splits, in their order."""
+    for table in INPUTS:
+        facts = archive.manifest.tables.get(table)
+        for name, rows in _inputs(archive, table).items():
+            if facts is None or name not in facts.splits:
+                yield Finding(
+                    code="inputs-missing",
+                    severity="warning",
+                    message="the evaluation split has no rows without labels",
+                    field=name,
+                    fix="Make it again",
+                )
+            elif not archive.arrow(table, name).equals(rows.cast(TABLES[table].schema)):
+                yield Finding(
+                    code="inputs-differ",
+                    message="the rows without labels are not those of the evaluation split",
+                    field=f"{table}.{name}",
+                    fix="Make the split again",
+                )

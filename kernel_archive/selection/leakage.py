@@ -55,8 +55,8 @@ class _Leak(NamedTuple):
     fix: str = _FIX
 
 
-def _of_kind(members: Mapping[str, pl.DataFrame], kind: str) -> dict[str, pl.DataFrame]:
-    return {name: rows for name, rows in members.items() if SPLIT_TABLES[name].kind == kind}
+def _of_kind(members: Mapping[str, pl.DataFrame], *kinds: str) -> dict[str, pl.DataFrame]:
+    return {name: rows for name, rows in members.items() if SPLIT_TABLES[name].kind in kinds}
 
 
 def _trained(tables: ArchiveTables, members: Mapping[str, pl.DataFrame]) -> dict[str, pl.DataFrame]:
@@ -204,7 +204,7 @@ def _leaks(tables: ArchiveTables, members: Mapping[str, pl.DataFrame]) -> Iterat
             yield from _programs(where, trained, table, asked)
     yield from _measured(tables, held)
     yield from _problems(tables, members)
-    for table, edges in _of_kind(members, "discovery").items():
+    for table, edges in _of_kind(members, "close", "discovery").items():
         for where, trained in pairs.items():
             yield from _pairs(where, trained, table, edges)
 

@@ -6,7 +6,7 @@ Decide, prove that nothing leaks, write, and note it in the manifest.
 from __future__ import annotations
 
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +18,9 @@ from kernel_archive.archive.shards import write_table
 from kernel_archive.archive.swap import locked_stage, replaced_directory, stage_directory
 from kernel_archive.errors import ArchiveMismatchError, UsageError
 from kernel_archive.schema import TABLES
+from kernel_archive.selection.close import select_close
 from kernel_archive.selection.definitions import (
+    CloseDefinition,
     DiscoveryDefinition,
     EvalDefinition,
     TrainDefinition,
@@ -35,8 +37,7 @@ from kernel_archive.selection.leakage import (
     present_members,
     refuse_leakage,
 )
-from kernel_archive.selection.published import read_published, relabelled
-from kernel_archive.selection.selected import CANONICAL
+from kernel_archive.selection.published import read_published
 from kernel_archive.selection.similarity import similarity_report
 from kernel_archive.selection.tables import ArchiveTables
 from kernel_archive.selection.training import held_out_programs, select_train
@@ -48,7 +49,6 @@ if TYPE_CHECKING:
     import polars as pl
 
     from kernel_archive.archive.manifest import Manifest, SplitFacts
-    from kernel_archive.bins import Scheme
     from kernel_archive.errors import Finding
     from kernel_archive.selection.definitions import Definition
     from kernel_archive.selection.selected import Selection
@@ -126,6 +126,8 @@ def select_split(
     match rule:
         case EvalDefinition():
             return select_eval(split, tables, rule, gpu=rules.gpu)
+        case CloseDefinition():
+            return select_close(split, tables, rule, gpu=rules.gpu)
         case DiscoveryDefinition():
             return select_discovery(split, tables, rule)
         case TrainDefinition():
@@ -158,32 +160,21 @@ def plan_splits(
     rules: SplitRules | None = None,
     *,
     skip_ambiguous: bool = False,
-    scheme: Scheme | None = None,
 ) -> SplitPlan:
-    """Select splits and refuse leaks; with ``scheme``, published ones are only labelled anew."""
+    """Select splits and refuse leaks."""
     tables = ArchiveTables(archive)
-    manifest = archive.manifest
     members = present_members(tables, [n for n in SPLIT_TABLES if n not in names])
     selections: dict[str, Selection] = {}
     skipped: dict[str, str] = {}
     for name in (n for n in SPLIT_TABLES if n in names):
-        split, facts = SPLIT_TABLES[name], manifest.splits.get(name)
         try:
-            if scheme is not None and facts is not None and facts.origin == "published":
-                selection = relabelled(split, archive.polars(name), scheme, facts)
-            else:
-                selection = select_split(split, tables, rules or SplitRules(), members)
-                if name in manifest.reports.get("published_splits", {}):
-                    # Others published this split of this archive: what is selected here is not the
-                    # canonical one.
-                    variant = name if selection.variant == CANONICAL else selection.variant
-                    selection = replace(selection, variant=f"{variant}-reselected")
+            selection = select_split(SPLIT_TABLES[name], tables, rules or SplitRules(), members)
         except AmbiguousGpuError as error:
             if not skip_ambiguous:
                 raise
             skipped[name] = str(error)
-            continue
-        selections[name], members[name] = selection, selection.members
+        else:
+            selections[name], members[name] = selection, selection.members
     warnings = refuse_leakage(leakage_findings(tables, members, selections))
     return SplitPlan(
         tables=tables, names=names, selections=selections, skipped=skipped, warnings=warnings
@@ -263,22 +254,14 @@ def make_splits(
 
 @contextmanager
 def remade_splits(
-    directory: str | Path,
-    names: Sequence[str],
-    *,
-    rules: SplitRules | None = None,
-    reselect: bool = False,
-    scheme: Scheme | None = None,
+    directory: str | Path, names: Sequence[str], *, rules: SplitRules | None = None
 ) -> Iterator[SplitChanges]:
     """Make derived tables of an existing archive anew.
 
-    Readers see the old archive or the new one, never half of it.
-
-    The new archive lies in the ``directory`` of what is yielded, for a card to be written, and
-    takes the old one's place at the end of the block. A split that others published is left as it
-    is unless ``reselect`` is given; with ``scheme`` its labels alone are made anew, which makes it
-    a variant. What would come out as it is already is not written, unless its files are not those
-    that the manifest names.
+    Readers see the old archive or the new one, never half of it: the new one lies in the
+    ``directory`` of what is yielded, for a card to be written, and takes the old one's place at the
+    end of the block. A split that others published is left as it is. What would come out as it is
+    already is not written, unless its files are not those that the manifest names.
 
     Raises:
         ArchiveNotFoundError: there is no archive.
@@ -294,17 +277,12 @@ def remade_splits(
         # Read again: another process may have replaced the archive just before the lock was free.
         archive = open_archive(place)
         manifest, splits = archive.manifest, archive.manifest.splits
-        published = [n for n in names if n in splits and splits[n].origin == "published"]
-        if reselect:
-            published = []
+        kept = [n for n in names if n in splits and splits[n].origin == "published"]
         damaged = {n: list(shard_faults(place, manifest.shards(n))) for n in names}
-        if faults := [fault for n in published for fault in damaged[n]]:
-            # A published split can't be selected again: where its files were changed, only its
-            # source has it.
+        if faults := [fault for n in kept for fault in damaged[n]]:
+            # Where the files of a published split were changed, only its source has it.
             raise ArchiveMismatchError.from_findings(faults)
-        kept = [n for n in published if scheme is None or splits[n].scheme == scheme]
-        chosen = [n for n in names if n not in kept]
-        plan = plan_splits(archive, chosen, rules, scheme=None if reselect else scheme)
+        plan = plan_splits(archive, [n for n in names if n not in kept], rules)
         if not any(
             splits.get(n) != s.facts or n not in manifest.tables or damaged[n]
             for n, s in plan.selections.items()
@@ -323,12 +301,6 @@ def remade_splits(
             )
 
 
-def remake_splits(directory: str | Path, names: Sequence[str], **options: Any) -> SplitChanges:
-    """Make derived tables anew as :func:`remade_splits` does, without a card."""
-    with remade_splits(directory, names, **options) as changes:
-        return changes
-
-
 def store_published(
     directory: str | Path, staged: Sequence[Path], manifest: Manifest | None = None
 ) -> Manifest:
@@ -341,7 +313,7 @@ def store_published(
             and written again.
 
     Returns:
-        The manifest with these splits, and with their facts as the report ``published_splits``.
+        The manifest with these splits.
 
     Raises:
         DataError: a row id stands twice, a speedup is not finite and above 0, or a label is not
@@ -353,7 +325,4 @@ def store_published(
     if not selections:
         return archive.manifest
     stored = _write_selections(place, archive.manifest, selections)
-    facts = {s.split.table: msgspec.to_builtins(s.facts) for s in selections}
-    reports = {**stored.reports, "published_splits": facts}
-    stored = msgspec.structs.replace(stored, reports=reports)
     return write_manifest(place, stored) if manifest is None else stored

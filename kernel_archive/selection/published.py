@@ -19,7 +19,6 @@ from kernel_archive.program_text import language_of
 from kernel_archive.readers.records import PublishedRow
 from kernel_archive.selection.discovery import cutoff_counts
 from kernel_archive.selection.selected import (
-    CANONICAL,
     Selection,
     counted,
     label_facts,
@@ -38,8 +37,6 @@ if TYPE_CHECKING:
 
 #: The rule that the published labels follow.
 PUBLISHED_SCHEME: Final[Scheme] = "released"
-#: Facts that stay as they are when rows get other labels.
-_OF_THE_ORIGINAL: Final = ("changes_under_paper", "disagree_with_rule", "cutoffs", "kinds")
 #: Columns that name a kernel of the archive.
 _KERNEL: Final = dict.fromkeys(("problem", "gpu", "program_id", "kernel_id"), pl.String)
 #: Name this many rows whose label disagrees with the rule; all are counted.
@@ -174,7 +171,7 @@ def check_published(split: SplitSpec, table: pl.DataFrame, facts: SplitFacts) ->
     values, bins = table[split.value].to_numpy(), table["bin"].to_numpy()
     rule = scheme(facts.scheme).name
     wrong = np.count_nonzero(assign_bins(values, rule) != bins)
-    stated = facts.facts["disagree_with_rule"]["rows"] if facts.name == CANONICAL else 0
+    stated = facts.facts["disagree_with_rule"]["rows"]
     if wrong != stated:
         message = (
             f"{wrong} labels of the published split are not those of the scheme "
@@ -184,23 +181,3 @@ def check_published(split: SplitSpec, table: pl.DataFrame, facts: SplitFacts) ->
     if not label_facts(values, bins, rule).items() <= facts.facts.items():
         message = "facts differ from those of the rows"
         yield Finding(code="split-facts", message=message, field=split.table)
-
-
-def relabelled(split: SplitSpec, table: pl.DataFrame, rule: Scheme, facts: SplitFacts) -> Selection:
-    """Label a published split anew under a scheme.
-
-    The same rows in the same order, and a variant.
-    """
-    rows = with_ids(split, table.drop("canary", "bin", "bin_scheme"), {})
-    labelled, counts = label_rows(split, rows, rule)
-    as_published = rule == PUBLISHED_SCHEME and facts.facts["disagree_with_rule"]["rows"] == 0
-    original = {name: facts.facts[name] for name in _OF_THE_ORIGINAL if name in facts.facts}
-    return Selection(
-        split=split,
-        rows=labelled,
-        variant=CANONICAL if as_published else f"published-{rule}",
-        origin="published",
-        scheme=rule,
-        parameters=facts.parameters,
-        counts=counts | original,
-    )

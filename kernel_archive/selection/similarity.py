@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from kernel_archive.ids import program_id, token_text
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
 Grams = NDArray[np.uint64]
 
@@ -110,11 +110,33 @@ def nearest(rows: Sequence[TokenSet], others: Iterable[TokenSet]) -> list[Near]:
     return [near for block in blocks for near in _nearest(block, reread)]
 
 
+def near_copy_classes(programs: Sequence[TokenSet], limit: float) -> dict[str, str]:
+    """Map each program to the first one that it is linked with by near copies; maybe itself."""
+    first = {program.name: program.name for program in programs}
+    for other, similarity in _similarities(programs, programs):
+        for j in np.flatnonzero(similarity >= limit):
+            one, two = first[other.name], first[programs[j].name]
+            if one != two:
+                first = {name: min(one, two) if f in (one, two) else f for name, f in first.items()}
+    return first
+
+
 def _nearest(rows: Sequence[TokenSet], others: Iterable[TokenSet]) -> list[Near]:
     """Find the nearest ones of a block of rows, reading the others once."""
-    sizes = np.array([len(row.grams) for row in rows])
-    universe, place = np.unique(np.concatenate([row.grams for row in rows]), return_inverse=True)
     best, name = np.zeros(len(rows)), [""] * len(rows)
+    for other, similarity in _similarities(rows, others):
+        for j in np.flatnonzero(similarity > best):
+            best[j], name[j] = similarity[j], other.name
+    return [Near(row.name, n, s) for row, n, s in zip(rows, name, best.tolist(), strict=True)]
+
+
+def _similarities(
+    rows: Sequence[TokenSet], others: Iterable[TokenSet]
+) -> Iterator[tuple[TokenSet, NDArray[np.float64]]]:
+    """Yield each of the others with its Jaccard index to every row."""
+    sizes = np.array([len(row.grams) for row in rows])
+    grams = [np.zeros(0, np.uint64), *(row.grams for row in rows)]
+    universe, place = np.unique(np.concatenate(grams), return_inverse=True)
     if len(universe):
         # One line per 5-gram of the rows, one column per row that has it.
         has = np.zeros((len(universe), len(rows)), np.uint8)
@@ -126,10 +148,7 @@ def _nearest(rows: Sequence[TokenSet], others: Iterable[TokenSet]) -> list[Near]
             # Sums of short integers are several times as fast, where they can't overflow.
             kind = np.uint16 if len(lines) < 2**16 else np.int64
             shared = lines.sum(axis=0, dtype=kind).astype(np.int64)
-            similarity = shared / np.maximum(sizes + len(other.grams) - shared, 1)
-            for j in np.flatnonzero(similarity > best):
-                best[j], name[j] = similarity[j], other.name
-    return [Near(row.name, n, s) for row, n, s in zip(rows, name, best.tolist(), strict=True)]
+            yield other, shared / np.maximum(sizes + len(other.grams) - shared, 1)
 
 
 class Neighbours:

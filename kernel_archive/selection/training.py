@@ -107,7 +107,7 @@ def held_out_programs(tables: ArchiveTables, members: Mapping[str, pl.DataFrame]
     columns += [tables.references["reference_id"], tables.references["token_id"]]
     trained = pl.concat(columns).unique().implode()
     for name, rows in members.items():
-        if SPLIT_TABLES[name].kind != "discovery":
+        if SPLIT_TABLES[name].kind not in ("close", "discovery"):
             continue
         for ids in (("anchor_program", "candidate_program"), ("anchor_token", "candidate_token")):
             # Of a large archive's pairs hardly one is of two programs of training: the others are

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import math
 import sys
 import time
@@ -13,6 +12,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from kernel_archive.cli import common
+from kernel_archive.cli.entry import run_command
 
 if TYPE_CHECKING:
     from kernel_measure.verdict import Measurement
@@ -250,20 +250,4 @@ def dry_run(output: Path, archive_path: str | None, trusted: bool, force: bool) 
 
 def main(argv: list[str] | None = None) -> int:
     """Run the command line; return 0 when done, 1 when data is at fault, 2 for wrong usage."""
-    arguments = sys.argv[1:] if argv is None else argv
-    try:
-        status = cli.main(args=arguments, prog_name="kernel-measure", standalone_mode=False)
-    except click.exceptions.Exit as stop:
-        status = stop.exit_code
-    except click.ClickException as error:
-        text = io.StringIO()
-        error.show(file=text)
-        common.say(text.getvalue().rstrip())
-        missing = isinstance(error, click.BadParameter) and "does not exist" in error.message
-        status = 1 if missing else error.exit_code
-    except (click.exceptions.Abort, KeyboardInterrupt):
-        common.say("Stopped.")
-        status = 130
-    except Exception as error:  # noqa: BLE001 - the last line of defence, see report()
-        status = common.report(error, as_json="--json" in arguments)
-    return status if isinstance(status, int) else 0
+    return run_command(cli, sys.argv[1:] if argv is None else argv, "kernel-measure")

@@ -112,11 +112,14 @@ class FileProvider:
         prompt = self._directory / "prompts" / f"{question}.md"
         if not prompt.exists():
             prompt.parent.mkdir(exist_ok=True)
-            asked = {"anchor": self._task.reference, "candidate": code}
-            prompt.write_text(
-                render(Prompt(ask="forecast"), problem=self._task.name, gpu=self._gpu, **asked),
-                "utf-8",
+            text = render(
+                Prompt(ask="forecast"),
+                problem=self._task.name,
+                gpu=self._gpu,
+                anchor=self._task.reference,
+                candidate=code,
             )
+            prompt.write_text(text, "utf-8")
         return None
 
     def _ask(self, question: str, parent: Parent) -> dict[str, Any]:

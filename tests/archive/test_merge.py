@@ -10,16 +10,9 @@ import pytest
 from support.archives import validate_archive
 from support.puct import RunLog, program, recipe
 
-from kernel_archive.archive import consolidate, merge, shards, stage
+from kernel_archive.archive import consolidate, shards, stage
 from kernel_archive.archive.build import build_archive
 from kernel_archive.archive.open import open_archive
-from kernel_archive.archive.shards import (
-    GROUP_FULL,
-    GROUP_MAX,
-    GROUP_MIN,
-    _mark,
-    group_ends,
-)
 from kernel_archive.errors import KernelArchiveError
 from kernel_archive.ids import program_id
 
@@ -98,7 +91,7 @@ def test_the_same_bytes_whatever_is_held(recipes, whole, tmp_path, monkeypatch, 
 
 def test_a_merge_that_does_not_fit_is_an_error(recipes, tmp_path, monkeypatch):
     """Too little memory for the merge ends the build, with what is kept."""
-    monkeypatch.setattr(merge, "MEMORY_LIMIT", "1MB")
+    monkeypatch.setattr(consolidate, "MEMORY_LIMIT", "1MB")
     with pytest.raises(KernelArchiveError, match=r"merge could not go on.*fragments are kept"):
         build_archive(recipes, out=tmp_path / "a", jobs=1)
     assert not (tmp_path / "a").exists()
@@ -125,37 +118,3 @@ def test_files_end_where_they_would(recipes, tmp_path, monkeypatch):
         for g in range(pq.read_metadata(f).num_row_groups)
     ]
     assert max(counts) <= 8
-
-
-def cuts_row_by_row(keys, searches):
-    """Where row groups end, found the slow way: one row after the other."""
-    start = 0
-    for i, key in enumerate(keys):
-        rows = i + 1 - start
-        if rows < GROUP_MIN:
-            continue
-        if i + 1 < len(keys) and searches[i] != searches[i + 1]:
-            ends = rows >= GROUP_FULL or _mark(searches[i]) % 2 == 0
-        else:
-            ends = _mark(key) % shards.GROUP_RATE == 0
-        if ends or rows >= GROUP_MAX:
-            yield i + 1
-            start = i + 1
-    if start < len(keys):
-        yield len(keys)
-
-
-@pytest.mark.parametrize("seed", range(8))
-def test_groups_end_by_content(seed):
-    """Groups are those that looking at every row gives, and the same from any group's start on."""
-    rng = random.Random(seed)
-    searches = [
-        f"s{n:03}" for n in range(60) for _ in range(rng.choice([1, 5, 70, 150, 300, 2000]))
-    ]
-    keys = [f"{rng.getrandbits(128):032x}" for _ in searches]
-    wanted = list(cuts_row_by_row(keys, searches))
-    assert list(group_ends(keys, searches)) == wanted
-    start = wanted[len(wanted) // 2]
-    assert [start + end for end in group_ends(keys[start:], searches[start:])] == [
-        end for end in wanted if end > start
-    ]

@@ -102,13 +102,6 @@ def test_length_that_goes_with_speed_is_a_warning(archive, padding, number, valu
     assert names == ({"characters", "lines"} if value else set())
 
 
-def test_rank_correlation_of_ties_and_constants():
-    """Against the definition by hand: ranks 1, 2.5, 2.5, 4 and 1, 2, 3, 4."""
-    by_hand = 4.5 / (4.5 * 5) ** 0.5
-    assert rank_correlation([1.0, 2, 2, 3], [1.0, 2, 3, 4]) == pytest.approx(by_hand)
-    assert rank_correlation([1.0, 1, 1], [1.0, 2, 3]) == 0.0
-
-
 @settings(deadline=None)  # the first call imports
 @given(st.lists(st.tuples(st.integers(-5, 5), st.integers(-5, 5)), min_size=2, max_size=30))
 def test_rank_correlation_is_that_of_scipy(pairs):

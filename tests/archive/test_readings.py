@@ -5,17 +5,17 @@ from __future__ import annotations
 import json
 
 import pytest
+from support.archives import remake_splits
 
 from kernel_archive.archive.build import build_archive
 from kernel_archive.archive.natural import natural_faults
 from kernel_archive.archive.open import open_archive
 from kernel_archive.archive.readings import HumanReading, readings_of
-from kernel_archive.archive.recipe import load_recipe
-from kernel_archive.archive.recipes import shipped_recipes
+from kernel_archive.archive.recipe import load_recipe, shipped_recipes
 from kernel_archive.errors import RecipeError
 from kernel_archive.ids import program_id
 from kernel_archive.pipeline import build
-from kernel_archive.selection.make import SplitRules, remake_splits
+from kernel_archive.selection.make import SplitRules
 
 RECIPE = """name = "read"
 licence = "CC0-1.0"
@@ -105,17 +105,6 @@ def test_unfit_programs_have_the_flag_and_keep_their_label(source, tmp_path):
     assert sorted(archive.arrow("kernels")["speedup"].to_pylist()) == [0.5, 1.5, 2.5]
 
 
-def test_changed_readings_build_anew(source, tmp_path):
-    """The logs are the same, the flags are not."""
-    assert not any(flags(source(reading(CODES[0])), tmp_path / "out").values())
-    assert flags(source(reading(CODES[0], submit="no")), tmp_path / "out")[CODES[0]]
-
-
-def test_without_the_key_nobody_reads(source, tmp_path):
-    """The file alone means nothing."""
-    assert not any(flags(source(reading(CODES[0], submit="no"), key=""), tmp_path / "out").values())
-
-
 @pytest.mark.parametrize(
     ("line", "said"),
     [
@@ -138,19 +127,6 @@ def test_faulty_readings_are_refused_with_their_line(source, tmp_path, line, sai
     with pytest.raises(RecipeError, match=said):
         flags(source(reading(CODES[0]), line), tmp_path / "out")
     assert not (tmp_path / "out").exists()
-
-
-def test_lines_are_counted_as_they_stand(source, tmp_path):
-    """Blank lines count; bytes that are no UTF-8 are named with their line."""
-    recipe = source("", "", reading(CODES[0]) + "\r", "", reading("def other(): pass"))
-    with pytest.raises(RecipeError, match=r"readings\.jsonl:5: program"):
-        flags(recipe, tmp_path / "out")
-    path = recipe.parent / "readings.jsonl"
-    path.write_bytes(
-        b"\n" + reading(CODES[0], why="\xe9").replace("\\u00e9", "\xe9").encode("latin-1") + b"\n"
-    )
-    with pytest.raises(RecipeError, match=r"readings\.jsonl:2: not valid JSON"):
-        flags(recipe, tmp_path / "out")
 
 
 @pytest.mark.parametrize(

@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
-from support.archives import validate_archive
-from support.puct import RunLog, program, recipe
+from support.puct import program
 
-from kernel_archive.archive.build import build_archive
 from kernel_archive.archive.fragments import MAX_CASES
 from kernel_archive.archive.jobs import RunJob
-from kernel_archive.archive.open import open_archive
 from kernel_archive.archive.recipe import Source
 from kernel_archive.archive.search_rows import SearchRows
 from kernel_archive.errors import RecipeError
@@ -107,18 +102,6 @@ def test_a_value_beyond_its_column_is_a_finding(search, field, value):
     assert found(search) == [("bad-value", 9, field)]
 
 
-def test_an_absurd_total_is_left_out(search):
-    """What the log says of the whole search is bounded too."""
-    search.facts.wall_seconds = 1e300
-    search.facts.input_tokens = 10**30
-    search.facts.hyperparameters = {"x": "y" * 5_000_000}
-    search.evaluations = [record("a")]
-    row = search.rows(0).search
-    assert (row["wall_seconds"], row["input_tokens"], row["hyperparameters"]) == (None, None, None)
-    assert {f.field for f in search.findings} == {"wall_seconds", "input_tokens", "hyperparameters"}
-    assert row["n_findings"] == 3
-
-
 def test_a_row_without_its_problem_is_a_finding(search):
     """Where each row has its own problem, one that has none is left out."""
     search.facts = SearchFacts(gpu="H200")
@@ -140,49 +123,3 @@ def test_what_the_reference_does_is_not_artificial(search):
         record("d"),
     ]
     assert search.rows(0).evaluations["artificial"].to_pylist() == [True, False, False, False]
-
-
-def test_lone_surrogates_become_replacement_marks(search):
-    """Every text of a row can be encoded."""
-    bad = "\ud800"
-    search.evaluations = [
-        record(
-            f"n{bad}",
-            code=f"x = '{bad}'",
-            problem=f"p{bad}",
-            gpu=f"g{bad}",
-            model=f"m{bad}",
-            parent_node_id=f"q{bad}",
-            cases=(Case(shape={"n": bad}, speedup=1.0),),
-            reference_code=f"r = '{bad}'",
-        ),
-        record(
-            "f", outcome="runtime_error", speedup=None, error_type=f"E{bad}", error_text=f"t{bad}"
-        ),
-    ]
-    made = search.rows(0)
-    assert made.evaluations.num_rows == 2
-    assert made.evaluations["problem"][0].as_py() == "p?"
-    assert json.dumps([made.search, made.references]).isascii()
-
-
-def test_a_bad_line_does_not_end_a_build(tmp_path):
-    """A success at 1e308 in a log: file and line are reported."""
-    log = RunLog()
-    root = log.root(program("seed"), 1.0)
-    log.child(root, program("absurd"), 1e308)
-    log.child(root, program("absurd"), 1.7e308)
-    log.child(root, program("fine"), 2.0)
-    log.write(tmp_path / "src/logs/run")
-    result = build_archive(
-        [str(recipe(tmp_path / "src", ("logs/*", "held_out")))], out=tmp_path / "a", jobs=1
-    )
-    assert len(result.shown) == 2
-    assert {(f.file, f.line is None) for f in result.shown} == {("logs/run/events.jsonl", False)}
-    assert sorted(
-        open_archive(tmp_path / "a").arrow("kernels", columns=["speedup"])["speedup"].to_pylist()
-    ) == [
-        1.0,
-        2.0,
-    ]
-    assert validate_archive(tmp_path / "a") == []

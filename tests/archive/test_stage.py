@@ -6,9 +6,8 @@ import pytest
 from support.puct import RunLog, program, recipe
 
 from kernel_archive.archive import search_rows
-from kernel_archive.archive.build import build_archive
 from kernel_archive.archive.jobs import jobs_of
-from kernel_archive.archive.recipes import find_recipe
+from kernel_archive.archive.recipe import find_recipe
 from kernel_archive.archive.stage import stage_run
 from kernel_archive.archive.store import Store
 from kernel_archive.errors import LogError
@@ -24,14 +23,6 @@ def job(tmp_path):
     (only,) = jobs_of([find_recipe(str(recipe(tmp_path / "src", ("logs/*", "held_out"))))])
     (tmp_path / "stage").mkdir()
     return only
-
-
-def test_a_whole_fragment_is_not_made_again(job, tmp_path):
-    """The second call reads no log and says so; what it returns is what the first one did."""
-    first, anew = stage_run(job, Store(str(tmp_path / "stage")))
-    again, repeated = stage_run(job, Store(str(tmp_path / "stage")))
-    assert (anew, repeated) == (True, False)
-    assert again == first
 
 
 @pytest.mark.parametrize("ending", [".parquet", ".run"])
@@ -55,20 +46,6 @@ def test_a_fragment_that_is_cut_or_gone_is_made_again(job, tmp_path, damage):
     for victim in list((tmp_path / "stage").iterdir()):
         victim.unlink() if damage is None else victim.write_bytes(damage)
         assert stage_run(job, Store(str(tmp_path / "stage"))) == (first, True)
-
-
-def test_rot_does_not_change_a_build(job, tmp_path):
-    """A build over a rotten fragment has the digest of a build from nothing."""
-    path = str(job.recipe_file)
-    wanted = build_archive([path], out=tmp_path / "b", jobs=1).logical_digest
-    build_archive([path], out=tmp_path / "a", jobs=1)
-    (fragment,) = (tmp_path / ".a.stage").glob("*.parquet")
-    data = fragment.read_bytes()
-    at = data.index(b"fast")
-    fragment.write_bytes(data[:at] + b"fist" + data[at + 4 :])
-    again = build_archive([path], out=tmp_path / "a", jobs=1, scheme="released")
-    assert again.staged == 1
-    assert build_archive([path], out=tmp_path / "a", jobs=1).logical_digest == wanted
 
 
 def test_a_run_that_takes_all_memory_is_named(job, tmp_path, monkeypatch):

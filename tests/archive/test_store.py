@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+import io
+import tarfile
+import zipfile
 
 import fsspec
 import pytest
-from support.dask_cluster import scheduler, workers
 from support.puct import RunLog, program, recipe
 
 from kernel_archive.archive import consolidate, store
 from kernel_archive.archive.build import build_archive
-from kernel_archive.archive.store import Store, open_store, retry
+from kernel_archive.archive.store import Store, open_store
 from kernel_archive.errors import KernelArchiveError, LogError, RecipeError, UsageError
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::ResourceWarning")
@@ -127,75 +128,73 @@ def test_what_a_worker_does_not_see_is_said(tmp_path):
         Store(str(tmp_path / "nowhere")).write("x", ".bin", lambda path: path.write_bytes(b"x"))
 
 
-def test_files_are_named_by_their_content(tmp_path):
-    """Made twice they are one file; a damaged one is not believed."""
-    place = Store(str(tmp_path))
-    one = place.write("a/x", ".bin", lambda path: path.write_bytes(b"abc"))
-    assert one == place.write("a/x", ".bin", lambda path: path.write_bytes(b"abc"))
-    assert one.name != place.write("a/x", ".bin", lambda path: path.write_bytes(b"abd")).name
-    assert place.holds(one)
-    Path(tmp_path, one.name).write_bytes(b"abx")
-    assert not place.holds(one)
-    with pytest.raises(ZeroDivisionError):
-        place.write("a/x", ".bin", lambda path: 1 / 0)
-    assert len(list(Path(tmp_path, "a").iterdir())) == 2
-    assert place.get("nothing") is None
+# Archive files as sources.
 
 
-def test_patience_ends(monkeypatch):
-    """A trouble that stays is told with what was tried; an answer is not asked for again."""
-    monkeypatch.setattr(store, "FIRST_PAUSE", 0.0)
-    tried = []
+def archive_of(path, names, data):
+    """A zip or tar file with the same content under every name."""
+    if path.suffix == ".zip":
+        with zipfile.ZipFile(path, "w") as made:
+            for name in names:
+                made.writestr(name, data)
+    else:
+        with tarfile.open(path, "w") as made:
+            for name in names:
+                facts = tarfile.TarInfo(name)
+                facts.size = len(data)
+                made.addfile(facts, io.BytesIO(data))
 
-    def fail():
-        tried.append(1)
-        raise OSError("reset by peer")
 
-    with pytest.raises(KernelArchiveError, match="reading x failed 7 times: reset by peer"):
-        retry(fail, "reading x")
-    assert len(tried) == 7
-    with pytest.raises(FileNotFoundError):
-        retry(Path("/nowhere/x").read_bytes, "reading x")
+def remote_recipe(tmp_path, url):
+    """A recipe whose one source is behind a URL."""
+    path = recipe(tmp_path / "src", ("PLACE", "held_out"))
+    path.write_text(path.read_text().replace("PLACE", url))
+    return str(path)
+
+
+@pytest.mark.parametrize("kind", ["zip", "tar"])
+@pytest.mark.parametrize(
+    "name", ["logs/../../../../escaped/x.jsonl", "logs/../x/../../../../escaped/y.jsonl"]
+)
+def test_a_member_that_leads_out_is_refused(tmp_path, kind, name):
+    """Nothing is written outside of the stage, and the member is named."""
+    archive_of(tmp_path / f"evil.{kind}", ["logs/fine.jsonl", name], b"{}\n")
+    url = f"{kind}://**/*.jsonl::file://{tmp_path}/evil.{kind}"
+    with pytest.raises(RecipeError, match="outside of the folder"):
+        build_archive([remote_recipe(tmp_path, url)], out=tmp_path / "deep/er/out", jobs=1)
+    assert not [p for p in tmp_path.rglob("*.jsonl") if ".stage" not in p.as_posix()]
+    assert not (tmp_path / "escaped").exists()
+
+
+def test_a_zip_of_logs_is_read(tmp_path):
+    """Runs inside an archive file are built like any others."""
+    log = RunLog()
+    log.child(log.root(program("seed"), 1.0), program("fast"), 2.0)
+    folder = log.write(tmp_path / "run")
+    with zipfile.ZipFile(tmp_path / "logs.zip", "w") as made:
+        for path in sorted(folder.iterdir()):
+            made.write(path, f"logs/run/{path.name}")
+    url = f"zip://logs/*/events.jsonl::file://{tmp_path}/logs.zip"
+    assert (
+        build_archive([remote_recipe(tmp_path, url)], out=tmp_path / "out", jobs=1).rows["kernels"]
+        == 2
+    )
 
 
 # A build whose work goes to the workers of a Dask cluster.
 
 
-@pytest.fixture
-def alone(logs, tmp_path):
-    """The archive of one process: its directory, and what was built."""
-    return tmp_path / "alone", build_archive(
-        [recipe_at(tmp_path, logs)], out=tmp_path / "alone", jobs=1
-    )
-
-
 @pytest.mark.slow
-def test_a_cluster_builds_the_same_bytes(cluster, logs, alone, tmp_path, monkeypatch):
+def test_a_cluster_builds_the_same_bytes(cluster, logs, tmp_path):
     """Tables and manifest are those of one process."""
     recipe_file = recipe_at(tmp_path, logs)
+    build_archive([recipe_file], out=tmp_path / "a", jobs=1)
     dask = {"engine": "dask", "scheduler": cluster}
     build_archive([recipe_file], out=tmp_path / "b", **dask)
-    assert tree(tmp_path / "b") == tree(alone[0])
-    assert (tmp_path / "b/manifest.json").read_bytes() == (alone[0] / "manifest.json").read_bytes()
+    assert tree(tmp_path / "b") == tree(tmp_path / "a")
+    assert (tmp_path / "b/manifest.json").read_bytes() == (
+        tmp_path / "a/manifest.json"
+    ).read_bytes()
     (logs / "run_3/events.jsonl").write_text("no events\n")
     with pytest.raises(LogError, match="run_3"):
         build_archive([recipe_file], out=tmp_path / "c", strict=True, **dask)
-
-
-@pytest.mark.slow
-def test_the_scheduler_lost_keeps_what_is_done(logs, alone, tmp_path):
-    """The scheduler killed in the middle is an error that says so."""
-    recipe_file = recipe_at(tmp_path, logs)
-    with scheduler() as (address, process), workers(address, 1, "--no-nanny"):
-
-        def advance(done, total, what=""):
-            if done == 1:
-                process.kill()
-
-        with pytest.raises(KernelArchiveError, match="is gone"):
-            build_archive(
-                [recipe_file], out=tmp_path / "b", engine="dask", scheduler=address, advance=advance
-            )
-    again = build_archive([recipe_file], out=tmp_path / "b", jobs=1)
-    assert again.staged < again.runs
-    assert again.logical_digest == alone[1].logical_digest

@@ -49,7 +49,6 @@ def test_a_prettier_score_is_found(archive, board):
     "change",
     [
         {"scheme": "released"},
-        {"seed": 5},
         {"predicted_bin": "stated"},
         {"kind": "discovery"},
         {"draws": 10**12},

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 
@@ -11,7 +10,6 @@ import pytest
 
 from kernel_archive import cli
 from kernel_archive.cli import common, main
-from kernel_archive.errors import DataError, Finding
 
 
 def every_command():
@@ -53,31 +51,6 @@ def test_help_imports_nothing_heavy():
     assert "build-eval" in result.stdout
 
 
-@pytest.mark.parametrize(
-    ("arguments", "status", "message"),
-    [
-        (["buidl"], 2, "Did you mean 'build'?"),
-        (["info", "--jsn"], 2, "--jsn"),
-        (["build-eval", "--split", "evl"], 2, "Did you mean 'eval'?"),
-        (["diff", "none", "neither"], 1, "does not exist"),
-        (["build", "cuda-l1", "--source", "none"], 1, "no such directory"),
-        *((command, 1, "kernel-archive build") for command in (["info"], ["audit"], ["validate"])),
-        (["show", "abcdef123456"], 1, "kernel-archive build"),
-        (["sql", "SELECT 1"], 1, "kernel-archive build"),
-    ],
-)
-def test_mistakes_have_a_status_and_a_hint(
-    tmp_path, monkeypatch, capsys, arguments, status, message
-):
-    """2 for wrong usage, 1 for missing data; one message that says what to do, no traceback."""
-    monkeypatch.chdir(tmp_path)
-    assert main(arguments) == status
-    out, err = capsys.readouterr()
-    assert message in err
-    assert "Traceback" not in err
-    assert out == ""
-
-
 @pytest.mark.parametrize("name", cli.MOVED)
 def test_a_command_that_is_gone_says_what_to_type(name, capsys):
     """The message is one line that names the new command; no such name is a command today."""
@@ -85,42 +58,6 @@ def test_a_command_that_is_gone_says_what_to_type(name, capsys):
     error = capsys.readouterr().err.splitlines()[-1]
     assert f"{name!r} is gone since 1.0. Type: " in error
     assert name not in cli.COMMANDS
-
-
-def test_an_error_as_json_is_all_that_is_on_stdout(tmp_path, monkeypatch, capsys):
-    """Programs read the error there."""
-    monkeypatch.chdir(tmp_path)
-    assert main(["info", "--json"]) == 1
-    assert json.loads(capsys.readouterr().out)["error"] == "ArchiveNotFoundError"
-
-
-def test_findings_are_printed_first_twenty_in_full(capsys):
-    """The rest is counted; no control of a hostile name is printed."""
-    findings = [
-        Finding(code="x", message="bad", file=f"\x1b[31m{i}.jsonl", line=i) for i in range(30)
-    ]
-    assert common.report(DataError("many", findings=findings), as_json=False) == 1
-    shown = capsys.readouterr().err
-    assert shown.count("error: ") == 20
-    assert "and 10 more" in shown
-    assert "\x1b" not in shown
-
-
-@pytest.mark.parametrize(
-    ("error", "message"),
-    [
-        (ZeroDivisionError("x"), "This is a bug"),
-        (OSError(28, "No space left on device", "out/x"), "out/x: No space left on device"),
-        (MemoryError(), "Error: out of memory. Finished files are kept\n"),
-    ],
-)
-def test_errors_that_are_not_ours(capsys, monkeypatch, error, message):
-    """One line each; a traceback only when asked for."""
-    monkeypatch.delenv("KERNEL_ARCHIVE_TRACEBACK", raising=False)
-    assert common.report(error, as_json=False) == 1
-    shown = capsys.readouterr().err
-    assert message in shown
-    assert "Traceback" not in shown
 
 
 def test_progress_without_a_terminal_is_a_line_now_and_then(capsys, monkeypatch):

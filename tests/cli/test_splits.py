@@ -61,9 +61,7 @@ def invoke(*arguments):
 
 
 def test_build_eval_prints_the_table(archive):
-    """The task x bin table with its sums, short cells marked and counted, labels that the
-    schemes give differently.
-    """
+    """The task x bin table has sums and marks short cells; labels that differ are counted."""
     status, out, _ = invoke("build-eval", "--cap", "2")
     assert status == 0
     lines = {line.split()[0]: line.split()[1:] for line in out.splitlines() if line.strip()}
@@ -77,9 +75,7 @@ def test_build_eval_prints_the_table(archive):
 
 
 def test_two_references_of_one_task_are_said(tmp_path, monkeypatch):
-    """Rows of one task with different denominators are warned of on stderr; stdout stays the
-    result.
-    """
+    """Rows of one task with different denominators are warned of on stderr."""
     monkeypatch.chdir(tmp_path)
     searches = [Search("a"), Search("b", reference=reference("trimul", 1))]
     place = make_archive(
@@ -139,9 +135,7 @@ def test_a_gpu_that_is_not_there(archive, capsys):
 
 
 def test_published_splits_are_kept(tmp_path, monkeypatch, capsys):
-    """A published split is printed and left alone; a cap needs --reselect; a scheme relabels it
-    as a variant.
-    """
+    """A published split is printed and left alone; another cap or scheme is refused."""
     monkeypatch.chdir(tmp_path)
     place = make_archive(tmp_path / "gpu-forecasters/kernels", SEARCHES, RUNS)
     store_published(place, [staged(tmp_path, ROWS)])
@@ -150,18 +144,13 @@ def test_published_splits_are_kept(tmp_path, monkeypatch, capsys):
     assert status == 0
     assert "published by others and is kept" in err
     assert "eval (canonical), 424 rows" in out
-    assert main(["build-eval", "--cap", "10"]) == 2
-    assert "--reselect" in capsys.readouterr().err
-    _, out, _ = invoke("build-eval", "--bins", "paper")
-    assert "eval (published-paper), 424 rows" in out
-    _, out, _ = invoke("build-eval", "--reselect", "--cap", "3")
-    assert "eval (eval-cap3-reselected)" in out
+    for option, value in (("--cap", "10"), ("--bins", "paper")):
+        assert main(["build-eval", option, value]) == 2
+        assert "published by others and is kept" in capsys.readouterr().err
 
 
 def test_builds_the_embedded_archive_first(tmp_path, monkeypatch):
-    """In an empty directory the command says that it builds, and builds, here from one log; then
-    it prints the split.
-    """
+    """In an empty directory the command says that it builds, and builds."""
     monkeypatch.chdir(tmp_path)
     log = RunLog(reference=reference("trimul"))
     log.root(program("a"), 1.5)
@@ -170,15 +159,13 @@ def test_builds_the_embedded_archive_first(tmp_path, monkeypatch):
     monkeypatch.setattr(archive_build, "load_recipes", lambda builders: [loaded])
     status, out, err = invoke("build-eval", "--cap", "10")
     assert status == 0
-    assert "No archive in gpu-forecasters/kernels: building the embedded one there first" in err
+    assert "No archive in gpu-forecasters/kernels: the embedded one is built first" in err
     facts = open_archive("gpu-forecasters/kernels").manifest.splits["eval"]
     assert f"eval (canonical), {facts.rows} rows, {facts.logical_digest}" in out
 
 
 def test_prints_the_shipped_split(shipped, monkeypatch):
-    """The split that everybody forecasts is there as it was frozen, and the command leaves it as
-    it is.
-    """
+    """The shipped split is the frozen one, and the command leaves it as it is."""
     monkeypatch.chdir(shipped)
     status, out, _ = invoke("build-eval", "--cap", "10")
     facts = open_archive("gpu-forecasters/kernels").manifest.splits["eval"]
@@ -209,9 +196,7 @@ def test_a_folder_of_something_else_is_left_alone(tmp_path, monkeypatch, capsys)
 
 @pytest.mark.parametrize("command", ["build-eval", "build-discovery", "build-train"])
 def test_a_misspelt_archive_is_not_built(tmp_path, monkeypatch, capsys, command):
-    """A named directory without an archive ends with status 1, says how to build one, and
-    nothing is written.
-    """
+    """A named directory without an archive ends with status 1; nothing is written."""
     monkeypatch.chdir(tmp_path)
     for named in ("typo/dir", "gpu-forecasters/kernels"):
         assert main([command, "--archive", named]) == 1
@@ -231,7 +216,7 @@ def other(archive, tmp_path):
 
 def test_diff_prints_tables_and_examples(archive, other):
     """Counts per table, and the first rows of each kind of change."""
-    status, out, _ = invoke("diff", str(archive), str(other), "--examples", "1")
+    status, out, _ = invoke("diff", str(archive), str(other))
     assert status == 0
     assert "hand-made -> next" in out
     row = next(line.split() for line in out.splitlines() if line.split()[:1] == ["kernels"])

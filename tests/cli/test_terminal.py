@@ -10,12 +10,9 @@ import json
 import os
 import pty
 import re
-import signal
 import subprocess
 import sys
 import threading
-import time
-import warnings
 from pathlib import Path
 
 import msgspec
@@ -167,57 +164,6 @@ def test_streams_that_are_closed_or_full(place, arguments, redirected):
         assert word not in done.stderr, done.stderr
     if "full" not in redirected and "nowhere" not in arguments:
         assert (done.returncode, "rror" in done.stderr) == (0, False), done.stderr
-
-
-def test_ctrl_c_inside_a_query_stops(monkeypatch, capsys):
-    """What DuckDB raises for it is no bug of ours."""
-
-    def interrupted(**_):
-        raise RuntimeError("Query interrupted")
-
-    monkeypatch.setattr(cli, "main", interrupted)
-    assert main(["info"]) == 130
-    assert capsys.readouterr().err == "Stopped.\n"
-
-
-def test_ctrl_c_while_duckdb_works(place):
-    """A query that is one long task is stopped at once, with one word."""
-    query = (
-        "SELECT count(*) FROM range(1000000) a, range(1000000) b WHERE a.range * b.range % 7 = 3"
-    )
-    process = subprocess.Popen(
-        [sys.executable, "-m", "kernel_archive", "sql", query, "--archive", "a"],
-        cwd=place,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    # Two seconds of processor time are more than it takes to begin: the query works.
-    used = lambda: sum(
-        map(int, Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[11:13])
-    )
-    deadline = time.monotonic() + 60
-    while used() < 2 * os.sysconf("SC_CLK_TCK"):
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-    process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=30)
-    assert process.returncode == 130, err
-    assert err.strip() == "Stopped."
-
-
-def test_warnings_are_one_line(capsys, monkeypatch):
-    """A warning of a library is told without its file and line, and without its controls."""
-    monkeypatch.setattr(
-        cli, "main", lambda **_: warnings.warn(f"old {EVIL}", UserWarning, stacklevel=1)
-    )
-    with warnings.catch_warnings():
-        warnings.simplefilter("always")
-        assert main(["info"]) == 0
-    shown = capsys.readouterr().err
-    assert shown.startswith("warning: old ")
-    assert shown.count("\n") == 1
-    assert "\x1b" not in shown
 
 
 def test_every_line_goes_through_one_place():

@@ -27,10 +27,10 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from readers.reading import V2, gpu_mode, ulid
+from support.puct import V2, gpu_mode, ulid
 
 from kernel_archive.archive.jobs import jobs_of
-from kernel_archive.archive.recipes import find_recipe
+from kernel_archive.archive.recipe import find_recipe
 from kernel_archive.archive.stage import stage_run
 from kernel_archive.archive.store import Store
 from kernel_archive.errors import KernelArchiveError

@@ -2,6 +2,9 @@
 
 import itertools
 import json
+import signal
+import subprocess
+import sys
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -9,7 +12,8 @@ from hypothesis import strategies as st
 from support.small_archive import write_archive
 
 from kernel_archive.errors import DataError, ForecastError, UsageError
-from kernel_archive.llm.batch import ModelSettings, export_lines, import_answers
+from kernel_archive.llm.batch import export_lines, import_answers
+from kernel_archive.llm.chat import ModelSettings
 from kernel_archive.llm.questions import load_questions, read_custom_id
 from kernel_archive.scoring import check_forecasts, load_split
 from kernel_archive.scoring.formats import TOOL_FIELDS
@@ -78,9 +82,7 @@ def test_questions_go_out_and_answers_come_in(archive, tmp_path, split):
 
 
 def test_a_request_is_what_services_take(archive):
-    """Method, address, model, one message, the form of the answer; what was not given is left to
-    the service.
-    """
+    """A request names model, message and form of the answer, and nothing not given."""
     (line,) = exported(archive, limit=1)
     assert (line["method"], line["url"]) == ("POST", "/v1/chat/completions")
     assert set(line["body"]) == {"model", "messages", "response_format"}
@@ -106,9 +108,7 @@ def test_a_request_is_what_services_take(archive):
 
 @pytest.mark.parametrize("split", ["eval", "discovery"])
 def test_nothing_in_the_questions_tells_the_label(archive, split):
-    """The order is that of a hash, the same whatever the limit; neither bin, speedup nor search
-    stands in a request.
-    """
+    """Questions are ordered by a hash; no bin, speedup or search stands in a request."""
     target = load_split(archive, split)
     ids = [read_custom_id(line["custom_id"])[0] for line in exported(archive, split)]
     assert sorted(ids) == sorted(target.row_ids)
@@ -151,9 +151,7 @@ def test_plain_lines_are_answers(archive, tmp_path):
 
 
 def test_every_bad_day_of_a_service_is_said_once(archive, tmp_path):
-    """Refusals, cut answers, errors, expired requests, missing usage, an empty answer: each in its
-    place.
-    """
+    """Refusals, cut answers, errors and missing usage are counted by reason."""
     ids = [line["custom_id"] for line in exported(archive, limit=10)]
     error = {"error": {"code": "context_length_exceeded", "message": "too long"}}
     lines = [
@@ -205,10 +203,41 @@ def test_a_second_file_answers_what_failed_in_the_first(archive, tmp_path):
         import_answers([first, other], archive)
 
 
+@pytest.mark.parametrize(
+    ("module", "name", "calls"),
+    [("kernel_archive.llm.batch", "read_answer", 3), ("pathlib.Path", "replace", 1)],
+)
+def test_a_killed_import_leaves_no_file(archive, tmp_path, module, name, calls):
+    """Killed while it reads, or before its file is in place; the next import makes it whole."""
+    ids = [line["custom_id"] for line in exported(archive, limit=5)]
+    write(tmp_path / "a.jsonl", [served(custom_id) for custom_id in ids])
+    arguments = ["forecast", "--import", "a.jsonl", "--limit", "5", "-o", "f.jsonl"]
+    arguments += ["--archive", str(archive.path)]
+    code = f"""
+import itertools, os, pkgutil, signal
+from kernel_archive.cli import main
+place, count = pkgutil.resolve_name("{module}"), itertools.count(1)
+real = place.{name}
+def deadly(*given, **named):
+    if next(count) == {calls}:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return real(*given, **named)
+place.{name} = deadly
+main({arguments})
+"""
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=False)
+    assert done.returncode == -signal.SIGKILL
+    assert not (tmp_path / "f.jsonl").exists()
+    done = subprocess.run(
+        [sys.executable, "-m", "kernel_archive", *arguments], cwd=tmp_path, check=False
+    )
+    assert done.returncode == 0
+    data, _ = import_answers([tmp_path / "a.jsonl"], archive, limit=5).forecast_file()
+    assert (tmp_path / "f.jsonl").read_bytes() == data
+
+
 def test_every_fault_of_a_file_is_named(archive, tmp_path):
-    """Half a line at the end, a line that is no object, names that are none, rows and prompts that
-    are unknown.
-    """
+    """Half a line, a line that is no object, bad names, unknown rows and prompts."""
     (line,) = exported(archive, limit=1)
     row, _, digest = read_custom_id(line["custom_id"])
     other = load_questions(archive, answer="tool", limit=1)
@@ -253,9 +282,7 @@ def test_answers_beyond_the_limit_are_refused(archive, tmp_path):
 
 
 def test_defer_and_the_other_scheme_are_found_by_their_digest(archive, tmp_path):
-    """Nobody repeats at the import how it was asked at the export; a split whose rows can't be
-    deferred says so.
-    """
+    """The import finds by the digest how the export asked."""
     asked = exported(archive, defer=True, answer="tool", bins="released", limit=2)
     call = [
         {

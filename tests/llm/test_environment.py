@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from kernel_archive.errors import UsageError
-from kernel_archive.llm.lessons import load_lessons
+from kernel_archive.llm.training import load_training_examples
 from kernel_archive.scoring.rewards import KINDS, of_completions
 
 NEEDED = ("verifiers", "kernel_forecasts")
@@ -52,12 +52,12 @@ def judged(task, text):
     return trace
 
 
-def test_rows_are_the_lessons(archive):
+def test_rows_are_the_training_examples(archive):
     """Prompts, labels and order; held-out rows on request only."""
-    lessons = load_lessons(archive)
+    examples = load_training_examples(archive)
     tasks = list(environment(archive).taskset)
     assert [(t.key, t.data.prompt, t.data.bin) for t in tasks] == [
-        (row.row_id, lessons.text(row), row.bin) for row in lessons.rows
+        (row.row_id, examples.text(row), row.bin) for row in examples.rows
     ]
     with pytest.raises(UsageError, match="held_out=True"):
         list(environment(archive, split="eval").taskset)
@@ -81,9 +81,7 @@ def test_rewards_are_those_of_the_archive(archive, kind):
 
 
 def test_the_checks_of_verifiers_pass(archive, tmp_path):
-    """vf-validate: for every row the ground truth earns all there is, and an untouched task
-    nothing.
-    """
+    """vf-validate: the ground truth earns all there is, an untouched task nothing."""
     program = str(Path(sys.executable).with_name("vf-validate"))
     options = "kernel-forecasts -n 3 --runtime.type subprocess --no-rich -o"
     command = [program, *options.split(), str(tmp_path), "--taskset.archive", str(archive.path)]

@@ -5,7 +5,6 @@ import itertools
 import pytest
 
 from kernel_archive.bins import BIN_NAMES
-from kernel_archive.errors import UsageError
 from kernel_archive.llm.prompts import ANSWER_FORMS, Prompt, answer_schema, known_prompts, render
 from kernel_archive.problems import GPU_MODE_TASKS, OWN_PROBLEMS
 from kernel_archive.scoring.formats import TOOL_FIELDS
@@ -90,9 +89,7 @@ def test_a_prompt_holds_everything(ask, answer, scheme):
 
 
 def test_every_problem_can_be_put_into_words():
-    """Inputs and cases of all measured tasks; a problem that is not known has its name, a GPU
-    likewise.
-    """
+    """Inputs and cases of all measured tasks; an unknown problem or GPU has its name."""
     for name in (*GPU_MODE_TASKS, *OWN_PROBLEMS):
         text = render(Prompt(ask="forecast"), **{**ROW, "problem": name})
         assert "Timed cases:\n\n- " in text
@@ -120,17 +117,9 @@ def test_prompts_have_digests_of_their_own():
 
 
 def test_the_schema_of_an_answer_is_strict():
-    """Every field is required and no other is allowed, as the strict modes of services want it;
-    reasons come first.
-    """
+    """Every field is required and no other is allowed; reasons come first."""
     schema = answer_schema("defer")
     assert list(schema["properties"]) == schema["required"]
     assert schema["required"][0] == "rationale"
     assert schema["additionalProperties"] is False
     assert "defer" not in answer_schema("forecast")["properties"]
-
-
-def test_an_unknown_version_is_refused():
-    """With those that there are."""
-    with pytest.raises(UsageError, match="Choose one of: v1"):
-        render(Prompt(ask="forecast", version="v0"), **ROW)

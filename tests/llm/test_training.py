@@ -1,124 +1,131 @@
-"""The whole way of examples/train with a tiny random model on a CPU: data, both trainings, a stop
-in between, forecasts.
-"""
+"""What a model learns from: the forecasters' prompts, their order, and what is held back."""
 
-import gzip
-import importlib.util
 import json
-import os
-import subprocess
-import sys
-from pathlib import Path
+from collections import Counter
 
 import pytest
 
-from kernel_archive.llm.batch import import_answers
-
-SCRIPTS = Path(__file__).parents[2] / "examples" / "train"
-CONFIG = """
-[data]
-folder = "data"
-kinds = ["seed", "parent_edit"]
-seed = 0
-splits = ["eval", "discovery"]
-[model]
-folder = "model"
-[supervised]
-max_prompt_tokens = 9000
-steps = 2
-batch = 2
-micro_batch = 1
-learning_rate = 1e-3
-lora_rank = 0
-checkpoint_every = 1
-[grpo]
-rewards = ["crps"]
-max_prompt_tokens = 9000
-steps = 2
-groups = 1
-group = 2
-micro_batch = 1
-temperature = 1.0
-max_new_tokens = 4
-learning_rate = 1e-3
-lora_rank = 2
-checkpoint_every = 1
-[forecast]
-repeats = 2
-temperature = 1.0
-max_new_tokens = 4
-tokens_in_batch = 20000
-"""
-
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(
-        any(importlib.util.find_spec(name) is None for name in ("trl", "peft")),
-        reason="needs: pip install trl peft",
-    ),
-]
+from kernel_archive.cli import main
+from kernel_archive.errors import DataError, UsageError
+from kernel_archive.llm.questions import load_questions
+from kernel_archive.llm.training import answer_text, load_training_examples
+from kernel_archive.scoring.completions import read_completion
 
 
-def script(folder, name, *arguments):
-    """Run one of the scripts in a folder."""
-    command = [sys.executable, str(SCRIPTS / name), *map(str, arguments)]
-    root = str(SCRIPTS.parents[1])
-    done = subprocess.run(
-        command,
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        env={**os.environ, "PYTHONPATH": root, "HF_HUB_OFFLINE": "1"},
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    return done.stdout
+@pytest.fixture(scope="module")
+def examples(archive):
+    """All training pairs of the small archive."""
+    return load_training_examples(archive)
 
 
-def lines(path):
-    """The JSON lines of a compressed file."""
-    return [json.loads(line) for line in gzip.decompress(path.read_bytes()).splitlines()]
+def test_prompts_are_those_of_the_forecasters(archive):
+    """A row of a split is asked about in the same words and under the same name."""
+    for split in ("eval", "discovery"):
+        asked = load_questions(archive, split)
+        labelled = load_training_examples(archive, split, held_out=True)
+        assert {row.row_id: labelled.text(row) for row in labelled.rows} == {
+            q.row_id: q.text for q in asked
+        }
+        assert labelled.prompts[labelled.rows[0].kind] == asked.prompt
 
 
-def steps(folder):
-    """The steps that a run has logged."""
-    return [
-        json.loads(line)["step"]
-        for line in (folder / "log.jsonl").read_text().splitlines()
-        if "loss" in json.loads(line)
+def test_the_order_takes_bins_in_turn_and_never_changes(archive, examples):
+    """Any first N hold as many of each bin as there are; a seed makes another order."""
+    again, other = load_training_examples(archive), load_training_examples(archive, seed=1)
+    ids = [row.row_id for row in examples.rows]
+    assert [row.row_id for row in again.rows] == ids
+    assert [row.row_id for row in other.rows] != ids
+    assert {row.row_id for row in other.rows} == set(ids)
+    total = Counter(row.bin for row in examples.rows)
+    for n in range(1, len(examples), 7):
+        first = Counter(row.bin for row in examples.rows[:n])
+        level = max(first.values())
+        assert all(first[b] >= min(total[b], level - 1) for b in total)
+
+
+def test_labels_are_those_of_the_table(archive, examples):
+    """Bin and speedup of every pair, each pair once."""
+    table = {
+        r["row_id"]: (r["bin"], r["speedup"], r["pair_type"])
+        for r in archive.arrow("train_pairs").to_pylist()
+    }
+    assert {row.row_id: (row.bin, row.speedup, row.kind) for row in examples.rows} == table
+    only = load_training_examples(archive, kinds=["seed"])
+    assert {row.kind for row in only.rows} == {"seed"}
+
+
+def test_chats_texts_and_datasets_are_the_same(examples):
+    """Prompts are messages or text, with an answer to imitate on request."""
+    chats = list(examples.labelled_prompts(answer=True))
+    texts = list(examples.labelled_prompts(chat=False, answer=True))
+    assert [c["prompt"] for c in chats] == [
+        [{"role": "user", "content": t["prompt"]}] for t in texts
     ]
+    assert [c["completion"] for c in chats] == [
+        [{"role": "assistant", "content": t["completion"]}] for t in texts
+    ]
+    assert "completion" not in next(examples.labelled_prompts())
+    assert list(examples.dataset(chat=False, answer=True)) == texts
 
 
-def test_the_whole_way_on_a_cpu(archive, tmp_path):
-    """Both stages learn for their steps, go on where they were stopped, and what they forecast can
-    be imported and scored.
-    """
-    (tmp_path / "config.toml").write_text(CONFIG)
-    script(tmp_path, "prepare.py", "config.toml", "--archive", archive.path)
-    assert len(lines(tmp_path / "data/train.jsonl.gz")) == archive.arrow("train_pairs").num_rows
-    assert not {"bin", "speedup", "g"} & set(lines(tmp_path / "data/questions.jsonl.gz")[0])
-    script(tmp_path, "model.py", "tiny", "model")
-    script(
-        tmp_path,
-        "train.py",
-        "config.toml",
-        "supervised",
-        "--output",
-        "supervised",
-        "--seconds",
-        "0",
-    )
-    assert steps(tmp_path / "supervised") == [1]
-    script(tmp_path, "train.py", "config.toml", "supervised", "--output", "supervised")
-    assert steps(tmp_path / "supervised") == [1, 2]
-    script(tmp_path, "run.py", "config.toml", "--limit", "2")
-    record = json.loads((tmp_path / "grpo-crps/training.json").read_text())
-    assert (record["split"], record["held_out"], record["reward"]) == ("train", False, "crps")
-    assert len(steps(tmp_path / "grpo-crps")) == 2
-    for name in ("base", "supervised", "crps"):
-        given = lines(tmp_path / f"results/answers-{name}.jsonl.gz")
-        path = tmp_path / f"{name}.jsonl"
-        path.write_text(
-            "".join(json.dumps(line) + "\n" for line in given if line["split"] == "eval")
+def test_answers_to_imitate_are_forecasts_of_the_true_bin(examples):
+    """Answers have every field that is asked for, and most mass on the true bin."""
+    tops = set()
+    for row in examples.rows:
+        read = read_completion(answer_text(row))
+        assert read.raw_sum == pytest.approx(1)
+        assert read.stated == row.bin == max(range(8), key=lambda b: read.probabilities[b]) + 1
+        assert read.expected_speedup == pytest.approx(row.speedup, rel=0.06)
+        tops.add(max(read.probabilities))
+        assert all(
+            f'"{name}"' in answer_text(row)
+            for name in ("rationale", "p_severe_slowdown", "predicted_bin")
         )
-        _, tally = import_answers([path], archive, "eval", limit=2).forecast_file()
-        assert (tally.asked, tally.answered) == (4, 4)
+    assert len(tops) > 10
+
+
+def test_long_prompts_are_left_out_whole(examples):
+    """By an estimate or a tokenizer; what is left out is named, the order stays."""
+    lengths = sorted(len(examples.text(row)) for row in examples.rows)
+    kept = examples.fitting(lengths[len(lengths) // 2], count=len)
+    assert all(len(kept.text(row)) <= lengths[len(lengths) // 2] for row in kept.rows)
+    (dropped,) = kept.dropped.values()
+    assert 0 < dropped == len(examples) - len(kept)
+    assert [row for row in examples.rows if row in set(kept.rows)] == list(kept.rows)
+    assert len(examples.fitting(10)) == 0
+
+
+def test_a_set_prints_in_ten_lines(examples):
+    """Sizes, kinds, bins and what was left out: no programs."""
+    text = repr(examples.fitting(5))
+    assert len(text.splitlines()) <= 10
+    assert "left out" in text
+    assert "prompt tokens, estimated: median" in repr(examples)
+    assert len(repr(examples)) < 1000
+
+
+def test_held_out_rows_need_a_word_and_mark_the_entry(archive, examples, tmp_path):
+    """Held-out rows need the flag; the record says so and marks an entry."""
+    for split in ("eval", "discovery", "discovery_pairs"):
+        with pytest.raises(UsageError, match="held_out=True"):
+            load_training_examples(archive, split)
+    assert not examples.record()["held_out"]
+    assert sum(examples.record()["bins"]) == len(examples) == examples.record()["rows"]
+    record = tmp_path / "training.json"
+    record.write_text(json.dumps(load_training_examples(archive, "eval", held_out=True).record()))
+    forecasts, board = tmp_path / "f.jsonl", tmp_path / "board"
+    shared = ["--archive", str(archive.path)]
+    assert main(["baseline", "uniform", "-o", str(forecasts), *shared]) == 0
+    add = ["leaderboard", "add", str(forecasts), "--name", "x", "--board", str(board), *shared]
+    add += ["--training", str(record)]
+    assert main([*add, "--saw-archive", "no"]) == 2
+    assert main(add) == 0
+    assert 'saw_archive = "held-out"' in (board / "submissions/x/submission.toml").read_text()
+
+
+def test_nothing_to_learn_from_is_said(archive):
+    """An unknown type of pair is named; a type that the archive has none of ends in an error."""
+    with pytest.raises(UsageError, match="unknown type of pair 'edit'"):
+        load_training_examples(archive, kinds=["edit"])
+    with pytest.raises(DataError, match="no training pairs of type pair"):
+        load_training_examples(archive, kinds=["pair"])

@@ -23,9 +23,7 @@ SPEEDUPS = (0.2, 0.3, 0.6, 0.9, 1.2, 1.7, 3.0, 5.0)
 
 
 def build_archive(root: Path, version: str, *, added: bool = False) -> Path:
-    """A small archive built from hand-made logs: two searches per task, one of them held out;
-    another one if ``added``.
-    """
+    """Build a small archive: two searches per task, one held out; one more if ``added``."""
     logs = root / "builder"
     for number, task in enumerate(GPU_MODE_TASKS):
         roles = ["held_out", "training", *(["training"] if added and number == 0 else [])]
@@ -43,7 +41,8 @@ def build_archive(root: Path, version: str, *, added: bool = False) -> Path:
             use_shapes(log.events, task)
             log.write(logs / role / f"{task}__{which}")
     made = recipe(logs, ("held_out/*", "held_out"), ("training/*", "training"))
-    made.write_text(made.read_text().replace("CC0-1.0", "CC-BY-4.0"))
+    text = made.read_text().replace("CC0-1.0", "CC-BY-4.0")
+    made.write_text(f"{text}\n[eval]\nbins = 1\n")
     out = root / NAME
     build([str(made)], out=out, version=version)
     return out

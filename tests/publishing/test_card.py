@@ -37,9 +37,7 @@ def blocks(text, language):
 
 
 def test_front_matter_lists_every_table_with_its_files(archive_path):
-    """Each table is a configuration with its splits and files by name; kernels is the default;
-    licence and size are there.
-    """
+    """Each table is a configuration with its files by name; kernels is the default."""
     data = front_matter(archive_path)
     assert data["license"] == "cc-by-4.0"
     assert data["size_categories"] == ["n<1K"]
@@ -117,9 +115,7 @@ def test_notes_and_exclusions_are_known_problems(tmp_path):
 
 
 def test_same_archive_gives_same_bytes(archive_path, tmp_path):
-    """Rendering is deterministic: twice, in another directory, in another process with another hash
-    seed.
-    """
+    """The card is the same in another directory and with another hash seed."""
     other = tmp_path / "elsewhere"
     shutil.copytree(archive_path, other)
     assert render_card(open_archive(archive_path)) == render_card(open_archive(other))
@@ -152,9 +148,7 @@ def test_card_does_not_depend_on_the_order_of_rows(tmp_path):
 
 
 def test_check_card_finds_what_is_stale(archive_path, tmp_path):
-    """An edited, missing or left-over file of the card is found; another package version's prose is
-    only a warning.
-    """
+    """An edited or missing file is found; another version's prose is a warning."""
     assert check_card(open_archive(archive_path)) == []
     path = tmp_path / "copy"
     shutil.copytree(archive_path, path)
@@ -171,9 +165,7 @@ def test_check_card_finds_what_is_stale(archive_path, tmp_path):
 
 
 def test_card_follows_the_tables_that_are_there(tmp_path):
-    """An archive without splits has a card without them, no eval.yaml, and no configuration for an
-    empty table.
-    """
+    """An archive without splits has a card without them, and no eval.yaml."""
     path = make_archive(tmp_path / "a" / "b", *six_tasks())
     (path / "eval.yaml").write_text("left over")
     write_card(path)
@@ -190,9 +182,7 @@ def test_card_follows_the_tables_that_are_there(tmp_path):
 
 
 def test_hostile_names_stay_text(tmp_path):
-    """Names, notes and licences of a foreign recipe can't break out of tables, into HTML, or into a
-    template.
-    """
+    """Texts of a foreign recipe can't break out of tables, into HTML or a template."""
     evil = "x|y`<script>alert(1)</script>\n# h1 {{ name }} \x1b[31m"
 
     def plant(rows):
@@ -233,9 +223,7 @@ def test_bad_repository_names(name):
 
 
 def test_examples_run_as_printed(client, hub, archive_path):
-    """Every Python example of the card runs, as printed, against the published repository, in an
-    empty directory.
-    """
+    """Every Python example of the card runs against the published repository."""
     publish(hub, archive_path)
     programs = blocks(readme(archive_path), "python")
     assert len(programs) == 4

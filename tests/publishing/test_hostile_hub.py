@@ -20,9 +20,7 @@ HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 10
 
 
 def drip(connection, sent):
-    """Send what is given at once, and then a byte ten times a second for ever: a time limit between
-    bytes never ends it.
-    """
+    """Send what is given at once, and then a byte ten times a second for ever."""
     with contextlib.suppress(OSError), connection:
         connection.sendall(sent)
         for byte in itertools.cycle(b"H"):
@@ -35,9 +33,7 @@ def drip(connection, sent):
     [(None, "broke"), (b"", "a second"), (b"HTTP/1.1 200 O", "a second"), (HEAD, "a second")],
 )
 def test_a_hub_that_never_comes_to_an_end_is_given_up(client, sent, said):
-    """A Hub that says nothing, or drips its headers or its answer, ends the pull with one message,
-    in bounded time.
-    """
+    """A Hub that is silent, or drips its answer, ends the pull in bounded time."""
     held = []
 
     def serve():
@@ -84,9 +80,7 @@ def test_a_hub_that_never_comes_to_an_end_is_given_up(client, sent, said):
     ],
 )
 def test_hostile_answers(client, hub, archive_path, tmp_path, place, fault, said):
-    """Nested or impossible JSON, headers that lead out of the cache, endless waits, escapes: one
-    message, nothing written.
-    """
+    """Impossible JSON, headers that lead out, endless waits, escapes: nothing is written."""
     publish(hub, archive_path)
     hub.fail("*", place, times=1000, **fault)
     done = client.cli("pull", NAME)
@@ -99,9 +93,7 @@ def test_hostile_answers(client, hub, archive_path, tmp_path, place, fault, said
 
 
 def test_a_card_of_another_version_is_a_warning(client, hub, archive_path):
-    """A card that another version of the package wrote can't be compared word by word: pull says
-    so.
-    """
+    """A card that another version of the package wrote gives a warning."""
     manifest = json.loads((archive_path / "manifest.json").read_text())
     publish(hub, archive_path)
     changed = json.dumps({**manifest, "package": "0.0.1"}).encode()

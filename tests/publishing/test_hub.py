@@ -33,9 +33,7 @@ def test_redact_replaces_the_login_in_use(monkeypatch):
 
 
 def test_client_errors_become_hub_errors_without_their_cause():
-    """A broken connection becomes a HubError with what stands now; the cause, which may hold a
-    secret, is not shown.
-    """
+    """A broken connection becomes a HubError; its cause may hold a secret and is not shown."""
     message = r"broke .* while pushing to a/b\. .* Nothing was sent"
     with (
         pytest.raises(HubError, match=message) as caught,

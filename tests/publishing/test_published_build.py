@@ -53,9 +53,7 @@ def test_splits_keep_ids_and_labels(made, archive):
 
 
 def test_every_measurement_is_there(made, archive):
-    """Each row of the evaluation set and each event of the searches is an evaluation, failures
-    included.
-    """
+    """Each row and each event is an evaluation, failures included."""
     evaluations = archive.arrow(
         "evaluations", columns=["outcome", "speedup", "problem", "source_file"]
     ).to_pylist()
@@ -85,9 +83,7 @@ def test_card_says_how_many_labels_the_papers_table_changes(made, archive):
 
 
 def test_scoring_the_archive_gives_the_reproduced_figures(made, archive, tmp_path):
-    """Published predictions scored against the built archive give what reproduce gives: there is
-    one scoring path.
-    """
+    """Published predictions scored against the built archive give what reproduce gives."""
     readings = {
         r.metric: r.figures
         for r in reproduce(made.root).readings
@@ -106,9 +102,7 @@ def test_scoring_the_archive_gives_the_reproduced_figures(made, archive, tmp_pat
 
 
 def test_source_without_the_tables_is_refused(client, tmp_path):
-    """A local copy that lacks a table is an error that names the path; so is a network that isn't
-    there.
-    """
+    """A local copy without a table, or a missing network, is an error that says so."""
     done = client.cli("build", BUILDER, "--out", "out", "--source", str(tmp_path))
     assert done.status == 1
     assert EVAL_SET in done.err
@@ -120,9 +114,7 @@ def test_source_without_the_tables_is_refused(client, tmp_path):
 
 
 def test_build_from_the_hub(client, hub, made, archive):
-    """With a network the same archive, to its digest, comes from the Hub; a second build fetches no
-    file again.
-    """
+    """The Hub gives the same archive; a second build fetches no file again."""
     for folder in made.root.iterdir():
         files = {
             str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file()

@@ -92,9 +92,7 @@ def test_a_pull_that_is_refused_writes_nothing(
 
 
 def test_own_split_is_not_overwritten(client, hub, archive_path):
-    """A split that its user made in a pulled archive is not lost by pulling again; a damaged file
-    is repaired.
-    """
+    """A split of one's own is not lost by pulling again; a damaged file is repaired."""
     publish(hub, archive_path)
     assert client.cli("pull", NAME).status == 0
     shard = client.cwd / NAME / "data/gpus/train-00000-of-00001.parquet"
@@ -112,9 +110,7 @@ def test_own_split_is_not_overwritten(client, hub, archive_path):
 
 @pytest.mark.parametrize("status", [401, 403, 404, 429, 503])
 def test_refused_pull_leaves_the_target(client, hub, archive_path, status):
-    """Whatever status a download meets: one clear message, the target as it was, the next pull
-    completes.
-    """
+    """Whatever status a download meets: one message, and the next pull completes."""
     publish(hub, archive_path)
     hub.fail("*", r"/resolve/.*\.parquet", status=status, times=1000, skip=4)
     done = client.cli("pull", NAME)
@@ -137,9 +133,7 @@ def test_refused_pull_leaves_the_target(client, hub, archive_path, status):
     ],
 )
 def test_broken_download_is_repaired(client, hub, archive_path, fault):
-    """A truncated, broken or damaged download is repaired at once where that is possible, else by
-    the next pull.
-    """
+    """A broken download is repaired at once, or by the next pull."""
     publish(hub, archive_path)
     hub.fail("GET", r"/resolve/.*kernels.*\.parquet", **fault)
     done = client.cli("pull", NAME)
@@ -234,9 +228,7 @@ print(a.manifest.version, a.polars("kernels").height, a.datasets("eval").num_row
 def test_a_full_disk_is_not_a_hub_that_cannot_be_reached(
     client, hub, archive_path, next_archive_path
 ):
-    """The Hub said what is newest, and then it could not be stored: an older copy in the cache is
-    not handed out for it.
-    """
+    """A full disk does not hand out an older copy from the cache."""
     publish(hub, archive_path)
     code = f'print(kernel_archive.load("{NAME}").manifest.version)'
     assert client.code(f"import kernel_archive\n{code}").out.split() == ["1.0.0"]
@@ -254,9 +246,7 @@ with mock.patch.object(huggingface_hub.HfApi, "hf_hub_download", side_effect=ful
 
 
 def test_load_of_a_directory_checks_version_and_bytes(archive_path, tmp_path, monkeypatch):
-    """A directory is opened when its content is what the version names, and refused with both names
-    otherwise.
-    """
+    """A directory is opened only when its content is what the version names."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     digest = read_manifest(archive_path).logical_digest
     for version in (None, "1.0.0", "v1.0.0", digest, digest.removeprefix("sha256:")[:12]):
@@ -276,24 +266,19 @@ def test_load_of_a_directory_checks_version_and_bytes(archive_path, tmp_path, mo
         kernel_archive.load(broken)
 
 
-def swapped_labels(place, *, manifest_format) -> None:
-    """Give every evaluation row another speedup, and the manifest everything that follows but the
-    archive's digest.
-    """
+def swapped_labels(place) -> None:
+    """Change every evaluation speedup and all digests but the archive's own."""
     manifest = read_manifest(place)
     rows = pq.read_table(place / "data/eval/test-00000-of-00001.parquet")
-    at = rows.schema.get_field_index("speedup")
-    rows = rows.set_column(at, rows.schema.field(at), pc.multiply(rows["speedup"], 1.01))
+    place_of = rows.schema.get_field_index("speedup")
+    field = rows.schema.field(place_of)
+    rows = rows.set_column(place_of, field, pc.multiply(rows["speedup"], 1.01))
     facts = write_table(
         place, "eval", {"test": rows}, metadata={"bin_scheme": "paper", "split": "canonical"}
     )
     split = msgspec.structs.replace(manifest.splits["eval"], logical_digest=facts.logical_digest)
     forged = msgspec.structs.replace(
         manifest,
-        format=manifest_format,
-        logical_digest=manifest.measured_digest
-        if manifest_format == 1
-        else manifest.logical_digest,
         tables={**manifest.tables, "eval": facts},
         splits={**manifest.splits, "eval": split},
     )
@@ -301,13 +286,11 @@ def swapped_labels(place, *, manifest_format) -> None:
 
 
 def test_swapped_labels_are_not_what_a_digest_names(client, hub, archive_path, tmp_path):
-    """A repository whose evaluation labels were changed, with all digests below the archive's own,
-    is refused.
-    """
+    """Changed evaluation labels are refused, also with all lower digests changed."""
     digest = read_manifest(archive_path).logical_digest
     forged = tmp_path / "forged"
     shutil.copytree(archive_path, forged)
-    swapped_labels(forged, manifest_format=2)
+    swapped_labels(forged)
     publish(hub, forged)
     done = client.cli("pull", NAME, "--version", digest)
     assert done.status == 1, done.text
@@ -318,24 +301,8 @@ def test_swapped_labels_are_not_what_a_digest_names(client, hub, archive_path, t
         kernel_archive.load(forged)
 
 
-def test_a_digest_of_the_old_kind_is_known_as_such(archive_path, tmp_path):
-    """It names the measured tables: it opens an archive, of either format, and says that it says
-    nothing of the labels.
-    """
-    old = tmp_path / "old"
-    shutil.copytree(archive_path, old)
-    swapped_labels(old, manifest_format=1)
-    digest = read_manifest(archive_path).measured_digest
-    assert read_manifest(old).logical_digest == digest
-    for place in (archive_path, old):
-        with pytest.warns(UserWarning, match="digest of the old kind"):
-            kernel_archive.load(place, digest)
-
-
 def test_rows_are_verified_once_per_manifest(archive_path, tmp_path, monkeypatch):
-    """That rows and digests agree is noted for exactly this manifest; bytes are compared every
-    time.
-    """
+    """Rows are verified once per manifest, bytes every time."""
     from kernel_archive.archive import validate
 
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import gzip
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from readers.reading import LOG_FORMATS, V2, Read, gpu_mode, read
-
-from kernel_archive.readers.files import MAX_LINE_BYTES
+from readers.reading import LOG_FORMATS, Read, read
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -93,18 +90,6 @@ def test_log_of_another_format_says_which(simulated: Path, name: str) -> None:
         assert finding.severity == "error"
 
 
-def test_log_broken_in_its_first_line(tmp_path: Path) -> None:
-    """A crash in the very first line leaves no record: said as such, not as another format."""
-    text = (V2().write(tmp_path / "whole") / "events.jsonl").read_bytes()
-    path = tmp_path / "events.jsonl"
-    path.write_bytes(text[:200])
-    result = read("puct-events", path)
-    assert [(f.code, f.line) for f in result.findings] == [
-        ("truncated-line", 1),
-        ("no-records", None),
-    ]
-
-
 def test_directory_without_the_log(tmp_path: Path) -> None:
     """A directory that has something else says what it has and what is expected."""
     (tmp_path / "notes.txt").write_text("x")
@@ -112,70 +97,6 @@ def test_directory_without_the_log(tmp_path: Path) -> None:
         result = read(name, tmp_path, tmp_path)
         assert result.codes == ["wrong-format"]
         assert "notes.txt" in result.findings[0].message
-
-
-def test_missing_file(tmp_path: Path) -> None:
-    """A path that does not exist any more is a finding, no traceback."""
-    for name in LOG_FORMATS:
-        result = read(name, tmp_path / "gone.jsonl", tmp_path)
-        assert not result.evaluations
-        assert result.findings
-
-
-@pytest.mark.parametrize("ending", ["jsonl.gz", "jsonl.zst"])
-def test_truncated_compression_keeps_what_came_before(tmp_path: Path, ending: str) -> None:
-    """A compressed log that breaks off: the lines before are kept, the break is reported."""
-    import pyarrow as pa
-
-    log = V2().step(0)
-    for n in range(1, 400):
-        log.child(
-            n, gpu_mode(1.0 + n), code="".join(chr(33 + (n * k * k + k) % 90) for k in range(400))
-        )
-    plain = (log.write(tmp_path / "plain") / "events.jsonl").read_bytes()
-    packed = (
-        gzip.compress(plain)
-        if ending.endswith("gz")
-        else pa.Codec("zstd").compress(plain, asbytes=True)
-    )
-    path = tmp_path / f"events.{ending}"
-    path.write_bytes(packed[: len(packed) // 2])
-    result = read("puct-events", path)
-    whole = read("puct-events", tmp_path / "plain")
-    assert 0 <= len(result.evaluations) < len(whole.evaluations)
-    assert "unreadable" in result.codes
-    assert {e.node_id for e in result.evaluations} <= set(whole.by_node)
-
-
-def test_one_line_too_long_is_skipped(tmp_path: Path) -> None:
-    """A line over the limit is never held in memory; what is around it is kept."""
-    log = V2().step(0).child(1, gpu_mode(2.0)).write(tmp_path) / "events.jsonl"
-    with log.open("ab") as stream:
-        stream.write(b'{"kind":"mutation_completed","request_id":"x","code":"')
-        for _ in range(MAX_LINE_BYTES // (1 << 20) + 2):
-            stream.write(b"y" * (1 << 20))
-        stream.write(b'"}\n')
-    with log.open("ab") as stream:
-        stream.write(b'{"kind":"step_completed","step":0}\n')
-    result = read("puct-events", log)
-    assert len(result.evaluations) == 2
-    assert [(f.code, f.line) for f in result.findings] == [("line-too-long", 7)]
-    assert result.facts.counts["steps_completed"] == 1
-
-
-def test_line_ends_and_byte_order_mark(tmp_path: Path) -> None:
-    """Windows line ends, blank lines and a byte order mark change nothing but the line numbers."""
-    log = V2().step(0).child(1, gpu_mode(2.0)).write(tmp_path) / "events.jsonl"
-    plain = read("puct-events", log)
-    log.write_bytes(b"\xef\xbb\xbf" + log.read_bytes().replace(b"\n", b"\r\n\r\n"))
-    marked = read("puct-events", log)
-    assert not marked.findings
-    assert [e.source_line for e in marked.evaluations] == [
-        2 * e.source_line - 1 for e in plain.evaluations
-    ]
-    assert [(e.node_id, e.code) for e in marked.evaluations] == [
-        (e.node_id, e.code) for e in plain.evaluations
-    ]
 
 
 @pytest.mark.parametrize("junk", JUNK)

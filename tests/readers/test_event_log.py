@@ -7,7 +7,8 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from readers.reading import V2, Read, forecast, gpu_mode, kernelbench, read, real, ulid
+from readers.reading import Read, read
+from support.puct import V2, forecast, gpu_mode, kernelbench, real, ulid
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -245,16 +246,6 @@ def test_glued_line_is_salvaged(tmp_path: Path) -> None:
     assert result.facts.counts["lines_salvaged"] == 1
 
 
-def test_two_whole_events_on_one_line_are_both_kept(tmp_path: Path) -> None:
-    """A crash between an event and its new line loses nothing."""
-    log = V2().step(0).child(1, gpu_mode(2.0)).child(2, gpu_mode(3.0)).end(0)
-    rows = [json.dumps(row) for row in log.rows]
-    log.rows = [*rows[:5], rows[5] + rows[6], *rows[7:]]
-    result = read("puct-events", log.write(tmp_path))
-    assert [e.speedup for e in result.evaluations] == [1.0, 2.0, 3.0]
-    assert result.codes == ["glued-line"]
-
-
 def test_deferred_candidates_are_not_evaluated_and_v3_nodes_are_their_requests(
     simulated: Path,
 ) -> None:
@@ -271,25 +262,6 @@ def test_deferred_candidates_are_not_evaluated_and_v3_nodes_are_their_requests(
     assert result.facts.n_deferred == len(deferred)
 
 
-def test_v3_logs_with_null_scores_of_selected_parents(tmp_path: Path) -> None:
-    """A failed seed makes ``selected_parent_scores: [null]``; the line is read like any other."""
-    log = V2(gpu_mode(kind="incorrect"))
-    log.rows[0] |= {"kernel_task": {"op_name": "Mamba2ReturnY", "level_id": 3, "task_id": 48}}
-    log.rows.append(
-        {
-            "kind": "step_started",
-            "step": 7,
-            "parent_ulids": [ulid(0)],
-            "selected_parent_scores": [None],
-        }
-    )
-    log.child(1, gpu_mode(1.5))
-    result = read("puct-events", log.write(tmp_path))
-    assert not result.findings
-    assert result.by_node[ulid(1)].step == 7
-    assert result.facts.problem == "level3/48"
-
-
 def test_failed_mutations_are_no_kernels(tmp_path: Path) -> None:
     """Trap 18: proposals that gave no program are counted, nothing else."""
     log = V2().step(0)
@@ -301,18 +273,6 @@ def test_failed_mutations_are_no_kernels(tmp_path: Path) -> None:
     result = read("puct-events", log.write(tmp_path))
     assert len(result.evaluations) == 1
     assert (result.facts.n_mutations_failed, result.facts.n_pending) == (1, 0)
-
-
-def test_driver_failure_is_an_infrastructure_failure_of_its_own_name(tmp_path: Path) -> None:
-    """An ``evaluation_failed`` event keeps the program, as lost, and is told apart by its error
-    type and count.
-    """
-    log = V2().step(0).ask(1).fail(1, "ValueError('math domain error')").ask(2)
-    result = read("puct-events", log.write(tmp_path))
-    lost = result.by_node[ulid(1)]
-    assert (lost.outcome, lost.error_type) == ("infrastructure_failure", "evaluation_failed")
-    assert lost.error_text == "ValueError('math domain error')"
-    assert (result.facts.counts["evaluation_failed"], result.facts.n_pending) == (1, 1)
 
 
 def test_driver_failure_beside_a_result(tmp_path: Path) -> None:
@@ -390,34 +350,6 @@ def test_time_spans_that_hold_a_crash_are_no_gpu_time(tmp_path: Path) -> None:
     assert result.facts.finished is False
 
 
-def test_two_searches_in_one_log(tmp_path: Path) -> None:
-    """A second start with another root is reported; nothing of either is lost."""
-    log = V2().step(0).child(1, gpu_mode(2.0))
-    log.rows += V2(root=50, code="other root").rows
-    result = read("puct-events", log.write(tmp_path))
-    assert [e.is_root for e in result.evaluations] == [True, False, True]
-    assert result.codes == ["second-root"]
-
-
-def test_text_of_any_kind_survives(tmp_path: Path) -> None:
-    """Unicode, NUL escapes and lone surrogates (spelled out, to be storable) in programs and ids
-    break and merge nothing.
-    """
-    log = (
-        V2()
-        .step(0)
-        .child(1, gpu_mode(2.0), code="π = 'ß→🙂'")
-        .child(2, gpu_mode(2.0), code="a\x00b")
-    )
-    log.rows.append(
-        {**log.rows[-2], "request_id": "r3", "child_ulid": "\ud800x", "code": "s = '\ud800'"}
-    )
-    log.answer(3, gpu_mode(4.0))
-    result = read("puct-events", log.write(tmp_path))
-    assert [e.code for e in result.evaluations[1:]] == ["π = 'ß→🙂'", "a\x00b", "s = '\\ud800'"]
-    assert result.evaluations[3].node_id == "\\ud800x"
-
-
 def test_files_that_disagree_are_reported(tmp_path: Path) -> None:
     """A log of one problem in a directory of another is an error, the log counts."""
     run = V2().write(tmp_path / "run_00")
@@ -429,12 +361,3 @@ def test_files_that_disagree_are_reported(tmp_path: Path) -> None:
     assert [(f.code, f.severity, f.field) for f in result.findings] == [
         ("facts-disagree", "error", "problem")
     ]
-
-
-def test_directory_above_the_runs_names_them(tmp_path: Path) -> None:
-    """Matching the directory above the runs is told apart from a broken log."""
-    V2().write(tmp_path / "exp" / "run_00")
-    result = read("puct-events", tmp_path / "exp", tmp_path)
-    (finding,) = result.findings
-    assert finding.code == "wrong-format"
-    assert "run_00" in (finding.fix or "")

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from readers.reading import LOG_FORMATS, V2, gpu_mode, read, write_lines
-from support.puct import RunLog, program, recipe
+from readers.reading import read
+from support.puct import V2, RunLog, gpu_mode, program, recipe, write_lines
 
 from kernel_archive.archive.build import build_archive
 from kernel_archive.archive.open import open_archive
@@ -58,52 +58,7 @@ def test_flipped_bit_of_a_gzip_log_labels_nothing(tmp_path: Path) -> None:
     assert "unsound-file" in codes
 
 
-def test_a_zstd_log_without_a_checksum_is_counted(tmp_path: Path) -> None:
-    """Nothing tells of a changed byte in it: its rows are believed, and the count says how many
-    such files there are.
-    """
-    plain = (search().write(tmp_path / "plain") / "events.jsonl").read_bytes()
-    packed = tmp_path / "events.jsonl.zst"
-    packed.write_bytes(pa.Codec("zstd").compress(plain, asbytes=True))  # Arrow writes none
-    found, whole = read("puct-events", packed), read("puct-events", tmp_path / "plain")
-    assert len(found.successes) == len(whole.successes)
-    assert found.facts.counts["files_without_checksum"] == 1
-    assert "files_without_checksum" not in whole.facts.counts
-
-
-def test_published_rows_of_a_damaged_file_are_left_out(tmp_path: Path) -> None:
-    """A published row is a label, and a split of a damaged table would be another than the
-    published one.
-    """
-    row = {
-        "comparison_id": "c",
-        "pack": "trimul",
-        "anchor_code": "a",
-        "candidate_code": "b",
-        "hardware": "NVIDIA L40S",
-        "aggregated_speedup": 2.5,
-        "true_bin": 6,
-    }
-    rows = "".join(json.dumps({**row, "comparison_id": f"c{n}"}) + "\n" for n in range(100))
-    packed = bytearray(gzip.compress(rows.encode()))
-    packed[-5] ^= 1
-    (tmp_path / "t.jsonl.gz").write_bytes(packed)
-    result = read("hub-eval-set", tmp_path / "t.jsonl.gz")
-    assert not result.published
-    assert not result.successes
-
-
 # -- 5: corrupt deflate
-
-
-@pytest.mark.parametrize("name", LOG_FORMATS)
-def test_corrupt_deflate_is_a_finding(tmp_path: Path, name: str) -> None:
-    """No reader raises for a stream that is none, and each names the file."""
-    path = tmp_path / "x.gz"
-    path.write_bytes(b"\x1f\x8b\x08\0\0\0\0\0\0\3\xff\xff\xff\xff\xff")
-    result = read(name, path)
-    assert not result.evaluations
-    assert any(f.code == "unreadable" and f.file == "x.gz" for f in result.findings)
 
 
 # -- 6: lone surrogates
@@ -159,25 +114,6 @@ def test_lone_surrogates_in_every_field_are_storable(tmp_path: Path) -> None:
 
 
 # -- 9 and 10: rows that can't be, and ids that stay
-
-
-def test_ids_of_an_agents_calls_do_not_move(tmp_path: Path) -> None:
-    """A row that can't be read leaves the ids of the others as they are, so that an exclusion still
-    names its row.
-    """
-    rows: list[Any] = [
-        {"kernel_source": f"k{n}", "feedback": gpu_mode(1.0 + n)["observation"]["feedback"]}
-        for n in range(5)
-    ]
-    whole = {
-        e.code: (e.node_id, e.step)
-        for e in read("agentic-run", write_lines(tmp_path / "a.jsonl", rows)).evaluations
-    }
-    rows[1] = "{broken"
-    rows[3] = {"feedback": 1}
-    damaged = read("agentic-run", write_lines(tmp_path / "b.jsonl", rows)).evaluations
-    assert [e.code for e in damaged] == ["k0", "k2", "k4"]
-    assert all(whole[e.code] == (e.node_id, e.step) for e in damaged)
 
 
 # -- 11: bombs
@@ -294,49 +230,7 @@ def test_bad_run_fails_alone(tmp_path: Path) -> None:
 # -- 12: time
 
 
-def test_timing_of_many_failures_is_quick(tmp_path: Path) -> None:
-    """Eight thousand failures with their timing lines, all of one outcome, are matched in no
-    quadratic time.
-    """
-    log = V2().step(0)
-    rows = []
-    for n in range(1, 8001):
-        log.ask(n)
-        start = log.clock
-        log.answer(n, gpu_mode(kind="incorrect"))
-        times = [
-            f"2026-05-01T{t // 3600:02d}:{t // 60 % 60:02d}:{t % 60:02d}.500000Z"
-            for t in (start, start)
-        ]
-        rows.append(
-            {
-                "kind": "incorrect",
-                "speedup": None,
-                "wall_s": n / 10,
-                "started_at": times[0],
-                "completed_at": times[1],
-            }
-        )
-    log.write(tmp_path)
-    write_lines(tmp_path / "timing.jsonl", rows)
-    begin = time.monotonic()
-    result = read("puct-events", tmp_path)
-    assert time.monotonic() - begin < 4
-    assert [e.gpu_seconds for e in result.evaluations[1:]] == [n / 10 for n in range(1, 8001)]
-
-
 # -- 16: encodings, numbers, depth
-
-
-@pytest.mark.parametrize("encoding", ["utf-16-le", "utf-16-be", "utf-32-le", "utf-32-be"])
-def test_other_encodings_without_a_mark_are_named(tmp_path: Path, encoding: str) -> None:
-    """UTF-16 and UTF-32 are one finding that says so."""
-    text = (V2().write(tmp_path / "x") / "events.jsonl").read_text()
-    path = tmp_path / "e.jsonl"
-    path.write_bytes(text.encode(encoding))
-    result = read("puct-events", path)
-    assert not result.evaluations
-    assert "bad-utf8" in result.codes
 
 
 @pytest.mark.parametrize(

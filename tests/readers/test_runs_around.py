@@ -7,7 +7,8 @@ import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from readers.reading import V2, gpu_mode, kernelbench, read, ulid, write_lines
+from readers.reading import read
+from support.puct import V2, gpu_mode, kernelbench, ulid, write_lines
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -173,21 +174,6 @@ def node(n: int, parent: int | None = None, evaluation: Any = None, **more: Any)
         "is_seed": parent is None,
         **more,
     }
-
-
-def test_checkpoint_names_evicted_parents(tmp_path: Path) -> None:
-    """A parent that was evicted stays named, with the ancestors behind it."""
-    data = {
-        "archive": [node(0), node(5, 4)],
-        "seed_ids": [ulid(0)],
-        "visit_counts": {},
-        "current_step": 2,
-    }
-    (tmp_path / "checkpoint.json").write_text(json.dumps(data))
-    result = read("puct-checkpoint", tmp_path)
-    child = result.by_node[ulid(5)]
-    assert (child.parent_node_id, child.ancestor_node_ids) == (ulid(4), (ulid(0),))
-    assert result.by_node[ulid(0)].is_root
 
 
 @pytest.mark.parametrize(
@@ -360,51 +346,6 @@ def test_tokens_of_kernelbench_mutations(tmp_path: Path) -> None:
     nodes = result.by_node
     assert (nodes[ulid(1)].input_tokens, nodes[ulid(1)].output_tokens) == (100, 10)
     assert [nodes[ulid(n)].input_tokens for n in (0, 2, 3)] == [None, None, None]
-
-
-def test_gpu_seconds_of_repeated_programs(tmp_path: Path) -> None:
-    """Equal programs take their records in the order of time."""
-    log = V2(code="root").step(0)
-    log.ask(1, code="same").answer(1, gpu_mode(2.0)).ask(2, code="same").answer(
-        2, gpu_mode(2.1)
-    ).write(tmp_path)
-    record = {"kind": "gpu_mode_kernel_evaluation_v2", "pack_name": "cross_entropy"}
-    invoke(
-        tmp_path,
-        "z",
-        **record,
-        code_sha256=sha("same"),
-        wall_clock_seconds=0.25,
-        timestamp_utc="2026-05-01T00:00:03.500000+00:00",
-    )
-    invoke(
-        tmp_path,
-        "a",
-        **record,
-        code_sha256=sha("same"),
-        wall_clock_seconds=0.5,
-        timestamp_utc="2026-05-01T00:00:07.500000+00:00",
-    )
-    invoke(
-        tmp_path,
-        "r",
-        **record,
-        code_sha256=sha("root"),
-        wall_clock_seconds=4.0,
-        timestamp_utc="2026-04-30T23:00:00+00:00",
-    )
-    result = read("puct-events", tmp_path)
-    assert [e.gpu_seconds for e in result.evaluations] == [4.0, 0.25, 0.5]
-    invoke(
-        tmp_path,
-        "x",
-        **record,
-        code_sha256=sha("same"),
-        wall_clock_seconds=9.0,
-        timestamp_utc="2026-05-01T00:00:03.600000+00:00",
-    )
-    again = read("puct-events", tmp_path)
-    assert [e.gpu_seconds for e in again.evaluations] == [4.0, 1.0, 0.5]
 
 
 # -- timing lines

@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 from pathlib import Path
 from typing import Any
 
 import duckdb
-import pyarrow as pa
 import pytest
 from readers.reading import Read, read
 
-from kernel_archive.archive.init import draft_recipe
 from kernel_archive.readers import READERS, sql, sql_sandbox
 from kernel_archive.readers.files import RunFiles
 from kernel_archive.readers.records import Evaluation
 from kernel_archive.readers.sql import QueryError, check_query, patterns_of
-from kernel_archive.readers.sql_doubts import COLUMNS, Judge, failure_of
+from kernel_archive.readers.sql_doubts import COLUMNS, Judge
 from kernel_archive.storage import content_path
 
 
@@ -188,47 +185,6 @@ def test_time_and_memory_are_bounded(folder: Path, monkeypatch: pytest.MonkeyPat
         sql.run_query(endless, folder, {}, answer, seconds=1.0)
 
 
-def test_variables_are_data(folder: Path) -> None:
-    """A name that is SQL stays a name; the matched file is ``file``."""
-    bad = "'); DROP TABLE x; --"
-    query = (
-        "SELECT getvariable('a b\"') || ' ' AS code, 2 AS speedup, "
-        "getvariable('file') AS source_file FROM read_csv(getvariable('file'))"
-    )
-    result = read("sql", folder / "t.csv", folder, query=query, variables={'a b"': bad})
-    assert {(e.code, e.source_file) for e in result.evaluations} == {(bad + " ", "t.csv")}
-
-
-@pytest.mark.parametrize("name", ["it's", 'a"b', "a\nb", "{x}", "[a]", "$(id)"])
-def test_folders_with_any_name(tmp_path: Path, name: str) -> None:
-    """The folder's name reaches neither a shell nor SQL."""
-    place = tmp_path / name
-    place.mkdir()
-    (place / "t.csv").write_text("code,speedup\ndef a(): ...,2.0\n")
-    assert len(ask(place, "SELECT code, speedup FROM read_csv('t.csv')").evaluations) == 1
-
-
-def test_files_deep_down(tmp_path: Path) -> None:
-    """1,100 folders in each other, and a link in a circle, neither hang nor crash."""
-    here = os.open(tmp_path, os.O_RDONLY)
-    try:
-        for _ in range(1100):
-            os.mkdir("d", dir_fd=here)
-            below = os.open("d", os.O_RDONLY, dir_fd=here)
-            os.close(here)
-            here = below
-        os.symlink(tmp_path, "up", dir_fd=here)
-    finally:
-        os.close(here)
-    (tmp_path / "a.py").write_text("def a(): ...\n")
-    (tmp_path / "t.csv").write_text("kernel_path,speedup\na.py,2.0\n")
-    result = ask(tmp_path, "SELECT content AS code, 2.0 AS speedup FROM read_text('**/*.py')")
-    draft = draft_recipe(tmp_path)
-    subprocess.run(["rm", "-rf", str(tmp_path / "d")], check=True)  # pytest's own way is too deep
-    assert [e.code for e in result.evaluations] == ["def a(): ...\n"]
-    assert draft.found == "the table t.csv"
-
-
 @pytest.mark.parametrize(
     "data", [b"\xff\xfe\0", b'code,speedup\n"a b,2\nc d,3\n"', b"PAR1" * 9, b"", b"[" * 100_000]
 )
@@ -246,6 +202,27 @@ def test_damaged_tables_are_refused_whole(tmp_path: Path, data: bytes) -> None:
             else f"SELECT code, speedup FROM {reader}('t')"
         )
         assert not ask(tmp_path, query).successes
+
+
+@pytest.mark.parametrize(
+    "damage", [b'p1,"def', b"p1", b"\xff\xfe\0junk", b'p1,"def z(): ...",1.0,H200,more']
+)
+@pytest.mark.parametrize("place", [0, 1, 30])
+@pytest.mark.parametrize("dialect", ["", ", all_varchar = true, header = true, delim = ','"])
+def test_damaged_lines_of_a_csv_file(
+    tmp_path: Path, damage: bytes, place: int, dialect: str
+) -> None:
+    """Wherever one stands, it is an error with its line, and the rest is read."""
+    lines = [b"problem,code,speedup,gpu"]
+    lines += [b'p,"def k%d():\n  return 1",%d.5,H200' % (n, n) for n in range(40)]
+    lines.insert(place, damage if place else damage.replace(b'"', b""))
+    (tmp_path / "t.csv").write_bytes(b"\n".join(lines) + b"\n")
+    query = "SELECT code, TRY_CAST(speedup AS DOUBLE) AS speedup, 'xé' AS problem"
+    result = ask(tmp_path, f"{query} FROM read_csv('t.csv'{dialect}) t")
+    assert len(result.successes) >= 39
+    if place or result.findings:  # DuckDB itself passes over some lines above a header
+        first = result.findings[0]
+        assert (first.code, first.file, first.line) == ("bad-row", "t.csv", 2 * place or 1)
 
 
 def test_csv_with_one_byte_changed(tmp_path: Path) -> None:
@@ -430,42 +407,6 @@ def test_what_else_is_doubted(columns: str, rows: list[Any], code: str, n_counti
     assert len([e for e in result.successes if e.excluded is None]) == n_counting
 
 
-def test_names_of_rows() -> None:
-    """A name that stands twice is made different; missing values in any spelling are missing."""
-    rows = [("a b", 2.0, "x", "None"), ("c d", 1.0, "x", "nan"), ("e f", 1.0, "", "m")]
-    result = judged(values(*rows, columns="code, speedup, node_id, model"))
-    assert [(e.node_id, e.model) for e in result.evaluations] == [
-        ("x", None),
-        ("x@2", None),
-        ("row-3", "m"),
-    ]
-
-
-def test_failures_by_their_words() -> None:
-    """The plainest word counts."""
-    words = ("time_limit exceeded: TLE", "oom", "wrong answer", "nvcc failed", "passed", "slower")
-    assert [failure_of(word) for word in words] == [
-        None,
-        "runtime_error",
-        "incorrect",
-        "compile_failed",
-        None,
-        None,
-    ]
-
-
-def test_counts_of_rows() -> None:
-    """How many were left out, and why."""
-    judge = Judge(pa.table({"code": ["a b", None, "7", None], "speedup": [1.0, 2.0, 3.0, None]}))
-    assert judge.counts() == {
-        "rows": 4,
-        "rows_left_out": 3,
-        "rows_bad_value": 1,
-        "rows_without_code": 2,
-        "rows_without_speedup": 1,
-    }
-
-
 # -- shipped queries
 
 
@@ -616,23 +557,6 @@ def checkpoint(place: Path, number: int, programs: list[Any]) -> None:
         (folder / f"{name}.json").write_text(json.dumps(value))
 
 
-def test_openevolve(tmp_path: Path) -> None:
-    """Every program once."""
-    checkpoint(tmp_path, 5, PROGRAMS[:2])
-    checkpoint(tmp_path, 10, PROGRAMS)
-    got = ask(tmp_path, shipped("queries/openevolve"))
-    assert [
-        (e.node_id, e.parent_node_id, e.step, e.speedup, e.is_root) for e in got.evaluations
-    ] == [
-        ("root", None, 0, 1.0, True),
-        ("a", "root", 3, 2.0, False),
-        ("b", "a", 7, 4.0, False),
-    ]
-    assert {e.reference_code for e in got.evaluations} == {"def kernel_root(): ..."}
-    assert got.by_node["a"].source_file == "checkpoints/checkpoint_10/programs/a.json"
-    assert not got.findings
-
-
 def test_openevolve_migrants_and_failures(tmp_path: Path) -> None:
     """Copies on other islands count once."""
     errors = [
@@ -664,17 +588,3 @@ def test_openevolve_migrants_and_failures(tmp_path: Path) -> None:
         ("incorrect", None),
         ("incorrect", None),
     ]
-
-
-CUDA_L1 = Path(__file__).resolve().parents[3] / "shared/external/cuda-l1"
-
-
-@pytest.mark.skipif(not CUDA_L1.is_dir(), reason="the published files are not at hand")
-def test_cuda_l1(tmp_path: Path) -> None:
-    """1,250 rows of five GPUs."""
-    rows = evaluations = 0
-    for path in sorted(CUDA_L1.glob("*.jsonl.gz")):
-        got = read("sql", path, CUDA_L1, query=shipped("cuda-l1/import"))
-        rows += got.facts.counts["rows"]
-        evaluations += len(got.evaluations)
-    assert (rows, evaluations) == (1250, 1064)

@@ -2,6 +2,7 @@
 
 import itertools
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -18,6 +19,7 @@ from kernel_archive.scoring.compare import (
 from kernel_archive.scoring.metrics import COMPARED
 from kernel_archive.scoring.samples import ForecastRows
 from kernel_archive.scoring.scorer import means
+from kernel_archive.scoring.split import Clusters
 from kernel_archive.scoring.uncertainty import repeats_of
 
 
@@ -95,12 +97,16 @@ def test_wrong_calls_are_refused(rng, target, forecasts):
         compare(target, forecasts, forecasts, draws=0)
 
 
-@pytest.mark.parametrize("kind", ["eval", "discovery"])
-def test_permutations_are_those_of_swapped_forecasts(rng, kind):
-    """Against all 64 swaps of six rows, scored by the plain path: the p-value of every metric of
-    the table.
+@pytest.mark.parametrize(
+    ("kind", "authors"), [("eval", None), ("discovery", None), ("eval", "aabbcc")]
+)
+def test_permutations_are_those_of_swapped_forecasts(rng, kind, authors):
+    """Against all swaps of six rows or three authors, scored by the plain path: the p-value of
+    every metric of the table.
     """
     target = make_target(rng, sizes=(4, 2), split=kind)
+    if authors:
+        target = replace(target, clusters=Clusters(unit="authors", names=tuple(authors)))
     a, b = (make_forecasts(rng, target, repeats=2, noise=noise, places=1) for noise in (0.5, 1.5))
     rows_a, rows_b = ForecastRows.of(target, a), ForecastRows.of(target, b)
     names = COMPARED[kind]
@@ -124,7 +130,11 @@ def test_permutations_are_those_of_swapped_forecasts(rng, kind):
         return [np.nan if one[n] is None or two[n] is None else one[n] - two[n] for n in names]
 
     everything = np.array(
-        [differences(np.array(s, bool)) for s in itertools.product([0, 1], repeat=6)]
+        [
+            differences(np.array(s, bool))
+            for s in itertools.product([0, 1], repeat=6)
+            if not authors or (s[::2] == s[1::2])
+        ]
     )
     observed = everything[0]
     defined = [name for i, name in enumerate(names) if not np.isnan(observed[i])]

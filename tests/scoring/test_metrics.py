@@ -64,12 +64,11 @@ def test_renormalisation_changes_no_metric(rng):
         predicted = predicted_bins(probabilities=normal)
         q = confidence(probabilities=normal, predicted=predicted)
         s_hat = expected_speedup(probabilities=normal, representatives=m)
-        ranks = np.arange(1, 201)
         figures.append(
             (
                 predicted.tolist(),
                 formulas.bucket_of(confidence=q).tolist(),
-                recovered_at(expected=s_hat, speedups=speedups, ranks=ranks).round(9).tolist(),
+                recovered_at(expected=s_hat, speedups=speedups).round(9).tolist(),
                 formulas.selective_risk(confidence=q, losses=speedups).round(9).tolist(),
             )
         )
@@ -89,9 +88,7 @@ def test_a_weighted_metric_is_the_plain_one_on_repeated_rows(n, places, seed):
     picks = np.sort(rng.integers(0, n, (6, n)), axis=1)
     picks[0] = np.arange(n)
     w = np.stack([np.bincount(row, minlength=n) for row in picks], axis=1).astype(float)
-    ranks = np.arange(1, n + 1)
-
-    recovered = recovered_at(picks=picks, expected=expected, speedups=speedups, ranks=ranks)
+    recovered = recovered_at(weights=w, expected=expected, speedups=speedups)
     calibration = formulas.ece(weights=w, confidence=q, correct=hit, parsed=parsed)
     monotone = formulas.confidence_monotonicity(
         weights=w, confidence=q, errors=errors, parsed=parsed
@@ -105,7 +102,7 @@ def test_a_weighted_metric_is_the_plain_one_on_repeated_rows(n, places, seed):
         j = i[parsed[i]]
         same(
             recovered[:, d],
-            recovered_at(expected=expected[i], speedups=speedups[i], ranks=ranks),
+            recovered_at(expected=expected[i], speedups=speedups[i]),
         )
         same(calibration[d], formulas.ece(confidence=q[i], correct=hit[i], parsed=parsed[i]))
         same(

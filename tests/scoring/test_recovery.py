@@ -34,7 +34,7 @@ def test_ties_by_brute_force_on_any_small_case(rows, data):
     expected, speedups = [float(r[0]) for r in rows], [float(r[1]) for r in rows]
     k = data.draw(st.integers(1, len(rows)))
     got = recovered_at(
-        expected=np.array(expected), speedups=np.array(speedups), ranks=np.array([k])
+        expected=np.array(expected), speedups=np.array(speedups), budgets=(100 * k // len(rows),)
     )
     assert got[0] == pytest.approx(brute_force(expected, speedups, k), rel=1e-12)
 
@@ -49,24 +49,29 @@ def test_chances_of_the_best_of_a_draw(size, drawn):
     assert best_of_draws(size, np.array([drawn]))[0].sum() == pytest.approx(1.0, abs=1e-12)
 
 
-def test_a_large_tie_is_cut_where_nothing_is_left(rng):
-    """Of thousands of rows that all tie, or tie in two groups, the chances behind a point are left
-    out: no figure changes.
-    """
+def test_a_large_tie_is_its_expectation(rng):
+    """Thousands of rows that all tie, or tie in two groups."""
     speedups = np.exp2(rng.normal(0, 1.3, 3000))
-    ranks = budget_ranks(3000, CURVE)
     ordered = np.sort(speedups)[::-1]
-    whole = best_of_draws(3000, ranks) @ ordered / ordered[0] * 100
-    np.testing.assert_allclose(
-        recovered_at(expected=np.ones(3000), speedups=speedups, ranks=ranks), whole, rtol=1e-13
-    )
+    whole = best_of_draws(3000, budget_ranks(3000, CURVE)) @ ordered / ordered[0] * 100
+    found = recovered_at(expected=np.ones(3000), speedups=speedups, budgets=CURVE)
+    np.testing.assert_allclose(found, whole, rtol=1e-13)
     half = np.arange(3000) < 1500
-    found = recovered_at(
-        expected=np.where(half, 2.0, 1.0), speedups=speedups, ranks=np.array([1, 1501])
-    )
-    first, second = np.sort(speedups[half])[::-1], np.sort(speedups[~half])[::-1]
-    wanted = [first.mean(), np.maximum(second, first[0]).mean()]
-    np.testing.assert_allclose(found, 100 * np.array(wanted) / ordered[0], rtol=1e-13)
+    found = recovered_at(expected=np.where(half, 2.0, 1.0), speedups=speedups, budgets=(50,))
+    assert found[0] == pytest.approx(100 * speedups[half].max() / ordered[0])
+
+
+def test_draws_of_different_sizes_are_the_drawn_rows(rng):
+    """Each draw of a cluster bootstrap holds another number of rows, or none."""
+    expected, speedups = np.round(rng.random(30), 1), np.exp2(rng.normal(0, 1, 30))
+    weights = rng.integers(0, 4, (30, 6)).astype(float)
+    weights[:, 5] = 0
+    found = recovered_at(expected=expected, speedups=speedups, weights=weights)
+    for d in range(5):
+        rows = np.repeat(np.arange(30), weights[:, d].astype(int))
+        alone = recovered_at(expected=expected[rows], speedups=speedups[rows])
+        np.testing.assert_allclose(found[:, d], alone, rtol=1e-12)
+    assert np.isnan(found[:, 5]).all()
 
 
 @pytest.mark.parametrize(
@@ -84,18 +89,12 @@ def test_budgets_are_counted_in_integers(n, ranks):
     assert budget_ranks(n).tolist() == ranks
 
 
-def test_a_perfect_forecast_recovers_exactly_everything():
-    """100.0 to the last bit at the smallest budget."""
+def test_a_perfect_forecast_recovers_exactly_everything_and_a_rounding_is_no_ranking():
+    """100.0 to the last bit; S^ that differ in the last bit tie."""
     speedups = np.array([0.1, 7.3, 2.2])
-    assert recovered_at(expected=speedups, speedups=speedups, ranks=np.array([1])).tolist() == [
-        100.0
-    ]
-
-
-def test_a_rounding_of_the_forecast_is_no_ranking():
-    """S^ that differ in the last bit tie: half of the time the better one is first."""
+    assert recovered_at(expected=speedups, speedups=speedups, budgets=(1,)).tolist() == [100.0]
     expected = np.array([0.1 + 0.2, 0.3])
-    got = recovered_at(expected=expected, speedups=np.array([1.0, 3.0]), ranks=np.array([1]))
+    got = recovered_at(expected=expected, speedups=np.array([1.0, 3.0]), budgets=(1,))
     assert got[0] == pytest.approx(200 / 3, rel=1e-12)
 
 

@@ -1,12 +1,15 @@
 """Bootstrap: the rows that are drawn, the metrics of the draws, the intervals."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from support.made_forecasts import make_forecasts, make_target
 
-from kernel_archive.scoring import Forecasts, Split, uncertainty
+from kernel_archive.scoring import Forecasts, Split, score, uncertainty
 from kernel_archive.scoring.metrics import METRICS
 from kernel_archive.scoring.samples import ForecastRows
+from kernel_archive.scoring.split import Clusters
 from kernel_archive.scoring.uncertainty import bootstrap, interval, repeats_of, resampled
 
 
@@ -33,42 +36,72 @@ def drawn_again(target, forecasts, chosen):
     return again, cast
 
 
-@pytest.mark.parametrize("kind", ["eval", "discovery"])
-@pytest.mark.parametrize("places", [None, 1])
-def test_the_weighted_bootstrap_is_the_plain_one_draw_for_draw(rng, kind, places):
-    """Rows drawn by hand and scored by the plain formulas give what the vectorised bootstrap gives,
-    for every metric.
+def clustered(target, by):
+    """The rows in clusters: five authors over all tasks, or the tasks themselves."""
+    names = [f"a{i % 5}" for i in range(len(target))] if by == "authors" else target.tasks
+    return replace(target, clusters=Clusters(unit=by, names=tuple(names)) if by else None)
+
+
+@pytest.mark.parametrize(
+    ("kind", "places", "by"),
+    [
+        ("eval", None, ""),
+        ("discovery", 1, ""),
+        ("eval", 1, "authors"),
+        ("discovery", None, "authors"),
+        ("eval", 1, "problems"),
+    ],
+)
+def test_the_weighted_bootstrap_is_the_plain_one_draw_for_draw(rng, kind, places, by):
+    """Written plainly, a draw scores the drawn rows anew::
+
+        drawn = rng.choice(clusters, len(clusters))  # or, task by task, its rows
+        values.append(np.mean([metric(repeat, rows_of(drawn)) for repeat in repeats]))
+
+    A problem that is drawn twice is two tasks.
     """
-    target = make_target(rng, split=kind)
+    target = clustered(make_target(rng, split=kind), by)
     forecasts = make_forecasts(rng, target, places=places, missing=0.15)
     rows = ForecastRows.of(target, forecasts)
     drawn = bootstrap(rows, seed=3, draws=12)
-    resample = next(resampled(rows, seed=3, draws=12))
-    assert set(drawn.overall) == set(repeats_of(rows).overall)
+    sample = next(resampled(rows, seed=3, draws=12))
     # What is relative to the best control, or needs parents, has tests of its own.
     own = {"crps_skill", *(name for name in METRICS if name.startswith("lift"))}
     for d in range(12):
-        positions = np.concatenate(
-            [at[resample.picks[name][d]] for name, at in rows.strata.items()]
-        )
-        again = repeats_of(
-            ForecastRows.of(*drawn_again(target, forecasts, target.canonical_order[positions]))
-        )
+        counts = sample.weights[:, d].astype(int)
+        places_drawn = np.repeat(np.arange(len(rows)), counts)
+        chosen = target.canonical_order[places_drawn]
+        again, cast = drawn_again(target, forecasts, chosen)
+        if by == "problems":
+            copy = np.concatenate([np.arange(count) for count in counts])
+            tasks = tuple(f"{t}.{c}" for t, c in zip(again.tasks, copy, strict=True))
+            again = replace(again, tasks=tasks)
+        plain = repeats_of(ForecastRows.of(again, cast))
         for name, values in ((n, v) for n, v in drawn.overall.items() if n not in own):
             np.testing.assert_allclose(
-                values[d], again.overall[name].mean(), rtol=1e-11, atol=1e-12, err_msg=name
+                values[d], plain.overall[name].mean(), rtol=1e-11, atol=1e-12, err_msg=name
             )
         for group, metrics in drawn.groups.items():
             for name, values in ((n, v) for n, v in metrics.items() if n not in own):
+                expected = plain.groups[group][name].mean() if group in plain.groups else np.nan
                 np.testing.assert_allclose(
-                    values[d],
-                    again.groups[group][name].mean(),
-                    rtol=1e-11,
-                    atol=1e-12,
-                    err_msg=name,
+                    values[d], expected, rtol=1e-11, atol=1e-12, err_msg=name
                 )
-        if kind == "eval":
-            np.testing.assert_allclose(drawn.curve[:, d], again.curve.mean(axis=1), rtol=1e-11)
+    assert bool(drawn.groups) == (by != "problems")
+
+
+def test_authors_that_differ_make_intervals_wide(rng):
+    """Rows of an author are right or wrong together: ten things were drawn, not 400."""
+    target = make_target(rng, sizes=(400,))
+    good = np.arange(400) % 10 < 5
+    p = np.where(good[:, None], np.eye(8)[target.bins - 1], 0.125)
+    names = tuple(f"a{i % 10}" for i in range(400))
+    widths = []
+    for clusters in (None, Clusters(unit="authors", names=names)):
+        split = replace(target, clusters=clusters)
+        figure = score(split, Forecasts.from_arrays(split, p), draws=400).metrics["crps"]
+        widths.append(figure.high - figure.low)
+    assert widths[1] > 3 * widths[0]
 
 
 def test_intervals_are_percentiles():

@@ -31,7 +31,7 @@ def test_shipped_definitions_are_the_contract():
         "A100-80GB",
     )
     assert evaluation.exclude_flags == discovery.exclude_flags == ["artificial", "unfit"]
-    assert (evaluation.version, evaluation.natural, evaluation.languages) == (2, True, ["triton"])
+    assert (evaluation.natural, evaluation.languages) == (True, ["triton"])
     assert (evaluation.near_copy, evaluation.measured) == (0.7, 3)
     problems, cuda = load_definition("eval_problems"), load_definition("eval_cuda")
     assert problems.problems == sorted(HELD_OUT_PROBLEMS)
@@ -116,7 +116,7 @@ def test_broken_and_missing_files(tmp_path):
     with pytest.raises(RecipeError, match="no such split definition"):
         load_definition("eval", tmp_path / "none.toml")
     with pytest.raises(
-        UsageError, match="Choose one of: eval, eval_problems, eval_cuda, discovery"
+        UsageError, match="Choose one of: eval, eval_problems, eval_cuda, eval_close"
     ):
         load_definition("test")
 

@@ -13,6 +13,7 @@ from kernel_archive.errors import ArchiveMismatchError, ArchiveNotFoundError, Us
 from kernel_archive.schema import TABLES
 from kernel_archive.selection.diff import changelog, diff
 from kernel_archive.selection.freeze import freeze
+from kernel_archive.selection.inputs import INPUTS
 from kernel_archive.selection.make import SplitRules, make_splits
 from kernel_archive.splits import SPLIT_TABLES
 
@@ -63,7 +64,7 @@ def test_same_archive(old):
     held = {
         name: facts
         for name, facts in open_archive(old).manifest.tables.items()
-        if name != "eval_inputs"
+        if name not in INPUTS
     }
     assert [t.table for t in found.tables] == [name for name in TABLES if name in held]
     assert {t.table: t.rows_new for t in found.tables} == {

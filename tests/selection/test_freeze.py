@@ -6,7 +6,7 @@ import json
 
 import msgspec
 import pytest
-from support.archives import Run, Search, make_archive, program
+from support.archives import Run, Search, make_archive, program, remake_splits
 
 from kernel_archive import DATA_VERSION
 from kernel_archive.archive.open import open_archive
@@ -20,7 +20,7 @@ from kernel_archive.selection.freeze import (
     frozen_split,
     read_frozen,
 )
-from kernel_archive.selection.make import SplitRules, make_splits, remake_splits
+from kernel_archive.selection.make import SplitRules, make_splits
 from kernel_archive.splits import SPLIT_TABLES
 
 SEARCHES = [Search("held"), Search("train", role="training")]

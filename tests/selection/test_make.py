@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 import pyarrow.parquet as pq
 import pytest
-from support.archives import Run, Search, make_archive, program, validate_archive
+from support.archives import Run, Search, make_archive, program, remake_splits, validate_archive
 from support.published_rows import ROWS, staged
 
 from kernel_archive.archive.open import open_archive
@@ -19,7 +19,6 @@ from kernel_archive.selection.make import (
     SplitRules,
     make_splits,
     remade_splits,
-    remake_splits,
     store_published,
 )
 from kernel_archive.splits import SPLIT_TABLES
@@ -80,7 +79,7 @@ def test_makes_all_three_tables(archive):
         assert (facts.name, facts.origin) == ("canonical", "selected")
         assert facts.logical_digest == opened.manifest.tables[name].logical_digest
         assert facts.rows == opened.arrow(name).num_rows
-        assert (facts.rows > 0) == (name not in {"eval_problems", "eval_cuda"})
+        assert (facts.rows > 0) == (name not in {"eval_problems", "eval_cuda", "eval_close"})
     assert validate_archive(archive) == []
     assert check_splits(opened) == []
     plain = open_archive(make_archive(archive.parent / "plain", SEARCHES, RUNS)).manifest
@@ -277,7 +276,7 @@ def test_damaged_files_are_written_again(archive, damage):
 def test_damaged_published_split_is_refused(tmp_path):
     """A published split can't be selected again.
 
-    Altered files are named, whether it is kept or relabelled.
+    Altered files are named.
     """
     place = make_archive(tmp_path / "a", SEARCHES, RUNS)
     store_published(place, [staged(tmp_path, ROWS)])
@@ -285,7 +284,6 @@ def test_damaged_published_split_is_refused(tmp_path):
     (path,) = (place / "data/eval").glob("*.parquet")
     rows = pq.read_table(path)
     pq.write_table(rows.slice(1), path)
-    for scheme in (None, "paper"):
-        with pytest.raises(ArchiveMismatchError, match="Build or pull") as error:
-            remake_splits(place, names=["eval"], scheme=scheme)
-        assert error.value.findings[0].file == str(path)
+    with pytest.raises(ArchiveMismatchError, match="Build or pull") as error:
+        remake_splits(place, names=["eval"])
+    assert error.value.findings[0].file == str(path)

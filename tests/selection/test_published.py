@@ -14,12 +14,8 @@ from kernel_archive.errors import DataError
 from kernel_archive.ids import sha256_hex
 from kernel_archive.schema import TABLES
 from kernel_archive.selection.check import check_splits
-from kernel_archive.selection.make import SplitRules, make_splits, remake_splits, store_published
-from kernel_archive.selection.published import (
-    check_published,
-    published_split,
-    relabelled,
-)
+from kernel_archive.selection.make import make_splits, store_published
+from kernel_archive.selection.published import check_published, published_split
 from kernel_archive.splits import SPLIT_TABLES, SPLITS
 
 
@@ -129,18 +125,6 @@ def test_the_same_program_has_the_archives_kernel_id():
     ].to_list() == kernel_ids([search], runs)
 
 
-def test_relabelling_is_a_variant():
-    """Labels under the paper's scheme change as counted, ids stay."""
-    selection = published_split(SPLITS["eval"], ROWS)
-    changed = relabelled(SPLITS["eval"], pl.DataFrame(selection.table), "paper", selection.facts)
-    assert changed.variant == "published-paper"
-    assert changed.table["row_id"].to_pylist() == [r.row_id for r in in_order(ROWS)]
-    assert changed.rows["bin"].to_list() == [bin_of(r.speedup) for r in in_order(ROWS)]
-    assert changed.table["candidate_code"].to_pylist() == [r.candidate_code for r in in_order(ROWS)]
-    back = relabelled(SPLITS["eval"], pl.DataFrame(changed.table), "released", changed.facts)
-    assert (back.variant, back.table.equals(selection.table)) == ("canonical", True)
-
-
 @pytest.fixture
 def archive(tmp_path):
     """An archive with a published eval and discovery split, and training of its own."""
@@ -166,31 +150,11 @@ def test_build_keeps_published_splits(archive):
         "eval": "published",
         "eval_problems": "selected",
         "eval_cuda": "selected",
+        "eval_close": "selected",
         "discovery_pairs": "published",
         "train_pairs": "selected",
     }
     assert check_splits(opened) == []
-
-
-def test_relabel_reselect_and_back(archive):
-    """A scheme makes a relabelled variant, reselecting makes a selected one."""
-    made = remake_splits(archive, names=["eval"], scheme="paper")
-    assert (made.changed, made.facts["eval"].name, made.facts["eval"].rows) == (
-        ["eval"],
-        "published-paper",
-        424,
-    )
-    assert check_splits(open_archive(archive)) == []
-    made = remake_splits(archive, names=["eval"], scheme="released")
-    assert made.facts["eval"].name == "canonical"
-    made = remake_splits(archive, names=["eval"], rules=SplitRules(), reselect=True)
-    assert (made.facts["eval"].name, made.facts["eval"].origin, made.facts["eval"].rows) == (
-        "eval-reselected",
-        "selected",
-        1,
-    )
-    assert open_archive(archive).manifest.reports["published_splits"]["eval"]["rows"] == 424
-    assert check_splits(open_archive(archive)) == []
 
 
 def test_published_seed_pair_with_an_eval_program_is_named(tmp_path):

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Literal
 import verifiers.v1 as vf
 
 from kernel_archive import open_archive
-from kernel_archive.llm.lessons import load_lessons
+from kernel_archive.llm.training import load_training_examples
 from kernel_archive.scoring.rewards import KINDS, of_completions, parse_completion
 
 if TYPE_CHECKING:
@@ -105,7 +105,7 @@ class KernelForecastsTaskset(vf.Taskset[ForecastTask, KernelForecastsConfig]):
     def load(self) -> Iterator[ForecastTask]:
         """One task for each row, each prompt made when it is its turn."""
         c = self.config
-        lessons = load_lessons(
+        examples = load_training_examples(
             open_archive(c.archive),
             c.split,
             answer=c.answer,
@@ -114,11 +114,11 @@ class KernelForecastsTaskset(vf.Taskset[ForecastTask, KernelForecastsConfig]):
             held_out=c.held_out,
         )
         if c.max_prompt_tokens is not None:
-            lessons = lessons.fitting(c.max_prompt_tokens)
-        for row in lessons.rows:
+            examples = examples.fitting(c.max_prompt_tokens)
+        for row in examples.rows:
             data = ForecastData(
                 id=row.row_id,
-                prompt=lessons.text(row),
+                prompt=examples.text(row),
                 bin=row.bin,
                 speedup=row.speedup,
                 kind=row.kind,

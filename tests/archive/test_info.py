@@ -63,16 +63,3 @@ def test_what_a_log_does_not_say_is_nothing(tmp_path, file, node):
     log(folder, [json.dumps(event).encode() for event in EVENTS])
     (tmp_path / "x.jsonl").write_bytes((folder / "events.jsonl").read_bytes())
     assert reasons(folder, file, node) is None
-
-
-def test_a_damaged_log_of_strange_types(tmp_path):
-    """Lines that are torn, nested without end or of other types are passed over."""
-    strange = [
-        {"kind": "step_started", "parent_ulids": 3, "selected_parent_scores": "x"},
-        {"kind": "evaluation_requested", "request_id": "r", "child_ulid": "c", "parent_ulid": "p"},
-        [1],
-        "x",
-    ]
-    damaged = [b"{torn", b'{"x": ' + b"[" * 100_000, b'{"request_id": "\xff"}']
-    log(tmp_path, [*damaged, *(json.dumps(row).encode() for row in strange)])
-    assert reasons(tmp_path, "events.jsonl", "c") is None

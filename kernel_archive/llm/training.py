@@ -1,7 +1,7 @@
-"""Rows for training a language model, asked as a forecaster is asked, in a fixed order.
+"""Training examples for a language model: prompts of the forecasters, with labels.
 
-They are the rows of ``train_pairs``. Rows of a split that a board asks about are given out only on
-request, and the record of what a model has seen says so (:meth:`Lessons.record`).
+They are the rows of ``train_pairs``. Rows of a held-out split are given out only on request, and
+the record of what a model has seen says so (:meth:`TrainingExamples.record`).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from kernel_archive.scoring.split import split_facts
 from kernel_archive.splits import split_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterator, Mapping
 
     import datasets
 
@@ -43,8 +43,8 @@ _ASKED: Final[dict[str, Ask]] = {
 
 
 @dataclass(frozen=True)
-class Lesson:
-    """One row to learn from, of the kind ``seed``, ``parent_edit`` or ``pair``.
+class TrainingExample:
+    """Hold one row to learn from, of the kind ``seed``, ``parent_edit`` or ``pair``.
 
     Attributes:
         anchor: the reference, or the other program.
@@ -63,8 +63,8 @@ class Lesson:
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class Lessons:
-    """Rows to learn from, in the order in which they are to be shown.
+class TrainingExamples:
+    """Hold rows to learn from, in the order in which a trainer shows them.
 
     Bins take turns, so that any first N rows hold as many of each bin as there are; within a bin a
     hash of row id and seed decides.
@@ -77,7 +77,7 @@ class Lessons:
         dropped: reason -> rows that :meth:`fitting` left out.
     """
 
-    rows: tuple[Lesson, ...]
+    rows: tuple[TrainingExample, ...]
     prompts: dict[str, Prompt]
     facts: dict[str, Any]
     stated_gpus: Mapping[str, Gpu] = field(default_factory=dict)
@@ -92,7 +92,7 @@ class Lessons:
         kinds = Counter(row.kind for row in self.rows)
         sizes = sorted(estimated_tokens(self.text(row)) for row in self.rows)
         lines = [
-            "Lessons: {n:,} rows of {archive} {version}, split {split}".format(
+            "TrainingExamples: {n:,} rows of {archive} {version}, split {split}".format(
                 n=len(self), **self.facts
             ),
             "kinds: " + ", ".join(f"{kind} {n:,}" for kind, n in sorted(kinds.items())),
@@ -106,7 +106,7 @@ class Lessons:
         lines += [f"left out: {n:,} rows, {reason}" for reason, n in self.dropped.items()]
         return "\n".join(lines)
 
-    def text(self, row: Lesson) -> str:
+    def text(self, row: TrainingExample) -> str:
         """Write the whole prompt about a row, the same that a forecaster reads."""
         return render(
             self.prompts[row.kind],
@@ -117,7 +117,9 @@ class Lessons:
             stated_gpus=self.stated_gpus,
         )
 
-    def examples(self, *, chat: bool = True, answer: bool = False) -> Iterator[dict[str, Any]]:
+    def labelled_prompts(
+        self, *, chat: bool = True, answer: bool = False
+    ) -> Iterator[dict[str, Any]]:
         """Yield what trainers take: ``prompt``, the labels ``bin`` and ``speedup``, and the row.
 
         Args:
@@ -125,39 +127,25 @@ class Lessons:
             answer: add ``completion``, an answer to imitate (:func:`answer_text`).
         """
         for row in self.rows:
-            texts = {"prompt": self.text(row)}
+            texts: dict[str, Any] = {"prompt": self.text(row)}
             if answer:
                 texts["completion"] = answer_text(row)
-            shown: dict[str, Any] = dict(texts)
             if chat:
                 roles = {"prompt": "user", "completion": "assistant"}
-                shown = {
-                    name: [{"role": roles[name], "content": text}] for name, text in texts.items()
-                }
-            facts = {
-                "bin": row.bin,
-                "speedup": row.speedup,
-                "row_id": row.row_id,
-                "kind": row.kind,
-                "problem": row.problem,
-                "gpu": row.gpu,
-            }
-            yield {**shown, **facts}
+                for name, text in texts.items():
+                    texts[name] = [{"role": roles[name], "content": text}]
+            fields = ("bin", "speedup", "row_id", "kind", "problem", "gpu")
+            yield texts | {name: getattr(row, name) for name in fields}
 
     def dataset(self, *, chat: bool = True, answer: bool = False) -> datasets.Dataset:
-        """Return the examples in memory, as TRL and verifiers take them."""
+        """Return them in memory, as TRL and verifiers take them."""
         import datasets
 
-        return datasets.Dataset.from_list(list(self.examples(chat=chat, answer=answer)))
+        return datasets.Dataset.from_list(list(self.labelled_prompts(chat=chat, answer=answer)))
 
-    def stream(self, *, chat: bool = True, answer: bool = False) -> datasets.IterableDataset:
-        """Return the examples one by one, each prompt made when it is its turn."""
-        import datasets
-
-        options = {"chat": chat, "answer": answer}
-        return datasets.IterableDataset.from_generator(self.examples, gen_kwargs=options)
-
-    def fitting(self, tokens: int, count: Callable[[str], int] = estimated_tokens) -> Lessons:
+    def fitting(
+        self, tokens: int, count: Callable[[str], int] = estimated_tokens
+    ) -> TrainingExamples:
         """Keep the rows whose prompt has at most this many tokens; no program is ever cut.
 
         ``count`` counts the tokens of a text; without it they are estimated, rather too many.
@@ -174,7 +162,7 @@ class Lessons:
         return self.facts | {"rows": len(self), "bins": [bins[b] for b in range(1, N_BINS + 1)]}
 
 
-def load_lessons(
+def load_training_examples(
     archive: Archive,
     split: str = "train",
     *,
@@ -182,7 +170,7 @@ def load_lessons(
     kinds: Collection[str] = ("seed", "parent_edit", "pair"),
     seed: int = 0,
     held_out: bool = False,
-) -> Lessons:
+) -> TrainingExamples:
     """Load rows to learn from.
 
     Args:
@@ -223,28 +211,30 @@ def load_lessons(
     }
     scheme = scheme_of(split_facts(archive, spec).scheme).name
     prompts = {kind: Prompt(ask=ask, answer=answer, scheme=scheme) for kind, ask in _ASKED.items()}
-    return Lessons(
-        rows=tuple(_taking_turns(rows, seed)),
+    return TrainingExamples(
+        rows=tuple(_by_turns(rows, seed)),
         prompts=prompts,
         facts=facts,
         stated_gpus=archive.stated_gpus,
     )
 
 
-def _taking_turns(rows: list[Lesson], seed: int) -> list[Lesson]:
+def _by_turns(rows: list[TrainingExample], seed: int) -> list[TrainingExample]:
     """Order rows so that bins take turns, within a bin by a hash."""
-    hashes = {
-        row.row_id: hashlib.sha256(f"learn:{seed}:{row.row_id}".encode()).digest() for row in rows
-    }
+
+    def key(row: TrainingExample) -> bytes:
+        return hashlib.sha256(f"learn:{seed}:{row.row_id}".encode()).digest()
+
     turns: Counter[int] = Counter()
-    keys: dict[str, tuple[int, bytes]] = {}
-    for row in sorted(rows, key=lambda row: hashes[row.row_id]):
-        keys[row.row_id] = (turns[row.bin], hashes[row.row_id])
+    ordered = []
+    for row in sorted(rows, key=key):
+        ordered.append((turns[row.bin], key(row), row))
         turns[row.bin] += 1
-    return sorted(rows, key=lambda row: keys[row.row_id])
+    return [row for *_, row in sorted(ordered, key=lambda item: item[:2])]
 
 
-def _rows(archive: Archive, spec: SplitSpec) -> list[Lesson]:
+def _rows(archive: Archive, spec: SplitSpec) -> list[TrainingExample]:
+    """Read the rows of a split with their labels."""
     pairs: TrainingPairs | AskedPairs
     if spec.kind == "train":
         pairs = load_training_pairs(archive)
@@ -256,21 +246,12 @@ def _rows(archive: Archive, spec: SplitSpec) -> list[Lesson]:
         kinds = (spec.pair_type,) * len(pairs)
     scheme = scheme_of(split_facts(archive, spec).scheme).name
     bins = assign_bins(speedups, scheme, row_ids=pairs.row_ids)
-    columns: dict[str, Sequence[Any]] = {
-        "row_id": pairs.row_ids,
-        "kind": kinds,
-        "problem": pairs.problems,
-        "gpu": pairs.gpus,
-        "anchor": pairs.anchors,
-        "candidate": pairs.candidates,
-        "speedup": speedups.tolist(),
-        "bin": bins.tolist(),
-    }
-    rows = zip(*columns.values(), strict=True)
-    return [Lesson(**dict(zip(columns, row, strict=True))) for row in rows]
+    texts = (pairs.row_ids, kinds, pairs.problems, pairs.gpus, pairs.anchors, pairs.candidates)
+    columns = (*texts, speedups.tolist(), bins.tolist())
+    return [TrainingExample(*row) for row in zip(*columns, strict=True)]
 
 
-def answer_text(row: Lesson) -> str:
+def answer_text(row: TrainingExample) -> str:
     """Write an answer to a row in the form that prompts ask for, as an example to imitate.
 
     The distribution falls off from the true bin by a constant factor per bin, which a hash of the

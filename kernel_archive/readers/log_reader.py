@@ -66,11 +66,6 @@ def _from_ns(time: object) -> float | None:
     return None if number is None else number / 1000.0
 
 
-def _first_set(feedback: Feedback, fields: tuple[str, ...]) -> str | None:
-    """Return the first of these fields that is not empty."""
-    return next(filter(None, (getattr(feedback, field) for field in fields)), None)
-
-
 class LogReader:
     """One search, as far as its log was read; ``search`` names it where one file holds several."""
 
@@ -169,9 +164,11 @@ class LogReader:
         if outcome == "success":
             self._set_success(record, feedback, field)
         else:
-            names, texts = _ERROR_FIELDS[outcome]
-            record.error_type = _first_set(feedback, names)
-            record.error_text = _first_set(feedback, texts)
+            stated = [
+                next(filter(None, (getattr(feedback, name) for name in names)), None)
+                for names in _ERROR_FIELDS[outcome]
+            ]
+            record.error_type, record.error_text = stated
         self.add(record)
 
     def _set_success(self, record: Evaluation, feedback: Feedback, field: str) -> None:

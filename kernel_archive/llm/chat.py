@@ -1,0 +1,104 @@
+"""Turn a question into a chat request, and a response into an answer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from kernel_archive.errors import printable
+from kernel_archive.llm.answers import ModelAnswer, stop_reason
+from kernel_archive.llm.prompts import TOOL_NAME, Prompt, answer_schema
+
+
+class ModelSettings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a model is told beside the prompt; the service decides what is not given.
+
+    ``max_tokens`` counts an answer's tokens, reasoning included.
+    """
+
+    temperature: float | None = None
+    max_tokens: int | None = None
+    reasoning_effort: str | None = None
+    seed: int | None = None
+
+
+def request_body(text: str, prompt: Prompt, model: str, settings: ModelSettings) -> dict[str, Any]:
+    """Make the chat request of one question."""
+    options = msgspec.to_builtins(settings)
+    if "max_tokens" in options:
+        options["max_completion_tokens"] = options.pop("max_tokens")
+    messages = [{"role": "user", "content": text}]
+    return {"model": model, "messages": messages, **_answer_form(prompt), **options}
+
+
+def _answer_form(prompt: Prompt) -> dict[str, Any]:
+    """Say in a request which form the answer has."""
+    schema = answer_schema(prompt.ask)
+    if prompt.answer == "tool":
+        function = {"name": TOOL_NAME, "description": "Give the forecast.", "strict": True}
+        return {
+            "tools": [{"type": "function", "function": {**function, "parameters": schema}}],
+            "tool_choice": {"type": "function", "function": {"name": TOOL_NAME}},
+        }
+    if prompt.answer == "json":
+        json_schema = {"name": TOOL_NAME, "strict": True, "schema": schema}
+        return {"response_format": {"type": "json_schema", "json_schema": json_schema}}
+    return {}
+
+
+def read_answer(line: dict[str, Any], row_id: str, repeat: int) -> ModelAnswer | str:
+    """Read a plain answer line or a service's output line; a text says why there is no answer."""
+    seconds = line.get("latency_s")
+    in_range = isinstance(seconds, int | float) and 0 <= seconds < 1e9
+    latency = float(seconds) if seconds is not None and in_range else None
+    if "answer" in line:
+        return ModelAnswer(
+            row_id=row_id,
+            repeat=repeat,
+            content=line["answer"],
+            stop_reason=stop_reason(line.get("stop_reason")),
+            input_tokens=_count(line.get("input_tokens")),
+            output_tokens=_count(line.get("output_tokens")),
+            latency_s=latency,
+        )
+    response = line.get("response")
+    if not isinstance(response, dict) or line.get("error"):
+        return _failure(line.get("error"), "failed")
+    body, status = response.get("body"), response.get("status_code", 200)
+    if not isinstance(body, dict) or status != 200:
+        inner = body.get("error", body) if isinstance(body, dict) else None
+        return _failure(inner, f"status {status}" if isinstance(status, int) else "failed")
+    choices = body.get("choices")
+    choice = choices[0] if isinstance(choices, list) and choices else None
+    message = choice.get("message") if isinstance(choice, dict) else None
+    if not isinstance(choice, dict) or not isinstance(message, dict):
+        return "the response holds no message"
+    stated = body.get("usage")
+    usage: dict[str, Any] = stated if isinstance(stated, dict) else {}
+    stop = "refused" if message.get("refusal") else stop_reason(choice.get("finish_reason"))
+    return ModelAnswer(
+        row_id=row_id,
+        repeat=repeat,
+        content={key: message.get(key) for key in ("content", "tool_calls")},
+        stop_reason=stop,
+        model=printable(body["model"], 200) if isinstance(body.get("model"), str) else None,
+        input_tokens=_count(usage.get("prompt_tokens")),
+        output_tokens=_count(usage.get("completion_tokens")),
+        latency_s=latency,
+    )
+
+
+def _failure(error: object, status: str) -> str:
+    """Say why a request has no answer: the status, and what the service says of it."""
+    message = error if isinstance(error, str) else ""
+    if isinstance(error, dict):
+        words = [error.get(key) for key in ("code", "type", "message")]
+        message = next((word for word in words if isinstance(word, str) and word), "")
+    return f"{status}: {printable(message, 200)}" if message else status
+
+
+def _count(value: object) -> int | None:
+    """Return a count of tokens, ``None`` for anything else."""
+    is_count = isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 53
+    return value if is_count else None  # type: ignore[return-value] # checked above

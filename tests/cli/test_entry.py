@@ -1,0 +1,131 @@
+"""Exit statuses and errors: one line with the way out, or JSON."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import warnings
+from pathlib import Path
+
+import pytest
+from support.small_archive import write_archive
+
+from kernel_archive.cli import cli, main
+from kernel_archive.cli.entry import report
+from kernel_archive.errors import DataError, Finding
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "message"),
+    [
+        (["buidl"], 2, "Did you mean 'build'?"),
+        (["info", "--jsn"], 2, "--jsn"),
+        (["build-eval", "--split", "evl"], 2, "Did you mean 'eval'?"),
+        (["diff", "none", "neither"], 1, "does not exist"),
+        (["build", "cuda-l1", "--source", "none"], 1, "no such directory"),
+        *((command, 1, "kernel-archive build") for command in (["info"], ["audit"], ["validate"])),
+        (["show", "abcdef123456"], 1, "kernel-archive build"),
+        (["sql", "SELECT 1"], 1, "kernel-archive build"),
+    ],
+)
+def test_mistakes_have_a_status_and_a_hint(
+    tmp_path, monkeypatch, capsys, arguments, status, message
+):
+    """2 for wrong usage, 1 for missing data; one message that says what to do, no traceback."""
+    monkeypatch.chdir(tmp_path)
+    assert main(arguments) == status
+    out, err = capsys.readouterr()
+    assert message in err
+    assert "Traceback" not in err
+    assert out == ""
+
+
+def test_an_error_as_json_is_all_that_is_on_stdout(tmp_path, monkeypatch, capsys):
+    """Programs read the error there."""
+    monkeypatch.chdir(tmp_path)
+    assert main(["info", "--json"]) == 1
+    assert json.loads(capsys.readouterr().out)["error"] == "ArchiveNotFoundError"
+
+
+def test_findings_are_printed_first_twenty_in_full(capsys):
+    """The rest is counted; no control of a hostile name is printed."""
+    findings = [
+        Finding(code="x", message="bad", file=f"\x1b[31m{i}.jsonl", line=i) for i in range(30)
+    ]
+    assert report(DataError("many", findings=findings), as_json=False) == 1
+    shown = capsys.readouterr().err
+    assert shown.count("error: ") == 20
+    assert "and 10 more" in shown
+    assert "\x1b" not in shown
+
+
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        (ZeroDivisionError("x"), "This is a bug"),
+        (OSError(28, "No space left on device", "out/x"), "out/x: No space left on device"),
+        (MemoryError(), "Error: out of memory. Finished files are kept\n"),
+    ],
+)
+def test_errors_that_are_not_ours(capsys, monkeypatch, error, message):
+    """One line each; a traceback only when asked for."""
+    monkeypatch.delenv("KERNEL_ARCHIVE_TRACEBACK", raising=False)
+    assert report(error, as_json=False) == 1
+    shown = capsys.readouterr().err
+    assert message in shown
+    assert "Traceback" not in shown
+
+
+def test_ctrl_c_inside_a_query_stops(monkeypatch, capsys):
+    """What DuckDB raises for it is no bug of ours."""
+
+    def interrupted(**_):
+        raise RuntimeError("Query interrupted")
+
+    monkeypatch.setattr(cli, "main", interrupted)
+    assert main(["info"]) == 130
+    assert capsys.readouterr().err == "Stopped.\n"
+
+
+def test_ctrl_c_while_duckdb_works(tmp_path):
+    """A query that is one long task is stopped at once, with one word."""
+    archive = write_archive(tmp_path / "a", per_search=1)
+    query = (
+        "SELECT count(*) FROM range(1000000) a, range(1000000) b WHERE a.range * b.range % 7 = 3"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-m", "kernel_archive", "sql", query, "--archive", str(archive.path)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    # Two seconds of processor time are more than it takes to begin: the query works.
+    used = lambda: sum(
+        map(int, Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[11:13])
+    )
+    deadline = time.monotonic() + 60
+    while used() < 2 * os.sysconf("SC_CLK_TCK"):
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=30)
+    assert process.returncode == 130, err
+    assert err.strip() == "Stopped."
+
+
+def test_warnings_are_one_line(capsys, monkeypatch):
+    """A warning of a library is told without its file and line, and without its controls."""
+    monkeypatch.setattr(
+        cli, "main", lambda **_: warnings.warn("old \x1b[2J", UserWarning, stacklevel=1)
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        assert main(["info"]) == 0
+    shown = capsys.readouterr().err
+    assert shown.startswith("warning: old ")
+    assert shown.count("\n") == 1
+    assert "\x1b" not in shown

@@ -1,0 +1,152 @@
+"""Close pairs on archives whose right pairs are known."""
+
+from __future__ import annotations
+
+import itertools
+import random
+
+import polars as pl
+import pyarrow as pa
+import pytest
+from support.archives import MemoryTables, Run, Search, kernel_ids, make_tables, program
+from support.programs import jaccard
+
+from kernel_archive.schema import TABLES
+from kernel_archive.selection.close import draw_pairs, select_close
+from kernel_archive.selection.definitions import load_definition, with_changes
+from kernel_archive.splits import SPLITS
+
+RULE = load_definition("eval_close")
+CODES = [program(f"c{i}") for i in range(40)]
+
+
+def measured(speedups, *, search="s", spread=0.0, parent=None, first=0):
+    """Runs of one program for each speedup, measured three times: x, x (1 - spread), x (1 + s)."""
+    return [
+        Run(search, CODES[first + i], speedup * factor, node=f"{first + i}.{k}", parent=parent)
+        for i, speedup in enumerate(speedups)
+        for k, factor in enumerate((1.0, 1.0 - spread, 1.0 + spread))
+    ]
+
+
+def tables_of(searches, runs, goals=None):
+    """Tables in memory; ``goals`` by program text, 4 for the others."""
+    tables = make_tables(searches, runs)
+    kernels = tables["kernels/test"]
+    listed = [(goals or {}).get(code, 4) for code in kernels["code"].to_pylist()]
+    at = kernels.schema.get_field_index("goal_bin")
+    tables["kernels/test"] = kernels.set_column(
+        at, kernels.schema.field(at), pa.array(listed, pa.int8())
+    )
+    return MemoryTables(tables)
+
+
+def select(runs, goals=None, rule=RULE, searches=None):
+    """The close pairs of a hand-made archive."""
+    return select_close(
+        SPLITS["eval_close"], tables_of(searches or [Search("s")], runs, goals), rule
+    )
+
+
+def test_the_table_and_a_pair_by_hand():
+    """Ratio and noise of one pair: two relative standard errors of 0.01 / sqrt(3) each."""
+    selection = select(measured([1.0, 1.5], spread=0.01))
+    assert selection.table.schema == TABLES["eval_close"].schema
+    (row,) = selection.table.to_pylist()
+    faster = row["second_code"] == CODES[1]
+    assert row["ratio"] == pytest.approx(1.5 if faster else 1 / 1.5)
+    assert row["noise"] == pytest.approx(0.01 * (2 / 3) ** 0.5)
+    assert {row["first_code"], row["second_code"]} == set(CODES[:2])
+    assert (row["task"], row["gpu"], row["bin"]) == ("trimul", "H200", 6 if faster else 3)
+    assert selection.variant == "canonical"
+
+
+@pytest.mark.parametrize(
+    ("speedups", "spread", "pairs"),
+    [
+        ([1.0, 1.04], 0.0, 0),
+        ([1.0, 1.06], 0.0, 1),
+        ([1.0, 1.99], 0.0, 1),
+        ([1.0, 2.01], 0.0, 0),
+        # 3 x 0.02 x sqrt(2 / 3) = 0.049; 3 x 0.03 x sqrt(2 / 3) = 0.073
+        ([1.0, 1.06], 0.02, 1),
+        ([1.0, 1.06], 0.03, 0),
+    ],
+)
+def test_how_far_apart_two_programs_must_be(speedups, spread, pairs):
+    """In the range of the definition, and by three combined standard errors."""
+    assert len(select(measured(speedups, spread=spread))) == pairs
+
+
+def test_one_goal_or_one_parent():
+    """Another goal makes no pair, unless both have one parent in one chain; without goals none."""
+    runs = measured([1.0, 1.2])
+    assert len(select(runs, {CODES[0]: 3})) == 0
+    assert len(select(runs, dict.fromkeys(CODES))) == 0
+    root = measured([9.0], first=9)
+    children = measured([1.0, 1.2], parent="9.0")
+    assert len(select([*root, *children], {CODES[0]: 3})) == 1
+    other = measured([1.2], search="o", parent="9.0", first=1)
+    two = [Search("s"), Search("o")]
+    assert len(select([*root, *children[:3], *other], {CODES[0]: 3}, searches=two)) == 0
+    seldom = select(runs[:5])
+    assert seldom.facts.facts["excluded"]["measured_too_seldom"] == 1
+
+
+def test_programs_near_copies_and_tasks():
+    """Three pairs a program at most, one pair of two classes of near copies, tasks in turn."""
+    speedups = [1.06**i for i in range(8)]
+    searches = [Search("s"), Search("f", "fp8_quant")]
+    runs = measured(speedups) + measured(speedups[:3], search="f", first=20)
+    got = select(runs, searches=searches)
+    uses = pl.concat([got.rows["first_kernel_id"], got.rows["second_kernel_id"]]).value_counts()
+    assert uses["count"].max() == 3
+    assert got.facts.facts["available"] == {"fp8_quant": 3, "trimul": 28}
+    few = select(runs, rule=with_changes(RULE, pairs=5), searches=searches)
+    assert sorted(few.rows["task"]) == ["fp8_quant"] * 3 + ["trimul"] * 2
+    assert {*few.rows["row_id"]} < {*got.rows["row_id"]}
+    text = program("base", size=16)
+    copy = text.replace("pid + 15)", "pid + 100)")
+    assert jaccard(text, copy) >= 0.7
+    near = [Run("s", c, s, node=f"{c}{k}") for c, s in ((text, 1.2), (copy, 1.3)) for k in "abc"]
+    pairs = select([*measured([1.0]), *near], rule=with_changes(RULE, pairs_per_program=9))
+    # The copies make a pair of their own; of theirs with the third program one is taken.
+    assert (pairs.facts.facts["available"]["trimul"], len(pairs)) == (3, 2)
+
+
+def test_the_order_of_the_archive_says_nothing():
+    """Shuffled tables give the same table; which program is first is a matter of hashes."""
+    runs = measured([1.07**i for i in range(9)])
+    tables = tables_of([Search("s")], runs)
+    first, again = (
+        select_close(SPLITS["eval_close"], each, RULE)
+        for each in (tables, tables.shuffled(random.Random(3)))
+    )
+    assert first.table.equals(again.table)
+    ids = kernel_ids([Search("s")], runs)
+    sides = first.rows.select("first_kernel_id", "second_kernel_id").rows()
+    assert {*itertools.chain(*sides)} <= {*ids}
+    assert 0 < (first.rows["ratio"] > 1).sum() < len(first)
+
+
+def test_drawing_by_hand():
+    """a-b, c-d and a-c of one task, x-y of another: turns, limits and classes."""
+    frame = pl.DataFrame(
+        {
+            "row_id": ["1", "2", "3"],
+            "first_kernel_id": ["a", "c", "a"],
+            "second_kernel_id": ["b", "d", "c"],
+        }
+    )
+    other = frame[:1].with_columns(
+        row_id=pl.lit("4"), first_kernel_id=pl.lit("x"), second_kernel_id=pl.lit("y")
+    )
+    pairs = {"t": frame, "u": other}
+
+    def draw(classes=None, **changes):
+        return draw_pairs(pairs, classes or {}, with_changes(RULE, **changes))
+
+    assert draw() == ["1", "4", "2", "3"]
+    assert draw(pairs=3) == ["1", "4", "2"]
+    assert draw(pairs_per_program=1) == ["1", "4", "2"]
+    assert draw({"d": "a", "c": "b"}) == ["1", "4"]

