@@ -18,7 +18,7 @@ from kernel_archive.scoring.controls import best_control, controls_of
 from kernel_archive.splits import FORECAST_SPLITS
 
 SHOWN = {
-    "eval": ("crps_skill", "crps", "pair_accuracy", "speedup_recovered"),
+    "eval": ("crps_skill", "crps", "pair_accuracy", "close_pairs", "speedup_recovered"),
     "discovery": ("crps_skill", "crps", "average_precision_1.25", "lift_1.25"),
 }
 
@@ -49,7 +49,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("archive")
     parser.add_argument("--draws", type=int, default=2000)
-    parser.add_argument("--baselines", default="prior,nearest,text,trees")
+    parser.add_argument("--baselines", default="prior,nearest,text,trees,dry-run")
     parser.add_argument("--board")
     options = parser.parse_args()
     archive = open_archive(options.archive)

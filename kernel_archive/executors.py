@@ -1,7 +1,6 @@
-"""All parallel work goes through an executor: this process, a pool of processes, or Dask.
+"""All parallel work goes through an executor: this process, a pool of processes, Dask, any other.
 
 Only calls and small results pass through it: logs and fragments lie where all workers see them.
-Any other ``concurrent.futures.Executor`` will do, too.
 """
 
 from __future__ import annotations
@@ -34,18 +33,26 @@ MAX_IN_FLIGHT: Final = 500
 WATCH_SECONDS: Final = 5.0
 #: Give up connecting to a scheduler after this many seconds.
 CONNECT_SECONDS: Final = 10
+_KEPT: Final = "What was staged is kept. Build again"
+_KILLED_PROCESS: Final = (
+    "a process was killed from outside (out of memory?), perhaps at {}; or the script that started "
+    f'the work lacks `if __name__ == "__main__":`. {_KEPT}, with --jobs 1 if need be'
+)
+_KILLED_WORKERS: Final = (
+    f"several workers in turn were killed (out of memory?). {_KEPT} with more memory per worker, "
+    "or take the run out of its path"
+)
+_LOST_SCHEDULER: Final = f"the Dask scheduler is gone. {_KEPT} when it is back"
+
 Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
 class Call(Generic[Result]):
-    """One piece of work: a name for messages, and a picklable function without arguments.
+    """A piece of work that may run twice: what it writes must be atomic and the same both times."""
 
-    It may run twice, on two machines: what it writes must be atomic and the same both times.
-    """
-
-    name: str
-    function: Callable[[], Result]
+    name: str  # for messages
+    function: Callable[[], Result]  # picklable
 
 
 class SerialExecutor(Executor):
@@ -53,7 +60,7 @@ class SerialExecutor(Executor):
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
         """Run a call now."""
-        future: Future[Any] = Future()
+        future = Future[Any]()
         try:
             future.set_result(fn(*args, **kwargs))
         except Exception as error:  # noqa: BLE001 - the future carries it
@@ -101,12 +108,8 @@ def iterate_results(
             for future in [f for f in running if failures and f.cancel()]:
                 del running[future]
     except BrokenProcessPool as error:
-        raise KernelArchiveError(
-            "a process was killed from outside (out of memory?), perhaps at "
-            f"{calls[min(running.values(), default=0)].name}; or the script that started the work "
-            'lacks `if __name__ == "__main__":`. What was staged is kept. Build again, with '
-            "--jobs 1 if need be"
-        ) from error
+        name = calls[min(running.values(), default=0)].name
+        raise KernelArchiveError(_KILLED_PROCESS.format(name)) from error
     finally:
         for future in running:
             future.cancel()
@@ -121,9 +124,7 @@ def _check_scheduler(executor: Executor, ended: Iterable[Future[Any]] = ()) -> N
     client = getattr(executor, "_client", None)  # where distributed keeps it
     gone = client is not None and client.status != "running"
     if gone or any(future.cancelled() for future in ended):
-        raise KernelArchiveError(
-            "the Dask scheduler is gone. What was staged is kept: build again when it is back"
-        )
+        raise KernelArchiveError(_LOST_SCHEDULER)
 
 
 def _error_of(future: Future[Any]) -> BaseException | None:
@@ -132,9 +133,7 @@ def _error_of(future: Future[Any]) -> BaseException | None:
     if isinstance(error, BrokenProcessPool):
         raise error
     if type(error).__name__ == "KilledWorker":
-        message = "several workers in turn were killed (out of memory?). What was staged is kept. "
-        way_out = "Build again with more memory per worker, or take the run out of its path"
-        return KernelArchiveError(message + way_out)
+        return KernelArchiveError(_KILLED_WORKERS)
     if error is None and isinstance(future.result(), KernelArchiveError):
         error = future.result()
     return error
@@ -170,27 +169,24 @@ def open_executor(
     else:
         # Spawned, not forked: Arrow's threads do not survive a fork.
         spawn = multiprocessing.get_context("spawn")
-        pool = ProcessPoolExecutor(jobs, mp_context=spawn, initializer=_start_worker)
-        try:
+        with ProcessPoolExecutor(jobs, mp_context=spawn, initializer=_start_worker) as pool:
             yield pool
-        finally:
-            pool.shutdown(wait=True, cancel_futures=True)
 
 
 def _start_worker() -> None:
     """Prepare a process of the pool: leave Ctrl-C to the parent, and end when the parent does."""
+
+    def exit_with_parent() -> None:
+        parent = multiprocessing.parent_process()
+        if parent is not None:
+            parent.join()
+            os._exit(1)
+
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    threading.Thread(target=_exit_with_parent, daemon=True).start()
+    threading.Thread(target=exit_with_parent, daemon=True).start()
     without_pandas()
     # The interpreter gives memory back piece by piece before it ends, the system at once.
     atexit.register(os._exit, 0)
-
-
-def _exit_with_parent() -> None:
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-        parent.join()
-        os._exit(1)
 
 
 @contextmanager

@@ -46,7 +46,7 @@ from kernel_archive.readers import READERS
 from kernel_archive.readers.sql_doubts import COLUMNS
 from kernel_archive.schema import TABLES
 from kernel_archive.scoring import METRICS, Forecasts, Split, score
-from kernel_archive.scoring.controls import CUES, EDIT_CUES
+from kernel_archive.scoring.controls import CUES, EDIT_CUES, LAUNCH_CUES
 from kernel_archive.scoring.split import Surface
 from kernel_archive.selection.definitions import (
     CloseDefinition,
@@ -175,7 +175,9 @@ def _controls() -> str:
         ("`uniform`", "an eighth for every bin: the unedited template"),
         ("`frequencies`", "the split's bin frequencies for every row: a random order"),
         *((f"`{name}`", title) for name, (title, _) in CUES.items()),
+        *((f"`{name}`", title) for name, title in LAUNCH_CUES.items()),
         *((f"`{name}`", f"{title} (discovery pairs)") for name, title in EDIT_CUES.items()),
+        ("`goal`", "bound: the range of speedups that the author was told to land in"),
         ("`oracle_bins`", "bound: certain of every true bin"),
         ("`oracle_speedups`", "bound: the same, and states every measured speedup"),
     ]

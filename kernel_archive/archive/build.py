@@ -159,7 +159,7 @@ class Staged(msgspec.Struct):
         """Files of the split rows that others published, on this machine."""
         with ExitStack() as stack:
             files = [run.published_rows for run in self.runs if run.published_rows]
-            yield [stack.enter_context(self.store.reading(file)) for file in files]
+            yield [stack.enter_context(self.store.open_file(file)) for file in files]
 
 
 def plan_build(options: BuildOptions, content: str = "") -> Plan:

@@ -156,7 +156,7 @@ def _local_fragments(store: Store, stored: Sequence[Stored], scratch: Path) -> I
         for number, fragment in enumerate(stored):
             path = scratch / f"{number}.parquet"
             stack.callback(path.unlink, missing_ok=True)
-            with store.reading(fragment) as whole:
+            with store.open_file(fragment) as whole:
                 file = pq.ParquetFile(whole)
                 names = [name for name in file.schema_arrow.names if name not in _TEXTS]
                 pq.write_table(file.read(names), path, compression="lz4", write_statistics=False)
@@ -238,7 +238,7 @@ def _table_digest(store: Store, files: Sequence[Stored]) -> str:
     """The logical digest of a table from files of keys and digests of rows."""
     parts = []
     for file in files:
-        with store.reading(file) as path:
+        with store.open_file(file) as path:
             parts.append(np.fromfile(path, dtype=f"V{LINE_BYTES}"))
     lines = np.concatenate(parts).view(f"S{LINE_BYTES}")
     lines.sort()
@@ -247,7 +247,7 @@ def _table_digest(store: Store, files: Sequence[Stored]) -> str:
 
 def write_shard(store: Store, folder: str, shard: Shard) -> tuple[Stored, Stored]:
     """Write one file of a split; return it, and a file with key, NUL and digest of each row."""
-    with store.reading(shard.rows) as path:
+    with store.open_file(shard.rows) as path:
         rows = pq.read_table(path)
     fragments = msgspec.json.decode(rows.schema.metadata[b"fragments"], type=dict[str, Stored])
     metadata = {"bin_scheme": shard.scheme} if shard.table == "kernels" else {}
@@ -309,7 +309,7 @@ def _take(
     for fragment, indices in wanted.items():
         group, place = np.divmod(places[indices], FRAGMENT_GROUP)
         groups, rank = np.unique(group, return_inverse=True)
-        with store.reading(fragment) as path:
+        with store.open_file(fragment) as path:
             file = pq.ParquetFile(path, page_checksum_verification=True)
             rows = file.read_row_groups(groups.tolist(), columns)
         parts.append(rows.take(pa.array(rank * FRAGMENT_GROUP + place)))

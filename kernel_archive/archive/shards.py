@@ -23,13 +23,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
-#: Row groups end where a search ends: a new search makes groups of its own and leaves the bytes of
-#: all others as they were.
 #: A group has at least this many rows, unless it is the last one; short searches share one.
 GROUP_MIN: Final = 64
 #: From so many rows on every end of a search ends the group; before, every second one does (by the
-#: search's id), so that
-#: after a change the groups soon fall into step again.
+#: search's id), so that after a change the groups soon fall into step again.
 GROUP_FULL: Final = 200
 #: Inside a long search a group ends after one row in so many (by the row's id), at the latest after
 #: GROUP_MAX rows.

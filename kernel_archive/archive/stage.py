@@ -149,8 +149,8 @@ def _read_facts(store: Store, key: str) -> StagedRun | None:
         staged = msgspec.json.decode(facts, type=StagedRun)
     except (ValueError, msgspec.DecodeError):
         return None
-    files = [staged.fragment, staged.published_rows]
-    return staged if all(store.holds(file) for file in files if file is not None) else None
+    files = [file for file in (staged.fragment, staged.published_rows) if file is not None]
+    return staged if all(map(store.holds, files)) else None
 
 
 def stage_run(job: RunJob, store: Store, *, strict: bool = False) -> tuple[StagedRun, bool]:

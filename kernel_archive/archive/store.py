@@ -111,7 +111,7 @@ class Store(msgspec.Struct, frozen=True):
         return retry(lambda: action(system, url), f"{what} {url}")
 
     @contextmanager
-    def reading(self, stored: Stored) -> Iterator[Path]:
+    def open_file(self, stored: Stored) -> Iterator[Path]:
         """Open a file for reading: itself, or a checked copy that is deleted after the block."""
         if self.remote:
             with tempfile.TemporaryDirectory(prefix="kernel-archive-") as folder:

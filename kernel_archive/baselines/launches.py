@@ -12,6 +12,7 @@ import numpy as np
 
 from kernel_archive.ids import program_id
 from kernel_archive.problems import get_problem
+from kernel_archive.scoring.controls import MULTIPROCESSORS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -19,8 +20,6 @@ if TYPE_CHECKING:
     from kernel_archive.archive.open import Archive
     from kernel_archive.scoring.arrays import Floats
 
-#: Multiprocessors of an H100 or H200: a launch of fewer blocks leaves some idle.
-MULTIPROCESSORS: Final = 132
 # Rough costs, only to put calls on one scale: seconds of a launch, of an operator, bytes and
 # floating-point operations a second, seconds of one trip of a loop.
 _LAUNCH_S, _OPERATOR_S, _BYTES_S, _FLOPS_S, _TRIP_S = 4e-6, 3e-6, 3e12, 2e14, 4e-7

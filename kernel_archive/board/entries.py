@@ -88,11 +88,13 @@ class Entry(msgspec.Struct, frozen=True, eq=False, kw_only=True):
     @property
     def ranked(self) -> bool:
         """Whether it takes part in the ranking."""
-        return self.record.forecasts.coverage >= MIN_COVERAGE
+        return self.record.forecasts.coverage >= MIN_COVERAGE and not self.submission.bound
 
     @property
     def remark(self) -> str:
         """Why it is not ranked, or whose forecasts it has; empty for an ordinary entry."""
+        if self.submission.bound:
+            return f"a bound: {self.submission.bound}"
         if not self.ranked:
             coverage = 100 * self.record.forecasts.coverage
             return f"covers {coverage:.1f} % of the rows, under {100 * MIN_COVERAGE:.0f} %"

@@ -15,7 +15,7 @@ from kernel_archive.board import ranks
 from kernel_archive.board.payload import make_payload, packed
 from kernel_archive.board.texts import page_file, render
 from kernel_archive.scoring import HEADLINE, METRICS, Metric
-from kernel_archive.scoring.metrics import LEAD, RANKED_BY
+from kernel_archive.scoring.metrics import LEAD, LEADS, RANKED_BY
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -90,7 +90,11 @@ def render_page(
         boards=[
             {
                 "standings": board,
-                "metrics": [LEAD, *HEADLINE[board.target.kind], _FURTHER[board.target.kind]],
+                "metrics": [
+                    *LEADS[board.target.kind],
+                    *HEADLINE[board.target.kind],
+                    _FURTHER[board.target.kind],
+                ],
             }
             for board in boards
         ],
@@ -112,7 +116,7 @@ def render_page(
 def render_entry(board: Standings, entry: Entry) -> str:
     """Write the page of an entry of a board; it has no script."""
     target, record, facts = board.target, entry.record, board.target.facts
-    names = [LEAD, *HEADLINE[target.kind], "pair_accuracy", "crps"]
+    names = [*LEADS[target.kind], *HEADLINE[target.kind], "pair_accuracy", "crps"]
     groups = list(record.groups.values())
     values = _common(
         board=board,
@@ -122,7 +126,7 @@ def render_entry(board: Standings, entry: Entry) -> str:
         facts=f"{len(target):,} {target.spec.rows} on {', '.join(facts.gpus)} · archive "
         f"{facts.archive_version} · bins {target.scheme}",
         names=sorted(record.metrics, key=lambda name: name != LEAD),
-        bounds=[control for control in board.controls if control.bound],
+        bounds=[c for c in board.controls if c.name.startswith("oracle_")],
         group_metrics=[name for name in names if all(name in group for group in groups)],
         footer=f"{facts.archive_name} {facts.archive_version}, {facts.archive_digest}. "
         f"Scored by kernel-archive {__version__}.",

@@ -10,7 +10,7 @@ from kernel_archive._version import __version__
 from kernel_archive.board import ranks
 from kernel_archive.board.ranks import Pairs, Rank, compare_pairs, ranks_of
 from kernel_archive.scoring import METRIC_VERSION, METRICS
-from kernel_archive.scoring.controls import controls_of
+from kernel_archive.scoring.controls import controls_of, zero_of
 from kernel_archive.scoring.metrics import COMPARED, RANKED_BY
 from kernel_archive.scoring.scorer import best_controls, control_figures
 
@@ -70,6 +70,12 @@ class Standings(msgspec.Struct, frozen=True, eq=False, kw_only=True):
     def drawn(self) -> Drawn | None:
         """What the draws of its intervals are of."""
         return self.entries[0].record.drawn
+
+    @property
+    def zero(self) -> ControlFigures | None:
+        """The control that a skill of 0 stands for."""
+        name = self.target.once(zero_of)[0]
+        return next((control for control in self.controls if control.name == name), None)
 
     def best_control(self, metric: str) -> ControlFigures | None:
         """Find the control with the best figure; ``None`` where none has one."""

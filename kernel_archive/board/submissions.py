@@ -33,7 +33,7 @@ _FILES: Final = frozenset({RECORD_FILE, FORECASTS_FILE, SCORE_FILE})
 MAX_SLUG: Final = 60
 #: Longest texts, in characters, of a record, its model's facts and its run; longer ones are faults.
 _LIMITS: Final = (
-    {"name": 80, "url": 300, "model": 120, "notes": 2000, "revision": 120}
+    {"name": 80, "url": 300, "model": 120, "notes": 2000, "revision": 120, "bound": 200}
     | {"provider": 80, "reasoning_effort": 40, "prompt": 120, "training_cutoff": 10}
     | {"served_model": 200, "answer": 40, "date": 10, "package": 40, "host": 255}
 )
@@ -115,6 +115,7 @@ class Submission(_Strict, frozen=True):
     url: str = ""  # page of the submitter or the method
     model: str = ""  # as its submitter names it
     notes: str = ""
+    bound: str = ""  # what it knows that no forecaster may: it is shown, and not ranked
     model_facts: ModelFacts | None = None
     model_run: RunFacts | None = None
 
@@ -181,8 +182,9 @@ def check_texts(record: Submission, file: str | None = None) -> None:
 
 def to_toml(submission: Submission) -> str:
     """Write the record as TOML, keys in a fixed order."""
-    keys = ("name", "url", "model", "notes", "forecasts_sha256")
     values = msgspec.to_builtins(submission)
+    keys = ["name", "url", "model", "notes", *(["bound"] if submission.bound else [])]
+    keys.append("forecasts_sha256")
     tables = {key: values[key] for key in ("archive", "model_facts", "model_run") if values[key]}
     return tomli_w.dumps({key: values[key] for key in keys} | tables)
 

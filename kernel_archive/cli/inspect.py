@@ -286,8 +286,7 @@ def _show_audit(result: Row) -> None:
 def diff(old: str, new: str, as_changelog: bool) -> None:
     """Show what changed from OLD to NEW, table by table: rows added, removed, relabelled.
 
-    OLD and NEW are archive directories, folders of frozen splits (splits/frozen/VERSION), or
-    single frozen splits.
+    OLD and NEW are archive directories.
     """
     from kernel_archive.selection import diff as differences
 
@@ -314,8 +313,6 @@ def _show_diff(changes: Difference) -> None:
         for name in names:
             common.tell(f"{name}: only in {version}")
     for table in changes.tables:
-        for name, (before, now) in table.facts_changed.items():
-            common.tell(f"{table.table}: {name} was {before}, is {now}")
         if table.content and not any(getattr(table, kind) for kind in KINDS):
             common.tell(f"{table.table}: other columns changed")
         for kind in KINDS:

@@ -207,14 +207,6 @@ def _show_discovery(split: SplitFacts, _: SplitChanges) -> None:
     if rows:
         columns = ["family", "pairs", *(f"g >= {n}" for n in names)]
         common.print_table(columns, rows, title="Discoveries")
-    for name in ("own_measurements", "case_times"):
-        other = split.facts.get(name, {})
-        if other.get("pairs"):
-            common.tell(
-                f"g from {name.replace('_', ' ')}: {other['pairs']:,} pairs, off by a factor of "
-                f"{other['median_factor']:.4g} in the median, {other['label_differences']:,} other "
-                "labels."
-            )
 
 
 @click.command("build-train")

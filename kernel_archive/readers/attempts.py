@@ -101,7 +101,7 @@ def batch_goals(goals: Sequence[Any], expected: Sequence[Sequence[int | None]]) 
     if not known or not stated or max(len(goals), len(expected)) > MAX_ROUNDS:
         return [None] * len(expected)
 
-    def distance(order: Sequence[Any]) -> int:
+    def distance(order: Any) -> int:
         pairs = zip(order, expected, strict=True)
         return sum(abs(b - int(goal)) for goal, batch in pairs for b in batch if b is not None)
 

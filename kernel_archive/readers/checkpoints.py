@@ -21,7 +21,6 @@ from kernel_archive.readers.values import inner_value, natural, object_of, text_
 if TYPE_CHECKING:
     from pathlib import Path
 
-_JSON: Final = "checkpoint.json"
 _FIX_PICKLE: Final = (
     "Where the search's own package is installed, write JSON: json.dump({'archive': "
     "[n.model_dump(mode='json') for n in c.archive], 'visited': [], "

@@ -155,8 +155,7 @@ class ReaderSpec(msgspec.Struct, frozen=True, kw_only=True):
     def read(self, run: RunFiles) -> Iterator[Record]:
         """Yield the records of a run: rows first, then findings, then facts.
 
-        Rows of a compressed file that turned out to be damaged are dropped.
-        Files without a checksum are believed, and counted.
+        Rows of a damaged compressed file are dropped; files without a checksum are counted.
         """
         records = [*self.records(run)]
         rows = [r for r in records if isinstance(r, Evaluation | PublishedRow)]

@@ -13,6 +13,7 @@ import os
 import subprocess
 import sys
 import tempfile
+from contextlib import suppress
 from functools import cache, lru_cache
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Final
@@ -179,15 +180,10 @@ def _files_of(folder: Path, patterns: Iterable[str]) -> list[Path]:
     return [Path(name) for name in sorted(found)]
 
 
-def _leads_out(path: Path, folder: Path) -> bool:
-    """Whether a file is a link, or is behind one, that leads out of a folder."""
-    return not path.resolve().is_relative_to(folder)
-
-
 def _refuse_links(paths: Iterable[Path], folder: Path) -> None:
-    """Raise QueryError where a link leads out of a folder."""
+    """Raise QueryError where a file is a link, or is behind one, that leads out of a folder."""
     for path in paths:
-        if _leads_out(path, folder):
+        if not path.resolve().is_relative_to(folder):
             shown = printable(path.relative_to(folder).as_posix())
             raise QueryError(
                 f"the link {shown} leads out of the folder: nothing is read",
@@ -213,13 +209,12 @@ def _inputs(run: RunFiles) -> list[Path]:
 
 
 def _also(run: RunFiles) -> Iterator[Path]:
-    """The files whose digests name what was read, below the run's own folder."""
-    try:
-        found = _inputs(run)
-    except QueryError:
-        return
-    folder = run.root.resolve()
-    yield from (run.root / p.relative_to(folder) for p in found if not _leads_out(p, folder))
+    """Yield the files whose digests name what was read, below the run's own folder."""
+    with suppress(QueryError):
+        folder = run.root.resolve()
+        for path in _inputs(run):
+            if path.resolve().is_relative_to(folder):
+                yield run.root / path.relative_to(folder)
 
 
 def run_query(
@@ -285,10 +280,10 @@ def _check_columns(names: list[str]) -> None:
             raise QueryError(message, f"{suggestion(name, COLUMNS)} ({listed})")
         if names.count(name) > 1:
             raise QueryError(f"two columns are called {name}", "Give one of them another name")
-    given = set(names)
-    if "code" not in given:
+    if "code" not in names:
         raise QueryError("the query returns no code", listed)
-    if not (given & {"speedup", "outcome"} or given >= {"runtime_us", "reference_runtime_us"}):
+    times = {"runtime_us", "reference_runtime_us"}
+    if not ({"speedup", "outcome"} & {*names} or times <= {*names}):
         raise QueryError("the query returns no speedup, its two times, or an outcome", listed)
 
 

@@ -84,13 +84,7 @@ def text_of(value: object) -> str | None:
 
 def safe_text(text: str) -> str:
     """Spell out lone surrogates, so that the text can be stored as UTF-8; texts stay distinct."""
-    if text.isascii():
-        return text
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return text.encode("utf-8", "backslashreplace").decode()
-    return text
+    return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode()
 
 
 def finite(value: object) -> float | None:
@@ -133,14 +127,10 @@ def step_number(value: object) -> int | None:
 
 
 def seconds_between(start: str | None, end: str | None) -> float | None:
-    """Return the seconds from one ISO 8601 time to another.
-
-    ``None`` where one is missing or no time, or the end comes first.
-    """
-    if start is None or end is None:
-        return None
+    """Return the seconds between ISO 8601 times; ``None`` where there are none."""
     try:
-        seconds = (datetime.fromisoformat(end) - datetime.fromisoformat(start)).total_seconds()
+        first, last = datetime.fromisoformat(start or ""), datetime.fromisoformat(end or "")
+        seconds = (last - first).total_seconds()
     except (ValueError, TypeError, OverflowError):
         return None
     return seconds if seconds >= 0 else None

@@ -32,7 +32,7 @@ def read_clusters(
     if spec.name in _BY_PROBLEM:
         unit, names = "problems", list(rows[spec.task])
     else:
-        chains, authors = _searches(archive)
+        chains, authors = search_authors(archive)
         searches = rows["search_id"]
         unit = "authors" if any(search in authors for search in searches) else "chains"
         if not any(search in chains for search in searches):
@@ -42,7 +42,7 @@ def read_clusters(
     return Clusters(unit=unit, names=tuple(names)) if len(set(names)) > 1 else None
 
 
-def _searches(archive: Archive) -> tuple[set[str], dict[str, str]]:
+def search_authors(archive: Archive) -> tuple[set[str], dict[str, str]]:
     """List the searches of natural programs, and the authors of those that name one."""
     if "searches" not in archive.manifest.tables:
         return set(), {}

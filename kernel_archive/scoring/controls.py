@@ -9,8 +9,9 @@ beat the best of them shows no understanding. A control is given more than a for
 * the strength of the copula, and with it the direction of the cue, has the least CRPS on the *other
   tasks of the split*, so that no label makes its own forecast. With a single task it is 0.
 
-Rows that a control can't tell apart tie: a constant is a random order. A **bound** knows labels:
-``oracle_bins`` every true bin, ``oracle_speedups`` every speedup, too. Neither is ranked.
+Rows that a control can't tell apart tie: a constant is a random order. A **bound** knows more:
+``goal`` what the author was told to reach, ``oracle_bins`` every true bin, ``oracle_speedups``
+every speedup, too. Neither is ranked.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from kernel_archive.bins import N_BINS
+from kernel_archive.ids import program_id
 from kernel_archive.program_text import LANGUAGE_ORDER, language_of
 from kernel_archive.scoring.arrays import group_ties
 from kernel_archive.scoring.forecasts import Forecasts, crps
@@ -84,6 +86,12 @@ CUES: Final[dict[str, tuple[str, Callable[[str], float]]]] = {
     "launches": ("places that launch a kernel, counted", partial(_count, words=_LAUNCHES)),
     "three_rules": ("matrix units, one launch, narrow numbers: a point each", _three_rules),
 }
+#: Multiprocessors of an H100 or H200: a launch of fewer blocks leaves some idle.
+MULTIPROCESSORS: Final = 132
+#: Cue of a dry run -> what it is, where the archive has the table ``launches``.
+LAUNCH_CUES: Final[dict[str, str]] = {
+    "launch_idle": f"sum over launches of max(1, {MULTIPROCESSORS} / blocks), from the dry run"
+}
 #: Cue of an edit -> what it is: a slow parent is easily improved, another language is a big step.
 EDIT_CUES: Final[dict[str, str]] = {
     "parent_speedup": "the parent's speedup, the slowest first",
@@ -91,8 +99,12 @@ EDIT_CUES: Final[dict[str, str]] = {
     "length_change": "characters of the child over those of the parent",
 }
 
+#: What knows more than a forecaster may: goals, which are none of the question, or labels.
+BOUNDS: Final = ("goal", "oracle_bins", "oracle_speedups")
 #: Strengths of a cue that are tried: correlations of the copula.
 STRENGTHS: Final = tuple(round(0.1 * i, 1) for i in range(-9, 10))
+#: Measurements of a row that the ceiling of pairs is made from.
+MAX_MEASURED: Final = 5
 #: Of a larger task this many rows, evenly spaced, decide on a strength.
 _MAX_FITTED: Final = 300
 
@@ -173,7 +185,7 @@ def controls_of(split: Split) -> tuple[Control, ...]:
     n = len(split)
     shares = np.bincount(split.bins, minlength=N_BINS + 1)[1:] / n
     cumulative = np.cumsum(shares)[:-1]
-    titles = {name: title for name, (title, _) in CUES.items()} | EDIT_CUES
+    titles = {name: title for name, (title, _) in CUES.items()} | EDIT_CUES | LAUNCH_CUES
     certain = np.eye(N_BINS)[split.bins - 1]
     no_cue = "the split's bin frequencies for every row: a random order"
     masses = {
@@ -182,26 +194,45 @@ def controls_of(split: Split) -> tuple[Control, ...]:
     }
     for name, cue in split.surface.cues.items():
         masses[name] = titles[name], by_cue(cue, split.bins, split.task_rows, cumulative)
+    if split.zero is not None:
+        title = f"the zero of CRPS skill: the baseline {split.zero.name}, from training programs"
+        masses[zero_name(split)] = title, split.zero.probabilities
+    if split.surface.goals is not None:
+        goals = np.nan_to_num(split.surface.goals, nan=float(np.nanmean(split.surface.goals)))
+        told = by_cue(goals, split.bins, split.task_rows, cumulative)
+        masses["goal"] = "the range of speedups that the author was told to land in", told
     masses["oracle_bins"] = "certain of every true bin", certain
     masses["oracle_speedups"] = "the same, and states every measured speedup", certain
     out = []
     for name, (title, p) in masses.items():
         stated = split.speedups if name == "oracle_speedups" else None
         cast = Forecasts.from_arrays(split, p, name=name, expected_speedups=stated)
-        bound = name.startswith("oracle_")
+        bound = name in BOUNDS
         out.append(Control(name=name, title=title, bound=bound, forecasts=cast))
     return tuple(out)
 
 
+def zero_name(split: Split) -> str:
+    """Name the control that a skill of 0 stands for; empty where none is fixed."""
+    return split.zero.name.replace("-", "_") if split.zero is not None else ""
+
+
 def best_control(split: Split) -> tuple[str, Floats]:
-    """Find the control with the least CRPS, and return its CRPS of every row, shape (n,)."""
+    """Find the cue with the least CRPS, and return its CRPS of every row, shape (n,)."""
     rows = {
         c.name: crps(probabilities=c.forecasts.probabilities[0], bins=split.bins)
         for c in split.once(controls_of)
-        if not c.bound
+        if not c.bound and c.name != zero_name(split)
     }
     name = min(rows, key=lambda key: (float(rows[key].mean()), key))
     return name, rows[name]
+
+
+def zero_of(split: Split) -> tuple[str, Floats]:
+    """Return what a skill of 0 stands for, and its CRPS of every row: the best cue if not fixed."""
+    if split.zero is None:
+        return split.once(best_control)
+    return zero_name(split), crps(probabilities=split.zero.probabilities, bins=split.bins)
 
 
 def surface_columns(spec: SplitSpec) -> tuple[str, ...]:
@@ -216,12 +247,21 @@ def read_surface(archive: Archive, spec: SplitSpec, rows: Mapping[str, Sequence[
     candidates = rows[spec.candidate]
     languages = tuple(map(language_of, candidates))
     cues = {name: np.array([rule(code) for code in candidates]) for name, (_, rule) in CUES.items()}
+    idle = launch_idle(archive, candidates, rows[spec.task])
+    if idle is not None:
+        cues["launch_idle"] = idle
     measured = _measurements(archive)
     spreads = [measured.get(name, (np.nan, 1.0))[1] for name in rows[spec.kernel]]
     if spec.kind == "eval":
         # The row's own columns, where it has them: withheld kernels are in no other table.
         spreads = list(map(_spread, rows["speedup_min"], rows["speedup_max"], spreads))
-        return Surface(languages=languages, spreads=np.array(spreads), cues=cues)
+        return Surface(
+            languages=languages,
+            spreads=np.array(spreads),
+            cues=cues,
+            goals=_goals(archive, rows[spec.kernel]),
+            measured=_repeated(archive, rows[spec.kernel]),
+        )
     anchors = rows[spec.anchor]
     changed = np.array([language_of(a) != b for a, b in zip(anchors, languages, strict=True)], bool)
     before, after = (np.array([len(text) + 1.0 for text in side]) for side in (anchors, candidates))
@@ -230,6 +270,54 @@ def read_surface(archive: Archive, spec: SplitSpec, rows: Mapping[str, Sequence[
     if len(parents) and not np.isnan(parents).any():
         cues["parent_speedup"] = -parents
     return Surface(languages=languages, spreads=np.array(spreads), cues=cues)
+
+
+def launch_idle(archive: Archive, codes: Sequence[str], problems: Sequence[str]) -> Floats | None:
+    """Sum max(1, multiprocessors / blocks) over what each program launches, mean over its cases.
+
+    Shape (n,); a program that the dry run did not follow has the median. ``None`` without dry runs.
+    """
+    if "launches" not in archive.manifest.tables:
+        return None
+    columns = ["program_id", "problem", "case", "kind", "n", "grid_x", "grid_y", "grid_z"]
+    found: dict[tuple[str, str], dict[int, float]] = {}
+    table = archive.arrow("launches", columns=columns)
+    for program, problem, case, kind, n, *grid in zip(
+        *(column.to_pylist() for column in table.columns), strict=True
+    ):
+        if kind == "launch":
+            blocks = math.prod(max(1, side or 1) for side in grid)
+            cases = found.setdefault((program, problem), {})
+            cases[case] = cases.get(case, 0.0) + n * max(1.0, MULTIPROCESSORS / blocks)
+    sums = [found.get((program_id(c), p), {}) for c, p in zip(codes, problems, strict=True)]
+    values = np.array([np.mean(list(cases.values())) if cases else np.nan for cases in sums])
+    known = values[~np.isnan(values)]
+    return np.where(np.isnan(values), np.median(known), values) if len(known) else None
+
+
+def _goals(archive: Archive, kernels: Sequence[str]) -> Floats | None:
+    """Return the bins that authors were told to land in, shape (n,); ``None`` without any."""
+    if "kernels" not in archive.manifest.tables:
+        return None
+    table = archive.arrow("kernels", columns=["kernel_id", "goal_bin"])
+    goal = dict(zip(*(column.to_pylist() for column in table.columns), strict=True))
+    goals = np.array([goal.get(name) for name in kernels], dtype=np.float64)
+    return None if np.isnan(goals).all() else goals
+
+
+def _repeated(archive: Archive, kernels: Sequence[str]) -> Floats | None:
+    """Return the first measurements of every kernel: shape (n, k); ``None`` without any."""
+    if "evaluations" not in archive.manifest.tables:
+        return None
+    table = archive.arrow("evaluations", columns=["kernel_id", "speedup", "excluded"])
+    found: dict[str, list[float]] = {name: [] for name in kernels}
+    for name, speedup, excluded in zip(*(c.to_pylist() for c in table.columns), strict=True):
+        if name in found and speedup and not excluded and len(found[name]) < MAX_MEASURED:
+            found[name].append(speedup)
+    out = np.full((len(kernels), MAX_MEASURED), np.nan)
+    for row, name in zip(out, kernels, strict=True):
+        row[: len(found[name])] = found[name]
+    return None if np.isnan(out).all() else out
 
 
 def _measurements(archive: Archive) -> dict[str, tuple[float, float]]:

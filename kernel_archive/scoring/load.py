@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
+import gzip
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+import numpy as np
 
 from kernel_archive.bins import assign_bins
 from kernel_archive.bins import scheme as scheme_of
 from kernel_archive.errors import ArchiveMismatchError, UsageError
 from kernel_archive.scoring.clusters import read_clusters
 from kernel_archive.scoring.controls import read_surface, surface_columns
-from kernel_archive.scoring.split import Split, TargetFacts, forecast_split, split_facts
+from kernel_archive.scoring.forecasts import normalise
+from kernel_archive.scoring.split import Split, TargetFacts, Zero, forecast_split, split_facts
 from kernel_archive.scoring.worlds import load_worlds
 from kernel_archive.splits import FORECAST_SPLITS, REPLAY
 from kernel_archive.storage import content_path
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     import pyarrow as pa
 
@@ -94,6 +97,7 @@ def load_split(
         ends=(ends[0], ends[1]) if len(ends) == 2 else None,
         surface=read_surface(opened, spec, values),
         clusters=read_clusters(opened, spec, values),
+        zero=read_zero(facts.logical_digest, opened.manifest.version, spec, values["row_id"]),
         facts=TargetFacts(
             archive_name=opened.manifest.name,
             archive_version=opened.manifest.version,
@@ -108,6 +112,26 @@ def load_split(
     )
     loaded = replace(loaded, withheld=withheld, others=partial(_other_ids, opened, spec))
     return loaded if scheme is None else loaded.under(scheme_of(scheme).name)
+
+
+class _StoredZero(msgspec.Struct):
+    """Hold a file of ``splits/zero``, which ``benchmarks/zero.py`` writes."""
+
+    split_digest: str
+    forecast: str
+    probabilities: dict[str, list[float]]
+
+
+def read_zero(digest: str, version: str, spec: SplitSpec, row_ids: Sequence[str]) -> Zero | None:
+    """Read what a skill of 0 stands for on these very rows; ``None`` where nothing is fixed."""
+    path = content_path("splits") / "zero" / version / f"{spec.name}.json.gz"
+    if "/" in version or not path.is_file():
+        return None
+    stored = msgspec.json.decode(gzip.decompress(path.read_bytes()), type=_StoredZero)
+    if stored.split_digest != digest:
+        return None
+    p = np.array([stored.probabilities[row] for row in row_ids])
+    return Zero(name=stored.forecast, probabilities=normalise(raw=p))
 
 
 class _FrozenRows(msgspec.Struct):

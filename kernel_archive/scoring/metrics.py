@@ -25,7 +25,16 @@ if TYPE_CHECKING:
     from kernel_archive.scoring.arrays import Floats
     from kernel_archive.scoring.samples import ForecastRows, RowSample
 
-__all__ = ["COMPARED", "HEADLINE", "LEAD", "METRICS", "RANKED_BY", "RANKINGS", "metrics_of"]
+__all__ = [
+    "COMPARED",
+    "HEADLINE",
+    "LEAD",
+    "LEADS",
+    "METRICS",
+    "RANKED_BY",
+    "RANKINGS",
+    "metrics_of",
+]
 
 
 class MetricInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -115,11 +124,11 @@ def _monotonicity(sample: RowSample) -> Floats:
     )
 
 
-def _skill(sample: RowSample) -> Floats:
+def _skill(sample: RowSample, over: str) -> Floats:
     own = METRICS["crps"].of(sample)
-    control = sample.mean_over_rows(sample.rows.control_crps[None])
+    zero = sample.mean_over_rows(getattr(sample.rows, over)[None])
     with np.errstate(invalid="ignore", divide="ignore"):
-        skill: Floats = np.where(control > 0, 1.0 - own / control, np.nan)
+        skill: Floats = np.where(zero > 0, 1.0 - own / zero, np.nan)
     return skill
 
 
@@ -145,8 +154,10 @@ _DRAWS: Final[dict[str, Callable[[RowSample], Floats]]] = {
     "recovery_area": lambda s: recovery_area(curve=s.curve),
     "ece": _calibration_error,
     "confidence_monotonicity": _monotonicity,
-    "crps_skill": _skill,
-    "pair_accuracy": lambda s: s.pair_accuracy,
+    "crps_skill": partial(_skill, over="zero_crps"),
+    "crps_skill_cue": partial(_skill, over="control_crps"),
+    "pair_accuracy": lambda s: s.pair_accuracy(close=False),
+    "close_pairs": lambda s: s.pair_accuracy(close=True),
     "aurc": lambda s: s.risk,
     **{cutoff_name(x): partial(lambda s, x: s.average_precisions[x], x=x) for x in CUTOFFS},
     **{f"lift_{x:g}": partial(lambda s, x: s.lift(x), x=x) for x in CUTOFFS},
@@ -169,7 +180,13 @@ def metrics_of(kind: Kind) -> dict[str, MetricInfo]:
 RANKED_BY: Final = "crps"
 #: The figure that a board and the command line show first; it orders as :data:`RANKED_BY` does.
 LEAD: Final = "crps_skill"
-#: Kind of split -> its headline metrics.
+#: Kind of split -> what is shown first.
+LEADS: Final[dict[Kind, tuple[str, ...]]] = {
+    "eval": (LEAD, "close_pairs"),
+    "discovery": (LEAD,),
+    "train": (),
+}
+#: Kind of split -> its headline metrics in the paper.
 HEADLINE: Final[dict[Kind, tuple[str, ...]]] = {
     kind: tuple(name for name, metric in METRICS.items() if kind in metric.headline)
     for kind in get_args(Kind)

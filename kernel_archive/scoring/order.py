@@ -23,6 +23,8 @@ CUTOFFS: Final = SPLITS["discovery"].cutoffs
 #: Pairs whose speedups differ by no more than this factor don't count, however well either was
 #: measured.
 MIN_RATIO: Final = 1.05
+#: Close pairs lie at most this far apart.
+CLOSE: Final = 2.0
 #: Of a larger candidate set this many rows enter pairs, evenly spaced in order of row id (a
 #: digest).
 MAX_ROWS: Final = 1_000
@@ -54,43 +56,74 @@ def order_keys(*, expected: Floats, stated: Floats | None = None) -> Ints:
     return keys.astype(np.intp)
 
 
+def countable_pairs(speedups: Floats, spreads: Floats) -> Bools:
+    """Say which pairs count, of rows from the fastest to the slowest: shape (n, n), upper half."""
+    spread = np.maximum(spreads, MIN_RATIO)
+    apart = np.divide.outer(speedups, speedups) > np.maximum.outer(spread, spread)
+    return np.triu(apart, 1)
+
+
+def close_pairs(speedups: Floats, goals: Floats | None = None) -> Bools:
+    """Say which pairs are close: at most 2x apart, and of one goal where goals are known: (n, n).
+
+    >>> close_pairs(np.array([3.0, 2.0, 1.2]), np.array([6.0, 6.0, 5.0])).tolist()[0]
+    [True, True, False]
+    """
+    ratio = np.divide.outer(speedups, speedups)
+    close: Bools = (ratio <= CLOSE) & (ratio >= 1.0 / CLOSE)
+    return close if goals is None else close & np.equal.outer(goals, goals)
+
+
 class PairTable:
     """The pairs of one candidate set that count, ready to be counted in many draws."""
 
-    def __init__(self, keys: Ints, speedups: Floats, spreads: Floats) -> None:
+    def __init__(
+        self, keys: Ints, speedups: Floats, spreads: Floats, goals: Floats | None = None
+    ) -> None:
         """Compare all pairs of rows; arguments as in :func:`pair_accuracy`."""
         n = len(speedups)
         rows = np.arange(n) if n <= MAX_ROWS else np.linspace(0, n - 1, MAX_ROWS).astype(np.intp)
-        self._rows = rows[np.argsort(-speedups[rows], kind="stable")]
-        s, spread = speedups[self._rows], np.maximum(spreads[self._rows], MIN_RATIO)
-        m = len(s)
-        count = np.triu(np.divide.outer(s, s) > np.maximum.outer(spread, spread), 1)
+        #: The rows that enter pairs, from the fastest to the slowest.
+        self.rows = rows[np.argsort(-speedups[rows], kind="stable")]
+        s, m = speedups[self.rows], len(rows)
+        self.countable = countable_pairs(s, spreads[self.rows])
         above = np.zeros((m, m), np.int32)
-        for key in keys[:, self._rows].astype(np.int32):
+        for key in keys[:, self.rows].astype(np.int32):
             above += np.sign(np.subtract.outer(key, key))
         # Over all repeats a right order scores 2, a tie 1: whole numbers, so that sums are exact.
         self._most = 2.0 * len(keys)
+        self.points = len(keys) + above
         number = np.float32 if self._most * m * m < _EXACT else np.float64
-        self._tables = np.stack([(len(keys) + above) * count, count]).astype(number)
+        close = self.countable & close_pairs(s, None if goals is None else goals[self.rows])
+        self._tables: list[Floats] = [
+            (self.points * part if scored else part).astype(number)
+            for part in (self.countable, close)
+            for scored in (True, False)
+        ]
 
     def count(self, weights: Floats) -> Floats:
-        """Count pairs in the right order (a tie half), and all that count: shape (2, D).
+        """Count pairs in the right order (a tie half) and all, then close ones: shape (4, D).
 
         A row that is drawn twice (weights have shape (n, D)) makes its pairs twice; with itself it
         makes none.
         """
-        drawn = weights[self._rows]
+        drawn = weights[self.rows]
         m, n_draws = drawn.shape
         width = min(max(1, _ONE_THREAD // m**2), n_draws)
         blocks = -(-n_draws // width)
-        w = np.zeros((m, blocks * width), self._tables.dtype)
+        w = np.zeros((m, blocks * width), self._tables[0].dtype)
         w[:, :n_draws] = drawn
         parts = w.reshape(m, blocks, width).transpose(1, 0, 2)
-        # w' A w of both tables
+        # w' A w of every table
         forms = [np.einsum("bij,bij->bj", parts, table @ parts).ravel() for table in self._tables]
         out: Floats = np.stack(forms)[:, :n_draws].astype(np.float64)
-        out[0] /= self._most
+        out[::2] /= self._most
         return out
+
+    def share_right(self, within: Bools) -> tuple[float, int]:
+        """Share in the right order, over all repeats, and number of some of the pairs."""
+        chosen = self.countable & within
+        return float(self.points[chosen].sum()) / self._most, int(chosen.sum())
 
 
 def pair_accuracy(
@@ -114,7 +147,7 @@ def pair_accuracy(
     """
     n = len(speedups)
     table = PairTable(keys, speedups, np.ones(n) if spreads is None else spreads)
-    right, countable = table.count(counted(weights, n))
+    right, countable = table.count(counted(weights, n))[:2]
     with np.errstate(invalid="ignore"):
         return per_draw(right / countable, weights)
 

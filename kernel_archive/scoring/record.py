@@ -142,6 +142,17 @@ class DiscoveryCurve(msgspec.Struct, frozen=True, kw_only=True):
     precision: tuple[float, ...] = ()
 
 
+class PairBand(msgspec.Struct, frozen=True, kw_only=True):
+    """Hold how many pairs of some distance are in the right order."""
+
+    #: Such as ``1.05x to 1.2x``, or ``close pairs``.
+    title: str
+    n_pairs: int
+    #: Share in the right order, all repeats together, and of an order by one more measurement.
+    accuracy: float | None
+    ceiling: float | None
+
+
 class ControlFigures(msgspec.Struct, frozen=True, kw_only=True):
     """Hold the figures of one control or bound on the same rows."""
 
@@ -207,6 +218,8 @@ class Score(Terms, frozen=True, kw_only=True):
     buckets: tuple[Bucket, ...]
     #: For ``eval`` only.
     recovery: Recovery | None
+    #: Pairs by the distance of their speedups, then the close ones; for ``eval`` only.
+    pairs: tuple[PairBand, ...] = ()
     #: ``None`` without a parsed row.
     risk: RiskCoverage | None
     #: ``None`` where nothing is deferred.
@@ -254,6 +267,7 @@ class Score(Terms, frozen=True, kw_only=True):
             risk=None,
             deferral=None,
             discovery=(),
+            pairs=(),
             controls=tuple(replace(c, metrics=rounded(c.metrics)) for c in self.controls),
         )
 

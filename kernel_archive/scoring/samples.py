@@ -10,7 +10,7 @@ import numpy as np
 
 from kernel_archive.scoring import calibration, order, recovery
 from kernel_archive.scoring.arrays import product
-from kernel_archive.scoring.controls import best_control
+from kernel_archive.scoring.controls import best_control, zero_of
 from kernel_archive.scoring.forecasts import confidence, correct, expected_speedup, forecast_errors
 
 if TYPE_CHECKING:
@@ -25,7 +25,15 @@ if TYPE_CHECKING:
 #: Cues of an edit that find discoveries without reading it.
 SHORTCUTS: Final = ("parent_speedup", "language_change")
 #: Fields of :class:`ForecastRows` with a value for every row.
-_ROW_FIELDS: Final = ("speedups", "bins", "spreads", "control_crps", "clusters")
+_ROW_FIELDS: Final = (
+    "speedups",
+    "bins",
+    "spreads",
+    "control_crps",
+    "zero_crps",
+    "clusters",
+    "goals",
+)
 #: Its fields with a value for every repeat and row.
 REPEAT_FIELDS: Final = ("probabilities", "parsed", "predicted", "stated")
 
@@ -46,12 +54,15 @@ class ForecastRows:
     speedups: Floats
     bins: Ints
     spreads: Floats
-    #: Shape (n,), CRPS of the best control.
+    #: Shape (n,), CRPS of the best cue, and of what a skill of 0 stands for.
     control_crps: Floats
+    zero_crps: Floats
     #: Shape (n,), number of the cluster that a row is of; ``None`` where rows are drawn. What they
     #: are called.
     clusters: Ints | None
     unit: str
+    #: Shape (n,), the bin that the author was told to land in; ``None`` where nobody was told.
+    goals: Floats | None
     #: Name -> shape (n,), scores of the known shortcuts to discoveries.
     shortcuts: Mapping[str, Floats]
     #: Shape (R, n, 8).
@@ -79,8 +90,10 @@ class ForecastRows:
             bins=rows.bins,
             spreads=rows.surface.spreads,
             control_crps=split.once(best_control)[1][places],
+            zero_crps=split.once(zero_of)[1][places],
             clusters=None if named is None else np.unique(named.names, return_inverse=True)[1],
             unit="rows" if named is None else named.unit,
+            goals=rows.surface.goals,
             shortcuts={k: v for k, v in rows.surface.cues.items() if k in SHORTCUTS},
             probabilities=cast.probabilities,
             parsed=cast.parsed,
@@ -137,7 +150,12 @@ class ForecastRows:
     def pair_tables(self) -> dict[str, order.PairTable]:
         """The pairs of every task and language."""
         return {
-            name: order.PairTable(self.keys[:, at], self.speedups[at], self.spreads[at])
+            name: order.PairTable(
+                self.keys[:, at],
+                self.speedups[at],
+                self.spreads[at],
+                None if self.goals is None else self.goals[at],
+            )
             for name, at in self.pools.items()
         }
 
@@ -276,7 +294,7 @@ class RowSample:
 
     @cached_property
     def pool_pairs(self) -> dict[str, Floats]:
-        """Of every pool the pairs in the right order, and those that count: shape (2, D) each."""
+        """Of every pool the counts of :meth:`~order.PairTable.count`: shape (4, D) each."""
         if self.whole is not None:
             return {name: self.whole.pool_pairs[name] for name in self.rows.pools}
         tables, out = self.rows.pair_tables, {}
@@ -285,11 +303,11 @@ class RowSample:
             out[name] = tables[name].count(self.inside(at)) * copies
         return out
 
-    @property
-    def pair_accuracy(self) -> Floats:
-        """Share of pairs in the right order: shape (D,); NaN without a pair that counts."""
-        nothing = np.zeros((2, self.weights.shape[1]))
-        right, countable = sum(self.pool_pairs.values(), start=nothing)
+    def pair_accuracy(self, *, close: bool) -> Floats:
+        """Share of (close) pairs in the right order: shape (D,); NaN without a pair that counts."""
+        nothing = np.zeros((4, self.weights.shape[1]))
+        total = sum(self.pool_pairs.values(), start=nothing)
+        right, countable = total[2:] if close else total[:2]
         with np.errstate(invalid="ignore"):
             return np.asarray(right / countable)
 

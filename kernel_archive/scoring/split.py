@@ -69,6 +69,10 @@ class Surface:
     spreads: Floats
     #: Name -> shape (n,), the value of a cue.
     cues: Mapping[str, Floats] = field(default_factory=dict)
+    #: Shape (n,), the bin that the author was told to land in, NaN for none; ``None`` if all are.
+    goals: Floats | None = None
+    #: Shape (n, k), measured speedups, NaN where there are fewer; ``None`` where none is known.
+    measured: Floats | None = None
 
     @classmethod
     def plain(cls, n: int) -> Surface:
@@ -81,6 +85,8 @@ class Surface:
             languages=tuple(self.languages[i] for i in rows),
             spreads=self.spreads[rows],
             cues={name: values[rows] for name, values in self.cues.items()},
+            goals=None if self.goals is None else self.goals[rows],
+            measured=None if self.measured is None else self.measured[rows],
         )
 
 
@@ -101,6 +107,16 @@ class Clusters:
         return Clusters(unit=self.unit, names=tuple(self.names[i] for i in rows))
 
 
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Zero:
+    """Hold the forecasts that a skill of 0 stands for: of a baseline that reads nothing."""
+
+    #: The baseline.
+    name: str
+    #: Shape (n, 8), rows sum to 1.
+    probabilities: Floats
+
+
 class SplitOptions(TypedDict, total=False):
     """State what is known of rows beside their ids, tasks and speedups."""
 
@@ -116,6 +132,8 @@ class SplitOptions(TypedDict, total=False):
     surface: Surface
     #: What intervals draw; rows when not given.
     clusters: Clusters | None
+    #: What a skill of 0 stands for; the best control when not given.
+    zero: Zero | None
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -139,6 +157,7 @@ class Split:
     facts: TargetFacts
     surface: Surface
     clusters: Clusters | None = None
+    zero: Zero | None = None
     #: The bins follow another scheme than the split was frozen with.
     relabelled: bool = False
     #: The labels are hidden from the public: no figure of a single row is shown.
@@ -214,6 +233,7 @@ class Split:
             facts=options.get("facts") or _facts_of(split, rows),
             surface=options.get("surface") or Surface.plain(len(ids)),
             clusters=options.get("clusters"),
+            zero=options.get("zero"),
         )
 
     def __len__(self) -> int:
@@ -274,6 +294,7 @@ class Split:
             bins=self.bins[rows],
             surface=self.surface.take(rows),
             clusters=self.clusters and self.clusters.take(rows),
+            zero=self.zero and replace(self.zero, probabilities=self.zero.probabilities[rows]),
             _frozen=None,
         )
 
@@ -290,7 +311,13 @@ class Split:
         y = assign_bins(self.speedups, scheme, row_ids=self.row_ids)
         m = representatives(self.speedups, y, scheme)
         return replace(
-            self, bins=y, scheme=scheme, representatives=m, relabelled=True, _frozen=self
+            self,
+            bins=y,
+            scheme=scheme,
+            representatives=m,
+            relabelled=True,
+            zero=None,  # its forecasts are over the bins of the other scheme
+            _frozen=self,
         )
 
 

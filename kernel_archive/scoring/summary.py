@@ -6,7 +6,7 @@ import math
 from typing import TYPE_CHECKING, NamedTuple
 
 from kernel_archive.errors import printable
-from kernel_archive.scoring.metrics import HEADLINE, LEAD, METRICS, RANKED_BY, budget_name
+from kernel_archive.scoring.metrics import HEADLINE, LEAD, LEADS, METRICS, RANKED_BY, budget_name
 from kernel_archive.scoring.recovery import BUDGETS
 from kernel_archive.splits import split_of
 
@@ -48,7 +48,8 @@ def heading(target: TargetFacts, scheme: str) -> str:
 def score_sheets(record: Score) -> list[Sheet]:
     """Make the tables of one score: all metrics, per budget, per task or family."""
     f = record.forecasts
-    first = [name for name in (LEAD, *HEADLINE[record.kind]) if name in record.metrics]
+    shown = (*LEADS[record.kind], *HEADLINE[record.kind])
+    first = [name for name in shown if name in record.metrics]
     budgets = {budget_name(c): f"{c} %" for c in BUDGETS if budget_name(c) in record.metrics}
     others = [name for name in record.metrics if name not in first and name not in budgets]
     of = f" of {record.drawn.said}" if record.drawn else ""
@@ -69,6 +70,12 @@ def score_sheets(record: Score) -> list[Sheet]:
         columns = ["budget", "recovered", *_SCORE_COLUMNS[2:4], "random order", "best control"]
         rows = [[shown, *_metric_row(record, name)[1:7]] for name, shown in budgets.items()]
         sheets.append(Sheet("Speedup recovered by budget", [*columns, "oracle"], rows, []))
+    if record.pairs:
+        columns = ["distance", "pairs", "in the right order", "by one more measurement"]
+        rows = [
+            [b.title, f"{b.n_pairs:,}", _share(b.accuracy), _share(b.ceiling)] for b in record.pairs
+        ]
+        sheets.append(Sheet("Pairs by distance", columns, rows, []))
     if record.discovery:
         columns = ["cutoff", "positives", "base rate", "least and largest average precision"]
         rows = [
@@ -116,7 +123,8 @@ def several_sheet(records: Sequence[Score]) -> Sheet:
         value = record.metrics[RANKED_BY].mean
         return value is None, METRICS[RANKED_BY].sign * (value or 0.0), record.forecasts.name
 
-    spanned = (LEAD, *HEADLINE[records[0].kind])
+    kind = records[0].kind
+    spanned = (*LEADS[kind], *HEADLINE[kind])
     rows = []
     for record in sorted(records, key=key):
         facts = record.forecasts
@@ -236,7 +244,8 @@ def _metric_row(record: Score, name: str) -> list[str]:
     spread = "-" if one else f"{metric.std:.{info.decimals}f}"
     scale = [info.format(record.uniform.get(name)), info.format(record.control(name))]
     # What knowing every bin gives, and, where that is more, what knowing every speedup gives.
-    oracle = dict.fromkeys(info.format(c.metrics.get(name)) for c in record.controls if c.bound)
+    oracles = [c for c in record.controls if c.name.startswith("oracle_")]
+    oracle = dict.fromkeys(info.format(c.metrics.get(name)) for c in oracles)
     ends = ["-", ""] if info.better == "neither" else [" / ".join(oracle) or "-", info.better]
     return [info.title, *_figure(record, name), spread, *scale, *ends]
 

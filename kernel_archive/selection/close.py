@@ -26,7 +26,7 @@ from kernel_archive.selection.evaluation import (
     read_token_sets,
     with_reasons,
 )
-from kernel_archive.selection.selected import Selection, counted, label_rows, pair_id
+from kernel_archive.selection.selected import Selection, count_values, label_rows, pair_id
 from kernel_archive.selection.similarity import near_copy_classes
 
 if TYPE_CHECKING:
@@ -151,9 +151,9 @@ def select_close(
     kernels = kernels.join(told.unique("kernel_id", keep="last"), on="kernel_id")
     no_goal = pl.when(pl.col("goal_bin").is_null()).then(pl.lit("no_goal"))
     kernels = kernels.with_columns(reason=pl.coalesce("reason", no_goal))
-    dropped = counted(kernels["reason"].drop_nulls())
+    dropped = count_values(kernels["reason"].drop_nulls())
     allowed = kernels.filter(pl.col("reason").is_null())
-    per_gpu = counted(allowed["gpu"])
+    per_gpu = count_values(allowed["gpu"])
     chosen_gpu = choose_gpu(per_gpu, rule.gpu, gpu)
     allowed = standard_errors(tables, allowed.filter(pl.col("gpu") == (chosen_gpu or "")))
     empty = find_pairs(allowed.head(0), rule)

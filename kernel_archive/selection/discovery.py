@@ -4,8 +4,7 @@ The parent-child edges of search trees, with g = speedup(child) / speedup(parent
 
 g is made from the kernels' speedups, which are medians over all measurements of a program, not from
 the two evaluations of the edge. So every number of the table can be recomputed from ``kernels``
-alone, and the same two programs have one g wherever they meet. How far the edges' own measurements
-differ from that is counted in the facts.
+alone, and the same two programs have one g wherever they meet.
 """
 
 from __future__ import annotations
@@ -14,10 +13,8 @@ import math
 from typing import TYPE_CHECKING, Any, Final, cast
 
 import msgspec
-import numpy as np
 import polars as pl
 
-from kernel_archive.bins import Scheme, assign_bins
 from kernel_archive.selection.definitions import (
     DiscoveryDefinition,
     canonical_definition,
@@ -83,27 +80,7 @@ def cutoff_counts(
     return dict(sorted(counts.items()))
 
 
-def _agreement(values: pl.Series, others: pl.Series, scheme: Scheme) -> dict[str, Any]:
-    """Compare g with a second measure of it."""
-    with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
-        a, b = values.to_numpy(), others.cast(pl.Float64).to_numpy()
-        both = np.isfinite(a / b) & np.isfinite(b / a)
-        a, b = a[both], b[both]
-    if not len(a):
-        return {"pairs": 0}
-    factors = np.maximum(a / b, b / a)
-    return {
-        "pairs": len(a),
-        "median_factor": round(float(np.median(factors)), 6),
-        "p90_factor": round(float(np.quantile(factors, 0.9)), 6),
-        "largest_factor": round(float(factors.max()), 6),
-        "label_differences": int(
-            np.count_nonzero(assign_bins(a, scheme) != assign_bins(b, scheme))
-        ),
-    }
-
-
-def flagged(flags: Sequence[str], column: str = "flags") -> pl.Expr:
+def has_flag(flags: Sequence[str], column: str = "flags") -> pl.Expr:
     """Whether a list of audit flags holds one of these."""
     return (
         pl.col(column).list.eval(pl.element().is_in(list(flags))).list.any().fill_null(value=False)
@@ -128,7 +105,7 @@ def select_discovery(
     evaluations = tables.read("evaluations", EDGE_COLUMNS).filter(
         pl.col("search_id").is_in(searches["search_id"].to_list())
     )
-    flags = [flagged(rule.exclude_flags, f"{side}_flags") for side in ("parent", "child")]
+    flags = [has_flag(rule.exclude_flags, f"{side}_flags") for side in ("parent", "child")]
     edges, dropped = find_edges(
         evaluations, tables.kernels(), {"flagged": pl.any_horizontal(flags)}
     )
@@ -142,8 +119,6 @@ def select_discovery(
             "edges_of_stopped": rows["search_id"].is_in(stopped).sum(),
         },
         "near_duplicates": (rows["anchor_token"] == rows["candidate_token"]).sum(),
-        "own_measurements": _agreement(rows[split.value], rows["own_ratio"], rule.scheme),
-        "case_times": _agreement(rows[split.value], rows["g_cases"], rule.scheme),
     }
     labelled, counts = label_rows(split, rows, rule.scheme)
     return Selection(

@@ -22,7 +22,6 @@ EDGE_COLUMNS: Final = (
     "parent_distance",
     "is_root",
     "outcome",
-    "speedup",
     "excluded",
     "step",
     "source_line",
@@ -42,11 +41,6 @@ _OF_KERNEL: Final = (
 )
 
 
-def is_number(ratio: pl.Expr) -> pl.Expr:
-    """Whether a ratio of two positive speedups is a number of 64 bits."""
-    return ratio.is_finite() & (ratio > 0)
-
-
 def _first_reason(reasons: Mapping[str, pl.Expr]) -> pl.Expr:
     """Name the first of some conditions that is true; null where none is."""
     return pl.coalesce(pl.when(when).then(pl.lit(name)) for name, when in reasons.items())
@@ -59,7 +53,7 @@ def _with_parents(evaluations: pl.DataFrame) -> pl.DataFrame:
     )
     parents = rows.select(
         "search_id",
-        pl.col("kernel_id", "outcome", "excluded", "speedup").name.prefix("parent_"),
+        pl.col("kernel_id", "outcome", "excluded").name.prefix("parent_"),
         parent_node_id="node_id",
         parent_distance=pl.lit(1, pl.Int32),
     ).unique(["search_id", "parent_node_id"], keep="last")
@@ -79,7 +73,6 @@ def _with_parents(evaluations: pl.DataFrame) -> pl.DataFrame:
         "search_id",
         child_kernel_id="kernel_id",
         parent_kernel_id="parent_kernel_id",
-        own_ratio=pl.col("speedup") / pl.col("parent_speedup"),
         why=_first_reason(reasons),
     )
 
@@ -94,10 +87,9 @@ def find_edges(
     An edge is one evaluation with its direct parent (``parent_distance`` 1: the log still has it),
     both successful and neither excluded, both kernels in the archive, of the same problem and GPU,
     timed against the same reference, whose text need not be known. An edge from a program to itself
-    is none. The same two programs give one edge, in either
-    direction: the first by search id, then in the order of the log. Where another builder has
-        measured both programs
-    again, the edge stays with their ratio; where it has measured one of them, there is no edge.
+    is none. The same two programs give one edge, in either direction: the first by search id, then
+    in the order of the log. Where another builder has measured both programs again, the edge stays
+    with their ratio; where it has measured one of them, there is no edge.
 
     Args:
         evaluations: of the searches that count, with :data:`EDGE_COLUMNS`.
@@ -106,8 +98,8 @@ def find_edges(
 
     Returns:
         Edges in the order of search and evaluation, with ``search_id``, ``ratio`` (child / parent
-        speedup of the kernels), ``own_ratio`` (of these two evaluations alone; null where that is
-        no number) and the columns of both kernels; and counts of the evaluations that gave none.
+        speedup of the kernels) and the columns of both kernels; and counts of the evaluations that
+        gave none.
     """
     rows = _with_parents(evaluations)
     dropped = Counter(rows["why"].drop_nulls().to_list())
@@ -125,11 +117,10 @@ def find_edges(
         "other_problem_or_gpu": (pl.col("child_problem") != pl.col("parent_problem"))
         | (pl.col("child_gpu") != pl.col("parent_gpu")),
         "cross_reference": pl.col("child_reference_id").ne_missing(pl.col("parent_reference_id")),
-        "ratio_out_of_range": ~is_number(ratio),
+        "ratio_out_of_range": ~(ratio.is_finite() & (ratio > 0)),
         **(refuse or {}),
     }
-    own = pl.when(is_number(pl.col("own_ratio"))).then("own_ratio")
-    rows = rows.with_columns(why=_first_reason(reasons), ratio=ratio, own_ratio=own)
+    rows = rows.with_columns(why=_first_reason(reasons), ratio=ratio)
     dropped.update(rows["why"].drop_nulls().to_list())
     rows = rows.filter(pl.col("why").is_null())
     edges = rows.filter(both.is_first_distinct())

@@ -31,8 +31,8 @@ from kernel_archive.selection.definitions import (
     recorded_definition,
     variant_name,
 )
-from kernel_archive.selection.discovery import flagged
-from kernel_archive.selection.selected import Selection, cell_counts, counted, label_rows
+from kernel_archive.selection.discovery import has_flag
+from kernel_archive.selection.selected import Selection, cell_counts, count_values, label_rows
 from kernel_archive.selection.similarity import TokenSet, overlap, token_sets
 from kernel_archive.selection.tables import ArchiveTables
 
@@ -173,7 +173,7 @@ def with_reasons(
         "unknown_reference": ~reference.is_in(known["reference_id"].to_list()) & (not own),
         # The shipped definitions keep what they selected before this rule.
         "reference_itself": (pl.col("program_id") == pl.col("reference_id")) & own,
-        "flagged": flagged(rule.exclude_flags),
+        "flagged": has_flag(rule.exclude_flags),
         "measured_too_seldom": pl.col("n_measurements") < rule.measured,
     }
     first = pl.coalesce(pl.when(when).then(pl.lit(name)) for name, when in reasons.items())
@@ -297,7 +297,7 @@ def select_eval(
     if rule.near_copy is not None:
         choice.dropped["near_training"] = 0
     allowed = kernels.filter(pl.col("reason").is_null())
-    per_gpu = counted(allowed["gpu"])
+    per_gpu = count_values(allowed["gpu"])
     chosen_gpu = choose_gpu(per_gpu, rule.gpu, gpu)
     choice.dropped["other_gpu"] = sum(n for name, n in per_gpu.items() if name != chosen_gpu)
     allowed = allowed.filter(pl.col("gpu") == (chosen_gpu or ""))

@@ -12,7 +12,7 @@ import msgspec
 from kernel_archive.archive.manifest import SplitFacts  # noqa: TC001 - msgspec needs the type at run time
 from kernel_archive.archive.open import Archive, open_archive
 from kernel_archive.errors import ArchiveMismatchError, Finding, UsageError, printable
-from kernel_archive.selection.selected import CANONICAL, named
+from kernel_archive.selection.selected import CANONICAL, name_rows
 from kernel_archive.splits import SPLIT_TABLES
 from kernel_archive.storage import content_path
 
@@ -154,7 +154,7 @@ def differences(
     }
     for (code, message), ids in kinds.items():
         if ids:
-            value = named(sorted(ids), 120)
+            value = name_rows(sorted(ids), 120)
             yield Finding(
                 code=code, message=f"{message}: {len(ids)} rows", field=table, value=value
             )

@@ -19,14 +19,14 @@ leak. Whether it is the reference is looked up in ``references``, not believed o
 from __future__ import annotations
 
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import polars as pl
 
 from kernel_archive.errors import Finding, LeakageError, printable
 from kernel_archive.ids import program_id, token_id
 from kernel_archive.problems import HELD_OUT_PROBLEMS
-from kernel_archive.selection.selected import MEMBER, members_of, named, with_ids
+from kernel_archive.selection.selected import MEMBER, members_of, name_rows, with_ids
 from kernel_archive.selection.similarity import TokenSet, token_sets
 from kernel_archive.splits import EVALUATIONS, SPLIT_TABLES
 
@@ -41,8 +41,6 @@ _FIX: Final = (
     "an [[exclude]] entry, and build again"
 )
 TRAIN: Final = "kernels/train"
-
-Severity = Literal["error", "warning"]
 
 
 class _Leak(NamedTuple):
@@ -248,49 +246,34 @@ def evaluated_programs(
     return programs
 
 
-def check_leakage(
-    tables: ArchiveTables,
-    members: Mapping[str, pl.DataFrame],
-    of_pairs: Severity = "error",
-    *,
-    selections: Mapping[str, Selection] | None = None,
-) -> list[Finding]:
-    """Find leaks of the evaluation into training: one finding per kind and table.
-
-    Args:
-        tables: the archive's tables.
-        members: rows of its splits, by table.
-        of_pairs: severity of what training pairs hold: a warning where others published them,
-            since no build can mend it.
-        selections: with them, near copies are looked for, too: splits that are about to take the
-            place of those that the archive has.
-    """
-    leaks = [*_leaks(tables, members)]
-    leaks += [] if selections is None else _near_copies(tables, selections)
-    return [
-        Finding(
-            code=leak.code,
-            message=f"{leak.message}: {len(leak.rows)} rows, {named(leak.rows)}",
-            field=leak.where,
-            value=printable(leak.rows[0], 200),
-            fix=leak.fix,
-            severity=of_pairs if leak.where in SPLIT_TABLES else "error",
-        )
-        for leak in leaks
-        if leak.rows
-    ]
-
-
 def leakage_findings(
     tables: ArchiveTables,
     members: Mapping[str, pl.DataFrame],
     selections: Mapping[str, Selection] = MappingProxyType({}),
 ) -> list[Finding]:
-    """Find leaks between the splits of an archive, near copies among them."""
+    """Find leaks of the evaluation into training: one finding per kind and table.
+
+    What training pairs hold is a warning where others published them, since no build can mend it.
+
+    Args:
+        tables: the archive's tables.
+        members: rows of its splits, by table.
+        selections: splits that are about to take the place of those that the archive has.
+    """
     facts = tables.archive.manifest.splits
     published = "train_pairs" in facts and facts["train_pairs"].origin == "published"
-    severity: Severity = "warning" if published else "error"
-    return check_leakage(tables, members, severity, selections=selections)
+    return [
+        Finding(
+            code=leak.code,
+            message=f"{leak.message}: {len(leak.rows)} rows, {name_rows(leak.rows)}",
+            field=leak.where,
+            value=printable(leak.rows[0], 200),
+            fix=leak.fix,
+            severity="warning" if published and leak.where in SPLIT_TABLES else "error",
+        )
+        for leak in (*_leaks(tables, members), *_near_copies(tables, selections))
+        if leak.rows
+    ]
 
 
 def refuse_leakage(findings: Iterable[Finding]) -> list[Finding]:

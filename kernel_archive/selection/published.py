@@ -20,7 +20,7 @@ from kernel_archive.readers.records import PublishedRow
 from kernel_archive.selection.discovery import cutoff_counts
 from kernel_archive.selection.selected import (
     Selection,
-    counted,
+    count_values,
     label_facts,
     label_rows,
     with_ids,
@@ -162,7 +162,7 @@ def _facts(split: SplitSpec, rows: pl.DataFrame) -> dict[str, Any]:
     if split.cutoffs:
         facts["cutoffs"] = cutoff_counts(values.tolist(), rows["family"], split.cutoffs)
     if split.kind == "train":
-        facts["kinds"] = counted(rows["pair_type"])
+        facts["kinds"] = count_values(rows["pair_type"])
     return facts
 
 

@@ -137,7 +137,7 @@ def label_rows(
     facts = {
         **label_facts(values, bins, scheme),
         "cells": cell_counts(rows.select(split.task, "bin").iter_rows()),
-        "gpus": counted(rows["gpu"]),
+        "gpus": count_values(rows["gpu"]),
         "searches": len({*rows["search_id"]} - {""}),
     }
     if split.kind == "eval":
@@ -194,7 +194,7 @@ def members_of(split: SplitSpec, rows: pl.DataFrame) -> pl.DataFrame:
     return columns.cast(MEMBER)
 
 
-def counted(values: pl.Series) -> dict[str, int]:
+def count_values(values: pl.Series) -> dict[str, int]:
     """Count the values of a column, sorted by value."""
     return dict(sorted(Counter(values.to_list()).items()))
 
@@ -211,7 +211,7 @@ def cell_counts(
     return {task: [found[task, b] for b in range(1, N_BINS + 1)] for task in names}
 
 
-def named(rows: Sequence[str], length: int = 200) -> str:
+def name_rows(rows: Sequence[str], length: int = 200) -> str:
     """Name the first rows for a message, each up to a length, and count the others."""
     more = f" and {len(rows) - NAMED} more" if len(rows) > NAMED else ""
     return ", ".join(printable(row, length) for row in rows[:NAMED]) + more

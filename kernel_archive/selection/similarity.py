@@ -114,7 +114,7 @@ def near_copy_classes(programs: Sequence[TokenSet], limit: float) -> dict[str, s
     """Map each program to the first one that it is linked with by near copies; maybe itself."""
     first = {program.name: program.name for program in programs}
     for other, similarity in _similarities(programs, programs):
-        for j in np.flatnonzero(similarity >= limit):
+        for j in np.flatnonzero(similarity >= limit).tolist():
             one, two = first[other.name], first[programs[j].name]
             if one != two:
                 first = {name: min(one, two) if f in (one, two) else f for name, f in first.items()}

@@ -19,10 +19,10 @@ import numpy as np
 import polars as pl
 
 from kernel_archive.selection.definitions import TrainDefinition, load_definition, variant_name
-from kernel_archive.selection.discovery import flagged
+from kernel_archive.selection.discovery import has_flag
 from kernel_archive.selection.edges import EDGE_COLUMNS, find_edges
 from kernel_archive.selection.sampling import PairSpace, least_pairs, program_mark, quotas
-from kernel_archive.selection.selected import Selection, counted, label_rows, pair_id
+from kernel_archive.selection.selected import Selection, count_values, label_rows, pair_id
 from kernel_archive.splits import SPLIT_TABLES
 
 if TYPE_CHECKING:
@@ -158,7 +158,7 @@ def select_train(
         parameters=msgspec.to_builtins(rule),
         counts={
             **facts,
-            "kinds": counted(rows["pair_type"]),
+            "kinds": count_values(rows["pair_type"]),
             "kinds_per_task": per_task,
             "excluded": dict(sorted(dropped.items())),
             "no_edges": dict(sorted(no_edges.items())),
@@ -182,7 +182,7 @@ def _eligible(
         .then(pl.lit("held_out"))
         .when(pl.col("reference_id").fill_null("") == "")
         .then(pl.lit("unknown_reference"))
-        .when(flagged(rule.exclude_flags))
+        .when(has_flag(rule.exclude_flags))
         .then(pl.lit("flagged"))
     )
     rows = tables.kernels("train").with_columns(reason=reason)

@@ -22,7 +22,7 @@ from kernel_archive.ids import logical_digest
 from kernel_archive.schema import OUTCOMES, TABLES
 from kernel_archive.selection.leakage import present_members
 from kernel_archive.selection.make import make_splits
-from kernel_archive.selection.selected import asked_order, named
+from kernel_archive.selection.selected import asked_order, name_rows
 from kernel_archive.selection.tables import ArchiveTables
 from kernel_archive.splits import EVALUATIONS, SPLIT_TABLES
 from kernel_archive.storage import write_atomically
@@ -235,7 +235,7 @@ def check_withheld(archive: Archive) -> Iterator[Finding]:
         telling |= _traces(archive, tables, hidden)
     for name, rows in telling.items():
         if rows:
-            message = f"the public part tells withheld labels: {len(rows)}, {named(rows, 100)}"
+            message = f"the public part tells withheld labels: {len(rows)}, {name_rows(rows, 100)}"
             place: dict[str, Any] = {"field": name, "value": rows[0][:200], "fix": _FIX}
             yield Finding(code="withheld-label", message=message, **place)
 

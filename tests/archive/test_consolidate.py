@@ -117,15 +117,6 @@ def test_train_keeps_nothing_of_test(made):
     assert made.manifest.reports["withheld_from_train"] == 1
 
 
-def test_failures_are_kept_once_with_their_outcome(made):
-    """A program that never passed is one row."""
-    found = {r["kernel_id"]: r for r in rows(made, "SELECT * FROM failures")}
-    assert set(found) == {kid(program("broken")), kid(program("never"))}
-    never = found[kid(program("never"))]
-    assert (never["outcome"], never["n_evaluations"]) == ("incorrect", 2)
-    assert found[kid(program("broken"))]["error_text"] == "no such name"
-
-
 def test_lineage_goes_through_failed_parents(made):
     """The child of a failed program names it; the failed one names its own parent."""
     (mended,) = rows(made, f"SELECT * FROM kernels WHERE kernel_id = '{kid(program('mended'))}'")
@@ -143,17 +134,6 @@ def test_flags_find_what_they_are_for(made):
     assert (search["n_evaluations"], search["n_successes"], search["n_compile_failed"]) == (6, 5, 1)
     assert search["best_speedup"] == 4.5
     assert made.manifest.reports["flags"]["survivor_source"] == 0
-
-
-def test_a_source_of_survivors_is_flagged(tmp_path):
-    """No failure and nothing below 1x in the whole source: every kernel of it says so."""
-    log = RunLog()
-    root = log.root(program("seed"), 1.0)
-    log.child(root, program("another"), 2.0)
-    log.write(tmp_path / "src/logs/run")
-    archive = built(tmp_path, recipe(tmp_path / "src", ("logs/*", "archive")))
-    flags = rows(archive, "SELECT flags FROM kernels")
-    assert [r["flags"] for r in flags] == [["survivor_source"]] * 2
 
 
 def test_one_program_on_two_gpus_and_two_references(tmp_path):
@@ -278,21 +258,3 @@ def test_one_refusal_ends_a_label_where_the_recipe_wants_unanimity(tmp_path):
         archive, "SELECT speedup, excluded FROM evaluations WHERE excluded IS NOT NULL ORDER BY 1"
     ) == [{"speedup": speedup, "excluded": CONTESTED} for speedup in (2.0, 3.0, 3.5)]
     assert archive.manifest.reports["contested_evaluations"] == 3
-
-
-def test_an_excluded_success_contests_the_others(tmp_path):
-    """One measurement of a cheat is excluded."""
-    log = RunLog(serial=1000)
-    root = log.root(program("seed"), 1.0)
-    cheat = log.child(root, program("cheat"), 90.0)
-    log.child(root, program("cheat"), 80.0)
-    log.write(tmp_path / "mine/logs/run")
-    mine = recipe(tmp_path / "mine", ("logs/*", "held_out"), name="mine")
-    excluding(mine, "run", cheat)
-    flags = rows(built(tmp_path, mine), "SELECT speedup, flags FROM kernels ORDER BY speedup")
-    assert [(r["speedup"], "contested" in r["flags"]) for r in flags] == [
-        (1.0, False),
-        (80.0, True),
-    ]
-    archive = built(tmp_path, unanimous(mine))
-    assert [r["speedup"] for r in rows(archive, "SELECT speedup FROM kernels")] == [1.0]

@@ -8,19 +8,14 @@ import tomllib
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from click.testing import CliRunner
 
 from kernel_archive.archive.init import (
-    _matched,
-    _times,
-    _verdict,
     draft_recipe,
     preview,
     quoted,
     write_recipe,
 )
-from kernel_archive.cli import cli
-from kernel_archive.errors import DataError, TargetExistsError
+from kernel_archive.errors import DataError
 from kernel_archive.readers.sql import check_query
 
 if TYPE_CHECKING:
@@ -158,50 +153,3 @@ def test_shipped_queries_and_own_formats(tmp_path: Path) -> None:
     (tmp_path / "own/run_0").mkdir(parents=True)
     (tmp_path / "own/run_0/events.jsonl").write_text("{}\n")
     assert draft_recipe(tmp_path / "own").sources[0]["format"] == "puct-events"
-
-
-def test_synonyms() -> None:
-    """Names in any spelling, each taken once; times with their unit and whose they are."""
-    columns = [
-        "Kernel Code",
-        "torchTime_us",
-        "runtime (ms)",
-        "Speedup",
-        "isCorrect",
-        "GPU Type",
-        "task_id",
-        "wall_time",
-        "n",
-    ]
-    assert _matched(columns) == {
-        "code": "Kernel Code",
-        "speedup": "Speedup",
-        "correct": "isCorrect",
-        "problem": "task_id",
-        "gpu": "GPU Type",
-    }
-    assert _times(columns) == {
-        "reference_runtime_us": ("torchTime_us", "us"),
-        "runtime_us": ("runtime (ms)", "ms"),
-    }
-    notes: list[str] = []
-    lines = _verdict({"correct": "ok", "outcome": "s"}, {"s": ["PASS", "nvcc error", "hm"]}, notes)
-    assert "THEN 'compile_failed'" in "".join(lines)
-    assert "'hm'" not in "".join(lines)
-    assert len(notes) == 1
-
-
-def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It writes two files."""
-    monkeypatch.chdir(tmp_path)
-    write_table(tmp_path / "in/t.csv", ["code", "speedup", "task"], ["def a(): ...", 2.0, "p"])
-    runner = CliRunner()
-    done = runner.invoke(cli, ["init", "in", "--gpu", "H100", "--name", "me/x"])
-    assert done.exit_code == 0, done.output
-    assert "1 of 1 rows: 1 success" in done.output
-    again = runner.invoke(cli, ["init", "in"])
-    assert isinstance(again.exception, TargetExistsError)
-    shown = runner.invoke(cli, ["init", "in", "--force", "--json"])
-    assert json.loads(shown.stdout)["evaluations"] == 1
-    write_table(tmp_path / "in/t.csv", ["code", "speedup", "task"], ["7", 2.0, "p"])
-    assert runner.invoke(cli, ["init", "in", "--force"]).exit_code == 1

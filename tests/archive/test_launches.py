@@ -75,15 +75,6 @@ def test_lines_of_known_programs_become_rows(recipe, tmp_path):
     assert report.ok, [finding.render() for finding in report.findings]
 
 
-def test_a_changed_file_is_another_build(recipe, tmp_path):
-    """The file is an input: the same one changes nothing, another one makes the table anew."""
-    first = build([str(recipe(line(CODES[0])))], out=tmp_path / "a")
-    assert build([str(recipe(line(CODES[0])))], out=tmp_path / "a").unchanged
-    second = build([str(recipe(line(CODES[0]), line(CODES[1])))], out=tmp_path / "a")
-    assert not second.unchanged
-    assert first.logical_digest != second.logical_digest
-
-
 @pytest.mark.parametrize(
     ("bad", "field"),
     [

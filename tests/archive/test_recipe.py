@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from kernel_archive.archive.open import open_archive
-from kernel_archive.archive.recipe import explained_keys, load_recipe, shipped_recipes
+from kernel_archive.archive.recipe import load_recipe, shipped_recipes
 from kernel_archive.errors import RecipeError
 from kernel_archive.pipeline import build
 
@@ -65,27 +65,6 @@ def ai_cuda_engineer(folder: Path) -> None:
     pq.write_table(pa.Table.from_pylist(rows), folder / "AI-CUDA-Engineer-Archive/level_1.parquet")
 
 
-def kernelbot(folder: Path) -> None:
-    """Runs on two GPUs; the first one that passed on each is the reference there."""
-    rows = [
-        {
-            "submission_id": n,
-            "leaderboard_id": 463,
-            "run_id": n,
-            "code": f"def custom_kernel(x): return x + {n}",
-            "run_score": 1e-3 / (n + 1),
-            "run_passed": n != 2,
-            "submission_time": "2025-05-01T00:00:00Z",
-            "run_system_info": {"gpu": ("MI300", "H100")[n % 2], "cpu": "x"},
-        }
-        for n in range(6)
-    ]
-    (folder / "kernelbot-data").mkdir()
-    pq.write_table(
-        pa.Table.from_pylist(rows), folder / "kernelbot-data/successful_submissions.parquet"
-    )
-
-
 @pytest.mark.parametrize(
     ("name", "sample", "speedups", "codes"),
     [
@@ -96,7 +75,6 @@ def kernelbot(folder: Path) -> None:
             [1.5, 2.0, 2.5, 3.0, 3.5],
             {"speedup-contradicted": 1, "fast-failure": 1},
         ),
-        ("kernelbot", kernelbot, [1.0, 1.0, 2.0, 3.0, 5.0], {"unknown-gpu": 1, "fast-failure": 1}),
     ],
 )
 def test_recipes_of_public_archives(
@@ -160,10 +138,3 @@ def test_mistakes_of_a_source(tmp_path: Path, more: str, words: str) -> None:
         load_recipe(tmp_path / "builder.toml")
     assert words in str(caught.value)
     assert "source[0]" in str(caught.value)
-
-
-def test_every_key_has_a_text() -> None:
-    """None is left out or empty, and each stands with its table."""
-    keys = explained_keys()
-    assert {"name", "archive.name", "eval.roles", "source.path", "exclude.reason"} <= {*keys}
-    assert all(keys.values())

@@ -9,7 +9,6 @@ from kernel_archive.archive.fragments import MAX_CASES
 from kernel_archive.archive.jobs import RunJob
 from kernel_archive.archive.recipe import Source
 from kernel_archive.archive.search_rows import SearchRows
-from kernel_archive.errors import RecipeError
 from kernel_archive.readers.records import Case, Evaluation, SearchFacts
 
 REFERENCE = program("reference")
@@ -100,17 +99,6 @@ def test_a_value_beyond_its_column_is_a_finding(search, field, value):
     made = search.rows(0).evaluations
     assert made["node_id"].to_pylist() == ["a", "c"]
     assert found(search) == [("bad-value", 9, field)]
-
-
-def test_a_row_without_its_problem_is_a_finding(search):
-    """Where each row has its own problem, one that has none is left out."""
-    search.facts = SearchFacts(gpu="H200")
-    search.evaluations = [record("a", problem="trimul"), record("b", 5)]
-    assert search.rows(0).evaluations["node_id"].to_pylist() == ["a"]
-    assert found(search) == [("no-problem", 5, None)]
-    search.evaluations = [record("c", 6)]
-    with pytest.raises(RecipeError, match="the log nor the recipe says the problem of made/x"):
-        search.rows(0)
 
 
 def test_what_the_reference_does_is_not_artificial(search):

@@ -111,17 +111,6 @@ def test_a_bucket_that_is_not_there(bucket, tmp_path):
         open_store("nothing://x")
 
 
-def test_two_builds_share_fragments(logs, tmp_path):
-    """Two targets may share a folder of fragments."""
-    path = recipe_at(tmp_path / "here", logs)
-    shared = tmp_path / "deep/stage"
-    first = build_archive([path], out=tmp_path / "a", jobs=1, stage=shared)
-    before = sorted(shared.iterdir())
-    second = build_archive([path], out=tmp_path / "b", jobs=1, stage=shared)
-    assert (second.staged, second.logical_digest) == (0, first.logical_digest)
-    assert sorted(shared.iterdir()) == before
-
-
 def test_what_a_worker_does_not_see_is_said(tmp_path):
     """A directory that is not there on a worker's machine is named, with the way out."""
     with pytest.raises(KernelArchiveError, match="All workers must see the fragments"):

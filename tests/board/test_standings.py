@@ -9,6 +9,7 @@ from support.boards import DRAWS, informed
 from kernel_archive.board import add_submission
 from kernel_archive.board.build import build_board
 from kernel_archive.board.standings import standings_json
+from kernel_archive.board.submissions import to_toml
 from kernel_archive.scoring import HEADLINE, Forecasts, load_split
 from kernel_archive.scoring.compare import COMPARED, compare
 from kernel_archive.scoring.controls import controls_of
@@ -31,6 +32,16 @@ def test_the_best_is_first_and_the_partial_one_last(standings):
     assert standings.n_ranked == 4
     values = [line.record.metrics["crps"].mean for line in standings.entries[:4]]
     assert values == sorted(values)
+
+
+def test_a_bound_stands_apart(board, archive):
+    """An entry that says what it knows is shown with that, and not ranked."""
+    path = board / "submissions/good/submission.toml"
+    path.write_text('bound = "it knew the goals"\n' + path.read_text())
+    entries = build_board(archive, board, draws=DRAWS, jobs=1).boards[0].entries
+    good = next(entry for entry in entries if entry.slug == "good")
+    assert (good.ranked, good.remark) == (False, "a bound: it knew the goals")
+    assert to_toml(good.submission).count("bound") == 1
 
 
 def test_every_metric_that_ranks_is_ranked(standings):

@@ -1,7 +1,5 @@
 """Builds that are disturbed: staged files with flipped bits, and kills at random moments. The next
 build makes the same archive.
-
-PYTHONPATH=tests python tests/fuzz/builds.py [SEED] [COUNT]
 """
 
 from __future__ import annotations
@@ -90,7 +88,3 @@ def run(seed: int, count: int) -> Counter[str]:
             assert open_archive(out).manifest.logical_digest == digest, f"{where}: another archive"
             seen[kind] += 1
     return seen
-
-
-if __name__ == "__main__":
-    print(dict(run(*(int(a) for a in (sys.argv[1:] + ["1", "30"][len(sys.argv) - 1 :])))))

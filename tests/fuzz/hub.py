@@ -8,8 +8,6 @@ error, no raw escape;
 - a pull writes the published archive byte for byte, or leaves its target as it was, and nothing
 outside of it;
 - a push leaves no tag on anything but the archive's content, and the next push completes it.
-
-By hand, for minutes: ``PYTHONPATH=.:tests python tests/fuzz/hub.py SEED COUNT``.
 """
 
 from __future__ import annotations
@@ -17,7 +15,6 @@ from __future__ import annotations
 import json
 import random
 import shutil
-import sys
 import tempfile
 import time
 from pathlib import Path
@@ -34,50 +31,25 @@ NAME = "some-body/kernels"
 #: Seconds that one command may take on a loaded machine.
 LIMIT = 60.0
 ESCAPE = "\x1b]0;owned\x07\x1b[31m\u202e"
+# fmt: off
 #: What is put in place of a value of JSON.
 VALUES: tuple[Any, ...] = (
-    None,
-    True,
-    -1,
-    2**63,
-    1e400,
-    "",
-    ESCAPE,
-    "../../../../evil",
-    "/etc/passwd",
-    [],
-    {},
-    [[]] * 3,
-    {"a": {}},
-    "x" * 100_000,
+    None, True, -1, 2**63, 1e400, "", ESCAPE, "../../../../evil", "/etc/passwd", [], {}, [[]] * 3,
+    {"a": {}}, "x" * 100_000,
 )
 BODIES = (
-    b"",
-    b"{",
-    b"null",
-    b"[" * 100_000,
-    b'{"a":' * 50_000,
-    b"\xff\xfe",
-    b"9" * 5000,
+    b"", b"{", b"null", b"[" * 100_000, b'{"a":' * 50_000, b"\xff\xfe", b"9" * 5000,
     b'"' + b"a" * 100 + b'"',
 )
 READING = (
-    r"^/api/datasets/[^/]+/[^/]+$",
-    "/revision/",
-    "/refs$",
-    "/tree/",
-    "/resolve/.*manifest",
+    r"^/api/datasets/[^/]+/[^/]+$", "/revision/", "/refs$", "/tree/", "/resolve/.*manifest",
     r"/resolve/.*parquet",
 )
 WRITING = (
-    "/repos/create",
-    "/validate-yaml",
-    "/preupload/",
-    "/objects/batch",
-    "/lfs-store/",
-    "/commit/",
+    "/repos/create", "/validate-yaml", "/preupload/", "/objects/batch", "/lfs-store/", "/commit/",
     "/tag/",
 )
+# fmt: on
 
 
 def contents(folder: Path) -> dict[str, bytes]:
@@ -105,37 +77,26 @@ def mutated(value: Any, rng: random.Random) -> Any:
 def broken_answer(rng: random.Random) -> dict[str, Any]:
     """A fault of any kind, as :meth:`FakeHub.fail` takes it."""
     etags = ("../../../../../../evil", '"../x"', "a/b", "x" * 5000, "\x80")
-    return rng.choice(
-        (
-            {
-                "status": rng.choice((400, 401, 403, 404, 409, 412, 413, 416, 429, 500, 503)),
-                "message": ESCAPE,
-            },
-            {"status": 429, "headers": {"Retry-After": "999999999"}},
-            {"status": 302, "headers": {"Location": "http://127.0.0.1:9/"}},
-            {"drop": True},
-            {"after": True},
-            {"truncate": rng.randrange(500)},
-            {"flip": True},
-            {"delay": 2.5, "drop": True},
-            {"cut_request": rng.randrange(2000)},
-            {"body": rng.choice(BODIES)},
-            {
-                "body": json.dumps(
-                    mutated({"sha": "a" * 40, "tags": [], "siblings": []}, rng)
-                ).encode()
-            },
-            {"headers": {"ETag": rng.choice(etags)}},
-            {"headers": {"X-Linked-Etag": rng.choice(etags), "X-Linked-Size": "-1"}},
-            {
-                "headers": {
-                    "X-Repo-Commit": rng.choice(
-                        ("../../../../evil", "", ESCAPE.encode().decode("latin-1"))
-                    )
-                }
-            },
-        )
-    )
+    statuses = (400, 401, 403, 404, 409, 412, 413, 416, 429, 500, 503)
+    commits = ("../../../../evil", "", ESCAPE.encode().decode("latin-1"))
+    info = mutated({"sha": "a" * 40, "tags": [], "siblings": []}, rng)
+    faults: list[dict[str, Any]] = [
+        {"status": rng.choice(statuses), "message": ESCAPE},
+        {"status": 429, "headers": {"Retry-After": "999999999"}},
+        {"status": 302, "headers": {"Location": "http://127.0.0.1:9/"}},
+        {"drop": True},
+        {"after": True},
+        {"truncate": rng.randrange(500)},
+        {"flip": True},
+        {"delay": 2.5, "drop": True},
+        {"cut_request": rng.randrange(2000)},
+        {"body": rng.choice(BODIES)},
+        {"body": json.dumps(info).encode()},
+        {"headers": {"ETag": rng.choice(etags)}},
+        {"headers": {"X-Linked-Etag": rng.choice(etags), "X-Linked-Size": "-1"}},
+        {"headers": {"X-Repo-Commit": rng.choice(commits)}},
+    ]
+    return rng.choice(faults)
 
 
 def changed_archive(files: dict[str, bytes], rng: random.Random) -> dict[str, bytes]:
@@ -272,7 +233,3 @@ def run(seed: int, count: int) -> dict[str, int]:
             finally:
                 process.close()
     return seen
-
-
-if __name__ == "__main__":
-    print(run(int(sys.argv[1]), int(sys.argv[2])))

@@ -90,15 +90,6 @@ def test_log_of_another_format_says_which(simulated: Path, name: str) -> None:
         assert finding.severity == "error"
 
 
-def test_directory_without_the_log(tmp_path: Path) -> None:
-    """A directory that has something else says what it has and what is expected."""
-    (tmp_path / "notes.txt").write_text("x")
-    for name in LOG_FORMATS:
-        result = read(name, tmp_path, tmp_path)
-        assert result.codes == ["wrong-format"]
-        assert "notes.txt" in result.findings[0].message
-
-
 @pytest.mark.parametrize("junk", JUNK)
 def test_damaged_files_beside_a_log_cost_only_their_facts(
     h200: Path, tmp_path: Path, junk: str

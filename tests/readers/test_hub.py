@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import random
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -178,51 +177,3 @@ def test_faults_of_published_rows(tmp_path: Path) -> None:
         ("bad-row", 10),
     ]
     assert result.facts.counts == {"published_rows": 3, "rows_skipped": 7}
-
-
-def test_discovery_pairs(tmp_path: Path) -> None:
-    """Edges keep their ids and nodes and are no evaluations."""
-    row = {
-        "pair_id": "p1",
-        "problem_id": "48_Mamba2ReturnY",
-        "benchmark_family": "kernelbench_l3",
-        "parent_code": "p",
-        "child_code": "c",
-        "g_speedup": 1.2,
-        "true_bin": 4,
-        "hardware": "NVIDIA L40S",
-        "parent_node_id": ulid(1),
-        "child_node_id": ulid(2),
-        "source_id": "x",
-        "source_search": "s",
-        "internal_experiment": "e",
-    }
-    result = read("hub-discovery-pairs", write_lines(tmp_path / "t.jsonl", [row]))
-    (pair,) = result.published
-    assert (pair.split, pair.anchor_code, pair.candidate_code, pair.speedup) == (
-        "discovery_pairs",
-        "p",
-        "c",
-        1.2,
-    )
-    assert (pair.parent_node_id, pair.child_node_id, pair.source_search) == (ulid(1), ulid(2), "s")
-    assert not result.evaluations
-
-
-@pytest.mark.parametrize("name", ["hub-eval-set", "hub-events"])
-def test_damaged_parquet(tmp_path: Path, name: str) -> None:
-    """A Parquet file that is cut, or has a byte changed in its data or footer, is a finding at
-    most, never a crash.
-    """
-    rows = [eval_row(i) for i in range(30)] if name == "hub-eval-set" else two_searches()
-    path = tmp_path / "t.parquet"
-    pq.write_table(pa.Table.from_pylist(rows), path)
-    data = path.read_bytes()
-    generator = random.Random(7)
-    for i in range(16):
-        at = generator.randrange(len(data))
-        path.write_bytes(
-            data[:at] if i % 2 else data[:at] + bytes([generator.randrange(256)]) + data[at + 1 :]
-        )
-        result = read(name, path)
-        assert result.findings or len(result.published or result.evaluations) >= 5

@@ -6,7 +6,6 @@ import hashlib
 import json
 from typing import TYPE_CHECKING, Any
 
-import pytest
 from readers.reading import read
 from support.puct import V2, gpu_mode, kernelbench, ulid, write_lines
 
@@ -48,17 +47,6 @@ def test_theory_builder_reads_inner_logs_only(tmp_path: Path) -> None:
     ]
     assert found.facts.counts["inner_logs"] == 2
     assert not found.findings
-
-
-def test_theory_builder_outer_log_alone(tmp_path: Path) -> None:
-    """Given the outer log, the reader says what it is."""
-    path = write_lines(
-        tmp_path / "events.jsonl", [{"kind": "hypothesis_requested", "request_id": "a"}]
-    )
-    for name in ("theory-builder", "puct-events"):
-        result = read(name, path)
-        assert not result.evaluations
-        assert "the outer log of theory-builder" in result.findings[-1].message
 
 
 # -- test-time training
@@ -174,19 +162,6 @@ def node(n: int, parent: int | None = None, evaluation: Any = None, **more: Any)
         "is_seed": parent is None,
         **more,
     }
-
-
-@pytest.mark.parametrize(
-    "name", ["puct-checkpoint", "hill-climbing-checkpoint", "greedy-checkpoint"]
-)
-def test_cut_checkpoint_is_one_finding(tmp_path: Path, name: str) -> None:
-    """A checkpoint is overwritten in place: a crash leaves one that is broken off."""
-    value = {"archive": [node(0), node(1, 0)], "visit_counts": {}}
-    text = json.dumps(greedy() if name.startswith("greedy") else value)
-    (tmp_path / "checkpoint.json").write_text(text[:-10])
-    result = read(name, tmp_path)
-    assert not result.evaluations
-    assert [(f.code, f.severity) for f in result.findings] == [("bad-json", "error")]
 
 
 def test_bad_nodes_of_a_checkpoint(tmp_path: Path) -> None:

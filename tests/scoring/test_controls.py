@@ -1,15 +1,31 @@
 """Controls and bounds: how they are made, that they use no label of the row they forecast."""
 
+import gzip
+import json
+from dataclasses import replace
+from functools import partial
+from types import SimpleNamespace
+
 import numpy as np
+import pyarrow as pa
 import pytest
 from support.made_forecasts import make_forecasts, make_target
 
-from kernel_archive.scoring import Forecasts, Split, load_split, score
-from kernel_archive.scoring.controls import CUES, EDIT_CUES, best_control, controls_of, spread_ranks
+from kernel_archive.ids import program_id
+from kernel_archive.scoring import Forecasts, Split, load, load_split, score
+from kernel_archive.scoring.controls import (
+    CUES,
+    EDIT_CUES,
+    best_control,
+    controls_of,
+    launch_idle,
+    spread_ranks,
+)
 from kernel_archive.scoring.metrics import METRICS, metrics_of
 from kernel_archive.scoring.scorer import control_figures
-from kernel_archive.scoring.split import Surface
+from kernel_archive.scoring.split import Surface, Zero
 from kernel_archive.scoring.summary import score_sheets, several_sheet
+from kernel_archive.splits import SPLITS
 
 
 def with_cue(rng, sizes=(40, 40, 40), strength=0.8, tail=None):
@@ -207,3 +223,55 @@ def test_discovery_shortcuts_and_lift(rng):
     )
     none = score(unknown, Forecasts.from_arrays(unknown, np.eye(8)[[6, 2]]), draws=10).metrics
     assert none["lift_1.25"].mean is None
+
+
+def test_the_zero_of_skill_is_the_fixed_forecast(rng):
+    """It has a skill of 0, stands among the controls, and leaves the skill over the best cue."""
+    target = with_cue(rng)
+    p = make_forecasts(rng, target, repeats=1).probabilities[0]
+    fixed = replace(target, zero=Zero(name="dry-run", probabilities=p))
+    record = score(fixed, Forecasts.from_arrays(target, p), draws=0)
+    assert record.metrics["crps_skill"].mean == 0.0
+    cue = 1 - record.metrics["crps"].mean / target.once(best_control)[1].mean()
+    assert record.metrics["crps_skill_cue"].mean == pytest.approx(cue)
+    assert record.best_controls["crps"] == "dry_run"
+    assert fixed.under("released").zero is None
+
+
+def test_a_fixed_zero_is_of_these_very_rows(tmp_path, monkeypatch):
+    """Of other rows, or where none is stored, there is none."""
+    monkeypatch.setattr(load, "content_path", lambda name: tmp_path / name)
+    path = tmp_path / "splits/zero/1.0/eval.json.gz"
+    path.parent.mkdir(parents=True)
+    rows = {"b": [0, 0, 0, 1, 0, 0, 0, 0], "a": [2, 2, 0, 0, 0, 0, 0, 0]}
+    stored = {"split_digest": "sha256:1", "forecast": "dry-run", "probabilities": rows}
+    path.write_bytes(gzip.compress(json.dumps(stored).encode()))
+    read = partial(load.read_zero, spec=SPLITS["eval"], row_ids=["a", "b"])
+    assert read("sha256:1", "1.0").probabilities[:, [0, 3]].tolist() == [[0.5, 0], [0, 1]]
+    assert read("sha256:2", "1.0") is None
+    assert read("sha256:1", "2.0") is None
+
+
+def test_goals_are_a_bound_and_idle_processors_a_control(rng):
+    """The goal knows more than a forecaster may; launches count where a dry run followed them."""
+    target = with_cue(rng)
+    goals = target.bins.astype(float)
+    told = by_name(replace(target, surface=replace(target.surface, goals=goals)))
+    assert told["goal"].bound
+    codes = ["one", "two", "three"]
+    launches = {
+        "program_id": [program_id(code) for code in ("one", "one", "one", "two")],
+        "problem": ["p"] * 4,
+        "case": [0, 0, 1, 0],
+        "kind": ["launch", "launch", "launch", "launch"],
+        "n": [2, 1, 1, 1],
+        "grid_x": [66, 264, 1, 33],
+        "grid_y": [1, None, None, 2],
+        "grid_z": [None] * 4,
+    }
+    archive = SimpleNamespace(
+        manifest=SimpleNamespace(tables=("launches",)),
+        arrow=lambda _, columns: pa.table({name: launches[name] for name in columns}),
+    )
+    # Two launches of half the processors and one of all; one block; a program not followed.
+    assert launch_idle(archive, codes, ["p"] * 3).tolist() == [(2 * 2 + 1 + 132) / 2, 2.0, 35.25]

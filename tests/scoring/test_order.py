@@ -1,6 +1,7 @@
 """Pairs, ranks and discoveries in order."""
 
 import itertools
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -88,6 +89,30 @@ def test_pairs_in_draws_are_the_pairs_of_the_drawn_rows(n, repeats, seed):
         assert found[d] == pytest.approx(expected, rel=1e-12, nan_ok=True)
 
 
+def test_close_pairs_by_hand():
+    """At most 2x apart and of one goal: 1 and 1.5, in the wrong order, 1.5 and 2.9, in the right.
+
+    By distance one of two pairs of 1.2x to 1.5x is wrong; a measurement more orders all that it
+    can.
+    """
+    surface = replace(
+        Surface.plain(4),
+        goals=np.array([5.0, 5.0, 5.0, 7.0]),
+        measured=np.array([[1.0, 1.0, 1.0], [1.5, 1.4, 1.6], [2.9, 2.9, np.nan], [2.2, 2.2, 2.2]]),
+    )
+    target = Split.from_arrays(
+        row_ids=list("abcd"), tasks=["t"] * 4, speedups=[1.0, 1.5, 2.9, 2.2], surface=surface
+    )
+    cast = Forecasts.from_arrays(target, np.full((4, 8), 0.125), expected_speedups=[2, 1, 3, 4])
+    record = score(target, cast, draws=0)
+    assert record.metrics["close_pairs"].mean == 0.5
+    bands = {band.title: band for band in record.pairs}
+    assert bands["close pairs"].n_pairs == 2
+    assert bands["1.2x to 1.5x"].accuracy == pytest.approx(1 / 3)
+    assert bands["2x to 4x"].accuracy == 1.0
+    assert {band.ceiling for band in record.pairs} == {None, 1.0}
+
+
 def test_a_large_set_is_thinned_and_stays_in_memory(rng):
     """Of 20,000 rows 1,000 enter pairs: a share near the true one."""
     speedups = np.exp2(rng.normal(0, 1.3, 20_000))
@@ -122,7 +147,7 @@ def test_stated_speedups_order_ties_and_touch_no_figure_of_the_paper(rng):
         target, Forecasts.from_arrays(target, p, expected_speedups=target.speedups), draws=50
     )
     for name in plain.metrics:
-        if name == "pair_accuracy":
+        if name in ("pair_accuracy", "close_pairs"):
             figure = told.metrics[name]
             assert figure.mean == figure.low == figure.high == 1.0
             assert plain.metrics[name].mean == pytest.approx(0.5)

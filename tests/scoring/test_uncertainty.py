@@ -66,7 +66,7 @@ def test_the_weighted_bootstrap_is_the_plain_one_draw_for_draw(rng, kind, places
     drawn = bootstrap(rows, seed=3, draws=12)
     sample = next(resampled(rows, seed=3, draws=12))
     # What is relative to the best control, or needs parents, has tests of its own.
-    own = {"crps_skill", *(name for name in METRICS if name.startswith("lift"))}
+    own = {"crps_skill", "crps_skill_cue", *(name for name in METRICS if name.startswith("lift"))}
     for d in range(12):
         counts = sample.weights[:, d].astype(int)
         places_drawn = np.repeat(np.arange(len(rows)), counts)

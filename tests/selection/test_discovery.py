@@ -10,7 +10,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.archives import MemoryTables, Run, Search, kernel_ids, make_tables, program
 
-from kernel_archive.bins import bin_of
 from kernel_archive.schema import TABLES
 from kernel_archive.selection.definitions import load_definition, with_changes
 from kernel_archive.selection.discovery import (
@@ -105,10 +104,6 @@ def test_case_ratio_by_hand():
     got = select([Search("s")], runs)
     assert got.rows["g_cases"].to_list() == [pytest.approx(math.sqrt(8), rel=1e-11)]
     assert got.rows["g"].to_list() == [1.5]
-    agreement = got.facts.facts["case_times"]
-    assert agreement["pairs"] == 1
-    assert agreement["largest_factor"] == pytest.approx(math.sqrt(8) / 1.5, abs=1e-6)
-    assert agreement["label_differences"] == int(bin_of(math.sqrt(8)) != bin_of(1.5))
 
 
 def test_case_ratio_needs_the_same_cases():
@@ -129,21 +124,6 @@ def test_case_ratio_needs_the_same_cases():
     assert case_ratio(one((None, 4.0)), one((None, 1.0))) == 4.0
 
 
-def test_own_measurements_are_compared():
-    """How far the edges' own two measurements are from the ratio of the medians is a fact of the
-    split.
-    """
-    runs = [Run("s", A, 2.0), Run("s", B, 3.0, parent="n0"), Run("t", B, 4.0), Run("t", B, 5.0)]
-    own = select([Search("s"), Search("t")], runs).facts.facts["own_measurements"]
-    assert own == {
-        "pairs": 1,
-        "median_factor": round(4 / 3, 6),
-        "p90_factor": round(4 / 3, 6),
-        "largest_factor": round(4 / 3, 6),
-        "label_differences": int(bin_of(2.0) != bin_of(1.5)),
-    }
-
-
 def test_flags_of_either_side_can_exclude():
     """A definition that lists a flag drops the edges of which parent or child has it."""
     runs = [
@@ -155,14 +135,6 @@ def test_flags_of_either_side_can_exclude():
     got = select([Search("s")], runs, with_changes(RULE, exclude_flags=["reference_drift"]))
     assert len(got) == 1
     assert got.facts.facts["excluded"]["flagged"] == 2
-
-
-def test_one_edge_on_two_gpus_is_two_pairs():
-    """The same two programs on another GPU are another measurement, and another row."""
-    runs = [Run(s, c, parent=p) for s in ("a", "b") for c, p in ((A, None), (B, "n0"))]
-    got = select([Search("a", gpu="A100-80GB"), Search("b", gpu="H200")], runs)
-    assert got.rows["gpu"].to_list() == ["A100-80GB", "H200"]
-    assert len(set(got.rows["row_id"].to_list())) == 2
 
 
 def test_an_archive_without_trees_gives_an_empty_table():

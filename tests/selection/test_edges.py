@@ -133,15 +133,15 @@ def test_overruled_measurements(reason):
     again = [Run("new", A, 2.0, parent="gone"), Run("new", B, 4.0, parent="gone")]
     found, dropped, (edge, other) = edges([old, new], [*first, *again])
     assert found == [(0, 1), (2, 3)]
-    assert (edge["ratio"], edge["own_ratio"], other["ratio"]) == (2.0, 3.0, 7 / 5)
+    assert (edge["ratio"], other["ratio"]) == (2.0, 7 / 5)
     assert dropped == {"root": 1, "overruled_on_one_side": 1, "parent_not_in_log": 2}
 
 
-def test_ratio_is_of_medians_and_own_ratio_of_the_two_evaluations():
+def test_ratio_is_of_medians():
     """A child measured again elsewhere has the ratio of the medians."""
     runs = [Run("s", A, 2.0), Run("s", B, 3.0, parent="n0"), Run("t", B, 4.0), Run("t", B, 5.0)]
     _, _, (edge,) = edges([Search("s"), Search("t")], runs)
-    assert (edge["ratio"], edge["own_ratio"]) == (2.0, 1.5)
+    assert edge["ratio"] == 2.0
 
 
 def test_ratios_that_are_no_number():
@@ -149,12 +149,3 @@ def test_ratios_that_are_no_number():
     runs = [Run("s", A, 1e-320), Run("s", B, 1e300, parent="n0"), Run("s", C, 1e-320, parent="n1")]
     found, dropped, _ = edges([Search("s")], runs)
     assert (found, dropped) == ([], {"root": 1, "ratio_out_of_range": 2})
-    runs = [
-        Run("s", A, 1e-320),
-        Run("s", B, 1e300, parent="n0"),
-        *(Run("t", A, 2.0) for _ in range(2)),
-        Run("t", B, 3.0),
-    ]
-    _, _, (edge,) = edges([Search("s"), Search("t")], runs, only=["s"])
-    assert edge["own_ratio"] is None
-    assert edge["ratio"] == edge["child_speedup"] / 2.0

@@ -56,11 +56,6 @@ def test_frozen_files_come_back_as_they_were(archive, tmp_path):
         assert json.loads(path.read_text())["rows"][0][3] == frozen.rows[0][3]
 
 
-def test_archive_agrees_with_its_frozen_splits(archive):
-    """Nothing to say where nothing changed."""
-    assert check_frozen(archive) == []
-
-
 def test_another_content_under_a_released_name(archive, tmp_path):
     """An archive that is called like a release and holds something else is an error that names
     both digests.

@@ -17,10 +17,8 @@ from kernel_archive.ids import program_id, token_id
 from kernel_archive.schema import TABLES
 from kernel_archive.selection.check import check_splits
 from kernel_archive.selection.leakage import (
-    check_leakage,
     leakage_findings,
     present_members,
-    refuse_leakage,
 )
 from kernel_archive.selection.make import make_splits
 from kernel_archive.selection.selected import IDS, MEMBER, members_of, with_ids
@@ -148,9 +146,8 @@ def tables(tmp_path):
 def check(tables, **splits):
     """Findings by code, of splits given as one row each."""
     names = {"evaluation": "eval", "discovery": "discovery_pairs", "train": "train_pairs"}
-    return {
-        f.code: f for f in check_leakage(tables, {names[n]: member for n, member in splits.items()})
-    }
+    members = {names[name]: member for name, member in splits.items()}
+    return {f.code: f for f in leakage_findings(tables, members)}
 
 
 def test_train_pairs_are_checked_by_themselves(tables):
@@ -229,14 +226,6 @@ def test_discovery_pairs_in_training(tables):
     ):
         assert set(check(tables, discovery=discovery, train=train)) == {code}
     assert check(tables, discovery=discovery, train=row("t", "train", C, F)) == {}
-
-
-def test_published_training_pairs_are_a_warning(tables):
-    """What others published together can't be mended by a build: said, not refused."""
-    members = {"eval": row("e", "held", B), "train_pairs": row("t", "train", E, B)}
-    found = check_leakage(tables, members, "warning")
-    assert [f.severity for f in found] == ["warning"]
-    assert refuse_leakage(found) == found
 
 
 def test_members_come_from_the_texts(tmp_path):

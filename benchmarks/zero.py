@@ -1,0 +1,144 @@
+"""Decide which forecast that reads nothing is best, on the training programs alone.
+
+    python benchmarks/zero.py ARCHIVE [--baselines dry-run] [--write] [--curve]
+
+The candidates are the controls and the baselines that count or run dry. They forecast training
+programs of authors that were left out (problems for ``eval_problems``), five folds, and the one
+with the least CRPS is the zero of CRPS skill. Rows of an evaluation split are weighted so that
+every bin counts alike, as the split has them. ``--write`` stores the winner's forecasts of the
+present rows in ``splits/zero``. ``--curve`` scores `dry-run` on `eval` with 24, 48, ... natural
+training programs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from kernel_archive.archive.open import open_archive
+from kernel_archive.baselines import BASELINES, make_baseline
+from kernel_archive.baselines.launches import load_launch_features
+from kernel_archive.baselines.pairs import AskedPairs, load_asked_pairs, load_training_pairs
+from kernel_archive.program_text import language_of
+from kernel_archive.scoring import Forecasts, Split, load_split, score
+from kernel_archive.scoring.clusters import search_authors
+from kernel_archive.scoring.controls import CUES, controls_of, launch_idle
+from kernel_archive.scoring.forecasts import crps
+from kernel_archive.scoring.split import Surface
+from kernel_archive.splits import FORECAST_SPLITS
+
+FOLDS = 5
+LANGUAGES = {"eval": ("triton",), "eval_cuda": ("cuda",)}
+
+
+def asked_of(training, rows, spec):
+    """Ask for training rows as a split asks for its own."""
+    part = training.take(rows)
+    shared = ("problems", "gpus", "anchors", "candidates", "stated_gpus", "launches", "row_ids")
+    return AskedPairs(split=spec, scheme="paper", **{name: getattr(part, name) for name in shared})
+
+
+def compared(archive, training, authors, spec, baselines):
+    """Weighted CRPS of every candidate on authors or problems that were left out."""
+    languages = LANGUAGES.get(spec.name, ("triton", "cuda", "pytorch"))
+    rows = [i for i in training.alike(spec) if language_of(training.candidates[i]) in languages]
+    rows = np.array(rows, dtype=np.intp)
+    chains = training.problems if spec.name == "eval_problems" else training.searches
+    units = np.array([authors.get(name, name) for name in chains])
+    names = sorted(set(units[rows]))
+    split = Split.from_arrays(
+        row_ids=[training.row_ids[i] for i in rows],
+        tasks=[training.problems[i] for i in rows],
+        speedups=training.speedups[rows],
+        split=spec.name,
+        surface=_surface(archive, training.take(rows)),
+    )
+    counts = np.bincount(split.bins, minlength=9)
+    weights = 1.0 / counts[split.bins] if spec.kind == "eval" else np.ones(len(rows))
+
+    def mean(p):
+        return float(np.average(crps(probabilities=p, bins=split.bins), weights=weights))
+
+    found = {c.name: mean(c.forecasts.probabilities[0]) for c in controls_of(split) if not c.bound}
+    for name in baselines:
+        p = np.empty((len(rows), 8))
+        for fold in range(FOLDS):
+            left = np.isin(units, names[fold::FOLDS])
+            test = np.flatnonzero(left[rows])
+            learn = training.take(np.flatnonzero(~left))
+            asked = asked_of(training, rows[test], spec)
+            p[test] = BASELINES[name].forecast(asked, learn, 0)
+        found[name] = mean(p)
+        print(f"  {spec.name} {name} {found[name]:.4f}", flush=True)
+    return len(rows), dict(sorted(found.items(), key=lambda pair: pair[1]))
+
+
+def _surface(archive, part):
+    cues = {name: np.array([rule(c) for c in part.candidates]) for name, (_, rule) in CUES.items()}
+    idle = launch_idle(archive, part.candidates, part.problems)
+    if idle is not None:
+        cues["launch_idle"] = idle
+    return replace(Surface.plain(len(part)), cues=cues)
+
+
+def curve(archive, training, launches):
+    """Pair accuracy and CRPS skill of `dry-run` on `eval` with some of the natural programs."""
+    split, asked = load_split(archive, "eval"), load_asked_pairs(archive, "eval")
+    asked = replace(asked, launches=launches)
+    rows = training.alike(asked.split)
+    rows = rows[[language_of(training.candidates[i]) == "triton" for i in rows]]
+    rows = rows[[training.problems[i] in set(asked.problems) for i in rows]]
+    order = np.random.default_rng(0).permutation(rows)
+    print("| programs | CRPS | pair accuracy | close pairs |\n| --- | --- | --- | --- |")
+    for n in [n for n in (24, 48, 96, 192) if n < len(order)] + [len(order)]:
+        p = BASELINES["dry-run"].forecast(asked, training.take(np.sort(order[:n])), 0)
+        figures = score(split, Forecasts.from_arrays(split, p), draws=0).metrics
+        cells = [f"{figures[name].mean:.3f}" for name in ("crps", "pair_accuracy", "close_pairs")]
+        print(f"| {n} | {' | '.join(cells)} |", flush=True)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("archive")
+    parser.add_argument("--splits", nargs="*", default=list(FORECAST_SPLITS))
+    parser.add_argument("--baselines", nargs="*", default=["prior", "trees", "dry-run"])
+    parser.add_argument("--write", action="store_true")
+    parser.add_argument("--curve", action="store_true")
+    options = parser.parse_args()
+    archive = open_archive(options.archive)
+    launches = load_launch_features(archive)
+    training = replace(load_training_pairs(archive), launches=launches)
+    if options.curve:
+        curve(archive, training, launches)
+        return
+    authors = search_authors(archive)[1]
+    for name in options.splits:
+        n, found = compared(archive, training, authors, FORECAST_SPLITS[name], options.baselines)
+        best = next(iter(found))
+        print(f"{name}, {n} programs: " + ", ".join(f"{k} {v:.4f}" for k, v in found.items()))
+        if options.write and best in BASELINES:
+            _write(archive, name, best, found)
+
+
+def _write(archive, name, best, found):
+    split = load_split(archive, name)
+    made = make_baseline(best, archive, name)
+    record = {
+        "split_digest": split.facts.split_digest,
+        "forecast": best,
+        "crps_on_training": {k: round(v, 4) for k, v in found.items()},
+        "probabilities": dict(zip(made.row_ids, made.probabilities.round(6).tolist(), strict=True)),
+    }
+    folder = Path(__file__).parent.parent / "splits" / "zero" / archive.manifest.version
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{name}.json.gz"
+    path.write_bytes(gzip.compress(json.dumps(record, indent=1).encode(), mtime=0))
+
+
+if __name__ == "__main__":
+    main()
