@@ -89,9 +89,9 @@ def test_commands_exist(page, words):
     group, context = cli.cli, click.Context(cli.cli)
     while isinstance(group, click.Group):
         assert words, (page, group.name)
-        found = group.get_command(context, words[0])
-        assert found is not None, (page, words)
-        group, words = found, words[1:]
+        command = group.get_command(context, words[0])
+        assert command is not None, (page, words)
+        group, words = command, words[1:]
     options = {
         name for parameter in group.params for name in (*parameter.opts, *parameter.secondary_opts)
     }

@@ -119,7 +119,7 @@ print(json.dumps([found, {k: len(v) for k, v in default.items()}]))
         [sys.executable, "-c", code], cwd=shipped, env=environment, capture_output=True, text=True
     )
     assert done.returncode == 0, done.stderr[-2000:]
-    found, default = json.loads(done.stdout.splitlines()[-1])
+    counts, default = json.loads(done.stdout.splitlines()[-1])
     manifest = open_archive(shipped / "gpu-forecasters/kernels").manifest
     wanted = {
         name: {s: [n, n] for s, n in facts.rows.items()} for name, facts in manifest.tables.items()
@@ -129,7 +129,7 @@ print(json.dumps([found, {k: len(v) for k, v in default.items()}]))
     filled = {
         name: {split: n for split, n in rows.items() if n[0]} for name, rows in wanted.items()
     }
-    assert found == {name: rows for name, rows in filled.items() if rows}
+    assert counts == {name: rows for name, rows in filled.items() if rows}
     assert set(wanted) == set(TABLES)
     assert default == manifest.tables["kernels"].rows
 

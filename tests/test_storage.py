@@ -70,17 +70,17 @@ def test_a_lock_is_held_by_one_and_goes_with_its_process(tmp_path):
         "import pathlib, sys, time; from kernel_archive.storage import locked\n"
         "with locked(pathlib.Path(sys.argv[1])): print('held', flush=True); time.sleep(60)"
     )
-    held = subprocess.Popen([sys.executable, "-c", code, path], stdout=subprocess.PIPE)
+    holder = subprocess.Popen([sys.executable, "-c", code, path], stdout=subprocess.PIPE)
     try:
-        assert held.stdout.readline() == b"held\n"
+        assert holder.stdout.readline() == b"held\n"
         with (
             pytest.raises(KernelArchiveError, match="busy here"),
             storage.locked(path, busy="busy here"),
         ):
             pass
     finally:
-        held.kill()
-        held.communicate()
+        holder.kill()
+        holder.communicate()
     with storage.locked(path, busy="busy here"):
         assert path.exists()
 

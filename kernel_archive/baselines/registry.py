@@ -90,12 +90,6 @@ _ALL: Final = (
         learns=True,
     ),
     Baseline(
-        "text",
-        "ridge regression on hashed token pairs, its order spread over the bins",
-        partial(_learned, "text", "text"),
-        learns=True,
-    ),
-    Baseline(
         "trees",
         "extra trees on static features of both programs, their order spread over the bins",
         partial(_learned, "trees", "trees"),
@@ -112,7 +106,7 @@ _ALL: Final = (
 #: Name -> baseline. A further one is one entry more.
 BASELINES: Final[dict[str, Baseline]] = {baseline.name: baseline for baseline in _ALL}
 #: Baselines of earlier versions -> what to use instead.
-REPLACED: Final = {"boosted": "trees", "boosted-order": "trees"}
+REPLACED: Final = dict.fromkeys(("boosted", "boosted-order", "text"), "trees")
 
 
 class BaselineForecasts(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,8 +1,6 @@
-"""Models on the tokens of programs: nearest neighbours, and ridge regression on token pairs.
+"""Nearest neighbours on the tokens of programs.
 
-To the first a pair is like the measured pairs whose two programs read like its own. The second
-learns which tokens go with programs faster than the others of their problem, or, for discovery
-pairs, which tokens an edit adds and removes.
+A pair is like the measured pairs whose two programs read like its own.
 """
 
 from __future__ import annotations
@@ -16,7 +14,6 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from kernel_archive.baselines.features import ProgramParts
-from kernel_archive.baselines.order import centred, spread
 from kernel_archive.bins import N_BINS, SCHEMES
 
 if TYPE_CHECKING:
@@ -26,7 +23,6 @@ if TYPE_CHECKING:
 
     from kernel_archive.baselines.pairs import AskedPairs, ProgramPairs, TrainingPairs
     from kernel_archive.bins import Scheme
-    from kernel_archive.scoring.arrays import Floats
 
 # Chosen by leaving one training search out at a time (CRPS of the search left out); the evaluation
 # split was not read.
@@ -86,8 +82,7 @@ def nearest(asked: AskedPairs, training: TrainingPairs) -> NDArray[np.float64]:
     """Forecast from the most similar training pairs of the same problem: shape (n, 8).
 
     Similarity of two pairs is the cosine of the anchors times that of the candidates. A problem
-    without
-    training pairs looks among all.
+    without training pairs looks among all.
     """
     vectors, place = _vectors(training, asked)
     anchors = np.asarray([place[code] for code in training.anchors])
@@ -118,33 +113,3 @@ def _cosines(vectors: NDArray[np.float32], one: int, many: NDArray[np.intp]) -> 
     distinct, back = np.unique(many, return_inverse=True)
     cosines = np.asarray(vectors[distinct] @ vectors[one], dtype=np.float64)
     return np.asarray(cosines[back])
-
-
-#: Weight of the penalty. Between 1 and 10 the order of problems left out is found equally well
-#: (training rows alone).
-RIDGE: Final = 3.0
-
-
-def text(asked: AskedPairs, training: TrainingPairs) -> Floats:
-    """Forecasts of the text model: shape (n, 8)."""
-    edits = asked.split.kind == "discovery"
-    vectors, place = _vectors(training, asked)
-
-    def seen(pairs: ProgramPairs) -> NDArray[np.float32]:
-        candidates = vectors[[place[code] for code in pairs.candidates]]
-        return (
-            candidates - vectors[[place[code] for code in pairs.anchors]] if edits else candidates
-        )
-
-    def ranker(known: TrainingPairs, wanted: ProgramPairs) -> Floats:
-        known = known.take(np.flatnonzero(known.native(asked.split)))
-        features = seen(known)
-        logs = known.log_speedups
-        aims = logs - logs.mean() if edits else centred(logs, known.problems)
-        kernel = np.asarray(features @ features.T, dtype=np.float64)
-        kernel[np.diag_indices(len(kernel))] += RIDGE
-        weights: Floats = features.T.astype(np.float64) @ np.linalg.solve(kernel, aims)
-        scores: Floats = seen(wanted).astype(np.float64) @ weights
-        return np.round(scores, 6)
-
-    return spread(ranker, asked, training)

@@ -18,12 +18,12 @@ from kernel_archive.readers import READERS
 def archive(tmp_path, monkeypatch):
     """Builds an archive in the default place, and gives the id of one of its kernels."""
     monkeypatch.chdir(tmp_path)
-    held, train = RunLog(serial=1000), RunLog(serial=9000)
-    root = held.root(program("seed"), 1.0)
-    middle = held.child(root, program("middle"), 2.0)
-    held.child(middle, program("last", 'y = "\x1b[31mred"'), 3.0)
-    held.child(middle, program("broken"), outcome="compile_failed")
-    held.write(tmp_path / "src/logs/held/run")
+    search, train = RunLog(serial=1000), RunLog(serial=9000)
+    root = search.root(program("seed"), 1.0)
+    middle = search.child(root, program("middle"), 2.0)
+    search.child(middle, program("last", 'y = "\x1b[31mred"'), 3.0)
+    search.child(middle, program("broken"), outcome="compile_failed")
+    search.write(tmp_path / "src/logs/held/run")
     train.root(program("other"), 0.7)
     train.write(tmp_path / "src/logs/train/run")
     recipe(tmp_path / "src", ("logs/held/*", "held_out"), ("logs/train/*", "training"))
@@ -78,10 +78,10 @@ def test_show_traces_a_kernel_to_the_root(archive, run):
     assert "logs/held/run/events.jsonl:" in out
     assert "\x1b" not in out
     assert "\\x1b[31mred" in out
-    found = run("show", archive, "--json")
-    assert [a["speedup"] for a in found["lineage"]] == [2.0, 1.0]
-    assert found["lineage"][-1]["is_root"] is True
-    assert found["kernel"]["code"].startswith("import torch")
+    facts = run("show", archive, "--json")
+    assert [a["speedup"] for a in facts["lineage"]] == [2.0, 1.0]
+    assert facts["lineage"][-1]["is_root"] is True
+    assert facts["kernel"]["code"].startswith("import torch")
 
 
 @pytest.mark.parametrize(

@@ -38,7 +38,7 @@ RUNS = [
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory):
+def master(tmp_path_factory):
     """A hand-made archive with splits and card."""
     place = make_archive(tmp_path_factory.mktemp("made") / "kernels", SEARCHES, RUNS)
     make_splits(place)
@@ -47,10 +47,10 @@ def made(tmp_path_factory):
 
 
 @pytest.fixture
-def archive(made, tmp_path, monkeypatch):
+def archive(master, tmp_path, monkeypatch):
     """A copy of it in the default place."""
     monkeypatch.chdir(tmp_path)
-    return shutil.copytree(made, tmp_path / "gpu-forecasters/kernels")
+    return shutil.copytree(master, tmp_path / "gpu-forecasters/kernels")
 
 
 def invoke(*arguments):
@@ -94,13 +94,13 @@ def test_json_is_all_there_is_on_stdout(archive, command):
     """--json prints one object with the facts that the manifest keeps, and nothing else."""
     status, out, _ = invoke(command, "--json", "--bins", "released")
     assert status == 0
-    found = json.loads(out)
-    assert found["changed"] is True
-    assert found["split"]["scheme"] == "released"
-    assert found["split"]["name"].endswith("-released")
+    facts = json.loads(out)
+    assert facts["changed"] is True
+    assert facts["split"]["scheme"] == "released"
+    assert facts["split"]["name"].endswith("-released")
     opened = open_archive(archive)
-    assert found["split"]["logical_digest"] == opened.manifest.splits[found["table"]].logical_digest
-    assert set(opened.arrow(found["table"])["bin_scheme"].to_pylist()) == {"released"}
+    assert facts["split"]["logical_digest"] == opened.manifest.splits[facts["table"]].logical_digest
+    assert set(opened.arrow(facts["table"])["bin_scheme"].to_pylist()) == {"released"}
 
 
 def test_discovery_and_training_tables(archive):

@@ -99,23 +99,19 @@ def test_answers_become_forecasts(archive, service, run, tmp_path, answer):
 def test_the_first_question_fails_alone(service, run, tmp_path, kind, message):
     """One question is asked; one error says where, what the server said and the way out."""
     server = service(lambda prompt, n: kind)
-    started = time.monotonic()
     status, printed = run(server, "--answer", "tool", "--max-retries", 2)
     assert status == 1
     assert message in printed
     assert len(server.requests) == (3 if kind in {"500", "no-json"} else 1)
-    assert time.monotonic() - started < 10
     assert not (tmp_path / "f.jsonl").exists()
 
 
 def test_a_server_that_is_away(run):
-    """A refused connection is one line within seconds."""
-    started = time.monotonic()
+    """A refused connection is one line, and is not tried again."""
     status, printed = run(f"http://127.0.0.1:{free_port()}/v1")
     assert status == 1
     assert "connection refused" in printed
     assert "Start the server, or correct --url" in printed
-    assert time.monotonic() - started < 5
 
 
 def test_a_key_is_sent_and_never_written(service, run, tmp_path, monkeypatch):

@@ -192,12 +192,12 @@ def test_a_second_file_answers_what_failed_in_the_first(archive, tmp_path):
     failed = {"custom_id": ids[1], "response": {"status_code": 429, "body": None}}
     first = write(tmp_path / "1.jsonl", [served(ids[0]), failed])
     second = write(tmp_path / "2.jsonl", [served(ids[1]), served(ids[0])])
-    made = [
+    files = [
         import_answers(order, archive, limit=2).forecast_file()
         for order in ([first, second], [second, first])
     ]
-    assert made[0] == made[1]
-    assert (made[0][1].forecasts, made[0][1].unanswered) == (2, {})
+    assert files[0] == files[1]
+    assert (files[0][1].forecasts, files[0][1].unanswered) == (2, {})
     other = write(tmp_path / "3.jsonl", [served(ids[0], "something else")])
     with pytest.raises(ForecastError, match="answers this question differently"):
         import_answers([first, other], archive)

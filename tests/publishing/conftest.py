@@ -40,11 +40,11 @@ def build_archive(root: Path, version: str, *, added: bool = False) -> Path:
             log.child(best, program(f"{name}_broken"), outcome="incorrect")
             use_shapes(log.events, task)
             log.write(logs / role / f"{task}__{which}")
-    made = recipe(logs, ("held_out/*", "held_out"), ("training/*", "training"))
-    text = made.read_text().replace("CC0-1.0", "CC-BY-4.0")
-    made.write_text(f"{text}\n[eval]\nbins = 1\n")
+    builder = recipe(logs, ("held_out/*", "held_out"), ("training/*", "training"))
+    text = builder.read_text().replace("CC0-1.0", "CC-BY-4.0")
+    builder.write_text(f"{text}\n[eval]\nbins = 1\n")
     out = root / NAME
-    build([str(made)], out=out, version=version)
+    build([str(builder)], out=out, version=version)
     return out
 
 
@@ -63,8 +63,8 @@ def next_archive_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def process(tmp_path_factory: pytest.TempPathFactory):
     """A loopback Hub and a client process of it."""
-    with FakeHub() as made:
-        running = Process(made, tmp_path_factory.mktemp("home"))
+    with FakeHub() as loopback:
+        running = Process(loopback, tmp_path_factory.mktemp("home"))
         yield running
         running.close()
 

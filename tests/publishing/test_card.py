@@ -154,8 +154,8 @@ def test_check_card_finds_what_is_stale(archive_path, tmp_path):
     shutil.copytree(archive_path, path)
     (path / "README.md").write_text(readme(path).replace("84 measured", "85 measured"))
     (path / "assets/bins.svg").unlink()
-    found = check_card(open_archive(path))
-    assert {(f.code, f.severity) for f in found} == {
+    findings = check_card(open_archive(path))
+    assert {(f.code, f.severity) for f in findings} == {
         ("stale-card", "error"),
         ("missing-card", "error"),
     }
@@ -197,17 +197,17 @@ def test_hostile_names_stay_text(tmp_path):
         "notes": [evil],
         "citation": evil,
     }
-    made = render_card(
+    card = render_card(
         open_archive(
             make_archive(tmp_path / "a" / "b", *six_tasks(), plant=plant, builders=[builder])
         )
     )
-    text = made["README.md"].decode()
+    text = card["README.md"].decode()
     assert "<script>" not in re.sub(r"`[^`\n]*`", "", text)
     assert "\x1b" not in text
     assert "\n# h1" not in text
     assert yaml.safe_load(text.split("---\n")[1])["license"] == "other"
-    root = ET.fromstring(made["assets/bins.svg"])
+    root = ET.fromstring(card["assets/bins.svg"])
     tags = {element.tag.rpartition("}")[2] for element in root.iter()}
     assert {"title", "desc"} < tags
     assert "script" not in tags

@@ -34,14 +34,14 @@ def drip(connection, sent):
 )
 def test_a_hub_that_never_comes_to_an_end_is_given_up(client, sent, said):
     """A Hub that is silent, or drips its answer, ends the pull in bounded time."""
-    held = []
+    connections = []
 
     def serve():
         with contextlib.suppress(OSError):
             while True:
-                held.append(server.accept()[0])
+                connections.append(server.accept()[0])
                 if sent is not None:
-                    threading.Thread(target=drip, args=(held[-1], sent), daemon=True).start()
+                    threading.Thread(target=drip, args=(connections[-1], sent), daemon=True).start()
 
     with socket.create_server(("127.0.0.1", 0)) as server:
         threading.Thread(target=serve, daemon=True).start()
@@ -55,7 +55,7 @@ def test_a_hub_that_never_comes_to_an_end_is_given_up(client, sent, said):
             f"{code}raise SystemExit(main(['pull', '{NAME}']))",
             HF_ENDPOINT=f"http://127.0.0.1:{server.getsockname()[1]}",
         )
-        for connection in held:
+        for connection in connections:
             connection.close()
     assert done.status == 1
     assert said in done.err

@@ -18,16 +18,16 @@ BUILDER = "gpu-forecasters-2026"
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory) -> Published:
+def published(tmp_path_factory) -> Published:
     """A copy of the published layout."""
     return write_published(tmp_path_factory.mktemp("published"))
 
 
 @pytest.fixture(scope="module")
-def archive(made, tmp_path_factory) -> Archive:
+def archive(published, tmp_path_factory) -> Archive:
     """The archive that the shipped builder makes of it."""
     out = tmp_path_factory.mktemp("built") / "archive"
-    build([BUILDER], out=out, source=made.root)
+    build([BUILDER], out=out, source=published.root)
     return open_archive(out)
 
 
@@ -37,28 +37,28 @@ def test_published_archive_is_valid(archive):
     assert report.ok, [f.render() for f in report.findings]
 
 
-def test_splits_keep_ids_and_labels(made, archive):
+def test_splits_keep_ids_and_labels(published, archive):
     """The three published splits keep ids and labels, and say that they were published."""
     for table, rows, key, label in (
-        ("eval", made.eval_set, "comparison_id", "true_bin"),
-        ("discovery_pairs", made.discovery_pairs, "pair_id", "true_bin"),
-        ("train_pairs", made.training_pool, "row_id", "relative_bin"),
+        ("eval", published.eval_set, "comparison_id", "true_bin"),
+        ("discovery_pairs", published.discovery_pairs, "pair_id", "true_bin"),
+        ("train_pairs", published.training_pool, "row_id", "relative_bin"),
     ):
-        held = archive.arrow(table, columns=["row_id", "bin", "bin_scheme"]).to_pylist()
-        labels = {r["row_id"]: r["bin"] for r in held}
-        assert len(labels) == len(held)
+        stored = archive.arrow(table, columns=["row_id", "bin", "bin_scheme"]).to_pylist()
+        labels = {r["row_id"]: r["bin"] for r in stored}
+        assert len(labels) == len(stored)
         assert labels == {r[key]: r[label] for r in rows}, table
-        assert {r["bin_scheme"] for r in held} == {"released"}
+        assert {r["bin_scheme"] for r in stored} == {"released"}
         assert archive.manifest.splits[table].origin == "published"
 
 
-def test_every_measurement_is_there(made, archive):
+def test_every_measurement_is_there(published, archive):
     """Each row and each event is an evaluation, failures included."""
     evaluations = archive.arrow(
         "evaluations", columns=["outcome", "speedup", "problem", "source_file"]
     ).to_pylist()
-    for task in {r["pack"] for r in made.eval_set}:
-        published = sorted(r["aggregated_speedup"] for r in made.eval_set if r["pack"] == task)
+    for task in {r["pack"] for r in published.eval_set}:
+        speedups = sorted(r["aggregated_speedup"] for r in published.eval_set if r["pack"] == task)
         own = [e for e in evaluations if e["problem"] == normalise_problem(task)]
         assert (
             sorted(
@@ -66,31 +66,31 @@ def test_every_measurement_is_there(made, archive):
                 for e in own
                 if e["outcome"] == "success" and "eval-" in e["source_file"]
             )
-            == published
+            == speedups
         )
         events = [e for e in own if "events-" in e["source_file"]]
-        assert sorted(e["speedup"] for e in events if e["outcome"] == "success") == published
+        assert sorted(e["speedup"] for e in events if e["outcome"] == "success") == speedups
         assert [e["outcome"] for e in events].count("incorrect") == 1
 
 
-def test_card_says_how_many_labels_the_papers_table_changes(made, archive):
+def test_card_says_how_many_labels_the_papers_table_changes(published, archive):
     """The card of the published archive counts the rows with another bin under the other scheme."""
     text = (archive.path / "README.md").read_text()
-    differ = sum(bin_of(r["aggregated_speedup"]) != r["true_bin"] for r in made.eval_set)
+    differ = sum(bin_of(r["aggregated_speedup"]) != r["true_bin"] for r in published.eval_set)
     section = text.split("### `eval`\n")[2]
     assert f"{differ} rows have another bin under the other scheme" in " ".join(section.split())
     assert "scheme `released`" in section
 
 
-def test_scoring_the_archive_gives_the_reproduced_figures(made, archive, tmp_path):
+def test_scoring_the_archive_gives_the_reproduced_figures(published, archive, tmp_path):
     """Published predictions scored against the built archive give what reproduce gives."""
     readings = {
         r.metric: r.figures
-        for r in reproduce(made.root).readings
+        for r in reproduce(published.root).readings
         if r.labels == "released" and r.choice in ("macro", "argmax")
     }
     target = load_split(archive)
-    for surrogate, rows in made.predictions.items():
+    for surrogate, rows in published.predictions.items():
         path = tmp_path / f"{surrogate}.jsonl"
         path.write_text("".join(json.dumps(row) + "\n" for row in rows))
         forecasts = read_forecasts(path, target)
@@ -113,9 +113,9 @@ def test_source_without_the_tables_is_refused(client, tmp_path):
     assert not (client.cwd / "out").exists()
 
 
-def test_build_from_the_hub(client, hub, made, archive):
+def test_build_from_the_hub(client, hub, published, archive):
     """The Hub gives the same archive; a second build fetches no file again."""
-    for folder in made.root.iterdir():
+    for folder in published.root.iterdir():
         files = {
             str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file()
         }

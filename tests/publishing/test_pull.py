@@ -25,11 +25,11 @@ def publish(hub, *paths, repo=NAME):
     for path in paths:
         files = {str(p.relative_to(path)): p.read_bytes() for p in path.rglob("*") if p.is_file()}
         if repo in hub.repos:
-            made = hub.add(repo, files)
+            commit = hub.add(repo, files)
         else:
             hub.create(repo, files)
-            made = hub.repos[repo].commits[hub.repos[repo].main]
-        hub.repos[repo].tags["v" + read_manifest(path).version] = made.oid
+            commit = hub.repos[repo].commits[hub.repos[repo].main]
+        hub.repos[repo].tags["v" + read_manifest(path).version] = commit.oid
     return hub.repos[repo]
 
 
