@@ -37,10 +37,8 @@ class IsolationError(KernelArchiveError):
 
 # ---------------------------------------------------------------- the system call filter
 #: Calls that a program is told do not exist, like every call that libseccomp does not know: those
-#: that
-#: look into processes, mount, make namespaces, reach for the kernel or keys, or leave memory and
-#: queues
-#: behind. clone3 hides its flags in memory; the C library then uses clone.
+#: that look into processes, mount, make namespaces, reach for the kernel or keys, or leave memory
+#: and queues behind. clone3 hides its flags in memory; the C library then uses clone.
 REFUSED: Final = frozenset(
     """
     ptrace process_vm_readv process_vm_writev pidfd_getfd process_madvise kcmp perf_event_open
@@ -135,6 +133,8 @@ UNPRIVILEGED: Final = 65534
 _SYSTEM: Final = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
 #: Of /etc a program gets how libraries and compilers are found.
 _FROM_ETC: Final = ("ld.so.cache", "ld.so.conf", "ld.so.conf.d", "alternatives")
+#: What changes the kernel is read-only. All of /proc can't be: CUDA names its threads there.
+_KERNEL_CONTROLS: Final = ("sys", "sysrq-trigger", "irq", "bus", "fs")
 _GPU_FACTS: Final = ("/sys/devices", "/sys/bus/pci", "/sys/module", "/sys/class/drm")
 _PATHS_OF_COMPILERS: Final = (
     "LD_LIBRARY_PATH",
@@ -181,7 +181,7 @@ def bubblewrap_command(scratch: Path, *, cache: Path, gpu: bool) -> list[str]:
     for path in needed:
         command += ["--ro-bind", path, path]
     command += ["--bind", str(scratch), str(scratch)]
-    for folder in ("/proc", "/dev", "/"):
+    for folder in ("/dev", "/"):
         command += ["--remount-ro", folder]
     return [*command, "--chdir", "/"]  # the worker goes into its folder itself: it is not root's
 
@@ -198,6 +198,8 @@ def _system_mounts(*, gpu: bool) -> list[str]:
     for name in _FROM_ETC:
         command += ["--ro-bind-try", f"/etc/{name}", f"/etc/{name}"]
     command += ["--proc", "/proc", "--dev", "/dev"]
+    for name in _KERNEL_CONTROLS:
+        command += ["--ro-bind-try", f"/proc/{name}", f"/proc/{name}"]
     if gpu:
         for node in sorted(Path("/dev").glob("nvidia*")):
             command += ["--dev-bind", str(node), str(node)]

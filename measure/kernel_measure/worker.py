@@ -4,8 +4,8 @@ Started by ``process.py`` with a configuration file (``Config``) and two descrip
 JSON line (``Reply``) per request line (``Request``). Modes: ``time`` evaluates. ``compile``
 compiles ahead, without a GPU: Triton kernels against a faked device and tensors without data, CUDA
 C++ by import. It fills the program's own compiler cache, so that the evaluation only loads what was
-made. ``dry`` follows host code on
-tensors without values and says what it launches (``standin.py``).
+made. ``dry`` follows host code on tensors without values and says what it launches
+(``standin.py``).
 """
 
 from __future__ import annotations

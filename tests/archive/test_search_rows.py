@@ -60,14 +60,6 @@ def test_a_refused_record_does_not_give_its_parent_away(search):
     assert found(search) == [("bad-speedup", 3, "speedup")]
 
 
-def test_an_empty_program_is_a_finding(search):
-    """A program of nothing but white space can't be a row; its line is named, and it is counted."""
-    search.evaluations = [record("a"), record("b", 2, code=" \n\t "), record("c", 3, code="")]
-    assert search.rows(0).evaluations["node_id"].to_pylist() == ["a"]
-    assert found(search) == [("empty-program", 2, None), ("empty-program", 3, None)]
-    assert search.facts.counts == {"rows_dropped": 2}
-
-
 @pytest.mark.parametrize("speedup", [1e308, 1e-308, 0.0, -1.0, float("inf"), float("nan"), None])
 def test_a_speedup_that_is_none_is_a_finding(search, speedup):
     """Medians and quotients of two must stay finite."""

@@ -12,8 +12,8 @@ from support.puct import RunLog, program, recipe
 
 from kernel_archive.archive import consolidate, store
 from kernel_archive.archive.build import build_archive
-from kernel_archive.archive.store import Store, open_store
-from kernel_archive.errors import KernelArchiveError, LogError, RecipeError, UsageError
+from kernel_archive.archive.store import Store
+from kernel_archive.errors import KernelArchiveError, LogError, RecipeError
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::ResourceWarning")
 
@@ -97,18 +97,6 @@ def test_an_object_that_never_comes_whole_is_an_error(bucket, logs, tmp_path):
             [recipe_at(tmp_path / "there", "s3://bucket/logs")], out=tmp_path / "b", jobs=1
         )
     assert not (tmp_path / "b").exists()
-
-
-def test_a_bucket_that_is_not_there(bucket, tmp_path):
-    """A wrong address is an error of the recipe, or of the option that names it."""
-    with pytest.raises(RecipeError, match=r"matches no file|cannot be reached"):
-        build_archive(
-            [recipe_at(tmp_path / "there", "s3://nowhere/logs")], out=tmp_path / "b", jobs=1
-        )
-    with pytest.raises(UsageError, match="--stage s3://nowhere/stage cannot be written"):
-        open_store("s3://nowhere/stage")
-    with pytest.raises(UsageError, match="--stage nothing://x cannot be used"):
-        open_store("nothing://x")
 
 
 def test_what_a_worker_does_not_see_is_said(tmp_path):

@@ -24,12 +24,10 @@ Data = tuple[Any, ...]
 Bounds = tuple[tuple[float, Any], ...]
 Variant = Literal["standard", "structured", "stress"]
 #: ``standard`` is the distribution that kernels are timed on. ``structured`` makes every row,
-#: column and half of an
-#: input different, so that a program which looks at part of it, or relies on identical statistics,
-#: gives itself away.
-#: A third one, ``stress``, lies outside what the timed inputs reach (large magnitudes, say): a
-#: program that fails it keeps
-#: its verdict and is marked ``narrow_domain``. Only tasks that say so have it (``Task.stress``).
+#: column and half of an input different, so that a program which looks at part of it, or relies on
+#: identical statistics, gives itself away. A third one, ``stress``, lies outside what the timed
+#: inputs reach (large magnitudes, say): a program that fails it keeps its verdict and is marked
+#: ``narrow_domain``. Only tasks that say so have it (``Task.stress``).
 VARIANTS: tuple[Variant, ...] = ("standard", "structured")
 
 
