@@ -237,8 +237,10 @@ def _needed() -> Iterator[str]:
     for name in _PATHS_OF_COMPILERS:
         for text in os.environ.get(name, "").split(os.pathsep):
             path = Path(text)
+            if path.parent.name == "bin" and path.is_file():  # a compiler calls others beside it
+                path = path.parents[1]
             if path.is_absolute() and path.exists() and not Path.home().is_relative_to(path):
-                yield text
+                yield str(path)
 
 
 @functools.cache
