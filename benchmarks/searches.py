@@ -158,8 +158,13 @@ def rates(searches: list[Search]) -> None:
 
 def progress(searches: list[Search]) -> None:
     """The best program after so many measurements, x over the reference."""
-    counts = [0, 4, 12, 20, 28, 36]
-    rows = [[s.task, s.arm, *(s.best_after(n) for n in counts), len(s.proposals)] for s in searches]
+    counts = [0, 4, 8, 12, 16, 20, 28, 36]
+    longest = max(len(s.measured()) for s in searches)
+    counts = [n for n in counts if n <= longest]
+    rows: list[list[Any]] = []
+    for s in searches:
+        known = [s.best_after(n) if n <= len(s.measured()) else "" for n in counts]
+        rows.append([s.task, s.arm, *known, len(s.proposals)])
     table(["task", "arm", *(f"after {n}" for n in counts), "proposals"], rows)
     ratios = []
     for task in dict.fromkeys(s.task for s in searches):
