@@ -1,7 +1,7 @@
 """Everything in one go: the base model forecasts while the supervised run learns.
 
-Then GRPO with every reward side by side, then
-all of them forecast. Started again, it goes on where it was stopped.
+Then GRPO with every reward side by side, then all of them forecast. Started again, it goes on where
+it was stopped.
 
 The rewards have the same time, and forecast from the last step that all of them have reached: the
 same budget.

@@ -173,8 +173,8 @@ def compare_files(
 ) -> Comparison:
     """Compare two forecasters, wherever their forecasts are, on the rows of a split.
 
-    ``names`` are those of the two forecasters; the other arguments and the errors
-    are those of :func:`~kernel_archive.scoring.scorer.score_file`.
+    ``names`` are those of the two forecasters; the other arguments and the errors are those of
+    :func:`~kernel_archive.scoring.scorer.score_file`.
     """
     rows = as_split(archive, split, bins)
     one, other = (
