@@ -1,4 +1,4 @@
-"""The package keeps its order: rooms, names of classes, sizes; and tests mirror its modules."""
+"""The package keeps its order: rooms, names of classes, sizes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ import pytest
 import kernel_archive
 
 PACKAGE = Path(kernel_archive.__file__).parent
-TESTS = Path(__file__).parent
 MEASURE = PACKAGE.parent / "measure" / "kernel_measure"
 #: Lines of a module, at most; a longer one holds two ideas.
 MAX_LINES = 455
@@ -41,80 +40,6 @@ FILES = {
     "untrusted",
     "untrusted_tables",
 }
-
-#: Module -> the test file that covers it, where that is not the file of its own name.
-ELSEWHERE = {
-    "archive/fragments": "archive/test_search_rows",
-    "archive/labels": "archive/test_consolidate",
-    "archive/manifest": "archive/test_build",
-    "archive/open": "archive/test_build",
-    "archive/shards": "archive/test_merge",
-    "cli/build": "cli/test_cli",
-    "cli/common": "cli/test_terminal",
-    "connections": "publishing/test_hostile_hub",
-    "errors": "test_vocabulary",
-    "gpus": "test_vocabulary",
-    "parquet_child": "test_untrusted_tables",
-    "problems": "test_vocabulary",
-    "publishing/facts": "publishing/test_card",
-    "publishing/picture": "publishing/test_card",
-    "publishing/verify": "publishing/test_pull",
-    "publishing/templates": "publishing/test_card",
-    "readers/agentic": "readers/test_samples",
-    "readers/attempts": "readers/test_samples",
-    "readers/beside": "readers/test_runs_around",
-    "readers/checkpoints": "readers/test_samples",
-    "readers/durations": "readers/test_runs_around",
-    "readers/eval_set": "readers/test_samples",
-    "readers/events": "readers/test_event_log",
-    "readers/files": "readers/test_registry",
-    "readers/puct": "readers/test_event_log",
-    "readers/log_reader": "readers/test_event_log",
-    "readers/records": "readers/test_registry",
-    "readers/rollouts": "readers/test_samples",
-    "readers/salvage": "readers/test_damage",
-    "readers/sniff": "readers/test_damage",
-    "readers/theory_builder": "readers/test_runs_around",
-    "readers/values": "readers/test_registry",
-    "readers/sql_doubts": "readers/test_sql",
-    "readers/sql_sandbox": "readers/test_sql",
-    "schema": "test_docs",
-    "scoring/faults": "scoring/test_reader",
-    "scoring/load": "scoring/test_split",
-    "selection/inputs": "selection/test_check",
-    "selection/selected": "selection/test_leakage",
-}
-#: Rooms whose modules are tested together.
-TOGETHER = {"llm": "llm/test_batch"}
-
-
-def modules() -> list[str]:
-    """List the modules by path, without private ones and rooms that are tested together."""
-    paths = [path.relative_to(PACKAGE).with_suffix("") for path in sorted(PACKAGE.rglob("*.py"))]
-    return [
-        path.as_posix()
-        for path in paths
-        if not path.name.startswith("_") and path.parent.as_posix() not in TOGETHER
-    ]
-
-
-@pytest.mark.parametrize("name", modules())
-def test_every_module_has_its_test(name):
-    """Either a file of its name, or the one that is stated above."""
-    own = TESTS / Path(name).parent / f"test_{Path(name).name}.py"
-    if own.exists():
-        assert name not in ELSEWHERE
-    else:
-        hint = f"write {own.relative_to(TESTS)}, or state in ELSEWHERE which file tests {name}"
-        assert name in ELSEWHERE, hint
-
-
-def test_no_entry_outlives_its_module_or_test_file():
-    """The table above is kept up to date."""
-    assert ELSEWHERE.keys() <= set(modules())
-    stated = {*ELSEWHERE.values(), *TOGETHER.values()}
-    assert [name for name in sorted(stated) if not (TESTS / f"{name}.py").exists()] == []
-
 
 #: An import from the package. (To parse whole files takes fifteen times as long.)
 IMPORT = re.compile(
