@@ -48,6 +48,7 @@ FIELDS: Final[dict[str, str]] = {
     "parse_error": "why there is no distribution, in a word",
     "rationale": "free text (reasoning is read, too)",
     "prompt": "name and digest of the prompt that was answered",
+    "question": "digest of the very text that was answered",
     "stop_reason": "why the model stopped, where that was not its own end: max_tokens, refused",
     "input_tokens": "tokens read for this forecast",
     "output_tokens": "tokens written",
@@ -70,6 +71,7 @@ class ForecastLine(msgspec.Struct, kw_only=True):
     parse_error: str | None = None
     rationale: str | None = None
     prompt: str | None = None
+    question: str | None = None
     stop_reason: str | None = None
     input_tokens: _Amount | None = None
     output_tokens: _Amount | None = None
@@ -121,7 +123,7 @@ _FAULTS: Final[dict[str, tuple[str, str, str | None]]] = {
         "Give the speedup in x, for example 1.7, or leave the field out",
     ),
     **dict.fromkeys(("defer", "parse_failed"), _FLAG),
-    **dict.fromkeys(("parse_error", "rationale", "prompt", "stop_reason"), _TEXT),
+    **dict.fromkeys(("parse_error", "rationale", "prompt", "question", "stop_reason"), _TEXT),
     **dict.fromkeys(("input_tokens", "output_tokens", "latency_s"), _AMOUNT),
     "raw_probability_sum": _AMOUNT,
 }
