@@ -23,6 +23,7 @@ QUERIES: Final = {
                (SELECT count(DISTINCT program_id) FROM kernels) AS programs,
                (SELECT count(*) FROM kernels WHERE n_measurements > 1) AS repeated,
                (SELECT count(*) FROM evaluations) AS evaluations,
+               (SELECT count(goal_bin) FROM kernels) AS with_goal,
                (SELECT count(*) FROM failures) AS failures,
                (SELECT count(*) FROM searches) AS searches,
                (SELECT count(gpu_seconds) FROM searches) AS searches_with_gpu_seconds,
