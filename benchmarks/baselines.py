@@ -19,6 +19,7 @@ from kernel_archive.splits import FORECAST_SPLITS
 
 SHOWN = {
     "eval": ("crps_skill", "crps", "pair_accuracy", "close_pairs", "speedup_recovered"),
+    "close": ("crps_skill", "crps", "faster"),
     "discovery": ("crps_skill", "crps", "average_precision_1.25", "lift_1.25"),
 }
 
@@ -41,7 +42,7 @@ def entries(board, target):
     return [
         (f"**{submission.name}**", read_forecasts(folder / "forecasts.jsonl.zst", target))
         for folder, submission in mine
-        if Identity.of(target).same_rows(submission.archive)
+        if Identity.of(target).rows == submission.archive.rows
     ]
 
 

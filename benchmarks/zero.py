@@ -56,7 +56,7 @@ def compared(archive, training, authors, spec, baselines):
         tasks=[training.problems[i] for i in rows],
         speedups=training.speedups[rows],
         split=spec.name,
-        surface=_surface(archive, training.take(rows)),
+        surface=_surface(archive, training.take(rows), spec),
     )
     counts = np.bincount(split.bins, minlength=9)
     weights = 1.0 / counts[split.bins] if spec.kind == "eval" else np.ones(len(rows))
@@ -78,11 +78,16 @@ def compared(archive, training, authors, spec, baselines):
     return len(rows), dict(sorted(found.items(), key=lambda pair: pair[1]))
 
 
-def _surface(archive, part):
-    cues = {name: np.array([rule(c) for c in part.candidates]) for name, (_, rule) in CUES.items()}
-    idle = launch_idle(archive, part.candidates, part.problems)
-    if idle is not None:
-        cues["launch_idle"] = idle
+def _surface(archive, part, spec):
+    def cues_of(codes):
+        cues = {name: np.array([rule(c) for c in codes]) for name, (_, rule) in CUES.items()}
+        idle = launch_idle(archive, codes, part.problems)
+        return cues if idle is None else cues | {"launch_idle": idle}
+
+    cues = cues_of(part.candidates)
+    if spec.kind == "close":
+        first = cues_of(part.anchors)
+        cues = {name: values - first[name] for name, values in cues.items()}
     return replace(Surface.plain(len(part)), cues=cues)
 
 

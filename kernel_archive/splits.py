@@ -105,6 +105,7 @@ SPLITS: Final[dict[str, SplitSpec]] = {
             candidate="second_code",
             kernel="second_kernel_id",
             command="build-eval --split eval_close",
+            pair_type="pair",
         ),
         SplitSpec(
             name="discovery",
@@ -146,7 +147,7 @@ SPLIT_TABLES: Final[dict[str, SplitSpec]] = {split.table: split for split in SPL
 
 #: The splits whose rows are forecast and scored.
 FORECAST_SPLITS: Final[dict[str, SplitSpec]] = {
-    name: split for name, split in SPLITS.items() if split.kind in ("eval", "discovery")
+    name: split for name, split in SPLITS.items() if split.kind != "train"
 }
 
 #: The rows of recorded held-out searches, which are replayed; they have no table of their own.

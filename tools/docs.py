@@ -134,13 +134,20 @@ def _bins() -> str:
 
 
 def _metrics() -> str:
-    examples = {"eval": _record("eval", EXAMPLE), "discovery": _record("discovery", EDGES)}
+    examples = {
+        "eval": _record("eval", EXAMPLE),
+        "close": _record("eval_close", EXAMPLE),
+        "discovery": _record("discovery", EDGES),
+    }
+    titles = {"eval": "Evaluation splits"} | {
+        spec.kind: spec.title for spec in SPLITS.values() if spec.kind != "eval"
+    }
     parts = []
     for metric in METRICS.values():
         kind = metric.kinds[0]
         value = examples[kind].metrics[metric.name].mean
         figure = "undefined" if value is None else metric.format(value)
-        where = " and ".join(SPLITS[k].title.lower() for k in metric.kinds)
+        where = ", ".join(titles[k].lower() for k in metric.kinds)
         better = {
             "higher": "Higher is better.",
             "lower": "Lower is better.",

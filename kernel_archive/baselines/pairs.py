@@ -112,6 +112,8 @@ class TrainingPairs(ProgramPairs):
     def alike(self, split: SplitSpec) -> NDArray[np.intp]:
         """Return positions of pairs made as the split's rows are, natural ones alone if any."""
         native = self.native(split)
+        if split.kind == "close":
+            native &= np.abs(self.log_speedups) <= 1.0  # as far apart as the split's pairs are
         natural = native & self.natural
         return np.flatnonzero(natural if natural.any() else native)
 

@@ -53,6 +53,15 @@ def _with_launches(pairs: ProgramPairs) -> Floats:
     )
 
 
+def _launch_difference(pairs: ProgramPairs) -> Floats:
+    """Describe how text and launches of the candidates differ from those of their anchors."""
+    sides = []
+    for codes in (pairs.anchors, pairs.candidates):
+        launches = launch_matrix(pairs.launches, codes, pairs.problems)
+        sides.append(np.hstack([launches, [program_features(code) for code in codes]]))
+    return np.asarray(sides[1] - sides[0])
+
+
 def _order_with_trees(
     describe: Callable[[ProgramPairs], Floats],
     asked: AskedPairs,
@@ -98,4 +107,5 @@ def trees(asked: AskedPairs, training: TrainingPairs, *, seed: int = 0) -> Float
 
 def dry_run(asked: AskedPairs, training: TrainingPairs, *, seed: int = 0) -> Floats:
     """Forecast with trees on what the candidates launch, and on their static features: (n, 8)."""
-    return _order_with_trees(_with_launches, asked, training, seed)
+    describe = _launch_difference if asked.split.kind == "close" else _with_launches
+    return _order_with_trees(describe, asked, training, seed)

@@ -34,12 +34,14 @@ if TYPE_CHECKING:
 #: How the model answers: by calling a tool, with a JSON object, or in a text that ends with one.
 AnswerForm = Literal["tool", "json", "text"]
 ANSWER_FORMS: Final[tuple[AnswerForm, ...]] = get_args(AnswerForm)
-#: What a template asks: candidate against reference, child against parent, or the first with
-#: leave to defer.
-Ask = Literal["forecast", "discovery", "defer"]
+#: What a template asks: candidate against reference, second against first program, child against
+#: parent, or the first with leave to defer.
+Ask = Literal["forecast", "close", "discovery", "defer"]
 #: Folder of the templates; a changed wording gets a new one.
 PROMPT_VERSION: Final = "v1"
 TOOL_NAME: Final = "forecast"
+#: Templates that were added to a released version.
+_LATER: Final = {"close.md.j2"}
 #: A row in which nothing is real: the digest covers the prompt that it gives.
 _PROBE: Final[dict[str, Any]] = {
     "problem": "probe",
@@ -70,8 +72,12 @@ class Prompt(msgspec.Struct, frozen=True, kw_only=True):
 @cache
 def _digest(prompt: Prompt) -> str:
     folder = content_path("prompts") / PROMPT_VERSION
+    # A question that came later leaves the digests of the others as they were.
+    later = _LATER - {f"{prompt.ask}.md.j2"}
     parts = [
-        f"{path.name}\0{path.read_text(encoding='utf-8')}" for path in sorted(folder.glob("*.j2"))
+        f"{path.name}\0{path.read_text(encoding='utf-8')}"
+        for path in sorted(folder.glob("*.j2"))
+        if path.name not in later
     ]
     schema = msgspec.json.encode(answer_schema(prompt.ask)).decode()
     problems = msgspec.json.encode([_problem(name) for name in PROBLEMS]).decode()

@@ -134,9 +134,9 @@ def load_questions(
             "predict-or-defer asks about candidates against their reference; ask about the "
             f"{asked.split.rows} of split {printable(asked.split.name)!r} without --defer"
         )
-    ask: Ask = "discovery" if asked.split.kind == "discovery" else "forecast"
+    asks: dict[str, Ask] = {"eval": "forecast", "close": "close", "discovery": "discovery"}
     prompt = Prompt(
-        ask="defer" if defer else ask,
+        ask="defer" if defer else asks[asked.split.kind],
         answer=answer,
         scheme=asked.scheme if bins is None else scheme_of(bins).name,
     )

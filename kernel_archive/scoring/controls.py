@@ -237,8 +237,11 @@ def zero_of(split: Split) -> tuple[str, Floats]:
 
 def surface_columns(spec: SplitSpec) -> tuple[str, ...]:
     """List the columns of a split's table that :func:`read_surface` reads."""
-    pairs = spec.kind == "discovery"
-    more = (spec.anchor, "parent_kernel_id") if pairs else ("speedup_min", "speedup_max")
+    more = {
+        "eval": ("speedup_min", "speedup_max"),
+        "close": (spec.anchor, "first_kernel_id"),
+        "discovery": (spec.anchor, "parent_kernel_id"),
+    }[spec.kind]
     return (spec.candidate, spec.kernel, *more)
 
 
@@ -263,6 +266,8 @@ def read_surface(archive: Archive, spec: SplitSpec, rows: Mapping[str, Sequence[
             measured=_repeated(archive, rows[spec.kernel]),
         )
     anchors = rows[spec.anchor]
+    if spec.kind == "close":
+        return _surface_of_close(archive, rows, spec, cues)
     changed = np.array([language_of(a) != b for a, b in zip(anchors, languages, strict=True)], bool)
     before, after = (np.array([len(text) + 1.0 for text in side]) for side in (anchors, candidates))
     parents = np.array([measured.get(name, (np.nan, 1.0))[0] for name in rows["parent_kernel_id"]])
@@ -270,6 +275,25 @@ def read_surface(archive: Archive, spec: SplitSpec, rows: Mapping[str, Sequence[
     if len(parents) and not np.isnan(parents).any():
         cues["parent_speedup"] = -parents
     return Surface(languages=languages, spreads=np.array(spreads), cues=cues)
+
+
+def _surface_of_close(
+    archive: Archive, rows: Mapping[str, Sequence[Any]], spec: SplitSpec, cues: dict[str, Floats]
+) -> Surface:
+    """Read the surface of close pairs: cues are the second program's less the first one's."""
+    anchors = rows[spec.anchor]
+    first = {name: np.array([CUES[name][1](code) for code in anchors]) for name in CUES}
+    idle = launch_idle(archive, anchors, rows[spec.task])
+    if idle is not None:
+        first["launch_idle"] = idle
+    both = [_repeated(archive, rows[name]) for name in ("first_kernel_id", spec.kernel)]
+    measured = None if both[0] is None or both[1] is None else both[1] / both[0]
+    return Surface(
+        languages=tuple(map(language_of, rows[spec.candidate])),
+        spreads=np.ones(len(anchors)),
+        cues={name: cue - first[name] for name, cue in cues.items()},
+        measured=measured,
+    )
 
 
 def launch_idle(archive: Archive, codes: Sequence[str], problems: Sequence[str]) -> Floats | None:

@@ -8,7 +8,7 @@ import numpy as np
 
 from kernel_archive.scoring import calibration, order
 from kernel_archive.scoring.forecasts import Forecasts
-from kernel_archive.scoring.metrics import metrics_of
+from kernel_archive.scoring.metrics import METRICS, metrics_of
 from kernel_archive.scoring.record import Bucket, Deferral, DiscoveryCurve, PairBand, RiskCoverage
 from kernel_archive.scoring.samples import ForecastRows, RowSample
 from kernel_archive.scoring.uncertainty import joined, measure
@@ -82,6 +82,46 @@ def discovery_curve(rows: ForecastRows, cutoff: float) -> DiscoveryCurve:
         recall=tuple(recall.tolist()),
         precision=tuple(np.mean(precisions, axis=0).tolist()),
     )
+
+
+def bands_of(split: Split, rows: ForecastRows) -> tuple[PairBand, ...]:
+    """Count pairs in the right order by their distance, where the split has pairs to order."""
+    if split.kind == "close":
+        return _close_bands(split, rows)
+    return pair_bands(split, rows) if split.kind == "eval" else ()
+
+
+def _close_bands(split: Split, rows: ForecastRows) -> tuple[PairBand, ...]:
+    """Count the close pairs whose faster program is named; ceiling: what one measurement names."""
+    right = METRICS["faster"].of_rows(rows).mean(axis=0)
+    ratio = np.maximum(rows.speedups, 1.0 / rows.speedups)
+    measured = split.ordered.surface.measured
+    out = []
+    for (low, high), title in zip(_BANDS, _TITLES, strict=False):
+        inside = (ratio > low) & (ratio <= high)
+        if not inside.any():
+            continue
+        ceiling = None if measured is None else _one_measurement(measured[inside])
+        band = PairBand(
+            title=title,
+            n_pairs=int(inside.sum()),
+            accuracy=float(right[inside].mean()),
+            ceiling=ceiling,
+        )
+        out.append(band)
+    return tuple(out)
+
+
+def _one_measurement(ratios: Floats) -> float | None:
+    """Share of measured ratios, shape (n, k), on the side of 1 of the median of the others."""
+    sides = []
+    for k in range(ratios.shape[1]):
+        others = np.delete(ratios, k, axis=1)
+        known = ~np.isnan(ratios[:, k]) & ~np.isnan(others).all(axis=1)
+        truth = np.log(np.nanmedian(others[known], axis=1))
+        sides.append(np.sign(np.log(ratios[known, k])) == np.sign(truth))
+    agree = np.concatenate(sides)
+    return float(agree.mean()) if len(agree) else None
 
 
 def pair_bands(split: Split, rows: ForecastRows) -> tuple[PairBand, ...]:

@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Final, Literal, get_args
 import msgspec
 import numpy as np
 
-from kernel_archive.scoring import calibration, forecasts
-from kernel_archive.scoring.order import CUTOFFS
+from kernel_archive.scoring import calibration, forecasts, order
 from kernel_archive.scoring.recovery import BUDGETS, recovery_area
 from kernel_archive.splits import Kind
 
@@ -50,7 +49,7 @@ class MetricInfo(msgspec.Struct, frozen=True, kw_only=True):
     meaning: str
     formula: str
     #: Kinds of split that have it; that it is a headline metric of; in whose comparisons it stands.
-    kinds: tuple[Kind, ...] = ("eval", "discovery")
+    kinds: tuple[Kind, ...] = ("eval", "close", "discovery")
     headline: tuple[Kind, ...] = ()
     compared: tuple[Kind, ...] = ()
     #: Which figures of a comparison are corrected together: the paper's, or this project's.
@@ -77,6 +76,14 @@ class MetricInfo(msgspec.Struct, frozen=True, kw_only=True):
     def sign(self) -> int:
         """1 where lower is better, else -1: the smaller ``sign * value`` is the better figure."""
         return -1 if self.better == "higher" else 1
+
+    def of_rows(self, rows: ForecastRows) -> Floats:
+        """Compute the metric of every row, shape (R, n), where it is a mean over rows.
+
+        Raises:
+            KeyError: it is no such mean.
+        """
+        return _ROWS[self.name](rows)
 
     def of(self, sample: RowSample) -> Floats:
         """Compute the metric in every draw of rows, mean over the repeats: shape (D,)."""
@@ -139,6 +146,7 @@ def _of_probabilities(formula: Callable[..., Floats], rows: ForecastRows) -> Flo
 #: Metric -> its value for every row, shape (R, n), where the metric is the mean over the rows.
 _ROWS: Final[dict[str, Callable[[ForecastRows], Floats]]] = {
     "forecast_error": lambda r: r.errors,
+    "faster": lambda r: order.named_faster(above=r.exceedance(1.0), speedups=r.speedups),
     "accuracy": lambda r: r.hits.astype(float),
     "within_one": lambda r: forecasts.within_one(predicted=r.predicted, bins=r.bins).astype(float),
     "brier": partial(_of_probabilities, forecasts.brier),
@@ -159,8 +167,8 @@ _DRAWS: Final[dict[str, Callable[[RowSample], Floats]]] = {
     "pair_accuracy": lambda s: s.pair_accuracy(close=False),
     "close_pairs": lambda s: s.pair_accuracy(close=True),
     "aurc": lambda s: s.risk,
-    **{cutoff_name(x): partial(lambda s, x: s.average_precisions[x], x=x) for x in CUTOFFS},
-    **{f"lift_{x:g}": partial(lambda s, x: s.lift(x), x=x) for x in CUTOFFS},
+    **{cutoff_name(x): partial(lambda s, x: s.average_precisions[x], x=x) for x in order.CUTOFFS},
+    **{f"lift_{x:g}": partial(lambda s, x: s.lift(x), x=x) for x in order.CUTOFFS},
 }
 _STATED: Final = tomllib.loads(
     (files("kernel_archive.scoring") / "metrics.toml").read_text(encoding="utf-8")
@@ -183,6 +191,7 @@ LEAD: Final = "crps_skill"
 #: Kind of split -> what is shown first.
 LEADS: Final[dict[Kind, tuple[str, ...]]] = {
     "eval": (LEAD, "close_pairs"),
+    "close": (LEAD,),
     "discovery": (LEAD,),
     "train": (),
 }

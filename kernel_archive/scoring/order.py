@@ -25,6 +25,8 @@ CUTOFFS: Final = SPLITS["discovery"].cutoffs
 MIN_RATIO: Final = 1.05
 #: Close pairs lie at most this far apart.
 CLOSE: Final = 2.0
+#: A probability this near to 1/2 names no side: sums of eight numbers differ in their last digits.
+SIDE_TOLERANCE: Final = 1e-9
 #: Of a larger candidate set this many rows enter pairs, evenly spaced in order of row id (a
 #: digest).
 MAX_ROWS: Final = 1_000
@@ -181,6 +183,20 @@ def exceedance(*, probabilities: Floats, cutoff: float, scheme: Scheme = DEFAULT
     0.25
     """
     return row_sums(probabilities * shares_above(cutoff, scheme))
+
+
+def named_faster(*, above: Floats, speedups: Floats) -> Floats:
+    """Score 1 where the forecast names the faster of two programs, 1/2 where it names none, else 0.
+
+    Args:
+        above: shape (R, n), Pr[S > 1].
+        speedups: shape (n,), measured S, time of the first program over that of the second.
+
+    >>> named_faster(above=np.array([[0.9, 0.5, 0.6]]), speedups=np.array([1.3, 1.3, 0.8])).tolist()
+    [[1.0, 0.5, 0.0]]
+    """
+    side = np.where(np.abs(above - 0.5) < SIDE_TOLERANCE, 0.0, np.sign(above - 0.5))
+    return np.asarray(0.5 + 0.5 * side * np.sign(np.log(speedups)))
 
 
 def precision_recall(*, scores: Floats, positive: Bools) -> tuple[Floats, Floats]:

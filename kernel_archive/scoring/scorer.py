@@ -105,7 +105,7 @@ def score_with_draws(
         confusion=tuple(map(tuple, confusion(predicted=rows.predicted, bins=rows.bins).tolist())),
         buckets=curves.buckets(rows),
         recovery=_recovery(figures, even, drawn),
-        pairs=curves.pair_bands(split, rows) if split.kind == "eval" else (),
+        pairs=curves.bands_of(split, rows),
         risk=curves.risk_coverage(rows),
         deferral=curves.deferral(rows, forecasts.deferred[:, split.canonical_order], _metric),
         discovery=tuple(

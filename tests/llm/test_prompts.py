@@ -17,6 +17,12 @@ ROW = {
 }
 #: Released wordings. A failure means that a released prompt, or a problem's words, have changed.
 RELEASED = {
+    "v1-close-json-paper": "7404e715cbac36b1",
+    "v1-close-json-released": "693e066131c246e9",
+    "v1-close-text-paper": "7de0c724911026f5",
+    "v1-close-text-released": "50408fe891ec22f2",
+    "v1-close-tool-paper": "2a6d6ad0ce7fc091",
+    "v1-close-tool-released": "f5c88ad192f81554",
     "v1-defer-json-paper": "2e495cdc4a4e4911",
     "v1-defer-json-released": "62862bedfecb64db",
     "v1-defer-text-paper": "da7280e833be84a8",
@@ -110,7 +116,7 @@ def test_a_program_is_data_and_stays_whole():
 def test_prompts_have_digests_of_their_own():
     """No two wordings share a digest; a name can be found again by it."""
     known = known_prompts()
-    assert len(known) == 3 * 3 * 2
+    assert len(known) == 4 * 3 * 2
     assert all(prompt.digest == digest for digest, prompt in known.items())
     for one, other in itertools.combinations(known.values(), 2):
         assert render(one, **ROW) != render(other, **ROW) or one.answer != other.answer
