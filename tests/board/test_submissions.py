@@ -159,9 +159,7 @@ def test_a_store_holds_folders_with_plain_names_only(tmp_path):
 def test_a_split_that_nobody_forecasts_is_a_fault(tmp_path):
     """The record of an entry names a split of this package."""
     fill(tmp_path / "x", to_toml(record()).replace('split = "eval"', 'split = "train"'))
-    with pytest.raises(
-        DataError, match="split must be one of: eval, eval_problems, eval_cuda, eval_close, discovery"
-    ):
+    with pytest.raises(DataError, match="split must be one of: eval, eval_problems, eval_cuda"):
         load_submission(tmp_path / "x")
 
 
