@@ -41,11 +41,12 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
 }
 
 _MEASURE: Final = "kernel-measure {} (pip install kernel-measure)"
-#: Command that moved or went with 1.0 -> what to type instead.
+#: Command, or command and option, that moved or went with 1.0 -> what to type instead.
 MOVED: Final = {
     "plot": "kernel-archive score --json for the numbers; the board's pages draw the plots",
     "eval-results": "kernel-archive score FILE --json, and copy the figures to the model's card",
     **{name: _MEASURE.format(name) for name in ("measure", "record", "remeasure")},
+    "forecast --context": "forecast --export FILE, and leave long lines of FILE out",
 }
 
 
@@ -71,8 +72,9 @@ class _LazyGroup(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         name = args[0] if args else ""
-        if name in MOVED:
-            raise click.UsageError(f"{name!r} is gone since 1.0. Type: {MOVED[name]}", ctx)
+        for typed in (name, *(f"{name} {word.partition('=')[0]}" for word in args[1:])):
+            if typed in MOVED:
+                raise click.UsageError(f"{typed!r} is gone since 1.0. Type: {MOVED[typed]}", ctx)
         if name not in COMMANDS and not name.startswith("-"):
             near = difflib.get_close_matches(name, COMMANDS, n=1)
             hint = f"Did you mean {near[0]!r}?" if near else "See kernel-archive --help."

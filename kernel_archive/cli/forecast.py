@@ -7,7 +7,6 @@ import time
 from typing import TYPE_CHECKING, Any, Final
 
 import click
-from click.core import ParameterSource
 
 from kernel_archive.cli import common
 from kernel_archive.errors import KernelArchiveError, UsageError, printable
@@ -73,9 +72,6 @@ _file_options: Final = common.options(
         help="Files whose answers --export leaves out.",
     ),
     common.option(
-        "--context", type=common.FROM_1, help="Estimated tokens of a row that --export takes."
-    ),
-    common.option(
         "--import", "import_paths", type=click.Path(), multiple=True, help="Answers to read."
     ),
     common.option("--from-log", "log_path", help="Log of the Inspect task to convert."),
@@ -136,10 +132,7 @@ def forecast(
         from kernel_archive.llm.inspect_logs import from_log
 
         check_new(output, force=force)
-        # A log says which split it is of: one that is named must be that one.
-        source = click.get_current_context().get_parameter_source("split")
-        named = source is not ParameterSource.DEFAULT
-        answers = from_log(log_path, archive, split if named else None)
+        answers = from_log(log_path, archive, split)
     else:
         asked = _ask(archive, output, force=force, **options)
         if asked is None:
@@ -306,12 +299,12 @@ def _details(progress: RunProgress, seconds: float) -> str:
 def _export(archive: Archive, path: str, *, force: bool, **options: Any) -> None:
     """Write the questions as a batch file, and say what they come to."""
     from kernel_archive.llm.batch import export_lines, import_answers
+    from kernel_archive.llm.questions import estimated_tokens
 
     split, repeats, model = options["split"], options["repeats"], options["model"]
     if model is None:
         raise UsageError("every request of a batch file names its model: --model NAME")
     questions = _questions(archive, **options)
-    kept, too_long = questions.fitting(options["context"])
     answered: set[tuple[str, int]] = set()
     if options["answered_paths"]:
         before = import_answers(options["answered_paths"], archive, split)
@@ -322,26 +315,21 @@ def _export(archive: Archive, path: str, *, force: bool, **options: Any) -> None
             )
         answered = set(before.given)
     how = {"model": model, "repeats": repeats, "settings": _settings(options)}
-    lines = list(export_lines(kept, **how, answered=answered))
+    lines = list(export_lines(questions, **how, answered=answered))
     write_new(path, b"".join(lines), force=force)
-    for row_id in too_long:
-        common.say(
-            f"warning: {printable(row_id)} has more than {options['context']:,} estimated tokens: "
-            "it is left unanswered"
-        )
-    shown, tokens = printable(path, 5000), sum(question.tokens for question in kept) * repeats
+    shown = printable(path, 5000)
+    tokens = repeats * sum(estimated_tokens(question.text) for question in questions)
     facts = {
         "file": shown,
         "prompt": questions.prompt.name,
         "split": split,
         "questions": len(lines),
-        "rows": len(kept),
+        "rows": len(questions),
         "estimated_input_tokens": tokens,
-        "left_out": list(too_long),
     }
     limit = f" --limit {options['limit']}" if options["limit"] else ""
     done = (
-        f"{shown}: {len(lines):,} questions about {len(kept):,} of {questions.n_rows:,} rows, "
+        f"{shown}: {len(lines):,} questions about {len(questions):,} of {questions.n_rows:,} rows, "
         f"at most {tokens:,} tokens; prompt {questions.prompt.name}. Next: kernel-archive "
         f"forecast --import ANSWERS --split {split}{limit} -o FORECASTS"
     )

@@ -44,24 +44,15 @@ def stop_reason(word: object) -> str:
 
 
 class ModelAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """One answer to one question.
-
-    Attributes:
-        content: text, tool-call arguments as an object, or a message.
-        stop_reason: a value of :data:`STOPS`, or the service's own word.
-        model: the model as the service names it; ``None`` where it does not.
-        input_tokens: tokens read; ``None`` where the service does not say.
-        output_tokens: tokens written, reasoning included.
-        latency_s: seconds.
-    """
+    """One answer to one question; ``None`` is what the service does not say."""
 
     row_id: str
     repeat: int
-    content: Any
-    stop_reason: str = "stop"
-    model: str | None = None
+    content: Any  # text, tool-call arguments as an object, or a message
+    stop_reason: str = "stop"  # a value of STOPS, or the service's own word
+    model: str | None = None  # as the service names it
     input_tokens: int | None = None
-    output_tokens: int | None = None
+    output_tokens: int | None = None  # reasoning included
     latency_s: float | None = None
 
     def unparsed(self) -> str:
@@ -101,32 +92,19 @@ class ModelAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AnswerCounts(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of the questions, each counted once.
-
-    Attributes:
-        rows: rows of the whole split.
-        asked: questions: rows x repeats.
-        forecasts: answers with a distribution, or deferred without one.
-        deferred: answers that defer.
-        unparsed: why an answer gave no distribution -> how many.
-        stopped: why a model stopped before its own end -> how many answers.
-        unanswered: why there is no answer -> how many questions.
-        input_tokens: tokens read, of the answers that say.
-        output_tokens: tokens written, of the answers that say.
-        without_usage: answers that don't say what they cost.
-    """
+    """What became of the questions, each counted once."""
 
     prompt: str
-    rows: int
-    asked: int
-    forecasts: int
+    rows: int  # of the whole split
+    asked: int  # rows x repeats
+    forecasts: int  # answers with a distribution, or deferred without one
     deferred: int
-    unparsed: dict[str, int]
-    stopped: dict[str, int]
-    unanswered: dict[str, int]
-    input_tokens: int
+    unparsed: dict[str, int]  # why an answer gave no distribution -> how many
+    stopped: dict[str, int]  # why a model stopped before its own end -> how many answers
+    unanswered: dict[str, int]  # why there is no answer -> how many questions
+    input_tokens: int  # of the answers that say
     output_tokens: int
-    without_usage: int
+    without_usage: int  # answers that don't say what they cost
 
     @property
     def answered(self) -> int:
@@ -140,13 +118,7 @@ def _counted(words: Iterable[str]) -> dict[str, int]:
 
 @dataclass(kw_only=True)
 class Answers:
-    """Answers to the questions of one run.
-
-    Attributes:
-        repeats: how often each question was asked.
-        given: (row id, repeat) -> its answer.
-        failures: (row id, repeat) -> why there is no answer, where that is known.
-    """
+    """Answers to the questions of one run, and why there is none where that is known."""
 
     questions: Questions
     repeats: int = 1

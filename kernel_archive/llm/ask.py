@@ -121,7 +121,7 @@ class _Asking:
 
     def ask_rest(self, cells: list[Cell], file: BinaryIO) -> None:
         """Ask the other questions, several at a time, within the bounds of the run."""
-        waiting = deque(cells)
+        waiting, most = deque(cells), MAX_FAILURES_IN_A_ROW
         tasks: queue.SimpleQueue[Cell | None] = queue.SimpleQueue()
         replies: queue.SimpleQueue[tuple[Cell, ServiceReply]] = queue.SimpleQueue()
 
@@ -140,22 +140,18 @@ class _Asking:
             cell, reply = replies.get()
             answer = self.keep(cell, reply, file)
             self.watch(self.progress)
-            self.last_failures.append(reply.failure)
-            if self.ten_of_a_kind():
+            if reply.failure:
+                self.last_failures.append(reply.failure)
+            else:
+                self.last_failures.clear()
+            if len(set(self.last_failures)) == 1 and len(self.last_failures) == most:
                 raise KernelArchiveError(
-                    f"{MAX_FAILURES_IN_A_ROW} questions in a row failed: "
+                    f"{most} questions in a row failed: "
                     f"{self.explain(reply, str(answer))}. {self.progress.answered:,} answers are "
                     "kept; the same command goes on"
                 )
         for _ in range(workers):
             tasks.put(None)
-
-    def ten_of_a_kind(self) -> bool:
-        """Whether the last questions all failed in one way."""
-        kinds = set(self.last_failures)
-        return (
-            len(self.last_failures) == MAX_FAILURES_IN_A_ROW and len(kinds) == 1 and "" not in kinds
-        )
 
     def reserve(self, cell: Cell) -> bool:
         """Set the tokens of a question aside; ``False`` where a bound leaves no room for it."""

@@ -15,7 +15,7 @@ from kernel_archive.errors import Finding, ForecastError, UsageError, printable
 from kernel_archive.llm.answers import Answers, Cell, ModelAnswer
 from kernel_archive.llm.chat import ModelSettings, read_answer, request_body
 from kernel_archive.llm.prompts import Prompt, known_prompts
-from kernel_archive.llm.questions import Questions, load_questions, read_custom_id
+from kernel_archive.llm.questions import Questions, load_questions, questions_of, read_custom_id
 from kernel_archive.scoring.formats import MAX_REPEATS
 from kernel_archive.splits import FORECAST_SPLITS
 from kernel_archive.untrusted import Lines, UntrustedFileError, regular_file
@@ -84,14 +84,7 @@ def import_answers(
     prompt = reader.prompt
     if prompt is None:
         raise UsageError("there is no answer to import: name a file with answers")
-    questions = load_questions(
-        archive,
-        split,
-        answer=prompt.answer,
-        bins=prompt.scheme,
-        defer=prompt.ask == "defer",
-        limit=limit,
-    )
+    questions = questions_of(prompt, archive, split, limit)
     if questions.prompt != prompt:
         raise UsageError(
             f"the answers are to {prompt.name}, and split {split} is asked with "

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from kernel_archive.errors import DataError, MissingExtraError, UsageError, printable
 from kernel_archive.llm.answers import Answers, ModelAnswer, stop_reason
 from kernel_archive.llm.prompts import known_prompts
-from kernel_archive.llm.questions import load_questions
+from kernel_archive.llm.questions import questions_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -42,17 +42,17 @@ def read_log(path: str | Path) -> EvalLog:
         ) from None
 
 
-def from_log(path: str | Path, archive: Archive, split: str | None = None) -> Answers:
+def from_log(path: str | Path, archive: Archive, split: str) -> Answers:
     """Read the answers in a log of the task.
 
     Raises:
-        UsageError: the log is of another split than ``split``.
-        DataError: the file is no log of the task.
+        UsageError: the log is of another split, or of a prompt of another version.
+        DataError: the file is no log of the task, or of another version of the archive.
     """
     log, shown = read_log(path), printable(str(path), 300)
     metadata = log.eval.metadata or {}
-    facts = {name: metadata.get(name) for name in ("prompt", "split")}
-    if not all(isinstance(value, str) for value in facts.values()):
+    name, logged = str(metadata.get("prompt")), str(metadata.get("split"))
+    if "@" not in name:
         raise DataError.of(
             code="other-task",
             message="not a log of this package's task",
@@ -61,12 +61,17 @@ def from_log(path: str | Path, archive: Archive, split: str | None = None) -> An
             value=printable(log.eval.task),
             fix="Make one with: inspect eval kernel_archive/forecast --model MODEL",
         )
-    if split not in (None, facts["split"]):
+    if split != logged:
+        raise UsageError(f"{shown} is of split {printable(logged)}: name it with --split")
+    prompt = known_prompts().get(name.rpartition("@")[2])
+    if prompt is None:
         raise UsageError(
-            f"{shown} is of split {printable(facts['split'])}, not of {split}: name that "
-            "split, or leave --split out"
+            f"{shown} answers {printable(name)}, which this version of the package does not have. "
+            "Convert it with the version that made it"
         )
-    answers = _empty_answers(log, facts, archive, shown)
+    limit = log.eval.config.limit  # Inspect's limit takes the first rows, as ours does
+    questions = questions_of(prompt, archive, split, limit if isinstance(limit, int) else None)
+    answers = Answers(questions=questions, repeats=max(1, log.eval.config.epochs or 1))
     wanted = set(answers.cells())
     for sample in log.samples or ():
         cell = (str(sample.id), sample.epoch - 1)
@@ -87,26 +92,6 @@ def from_log(path: str | Path, archive: Archive, split: str | None = None) -> An
             kind = sample.error.message.partition("(")[0].strip()
             answers.failures[cell] = f"failed: {printable(kind, 80)}"
     return answers
-
-
-def _empty_answers(log: EvalLog, facts: dict[str, Any], archive: Archive, shown: str) -> Answers:
-    """Prepare the questions that a log answers."""
-    prompt = known_prompts().get(facts["prompt"].rpartition("@")[2])
-    if prompt is None:
-        raise UsageError(
-            f"{shown} answers {printable(facts['prompt'])}, which this version of the package "
-            "does not have. Convert it with the version that made it"
-        )
-    limit = log.eval.config.limit  # Inspect's limit takes the first rows, as ours does
-    questions = load_questions(
-        archive,
-        facts["split"],
-        answer=prompt.answer,
-        bins=prompt.scheme,
-        defer=prompt.ask == "defer",
-        limit=limit if isinstance(limit, int) else None,
-    )
-    return Answers(questions=questions, repeats=max(1, log.eval.config.epochs or 1))
 
 
 def answer_of(output: ModelOutput, row_id: str, repeat: int) -> ModelAnswer | str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from kernel_archive.baselines.pairs import load_asked_pairs
@@ -32,11 +32,6 @@ class Question(NamedTuple):
     text: str
 
     @property
-    def tokens(self) -> int:
-        """Tokens of the prompt, estimated."""
-        return estimated_tokens(self.text)
-
-    @property
     def digest(self) -> str:
         """Sixteen hex digits of the sha256 of the very text that is asked."""
         return hashlib.sha256(self.text.encode()).hexdigest()[:16]
@@ -53,16 +48,11 @@ class Questions:
 
     The order is by a hash of the row id, so that it tells nothing of the labels and the first N
     rows are a fair sample of the split.
-
-    Attributes:
-        asked: the rows, in that order.
-        prompt: what is asked about each.
-        n_rows: rows of the whole split.
     """
 
     asked: AskedPairs
     prompt: Prompt
-    n_rows: int
+    n_rows: int  # of the whole split
 
     def __len__(self) -> int:
         return len(self.asked)
@@ -81,12 +71,6 @@ class Questions:
                 stated_gpus=a.stated_gpus,
             )
             yield Question(row_id, text)
-
-    def fitting(self, context: int | None) -> tuple[Questions, tuple[str, ...]]:
-        """Keep the questions of at most ``context`` estimated tokens; name the other rows."""
-        too_long = {q.row_id for q in self if context is not None and q.tokens > context}
-        kept = [i for i, row_id in enumerate(self.asked.row_ids) if row_id not in too_long]
-        return replace(self, asked=self.asked.take(kept)), tuple(sorted(too_long))
 
     def custom_id(self, row_id: str, repeat: int) -> str:
         """Name one question and repeat in a file: row id, repeat, digest of the prompt."""
@@ -114,13 +98,8 @@ def load_questions(
 ) -> Questions:
     """Load the questions that a split asks.
 
-    Args:
-        archive: an opened archive.
-        split: name of a split that is forecast.
-        answer: form of the answer.
-        bins: bin scheme to ask in; the split's own when not given.
-        defer: whether the model may leave a candidate to a measurement.
-        limit: ask about this many rows only, those with the smallest hash of their id.
+    ``bins`` is the bin scheme to ask in, the split's own when not given. With ``defer`` the model
+    may leave a candidate to a measurement. ``limit`` takes the rows with the smallest hash.
 
     Raises:
         UsageError: unknown split or scheme, or nothing can be deferred in the split.
@@ -142,6 +121,16 @@ def load_questions(
     )
     order = sorted(range(len(asked)), key=lambda i: _order_key(asked.row_ids[i]))[:limit]
     return Questions(asked=asked.take(order), prompt=prompt, n_rows=len(asked))
+
+
+def questions_of(
+    prompt: Prompt, archive: Archive, split: str, limit: int | None = None
+) -> Questions:
+    """Load the questions that were asked with a prompt."""
+    defer = prompt.ask == "defer"
+    return load_questions(
+        archive, split, answer=prompt.answer, bins=prompt.scheme, defer=defer, limit=limit
+    )
 
 
 def _order_key(row_id: str) -> bytes:

@@ -20,7 +20,7 @@ from kernel_archive._version import __version__
 from kernel_archive.errors import KernelArchiveError, UsageError, printable
 from kernel_archive.llm.answers import Answers, Cell, ModelAnswer
 from kernel_archive.llm.chat import ModelSettings, read_answer
-from kernel_archive.llm.questions import Questions, read_custom_id
+from kernel_archive.llm.questions import Questions, estimated_tokens, read_custom_id
 from kernel_archive.storage import locked, write_atomically
 
 if TYPE_CHECKING:
@@ -36,36 +36,25 @@ _FIXED: Final = ("archive", "split", "prompt", "model", "settings", "answer")
 
 
 class ModelRun(msgspec.Struct, kw_only=True):
-    """What was asked, of which model: stands beside the answers and goes into a board's entry.
+    """What was asked, of which model: stands beside the answers and goes into a board's entry."""
 
-    Attributes:
-        archive: name, version and logical digest of the archive.
-        prompt: name of the prompt with its digest.
-        answer: form of the answer.
-        settings: what the model was told beside the prompt.
-        served_models: the model as the service names it.
-        host: the service's address, only where the user asked to name it.
-        date: day of the first question.
-        failures: kind -> number of questions that are without an answer for it.
-    """
-
-    archive: str
+    archive: str  # name, version and logical digest
     split: str
-    prompt: str
+    prompt: str  # name and digest
     model: str
-    answer: str
+    answer: str  # form of the answer
     settings: dict[str, Any]
     package: str = __version__
-    date: str = ""
-    served_models: list[str] = []
-    host: str | None = None
+    date: str = ""  # of the first question
+    served_models: list[str] = []  # as the service names them
+    host: str | None = None  # only where the user asked to name it
     rows: int = 0
     repeats: int = 1
     answers: int = 0
     input_tokens: int = 0
     output_tokens: int = 0
     retries: int = 0
-    failures: dict[str, int] = {}
+    failures: dict[str, int] = {}  # kind -> questions that are without an answer for it
 
 
 class RunProgress(msgspec.Struct, kw_only=True):
@@ -90,14 +79,6 @@ class Estimate(msgspec.Struct, frozen=True, kw_only=True):
     reused: int
     input_tokens: int
     output_tokens: int
-
-
-def complete_settings(settings: ModelSettings) -> ModelSettings:
-    """Bound the tokens of an answer where the user did not."""
-    if settings.max_tokens is not None:
-        return settings
-    default = DEFAULT_MAX_TOKENS[settings.reasoning_effort is not None]
-    return msgspec.structs.replace(settings, max_tokens=default)
 
 
 def answers_path(output: str | Path) -> Path:
@@ -134,7 +115,9 @@ class Run:
     ) -> None:
         """Prepare a run; nothing is read, sent or written."""
         self.questions, self.service = questions, service
-        self.settings = complete_settings(settings)
+        default = DEFAULT_MAX_TOKENS[settings.reasoning_effort is not None]
+        most = settings.max_tokens or default
+        self.settings = msgspec.structs.replace(settings, max_tokens=most)
         self.output = Path(output)
         self.answers = Answers(questions=questions, repeats=repeats)
         manifest = archive.manifest
@@ -188,7 +171,7 @@ class Run:
 
     def estimate(self) -> Estimate:
         """Bound what the open questions will cost."""
-        tokens = {question.row_id: question.tokens for question in self.questions}
+        tokens = {q.row_id: estimated_tokens(q.text) for q in self.questions}
         cells = self.open_cells()
         return Estimate(
             questions=len(cells),

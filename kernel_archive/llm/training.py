@@ -44,21 +44,15 @@ _ASKED: Final[dict[str, Ask]] = {
 
 @dataclass(frozen=True)
 class TrainingExample:
-    """Hold one row to learn from, of the kind ``seed``, ``parent_edit`` or ``pair``.
-
-    Attributes:
-        anchor: the reference, or the other program.
-        candidate: the program that is asked about.
-        speedup: anchor time / candidate time, x.
-    """
+    """Hold one row to learn from."""
 
     row_id: str
-    kind: str
+    kind: str  # seed, parent_edit or pair
     problem: str
     gpu: str
-    anchor: str
+    anchor: str  # the reference, or the other program
     candidate: str
-    speedup: float
+    speedup: float  # anchor time / candidate time, x
     bin: int
 
 
@@ -68,20 +62,13 @@ class TrainingExamples:
 
     Bins take turns, so that any first N rows hold as many of each bin as there are; within a bin a
     hash of row id and seed decides.
-
-    Attributes:
-        rows: the rows.
-        prompts: type of pair -> how it is asked.
-        facts: where the rows are from, for :meth:`record`.
-        stated_gpus: facts of GPUs that this package does not know.
-        dropped: reason -> rows that :meth:`fitting` left out.
     """
 
     rows: tuple[TrainingExample, ...]
-    prompts: dict[str, Prompt]
-    facts: dict[str, Any]
+    prompts: dict[str, Prompt]  # type of pair -> how it is asked
+    facts: dict[str, Any]  # where the rows are from
     stated_gpus: Mapping[str, Gpu] = field(default_factory=dict)
-    dropped: Mapping[str, int] = field(default_factory=dict)
+    dropped: Mapping[str, int] = field(default_factory=dict)  # reason -> rows left out
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -173,13 +160,8 @@ def load_training_examples(
 ) -> TrainingExamples:
     """Load rows to learn from.
 
-    Args:
-        archive: an opened archive.
-        split: ``train``, or a split that is forecast.
-        answer: form of the answer that the prompts ask for.
-        kinds: types of training pairs: ``seed``, ``parent_edit``, ``pair``.
-        seed: seed of the order.
-        held_out: take rows that a board asks about; the record of what a model has seen says so.
+    ``split`` is ``train``, or with ``held_out`` a split that is forecast: the record of what a
+    model has seen then says so. ``kinds`` are types of training pairs.
 
     Raises:
         UsageError: the split is held out and ``held_out`` is not set, or a kind is not known.
@@ -226,11 +208,12 @@ def _by_turns(rows: list[TrainingExample], seed: int) -> list[TrainingExample]:
         return hashlib.sha256(f"learn:{seed}:{row.row_id}".encode()).digest()
 
     turns: Counter[int] = Counter()
-    ordered = []
-    for row in sorted(rows, key=key):
-        ordered.append((turns[row.bin], key(row), row))
+    turn_of: dict[str, int] = {}
+    by_hash = sorted(rows, key=key)
+    for row in by_hash:
+        turn_of[row.row_id] = turns[row.bin]
         turns[row.bin] += 1
-    return [row for *_, row in sorted(ordered, key=lambda item: item[:2])]
+    return sorted(by_hash, key=lambda row: turn_of[row.row_id])
 
 
 def _rows(archive: Archive, spec: SplitSpec) -> list[TrainingExample]:

@@ -54,7 +54,7 @@ def test_help_imports_nothing_heavy():
 @pytest.mark.parametrize("name", cli.MOVED)
 def test_a_command_that_is_gone_says_what_to_type(name, capsys):
     """The message is one line that names the new command; no such name is a command today."""
-    assert main([name, "--any", "argument"]) == 2
+    assert main([*name.split(), "--any", "argument"]) == 2
     error = capsys.readouterr().err.splitlines()[-1]
     assert f"{name!r} is gone since 1.0. Type: " in error
     assert name not in cli.COMMANDS

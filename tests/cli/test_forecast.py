@@ -59,16 +59,6 @@ def test_export_answer_import_check_score(run, tmp_path, split):
     assert json.loads(out)["counts"]["unparsed"] == {"no-json": 1}
 
 
-def test_a_row_that_does_not_fit_is_named(run, tmp_path):
-    """On stderr, and in the JSON."""
-    status, out, err = run(
-        "forecast", "--export", tmp_path / "q.jsonl", "--model", "m", "--context", 10, "--limit", 3
-    )
-    assert status == 0
-    assert err.count("is left unanswered") == 3
-    assert "0 questions" in out
-
-
 def test_the_batch_form_needs_nothing_of_the_extra(archive, tmp_path):
     """Neither the help nor an export imports Inspect."""
     code = (

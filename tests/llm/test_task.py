@@ -99,7 +99,7 @@ def test_every_form_of_the_task(few, service, tmp_path, split, answer, defer):
     assert len(server.requests) == 2 * len(rows)
     assert ("tools" in server.requests[0]) == (answer == "tool")
     assert ("response_format" in server.requests[0]) == (answer == "json")
-    data, counts = from_log(log.location, few).forecast_file()
+    data, counts = from_log(log.location, few, split).forecast_file()
     assert counts.forecasts == counts.asked == 2 * len(rows)
     assert not counts.unanswered
     shown = figures(log)
@@ -115,7 +115,7 @@ def test_figures_agree_where_rows_are_missing_or_malformed(few, service, tmp_pat
     task = tasks.forecast(archive=str(few.path))
     log = evaluate(task, model, tmp_path, limit=7, max_connections=1)
     rows = load_split(few, "eval")
-    data, _ = from_log(log.location, few).forecast_file()
+    data, _ = from_log(log.location, few, "eval").forecast_file()
     shown = figures(log)
     assert shown["coverage"] < 1
     for metric, mean in scored(data, rows).items():
