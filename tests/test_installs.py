@@ -1,8 +1,8 @@
 """Every install that a page shows resolves from the registry, and the first command after it runs.
 
 Each install has a virtual environment of its own, as the pages say. The command is asked for its
-help: that imports what it needs, and sends nothing. The pages say ``pip install``; ``uv pip install``
-takes the same words, resolves the same packages, and is many times faster.
+help: that imports what it needs, and sends nothing. The pages say ``pip install``; uv takes the
+same words, resolves the same packages, and is many times faster.
 """
 
 from __future__ import annotations
