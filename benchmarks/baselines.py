@@ -50,7 +50,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("archive")
     parser.add_argument("--draws", type=int, default=2000)
-    parser.add_argument("--baselines", default="prior,nearest,trees,dry-run")
+    parser.add_argument("--baselines", default="prior,trees,dry-run")
     parser.add_argument("--board")
     options = parser.parse_args()
     archive = open_archive(options.archive)

@@ -39,19 +39,15 @@ def made_up(edges: int) -> Worlds:
                 rows=rows,
                 parents=parents,
                 speedups=speedups,
-                scales=np.ones(SIZE + 1),
             )
         )
     n = len(worlds) * SIZE
     ids = tuple(f"k{i}" for i in range(n))
     return Worlds(
         row_ids=ids,
-        kernels=ids,
         problems=("p",) * n,
         gpus=("H200",) * n,
         worlds=tuple(worlds),
-        split="replay",
-        made="natural",
         speedups=np.concatenate([w.speedups[1:] for w in worlds]),
     )
 

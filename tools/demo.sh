@@ -26,12 +26,12 @@ mkdir -p leaderboard forecasts
 cp -R ../leaderboard/submissions leaderboard/
 
 # Baselines forecast the evaluation split, are scored like any file, and join the board.
-for baseline in uniform prior nearest; do
+for baseline in uniform prior; do
   step kernel-archive baseline "$baseline" -o "forecasts/$baseline.jsonl"
 done
-step kernel-archive score forecasts/nearest.jsonl
-step kernel-archive compare forecasts/nearest.jsonl forecasts/prior.jsonl --draws 1000
-for baseline in uniform prior nearest; do
+step kernel-archive score forecasts/prior.jsonl
+step kernel-archive compare forecasts/prior.jsonl forecasts/uniform.jsonl --draws 1000
+for baseline in uniform prior; do
   step kernel-archive leaderboard add "forecasts/$baseline.jsonl" --name "Baseline $baseline"
 done
 step kernel-archive leaderboard build --draws 1000

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from kernel_archive.bins import Scheme
     from kernel_archive.gpus import Gpu
     from kernel_archive.scoring.arrays import Floats
-    from kernel_archive.scoring.worlds import Worlds
     from kernel_archive.splits import SplitSpec
 
 
@@ -140,7 +139,7 @@ def load_asked_pairs(archive: Archive, split: str) -> AskedPairs:
     """
     spec = forecast_split(split)
     if spec.name == REPLAY.name:
-        return recorded_pairs(archive, load_worlds(archive))
+        return _recorded_pairs(archive)
     facts = split_facts(archive, spec)
     rows = archive.arrow(
         spec.table, columns=["row_id", spec.task, "gpu", spec.anchor, spec.candidate]
@@ -161,8 +160,9 @@ def _shown(archive: Archive, spec: SplitSpec, rows: pa.Table) -> dict[str, Any]:
     return {**shown, "stated_gpus": archive.stated_gpus}
 
 
-def recorded_pairs(archive: Archive, worlds: Worlds) -> AskedPairs:
+def _recorded_pairs(archive: Archive) -> AskedPairs:
     """The programs of recorded searches, against their references."""
+    worlds = load_worlds(archive)
     texts = replay_texts(archive, worlds)
     return AskedPairs(
         split=REPLAY,
@@ -206,8 +206,8 @@ def load_training_pairs(archive: Archive) -> TrainingPairs:
     if rows.num_rows == 0:
         raise DataError(
             f"the archive in {archive.path} holds no training pair: no search has the role "
-            "'training'. Build it with a recipe that gives one, or use a baseline that does not "
-            "learn: uniform, slow, near, fast"
+            "'training'. Build it with a recipe that gives one, or use the baseline uniform, which "
+            "does not learn"
         )
     searches = rows["search_id"].to_pylist()
     natural: set[str] = set()

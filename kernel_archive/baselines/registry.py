@@ -3,27 +3,22 @@
 from __future__ import annotations
 
 import gzip
-import importlib
 from dataclasses import dataclass, replace
-from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 import numpy as np
 
-from kernel_archive.baselines import simple
 from kernel_archive.baselines.launches import load_launch_features
 from kernel_archive.baselines.pairs import (
     NOTHING,
     load_asked_pairs,
     load_training_pairs,
-    recorded_pairs,
 )
+from kernel_archive.baselines.simple import prior
+from kernel_archive.baselines.trees import dry_run, trees
 from kernel_archive.bins import N_BINS
 from kernel_archive.errors import DataError, UsageError, suggestion
-from kernel_archive.scoring.controls import CUES, by_cue
-from kernel_archive.scoring.forecasts import Forecasts
-from kernel_archive.splits import REPLAY
 from kernel_archive.storage import write_new
 
 if TYPE_CHECKING:
@@ -33,7 +28,6 @@ if TYPE_CHECKING:
     from kernel_archive.archive.open import Archive
     from kernel_archive.baselines.pairs import AskedPairs, TrainingPairs
     from kernel_archive.scoring.arrays import Floats
-    from kernel_archive.scoring.worlds import Worlds
 
 
 @dataclass(frozen=True)
@@ -53,26 +47,12 @@ class Baseline:
     reads_launches: bool = False
 
 
-def _constant(kind: Any, asked: AskedPairs, _: TrainingPairs, __: int) -> Floats:
-    return simple.constant(asked, kind)
-
-
 def _uniform(asked: AskedPairs, _: TrainingPairs, __: int) -> Floats:
-    return simple.uniform(asked)
+    return np.full((len(asked), N_BINS), 1.0 / N_BINS)
 
 
 def _prior(asked: AskedPairs, training: TrainingPairs, _: int) -> Floats:
-    return simple.prior(asked, training)
-
-
-def _learned(
-    module: str, name: str, asked: AskedPairs, training: TrainingPairs, seed: int
-) -> Floats:
-    """Forecast with a function of another module, imported only now: its libraries are slow."""
-    function = getattr(importlib.import_module(f"kernel_archive.baselines.{module}"), name)
-    options = {"seed": seed} if module == "trees" else {}
-    probabilities: Floats = function(asked, training, **options)
-    return probabilities
+    return prior(asked, training)
 
 
 _ALL: Final = (
@@ -80,25 +60,16 @@ _ALL: Final = (
     Baseline(
         "prior", "bin frequencies of the problem's training pairs, smoothed", _prior, learns=True
     ),
-    Baseline("slow", "always slower than 0.71x", partial(_constant, "slow")),
-    Baseline("near", "always within half an octave of 1x", partial(_constant, "near")),
-    Baseline("fast", "always faster than 1.41x", partial(_constant, "fast")),
-    Baseline(
-        "nearest",
-        "nearest neighbours on code tokens of both programs",
-        partial(_learned, "text", "nearest"),
-        learns=True,
-    ),
     Baseline(
         "trees",
         "extra trees on static features of both programs, their order spread over the bins",
-        partial(_learned, "trees", "trees"),
+        trees,
         learns=True,
     ),
     Baseline(
         "dry-run",
         "extra trees on what a dry run of the host code launches, and on static features",
-        partial(_learned, "trees", "dry_run"),
+        dry_run,
         learns=True,
         reads_launches=True,
     ),
@@ -106,7 +77,10 @@ _ALL: Final = (
 #: Name -> baseline. A further one is one entry more.
 BASELINES: Final[dict[str, Baseline]] = {baseline.name: baseline for baseline in _ALL}
 #: Baselines of earlier versions -> what to use instead.
-REPLACED: Final = dict.fromkeys(("boosted", "boosted-order", "text"), "trees")
+REPLACED: Final = {
+    **dict.fromkeys(("boosted", "boosted-order", "text", "nearest"), "trees"),
+    **dict.fromkeys(("slow", "near", "fast"), "uniform"),
+}
 
 
 class BaselineForecasts(msgspec.Struct, frozen=True, kw_only=True):
@@ -195,33 +169,3 @@ def write_forecasts(forecasts: BaselineForecasts, path: Path, *, force: bool = F
     elif path.suffix == ".gz":
         data = gzip.compress(data, mtime=0)
     write_new(path, data, force=force)
-
-
-def forecasts_by_name(name: str, archive: Archive, worlds: Worlds, *, seed: int = 0) -> Forecasts:
-    """Forecast the rows of recorded searches with a baseline or a cue, to replay them.
-
-    A baseline learns from training pairs alone. A cue is spread over the bins as the controls of a
-    score are: its direction and strength come from the other problems, with their labels.
-
-    Raises:
-        UsageError: there is no baseline and no cue of that name.
-    """
-    if worlds.split == REPLAY.name:
-        asked = recorded_pairs(archive, worlds)
-    else:
-        asked = load_asked_pairs(archive, worlds.split)
-    position = {row_id: i for i, row_id in enumerate(asked.row_ids)}
-    asked = asked.take([position[row_id] for row_id in worlds.row_ids])
-    split = worlds.target()
-    if name in CUES:
-        values = np.array([CUES[name][1](code) for code in asked.candidates])
-        counts = np.bincount(split.bins, minlength=N_BINS + 1)[1:]
-        cumulative = np.cumsum(counts)[:-1] / len(split)
-        probabilities = by_cue(values, split.bins, split.task_rows, cumulative)
-    elif name in BASELINES:
-        training = load_training_pairs(archive) if BASELINES[name].learns else NOTHING
-        probabilities = _forecast(BASELINES[name], archive, asked, training, seed)
-    else:
-        choices = suggestion(name, [*BASELINES, *CUES])
-        raise UsageError(f"no forecaster {name!r} to replay. {choices}")
-    return Forecasts.from_arrays(split, probabilities, name=name)

@@ -1,13 +1,12 @@
-"""Baselines that read no program: constants, and frequencies of the training pairs."""
+"""A baseline that reads no program: bin frequencies of the training pairs."""
 
 from __future__ import annotations
 
-import math
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from kernel_archive.bins import N_BINS, SCHEMES, assign_bins
+from kernel_archive.bins import N_BINS, assign_bins
 
 if TYPE_CHECKING:
     from kernel_archive.baselines.pairs import AskedPairs, TrainingPairs
@@ -16,29 +15,6 @@ if TYPE_CHECKING:
 
 #: Pseudo-observations of the frequencies over all problems that smooth those of one problem.
 PRIOR_WEIGHT: Final = 4.0
-
-
-def uniform(asked: AskedPairs) -> Floats:
-    """Forecast one eighth for every bin: shape (n, 8)."""
-    return np.full((len(asked), N_BINS), 1.0 / N_BINS)
-
-
-def constant(asked: AskedPairs, kind: Literal["slow", "near", "fast"]) -> Floats:
-    """Forecast the same range for every row: shape (n, 8).
-
-    ``near`` spreads over the bins within half an octave of 1x, ``slow`` over those below, ``fast``
-    over those above.
-    """
-    masses = np.zeros(N_BINS)
-    for b in range(1, N_BINS + 1):
-        low, high = SCHEMES[asked.scheme].interval(b)
-        place = "near"
-        if high <= math.sqrt(0.5):
-            place = "slow"
-        elif low >= math.sqrt(2.0):
-            place = "fast"
-        masses[b - 1] = float(place == kind)
-    return np.tile(masses / masses.sum(), (len(asked), 1))
 
 
 def bin_counts(speedups: Floats, scheme: Scheme) -> Floats:

@@ -100,12 +100,12 @@ def _order_with_trees(
     return spread(ranker, asked, training)
 
 
-def trees(asked: AskedPairs, training: TrainingPairs, *, seed: int = 0) -> Floats:
+def trees(asked: AskedPairs, training: TrainingPairs, seed: int = 0) -> Floats:
     """Forecast with trees on static features of both programs: shape (n, 8)."""
     return _order_with_trees(_static, asked, training, seed)
 
 
-def dry_run(asked: AskedPairs, training: TrainingPairs, *, seed: int = 0) -> Floats:
+def dry_run(asked: AskedPairs, training: TrainingPairs, seed: int = 0) -> Floats:
     """Forecast with trees on what the candidates launch, and on their static features: (n, 8)."""
     describe = _launch_difference if asked.split.kind == "close" else _with_launches
     return _order_with_trees(describe, asked, training, seed)

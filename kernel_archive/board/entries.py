@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from functools import lru_cache
 from pathlib import Path  # noqa: TC003 - msgspec resolves annotations at run time
 from typing import TYPE_CHECKING, Any, Final
@@ -11,21 +10,17 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 import numpy as np
 
-from kernel_archive.archive.open import open_archive
 from kernel_archive.board.ranks import Rank  # noqa: TC001 - likewise
 from kernel_archive.board.submissions import FORECASTS_FILE, Submission, load_submission
-from kernel_archive.errors import DataError, Finding, KernelArchiveError, UsageError, printable
+from kernel_archive.errors import DataError, Finding, KernelArchiveError, printable
 from kernel_archive.scoring import METRICS, Score, load_split, read_forecasts
 from kernel_archive.scoring.controls import controls_of
 from kernel_archive.scoring.metrics import COMPARED, RANKED_BY
-from kernel_archive.scoring.replay import ReplayFigure, ReplayOptions, replay
 from kernel_archive.scoring.scorer import score_with_draws
-from kernel_archive.scoring.worlds import load_worlds
 from kernel_archive.untrusted import is_parquet
 
 if TYPE_CHECKING:
     from kernel_archive.scoring import Forecasts, Split
-    from kernel_archive.scoring.worlds import Worlds
 
 #: A rationale is cut after this many characters on the page.
 RATIONALE_CHARACTERS: Final = 400
@@ -59,8 +54,6 @@ class Evaluated(msgspec.Struct, frozen=True, eq=False, kw_only=True):
         draws: metric -> its value in each bootstrap draw.
         shown: what the page shows of the forecasts.
         rationales: position of a row -> beginning of its first rationale.
-        replay: how soon the recorded searches find fast programs by these forecasts, 0 as random
-            and 100 as the oracle; ``None`` where there are no such searches.
         control: the control or bound whose forecasts these are; empty when they are of no one's.
     """
 
@@ -68,7 +61,6 @@ class Evaluated(msgspec.Struct, frozen=True, eq=False, kw_only=True):
     draws: dict[str, Any] = {}
     shown: Shown | None = None
     rationales: dict[int, str] = {}
-    replay: ReplayFigure | None = None
     control: str = ""
 
 
@@ -127,14 +119,6 @@ class ScoringTerms(msgspec.Struct, frozen=True, kw_only=True):
 @lru_cache(maxsize=8)
 def _load(archive: Path, split: str, scheme: str | None, labels: Path | None) -> Split:
     return load_split(archive, split, scheme, labels=labels)
-
-
-@lru_cache(maxsize=8)
-def _worlds(archive: Path, split: str) -> Worlds | None:
-    try:
-        return load_worlds(open_archive(archive), split=split)
-    except UsageError:
-        return None  # withheld, or of searches that are no worlds
 
 
 def findings_of(error: Exception, folder: Path) -> tuple[Finding, ...]:
@@ -204,7 +188,7 @@ def _control_of(target: Split, forecasts: Forecasts) -> str:
 
 
 def evaluate(folder: Path, terms: ScoringTerms) -> Evaluated | tuple[Finding, ...]:
-    """Score and replay a submission, or say what is wrong with it."""
+    """Score a submission, or say what is wrong with it."""
     try:
         target = terms.load()
         submission = load_submission(folder)
@@ -217,18 +201,7 @@ def evaluate(folder: Path, terms: ScoringTerms) -> Evaluated | tuple[Finding, ..
             draws={name: overall[name] for name in wanted if name in overall},
             shown=_shown(forecasts),
             rationales=_rationales(forecasts),
-            replay=_replayed(forecasts, target, terms),
             control=_control_of(target, forecasts),
         )
     except Exception as error:  # noqa: BLE001 - a stranger's file costs its own entry alone
         return findings_of(error, folder)
-
-
-def _replayed(forecasts: Forecasts, target: Split, terms: ScoringTerms) -> ReplayFigure | None:
-    worlds = _worlds(terms.archive, terms.split)
-    if worlds is None:
-        return None
-    rows = np.array([target.index[row] for row in worlds.row_ids], dtype=np.intp)
-    options = ReplayOptions(policies=["expected"], repeats=4, seed=terms.seed)
-    figure = replay(worlds, forecasts.take(rows), options).policies[0].rescaled
-    return figure if math.isfinite(figure.mean) else None

@@ -157,7 +157,6 @@ def _entry(entry: Entry, slugs: Sequence[str]) -> dict[str, Any]:
         "repeats": record.forecasts.n_repeats,
         **{name: getattr(record.forecasts, name) for name in _FACTS},
         "beats_control": record.beats_control,
-        "replay": entry.evaluated.replay,
         "metrics": record.metrics,
         "groups": record.groups,
         "ranks": ranks_by_name,

@@ -46,6 +46,12 @@ MOVED: Final = {
     "plot": "kernel-archive score --json for the numbers; the board's pages draw the plots",
     "eval-results": "kernel-archive score FILE --json, and copy the figures to the model's card",
     **{name: _MEASURE.format(name) for name in ("measure", "record", "remeasure")},
+    "leaderboard serve": "open index.html, or: python -m http.server -d leaderboard -b 127.0.0.1",
+    **dict.fromkeys(
+        ("replay --forecaster", "replay --split"),
+        "kernel-archive baseline NAME --split replay -o FILE, then kernel-archive replay FILE",
+    ),
+    "replay --searches": "kernel-archive replay FILE, on an archive of those searches alone",
     "forecast --context": "forecast --export FILE, and leave long lines of FILE out",
 }
 

@@ -36,9 +36,8 @@ def baseline(
     A name in .zst or .gz compresses it.
 
     uniform: one eighth for every bin. prior: bin frequencies of the problem's training pairs.
-    slow, near, fast: always that. nearest: nearest neighbours on code tokens. text: ridge
-    regression on hashed token pairs. trees: extra trees on static features of both programs.
-    dry-run: the same on what a dry run of the host code launches besides.
+    trees: extra trees on static features of both programs. dry-run: the same on what a dry run of
+    the host code launches besides.
 
     The learning ones see the training pairs of the archive and nothing else.
     """
@@ -201,8 +200,7 @@ def build(bins: str | None, archive_path: str | None, **how: Any) -> None:
     A submission whose files are at fault, or that is of another archive, is named and left out.
     Where the labels are withheld, the page shows no label.
 
-    The page is one file that fetches nothing: open it, or show it with kernel-archive leaderboard
-    serve.
+    The page is one file that fetches nothing: open it in a browser.
     """
     from kernel_archive.archive.open import open_archive
     from kernel_archive.board import build_board, standings_json
@@ -257,20 +255,3 @@ def verify(archive_path: str | None, **how: Any) -> None:
     common.emit({"verdicts": verdicts}, text)
     if failed:
         raise click.exceptions.Exit(1)
-
-
-@leaderboard.command(short_help="Show the built page on this machine.")
-@_board
-@common.option(
-    "--port", type=click.IntRange(0, 65535), default=8000, help="Port on loopback; 0 for any."
-)
-def serve(board: str | None, port: int) -> None:
-    """Show the built page on loopback until it is stopped with Ctrl-C. Nobody else can reach it."""
-    from kernel_archive.board.serve import board_server
-
-    with board_server(board, port=port) as server:
-        common.say(f"http://127.0.0.1:{server.server_address[1]}/  (Ctrl-C ends it)")
-        try:
-            server.serve_forever()
-        except KeyboardInterrupt:
-            common.say("Stopped.")

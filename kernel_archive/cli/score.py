@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from kernel_archive.cli import common
 from kernel_archive.errors import printable
-from kernel_archive.splits import FORECAST_SPLITS, REPLAY
 from kernel_archive.storage import check_new, write_new
 
 if TYPE_CHECKING:
@@ -187,20 +186,6 @@ def compare(
 
 @click.command()
 @click.argument("files", type=click.Path(), nargs=-1)
-@common.option("--forecaster", "names", multiple=True, metavar="NAME", help="A baseline or cue.")
-@common.option(
-    "--split",
-    type=common.Choice([REPLAY.name, *FORECAST_SPLITS]),
-    default=REPLAY.name,
-    help="replay: all recorded programs.",
-)
-@common.option(
-    "--searches",
-    "origin",
-    type=common.Choice(["natural", "generated"]),
-    default="natural",
-    help="Written one by one, or from templates.",
-)
 @common.option(
     "--share",
     type=click.FloatRange(0.0, 1.0, min_open=True),
@@ -215,21 +200,17 @@ def compare(
 @common.json_option
 def replay(
     files: tuple[str, ...],
-    names: tuple[str, ...],
-    split: str,
-    origin: Literal["natural", "generated"],
     archive_path: str | None,
     **how: Any,
 ) -> None:
     """Search the recorded held-out searches again, with forecasts that choose what is measured.
 
-    FILES are forecast files (kernel-archive template --split replay -o FILE); --forecaster makes
-    the forecasts of a baseline or of a cue such as code_length. Figures are percentages: the area
-    under the best speedup so far (0 is random, 100 is an oracle), the same unscaled, the share of
-    the measurements until 95 % of the best, and the best so far after 10 and 25 % of them.
+    FILES are forecast files (kernel-archive template --split replay -o FILE). Figures are
+    percentages: the area under the best speedup so far (0 is random, 100 is an oracle), the same
+    unscaled, the share of the measurements until 95 % of the best, and the best so far after 10
+    and 25 % of them.
     """
     from kernel_archive.archive.open import open_archive
-    from kernel_archive.baselines.registry import forecasts_by_name
     from kernel_archive.scoring.reader import name_of, read_forecasts
     from kernel_archive.scoring.replay import ReplayOptions
     from kernel_archive.scoring.replay import replay as run
@@ -237,14 +218,13 @@ def replay(
     from kernel_archive.scoring.worlds import load_worlds
 
     archive = open_archive(archive_path)
-    worlds = load_worlds(archive, split=split, made=origin)
+    worlds = load_worlds(archive)
     target, options = worlds.target(), ReplayOptions(**how)
     forecasts: list[Forecasts | None] = []
     for file in files:
         # A submission's file is always called the same: its folder has the name.
         name = Path(file).parent.name if name_of(file) == "forecasts" else None
         forecasts.append(read_forecasts(file, target, name=name or None))
-    forecasts += [forecasts_by_name(name, archive, worlds, seed=options.seed) for name in names]
     forecasts = forecasts or [None]
     results = []
     with common.progress("Replaying") as advance:

@@ -96,8 +96,6 @@ class Replay(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     #: Share of the rows with a forecast; others count as uniform.
     coverage: float
-    split: str
-    made: str
     n_worlds: int
     #: Recorded children.
     n_edges: int
@@ -106,23 +104,18 @@ class Replay(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def replay_order(world: World, scores: Floats, options: ReplayOptions, seed: int) -> list[int]:
-    """Order the nodes of a world as a policy measures them; free ones are left out.
+    """Order the nodes of a world as a policy measures them, without its start.
 
-    Args:
-        world: the world.
-        scores: shape (n,), of every node; the largest are measured first.
-        options: how many parents and children a step takes.
-        seed: of the order of ties.
+    ``scores``, shape (n,), are of every node: the largest are measured first. ``seed`` is that of
+    the order of ties.
     """
     ties = np.random.default_rng([seed, len(world)]).random(len(world))
     places = np.empty(len(world), dtype=np.intp)
     places[np.lexsort((ties, -scores))] = np.arange(len(world))
     place_of = places.tolist().__getitem__
     speedups = np.nan_to_num(world.speedups, nan=0.0).tolist()
-    free = world.free.tolist()
-    left = [[child for child in nodes if not free[child]] for nodes in world.children()]
-    heap = [(-speedups[node], node) for node in range(len(world)) if free[node] and left[node]]
-    heapq.heapify(heap)
+    left = world.children()
+    heap = [(-speedups[0], 0)]
     order: list[int] = []
     while heap:
         parents = [heapq.heappop(heap)[1] for _ in range(min(options.parents, len(heap)))]
@@ -147,11 +140,10 @@ def _scores(forecasts: Forecasts | None, world: World, policy: Policy, repeat: i
         return np.nan_to_num(world.speedups, nan=-1.0)
     probabilities = np.full((len(world), 8), 0.125)
     if forecasts is not None:
-        asked = world.rows >= 0
         of_repeat = forecasts.probabilities[repeat % forecasts.n_repeats]
-        probabilities[asked] = of_repeat[world.rows[asked]]
+        probabilities[1:] = of_repeat[world.rows[1:]]
     # An open end bin counts as one octave, since the speedups in it are not known to a search.
-    return np.asarray(probabilities @ representatives([], []) * world.scales)
+    return np.asarray(probabilities @ representatives([], []))
 
 
 def _run(
@@ -164,7 +156,7 @@ def _run(
         for repeat in range(options.repeats):
             scores = _scores(forecasts, world, policy, repeat)
             order = replay_order(world, scores, options, options.seed + repeat)
-            found = np.concatenate([[speedups[world.free].max()], speedups[order]])
+            found = np.concatenate([speedups[:1], speedups[order]])
             curve = np.maximum.accumulate(found)[1:] / speedups.max()
             near = int(np.argmax(curve >= NEAR)) + 1
             ends = [max(0, math.ceil(c * len(curve) / 100) - 1) for c in CURVE]
@@ -188,13 +180,9 @@ def _figure(value: Floats, drawn: Floats) -> ReplayFigure:
 def replay(
     worlds: Worlds, forecasts: Forecasts | None = None, options: ReplayOptions | None = None
 ) -> Replay:
-    """Replay policies with the forecasts of one forecaster.
+    """Replay policies with one forecaster's forecasts of the rows of the worlds, in their order.
 
-    Args:
-        worlds: what is searched.
-        forecasts: of the rows of the worlds, in their order; without any, only random and oracle
-            are run.
-        options: how; see :class:`ReplayOptions`.
+    Without forecasts only random and oracle are run.
     """
     options = options or ReplayOptions()
     runs = {
@@ -221,10 +209,8 @@ def replay(
     return Replay(
         name=forecasts.name if forecasts is not None else "",
         coverage=forecasts.coverage if forecasts is not None else 0.0,
-        split=worlds.split,
-        made=worlds.made,
         n_worlds=n,
-        n_edges=int(sum((w.rows >= 0).sum() for w in worlds.worlds)),
+        n_edges=int(sum(len(w) - 1 for w in worlds.worlds)),
         options=options,
         policies=policies,
     )

@@ -9,23 +9,21 @@ world of its own, below its root. A program that nobody proposed is in no world.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from kernel_archive.bins import DEFAULT_SCHEME
 from kernel_archive.errors import DataError, UsageError
-from kernel_archive.scoring.split import Split, TargetFacts, forecast_split, split_facts
-from kernel_archive.splits import REPLAY, split_of
+from kernel_archive.scoring.split import Split, TargetFacts
+from kernel_archive.splits import REPLAY
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator
 
     from kernel_archive.archive.open import Archive
-    from kernel_archive.scoring.arrays import Bools, Floats, Ints
+    from kernel_archive.scoring.arrays import Floats, Ints
 
-#: Searches whose programs were written one by one, or those whose programs a generator made.
-Made = Literal["natural", "generated"]
 #: Speedup that stands for a program which failed, where a label is needed: the slowest bin.
 FAILED = 0.1
 
@@ -36,22 +34,15 @@ class World:
 
     #: Problem and GPU, or id of the search.
     name: str
-    #: Shape (n,), position of each node among the rows that are forecast; -1 where it is none.
+    #: Shape (n,), position of each node among the rows that are forecast; -1 for the start.
     rows: Ints
     #: Shape (n,), -1 for the start.
     parents: Ints
     #: Shape (n,), x; NaN for a program that failed.
     speedups: Floats
-    #: Shape (n,), what a forecast of a node is relative to, x: 1, or the speedup of its parent.
-    scales: Floats
 
     def __len__(self) -> int:
         return len(self.rows)
-
-    @property
-    def free(self) -> Bools:
-        """Nodes that are measured before the search begins: its start, and those not forecast."""
-        return self.rows < 0
 
     def children(self) -> list[list[int]]:
         """List the children of every node, in recorded order."""
@@ -66,17 +57,13 @@ class World:
 class Worlds:
     """Hold the worlds of an archive and the n rows of them that are forecast."""
 
-    #: Kernel ids, or ids of discovery pairs.
+    #: Kernel ids.
     row_ids: tuple[str, ...]
-    kernels: tuple[str, ...]
     problems: tuple[str, ...]
     gpus: tuple[str, ...]
     #: Shape (n,), x, against the reference; NaN for programs that failed.
     speedups: Floats
     worlds: tuple[World, ...]
-    #: The split that the rows are of.
-    split: str
-    made: Made
     #: Name, version and digest of the archive.
     source: tuple[str, str, str] = field(default=("", "", ""))
 
@@ -98,7 +85,7 @@ class Worlds:
             row_ids=self.row_ids,
             tasks=self.problems,
             speedups=np.nan_to_num(self.speedups, nan=FAILED),
-            split=split_of(self.split).name,
+            split=REPLAY.name,
             scheme=DEFAULT_SCHEME,
             facts=facts,
         )
@@ -126,24 +113,13 @@ class _Builder:
         #: Search and node id -> place in the world; kernel id -> the same.
         self.nodes: dict[tuple[str, str], int] = {}
         self.places: dict[str, int] = {}
-        self.kernels = [""]
-        #: Row, parent, speedup and scale of every node.
-        self.values: list[tuple[int, int, float, float]] = [
-            (-1, -1, np.nan if start is None else start, 1.0)
-        ]
-
-    def add(self, kernel: str, above: int, row: int, speedup: float, scale: float) -> int:
-        """Add a program below another one; return its place."""
-        place = self.places[kernel] = len(self.kernels)
-        self.kernels.append(kernel)
-        self.values.append((row, above, speedup, scale))
-        return place
+        #: Row, parent and speedup of every node.
+        self.values: list[tuple[int, int, float]] = [(-1, -1, np.nan if start is None else start)]
 
     def build(self) -> World:
         """Make the world."""
-        rows, parents, speedups, scales = (np.array(v) for v in zip(*self.values, strict=True))
-        scales = np.nan_to_num(scales, nan=FAILED)
-        return World(name=self.name, rows=rows, parents=parents, speedups=speedups, scales=scales)
+        rows, parents, speedups = (np.array(v) for v in zip(*self.values, strict=True))
+        return World(name=self.name, rows=rows, parents=parents, speedups=speedups)
 
 
 def _rows(
@@ -159,35 +135,29 @@ def _rows(
     return zip(*(rows[name].to_pylist() for name in names), strict=True)
 
 
-def _chains(archive: Archive, made: Made) -> dict[str, bool]:
-    """Held-out searches for speed (not bin filling) -> whether they are chains."""
-    natural = {str(b["name"]) for b in archive.manifest.builders if b.get("natural") is True}
+def _chains(archive: Archive) -> dict[str, bool]:
+    """Held-out searches for speed (not bin filling) -> whether they are chains.
+
+    Where some have natural programs, written one by one, the others are left out.
+    """
+    wrote = {str(b["name"]) for b in archive.manifest.builders if b.get("natural") is True}
     columns = ("search_id", "role", "builder", "generation_method")
+    rows = [row for row in _rows(archive, "searches", *columns) if row[1] == "held_out"]
+    natural = any(builder in wrote for _, _, builder, _ in rows)
     return {
         search: method == "agentic"
-        for search, role, builder, method in _rows(archive, "searches", *columns)
-        if role == "held_out"
-        and (builder in natural) == (made == "natural")
-        and method != "bin_filling"
+        for search, _, builder, method in rows
+        if method != "bin_filling" and (builder in wrote or not natural)
     }
 
 
-def load_worlds(archive: Archive, *, split: str = REPLAY.name, made: Made = "natural") -> Worlds:
+def load_worlds(archive: Archive) -> Worlds:
     """Load the worlds of an archive's held-out searches.
 
-    Args:
-        archive: an opened archive.
-        split: ``replay``: every recorded program; the name of a split: only its rows, as if nobody
-            had proposed the others. What was made from a program that is left out is below the
-            nearest one that is not.
-        made: which searches.
-
     Raises:
-        UsageError: the archive has no such searches or split, or its labels are withheld.
+        UsageError: the archive has no such searches, or its labels are withheld.
     """
-    chains = _chains(archive, made)
-    row_ids = _split_rows(archive, split)
-    pairs = split == "discovery"
+    chains = _chains(archive)
     columns = _Step._fields
     steps = [_Step(*row) for row in _rows(archive, "evaluations", *columns, searches=chains)]
     if any(step.excluded == "withheld" for step in steps):
@@ -205,49 +175,24 @@ def load_worlds(archive: Archive, *, split: str = REPLAY.name, made: Made = "nat
         if step.is_root and not chain:
             world.nodes[node] = 0
             continue
-        above = world.nodes.get((step.search_id, step.parent_node_id), 0)
-        edge = (kernel, world.kernels[above] if pairs else "")
-        row_id = kernel if row_ids is None else row_ids.get(edge)
-        if kernel in world.places:
-            world.nodes[node] = world.places[kernel]
-        elif row_id is None and not pairs:
-            world.nodes[node] = above
-        else:
-            row, scale = -1, 1.0
-            if row_id is not None:
-                asked.setdefault(row_id, step)
-                row = numbers.setdefault(row_id, len(numbers))
-                scale = world.values[above][2] if pairs else 1.0
-            world.nodes[node] = world.add(kernel, above, row, speedups.get(kernel, np.nan), scale)
+        if kernel not in world.places:
+            asked.setdefault(kernel, step)
+            row = numbers.setdefault(kernel, len(numbers))
+            parent = world.nodes.get((step.search_id, step.parent_node_id), 0)
+            world.places[kernel] = len(world.values)
+            world.values.append((row, parent, speedups.get(kernel, np.nan)))
+        world.nodes[node] = world.places[kernel]
     if not asked:
-        what = f"the archive in {archive.path} has no held-out searches with {made} programs"
-        raise UsageError(f"{what} to replay")
-    kernels = tuple(step.kernel_id for step in asked.values())
+        raise UsageError(f"the archive in {archive.path} has no held-out searches to replay")
     manifest = archive.manifest
     return Worlds(
         row_ids=tuple(asked),
-        kernels=kernels,
         problems=tuple(step.problem for step in asked.values()),
         gpus=tuple(step.gpu for step in asked.values()),
-        speedups=np.array([speedups.get(kernel, np.nan) for kernel in kernels], dtype=np.float64),
-        worlds=tuple(w.build() for _, w in sorted(builders.items()) if len(w.kernels) > 1),
-        split=split,
-        made=made,
+        speedups=np.array([speedups.get(kernel, np.nan) for kernel in asked], dtype=np.float64),
+        worlds=tuple(w.build() for _, w in sorted(builders.items()) if len(w.values) > 1),
         source=(manifest.name, manifest.version, manifest.logical_digest),
     )
-
-
-def _split_rows(archive: Archive, split: str) -> Mapping[tuple[str, str], str] | None:
-    """Kernel and (for discovery pairs) parent -> row id; ``None`` for every recorded program."""
-    spec = split_of(split)
-    if spec.name == REPLAY.name:
-        return None
-    split_facts(archive, forecast_split(split))
-    if spec.kind == "eval":
-        rows = _rows(archive, spec.table, spec.kernel, "row_id")
-        return {(kernel, ""): row_id for kernel, row_id in rows}
-    edges = _rows(archive, spec.table, spec.kernel, "parent_kernel_id", "row_id")
-    return {(kernel, parent): row_id for kernel, parent, row_id in edges}
 
 
 def replay_texts(archive: Archive, worlds: Worlds) -> list[tuple[str, str]]:
@@ -262,8 +207,8 @@ def replay_texts(archive: Archive, worlds: Worlds) -> list[tuple[str, str]]:
         for table in ("kernels", "failures")
         for kernel, code, reference in _rows(archive, table, "kernel_id", "code", "reference_id")
     }
-    missing = [kernel for kernel in worlds.kernels if kernel not in texts]
+    missing = [kernel for kernel in worlds.row_ids if kernel not in texts]
     if missing:
         what = f"the archive in {archive.path} has no program of kernel {missing[0]}"
         raise DataError(f"{what}, which a search measured")
-    return [texts[kernel] for kernel in worlds.kernels]
+    return [texts[kernel] for kernel in worlds.row_ids]

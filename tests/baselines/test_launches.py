@@ -15,12 +15,10 @@ from kernel_archive.archive.open import open_archive
 from kernel_archive.archive.shards import write_table
 from kernel_archive.baselines import make_baseline
 from kernel_archive.baselines.launches import launch_matrix, load_launch_features
-from kernel_archive.baselines.registry import forecasts_by_name
 from kernel_archive.errors import DataError
 from kernel_archive.ids import CANARY
 from kernel_archive.schema import TABLES
 from kernel_archive.scoring import load_split
-from kernel_archive.scoring.worlds import load_worlds
 
 
 def with_launches(archive, launches):
@@ -102,5 +100,3 @@ def test_without_dry_runs_it_says_what_to_run(tmp_path):
     archive = write_archive(tmp_path)
     with pytest.raises(DataError, match="kernel-measure dry-run"):
         make_baseline("dry-run", archive)
-    with pytest.raises(DataError, match="kernel-measure dry-run"):
-        forecasts_by_name("dry-run", archive, load_worlds(archive))

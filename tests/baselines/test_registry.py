@@ -34,7 +34,7 @@ def test_unknown_name_lists_the_known(archive):
     """A typo is answered with the nearest name, anything else with the list."""
     with pytest.raises(UsageError, match="Did you mean 'prior'"):
         make_baseline("prio", archive)
-    with pytest.raises(UsageError, match="uniform, prior, slow"):
+    with pytest.raises(UsageError, match="uniform, prior, trees"):
         make_baseline("zzz", archive)
     with pytest.raises(UsageError, match="boosted-order has been replaced by trees"):
         make_baseline("boosted-order", archive)
@@ -76,6 +76,6 @@ def test_an_existing_file_is_kept_unless_forced(archive, tmp_path):
 
 def test_lines_are_ordinary_forecast_lines(archive):
     """Row id, repeat and eight probabilities, nothing else."""
-    line = json.loads(next(iter(forecast_lines(make_baseline("near", archive)))))
+    line = json.loads(next(iter(forecast_lines(make_baseline("prior", archive)))))
     assert set(line) == {"row_id", "repeat", "probabilities"}
     assert len(line["probabilities"]) == 8

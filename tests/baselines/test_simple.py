@@ -38,27 +38,6 @@ def training(rows):
     )
 
 
-def test_uniform_is_one_eighth():
-    """Every bin of every row."""
-    assert (simple.uniform(target(["p", "q"])) == 0.125).all()
-
-
-@pytest.mark.parametrize(
-    ("kind", "paper", "released"),
-    [
-        ("slow", [1, 2, 3], [1, 2]),
-        ("near", [4, 5], [3, 4]),
-        ("fast", [6, 7, 8], [5, 6, 7, 8]),
-    ],
-)
-def test_constants_follow_the_scheme(kind, paper, released):
-    """The same speedups are meant under both schemes, though their bins differ."""
-    for name, bins in (("paper", paper), ("released", released)):
-        p = simple.constant(target(["p"], name), kind)[0]
-        assert (np.flatnonzero(p) + 1).tolist() == bins
-        assert p[bins[0] - 1] == pytest.approx(1 / len(bins))
-
-
 def test_prior_is_the_smoothed_frequency_of_native_pairs():
     """Worked by hand: two seed pairs of p in bin 5, one of q in bin 8; the parent edit does not
     count.

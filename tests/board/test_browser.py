@@ -8,19 +8,21 @@ KERNEL_ARCHIVE_REQUIRE_BROWSER=1, as in CI, they fail instead.
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import shutil
 import threading
 import time
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 
+import numpy as np
 import pytest
 from support.boards import DRAWS, write_lines
 from support.small_archive import write_archive
 
 from kernel_archive.baselines import make_baseline
 from kernel_archive.board import add_submission, build_board
-from kernel_archive.board.serve import board_server
 from kernel_archive.scoring import load_split
 from kernel_archive.scoring.metrics import COMPARED
 
@@ -96,8 +98,18 @@ def address(tmp_path_factory):
     )
     for split in ("eval", "discovery"):
         target = load_split(archive, split)
-        for name in ("uniform", "prior", "nearest", "near"):
-            p = make_baseline(name, archive, split).probabilities
+        prior = make_baseline("prior", archive, split).probabilities
+        even, middle = (
+            np.full_like(prior, 0.125),
+            np.tile(np.eye(8)[3:5].mean(axis=0), (len(prior), 1)),
+        )
+        cast = {
+            "uniform": even,
+            "prior": prior,
+            "nearest": np.roll(prior, 1, axis=1),
+            "near": middle,
+        }
+        for name, p in cast.items():
             extra = {"rationale": EVIL * 4, "input_tokens": 10} if name == "nearest" else {}
             path = write_lines(root / f"{name}.jsonl", target, p, **extra)
             shown = EVIL.split("\u202e", maxsplit=1)[0][:80] if name == "nearest" else name
@@ -112,7 +124,8 @@ def address(tmp_path_factory):
                 draws=DRAWS,
             )
     build_board(archive, root / "b", draws=DRAWS, jobs=1)
-    with board_server(root / "b") as server:
+    handler = functools.partial(SimpleHTTPRequestHandler, directory=root / "b")
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         thread = threading.Thread(target=server.serve_forever, daemon=True)
         thread.start()
         yield f"http://127.0.0.1:{server.server_address[1]}/"

@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 from support.archives import Run, Search, make_archive, program
-from support.small_archive import write_archive
 
 from kernel_archive.archive.open import open_archive
 from kernel_archive.errors import UsageError
@@ -47,23 +46,21 @@ def test_chains_of_a_problem_are_one_world_below_the_reference(tmp_path):
     assert trimul.rows[0] == -1
     assert len(worlds.row_ids) == 5
     assert 9.0 not in worlds.speedups
-    texts = dict(zip(worlds.kernels, replay_texts(chain(tmp_path / "again"), worlds), strict=True))
-    assert texts[worlds.kernels[trimul.rows[1]]][1] == program("x")
+    texts = dict(zip(worlds.row_ids, replay_texts(chain(tmp_path / "again"), worlds), strict=True))
+    assert texts[worlds.row_ids[trimul.rows[1]]][1] == program("x")
     assert all("def reference" in reference for reference, _ in texts.values())
 
 
-def test_a_split_hides_what_it_does_not_ask_about(tmp_path):
-    """Only its rows are there; for pairs, what is a parent alone is known beforehand and scales its
-    children.
-    """
-    archive = write_archive(tmp_path / "small")
-    with pytest.raises(UsageError, match="no held-out searches with generated"):
-        load_worlds(archive, made="generated")
-    every = load_worlds(archive)
-    assert len(every.worlds) == 2
-    assert set(load_worlds(archive, split="eval").row_ids) <= set(every.row_ids)
-    pairs = load_worlds(archive, split="discovery")
-    assert set(pairs.row_ids) <= set(archive.arrow("discovery_pairs")["row_id"].to_pylist())
-    for world in pairs.worlds:
-        asked = ~world.free
-        np.testing.assert_allclose(world.scales[asked], world.speedups[world.parents[asked]])
+def test_natural_searches_come_first(tmp_path):
+    """Without natural ones others are replayed; training searches and bin filling never are."""
+    searches = [
+        Search("t/1", "trimul", role="training"),
+        Search("b/1", "trimul", method="bin_filling"),
+    ]
+    runs = [Run(s.search_id, program(s.search_id), 2.0) for s in searches]
+    make_archive(tmp_path / "none", searches, runs)
+    with pytest.raises(UsageError, match="no held-out searches to replay"):
+        load_worlds(open_archive(tmp_path / "none"))
+    more = Search("h/1", "trimul", method="agentic")
+    make_archive(tmp_path / "one", [*searches, more], [*runs, Run("h/1", program("h"), 3.0)])
+    assert load_worlds(open_archive(tmp_path / "one")).speedups.tolist() == [3.0]

@@ -1,7 +1,7 @@
 // The standings table: ranked by any metric that ranks. Controls and bounds stand below, folded.
 const sorting = {}; // split -> { key, descending }
 const ordering = {}; // split -> what orders its table: (key, descending)
-const MINOR = { name: ['Entry', 'the name of the entry'], accuracy: ['Accuracy', null], replay: ['Replay', 'recorded searches searched again, measuring what the entry’s forecasts like best: 0 is a random choice, 100 an oracle'], coverage: ['Coverage', 'share of the rows and repeats that it forecasts; under 95 % it is not ranked'], cost: ['Cost', 'tokens, or else seconds, per forecast'] };
+const MINOR = { name: ['Entry', 'the name of the entry'], accuracy: ['Accuracy', null], coverage: ['Coverage', 'share of the rows and repeats that it forecasts; under 95 % it is not ranked'], cost: ['Cost', 'tokens, or else seconds, per forecast'] };
 
 const better = (key) => (data.metrics[key] ? data.metrics[key][2] : key === 'cost' || key === 'name' ? 'lower' : 'higher');
 const usual = (key) => better(key) === 'higher';
