@@ -36,8 +36,7 @@ from kernel_archive.errors import (
     printable,
 )
 from kernel_archive.scoring import read_forecasts, score
-from kernel_archive.scoring.faults import LineFaults
-from kernel_archive.scoring.formats import READ, decode_line
+from kernel_archive.scoring.formats import READ, LineFaults, decode_line
 from kernel_archive.storage import locked, sync, write_atomically
 from kernel_archive.untrusted import UntrustedFileError, is_parquet, read_whole
 from kernel_archive.untrusted_tables import parquet_rows

@@ -52,6 +52,9 @@ MOVED: Final = {
         "kernel-archive baseline NAME --split replay -o FILE, then kernel-archive replay FILE",
     ),
     "replay --searches": "kernel-archive replay FILE, on an archive of those searches alone",
+    **dict.fromkeys(
+        ("check --surrogate", "score --surrogate"), "grep LABEL FILE > MINE, then score MINE"
+    ),
     "forecast --context": "forecast --export FILE, and leave long lines of FILE out",
 }
 

@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from kernel_archive.scoring import Forecasts
     from kernel_archive.scoring.summary import Sheet
 
-_surrogate = common.option("--surrogate", help="Take only the lines with this surrogate_label.")
-
 
 _draw_options = common.options(
     common.option("--seed", type=common.FROM_0, default=0, help="Seed of the draws."),
@@ -57,7 +55,8 @@ def template(
     probabilities, then: kernel-archive check FILE, kernel-archive score FILE.
     """
     from kernel_archive.scoring import load_split
-    from kernel_archive.scoring.template import explanation, json_schema, template_lines
+    from kernel_archive.scoring.formats import FIELDS
+    from kernel_archive.scoring.template import explanation, template_lines
 
     if output is not None:
         check_new(output, force=force)
@@ -72,16 +71,15 @@ def template(
             common.say(line)
     count = f"{len(target) * repeats:,} forecasts to fill in"
     done = f"{shown}: {count}. Next: kernel-archive check {shown}"
-    common.emit_lines({**facts, "schema": json_schema()}, data if output is None else None, done)
+    common.emit_lines(facts | {"fields": FIELDS}, data if output is None else None, done)
 
 
 @click.command()
 @click.argument("file", type=click.Path())
 @common.split_option
-@_surrogate
 @common.archive_option
 @common.json_option
-def check(file: str, split: str, surrogate: str | None, archive_path: str | None) -> None:
+def check(file: str, split: str, archive_path: str | None) -> None:
     """Check a forecast file and list every fault: file, line, field, value and the way out.
 
     Reads JSON lines (plain, gzip, zstd) and Parquet. The exit status is 1 when the file can't be
@@ -90,9 +88,7 @@ def check(file: str, split: str, surrogate: str | None, archive_path: str | None
     from kernel_archive.scoring import check_forecasts, load_split
     from kernel_archive.scoring.summary import check_lines
 
-    _, report = check_forecasts(
-        file, load_split(archive_path, split, blind=True), surrogate=surrogate
-    )
+    _, report = check_forecasts(file, load_split(archive_path, split, blind=True))
 
     def text() -> None:
         common.tell("\n".join(check_lines(report)))
@@ -107,7 +103,6 @@ def check(file: str, split: str, surrogate: str | None, archive_path: str | None
 @click.argument("files", type=click.Path(), nargs=-1, required=True)
 @common.split_option
 @common.bins_option
-@_surrogate
 @common.labels_option
 @_draw_options
 @common.output_option
@@ -118,7 +113,6 @@ def score(
     files: tuple[str, ...],
     output: str | None,
     force: bool,
-    surrogate: str | None,
     **how: Any,
 ) -> None:
     """Score forecast files against a split, with 95 % intervals.
@@ -137,7 +131,7 @@ def score(
         how.pop("archive_path"), how.pop("split"), how.pop("bins"), labels=how.pop("labels")
     )
     # All files are read before the first is scored: a fault in the last one need not wait for that.
-    forecasts = [read_forecasts(file, target, surrogate=surrogate) for file in files]
+    forecasts = [read_forecasts(file, target) for file in files]
     records = [score_one(target, own, **how) for own in forecasts]
     if output is not None:
         write_new(output, records_to_json(records), force=force)

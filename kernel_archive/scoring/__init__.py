@@ -11,11 +11,10 @@ from __future__ import annotations
 
 from kernel_archive.scoring import metrics, rewards
 from kernel_archive.scoring.compare import Comparison, MetricDifference, compare, compare_files
-from kernel_archive.scoring.faults import CheckReport
 from kernel_archive.scoring.forecasts import Forecasts
 from kernel_archive.scoring.load import load_split
 from kernel_archive.scoring.metrics import HEADLINE, METRICS, MetricInfo
-from kernel_archive.scoring.reader import check_forecasts, read_forecasts
+from kernel_archive.scoring.reader import CheckReport, check_forecasts, read_forecasts
 from kernel_archive.scoring.record import METRIC_VERSION, Metric, Score, read_record
 from kernel_archive.scoring.scorer import score, score_file
 from kernel_archive.scoring.split import Split, TargetFacts

@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from kernel_archive.bins import N_BINS
-from kernel_archive.scoring.faults import LineFaults
 from kernel_archive.scoring.forecasts import RAW_SUM_BOUNDS
-from kernel_archive.scoring.formats import FIELDS, TOOL_FIELDS, canonical, read_line
+from kernel_archive.scoring.formats import FIELDS, TOOL_FIELDS, LineFaults, canonical, read_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

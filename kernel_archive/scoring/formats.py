@@ -1,10 +1,8 @@
 """Read one line of a forecast file: its fields, the accepted forms, every fault of it.
 
-A line is decoded to an object. Adapters bring two further forms, told apart by their fields, into
-the canonical one (``row_id, repeat, probabilities`` and the optional fields of :data:`FIELDS`):
+Two further forms, told apart by their fields, are brought into the canonical one (:data:`FIELDS`):
 
-* tool call: ``p_severe_slowdown`` ... ``p_extreme_speedup``, flat or under ``arguments`` (an object
-  or its text);
+* tool call: ``p_severe_slowdown`` ... ``p_extreme_speedup``;
 * published tables: ``comparison_id`` or ``pair_id``, and ``bin_probabilities`` (a list of
   ``{bin, p}`` or a map).
 
@@ -15,18 +13,17 @@ from __future__ import annotations
 
 import difflib
 import json
+import reprlib
 from typing import TYPE_CHECKING, Annotated, Any, Final, get_type_hints
 
 import msgspec
 from msgspec import Meta
 
 from kernel_archive.bins import BIN_NAMES, N_BINS
-from kernel_archive.errors import printable
+from kernel_archive.errors import Finding, printable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-
-    from kernel_archive.scoring.faults import LineFaults
 
 #: Repeats of one row are numbered 0 to 99; a higher number is refused.
 MAX_REPEATS: Final = 100
@@ -89,9 +86,7 @@ _SYNONYMS: Final = {
     "reasoning": "rationale",
 }
 #: Every field that is read.
-READ: Final = frozenset(
-    {*_TYPES, *_SYNONYMS, *TOOL_FIELDS, "bin_probabilities", "arguments", "surrogate_label"}
-)
+READ: Final = frozenset({*_TYPES, *_SYNONYMS, *TOOL_FIELDS, "bin_probabilities", "surrogate_label"})
 #: Fields of the published tables that say nothing to the scorer.
 _IGNORED: Final = (
     "pack pack_name model forecaster name type id canary source_search source_id hardware"
@@ -133,6 +128,41 @@ _FAULTS: Final[dict[str, tuple[str, str, str | None]]] = {
 HALF_CHARACTER: Final = "a text has half a character, which JSON can't hold"
 
 
+class LineFaults:
+    """Collect the faults of one line."""
+
+    def __init__(self, file: str, line: int) -> None:
+        self.file = file
+        self.line = line
+        self.findings: list[Finding] = []
+
+    def add(
+        self,
+        code: str,
+        message: str,
+        field: str | None = None,
+        value: object = None,
+        fix: str | None = None,
+    ) -> None:
+        """Add one fault."""
+        place: dict[str, Any] = {"file": self.file, "line": self.line, "field": field}
+        place["value"] = None if value is None else printable(_short(value))
+        self.findings.append(Finding(code=code, message=message, fix=fix, **place))
+
+
+def _short(value: object) -> str:
+    """Show a value in bounded length and time; whole numbers can have millions of digits."""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, int) and value.bit_length() > 200:
+        return "a whole number of more than 60 digits"
+    if isinstance(value, (list, tuple)):
+        return f"[{', '.join(map(_short, value[:12]))}{', ...' if len(value) > 12 else ''}]"
+    return reprlib.repr(value)
+
+
 class RepeatedFieldError(ValueError):
     """Raised when an object holds one field twice: neither value is taken."""
 
@@ -146,14 +176,11 @@ def _once(items: list[tuple[str, Any]]) -> dict[str, Any]:
     return fields
 
 
-#: Takes NaN, infinities and numbers beyond a double, so that their fault can name the field.
-_LENIENT: Final = json.JSONDecoder(object_pairs_hook=_once)
-
-
 def decode_line(text: bytes, faults: LineFaults) -> dict[str, Any] | None:
     """Decode the JSON object of a line; ``None`` where there is none, and ``faults`` say why."""
     try:
-        value = _decode(text)
+        # Takes NaN, infinities and numbers beyond a double, so that their fault names the field.
+        value = json.loads(text.decode("utf-8"), object_pairs_hook=_once)
         if isinstance(value, dict):
             return value
         what, fix = "a line must hold one JSON object", "See: kernel-archive template"
@@ -171,25 +198,8 @@ def decode_line(text: bytes, faults: LineFaults) -> dict[str, Any] | None:
     return None
 
 
-def _decode(text: bytes) -> Any:
-    try:
-        value = msgspec.json.decode(text)
-        # A second value of a field would bring a colon of its own.
-        if isinstance(value, dict) and text.count(b":") == len(value):
-            return value
-    except msgspec.DecodeError:
-        pass  # decoded again, for the fault that it has
-    return _LENIENT.decode(text.decode("utf-8"))
-
-
 def read_line(row: Mapping[str, Any], faults: LineFaults) -> ForecastLine | None:
-    """Read one forecast from the fields of a line; ``None`` where it has a fault.
-
-    >>> from kernel_archive.scoring.faults import LineFaults
-    >>> row = {"row_id": "a", "probabilities": [1, 0, 0, 0, 0, 0, 0, 0]}
-    >>> read_line(row, LineFaults("f", 1)).repeat
-    0
-    """
+    """Read one forecast from the fields of a line; ``None`` where it has a fault."""
     fields, names = canonical(row, faults)
     try:
         line = msgspec.convert(fields, ForecastLine)
@@ -215,8 +225,6 @@ def canonical(row: Mapping[str, Any], faults: LineFaults) -> tuple[dict[str, Any
     """Bring any form into the canonical one: the fields, and field -> its name in the line."""
     fields = {name: value for name, value in row.items() if value is not None}
     names = {name: name for name in _TYPES}
-    if "arguments" in fields:
-        fields = _with_arguments(fields, faults)
     for other in _SYNONYMS.keys() & fields.keys():
         name, value = _SYNONYMS[other], fields.pop(other)
         if name not in fields:
@@ -249,27 +257,6 @@ def _unite_masses(fields: dict[str, Any], names: dict[str, str], faults: LineFau
 def _add_contradiction(name: str, other: str, value: object, faults: LineFaults) -> None:
     message = f"{name} states another value in the same line"
     faults.add("contradiction", message, other, value, "Drop one of the two")
-
-
-def _with_arguments(fields: dict[str, Any], faults: LineFaults) -> dict[str, Any]:
-    """Put the fields of a tool call's ``arguments`` beside the others."""
-    given = fields.pop("arguments")
-    try:
-        inner = _LENIENT.decode(given) if isinstance(given, str) else given
-    except RepeatedFieldError as error:
-        what = f"the field {printable(str(error))!r} is there twice in one object"
-        faults.add("repeated-field", what, "arguments")
-        return fields
-    except (ValueError, RecursionError):
-        inner = given
-    if not isinstance(inner, dict):
-        faults.add("bad-json", "must be a JSON object", "arguments", given)
-        return fields
-    inner = {name: value for name, value in inner.items() if value is not None}
-    for name in sorted(READ & inner.keys() & fields.keys()):
-        if inner[name] != fields[name]:
-            _add_contradiction(name, name, inner[name], faults)
-    return inner | fields
 
 
 def _tool_masses(fields: Mapping[str, Any], faults: LineFaults) -> list[Any] | None:
@@ -341,4 +328,6 @@ def _add_missing(row: Mapping[str, Any], faults: LineFaults) -> None:
     unknown = [name for name in list(row)[:100] if name not in KNOWN]
     for near in difflib.get_close_matches("probabilities", unknown, n=1):
         fix = f"Did you mean {printable(near)!r}?"
+    if "arguments" in row:
+        fix = "Put the arguments of the tool call beside row_id, not into one field"
     faults.add("missing-field", "there are no probabilities", "probabilities", fix=fix)

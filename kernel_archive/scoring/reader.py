@@ -5,6 +5,7 @@ What one line may say is in :mod:`kernel_archive.scoring.formats`.
 
 from __future__ import annotations
 
+import difflib
 import hashlib
 import operator
 from collections import Counter
@@ -19,13 +20,13 @@ import numpy as np
 
 from kernel_archive.bins import N_BINS
 from kernel_archive.errors import Finding, ForecastError, UsageError, printable
-from kernel_archive.scoring.faults import CheckReport, LineFaults, near_id
 from kernel_archive.scoring.forecasts import RAW_SUM_BOUNDS, Forecasts, normalise
 from kernel_archive.scoring.formats import (
     HALF_CHARACTER,
     KNOWN,
     MAX_REPEATS,
     READ,
+    LineFaults,
     decode_line,
     read_line,
 )
@@ -47,6 +48,10 @@ ForecastSource: TypeAlias = "Forecasts | RowSource"
 KEPT_FINDINGS: Final = 20_000
 #: Suggest a row id for this many unknown ones, and hold them against other splits.
 _MAX_SUGGESTIONS: Final = 20
+#: Ids longer than this get no suggestion: comparing them with every row takes too long.
+_MAX_ID: Final = 200
+#: Similarity (0 to 1) from which an unknown id may be a misspelt one.
+_SIMILAR: Final = 0.8
 #: Remember this many labels and unknown fields; a file with more is hostile.
 _MAX_NAMES: Final = 100
 _AMOUNTS: Final = ("expected_speedup", "input_tokens", "output_tokens", "latency_s")
@@ -57,8 +62,6 @@ class ReadOptions(TypedDict, total=False):
 
     #: Name of the forecaster; the file's name without its endings when not given.
     name: str | None
-    #: Take only the lines with this ``surrogate_label``.
-    surrogate: str | None
     #: A raw sum outside counts as a parse failure.
     raw_sum_bounds: tuple[float, float]
     #: Keep the rationales, too.
@@ -120,20 +123,52 @@ def name_of(path: str | Path) -> str:
     return name or "forecasts"
 
 
+class CheckReport(msgspec.Struct, frozen=True, kw_only=True):
+    """Report what is in a forecast file and what is wrong with it."""
+
+    file: str  # made printable
+    ok: bool  # it can be scored
+    n_rows: int
+    n_repeats: int
+    n_lines: int  # lines with a forecast, faulty ones included
+    n_present: int  # row and repeat cells with a good line
+    n_parsed: int  # of those, cells with a distribution
+    n_deferred: int
+    coverage: float  # n_present over rows x repeats
+    parse_rate: float | None  # good lines with a distribution, of those that need one
+    n_errors: int
+    n_warnings: int
+    counts: dict[str, int]  # code -> number of findings
+    findings: tuple[Finding, ...]  # in order of lines: all, or the first KEPT_FINDINGS
+
+
+def near_id(unknown: str, row_ids: Iterable[str]) -> str | None:
+    """Suggest the one known id that an unknown one resembles; nothing is repaired silently.
+
+    >>> near_id("A1B2C3D ", ["a1b2c3d4", "ffffffff"])
+    "Did you mean 'a1b2c3d4'?"
+    """
+    if len(unknown) > _MAX_ID:
+        return None
+    folded = {name.casefold(): name for name in row_ids}
+    word = unknown.strip().casefold()
+    near = [word] if word in folded else difflib.get_close_matches(word, folded, 2, _SIMILAR)
+    return f"Did you mean {folded[near[0]]!r}?" if len(near) == 1 else None
+
+
 class _Collector:
     """Collect forecasts and faults line by line, then make arrays and a report of them."""
 
     def __init__(self, file: str, split: Split, options: ReadOptions) -> None:
         self.file = file
         self.split = split
-        self.surrogate = options.get("surrogate")
         self.raw_sum_bounds = options.get("raw_sum_bounds", RAW_SUM_BOUNDS)
         self.keep_rationales = options.get("keep_rationales", False)
         self.n_lines = 0
         self.findings: list[Finding] = []
         self.counts: Counter[str] = Counter()
         self.n_errors = 0
-        self.labels: Counter[str | None] = Counter()
+        self.labels: set[str] = set()
         self.unread: Counter[str] = Counter()
         #: Lines with an unknown id: number and id.
         self.unknown: list[tuple[int, str]] = []
@@ -154,15 +189,9 @@ class _Collector:
 
     def take(self, row: Mapping[str, Any], number: int) -> None:
         """Take one forecast, as a JSON object or a row of a table."""
-        label = row.get("surrogate_label")
-        if label is not None and not isinstance(label, str):
-            place = {"line": number, "field": "surrogate_label", "value": printable(label)}
-            self.fault("not-text", "must be text", **place)
-        elif label in (*self.labels, self.surrogate) or len(self.labels) < _MAX_NAMES:
-            self.labels[label] += 1
-        if self.surrogate not in (None, label):
-            return
         self.n_lines += 1
+        if len(self.labels) < _MAX_NAMES:
+            self.labels.add(str(row.get("surrogate_label")))
         if len(self.unread) < _MAX_NAMES:
             self.unread.update(name for name in row if name not in KNOWN)
         faults = LineFaults(self.file, number)
@@ -193,23 +222,22 @@ class _Collector:
             self.cells[cell] = (number, line, raw_sum)
             return
         first = self.cells[cell][0]
-        finding = Finding(
-            code="repeated-forecast",
-            message=f"repeat {cell[0]} of this row was already forecast in line {first}",
-            file=self.file,
-            line=number,
-            field="row_id",
-            value=printable(line.row_id),
-            fix="Number the repeats, or drop one of the lines",
-        )
-        self.repeated.append(finding)
+        faults = LineFaults(self.file, number)
+        what = f"repeat {cell[0]} of this row was already forecast in line {first}"
+        fix = "Number the repeats, or drop one of the lines"
+        faults.add("repeated-forecast", what, "row_id", line.row_id, fix)
+        self.repeated += faults.findings
 
     def finish(self, name: str, source: str, digest: str) -> tuple[Forecasts | None, CheckReport]:
         """Return the forecasts when there is no fault, and the report."""
         n_repeats = max((repeat for repeat, _ in self.cells), default=-1) + 1
         self._check_ids()
-        self._check_labels()
-        if not self.counts["several-forecasters"]:  # which would be why forecasts are repeated
+        if len(self.labels) > 1:  # which would be why forecasts are repeated
+            what = f"the file holds {len(self.labels)} forecasters: "
+            what += ", ".join(printable(label, 60) for label in sorted(self.labels)[:10])
+            fix = "Write the lines of each into a file of its own"
+            self.fault("several-forecasters", what, field="surrogate_label", fix=fix)
+        else:
             self.add(*self.repeated)
         for missing in sorted({*range(n_repeats)} - {repeat for repeat, _ in self.cells}):
             last = f"there are some with repeat {n_repeats - 1}"
@@ -306,24 +334,6 @@ class _Collector:
             what = f"no id in this file is one of the {facts.table} split ({version})"
             fix = "Is it for another split, or another version of the archive?"
             self.fault("wrong-split", what, fix=fix)
-
-    def _check_labels(self) -> None:
-        """Check that the lines are those of one forecaster, the one that was asked for."""
-        field = "surrogate_label"
-        names = [printable(label, 60) for label in self.labels if label is not None]
-        shown = ", ".join(names[:10])
-        if self.surrogate is None and names and len(self.labels) > 1:
-            none = f", and {self.labels[None]:,} lines without a label" if self.labels[None] else ""
-            what = f"the file holds {len(names)} forecasters: {shown}{none}"
-            fix = f"Choose one with --surrogate {names[0]!r}"
-            self.fault("several-forecasters", what, field=field, fix=fix)
-        elif self.surrogate is not None and not self.labels[self.surrogate]:
-            what, value = "no line has this surrogate_label", printable(self.surrogate)
-            others = f"The file has: {shown}" if names else None
-            self.fault("no-such-forecaster", what, field=field, value=value, fix=others)
-        elif self.surrogate is not None and self.labels[None]:
-            what = f"{self.labels[None]:,} lines have no surrogate_label: they are not read"
-            self.fault("no-label", what, severity="warning", field=field)
 
 
 def _limits(split: Split) -> tuple[int, int]:

@@ -124,7 +124,6 @@ def score_file(
     *,
     bins: str | None = None,
     name: str | None = None,
-    surrogate: str | None = None,
     **options: Unpack[ScoreOptions],
 ) -> Score:
     """Score forecasts, wherever they are, against a split of an archive.
@@ -136,7 +135,6 @@ def score_file(
         split: name of a split, for example ``eval`` or ``discovery``.
         bins: bin scheme to score under; the split's own when not given.
         name: name of the forecaster; the file's name without its endings when not given.
-        surrogate: take only the lines with this ``surrogate_label``.
         options: see :class:`ScoreOptions`.
 
     Raises:
@@ -151,7 +149,7 @@ def score_file(
     0.5
     """
     rows = as_split(archive, split, bins)
-    return score(rows, forecasts_of(forecasts, rows, name=name, surrogate=surrogate), **options)
+    return score(rows, forecasts_of(forecasts, rows, name=name), **options)
 
 
 def means(values: Mapping[str, Floats]) -> dict[str, float | None]:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from kernel_archive.scoring.compare import Comparison
-    from kernel_archive.scoring.faults import CheckReport
+    from kernel_archive.scoring.reader import CheckReport
     from kernel_archive.scoring.record import Score
     from kernel_archive.scoring.replay import Replay, ReplayFigure
     from kernel_archive.scoring.split import TargetFacts

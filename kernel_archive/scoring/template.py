@@ -1,17 +1,17 @@
-"""Show what a forecast file looks like: a template, its explanation, a JSON Schema."""
+"""Show what a forecast file looks like: a template and its explanation."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
 from kernel_archive.bins import BIN_NAMES, N_BINS, SCHEMES
-from kernel_archive.scoring.formats import FIELDS, TOOL_FIELDS, ForecastLine
+from kernel_archive.scoring.formats import FIELDS, TOOL_FIELDS
 from kernel_archive.splits import REPLAY
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
 
     from kernel_archive.scoring.split import Split
 
@@ -41,47 +41,3 @@ def explanation(split: Split) -> list[str]:
     if split.spec.name == REPLAY.name:
         return [*lines, "  kernel-archive forecast --split replay --export questions.jsonl"]
     return [*lines, f'  kernel-archive sql "SELECT * FROM {split.facts.table} LIMIT 1"']
-
-
-def json_schema() -> dict[str, Any]:
-    """Make the JSON Schema (2020-12) of one line of a forecast file.
-
-    It says what a line must look like. That ids are those of the split, that no forecast is there
-    twice and that the sum is near 1 is for ``kernel-archive check``.
-    """
-    _, components = msgspec.json.schema_components((ForecastLine,))
-    properties = {
-        name: {**components["ForecastLine"]["properties"][name], "description": meaning}
-        for name, meaning in FIELDS.items()
-    }
-    positive = {"type": "number", "exclusiveMinimum": 0}
-    mass = {"type": "number", "minimum": 0}
-    properties["probabilities"]["anyOf"][0]["contains"] = positive
-    absent: dict[str, Any] = {"probabilities": {"type": "null"}}
-    answered: dict[str, Any] = {"parse_failed": {"enum": [False, None]}}
-
-    def form(title: str, required: Sequence[str], **properties: Any) -> dict[str, Any]:
-        return {"title": title, "required": list(required), "properties": properties}
-
-    tool = form(
-        "the arguments of a tool call",
-        TOOL_FIELDS,
-        **dict.fromkeys(TOOL_FIELDS, mass),
-        **absent,
-        **answered,
-    )
-    tool["anyOf"] = [{"properties": {name: positive}} for name in TOOL_FIELDS]
-    unparsed = "no distribution: the answer could not be parsed"
-    return {
-        "$schema": "https://json-schema.org/draft/2020-12/schema",
-        "title": "One line of a forecast file of kernel_archive",
-        "type": "object",
-        "required": ["row_id"],
-        "properties": properties,
-        "anyOf": [
-            form("a distribution", ["probabilities"], probabilities={"type": "array"}, **answered),
-            tool,
-            form("no distribution: deferred", ["defer"], defer={"const": True}, **absent),
-            form(unparsed, ["parse_failed"], parse_failed={"const": True}, **absent),
-        ],
-    }

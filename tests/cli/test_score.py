@@ -81,7 +81,7 @@ def test_the_template_as_json_explains_the_format(run):
     assert status == 0
     assert err == ""
     assert result["rows"] == len(result["lines"])
-    assert result["schema"]["title"]
+    assert result["fields"]["row_id"]
 
 
 def test_a_faulty_file_ends_with_status_1_and_every_fault(run, tmp_path, files):

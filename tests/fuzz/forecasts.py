@@ -65,19 +65,6 @@ def tool(name, repeat, p):
     return {"row_id": name, "repeat": repeat, **dict(zip(TOOL_FIELDS, p, strict=True))}
 
 
-def arguments(name, repeat, p):
-    """The arguments of a tool call as an object."""
-    return {"row_id": name, "repeat": repeat, "arguments": dict(zip(TOOL_FIELDS, p, strict=True))}
-
-
-def arguments_text(name, repeat, p):
-    """The same as text."""
-    return {
-        **arguments(name, repeat, p),
-        "arguments": json.dumps(dict(zip(TOOL_FIELDS, p, strict=True))),
-    }
-
-
 def published_list(name, repeat, p):
     """The published table: bin and mass."""
     masses = [{"bin": b, "p": v} for b, v in enumerate(p, 1)]
@@ -93,7 +80,7 @@ def published_map(name, repeat, p):
     }
 
 
-FORMS = (canonical, tool, arguments, arguments_text, published_list, published_map)
+FORMS = (canonical, tool, published_list, published_map)
 TABULAR = (canonical, tool, published_list, published_map)
 
 
