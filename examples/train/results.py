@@ -278,9 +278,6 @@ def enter(run: str, path: Path, target: Any, board: Path, step: int, unasked: in
     """Add the entry of a run."""
     trained = run != "base"
     facts = ModelFacts(
-        revision="q4_k_m",
-        provider="own machine",
-        temperature=1.0,
         open_weights=True,
         saw_archive="yes" if trained else "no",
     )

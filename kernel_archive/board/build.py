@@ -60,8 +60,6 @@ class BoardOptions(TypedDict, total=False):
     out: str | Path | None
     #: Folder that holds withheld labels.
     labels: str | Path | None
-    #: Bin scheme to score under; the split's own when not given.
-    scheme: str | None
     #: Bootstrap draws, 4,000 when not given, and their seed, 0.
     draws: int
     seed: int
@@ -78,14 +76,14 @@ class BoardResult(msgspec.Struct, frozen=True, eq=False, kw_only=True):
     left_out: list[LeftOut]
 
 
-def load_targets(archive: Archive, scheme: str | None, labels: str | Path | None) -> list[Split]:
+def load_targets(archive: Archive, labels: str | Path | None) -> list[Split]:
     """Load the canonical splits of an archive, those with withheld labels from ``labels``."""
     targets = []
     for name, spec in FORECAST_SPLITS.items():
         facts = archive.manifest.splits.get(spec.table)
         if facts is not None and facts.name == "canonical" and facts.rows:
             folder = labels if facts.origin == "withheld" else None
-            targets.append(load_split(archive, name, scheme, labels=folder))
+            targets.append(load_split(archive, name, labels=folder))
     if labels is not None and not any(target.withheld for target in targets):
         raise UsageError(
             f"the archive in {archive.path} holds its labels itself. Leave --labels out"
@@ -202,16 +200,15 @@ def build_board(
     from kernel_archive.board.page import render_page
 
     store = existing_store(board)
-    labels, scheme = options.get("labels"), options.get("scheme")
+    labels = options.get("labels")
     draws, seed = options.get("draws", 4_000), options.get("seed", 0)
-    targets = load_targets(archive, scheme, labels)
+    targets = load_targets(archive, labels)
     faults: Faults = {}
     works = []
     for folder, target in _sort_submissions(store, targets, faults):
         terms = ScoringTerms(
             archive=archive.path.absolute(),
             split=target.spec.name,
-            scheme=scheme,
             labels=Path(labels).absolute() if labels is not None and target.withheld else None,
             draws=draws,
             seed=seed,

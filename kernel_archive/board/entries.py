@@ -106,19 +106,18 @@ class ScoringTerms(msgspec.Struct, frozen=True, kw_only=True):
 
     archive: Path
     split: str
-    scheme: str | None
     labels: Path | None
     draws: int
     seed: int
 
     def load(self) -> Split:
         """Load the split, once in a process."""
-        return _load(self.archive, self.split, self.scheme, self.labels)
+        return _load(self.archive, self.split, self.labels)
 
 
 @lru_cache(maxsize=8)
-def _load(archive: Path, split: str, scheme: str | None, labels: Path | None) -> Split:
-    return load_split(archive, split, scheme, labels=labels)
+def _load(archive: Path, split: str, labels: Path | None) -> Split:
+    return load_split(archive, split, labels=labels)
 
 
 def findings_of(error: Exception, folder: Path) -> tuple[Finding, ...]:

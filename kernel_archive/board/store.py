@@ -6,9 +6,8 @@ import contextlib
 import hashlib
 import shutil
 import tempfile
-from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypedDict
+from typing import TYPE_CHECKING, Final, TypedDict
 
 import msgspec
 
@@ -36,10 +35,8 @@ from kernel_archive.errors import (
     printable,
 )
 from kernel_archive.scoring import read_forecasts, score
-from kernel_archive.scoring.formats import READ, LineFaults, decode_line
 from kernel_archive.storage import locked, sync, write_atomically
 from kernel_archive.untrusted import UntrustedFileError, is_parquet, read_whole
-from kernel_archive.untrusted_tables import parquet_rows
 
 if TYPE_CHECKING:
     from typing import Unpack
@@ -84,64 +81,36 @@ def store_of(board: str | Path | None) -> Path:
 
 
 def _lines(path: Path) -> bytes:
-    """Read the forecast lines of a checked file, a Parquet file's as JSON lines."""
+    """Read the forecast lines of a checked file."""
     name = printable(str(path), 300)
+    if is_parquet(path):
+        fix = "Write its rows as JSON lines: polars.read_parquet(FILE).write_ndjson('f.jsonl')"
+        message = "a board takes JSON lines, and this is a Parquet table"
+        raise DataError.of(code="bad-form", message=message, file=name, fix=fix)
     try:
-        if is_parquet(path):
-            return _json_lines(path, name)
         return read_whole(path, max_bytes=MAX_LINES_BYTES)
     except UntrustedFileError as error:
         finding = error.finding(name)
         if finding.code == "file-too-large":
             message = f"longer than {MAX_LINES_BYTES // 1024**2} MB without compression"
-            fix = "Shorten the rationales"
-            finding = Finding(code="too-long", message=message, file=name, fix=fix)
+            finding = Finding(
+                code="too-long", message=message, file=name, fix="Shorten the rationales"
+            )
         raise DataError.from_findings([finding]) from None
 
 
-def _json_lines(path: Path, name: str) -> bytes:
-    """Write the rows of a Parquet file, with the fields that are read, as JSON lines."""
-    out = bytearray()
-    limits = {"max_rows": MAX_LINES_BYTES, "max_bytes": MAX_LINES_BYTES}
-    for item in parquet_rows(path, name=name, wanted=READ, **limits):
-        if isinstance(item, Finding):
-            raise DataError.from_findings([item])
-        row = {key: _as_object(value) for key, value in item[1].items() if value is not None}
-        out += msgspec.json.encode(row) + b"\n"
-        if len(out) > MAX_LINES_BYTES:
-            raise UntrustedFileError("file-too-large", "too many lines")
-    return bytes(out)
-
-
-def _as_object(value: Any) -> Any:
-    """Turn a map, which Arrow gives as a list of pairs, into the JSON object of a line."""
-    is_map = isinstance(value, list) and value and all(isinstance(item, tuple) for item in value)
-    return dict(value) if is_map else value
-
-
-def prompt_of(lines: bytes, name: str) -> str:
-    """Find the prompt that checked forecast lines answer; empty where they name none.
-
-    Raises:
-        DataError: they answer several.
-    """
-    counts: Counter[str | None] = Counter()
-    for number, line in enumerate(lines.splitlines(), 1):
-        decoded = decode_line(line, LineFaults(name, number)) if line.strip() else None
-        if isinstance(decoded, dict):
-            counts[decoded.get("prompt")] += 1
-    named = [prompt for prompt in counts if prompt]
-    if named and len(counts) > 1:
-        shown = [f"{printable(prompt or 'none')} {n:,}" for prompt, n in counts.most_common(5)]
+def _prompt_of(prompts: tuple[str, ...], name: str) -> str:
+    """Return the one prompt that forecasts answer; empty where they name none."""
+    if len(prompts) > 1:
         raise DataError.of(
             code="several-prompts",
             message="the forecasts answer several prompts",
             file=name,
             field="prompt",
-            value=", ".join(shown),
+            value=", ".join(printable(prompt or "none") for prompt in prompts[:5]),
             fix="A changed prompt is another entry: give each a file of its own",
         )
-    return named[0] if named else ""
+    return prompts[0]
 
 
 def run_facts(file: str | Path, split: str) -> RunFacts | None:
@@ -223,9 +192,10 @@ def add_submission(
             f"the {target.spec.name} split of this archive is the variant "
             f"{target.facts.split_name!r}: the board takes forecasts of the canonical split only"
         )
-    read_forecasts(file, target, name=name)  # all faults, by the name that the user gave the file
+    # All faults, by the name that the user gave the file.
+    prompts = read_forecasts(file, target, name=name).prompts
     lines = _lines(Path(file))
-    prompt = prompt_of(lines, printable(str(file), 300))
+    prompt = _prompt_of(prompts, printable(str(file), 300))
     if prompt:
         facts = msgspec.structs.replace(facts or ModelFacts(), prompt=prompt)
     digest = hashlib.sha256(lines).hexdigest()

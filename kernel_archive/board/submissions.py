@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import tomllib
 import unicodedata
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Final, Literal
 from urllib.parse import urlsplit
 
 import msgspec
@@ -17,7 +17,6 @@ import tomli_w
 
 from kernel_archive.errors import DataError, Finding, printable
 from kernel_archive.splits import FORECAST_SPLITS
-from kernel_archive.untrusted import UntrustedFileError, read_whole, regular_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -32,13 +31,15 @@ _FILES: Final = frozenset({RECORD_FILE, FORECASTS_FILE, SCORE_FILE})
 #: A folder's name is cut after this many characters.
 MAX_SLUG: Final = 60
 #: Longest texts, in characters, of a record, its model's facts and its run; longer ones are faults.
-_LIMITS: Final = (
-    {"name": 80, "url": 300, "model": 120, "notes": 2000, "revision": 120, "bound": 200}
-    | {"provider": 80, "reasoning_effort": 40, "prompt": 120, "training_cutoff": 10}
-    | {"served_model": 200, "answer": 40, "date": 10, "package": 40, "host": 255}
-)
-#: A year, a month or a day.
-_DATE: Final = re.compile(r"\d{4}(?:-(?:0[1-9]|1[0-2])(?:-(?:0[1-9]|[12]\d|3[01]))?)?")
+_LIMITS: Final = {
+    "name": 80,
+    "url": 300,
+    "model": 120,
+    "notes": 2000,
+    "bound": 200,
+    "prompt": 120,
+    "date": 10,
+} | {"reasoning_effort": 40, "served_model": 200, "answer": 40, "package": 40, "host": 255}
 #: A longer record is refused unread.
 _MAX_RECORD_BYTES: Final = 64 * 1024
 #: Whether a model was trained on the archive; ``held-out``: also on rows that are forecast.
@@ -79,13 +80,8 @@ class Identity(_Strict, frozen=True):
 class ModelFacts(_Strict, frozen=True, omit_defaults=True):
     """State facts of a model, each as far as its submitter knows it."""
 
-    revision: str = ""  # version, date or commit
-    provider: str = ""  # who served it
-    temperature: float | None = None
-    reasoning_effort: str = ""  # as the service names it
     prompt: str = ""  # name and digest of the prompt; read from the forecasts
     open_weights: bool | None = None  # whether anybody can have the weights
-    training_cutoff: str = ""  # a year, a month or a day
     saw_archive: Seen = "unknown"
 
 
@@ -154,8 +150,6 @@ def _text_fault(field: str, text: str) -> tuple[str, str, str] | None:
     if hidden:
         value = f"U+{ord(hidden[0]):04X} in {printable(text)}"
         return "bad-character", "holds a control, format or other invisible character", value
-    if field == "training_cutoff" and text and not _DATE.fullmatch(text):
-        return "bad-date", "not a year, a month or a day (2026, 2026-03)", printable(text)
     if field == "name" and (not text.strip() or text != text.strip()):
         return "bad-name", "a name is needed, without blanks around it", printable(text)
     if field == "url" and text and not _is_address(text):
@@ -244,21 +238,3 @@ def load_submission(folder: Path) -> Submission:
         raise DataError.of(code="bad-record", message=reason, file=str(path))
     check_texts(record, str(path))
     return record
-
-
-def seen_of(path: str | Path) -> Seen:
-    """Tell what a model has seen, by the record that its training left (``record()``).
-
-    Raises:
-        DataError: the file is no such record.
-    """
-    shown, fix = printable(str(path), 300), "Give what TrainingExamples.record() returns, as JSON"
-    try:
-        data = read_whole(regular_file(path), max_bytes=1 << 20)
-        record = msgspec.json.decode(data, type=dict[str, Any])
-        return "held-out" if msgspec.convert(record.get("held_out"), type=bool) else "yes"
-    except UntrustedFileError as error:
-        raise DataError.from_findings([error.finding(shown)]) from None
-    except (ValueError, msgspec.ValidationError, RecursionError) as error:
-        message = f"no record of a training: {printable(str(error), 200)}"
-        raise DataError.of(code="no-record", message=message, file=shown, fix=fix) from None

@@ -68,7 +68,7 @@ def verify_board(
     if missing:
         names = ", ".join(folder.name for folder in folders) or "none"
         raise UsageError(f"no submission {missing[0]!r} in {store}; there are: {names}")
-    targets = {Identity.of(target).rows: target for target in load_targets(archive, None, labels)}
+    targets = {Identity.of(target).rows: target for target in load_targets(archive, labels)}
     verdicts = [
         Verdict(slug=slug, status="failed", findings=findings)
         for slug, findings in strays.items()

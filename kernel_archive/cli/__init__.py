@@ -55,6 +55,21 @@ MOVED: Final = {
     **dict.fromkeys(
         ("check --surrogate", "score --surrogate"), "grep LABEL FILE > MINE, then score MINE"
     ),
+    **dict.fromkeys(
+        [
+            f"leaderboard --{name}"
+            for name in (
+                "revision",
+                "provider",
+                "temperature",
+                "reasoning-effort",
+                "training-cutoff",
+            )
+        ],
+        "kernel-archive leaderboard add FILE --notes TEXT",
+    ),
+    "leaderboard --training": "kernel-archive leaderboard add FILE --saw-archive yes or held-out",
+    "leaderboard --bins": "kernel-archive score FILE --bins SCHEME, file by file",
     "forecast --context": "forecast --export FILE, and leave long lines of FILE out",
 }
 

@@ -9,7 +9,7 @@ import click
 
 from kernel_archive.baselines import BASELINES
 from kernel_archive.cli import common
-from kernel_archive.errors import UsageError, printable
+from kernel_archive.errors import printable
 
 if TYPE_CHECKING:
     from kernel_archive.board.standings import Standings
@@ -79,15 +79,8 @@ def leaderboard() -> None:
 @common.option("--name", required=True, help="Name of the entry, at most 80 characters.")
 @common.option("--url", help="Web address of the method or its author.")
 @common.option("--model", help="The model behind it.")
-@common.option("--revision", help="Version, date or commit of the model.")
-@common.option("--provider", help="Who served the model.")
-@common.option("--temperature", type=float, help="Of the sampling.")
-@common.option("--reasoning-effort", help="As the service names it.")
 @common.option(
     "--open-weights/--closed-weights", default=None, help="Whether anybody can have the model."
-)
-@common.option(
-    "--training-cutoff", help="End of what the model was trained on: 2026, 2026-03 or 2026-03-31."
 )
 @common.option(
     "--saw-archive",
@@ -95,7 +88,6 @@ def leaderboard() -> None:
     default="unknown",
     help="Whether the model was trained on this archive; held-out: also on rows that are forecast.",
 )
-@common.option("--training", type=click.Path(), help="Record of its training; sets --saw-archive.")
 @common.option("--notes", help="Anything to know about it.")
 @common.split_option
 @_board
@@ -104,8 +96,8 @@ def leaderboard() -> None:
 @common.json_option
 def add(
     file: str,
+    open_weights: bool | None,
     saw_archive: Seen,
-    training: str | None,
     split: str,
     board: str | None,
     labels: str | None,
@@ -119,21 +111,15 @@ def add(
     which model is read from FILE.run.json, where kernel-archive forecast left it.
     """
     from kernel_archive.board import add_submission
-    from kernel_archive.board.submissions import ModelFacts, seen_of
+    from kernel_archive.board.submissions import ModelFacts
     from kernel_archive.scoring import METRICS, load_split
 
-    if training is not None:
-        recorded = seen_of(training)
-        if saw_archive not in (recorded, "unknown"):
-            shown = printable(training, 300)
-            raise UsageError(f"--saw-archive {saw_archive}, but {shown} says: {recorded}")
-        saw_archive = recorded
     target = load_split(archive_path, split, labels=labels)
+    facts: ModelFacts | None = ModelFacts(open_weights=open_weights, saw_archive=saw_archive)
     stated = {key: value for key, value in stated.items() if value is not None}
-    of_model = {key: stated.pop(key) for key in ModelFacts.__struct_fields__ if key in stated}
-    facts = ModelFacts(**of_model, saw_archive=saw_archive)
-    model = None if facts == ModelFacts() else facts
-    stored = add_submission(file, target, facts=model, board=board, **stated)
+    if facts == ModelFacts():
+        facts = None
+    stored = add_submission(file, target, facts=facts, board=board, **stated)
 
     def text() -> None:
         rows = []
@@ -187,14 +173,13 @@ def _standings_tables(boards: list[Standings]) -> None:
 @leaderboard.command(short_help="Score every submission anew; write standings and page.")
 @_board
 @common.option("--out", type=common.FOLDER, help="Folder to write to.  [default: the board's]")
-@common.bins_option
 @common.option("--draws", type=click.IntRange(100, 100_000), default=4_000, help="Bootstrap draws.")
 @common.option("--seed", type=common.FROM_0, default=0, help="Seed of the draws.")
 @common.option("--jobs", type=common.JOBS, help="Processes that score.  [default: one per core]")
 @common.labels_option
 @common.archive_option
 @common.json_option
-def build(bins: str | None, archive_path: str | None, **how: Any) -> None:
+def build(archive_path: str | None, **how: Any) -> None:
     """Score and rank every submission, and write standings.json and index.html.
 
     A submission whose files are at fault, or that is of another archive, is named and left out.
@@ -206,7 +191,7 @@ def build(bins: str | None, archive_path: str | None, **how: Any) -> None:
     from kernel_archive.board import build_board, standings_json
 
     with common.progress("Scoring") as advance:
-        result = build_board(open_archive(archive_path), scheme=bins, advance=advance, **how)
+        result = build_board(open_archive(archive_path), advance=advance, **how)
 
     def text() -> None:
         _standings_tables(result.boards)

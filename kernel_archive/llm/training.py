@@ -144,7 +144,7 @@ class TrainingExamples:
         return replace(self, rows=kept, dropped=dropped)
 
     def record(self) -> dict[str, Any]:
-        """Return what a model has seen, for ``leaderboard add --training``."""
+        """Return what a model has seen."""
         bins = Counter(row.bin for row in self.rows)
         return self.facts | {"rows": len(self), "bins": [bins[b] for b in range(1, N_BINS + 1)]}
 

@@ -13,13 +13,13 @@ from kernel_archive.archive.manifest import MANIFEST_NAME
 from kernel_archive.archive.open import DEFAULT_DIRECTORY, Archive, open_archive
 from kernel_archive.bins import BIN_NAMES, SCHEMES, scheme
 from kernel_archive.errors import Finding, UsageError, printable
-from kernel_archive.publishing.benchmark import eval_yaml
 from kernel_archive.publishing.facts import collect_facts, splits_of
 from kernel_archive.publishing.hub import check_name, tag_of
 from kernel_archive.publishing.picture import draw_bins
-from kernel_archive.publishing.templates import render
+from kernel_archive.publishing.templates import dump_yaml, render
 from kernel_archive.schema import TABLES
-from kernel_archive.splits import SPLIT_TABLES
+from kernel_archive.scoring.metrics import HEADLINE
+from kernel_archive.splits import FORECAST_SPLITS, SPLIT_TABLES
 from kernel_archive.storage import write_atomically
 
 if TYPE_CHECKING:
@@ -165,6 +165,34 @@ def readme(archive: Archive, facts: dict[str, Any], name: str) -> str:
     return re.sub(r"\n{3,}", "\n\n", text)
 
 
+def _eval_yaml(archive: Archive) -> bytes:
+    """Write ``eval.yaml``, which tells the Hub that the dataset is a benchmark.
+
+    The Hub shows one number per task, so each headline metric of a split is a task of its own.
+    """
+    manifest = archive.manifest
+    tasks = []
+    for split in FORECAST_SPLITS.values():
+        facts = manifest.splits.get(split.table)
+        for metric in HEADLINE[split.kind] if facts is not None and facts.rows else ():
+            name = metric if split.name == split.kind else f"{split.name}_{metric}"
+            task = {"id": name.replace(".", "_"), "config": split.table, "split": "test"}
+            tasks.append(task)
+    # With withheld labels the cells are unknown, and with them the number of tasks.
+    cells: dict[str, list[int]] = manifest.splits["eval"].facts.get("cells", {})
+    of_tasks = f" of {sum(any(counts) for counts in cells.values())} tasks" if cells else ""
+    description = (
+        "Forecast how much faster or slower a candidate GPU kernel runs than a reference, as "
+        f"probabilities over eight speedup bins. {manifest.splits['eval'].rows} pairs{of_tasks}, "
+        f"version {manifest.version}. Scores: speedup recovered in % (higher is better), expected "
+        "calibration error and forecast error in x (lower is better), average precision of "
+        "discoveries (higher is better)."
+    )
+    content = {"name": title_of(archive), "description": description}
+    content["evaluation_framework"] = "kernel-archive"
+    return dump_yaml({**content, "tasks": tasks}).encode()
+
+
 def render_card(archive: Archive, *, name: str | None = None) -> dict[str, bytes]:
     """Render the card of an archive for the repository of that name (default: the manifest's).
 
@@ -174,13 +202,12 @@ def render_card(archive: Archive, *, name: str | None = None) -> dict[str, bytes
     """
     repository = check_name(name or archive.manifest.name)
     facts = collect_facts(archive)
-    title = title_of(archive)
     files = {
         "README.md": readme(archive, facts, repository).encode("utf-8", "replace"),
         "assets/bins.svg": draw_bins(facts["problems"], scheme(archive.manifest.bin_scheme)),
     }
     if "eval" in archive.manifest.splits:
-        files["eval.yaml"] = eval_yaml(archive, title)
+        files["eval.yaml"] = _eval_yaml(archive)
     return files
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import shutil
-import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -25,13 +24,11 @@ from kernel_archive.archive.swap import (
     replaced_directory,
     stage_directory,
 )
-from kernel_archive.connections import endpoint
 from kernel_archive.errors import (
     ArchiveMismatchError,
     ArchiveNotFoundError,
     Finding,
     HubError,
-    KernelArchiveError,
     TargetExistsError,
     printable,
 )
@@ -48,7 +45,9 @@ from kernel_archive.publishing.verify import (
 if TYPE_CHECKING:
     from huggingface_hub import HfApi
 
-_KEPT: Final = "What was downloaded is kept; the next call goes on from there"
+_KEPT: Final = (
+    "What was downloaded is kept; the next call goes on from there. Offline, load what was pulled"
+)
 
 
 class PullResult(msgspec.Struct, kw_only=True):
@@ -212,7 +211,7 @@ def _looks_local(name: str) -> bool:
 
 
 def load(name_or_path: str | Path, version: str | None = None) -> Archive:
-    """Open an archive: a local directory, or a published one from the Hub (through its cache).
+    """Open an archive: a local directory, or a published one from the Hub (see :func:`pull`).
 
     Args:
         name_or_path: a directory, or ``owner/name``. As for ``load_dataset``, a directory of that
@@ -227,7 +226,7 @@ def load(name_or_path: str | Path, version: str | None = None) -> Archive:
     Raises:
         ArchiveNotFoundError: there is no archive of that name.
         ArchiveMismatchError: the content is not what the manifest or the version names.
-        HubError: the Hub refused or can't be reached, and the version is not in the cache.
+        HubError: the Hub refused or can't be reached: pull once, then load the directory.
     """
     text = str(name_or_path)
     if isinstance(name_or_path, Path) or _looks_local(text):
@@ -238,43 +237,6 @@ def load(name_or_path: str | Path, version: str | None = None) -> Archive:
     repo = check_name(text)
     with hub_errors(repo, f"loading {repo}", state=_KEPT):
         api = connect()
-        try:
-            commit = _commit_of(api, repo, version)
-        except Exception as error:
-            cached = _cached(repo, version, error)
-            if cached is None:
-                raise
-            damaged = "The cached copy is damaged: load again with a network"
-            return verified(open_archive(cached), damaged)
+        commit = _commit_of(api, repo, version)
         folder = _fetch(api, repo, commit, _manifest_of(api, repo, commit, version))
     return verified(open_archive(folder), "The repository was changed by hand")
-
-
-def _cached(repo: str, version: str | None, error: Exception) -> Path | None:
-    """Find the newest cached snapshot of a version when the Hub can't be reached; warn the user.
-
-    Snapshots count by what they hold, not by the name under which they were fetched. A Hub that
-    answered has no substitute.
-    """
-    from huggingface_hub import constants
-    from huggingface_hub.errors import HfHubHTTPError
-    from huggingface_hub.file_download import repo_folder_name
-
-    if isinstance(error, (HfHubHTTPError, KernelArchiveError)):
-        return None
-    cache = Path(constants.HF_HUB_CACHE) / repo_folder_name(repo_id=repo, repo_type="dataset")
-    folders = sorted(cache.glob("snapshots/*"), key=lambda f: (-f.stat().st_mtime_ns, f.name))
-    for folder in folders:
-        manifest = present_manifest(folder)
-        if manifest is None or not all((folder / s.path).is_file() for s in manifest.shards()):
-            continue
-        with contextlib.suppress(ArchiveMismatchError):
-            if version not in (None, folder.name):
-                check_version(manifest, version, str(folder))
-            content = f"version {printable(manifest.version)}, commit {folder.name[:12]}"
-            warnings.warn(
-                f"{endpoint()} cannot be reached: this is the cached copy of {repo}, {content}",
-                stacklevel=4,
-            )
-            return folder
-    return None

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
-import hashlib
-import os
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from kernel_archive._version import __version__
-from kernel_archive.archive.manifest import MANIFEST_NAME, shard_faults
+from kernel_archive.archive.manifest import shard_faults
 from kernel_archive.errors import ArchiveMismatchError, printable
 from kernel_archive.publishing.hub import tag_of
 
@@ -63,22 +59,8 @@ def verify_bytes(directory: Path, manifest: Manifest, fix: str) -> None:
         raise ArchiveMismatchError(summary, findings=damaged)
 
 
-def _stamp(archive: Archive) -> Path | None:
-    """Return the file that notes that rows and digests agree; ``None`` without a home folder."""
-    try:
-        cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-        content = (archive.path / MANIFEST_NAME).read_bytes()
-    except (OSError, RuntimeError):
-        return None
-    key = hashlib.sha256(__version__.encode() + b"\0" + content).hexdigest()
-    return cache / "kernel-archive" / "verified" / key
-
-
 def verified(archive: Archive, fix: str) -> Archive:
     """Return the archive when files, rows and digests are what its manifest names.
-
-    Bytes are compared always. Rows, which the logical digest covers, are compared once per
-    manifest; that they agreed is noted in the user's cache.
 
     Raises:
         ArchiveMismatchError: with the faults as findings.
@@ -86,16 +68,9 @@ def verified(archive: Archive, fix: str) -> Archive:
     from kernel_archive.archive.validate import digest_faults
 
     verify_bytes(archive.path, archive.manifest, fix)
-    stamp = _stamp(archive)
-    if stamp is not None and stamp.is_file():
-        return archive
     faults = list(digest_faults(archive))
     if faults:
         names = ", ".join(finding.field or "the archive as a whole" for finding in faults)
         summary = f"{archive.path} is not what its digest says: {names}. {fix}"
         raise ArchiveMismatchError.from_findings(faults, summary)
-    if stamp is not None:
-        with contextlib.suppress(OSError):
-            stamp.parent.mkdir(parents=True, exist_ok=True)
-            stamp.touch()
     return archive

@@ -56,6 +56,8 @@ class Forecasts:
     source: str = ""
     #: sha256 of the file's content without its compression; of the arrays where there is no file.
     digest: str = ""
+    #: Prompts that the lines answer, in order; the empty text where some name none.
+    prompts: tuple[str, ...] = ("",)
     #: Warnings of the reader.
     remarks: tuple[Finding, ...] = ()
     #: (repeat, row) -> text, when the reader was asked to keep them.

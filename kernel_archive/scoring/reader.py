@@ -280,6 +280,7 @@ class _Collector:
             name=name,
             source=source,
             digest=digest,
+            prompts=tuple(sorted({line.prompt or "" for line in lines})),
             remarks=report.findings,
             rationales=rationales if self.keep_rationales else None,
             probabilities=probabilities,

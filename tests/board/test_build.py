@@ -136,13 +136,6 @@ def test_the_same_forecasts_stand_once(archive, board):
     assert "the forecasts of the control uniform" in (board / "index.html").read_text()
 
 
-def test_the_other_scheme_scores_everything_anew(archive, board):
-    """--bins gives a board under the other scheme, and says so."""
-    result = build_board(archive, board, draws=DRAWS, jobs=1, scheme="released")
-    assert result.boards[0].target.scheme == "released"
-    assert json.loads((board / "standings.json").read_text())["boards"][0]["scheme"] == "released"
-
-
 def test_submissions_at_fault_are_named_and_left_out(archive, board):
     """A broken record, an extra file, a corrupt stream and a stray file.
 

@@ -16,7 +16,7 @@ import pytest
 from support.boards import DRAWS, informed, write_lines
 
 from kernel_archive.board import build_board, store
-from kernel_archive.board.store import add_submission, prompt_of
+from kernel_archive.board.store import add_submission
 from kernel_archive.board.submissions import RunFacts, load_submission
 from kernel_archive.errors import DataError, ForecastError, TargetExistsError
 from kernel_archive.llm.run import ModelRun, run_path
@@ -69,43 +69,27 @@ def test_it_stores_lines_record_and_score(tmp_path, files, target):
     assert str(files["good"].parent) not in (made.folder / "score.json").read_text()
 
 
-@pytest.mark.parametrize("form", ["gzip", "zstd", "parquet"])
-def test_other_forms_are_stored_as_lines(tmp_path, files, target, form):
-    """Compression makes no difference; Parquet rows become lines; the score is the same."""
+@pytest.mark.parametrize(
+    "pack", [gzip.compress, lambda d: pa.Codec("zstd").compress(d, asbytes=True)]
+)
+def test_compressed_files_are_stored_as_lines(tmp_path, files, target, pack):
+    """Compression makes no difference: the same lines, the same score."""
     plain = files["good"].read_bytes()
     path = tmp_path / "f"
-    rows = [json.loads(line) for line in plain.splitlines()]
-    if form == "parquet":
-        pq.write_table(pa.Table.from_pylist(rows), path)
-    else:
-        path.write_bytes(
-            gzip.compress(plain)
-            if form == "gzip"
-            else pa.Codec("zstd").compress(plain, asbytes=True)
-        )
+    path.write_bytes(pack(plain))
     made = add_submission(path, target, name="x", board=tmp_path / "b", draws=DRAWS)
     reference = add_submission(files["good"], target, name="x", board=tmp_path / "c", draws=DRAWS)
     assert made.record.metrics == reference.record.metrics
-    if form != "parquet":
-        assert stored_lines(made.folder) == plain
-    else:
-        assert [json.loads(line) for line in stored_lines(made.folder).splitlines()] == rows
+    assert stored_lines(made.folder) == plain
 
 
-def test_maps_of_a_parquet_file_are_stored_as_objects(tmp_path, files, target):
-    """A map from bin to probability is read from the stored lines as it was from the table."""
+def test_a_parquet_table_is_refused_with_the_way_out(tmp_path, files, target):
+    """A board takes JSON lines."""
     rows = [json.loads(line) for line in files["good"].read_bytes().splitlines()]
-    maps = [list(zip(map(str, range(1, 9)), row["probabilities"], strict=True)) for row in rows]
-    table = pa.table(
-        {
-            "row_id": [row["row_id"] for row in rows],
-            "bin_probabilities": pa.array(maps, pa.map_(pa.string(), pa.float64())),
-        }
-    )
-    pq.write_table(table, tmp_path / "f", row_group_size=10)
-    made = add_submission(tmp_path / "f", target, name="x", board=tmp_path / "b", draws=DRAWS)
-    reference = add_submission(files["good"], target, name="x", board=tmp_path / "c", draws=DRAWS)
-    assert made.record.metrics == reference.record.metrics
+    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "f")
+    with pytest.raises(DataError, match="write_ndjson"):
+        add_submission(tmp_path / "f", target, name="x", board=tmp_path / "b", draws=DRAWS)
+    assert not (tmp_path / "b").exists()
 
 
 def test_duplicates_are_refused_and_nothing_changes(tmp_path, files, target):
@@ -163,19 +147,15 @@ def test_a_failure_while_storing_leaves_the_store_as_it_was(tmp_path, files, tar
     assert snapshot(tmp_path) == before
 
 
-def test_forecasts_answer_one_prompt():
-    """Two prompts in a file are two entries.
-
-    Lines that name none beside lines that do are refused, too.
-    """
-    one, other, none = (
-        json.dumps(line).encode() + b"\n" for line in ({"prompt": "a"}, {"prompt": "b"}, {})
-    )
-    assert prompt_of(one + one, "f") == "a"
-    assert prompt_of(none + none, "f") == ""
-    for lines in (one + other, one + none):
-        with pytest.raises(DataError, match="A changed prompt is another entry"):
-            prompt_of(lines, "f")
+@pytest.mark.parametrize("other", ["b", None])
+def test_forecasts_answer_one_prompt(tmp_path, files, target, other):
+    """Two prompts in a file are two entries; so are lines that name one and lines that don't."""
+    lines = [json.loads(line) for line in files["good"].read_text().splitlines()]
+    lines = [line | {"prompt": other if i % 2 else "a"} for i, line in enumerate(lines)]
+    path = tmp_path / "f.jsonl"
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    with pytest.raises(DataError, match="A changed prompt is another entry"):
+        add_submission(path, target, name="x", board=tmp_path / "b")
 
 
 RUN = ModelRun(

@@ -14,7 +14,6 @@ from kernel_archive.board.submissions import (
     Submission,
     check_texts,
     load_submission,
-    seen_of,
     slug_of,
     submission_folders,
     to_toml,
@@ -165,12 +164,7 @@ def test_a_split_that_nobody_forecasts_is_a_fault(tmp_path):
 
 PROMPT = "v1-forecast-json-paper@0123456789abcdef"
 FACTS = ModelFacts(
-    revision="2026-10-01",
-    provider="Example",
-    temperature=0.0,
-    reasoning_effort="high",
     open_weights=False,
-    training_cutoff="2026-03",
     saw_archive="no",
 )
 
@@ -190,58 +184,11 @@ def test_facts_are_kept_and_shown(tmp_path, files, archive, target):
         **{name: getattr(FACTS, name) for name in FACTS.__struct_fields__} | {"prompt": PROMPT}
     )
     rows = {
-        "Revision": "2026-10-01",
-        "Provider": "Example",
-        "Temperature": "0.0",
-        "Reasoning effort": "high",
         "Prompt": PROMPT,
         "Weights": "closed",
-        "Training cut-off": "2026-03",
         "Trained on this archive": "no, as declared",
     }
     build_board(archive, board, draws=DRAWS, jobs=1)
     page = (board / "entries" / "x.html").read_text()
     for title, text in rows.items():
         assert f'<th scope="row">{title}</th><td>{text}</td>' in page
-
-
-@pytest.mark.parametrize(
-    ("facts", "field"),
-    [
-        ({"training_cutoff": "March"}, "training_cutoff"),
-        ({"training_cutoff": "2026-13"}, "training_cutoff"),
-        ({"temperature": -1.0}, "temperature"),
-        ({"temperature": float("nan")}, "temperature"),
-        ({"provider": "x" * 81}, "provider"),
-        ({"revision": "a\u202eb"}, "revision"),
-    ],
-)
-def test_facts_that_are_none_are_refused(tmp_path, files, target, facts, field):
-    """By field, before anything is written."""
-    with pytest.raises(DataError) as caught:
-        add_submission(
-            files["good"], target, name="x", facts=ModelFacts(**facts), board=tmp_path / "board"
-        )
-    assert [finding.field for finding in caught.value.findings] == [field]
-    assert not (tmp_path / "board").exists()
-
-
-def test_the_record_of_a_training_says_what_was_seen(tmp_path):
-    """Training rows: yes; held-out rows mark the entry; a record of something else is refused."""
-    for held, seen in ((False, "yes"), (True, "held-out")):
-        path = tmp_path / "training.json"
-        path.write_text(json.dumps({"split": "eval", "held_out": held}))
-        assert seen_of(path) == seen
-    for text in (
-        b"{}",
-        b"[]",
-        b'{"held_out": "no"}',
-        b"not JSON",
-        b'{"held_out": "\xff"}',
-        b"[" * 100_000,
-    ):
-        path.write_bytes(text)
-        with pytest.raises(DataError, match=r"training\.json"):
-            seen_of(path)
-    with pytest.raises(DataError):
-        seen_of(tmp_path / "none.json")
