@@ -192,17 +192,11 @@ GPU_FEATURES: Final[tuple[str, ...]] = (*_GPU_FIELDS, "compute_capability", "flo
 
 @dataclass(frozen=True)
 class ProgramParts:
-    """The parts of one program.
+    """The parts of one program."""
 
-    Attributes:
-        host: Python that runs on the host, without docstrings and comments.
-        triton: bodies of functions under a ``triton.jit`` or ``autotune`` decorator.
-        cuda: CUDA C++ source, from triple-quoted strings or the whole file.
-    """
-
-    host: str
-    triton: str
-    cuda: str
+    host: str  # Python that runs on the host, without docstrings and comments
+    triton: str  # bodies of functions under a ``triton.jit`` or ``autotune`` decorator
+    cuda: str  # CUDA C++ source, from triple-quoted strings or the whole file
 
     @classmethod
     def of(cls, code: str) -> ProgramParts:

@@ -32,22 +32,15 @@ _OF_ALL: Final = frozenset({"split", "scheme", "stated_gpus", "launches"})
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ProgramPairs:
-    """Pairs of an anchor (the reference, or the parent) and a candidate.
+    """Pairs of an anchor (the reference, or the parent) and a candidate."""
 
-    Attributes:
-        problems: n problem ids.
-        gpus: n GPU names.
-        anchors: n programs.
-        candidates: n programs.
-        stated_gpus: facts of GPUs that this package does not know.
-        launches: (program id, problem) -> features of its dry run, for baselines that ask for them.
-    """
-
-    problems: tuple[str, ...]
-    gpus: tuple[str, ...]
-    anchors: tuple[str, ...]
-    candidates: tuple[str, ...]
+    problems: tuple[str, ...]  # n problem ids
+    gpus: tuple[str, ...]  # n GPU names
+    anchors: tuple[str, ...]  # n programs
+    candidates: tuple[str, ...]  # n programs
+    #: Facts of GPUs that this package does not know.
     stated_gpus: Mapping[str, Gpu] = field(default_factory=dict)
+    #: (program id, problem) -> features of its dry run, for baselines that ask for them.
     launches: Mapping[tuple[str, str], Floats] = field(default_factory=dict)
 
     def __len__(self) -> int:
@@ -67,35 +60,22 @@ class ProgramPairs:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class AskedPairs(ProgramPairs):
-    """The rows of a split, to be forecast.
+    """The rows of a split, to be forecast."""
 
-    Attributes:
-        split: which split.
-        scheme: bin scheme of its labels; the labels themselves are not here.
-        row_ids: n names.
-    """
-
-    split: SplitSpec
-    scheme: Scheme
-    row_ids: tuple[str, ...]
+    split: SplitSpec  # which split
+    scheme: Scheme  # bin scheme of its labels; the labels themselves are not here
+    row_ids: tuple[str, ...]  # n names
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class TrainingPairs(ProgramPairs):
-    """Measured pairs of training searches.
+    """Measured pairs of training searches."""
 
-    Attributes:
-        row_ids: n names.
-        speedups: shape (n,), x (anchor time / candidate time).
-        kinds: n of ``seed``, ``parent_edit``, ``pair``.
-        searches: n ids of the search that made the candidate.
-        natural: shape (n,), whether the candidate was written whole, by no template.
-    """
-
-    row_ids: tuple[str, ...]
-    speedups: NDArray[np.float64]
-    kinds: tuple[str, ...]
-    searches: tuple[str, ...]
+    row_ids: tuple[str, ...]  # n names
+    speedups: NDArray[np.float64]  # shape (n,), x (anchor time / candidate time)
+    kinds: tuple[str, ...]  # n of ``seed``, ``parent_edit``, ``pair``
+    searches: tuple[str, ...]  # n ids of the search that made the candidate
+    #: Shape (n,), whether the candidate was written whole, by no template.
     natural: NDArray[np.bool_]
 
     @property

@@ -32,19 +32,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Baseline:
-    """One baseline.
-
-    Attributes:
-        forecast: from the rows asked for, training pairs and a seed to probabilities, (n, 8).
-        learns: whether it needs training pairs; one that does not gets none.
-        reads_launches: whether it needs the archive's dry runs.
-    """
+    """One baseline."""
 
     name: str
     title: str
+    #: From the rows asked for, training pairs and a seed to probabilities, (n, 8).
     forecast: Callable[[AskedPairs, TrainingPairs, int], Floats]
-    learns: bool = False
-    reads_launches: bool = False
+    learns: bool = False  # whether it needs training pairs; one that does not gets none
+    reads_launches: bool = False  # whether it needs the archive's dry runs
 
 
 def _uniform(asked: AskedPairs, _: TrainingPairs, __: int) -> Floats:
@@ -84,19 +79,14 @@ REPLACED: Final = {
 
 
 class BaselineForecasts(msgspec.Struct, frozen=True, kw_only=True):
-    """Forecasts of one baseline.
-
-    Attributes:
-        probabilities: shape (n, 8), rows sum to 1.
-        n_training: pairs that it learnt from; 0 for one that does not learn.
-    """
+    """Forecasts of one baseline."""
 
     name: str
     split: str
     seed: int
     row_ids: tuple[str, ...]
-    probabilities: Floats
-    n_training: int
+    probabilities: Floats  # shape (n, 8), rows sum to 1
+    n_training: int  # pairs that it learnt from; 0 for one that does not learn
 
 
 def _forecast(

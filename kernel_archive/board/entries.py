@@ -33,34 +33,21 @@ _SAME: Final = 1e-6
 
 
 class Shown(msgspec.Struct, frozen=True, eq=False, kw_only=True):
-    """Hold what the page shows of an entry's forecasts, R repeats of n rows.
+    """Hold what the page shows of an entry's forecasts, R repeats of n rows."""
 
-    Attributes:
-        masses: uint8, shape (R, n, 8), probabilities x 255.
-        predicted: uint8, shape (R, n), predicted bins, 0 where there is no distribution.
-        states: uint8, shape (R, n), bits: 1 there is a line, 2 with a distribution, 4 deferred.
-    """
-
-    masses: Any
-    predicted: Any
-    states: Any
+    masses: Any  # uint8, shape (R, n, 8), probabilities x 255
+    predicted: Any  # uint8, shape (R, n), predicted bins, 0 where there is no distribution
+    states: Any  # uint8, shape (R, n), bits: 1 there is a line, 2 with a distribution, 4 deferred
 
 
 class Evaluated(msgspec.Struct, frozen=True, eq=False, kw_only=True):
-    """Hold what the forecasts of a submission give.
+    """Hold what the forecasts of a submission give."""
 
-    Attributes:
-        record: its score.
-        draws: metric -> its value in each bootstrap draw.
-        shown: what the page shows of the forecasts.
-        rationales: position of a row -> beginning of its first rationale.
-        control: the control or bound whose forecasts these are; empty when they are of no one's.
-    """
-
-    record: Score
-    draws: dict[str, Any] = {}
-    shown: Shown | None = None
-    rationales: dict[int, str] = {}
+    record: Score  # its score
+    draws: dict[str, Any] = {}  # metric -> its value in each bootstrap draw
+    shown: Shown | None = None  # what the page shows of the forecasts
+    rationales: dict[int, str] = {}  # position of a row -> beginning of its first rationale
+    #: The control or bound whose forecasts these are; empty when they are of no one's.
     control: str = ""
 
 

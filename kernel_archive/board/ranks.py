@@ -29,37 +29,24 @@ _EQUAL: Final = 1e-9
 
 
 class Pairs(msgspec.Struct, frozen=True, eq=False, kw_only=True):
-    """Compare all pairs of k entries by one metric; matrices have shape (k, k), row minus column.
+    """Compare all pairs of k entries by one metric; shape (k, k), row minus column."""
 
-    Attributes:
-        known: shape (k,), entries with the figure, defined in at least half of the draws.
-        differences: of the figures; 0 where they are equal but for rounding, NaN where unknown.
-        low: lower end of the pair's own 95 % interval (paired bootstrap); NaN without draws.
-        high: upper end.
-        real: whether the difference is real with all pairs considered together.
-    """
-
-    known: Bools
+    known: Bools  # shape (k,), entries with the figure, defined in at least half of the draws
+    #: Of the figures; 0 where they are equal but for rounding, NaN where unknown.
     differences: Floats
-    low: Floats
-    high: Floats
-    real: Bools
+    low: Floats  # lower end of the pair's own 95 % interval (paired bootstrap); NaN without draws
+    high: Floats  # upper end
+    real: Bools  # whether the difference is real with all pairs considered together
 
 
 class Rank(msgspec.Struct, frozen=True, kw_only=True):
-    """Place one entry by one metric.
+    """Place one entry by one metric."""
 
-    Attributes:
-        rank: 1 for the best figure; equal figures share a rank.
-        best: best rank that the data allow; ``None`` for an entry that is ranked by value alone.
-        worst: worst rank that they allow; likewise.
-        tied_with: positions of the entries that it can't be told apart from.
-    """
-
-    rank: int
+    rank: int  # 1 for the best figure; equal figures share a rank
+    #: Best rank that the data allow; ``None`` for an entry that is ranked by value alone.
     best: int | None = None
-    worst: int | None = None
-    tied_with: tuple[int, ...] = ()
+    worst: int | None = None  # worst rank that they allow; likewise
+    tied_with: tuple[int, ...] = ()  # positions of the entries that it can't be told apart from
 
 
 def compare_pairs(values: Sequence[float | None], draws: Sequence[Floats | None]) -> Pairs:

@@ -34,26 +34,18 @@ class LeftOut(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Standings(msgspec.Struct, frozen=True, eq=False, kw_only=True):
-    """Hold the standings of one split.
-
-    Attributes:
-        entries: best first by CRPS; those that are not ranked come last.
-        n_ranked: number of ranked ones.
-        pairs: metric -> differences of the first :data:`~ranks.MAX_COMPARED` ranked entries.
-        controls: and bounds on the same rows, best first by CRPS; each forecast once.
-        best_controls: metric -> the control with the best figure.
-        seed: of the bootstrap.
-        draws: of the bootstrap.
-    """
+    """Hold the standings of one split."""
 
     target: Split
-    entries: list[Entry]
-    n_ranked: int
+    entries: list[Entry]  # best first by CRPS; those that are not ranked come last
+    n_ranked: int  # number of ranked ones
+    #: Metric -> differences of the first :data:`~ranks.MAX_COMPARED` ranked entries.
     pairs: dict[str, Pairs]
+    #: Controls and bounds on the same rows, best first by CRPS; each forecast once.
     controls: tuple[ControlFigures, ...]
-    best_controls: dict[str, str]
-    seed: int
-    draws: int
+    best_controls: dict[str, str]  # metric -> the control with the best figure
+    seed: int  # of the bootstrap
+    draws: int  # of the bootstrap
 
     @property
     def shown(self) -> list[Entry]:

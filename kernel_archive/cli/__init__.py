@@ -70,6 +70,7 @@ MOVED: Final = {
     ),
     "leaderboard --training": "kernel-archive leaderboard add FILE --saw-archive yes or held-out",
     "leaderboard --bins": "kernel-archive score FILE --bins SCHEME, file by file",
+    "show --logs": "kernel-archive show ID, and look at the log line that it names",
     "forecast --context": "forecast --export FILE, and leave long lines of FILE out",
 }
 

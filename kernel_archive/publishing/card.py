@@ -11,11 +11,10 @@ from kernel_archive._version import __version__
 from kernel_archive.archive.labels import FLAGS
 from kernel_archive.archive.manifest import MANIFEST_NAME
 from kernel_archive.archive.open import DEFAULT_DIRECTORY, Archive, open_archive
-from kernel_archive.bins import BIN_NAMES, SCHEMES, scheme
+from kernel_archive.bins import BIN_NAMES, SCHEMES
 from kernel_archive.errors import Finding, UsageError, printable
 from kernel_archive.publishing.facts import collect_facts, splits_of
 from kernel_archive.publishing.hub import check_name, tag_of
-from kernel_archive.publishing.picture import draw_bins
 from kernel_archive.publishing.templates import dump_yaml, render
 from kernel_archive.schema import TABLES
 from kernel_archive.scoring.metrics import HEADLINE
@@ -31,7 +30,7 @@ if TYPE_CHECKING:
     from kernel_archive.archive.manifest import Manifest, SplitFacts
 
 #: Files that a card consists of.
-CARD_FILES: Final = ("README.md", "eval.yaml", "assets/bins.svg")
+CARD_FILES: Final = ("README.md", "eval.yaml")
 #: Further files of an archive directory that are published when they are there.
 EXTRA_FILES: Final = ("LICENSE", "CHANGELOG.md", "CITATION.cff")
 _DISCUSSIONS: Final = re.compile(r"https://huggingface\.co/datasets/(\S+)/discussions")
@@ -202,10 +201,7 @@ def render_card(archive: Archive, *, name: str | None = None) -> dict[str, bytes
     """
     repository = check_name(name or archive.manifest.name)
     facts = collect_facts(archive)
-    files = {
-        "README.md": readme(archive, facts, repository).encode("utf-8", "replace"),
-        "assets/bins.svg": draw_bins(facts["problems"], scheme(archive.manifest.bin_scheme)),
-    }
+    files = {"README.md": readme(archive, facts, repository).encode("utf-8", "replace")}
     if "eval" in archive.manifest.splits:
         files["eval.yaml"] = _eval_yaml(archive)
     return files
@@ -218,7 +214,6 @@ def write_card(directory: Path, manifest: Manifest | None = None) -> list[Path]:
     for name in CARD_FILES:
         path = directory / name
         if name in files:
-            path.parent.mkdir(parents=True, exist_ok=True)
             write_atomically(path, files[name])
         else:
             path.unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""Count what the card, its picture and Croissant state, one named query per fact."""
+"""Count what the card states, one named query per fact."""
 
 from __future__ import annotations
 
@@ -54,7 +54,8 @@ QUERIES: Final = {
             USING (generation_method)
         GROUP BY 1 ORDER BY kernels DESC, 1""",
     "problems": f"""
-        SELECT problem AS name, [{_BIN_COUNTS}] AS bins FROM kernels GROUP BY 1 ORDER BY 1""",
+        SELECT problem AS name, [{_BIN_COUNTS}] AS bins FROM kernels GROUP BY 1
+        ORDER BY count(*) DESC, 1""",
     "gpu_seconds": """
         SELECT gpu_seconds AS n FROM searches WHERE gpu_seconds IS NOT NULL ORDER BY search_id""",
 }

@@ -86,15 +86,10 @@ class Surface:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Clusters:
-    """Name what the rows of a split come from: rows of one cluster are not independent.
+    """Name what the rows of a split come from: rows of one cluster are not independent."""
 
-    Attributes:
-        unit: what a cluster is, in the plural: ``authors``, ``chains`` or ``problems``.
-        names: n names.
-    """
-
-    unit: str
-    names: tuple[str, ...]
+    unit: str  # what a cluster is, in the plural: ``authors``, ``chains`` or ``problems``
+    names: tuple[str, ...]  # n names
 
     def take(self, rows: Ints) -> Clusters:
         """Select rows, in this order."""

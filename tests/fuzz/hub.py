@@ -119,7 +119,7 @@ def changed_archive(files: dict[str, bytes], rng: random.Random) -> dict[str, by
     elif kind == 3:
         del changed[rng.choice(sorted(changed))]
     else:
-        changed[rng.choice(("data/eval/evil.parquet", "README.md", "assets/bins.svg"))] = b"evil"
+        changed[rng.choice(("data/eval/evil.parquet", "README.md", "eval.yaml"))] = b"evil"
     return changed
 
 

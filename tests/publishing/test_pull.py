@@ -185,7 +185,7 @@ def damaged_table(files):
         (path_outside, "outside the layout"),
         (damaged_table, "data/gpus/train-00000-of-00001.parquet"),
         (other_card("README.md"), "README.md"),
-        (other_card("assets/bins.svg"), "bins.svg"),
+        (other_card("eval.yaml"), "eval.yaml"),
     ],
 )
 def test_content_changed_by_hand_is_refused(client, hub, archive_path, tmp_path, change, message):
