@@ -4,18 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-import msgspec
-
 from kernel_archive.archive.labels import FLAGS
 from kernel_archive.bins import SCHEMES, assign_bins
 from kernel_archive.errors import UsageError, printable
-from kernel_archive.readers import events as ev
 from kernel_archive.splits import SPLIT_TABLES
-from kernel_archive.untrusted import Lines
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
     from kernel_archive.archive.open import Archive
 
@@ -23,8 +18,6 @@ Row = dict[str, Any]
 
 #: Refuse a shorter beginning of an id.
 MIN_PREFIX: Final = 6
-#: Stop reading a log for one node after this many bytes.
-MAX_LOG_BYTES: Final = 1 << 30
 _COUNTED: Final = {
     "kernels": ("problem", "gpu", "language", "generation_method", "bin", "split"),
     "evaluations": ("outcome",),
@@ -210,58 +203,3 @@ def _ancestors(archive: Archive, search: str | None, kernel_id: str) -> Iterator
         row = remaining.pop(row["parent_kernel_id"], None)
         if row is not None:
             yield {**row, "distance": distance}
-
-
-def reasons(logs: Path, source_file: str, node: str) -> Row | None:
-    """Find a search's own figures about a node of its event log, in the builder's folder ``logs``.
-
-    Returns:
-        ``step``; ``parent_score`` and ``parent_visits``, by which the parent was selected;
-        ``forecast`` and ``selection_score`` where a forecaster chose the program. What is missing
-        or no number is left out. ``None`` where there is no such log, or nothing in it.
-    """
-    path = logs / source_file
-    if not path.resolve().is_relative_to(logs.resolve()) or not path.is_file():
-        return None
-    step = ev.StepStarted()
-    chosen: dict[str, Row] = {}
-    for event in _events(path):
-        match event:
-            case ev.StepStarted():
-                step = event
-            case ev.ForecastCompleted(request_id=key, forecast=forecast):
-                chosen.setdefault(key, {})["forecast"] = forecast
-            case ev.CandidateSelected(request_id=key, selection_score=score):
-                chosen.setdefault(key, {})["selection_score"] = _number(score)
-            case ev.EvaluationRequested(request_id=key, child_ulid=child) if node in (child, key):
-                parents = {
-                    "parent_score": _of_parent(step, event, step.selected_parent_scores),
-                    "parent_visits": _of_parent(step, event, step.selected_parent_visits),
-                }
-                figures = parents | chosen.get(event.from_mutation_request_id or key, {})
-                present = {name: value for name, value in figures.items() if value is not None}
-                return {"step": step.step, **present} if present else None
-    return None
-
-
-def _events(path: Path) -> Iterator[Any]:
-    """Yield the events of a log; damaged lines are skipped, the build reports them."""
-    decode = msgspec.json.Decoder(ev.Event).decode
-    for line in Lines(path, max_bytes=MAX_LOG_BYTES, max_lines=100_000_000, hashed=False):
-        try:
-            if isinstance(line, tuple):
-                yield decode(line[1])
-        except (ValueError, RecursionError):
-            continue
-
-
-def _number(value: object) -> int | float | None:
-    return value if isinstance(value, (int, float)) and not isinstance(value, bool) else None
-
-
-def _of_parent(step: ev.StepStarted, request: ev.EvaluationRequested, values: object) -> Any:
-    """Return the value of a request's parent in a list beside the step's parents."""
-    parents, parent = step.parent_ulids, request.parent_ulid
-    if not isinstance(values, list) or not parents or parent not in parents:
-        return None
-    return _number(values[parents.index(parent)]) if len(values) == len(parents) else None

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from operator import itemgetter
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import click
@@ -90,28 +88,17 @@ def _show_info(facts: Row) -> None:
 
 @click.command()
 @click.argument("wanted", metavar="ID")
-@common.option(
-    "--logs",
-    type=click.Path(exists=True, file_okay=False, path_type=Path),
-    help="Folder of the builder with the logs: says why its search measured the program.",
-)
 @common.archive_option
 @common.json_option
-def show(wanted: str, logs: Path | None, archive_path: str | None) -> None:
+def show(wanted: str, archive_path: str | None) -> None:
     """Show a kernel: code, measurements, and its ancestors, each with file and line of its log.
 
     ID is a kernel, program or evaluation id, or the first digits of one.
     """
-    from kernel_archive.archive.info import reasons, trace
+    from kernel_archive.archive.info import trace
     from kernel_archive.archive.open import open_archive
 
     facts = trace(open_archive(archive_path), wanted)
-    if logs is not None:
-        facts["why"] = []
-        for m in facts["measurements"]:
-            why = reasons(logs, m["source_file"], m["node_id"])
-            if why is not None:
-                facts["why"].append({"node_id": m["node_id"], **why})
     common.emit(facts, lambda: _show_kernel(facts))
 
 
@@ -130,14 +117,6 @@ _ANCESTOR: Columns = {
     "speedup": lambda a: _number(a["speedup"], ".4g"),
     "log line": _log_line,
 }
-_REASON: Columns = {
-    "node": lambda w: printable(w["node_id"], 60),
-    "step": lambda w: _number(w["step"], "d"),
-    "parent's score": lambda w: _number(w.get("parent_score"), ".4g"),
-    "its visits": lambda w: _number(w.get("parent_visits"), ".4g"),
-    "selection score": lambda w: _number(w.get("selection_score"), ".4g"),
-    "forecast": lambda w: printable(json.dumps(w["forecast"]), 120) if "forecast" in w else "-",
-}
 
 
 def _show_kernel(facts: Row) -> None:
@@ -145,9 +124,6 @@ def _show_kernel(facts: Row) -> None:
     if facts["splits"]:
         common.tell(f"in splits: {', '.join(facts['splits'])}")
     common.print_items(facts["measurements"], _MEASUREMENT, title="Measurements")
-    if "why" in facts:
-        silent = "" if facts["why"] else ": these logs don't say"
-        common.print_items(facts["why"], _REASON, title=f"Why it was measured{silent}")
     title = "Lineage, nearest first" if facts["lineage"] else "Lineage: none, or it is not logged"
     common.print_items(facts["lineage"], _ANCESTOR, title=title)
     if "code" in facts["kernel"]:
