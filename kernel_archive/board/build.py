@@ -56,15 +56,11 @@ OURS: Final = frozenset({PAGE_FILE, STANDINGS_FILE, ENTRIES, "standings.csv"})
 class BoardOptions(TypedDict, total=False):
     """State how a board is built; every option may be left out."""
 
-    #: Folder to write to; the board's own when not given.
-    out: str | Path | None
-    #: Folder that holds withheld labels.
-    labels: str | Path | None
-    #: Bootstrap draws, 4,000 when not given, and their seed, 0.
-    draws: int
-    seed: int
-    #: Processes that score; one per core when not given.
-    jobs: int | None
+    out: str | Path | None  # folder to write to; the board's own when not given
+    labels: str | Path | None  # folder that holds withheld labels
+    draws: int  # of the bootstrap, 4,000 when not given
+    seed: int  # of the draws, 0 when not given
+    jobs: int | None  # processes that score; one per core when not given
 
 
 class BoardResult(msgspec.Struct, frozen=True, eq=False, kw_only=True):

@@ -63,17 +63,10 @@ class Rank(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def compare_pairs(values: Sequence[float | None], draws: Sequence[Floats | None]) -> Pairs:
-    """Compare all pairs of entries, in the draws in which all of them have the metric.
+    """Compare all pairs of k entries, in the draws in which all of them have the metric.
 
-    Args:
-        values: the metric of k entries; ``None`` where it is not defined.
-        draws: its value in each bootstrap draw, shape (B,), the same rows of a draw for all.
-
-    >>> rng = np.random.default_rng(0)
-    >>> base = rng.normal(size=1000)
-    >>> draws = [base, base + 0.1 * rng.normal(size=1000), base + 5]
-    >>> compare_pairs([0.0, 0.1, 5.0], draws).real.astype(int).tolist()
-    [[0, 0, 1], [0, 0, 1], [1, 1, 0]]
+    ``values`` are their figures, ``draws`` those of each bootstrap draw, shape (B,), the same rows
+    of a draw for all; ``None`` where not defined.
     """
     k = len(values)
     figures = np.array([np.nan if v is None else v for v in values], dtype=np.float64)

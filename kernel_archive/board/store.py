@@ -60,8 +60,7 @@ class Statement(TypedDict, total=False):
     model: str
     notes: str
     facts: ModelFacts | None
-    #: Name of the entry's folder; made from the entry's name when not given.
-    slug: str | None
+    slug: str | None  # name of the entry's folder; made from the entry's name when not given
     draws: int
     seed: int
 

@@ -41,17 +41,8 @@ def ece(
 ) -> Floats:
     """Expected calibration error over ten equal-width confidence buckets, 0 (best) to 1.
 
-    Args:
-        confidence: shape (n,).
-        correct: shape (n,).
-        parsed: shape (n,), rows that count; all when not given.
-        weights: shape (n, D), how often each row counts in each draw; once when not given.
-
-    Returns:
-        shape (D,), or one value without weights; NaN where no row counts.
-
-    >>> float(ece(confidence=np.array([1.0, 1.0, 0.0]), correct=np.array([True, False, False])))
-    0.3333333333333333
+    Of n rows, those ``parsed`` alone; ``weights``, shape (n, D), say how often each counts in each
+    draw. Returns shape (D,), or one value without weights; NaN where no row counts.
     """
     w, kept = counted(weights, len(confidence)), _all(parsed, len(confidence))
     gaps = _bucket_sums(w, bucket_of(confidence=confidence), kept, correct - confidence)
@@ -95,10 +86,6 @@ def selective_risk(*, confidence: Floats, losses: Floats) -> Floats:
 
     Rows of equal confidence are accepted in random order; the value is the exact expectation.
 
-    Args:
-        confidence: shape (n,), of the rows with a forecast.
-        losses: shape (n,), for example forecast errors in x, or 1 for a wrong bin.
-
     >>> q, losses = np.array([0.5, 0.9, 0.5]), np.array([2.0, 0.0, 1.0])
     >>> selective_risk(confidence=q, losses=losses).tolist()
     [0.0, 0.75, 1.0]
@@ -119,17 +106,7 @@ def aurc(
     """Area under the risk-coverage curve: mean of :func:`selective_risk` over the coverages k/n.
 
     A tie group at the places a+1..b of the order adds its mean loss times the sum over its places m
-    of (H_n - H_{m-1}) / n, where H are the harmonic numbers.
-
-    Args:
-        confidence: shape (n,).
-        losses: shape (n,).
-        parsed: shape (n,), rows that count; all when not given.
-        weights: shape (n, D), how often each row counts in each draw, in whole numbers; once when
-            not given.
-
-    Returns:
-        shape (D,), or one value without weights; NaN where no row counts.
+    of (H_n - H_{m-1}) / n, where H are the harmonic numbers. Arguments as of :func:`ece`.
     """
     w = counted(weights, len(confidence))
     ranking = Ranking(w, confidence, parsed)

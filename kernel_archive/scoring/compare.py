@@ -53,19 +53,15 @@ Side = Literal["a", "b", "neither"]
 class MetricDifference(msgspec.Struct, frozen=True, kw_only=True):
     """Hold one metric of two submissions, A and B; ``None`` where it is not defined."""
 
-    #: Mean over the repeats of A, and of B.
-    a: float | None
-    b: float | None
-    #: a - b, and the ends of its 95 % interval.
-    difference: float | None
-    low: float | None
+    a: float | None  # mean over the repeats of A
+    b: float | None  # and of B
+    difference: float | None  # a - b
+    low: float | None  # ends of its 95 % interval
     high: float | None
-    #: Two-sided permutation p-value.
-    p: float | None
+    p: float | None  # two-sided permutation p-value
     #: The same after Holm's correction over the metrics of its family in the table.
     p_holm: float | None
-    #: Which one is better, ``neither`` when they can't be told apart.
-    better: Side
+    better: Side  # which one is better, ``neither`` when they can't be told apart
 
 
 class Comparison(Terms, frozen=True, kw_only=True):
@@ -73,8 +69,7 @@ class Comparison(Terms, frozen=True, kw_only=True):
 
     a: ForecastFacts
     b: ForecastFacts
-    #: Metric -> the two figures and their difference.
-    differences: dict[str, MetricDifference]
+    differences: dict[str, MetricDifference]  # metric -> the two figures and their difference
 
 
 def compare(
@@ -85,25 +80,12 @@ def compare(
     metrics: Sequence[str] | None = None,
     **options: Unpack[ScoreOptions],
 ) -> Comparison:
-    """Compare two submissions on the same rows.
+    """Compare two submissions on the same rows, by ``metrics`` (:data:`COMPARED` when not given).
 
-    Args:
-        split: the rows.
-        a: forecasts of those rows.
-        b: others.
-        metrics: the table; :data:`COMPARED` when not given.
-        **options: as of a score; seed and draws are also those of the swaps.
+    Options are those of a score; seed and draws are also those of the swaps.
 
     Raises:
         UsageError: a metric is not known, or there are no draws.
-
-    >>> from kernel_archive.scoring import Forecasts, Split
-    >>> s = Split.from_arrays(row_ids=list("abcd"), tasks=["t"] * 4, speedups=[0.6, 0.9, 1.3, 1.9])
-    >>> good = Forecasts.from_arrays(s, [[float(i == b) for i in range(8)] for b in (2, 3, 4, 5)])
-    >>> poor = Forecasts.from_arrays(s, [[0, 0, 0, 0.5, 0.5, 0, 0, 0]] * 4)
-    >>> comparison = compare(s, good, poor, draws=200, metrics=["brier"])
-    >>> comparison.differences["brier"].difference
-    -0.5
     """
     seed, draws = options.get("seed", 0), options.get("draws", 10_000)
     rule = options.get("predicted_bin", "argmax")
@@ -184,11 +166,7 @@ def compare_files(
 
 
 def holm(p_values: Sequence[float | None]) -> list[float | None]:
-    """Holm's step-down correction over a table; ``None`` stays out of it.
-
-    >>> [round(p, 6) for p in holm([0.01, 0.04, 0.03])]
-    [0.03, 0.06, 0.06]
-    """
+    """Holm's step-down correction over a table; ``None`` stays out of it."""
     known = sorted((p, i) for i, p in enumerate(p_values) if p is not None)
     out: list[float | None] = [None] * len(p_values)
     largest = 0.0

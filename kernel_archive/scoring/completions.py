@@ -47,17 +47,12 @@ class Completion(msgspec.Struct, frozen=True):
 
     #: Eight numbers as given (percentages divided by 100); ``None`` where there is no forecast.
     probabilities: tuple[float, ...] | None
-    #: Their sum; NaN where there are none.
-    raw_sum: float = math.nan
-    #: The bin that the answer names, 0 for none.
-    stated: int = 0
-    #: Whether it leaves the candidate to a measurement.
-    defer: bool = False
-    #: The speedup that it names, in x.
-    expected_speedup: float | None = None
+    raw_sum: float = math.nan  # their sum; NaN where there are none
+    stated: int = 0  # the bin that the answer names, 0 for none
+    defer: bool = False  # whether it leaves the candidate to a measurement
+    expected_speedup: float | None = None  # the speedup that it names, in x
     rationale: str = ""
-    #: One of :data:`UNPARSED`; empty where there is a forecast.
-    unparsed: str = ""
+    unparsed: str = ""  # one of :data:`UNPARSED`; empty where there is a forecast
 
 
 def read_completion(answer: Any) -> Completion:

@@ -114,10 +114,8 @@ class Control:
     """Hold one control or bound."""
 
     name: str
-    #: What it goes by, for people.
-    title: str
-    #: Whether it knows the labels.
-    bound: bool
+    title: str  # what it goes by, for people
+    bound: bool  # whether it knows the labels
     forecasts: Forecasts
 
 

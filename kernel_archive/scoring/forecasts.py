@@ -32,34 +32,24 @@ LEAST: Final = 1e-12
 class Forecasts:
     """Hold one forecaster's forecasts of one split; all arrays have shape (R, n)."""
 
-    #: Name of the forecaster.
-    name: str
-    #: Shape (R, n, 8), rows sum to 1; uniform where ``parsed`` is false.
-    probabilities: Floats
-    #: There is a distribution.
-    parsed: Bools
-    #: The file has a line, with or without a distribution.
-    present: Bools
-    #: The forecaster left this candidate to a measurement.
-    deferred: Bools
-    #: The bin that the forecaster named, 0 for none.
-    stated: NDArray[np.int8]
+    name: str  # name of the forecaster
+    probabilities: Floats  # shape (R, n, 8), rows sum to 1; uniform where ``parsed`` is false
+    parsed: Bools  # there is a distribution
+    present: Bools  # the file has a line, with or without a distribution
+    deferred: Bools  # the forecaster left this candidate to a measurement
+    stated: NDArray[np.int8]  # the bin that the forecaster named, 0 for none
     #: The speedup that the forecaster stated, x; NaN for none. It orders what bins tie.
     expected_speedups: Floats
-    #: Sum of the raw probabilities; NaN where there are none.
-    raw_sums: Floats
-    #: NaN where not stated.
-    input_tokens: Floats
+    raw_sums: Floats  # sum of the raw probabilities; NaN where there are none
+    input_tokens: Floats  # naN where not stated
     output_tokens: Floats
     latency_s: Floats
-    #: File that they come from, as the user named it; empty for arrays.
-    source: str = ""
+    source: str = ""  # file that they come from, as the user named it; empty for arrays
     #: sha256 of the file's content without its compression; of the arrays where there is no file.
     digest: str = ""
     #: Prompts that the lines answer, in order; the empty text where some name none.
     prompts: tuple[str, ...] = ("",)
-    #: Warnings of the reader.
-    remarks: tuple[Finding, ...] = ()
+    remarks: tuple[Finding, ...] = ()  # warnings of the reader
     #: (repeat, row) -> text, when the reader was asked to keep them.
     rationales: dict[tuple[int, int], str] | None = None
 
@@ -77,15 +67,9 @@ class Forecasts:
     ) -> Forecasts:
         """Make forecasts from plain arrays, rows in the order of ``split.row_ids``.
 
-        Args:
-            split: what they are forecasts of.
-            probabilities: shape (n, 8) or (R, n, 8), raw: finite, at least 0, with a sum above 0
-                where ``parsed``.
-            name: name of the forecaster.
-            parsed: shape (n,) or (R, n); all rows when not given.
-            deferred: likewise; none when not given.
-            stated: likewise, bins 1 to 8 and 0 for none.
-            expected_speedups: likewise, positive, in x, and NaN for none.
+        ``probabilities`` have shape (n, 8) or (R, n, 8), raw: finite, at least 0, with a sum above
+        0 where ``parsed``. The others have shape (n,) or (R, n): stated bins 1 to 8 and 0 for none,
+        expected speedups in x and NaN for none.
 
         Raises:
             DataError: a shape is wrong, or a value is not what it must be.
@@ -182,26 +166,15 @@ def _shaped(
 
 
 def normalise(*, raw: Floats) -> Floats:
-    """Divide raw probabilities, shape (..., 8), by their sum, which must be above 0.
-
-    >>> normalise(raw=np.array([2.0, 2, 0, 0, 0, 0, 0, 0])).tolist()
-    [0.5, 0.5, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0]
-    """
+    """Divide raw probabilities, shape (..., 8), by their sum, which must be above 0."""
     return raw / row_sums(raw)[..., None] + 0.0  # which turns a negative zero into a plain one
 
 
 def predicted_bins(*, probabilities: Floats, stated: Ints | None = None) -> NDArray[np.int8]:
-    """Predicted bin of every forecast: the most probable one.
+    """Predicted bin of every forecast, 1 to 8, shape (...,): the most probable one.
 
-    Ties go to the stated bin if it is among the tied ones, else to the tied bin nearest to the
-    mean bin, the lower of two equally near.
-
-    Args:
-        probabilities: shape (..., 8), rows sum to 1.
-        stated: shape (...,), the bin that the forecaster named, 0 where it named none.
-
-    Returns:
-        int8 array of shape (...,), 1 to 8.
+    Ties go to the stated bin (0: none) if it is among the tied ones, else to the tied bin nearest
+    to the mean bin, the lower of two equally near.
 
     >>> tied = np.array([0, 0.4, 0, 0, 0.4, 0.2, 0, 0])
     >>> int(predicted_bins(probabilities=tied))
@@ -247,9 +220,6 @@ def crps(*, probabilities: Floats, bins: Ints) -> Floats:
     """Ranked probability score per row: mean over the inner edges of (F_k - 1[y <= k])^2, 0 to 1.
 
     Shapes as in :func:`brier`. It is ``scoringrules.rps_score`` over 7.
-
-    >>> crps(probabilities=np.eye(8)[[0]], bins=np.array([8])).tolist()
-    [1.0]
     """
     at_most = np.arange(1, N_BINS) >= np.asarray(bins)[:, None]
     cumulative = np.cumsum(probabilities, axis=-1)[..., :-1]
@@ -283,13 +253,9 @@ def within_one(*, predicted: Ints, bins: Ints) -> Bools:
 
 
 def forecast_errors(*, predicted: Ints, speedups: Floats, representatives: Floats) -> Floats:
-    """Forecast error per row, in x: abs(m_{predicted bin} - S).
+    """Forecast error per row, in x, shape (..., n): abs(m_{predicted bin} - S).
 
-    Args:
-        predicted: shape (..., n), 1 to 8, or 0 where there is no forecast: the error is then the
-            mean over the bins.
-        speedups: shape (n,), x.
-        representatives: shape (8,), x.
+    Where ``predicted`` is 0 there is no forecast: the error is then the mean over the bins.
     """
     distance = np.abs(representatives[None, :] - np.asarray(speedups)[:, None])
     table: Floats = np.concatenate([row_sums(distance)[:, None] / N_BINS, distance], axis=1)

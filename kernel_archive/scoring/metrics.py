@@ -41,13 +41,11 @@ class MetricInfo(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     title: str
-    #: After the figure; empty for a pure number.
-    unit: str = ""
+    unit: str = ""  # after the figure; empty for a pure number
     better: Literal["higher", "lower", "neither"]
     decimals: int = 3
-    #: What it says, in half a sentence, and what it is, exactly.
-    meaning: str
-    formula: str
+    meaning: str  # what it says, in half a sentence
+    formula: str  # what it is, exactly
     #: Kinds of split that have it; that it is a headline metric of; in whose comparisons it stands.
     kinds: tuple[Kind, ...] = ("eval", "close", "discovery")
     headline: tuple[Kind, ...] = ()

@@ -40,13 +40,9 @@ _EXACT: Final = 2**24
 def order_keys(*, expected: Floats, stated: Floats | None = None) -> Ints:
     """Rank rows by expected speedup from 0 up, equal where they tie; a stated speedup orders ties.
 
-    Args:
-        expected: shape (n,), S^ in x.
-        stated: shape (n,), the expected speedups that a forecaster stated beside its bins, NaN
-            where it stated none: there S^ itself counts.
+    ``stated`` holds what a forecaster stated beside its bins, NaN where it stated none: there S^
+    counts.
 
-    >>> order_keys(expected=np.array([2.0, 1.0, 2.0])).tolist()
-    [1, 0, 1]
     >>> order_keys(expected=np.array([2.0, 1.0, 2.0]), stated=np.array([1.7, 9.0, 1.5])).tolist()
     [2, 0, 1]
     """
@@ -66,11 +62,7 @@ def countable_pairs(speedups: Floats, spreads: Floats) -> Bools:
 
 
 def close_pairs(speedups: Floats, goals: Floats | None = None) -> Bools:
-    """Say which pairs are close: at most 2x apart, and of one goal where goals are known: (n, n).
-
-    >>> close_pairs(np.array([3.0, 2.0, 1.2]), np.array([6.0, 6.0, 5.0])).tolist()[0]
-    [True, True, False]
-    """
+    """Say which pairs are at most 2x apart, and of one goal where goals are known: (n, n)."""
     ratio = np.divide.outer(speedups, speedups)
     close: Bools = (ratio <= CLOSE) & (ratio >= 1.0 / CLOSE)
     return close if goals is None else close & np.equal.outer(goals, goals)
@@ -128,40 +120,11 @@ class PairTable:
         return float(self.points[chosen].sum()) / self._most, int(chosen.sum())
 
 
-def pair_accuracy(
-    *, keys: Ints, speedups: Floats, spreads: Floats | None = None, weights: Floats | None = None
-) -> Floats:
-    """Share of the pairs of one candidate set in the right order, ties half: shape (D,).
-
-    A pair counts when its speedups differ by more than 1.05x and by more than the spread of either;
-    NaN where none does.
-
-    Args:
-        keys: shape (R, n), :func:`order_keys` of every repeat.
-        speedups: shape (n,), measured, in x.
-        spreads: shape (n,), largest over smallest measurement of each row; 1 when not given.
-        weights: shape (n, D); every row once when not given, and then the result is one value.
-
-    >>> speedups = np.array([0.5, 1.0, 1.02, 4.0])
-    >>> keys = np.array([[0, 2, 1, 1]])  # of five pairs three are right, one is wrong, one ties
-    >>> float(pair_accuracy(keys=keys, speedups=speedups))
-    0.7
-    """
-    n = len(speedups)
-    table = PairTable(keys, speedups, np.ones(n) if spreads is None else spreads)
-    right, countable = table.count(counted(weights, n))[:2]
-    with np.errstate(invalid="ignore"):
-        return per_draw(right / countable, weights)
-
-
 def shares_above(cutoff: float, scheme: Scheme = DEFAULT_SCHEME) -> Floats:
     """Share of every bin's mass above a cutoff in x, log-uniform inside the bin: shape (8,).
 
     Raises:
         ValueError: the cutoff lies inside an open end bin.
-
-    >>> shares_above(1.25).round(6).tolist()
-    [0.0, 0.0, 0.0, 0.0, 0.356144, 1.0, 1.0, 1.0]
     """
     rule = scheme_of(scheme)
     if not rule.edges[0] <= cutoff <= rule.edges[-1]:
@@ -172,28 +135,15 @@ def shares_above(cutoff: float, scheme: Scheme = DEFAULT_SCHEME) -> Floats:
 
 
 def exceedance(*, probabilities: Floats, cutoff: float, scheme: Scheme = DEFAULT_SCHEME) -> Floats:
-    """Pr[g >= cutoff] of every forecast: shape (...,).
-
-    Args:
-        probabilities: shape (..., 8).
-        cutoff: in x.
-        scheme: rule of the bins.
-
-    >>> float(exceedance(probabilities=np.full(8, 1 / 8), cutoff=2.0))
-    0.25
-    """
+    """Pr[g >= cutoff] of every forecast, shape (...,), of probabilities (..., 8); cutoff in x."""
     return row_sums(probabilities * shares_above(cutoff, scheme))
 
 
 def named_faster(*, above: Floats, speedups: Floats) -> Floats:
-    """Score 1 where the forecast names the faster of two programs, 1/2 where it names none, else 0.
+    """Score 1 where the forecast names the faster of two programs, 1/2 if it names none, else 0.
 
-    Args:
-        above: shape (R, n), Pr[S > 1].
-        speedups: shape (n,), measured S, time of the first program over that of the second.
-
-    >>> named_faster(above=np.array([[0.9, 0.5, 0.6]]), speedups=np.array([1.3, 1.3, 0.8])).tolist()
-    [[1.0, 0.5, 0.0]]
+    ``above`` is Pr[S > 1], shape (R, n); S is the time of the first program over that of the
+    second.
     """
     side = np.where(np.abs(above - 0.5) < SIDE_TOLERANCE, 0.0, np.sign(above - 0.5))
     return np.asarray(0.5 + 0.5 * side * np.sign(np.log(speedups)))
@@ -201,13 +151,6 @@ def named_faster(*, above: Floats, speedups: Floats) -> Floats:
 
 def precision_recall(*, scores: Floats, positive: Bools) -> tuple[Floats, Floats]:
     """Precision and recall over the distinct scores, highest first; tied scores are one step.
-
-    Args:
-        scores: shape (n,).
-        positive: shape (n,), at least one.
-
-    Returns:
-        precision and recall, one value per distinct score.
 
     >>> positive = np.array([True, False, True])
     >>> p, r = precision_recall(scores=np.array([0.9, 0.5, 0.5]), positive=positive)
@@ -221,21 +164,10 @@ def precision_recall(*, scores: Floats, positive: Bools) -> tuple[Floats, Floats
 
 
 def average_precision(*, scores: Floats, positive: Bools, weights: Floats | None = None) -> Floats:
-    """Average precision sum_n (R_n - R_{n-1}) P_n over the distinct scores.
+    """Average precision sum_n (R_n - R_{n-1}) P_n over the distinct scores: shape (D,).
 
-    As ``sklearn.metrics.average_precision_score``; a constant score gives the share of positives.
-
-    Args:
-        scores: shape (n,).
-        positive: shape (n,).
-        weights: shape (n, D), how often each row counts in each draw, in whole numbers; once when
-            not given.
-
-    Returns:
-        shape (D,), or one value without weights; NaN without a positive.
-
-    >>> float(average_precision(scores=np.zeros(4), positive=np.array([True, False, False, False])))
-    0.25
+    As ``sklearn.metrics.average_precision_score``; a constant score gives the share of positives,
+    and without a positive it is NaN. ``weights``, shape (n, D), are whole numbers.
     """
     w = counted(weights, len(scores))
     if not positive.any():

@@ -60,12 +60,9 @@ _AMOUNTS: Final = ("expected_speedup", "input_tokens", "output_tokens", "latency
 class ReadOptions(TypedDict, total=False):
     """State how forecasts are read; every option may be left out."""
 
-    #: Name of the forecaster; the file's name without its endings when not given.
-    name: str | None
-    #: A raw sum outside counts as a parse failure.
-    raw_sum_bounds: tuple[float, float]
-    #: Keep the rationales, too.
-    keep_rationales: bool
+    name: str | None  # name of the forecaster; the file's name without its endings when not given
+    raw_sum_bounds: tuple[float, float]  # A raw sum outside counts as a parse failure
+    keep_rationales: bool  # keep the rationales, too
 
 
 def forecasts_of(source: ForecastSource, split: Split, **options: Unpack[ReadOptions]) -> Forecasts:

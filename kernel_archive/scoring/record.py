@@ -27,28 +27,23 @@ _OF_FEW: Final = "speedup_recovered_at_"
 class Metric(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Hold one figure; ``None`` where it is not defined (no parsed row, no positive)."""
 
-    #: Mean and population standard deviation over the repeats.
-    mean: float | None
-    std: float | None
+    mean: float | None  # over the repeats
+    std: float | None  # population standard deviation over the repeats
     repeats: tuple[float | None, ...]
-    #: Ends of the 95 % interval; ``None`` where none was computed.
-    low: float | None = None
+    low: float | None = None  # ends of the 95 % interval; ``None`` where none was computed
     high: float | None = None
 
 
 class ForecastFacts(msgspec.Struct, frozen=True, kw_only=True):
     """State what was scored; a cell is one repeat of one row."""
 
-    #: The forecaster, and its file as its user named it, made printable.
-    name: str
-    source: str
-    #: sha256 of the file's content.
-    digest: str
+    name: str  # of the forecaster
+    source: str  # its file as its user named it, made printable
+    digest: str  # sha256 of the file's content
     n_repeats: int
     n_cells: int
-    #: Cells with a line, with a distribution, and deferred.
-    n_present: int
-    n_parsed: int
+    n_present: int  # cells with a line
+    n_parsed: int  # cells with a distribution
     n_deferred: int
     coverage: float
     #: Share of the lines with a distribution, of those that don't defer without one.
@@ -56,13 +51,10 @@ class ForecastFacts(msgspec.Struct, frozen=True, kw_only=True):
     #: Cells with a stated bin and a distribution, and of those with another bin as the argmax.
     n_stated: int
     n_stated_differs: int
-    #: Cells whose raw sum was so far from 1 that they count as not parsed.
-    n_raw_sum_rejected: int
-    #: Tokens of all cells; ``None`` when not stated.
-    input_tokens: float | None
+    n_raw_sum_rejected: int  # cells whose raw sum was so far from 1 that they count as not parsed
+    input_tokens: float | None  # of all cells; ``None`` when not stated
     output_tokens: float | None
-    #: Mean seconds per forecast.
-    latency_s: float | None
+    latency_s: float | None  # mean seconds per forecast
 
     @property
     def deferral_rate(self) -> float:
@@ -80,46 +72,38 @@ class ForecastFacts(msgspec.Struct, frozen=True, kw_only=True):
 class Bucket(msgspec.Struct, frozen=True):
     """Hold one confidence bucket of all repeats; means are ``None`` in an empty one."""
 
-    #: Edges of the confidence.
-    low: float
+    low: float  # of the confidence
     high: float
     count: int
     confidence: float | None
     accuracy: float | None
-    #: Mean forecast error, x.
-    error: float | None
+    error: float | None  # mean forecast error, x
 
 
 class Recovery(msgspec.Struct, frozen=True, kw_only=True):
     """Hold the recovery curve: percent of the best speedup found at each budget."""
 
-    #: Percent of a task's candidates, 1 to 100.
-    budgets: tuple[int, ...]
+    budgets: tuple[int, ...]  # percent of a task's candidates, 1 to 100
     #: Mean over tasks and repeats, with its pointwise 95 % band, empty without a bootstrap.
     mean: tuple[float, ...]
     low: tuple[float, ...]
     high: tuple[float, ...]
-    #: The curve of candidates measured in random order.
-    random: tuple[float, ...]
+    random: tuple[float, ...]  # the curve of candidates measured in random order
 
 
 class RiskCoverage(msgspec.Struct, frozen=True, kw_only=True):
     """Hold what accepting only the most confident rows gives; parsed rows, mean over repeats."""
 
-    #: 0.01 to 1: share of the rows that is accepted.
-    coverage: tuple[float, ...]
-    #: Their mean forecast error, x, and their share of wrong bins.
-    error: tuple[float, ...]
-    error_rate: tuple[float, ...]
+    coverage: tuple[float, ...]  # 0.01 to 1: share of the rows that is accepted
+    error: tuple[float, ...]  # their mean forecast error, x
+    error_rate: tuple[float, ...]  # their share of wrong bins
 
 
 class Deferral(msgspec.Struct, frozen=True, kw_only=True):
     """Hold what deferring changes; only where a forecast defers."""
 
-    #: Share of the cells that are deferred.
-    rate: float
-    #: Metric -> figure over the rows that are not deferred.
-    accepted: dict[str, Metric]
+    rate: float  # share of the cells that are deferred
+    accepted: dict[str, Metric]  # metric -> figure over the rows that are not deferred
     #: Accuracy on the deferred rows with a distribution, and their number.
     deferred_accuracy: float | None
     n_deferred_parsed: int
@@ -128,16 +112,12 @@ class Deferral(msgspec.Struct, frozen=True, kw_only=True):
 class DiscoveryCurve(msgspec.Struct, frozen=True, kw_only=True):
     """Hold precision and recall of the pairs at least ``cutoff`` times as fast."""
 
-    #: In x.
-    cutoff: float
+    cutoff: float  # in x
     n_positive: int
-    #: Share of positives: the average precision of a constant forecast.
-    base_rate: float
-    #: Least and largest average precision over the repeats.
-    low: float | None = None
+    base_rate: float  # share of positives: the average precision of a constant forecast
+    low: float | None = None  # least and largest average precision over the repeats
     high: float | None = None
-    #: 0.01 to 1.
-    recall: tuple[float, ...] = ()
+    recall: tuple[float, ...] = ()  # 0.01 to 1
     #: Precision at the first score that reaches this recall, mean over the repeats.
     precision: tuple[float, ...] = ()
 
@@ -145,8 +125,7 @@ class DiscoveryCurve(msgspec.Struct, frozen=True, kw_only=True):
 class PairBand(msgspec.Struct, frozen=True, kw_only=True):
     """Hold how many pairs of some distance are in the right order."""
 
-    #: Such as ``1.05x to 1.2x``, or ``close pairs``.
-    title: str
+    title: str  # such as ``1.05x to 1.2x``, or ``close pairs``
     n_pairs: int
     #: Share in the right order, all repeats together, and of an order by one more measurement.
     accuracy: float | None
@@ -157,18 +136,15 @@ class ControlFigures(msgspec.Struct, frozen=True, kw_only=True):
     """Hold the figures of one control or bound on the same rows."""
 
     name: str
-    #: What it goes by.
-    title: str
-    #: Whether it knows the labels.
-    bound: bool
+    title: str  # what it goes by
+    bound: bool  # whether it knows the labels
     metrics: dict[str, float | None]
 
 
 class Drawn(msgspec.Struct, frozen=True, kw_only=True):
     """State what the draws of intervals and comparisons are of."""
 
-    #: ``authors``, ``chains``, ``problems`` or ``rows``, and how many there are.
-    unit: str
+    unit: str  # ``authors``, ``chains``, ``problems`` or ``rows``
     n: int
 
     @property
@@ -190,42 +166,32 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True):
     package: str = __version__
     kind: Kind
     target: TargetFacts
-    #: Bin scheme of the labels.
-    scheme: str
-    #: ``argmax`` or ``stated``.
-    predicted_bin: str
+    scheme: str  # bin scheme of the labels
+    predicted_bin: str  # ``argmax`` or ``stated``
     seed: int
-    #: 0 when there are no intervals.
-    draws: int
+    draws: int  # 0 when there are no intervals
     drawn: Drawn | None = None
 
 
 class Score(Terms, frozen=True, kw_only=True):
     """Hold a score; ``kernel_archive.scoring.metrics`` states the metrics and their units."""
 
-    #: The labels were computed anew under ``scheme``; the split has another one.
-    relabelled: bool
+    relabelled: bool  # the labels were computed anew under ``scheme``; the split has another one
     forecasts: ForecastFacts
-    #: Metric -> figure over the whole split.
-    metrics: dict[str, Metric]
+    metrics: dict[str, Metric]  # metric -> figure over the whole split
     #: Task (for discovery: problem family) -> metric -> figure, and -> number of rows.
     groups: dict[str, dict[str, Metric]]
     group_rows: dict[str, int]
-    #: Metric -> figure of the uniform forecast, for scale.
-    uniform: dict[str, float | None]
+    uniform: dict[str, float | None]  # metric -> figure of the uniform forecast, for scale
     #: Counts, rows measured bin, columns predicted bin, of all repeats, parsed rows only.
     confusion: tuple[tuple[int, ...], ...]
     buckets: tuple[Bucket, ...]
-    #: For ``eval`` only.
-    recovery: Recovery | None
+    recovery: Recovery | None  # for ``eval`` only
     #: Pairs by the distance of their speedups, then the close ones; for ``eval`` only.
     pairs: tuple[PairBand, ...] = ()
-    #: ``None`` without a parsed row.
-    risk: RiskCoverage | None
-    #: ``None`` where nothing is deferred.
-    deferral: Deferral | None
-    #: One curve per cutoff, for ``discovery`` only.
-    discovery: tuple[DiscoveryCurve, ...]
+    risk: RiskCoverage | None  # ``None`` without a parsed row
+    deferral: Deferral | None  # ``None`` where nothing is deferred
+    discovery: tuple[DiscoveryCurve, ...]  # one curve per cutoff, for ``discovery`` only
     #: What surface controls and bounds reach on the same rows.
     controls: tuple[ControlFigures, ...] = ()
     #: Metric -> the control with the best figure, and -> whether the whole interval is better.

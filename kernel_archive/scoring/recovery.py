@@ -50,30 +50,16 @@ def recovered_at(
     budgets: tuple[int, ...] = BUDGETS,
     weights: Floats | None = None,
 ) -> Floats:
-    """Speedup recovered in one candidate set at some budgets, in percent.
+    """Speedup recovered in one candidate set of n rows at K budgets, in percent: shape (K, D).
 
     The candidates with the largest expected speedup are measured; the value is 100 times their best
     measured speedup over the best of the whole set. A tie at the cut counts with its exact
-    expectation over random orders.
-
-    Args:
-        expected: shape (n,), S^ in x.
-        speedups: shape (n,), measured, in x.
-        budgets: K shares of the candidates, in whole percent.
-        weights: shape (n, D), how often each row is in each draw, in whole numbers; once when not
-            given. Copies of a row tie.
-
-    Returns:
-        shape (K, D), or (K,) without weights; NaN where no row was drawn.
+    expectation over random orders. ``weights``, shape (n, D), say how often each row is in each
+    draw; copies of a row tie. NaN where no row was drawn.
 
     >>> expected, speedups = np.array([3.0, 1.0, 2.0]), np.array([1.0, 4.0, 2.0])
     >>> recovered_at(expected=expected, speedups=speedups, budgets=(33, 66, 100))
     array([ 25.,  50., 100.])
-
-    Of two that tie, either may be measured first: (100/3 + 100) / 2.
-
-    >>> recovered_at(expected=np.ones(2), speedups=np.array([1.0, 3.0]), budgets=(50,))
-    array([66.66666667])
     """
     group = group_ties(-expected)
     order = np.lexsort((-speedups, group))
@@ -97,13 +83,10 @@ def recovered_at(
 
 
 def best_of_draws(size: int, drawn: Ints) -> Floats:
-    """P(the j-th best is the best drawn): shape (K, size).
+    """P(the j-th best of ``size`` is the best drawn), for each of K numbers drawn: shape (K, size).
 
-    C(size-j, r-1) / C(size, r) for each of the K numbers r of ``drawn``, without replacement; as a
-    running product that neither overflows nor cancels.
-
-    >>> best_of_draws(3, np.array([2])).round(6).tolist()
-    [[0.666667, 0.333333, 0.0]]
+    C(size-j, r-1) / C(size, r) without replacement, as a running product that neither overflows nor
+    cancels.
     """
     j = np.arange(size)
     r = np.asarray(drawn)[:, None]
@@ -149,15 +132,6 @@ def _expect_ties(
 
 
 def recovery_area(*, curve: Floats) -> Floats:
-    """Mean height of a recovery curve by the trapezoid rule, in percent: shape (...,).
-
-    The difference of two areas is the area-averaged difference in percentage points.
-
-    Args:
-        curve: shape (100, ...), speedup recovered at budgets of 1 to 100 %.
-
-    >>> float(recovery_area(curve=np.linspace(1, 100, 100)))
-    50.5
-    """
+    """Mean height of a recovery curve, shape (100, ...), by the trapezoid rule, in percent."""
     area: Floats = (curve[:-1] + curve[1:]).sum(axis=0) / (2 * (len(curve) - 1))
     return area

@@ -50,16 +50,12 @@ class PolicyFigures(msgspec.Struct, frozen=True, kw_only=True):
     """Hold how one policy did; all figures in percent."""
 
     policy: Policy
-    #: Best speedup so far over the best of the world, mean over all measurements.
-    area: ReplayFigure
-    #: The area, 0 for random and 100 for oracle.
-    rescaled: ReplayFigure
-    #: Share of a world's measurements until 95 % of the best.
-    to_near: ReplayFigure
+    area: ReplayFigure  # best speedup so far over the best of the world, mean over all measurements
+    rescaled: ReplayFigure  # the area, 0 for random and 100 for oracle
+    to_near: ReplayFigure  # share of a world's measurements until 95 % of the best
     #: Percent of the measurements -> best speedup so far over the best of the world.
     curve: dict[int, float]
-    #: World -> its area.
-    worlds: dict[str, float]
+    worlds: dict[str, float]  # world -> its area
 
 
 class ReplayOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -71,15 +67,12 @@ class ReplayOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     #: Policies to report; random and oracle are run in any case, for scale.
     policies: Sequence[Policy] = tuple(POLICIES)
-    #: Share of the children seen in a step that is measured, at least one.
-    share: float = 0.25
-    #: Parents per step.
-    parents: int = 4
+    share: float = 0.25  # share of the children seen in a step that is measured, at least one
+    parents: int = 4  # parents per step
     #: Runs of each policy, with other ties and random choices; figures are their means.
     repeats: int = 8
     seed: int = 0
-    #: Draws of worlds, for the intervals.
-    draws: int = 2000
+    draws: int = 2000  # draws of worlds, for the intervals
 
     def __post_init__(self) -> None:
         """Check the numbers."""
@@ -92,13 +85,10 @@ class ReplayOptions(msgspec.Struct, frozen=True, kw_only=True):
 class Replay(msgspec.Struct, frozen=True, kw_only=True):
     """Hold the figures of one forecaster, replayed."""
 
-    #: The forecaster; empty for the policies that need none.
-    name: str
-    #: Share of the rows with a forecast; others count as uniform.
-    coverage: float
+    name: str  # the forecaster; empty for the policies that need none
+    coverage: float  # share of the rows with a forecast; others count as uniform
     n_worlds: int
-    #: Recorded children.
-    n_edges: int
+    n_edges: int  # recorded children
     options: ReplayOptions
     policies: list[PolicyFigures]
 

@@ -50,17 +50,15 @@ def reward(
     parsed: ArrayLike | None = None,
     stated: ArrayLike | None = None,
 ) -> Floats:
-    """Reward forecasts: shape (..., n).
+    """Reward forecasts of n rows: shape (..., n).
 
-    Args:
-        kind: ``correctness``: 1 where the predicted bin is the true one. ``brier``, ``crps``: that
-            plus one minus the score, 0 to 2. ``log``: one minus the negative log likelihood over
-            its largest value, 0 to 1, without a part for the right bin.
-        probabilities: shape (..., n, 8), raw; they are renormalised. Where one is negative or not a
-            number, or their sum is outside 0.5 to 1.5, there is no forecast and the reward is 0.
-        bins: shape (n,), true bins, 1 to 8.
-        parsed: shape (..., n), where there is a distribution; everywhere when not given.
-        stated: shape (..., n), bins that the forecaster named, 0 for none; they only break ties.
+    ``correctness`` is 1 where the predicted bin is the true one; ``brier`` and ``crps`` add one
+    minus the score, 0 to 2. ``log`` is one minus the negative log likelihood over its largest
+    value, 0 to 1.
+
+    ``probabilities``, shape (..., n, 8), are raw. Where one is negative or not a number, or their
+    sum is outside 0.5 to 1.5, or ``parsed`` is false, there is no forecast and the reward is 0.
+    ``stated`` bins (0: none) only break ties.
 
     >>> p = [[0, 0, 0, 0, 0.2, 0.8, 0, 0]]
     >>> reward("correctness", probabilities=p * 2, bins=[6, 5]).tolist()
@@ -93,13 +91,10 @@ log_score = partial(reward, "log")
 def of_completions(
     completions: Sequence[Any], *, bins: Sequence[int], kind: RewardKind = "correctness"
 ) -> list[float]:
-    """Reward every completion: a reward function for a trainer.
+    """Reward every completion by its true bin, 1 to 8: a reward function for a trainer.
 
-    Args:
-        completions: texts, tool-call arguments as objects, or chats (lists of messages, of which
-            the last one counts).
-        bins: true bin of every completion, 1 to 8.
-        kind: ``correctness``, ``brier``, ``crps`` or ``log``.
+    Completions are texts, tool-call arguments as objects, or chats, of which the last message
+    counts.
 
     Raises:
         UsageError: the lengths differ, a bin is not 1 to 8, or the kind is not known.
@@ -126,12 +121,8 @@ def _check_kind(kind: str) -> None:
 def trl_reward(kind: RewardKind = "crps", column: str = "bin") -> Callable[..., list[float]]:
     """Make a reward function as TRL calls it: ``reward(completions=..., **columns)``.
 
-    Completions may be texts or, where the prompts are chats, chats. The prompts are not looked at:
-    what a program in one says can move no reward.
-
-    Args:
-        kind: which reward; the function is named after it in the trainer's log.
-        column: column of the training data with the true bins.
+    ``column`` holds the true bins. The prompts are not looked at: what a program in one says can
+    move no reward.
 
     >>> answer = '{"probabilities": [0, 0, 0, 0, 0, 1, 0, 0]}'
     >>> trl_reward("brier")(prompts=["?"], completions=[answer], bin=[6])
@@ -153,15 +144,9 @@ def trl_reward(kind: RewardKind = "crps", column: str = "bin") -> Callable[..., 
 
 
 def parse_completion(completion: Any) -> Answer | None:
-    r"""Read the forecast in a model's answer; ``None`` where there is none that could be scored.
+    """Read the forecast in a model's answer; ``None`` where there is none that could be scored.
 
-    It is read as by :func:`kernel_archive.scoring.completions.read_completion`.
-
-    >>> text = 'I think: ```json\n{"probabilities": [0, 0, 0, 1, 0, 0, 0, 0]}\n```'
-    >>> parse_completion(text).probabilities[3]
-    1.0
-    >>> parse_completion("about 1.5x") is None
-    True
+    As :func:`kernel_archive.scoring.completions.read_completion`.
     """
     read = read_completion(completion)
     if read.probabilities is None:

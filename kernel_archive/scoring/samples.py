@@ -44,19 +44,16 @@ class ForecastRows:
 
     kind: Kind
     scheme: Scheme
-    #: Shape (8,), m_b in x.
-    representatives: Floats
+    representatives: Floats  # shape (8,), m_b in x
     #: Task or family; task and language; reported group: each -> positions of its rows.
     strata: Mapping[str, Ints]
     pools: Mapping[str, Ints]
     groups: Mapping[str, Ints]
-    #: Shape (n,): speedups in x, true bins, largest over smallest measurement.
-    speedups: Floats
+    speedups: Floats  # shape (n,): speedups in x, true bins, largest over smallest measurement
     bins: Ints
     spreads: Floats
-    #: Shape (n,), CRPS of the best cue, and of what a skill of 0 stands for.
-    control_crps: Floats
-    zero_crps: Floats
+    control_crps: Floats  # shape (n,), of the best cue
+    zero_crps: Floats  # shape (n,), of what a skill of 0 stands for
     #: Shape (n,), number of the cluster that a row is of; ``None`` where rows are drawn. What they
     #: are called.
     clusters: Ints | None
@@ -65,8 +62,7 @@ class ForecastRows:
     goals: Floats | None
     #: Name -> shape (n,), scores of the known shortcuts to discoveries.
     shortcuts: Mapping[str, Floats]
-    #: Shape (R, n, 8).
-    probabilities: Floats
+    probabilities: Floats  # shape (R, n, 8)
     #: Shape (R, n): where there is a distribution, and the predicted bin, 0 where there is none.
     parsed: Bools
     predicted: Ints
@@ -206,12 +202,10 @@ class RowSample:
     """Hold D draws of rows."""
 
     rows: ForecastRows
-    #: Shape (n, D), how often each row is in each draw.
-    weights: Floats
+    weights: Floats  # shape (n, D), how often each row is in each draw
     #: Stratum -> shape (D,), how often it was drawn as a whole, where strata are drawn.
     copies: Mapping[str, Floats] | None = None
-    #: The draws of all rows, when these are the rows of one group.
-    whole: RowSample | None = None
+    whole: RowSample | None = None  # the draws of all rows, when these are the rows of one group
 
     @classmethod
     def once(cls, rows: ForecastRows) -> RowSample:

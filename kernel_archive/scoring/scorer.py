@@ -43,12 +43,9 @@ PredictedBin = Literal["argmax", "stated"]
 class ScoreOptions(TypedDict, total=False):
     """State how forecasts are scored; every option may be left out."""
 
-    #: Of the bootstrap; 0 when not given.
-    seed: int
-    #: Bootstrap draws, 10,000 when not given; 0 for no intervals.
-    draws: int
-    #: Whether the most probable bin is scored, or the stated one.
-    predicted_bin: PredictedBin
+    seed: int  # of the bootstrap; 0 when not given
+    draws: int  # bootstrap draws, 10,000 when not given; 0 for no intervals
+    predicted_bin: PredictedBin  # whether the most probable bin is scored, or the stated one
 
 
 def score(split: Split, forecasts: Forecasts, **options: Unpack[ScoreOptions]) -> Score:

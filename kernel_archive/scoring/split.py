@@ -39,17 +39,13 @@ Result = TypeVar("Result")
 class TargetFacts(msgspec.Struct, frozen=True, kw_only=True):
     """State where rows come from; two scores can be compared only when these agree."""
 
-    #: Dataset name, or ``arrays`` for a split made from plain arrays.
-    archive_name: str
+    archive_name: str  # dataset name, or ``arrays`` for a split made from plain arrays
     archive_version: str
     archive_digest: str
     table: str
-    #: ``canonical``, or the name of a variant.
-    split_name: str
-    #: Logical digest of the rows.
-    split_digest: str
-    #: ``selected`` here, or ``published`` upstream and kept as it was.
-    origin: str
+    split_name: str  # ``canonical``, or the name of a variant
+    split_digest: str  # logical digest of the rows
+    origin: str  # ``selected`` here, or ``published`` upstream and kept as it was
     gpus: tuple[str, ...]
     n_rows: int
 
@@ -63,10 +59,8 @@ class TargetFacts(msgspec.Struct, frozen=True, kw_only=True):
 class Surface:
     """Hold what can be seen of n rows without understanding any."""
 
-    #: n languages; empty texts where the programs are not at hand.
-    languages: tuple[str, ...]
-    #: Shape (n,), largest over smallest measurement; 1 where there was only one.
-    spreads: Floats
+    languages: tuple[str, ...]  # n languages; empty texts where the programs are not at hand
+    spreads: Floats  # shape (n,), largest over smallest measurement; 1 where there was only one
     #: Name -> shape (n,), the value of a cue.
     cues: Mapping[str, Floats] = field(default_factory=dict)
     #: Shape (n,), the bin that the author was told to land in, NaN for none; ``None`` if all are.
@@ -111,55 +105,43 @@ class Clusters:
 class Zero:
     """Hold the forecasts that a skill of 0 stands for: of a baseline that reads nothing."""
 
-    #: The baseline.
-    name: str
-    #: Shape (n, 8), rows sum to 1.
-    probabilities: Floats
+    name: str  # the baseline
+    probabilities: Floats  # shape (n, 8), rows sum to 1
 
 
 class SplitOptions(TypedDict, total=False):
     """State what is known of rows beside their ids, tasks and speedups."""
 
-    #: n names to report by; the tasks when not given.
-    groups: Sequence[str] | None
+    groups: Sequence[str] | None  # n names to report by; the tasks when not given
     #: Shape (n,), labels that were published; from the speedups when not given.
     bins: ArrayLike | None
     scheme: Scheme
-    #: Representatives m_1 and m_8 that were frozen with the split.
-    ends: tuple[float, float] | None
-    #: Identity; made from the arrays when not given.
-    facts: TargetFacts
+    ends: tuple[float, float] | None  # representatives m_1 and m_8 that were frozen with the split
+    facts: TargetFacts  # identity; made from the arrays when not given
     surface: Surface
-    #: What intervals draw; rows when not given.
-    clusters: Clusters | None
-    #: What a skill of 0 stands for; the best control when not given.
-    zero: Zero | None
+    clusters: Clusters | None  # what intervals draw; rows when not given
+    zero: Zero | None  # what a skill of 0 stands for; the best control when not given
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Split:
     """Hold the rows of a split."""
 
-    #: What the rows are, and with it which metrics they have.
-    spec: SplitSpec
+    spec: SplitSpec  # what the rows are, and with it which metrics they have
     row_ids: tuple[str, ...]
     #: n task names: strata of the bootstrap, candidate sets of speedup recovered.
     tasks: tuple[str, ...]
     #: n names to report by: the tasks, or the problem families of discovery pairs.
     groups: tuple[str, ...]
-    #: Shape (n,), x.
-    speedups: NDArray[np.float64]
-    #: Shape (n,), 1 to 8, under ``scheme``.
-    bins: NDArray[np.int8]
+    speedups: NDArray[np.float64]  # shape (n,), x
+    bins: NDArray[np.int8]  # shape (n,), 1 to 8, under ``scheme``
     scheme: Scheme
-    #: Shape (8,), m_b in x.
-    representatives: NDArray[np.float64]
+    representatives: NDArray[np.float64]  # shape (8,), m_b in x
     facts: TargetFacts
     surface: Surface
     clusters: Clusters | None = None
     zero: Zero | None = None
-    #: The bins follow another scheme than the split was frozen with.
-    relabelled: bool = False
+    relabelled: bool = False  # the bins follow another scheme than the split was frozen with
     #: The labels are hidden from the public: no figure of a single row is shown.
     withheld: bool = False
     #: Gives other places with row ids: what they are, what to do about it, and the ids.
@@ -179,12 +161,12 @@ class Split:
         split: str = "eval",
         **options: Unpack[SplitOptions],
     ) -> Split:
-        """Make a split from plain arrays.
+        """Make a split of n rows from plain arrays; speedups are in x, finite and above 0.
 
         Args:
             row_ids: n distinct names.
             tasks: n task names.
-            speedups: shape (n,), x, finite and above 0.
+            speedups: shape (n,).
             split: name of the split that the rows are like.
             options: what else is known, see :class:`SplitOptions`.
 

@@ -32,8 +32,7 @@ class Sheet(NamedTuple):
     columns: list[str]
     rows: list[list[str]]
     notes: list[str]
-    #: Columns that are names, not figures.
-    left: int = 1
+    left: int = 1  # columns that are names, not figures
 
 
 def heading(target: TargetFacts, scheme: str) -> str:

@@ -38,10 +38,8 @@ _DEFINED: Final = 0.95
 class Figures:
     """Hold the metrics in every draw."""
 
-    #: Metric -> shape (D,).
-    overall: Mapping[str, Floats]
-    #: Group -> metric -> shape (D,).
-    groups: Mapping[str, Mapping[str, Floats]]
+    overall: Mapping[str, Floats]  # metric -> shape (D,)
+    groups: Mapping[str, Mapping[str, Floats]]  # group -> metric -> shape (D,)
     #: Recovery curve, shape (100, D); ``None`` where its area was not asked for.
     curve: Floats | None
 

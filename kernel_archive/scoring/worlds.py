@@ -32,14 +32,11 @@ FAILED = 0.1
 class World:
     """Hold one world; node 0 is where a search starts, and a parent stands before its children."""
 
-    #: Problem and GPU, or id of the search.
-    name: str
+    name: str  # problem and GPU, or id of the search
     #: Shape (n,), position of each node among the rows that are forecast; -1 for the start.
     rows: Ints
-    #: Shape (n,), -1 for the start.
-    parents: Ints
-    #: Shape (n,), x; NaN for a program that failed.
-    speedups: Floats
+    parents: Ints  # shape (n,), -1 for the start
+    speedups: Floats  # shape (n,), x; NaN for a program that failed
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -57,12 +54,10 @@ class World:
 class Worlds:
     """Hold the worlds of an archive and the n rows of them that are forecast."""
 
-    #: Kernel ids.
-    row_ids: tuple[str, ...]
+    row_ids: tuple[str, ...]  # kernel ids
     problems: tuple[str, ...]
     gpus: tuple[str, ...]
-    #: Shape (n,), x, against the reference; NaN for programs that failed.
-    speedups: Floats
+    speedups: Floats  # shape (n,), x, against the reference; NaN for programs that failed
     worlds: tuple[World, ...]
     #: Name, version and digest of the archive.
     source: tuple[str, str, str] = field(default=("", "", ""))

@@ -16,9 +16,7 @@ from kernel_archive.scoring.metrics import COMPARED
 @pytest.fixture
 def evaluated(archive, board):
     """Evaluates a submission of the board."""
-    terms = ScoringTerms(
-        archive=archive.path, split="eval", scheme=None, labels=None, draws=DRAWS, seed=0
-    )
+    terms = ScoringTerms(archive=archive.path, split="eval", labels=None, draws=DRAWS, seed=0)
     return lambda name, where=board: evaluate(where / "submissions" / name, terms)
 
 

@@ -13,13 +13,24 @@ from support.made_forecasts import make_target
 from kernel_archive.scoring import Forecasts, Split, score
 from kernel_archive.scoring.order import (
     MAX_ROWS,
+    PairTable,
     average_precision,
     order_keys,
-    pair_accuracy,
     precision_recall,
     shares_above,
 )
 from kernel_archive.scoring.split import Surface
+
+
+def pair_accuracy(*, keys, speedups, spreads=None, weights=None):
+    """Share of the pairs of one candidate set in the right order, ties half, in every draw."""
+    n = len(speedups)
+    table = PairTable(keys, speedups, np.ones(n) if spreads is None else spreads)
+    drawn = np.ones((n, 1)) if weights is None else weights
+    right, countable = table.count(drawn)[:2]
+    with np.errstate(invalid="ignore"):
+        shares = right / countable
+    return shares[0] if weights is None else shares
 
 
 def counted_pairs(keys, speedups, spreads):
