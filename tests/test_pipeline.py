@@ -15,6 +15,7 @@ import pytest
 import kernel_archive
 from kernel_archive import pipeline
 from kernel_archive.archive.open import open_archive
+from kernel_archive.program_text import telling_words
 from kernel_archive.schema import TABLES
 from kernel_archive.selection.freeze import read_frozen
 from kernel_archive.splits import SPLITS
@@ -150,10 +151,39 @@ def test_validate_and_rebuild(shipped):
     """All layers pass, and building again, in one process, finds nothing to do."""
     target = shipped / "gpu-forecasters/kernels"
     report = pipeline.validate(target)
-    # Whether length goes with speed in a task is a fact of the data, told as a warning.
-    assert [f.render() for f in report.findings if f.code != "telling-length"] == []
+    assert [f.render() for f in report.findings] == []
     assert report.ok
     assert pipeline.build(out=target, jobs=1).unchanged
+
+
+def test_natural_programs_do_not_tell_their_speed(shipped):
+    """No comment or name of a program that a recipe calls natural says how fast it is."""
+    archive = open_archive(shipped / "gpu-forecasters/kernels")
+    builders = [b["name"] for b in archive.manifest.builders if b.get("natural")]
+    assert builders
+    for table in ("kernels", "failures"):
+        query = f"SELECT code FROM {table} WHERE list_contains(?, split_part(search_id, '/', 1))"
+        codes = archive.sql(query, [builders])["code"].to_pylist()
+        assert codes
+        assert [words for code in codes if (words := telling_words(code))] == []
+
+
+def test_natural_splits_ask_about_fit_programs(shipped):
+    """No row of them has a flag that says that its program is unfit to be asked about."""
+    archive = open_archive(shipped / "gpu-forecasters/kernels")
+    splits = archive.manifest.splits
+    natural = [
+        split.table
+        for split in SPLITS.values()
+        if split.kind == "eval"
+        and split.table in splits
+        and splits[split.table].parameters.get("natural")
+    ]
+    assert natural
+    for table in natural:
+        query = f"""SELECT row_id FROM {table} JOIN kernels USING (kernel_id)
+                    WHERE list_has_any(flags, ['artificial', 'unfit'])"""
+        assert archive.sql(query)["row_id"].to_pylist() == []
 
 
 def test_the_version_is_that_of_the_data(shipped):

@@ -18,7 +18,6 @@ import pyarrow.parquet as pq
 
 from kernel_archive.archive.labels import CONTESTED, SUPERSEDED, WITHHELD
 from kernel_archive.archive.manifest import shard_faults
-from kernel_archive.archive.natural import natural_faults
 from kernel_archive.archive.shards import digest_rows
 from kernel_archive.bins import assign_bins, scheme
 from kernel_archive.errors import ArchiveMismatchError, Finding, KernelArchiveError, printable
@@ -245,7 +244,6 @@ _LAYERS: Final[dict[str, tuple[Check, ...]]] = {
     "labels": (_labels,),
     "cross-references": (_cross_references,),
     "canary": (_canary,),
-    "natural": (natural_faults,),
 }
 #: An error in one of these layers ends the validation.
 _BASIC_LAYERS: Final = frozenset({"layout", "schema"})

@@ -51,6 +51,8 @@ MOVED: Final = {
         ("replay --forecaster", "replay --split"),
         "kernel-archive baseline NAME --split replay -o FILE, then kernel-archive replay FILE",
     ),
+    "diff --changelog": "kernel-archive diff OLD NEW, and write the entry from its counts",
+    "show --logs": "kernel-archive show ID, and read the log lines that it names",
     "replay --searches": "kernel-archive replay FILE, on an archive of those searches alone",
     **dict.fromkeys(
         ("check --surrogate", "score --surrogate"), "grep LABEL FILE > MINE, then score MINE"

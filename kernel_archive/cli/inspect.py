@@ -255,24 +255,16 @@ def _show_audit(result: Row) -> None:
 @click.command()
 @click.argument("old", type=click.Path(exists=True))
 @click.argument("new", type=click.Path(exists=True))
-@common.option(
-    "--changelog", "as_changelog", is_flag=True, help="Print an entry for a changelog, as Markdown."
-)
 @common.json_option
-def diff(old: str, new: str, as_changelog: bool) -> None:
+def diff(old: str, new: str) -> None:
     """Show what changed from OLD to NEW, table by table: rows added, removed, relabelled.
 
     OLD and NEW are archive directories.
     """
     from kernel_archive.selection import diff as differences
 
-    if as_changelog and common.as_json():
-        raise click.UsageError("--changelog and --json exclude each other")
     changes = differences.diff(old, new)
-    if as_changelog:
-        common.tell(differences.changelog(changes).rstrip())
-    else:
-        common.emit(changes, lambda: _show_diff(changes))
+    common.emit(changes, lambda: _show_diff(changes))
 
 
 def _show_diff(changes: Difference) -> None:

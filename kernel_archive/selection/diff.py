@@ -13,7 +13,7 @@ import polars as pl
 from kernel_archive.archive.open import open_archive
 from kernel_archive.schema import TABLES
 from kernel_archive.selection.inputs import INPUTS
-from kernel_archive.splits import FORECAST_SPLITS, SPLIT_TABLES
+from kernel_archive.splits import SPLIT_TABLES
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -25,14 +25,8 @@ _VALUES: Final = {
     "kernels": ["speedup", "n_measurements"],
     **{name: [split.value] for name, split in SPLIT_TABLES.items()},
 }
-#: Kinds of changes of a row, as :class:`TableDifference` lists them, in words.
-KINDS: Final = {
-    "added": "added",
-    "removed": "removed",
-    "remeasured": "measured again",
-    "relabelled": "relabelled",
-    "moved": "moved to another split",
-}
+#: Kinds of changes of a row, as :class:`TableDifference` lists them.
+KINDS: Final = ("added", "removed", "remeasured", "relabelled", "moved")
 
 
 class Change(msgspec.Struct, frozen=True):
@@ -140,36 +134,3 @@ def diff(old: str | Path, new: str | Path) -> Difference:
         only_old=[name for name in held[0] if name not in held[1]],
         only_new=[name for name in held[1] if name not in held[0]],
     )
-
-
-def _lines(table: TableDifference, old: str) -> list[str]:
-    name = f"`{table.table}`"
-    changed = {text: len(getattr(table, kind)) for kind, text in KINDS.items()}
-    changes = ", ".join(f"{n:,} {text}" for text, n in changed.items() if n)
-    changes = changes or "other columns changed"
-    lines = [f"- {name}: {changes} ({table.rows_old:,} to {table.rows_new:,} rows)."]
-    if table.table in {split.table for split in FORECAST_SPLITS.values()}:
-        touched = len({change.id for change in (*table.relabelled, *table.remeasured)})
-        kept = table.rows_old - len(table.removed)
-        lines.append(
-            f"- Forecasts for {name} of {old} name {kept:,} of its {table.rows_new:,} rows, "
-            f"{touched:,} of them with another speedup or label: scores of the two versions can't "
-            "be compared."
-        )
-    return lines
-
-
-def changelog(difference: Difference) -> str:
-    """Write a changelog entry of the data, as Markdown."""
-    old, new = f"{difference.old_digest:.19}…", f"{difference.new_digest:.19}…"
-    change = f"; the measured content is the same (`{new}`)."
-    if difference.old_digest != difference.new_digest:
-        change = f"; content `{old}` became `{new}`."
-    lines = [f"## {difference.new}", "", f"Against {difference.old}{change}", ""]
-    for table in difference.tables:
-        lines += [] if table.same else _lines(table, difference.old)
-    if unchanged := [f"`{t.table}`" for t in difference.tables if t.same]:
-        lines.append(f"- Unchanged: {', '.join(unchanged)}.")
-    lines += [f"- `{name}` is new." for name in difference.only_new]
-    lines += [f"- `{name}` is gone." for name in difference.only_old]
-    return "\n".join(lines) + "\n"

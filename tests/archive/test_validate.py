@@ -73,7 +73,7 @@ def test_a_fresh_archive_is_valid(archive):
     report = validate_measured(open_archive(archive))
     assert report.ok
     names = " ".join(layer.name for layer in report.layers)
-    assert names == "layout schema digests ids labels cross-references canary natural"
+    assert names == "layout schema digests ids labels cross-references canary"
     assert {layer.status for layer in report.layers} == {"ok"}
 
 

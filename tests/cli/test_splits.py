@@ -225,12 +225,9 @@ def test_diff_prints_tables_and_examples(archive, other):
     assert invoke("diff", str(archive), str(archive))[1].rstrip().endswith("Nothing changed.")
 
 
-def test_diff_as_json_and_changelog(archive, other):
-    """JSON names every row, Markdown is a changelog entry; both at once is wrong usage."""
+def test_diff_as_json(archive, other):
+    """JSON names every row."""
     _, out, _ = invoke("diff", str(archive), str(other), "--json")
     tables = {t["table"]: t for t in json.loads(out)["tables"]}
     assert len(tables["kernels"]["added"]) == 1
     assert tables["kernels"]["relabelled"][0]["new"] == 7
-    _, out, _ = invoke("diff", str(archive), str(other), "--changelog")
-    assert out.startswith("## next\n")
-    assert main(["diff", str(archive), str(other), "--changelog", "--json"]) == 2

@@ -104,7 +104,6 @@ COMMANDS = [
     ["validate", "b"],
     ["audit", "a"],
     ["diff", "a", "b"],
-    ["diff", "a", "b", "--changelog"],
     ["sql", "SELECT * FROM evaluations", "--archive", "a"],
     ["sql", f'SELECT 1 AS "{EVIL}"', "--archive", "a"],
     ["sql", f"SELECT {EVIL}", "--archive", "a"],
