@@ -57,22 +57,12 @@ MOVED: Final = {
     **dict.fromkeys(
         ("check --surrogate", "score --surrogate"), "grep LABEL FILE > MINE, then score MINE"
     ),
-    **dict.fromkeys(
-        [
-            f"leaderboard --{name}"
-            for name in (
-                "revision",
-                "provider",
-                "temperature",
-                "reasoning-effort",
-                "training-cutoff",
-            )
-        ],
-        "kernel-archive leaderboard add FILE --notes TEXT",
-    ),
+    **{
+        f"leaderboard --{fact}": "kernel-archive leaderboard add FILE --notes TEXT"
+        for fact in ("revision", "provider", "temperature", "reasoning-effort", "training-cutoff")
+    },
     "leaderboard --training": "kernel-archive leaderboard add FILE --saw-archive yes or held-out",
     "leaderboard --bins": "kernel-archive score FILE --bins SCHEME, file by file",
-    "show --logs": "kernel-archive show ID, and look at the log line that it names",
     "forecast --context": "forecast --export FILE, and leave long lines of FILE out",
 }
 
