@@ -26,9 +26,9 @@ from kernel_archive.baselines.launches import load_launch_features
 from kernel_archive.baselines.pairs import AskedPairs, load_asked_pairs, load_training_pairs
 from kernel_archive.program_text import language_of
 from kernel_archive.scoring import Forecasts, Split, load_split, score
-from kernel_archive.scoring.clusters import search_authors
 from kernel_archive.scoring.controls import CUES, controls_of, launch_idle
 from kernel_archive.scoring.forecasts import crps
+from kernel_archive.scoring.load import search_authors
 from kernel_archive.scoring.split import Surface
 from kernel_archive.splits import FORECAST_SPLITS
 

@@ -305,7 +305,11 @@ def _commands() -> str:
 
     def add(command: click.Command, path: str, parent: click.Context | None) -> None:
         context = click.Context(
-            command, info_name=path.rsplit(" ", 1)[-1], parent=parent, max_content_width=98
+            command,
+            info_name=path.rsplit(" ", 1)[-1],
+            parent=parent,
+            max_content_width=98,
+            help_option_names=["-h", "--help"],
         )
         context.terminal_width = 98
         if not isinstance(command, click.Group) or parent is None:

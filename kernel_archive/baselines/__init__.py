@@ -8,7 +8,6 @@ from kernel_archive.baselines.registry import (
     BaselineForecasts,
     forecast_lines,
     make_baseline,
-    write_forecasts,
 )
 
 __all__ = [
@@ -17,5 +16,4 @@ __all__ = [
     "BaselineForecasts",
     "forecast_lines",
     "make_baseline",
-    "write_forecasts",
 ]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
@@ -19,11 +18,9 @@ from kernel_archive.baselines.simple import prior
 from kernel_archive.baselines.trees import dry_run, trees
 from kernel_archive.bins import N_BINS
 from kernel_archive.errors import DataError, UsageError, suggestion
-from kernel_archive.storage import write_new
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
-    from pathlib import Path
 
     from kernel_archive.archive.open import Archive
     from kernel_archive.baselines.pairs import AskedPairs, TrainingPairs
@@ -142,20 +139,3 @@ def forecast_lines(forecasts: BaselineForecasts) -> Iterable[bytes]:
     for row_id, row in zip(forecasts.row_ids, forecasts.probabilities, strict=True):
         rounded = [round(float(p), 6) for p in row]
         yield msgspec.json.encode({"row_id": row_id, "repeat": 0, "probabilities": rounded}) + b"\n"
-
-
-def write_forecasts(forecasts: BaselineForecasts, path: Path, *, force: bool = False) -> None:
-    """Write a forecast file, whole or not at all; the suffixes ``.zst`` and ``.gz`` compress it.
-
-    Raises:
-        TargetExistsError: something is there, and ``force`` is not given.
-        UsageError: there is no such directory.
-    """
-    import pyarrow as pa
-
-    data = b"".join(forecast_lines(forecasts))
-    if path.suffix == ".zst":
-        data = pa.Codec("zstd", compression_level=9).compress(data, asbytes=True)
-    elif path.suffix == ".gz":
-        data = gzip.compress(data, mtime=0)
-    write_new(path, data, force=force)

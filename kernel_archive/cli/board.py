@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -10,6 +9,7 @@ import click
 from kernel_archive.baselines import BASELINES
 from kernel_archive.cli import common
 from kernel_archive.errors import printable
+from kernel_archive.storage import check_new, write_new
 
 if TYPE_CHECKING:
     from kernel_archive.board.standings import Standings
@@ -33,8 +33,6 @@ def baseline(
 ) -> None:
     """Write the forecasts of a baseline as an ordinary forecast file.
 
-    A name in .zst or .gz compresses it.
-
     uniform: one eighth for every bin. prior: bin frequencies of the problem's training pairs.
     trees: extra trees on static features of both programs. dry-run: the same on what a dry run of
     the host code launches besides.
@@ -42,11 +40,14 @@ def baseline(
     The learning ones see the training pairs of the archive and nothing else.
     """
     from kernel_archive.archive.open import open_archive
-    from kernel_archive.baselines import forecast_lines, make_baseline, write_forecasts
+    from kernel_archive.baselines import forecast_lines, make_baseline
 
-    forecasts = make_baseline(name, open_archive(archive_path), split, seed=seed)
     if output is not None:
-        write_forecasts(forecasts, Path(output), force=force)
+        check_new(output, force=force)
+    forecasts = make_baseline(name, open_archive(archive_path), split, seed=seed)
+    data = b"".join(forecast_lines(forecasts))
+    if output is not None:
+        write_new(output, data, force=force)
     facts: dict[str, Any] = {
         "baseline": name,
         "split": split,
@@ -62,7 +63,7 @@ def baseline(
         f"{output}: {len(forecasts.row_ids):,} forecasts of {name}{learnt}. Next: kernel-archive "
         f"score {output} --split {split}"
     )
-    common.emit_lines(facts, b"".join(forecast_lines(forecasts)) if output is None else None, done)
+    common.emit_lines(facts, data if output is None else None, done)
 
 
 @click.group()
@@ -137,7 +138,7 @@ def add(
 
 
 def _standings_tables(boards: list[Standings]) -> None:
-    """Print a table per split: entries by rank, then the best control, and bounds."""
+    """Print a table per split: entries by rank."""
     from kernel_archive.scoring import HEADLINE, METRICS
     from kernel_archive.scoring.metrics import LEAD, RANKED_BY
 
@@ -154,16 +155,9 @@ def _standings_tables(boards: list[Standings]) -> None:
             figures = [value + mark for value, mark in zip(values, marks, strict=True)]
             coverage = f"{100 * record.forecasts.coverage:.0f} %"
             rows.append((place, entry.submission.name, *figures, coverage, entry.remark))
-        shown = (board.best_controls.get(LEAD), "frequencies", "uniform")
-        for control in board.shown_controls:
-            if control.bound or control.name in shown:
-                what = "bound" if control.bound else "control"
-                figures = [METRICS[k].format(control.metrics.get(k)) for k in keys]
-                rows.append((what, control.name, *figures, "", control.title))
         notes = [
-            "Ranked by CRPS, shown as its skill over the best control; brackets: possible ranks.",
-            "* does not beat the best control by its interval.",
-            "Controls read no program, bounds know the labels; neither is ranked.",
+            "Ranked by CRPS, shown as its skill over the zero; brackets: possible ranks.",
+            "* does not beat the best control by its interval. The page has controls and bounds.",
         ]
         columns = ["rank", "entry", *(METRICS[k].title for k in keys), "coverage", ""]
         title = f"{board.target.spec.name}: {len(board.target)} rows"

@@ -17,7 +17,6 @@ from kernel_archive.llm.chat import ModelSettings, read_answer, request_body
 from kernel_archive.llm.prompts import Prompt, known_prompts
 from kernel_archive.llm.questions import Questions, load_questions, questions_of, read_custom_id
 from kernel_archive.scoring.formats import MAX_REPEATS
-from kernel_archive.splits import FORECAST_SPLITS
 from kernel_archive.untrusted import Lines, UntrustedFileError, regular_file
 
 if TYPE_CHECKING:
@@ -71,9 +70,9 @@ def import_answers(
         reader.read_file(path)
     if reader.unknown_rows and not reader.cells():
         # Whole files are of another split: that is said once.
-        guess, fix = _other_split(reader.unknown_rows, archive, split)
         others = len(reader.unknown_rows) - 1
-        message = f"no row of {split} has this id, nor any of the other {others:,} read: {guess}"
+        message = f"no row of {split} has this id, nor any of the other {others:,} read"
+        fix = "Name the split with --split, or import with the archive that was asked about"
         unknown = [fault for fault in reader.faults if fault.code == "unknown-row"]
         rest = [fault for fault in reader.faults if fault.code != "unknown-row"]
         reader.faults = [*rest, msgspec.structs.replace(unknown[0], message=message, fix=fix)]
@@ -101,19 +100,6 @@ def import_answers(
     answers.given = reader.given
     answers.failures = {c: why for c, why in reader.failures.items() if c not in reader.given}
     return answers
-
-
-def _other_split(unknown: set[str], archive: Archive, split: str) -> tuple[str, str]:
-    """Say of which split these rows are, and what to do about it."""
-    for name, other in FORECAST_SPLITS.items():
-        if name != split and other.table in archive.manifest.splits:
-            ids = archive.arrow(other.table, columns=["row_id"])[0].to_pylist()
-            if unknown <= set(ids):
-                return f"these are ids of {name}", f"Import them with --split {name}"
-    return (
-        "is it of another version of the archive?",
-        "Import with the archive that the questions were made from",
-    )
 
 
 @dataclass

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import gzip
+import json
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 import numpy as np
@@ -14,22 +15,32 @@ import numpy as np
 from kernel_archive.bins import assign_bins
 from kernel_archive.bins import scheme as scheme_of
 from kernel_archive.errors import ArchiveMismatchError, UsageError
-from kernel_archive.scoring.clusters import read_clusters
 from kernel_archive.scoring.controls import read_surface, surface_columns
 from kernel_archive.scoring.forecasts import normalise
-from kernel_archive.scoring.split import Split, TargetFacts, Zero, forecast_split, split_facts
+from kernel_archive.scoring.split import (
+    Clusters,
+    Split,
+    TargetFacts,
+    Zero,
+    forecast_split,
+    split_facts,
+)
 from kernel_archive.scoring.worlds import load_worlds
 from kernel_archive.splits import FORECAST_SPLITS, REPLAY
 from kernel_archive.storage import content_path
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     import pyarrow as pa
 
     from kernel_archive.archive.manifest import SplitFacts
     from kernel_archive.archive.open import Archive
     from kernel_archive.splits import SplitSpec
+
+
+#: Splits about new problems: their clusters are the problems.
+_BY_PROBLEM: Final = frozenset({"eval_problems"})
 
 
 def load_split(
@@ -177,6 +188,44 @@ def _with_labels(
     for name, value in ((split.value, 1.0), ("bin", blind_bin)):
         rows = with_column(rows, name, [value] * rows.num_rows)
     return rows, facts
+
+
+def read_clusters(
+    archive: Archive, spec: SplitSpec, rows: Mapping[str, Sequence[Any]]
+) -> Clusters | None:
+    """Name the cluster of every row; ``None`` where the data name fewer than two.
+
+    An author stands in the settings of a search. A natural search without one is a chain, and a
+    cluster of its own; a row of any other search is its own cluster.
+    """
+    if spec.name in _BY_PROBLEM:
+        unit, names = "problems", list(rows[spec.task])
+    else:
+        chains, authors = search_authors(archive)
+        searches = rows["search_id"]
+        unit = "authors" if any(search in authors for search in searches) else "chains"
+        if not any(search in chains for search in searches):
+            return None
+        own = [s if s in chains else row for s, row in zip(searches, rows["row_id"], strict=True)]
+        names = [authors.get(s, o) for s, o in zip(searches, own, strict=True)]
+    return Clusters(unit=unit, names=tuple(names)) if len(set(names)) > 1 else None
+
+
+def search_authors(archive: Archive) -> tuple[set[str], dict[str, str]]:
+    """List the searches of natural programs, and the authors of those that name one."""
+    if "searches" not in archive.manifest.tables:
+        return set(), {}
+    natural = {str(b["name"]) for b in archive.manifest.builders if b.get("natural") is True}
+    columns = ("search_id", "builder", "hyperparameters")
+    table = archive.arrow("searches", columns=list(columns))
+    rows = zip(*(table[name].to_pylist() for name in columns), strict=True)
+    chains = {search: (builder, text) for search, builder, text in rows if builder in natural}
+    authors = {}
+    for search, (builder, text) in chains.items():
+        author = json.loads(text or "{}").get("author")
+        if isinstance(author, str) and author:
+            authors[search] = f"{builder} {author}"
+    return set(chains), authors
 
 
 def as_split(archive: Archive | Split | str | Path | None, split: str, bins: str | None) -> Split:

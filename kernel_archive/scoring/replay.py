@@ -65,8 +65,6 @@ class ReplayOptions(msgspec.Struct, frozen=True, kw_only=True):
         UsageError: a share is not above 0 and at most 1, or fewer than one parent or repeat.
     """
 
-    #: Policies to report; random and oracle are run in any case, for scale.
-    policies: Sequence[Policy] = tuple(POLICIES)
     share: float = 0.25  # share of the children seen in a step that is measured, at least one
     parents: int = 4  # parents per step
     #: Runs of each policy, with other ties and random choices; figures are their means.
@@ -178,13 +176,13 @@ def replay(
     runs = {
         policy: _run(forecasts, worlds.worlds, policy, options)
         for policy in POLICIES
-        if policy != "expected" or (forecasts is not None and policy in options.policies)
+        if policy != "expected" or forecasts is not None
     }
     n = len(worlds.worlds)
     rows = np.random.default_rng(options.seed).integers(0, n, (options.draws, n))
     low, high = runs["random"][:, 0], runs["oracle"][:, 0]
     policies = []
-    for policy in [policy for policy in runs if policy in options.policies]:
+    for policy in runs:
         area, near, curve = runs[policy][:, 0], runs[policy][:, 1], runs[policy][:, 2:]
         drawn = _rescaled(area[rows], low[rows], high[rows])
         figures = PolicyFigures(

@@ -17,7 +17,7 @@ import kernel_archive
 from kernel_archive.archive.manifest import read_manifest
 from kernel_archive.archive.shards import write_table
 from kernel_archive.errors import ArchiveMismatchError, ArchiveNotFoundError
-from kernel_archive.publishing.verify import is_digest
+from kernel_archive.publishing.pull import is_digest
 
 
 def publish(hub, *paths, repo=NAME):

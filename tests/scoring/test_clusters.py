@@ -7,7 +7,7 @@ import pytest
 from support.made_forecasts import make_forecasts, make_target
 
 from kernel_archive.scoring import score
-from kernel_archive.scoring.clusters import read_clusters
+from kernel_archive.scoring.load import read_clusters
 from kernel_archive.scoring.record import Drawn
 from kernel_archive.splits import SPLITS
 
