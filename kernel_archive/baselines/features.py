@@ -387,12 +387,11 @@ def _shared(anchor: Counter[str], candidate: Counter[str]) -> tuple[float, float
     )
 
 
-def pair_features(pairs: ProgramPairs, known_problems: Sequence[str] = ()) -> NDArray[np.float64]:
-    """Features of n pairs, with an indicator column for each of the problems that are known.
+def pair_features(pairs: ProgramPairs) -> NDArray[np.float64]:
+    """Compute the features of n pairs: shape (n, m).
 
-    Returns:
-        shape (n, m): candidate's features, candidate's minus anchor's, three of shared text, GPU
-        facts, indicators.
+    In this order: candidate's features, candidate's minus anchor's, three of shared text, GPU
+    facts.
     """
     of = {
         code: program_features(code) for code in dict.fromkeys([*pairs.anchors, *pairs.candidates])
@@ -405,11 +404,8 @@ def pair_features(pairs: ProgramPairs, known_problems: Sequence[str] = ()) -> ND
     }
     facts = {gpu: gpu_features(gpu, pairs.stated_gpus) for gpu in dict.fromkeys(pairs.gpus)}
     rows = []
-    for (anchor, candidate), gpu, problem in zip(both, pairs.gpus, pairs.problems, strict=True):
+    for (anchor, candidate), gpu in zip(both, pairs.gpus, strict=True):
         mine, theirs = of[candidate], of[anchor]
-        flags = [float(problem == known) for known in known_problems]
-        rows.append(
-            np.concatenate([mine, mine - theirs, shared[anchor, candidate], facts[gpu], flags])
-        )
-    width = 2 * len(PROGRAM_FEATURES) + 3 + len(GPU_FEATURES) + len(known_problems)
+        rows.append(np.concatenate([mine, mine - theirs, shared[anchor, candidate], facts[gpu]]))
+    width = 2 * len(PROGRAM_FEATURES) + 3 + len(GPU_FEATURES)
     return np.asarray(rows).reshape(len(pairs), width)

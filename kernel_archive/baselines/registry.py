@@ -104,13 +104,7 @@ def _forecast(
 def make_baseline(
     name: str, archive: Archive, split: str = "eval", *, seed: int = 0
 ) -> BaselineForecasts:
-    """Forecast a split of an archive.
-
-    Args:
-        name: one of :data:`BASELINES`.
-        archive: an opened archive.
-        split: name of the split, for example ``eval`` or ``discovery``.
-        seed: of everything random; same archive and seed give the same forecasts.
+    """Forecast a split of an archive; the same archive and seed give the same forecasts.
 
     Raises:
         UsageError: unknown baseline, or the archive has no such split.

@@ -40,10 +40,6 @@ def _relative(values: Floats, problems: tuple[str, ...]) -> Floats:
     return out
 
 
-def _static(pairs: ProgramPairs) -> Floats:
-    return pair_features(pairs)
-
-
 def _with_launches(pairs: ProgramPairs) -> Floats:
     """Describe candidates by text and by launches, absolute and relative to their problem."""
     launches = launch_matrix(pairs.launches, pairs.candidates, pairs.problems)
@@ -102,7 +98,7 @@ def _order_with_trees(
 
 def trees(asked: AskedPairs, training: TrainingPairs, seed: int = 0) -> Floats:
     """Forecast with trees on static features of both programs: shape (n, 8)."""
-    return _order_with_trees(_static, asked, training, seed)
+    return _order_with_trees(pair_features, asked, training, seed)
 
 
 def dry_run(asked: AskedPairs, training: TrainingPairs, seed: int = 0) -> Floats:

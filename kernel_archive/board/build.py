@@ -184,10 +184,10 @@ def build_board(
 ) -> BoardResult:
     """Score the submissions of a board, rank them, one board per split, and publish.
 
-    Written are ``standings.json``, ``index.html``, and a page, the record and the forecasts of
-    each entry, all in one step: a build that is killed leaves the old files. A submission of other
-    rows is listed apart. One that is at fault is left out and named. The same archive, submissions,
-    seed and package give the same bytes.
+    Written are ``standings.json``, ``index.html``, and a page, the record and the forecasts of each
+    entry, all in one step: a build that is killed leaves the old files. A submission that is at
+    fault is left out and named. The same archive, submissions, seed and package give the same
+    bytes.
 
     Raises:
         UsageError: there is no board, or nothing on it, or the archive has no split.

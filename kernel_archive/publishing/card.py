@@ -193,11 +193,10 @@ def _eval_yaml(archive: Archive) -> bytes:
 
 
 def render_card(archive: Archive, *, name: str | None = None) -> dict[str, bytes]:
-    """Render the card of an archive for the repository of that name (default: the manifest's).
+    """Render the card of an archive for the repository of that name: file name -> content.
 
-    Returns:
-        File name -> content. The same archive gives the same bytes: no time, host or order of
-        rows is in them. ``eval.yaml`` is there only with an evaluation split.
+    The same archive gives the same bytes: no time, host or order of rows is in them. ``eval.yaml``
+    is there only with an evaluation split.
     """
     repository = check_name(name or archive.manifest.name)
     facts = collect_facts(archive)

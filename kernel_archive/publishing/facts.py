@@ -72,12 +72,9 @@ def splits_of(archive: Archive, table: str) -> list[tuple[str, list[ShardFacts],
 
 
 def collect_facts(archive: Archive) -> dict[str, Any]:
-    """Count everything that the card states.
+    """Count everything that the card states: the rows of :data:`QUERIES`, and a few facts more.
 
-    Returns:
-        The rows of :data:`QUERIES` as dictionaries, and ``schemes`` (scheme -> kernels per bin),
-        ``relabelled`` (kernels whose bin differs between the schemes), ``stated_gpus`` (facts of
-        GPUs that only a recipe states) and ``gpu_hours``.
+    ``schemes`` are kernels per bin under each, ``relabelled`` those whose bin differs between them.
     """
     facts: dict[str, Any] = {
         name: archive.sql(query).to_pylist() for name, query in QUERIES.items()

@@ -180,10 +180,8 @@ def _explain(error: Exception, repo: str, doing: str) -> str | None:
 def hub_errors(repo: str, doing: str, *, state: str = "") -> Iterator[None]:
     """Turn whatever the Hub's client raises into a :class:`HubError`.
 
-    Args:
-        repo: the repository that is talked about.
-        doing: end of a sentence, such as ``pushing to a/b``.
-        state: what stands now and what the next call does.
+    ``doing`` ends a sentence, such as ``pushing to a/b``; ``state`` says what stands now and what
+    the next call does.
     """
 
     def with_state(message: str) -> HubError:

@@ -193,16 +193,9 @@ def pull(
 ) -> PullResult:
     """Fetch a published archive into a directory, verified down to its rows and its card.
 
-    Args:
-        repo: ``owner/name`` on the Hub.
-        version: a release (its tag, with or without ``v``), a commit, or a digest; the newest
-            content when not given.
-        out: the directory; ``owner/name`` in the current one when not given, where
-            ``load_dataset`` finds it too.
-        replace: allow another archive in that directory to be overwritten.
-
-    Returns:
-        What was done. The directory is complete and verified, or as it was.
+    ``version`` is a release (its tag, with or without ``v``), a commit or a digest; the newest
+    content when not given. The directory is ``out``, else ``owner/name`` here, where
+    ``load_dataset`` finds it too; ``replace`` allows another archive in it to be overwritten.
 
     Raises:
         HubError: the Hub refused or can't be reached, or has no such version.
@@ -265,17 +258,11 @@ def _looks_local(name: str) -> bool:
 
 
 def load(name_or_path: str | Path, version: str | None = None) -> Archive:
-    """Open an archive: a local directory, or a published one from the Hub (see :func:`pull`).
+    """Open a local archive, or ``owner/name`` on the Hub; files and rows are verified.
 
-    Args:
-        name_or_path: a directory, or ``owner/name``. As for ``load_dataset``, a directory of that
-            name in the current one comes first.
-        version: the version that it must be: a release (``1.2.0`` or its tag ``v1.2.0``), a commit
-            (Hub only) or a digest (``sha256:...``). Without one, whatever is newest.
-
-    Returns:
-        The archive; ``.polars(table, split)``, ``.arrow(...)``, ``.datasets(...)`` and
-        ``.sql(query)`` read it. Files and rows agree with the manifest's digests.
+    As for ``load_dataset``, a directory of that name in the current one comes first. ``version`` is
+    as of :func:`pull`. The archive's ``.polars(table, split)``, ``.arrow(...)``, ``.datasets(...)``
+    and ``.sql(query)`` read it.
 
     Raises:
         ArchiveNotFoundError: there is no archive of that name.

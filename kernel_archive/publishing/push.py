@@ -206,16 +206,10 @@ def _commit(api: HfApi, local: Mapping[str, CommitOperationAdd], result: PushRes
 def push(
     path: str | Path, repo: str, *, private: bool = False, dry_run: bool = False
 ) -> PushResult:
-    """Publish an archive directory as a dataset repository and tag its version.
+    """Publish an archive directory as the dataset ``repo`` (``owner/name``), and tag its version.
 
-    Args:
-        path: the archive.
-        repo: ``owner/name`` on the Hub; made when it isn't there. The card is rendered for it.
-        private: make a new repository private (one that is there stays as it is).
-        dry_run: say what would be sent, and send nothing. Without the Hub, that is every file.
-
-    Returns:
-        What was done. A push of what stands there already sends nothing.
+    ``private`` makes a new repository private. ``dry_run`` says what would be sent and sends
+    nothing; without the Hub, that is every file. A push of what stands there already sends nothing.
 
     Raises:
         UsageError: the name of the repository or the version can't be one.

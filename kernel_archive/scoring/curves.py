@@ -176,12 +176,9 @@ def _ceilings(split: Split) -> tuple[float | None, ...]:
 def deferral(
     rows: ForecastRows, deferred: Bools, metric: Callable[[Floats], Metric]
 ) -> Deferral | None:
-    """Compute what deferring changes; ``None`` where nothing is deferred.
+    """Compute what deferring (R, n) changes; ``None`` where nothing is deferred.
 
-    Args:
-        rows: the rows with their forecasts.
-        deferred: shape (R, n).
-        metric: makes a figure of the values of the repeats.
+    ``metric`` makes a figure of the values of the repeats.
     """
     if not deferred.any():
         return None

@@ -53,13 +53,10 @@ def load_split(
 ) -> Split:
     """Load the rows of an archive's split.
 
-    Args:
-        archive: an opened archive or its directory; ``gpu-forecasters/kernels`` when not given.
-        split: name of a split that is forecast, for example ``eval``, or of its table.
-        scheme: bin scheme to score under; the split's own when not given. Under another one the
-            labels are computed anew from the speedups.
-        labels: folder with the labels, where they are withheld.
-        blind: load the rows without their labels: where these are withheld every speedup is 1.
+    ``archive`` is one, or its directory (default: ``gpu-forecasters/kernels``). ``split`` names a
+    split that is forecast, or its table. Under another ``scheme`` than the split's own labels are
+    computed anew. ``labels`` is the folder of withheld labels; ``blind`` loads rows without theirs:
+    every speedup is then 1.
 
     Raises:
         ArchiveNotFoundError: there is no archive.

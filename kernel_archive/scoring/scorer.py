@@ -53,13 +53,6 @@ def score(split: Split, forecasts: Forecasts, **options: Unpack[ScoreOptions]) -
 
     Raises:
         UsageError: an option has no such value, or the forecasts are of another split.
-
-    >>> from kernel_archive.scoring import Forecasts, Split
-    >>> split = Split.from_arrays(row_ids=["a", "b"], tasks=["t", "t"], speedups=[0.9, 1.71])
-    >>> certain = Forecasts.from_arrays(split, [[0, 0, 0, 1, 0, 0, 0, 0], [0, 0, 0, 0, 0, 1, 0, 0]])
-    >>> record = score(split, certain, draws=100)
-    >>> record.metrics["accuracy"].mean, record.metrics["speedup_recovered"].mean
-    (1.0, 100.0)
     """
     return score_with_draws(split, forecasts, **options)[0]
 
@@ -125,14 +118,9 @@ def score_file(
 ) -> Score:
     """Score forecasts, wherever they are, against a split of an archive.
 
-    Args:
-        forecasts: a file, a data frame, objects, or :class:`Forecasts`, as of
-            :func:`~kernel_archive.scoring.reader.read_forecasts`.
-        archive: an archive, its directory (default: ``gpu-forecasters/kernels``), or a split.
-        split: name of a split, for example ``eval`` or ``discovery``.
-        bins: bin scheme to score under; the split's own when not given.
-        name: name of the forecaster; the file's name without its endings when not given.
-        options: see :class:`ScoreOptions`.
+    ``forecasts`` are a file, a data frame, objects, or :class:`Forecasts`; ``archive`` is one, its
+    directory (default: ``gpu-forecasters/kernels``), or a split. ``bins`` is the scheme to score
+    under, ``name`` that of the forecaster; options: :class:`ScoreOptions`.
 
     Raises:
         ForecastError: the forecasts have a fault; it carries every one.

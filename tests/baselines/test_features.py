@@ -96,15 +96,13 @@ def test_pair_features_have_one_row_per_pair():
             candidates=(TRITON,) * 2,
             gpus=("H200",) * 2,
             problems=("p", "q"),
-        ),
-        ["p"],
+        )
     )
     n = len(PROGRAM_FEATURES)
-    assert x.shape == (2, 2 * n + 3 + len(GPU_FEATURES) + 1)
+    assert x.shape == (2, 2 * n + 3 + len(GPU_FEATURES))
     assert np.nansum(np.abs(x[0, n : 2 * n])) == 0
     assert x[0, 2 * n] == 1.0
-    assert x[:, -1].tolist() == [1.0, 0.0]
-    assert pair_features(NOTHING, ["p"]).shape == (0, x.shape[1])
+    assert pair_features(NOTHING).shape == (0, x.shape[1])
 
 
 @pytest.mark.parametrize(
