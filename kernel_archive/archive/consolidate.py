@@ -136,6 +136,7 @@ def _merge_database(scratch: Path) -> Iterator[duckdb.DuckDBPyConnection]:
     }
     try:
         with duckdb.connect(":memory:", config=settings) as connection:
+            connection.execute("SET enable_progress_bar = false")  # it writes to stdout
             connection.execute("SET parquet_metadata_cache = true")
             yield connection
     except (duckdb.IOException, duckdb.OutOfMemoryException) as error:
