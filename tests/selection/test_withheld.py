@@ -294,7 +294,7 @@ def test_facts_of_the_labels_are_found(public):
     assert (finding.code, finding.value) == ("withheld-label", "m_8")
 
 
-def test_the_audit_of_natural_programs_needs_no_label(public, monkeypatch):
+def test_the_audit_of_order_needs_no_label(public, monkeypatch):
     """Rows without labels have no rank correlation, whatever their number."""
-    monkeypatch.setattr("kernel_archive.archive.natural.LEAST_ROWS", 2)
+    monkeypatch.setattr("kernel_archive.selection.label_order.LEAST_ROWS", 2)
     assert validate(public).ok
