@@ -74,34 +74,50 @@ def _columns_of(tree: Any) -> set[str]:
     return own.union(*map(_columns_of, tree.values()))
 
 
-def _passing_over(query: str, tree: Any, variables: dict[str, str], damaged: list[Any]) -> str:
+def _passing_over(
+    connection: duckdb.DuckDBPyConnection, request: dict[str, Any], damaged: list[Any]
+) -> str:
     """Write a query anew, so that its ``read_csv`` pass over damaged lines.
 
-    Lines above the header are listed as damaged. The header is the line that has most of the
-    columns that the query names; every column is text.
+    The header is the line that has most of the columns that the query names; every column is text.
+    Where lines stand above it, they are listed as damaged and a table of the lines below takes
+    the place of the call: DuckDB's ``skip`` would read on to the end of a quote that is torn there.
     """
-    names, text = _columns_of(tree), query.encode()
-    calls = [c for c in _calls(tree) if c["function"]["function_name"] == "read_csv"]
+    names, text = _columns_of(request["tree"]), request["query"].encode()
+    calls = [c for c in _calls(request["tree"]) if c["function"]["function_name"] == "read_csv"]
     for call in sorted(calls, key=lambda call: -int(call["query_location"])):
         first, *options = [a["expression"] for a in call["function"]["arguments"]]
         stated = {o["left"]["column_names"][0]: o["right"] for o in options if "left" in o}
         path = first.get("literal", {}).get("text")
         if first.get("function_name") == "getvariable":
-            path = variables.get(first["arguments"][0]["expression"]["literal"]["text"])
+            variable = first["arguments"][0]["expression"]["literal"]["text"]
+            path = request["variables"].get(variable)
+        last = (options or [first])[-1]
+        end = int(last["query_location"]) + int(last["query_location_length"])
         more = {"store_rejects": "true"}
-        if path is not None and not stated.keys() & {"columns", "header", "skip"} - {"header"}:
+        if _is_inside(path) and not stated.keys() & {"columns", "skip"}:
             mark = stated.get("delim", {}).get("literal", {}).get("text", ",")
             number, header = _header(path, mark, names)
+            if number:
+                table = f"below_{call['query_location']}"
+                connection.register(table, _below(path, mark, (number, header), damaged))
+                start, close = int(call["query_location"]), text.index(b")", end) + 1
+                text = text[:start] + table.encode() + text[close:]
+                continue
             listed = ", ".join(f"{_text(name)}: 'VARCHAR'" for name in header)
             more |= {"auto_detect": "false", "header": "true", "delim": _text(mark)}
             more |= {"quote": "'\"'", "escape": "'\"'", "columns": f"{{{listed}}}"}
-            more |= {"skip": str(number)}
-            damaged += [[path, n + 1, "It stands above the header."] for n in range(number)]
         added = "".join(f", {k} = {v}" for k, v in more.items() if k not in stated)
-        last = (options or [first])[-1]
-        end = int(last["query_location"]) + int(last["query_location_length"])
         text = text[:end] + added.encode() + text[end:]
     return text.decode()
+
+
+def _is_inside(path: str | None) -> bool:
+    """Whether a name is that of one file inside the working directory."""
+    if path is None or not os.path.isfile(path):  # noqa: PTH113 - relative to the folder
+        return False
+    folder = os.path.realpath(".")
+    return os.path.commonpath([folder, os.path.realpath(path)]) == folder
 
 
 def _header(path: str, mark: str, names: set[str]) -> tuple[int, list[str]]:
@@ -113,8 +129,30 @@ def _header(path: str, mark: str, names: set[str]) -> tuple[int, list[str]]:
     return number, list(dict.fromkeys(rows[number]))
 
 
+def _below(path: str, mark: str, header: tuple[int, list[str]], damaged: list[Any]) -> pa.Table:
+    """Read the rows below a header as text; lines above it and of another width are damaged."""
+    number, columns = header
+    damaged += [[path, n + 1, "It stands above the header."] for n in range(number)]
+    rows: list[list[str]] = []
+    with open(path, encoding="utf-8", errors="replace", newline="") as file:  # noqa: PTH123
+        for _ in range(number + 1):
+            file.readline()
+        lines = csv.reader(file, delimiter=mark)
+        first = number + 2
+        for row in lines:
+            if len(row) == len(columns):
+                rows.append(row)
+            elif row:
+                damaged.append([path, first, f"{len(row)} values for {len(columns)} columns."])
+            first = number + 2 + lines.line_num
+    texts = [pa.array(column, pa.string()) for column in zip(*rows, strict=True)]
+    return pa.table(texts or [pa.array([], pa.string())] * len(columns), names=columns)
+
+
 def _damaged_lines(connection: duckdb.DuckDBPyConnection) -> list[list[Any]]:
     """List file, line and message of the rows that ``read_csv`` passed over."""
+    if not connection.execute("FROM duckdb_tables() WHERE table_name = 'reject_errors'").fetchall():
+        return []  # no call of the query has stored any
     rows = connection.execute(
         "SELECT file_path, line_byte_position, max(error_message) FROM reject_errors "
         f"JOIN reject_scans USING (scan_id, file_id) GROUP BY ALL ORDER BY ALL LIMIT {_MAX_DAMAGED}"
@@ -149,7 +187,7 @@ def main() -> None:
             if "CSV" not in str(error) and "read_csv" not in query:
                 raise
             try:
-                _answer(connection, _passing_over(query, request["tree"], variables, damaged))
+                _answer(connection, _passing_over(connection, request, damaged))
             except Exception:  # noqa: BLE001 - the first error is the one to report
                 raise error from None
             damaged += _damaged_lines(connection)

@@ -28,21 +28,23 @@ class MemoryGroup:
     def __init__(self, path: Path, limit: int) -> None:
         self._path = path
         self._second = (path / "memory.max").exists()
-        names = ("memory.max", "memory.swap.max") if self._second else ("memory.limit_in_bytes",)
-        for name, value in zip(names, (limit, 0), strict=False):
+        (path / ("memory.max" if self._second else "memory.limit_in_bytes")).write_text(str(limit))
+        if self._second:
             with contextlib.suppress(OSError):  # there may be no swap to limit
-                (path / name).write_text(str(value))
+                (path / "memory.swap.max").write_text("0")
 
     @classmethod
     def make(cls, limit: int) -> MemoryGroup | None:
-        """Make a group; ``None`` where this process may not."""
+        """Make a group; ``None`` where this process may not, or may not limit its memory."""
         for parent in _parents():
             path = parent / f"kernel-measure-{secrets.token_hex(6)}"
             with contextlib.suppress(OSError):
                 path.mkdir()
-                procs = path / "cgroup.procs"
-                if os.access(procs, os.W_OK) and (path / "memory.stat").exists():
-                    return cls(path, limit)
+                with contextlib.suppress(OSError):
+                    group = cls(path, limit)
+                    procs = path / "cgroup.procs"
+                    if os.access(procs, os.W_OK) and (path / "memory.stat").exists():
+                        return group
                 path.rmdir()
         return None
 

@@ -21,7 +21,7 @@ from support.hostile import ATTACKS, table
 
 from kernel_measure import sandbox
 from kernel_measure.measurer import Measurer
-from kernel_measure.memory import resident_gb
+from kernel_measure.memory import MemoryGroup, resident_gb
 from kernel_measure.process import WorkerProcess
 from kernel_measure.settings import Settings
 from kernel_measure.worker import Config
@@ -248,6 +248,18 @@ def test_memory_of_a_process_counts_without_its_first_thread():
         time.sleep(0.2)
         assert resident_gb(process.pid) > 0.29
         process.kill()
+
+
+def test_a_group_that_takes_no_limit_is_no_group(tmp_path, monkeypatch):
+    """Where the kernel refuses the limit, memory is counted in the other way."""
+
+    def refuse(*_):
+        raise PermissionError
+
+    monkeypatch.setattr("kernel_measure.memory._parents", lambda: [tmp_path])
+    monkeypatch.setattr(Path, "write_text", refuse)
+    assert MemoryGroup.make(10**9) is None
+    assert not list(tmp_path.iterdir())
 
 
 def test_table_of_the_readme_is_the_one_that_is_tested():

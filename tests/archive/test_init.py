@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import csv
 import json
+import os
+import subprocess
+import time
 import tomllib
 from typing import TYPE_CHECKING, Any
 
@@ -153,3 +156,30 @@ def test_shipped_queries_and_own_formats(tmp_path: Path) -> None:
     (tmp_path / "own/run_0").mkdir(parents=True)
     (tmp_path / "own/run_0/events.jsonl").write_text("{}\n")
     assert draft_recipe(tmp_path / "own").sources[0]["format"] == "puct-events"
+
+
+def test_a_folder_a_thousand_deep(tmp_path: Path) -> None:
+    """It is looked at without recursion; a table at its end is found."""
+    descriptor = os.open(tmp_path, os.O_RDONLY)
+    for _ in range(1_100):
+        os.mkdir("d", dir_fd=descriptor)
+        inner = os.open("d", os.O_RDONLY, dir_fd=descriptor)
+        os.close(descriptor)
+        descriptor = inner
+    os.close(descriptor)
+    write_table(tmp_path / "t.csv", ["problem", "code", "speedup"], ["p", "def a(): ...", 2.0])
+    try:
+        shown, _, _ = start(tmp_path / "..", tmp_path)
+    finally:
+        subprocess.run(["rm", "-rf", str(tmp_path / "d")], check=True)
+    assert shown["outcomes"] == {"success": 1}
+
+
+def test_a_table_of_a_hundred_thousand_columns(tmp_path: Path) -> None:
+    """It is refused or read within seconds; nothing is made up."""
+    names = ["problem", "code", "speedup", *(f"c{n}" for n in range(100_000))]
+    write_table(tmp_path / "t.csv", names, ["p", "def a(): ...", 2.0, *range(100_000)])
+    started = time.monotonic()
+    with pytest.raises(DataError, match=r"1 \.csv"):
+        draft_recipe(tmp_path)
+    assert time.monotonic() - started < 20
