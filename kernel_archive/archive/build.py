@@ -208,7 +208,7 @@ def plan_build(options: BuildOptions, content: str = "") -> Plan:
         evaluation=evaluation,
         rules=rules,
         content=content,
-        jobs=sorted(jobs_of(recipes), key=lambda job: -job.bytes),
+        jobs=sorted(jobs_of(recipes, stage_directory(target)), key=lambda job: -job.bytes),
     )
 
 

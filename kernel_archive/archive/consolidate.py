@@ -12,7 +12,7 @@ import hashlib
 import os
 import secrets
 import shutil
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -54,8 +54,6 @@ if TYPE_CHECKING:
 MEMORY_LIMIT: Final = "800MB"
 #: Each thread holds blocks of its own: more of them than this need more than the limit.
 MAX_THREADS: Final = 4
-#: Columns of fragments that are long and that no decision needs.
-_TEXTS: Final = ("code", "error_text")
 #: At most this many rows of a table are held with their texts at a time.
 CHUNK_ROWS: Final = 4000
 #: Bytes that a row adds to the logical digest of its table: key, NUL, digest.
@@ -100,12 +98,11 @@ def consolidate(
     folder = f"merge-{secrets.token_hex(4)}"
     scratch.mkdir(exist_ok=True)
     try:
-        with (
-            _local_fragments(store, [run.fragment for run in runs], scratch) as paths,
-            _merge_database(scratch) as connection,
-        ):
-            listed = sorted({literal_path(path) for path in paths})
-            connection.read_parquet(listed).create_view("fragment")
+        with _merge_database(scratch) as connection:
+            if store.remote:
+                connection.register_filesystem(store.system)
+            fragments = sorted({literal_path(store.place(run.fragment.name)) for run in runs})
+            connection.read_parquet(fragments).create_view("fragment")
             decide(connection, rules)
             report, names = count_rows(connection)
             shards = _plan_shards(connection, store, folder, runs, rules.scheme)
@@ -144,25 +141,6 @@ def _merge_database(scratch: Path) -> Iterator[duckdb.DuckDBPyConnection]:
             f"the merge could not go on: {str(error).splitlines()[0]}. The staged fragments are "
             "kept"
         ) from error
-
-
-@contextmanager
-def _local_fragments(store: Store, stored: Sequence[Stored], scratch: Path) -> Iterator[list[Path]]:
-    """Paths of fragments on this machine; of those behind a URL, copies without texts."""
-    if not store.remote:
-        yield [store.path(fragment.name) for fragment in stored]
-        return
-    with ExitStack() as stack:
-        paths = []
-        for number, fragment in enumerate(stored):
-            path = scratch / f"{number}.parquet"
-            stack.callback(path.unlink, missing_ok=True)
-            with store.open_file(fragment) as whole:
-                file = pq.ParquetFile(whole)
-                names = [name for name in file.schema_arrow.names if name not in _TEXTS]
-                pq.write_table(file.read(names), path, compression="lz4", write_statistics=False)
-            paths.append(path)
-        yield paths
 
 
 def _plan_shards(
@@ -215,7 +193,7 @@ def _write_shards(
         for i, s in enumerate(shards)
     ]
     files: dict[str, dict[str, list[Stored]]] = {}
-    digests: dict[str, list[Stored]] = {}
+    digests: dict[str, list[bytes]] = {}
     for shard, (file, lines) in zip(shards, collect_results(executor, calls), strict=True):
         files.setdefault(shard.table, {}).setdefault(shard.split, []).append(file)
         digests.setdefault(shard.table, []).append(lines)
@@ -231,23 +209,19 @@ def _write_shards(
                 store.move(file, path)
                 count = pq.read_metadata(path).num_rows
                 facts[split].append(ShardFacts(name, count, file.bytes, file.sha256))
-        tables[table] = TableFacts(facts, _table_digest(store, digests[table]))
+        tables[table] = TableFacts(facts, _table_digest(digests[table]))
     return tables
 
 
-def _table_digest(store: Store, files: Sequence[Stored]) -> str:
-    """The logical digest of a table from files of keys and digests of rows."""
-    parts = []
-    for file in files:
-        with store.open_file(file) as path:
-            parts.append(np.fromfile(path, dtype=f"V{LINE_BYTES}"))
-    lines = np.concatenate(parts).view(f"S{LINE_BYTES}")
+def _table_digest(parts: Sequence[bytes]) -> str:
+    """The logical digest of a table from keys and digests of its rows."""
+    lines = np.frombuffer(bytearray().join(parts), dtype=f"V{LINE_BYTES}").view(f"S{LINE_BYTES}")
     lines.sort()
     return f"sha256:{hashlib.sha256(lines.tobytes()).hexdigest()}"
 
 
-def write_shard(store: Store, folder: str, shard: Shard) -> tuple[Stored, Stored]:
-    """Write one file of a split; return it, and a file with key, NUL and digest of each row."""
+def write_shard(store: Store, folder: str, shard: Shard) -> tuple[Stored, bytes]:
+    """Write one file of a split; return it, and key, NUL and digest of each row."""
     with store.open_file(shard.rows) as path:
         rows = pq.read_table(path)
     fragments = msgspec.json.decode(rows.schema.metadata[b"fragments"], type=dict[str, Stored])
@@ -266,9 +240,8 @@ def write_shard(store: Store, folder: str, shard: Shard) -> tuple[Stored, Stored
         groups = row_groups(shard.table, parts()) if rows.num_rows else [empty]
         write_groups(path, shard.table, groups, metadata)
 
-    stem = f"{folder}/{shard.table}-{shard.split}"
-    file = store.write(stem, ".shard.parquet", write)
-    return file, store.write(stem, ".digests", lambda path: path.write_bytes(b"".join(lines)))
+    file = store.write(f"{folder}/{shard.table}-{shard.split}", ".shard.parquet", write)
+    return file, b"".join(lines)
 
 
 def _whole_rows(

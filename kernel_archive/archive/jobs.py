@@ -5,14 +5,14 @@ from __future__ import annotations
 import fnmatch
 import os
 import re
-from contextlib import contextmanager
 from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from kernel_archive.archive.recipe import RECIPE_NAME, path_names
+from kernel_archive.archive.recipe import RECIPE_NAME
+from kernel_archive.archive.store import fetch_source
 from kernel_archive.errors import RecipeError, printable
 from kernel_archive.ids import canonical_json, sha256_hex
 from kernel_archive.readers import READERS
@@ -20,10 +20,7 @@ from kernel_archive.readers.files import RunFiles
 from kernel_archive.storage import file_sha256
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from kernel_archive.archive.recipe import LoadedRecipe, Source
-    from kernel_archive.archive.store import RemoteRun
 
 #: Raised when the fragments' own layout or the derivation of their columns changes.
 STAGE_VERSION: Final = 7
@@ -56,8 +53,6 @@ class RunJob(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     excluded: dict[str, dict[str, str]]  # search id -> node -> reason
     gpus: tuple[str, ...] = ()  # of which the recipe states facts
     roles: dict[str, list[str]] = {}  # role -> patterns of problems, before the source's role
-    #: The files of a run behind a URL, where path and base are of its names only.
-    remote: RemoteRun | None = None
 
     @cached_property
     def run_files(self) -> RunFiles:
@@ -77,20 +72,7 @@ class RunJob(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     @cached_property
     def bytes(self) -> int:
         """Bytes of all its files."""
-        if self.remote is not None:
-            return sum(file.bytes or 0 for file in self.remote.files)
         return sum(path.stat().st_size for path in self.run_files.files)
-
-    @contextmanager
-    def on_this_machine(self) -> Iterator[RunJob]:
-        """The run with its files in a directory."""
-        if self.remote is None:
-            yield self
-            return
-        from kernel_archive.archive.store import fetched
-
-        with fetched(self.remote) as folder:
-            yield msgspec.structs.replace(self, path=folder / self.path, base=folder, remote=None)
 
     @property
     def source_key(self) -> str:
@@ -188,70 +170,28 @@ def _run_name(path: Path, base: Path) -> str:
 
 
 def _matches(
-    loaded: LoadedRecipe, source: Source, index: int
-) -> list[tuple[Path, Path, RemoteRun | None]]:
-    """List what a source matches: path, what its name is relative to, what a URL leads to."""
+    loaded: LoadedRecipe, source: Source, index: int, stage: Path
+) -> list[tuple[Path, Path]]:
+    """List what a source matches, each with what its name is relative to."""
     fail = partial(_bad_path, loaded, source, index)
-    pattern = re.sub(r"\{[^{}]+\}", "*", source.path)
-    matches: list[tuple[Path, Path, RemoteRun | None]]
-    if "://" in source.path:
-        from kernel_archive.archive.store import remote_runs
-
-        runs = remote_runs(pattern, READERS[source.format].files)
-        matches = [(Path(place), Path(), run) for place, run in runs]
-        code, message = "bad-source", "the address matches no file that the reader reads"
-    else:
-        base = loaded.directory
-        if Path(pattern).is_absolute() or ".." in Path(pattern).parts:
-            base, pattern = _split_pattern(os.path.normpath(base / pattern))
-        try:
-            paths = [base] if source.path == "." else sorted(base.glob(pattern))
-        except RecursionError:
-            raise fail("bad-recipe", "the path cannot be looked for: too many levels") from None
-        except (ValueError, IndexError, NotImplementedError, OSError) as error:
-            message = f"the path cannot be looked for: {printable(str(error))}"
-            raise fail("bad-recipe", message) from None
-        matches = [(path, base, None) for path in paths]
-        code, message = "no-match", "the path matches no file or directory"
-    matches = [match for match in matches if match[0].name not in _NOT_A_RUN]
+    base, pattern = loaded.directory, source.path
+    code, message = "no-match", "the path matches no file or directory"
+    if "://" in pattern:
+        base, pattern = fetch_source(pattern, stage, beside=bool(READERS[source.format].files))
+        code, message = "bad-source", "the address matches no file"
+    elif Path(pattern).is_absolute() or ".." in Path(pattern).parts:
+        base, pattern = _split_pattern(os.path.normpath(base / pattern))
+    try:
+        paths = [base] if source.path == "." else sorted(base.glob(pattern))
+    except RecursionError:
+        raise fail("bad-recipe", "the path cannot be looked for: too many levels") from None
+    except (ValueError, IndexError, NotImplementedError, OSError) as error:
+        reason = printable(str(error))
+        raise fail("bad-recipe", f"the path cannot be looked for: {reason}") from None
+    matches = [(path, base) for path in paths if path.name not in _NOT_A_RUN]
     if not matches:
         raise fail(code, message)
     return matches
-
-
-def _captured(source: Source, path: Path) -> Source:
-    """Return the source of one match: what ``{name}`` in its path matched stands elsewhere, too.
-
-    >>> from kernel_archive.archive.recipe import Source
-    >>> stated = {"format": "sql", "role": "archive", "generation_method": "x", "gpu": "{gpu}"}
-    >>> _captured(Source(path="runs/{gpu}/*.csv", **stated), Path("/data/runs/L40S/a.csv")).gpu
-    'L40S'
-    """
-    if not path_names(source.path):
-        return source
-    steps = source.path.split("/")
-    first = next(i for i, step in enumerate(steps) if re.search(r"[*?{\[]", step))
-    parts = re.split(r"(\{[^{}]+\}|\*\*/?|\*|\?)", "/".join(steps[first:]))
-    wild = {"**/": r"(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}
-    pattern = "".join(
-        f"(?P<{part[1:-1]}>[^/]+?)" if part[:1] == "{" else wild.get(part, re.escape(part))
-        for part in parts
-    )
-    match = re.search(rf"(?:^|/){pattern}$", path.as_posix())
-    parts_of_path = match.groupdict() if match is not None else {}
-
-    def fill(value: str) -> str:
-        return re.sub(r"\{(\w+)\}", lambda name: parts_of_path.get(name[1], name[0]), value)
-
-    # Names of files are data: a query reads them as variables, and its text stays as it is.
-    changes: dict[str, Any] = {
-        name: fill(value)
-        for name, value in msgspec.structs.asdict(source).items()
-        if isinstance(value, str) and name not in ("path", "query", "role")
-    }
-    if source.variables is not None:
-        changes["variables"] = {name: fill(value) for name, value in source.variables.items()}
-    return msgspec.structs.replace(source, **changes)
 
 
 def _bad_path(
@@ -266,8 +206,8 @@ def _bad_path(
     return RecipeError.of(code=code, message=message, fix=fix, **place)
 
 
-def jobs_of(recipes: list[LoadedRecipe]) -> list[RunJob]:
-    """List every run of every recipe, sorted by search id.
+def jobs_of(recipes: list[LoadedRecipe], stage: Path = Path()) -> list[RunJob]:
+    """List every run of every recipe, sorted by search id; sources behind URLs go into ``stage``.
 
     Raises:
         RecipeError: a path matches nothing, two runs share an id, or an ``[[exclude]]`` names no
@@ -284,7 +224,7 @@ def jobs_of(recipes: list[LoadedRecipe]) -> list[RunJob]:
             name = f"{recipe.name}/{entry.search.removeprefix(recipe.name + '/')}"
             excluded.setdefault(name, {})[entry.node] = entry.reason
         for index, source in enumerate(recipe.source):
-            for path, base, remote in _matches(loaded, source, index):
+            for path, base in _matches(loaded, source, index, stage):
                 search_id = f"{recipe.name}/{_run_name(path, base)}"
                 if search_id in jobs:
                     message = f"two runs share the search id {search_id}: {jobs[search_id].path}"
@@ -294,10 +234,9 @@ def jobs_of(recipes: list[LoadedRecipe]) -> list[RunJob]:
                     search_id=search_id,
                     builder=recipe.name,
                     source_index=index,
-                    source=_captured(source, path),
+                    source=source,
                     path=path,
                     base=base,
-                    remote=remote,
                     recipe_directory=loaded.directory,
                     gpus=tuple(recipe.gpu),
                     roles=dict(roles),

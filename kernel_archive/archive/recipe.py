@@ -32,8 +32,6 @@ if TYPE_CHECKING:
 RECIPE_NAME: Final = "builder.toml"
 #: Name of an archive: ``owner/dataset``, as on the Hub.
 ARCHIVE_NAME: Final = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}/[A-Za-z0-9][A-Za-z0-9._-]{0,95}$"
-#: Keys of a source that only the format ``sql`` takes.
-_SQL_KEYS: Final = ("query", "variables")
 #: Formats and keys before 1.0, which a query replaced.
 _BEFORE_SQL: Final = frozenset(
     {"measurements", "kernelbench", "openevolve", "columns", "rows", "join", "speedup_from"}
@@ -42,6 +40,10 @@ _BEFORE_SQL: Final = frozenset(
 _USE_SQL: Final = (
     'Write format = "sql" and query = "import.sql"; kernel-archive init FOLDER writes both '
     "(docs/own-data.md)"
+)
+_USE_STAR: Final = (
+    "Write * for the name; a query reads the parts of a path: path = the folder, and "
+    "read_csv('*/*.csv', filename = true) in the query"
 )
 #: Refuse a query of more bytes.
 _MAX_QUERY: Final = 1 << 20
@@ -58,8 +60,6 @@ class Source(_Table, frozen=True, kw_only=True):
 
     Attributes:
         path: glob relative to the recipe, absolute, or an fsspec URL; every match is one search.
-            ``{name}`` stands for any text without a slash, and elsewhere in the source for the text
-            that it matched: ``results/{gpu}/*.csv`` with ``gpu = "{gpu}"``.
         format: name of the reader.
         role: ``held_out`` may enter eval, ``training`` may enter train_pairs, ``archive`` neither.
         generation_method: how the search made programs.
@@ -69,9 +69,8 @@ class Source(_Table, frozen=True, kw_only=True):
         model: the model, where the logs don't say.
         reference: file with the reference program, ``{problem}`` allowed, where the logs don't hold
             it.
-        query: one SELECT, or the file beside the recipe that holds it (format ``sql``).
-        variables: values that the query reads as ``getvariable('name')``; ``file`` is the matched
-            file (format ``sql``).
+        query: one SELECT, or the file beside the recipe that holds it (format ``sql``); it reads
+            the name of the matched file as ``getvariable('file')``.
     """
 
     path: str = "."
@@ -83,7 +82,6 @@ class Source(_Table, frozen=True, kw_only=True):
     model: str | None = None
     reference: str | None = None
     query: str | None = None
-    variables: dict[str, str] | None = None
 
 
 class Exclude(_Table, frozen=True):
@@ -245,17 +243,13 @@ def _source_faults(
         is_old = source.format in _BEFORE_SQL
         way_out = _USE_SQL if is_old else suggestion(source.format, READERS)
         yield "format", "unknown reader", source.format, way_out
-    names = path_names(source.path)
-    for name in names:
-        if not name.isidentifier() or names.count(name) > 1:
-            message = f"{{{name}}} must be of letters and digits, and stand once in the path"
-            yield "path", message, name, None
+    if "{" in source.path:
+        yield "path", "a path has no names in braces", source.path, _USE_STAR
     gpu = source.gpu
-    if gpu is not None and "{" not in gpu and gpu not in gpus and not is_known(gpu):
+    if gpu is not None and gpu not in gpus and not is_known(gpu):
         yield "gpu", "unknown GPU", gpu, _near_gpu(gpu, (*GPUS, *gpus))
-    for key in _SQL_KEYS:
-        if getattr(source, key) is not None and not is_sql:
-            yield key, f"only the format 'sql' takes {key}", None, None
+    if source.query is not None and not is_sql:
+        yield "query", "only the format 'sql' takes query", None, None
     if is_sql and source.query is None:
         fix = 'Add query = "import.sql"; kernel-archive init FOLDER writes one'
         yield "query", "the format 'sql' needs a query", None, fix
@@ -281,11 +275,6 @@ def _query_text(query: str, directory: Path) -> str:
             raise QueryError(f"the query {shown} cannot be read: {error}") from None
     check_query(text)
     return text
-
-
-def path_names(template: str) -> list[str]:
-    """List the names in braces of a path: ``runs/{gpu}/{task}.csv`` gives ``gpu`` and ``task``."""
-    return re.findall(r"\{([^{}:]+)(?::\d+)?\}", template)
 
 
 def _near_gpu(name: str, known: Iterable[str]) -> str:

@@ -163,17 +163,7 @@ def stage_run(job: RunJob, store: Store, *, strict: bool = False) -> tuple[Stage
         LogError: ``strict`` and the log is damaged; or nothing at all could be read of it.
         RecipeError: the recipe contradicts the log or leaves out what the log doesn't say.
     """
-    # What a service says of the files of a run that was read before saves fetching them.
-    state = job.remote.state if job.remote is not None else None
-    seen = None if state is None else f"{fragment_key(job, state)}.seen"
-    known = None if seen is None else store.get(seen)
-    staged = None if known is None else _read_facts(store, known.decode("ascii", "replace"))
-    anew = False
-    if staged is None:
-        with job.on_this_machine() as here:
-            staged, anew = _stage(here, store)
-        if seen is not None:
-            store.put(seen, staged.key.encode())
+    staged, anew = _stage(job, store)
     _judge(job, staged, strict=strict)
     return staged, anew
 

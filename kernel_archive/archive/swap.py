@@ -36,6 +36,21 @@ def stage_directory(target: Path) -> Path:
     return resolved.parent / f".{resolved.name}.stage"
 
 
+def make_stage(stage: Path) -> Path:
+    """Make the folder of a build, and return it.
+
+    Raises:
+        TargetExistsError: what stands in its place is no folder of ours.
+    """
+    # What is deleted in it must lie in it: not behind a link that somebody planted.
+    if stage.is_symlink():
+        raise TargetExistsError(
+            f"{stage} is a link, not the folder of a build. Delete it, or choose another --out"
+        )
+    stage.mkdir(parents=True, exist_ok=True)
+    return stage
+
+
 def check_target(target: Path) -> None:
     """Refuse a target that is not ours.
 
@@ -151,14 +166,9 @@ def locked_stage(stage: Path) -> Iterator[None]:
         KernelArchiveError: another process holds it.
         TargetExistsError: what stands in the stage's place is no folder of ours.
     """
-    # What is deleted here must lie here: not behind a link that somebody planted.
-    if stage.is_symlink():
-        raise TargetExistsError(
-            f"{stage} is a link, not the folder of a build. Delete it, or choose another --out"
-        )
-    stage.mkdir(parents=True, exist_ok=True)
     with locked(
-        stage / "lock", busy=f"another build is at work on {stage.parent}. Wait for it to end"
+        make_stage(stage) / "lock",
+        busy=f"another build is at work on {stage.parent}. Wait for it to end",
     ):
         # A build killed between the two renames of a system that can't swap: the old version goes
         # back to its place.

@@ -192,9 +192,8 @@ def _refuse_links(paths: Iterable[Path], folder: Path) -> None:
 
 
 def _variables(run: RunFiles) -> dict[str, str]:
-    """The variables of the query: those of the recipe, and ``file``, the matched file."""
-    stated = {str(k): str(v) for k, v in (run.settings.get("variables") or {}).items()}
-    return {"file": run.path.name, **stated} if run.path.is_file() else stated
+    """The variables of the query: ``file``, the matched file."""
+    return {"file": run.path.name} if run.path.is_file() else {}
 
 
 def _inputs(run: RunFiles) -> list[Path]:

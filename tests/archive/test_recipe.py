@@ -111,7 +111,7 @@ def test_every_shipped_recipe_can_be_read() -> None:
         ('columns = { code = "x" }', 'Write format = "sql"'),
         ('baseline = "x.json"', 'Write format = "sql"'),
         ('query = "q.sql"', "only the format 'sql' takes query"),
-        ('variables = { a = "b" }', "only the format 'sql' takes variables"),
+        ('path = "{a}/*.csv"', "Write * for the name"),
         ('format = "sql"', "needs a query"),
         ('format = "sql"\nquery = "../q.sql"', "not in the recipe's folder"),
         ('format = "sql"\nquery = "none.sql"', "cannot be read"),

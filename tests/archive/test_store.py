@@ -10,7 +10,7 @@ import fsspec
 import pytest
 from support.puct import RunLog, program, recipe
 
-from kernel_archive.archive import consolidate, store
+from kernel_archive.archive import consolidate
 from kernel_archive.archive.build import build_archive
 from kernel_archive.archive.store import Store
 from kernel_archive.errors import KernelArchiveError, LogError, RecipeError
@@ -20,10 +20,9 @@ pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::R
 
 @pytest.fixture
 def bucket(monkeypatch):
-    """The faults of a store; pauses are short."""
+    """The faults of a store."""
     pytest.importorskip("s3fs")
     pytest.importorskip("moto")
-    monkeypatch.setattr(store, "FIRST_PAUSE", 0.01)
     from support.s3 import s3
 
     with s3(monkeypatch) as faults:
@@ -60,18 +59,12 @@ def test_source_and_staging_area_in_a_bucket(bucket, logs, tmp_path, monkeypatch
     here = build_archive([recipe_at(tmp_path / "here", logs)], out=tmp_path / "a", jobs=1)
     fsspec.filesystem("s3").put(str(logs), "bucket/logs", recursive=True)
     there = recipe_at(tmp_path / "there", "s3://bucket/logs")
-    bucket.plan = {
-        "logs/run_1": ["throttle", "break", "short", "throttle"],
-        "stage/merge": ["short", "throttle", "break", "short"],
-        ".run": ["throttle"],
-    }
+    bucket.plan = {"logs/run_1": ["throttle", "break"], ".run": ["throttle"]}
     monkeypatch.setattr(consolidate, "SHARD_ROWS", 14)
     built = build_archive([there], out=tmp_path / "b", jobs=1, stage="s3://bucket/stage")
     assert built.logical_digest == here.logical_digest
     assert tree(tmp_path / "b") == tree(tmp_path / "a")
-    assert sorted(fault for fault, *_ in bucket.done) == sorted(
-        ["throttle"] * 4 + ["break"] * 2 + ["short"] * 3
-    )
+    assert sorted(fault for fault, *_ in bucket.done) == ["break", "throttle", "throttle"]
     bucket.reads.clear()
     again = build_archive([there], out=tmp_path / "b", jobs=1, stage="s3://bucket/stage")
     assert (again.unchanged, again.staged) == (True, 0)
@@ -81,7 +74,6 @@ def test_source_and_staging_area_in_a_bucket(bucket, logs, tmp_path, monkeypatch
         "bucket/stage/kernel-archive",
         "parquet",
         "run",
-        "seen",
     }
 
 

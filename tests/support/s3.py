@@ -80,7 +80,6 @@ def s3(monkeypatch):
         "AWS_SECRET_ACCESS_KEY": "x",
         "AWS_DEFAULT_REGION": "us-east-1",
         "AWS_ENDPOINT_URL": f"http://127.0.0.1:{server.port}",
-        "AWS_MAX_ATTEMPTS": "1",
     }.items():
         monkeypatch.setenv(name, value)
     urllib.request.urlopen(f"http://127.0.0.1:{server.port}/moto-api/reset", data=b"").close()
