@@ -21,9 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from pathlib import Path
 
-#: Version of the manifest. Format 1 named an archive by the digest of its measured tables alone.
+#: Version of the manifest.
 FORMAT: Final = 2
-_READ_FORMATS: Final = (1, FORMAT)
 MANIFEST_NAME: Final = "manifest.json"
 #: Refuse a larger manifest (the shipped one has a hundredth): it may come from a Hub.
 MAX_MANIFEST_BYTES: Final = 64 << 20
@@ -78,7 +77,7 @@ class SplitFacts(msgspec.Struct, frozen=True, kw_only=True):
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     """The whole manifest."""
 
-    format: int  # of the manifest: 2, or 1 (see whole_digest)
+    format: int  # of the manifest
     name: str  # of the dataset, gpu-forecasters/kernels
     version: str  # a release's name, or the first 12 hex digits of the digest
     logical_digest: str  # the name of the content: whole_digest when the manifest was written
@@ -106,12 +105,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def whole_digest(self) -> str:
-        """Digest over everything that a score depends on: every table and the facts of every split.
-
-        In format 1 it is the digest of the measured tables, which says nothing of the labels.
-        """
-        if self.format == 1:
-            return self.measured_digest
+        """Digest over everything that a score depends on: tables and facts of splits."""
         content = {
             "bin_scheme": self.bin_scheme,
             "tables": {name: facts.logical_digest for name, facts in self.tables.items()},
@@ -213,11 +207,10 @@ def read_manifest(directory: Path) -> Manifest:
         manifest = msgspec.json.decode(data, type=Manifest)
     except (ValueError, RecursionError) as error:
         raise fail(error) from None
-    if manifest.format not in _READ_FORMATS:
-        formats = " and ".join(map(str, _READ_FORMATS))
+    if manifest.format != FORMAT:
         raise ArchiveMismatchError(
-            f"{path} has format {manifest.format}, this version reads {formats}. "
-            "Install a matching kernel-archive"
+            f"{path} has format {manifest.format}, this version reads {FORMAT}. Build the archive "
+            "again, or install a matching kernel-archive"
         )
     _refuse_foreign_names(manifest, path)
     return manifest

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -17,7 +18,7 @@ from kernel_archive.gpus import Gpu, GpuFacts, is_known
 from kernel_archive.schema import TABLES
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     import datasets
     import duckdb
@@ -103,29 +104,23 @@ class Archive:
         return [self.path / shard.path for shard in shards]
 
     def arrow(
-        self,
-        table: str,
-        split: str | None = None,
-        columns: Sequence[str] | None = None,
-        *,
-        problems: Collection[str] | None = None,
+        self, table: str, split: str | None = None, columns: Sequence[str] | None = None
     ) -> pa.Table:
-        """Read a table (or split) as Arrow, in the order of the files; some ``problems`` only."""
-        files = self.files(table, split)
-        schema = _schema(table, columns)
-        parts = [_read(path, schema.names, problems).cast(schema) for path in files]
-        return pa.concat_tables(parts) if parts else schema.empty_table()
+        """Read a table (or split) as Arrow, in the order of the files."""
+        files, schema = self.files(table, split), _schema(table, columns)
+        parts = [schema.empty_table()]
+        for path in files:
+            with _opened(path) as shard:  # not read_table: that would import pandas
+                parts.append(shard.read(columns=schema.names).cast(schema))
+        return pa.concat_tables(parts)
 
     def batches(self, table: str, columns: Sequence[str] | None = None) -> Iterator[pa.Table]:
         """Read a table as Arrow, some thousand rows at a time, in the order of the files."""
         schema = _schema(table, columns)
         for path in self.files(table):
-            try:
-                with pq.ParquetFile(path, page_checksum_verification=True) as shard:
-                    for batch in shard.iter_batches(BATCH_ROWS, columns=schema.names):
-                        yield pa.Table.from_batches([batch]).cast(schema)
-            except (OSError, pa.ArrowException) as error:
-                raise _unreadable(path, error) from None
+            with _opened(path) as shard:
+                for batch in shard.iter_batches(BATCH_ROWS, columns=schema.names):
+                    yield pa.Table.from_batches([batch]).cast(schema)
 
     def polars(
         self, table: str, split: str | None = None, columns: Sequence[str] | None = None
@@ -243,19 +238,11 @@ def _schema(table: str, columns: Sequence[str] | None) -> pa.Schema:
     return schema if columns is None else pa.schema([schema.field(name) for name in columns])
 
 
-def _read(path: Path, columns: list[str], problems: Collection[str] | None) -> pa.Table:
-    """Read columns of a shard, not with ``read_table``: that would import pandas."""
+@contextmanager
+def _opened(path: Path) -> Iterator[pq.ParquetFile]:
     try:
-        if problems is None:
-            with pq.ParquetFile(path, page_checksum_verification=True) as shard:
-                return shard.read(columns=columns)
-        import pyarrow.dataset as ds
-
-        # Row groups without these problems, by the statistics in their footers, are not read.
-        wanted = ds.field("problem").isin(pa.array(sorted(problems), pa.string()))
-        options = ds.ParquetFragmentScanOptions(page_checksum_verification=True)
-        checked = ds.ParquetFileFormat(default_fragment_scan_options=options)
-        return ds.dataset(path, format=checked).to_table(columns, filter=wanted)
+        with pq.ParquetFile(path, page_checksum_verification=True) as shard:
+            yield shard
     except (OSError, pa.ArrowException) as error:
         raise _unreadable(path, error) from None
 

@@ -41,7 +41,6 @@ class Layer(msgspec.Struct, kw_only=True):
 
     name: str
     status: Literal["ok", "warning", "error", "skipped"]
-    checked: int  # rows
     findings: list[Finding]
 
 
@@ -49,7 +48,7 @@ class ValidationReport(msgspec.Struct, kw_only=True):
     """The result of all layers; ``ok`` when no finding is an error."""
 
     path: str
-    version: str | None
+    version: str
     ok: bool
     layers: list[Layer]
 
@@ -150,31 +149,22 @@ def _sorted_column(archive: Archive, query: str) -> list[str]:
 
 
 def _program_ids(archive: Archive) -> Iterator[Finding]:
-    both = {"program_id": program_id, "token_id": token_id}
-    for table, functions in {
-        "kernels": both,
-        "failures": both,
-        "references": {"reference_id": program_id},
-    }.items():
+    for table, column, function in (
+        ("kernels", "program_id", program_id),
+        ("kernels", "token_id", token_id),
+        ("failures", "program_id", program_id),
+        ("failures", "token_id", token_id),
+        ("references", "reference_id", program_id),
+    ):
         key = TABLES[table].key
-        wrong: dict[str, list[str]] = {column: [] for column in functions}
-        for batch in archive.batches(table, [*dict.fromkeys([key, *functions]), "code"]):
-            for row in batch.to_pylist():
-                for column, function in functions.items():
-                    if function(row["code"]) != row[column]:
-                        wrong[column].append(row[key])
-        for column, keys in wrong.items():
-            code = "wrong-token-id" if column == "token_id" else "wrong-program-id"
-            yield from _rows(code, f"{column} is not that of the code", table, keys)
-
-
-def _kernel_ids(archive: Archive) -> Iterator[Finding]:
-    for table in ("kernels", "failures"):
-        query = f"""
-            SELECT kernel_id FROM {table} WHERE kernel_id IS DISTINCT FROM left(sha256(
-                problem || chr(0) || reference_id || chr(0) || gpu || chr(0) || program_id), 32)"""
-        message = "kernel_id is not that of problem, reference, GPU and program"
-        yield from _rows("wrong-kernel-id", message, table, _sorted_column(archive, query))
+        wrong = [
+            row[key]
+            for batch in archive.batches(table, [*dict.fromkeys([key, column]), "code"])
+            for row in batch.to_pylist()
+            if function(row["code"]) != row[column]
+        ]
+        code = "wrong-token-id" if column == "token_id" else "wrong-program-id"
+        yield from _rows(code, f"{column} is not that of the code", table, wrong)
 
 
 def _labels(archive: Archive) -> Iterator[Finding]:
@@ -240,7 +230,7 @@ _LAYERS: Final[dict[str, tuple[Check, ...]]] = {
     "layout": (_layout,),
     "schema": (_schema,),
     "digests": (_file_digests, digest_faults),
-    "ids": (_unique_keys, _program_ids, _kernel_ids),
+    "ids": (_unique_keys, _program_ids),
     "labels": (_labels,),
     "cross-references": (_cross_references,),
     "canary": (_canary,),
@@ -265,20 +255,17 @@ def validate_measured(
     archive: Archive, extra: Sequence[tuple[str, Check]] = ()
 ) -> ValidationReport:
     """Run all layers on an opened archive, then the given further ones (splits, card)."""
-    rows = sum(sum(facts.rows.values()) for facts in archive.manifest.tables.values())
     layers: list[Layer] = []
     stopped = False
-    for name, checks in {**_LAYERS, **{name: (check,) for name, check in extra}}.items():
-        if stopped:
-            layers.append(Layer(name=name, status="skipped", checked=0, findings=[]))
-            continue
-        findings = list(_findings(archive, checks))
+    for name, checks in (*_LAYERS.items(), *((name, (check,)) for name, check in extra)):
+        findings = [] if stopped else list(_findings(archive, checks))
         severities = {finding.severity for finding in findings}
-        worst: Literal["ok", "warning", "error"] = "warning" if "warning" in severities else "ok"
-        worst = "error" if "error" in severities else worst
-        layers.append(Layer(name=name, status=worst, checked=rows, findings=findings))
+        status: Literal["ok", "warning", "error", "skipped"] = "skipped" if stopped else "ok"
+        status = "warning" if "warning" in severities else status
+        status = "error" if "error" in severities else status
+        layers.append(Layer(name=name, status=status, findings=findings))
         unreadable = any(finding.code in _UNREADABLE_CODES for finding in findings)
-        stopped = unreadable or (worst == "error" and name in _BASIC_LAYERS)
+        stopped = stopped or unreadable or (status == "error" and name in _BASIC_LAYERS)
     ok = not any(layer.status == "error" for layer in layers)
     version = archive.manifest.version
     return ValidationReport(path=str(archive.path), version=version, ok=ok, layers=layers)
