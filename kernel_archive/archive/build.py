@@ -29,7 +29,7 @@ from kernel_archive.archive.manifest import (
     shard_faults,
     write_manifest,
 )
-from kernel_archive.archive.readings import check_readings, digest_beside, unfit_programs
+from kernel_archive.archive.readings import reading_table
 from kernel_archive.archive.recipe import (
     ARCHIVE_NAME,
     About,
@@ -184,16 +184,9 @@ def plan_build(options: BuildOptions, content: str = "") -> Plan:
     target = Path(options.out or name)
     check_target(target)
     # What a recipe says is what its file says, also when its sources come from a local copy.
-    facts = [
-        {
-            **recipe_facts(recipe),
-            "readings": digest_beside(recipe, "readings"),
-            **({"launches": digest_beside(recipe, "launches")} if recipe.recipe.launches else {}),
-        }
-        for recipe in recipes
-    ]
+    facts = [recipe_facts(recipe) for recipe in recipes]
     unanimous = [str(recipe["name"]) for recipe in facts if recipe["unanimous"]]
-    rules = LabelRules(options.scheme, supersession(facts), unanimous, unfit_programs(recipes))
+    rules = LabelRules(options.scheme, supersession(facts), unanimous, reading_table(recipes))
     if options.source is not None:
         recipes = [local_copy(recipe, options.source) for recipe in recipes]
     texts = {key: getattr(about, key) for key in ("title", "description", "citation")}
@@ -318,8 +311,6 @@ def build_tables(plan: Plan, staged: Staged, executor: Executor, directory: Path
         executor=executor,
         scratch=plan.hidden / f"merge.{os.getpid()}",
     )
-    shards = [shard.path for split in tables["evaluations"].splits.values() for shard in split]
-    check_readings(plan.recipes, directory, shards)
     log_counts = Counter[str]()
     for run in runs:
         log_counts.update(run.counts)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 import pyarrow as pa
 
+from kernel_archive.archive.readings import refuse_unknown
 from kernel_archive.bins import Scheme, assign_bins
 
 if TYPE_CHECKING:
@@ -112,22 +113,27 @@ class LabelRules(msgspec.Struct, frozen=True):
     scheme: Scheme
     supersedes: list[tuple[str, str]]  # builders (new, old): the new one's verdicts count
     unanimous: list[str]  # builders: one failed measurement of a kernel takes its label
-    unfit: list[str]  # programs that a reader found unfit
+    readings: pa.Table  # what readers found in programs
 
 
 def decide(connection: duckdb.DuckDBPyConnection, rules: LabelRules) -> None:
-    """Decide what becomes of every row of ``fragment``: then :data:`SPLIT_QUERIES` can be asked."""
+    """Decide what becomes of every row of ``fragment``: then :data:`SPLIT_QUERIES` can be asked.
+
+    Raises:
+        RecipeError: a reading is of a program that no log has.
+    """
     from duckdb.sqltypes import DOUBLE, TINYINT
 
     pairs = sorted(rules.supersedes)
     columns = {
         "succession": {"newer": [new for new, _ in pairs], "older": [old for _, old in pairs]},
         "unanimous": {"builder": sorted(rules.unanimous)},
-        "unfit_program": {"program_id": rules.unfit},
     }
     for name, values in columns.items():
         schema = pa.schema([(column, pa.string()) for column in values])
         connection.register(name, pa.table(values, schema))
+    connection.register("reading", rules.readings)
+    refuse_unknown(connection)
 
     def bin_of(speedups: pa.Array) -> pa.Array:
         return pa.array(assign_bins(speedups.to_numpy(zero_copy_only=False), rules.scheme))

@@ -1,6 +1,6 @@
 -- What becomes of every evaluation, step by step; run as one script. Names after a dollar are constants and conditions of
 -- labels.py. Read are: fragment (the rows of all fragments); succession (pairs of builders, newer and older), unanimous
--- (builders) and unfit_program (programs), as the recipes say; bin_of, the bin of a speedup.
+-- (builders) and reading (what readers found in programs), as the recipes say; bin_of, the bin of a speedup.
 
 -- Times of the reference: each case of each success.
 CREATE VIEW reference_time AS
@@ -96,7 +96,7 @@ SELECT m.*, f.search_id, f.seq, n.label_search, n.label_seq,
        kernel_id IN (SELECT kernel_id FROM evaluation WHERE drifted AND $good) AS reference_drift,
        kernel_id IN (SELECT kernel_id FROM evaluation JOIN survivors USING (source_key) WHERE $good)
            AS survivor_source,
-       program_id IN (SELECT program_id FROM unfit_program) AS unfit,
+       program_id IN (SELECT program_id FROM reading WHERE unfit) AS unfit,
        speedup_max > $unstable * speedup_min AS unstable
 FROM measured m JOIN first_found f USING (kernel_id) JOIN nearest_to_median n USING (kernel_id);
 

@@ -12,17 +12,16 @@ from functools import partial
 from typing import TYPE_CHECKING, Annotated, Final, Literal, TypeVar
 
 import msgspec
-import pyarrow.compute as pc
-import pyarrow.dataset
+import pyarrow as pa
 
 from kernel_archive.errors import RecipeError
 from kernel_archive.ids import ID_LENGTH
-from kernel_archive.storage import file_sha256
-from kernel_archive.untrusted import Lines, UntrustedFileError, misfit, regular_file
+from kernel_archive.untrusted import Lines, misfit
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-    from pathlib import Path
+    from collections.abc import Iterable, Iterator
+
+    import duckdb
 
     from kernel_archive.archive.recipe import LoadedRecipe
 
@@ -30,6 +29,15 @@ if TYPE_CHECKING:
 MAX_LINES: Final = 20_000_000
 MAX_BYTES: Final = 4 << 30
 _FIX: Final = "One JSON object a line (docs/recipes.md); the program's id is kernels.program_id"
+_SCHEMA: Final = pa.schema(
+    {
+        "builder": pa.string(),
+        "program_id": pa.string(),
+        "unfit": pa.bool_(),
+        "file": pa.string(),
+        "line": pa.int64(),
+    }
+)
 Line = TypeVar("Line")
 _Text = Annotated[str, msgspec.Meta(max_length=2000)]
 
@@ -72,14 +80,18 @@ def readings_of(loaded: LoadedRecipe) -> list[tuple[int, HumanReading]]:
 
 
 def lines_beside(
-    loaded: LoadedRecipe, field: str, kind: type[Line], code: str, fix: str
+    loaded: LoadedRecipe,
+    field: Literal["readings", "launches"],
+    kind: type[Line],
+    code: str,
+    fix: str,
 ) -> Iterator[tuple[int, Line]]:
     """Decode the lines of a JSON file that a recipe names, each with its number.
 
     Raises:
         RecipeError: a line is at fault, or the file can't be read.
     """
-    path = file_beside(loaded, field)
+    path = loaded.beside(field)
     if path is None:
         return
     fail = partial(RecipeError.of, code=code, file=str(path), fix=fix)
@@ -97,66 +109,39 @@ def lines_beside(
             raise fail(message=f"not valid JSON: {error}", line=number) from None
 
 
-def file_beside(loaded: LoadedRecipe, field: str) -> Path | None:
-    """Return the file that a recipe names in a field, if it does.
+def reading_table(recipes: Iterable[LoadedRecipe]) -> pa.Table:
+    """Put the readings of all recipes into a table: where each stands, and what it says."""
+    rows = [
+        {
+            "builder": loaded.recipe.name,
+            "program_id": reading.program,
+            "unfit": reading.unfit,
+            "file": str(loaded.beside("readings")),
+            "line": line,
+        }
+        for loaded in recipes
+        for line, reading in readings_of(loaded)
+    ]
+    return pa.Table.from_pylist(rows, schema=_SCHEMA)
+
+
+def refuse_unknown(connection: duckdb.DuckDBPyConnection) -> None:
+    """Refuse a row of ``reading`` whose program no row of ``fragment`` has: it was changed.
 
     Raises:
-        RecipeError: the path leaves the recipe's folder, or there is no file that can be read.
+        RecipeError: there is one.
     """
-    name = getattr(loaded.recipe, field)
-    if name is None:
-        return None
-    try:
-        path = regular_file(loaded.directory / name)
-        if path.resolve().is_relative_to(loaded.directory.resolve()):
-            return path
-        message = "the file lies outside of the recipe's folder"
-    except UntrustedFileError as error:
-        message = str(error)
-    raise RecipeError.of(
-        code="bad-recipe",
-        message=message,
-        file=str(loaded.file),
-        field=field,
-        value=name,
-        fix="Name a file beside the recipe",
-    )
-
-
-def digest_beside(loaded: LoadedRecipe, field: str) -> str | None:
-    """Return the digest of a file that a recipe names, ``None`` where it names none."""
-    path = file_beside(loaded, field)
-    return None if path is None else f"sha256:{file_sha256(path)}"
-
-
-def unfit_programs(recipes: Iterable[LoadedRecipe]) -> list[str]:
-    """List the ids of the programs that a reader found unfit."""
-    return sorted({r.program for loaded in recipes for _, r in readings_of(loaded) if r.unfit})
-
-
-def check_readings(recipes: Sequence[LoadedRecipe], directory: Path, shards: Sequence[str]) -> None:
-    """Refuse readings of programs that no log of their recipe has; a changed program is another.
-
-    ``shards`` are the files of ``evaluations`` of the archive that is made in ``directory``.
-
-    Raises:
-        RecipeError: a reading names no program of its recipe's logs.
-    """
-    for loaded in recipes:
-        readings = readings_of(loaded)
-        if not readings:
-            continue
-        rows = pyarrow.dataset.dataset([str(directory / name) for name in shards], format="parquet")
-        of_recipe = pc.field("builder") == loaded.recipe.name
-        programs = {*rows.to_table(["program_id"], filter=of_recipe)["program_id"].to_pylist()}
-        for line, reading in readings:
-            if reading.program not in programs:
-                raise RecipeError.of(
-                    code="bad-reading",
-                    message="a reading names a program that no log of its recipe has",
-                    file=str(file_beside(loaded, "readings")),
-                    line=line,
-                    field="program",
-                    value=reading.program,
-                    fix="Take the line out, or read the program that was measured",
-                )
+    missing = connection.execute(
+        "FROM reading ANTI JOIN fragment USING (builder, program_id) ORDER BY file, line LIMIT 1"
+    ).fetchone()
+    if missing is not None:
+        _, program, _, file, line = missing
+        raise RecipeError.of(
+            code="bad-reading",
+            message="a reading names a program that no log of its recipe has",
+            file=file,
+            line=line,
+            field="program",
+            value=program,
+            fix="Take the line out, or read the program that was measured",
+        )

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 import msgspec
 
-from kernel_archive.errors import DataError, RecipeError, UsageError, printable, suggestion
+from kernel_archive.errors import RecipeError, UsageError, printable, suggestion
 from kernel_archive.gpus import GPUS, GpuFacts, is_known
 from kernel_archive.ids import canonical_json, sha256_hex
 from kernel_archive.readers import READERS
 from kernel_archive.readers.sql import QueryError, check_query
 from kernel_archive.schema import ROLES
-from kernel_archive.storage import content_path
+from kernel_archive.storage import content_path, file_sha256
 from kernel_archive.untrusted import (
     UntrustedFileError,
     misfit,
@@ -204,6 +204,31 @@ class LoadedRecipe(msgspec.Struct, frozen=True, kw_only=True):
     directory: Path
     file: Path
 
+    def error(
+        self, code: str, message: str, field: str, value: str | None = None, fix: str | None = None
+    ) -> RecipeError:
+        """Return an error of a field of the recipe."""
+        place: dict[str, Any] = {"file": str(self.file), "field": field, "value": value, "fix": fix}
+        return RecipeError.of(code=code, message=message, **place)
+
+    def beside(self, field: Literal["readings", "launches"]) -> Path | None:
+        """Return the file that the recipe names in a field, if it does.
+
+        Raises:
+            RecipeError: the path leaves the recipe's folder, or there is no file to read.
+        """
+        name: str | None = getattr(self.recipe, field)
+        if name is None:
+            return None
+        message = "the file lies outside of the recipe's folder"
+        try:
+            path = regular_file(self.directory / name)
+            if path.resolve().is_relative_to(self.directory.resolve()):
+                return path
+        except UntrustedFileError as error:
+            message = str(error)
+        raise self.error("bad-recipe", message, field, name, "Name a file beside the recipe")
+
 
 def load_recipe(path: Path) -> LoadedRecipe:
     """Read and check a recipe.
@@ -247,7 +272,8 @@ def _source_faults(
         yield "path", "a path has no names in braces", source.path, _USE_STAR
     gpu = source.gpu
     if gpu is not None and gpu not in gpus and not is_known(gpu):
-        yield "gpu", "unknown GPU", gpu, _near_gpu(gpu, (*GPUS, *gpus))
+        table = f'its own table, which may be empty: [gpu."{printable(gpu, 60)}"]'
+        yield "gpu", "unknown GPU", gpu, f"{suggestion(gpu, (*GPUS, *gpus))} Or give it {table}"
     if source.query is not None and not is_sql:
         yield "query", "only the format 'sql' takes query", None, None
     if is_sql and source.query is None:
@@ -277,22 +303,6 @@ def _query_text(query: str, directory: Path) -> str:
     return text
 
 
-def _near_gpu(name: str, known: Iterable[str]) -> str:
-    """Give the way out of an unknown GPU; offer a name only if letter and number begin alike."""
-
-    def model(text: str) -> tuple[str, str]:
-        return text[:1].casefold(), "".join(re.findall(r"\d+", text)[:1])
-
-    letter, number = model(name)
-    near = []
-    for gpu in known:
-        first, digits = model(gpu)
-        if first == letter and digits and (digits.startswith(number) or number.startswith(digits)):
-            near.append(gpu)
-    table = f'its own table, which may be empty: [gpu."{printable(name, 60)}"]'
-    return f"{suggestion(name, near)} Or give it {table}" if near else f"Give it {table}"
-
-
 def _way_out(text: str, field: str) -> str:
     """Give the way out of a wrong key or value: the nearest right one, or all of them."""
     table = re.split(r"[\[.]", field)[0]
@@ -312,9 +322,16 @@ _FACTS: Final = "name version licence description url citation notes natural sup
 
 
 def recipe_facts(loaded: LoadedRecipe) -> dict[str, Any]:
-    """Return what the manifest keeps of a recipe, with a digest of all of it."""
+    """Return what the manifest keeps of a recipe, with digests of it and the files that it names.
+
+    Raises:
+        RecipeError: such a file can't be read.
+    """
     facts = {key: getattr(loaded.recipe, key) for key in _FACTS.split()}
-    return {**facts, "digest": "sha256:" + sha256_hex(canonical_json(loaded.recipe))}
+    facts["digest"] = f"sha256:{sha256_hex(canonical_json(loaded.recipe))}"
+    readings, launches = loaded.beside("readings"), loaded.beside("launches")
+    facts["readings"] = f"sha256:{file_sha256(readings)}" if readings else None
+    return facts | ({"launches": f"sha256:{file_sha256(launches)}"} if launches else {})
 
 
 def attributes(kind: type) -> dict[str, str]:
@@ -372,8 +389,7 @@ def load_recipes(builders: Sequence[str]) -> list[LoadedRecipe]:
         other = by_name.setdefault(loaded.recipe.name, loaded)
         if other.file != loaded.file:
             message = f"two recipes are named alike: {other.file} and {loaded.file}"
-            place: dict[str, Any] = {"file": str(loaded.file), "field": "name", "fix": "Rename one"}
-            raise RecipeError.of(code="duplicate-builder", message=message, **place)
+            raise loaded.error("duplicate-builder", message, "name", fix="Rename one")
     return [by_name[name] for name in sorted(by_name)]
 
 
@@ -388,9 +404,7 @@ def common_table(recipes: Iterable[LoadedRecipe], key: Literal["archive", "eval"
         own = getattr(loaded.recipe, key)
         if None not in (stated, own) and own != stated:
             message = f"two recipes that are built into one archive state a different [{key}]"
-            place: dict[str, Any] = {"file": str(loaded.file), "field": key}
-            fix = "State it in one of them"
-            raise RecipeError.of(code="bad-recipe", message=message, fix=fix, **place)
+            raise loaded.error("bad-recipe", message, key, fix="State it in one of them")
         stated = stated if own is None else own
     return stated
 
@@ -401,13 +415,11 @@ def local_copy(loaded: LoadedRecipe, directory: str | Path) -> LoadedRecipe:
     ``hf://datasets/<user>/<repo>/<path>`` is ``<directory>/<repo>/<path>``, or a file of its name.
 
     Raises:
-        DataError: the directory does not exist.
+        UsageError: there is no such directory.
     """
     root = Path(directory).absolute()
     if not root.is_dir():
-        message = "it is a file, not a directory" if root.exists() else "there is no such directory"
-        place: dict[str, Any] = {"file": str(directory), "field": "--source"}
-        raise DataError.of(code="missing-file", message=message, fix="Name the local copy", **place)
+        raise UsageError(f"--source {printable(str(directory))}: there is no such directory")
 
     def local(path: str) -> str:
         if "://" not in path:
@@ -432,7 +444,12 @@ def supersession(recipes: Iterable[dict[str, Any]]) -> list[tuple[str, str]]:
     pairs = {(str(recipe["name"]), str(old)) for recipe in recipes for old in recipe["supersedes"]}
     for _ in range(len(pairs)):
         pairs |= {(new, older) for new, old in pairs for newer, older in pairs if old == newer}
-    for name in sorted(new for new, old in pairs if new == old):
-        place: dict[str, Any] = {"field": "supersedes", "value": name, "fix": "Take it out"}
-        raise RecipeError.of(code="bad-recipe", message="a builder supersedes itself", **place)
+    if circle := sorted(new for new, old in pairs if new == old):
+        raise RecipeError.of(
+            code="bad-recipe",
+            message="a builder supersedes itself",
+            field="supersedes",
+            value=circle[0],
+            fix="Take it out",
+        )
     return sorted(pairs)

@@ -137,7 +137,8 @@ class SearchRows:
         self._report_incomplete(incomplete, any_complete=bool(kept))
         for node in sorted(excluded.keys() - kept.keys()):
             what = f"node {printable(node)!r}, which {self.search_id} does not have"
-            raise self.job.error("exclude", f"an exclude entry names {what}", node, "bad-exclude")
+            message = f"an exclude entry names {what}"
+            raise self.job.loaded.error("bad-exclude", message, "exclude", node)
         if dropped := len(self.evaluations) - len(kept):
             counts = self.facts.counts
             counts["rows_dropped"] = counts.get("rows_dropped", 0) + dropped
@@ -171,8 +172,8 @@ class SearchRows:
         return RecipeError.of(
             code="recipe-contradicts-log",
             message=f"the recipe says {printable(stated)!r}, {said}",
-            file=str(self.job.recipe_file),
-            field=f"source[{self.job.source_index}].{field}",
+            file=str(self.job.loaded.file),
+            field=f"source[{self.job.index}].{field}",
             fix="Correct the recipe; a recipe only adds what the logs don't say",
         )
 
@@ -263,7 +264,9 @@ class SearchRows:
         named = {canonical_gpu(r.gpu) for r in self.evaluations if r.gpu is not None}
         named |= {main_gpu} if main_gpu is not None else set()
         for name in sorted(named):
-            if not is_known(name) and not any(same_gpu(name, stated) for stated in self.job.gpus):
+            if not is_known(name) and not any(
+                same_gpu(name, stated) for stated in self.job.loaded.recipe.gpu
+            ):
                 shown = printable(name)
                 message = f"unknown GPU {shown} in search {self.search_id}; its name is kept"
                 fix = f'State what is known of it in the recipe: [gpu."{shown}"] (docs/recipes.md)'

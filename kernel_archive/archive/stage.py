@@ -180,7 +180,7 @@ def _stage(job: RunJob, store: Store) -> tuple[StagedRun, bool]:
         searches, published = _collect(job, READERS[job.source.format].read(files), digest, digests)
         for name in sorted(job.excluded.keys() - {search.search_id for search in searches}):
             message = f"an exclude entry names search {name!r}, which is not in {job.search_id}"
-            raise job.error("exclude", message, name, "bad-exclude")
+            raise job.loaded.error("bad-exclude", message, "exclude", name)
         staged = StagedRun(
             key=key,
             search_id=job.search_id,

@@ -7,7 +7,7 @@ from support.puct import program
 
 from kernel_archive.archive.fragments import MAX_CASES
 from kernel_archive.archive.jobs import RunJob
-from kernel_archive.archive.recipe import Source
+from kernel_archive.archive.recipe import LoadedRecipe, Recipe, Source
 from kernel_archive.archive.search_rows import SearchRows
 from kernel_archive.readers.records import Case, Evaluation, SearchFacts
 
@@ -20,16 +20,9 @@ def search(tmp_path):
     source = Source(
         path="x", format="puct-events", role="held_out", generation_method="tree_search"
     )
-    job = RunJob(
-        search_id="made/x",
-        builder="made",
-        source_index=0,
-        source=source,
-        path=tmp_path / "x",
-        base=tmp_path,
-        recipe_directory=tmp_path,
-        excluded={},
-    )
+    recipe = Recipe(name="made", licence="MIT", description="Made.", source=[source])
+    loaded = LoadedRecipe(recipe=recipe, directory=tmp_path, file=tmp_path / "builder.toml")
+    job = RunJob(search_id="made/x", loaded=loaded, index=0, path=tmp_path / "x", base=tmp_path)
     rows = SearchRows(job, "made/x", "0" * 64, {})
     rows.facts = SearchFacts(problem="trimul", gpu="H200", reference_code=REFERENCE)
     return rows
