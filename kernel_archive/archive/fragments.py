@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import pyarrow as pa
 
 from kernel_archive.ids import canonical_json, program_id, token_id
-from kernel_archive.program_text import artificial_patterns, language_of
+from kernel_archive.program_text import language_of
 from kernel_archive.schema import CASE, TABLES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from kernel_archive.readers.records import Case, Evaluation
 
@@ -55,28 +55,24 @@ FRAGMENT_SCHEMA: Final = pa.schema(
 )
 
 
-class Limit(NamedTuple):
-    """What a number's size or a text's length, as the function says it, may be."""
-
-    size: Callable[[Any], float]
-    most: float
-
-    def exceeded_by(self, value: Any) -> bool:
-        """Whether a value is beyond the limit, or no number; ``None`` is not."""
-        return value is not None and not self.size(value) <= self.most
-
-
-def limits(schema: pa.Schema) -> dict[str, Limit]:
-    """Return the limits of every number and text of a schema."""
-    bounds: dict[str, Limit] = {}
+def limits(schema: pa.Schema) -> dict[str, float]:
+    """Return how large each number, and how long each text of a schema may be."""
+    bounds: dict[str, float] = {}
     for field in schema:
         if pa.types.is_integer(field.type):
-            bounds[field.name] = Limit(abs, 2 ** (field.type.bit_width - 1) - 1)
+            bounds[field.name] = 2 ** (field.type.bit_width - 1) - 1
         elif pa.types.is_floating(field.type):
-            bounds[field.name] = Limit(abs, MAX_QUANTITY)
+            bounds[field.name] = MAX_QUANTITY
         elif pa.types.is_string(field.type):
-            bounds[field.name] = Limit(len, MAX_CODE if field.name == "code" else MAX_NAME)
+            bounds[field.name] = MAX_CODE if field.name == "code" else MAX_NAME
     return bounds
+
+
+def is_beyond(value: Any, limit: float) -> bool:
+    """Tell whether a value is larger or longer than its limit, or no number."""
+    if value is None:
+        return False
+    return not (len(value) if isinstance(value, str) else abs(value)) <= limit
 
 
 def encodable(text: str) -> str:
@@ -94,18 +90,16 @@ def json_text(value: Any) -> str | None:
         return canonical_json(json.loads(encodable(json.dumps(value, ensure_ascii=False)))).decode()
 
 
-def fragment_table(columns: Mapping[str, Sequence[Any] | pa.Array]) -> pa.Table:
-    """Put columns together as a fragment holds them; ``cases`` are tuples of ``Case``."""
-
-    def array(name: str, kind: pa.DataType) -> pa.Array:
-        values = columns[name]
-        if isinstance(values, pa.Array):
-            return values
-        return _case_array(values) if name == "cases" else pa.array(values, kind)
-
-    return pa.table(
-        [array(field.name, field.type) for field in FRAGMENT_SCHEMA], schema=FRAGMENT_SCHEMA
-    )
+def fragment_table(rows: Sequence[Mapping[str, Any]]) -> pa.Table:
+    """Put rows together as a fragment holds them; ``cases`` are tuples of ``Case``."""
+    columns = {field.name: [row[field.name] for row in rows] for field in FRAGMENT_SCHEMA}
+    arrays = [
+        _case_array(values)
+        if name == "cases"
+        else pa.array(values, FRAGMENT_SCHEMA.field(name).type)
+        for name, values in columns.items()
+    ]
+    return pa.table(arrays, schema=FRAGMENT_SCHEMA)
 
 
 def _case_array(rows: Sequence[Sequence[Case]]) -> pa.Array:
@@ -156,10 +150,8 @@ def total_time(record: Evaluation, name: str) -> float | None:
 #: Keep what follows from this many programs; beyond it, begin again, so that hostile logs can't
 #: fill the memory with it.
 _MAX_KNOWN: Final = 50_000
-#: Token id and language by program id, and whether a program is artificial by its id and that of
-#: the reference: the same program is in many logs.
+#: Token id and language by program id: the same program is in many logs.
 _DERIVED: Final[dict[str, tuple[str, str]]] = {}
-_ARTIFICIAL: Final[dict[tuple[str, str], bool]] = {}
 
 
 class ProgramText(NamedTuple):
@@ -179,13 +171,3 @@ def program_of(code: str) -> ProgramText:
             _DERIVED.clear()
         _DERIVED[name] = token_id(code), language_of(code)
     return ProgramText(code, name, *_DERIVED[name])
-
-
-def is_artificial(program: ProgramText, reference: str) -> bool:
-    """Whether a program has an artificial pattern; ``reference`` is empty where it is unknown."""
-    key = program.program_id, program_id(reference)
-    if key not in _ARTIFICIAL:
-        if len(_ARTIFICIAL) >= _MAX_KNOWN:
-            _ARTIFICIAL.clear()
-        _ARTIFICIAL[key] = bool(artificial_patterns(program.code, reference))
-    return _ARTIFICIAL[key]

@@ -133,7 +133,6 @@ def decide(connection: duckdb.DuckDBPyConnection, rules: LabelRules) -> None:
         schema = pa.schema([(column, pa.string()) for column in values])
         connection.register(name, pa.table(values, schema))
     connection.register("reading", rules.readings)
-    refuse_unknown(connection)
 
     def bin_of(speedups: pa.Array) -> pa.Array:
         return pa.array(assign_bins(speedups.to_numpy(zero_copy_only=False), rules.scheme))
@@ -141,6 +140,7 @@ def decide(connection: duckdb.DuckDBPyConnection, rules: LabelRules) -> None:
     udf: Any = connection.create_function  # its stubs have no type "arrow"
     udf("bin_of", bin_of, [DOUBLE], TINYINT, type="arrow")
     connection.execute(_beside("labels.sql").substitute(_NAMES))
+    refuse_unknown(connection)
 
 
 def count_rows(connection: duckdb.DuckDBPyConnection) -> tuple[dict[str, int], list[str]]:

@@ -126,16 +126,17 @@ def reading_table(recipes: Iterable[LoadedRecipe]) -> pa.Table:
 
 
 def refuse_unknown(connection: duckdb.DuckDBPyConnection) -> None:
-    """Refuse a row of ``reading`` whose program no row of ``fragment`` has: it was changed.
+    """Refuse a row of ``reading`` whose program no row of ``logged`` has: it was changed.
 
     Raises:
         RecipeError: there is one.
     """
     missing = connection.execute(
-        "FROM reading ANTI JOIN fragment USING (builder, program_id) ORDER BY file, line LIMIT 1"
+        "SELECT program_id, file, line FROM reading ANTI JOIN logged USING (builder, program_id) "
+        "ORDER BY file, line LIMIT 1"
     ).fetchone()
     if missing is not None:
-        _, program, _, file, line = missing
+        program, file, line = missing
         raise RecipeError.of(
             code="bad-reading",
             message="a reading names a program that no log of its recipe has",

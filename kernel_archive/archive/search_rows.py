@@ -10,18 +10,19 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-import msgspec
-
 from kernel_archive.archive import fragments
 from kernel_archive.errors import Finding, RecipeError, printable
 from kernel_archive.gpus import canonical_gpu, is_known, same_gpu
 from kernel_archive.ids import canonical_text, evaluation_id, kernel_id
 from kernel_archive.problems import REFERENCE_IDS, family_of, get_problem, normalise_problem
+from kernel_archive.program_text import artificial_patterns
 from kernel_archive.readers import READERS
 from kernel_archive.readers.records import SPEEDUP_RANGE, Evaluation, SearchFacts
 from kernel_archive.schema import OUTCOMES, TABLES
 
 if TYPE_CHECKING:
+    from collections.abc import Container
+
     import pyarrow as pa
 
     from kernel_archive.archive.jobs import RunJob
@@ -29,23 +30,16 @@ if TYPE_CHECKING:
 #: Error texts are cut at this length; a compiler can print megabytes.
 ERROR_TEXT_LIMIT: Final = 4000
 ERROR_TYPE_LIMIT: Final = 200
-# Columns by where their values come from: the record, the row, the row's program.
-# fmt: off
+#: Columns that are as the record has them.
 _OF_RECORD: Final = (
-    "node_id", "parent_node_id", "step", "is_root", "outcome", "n_logged", "gpu_seconds",
-    "input_tokens", "output_tokens", "source_file", "source_line", "narrow_domain",
-    "goal_bin", "aim",
+    *("node_id", "parent_node_id", "step", "is_root", "outcome", "n_logged", "gpu_seconds"),
+    *("input_tokens", "output_tokens", "source_file", "source_line", "narrow_domain"),
+    *("goal_bin", "aim"),
 )
-_OF_ROW: Final = (
-    "problem", "gpu", "model", "excluded", "runtime_us", "reference_runtime_us", "reference_id",
-    "kernel_id",
-)
-_OF_PROGRAM: Final = ("program_id", "token_id", "language", "code")
-# fmt: on
 _LIMITS: Final = fragments.limits(fragments.FRAGMENT_SCHEMA)
 _SEARCH_JSON: Final = ("hyperparameters", "measurement", "software")
 _SEARCH_LIMITS: Final = fragments.limits(TABLES["searches"].schema) | dict.fromkeys(
-    _SEARCH_JSON, fragments.Limit(len, fragments.MAX_CODE)
+    _SEARCH_JSON, fragments.MAX_CODE
 )
 
 
@@ -66,22 +60,6 @@ class _Main(NamedTuple):
     reference: str | None  # text
 
 
-class _Row(msgspec.Struct):
-    """A record on its way to a row, with the columns that take more than a field of it."""
-
-    record: Evaluation
-    program: fragments.ProgramText
-    problem: str
-    gpu: str
-    model: str | None
-    excluded: str | None
-    runtime_us: float | None = None
-    reference_runtime_us: float | None = None
-    reference: str = ""
-    reference_id: str = ""
-    kernel_id: str = ""
-
-
 class SearchRows:
     """Collects the records of one search in the order of the log, and makes its rows."""
 
@@ -96,6 +74,7 @@ class SearchRows:
         self.findings: list[Finding] = []  # those of the reader come first
         self._programs: dict[str, fragments.ProgramText] = {}  # by the text of the log
         self._references: dict[tuple[str, str], dict[str, Any]] = {}
+        self._artificial: dict[tuple[str, str], bool] = {}  # by program id and reference
         self._renamed: set[str] = set()
 
     def rows(self, first: int) -> Rows:
@@ -109,42 +88,40 @@ class SearchRows:
         self._report_gpus(main.gpu)
         excluded = self.job.excluded.get(self.search_id, {})
         shapes = {id(case.shape): case.shape for r in self.evaluations for case in r.cases}
-        largest_shape = max((len(str(shape)) for shape in shapes.values()), default=0)
-        kept: dict[str, _Row] = {}  # by node; refused records give nothing to their children
+        sizes = {key: len(str(shape)) for key, shape in shapes.items()}
+        rows: dict[str, dict[str, Any]] = {}  # by node; refused records have no children
+        kept: list[Evaluation] = []
         incomplete: list[tuple[str, Evaluation]] = []
         for record in self.evaluations:
-            if self._is_refused(record, kept):
+            if self._is_refused(record, rows):
                 continue
             problem, gpu = self._place_of(record, main)
             if problem is None or gpu is None:
                 incomplete.append(("problem" if problem is None else "gpu", record))
                 continue
-            row = _Row(
-                record=record,
-                program=self._program(record.code),
-                problem=fragments.encodable(problem),
-                gpu=fragments.encodable(gpu),
-                model=main.model if record.model is None else record.model,
-                excluded=excluded.get(record.node_id, record.excluded),
-            )
-            if record.outcome == "success":
-                row.runtime_us = fragments.total_time(record, "runtime_us")
-                row.reference_runtime_us = fragments.total_time(record, "reference_runtime_us")
-            if self._is_misfit(row, largest_shape):
-                continue
-            self._identify(row, problem, main)
-            kept[record.node_id] = row
-        self._report_incomplete(incomplete, any_complete=bool(kept))
-        for node in sorted(excluded.keys() - kept.keys()):
+            row = self._row(record, main)
+            row |= {"gpu": fragments.encodable(gpu), "problem": fragments.encodable(problem)}
+            reason = excluded.get(record.node_id, record.excluded)
+            row["excluded"] = None if reason is None else fragments.encodable(reason)
+            row["seq"] = first + len(kept)
+            if not self._is_misfit(record, row, sizes):
+                self._identify(record, row, problem, main)
+                rows[record.node_id] = row
+                kept.append(record)
+        self._report_incomplete(incomplete, any_complete=bool(rows))
+        for node in sorted(excluded.keys() - rows.keys()):
             what = f"node {printable(node)!r}, which {self.search_id} does not have"
             message = f"an exclude entry names {what}"
             raise self.job.loaded.error("bad-exclude", message, "exclude", node)
-        if dropped := len(self.evaluations) - len(kept):
+        if dropped := len(self.evaluations) - len(rows):
             counts = self.facts.counts
             counts["rows_dropped"] = counts.get("rows_dropped", 0) + dropped
-        columns = self._columns(kept, first)
-        search = self._search_row(columns, main)
-        return Rows(fragments.fragment_table(columns), search, list(self._references.values()))
+        for record in kept:
+            parent, distance = _parent(record, rows)
+            rows[record.node_id] |= {"parent_kernel_id": parent, "parent_distance": distance}
+        table = fragments.fragment_table([*rows.values()])
+        search = self._search_row([*rows.values()], main)
+        return Rows(table, search, list(self._references.values()))
 
     def _main(self) -> _Main:
         problem = self._stated("problem", self.facts.problem)
@@ -189,21 +166,55 @@ class SearchRows:
                 raise self._contradiction("gpu", stated, record.gpu, record.source_line or 0)
         return problem, gpu
 
-    def _identify(self, row: _Row, problem: str, main: _Main) -> None:
+    def _row(self, record: Evaluation, main: _Main) -> dict[str, Any]:
+        """The columns of a row that follow from its record alone."""
+        job, good = self.job, record.outcome == "success"
+        row = {
+            **{name: getattr(record, name) for name in _OF_RECORD},
+            **self._program(record.code)._asdict(),
+            "model": main.model if record.model is None else record.model,
+            "error_type": record.error_type and record.error_type[:ERROR_TYPE_LIMIT],
+            "error_text": record.error_text and record.error_text[:ERROR_TEXT_LIMIT],
+            "evaluation_id": evaluation_id(search_id=self.search_id, node_id=record.node_id),
+            "speedup": record.speedup if good else None,
+            "cases": record.cases if good else (),
+            "started_at": fragments.micros(record.started_at),
+            "completed_at": fragments.micros(record.completed_at),
+            "source_digest": self.digests.get(record.source_file, self.digest),
+            "search_id": self.search_id,
+            "builder": job.builder,
+            "role": self.role,
+            "source_key": job.source_key,
+            "generation_method": job.source.generation_method,
+        }
+        for name in ("runtime_us", "reference_runtime_us"):
+            row[name] = fragments.total_time(record, name) if good else None
+        return {k: fragments.encodable(v) if isinstance(v, str) else v for k, v in row.items()}
+
+    def _identify(self, record: Evaluation, row: dict[str, Any], problem: str, main: _Main) -> None:
         """Give a row its reference and its ids; ``problem`` is as the log spells it."""
-        reference = row.record.reference_code
+        reference = record.reference_code
         if reference is None:
             same = problem == main.problem
             reference = main.reference if same else self.job.reference_text(problem)
-        row.reference = reference or ""
-        row.problem = self._own_name(row.problem, reference)
-        row.reference_id = self._reference(reference, row.problem)
-        row.kernel_id = kernel_id(
-            problem=row.problem,
-            reference_program_id=row.reference_id,
-            gpu=row.gpu,
-            program=row.program.program_id,
+        row["problem"] = self._own_name(row["problem"], reference)
+        row["family"] = family_of(row["problem"])
+        row["reference_id"] = self._reference(reference, row["problem"])
+        row["kernel_id"] = kernel_id(
+            problem=row["problem"],
+            reference_program_id=row["reference_id"],
+            gpu=row["gpu"],
+            program=row["program_id"],
         )
+        row["artificial"] = record.outcome == "success" and self._is_artificial(
+            row["code"], row["program_id"], reference or ""
+        )
+
+    def _is_artificial(self, code: str, program: str, reference: str) -> bool:
+        """Whether a program has an artificial pattern that its reference does not have."""
+        if (program, reference) not in self._artificial:
+            self._artificial[program, reference] = bool(artificial_patterns(code, reference))
+        return self._artificial[program, reference]
 
     def _refuse(self, record: Evaluation, code: str, message: str, **more: Any) -> bool:
         """Note why a record is left out; true."""
@@ -211,7 +222,7 @@ class SearchRows:
         self.findings.append(Finding(code=code, message=message, **more))
         return True
 
-    def _is_refused(self, record: Evaluation, kept: dict[str, _Row]) -> bool:
+    def _is_refused(self, record: Evaluation, kept: Container[str]) -> bool:
         """Whether a record can't be a row by itself; if so, a finding says why."""
         low, high = SPEEDUP_RANGE
         if record.outcome == "success" and not low <= (record.speedup or 0.0) <= high:
@@ -227,24 +238,17 @@ class SearchRows:
             return self._refuse(record, "duplicate-node", message, severity="warning")
         return False
 
-    def _is_misfit(self, row: _Row, largest_shape: int) -> bool:
+    def _is_misfit(self, record: Evaluation, row: dict[str, Any], sizes: dict[int, int]) -> bool:
         """Whether a row holds more than a row may; if so, a finding says what."""
-        record, cases = row.record, row.record.cases
-        values: dict[str, Any] = {n: getattr(record, n) for n in _OF_RECORD if n in _LIMITS}
-        values |= {name: getattr(row, name) for name in _OF_ROW} | {"code": row.program.code}
-        misfits: list[str] = [
-            name for name, value in values.items() if _LIMITS[name].exceeded_by(value)
-        ]
-        if record.outcome == "success" and not misfits:
-            # Nearly always the bound is enough; only then every shape is measured.
-            large = len(cases) * largest_shape > fragments.MAX_SHAPES
-            large = large and sum(len(str(c.shape)) for c in cases) > fragments.MAX_SHAPES
-            if large or len(cases) > fragments.MAX_CASES:
-                misfits, values["cases"] = ["cases"], cases
+        cases = row["cases"]
+        misfits = [n for n, most in _LIMITS.items() if fragments.is_beyond(row.get(n), most)]
+        shapes = sum(sizes[id(case.shape)] for case in cases)
+        if shapes > fragments.MAX_SHAPES or len(cases) > fragments.MAX_CASES:
+            misfits.append("cases")
         if not misfits:
             return False
         message = "a value beyond what a row of evaluations may hold; the row is left out"
-        value = printable(values[misfits[0]])
+        value = printable(row[misfits[0]])
         return self._refuse(record, "bad-value", message, field=misfits[0], value=value)
 
     def _report_incomplete(
@@ -324,50 +328,7 @@ class SearchRows:
             }
         return reference.program_id
 
-    def _columns(self, kept: dict[str, _Row], first: int) -> dict[str, Any]:
-        """The columns of the kept rows; a dictionary for each row would take twice the time."""
-        job, rows, n = self.job, list(kept.values()), len(kept)
-        records = [row.record for row in rows]
-        parents = [_parent(record, kept) for record in records]
-        families = {problem: family_of(problem) for problem in {row.problem for row in rows}}
-        values: dict[str, Any] = {
-            **{name: [getattr(record, name) for record in records] for name in _OF_RECORD},
-            **{name: [getattr(row, name) for row in rows] for name in _OF_ROW},
-            "error_type": [r.error_type and r.error_type[:ERROR_TYPE_LIMIT] for r in records],
-            "error_text": [r.error_text and r.error_text[:ERROR_TEXT_LIMIT] for r in records],
-        }
-        passed = [record.outcome == "success" for record in records]
-        by_success = list(zip(rows, passed, strict=True))
-        return {
-            **{name: _storable(column) for name, column in values.items()},
-            **{name: [getattr(row.program, name) for row in rows] for name in _OF_PROGRAM},
-            "evaluation_id": [
-                evaluation_id(search_id=self.search_id, node_id=record.node_id)
-                for record in records
-            ],
-            "family": [families[row.problem] for row in rows],
-            "parent_kernel_id": [kernel for kernel, _ in parents],
-            "parent_distance": [distance for _, distance in parents],
-            "speedup": [row.record.speedup if good else None for row, good in by_success],
-            "cases": [row.record.cases if good else () for row, good in by_success],
-            "started_at": [fragments.micros(record.started_at) for record in records],
-            "completed_at": [fragments.micros(record.completed_at) for record in records],
-            "artificial": [
-                good and fragments.is_artificial(row.program, row.reference)
-                for row, good in by_success
-            ],
-            "source_digest": [
-                self.digests.get(record.source_file, self.digest) for record in records
-            ],
-            "search_id": [self.search_id] * n,
-            "builder": [job.builder] * n,
-            "role": [self.role] * n,
-            "source_key": [job.source_key] * n,
-            "generation_method": [job.source.generation_method] * n,
-            "seq": range(first, first + n),
-        }
-
-    def _search_row(self, columns: dict[str, Any], main: _Main) -> dict[str, Any]:
+    def _search_row(self, rows: list[dict[str, Any]], main: _Main) -> dict[str, Any]:
         """The row of ``searches``: what recipe and log say, and counts over its evaluations."""
         facts, job, problem = self.facts, self.job, main.problem
         reference = main.reference
@@ -375,10 +336,10 @@ class SearchRows:
             problem = self._own_name(problem, reference)
 
         def present(*names: str) -> list[Any]:
-            return [value for name in names for value in columns[name] if value is not None]
+            return [row[name] for name in names for row in rows if row[name] is not None]
 
-        outcomes = columns["outcome"]
-        kernels = zip(columns["kernel_id"], outcomes, strict=True)
+        outcomes = present("outcome")
+        kernels = {row["kernel_id"] for row in rows if row["outcome"] == "success"}
         times = present("started_at", "completed_at")
         stated = {
             n: getattr(facts, n) for n in SearchFacts.__struct_fields__ if n in _SEARCH_LIMITS
@@ -404,8 +365,8 @@ class SearchRows:
             "finished": facts.finished,
             "n_evaluations": len(outcomes),
             "n_successes": outcomes.count("success"),
-            "n_kernels": len({kernel for kernel, outcome in kernels if outcome == "success"}),
-            "n_duplicates": sum(columns["n_logged"]) - len(outcomes),
+            "n_kernels": len(kernels),
+            "n_duplicates": sum(present("n_logged")) - len(outcomes),
             "n_findings": len(self.findings),
             "best_speedup": max(present("speedup"), default=None),
             "started_at": min(times, default=None),
@@ -414,28 +375,20 @@ class SearchRows:
             "source_digest": self.digest,
         }
         for name, limit in _SEARCH_LIMITS.items():
-            if limit.exceeded_by(row.get(name)):
+            if fragments.is_beyond(row.get(name), limit):
                 what = f"{name} of {self.search_id} is beyond what a row of searches may hold"
                 self._warn("bad-value", f"{what}; left out", file=job.run_path, field=name)
                 row |= {name: None, "n_findings": len(self.findings)}
         return row
 
 
-def _parent(record: Evaluation, kept: dict[str, _Row]) -> tuple[str, int] | tuple[None, None]:
+def _parent(record: Evaluation, rows: dict[str, Any]) -> tuple[str | None, int | None]:
     """Kernel id and distance of the nearest ancestor that this log still has."""
     further = (a for a in record.ancestor_node_ids if a != record.parent_node_id)
     for distance, node in enumerate([record.parent_node_id, *further], start=1):
-        if node is not None and node in kept and node != record.node_id:
-            return kept[node].kernel_id, distance
+        if node is not None and node in rows and node != record.node_id:
+            return rows[node]["kernel_id"], distance
     return None, None
-
-
-def _storable(values: list[Any]) -> list[Any]:
-    """A column with texts that can be stored; nearly always all are ASCII already."""
-    return [
-        fragments.encodable(value) if isinstance(value, str) and not value.isascii() else value
-        for value in values
-    ]
 
 
 def _total(values: list[Any]) -> Any:
