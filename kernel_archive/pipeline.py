@@ -44,14 +44,14 @@ def build(
     """
     plan = plan_build(BuildOptions(builders=builders, **options), _content_digest())
     with open_build(plan) as executor:
-        staged = stage_runs(plan, executor, advance)
-        if result := unchanged(plan, staged):
+        stage_runs(plan, executor, advance)
+        if result := unchanged(plan):
             return result
-        with replaced_directory(plan.target) as new, staged.published() as published:
-            manifest = build_tables(plan, staged, executor, new)
+        with replaced_directory(plan.target) as new, plan.published() as published:
+            manifest = build_tables(plan, executor, new)
             manifest = write_launches(new, manifest, plan.recipes)
             manifest = _add_splits(new, manifest, published)
-            return finished(plan, staged, manifest)
+            return finished(plan, manifest)
 
 
 def _add_splits(directory: Path, manifest: Manifest, published: Sequence[Path]) -> Manifest:

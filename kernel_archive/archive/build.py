@@ -13,7 +13,7 @@ from collections import Counter
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import msgspec
 
@@ -56,7 +56,7 @@ from kernel_archive.executors import Call, iterate_results, open_executor
 from kernel_archive.ids import CANARY, canonical_json, sha256_hex
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from concurrent.futures import Executor
 
 #: Below this many bytes of logs a second process costs more than it brings.
@@ -66,45 +66,25 @@ FINDINGS_IN_MANIFEST: Final = 200
 DATASET_NAME: Final = "gpu-forecasters/kernels"
 
 
-class Advance(Protocol):
-    """Progress: done, total, what."""
-
-    def __call__(self, done: int, total: int, what: str = "") -> None:
-        """Show how far it is."""
+#: Shows progress: done, total, what.
+Advance: TypeAlias = "Callable[[int, int, str], None]"
 
 
 class BuildOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """What a user can say of a build.
+    """What a user can say of a build."""
 
-    Attributes:
-        builders: names of shipped builders or paths of ``builder.toml``; the shipped default ones
-            when empty.
-        out: the archive directory; the archive's name when not given.
-        name: of the archive, ``owner/dataset``; the recipe's, else ``gpu-forecasters/kernels``,
-            when not given.
-        version: name of a release.
-        jobs: processes; one per core when not given.
-        strict: a damaged log line ends the build.
-        replace: another release may be overwritten.
-        scheme: bin scheme of the labels.
-        source: a local copy of the sources of a recipe that reads from the Hub.
-        engine: ``local``, processes of this machine, or ``dask``; the archive is the same.
-        scheduler: address of a running Dask scheduler; without one, a cluster on this machine.
-        stage: where fragments lie, a directory or URL that all workers see; a hidden folder beside
-            ``out`` without.
-    """
-
-    builders: Sequence[str] = ()
-    out: str | Path | None = None
-    name: str | None = None
-    version: str | None = None
-    jobs: int | None = None
-    strict: bool = False
-    replace: bool = False
-    scheme: Scheme = DEFAULT_SCHEME
-    source: str | Path | None = None
-    engine: str = "local"
-    scheduler: str | None = None
+    builders: Sequence[str] = ()  # shipped ones or paths of builder.toml; without, the default ones
+    out: str | Path | None = None  # the archive directory; without, the archive's name
+    name: str | None = None  # of the archive, owner/dataset; without, that of the recipe
+    version: str | None = None  # name of a release
+    jobs: int | None = None  # processes; without, one per core
+    strict: bool = False  # a damaged log line ends the build
+    replace: bool = False  # another release may be overwritten
+    scheme: Scheme = DEFAULT_SCHEME  # bins of the labels
+    source: str | Path | None = None  # a local copy of what a recipe reads from the Hub
+    engine: str = "local"  # "local", processes of this machine, or "dask": the archive is the same
+    scheduler: str | None = None  # address of a Dask scheduler; without, a cluster on this machine
+    #: Where fragments lie, a directory or URL that all workers see; without, beside ``out``.
     stage: str | Path | None = None
 
 
@@ -125,8 +105,8 @@ class BuildResult(msgspec.Struct, kw_only=True):
     own: bool  # an archive of one's own, which says itself what its evaluation split asks about
 
 
-class Plan(msgspec.Struct, frozen=True, kw_only=True):
-    """A build as its options and recipes say, before any log is read."""
+class Build(msgspec.Struct, kw_only=True):
+    """A build as its options and recipes say, and then its runs as they were read."""
 
     options: BuildOptions
     target: Path
@@ -139,20 +119,19 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     rules: LabelRules
     content: str  # digest of everything else that the archive depends on: definitions, templates
     jobs: list[RunJob]  # the runs to read, the largest first
+    runs: list[StagedRun] = []  # the runs that were read, sorted by search id
+    anew: int = 0  # how many of them were read now
+    key: str = ""  # digest of everything that the archive depends on
 
     @property
     def hidden(self) -> Path:
         """The folder for everything unfinished."""
         return stage_directory(self.target)
 
-
-class Staged(msgspec.Struct):
-    """All runs as they were read."""
-
-    runs: list[StagedRun]  # sorted by search id
-    store: Store  # where their fragments are
-    anew: int  # runs that were read now
-    build_key: str  # digest of everything that the archive depends on
+    @property
+    def store(self) -> Store:
+        """Where fragments are."""
+        return open_store(self.options.stage or self.hidden)
 
     @contextmanager
     def published(self) -> Iterator[list[Path]]:
@@ -162,7 +141,7 @@ class Staged(msgspec.Struct):
             yield [stack.enter_context(self.store.open_file(file)) for file in files]
 
 
-def plan_build(options: BuildOptions, content: str = "") -> Plan:
+def plan_build(options: BuildOptions, content: str = "") -> Build:
     """Read the recipes of a build, and list its runs.
 
     Raises:
@@ -190,7 +169,7 @@ def plan_build(options: BuildOptions, content: str = "") -> Plan:
     if options.source is not None:
         recipes = [local_copy(recipe, options.source) for recipe in recipes]
     texts = {key: getattr(about, key) for key in ("title", "description", "citation")}
-    return Plan(
+    return Build(
         options=options,
         target=target,
         recipes=recipes,
@@ -206,53 +185,47 @@ def plan_build(options: BuildOptions, content: str = "") -> Plan:
 
 
 @contextmanager
-def open_build(plan: Plan) -> Iterator[Executor]:
+def open_build(build: Build) -> Iterator[Executor]:
     """Hold the lock of the target, and open the executor.
 
     Raises:
         KernelArchiveError: another build is at work on the target.
     """
-    options = plan.options
+    options = build.options
     jobs = options.jobs
     if options.engine == "local":
-        most = min(jobs or os.cpu_count() or 1, len(plan.jobs))
-        jobs = 1 if sum(job.bytes for job in plan.jobs) < PARALLEL_BYTES else most
+        most = min(jobs or os.cpu_count() or 1, len(build.jobs))
+        jobs = 1 if sum(job.bytes for job in build.jobs) < PARALLEL_BYTES else most
     with (
-        locked_stage(plan.hidden),
+        locked_stage(build.hidden),
         open_executor(jobs, engine=options.engine, scheduler=options.scheduler) as executor,
     ):
         yield executor
 
 
-def stage_runs(plan: Plan, executor: Executor, advance: Advance | None = None) -> Staged:
+def stage_runs(build: Build, executor: Executor, advance: Advance | None = None) -> None:
     """Read every run that was not read before.
 
     Raises:
         LogError: a log is unreadable, or damaged and the build is strict.
         RecipeError: two runs are the same, or a recipe contradicts its log.
     """
-    options = plan.options
-    store = open_store(options.stage or plan.hidden)
+    store, strict = build.store, build.options.strict
     calls = [
-        Call(job.search_id, partial(stage_run, job, store, strict=options.strict))
-        for job in plan.jobs
+        Call(job.search_id, partial(stage_run, job, store, strict=strict)) for job in build.jobs
     ]
     runs: list[StagedRun] = []
-    anew = 0
     for _, (run, was_read) in iterate_results(executor, calls):
         runs.append(run)
-        anew += was_read
+        build.anew += was_read
         if advance:
             advance(len(runs), len(calls), run.search_id)
-    runs.sort(key=lambda run: run.search_id)
-    _refuse_repeats(runs)
-    versions = [
-        *(FORMAT, STAGE_VERSION, __version__, writer_version()),
-        *(options.scheme, plan.content),
-    ]
+    build.runs = sorted(runs, key=lambda run: run.search_id)
+    _refuse_repeats(build.runs)
+    versions = [FORMAT, STAGE_VERSION, __version__, writer_version(), build.options.scheme]
     keys = sorted(run.key for run in runs)
-    key = canonical_json([versions, keys, plan.facts, plan.version, plan.name])
-    return Staged(runs, store, anew, sha256_hex(key))
+    depends_on = [versions, build.content, keys, build.facts, build.version, build.name]
+    build.key = sha256_hex(canonical_json(depends_on))
 
 
 def _refuse_repeats(runs: Sequence[StagedRun]) -> None:
@@ -267,49 +240,49 @@ def _refuse_repeats(runs: Sequence[StagedRun]) -> None:
         other = by_digest.setdefault(run.digest, run)
         if other is not run and run.rows:
             roles = f" as {other.role} and as {run.role}" if other.role != run.role else ""
-            raise _repeat(f"the same run is matched twice{roles}", other.search_id, run.search_id)
+            message = f"the same run is matched twice{roles}: {other.search_id}, {run.search_id}"
+            raise _repeat("same-run-twice", message)
         for row in run.searches:
             name = str(row["search_id"])
             other = by_search.setdefault(name, run)
             if other is not run:
                 message = f"two runs hold a search called {printable(name)}"
-                raise _repeat(message, other.path, run.path, code="same-search-twice")
+                raise _repeat("same-search-twice", f"{message}: {other.path}, {run.path}")
 
 
-def _repeat(message: str, one: str, other: str, code: str = "same-run-twice") -> RecipeError:
+def _repeat(code: str, message: str) -> RecipeError:
     fix = "Let each run match one source of one recipe, or rename one of the files"
-    message = f"{message}: {one}, {other}"
     return RecipeError.of(code=code, message=message, field="source.path", fix=fix)
 
 
-def unchanged(plan: Plan, staged: Staged) -> BuildResult | None:
+def unchanged(build: Build) -> BuildResult | None:
     """Return the result when the target holds this very build already, whole, with its splits."""
-    present = present_manifest(plan.target)
-    if present is None or present.reports.get("build_key") != staged.build_key:
+    present = present_manifest(build.target)
+    if present is None or present.reports.get("build_key") != build.key:
         return None
-    no_card = present.splits and not (plan.target / "README.md").is_file()
+    no_card = present.splits and not (build.target / "README.md").is_file()
     variants = any(split.name != "canonical" for split in present.splits.values())
-    if no_card or variants or any(shard_faults(plan.target, present.shards())):
+    if no_card or variants or any(shard_faults(build.target, present.shards())):
         return None
-    result = finished(plan, staged, present)
+    result = finished(build, present)
     result.unchanged = True
     return result
 
 
-def build_tables(plan: Plan, staged: Staged, executor: Executor, directory: Path) -> Manifest:
+def build_tables(build: Build, executor: Executor, directory: Path) -> Manifest:
     """Merge, label and write what was staged; return the manifest, not written yet, without splits.
 
     The steps are those of :func:`~kernel_archive.archive.consolidate.consolidate`.
     """
-    runs = staged.runs
+    runs = build.runs
     tables, report = consolidate(
         runs,
-        staged.store,
+        build.store,
         directory,
-        rules=plan.rules,
-        gpus={gpu: facts for loaded in plan.recipes for gpu, facts in loaded.recipe.gpu.items()},
+        rules=build.rules,
+        gpus={gpu: facts for loaded in build.recipes for gpu, facts in loaded.recipe.gpu.items()},
         executor=executor,
-        scratch=plan.hidden / f"merge.{os.getpid()}",
+        scratch=build.hidden / f"merge.{os.getpid()}",
     )
     log_counts = Counter[str]()
     for run in runs:
@@ -317,68 +290,66 @@ def build_tables(plan: Plan, staged: Staged, executor: Executor, directory: Path
     findings = [finding for run in runs for finding in run.findings]
     return Manifest(
         format=FORMAT,
-        name=plan.name,
-        version=plan.version or "",  # without a name it is called after its digest
+        name=build.name,
+        version=build.version or "",  # without a name it is called after its digest
         logical_digest="",  # known when it is written
         package=__version__,
         writer=writer_version(),
-        bin_scheme=plan.options.scheme,
-        builders=plan.facts,
+        bin_scheme=build.options.scheme,
+        builders=build.facts,
         tables=tables,
         splits={},
-        inputs=[_input_facts(run) for run in runs],
+        inputs=[
+            InputFacts(
+                search_id=run.search_id,
+                builder=run.builder,
+                path=run.path,
+                digest=f"sha256:{run.digest}",
+                bytes=run.bytes,
+                evaluations=run.rows,
+                findings=run.n_findings,
+            )
+            for run in runs
+        ],
         findings={
             "total": sum(run.n_findings for run in runs),
             "by_code": dict(sorted(Counter(finding.code for finding in findings).items())),
             "first": msgspec.to_builtins(findings[:FINDINGS_IN_MANIFEST]),
         },
-        reports={**report, "log_counts": dict(sorted(log_counts.items()))}
-        | {"build_key": staged.build_key},
+        reports={**report, "log_counts": dict(sorted(log_counts.items())), "build_key": build.key},
         canary=CANARY,
-        about=plan.about,
-        evaluation=None if plan.evaluation is None else msgspec.to_builtins(plan.evaluation),
+        about=build.about,
+        evaluation=None if build.evaluation is None else msgspec.to_builtins(build.evaluation),
     )
 
 
-def _input_facts(run: StagedRun) -> InputFacts:
-    return InputFacts(
-        search_id=run.search_id,
-        builder=run.builder,
-        path=run.path,
-        digest=f"sha256:{run.digest}",
-        bytes=run.bytes,
-        evaluations=run.rows,
-        findings=run.n_findings,
-    )
-
-
-def finished(plan: Plan, staged: Staged, new: Manifest) -> BuildResult:
+def finished(build: Build, new: Manifest) -> BuildResult:
     """Return the result of a build, before the new archive takes its place.
 
     Raises:
         TargetExistsError: another release would be replaced, and ``replace`` is not given.
     """
-    present = present_manifest(plan.target)
+    present = present_manifest(build.target)
     replaced = None
     # Splits made in another way do not make another release: they can be made again.
     if present is not None:
         same_name = present.version == new.version or not (present.released or new.released)
         if not same_name or present.measured_digest != new.measured_digest:
             replaced = present.version
-    if present is not None and replaced and present.released and not plan.options.replace:
+    if present is not None and replaced and present.released and not build.options.replace:
         raise TargetExistsError(
-            f"{plan.target} holds release {present.version} ({present.logical_digest[:19]}…); this "
-            f"build is {new.version} ({new.logical_digest[:19]}…). Choose another --out, or "
+            f"{build.target} holds release {present.version} ({present.logical_digest[:19]}…); "
+            f"this build is {new.version} ({new.logical_digest[:19]}…). Choose another --out, or "
             "overwrite it with --replace"
         )
     return BuildResult(
-        path=str(plan.target),
+        path=str(build.target),
         version=new.version,
         logical_digest=new.logical_digest,
         unchanged=False,
         replaced=replaced,
         runs=len(new.inputs),
-        staged=staged.anew,
+        staged=build.anew,
         rows={name: sum(facts.rows.values()) for name, facts in new.tables.items()},
         findings=new.findings["total"],
         shown=msgspec.convert(new.findings["first"], list[Finding]),
@@ -394,11 +365,11 @@ def build_archive(
 
     ``options`` are those of :class:`BuildOptions`; errors are those of the steps.
     """
-    plan = plan_build(BuildOptions(builders=builders, **options))
-    with open_build(plan) as executor:
-        staged = stage_runs(plan, executor, advance)
-        if result := unchanged(plan, staged):
+    build = plan_build(BuildOptions(builders=builders, **options))
+    with open_build(build) as executor:
+        stage_runs(build, executor, advance)
+        if result := unchanged(build):
             return result
-        with replaced_directory(plan.target) as new:
-            manifest = write_manifest(new, build_tables(plan, staged, executor, new))
-            return finished(plan, staged, manifest)
+        with replaced_directory(build.target) as new:
+            manifest = write_manifest(new, build_tables(build, executor, new))
+            return finished(build, manifest)

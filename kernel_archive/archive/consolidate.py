@@ -9,6 +9,7 @@ rest from the fragments, some thousand rows at a time.
 from __future__ import annotations
 
 import hashlib
+import itertools
 import os
 import secrets
 import shutil
@@ -156,7 +157,8 @@ def _plan_shards(
     for (table, split), query in SPLIT_QUERIES.items():
         reader = connection.sql(query).to_arrow_reader(SHARD_ROWS // 4)
         parts = (pa.Table.from_batches([batch]) for batch in reader)
-        for rows in _full_shards(row_groups(table, parts), reader.schema.empty_table()):
+        groups = row_groups(table, itertools.chain([reader.schema.empty_table()], parts))
+        for rows in _full_shards(groups):
             searches = pc.unique(rows["search_id"]).to_pylist()
             if "label_search" in rows.column_names:
                 searches += pc.unique(rows["label_search"]).to_pylist()
@@ -170,17 +172,15 @@ def _plan_shards(
     return shards
 
 
-def _full_shards(groups: Iterable[pa.Table], empty: pa.Table) -> Iterator[pa.Table]:
-    """Put row groups together until they fill a file; without any there is one empty file."""
-    held = [empty]
-    count = written = 0
+def _full_shards(groups: Iterable[pa.Table]) -> Iterator[pa.Table]:
+    """Put row groups together until they fill a file."""
+    held: list[pa.Table] = []
     for group in groups:
         held.append(group)
-        count += group.num_rows
-        if count >= SHARD_ROWS:
+        if sum(part.num_rows for part in held) >= SHARD_ROWS:
             yield pa.concat_tables(held)
-            held, count, written = [empty], 0, written + 1
-    if count or not written:
+            held = []
+    if held:
         yield pa.concat_tables(held)
 
 

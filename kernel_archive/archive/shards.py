@@ -80,7 +80,7 @@ def group_ends(keys: Sequence[str], searches: Sequence[str]) -> Iterator[int]:
 
 
 def row_groups(table: str, parts: Iterable[pa.Table]) -> Iterator[pa.Table]:
-    """Cut the rows of all parts into row groups."""
+    """Cut the rows of all parts into row groups; parts without rows are one empty group."""
     held: list[pa.Table] = []
     for part in parts:
         rows = pa.concat_tables([*held, part])
@@ -93,8 +93,7 @@ def row_groups(table: str, parts: Iterable[pa.Table]) -> Iterator[pa.Table]:
             yield rows.slice(start, end - start)
             start = end
         held = [rows.slice(start)]
-    if held and held[0].num_rows:
-        yield held[0]
+    yield from held
 
 
 def digest_rows(table: str, rows: pa.Table) -> list[tuple[str, bytes]]:
@@ -113,7 +112,7 @@ def write_table(
     *,
     metadata: Mapping[str, str] | None = None,
 ) -> TableFacts:
-    """Write one table's shards into an archive directory and return its facts.
+    """Write a table into an archive directory, a file per split, and return its facts.
 
     ``splits`` are its rows, whole or in parts, in their final order; ``metadata`` are further pairs
     of the Parquet footer.
@@ -127,45 +126,26 @@ def write_table(
             digests.extend(digest_rows(table, exact))
             yield exact
 
-    facts = {
-        split: _write_split(directory, table, split, shaped(splits[split]), metadata)
-        for split in TABLES[table].splits
-        if split in splits
-    }
+    facts = {}
+    for split in TABLES[table].splits:
+        if split in splits:
+            name = shard_name(table, split)
+            path = directory / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            for old in path.parent.glob(f"{split}-*-of-*.parquet"):
+                old.unlink()
+            groups = row_groups(
+                table, itertools.chain([schema.empty_table()], shaped(splits[split]))
+            )
+            count = write_groups(path, table, groups, metadata)
+            facts[split] = [ShardFacts(name, count, path.stat().st_size, file_sha256(path))]
     return TableFacts(splits=facts, logical_digest=logical_digest(digests))
-
-
-def _write_split(
-    directory: Path,
-    table: str,
-    split: str,
-    parts: Iterable[pa.Table],
-    metadata: Mapping[str, str] | None,
-) -> list[ShardFacts]:
-    """Write the shards of one split; their names hold their count and come last."""
-    folder = (directory / shard_name(table, split)).parent
-    folder.mkdir(parents=True, exist_ok=True)
-    for old in folder.glob(f"{split}-*-of-*.parquet"):
-        old.unlink()
-    counts: list[int] = []
-    groups = row_groups(table, parts)
-    first: pa.Table | None = next(groups, TABLES[table].schema.empty_table())
-    while first is not None:
-        path = folder / f".{split}-{len(counts):05d}.tmp"
-        counts.append(write_groups(path, table, itertools.chain([first], groups), metadata))
-        first = next(groups, None)
-    facts = []
-    for i, count in enumerate(counts):
-        name = shard_name(table, split, i, len(counts))
-        path = (folder / f".{split}-{i:05d}.tmp").replace(directory / name)
-        facts.append(ShardFacts(name, count, path.stat().st_size, file_sha256(path)))
-    return facts
 
 
 def write_groups(
     path: Path, table: str, groups: Iterable[pa.Table], metadata: Mapping[str, str] | None = None
 ) -> int:
-    """Write row groups to a file until it is full; return the number of its rows."""
+    """Write row groups to a file; return the number of its rows."""
     count = 0
     schema = TABLES[table].schema
     with pq.ParquetWriter(
@@ -189,6 +169,4 @@ def write_groups(
             # In one piece: where the parts of a group meet would show in the pages.
             writer.write_table(group.combine_chunks(), row_group_size=max(1, group.num_rows))
             count += group.num_rows
-            if count >= SHARD_ROWS:
-                break
     return count

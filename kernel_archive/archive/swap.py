@@ -18,7 +18,7 @@ from kernel_archive.errors import TargetExistsError
 from kernel_archive.storage import locked, sync
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
 _AT_FDCWD: Final = -100
 _RENAME_EXCHANGE: Final = 2
@@ -94,22 +94,14 @@ def _sync_tree(directory: Path) -> None:
 
 @contextmanager
 def replaced_directory(
-    target: Path,
-    *,
-    copy: bool = False,
-    ours: frozenset[str] = OURS,
-    check: Callable[[Path], None] = check_target,
+    target: Path, *, copy: bool = False, ours: frozenset[str] = OURS
 ) -> Iterator[Path]:
     """Fill a new directory; it takes the target's place when the block ends well.
 
     With ``copy`` it starts from the target's present files (hard links: replace files, never write
-    into them), else from what it holds beside ``ours``. ``check`` refuses what is not ours.
-
-    Raises:
-        TargetExistsError: the target is not ours.
+    into them), else from what it holds beside ``ours``.
     """
     target = target.absolute()
-    check(target)
     target.parent.mkdir(parents=True, exist_ok=True)
     stage = stage_directory(target)
     stage.mkdir(exist_ok=True)

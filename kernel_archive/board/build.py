@@ -253,7 +253,7 @@ def _publish(folder: Path, store: Path, page: bytes, boards: Sequence[Standings]
     with locked(folder / LOCK):
         for left in stage.glob("new.*"):  # of builds that were killed
             shutil.rmtree(left, ignore_errors=True)
-        with replaced_directory(folder, ours=OURS, check=_check_out) as new:
+        with replaced_directory(folder, ours=OURS) as new:
             (new / STANDINGS_FILE).write_bytes(standings_bytes(boards))
             (new / PAGE_FILE).write_bytes(page)
             (new / ENTRIES).mkdir()
