@@ -33,25 +33,19 @@ if TYPE_CHECKING:
 #: Findings kept in full per run; the rest is counted.
 FINDINGS_KEPT: Final = 200
 
+_PUBLISHED_TEXTS: Final = (
+    *("split", "row_id", "problem", "gpu", "pair_type", "source_file", "source_search"),
+    *("search_id", "parent_node_id", "child_node_id"),
+)
+#: Columns of the split rows that others published.
 PUBLISHED_SCHEMA: Final = pa.schema(
-    {
-        "split": pa.string(),
-        "row_id": pa.string(),
-        "problem": pa.string(),
-        "gpu": pa.string(),
-        "anchor_code": pa.large_string(),
-        "candidate_code": pa.large_string(),
-        "speedup": pa.float64(),
-        "label": pa.int8(),
-        "order": pa.int64(),
-        "source_file": pa.string(),
-        "source_line": pa.int64(),
-        "pair_type": pa.string(),
-        "parent_node_id": pa.string(),
-        "child_node_id": pa.string(),
-        "source_search": pa.string(),
-        "search_id": pa.string(),
-    }
+    [
+        *((name, pa.string()) for name in _PUBLISHED_TEXTS),
+        *((name, pa.large_string()) for name in ("anchor_code", "candidate_code")),
+        *((name, pa.int64()) for name in ("order", "source_line")),
+        ("speedup", pa.float64()),
+        ("label", pa.int8()),
+    ]
 )
 
 
@@ -66,7 +60,6 @@ class StagedRun(msgspec.Struct, kw_only=True):
     digest: str  # over its input files
     bytes: int  # of its input files on disk
     rows: int = 0  # evaluations
-    published: int  # published split rows
     searches: list[dict[str, Any]] = []  # rows of searches: several where one file holds several
     references: list[dict[str, Any]] = []  # rows of references
     counts: dict[str, int] = {}  # further ones of the format
@@ -145,10 +138,7 @@ def _read_facts(store: Store, key: str) -> StagedRun | None:
     digest, _, facts = (store.get(f"{key}.run") or b"").partition(b"\n")
     if digest != sha256_hex(facts).encode():
         return None
-    try:
-        staged = msgspec.json.decode(facts, type=StagedRun)
-    except (ValueError, msgspec.DecodeError):
-        return None
+    staged = msgspec.json.decode(facts, type=StagedRun)
     files = [file for file in (staged.fragment, staged.published_rows) if file is not None]
     return staged if all(map(store.holds, files)) else None
 
@@ -163,24 +153,11 @@ def stage_run(job: RunJob, store: Store, *, strict: bool = False) -> tuple[Stage
         LogError: ``strict`` and the log is damaged; or nothing at all could be read of it.
         RecipeError: the recipe contradicts the log or leaves out what the log doesn't say.
     """
-    staged, anew = _stage(job, store)
-    _judge(job, staged, strict=strict)
-    return staged, anew
-
-
-def _stage(job: RunJob, store: Store) -> tuple[StagedRun, bool]:
-    """Read a run of this machine, unless it was read before; whether it was read now."""
-    files = job.run_files
-    digest, digests, size = run_digest(files)
+    digest, digests, size = run_digest(job.run_files)
     key = fragment_key(job, digest)
-    present = _read_facts(store, key)
-    if present is not None:
-        return present, False
-    try:
-        searches, published = _collect(job, READERS[job.source.format].read(files), digest, digests)
-        for name in sorted(job.excluded.keys() - {search.search_id for search in searches}):
-            message = f"an exclude entry names search {name!r}, which is not in {job.search_id}"
-            raise job.loaded.error("bad-exclude", message, "exclude", name)
+    staged = _read_facts(store, key)
+    anew = staged is None
+    if staged is None:
         staged = StagedRun(
             key=key,
             search_id=job.search_id,
@@ -189,14 +166,29 @@ def _stage(job: RunJob, store: Store) -> tuple[StagedRun, bool]:
             path=job.run_path,
             digest=digest,
             bytes=size,
-            published=len(published),
         )
-        rows = pa.concat_tables([staged.add(search) for search in searches])
-        staged.fragment = _write_table(store, key[:32], ".parquet", rows)
-    except MemoryError as error:
-        raise LogError(
-            f"{job.search_id} takes more memory than there is. Take the run out of its path"
-        ) from error
+        try:
+            _read_run(job, store, staged, digests)
+        except MemoryError as error:
+            raise LogError(
+                f"{job.search_id} takes more memory than there is. Take the run out of its path"
+            ) from error
+        facts = msgspec.json.encode(staged)
+        store.put(f"{key}.run", f"{sha256_hex(facts)}\n".encode() + facts)
+    _judge(job, staged, strict=strict)
+    return staged, anew
+
+
+def _read_run(job: RunJob, store: Store, staged: StagedRun, digests: dict[str, str]) -> None:
+    """Read a run, and write its fragment."""
+    records = READERS[job.source.format].read(job.run_files)
+    searches, published = _collect(job, records, staged.digest, digests)
+    for name in sorted(job.excluded.keys() - {search.search_id for search in searches}):
+        message = f"an exclude entry names search {name!r}, which is not in {job.search_id}"
+        raise job.loaded.error("bad-exclude", message, "exclude", name)
+    rows = pa.concat_tables([staged.add(search) for search in searches])
+    stem = staged.key[:32]
+    staged.fragment = _write_table(store, stem, ".parquet", rows)
     if published:
         values = [
             {
@@ -208,10 +200,7 @@ def _stage(job: RunJob, store: Store) -> tuple[StagedRun, bool]:
             for row in published
         ]
         rows = pa.Table.from_pylist(values, schema=PUBLISHED_SCHEMA)
-        staged.published_rows = _write_table(store, key[:32], ".published.parquet", rows)
-    facts = msgspec.json.encode(staged)
-    store.put(f"{key}.run", f"{sha256_hex(facts)}\n".encode() + facts)
-    return staged, True
+        staged.published_rows = _write_table(store, stem, ".published.parquet", rows)
 
 
 def _judge(job: RunJob, staged: StagedRun, *, strict: bool) -> None:
@@ -224,7 +213,7 @@ def _judge(job: RunJob, staged: StagedRun, *, strict: bool) -> None:
         raise LogError(message, findings=in_order)
     # A damaged run fails alone; a run of another format is a mistake of the recipe.
     errors = [f for f in errors if f.code in MISTAKES]
-    if errors and not staged.rows and not staged.published:
+    if errors and not staged.rows and staged.published_rows is None:
         raise LogError(
             f"nothing could be read of {job.search_id} as {job.source.format}. "
             "Name the right format in the recipe, or take the run out of its path",
