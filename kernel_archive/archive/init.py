@@ -12,6 +12,7 @@ import os
 import re
 import tempfile
 from collections import Counter
+from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -153,8 +154,8 @@ def _shipped(folder: Path, names: Sequence[str]) -> Draft | None:
 def _own_format(folder: Path, names: Sequence[str]) -> Draft | None:
     """Recognise a search log of a format with a file name of its own."""
     for name in names:
-        plain = Path(_uncompressed(name)).name
-        spec = next((s for s in READERS.values() if s.files and plain == s.files[0]), None)
+        plain = _uncompressed(name).name
+        spec = next((s for s in READERS.values() if plain in s.files[:1]), None)
         if spec is not None:
             source = {"path": str((folder / name).parent), "format": spec.name}
             note = "one run is named: write * in the path for the runs beside it"
@@ -162,26 +163,18 @@ def _own_format(folder: Path, names: Sequence[str]) -> Draft | None:
     return None
 
 
-def _uncompressed(name: str) -> str:
-    return name.removesuffix(".zst").removesuffix(".gz")
-
-
-def _suffix(name: str) -> str:
-    return Path(_uncompressed(name)).suffix.lower()
+def _uncompressed(name: str) -> Path:
+    return Path(name.removesuffix(".zst").removesuffix(".gz"))
 
 
 def _reader(folder: Path, name: str) -> str:
     """Write the call that reads a table; the mark between fields of CSV is the header's."""
-    suffix = _suffix(name)
-    if _READ[suffix] != _CSV:
-        return _READ[suffix]
-    try:
-        with open_bounded(folder / name, max_bytes=1 << 20) as stream:
-            header = stream.read(1 << 16).split(b"\n", 1)[0].decode("utf-8", "replace")
-    except (OSError, UntrustedFileError):
-        header = ""
+    suffix = _uncompressed(name).suffix.lower()
+    header = ""
+    with suppress(OSError, UntrustedFileError), open_bounded(folder / name, max_bytes=1 << 20) as f:
+        header = f.read(1 << 16).split(b"\n", 1)[0].decode("utf-8", "replace")
     marks = "\t" if suffix == ".tsv" else ",;\t"
-    return _CSV.format(next((mark for mark in marks if mark in header), marks[0]))
+    return _READ[suffix].format(next((mark for mark in marks if mark in header), marks[0]))
 
 
 def _rows(folder: Path, file: str, select: str) -> list[dict[str, Any]]:
@@ -195,7 +188,7 @@ def _rows(folder: Path, file: str, select: str) -> list[dict[str, Any]]:
 
 def _table(folder: Path, names: Sequence[str]) -> Draft | None:
     """Recognise the table from which most columns of ours are known, and the tables like it."""
-    tables = [name for name in names if _suffix(name) in _READ]
+    tables = [name for name in names if _uncompressed(name).suffix.lower() in _READ]
     columns: dict[str, list[str]] = {}
     for name in tables[:_MAX_TABLES]:
         select = f"SELECT column_name FROM (DESCRIBE FROM {_reader(folder, name)})"
@@ -255,11 +248,6 @@ def _is_reference(column: str) -> bool:
 def quoted(name: str) -> str:
     """A name as an SQL identifier."""
     return '"' + name.replace('"', '""') + '"'
-
-
-def _text(value: str) -> str:
-    """A value as an SQL text."""
-    return "'" + value.replace("'", "''") + "'"
 
 
 def _query(
@@ -362,7 +350,8 @@ def _verdict(matched: dict[str, str], values: dict[str, list[str]], notes: list[
                     "its rows are left out"
                 )
             else:
-                cases.append(f"WHEN t.{quoted(theirs)}::VARCHAR = {_text(word)} THEN '{outcome}'")
+                quote = word.replace("'", "''")
+                cases.append(f"WHEN t.{quoted(theirs)}::VARCHAR = '{quote}' THEN '{outcome}'")
     if not cases:
         return []
     last = f"t.{quoted(theirs)}::VARCHAR" if theirs is not None else "'success'"
@@ -410,14 +399,13 @@ def preview(recipe: Path) -> dict[str, Any]:
     outcomes, gpus, problems = Counter[str](), Counter[str](), Counter[str]()
     findings: list[Finding] = []
     first: list[dict[str, Any]] = []
-    rows = 0
+    n_rows = 0
     for job in jobs[:_MAX_RUNS]:
         records = list(READERS[job.source.format].read(job.run_files))
         findings += [record for record in records if isinstance(record, Finding)]
-        stated = [record for record in records if isinstance(record, SearchFacts)]
-        facts = stated[0] if stated else SearchFacts()
+        facts = next((r for r in records if isinstance(r, SearchFacts)), SearchFacts())
         evaluations = [record for record in records if isinstance(record, Evaluation)]
-        rows += facts.counts.get("rows", len(evaluations))
+        n_rows += facts.counts.get("rows", len(evaluations))
         for record in evaluations:
             gpu = canonical_gpu(record.gpu or facts.gpu or job.source.gpu or "")
             problem = record.problem or facts.problem or job.source.problem or ""
@@ -425,23 +413,24 @@ def preview(recipe: Path) -> dict[str, Any]:
             gpus[gpu] += 1
             problems[problem] += 1
             if len(first) < 3 and record.outcome == "success" and record.excluded is None:
-                row = {"problem": problem, "gpu": gpu, "speedup": record.speedup}
-                row["code"] = record.code.strip().split("\n", 1)[0][:80]
-                first.append(row | {"from": record.source_file, "line": record.source_line})
+                code = record.code.strip().split("\n", 1)[0][:80]
+                row = {"problem": problem, "gpu": gpu, "speedup": record.speedup, "code": code}
+                first.append({**row, "from": record.source_file, "line": record.source_line})
     without = {"gpu": gpus.pop("", 0), "problem": problems.pop("", 0)}
+    missing = [
+        f"the {what} of {n:,} rows: {what} = ... in the [[source]]"
+        for what, n in without.items()
+        if n
+    ]
     return {
         "runs": len(jobs),
         "runs_read": min(len(jobs), _MAX_RUNS),
-        "rows": rows,
+        "rows": n_rows,
         "evaluations": outcomes.total(),
         "outcomes": dict(outcomes.most_common()),
         "problems": len(problems),
         "gpus": dict(gpus.most_common()),
         "first": first,
         "findings": findings,
-        "missing": [
-            f"the {what} of {n:,} rows: {what} = ... in the [[source]]"
-            for what, n in without.items()
-            if n
-        ],
+        "missing": missing,
     }
