@@ -186,11 +186,7 @@ def plan_build(options: BuildOptions, content: str = "") -> Build:
 
 @contextmanager
 def open_build(build: Build) -> Iterator[Executor]:
-    """Hold the lock of the target, and open the executor.
-
-    Raises:
-        KernelArchiveError: another build is at work on the target.
-    """
+    """Hold the lock of the target, and open the executor."""
     options = build.options
     jobs = options.jobs
     if options.engine == "local":
@@ -204,12 +200,7 @@ def open_build(build: Build) -> Iterator[Executor]:
 
 
 def stage_runs(build: Build, executor: Executor, advance: Advance | None = None) -> None:
-    """Read every run that was not read before.
-
-    Raises:
-        LogError: a log is unreadable, or damaged and the build is strict.
-        RecipeError: two runs are the same, or a recipe contradicts its log.
-    """
+    """Read every run that was not read before."""
     store, strict = build.store, build.options.strict
     calls = [
         Call(job.search_id, partial(stage_run, job, store, strict=strict)) for job in build.jobs

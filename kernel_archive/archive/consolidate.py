@@ -92,9 +92,6 @@ def consolidate(
     """Write the measured tables of an archive; return facts per table, and counts for the manifest.
 
     Runs are sorted by search id; ``scratch`` is a folder on this machine for what the merge spills.
-
-    Raises:
-        KernelArchiveError: the disk or the memory is full.
     """
     folder = f"merge-{secrets.token_hex(4)}"
     scratch.mkdir(exist_ok=True)
@@ -118,12 +115,7 @@ def consolidate(
 
 @contextmanager
 def _merge_database(scratch: Path) -> Iterator[duckdb.DuckDBPyConnection]:
-    """Open a database that spills into a folder.
-
-    Raises:
-        KernelArchiveError: the disk is full, or something needs more memory than the limit and
-        can't be spilled.
-    """
+    """Open a database that spills into a folder."""
     import duckdb
 
     settings: dict[str, Any] = {
@@ -206,7 +198,8 @@ def _write_shards(
                 name = shard_name(table, split, i, len(splits[split]))
                 path = directory / name
                 path.parent.mkdir(parents=True, exist_ok=True)
-                store.move(file, path)
+                with store.open_file(file) as written:
+                    shutil.move(written, path)
                 count = pq.read_metadata(path).num_rows
                 facts[split].append(ShardFacts(name, count, file.bytes, file.sha256))
         tables[table] = TableFacts(facts, _table_digest(digests[table]))

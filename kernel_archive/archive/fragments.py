@@ -147,13 +147,6 @@ def total_time(record: Evaluation, name: str) -> float | None:
     return round(math.exp(math.fsum(logarithms) / len(logarithms)), 6)
 
 
-#: Keep what follows from this many programs; beyond it, begin again, so that hostile logs can't
-#: fill the memory with it.
-_MAX_KNOWN: Final = 50_000
-#: Token id and language by program id: the same program is in many logs.
-_DERIVED: Final[dict[str, tuple[str, str]]] = {}
-
-
 class ProgramText(NamedTuple):
     """A program's columns: its text, and what follows from it."""
 
@@ -165,9 +158,4 @@ class ProgramText(NamedTuple):
 
 def program_of(code: str) -> ProgramText:
     """Derive the columns of a program from its canonical text, which can be encoded."""
-    name = program_id(code)
-    if name not in _DERIVED:
-        if len(_DERIVED) >= _MAX_KNOWN:
-            _DERIVED.clear()
-        _DERIVED[name] = token_id(code), language_of(code)
-    return ProgramText(code, name, *_DERIVED[name])
+    return ProgramText(code, program_id(code), token_id(code), language_of(code))

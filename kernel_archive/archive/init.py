@@ -390,11 +390,7 @@ def write_recipe(draft: Draft, target: Path, *, name: str, answers: dict[str, st
 
 
 def preview(recipe: Path) -> dict[str, Any]:
-    """Read what a recipe names, without building: counts, first rows, findings, what is missing.
-
-    Raises:
-        RecipeError: the recipe is at fault.
-    """
+    """Read what a recipe names, without building: counts, first rows, findings, what is missing."""
     jobs = jobs_of([load_recipe(recipe)])
     outcomes, gpus, problems = Counter[str](), Counter[str](), Counter[str]()
     findings: list[Finding] = []

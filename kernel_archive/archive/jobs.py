@@ -93,11 +93,7 @@ class RunJob(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         return self.source.role
 
     def reference_text(self, problem: str | None) -> str | None:
-        """Read the reference program that the recipe supplies for a problem, if it does.
-
-        Raises:
-            RecipeError: the named file can't be read.
-        """
+        """Read the reference program that the recipe supplies for a problem, if it does."""
         if self.source.reference is None or problem is None:
             return None
         path = self.loaded.directory / self.source.reference.replace("{problem}", problem)
@@ -205,12 +201,7 @@ def _matches(loaded: LoadedRecipe, index: int, stage: Path) -> list[tuple[Path, 
 
 
 def jobs_of(recipes: list[LoadedRecipe], stage: Path = Path()) -> list[RunJob]:
-    """List every run of every recipe, sorted by search id; sources behind URLs go into ``stage``.
-
-    Raises:
-        RecipeError: a path matches nothing, two runs share an id, or an ``[[exclude]]`` names no
-            search.
-    """
+    """List the runs of all recipes, sorted by search id; sources behind URLs go into ``stage``."""
     jobs: dict[str, RunJob] = {}
     for loaded in recipes:
         name = loaded.recipe.name

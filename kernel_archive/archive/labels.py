@@ -117,11 +117,7 @@ class LabelRules(msgspec.Struct, frozen=True):
 
 
 def decide(connection: duckdb.DuckDBPyConnection, rules: LabelRules) -> None:
-    """Decide what becomes of every row of ``fragment``: then :data:`SPLIT_QUERIES` can be asked.
-
-    Raises:
-        RecipeError: a reading is of a program that no log has.
-    """
+    """Decide what becomes of every row of ``fragment``: then :data:`SPLIT_QUERIES` can be asked."""
     from duckdb.sqltypes import DOUBLE, TINYINT
 
     pairs = sorted(rules.supersedes)

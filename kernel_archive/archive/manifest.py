@@ -225,11 +225,7 @@ def present_manifest(directory: Path) -> Manifest | None:
 
 
 def _refuse_foreign_names(manifest: Manifest, path: Path) -> None:
-    """Refuse names outside of our layout: they go into paths and queries.
-
-    Raises:
-        ArchiveMismatchError: a table, split or shard has such a name.
-    """
+    """Refuse names outside of our layout: they go into paths and queries."""
     for table, facts in manifest.tables.items():
         if table not in TABLES or not facts.splits.keys() <= {*TABLES[table].splits}:
             name = printable(table)

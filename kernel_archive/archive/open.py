@@ -225,11 +225,7 @@ class Archive:
 
 
 def _schema(table: str, columns: Sequence[str] | None) -> pa.Schema:
-    """Return the schema of a table, or of some of its columns.
-
-    Raises:
-        UsageError: the table has no such column.
-    """
+    """Return the schema of a table, or of some of its columns."""
     schema = TABLES[table].schema
     for name in columns or ():
         if name not in schema.names:

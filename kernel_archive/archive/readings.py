@@ -71,11 +71,7 @@ class HumanReading(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
 
 def readings_of(loaded: LoadedRecipe) -> list[tuple[int, HumanReading]]:
-    """Read the readings that a recipe names, each with its line; none where it names no file.
-
-    Raises:
-        RecipeError: a line is no reading, or the file can't be read.
-    """
+    """Read the readings that a recipe names, each with its line; none where it names no file."""
     return list(lines_beside(loaded, "readings", HumanReading, "bad-reading", _FIX))
 
 
@@ -86,11 +82,7 @@ def lines_beside(
     code: str,
     fix: str,
 ) -> Iterator[tuple[int, Line]]:
-    """Decode the lines of a JSON file that a recipe names, each with its number.
-
-    Raises:
-        RecipeError: a line is at fault, or the file can't be read.
-    """
+    """Decode the lines of a JSON file that a recipe names, each with its number."""
     path = loaded.beside(field)
     if path is None:
         return
@@ -126,11 +118,7 @@ def reading_table(recipes: Iterable[LoadedRecipe]) -> pa.Table:
 
 
 def refuse_unknown(connection: duckdb.DuckDBPyConnection) -> None:
-    """Refuse a row of ``reading`` whose program no row of ``logged`` has: it was changed.
-
-    Raises:
-        RecipeError: there is one.
-    """
+    """Refuse a row of ``reading`` whose program no row of ``logged`` has: it was changed."""
     missing = connection.execute(
         "SELECT program_id, file, line FROM reading ANTI JOIN logged USING (builder, program_id) "
         "ORDER BY file, line LIMIT 1"

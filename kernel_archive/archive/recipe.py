@@ -212,11 +212,7 @@ class LoadedRecipe(msgspec.Struct, frozen=True, kw_only=True):
         return RecipeError.of(code=code, message=message, **place)
 
     def beside(self, field: Literal["readings", "launches"]) -> Path | None:
-        """Return the file that the recipe names in a field, if it does.
-
-        Raises:
-            RecipeError: the path leaves the recipe's folder, or there is no file to read.
-        """
+        """Return the file that the recipe names in a field, if it does."""
         name: str | None = getattr(self.recipe, field)
         if name is None:
             return None
@@ -284,11 +280,7 @@ def _source_faults(
 
 
 def _query_text(query: str, directory: Path) -> str:
-    """Return the text of a query, which may stand in a file beside the recipe.
-
-    Raises:
-        QueryError: its file can't be read, or it is not one SELECT.
-    """
+    """Return the text of a query, which may stand in a file beside the recipe."""
     text = query
     if query.endswith(".sql") and "\n" not in query:
         path = (directory / query).resolve()
@@ -322,11 +314,7 @@ _FACTS: Final = "name version licence description url citation notes natural sup
 
 
 def recipe_facts(loaded: LoadedRecipe) -> dict[str, Any]:
-    """Return what the manifest keeps of a recipe, with digests of it and the files that it names.
-
-    Raises:
-        RecipeError: such a file can't be read.
-    """
+    """Return what the manifest keeps of a recipe, with digests of it and the files it names."""
     facts = {key: getattr(loaded.recipe, key) for key in _FACTS.split()}
     facts["digest"] = f"sha256:{sha256_hex(canonical_json(loaded.recipe))}"
     readings, launches = loaded.beside("readings"), loaded.beside("launches")
@@ -376,11 +364,7 @@ def find_recipe(name: str) -> LoadedRecipe:
 
 
 def load_recipes(builders: Sequence[str]) -> list[LoadedRecipe]:
-    """Load the named recipes, or the shipped default ones, sorted by name.
-
-    Raises:
-        RecipeError: a recipe is at fault, or two have one name.
-    """
+    """Load the named recipes, or the shipped default ones, sorted by name."""
     recipes = [find_recipe(name) for name in builders or shipped_recipes()]
     if not builders:
         recipes = [loaded for loaded in recipes if loaded.recipe.default]
@@ -394,11 +378,7 @@ def load_recipes(builders: Sequence[str]) -> list[LoadedRecipe]:
 
 
 def common_table(recipes: Iterable[LoadedRecipe], key: Literal["archive", "eval"]) -> Any:
-    """Return the one ``[archive]`` or ``[eval]`` of several recipes; ``None`` if no recipe has it.
-
-    Raises:
-        RecipeError: two recipes state different ones.
-    """
+    """Return the one ``[archive]`` or ``[eval]`` of several recipes, if any; two are an error."""
     stated: Any = None
     for loaded in recipes:
         own = getattr(loaded.recipe, key)
@@ -413,9 +393,6 @@ def local_copy(loaded: LoadedRecipe, directory: str | Path) -> LoadedRecipe:
     """Return the recipe with every URL source read from a local copy of the same layout.
 
     ``hf://datasets/<user>/<repo>/<path>`` is ``<directory>/<repo>/<path>``, or a file of its name.
-
-    Raises:
-        UsageError: there is no such directory.
     """
     root = Path(directory).absolute()
     if not root.is_dir():
@@ -436,11 +413,7 @@ def local_copy(loaded: LoadedRecipe, directory: str | Path) -> LoadedRecipe:
 
 
 def supersession(recipes: Iterable[dict[str, Any]]) -> list[tuple[str, str]]:
-    """List all pairs (new, old) of builders, also over several steps, by their recipes' facts.
-
-    Raises:
-        RecipeError: a builder supersedes itself, directly or in a circle.
-    """
+    """List all pairs (new, old) of builders, also over several steps, by their recipes' facts."""
     pairs = {(str(recipe["name"]), str(old)) for recipe in recipes for old in recipe["supersedes"]}
     for _ in range(len(pairs)):
         pairs |= {(new, older) for new, old in pairs for newer, older in pairs if old == newer}

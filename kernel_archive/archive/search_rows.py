@@ -78,12 +78,7 @@ class SearchRows:
         self._renamed: set[str] = set()
 
     def rows(self, first: int) -> Rows:
-        """Make all rows; ``first`` is the position of the first evaluation in the run.
-
-        Raises:
-            RecipeError: the recipe contradicts the log, leaves out what the log doesn't say, or
-                excludes what is not there.
-        """
+        """Make all rows; ``first`` is the position of the first evaluation in the run."""
         main = self._main()
         self._report_gpus(main.gpu)
         excluded = self.job.excluded.get(self.search_id, {})

@@ -72,23 +72,16 @@ class Store(msgspec.Struct, frozen=True):
     @contextmanager
     def open_file(self, stored: Stored) -> Iterator[Path]:
         """Open a file for reading: itself, or a checked copy that is deleted after the block."""
-        if self.remote:
-            with tempfile.TemporaryDirectory(prefix="kernel-archive-") as folder:
-                path = Path(folder, Path(stored.name).name)
-                self.move(stored, path)
-                yield path
-        else:
-            yield self.path(stored.name)
-
-    def move(self, stored: Stored, path: Path) -> None:
-        """Take a file out of the store, to a path on this machine; behind a URL, copy it."""
         if not self.remote:
-            shutil.move(self.path(stored.name), path)
+            yield self.path(stored.name)
             return
-        with _asking(f"reading {self.place(stored.name)}"):
-            self.system.get_file(self.place(stored.name), str(path))
-            if file_sha256(path) != stored.sha256:
-                raise OSError("other bytes came than were written")
+        with tempfile.TemporaryDirectory(prefix="kernel-archive-") as folder:
+            path = Path(folder, Path(stored.name).name)
+            with _asking(f"reading {self.place(stored.name)}"):
+                self.system.get_file(self.place(stored.name), str(path))
+                if file_sha256(path) != stored.sha256:
+                    raise OSError("other bytes came than were written")
+            yield path
 
     def write(self, stem: str, suffix: str, make: Callable[[Path], object]) -> Stored:
         """Have ``make`` write a file and put it in its place, whole or not at all.
@@ -157,11 +150,7 @@ def _asking(what: str) -> Iterator[None]:
 
 
 def open_store(place: str | Path) -> Store:
-    """Open the store in a directory, made when it is not there, or behind a URL.
-
-    Raises:
-        UsageError: it cannot be written.
-    """
+    """Open the store in a directory, made when it is not there, or behind a URL."""
     if "://" not in str(place):
         Path(place).mkdir(parents=True, exist_ok=True)
         return Store(str(Path(place).absolute()))

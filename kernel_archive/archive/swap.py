@@ -37,11 +37,7 @@ def stage_directory(target: Path) -> Path:
 
 
 def make_stage(stage: Path) -> Path:
-    """Make the folder of a build, and return it.
-
-    Raises:
-        TargetExistsError: what stands in its place is no folder of ours.
-    """
+    """Make the folder of a build, and return it."""
     # What is deleted in it must lie in it: not behind a link that somebody planted.
     if stage.is_symlink():
         raise TargetExistsError(
