@@ -44,6 +44,8 @@ _RESULT: Final = re.compile(
     r"\n[ \t]++(\w++) = (?!tl\.)[^\n=]*\.(?:abs|amax|amin|bmm|clamp|clone|cumsum|einsum|exp|log"
     r"|log_softmax|matmul|max|mean|min|mm|norm|softmax|sort|square|sqrt|std|sum|var)\("
 )
+#: CUDA C++ has one of these; with CUTLASS a program may hold no kernel of its own.
+_CUDA: Final = ("__global__", "load_inline", "CUDAExtension", "#include <cu", '#include "cu')
 _IN_KERNEL: Final = re.compile(r"= *tl\.|\btl\.\w+\(")
 #: Every program with one of the patterns in words has one of these.
 _SUSPECT_WORDS: Final = ("double", "float64", "fp64", "sleep", "sort", "kthvalue")
@@ -61,7 +63,7 @@ def language_of(code: str) -> str:
         return "gluon"
     if "@triton.jit" in code or "triton.language" in code:
         return "triton"
-    if "__global__" in code or "load_inline" in code or "CUDAExtension" in code:
+    if any(mark in code for mark in _CUDA):
         return "cuda"
     return "pytorch" if "torch" in code else "other"
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from kernel_archive.archive.git_source import fetch_commit
 from kernel_archive.archive.store import fetch_source
 from kernel_archive.errors import printable
 from kernel_archive.ids import canonical_json, sha256_hex
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from kernel_archive.archive.recipe import LoadedRecipe, Recipe, Source
 
 #: Raised when the fragments' own layout or the derivation of their columns changes.
-STAGE_VERSION: Final = 7
+STAGE_VERSION: Final = 8
 #: Independent counts may lie beside logs; they are no logs.
 _NOT_A_RUN: Final = frozenset({"EXPECTED.json", "README.md"})
 #: Names of problems that can stand in a file name.
@@ -182,7 +183,9 @@ def _matches(loaded: LoadedRecipe, index: int, stage: Path) -> list[tuple[Path, 
     base, pattern = loaded.directory, source.path
     field, fix = f"source[{index}].path", "Paths are relative to the recipe; wildcards: *, ? and **"
     code, message = "no-match", "the path matches no file or directory"
-    if "://" in pattern:
+    if pattern.startswith("git+"):
+        base, pattern = fetch_commit(pattern, stage)
+    elif "://" in pattern:
         base, pattern = fetch_source(pattern, stage, beside=bool(READERS[source.format].files))
         code, message = "bad-source", "the address matches no file"
     elif Path(pattern).is_absolute() or ".." in Path(pattern).parts:

@@ -392,7 +392,8 @@ def common_table(recipes: Iterable[LoadedRecipe], key: Literal["archive", "eval"
 def local_copy(loaded: LoadedRecipe, directory: str | Path) -> LoadedRecipe:
     """Return the recipe with every URL source read from a local copy of the same layout.
 
-    ``hf://datasets/<user>/<repo>/<path>`` is ``<directory>/<repo>/<path>``, or a file of its name.
+    ``hf://datasets/<user>/<repo>/<path>`` is ``<directory>/<repo>/<path>``, and of
+    ``git+https://...@<commit>#<path>`` it is ``<directory>/<path>``; or a file of its name.
     """
     root = Path(directory).absolute()
     if not root.is_dir():
@@ -402,7 +403,8 @@ def local_copy(loaded: LoadedRecipe, directory: str | Path) -> LoadedRecipe:
         if "://" not in path:
             return path
         parts = path.split("://", 1)[1].removeprefix("datasets/").split("/")
-        copied = str(root.joinpath(parts[1].split("@")[0], *parts[2:]))
+        inside = [parts[1].split("@")[0], *parts[2:]]
+        copied = str(root.joinpath(*(path.split("#")[1:] if path.startswith("git+") else inside)))
         alone = str(root / f"{parts[-1].split('.')[0]}.*")
         is_alone = not glob.glob(copied) and glob.glob(alone)  # noqa: PTH207 - absolute patterns
         return alone if is_alone else copied

@@ -206,7 +206,9 @@ class SearchRows:
         )
 
     def _is_artificial(self, code: str, program: str, reference: str) -> bool:
-        """Whether a program has an artificial pattern that its reference does not have."""
+        """Whether a program has an artificial pattern; no program has one without a reference."""
+        if not reference:  # what only loses time can be told by what the reference does
+            return False
         if (program, reference) not in self._artificial:
             self._artificial[program, reference] = bool(artificial_patterns(code, reference))
         return self._artificial[program, reference]

@@ -83,7 +83,7 @@ def _passing_over(
     Where lines stand above it, they are listed as damaged and a table of the lines below takes
     the place of the call: DuckDB's ``skip`` would read on to the end of a quote that is torn there.
     """
-    names, text = _columns_of(request["tree"]), request["query"].encode()
+    names, text = _columns_of(request["tree"]), str(request["query"]).encode()
     calls = [c for c in _calls(request["tree"]) if c["function"]["function_name"] == "read_csv"]
     for call in sorted(calls, key=lambda call: -int(call["query_location"])):
         first, *options = [a["expression"] for a in call["function"]["arguments"]]

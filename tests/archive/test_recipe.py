@@ -65,9 +65,47 @@ def ai_cuda_engineer(folder: Path) -> None:
     pq.write_table(pa.Table.from_pylist(rows), folder / "AI-CUDA-Engineer-Archive/level_1.parquet")
 
 
+def kernelbench_v3(folder: Path) -> None:
+    """Three programs that pass, one that is wrong, and a failure without a program."""
+    place = folder / "public/data/v3"
+    for name in ("solutions", "references"):
+        (place / name).mkdir(parents=True)
+    (place / "references/a.py").write_text("class Model: a = 1\n")
+    head = "model,gpu,level,problem,compiled,correct,speedup,ref_ms,sol_ms,run_dir,solution_link"
+    lines = [f"{head},baseline_link"]
+    for n, card in enumerate(["H100", "B200", "RTX3090", "H100", "H100"]):
+        passed = "True" if n < 3 else "False"
+        numbers = f"{1.5 + n},{3.0 + 2 * n},2.0" if n < 3 else ",,"
+        link = f"/data/solutions/m 1_{card}_{n}_a.py.txt" if n < 4 else ""
+        if link:
+            (place / f"solutions/m 1_{card}_{n}_a.py.txt").write_text(f"class New: n = {n}\n")
+        lines.append(
+            f"m 1,{card},1,a.py,{passed},{passed},{numbers},r,{link},/data/references/a.py"
+        )
+    (place / "results.csv").write_text("\n".join(lines) + "\n")
+
+
+def cuda_l2(folder: Path) -> None:
+    """Two shapes on one GPU and one on another."""
+    for card, types, shapes in (
+        ("h100", "F32F16F16F32", ["64_64_64", "64_64_128"]),
+        ("3090", "F16F16F16F16", ["64_64_64"]),
+    ):
+        table = folder / f"eval_results/cuda_l2_{card}_{types}_speedup_offline.csv"
+        table.parent.mkdir(exist_ok=True)
+        rows = [f"{shape},{1.5 + n},1.1" for n, shape in enumerate(shapes)]
+        table.write_text("\n".join(["mnk,torch.matmul,cuBLAS-max", *rows]) + "\n")
+        programs = folder / f"kernels/{card}_{types}"
+        programs.mkdir(parents=True)
+        for shape in shapes:
+            (programs / f"{shape}.cu").write_text(f"__global__ void k_{card}_{shape}() {{}}\n")
+
+
 @pytest.mark.parametrize(
     ("name", "sample", "speedups", "codes"),
     [
+        ("kernelbench-v3", kernelbench_v3, [1.5, 2.5, 3.5], {"failure-without-program": 1}),
+        ("cuda-l2", cuda_l2, [1.5, 1.5, 2.5], {}),
         ("cuda-l1", cuda_l1, [1.2] * 5 + [2.2] * 5 + [3.2] * 5, {"no-code": 5, "no-speedup": 5}),
         (
             "ai-cuda-engineer",
