@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from kernel_archive.archive.build import Advance
     from kernel_archive.archive.manifest import Manifest
     from kernel_archive.archive.validate import ValidationReport
-    from kernel_archive.selection.make import SplitChanges
+    from kernel_archive.selection.make import RemadeSplit
 
 
 def build(
@@ -97,7 +97,7 @@ def remake_split(
     definition: str | Path | None = None,
     gpu: str | None = None,
     **changes: Any,
-) -> SplitChanges:
+) -> RemadeSplit:
     """Make one split of an archive again, with its card.
 
     ``definition`` is one of one's own; ``gpu`` is that of ``eval``; ``changes`` are fields of the
@@ -111,27 +111,22 @@ def remake_split(
     from kernel_archive.archive.open import open_archive
     from kernel_archive.errors import UsageError
     from kernel_archive.publishing.card import write_card
-    from kernel_archive.selection.make import SplitRules, remade_splits
+    from kernel_archive.selection.make import remade_split
 
-    archive = open_archive(directory)
-    rules = SplitRules.changed(table, archive=archive, definition=definition, gpu=gpu, **changes)
-    facts = archive.manifest.splits.get(table)
+    facts = open_archive(directory).manifest.splits.get(table)
     if facts is not None and facts.origin == "withheld":
         raise UsageError(
             f"{table} can't be made again: its labels are withheld, and the kernels behind them. "
             "Build the archive again from its logs"
         )
-    asked = [
-        name
-        for name, value in {"definition": definition, "gpu": gpu, **changes}.items()
-        if value is not None
-    ]
+    how = {"definition": definition, "gpu": gpu, **changes}
+    asked = [name for name, value in how.items() if value is not None]
     if facts is not None and facts.origin == "published" and asked:
         raise UsageError(
             f"{table} of this archive was published by others and is kept as it is: it can't have "
             f"another {', '.join(asked)}. score --bins labels its rows by another scheme"
         )
-    with remade_splits(directory, [table], rules=rules) as made:
+    with remade_split(directory, table, **how) as made:
         if made.directory is not None:
             write_card(made.directory)
     return made

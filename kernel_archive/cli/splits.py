@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from kernel_archive.archive.manifest import SplitFacts
-    from kernel_archive.selection.make import SplitChanges
 
 #: Problems and reasons printed of a split that has no rows.
 SHOWN_CELLS = 20
@@ -40,7 +39,7 @@ _split_options = common.options(
 
 def _make(
     table: str,
-    text: Callable[[SplitFacts, SplitChanges], None],
+    text: Callable[[SplitFacts], None],
     *,
     archive_path: str | None,
     **how: Any,
@@ -50,11 +49,11 @@ def _make(
 
     with common.progress("Reading") as advance:
         directory = ensure_archive(archive_path, say=common.say, advance=advance)
-    changes = remake_split(directory, table, **how)
-    split, changed, kept = changes.facts[table], table in changes.changed, table in changes.kept
+    made = remake_split(directory, table, **how)
+    split, changed = made.facts, made.directory is not None
 
     def show() -> None:
-        text(split, changes)
+        text(split)
         if not split.rows and table in EVALUATIONS:
             show_left_out(directory, table)
         excluded = {name: n for name, n in split.facts.get("excluded", {}).items() if n}
@@ -66,7 +65,7 @@ def _make(
             f"{split.facts['label_differences']:,} of {split.rows:,} rows differently. "
             f"m_1 = {split.facts['m_1']:.6g}x, m_8 = {split.facts['m_8']:.6g}x."
         )
-        if kept:
+        if made.kept:
             common.say(f"{table} was published by others and is kept as it is.")
         elif split.name != "canonical":
             common.say(
@@ -80,7 +79,7 @@ def _make(
         )
 
     result = {"path": str(directory), "table": table, "changed": changed}
-    result |= {"published_and_kept": kept, "split": split, "leakage": changes.leakage}
+    result |= {"published_and_kept": made.kept, "split": split}
     common.emit(result, show)
 
 
@@ -169,8 +168,8 @@ def build_eval(table: str, withhold: str | None, **options: Any) -> None:
         )
 
 
-def _show_eval(split: SplitFacts, changes: SplitChanges) -> None:
-    """Print the cells, and warn of references that differ and of similar programs."""
+def _show_eval(split: SplitFacts) -> None:
+    """Print the cells, and warn of references that differ."""
     gpus = split.parameters.get("gpu") or ", ".join(split.facts["gpus"]) or "no GPU"
     cap = split.parameters.get("cap") if split.origin == "selected" else None
     _cells(split, f"Evaluation rows per task and bin, {gpus}", "task", cap)
@@ -178,13 +177,6 @@ def _show_eval(split: SplitFacts, changes: SplitChanges) -> None:
         common.say(
             f"Warning: the rows of {task} were timed against {len(references)} references: their "
             "speedups have different denominators. Give the searches of one reference another role."
-        )
-    near = changes.leakage.get("similarity", {})
-    if near.get("similar_rows"):
-        common.tell(
-            f"{near['similar_rows']:,} of {near['rows']:,} rows of the evaluation splits have a "
-            f"training program with at least {near['threshold']:.0%} of their token 5-grams in "
-            "common (manifest.json names examples); none has the same program."
         )
 
 
@@ -195,7 +187,7 @@ def build_discovery(**options: Any) -> None:
     _make("discovery_pairs", _show_discovery, **options)
 
 
-def _show_discovery(split: SplitFacts, _: SplitChanges) -> None:
+def _show_discovery(split: SplitFacts) -> None:
     """Print the cells, and the discoveries of each family at each cutoff."""
     _cells(split, "Pairs per problem and bin of g", "problem")
     cutoffs: dict[str, dict[str, int]] = split.facts["cutoffs"]
@@ -220,7 +212,7 @@ def build_train(**options: Any) -> None:
     _make("train_pairs", _show_train, **options)
 
 
-def _show_train(split: SplitFacts, _: SplitChanges) -> None:
+def _show_train(split: SplitFacts) -> None:
     """Print the pairs per problem and kind, and the cells."""
     per_task: dict[str, dict[str, int]] = split.facts.get("kinds_per_task", {})
     if per_task:

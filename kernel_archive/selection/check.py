@@ -21,7 +21,7 @@ from kernel_archive.selection.freeze import (
 from kernel_archive.selection.inputs import check_inputs
 from kernel_archive.selection.label_order import check_label_order
 from kernel_archive.selection.leakage import leakage_findings, present_members
-from kernel_archive.selection.make import SplitRules, select_split
+from kernel_archive.selection.make import select_split
 from kernel_archive.selection.published import check_published
 from kernel_archive.selection.selected import CANONICAL
 from kernel_archive.selection.tables import ArchiveTables
@@ -94,8 +94,7 @@ def _recomputed(tables: ArchiveTables, members: Mapping[str, pl.DataFrame]) -> I
             definition = recorded_definition(split, facts.parameters)
             gpu = facts.parameters.get("gpu") if split.kind in ("eval", "close") else None
             others = {n: rows for n, rows in members.items() if n != name}
-            rules = SplitRules(definitions={name: definition}, gpu=gpu)
-            selection = select_split(split, tables, rules, others)
+            selection = select_split(split, tables, others, definition, gpu)
             yield from _against(selection, tables.archive, facts)
         except (KernelArchiveError, KeyError) as error:
             message = f"the recorded parameters don't select anything: {printable(error, 300)}"

@@ -266,10 +266,9 @@ def near_training(
     What has the very tokens should not be there at all: it is kept, so that the check of leaks
     refuses it.
     """
-    nears = tables.neighbours.of(sets.values())
-    names = [name for name, near in nears.items() if near.similarity >= limit]
+    names = tables.neighbours.near_copies(sets.values(), limit)
     trained = tables.training_ids["token_id"].implode()
-    near = pl.col("kernel_id").is_in(names) & ~pl.col("token_id").is_in(trained)
+    near = pl.col("kernel_id").is_in(list(names)) & ~pl.col("token_id").is_in(trained)
     return kernels.filter(near)["kernel_id"].to_list()
 
 

@@ -179,13 +179,13 @@ def _near_copies(tables: ArchiveTables, selections: Mapping[str, Selection]) -> 
         tokens = [token for _, token in programs]
         same = {*trained["token_id"].filter(trained["token_id"].is_in(tokens))}
         others = [program for program, token in programs if token not in same]
-        nears = [n for n in tables.neighbours.of(others).values() if n.similarity >= threshold]
-        kernels = trained.filter(pl.col("kernel_id").is_in([near.program for near in nears]))
+        nears = tables.neighbours.near_copies(others, threshold)
+        kernels = {*trained["kernel_id"]} if nears else set()
         for where in (TRAIN, "train_pairs"):
             leaked = [
-                f"{near.row} ({near.similarity:.2f} of the tokens of {where} row {near.program})"
-                for near in nears
-                if (near.program in kernels["kernel_id"]) == (where == TRAIN)
+                f"{row} ({near.similarity:.2f} of the tokens of {where} row {near.program})"
+                for row, near in nears.items()
+                if (near.program in kernels) == (where == TRAIN)
             ]
             message = f"a near copy of a program of {table} is in {where}"
             yield _Leak("near-copy-leak", message, where, leaked)

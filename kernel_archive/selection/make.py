@@ -6,7 +6,6 @@ Decide, prove that nothing leaks, write, and note it in the manifest.
 from __future__ import annotations
 
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -32,16 +31,14 @@ from kernel_archive.selection.discovery import select_discovery
 from kernel_archive.selection.evaluation import AmbiguousGpuError, select_eval
 from kernel_archive.selection.inputs import write_inputs
 from kernel_archive.selection.leakage import (
-    evaluated_programs,
     leakage_findings,
     present_members,
     refuse_leakage,
 )
 from kernel_archive.selection.published import read_published
-from kernel_archive.selection.similarity import similarity_report
 from kernel_archive.selection.tables import ArchiveTables
 from kernel_archive.selection.training import held_out_programs, select_train
-from kernel_archive.splits import SPLIT_TABLES, split_of
+from kernel_archive.splits import SPLIT_TABLES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -49,85 +46,52 @@ if TYPE_CHECKING:
     import polars as pl
 
     from kernel_archive.archive.manifest import Manifest, SplitFacts
-    from kernel_archive.errors import Finding
     from kernel_archive.selection.definitions import Definition
     from kernel_archive.selection.selected import Selection
     from kernel_archive.splits import SplitSpec
 
 
-@dataclass(frozen=True, kw_only=True)
-class SplitRules:
-    """How splits are made, where it is not the canonical way.
+class RemadeSplit(msgspec.Struct, kw_only=True):
+    """What remaking a split did.
 
     Attributes:
-        definitions: table -> definition of its split; the canonical one where there is none.
-        gpu: the GPU of evaluation splits, when their definition's rule should not choose.
-    """
-
-    definitions: Mapping[str, Definition] = field(default_factory=dict)
-    gpu: str | None = None
-
-    @classmethod
-    def changed(
-        cls,
-        table: str = "eval",
-        *,
-        archive: Archive | None = None,
-        definition: str | Path | None = None,
-        gpu: str | None = None,
-        **changes: Any,
-    ) -> SplitRules:
-        """Change one definition in some fields: one from a file, else the archive's canonical one.
-
-        ``None`` leaves a field as it is; without an archive the shipped definition is changed.
-
-        Raises:
-            RecipeError: the definition is at fault.
-        """
-        rule = (
-            canonical_definition(split_of(table), ArchiveTables(archive))
-            if definition is None and archive is not None
-            else load_definition(table, definition)
-        )
-        return cls(definitions={table: with_changes(rule, **changes)}, gpu=gpu)
-
-
-class SplitChanges(msgspec.Struct, kw_only=True):
-    """What remaking splits did.
-
-    Attributes:
-        facts: facts of every split that the archive has now, by table.
-        changed: tables that were written.
-        kept: published tables that were left as they are.
-        leakage: the manifest's report: findings that are warnings, and similarity.
+        facts: facts of the split that the archive has now.
+        kept: whether others published it, so that it was left as it was.
         directory: where the new archive lies until it takes the old one's place; ``None`` where
             nothing changed.
     """
 
-    facts: dict[str, SplitFacts]
-    changed: list[str] = []
-    kept: list[str] = []
-    leakage: dict[str, Any] = {}
+    facts: SplitFacts
+    kept: bool = False
     directory: Path | None = None
 
 
 def select_split(
-    split: SplitSpec, tables: ArchiveTables, rules: SplitRules, members: Mapping[str, pl.DataFrame]
+    split: SplitSpec,
+    tables: ArchiveTables,
+    members: Mapping[str, pl.DataFrame],
+    rule: Definition | None = None,
+    gpu: str | None = None,
 ) -> Selection:
     """Select one split of an archive.
 
-    ``members`` are rows of the other splits by table, which training pairs must not touch.
+    Args:
+        split: the split.
+        tables: the archive's tables.
+        members: rows of the other splits by table, which training pairs must not touch.
+        rule: its definition; the archive's canonical one when not given.
+        gpu: the GPU of an evaluation split, when the definition's rule should not choose.
 
     Raises:
         AmbiguousGpuError: the GPU of an evaluation split must be named.
         UsageError: there is nothing on the GPU that was named.
     """
-    rule = rules.definitions.get(split.table) or canonical_definition(split, tables)
+    rule = rule or canonical_definition(split, tables)
     match rule:
         case EvalDefinition():
-            return select_eval(split, tables, rule, gpu=rules.gpu)
+            return select_eval(split, tables, rule, gpu=gpu)
         case CloseDefinition():
-            return select_close(split, tables, rule, gpu=rules.gpu)
+            return select_close(split, tables, rule, gpu=gpu)
         case DiscoveryDefinition():
             return select_discovery(split, tables, rule)
         case TrainDefinition():
@@ -135,75 +99,23 @@ def select_split(
     raise UsageError(f"no rule selects by a {type(rule).__name__}")
 
 
-@dataclass(frozen=True, kw_only=True)
-class SplitPlan:
-    """Everything that is decided before anything is written.
-
-    Attributes:
-        tables: the archive's tables.
-        names: tables of the splits that were asked for.
-        selections: the splits by table.
-        skipped: table -> why its split is not made.
-        warnings: leaks that only warn.
-    """
-
-    tables: ArchiveTables
-    names: Sequence[str]
-    selections: dict[str, Selection]
-    skipped: dict[str, str]
-    warnings: list[Finding]
-
-
-def plan_splits(
-    archive: Archive,
-    names: Sequence[str],
-    rules: SplitRules | None = None,
-    *,
-    skip_ambiguous: bool = False,
-) -> SplitPlan:
-    """Select splits and refuse leaks."""
-    tables = ArchiveTables(archive)
-    members = present_members(tables, [n for n in SPLIT_TABLES if n not in names])
-    selections: dict[str, Selection] = {}
-    skipped: dict[str, str] = {}
-    for name in (n for n in SPLIT_TABLES if n in names):
-        try:
-            selection = select_split(SPLIT_TABLES[name], tables, rules or SplitRules(), members)
-        except AmbiguousGpuError as error:
-            if not skip_ambiguous:
-                raise
-            skipped[name] = str(error)
-        else:
-            selections[name], members[name] = selection, selection.members
+def _proven(
+    tables: ArchiveTables,
+    members: Mapping[str, pl.DataFrame],
+    selections: Mapping[str, Selection],
+) -> dict[str, Any]:
+    """Refuse leaks; return the manifest's report with those that only warn."""
     warnings = refuse_leakage(leakage_findings(tables, members, selections))
-    return SplitPlan(
-        tables=tables, names=names, selections=selections, skipped=skipped, warnings=warnings
-    )
-
-
-def write_plan(plan: SplitPlan, directory: Path, manifest: Manifest) -> Manifest:
-    """Write what was planned."""
-    listed = evaluated_programs(plan.tables, plan.selections).values()
-    programs = {s.name: s for rows in listed for s, _ in rows}
-    nears = plan.tables.neighbours.of(programs.values())
-    leakage = {
-        "warnings": [msgspec.to_builtins(f) for f in plan.warnings],
-        "similarity": similarity_report(
-            [(s.name, s.problem) for s in programs.values()], nears.values()
-        ),
-    }
-    stored = _write_selections(directory, manifest, plan.selections.values())
-    # What was not asked for this time is still missing for the reason that was found then.
-    before = manifest.reports.get("splits_not_made", {})
-    missing = {**{n: why for n, why in before.items() if n not in plan.names}, **plan.skipped}
-    reports = {**manifest.reports, "leakage": leakage, "splits_not_made": missing}
-    return msgspec.structs.replace(write_inputs(directory, stored), reports=reports)
+    return {"leakage": {"warnings": msgspec.to_builtins(warnings)}}
 
 
 def _write_selections(
-    directory: Path, manifest: Manifest, selections: Iterable[Selection]
+    directory: Path, manifest: Manifest, selections: Iterable[Selection], **reports: Any
 ) -> Manifest:
-    """Write the files of splits; return the manifest with them in place of those that it names."""
+    """Write the files of splits, and their rows without labels.
+
+    Return the manifest with them, and with the reports, in place of those that it has.
+    """
     tables, splits = dict(manifest.tables), dict(manifest.splits)
     for selection in selections:
         name = selection.split.table
@@ -212,11 +124,13 @@ def _write_selections(
         tables[name] = write_table(directory, name, {part: selection.parts()}, metadata=metadata)
         selection.digest = tables[name].logical_digest
         splits[name] = selection.facts
-    return msgspec.structs.replace(
+    written = msgspec.structs.replace(
         manifest,
         tables={name: tables[name] for name in TABLES if name in tables},
         splits={name: splits[name] for name in SPLIT_TABLES if name in splits},
+        reports={**manifest.reports, **reports},
     )
+    return write_inputs(directory, written) if reports else written
 
 
 def make_splits(
@@ -224,7 +138,6 @@ def make_splits(
     manifest: Manifest | None = None,
     *,
     names: Sequence[str] = tuple(SPLIT_TABLES),
-    rules: SplitRules | None = None,
 ) -> Manifest:
     """Make derived tables of an archive directory that nobody else reads yet.
 
@@ -236,69 +149,95 @@ def make_splits(
         manifest: its manifest, which the caller will write; without one, the stored one is read
             and written again.
         names: tables of the splits.
-        rules: how, where it is not the canonical way.
 
     Returns:
         The manifest with the splits.
 
     Raises:
         LeakageError: training would hold something of the evaluation; the rows are named.
-        UsageError: there is nothing on the GPU that was named.
     """
     place = Path(directory)
     archive = open_archive(place) if manifest is None else Archive(place, manifest)
-    plan = plan_splits(archive, names, rules, skip_ambiguous=True)
-    made = write_plan(plan, place, archive.manifest)
+    tables = ArchiveTables(archive)
+    members = present_members(tables, [n for n in SPLIT_TABLES if n not in names])
+    selections: dict[str, Selection] = {}
+    # What was not asked for this time is still missing for the reason that was found then.
+    before = archive.manifest.reports.get("splits_not_made", {})
+    missing = {n: why for n, why in before.items() if n not in names}
+    for name in (n for n in SPLIT_TABLES if n in names):
+        try:
+            selection = select_split(SPLIT_TABLES[name], tables, members)
+        except AmbiguousGpuError as error:
+            missing[name] = str(error)
+        else:
+            selections[name], members[name] = selection, selection.members
+    reports = {**_proven(tables, members, selections), "splits_not_made": missing}
+    made = _write_selections(place, archive.manifest, selections.values(), **reports)
     return write_manifest(place, made) if manifest is None else made
 
 
 @contextmanager
-def remade_splits(
-    directory: str | Path, names: Sequence[str], *, rules: SplitRules | None = None
-) -> Iterator[SplitChanges]:
-    """Make derived tables of an existing archive anew.
+def remade_split(
+    directory: str | Path,
+    table: str,
+    *,
+    definition: str | Path | None = None,
+    gpu: str | None = None,
+    **changes: Any,
+) -> Iterator[RemadeSplit]:
+    """Make one split of an existing archive anew.
 
     Readers see the old archive or the new one, never half of it: the new one lies in the
     ``directory`` of what is yielded, for a card to be written, and takes the old one's place at the
     end of the block. A split that others published is left as it is. What would come out as it is
     already is not written, unless its files are not those that the manifest names.
 
+    Args:
+        directory: the archive.
+        table: table of the split.
+        definition: file of a definition; the archive's canonical one when not given.
+        gpu: the GPU of an evaluation split, when the definition's rule should not choose.
+        changes: fields of the definition to change; ``None`` leaves one as it is.
+
     Raises:
         ArchiveNotFoundError: there is no archive.
         ArchiveMismatchError: the files of a published split are not those that the manifest names.
         KernelArchiveError: another process is at work on the archive.
         LeakageError: training would hold something of the evaluation; the rows are named.
+        RecipeError: the definition is at fault.
         UsageError: there is nothing on the GPU that was named, or several GPUs and none was.
     """
-    place = Path(directory)
+    place, split = Path(directory), SPLIT_TABLES[table]
     # Before the lock, whose folder would otherwise be made beside an archive that is not there.
     open_archive(place)
     with locked_stage(stage_directory(place)):
         # Read again: another process may have replaced the archive just before the lock was free.
         archive = open_archive(place)
-        manifest, splits = archive.manifest, archive.manifest.splits
-        kept = [n for n in names if n in splits and splits[n].origin == "published"]
-        damaged = {n: list(shard_faults(place, manifest.shards(n))) for n in names}
-        if faults := [fault for n in kept for fault in damaged[n]]:
-            # Where the files of a published split were changed, only its source has it.
-            raise ArchiveMismatchError.from_findings(faults)
-        plan = plan_splits(archive, [n for n in names if n not in kept], rules)
-        if not any(
-            splits.get(n) != s.facts or n not in manifest.tables or damaged[n]
-            for n, s in plan.selections.items()
-        ):
-            report = manifest.reports.get("leakage", {})
-            yield SplitChanges(facts=dict(splits), kept=kept, leakage=report)
+        manifest, facts = archive.manifest, archive.manifest.splits.get(table)
+        damaged = list(shard_faults(place, manifest.shards(table)))
+        if facts is not None and facts.origin == "published":
+            if damaged:
+                # Where the files of a published split were changed, only its source has it.
+                raise ArchiveMismatchError.from_findings(damaged)
+            yield RemadeSplit(facts=facts, kept=True)
             return
+        tables = ArchiveTables(archive)
+        rule = (
+            load_definition(table, definition)
+            if definition is not None
+            else canonical_definition(split, tables)
+        )
+        members = present_members(tables, [n for n in SPLIT_TABLES if n != table])
+        selection = select_split(split, tables, members, with_changes(rule, **changes), gpu)
+        reports = _proven(tables, {**members, table: selection.members}, {table: selection})
+        if facts == selection.facts and table in manifest.tables and not damaged:
+            yield RemadeSplit(facts=facts)
+            return
+        before = manifest.reports.get("splits_not_made", {})
+        reports["splits_not_made"] = {n: why for n, why in before.items() if n != table}
         with replaced_directory(place, copy=True) as new:
-            stored = write_manifest(new, write_plan(plan, new, manifest))
-            yield SplitChanges(
-                facts=dict(stored.splits),
-                changed=list(plan.selections),
-                kept=kept,
-                leakage=stored.reports["leakage"],
-                directory=new,
-            )
+            stored = write_manifest(new, _write_selections(new, manifest, [selection], **reports))
+            yield RemadeSplit(facts=stored.splits[table], directory=new)
 
 
 def store_published(

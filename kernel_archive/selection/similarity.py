@@ -7,7 +7,7 @@ the 5-grams that both have, out of those that either has.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 import numpy as np
@@ -22,13 +22,6 @@ if TYPE_CHECKING:
 Grams = NDArray[np.uint64]
 
 NGRAM: Final = 5
-#: Least Jaccard index of two programs that the report calls near copies.
-THRESHOLD: Final = 0.7
-#: Name this many similar rows in the report; all of them are counted.
-EXAMPLES: Final = 10
-#: Compare this many rows at a time: the table of their 5-grams grows with the square of their
-#: number.
-BLOCK_ROWS: Final = 1_000
 #: Forget the 5-grams of earlier programs beyond this many: of so many they take about 60 MB.
 MAX_KNOWN: Final = 5_000
 #: A word, in which every character beyond ASCII counts as a letter, or one mark.
@@ -52,7 +45,6 @@ class TokenSet(msgspec.Struct, frozen=True):
 class Near(msgspec.Struct, frozen=True):
     """The training program (its name) most like a program."""
 
-    row: str
     program: str
     similarity: float
 
@@ -100,16 +92,6 @@ def overlap(a: Grams, b: Grams) -> float:
     return shared / max(1, len(a) + len(b) - shared)
 
 
-def nearest(rows: Sequence[TokenSet], others: Iterable[TokenSet]) -> list[Near]:
-    """Return the nearest of the others for each row: the first of equally near ones.
-
-    ``""`` and 0 for none at all.
-    """
-    reread = list(others) if len(rows) > BLOCK_ROWS else others
-    blocks = (rows[i : i + BLOCK_ROWS] for i in range(0, len(rows), BLOCK_ROWS))
-    return [near for block in blocks for near in _nearest(block, reread)]
-
-
 def near_copy_classes(programs: Sequence[TokenSet], limit: float) -> dict[str, str]:
     """Map each program to the first one that it is linked with by near copies; maybe itself."""
     first = {program.name: program.name for program in programs}
@@ -121,34 +103,22 @@ def near_copy_classes(programs: Sequence[TokenSet], limit: float) -> dict[str, s
     return first
 
 
-def _nearest(rows: Sequence[TokenSet], others: Iterable[TokenSet]) -> list[Near]:
-    """Find the nearest ones of a block of rows, reading the others once."""
-    best, name = np.zeros(len(rows)), [""] * len(rows)
-    for other, similarity in _similarities(rows, others):
-        for j in np.flatnonzero(similarity > best):
-            best[j], name[j] = similarity[j], other.name
-    return [Near(row.name, n, s) for row, n, s in zip(rows, name, best.tolist(), strict=True)]
-
-
 def _similarities(
     rows: Sequence[TokenSet], others: Iterable[TokenSet]
 ) -> Iterator[tuple[TokenSet, NDArray[np.float64]]]:
     """Yield each of the others with its Jaccard index to every row."""
     sizes = np.array([len(row.grams) for row in rows])
-    grams = [np.zeros(0, np.uint64), *(row.grams for row in rows)]
-    universe, place = np.unique(np.concatenate(grams), return_inverse=True)
-    if len(universe):
-        # One line per 5-gram of the rows, one column per row that has it.
-        has = np.zeros((len(universe), len(rows)), np.uint8)
-        has[place, np.repeat(np.arange(len(rows)), sizes)] = 1
-        for other in others:
-            at = np.searchsorted(universe, other.grams)
-            at[at == len(universe)] = 0
-            lines = has[at[universe[at] == other.grams]]
-            # Sums of short integers are several times as fast, where they can't overflow.
-            kind = np.uint16 if len(lines) < 2**16 else np.int64
-            shared = lines.sum(axis=0, dtype=kind).astype(np.int64)
-            yield other, shared / np.maximum(sizes + len(other.grams) - shared, 1)
+    grams = np.concatenate([np.zeros(0, np.uint64), *(row.grams for row in rows)])
+    order = np.argsort(grams, kind="stable")
+    grams, owners = grams[order], np.repeat(np.arange(len(rows)), sizes)[order]
+    for other in others:
+        first = np.searchsorted(grams, other.grams)
+        counts = np.searchsorted(grams, other.grams, side="right") - first
+        ends = np.cumsum(counts)
+        # The places of all 5-grams of the rows that the other has, too.
+        places = np.repeat(first - ends + counts, counts) + np.arange(counts.sum())
+        shared = np.bincount(owners[places], minlength=len(rows))
+        yield other, shared / np.maximum(sizes + len(other.grams) - shared, 1)
 
 
 class Neighbours:
@@ -159,44 +129,23 @@ class Neighbours:
         self._training = training
         self._nearest: dict[tuple[str, str], Near] = {}
 
-    def of(self, programs: Iterable[TokenSet]) -> dict[str, Near]:
-        """Return the nearest training program of every program that shares anything with one."""
-        asked = list(programs)
+    def near_copies(self, programs: Iterable[TokenSet], limit: float) -> dict[str, Near]:
+        """Find the near copies among programs, each by its name with the nearest one.
+
+        Programs of one problem and one program id are compared once, also over several calls.
+        """
+        listed = list(programs)
         missing: dict[str, dict[str, TokenSet]] = {}
-        for program in asked:
+        for program in listed:
             if (program.problem, program.program_id) not in self._nearest:
                 missing.setdefault(program.problem, {})[program.program_id] = program
         for problem, new in sorted(missing.items()):
-            found = nearest(list(new.values()), self._training(problem))
-            self._nearest |= {(problem, name): near for name, near in zip(new, found, strict=True)}
-        nears = {p.name: self._nearest[p.problem, p.program_id] for p in asked}
-        return {
-            name: msgspec.structs.replace(near, row=name)
-            for name, near in nears.items()
-            if near.similarity > 0
-        }
-
-
-def similarity_report(problems: Sequence[tuple[str, str]], nears: Iterable[Near]) -> dict[str, Any]:
-    """Count the evaluation rows (name and problem of each) that have a near copy in training."""
-    problem_of = dict(problems)
-    listed = list(nears)
-    similar = sorted(
-        (near for near in listed if near.similarity >= THRESHOLD),
-        key=lambda near: (-near.similarity, near.row),
-    )
-    per_task = dict.fromkeys(sorted(set(problem_of.values())), 0)
-    for near in similar:
-        per_task[problem_of[near.row]] += 1
-    return {
-        "measure": f"Jaccard index of token {NGRAM}-grams, comments left out, within a problem",
-        "threshold": THRESHOLD,
-        "rows": len(problem_of),
-        "similar_rows": len(similar),
-        "largest": round(max((near.similarity for near in listed), default=0.0), 6),
-        "per_task": per_task,
-        "examples": [
-            {"row_id": n.row, "training": n.program, "similarity": round(n.similarity, 6)}
-            for n in similar[:EXAMPLES]
-        ],
-    }
+            rows = list(new.values())
+            best, name = np.zeros(len(rows)), [""] * len(rows)
+            for other, similarity in _similarities(rows, self._training(problem)):
+                for i in np.flatnonzero(similarity > best):
+                    best[i], name[i] = similarity[i], other.name
+            found = zip(new, best.tolist(), name, strict=True)
+            self._nearest |= {(problem, program): Near(other, s) for program, s, other in found}
+        nears = {p.name: self._nearest[p.problem, p.program_id] for p in listed}
+        return {name: near for name, near in nears.items() if near.similarity >= limit}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from support.archives import remake_splits
+from support.archives import remake
 
 from kernel_archive.archive.build import build_archive
 from kernel_archive.archive.open import open_archive
@@ -14,7 +14,6 @@ from kernel_archive.archive.recipe import load_recipe, shipped_recipes
 from kernel_archive.errors import RecipeError
 from kernel_archive.ids import program_id
 from kernel_archive.pipeline import build
-from kernel_archive.selection.make import SplitRules
 
 RECIPE = """name = "read"
 licence = "CC0-1.0"
@@ -155,11 +154,7 @@ def test_an_archive_of_ones_own_does_not_ask_about_unfit_programs(source, tmp_pa
     archive = open_archive(tmp_path / "out")
     assert sorted(archive.arrow("eval")["candidate_code"].to_pylist()) == [CODES[0], CODES[2]]
     assert archive.manifest.splits["eval"].facts["excluded"]["flagged"] == 1
-    remake_splits(
-        archive.path,
-        ["eval"],
-        rules=SplitRules.changed(measured=1, exclude_flags=[], tasks=["softmax"], languages=[]),
-    )
+    remake(archive.path, "eval", exclude_flags=[])
     asked = open_archive(archive.path).arrow("eval")["candidate_code"].to_pylist()
     assert sorted(asked) == CODES
 

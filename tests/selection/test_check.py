@@ -7,7 +7,7 @@ import shutil
 import msgspec
 import pyarrow as pa
 import pytest
-from support.archives import Run, Search, make_archive, program
+from support.archives import Run, Search, make_archive, program, remake
 
 from kernel_archive.archive.manifest import write_manifest
 from kernel_archive.archive.open import open_archive
@@ -20,7 +20,7 @@ from kernel_archive.selection.definitions import (
     recorded_definition,
 )
 from kernel_archive.selection.inputs import write_inputs
-from kernel_archive.selection.make import SplitRules, make_splits
+from kernel_archive.selection.make import make_splits
 from kernel_archive.selection.tables import ArchiveTables
 from kernel_archive.splits import SPLIT_TABLES
 
@@ -110,7 +110,7 @@ def test_changed_facts_are_found(place):
 
 def test_a_variant_called_canonical_is_found(place):
     """A split that was selected otherwise and calls itself canonical is found by its parameters."""
-    make_splits(place, names=["eval"], rules=SplitRules.changed(archive=open_archive(place), cap=1))
+    remake(place, "eval", cap=1)
     assert codes(place) == []
     rewrite(place, "eval", lambda rows: rows, facts={"name": "canonical"})
     (finding,) = check_splits(open_archive(place))

@@ -6,7 +6,7 @@ import json
 
 import msgspec
 import pytest
-from support.archives import Run, Search, make_archive, program, remake_splits
+from support.archives import Run, Search, make_archive, program, remake
 
 from kernel_archive import DATA_VERSION
 from kernel_archive.archive.open import open_archive
@@ -20,7 +20,7 @@ from kernel_archive.selection.freeze import (
     frozen_split,
     read_frozen,
 )
-from kernel_archive.selection.make import SplitRules, make_splits
+from kernel_archive.selection.make import make_splits
 from kernel_archive.splits import SPLIT_TABLES
 
 SEARCHES = [Search("held"), Search("train", role="training")]
@@ -99,7 +99,7 @@ def test_changed_facts_are_named(archive, tmp_path):
 
 def test_variants_are_not_compared_nor_frozen(archive):
     """A variant is no error beside a frozen canonical split, and can't be frozen itself."""
-    remake_splits(archive.path, ["eval"], rules=SplitRules.changed(archive=archive, cap=1))
+    remake(archive.path, "eval", cap=1)
     assert check_frozen(open_archive(archive.path)) == []
     with pytest.raises(UsageError, match="only canonical splits are frozen"):
         freeze(archive.path)

@@ -167,8 +167,8 @@ def test_another_cut_is_a_variant_of_its_own_split(tmp_path: Path) -> None:
     """``build-eval`` with options changes the archive's own definition."""
     path = make(tmp_path)
     made = remake_split(path, "eval", gpu="RTX5090".replace("RTX", "RTX "))
-    assert (made.facts["eval"].name, made.facts["eval"].rows) == ("eval-rtx5090", 4)
-    assert remake_split(path, "eval").facts["eval"].name == "canonical"
+    assert (made.facts.name, made.facts.rows) == ("eval-rtx5090", 4)
+    assert remake_split(path, "eval").facts.name == "canonical"
 
 
 def test_an_empty_split_says_why_and_what_to_change(

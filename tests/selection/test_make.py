@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 import pyarrow.parquet as pq
 import pytest
-from support.archives import Run, Search, make_archive, program, remake_splits, validate_archive
+from support.archives import Run, Search, make_archive, program, remake, validate_archive
 from support.published_rows import ROWS, staged
 
 from kernel_archive.archive.open import open_archive
@@ -16,9 +16,8 @@ from kernel_archive.errors import ArchiveMismatchError, KernelArchiveError, Leak
 from kernel_archive.schema import TABLES
 from kernel_archive.selection.check import check_splits
 from kernel_archive.selection.make import (
-    SplitRules,
     make_splits,
-    remade_splits,
+    remade_split,
     store_published,
 )
 from kernel_archive.splits import SPLIT_TABLES
@@ -55,11 +54,6 @@ def made_archive(tmp_path_factory):
 def archive(made_archive, tmp_path):
     """A copy of it."""
     return shutil.copytree(made_archive, tmp_path / "archive")
-
-
-def changed(place, **fields):
-    """Rules that are the archive's own but for these fields of ``eval``."""
-    return SplitRules.changed(archive=open_archive(place), **fields)
 
 
 def contents(place):
@@ -102,31 +96,28 @@ def test_remaking_what_is_there_writes_nothing(archive):
     """
     before = {p: p.stat().st_mtime_ns for p in archive.rglob("*")}
     for name in ("eval", "discovery_pairs", "train_pairs"):
-        made = remake_splits(archive, [name])
-        assert (made.changed, made.directory) == ([], None)
+        assert remake(archive, name).directory is None
     assert {p: p.stat().st_mtime_ns for p in archive.rglob("*")} == before
 
 
 def test_variant_and_back(archive):
     """Another cap makes a variant that says so in name and facts."""
     first = contents(archive)
-    made = remake_splits(archive, names=["eval"], rules=changed(archive, cap=1))
-    assert (made.changed, made.facts["eval"].name) == (["eval"], "eval-cap1")
+    assert remake(archive, "eval", cap=1).facts.name == "eval-cap1"
     assert open_archive(archive).manifest.splits["eval"].parameters["cap"] == 1
     assert check_splits(open_archive(archive)) == []
     unchanged = {
         k: v for k, v in contents(archive).items() if "/eval" not in k and k != "manifest.json"
     }
     assert unchanged.items() <= first.items()
-    remake_splits(archive, names=["eval"])
+    remake(archive, "eval")
     assert contents(archive) == first
 
 
 def test_an_error_before_the_exchange_leaves_the_archive_as_it_was(archive):
     """When the card can't be written, readers still see the old archive, whole."""
     first = contents(archive)
-    rules = changed(archive, cap=1)
-    with pytest.raises(OSError, match="no room"), remade_splits(archive, ["eval"], rules=rules):
+    with pytest.raises(OSError, match="no room"), remade_split(archive, "eval", cap=1):
         raise OSError("no room")
     assert contents(archive) == first
 
@@ -158,9 +149,8 @@ def test_several_gpus_leave_eval_out_of_a_build_and_stop_a_command(tmp_path):
     assert "H200, L40S" in opened.manifest.reports["splits_not_made"]["eval"]
     assert [f.severity for f in check_splits(opened)] == ["warning"]
     with pytest.raises(UsageError, match="--gpu"):
-        remake_splits(place, names=["eval"])
-    made = remake_splits(place, names=["eval"], rules=changed(place, gpu="L40S"))
-    assert made.facts["eval"].name == "eval-l40s"
+        remake(place, "eval")
+    assert remake(place, "eval", gpu="L40S").facts.name == "eval-l40s"
     opened = open_archive(place)
     assert opened.manifest.reports["splits_not_made"] == {}
     assert check_splits(opened) == []
@@ -243,7 +233,7 @@ def test_what_another_process_finished_before_the_lock_is_kept(archive, monkeypa
             yield
 
     monkeypatch.setattr("kernel_archive.selection.make.locked_stage", late)
-    remake_splits(archive, names=["eval"], rules=changed(archive, cap=1))
+    remake(archive, "eval", cap=1)
     assert open_archive(archive).manifest.version == "new"
     assert validate_archive(archive) == []
     assert check_splits(open_archive(archive)) == []
@@ -255,7 +245,7 @@ def test_another_build_at_work_is_said(archive):
         locked_stage(stage_directory(archive)),
         pytest.raises(KernelArchiveError, match="another build is at work"),
     ):
-        remake_splits(archive, names=["eval"])
+        remake(archive, "eval")
 
 
 @pytest.mark.parametrize("damage", ["deleted", "shorter", "altered"])
@@ -267,8 +257,7 @@ def test_damaged_files_are_written_again(archive, damage):
     path.unlink()
     if damage != "deleted":
         path.write_bytes(data[:-9] if damage == "shorter" else data[:-9] + b"x" + data[-8:])
-    made = remake_splits(archive, names=["eval"])
-    assert made.changed == ["eval"]
+    assert remake(archive, "eval").directory is not None
     assert contents(archive) == first
     assert validate_archive(archive) == []
 
@@ -285,5 +274,5 @@ def test_damaged_published_split_is_refused(tmp_path):
     rows = pq.read_table(path)
     pq.write_table(rows.slice(1), path)
     with pytest.raises(ArchiveMismatchError, match="Build or pull") as error:
-        remake_splits(place, names=["eval"])
+        remake(place, "eval")
     assert error.value.findings[0].file == str(path)

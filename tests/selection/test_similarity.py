@@ -12,10 +12,8 @@ from support.archives import program
 from support.programs import jaccard
 
 from kernel_archive.ids import token_text
-from kernel_archive.selection import similarity
 from kernel_archive.selection.similarity import (
     Neighbours,
-    similarity_report,
     token_grams,
     token_sets,
 )
@@ -26,18 +24,11 @@ def one_set(name, problem, code):
     return token_sets([(name, problem, code)])[0]
 
 
-def neighbours(rows, programs):
-    """Name -> neighbour among programs in a list."""
-    return Neighbours(lambda problem: [p for p in programs if p.problem == problem]).of(rows)
-
-
-def near(rows, programs):
-    """Those that are very near."""
-    return [
-        n
-        for _, n in sorted(neighbours(rows, programs).items())
-        if n.similarity >= similarity.THRESHOLD
-    ]
+def near(rows, programs, limit=0.7):
+    """Near copies of programs in a list, by name."""
+    return Neighbours(lambda problem: [p for p in programs if p.problem == problem]).near_copies(
+        rows, limit
+    )
 
 
 WORDS = [
@@ -120,42 +111,19 @@ def corpus(n, seed=0):
     return made
 
 
-@pytest.mark.parametrize("block", [similarity.BLOCK_ROWS, 7])
-def test_near_rows_are_those_that_comparing_all_finds(monkeypatch, block):
+def test_near_rows_are_those_that_comparing_all_finds():
     """Rows with a similar program of their problem are found."""
-    monkeypatch.setattr(similarity, "BLOCK_ROWS", block)
     programs = corpus(120)
     rows, training = programs[:40], programs[40:]
-    found = {n.row: n for n in near(token_sets(rows), token_sets(training))}
+    found = near(token_sets(rows), token_sets(training))
     for name, problem, code in rows:
         values = {n: expected(code, c) for n, p, c in training if p == problem}
         best = max(values.values())
-        assert (name in found) == (best >= similarity.THRESHOLD), (name, best)
+        assert (name in found) == (best >= 0.7), (name, best)
         if name in found:
             assert found[name].similarity == pytest.approx(best, abs=1e-6)
             assert values[found[name].program] == best
     assert 0 < len(found) < len(rows)
-
-
-def test_similarity_is_reported_with_examples():
-    """Rows with a very similar training program are counted per task and named, most similar
-    first.
-    """
-    long = program("long", size=40)
-    changed = long.replace("+ 0)", "+ 1)", 1)
-    training = [one_set("t1", "trimul", changed), one_set("t2", "fp8_quant", program("y"))]
-    rows = [
-        one_set("r1", "trimul", long),
-        one_set("r2", "trimul", program("x")),
-        one_set("r3", "fp8_quant", long),
-    ]
-    nears = neighbours(rows, training).values()
-    report = similarity_report([(r.name, r.problem) for r in rows], nears)
-    assert (report["rows"], report["similar_rows"]) == (3, 1)
-    assert report["per_task"] == {"fp8_quant": 0, "trimul": 1}
-    (example,) = report["examples"]
-    assert (example["row_id"], example["training"]) == ("r1", "t1")
-    assert 0.9 <= example["similarity"] == report["largest"] < 1.0
 
 
 def test_a_text_is_compared_once_whatever_it_is_called():
@@ -167,11 +135,10 @@ def test_a_text_is_compared_once_whatever_it_is_called():
         return [one_set("t", problem, program("same"))]
 
     found = Neighbours(training)
-    assert found.of([one_set("a", "trimul", program("same"))])["a"].similarity == 1.0
-    again = found.of(
-        [one_set("b", "trimul", program("same")), one_set("c", "trimul", program("same"))]
-    )
+    assert found.near_copies([one_set("a", "trimul", program("same"))], 0.7)["a"].similarity == 1.0
+    sets = [one_set(name, "trimul", program("same")) for name in "bc"]
+    again = found.near_copies(sets, 0.7)
     assert {name: n.program for name, n in again.items()} == {"b": "t", "c": "t"}
     assert read == ["trimul"]
-    found.of([one_set("b", "fp8_quant", program("same"))])
+    found.near_copies([one_set("b", "fp8_quant", program("same"))], 0.7)
     assert read == ["trimul", "fp8_quant"]

@@ -33,7 +33,7 @@ from kernel_archive.gpus import is_known
 from kernel_archive.ids import CANARY, evaluation_id, kernel_id, program_id, token_id
 from kernel_archive.problems import GPU_MODE_TASKS, family_of
 from kernel_archive.schema import TABLES
-from kernel_archive.selection.make import remade_splits
+from kernel_archive.selection.make import remade_split
 from kernel_archive.selection.tables import ArchiveTables
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from kernel_archive.errors import Finding
-    from kernel_archive.selection.make import SplitChanges
+    from kernel_archive.selection.make import RemadeSplit
 
 __all__ = [
     "RECIPE",
@@ -55,7 +55,7 @@ __all__ = [
     "make_tables",
     "program",
     "reference",
-    "remake_splits",
+    "remake",
     "six_tasks",
     "validate_archive",
 ]
@@ -514,10 +514,10 @@ def make_archive(
     return directory
 
 
-def remake_splits(directory: Path, names: Sequence[str], **options: Any) -> SplitChanges:
-    """Make splits anew, without a card."""
-    with remade_splits(directory, names, **options) as changes:
-        return changes
+def remake(directory: Path, table: str, **options: Any) -> RemadeSplit:
+    """Make a split anew, without a card."""
+    with remade_split(directory, table, **options) as made:
+        return made
 
 
 def validate_archive(path: str | Path) -> list[Finding]:
