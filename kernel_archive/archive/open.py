@@ -108,11 +108,11 @@ class Archive:
     ) -> pa.Table:
         """Read a table (or split) as Arrow, in the order of the files."""
         files, schema = self.files(table, split), _schema(table, columns)
-        parts = [schema.empty_table()]
+        parts = []
         for path in files:
             with _opened(path) as shard:  # not read_table: that would import pandas
                 parts.append(shard.read(columns=schema.names).cast(schema))
-        return pa.concat_tables(parts)
+        return pa.concat_tables(parts) if parts else schema.empty_table()
 
     def batches(self, table: str, columns: Sequence[str] | None = None) -> Iterator[pa.Table]:
         """Read a table as Arrow, some thousand rows at a time, in the order of the files."""

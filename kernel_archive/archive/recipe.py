@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 import msgspec
 
-from kernel_archive.errors import RecipeError, UsageError, printable, suggestion
+from kernel_archive.errors import DataError, RecipeError, UsageError, printable, suggestion
 from kernel_archive.gpus import GPUS, GpuFacts, is_known
 from kernel_archive.ids import canonical_json, sha256_hex
 from kernel_archive.readers import READERS
@@ -397,7 +397,7 @@ def local_copy(loaded: LoadedRecipe, directory: str | Path) -> LoadedRecipe:
     """
     root = Path(directory).absolute()
     if not root.is_dir():
-        raise UsageError(f"--source {printable(str(directory))}: there is no such directory")
+        raise DataError(f"--source {printable(str(directory))}: there is no such directory")
 
     def local(path: str) -> str:
         if "://" not in path:
