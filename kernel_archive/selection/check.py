@@ -16,7 +16,7 @@ from kernel_archive.selection.freeze import (
     check_frozen,
     differences,
     frozen_columns,
-    frozen_split,
+    frozen_rows,
 )
 from kernel_archive.selection.inputs import check_inputs
 from kernel_archive.selection.label_order import check_label_order
@@ -69,14 +69,14 @@ def _against(selection: Selection, archive: Archive, facts: SplitFacts) -> Itera
     again, table = selection.facts, selection.split.table
     wanted = selection.rows.select(frozen_columns(selection.split)).rows()
     # The digest says nothing about the order of the rows: they are compared one by one.
-    rows = list(differences(wanted, frozen_split(archive, table).rows, table, "its definition"))
+    rows = list(differences(wanted, frozen_rows(archive, table), table, "its definition"))
     named = msgspec.structs.replace(again, name=facts.name, parameters=facts.parameters)
     if rows:
         yield from rows
     elif again.logical_digest != facts.logical_digest:
         message = "the rows are the selected ones, but columns or texts differ from the kernels"
         yield Finding(code="split-content", message=message, field=table, fix=_AGAIN)
-    elif changed := changed_facts(named, facts, table, "the rows"):
+    elif changed := list(changed_facts(named, facts, table, "the rows")):
         yield from changed
     elif again.name != facts.name:
         message = f"is called {printable(facts.name)!r}; its definition is {again.name!r}"

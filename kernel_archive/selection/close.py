@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from itertools import zip_longest
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Final, cast
 
 import msgspec
 import numpy as np
@@ -19,13 +19,7 @@ from kernel_archive.selection.definitions import (
     canonical_definition,
     variant_name,
 )
-from kernel_archive.selection.evaluation import (
-    choose_gpu,
-    gpu_part,
-    near_training,
-    read_token_sets,
-    with_reasons,
-)
+from kernel_archive.selection.evaluation import choose_gpu, gpu_part, near_training, with_reasons
 from kernel_archive.selection.selected import Selection, count_values, label_rows, pair_id
 from kernel_archive.selection.similarity import near_copy_classes
 
@@ -35,7 +29,8 @@ if TYPE_CHECKING:
     from kernel_archive.selection.tables import ArchiveTables
     from kernel_archive.splits import SplitSpec
 
-_COLUMNS = (
+#: What a row says of either kernel, as ``first_`` and ``second_`` columns.
+_COLUMNS: Final = (
     "kernel_id",
     "program_id",
     "token_id",
@@ -44,6 +39,8 @@ _COLUMNS = (
     "search_id",
     "speedup",
 )
+#: What two kernels are paired by.
+_PAIRED_BY: Final = ("reference_id", "goal_bin", "parent_kernel_id", "standard_error")
 
 
 def standard_errors(tables: ArchiveTables, kernels: pl.DataFrame) -> pl.DataFrame:
@@ -67,68 +64,74 @@ def find_pairs(kernels: pl.DataFrame, rule: CloseDefinition) -> pl.DataFrame:
     """Find all pairs that a definition allows, by pair id.
 
     Args:
-        kernels: of one problem and reference, with ``goal_bin``, ``parent_kernel_id`` and
-            ``standard_error``.
+        kernels: with ``goal_bin``, ``parent_kernel_id`` and ``standard_error``.
         rule: the definition.
 
     Returns:
         ``row_id``, ``ratio`` (second / first) and ``noise``, and the columns of both kernels as
         ``first_...`` and ``second_...``. A hash of the two ids says which is the first.
     """
-    kernels = kernels.sort("kernel_id")
-    low, high = np.triu_indices(len(kernels), 1)
-    goals, searches = kernels["goal_bin"].to_numpy(), kernels["search_id"].to_numpy()
-    parents = kernels["parent_kernel_id"].fill_null("").to_numpy()
-    siblings = (searches[low] == searches[high]) & (parents[low] == parents[high])
-    alike = (goals[low] == goals[high]) | (siblings & (parents[low] != ""))
-    low, high = low[alike], high[alike]
-    speedups, errors = kernels["speedup"].to_numpy(), kernels["standard_error"].to_numpy()
-    slower, faster = np.sort([speedups[low], speedups[high]], axis=0)
-    ratio, noise = faster / slower, np.hypot(errors[low], errors[high])
-    fits = (rule.closest <= ratio) & (ratio <= rule.farthest)
-    fits &= ratio - 1 >= rule.standard_errors * noise
-    names = kernels["kernel_id"].to_list()
-    pairs = [(i, j) for i, j in zip(low[fits].tolist(), high[fits].tolist(), strict=True)]
-    ids = [pair_id(rule.selection_key, names[i], names[j]) for i, j in pairs]
-    # The last digit of the id knows nothing of the speedups.
-    pairs = [
-        pair[:: 1 if int(name[-1], 16) % 2 else -1] for name, pair in zip(ids, pairs, strict=True)
-    ]
-    sides = [
-        kernels[[pair[side] for pair in pairs]].select(pl.col(_COLUMNS).name.prefix(f"{name}_"))
-        for side, name in enumerate(("first", "second"))
-    ]
-    rows = pl.concat(sides, how="horizontal").with_columns(
-        pl.Series("row_id", ids, pl.String),
-        pl.Series("noise", noise[fits], pl.Float64),
-        ratio=pl.col("second_speedup") / pl.col("first_speedup"),
+
+    def same(column: str) -> pl.Expr:
+        return pl.col(f"low_{column}") == pl.col(f"high_{column}")
+
+    low, high = (
+        kernels.select(pl.col(*_COLUMNS, *_PAIRED_BY).name.prefix(side))
+        for side in ("low_", "high_")
     )
-    return rows.sort("row_id")
+    ordered = pl.col("low_kernel_id") < pl.col("high_kernel_id")
+    pairs = low.join_where(high, same("problem"), same("reference_id"), ordered)
+    siblings = same("search_id") & same("parent_kernel_id")
+    pairs = pairs.filter(same("goal_bin") | siblings.fill_null(value=False))
+    speedups = ("low_speedup", "high_speedup")
+    ratio = pl.max_horizontal(speedups) / pl.min_horizontal(speedups)
+    noise = np.hypot(pairs["low_standard_error"], pairs["high_standard_error"])
+    pairs = pairs.with_columns(noise=noise).filter(
+        ratio.is_between(rule.closest, rule.farthest),
+        ratio - 1 >= rule.standard_errors * pl.col("noise"),
+    )
+    names = pairs.select("low_kernel_id", "high_kernel_id").iter_rows()
+    ids = [pair_id(rule.selection_key, *both) for both in names]
+    pairs = pairs.with_columns(pl.Series("row_id", ids, pl.String))
+    # The last digit of the id knows nothing of the speedups.
+    turned = pl.col("row_id").str.contains("[02468ace]$")
+    first = [
+        pl.when(turned).then(f"high_{c}").otherwise(f"low_{c}").alias(f"first_{c}")
+        for c in _COLUMNS
+    ]
+    second = [
+        pl.when(turned).then(f"low_{c}").otherwise(f"high_{c}").alias(f"second_{c}")
+        for c in _COLUMNS
+    ]
+    rows = pairs.select("row_id", "noise", *first, *second)
+    return rows.with_columns(ratio=pl.col("second_speedup") / pl.col("first_speedup")).sort(
+        "row_id"
+    )
 
 
-def draw_pairs(
-    pairs: dict[str, pl.DataFrame], classes: dict[str, str], rule: CloseDefinition
-) -> list[str]:
+def draw_pairs(pairs: pl.DataFrame, classes: dict[str, str], rule: CloseDefinition) -> list[str]:
     """Draw pairs, the tasks in turn; return their ids.
 
     Args:
-        pairs: pairs by task, those to be taken first in front.
-        classes: class of near copies of every kernel.
+        pairs: all pairs, those to be taken first in front.
+        classes: class of near copies of every program; one that is missing is its own.
         rule: the definition.
     """
     uses: Counter[str] = Counter()
-    seen: set[tuple[str, ...]] = set()
+    drawn_classes: set[tuple[str, ...]] = set()
 
     def next_pairs(rows: pl.DataFrame) -> Iterator[str]:
-        columns = ("row_id", "first_kernel_id", "second_kernel_id")
-        for row_id, *kernels in rows.select(columns).iter_rows():
-            both = tuple(sorted(classes.get(name, name) for name in kernels))
-            if both not in seen and all(uses[name] < rule.pairs_per_program for name in kernels):
-                seen.add(both)
-                uses.update(kernels)
+        kernels = rows.select("first_kernel_id", "second_kernel_id").rows()
+        programs = rows.select("first_program_id", "second_program_id").rows()
+        for row_id, both, texts in zip(rows["row_id"], kernels, programs, strict=True):
+            key = tuple(sorted(classes.get(name, name) for name in texts))
+            if key not in drawn_classes and all(uses[k] < rule.pairs_per_program for k in both):
+                drawn_classes.add(key)
+                uses.update(both)
                 yield row_id
 
-    turns = zip_longest(*(next_pairs(rows) for _, rows in sorted(pairs.items())))
+    tasks = pairs.sort("first_problem", maintain_order=True).partition_by("first_problem")
+    turns = zip_longest(*map(next_pairs, tasks))
     drawn: list[str] = []
     while len(drawn) < rule.pairs and (turn := next(turns, None)) is not None:
         drawn += [row_id for row_id in turn if row_id is not None]
@@ -147,28 +150,22 @@ def select_close(
     """
     standard = cast("CloseDefinition", canonical_definition(split, tables))
     kernels = with_reasons(tables, rule, tables.kernels("test"))
-    told = tables.read("kernels", ["kernel_id", "goal_bin", "parent_kernel_id"], "test")
-    kernels = kernels.join(told.unique("kernel_id", keep="last"), on="kernel_id")
+    goals = tables.read("kernels", ["kernel_id", "goal_bin", "parent_kernel_id"], "test")
+    kernels = kernels.join(goals.unique("kernel_id", keep="last"), on="kernel_id")
     no_goal = pl.when(pl.col("goal_bin").is_null()).then(pl.lit("no_goal"))
     kernels = kernels.with_columns(reason=pl.coalesce("reason", no_goal))
-    dropped = count_values(kernels["reason"].drop_nulls())
     allowed = kernels.filter(pl.col("reason").is_null())
     per_gpu = count_values(allowed["gpu"])
     chosen_gpu = choose_gpu(per_gpu, rule.gpu, gpu)
     allowed = standard_errors(tables, allowed.filter(pl.col("gpu") == (chosen_gpu or "")))
-    empty = find_pairs(allowed.head(0), rule)
-    pairs: dict[str, pl.DataFrame] = {}
+    near = near_training(tables, allowed, rule.near_copy)
+    allowed = allowed.filter(~pl.col("kernel_id").is_in(near))
     classes: dict[str, str] = {}
-    for (problem,), group in allowed.group_by("problem"):
-        if rule.near_copy is not None:
-            sets = read_token_sets(tables, group)
-            near = near_training(tables, group, sets, rule.near_copy)
-            group = group.filter(~pl.col("kernel_id").is_in(near))  # noqa: PLW2901
-            classes |= near_copy_classes(list(sets.values()), rule.near_copy)
-        parts = [find_pairs(part, rule) for part in group.partition_by("reference_id")]
-        pairs[str(problem)] = pl.concat([empty, *parts]).sort("row_id")
-    drawn = draw_pairs(pairs, classes, rule)
-    rows = pl.concat([empty, *pairs.values()]).filter(pl.col("row_id").is_in(drawn))
+    if rule.near_copy is not None:
+        for group in allowed.partition_by("problem"):
+            classes |= near_copy_classes(tables.grams(group["program_id"]), rule.near_copy)
+    pairs = find_pairs(allowed, rule)
+    rows = pairs.filter(pl.col("row_id").is_in(draw_pairs(pairs, classes, rule)))
     rows = rows.with_columns(
         task="second_problem",
         gpu="second_gpu",
@@ -179,19 +176,12 @@ def select_close(
         candidate_token="second_token_id",
     )
     labelled, counts = label_rows(split, rows, rule.scheme)
-    facts: dict[str, Any] = {
-        "available": {problem: len(found) for problem, found in sorted(pairs.items())},
-        "excluded": dropped,
-        "programs": len({*rows["first_kernel_id"], *rows["second_kernel_id"]}),
-    }
     return Selection(
         split=split,
         rows=labelled,
-        source=tables.texts,
+        source=tables,
         scheme=rule.scheme,
-        variant=variant_name(
-            split, rule, standard, gpu=gpu_part(rule, chosen_gpu, standard, per_gpu)
-        ),
+        variant=variant_name(split, rule, standard, gpu=gpu_part(chosen_gpu, standard, per_gpu)),
         parameters={**msgspec.to_builtins(rule), "preferred_gpu": rule.gpu, "gpu": chosen_gpu},
-        counts=counts | facts,
+        counts={**counts, "excluded": count_values(kernels["reason"].drop_nulls())},
     )

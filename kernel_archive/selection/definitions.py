@@ -9,7 +9,7 @@ from __future__ import annotations
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeVar
 
 import msgspec
 
@@ -67,9 +67,6 @@ class Definition(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     natural: bool = False
     builders: list[_Text] = []
 
-    #: Field -> how the name of a variant says it; all other fields are told by a digest.
-    name_parts: ClassVar[dict[str, str]] = {"scheme": "{}"}
-
 
 class KernelDefinition(Definition, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Which kernels may be asked about; the fields are explained in ``splits/eval.toml``.
@@ -97,16 +94,13 @@ class KernelDefinition(Definition, frozen=True, kw_only=True, forbid_unknown_fie
     @property
     def problems(self) -> list[str]:
         """The problem ids, sorted."""
-        return sorted(HELD_OUT_PROBLEMS if isinstance(self.tasks, str) else self.tasks)
+        return sorted(HELD_OUT_PROBLEMS if isinstance(self.tasks, str) else set(self.tasks))
 
     def __post_init__(self) -> None:
-        """Refuse what the types of the fields can't say."""
-        tasks = [] if isinstance(self.tasks, str) else self.tasks
-        for task in tasks:
+        """Refuse names that are not canonical."""
+        for task in [] if isinstance(self.tasks, str) else self.tasks:
             if normalise_problem(task) != task:
                 _refuse("tasks", task, f"write {normalise_problem(task)!r}")
-        if len(set(tasks)) != len(tasks):
-            _refuse("tasks", tasks, "name each task once")
         if canonical_gpu(self.gpu) != self.gpu:
             _refuse("gpu", self.gpu, f"write {canonical_gpu(self.gpu)!r}")
 
@@ -119,8 +113,6 @@ class EvalDefinition(KernelDefinition, frozen=True, kw_only=True, forbid_unknown
     """
 
     cap: _Positive
-
-    name_parts: ClassVar[dict[str, str]] = {"cap": "cap{}", "gpu": "", "scheme": "{}"}
 
 
 class CloseDefinition(KernelDefinition, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -139,8 +131,6 @@ class CloseDefinition(KernelDefinition, frozen=True, kw_only=True, forbid_unknow
     standard_errors: Annotated[float, msgspec.Meta(ge=0, le=1000)]
     pairs: _Positive
     pairs_per_program: _Positive
-
-    name_parts: ClassVar[dict[str, str]] = {"pairs": "pairs{}", "gpu": "", "scheme": "{}"}
 
 
 class OwnEvalDefinition(EvalDefinition, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -180,11 +170,6 @@ class DiscoveryDefinition(Definition, frozen=True, kw_only=True, forbid_unknown_
     unfinished: bool
     cutoffs: Annotated[list[_Cutoff], _AtLeastOne]
 
-    def __post_init__(self) -> None:
-        """Refuse cutoffs that would have one name."""
-        if len({f"{cutoff:g}" for cutoff in self.cutoffs}) < len(self.cutoffs):
-            _refuse("cutoffs", self.cutoffs, "name each cutoff once (six digits count)")
-
 
 class TrainDefinition(Definition, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Which pairs a trainer gets; the fields are explained in ``splits/train.toml``.
@@ -202,12 +187,6 @@ class TrainDefinition(Definition, frozen=True, kw_only=True, forbid_unknown_fiel
     pairs_per_task: _Natural
     strata: Annotated[list[_Stratum], _AtLeastOne]
     seed: _Natural
-
-    name_parts: ClassVar[dict[str, str]] = {
-        "pairs_per_task": "pairs{}",
-        "seed": "seed{}",
-        "scheme": "{}",
-    }
 
     def __post_init__(self) -> None:
         """Refuse what the types of the fields can't say."""
@@ -228,27 +207,31 @@ _TYPES: Final[dict[Kind, type[Definition]]] = {
     "discovery": DiscoveryDefinition,
     "train": TrainDefinition,
 }
+#: What ``[eval]`` of a recipe states of the split.
+_OF_RECIPE: Final = ("cap", "languages", "gpu", "tasks", "bins")
+#: Field -> the word for it in the name of a variant; all other fields are told by a digest.
+_WORDS: Final = {"cap": "cap", "pairs": "pairs", "pairs_per_task": "pairs", "seed": "seed"}
 
 
-def _kind(split: SplitSpec, data: Mapping[str, Any]) -> type[Definition]:
-    """What a definition with these keys is: ``bins`` is of an archive of one's own."""
-    return OwnEvalDefinition if split.kind == "eval" and "bins" in data else _TYPES[split.kind]
+def _type_of(split: SplitSpec, fields: Mapping[str, Any]) -> type[Definition]:
+    """What a definition with these fields is: ``bins`` is of an archive of one's own."""
+    return OwnEvalDefinition if split.kind == "eval" and "bins" in fields else _TYPES[split.kind]
 
 
-def _converted(data: Mapping[str, Any], kind: type[_Struct], place: str) -> _Struct:
-    """Make the definition that a mapping states.
+def _converted(fields: Mapping[str, Any], kind: type[_Struct], place: str) -> _Struct:
+    """Make the definition with these fields.
 
     Raises:
         RecipeError: a field is unknown or missing, or a value is wrong.
     """
     try:
-        return msgspec.convert(data, kind)
+        return msgspec.convert(fields, kind)
     except msgspec.ValidationError as error:
         message, field = misfit(error)
-        if field is None:
-            field = message.partition(" ")[0] if " can't be " in message else None
-        stated = (field or "").split("[")[0]
-        value = printable(repr(data[stated])) if stated in data else None
+        if " can't be " in message:
+            field = message.partition(" ")[0]
+        name = (field or "").partition("[")[0]
+        value = printable(repr(fields[name])) if name in fields else None
         fix = f"The fields are: {', '.join(sorted(kind.__struct_fields__))}"
         raise RecipeError.of(
             code="bad-definition", message=message, file=place, field=field, value=value, fix=fix
@@ -274,8 +257,8 @@ def load_definition(name: str, path: str | Path | None = None) -> Definition:
     file = Path(path) if path is not None else content_path("splits") / f"{split.name}.toml"
     fail = partial(RecipeError.of, code="bad-definition", file=str(file))
     fix = "Copy one of splits/*.toml and change it"
-    data = read_toml(file, fail, "there is no such split definition", fix)
-    return _converted(data, _kind(split, data), str(file))
+    fields = read_toml(file, fail, "there is no such split definition", fix)
+    return _converted(fields, _type_of(split, fields), str(file))
 
 
 def with_changes(definition: _Struct, **changes: Any) -> _Struct:
@@ -297,14 +280,11 @@ def recorded_definition(split: SplitSpec, parameters: Mapping[str, Any]) -> Defi
     Raises:
         RecipeError: the parameters are not those of a definition.
     """
-    stated = dict(parameters)
-    kind = _kind(split, stated)
-    if "preferred_gpu" in stated:
+    fields = dict(parameters)
+    if "preferred_gpu" in fields:
         # The GPU that was chosen stands under "gpu", the definition's own one beside it.
-        stated["gpu"] = stated["preferred_gpu"]
-    return _converted(
-        {f: stated[f] for f in kind.__struct_fields__ if f in stated}, kind, "manifest.json"
-    )
+        fields["gpu"] = fields.pop("preferred_gpu")
+    return _converted(fields, _type_of(split, fields), "manifest.json")
 
 
 def canonical_definition(split: SplitSpec, tables: ArchiveTables) -> Definition:
@@ -315,7 +295,7 @@ def canonical_definition(split: SplitSpec, tables: ArchiveTables) -> Definition:
     languages, methods and GPU that it has, and from what its recipe says (``[eval]``).
     """
     shipped = load_definition(split.name)
-    stated = tables.evaluation
+    stated = tables.archive.manifest.evaluation
     if stated is None:
         return shipped
     if split.kind == "discovery":
@@ -324,11 +304,7 @@ def canonical_definition(split: SplitSpec, tables: ArchiveTables) -> Definition:
     if split.name != "eval":
         return shipped
     present = set(tables.read("kernels", ["problem"])["problem"].unique())
-    wanted = {
-        key: value
-        for key, value in stated.items()
-        if key in ("cap", "languages", "gpu", "tasks", "bins")
-    }
+    wanted = {name: stated[name] for name in _OF_RECIPE if name in stated}
     if "gpu" in wanted:
         wanted["gpu"] = canonical_gpu(wanted["gpu"])
     if "tasks" in wanted:
@@ -348,7 +324,7 @@ def canonical_definition(split: SplitSpec, tables: ArchiveTables) -> Definition:
 
 
 def _present(task: str, present: set[str]) -> str:
-    """The problem that a recipe means."""
+    """Find the problem that a recipe means: one of its own may be kept under a longer name."""
     renamed = sorted(name for name in present if name.endswith(f".{task}"))
     return renamed[0] if task not in present and len(renamed) == 1 else task
 
@@ -356,16 +332,15 @@ def _present(task: str, present: set[str]) -> str:
 def variant_name(split: SplitSpec, rule: _Struct, standard: _Struct, *, gpu: str = "") -> str:
     """Name a selection by how its definition differs from the canonical one.
 
-    ``gpu`` is what to say of the GPU, where it is not the canonical choice.
+    ``gpu`` is what to say of the GPU, where it is not the canonical choice. ``eval-cap20-h200`` has
+    another cap and GPU; eight hex digits at the end stand for any other field.
     """
-    changed = {f for f in rule.__struct_fields__ if getattr(rule, f) != getattr(standard, f)}
+    names = rule.__struct_fields__
+    changed = {f for f in names if getattr(rule, f) != getattr(standard, f)}
     if not changed and not gpu:
         return CANONICAL
-    parts = {
-        f: text.format(getattr(rule, f)) for f, text in rule.name_parts.items() if f in changed
-    }
-    parts["gpu"] = gpu
-    names = [parts.get(f, "") for f in rule.name_parts]
-    if changed - rule.name_parts.keys():
-        names.append(sha256_hex(canonical_json(rule))[:8])
-    return "-".join([split.name, *filter(None, names)])
+    parts = [f"{word}{getattr(rule, f)}" for f, word in _WORDS.items() if f in changed]
+    parts += [gpu, rule.scheme if "scheme" in changed else ""]
+    if changed - {*_WORDS, "scheme"}:
+        parts.append(sha256_hex(canonical_json(rule))[:8])
+    return "-".join([split.name, *filter(None, parts)])

@@ -1,7 +1,4 @@
-"""What changed between two archive versions.
-
-Rows added, removed, moved, relabelled and measured again.
-"""
+"""What changed between two archives: rows added, removed, moved, relabelled, measured again."""
 
 from __future__ import annotations
 
@@ -94,8 +91,9 @@ def _read_rows(archive: Archive, table: str) -> pl.DataFrame:
 
 
 def _compare(table: str, old: Archive, new: Archive) -> TableDifference:
-    before, now = _read_rows(old, table), _read_rows(new, table)
-    both = before.join(now, on="id", suffix="_new", maintain_order="left")
+    """Compare the rows of one table."""
+    before, after = _read_rows(old, table), _read_rows(new, table)
+    both = before.join(after, on="id", suffix="_new", maintain_order="left")
     digests = {archive.manifest.tables[table].logical_digest for archive in (old, new)}
 
     def changes(column: str) -> list[Change]:
@@ -105,9 +103,9 @@ def _compare(table: str, old: Archive, new: Archive) -> TableDifference:
     return TableDifference(
         table=table,
         rows_old=len(before),
-        rows_new=len(now),
-        added=now.join(before, on="id", how="anti")["id"].sort().to_list(),
-        removed=before.join(now, on="id", how="anti")["id"].sort().to_list(),
+        rows_new=len(after),
+        added=after.join(before, on="id", how="anti", maintain_order="left")["id"].to_list(),
+        removed=before.join(after, on="id", how="anti", maintain_order="left")["id"].to_list(),
         relabelled=changes("bin"),
         remeasured=changes("value"),
         moved=changes("split"),
@@ -124,13 +122,13 @@ def diff(old: str | Path, new: str | Path) -> Difference:
     """
     a, b = open_archive(old), open_archive(new)
     # Inputs repeat the splits that they are of.
-    held = [[n for n in TABLES if n in side.manifest.tables and n not in INPUTS] for side in (a, b)]
+    of_old, of_new = ([n for n in side.tables if n not in INPUTS] for side in (a, b))
     return Difference(
         old=a.manifest.version,
         new=b.manifest.version,
         old_digest=a.manifest.logical_digest,
         new_digest=b.manifest.logical_digest,
-        tables=[_compare(name, a, b) for name in held[0] if name in held[1]],
-        only_old=[name for name in held[0] if name not in held[1]],
-        only_new=[name for name in held[1] if name not in held[0]],
+        tables=[_compare(name, a, b) for name in of_old if name in of_new],
+        only_old=[name for name in of_old if name not in of_new],
+        only_new=[name for name in of_new if name not in of_old],
     )

@@ -68,30 +68,12 @@ def frozen_columns(split: SplitSpec) -> tuple[str, str, str, str]:
     return ("row_id", split.task, "bin", split.value)
 
 
-def frozen_split(archive: Archive, table: str) -> FrozenSplit:
-    """Make the frozen form of a split of an archive.
-
-    Raises:
-        UsageError: the archive has no such split.
-    """
-    manifest = archive.manifest
-    if table not in manifest.splits:
-        present = ", ".join(manifest.splits) or "none"
-        raise UsageError(f"the archive has no split {table!r}; it has: {present}")
-    names = frozen_columns(SPLIT_TABLES[table])
-    return FrozenSplit(
-        format=FROZEN_FORMAT,
-        table=table,
-        archive=manifest.name,
-        version=manifest.version,
-        archive_digest=manifest.measured_digest,
-        facts=manifest.splits[table],
-        columns=names,
-        rows=archive.polars(table, columns=names).rows(),
-    )
+def frozen_rows(archive: Archive, table: str) -> list[FrozenRow]:
+    """Read what is frozen of the rows of a split."""
+    return archive.polars(table, columns=frozen_columns(SPLIT_TABLES[table])).rows()
 
 
-def freeze(archive: Archive | str | Path, folder: Path | None = None) -> list[Path]:
+def freeze(archive: str | Path, folder: Path | None = None) -> list[Path]:
     """Write the frozen form of every split of an archive; return the files.
 
     Into ``splits/frozen/<version>`` of this package when no folder is named.
@@ -99,21 +81,31 @@ def freeze(archive: Archive | str | Path, folder: Path | None = None) -> list[Pa
     Raises:
         UsageError: a split is a variant, or its labels are withheld.
     """
-    opened = archive if isinstance(archive, Archive) else open_archive(archive)
-    splits = opened.manifest.splits
-    if hidden := [name for name, facts in splits.items() if facts.origin == "withheld"]:
-        raise UsageError(f"splits whose labels are withheld can't be frozen: {', '.join(hidden)}")
-    if variants := [name for name, facts in splits.items() if facts.name != CANONICAL]:
-        raise UsageError(
-            "only canonical splits are frozen; make these again without options: "
-            f"{', '.join(variants)}"
-        )
-    place = frozen_folder(opened.manifest.version) if folder is None else folder
+    opened = open_archive(archive)
+    manifest = opened.manifest
+    for name, facts in manifest.splits.items():
+        if facts.origin == "withheld" or facts.name != CANONICAL:
+            raise UsageError(
+                f"only canonical splits with their labels are frozen: {name} is "
+                f"{facts.name}, {facts.origin}"
+            )
+    place = frozen_folder(manifest.version) if folder is None else folder
     place.mkdir(parents=True, exist_ok=True)
-    files = {place / f"{table}.json": table for table in SPLIT_TABLES if table in splits}
-    for path, table in files.items():
-        path.write_bytes(frozen_split(opened, table).encode())
-    return list(files)
+    files = []
+    for table, facts in manifest.splits.items():
+        frozen = FrozenSplit(
+            format=FROZEN_FORMAT,
+            table=table,
+            archive=manifest.name,
+            version=manifest.version,
+            archive_digest=manifest.measured_digest,
+            facts=facts,
+            columns=frozen_columns(SPLIT_TABLES[table]),
+            rows=frozen_rows(opened, table),
+        )
+        files.append(place / f"{table}.json")
+        files[-1].write_bytes(frozen.encode())
+    return files
 
 
 def read_frozen(path: Path) -> FrozenSplit:
@@ -124,15 +116,12 @@ def read_frozen(path: Path) -> FrozenSplit:
     """
     try:
         frozen = msgspec.json.decode(path.read_bytes(), type=FrozenSplit)
-    except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError) as error:
         message = f"not a frozen split: {error}"
     else:
-        if (frozen.format, frozen.table in SPLIT_TABLES) == (FROZEN_FORMAT, True):
+        if frozen.format == FROZEN_FORMAT and frozen.table in SPLIT_TABLES:
             return frozen
-        message = (
-            f"freezes {printable(frozen.table)} in layout {frozen.format}: this version reads "
-            f"layout {FROZEN_FORMAT} of {', '.join(SPLIT_TABLES)}"
-        )
+        message = f"{printable(frozen.table)} in layout {frozen.format} can't be read"
     raise ArchiveMismatchError.of(code="bad-frozen-split", file=str(path), message=message)
 
 
@@ -141,44 +130,41 @@ def differences(
 ) -> Iterator[Finding]:
     """Find rows that are missing, too many, labelled or measured otherwise, or in another order."""
     want, have = {row[0]: row for row in wanted}, {row[0]: row for row in present}
-    both = [i for i in want if i in have]
+    both = want.keys() & have.keys()
     kinds = {
         ("split-row-missing", f"rows that {what} has are missing"): want.keys() - have.keys(),
         ("split-row-added", f"rows that {what} does not have"): have.keys() - want.keys(),
-        ("split-relabelled", f"rows labelled otherwise than {what}"): [
+        ("split-relabelled", f"rows labelled otherwise than {what}"): {
             i for i in both if want[i][2] != have[i][2]
-        ],
-        ("split-remeasured", f"rows with another speedup than {what}"): [
+        },
+        ("split-remeasured", f"rows with another speedup than {what}"): {
             i for i in both if want[i][3] != have[i][3]
-        ],
+        },
     }
     for (code, message), ids in kinds.items():
         if ids:
-            value = name_rows(sorted(ids), 120)
-            yield Finding(
-                code=code, message=f"{message}: {len(ids)} rows", field=table, value=value
-            )
+            rows = f"{message}: {len(ids)} rows"
+            yield Finding(code=code, message=rows, field=table, value=name_rows(sorted(ids), 120))
     if not any(kinds.values()) and list(want) != list(have):
         message = f"the rows stand in another order than {what}"
         yield Finding(code="split-order", message=message, field=table)
 
 
-def check_frozen(archive: Archive) -> list[Finding]:
+def check_frozen(archive: Archive) -> Iterator[Finding]:
     """Compare an archive's splits with the frozen ones of its version, where there are some.
 
-    Variants and published splits are not compared.
+    Variants, published and withheld splits are not compared.
     """
     manifest = archive.manifest
     try:
         files = sorted(frozen_folder(manifest.version).glob("*.json"))
     except UsageError:
-        return []
-    findings: list[Finding] = []
+        return
     for path in files:
         try:
             frozen = read_frozen(path)
         except ArchiveMismatchError as error:
-            findings.extend(error.findings)
+            yield from error.findings
             continue
         if (frozen.archive, frozen.archive_digest) != (manifest.name, manifest.measured_digest):
             message = (
@@ -187,25 +173,27 @@ def check_frozen(archive: Archive) -> list[Finding]:
             )
             fix = "Build it with --version and a name of its own, or freeze the new release"
             place: dict[str, Any] = {"field": "logical_digest", "fix": fix}
-            return [*findings, Finding(code="not-the-release", message=message, **place)]
+            yield Finding(code="not-the-release", message=message, **place)
+            return
         facts = manifest.splits.get(frozen.table)
         if facts is None:
             message = "the release has this split"
-            findings.append(Finding(code="split-missing", message=message, field=frozen.table))
+            yield Finding(code="split-missing", message=message, field=frozen.table)
         elif (facts.name, facts.origin) == (frozen.facts.name, frozen.facts.origin):
             what = f"the frozen split of {frozen.version}"
-            present = frozen_split(archive, frozen.table)
-            listed = list(differences(frozen.rows, present.rows, frozen.table, what))
-            findings += listed or changed_facts(facts, frozen.facts, frozen.table, what)
-    return findings
+            rows = frozen_rows(archive, frozen.table)
+            listed = list(differences(frozen.rows, rows, frozen.table, what))
+            yield from listed or changed_facts(facts, frozen.facts, frozen.table, what)
 
 
-def changed_facts(a: SplitFacts, b: SplitFacts, table: str, what: str) -> list[Finding]:
-    """Find facts of a split that are not those of another one."""
-    one, other = ({**msgspec.structs.asdict(f), **f.facts} for f in (a, b))
-    names = [n for n in one | other if one.get(n) != other.get(n) and n != "facts"]
-    if not names:
-        return []
-    message = f"facts differ from those of {what}: {', '.join(sorted(names))}"
-    fix = "Make the split again"
-    return [Finding(code="split-facts", message=message, field=table, fix=fix)]
+def changed_facts(
+    stated: SplitFacts, wanted: SplitFacts, table: str, what: str
+) -> Iterator[Finding]:
+    """Find facts of a split that are not those of another one; facts of one side only are let be."""
+    ours, theirs = ({**msgspec.structs.asdict(f), **f.facts} for f in (stated, wanted))
+    shared = ours.keys() & theirs.keys() - {"facts"}
+    names = sorted(name for name in shared if ours[name] != theirs[name])
+    if names:
+        message = f"facts differ from those of {what}: {', '.join(names)}"
+        fix = "Make the split again"
+        yield Finding(code="split-facts", message=message, field=table, fix=fix)

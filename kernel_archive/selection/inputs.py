@@ -53,17 +53,14 @@ def check_inputs(archive: Archive) -> Iterator[Finding]:
         facts = archive.manifest.tables.get(table)
         for name, rows in _inputs(archive, table).items():
             if facts is None or name not in facts.splits:
+                message = "the evaluation split has no rows without labels"
+                fix = "Make it again"
                 yield Finding(
-                    code="inputs-missing",
-                    severity="warning",
-                    message="the evaluation split has no rows without labels",
-                    field=name,
-                    fix="Make it again",
+                    code="inputs-missing", severity="warning", message=message, field=name, fix=fix
                 )
             elif not archive.arrow(table, name).equals(rows.cast(TABLES[table].schema)):
+                message = "the rows without labels are not those of the evaluation split"
+                fix = "Make the split again"
                 yield Finding(
-                    code="inputs-differ",
-                    message="the rows without labels are not those of the evaluation split",
-                    field=f"{table}.{name}",
-                    fix="Make the split again",
+                    code="inputs-differ", message=message, field=f"{table}.{name}", fix=fix
                 )

@@ -10,7 +10,7 @@ that once in 500 archives.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import polars as pl
 
@@ -29,14 +29,25 @@ LARGEST_Z: Final = 4.5
 #: Fewer rows have no correlation that chance could not give.
 LEAST_ROWS: Final = 8
 #: The labels, and what the documentation says to tell of them: the measured speed of the parent.
-_LABELS: Final = {
-    "bin",
-    "speedup_min",
-    "speedup_max",
-    "g_cases",
-    "parent_speedup",
-}
+_LABELS: Final = {"bin", "speedup_min", "speedup_max", "g_cases", "parent_speedup"}
 _NUMBER: Final = "row number"
+
+
+class Correlation(NamedTuple):
+    """A rank correlation of a column with the label, and the largest one that chance explains.
+
+    ``task`` is ``all tasks`` for that over all of them.
+    """
+
+    task: str
+    column: str
+    value: float
+    limit: float
+
+    @property
+    def excess(self) -> float:
+        """How many times as large as chance gives it is."""
+        return abs(self.value) / self.limit
 
 
 def largest_correlation(rows: float) -> float:
@@ -49,40 +60,31 @@ def largest_correlation(rows: float) -> float:
     return math.tanh(LARGEST_Z * math.sqrt(1.06 / (rows - 3)))
 
 
-def label_correlations(
-    split: SplitSpec, rows: pl.DataFrame
-) -> Iterator[tuple[str, str, float, float]]:
-    """Yield task (empty for all), column, rank correlation with the label, and what chance gives.
+def label_correlations(split: SplitSpec, rows: pl.DataFrame) -> Iterator[Correlation]:
+    """Yield the correlations of every column, task by task and over all tasks.
 
     Tasks with few rows and columns with one value are left out.
     """
     aside = {*_LABELS, split.task, split.value, split.anchor, split.candidate}
     rows = rows.with_row_index(_NUMBER)
     names = [name for name in rows.columns if name not in aside]
-    flat = rows.select(split.task, split.value, pl.col(names).map_batches(_sortable))
-    ranked = flat.select(
-        pl.col(split.task),
-        pl.col(split.value, *names).rank("average").over(split.task)
-        - (pl.len().over(split.task) + 1) / 2,
+    middle = (pl.len().over(split.task) + 1) / 2
+    ranked = rows.select(
+        split.task,
+        pl.col(split.value, *names).rank("average").over(split.task) - middle,
     )
     groups = {str(task): group for (task,), group in ranked.group_by(split.task)}
+    n_tasks = len(groups)
     # A rank in a large task weighs as much as one in a small one.
     size = pl.len().over(split.task)
-    groups[""] = ranked.with_columns(pl.col(split.value, *names) / size)
+    groups["all tasks"] = ranked.with_columns(pl.col(split.value, *names) / size)
     for task, group in sorted(groups.items()):
-        count = len(group) - (len(groups) - 2 if not task else 0)
+        count = len(group) - (n_tasks - 1 if task == "all tasks" else 0)
         if count >= LEAST_ROWS:
-            correlations = group.select(pl.corr(name, split.value).alias(name) for name in names)
-            for name, value in correlations.row(0, named=True).items():
+            values = group.select(pl.corr(name, split.value).alias(name) for name in names)
+            for name, value in values.row(0, named=True).items():
                 if value is not None and math.isfinite(value):
-                    yield task, name, value, largest_correlation(count)
-
-
-def _sortable(column: pl.Series) -> pl.Series:
-    """Make a column of lists one of texts, since lists have no rank."""
-    if column.dtype.is_nested():
-        return pl.Series(column.name, [repr(value) for value in column.to_list()], pl.String)
-    return column
+                    yield Correlation(task, name, value, largest_correlation(count))
 
 
 def check_label_order(archive: Archive) -> Iterator[Finding]:
@@ -97,19 +99,18 @@ def check_label_order(archive: Archive) -> Iterator[Finding]:
             continue
         texts = {split.anchor, split.candidate, "canary"}
         columns = [c for c in TABLES[name].schema.names if c not in texts]
-        rows = archive.polars(name, columns=columns)
-        worst: dict[str, tuple[float, float, float, str]] = {}
-        for task, column, correlation, limit in label_correlations(split, rows):
-            found = (abs(correlation) / limit, correlation, limit, task or "all tasks")
-            worst[column] = max(found, worst.get(column, found))
-        for column, (excess, correlation, limit, task) in worst.items():
-            if excess > 1:
+        worst: dict[str, Correlation] = {}
+        for correlation in label_correlations(split, archive.polars(name, columns=columns)):
+            other = worst.get(correlation.column, correlation)
+            worst[correlation.column] = max(correlation, other, key=lambda c: c.excess)
+        for task, column, value, limit in worst.values():
+            if abs(value) > limit:
                 ours = column == _NUMBER or (column == "row_id" and facts.origin == "selected")
                 yield Finding(
                     code="ordered-labels",
                     severity="error" if ours else "warning",
                     message=f"the {column} orders the labels of {task}: rank correlation "
-                    f"{correlation:.2f}, chance gives up to {limit:.2f}",
+                    f"{value:.2f}, chance gives up to {limit:.2f}",
                     field=f"{name}.{column}",
                     fix="Make the split again, or leave the column out",
                 )

@@ -7,7 +7,7 @@ Refused:
 - a program of an evaluation split or a near duplicate of it (the same tokens) in
   ``kernels/train`` or training pairs;
 - where the split's definition says what a near copy is, also one of those (a share of their
-  5-grams of tokens);
+  5-grams of tokens) in ``kernels/train``;
 - a training search, a kernel of ``kernels/train`` or a training pair of a problem that is wholly
   held out;
 - a search or a program pair of the discovery pairs, in either direction, in training pairs.
@@ -18,17 +18,17 @@ leak. Whether it is the reference is looked up in ``references``, not believed o
 
 from __future__ import annotations
 
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
+import msgspec
 import polars as pl
 
 from kernel_archive.errors import Finding, LeakageError, printable
 from kernel_archive.ids import program_id, token_id
 from kernel_archive.problems import HELD_OUT_PROBLEMS
 from kernel_archive.selection.selected import MEMBER, members_of, name_rows, with_ids
-from kernel_archive.selection.similarity import TokenSet, token_sets
-from kernel_archive.splits import EVALUATIONS, SPLIT_TABLES
+from kernel_archive.selection.similarity import near_copies, token_grams
+from kernel_archive.splits import SPLIT_TABLES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -59,7 +59,7 @@ def _of_kind(members: Mapping[str, pl.DataFrame], *kinds: str) -> dict[str, pl.D
 
 def _trained(tables: ArchiveTables, members: Mapping[str, pl.DataFrame]) -> dict[str, pl.DataFrame]:
     """Collect every program that a trainer gets: ``row``, ``search``, ``program``, ``token``."""
-    kernels = tables.training_ids.select(
+    kernels = tables.training.select(
         row="kernel_id", search="search_id", program="program_id", token="token_id"
     )
     rows = tables.references.select("problem", "code").iter_rows()
@@ -78,20 +78,20 @@ def _trained(tables: ArchiveTables, members: Mapping[str, pl.DataFrame]) -> dict
 
 
 def _searches(
-    tables: ArchiveTables, where: str, trained: pl.DataFrame, held: set[str]
+    tables: ArchiveTables, where: str, trained: pl.DataFrame, held: pl.Series
 ) -> Iterator[_Leak]:
     """Look for held-out searches, and for their logs under another name."""
-    sources = dict(tables.searches.select("search_id", "source_digest").iter_rows())
-    digests = {sources[name] for name in held if name in sources} - {None, ""}
-    first = trained.unique("search", keep="first").sort("search").drop_nulls("search")
-    rows = dict(first.select("search", "row").iter_rows())
-    both = [f"{name} ({where} row {row})" for name, row in rows.items() if name in held]
+    sources = tables.searches.select(search="search_id", digest="source_digest")
+    digests = sources.filter(pl.col("search").is_in(held.implode()), pl.col("digest") != "")
+    first = trained.unique("search", keep="first", maintain_order=True).sort("search")
+    first = first.join(sources, on="search", how="left", maintain_order="left").with_columns(
+        held=pl.col("search").is_in(held.implode()),
+        copied=pl.col("digest").is_in(digests["digest"].implode()),
+        text=pl.format("{} ({} row {})", "search", pl.lit(where), "row"),
+    )
+    both = first.filter(pl.col("held"))["text"].to_list()
     yield _Leak("held-out-search", f"a held-out search is in {where}", where, both)
-    copies = [
-        f"{name} ({where} row {row})"
-        for name, row in rows.items()
-        if name not in held and sources.get(name) in digests
-    ]
+    copies = first.filter(~pl.col("held"), pl.col("copied"))["text"].to_list()
     message = f"the log of a held-out search is in {where} under another name"
     yield _Leak("held-out-search", message, where, copies)
 
@@ -113,25 +113,21 @@ def _programs(
         asked = asked.join(first, on=column, how="anti", maintain_order="left")
 
 
-def _measured(tables: ArchiveTables, held: set[str]) -> Iterator[_Leak]:
+def _measured(tables: ArchiveTables, held: pl.Series) -> Iterator[_Leak]:
     """Look for kernels of training that a held-out search measured as well."""
     rows = tables.read("evaluations", ["search_id", "kernel_id", "outcome", "excluded"])
     passed = (pl.col("outcome") == "success") & pl.col("excluded").is_null()
-    rows = rows.filter(passed & pl.col("search_id").is_in(held))
-    rows = rows.unique("kernel_id", keep="last", maintain_order=True)
-    hits = tables.training_ids.select("kernel_id").join(rows, on="kernel_id").sort("kernel_id")
-    leaked = [
-        f"{name} (measured in {search})"
-        for name, search in hits.select("kernel_id", "search_id").iter_rows()
-    ]
+    rows = rows.filter(passed & pl.col("search_id").is_in(held.implode())).unique("kernel_id")
+    hits = tables.training.select("kernel_id").join(rows, on="kernel_id").sort("kernel_id")
+    leaked = hits.select(pl.format("{} (measured in {})", "kernel_id", "search_id")).to_series()
     message = f"a kernel that a held-out search measured is in {TRAIN}"
-    yield _Leak("held-out-search", message, TRAIN, leaked)
+    yield _Leak("held-out-search", message, TRAIN, leaked.to_list())
 
 
 def _problems(tables: ArchiveTables, members: Mapping[str, pl.DataFrame]) -> Iterator[_Leak]:
     """Look for what training holds of problems that are wholly held out."""
     given = {
-        TRAIN: tables.training_ids.select("kernel_id", "problem"),
+        TRAIN: tables.training.select("kernel_id", "problem"),
         "searches": tables.searches_with("training").select("search_id", "problem"),
     }
     pairs = _of_kind(members, "train")
@@ -145,57 +141,65 @@ def _problems(tables: ArchiveTables, members: Mapping[str, pl.DataFrame]) -> Ite
 
 def _pairs(where: str, trained: pl.DataFrame, table: str, edges: pl.DataFrame) -> Iterator[_Leak]:
     """Look for searches and program pairs of the discovery pairs among training pairs."""
-    searches = edges["search_id"].filter(edges["search_id"] != "").unique()
+    searches = edges["search_id"].filter(edges["search_id"] != "")
     shared = trained.filter(pl.col("search_id").is_in(searches.implode()))
     shared = shared.unique("search_id", keep="last").sort("search_id")
-    rows = shared.select("search_id", "row_id").iter_rows()
-    leaked = [f"{row} (of search {search})" for search, row in rows]
-    yield _Leak("discovery-search", f"a search of {table} is in {where}", where, leaked)
+    leaked = shared.select(pl.format("{} (of search {})", "row_id", "search_id")).to_series()
+    message = f"a search of {table} is in {where}"
+    yield _Leak("discovery-search", message, where, leaked.to_list())
     for kind in ("program", "token"):
         sides = (f"anchor_{kind}", f"candidate_{kind}")
         ends = {"low": pl.min_horizontal(sides), "high": pl.max_horizontal(sides)}
-        first = edges.select(pl.col("row_id").alias(f"same_{kind}"), **ends)
-        first = first.unique(["low", "high"], keep="first")
-        keys = {"on": ["low", "high"], "how": "left", "maintain_order": "left"}
-        trained = trained.with_columns(**ends).join(first, **keys)  # type: ignore[arg-type]
-    hits = trained.select("row_id", pl.coalesce("same_program", "same_token")).drop_nulls()
-    leaked = [f"{row} (is {table} row {hit})" for row, hit in hits.iter_rows()]
-    fix = "Make the training pairs again: kernel-archive build-train"
-    yield _Leak("discovery-pair", f"a program pair of {table} is in {where}", where, leaked, fix)
+        first = edges.select(pl.col("row_id").alias("same"), **ends)
+        first = first.unique(["low", "high"], keep="first", maintain_order=True)
+        hits = trained.with_columns(**ends).join(first, on=["low", "high"], maintain_order="left")
+        rows = hits.select(pl.format("{} (is {} row {})", "row_id", pl.lit(table), "same"))
+        fix = "Make the training pairs again: kernel-archive build-train"
+        message = f"a {kind} pair of {table} is in {where}"
+        yield _Leak("discovery-pair", message, where, rows.to_series().to_list(), fix)
+        trained = trained.join(hits, on="row_id", how="anti", maintain_order="left")
 
 
 def _near_copies(tables: ArchiveTables, selections: Mapping[str, Selection]) -> Iterator[_Leak]:
     """Look for rows whose program is a near copy, as the split's definition says."""
-    trained = tables.training_ids
-    for table, programs in evaluated_programs(tables, selections).items():
-        stated: Any = selections.get(table)
-        if stated is None:  # not "or": a selection without rows is false
-            stated = tables.archive.manifest.splits.get(table)
-        threshold = None if stated is None else stated.parameters.get("near_copy")
+    stored = tables.archive.manifest.splits
+    trained = {*tables.training["token_id"]}
+    for table, split in SPLIT_TABLES.items():
+        stated = selections.get(table) or stored.get(table)
+        limit = None if stated is None else stated.parameters.get("near_copy")
         # What is no number selects nothing, either: a finding of its own.
-        if not isinstance(threshold, int | float):
+        if split.kind != "eval" or not isinstance(limit, int | float):
             continue
+        columns = ["row_id", split.task, split.candidate]
+        chosen = selections.get(table)
+        rows = (
+            tables.read(table, columns)
+            if chosen is None
+            else pl.DataFrame(chosen.table.select(columns))
+        )
         # The same tokens are a leak by every definition, which _programs names.
-        tokens = [token for _, token in programs]
-        same = {*trained["token_id"].filter(trained["token_id"].is_in(tokens))}
-        others = [program for program, token in programs if token not in same]
-        nears = tables.neighbours.near_copies(others, threshold)
-        kernels = {*trained["kernel_id"]} if nears else set()
-        for where in (TRAIN, "train_pairs"):
-            leaked = [
-                f"{row} ({near.similarity:.2f} of the tokens of {where} row {near.program})"
-                for row, near in nears.items()
-                if (near.program in kernels) == (where == TRAIN)
+        other = [token_id(code) not in trained for code in rows[split.candidate]]
+        leaked = []
+        for (problem,), group in rows.filter(pl.Series(other, dtype=pl.Boolean)).group_by(
+            split.task
+        ):
+            grams = token_grams(group[split.candidate].to_list())
+            programs = dict(zip(group["row_id"], grams, strict=True))
+            near = near_copies(programs, tables.training_grams(str(problem)), limit)
+            leaked += [
+                f"{row} ({copy.similarity:.2f} of the tokens of {TRAIN} row {copy.name})"
+                for row, copy in near.items()
             ]
-            message = f"a near copy of a program of {table} is in {where}"
-            yield _Leak("near-copy-leak", message, where, leaked)
+        message = f"a near copy of a program of {table} is in {TRAIN}"
+        yield _Leak("near-copy-leak", message, TRAIN, sorted(leaked))
 
 
 def _leaks(tables: ArchiveTables, members: Mapping[str, pl.DataFrame]) -> Iterator[_Leak]:
     """Look for every kind of leak but near copies."""
     evaluated, pairs = _of_kind(members, "eval"), _of_kind(members, "train")
-    held = {*tables.searches_with("held_out")["search_id"]}
-    held.update(name for rows in evaluated.values() for name in rows["search_id"] if name)
+    searches = [tables.searches_with("held_out")["search_id"]]
+    searches += [rows["search_id"].filter(rows["search_id"] != "") for rows in evaluated.values()]
+    held = pl.concat(searches).unique()
     for where, trained in _trained(tables, members).items():
         yield from _searches(tables, where, trained, held)
         for table, asked in evaluated.items():
@@ -217,39 +221,17 @@ def present_members(
             split = SPLIT_TABLES[name]
             kinds = ("pair_type",) if split.kind == "train" else ()
             columns = ("row_id", split.task, "search_id", split.anchor, split.candidate, *kinds)
-            parts = (
-                members_of(split, with_ids(split, part, tables.tokens))
-                for part in tables.stored(name, columns)
-            )
+            parts = [
+                members_of(split, with_ids(split, part)) for part in tables.batches(name, columns)
+            ]
             members[name] = pl.concat([MEMBER.to_frame(), *parts])
     return members
-
-
-def evaluated_programs(
-    tables: ArchiveTables, selections: Mapping[str, Selection]
-) -> dict[str, list[tuple[TokenSet, str]]]:
-    """Make the token set and token id of every row of the evaluation splits."""
-    programs: dict[str, list[tuple[TokenSet, str]]] = {}
-    for split in EVALUATIONS.values():
-        columns = ("row_id", split.task, split.candidate)
-        chosen = selections.get(split.table)
-        parts: Iterator[pl.DataFrame] = (
-            tables.stored(split.table, columns)
-            if chosen is None
-            else (pl.DataFrame(part.select(columns)) for part in chosen.parts())
-        )
-        for part in parts:
-            rows = list(part.iter_rows())
-            tokens = [token_id(code) for _, _, code in rows]
-            sets = token_sets(rows, tables.grams)
-            programs.setdefault(split.table, []).extend(zip(sets, tokens, strict=True))
-    return programs
 
 
 def leakage_findings(
     tables: ArchiveTables,
     members: Mapping[str, pl.DataFrame],
-    selections: Mapping[str, Selection] = MappingProxyType({}),
+    selections: Mapping[str, Selection] | None = None,
 ) -> list[Finding]:
     """Find leaks of the evaluation into training: one finding per kind and table.
 
@@ -260,8 +242,8 @@ def leakage_findings(
         members: rows of its splits, by table.
         selections: splits that are about to take the place of those that the archive has.
     """
-    facts = tables.archive.manifest.splits
-    published = "train_pairs" in facts and facts["train_pairs"].origin == "published"
+    facts = tables.archive.manifest.splits.get("train_pairs")
+    published = facts is not None and facts.origin == "published"
     return [
         Finding(
             code=leak.code,
@@ -271,20 +253,24 @@ def leakage_findings(
             fix=leak.fix,
             severity="warning" if published and leak.where in SPLIT_TABLES else "error",
         )
-        for leak in (*_leaks(tables, members), *_near_copies(tables, selections))
+        for leak in (*_leaks(tables, members), *_near_copies(tables, selections or {}))
         if leak.rows
     ]
 
 
-def refuse_leakage(findings: Iterable[Finding]) -> list[Finding]:
-    """Raise for leaks; return what is only a warning.
+def prove(
+    tables: ArchiveTables,
+    members: Mapping[str, pl.DataFrame],
+    selections: Mapping[str, Selection],
+) -> dict[str, list[dict[str, object]]]:
+    """Refuse leaks; return what is only a warning, for the manifest's reports.
 
     Raises:
         LeakageError: a finding is an error; the error carries all of them.
     """
-    warnings = list(findings)
-    errors = [f for f in warnings if f.severity == "error"]
+    findings = leakage_findings(tables, members, selections)
+    errors = [f for f in findings if f.severity == "error"]
     if errors:
         summary = "; ".join(f.message for f in errors)
         raise LeakageError(f"the splits would leak: {summary}", findings=errors)
-    return warnings
+    return {"warnings": msgspec.to_builtins(findings)}

@@ -30,11 +30,7 @@ from kernel_archive.selection.definitions import (
 from kernel_archive.selection.discovery import select_discovery
 from kernel_archive.selection.evaluation import AmbiguousGpuError, select_eval
 from kernel_archive.selection.inputs import write_inputs
-from kernel_archive.selection.leakage import (
-    leakage_findings,
-    present_members,
-    refuse_leakage,
-)
+from kernel_archive.selection.leakage import present_members, prove
 from kernel_archive.selection.published import read_published
 from kernel_archive.selection.tables import ArchiveTables
 from kernel_archive.selection.training import held_out_programs, select_train
@@ -99,16 +95,6 @@ def select_split(
     raise UsageError(f"no rule selects by a {type(rule).__name__}")
 
 
-def _proven(
-    tables: ArchiveTables,
-    members: Mapping[str, pl.DataFrame],
-    selections: Mapping[str, Selection],
-) -> dict[str, Any]:
-    """Refuse leaks; return the manifest's report with those that only warn."""
-    warnings = refuse_leakage(leakage_findings(tables, members, selections))
-    return {"leakage": {"warnings": msgspec.to_builtins(warnings)}}
-
-
 def _write_selections(
     directory: Path, manifest: Manifest, selections: Iterable[Selection], **reports: Any
 ) -> Manifest:
@@ -161,9 +147,7 @@ def make_splits(
     tables = ArchiveTables(archive)
     members = present_members(tables, [n for n in SPLIT_TABLES if n not in names])
     selections: dict[str, Selection] = {}
-    # What was not asked for this time is still missing for the reason that was found then.
-    before = archive.manifest.reports.get("splits_not_made", {})
-    missing = {n: why for n, why in before.items() if n not in names}
+    missing = _not_made(archive.manifest, names)
     for name in (n for n in SPLIT_TABLES if n in names):
         try:
             selection = select_split(SPLIT_TABLES[name], tables, members)
@@ -171,9 +155,15 @@ def make_splits(
             missing[name] = str(error)
         else:
             selections[name], members[name] = selection, selection.members
-    reports = {**_proven(tables, members, selections), "splits_not_made": missing}
-    made = _write_selections(place, archive.manifest, selections.values(), **reports)
-    return write_manifest(place, made) if manifest is None else made
+    reports = {"leakage": prove(tables, members, selections), "splits_not_made": missing}
+    written = _write_selections(place, archive.manifest, selections.values(), **reports)
+    return write_manifest(place, written) if manifest is None else written
+
+
+def _not_made(manifest: Manifest, names: Sequence[str]) -> dict[str, str]:
+    """Say why splits other than these are missing, as it was found when they were asked for."""
+    reasons = manifest.reports.get("splits_not_made", {})
+    return {name: reason for name, reason in reasons.items() if name not in names}
 
 
 @contextmanager
@@ -223,33 +213,29 @@ def remade_split(
             return
         tables = ArchiveTables(archive)
         rule = (
-            load_definition(table, definition)
-            if definition is not None
-            else canonical_definition(split, tables)
+            canonical_definition(split, tables)
+            if definition is None
+            else load_definition(table, definition)
         )
         members = present_members(tables, [n for n in SPLIT_TABLES if n != table])
         selection = select_split(split, tables, members, with_changes(rule, **changes), gpu)
-        reports = _proven(tables, {**members, table: selection.members}, {table: selection})
+        leakage = prove(tables, {**members, table: selection.members}, {table: selection})
         if facts == selection.facts and table in manifest.tables and not damaged:
             yield RemadeSplit(facts=facts)
             return
-        before = manifest.reports.get("splits_not_made", {})
-        reports["splits_not_made"] = {n: why for n, why in before.items() if n != table}
+        reports = {"leakage": leakage, "splits_not_made": _not_made(manifest, [table])}
         with replaced_directory(place, copy=True) as new:
             stored = write_manifest(new, _write_selections(new, manifest, [selection], **reports))
             yield RemadeSplit(facts=stored.splits[table], directory=new)
 
 
-def store_published(
-    directory: str | Path, staged: Sequence[Path], manifest: Manifest | None = None
-) -> Manifest:
+def store_published(directory: Path, staged: Sequence[Path], manifest: Manifest) -> Manifest:
     """Write the splits that others published into an archive directory that nobody else reads yet.
 
     Args:
         directory: the directory.
         staged: files of published rows.
-        manifest: its manifest, which the caller will write; without one, the stored one is read
-            and written again.
+        manifest: its manifest, which the caller will write.
 
     Returns:
         The manifest with these splits.
@@ -258,10 +244,5 @@ def store_published(
         DataError: a row id stands twice, a speedup is not finite and above 0, or a label is not
             1 to 8.
     """
-    place = Path(directory)
-    archive = open_archive(place) if manifest is None else Archive(place, manifest)
-    selections = read_published(staged, archive)
-    if not selections:
-        return archive.manifest
-    stored = _write_selections(place, archive.manifest, selections)
-    return write_manifest(place, stored) if manifest is None else stored
+    selections = read_published(staged, Archive(directory, manifest))
+    return _write_selections(directory, manifest, selections)

@@ -2,27 +2,25 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import TYPE_CHECKING, Any, Final
 
-import msgspec
 import numpy as np
 import polars as pl
 import pyarrow.parquet as pq
 
-from kernel_archive.bins import N_BINS, Scheme, assign_bins, scheme
-from kernel_archive.errors import DataError, Finding, printable
+from kernel_archive.bins import Scheme, assign_bins, scheme
+from kernel_archive.errors import DataError, Finding
 from kernel_archive.gpus import canonical_gpu
 from kernel_archive.ids import kernel_id
 from kernel_archive.problems import family_of, normalise_problem
 from kernel_archive.program_text import language_of
-from kernel_archive.readers.records import PublishedRow
 from kernel_archive.selection.discovery import cutoff_counts
 from kernel_archive.selection.selected import (
     Selection,
     count_values,
     label_facts,
     label_rows,
+    name_rows,
     with_ids,
 )
 from kernel_archive.splits import SPLIT_TABLES
@@ -38,48 +36,99 @@ if TYPE_CHECKING:
 #: The rule that the published labels follow.
 PUBLISHED_SCHEME: Final[Scheme] = "released"
 #: Columns that name a kernel of the archive.
-_KERNEL: Final = dict.fromkeys(("problem", "gpu", "program_id", "kernel_id"), pl.String)
-#: Name this many rows whose label disagrees with the rule; all are counted.
-_NAMED: Final = 20
+_KERNEL: Final = ("problem", "gpu", "program_id", "kernel_id")
 
 
 def read_published(staged: Sequence[Path], archive: Archive) -> list[Selection]:
-    """Read the published rows of staged files; return a split for each table that has some."""
-    rows: list[PublishedRow] = []
-    for path in staged:
-        table = pq.read_table(path)
-        names = [name for name in PublishedRow.__struct_fields__ if name in table.column_names]
-        of_file = msgspec.convert(table.select(names).to_pylist(), list[PublishedRow])
-        rows += sorted(of_file, key=lambda row: row.order)
-    listed = [split for name, split in SPLIT_TABLES.items() if any(r.split == name for r in rows)]
-    if not listed:
+    """Read the published rows of staged files; return a split for each table that has some.
+
+    Raises:
+        DataError: a row id stands twice.
+    """
+    if not staged:
         return []
-    kernels = archive.polars("kernels", columns=list(_KERNEL))
-    return [published_split(split, rows, kernels=kernels) for split in listed]
+    rows = pl.concat([pl.DataFrame(pq.read_table(path)).sort("order") for path in staged])
+    kernels = archive.polars("kernels", columns=_KERNEL)
+    return [
+        published_split(split, own, kernels)
+        for name, split in SPLIT_TABLES.items()
+        if len(own := rows.filter(pl.col("split") == name))
+    ]
 
 
-def _faults(rows: Sequence[PublishedRow]) -> Iterator[Finding]:
-    ids = Counter(row.row_id for row in rows)
-    for row in rows:
-        wrong = {
-            ("duplicate-row", "a row id stands twice", "row_id"): ids[row.row_id] > 1,
-            ("bad-speedup", "a speedup must be finite and above 0", "speedup"): not (
-                np.isfinite(row.speedup) and row.speedup > 0
-            ),
-            ("bad-label", "a label is 1 to 8", "label"): not 1 <= row.label <= N_BINS,
-        }
-        place: dict[str, Any] = {"file": row.source_file, "line": row.source_line}
-        for (code, message, field), is_wrong in wrong.items():
-            if is_wrong:
-                value = printable(repr(getattr(row, field)))
-                yield Finding(code=code, message=message, field=field, value=value, **place)
+def published_split(split: SplitSpec, rows: pl.DataFrame, kernels: pl.DataFrame) -> Selection:
+    """Make a split of its published rows.
+
+    Ids, texts and labels stay as they were published (scheme ``released``). The facts count the
+    labels that are not those of the released rule.
+
+    Args:
+        split: the split.
+        rows: with the fields of :class:`~kernel_archive.readers.records.PublishedRow`.
+        kernels: problem, GPU, program and kernel id of the archive's kernels.
+
+    Raises:
+        DataError: a row id stands twice.
+    """
+    again = rows.filter(pl.col("row_id").is_duplicated())["row_id"].unique().sort().to_list()
+    if again:
+        message = f"row ids stand twice in the published {split.table}: {name_rows(again)}"
+        raise DataError.from_findings([Finding(code="duplicate-row", message=message)])
+    problems = [normalise_problem(problem) for problem in rows["problem"]]
+    languages = [language_of(code) for code in rows["candidate_code"]]
+    values: dict[str, Any] = {
+        "row_id": rows["row_id"],
+        "problem": problems,
+        split.task: problems,
+        "family": [family_of(problem) for problem in problems],
+        "gpu": [canonical_gpu(gpu) for gpu in rows["gpu"]],
+        "search_id": rows["source_search"].fill_null(""),
+        "pair_type": rows["pair_type"].fill_null("pair"),
+        "language": languages,
+        "child_language": languages,
+        "parent_language": [language_of(code) for code in rows["anchor_code"]],
+        split.anchor: rows["anchor_code"],
+        split.candidate: rows["candidate_code"],
+    }
+    table = pl.DataFrame(values, schema=dict.fromkeys(values, pl.String))
+    table = with_ids(split, table.with_columns(rows["speedup"].alias(split.value)))
+    # The candidate was timed against the anchor where the anchor is a reference.
+    timed = pl.lit(split.kind == "eval") | (pl.col("pair_type") == "seed")
+    against = table.select(pl.when(timed).then("anchor_program").otherwise(pl.lit("")))
+    unknown = pl.repeat("", len(table), eager=True)
+    table = table.with_columns(
+        _kernel_ids(table, "candidate", against.to_series(), kernels).alias(split.kernel),
+        _kernel_ids(table, "anchor", unknown, kernels).alias("parent_kernel_id"),
+        anchor_program_id="anchor_program",
+    )
+    bins = rows["label"].to_numpy().astype(np.int8)
+    labelled, counts = label_rows(split, table, PUBLISHED_SCHEME, bins)
+    gpus = table["gpu"].unique().to_list()
+    facts: dict[str, Any] = {"off_rule": _off_rule(split, labelled, PUBLISHED_SCHEME)}
+    if split.cutoffs:
+        facts["cutoffs"] = cutoff_counts(labelled, split.value, split.cutoffs)
+    if split.kind == "train":
+        facts["kinds"] = count_values(labelled["pair_type"])
+    return Selection(
+        split=split,
+        rows=labelled,
+        origin="published",
+        scheme=PUBLISHED_SCHEME,
+        parameters={
+            "files": sorted(rows["source_file"].unique()),
+            "gpu": gpus[0] if len(gpus) == 1 else None,
+        },
+        counts=counts | facts,
+    )
 
 
-def _kernel_ids(rows: pl.DataFrame, side: str, kernels: pl.DataFrame) -> pl.Series:
+def _kernel_ids(
+    rows: pl.DataFrame, side: str, references: pl.Series, kernels: pl.DataFrame
+) -> pl.Series:
     """Name the kernels of one side: as the archive does, or as it would."""
     keys = ["problem", "gpu", "program_id"]
     single = kernels.unique(keys, keep="none")
-    asked = rows.select("problem", "gpu", "against", program_id=f"{side}_program")
+    asked = rows.select("problem", "gpu", references.alias("against"), program_id=f"{side}_program")
     both = asked.join(single, on=keys, how="left", maintain_order="left")
     ids = [
         name or kernel_id(problem=problem, reference_program_id=against, gpu=gpu, program=program)
@@ -88,96 +137,22 @@ def _kernel_ids(rows: pl.DataFrame, side: str, kernels: pl.DataFrame) -> pl.Seri
     return pl.Series(ids, dtype=pl.String)
 
 
-def published_split(
-    split: SplitSpec, rows: Sequence[PublishedRow], *, kernels: pl.DataFrame | None = None
-) -> Selection:
-    """Make a split of published rows (those of other splits are left aside).
-
-    Ids, texts and labels stay as they were published (scheme ``released``). The facts say how
-    many labels change under the paper's table, and which are not those of the released rule.
-
-    Raises:
-        DataError: a row id stands twice, a speedup is not finite and above 0, or a label is not
-            1 to 8.
-    """
-    chosen = [row for row in rows if row.split == split.table]
-    if faults := list(_faults(chosen)):
-        raise DataError(f"{len(faults)} faults in the published {split.table}", findings=faults)
-    problems = [normalise_problem(row.problem) for row in chosen]
-    languages = [language_of(row.candidate_code) for row in chosen]
-    columns: dict[str, list[Any]] = {
-        "row_id": [row.row_id for row in chosen],
-        "problem": problems,
-        split.task: problems,
-        "family": [family_of(problem) for problem in problems],
-        "gpu": [canonical_gpu(row.gpu) for row in chosen],
-        "search_id": [row.source_search or "" for row in chosen],
-        "pair_type": [row.pair_type or "pair" for row in chosen],
-        "language": languages,
-        "child_language": languages,
-        "parent_language": [language_of(row.anchor_code) for row in chosen],
-        split.anchor: [row.anchor_code for row in chosen],
-        split.candidate: [row.candidate_code for row in chosen],
-    }
-    table = pl.DataFrame(columns, schema=dict.fromkeys(columns, pl.String))
-    values = pl.Series(split.value, [row.speedup for row in chosen], pl.Float64)
-    table = with_ids(split, table.with_columns(values), {})
-    known = pl.DataFrame(schema=_KERNEL) if kernels is None else kernels.select(list(_KERNEL))
-    # The candidate was timed against the anchor where the anchor is a reference.
-    timed = pl.lit(value=True) if split.kind == "eval" else pl.col("pair_type") == "seed"
-    against = pl.when(timed).then("anchor_program").otherwise(pl.lit(""))
-    candidates = _kernel_ids(table.with_columns(against=against), "candidate", known)
-    anchors = _kernel_ids(table.with_columns(against=pl.lit("")), "anchor", known)
-    table = table.with_columns(
-        candidates.alias(split.kernel),
-        anchors.alias("parent_kernel_id"),
-        anchor_program_id="anchor_program",
-    )
-    bins = np.array([row.label for row in chosen], np.int8)
-    labelled, facts = label_rows(split, table, PUBLISHED_SCHEME, bins)
-    gpus = table["gpu"].unique().to_list()
-    files = sorted({row.source_file for row in chosen})
-    return Selection(
-        split=split,
-        rows=labelled,
-        origin="published",
-        scheme=PUBLISHED_SCHEME,
-        parameters={"files": files, "gpu": gpus[0] if len(gpus) == 1 else None},
-        counts=facts | _facts(split, labelled),
-    )
-
-
-def _facts(split: SplitSpec, rows: pl.DataFrame) -> dict[str, Any]:
-    """State how far the published labels are from those of the rules."""
-    values, bins = rows[split.value].to_numpy(), rows["bin"].to_numpy()
-    rule = assign_bins(values, PUBLISHED_SCHEME)
-    table = rows.select("row_id", speedup=split.value, label="bin").with_columns(
-        rule=pl.Series(rule)
-    )
-    wrong = table.filter(pl.col("rule") != pl.col("label"))
-    facts: dict[str, Any] = {
-        "changes_under_paper": int(np.count_nonzero(assign_bins(values, "paper") != bins)),
-        "disagree_with_rule": {"rows": len(wrong), "first": wrong.head(_NAMED).to_dicts()},
-    }
-    if split.cutoffs:
-        facts["cutoffs"] = cutoff_counts(values.tolist(), rows["family"], split.cutoffs)
-    if split.kind == "train":
-        facts["kinds"] = count_values(rows["pair_type"])
-    return facts
+def _off_rule(split: SplitSpec, rows: pl.DataFrame, rule: Scheme) -> int:
+    """Count the labels that are not those of a scheme."""
+    return int(np.count_nonzero(assign_bins(rows[split.value], rule) != rows["bin"].to_numpy()))
 
 
 def check_published(split: SplitSpec, table: pl.DataFrame, facts: SplitFacts) -> Iterator[Finding]:
     """Check the labels and facts of a stored published split."""
-    values, bins = table[split.value].to_numpy(), table["bin"].to_numpy()
     rule = scheme(facts.scheme).name
-    wrong = np.count_nonzero(assign_bins(values, rule) != bins)
-    stated = facts.facts["disagree_with_rule"]["rows"]
+    wrong, stated = _off_rule(split, table, rule), facts.facts["off_rule"]
     if wrong != stated:
         message = (
             f"{wrong} labels of the published split are not those of the scheme "
             f"{facts.scheme}, the facts say {stated}"
         )
         yield Finding(code="wrong-label", message=message, field=split.table)
-    if not label_facts(values, bins, rule).items() <= facts.facts.items():
+    counts = label_facts(table[split.value].to_numpy(), table["bin"].to_numpy(), rule)
+    if not counts.items() <= facts.facts.items():
         message = "facts differ from those of the rows"
         yield Finding(code="split-facts", message=message, field=split.table)

@@ -1,7 +1,4 @@
-"""Rows chosen for a split, and what follows from them.
-
-The table with its labels, its digest, its facts, its members.
-"""
+"""Rows chosen for a split, and what follows from them: the table with its labels, its facts."""
 
 from __future__ import annotations
 
@@ -20,18 +17,19 @@ from kernel_archive.bins import N_BINS, SCHEMES, Scheme, assign_bins, representa
 from kernel_archive.errors import printable
 from kernel_archive.ids import CANARY, ID_LENGTH, logical_digest, program_id, sha256_hex, token_id
 from kernel_archive.schema import TABLES
-from kernel_archive.selection.tables import PART_ROWS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from numpy.typing import NDArray
 
-    from kernel_archive.selection.tables import ArchiveTexts
+    from kernel_archive.selection.tables import ArchiveTables
     from kernel_archive.splits import SplitSpec
 
 #: Name of a split that is made by the shipped definition; any other is a variant.
 CANONICAL: Final = "canonical"
+#: Rows that are written with their texts at a time.
+PART_ROWS: Final = 20_000
 #: Name this many rows in a message; the rest is counted.
 NAMED: Final = 10
 #: Columns with the ids of both programs of a row, and of their near-duplicate classes.
@@ -50,7 +48,7 @@ class Selection:
         split: the split.
         rows: every column but the canary, and the columns of :data:`IDS`; texts only where no
             source has them.
-        source: texts of programs by their ids.
+        source: the tables with the texts of the programs, by their ids.
         variant: ``canonical``, or the name of a variant.
         origin: selected here, or published by others and kept.
         scheme: bin scheme of the labels.
@@ -60,15 +58,12 @@ class Selection:
 
     split: SplitSpec
     rows: pl.DataFrame
-    source: ArchiveTexts | None = None
+    source: ArchiveTables | None = None
     variant: str = CANONICAL
     origin: Literal["selected", "published"] = "selected"
     scheme: Scheme
     parameters: dict[str, Any]
     counts: dict[str, Any]
-
-    def __len__(self) -> int:
-        return len(self.rows)
 
     @property
     def members(self) -> pl.DataFrame:
@@ -78,20 +73,22 @@ class Selection:
     def parts(self) -> Iterator[pa.Table]:
         """Yield the table in parts, exactly in the schema of its name."""
         schema = TABLES[self.split.table].schema
-        for block in self.rows.iter_slices(self.source.block_rows if self.source else PART_ROWS):
-            rows = block.to_arrow()
-            if self.source is not None:
-                anchor, candidate = (block[f"{side}_program"] for side in ("anchor", "candidate"))
-                texts = self.source.fetch(anchor.to_list())
-                rows = rows.append_column(self.split.anchor, texts)
-                texts = self.source.fetch(candidate.to_list())
-                rows = rows.append_column(self.split.candidate, texts)
-            for start in range(0, rows.num_rows, PART_ROWS):
-                part = rows.slice(start, PART_ROWS)
-                part = part.append_column("canary", pa.array([CANARY] * part.num_rows, pa.string()))
-                for column in set(schema.names).difference(part.column_names):
-                    part = part.append_column(column, pa.nulls(part.num_rows))
-                yield part.select(schema.names).cast(schema)
+        for part in self.rows.iter_slices(PART_ROWS):
+            rows = part if self.source is None else self._with_texts(part, self.source)
+            missing = set(schema.names) - {*rows.columns, "canary"}
+            rows = rows.with_columns(
+                pl.lit(CANARY).alias("canary"), *(pl.lit(None).alias(name) for name in missing)
+            )
+            yield rows.select(schema.names).to_arrow().cast(schema)
+
+    def _with_texts(self, rows: pl.DataFrame, source: ArchiveTables) -> pl.DataFrame:
+        """Add both texts; an unknown reference has an empty one."""
+        texts = source.texts(pl.concat([rows["anchor_program"], rows["candidate_program"]]))
+        for side, column in (("anchor", self.split.anchor), ("candidate", self.split.candidate)):
+            named = texts.select(pl.col("program_id").alias(f"{side}_program"), code="code")
+            rows = rows.join(named, on=f"{side}_program", how="left", maintain_order="left")
+            rows = rows.with_columns(pl.col("code").fill_null("").alias(column)).drop("code")
+        return rows
 
     @cached_property
     def table(self) -> pa.Table:
@@ -112,7 +109,7 @@ class Selection:
             origin=self.origin,
             scheme=self.scheme,
             logical_digest=self.digest,
-            rows=len(self),
+            rows=len(self.rows),
             parameters=self.parameters,
             facts=self.counts,
         )
@@ -123,9 +120,8 @@ def label_rows(
 ) -> tuple[pl.DataFrame, dict[str, Any]]:
     """Add labels to rows (columns of the split's table, and :data:`IDS`).
 
-    Return the rows, in the order of the table, and facts of both.
-
-    ``bins`` are the labels, where they are not made from the values.
+    Return the rows, in the order of the table, and facts of both. ``bins`` are the labels, where
+    they are not made from the values.
 
     Raises:
         DataError: a value is not finite and above 0.
@@ -138,11 +134,23 @@ def label_rows(
         **label_facts(values, bins, scheme),
         "cells": cell_counts(rows.select(split.task, "bin").iter_rows()),
         "gpus": count_values(rows["gpu"]),
-        "searches": len({*rows["search_id"]} - {""}),
     }
     if split.kind == "eval":
         facts |= _several_references(rows, split)
     return rows if split.kind == "train" else rows[asked_order(rows["row_id"].to_list())], facts
+
+
+def label_facts(
+    speedups: NDArray[np.float64], bins: NDArray[np.int8], scheme: Scheme
+) -> dict[str, Any]:
+    """State the representatives of the end bins, and how many rows the two schemes tell apart."""
+    m = representatives(speedups, bins, scheme)
+    paper, released = (assign_bins(speedups, name) for name in SCHEMES)
+    return {
+        "m_1": float(m[0]),
+        "m_8": float(m[-1]),
+        "label_differences": int(np.count_nonzero(paper != released)),
+    }
 
 
 def asked_order(row_ids: Sequence[str]) -> list[int]:
@@ -168,22 +176,17 @@ def _several_references(rows: pl.DataFrame, split: SplitSpec) -> dict[str, Any]:
     return {"several_references": several} if several else {}
 
 
-def with_ids(split: SplitSpec, rows: pl.DataFrame, tokens: dict[str, str]) -> pl.DataFrame:
-    """Add the ids of the rows' own texts (:data:`IDS`): what a table holds, whatever ids it states.
-
-    ``tokens`` are token ids by program id, where known already; what is computed is added.
-    """
+def with_ids(split: SplitSpec, rows: pl.DataFrame) -> pl.DataFrame:
+    """Add the ids of the rows' own texts (:data:`IDS`), whatever ids the table states."""
     for column, side in ((split.anchor, "anchor"), (split.candidate, "candidate")):
-        ids: dict[str, str] = {}
-        for code in rows[column].unique():
-            ids[code] = program_id(code)
-            if ids[code] not in tokens:
-                tokens[ids[code]] = token_id(code)
-        programs = [ids[code] for code in rows[column]]
-        rows = rows.with_columns(
-            pl.Series(f"{side}_program", programs, pl.String),
-            pl.Series(f"{side}_token", [tokens[name] for name in programs], pl.String),
-        )
+        codes = rows[column].unique().to_list()
+        ids = {
+            column: codes,
+            f"{side}_program": [program_id(code) for code in codes],
+            f"{side}_token": [token_id(code) for code in codes],
+        }
+        texts = pl.DataFrame(ids, schema=dict.fromkeys(ids, pl.String))
+        rows = rows.join(texts, on=column, how="left", maintain_order="left")
     return rows
 
 
@@ -200,15 +203,15 @@ def count_values(values: pl.Series) -> dict[str, int]:
 
 
 def cell_counts(
-    cells: Iterable[tuple[Any, ...]], always: Iterable[str] = ()
+    cells: Iterable[tuple[str, int]], always: Iterable[str] = ()
 ) -> dict[str, list[int]]:
     """Count rows per task and bin, eight counts each, from the task and bin of every row.
 
     Tasks of ``always`` are in it even without a row: a gap must show.
     """
-    found = Counter(cells)
-    names = sorted({*always, *(task for task, _ in found)})
-    return {task: [found[task, b] for b in range(1, N_BINS + 1)] for task in names}
+    counts = Counter(cells)
+    names = sorted({*always, *(task for task, _ in counts)})
+    return {task: [counts[task, b] for b in range(1, N_BINS + 1)] for task in names}
 
 
 def name_rows(rows: Sequence[str], length: int = 200) -> str:
@@ -223,20 +226,3 @@ def pair_id(prefix: str, first: str, second: str) -> str:
     32 hex digits of sha256 over a prefix and the two ids, separated by NUL.
     """
     return sha256_hex(f"{prefix}\0{first}\0{second}".encode())[:ID_LENGTH]
-
-
-def label_facts(
-    speedups: NDArray[np.float64], bins: NDArray[np.int8], scheme: Scheme
-) -> dict[str, Any]:
-    """Return representatives of the end bins, rows per bin.
-
-    And how many rows the two schemes label differently.
-    """
-    m = representatives(speedups, bins, scheme)
-    paper, released = (assign_bins(speedups, name) for name in SCHEMES)
-    return {
-        "m_1": float(m[0]),
-        "m_8": float(m[-1]),
-        "bins": np.bincount(bins, minlength=N_BINS + 1)[1:].tolist(),
-        "label_differences": int(np.count_nonzero(paper != released)),
-    }

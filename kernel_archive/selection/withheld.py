@@ -45,8 +45,8 @@ LABELS: Final[dict[str, Any]] = {
 #: What authors were told, which a public part says of no program.
 GOALS: Final = ("goal_bin", "aim")
 #: Facts of a split that say nothing of its labels.
-_OPEN_FACTS: Final = ("gpus", "references")
-_MEASURED: Final = ("kernels", "failures", "evaluations", "searches")
+_OPEN_FACTS: Final = ("gpus",)
+_PROGRAMS: Final = ("kernels", "failures", "evaluations")
 _FIX: Final = "Build the archive again from its logs, and withhold once more: build-eval --withhold"
 
 
@@ -68,21 +68,17 @@ def labelled(archive: Archive, table: str, folder: Path) -> tuple[pa.Table, Spli
     path = folder / f"{table}.labels.json"
     try:
         labels = msgspec.json.decode(path.read_bytes(), type=WithheldLabels)
-    except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError) as error:
         message = f"no labels of {table}: {error}"
         raise ArchiveMismatchError.of(code="bad-labels", file=str(path), message=message) from None
     rows = archive.arrow(table)
     ids = rows["row_id"].to_pylist()
-    message = "the labels give the split another digest: they are not those that were withheld"
-    if labels.table != table or set(ids) != labels.rows.keys():
-        message = "the labels are of other rows"
-    elif labels.public_digest != archive.manifest.logical_digest:
-        message = f"the labels belong to the archive {labels.public_digest[:19]}…"
-    else:
+    if labels.public_digest == archive.manifest.logical_digest and set(ids) == labels.rows.keys():
         for i, name in enumerate(LABELS):
             rows = with_column(rows, name, [labels.rows[row_id][i] for row_id in ids])
         if logical_digest(digest_rows(table, rows)) == labels.facts.logical_digest:
             return rows, labels.facts
+    message = f"the labels belong to the archive {labels.public_digest[:19]}…, or were changed"
     fix = "Name the folder that was written with this archive"
     raise ArchiveMismatchError.of(code="other-labels", file=str(path), message=message, fix=fix)
 
@@ -92,60 +88,6 @@ def with_column(rows: pa.Table, name: str, values: Sequence[Any]) -> pa.Table:
     place = rows.schema.get_field_index(name)
     field = rows.schema.field(place)
     return rows.set_column(place, field, pa.array(values, field.type))
-
-
-def _open_rows(archive: Archive, hidden: Sequence[str]) -> tuple[set[str], dict[str, Any]]:
-    """Select what tells nothing of the hidden rows; return their searches and tables by split.
-
-    What the searches ran goes, near duplicates of it, and every measurement of these programs.
-    """
-    rows = pl.concat([archive.polars(n, columns=["search_id", "kernel_id"]) for n in hidden])
-    searches = {*rows["search_id"]} - {""}
-    ran = archive.polars("evaluations", columns=["search_id", "program_id", "kernel_id"])
-    kernels = rows["kernel_id"].implode()
-    own = ran.filter(pl.col("search_id").is_in(searches) | pl.col("kernel_id").is_in(kernels))
-    ids = ["program_id", "token_id"]
-    listed = pl.concat([archive.polars(name, columns=ids) for name in ("kernels", "failures")])
-    tokens = listed.filter(pl.col("program_id").is_in(own["program_id"].implode()))["token_id"]
-    copies = listed.filter(pl.col("token_id").is_in(tokens.implode()))["program_id"]
-    programs = pl.concat([own["program_id"], copies]).unique().implode()
-    other = ~pl.col("search_id").is_in(searches)
-    public = {
-        name: {
-            part: archive.polars(name, part).filter(other & ~pl.col("program_id").is_in(programs))
-            for part in archive.manifest.tables[name].splits
-        }
-        for name in _MEASURED[:3]
-    }
-    evaluations = public["evaluations"]["train"]
-    parent = pl.col("parent_kernel_id").is_in(evaluations["kernel_id"].unique().implode())
-    lineage = [pl.when(parent).then(c).alias(c) for c in ("parent_kernel_id", "parent_distance")]
-    for name, parts in public.items():
-        # A goal says nearly as much as a label, and chains of one author have goals alike.
-        told = [pl.lit(None).alias(c) for c in GOALS if c in TABLES[name].schema.names]
-        public[name] = {part: table.with_columns(*lineage, *told) for part, table in parts.items()}
-    left = archive.polars("searches").filter(other)
-    public["searches"] = {"train": _recounted(left, ran, evaluations)}
-    return searches, public
-
-
-def _recounted(searches: pl.DataFrame, ran: pl.DataFrame, left: pl.DataFrame) -> pl.DataFrame:
-    """Count the evaluations that are left, for the searches that have lost some."""
-    passed = pl.col("outcome") == "success"
-    counts = left.group_by("search_id").agg(
-        n_evaluations=pl.len(),
-        n_successes=passed.sum(),
-        n_kernels=pl.col("kernel_id").filter(passed).n_unique(),
-        **{f"n_{o}": (pl.col("outcome") == o).sum() for o in OUTCOMES if o != "success"},
-    )
-    counts = searches.select("search_id").join(counts, on="search_id", how="left").fill_null(0)
-    best = left.group_by("search_id").agg(best_speedup=pl.col("speedup").max())
-    before = ran["search_id"].value_counts(name="before")
-    lost = counts.join(before, on="search_id").filter(pl.col("n_evaluations") != pl.col("before"))
-    new = lost.drop("before").join(best, on="search_id", how="left")
-    new = new.with_columns(gpu_seconds=pl.lit(None, pl.Float64))
-    types = {name: searches.schema[name] for name in new.columns}
-    return searches.update(new.cast(types), on="search_id", include_nulls=True)  # type: ignore[arg-type]
 
 
 @contextmanager
@@ -174,7 +116,6 @@ def withheld_labels(directory: Path, folder: Path) -> Iterator[Path]:
         if wrong or not hidden:
             states = ", ".join(wrong) or "there is none"
             raise UsageError(f"only selected evaluation splits can be withheld: {states}")
-        rows = {n: archive.polars(n, columns=["row_id", *LABELS]).rows() for n in hidden}
         with replaced_directory(directory, copy=True) as new:
             public = _write_public(archive, new, hidden)
             names = [name for name in SPLIT_TABLES if name not in hidden]
@@ -183,7 +124,8 @@ def withheld_labels(directory: Path, folder: Path) -> Iterator[Path]:
             folder.mkdir(parents=True, exist_ok=True)
             digest = read_manifest(new).logical_digest
             for name in hidden:
-                by_id = {row_id: values for row_id, *values in rows[name]}
+                rows = archive.polars(name, columns=["row_id", *LABELS]).iter_rows()
+                by_id = {row_id: values for row_id, *values in rows}
                 labels = {"table": name, "public_digest": digest, "facts": splits[name]}
                 data = msgspec.json.encode({**labels, "rows": by_id})
                 write_atomically(folder / f"{name}.labels.json", data + b"\n")
@@ -192,17 +134,18 @@ def withheld_labels(directory: Path, folder: Path) -> Iterator[Path]:
 def _write_public(archive: Archive, new: Path, hidden: Sequence[str]) -> Manifest:
     """Write the public part of an archive; return its manifest."""
     manifest = archive.manifest
-    searches, public = _open_rows(archive, hidden)
+    rows = pl.concat([archive.polars(n, columns=["search_id", "kernel_id"]) for n in hidden])
+    searches = rows["search_id"].filter(rows["search_id"] != "").unique()
     tables, splits = dict(manifest.tables), dict(manifest.splits)
-    for name, parts in public.items():
+    for name, parts in _open_rows(archive, searches, rows["kernel_id"]).items():
         tables[name] = write_table(new, name, {part: r.to_arrow() for part, r in parts.items()})
     for name in hidden:
-        rows = archive.arrow(name)
+        asked = archive.arrow(name)
         # In an archive of before data version 2026.12.0 the order of the rows tells their bins.
-        rows = rows.take(pa.array(asked_order(rows["row_id"].to_pylist()), pa.int64()))
+        asked = asked.take(pa.array(asked_order(asked["row_id"].to_pylist()), pa.int64()))
         for column, value in LABELS.items():
-            rows = with_column(rows, column, [value] * rows.num_rows)
-        tables[name] = write_table(new, name, {"test": rows})
+            asked = with_column(asked, column, [value] * asked.num_rows)
+        tables[name] = write_table(new, name, {"test": asked})
         splits[name] = msgspec.structs.replace(
             splits[name],
             origin="withheld",
@@ -221,18 +164,69 @@ def _write_public(archive: Archive, new: Path, hidden: Sequence[str]) -> Manifes
     )
 
 
+def _open_rows(
+    archive: Archive, searches: pl.Series, kernels: pl.Series
+) -> dict[str, dict[str, pl.DataFrame]]:
+    """Select what tells nothing of hidden kernels and their searches: rows by table and split.
+
+    What the searches ran goes, near duplicates of it, and every measurement of these programs.
+    """
+    hidden = pl.col("search_id").is_in(searches.implode())
+    ran = archive.polars("evaluations", columns=["search_id", "program_id", "kernel_id"])
+    own = ran.filter(hidden | pl.col("kernel_id").is_in(kernels.implode()))["program_id"]
+    ids = ["program_id", "token_id"]
+    listed = pl.concat([archive.polars(name, columns=ids) for name in ("kernels", "failures")])
+    tokens = listed.filter(pl.col("program_id").is_in(own.implode()))["token_id"]
+    copies = listed.filter(pl.col("token_id").is_in(tokens.implode()))["program_id"]
+    telling = hidden | pl.col("program_id").is_in(pl.concat([own, copies]).implode())
+    public = {
+        name: {
+            part: archive.polars(name, part).filter(~telling)
+            for part in archive.manifest.tables[name].splits
+        }
+        for name in _PROGRAMS
+    }
+    evaluations = public["evaluations"]["train"]
+    parent = pl.col("parent_kernel_id").is_in(evaluations["kernel_id"].implode())
+    lineage = [pl.when(parent).then(c).alias(c) for c in ("parent_kernel_id", "parent_distance")]
+    for name, parts in public.items():
+        # A goal says nearly as much as a label, and chains of one author have goals alike.
+        goals = [pl.lit(None).alias(c) for c in GOALS if c in TABLES[name].schema.names]
+        public[name] = {part: rows.with_columns(*lineage, *goals) for part, rows in parts.items()}
+    left = archive.polars("searches").filter(~hidden)
+    return public | {"searches": {"train": _recounted(left, ran, evaluations)}}
+
+
+def _recounted(searches: pl.DataFrame, ran: pl.DataFrame, left: pl.DataFrame) -> pl.DataFrame:
+    """Count the evaluations that are left, for the searches that have lost some."""
+    passed = pl.col("outcome") == "success"
+    before = ran["search_id"].value_counts(name="before")
+    after = left.group_by("search_id").agg(
+        n_evaluations=pl.len(),
+        n_successes=passed.sum(),
+        n_kernels=pl.col("kernel_id").filter(passed).n_unique(),
+        **{f"n_{o}": (pl.col("outcome") == o).sum() for o in OUTCOMES if o != "success"},
+        best_speedup=pl.col("speedup").max(),
+        gpu_seconds=pl.lit(None),
+    )
+    counts = searches.select("search_id").join(before, on="search_id")
+    counts = counts.join(after, on="search_id", how="left")
+    counts = counts.with_columns(pl.col("^n_.*$").fill_null(0))
+    lost = counts.filter(pl.col("n_evaluations") != pl.col("before")).drop("before")
+    types = {name: searches.schema[name] for name in lost.columns}
+    return searches.update(lost.cast(types), on="search_id", include_nulls=True)  # type: ignore[arg-type]
+
+
 def check_withheld(archive: Archive) -> Iterator[Finding]:
     """Find what the public part holds of rows whose labels are withheld."""
-    manifest, tables = archive.manifest, ArchiveTables(archive)
+    manifest = archive.manifest
     hidden = [name for name, facts in manifest.splits.items() if facts.origin == "withheld"]
-    telling: dict[str, list[str]] = {}
+    telling = _traces(archive, hidden) if hidden else {}
     for name in hidden:
         labels = archive.polars(name, columns=["row_id", *LABELS])
         shown = [pl.col(column).ne_missing(pl.lit(blank)) for column, blank in LABELS.items()]
         telling[name] = labels.filter(pl.any_horizontal(shown))["row_id"].to_list()
         telling[f"{name} facts"] = sorted(manifest.splits[name].facts.keys() - {*_OPEN_FACTS})
-    if hidden:
-        telling |= _traces(archive, tables, hidden)
     for name, rows in telling.items():
         if rows:
             message = f"the public part tells withheld labels: {len(rows)}, {name_rows(rows, 100)}"
@@ -240,22 +234,25 @@ def check_withheld(archive: Archive) -> Iterator[Finding]:
             yield Finding(code="withheld-label", message=message, **place)
 
 
-def _traces(archive: Archive, tables: ArchiveTables, hidden: list[str]) -> dict[str, list[str]]:
+def _traces(archive: Archive, hidden: Sequence[str]) -> dict[str, list[str]]:
     """List rows of other tables with a withheld program, or of a search that found one."""
+    tables = ArchiveTables(archive)
     rows = pl.concat(present_members(tables, hidden).values())
-    stated = archive.manifest.reports.get("withheld", {}).get("searches", ())
-    ids = {"kernel_id": rows["row_id"].to_list(), "search_id": [str(name) for name in stated]}
+    searches = archive.manifest.reports.get("withheld", {}).get("searches", ())
+    ids = {"kernel_id": rows["row_id"], "search_id": pl.Series(searches, dtype=pl.String)}
     for kind in ("program", "token"):
         names = (f"{kind}_id", f"anchor_{kind}", f"candidate_{kind}")
-        ids |= dict.fromkeys(names, rows[f"candidate_{kind}"].to_list())
+        ids |= dict.fromkeys(names, rows[f"candidate_{kind}"])
     others = present_members(tables, [name for name in SPLIT_TABLES if name not in hidden])
-    for name in _MEASURED:
+    for name in (*_PROGRAMS, "searches"):
         columns = [c for c in TABLES[name].schema.names if c in ids or c == TABLES[name].key]
         others[name] = archive.polars(name, columns=columns)
     telling = {}
     for name, listed in others.items():
-        tells = [pl.col(n).is_in(values) for n, values in ids.items() if n in listed.columns]
-        found = listed.filter(pl.any_horizontal(tells))
-        telling[name] = sorted({*found[TABLES[name].key]})
+        hits = [
+            pl.col(n).is_in(values.implode()) for n, values in ids.items() if n in listed.columns
+        ]
+        found = listed.filter(pl.any_horizontal(hits))[TABLES[name].key]
+        telling[name] = sorted({*found})
     logs = [run.search_id for run in archive.manifest.inputs]
-    return telling | {"manifest.json": [name for name in logs if name in ids["search_id"]]}
+    return telling | {"manifest.json": [name for name in logs if name in searches]}
