@@ -15,9 +15,6 @@ if TYPE_CHECKING:
 
     from kernel_archive.archive.manifest import SplitFacts
 
-#: Problems and reasons printed of a split that has no rows.
-SHOWN_CELLS = 20
-
 
 #: The options of every command that makes a split.
 _split_options = common.options(
@@ -50,16 +47,19 @@ def _make(
     with common.progress("Reading") as advance:
         directory = ensure_archive(archive_path, say=common.say, advance=advance)
     made = remake_split(directory, table, **how)
-    split, changed = made.facts, made.directory is not None
+    split, changed = made.facts, made.changed
 
     def show() -> None:
         text(split)
-        if not split.rows and table in EVALUATIONS:
-            show_left_out(directory, table)
         excluded = {name: n for name, n in split.facts.get("excluded", {}).items() if n}
         if excluded:
             counts = (f"{n:,} {name.replace('_', ' ')}" for name, n in excluded.items())
             common.tell(f"Left out: {', '.join(counts)}.")
+        if not split.rows:
+            common.tell(
+                'Only kernels of sources with role = "held_out" are asked about. What else leaves '
+                "them out, and what to change: docs/splits.md."
+            )
         common.tell(
             f"Labels: scheme {split.scheme}; the two bin schemes label "
             f"{split.facts['label_differences']:,} of {split.rows:,} rows differently. "
@@ -81,32 +81,6 @@ def _make(
     result = {"path": str(directory), "table": table, "changed": changed}
     result |= {"published_and_kept": made.kept, "split": split}
     common.emit(result, show)
-
-
-def show_left_out(directory: Path, table: str) -> None:
-    """Print why a split does not ask about kernels, cell by cell, and what to change."""
-    from kernel_archive.archive.open import open_archive
-    from kernel_archive.selection.evaluation import WAYS_OUT, left_out
-    from kernel_archive.splits import SPLIT_TABLES
-
-    counts = left_out(open_archive(directory), SPLIT_TABLES[table])
-    if not counts:
-        common.tell(f"{table} is empty: the archive has no kernels, only failures.")
-        return
-    rows = [
-        (problem, WAYS_OUT[reason][0], *bins, sum(bins))
-        for (problem, reason), bins in sorted(counts.items(), key=lambda item: -sum(item[1]))
-    ]
-    more = len(rows) - SHOWN_CELLS
-    common.print_table(
-        ["problem", "because", *map(str, range(1, 9)), "all"],
-        rows[:SHOWN_CELLS],
-        left=2,
-        title=f"Kernels that {table} does not ask about, per problem, reason and bin",
-        notes=[f"... and {more:,} more rows"] if more > 0 else [],
-    )
-    for reason in dict.fromkeys(reason for _, reason in counts):
-        common.tell(f"{WAYS_OUT[reason][0]}: {WAYS_OUT[reason][1]}.")
 
 
 def _cells(split: SplitFacts, title: str, first: str, cap: int | None = None) -> None:
@@ -169,15 +143,10 @@ def build_eval(table: str, withhold: str | None, **options: Any) -> None:
 
 
 def _show_eval(split: SplitFacts) -> None:
-    """Print the cells, and warn of references that differ."""
+    """Print the cells."""
     gpus = split.parameters.get("gpu") or ", ".join(split.facts["gpus"]) or "no GPU"
     cap = split.parameters.get("cap") if split.origin == "selected" else None
     _cells(split, f"Evaluation rows per task and bin, {gpus}", "task", cap)
-    for task, references in split.facts.get("several_references", {}).items():
-        common.say(
-            f"Warning: the rows of {task} were timed against {len(references)} references: their "
-            "speedups have different denominators. Give the searches of one reference another role."
-        )
 
 
 @click.command("build-discovery")

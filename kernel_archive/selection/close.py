@@ -150,8 +150,6 @@ def select_close(
     """
     standard = cast("CloseDefinition", canonical_definition(split, tables))
     kernels = with_reasons(tables, rule, tables.kernels("test"))
-    goals = tables.read("kernels", ["kernel_id", "goal_bin", "parent_kernel_id"], "test")
-    kernels = kernels.join(goals.unique("kernel_id", keep="last"), on="kernel_id")
     no_goal = pl.when(pl.col("goal_bin").is_null()).then(pl.lit("no_goal"))
     kernels = kernels.with_columns(reason=pl.coalesce("reason", no_goal))
     allowed = kernels.filter(pl.col("reason").is_null())

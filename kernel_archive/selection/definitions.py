@@ -12,21 +12,23 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeVar
 
 import msgspec
+import polars as pl
 
 from kernel_archive.archive.labels import FLAGS
-from kernel_archive.bins import Scheme  # noqa: TC001 - msgspec needs the type at run time
+from kernel_archive.bins import Scheme, assign_bins
 from kernel_archive.errors import RecipeError, printable
 from kernel_archive.gpus import canonical_gpu
 from kernel_archive.ids import canonical_json, sha256_hex
 from kernel_archive.problems import HELD_OUT_PROBLEMS, normalise_problem
 from kernel_archive.program_text import LANGUAGE_ORDER
-from kernel_archive.selection.selected import CANONICAL
+from kernel_archive.selection.selected import CANONICAL, count_values
+from kernel_archive.selection.tables import has_flag
 from kernel_archive.splits import split_of
 from kernel_archive.storage import content_path
 from kernel_archive.untrusted import misfit, read_toml
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
     from kernel_archive.selection.tables import ArchiveTables
     from kernel_archive.splits import Kind, SplitSpec
@@ -83,8 +85,8 @@ class KernelDefinition(Definition, frozen=True, kw_only=True, forbid_unknown_fie
         measured: measurements that a kernel has at least.
     """
 
-    tasks: Annotated[list[_Text], msgspec.Meta(min_length=1)] | Literal["held_out"]
-    gpu: _Text
+    tasks: list[_Text] | Literal["held_out"]
+    gpu: str
     role: Literal["held_out"]
     selection_key: _Text
     languages: list[_Language] = []
@@ -131,26 +133,6 @@ class CloseDefinition(KernelDefinition, frozen=True, kw_only=True, forbid_unknow
     standard_errors: Annotated[float, msgspec.Meta(ge=0, le=1000)]
     pairs: _Positive
     pairs_per_program: _Positive
-
-
-class OwnEvalDefinition(EvalDefinition, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Which kernels enter the evaluation split of an archive of one's own.
-
-    Attributes:
-        tasks: problem ids, or ``every`` for all with kernels in enough bins.
-        bins: how many bins are enough; 0 for three, or any number where no problem has kernels
-            in three.
-        gpu: the GPU; where it is empty, the one with the most kernels.
-    """
-
-    tasks: list[str] | Literal["every"]  # type: ignore[assignment]
-    bins: Annotated[int, msgspec.Meta(ge=0, le=8)]
-    gpu: str
-
-    @property
-    def problems(self) -> list[str]:
-        """The problems that are named, sorted; none where every one may be asked about."""
-        return [] if isinstance(self.tasks, str) else sorted(self.tasks)
 
 
 class DiscoveryDefinition(Definition, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -207,15 +189,8 @@ _TYPES: Final[dict[Kind, type[Definition]]] = {
     "discovery": DiscoveryDefinition,
     "train": TrainDefinition,
 }
-#: What ``[eval]`` of a recipe states of the split.
-_OF_RECIPE: Final = ("cap", "languages", "gpu", "tasks", "bins")
 #: Field -> the word for it in the name of a variant; all other fields are told by a digest.
 _WORDS: Final = {"cap": "cap", "pairs": "pairs", "pairs_per_task": "pairs", "seed": "seed"}
-
-
-def _type_of(split: SplitSpec, fields: Mapping[str, Any]) -> type[Definition]:
-    """What a definition with these fields is: ``bins`` is of an archive of one's own."""
-    return OwnEvalDefinition if split.kind == "eval" and "bins" in fields else _TYPES[split.kind]
 
 
 def _converted(fields: Mapping[str, Any], kind: type[_Struct], place: str) -> _Struct:
@@ -246,8 +221,7 @@ def load_definition(name: str, path: str | Path | None = None) -> Definition:
         path: a definition of one's own; the shipped, canonical one when not given.
 
     Raises:
-        RecipeError: the file is missing or not TOML, a field is unknown or missing, or a value
-            is wrong.
+        RecipeError: the file is not there, or is no definition.
         UsageError: there is no such split.
 
     >>> load_definition("eval").cap
@@ -258,7 +232,7 @@ def load_definition(name: str, path: str | Path | None = None) -> Definition:
     fail = partial(RecipeError.of, code="bad-definition", file=str(file))
     fix = "Copy one of splits/*.toml and change it"
     fields = read_toml(file, fail, "there is no such split definition", fix)
-    return _converted(fields, _type_of(split, fields), str(file))
+    return _converted(fields, _TYPES[split.kind], str(file))
 
 
 def with_changes(definition: _Struct, **changes: Any) -> _Struct:
@@ -284,7 +258,7 @@ def recorded_definition(split: SplitSpec, parameters: Mapping[str, Any]) -> Defi
     if "preferred_gpu" in fields:
         # The GPU that was chosen stands under "gpu", the definition's own one beside it.
         fields["gpu"] = fields.pop("preferred_gpu")
-    return _converted(fields, _type_of(split, fields), "manifest.json")
+    return _converted(fields, _TYPES[split.kind], "manifest.json")
 
 
 def canonical_definition(split: SplitSpec, tables: ArchiveTables) -> Definition:
@@ -296,37 +270,49 @@ def canonical_definition(split: SplitSpec, tables: ArchiveTables) -> Definition:
     """
     shipped = load_definition(split.name)
     stated = tables.archive.manifest.evaluation
-    if stated is None:
-        return shipped
-    if split.kind == "discovery":
+    if stated is not None and split.kind == "discovery":
         methods = sorted(set(tables.searches["generation_method"])) or ["none"]
         return with_changes(shipped, natural=False, methods=methods)
-    if split.name != "eval":
+    if stated is None or split.name != "eval":
         return shipped
-    present = set(tables.read("kernels", ["problem"])["problem"].unique())
-    wanted = {name: stated[name] for name in _OF_RECIPE if name in stated}
-    if "gpu" in wanted:
-        wanted["gpu"] = canonical_gpu(wanted["gpu"])
-    if "tasks" in wanted:
-        wanted["tasks"] = [_present(normalise_problem(task), present) for task in wanted["tasks"]]
-    own = {
-        **msgspec.structs.asdict(shipped),
-        "natural": False,
-        "languages": [],
-        "tasks": "every",
-        "bins": 0,
-        "exclude_flags": ["unfit"],  # which only readings of its own recipes give
-        "measured": 1,
-        "gpu": "",
-        **wanted,
-    }
-    return _converted(own, OwnEvalDefinition, "given")
+    languages = stated.get("languages") or []
+    kernels = tables.kernels("test").filter(
+        pl.col("search_id").is_in(tables.searches_with("held_out")["search_id"].implode()),
+        pl.col("language").is_in(languages) | (not languages),
+        ~has_flag(["unfit"]),
+    )
+    gpus = count_values(kernels["gpu"])
+    gpu = canonical_gpu(stated.get("gpu") or max(gpus, key=lambda name: gpus[name], default=""))
+    kernels = kernels.filter((pl.col("gpu") == gpu) | (gpu not in gpus))
+    tasks = stated.get("tasks")
+    return with_changes(
+        shipped,
+        natural=False,
+        languages=languages,
+        tasks=_in_bins(kernels, stated.get("bins")) if tasks is None else _named(tasks, tables),
+        exclude_flags=["unfit"],  # which only readings of its own recipes give
+        measured=1,
+        gpu=gpu,
+        cap=stated.get("cap"),
+    )
 
 
-def _present(task: str, present: set[str]) -> str:
-    """Find the problem that a recipe means: one of its own may be kept under a longer name."""
-    renamed = sorted(name for name in present if name.endswith(f".{task}"))
-    return renamed[0] if task not in present and len(renamed) == 1 else task
+def _in_bins(kernels: pl.DataFrame, least: int | None) -> list[str]:
+    """List the problems with kernels in enough bins; all where none has :data:`LEAST_BINS`."""
+    bins = kernels.select("problem", bin=pl.Series(assign_bins(kernels["speedup"].to_numpy())))
+    counts = dict(bins.group_by("problem").agg(pl.col("bin").n_unique()).sort("problem").rows())
+    enough = [problem for problem, n in counts.items() if n >= (least or LEAST_BINS)]
+    return enough or ([] if least else list(counts))
+
+
+def _named(tasks: Sequence[str], tables: ArchiveTables) -> list[str]:
+    """Find the problems that a recipe names; one of our names may be kept as ``BUILDER.NAME``."""
+    present = set(tables.read("kernels", ["problem"])["problem"])
+    names = []
+    for task in map(normalise_problem, tasks):
+        kept = [name for name in present if name.endswith(f".{task}")]
+        names += kept if task not in present and len(kept) == 1 else [task]
+    return names
 
 
 def variant_name(split: SplitSpec, rule: _Struct, standard: _Struct, *, gpu: str = "") -> str:

@@ -1,4 +1,4 @@
-"""Discovery pairs: the parent-child edges of search trees, with g = speedup(child) / speedup(parent).
+"""Discovery pairs: parent-child edges of search trees, g = speedup(child) / speedup(parent).
 
 g is made from the kernels' speedups, which are medians over all measurements of a program, not from
 the two evaluations of the edge. So every number of the table can be recomputed from ``kernels``
@@ -20,6 +20,7 @@ from kernel_archive.selection.definitions import (
 )
 from kernel_archive.selection.edges import EDGE_COLUMNS, find_edges
 from kernel_archive.selection.selected import Selection, label_rows, pair_id
+from kernel_archive.selection.tables import has_flag
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -71,13 +72,6 @@ def cutoff_counts(
     positives = [(pl.col(value) >= cutoff).sum().alias(f"{cutoff:g}") for cutoff in cutoffs]
     counts = families.group_by("family").agg(pl.len().alias("rows"), *positives).sort("family")
     return {count.pop("family"): count for count in counts.to_dicts()}
-
-
-def has_flag(flags: Sequence[str], column: str = "flags") -> pl.Expr:
-    """Whether a list of audit flags holds one of these."""
-    return (
-        pl.col(column).list.eval(pl.element().is_in(list(flags))).list.any().fill_null(value=False)
-    )
 
 
 def select_discovery(

@@ -14,40 +14,23 @@ if TYPE_CHECKING:
 
 #: Columns of ``evaluations`` that edges are found from.
 EDGE_COLUMNS: Final = (
-    "evaluation_id",
-    "kernel_id",
-    "search_id",
-    "node_id",
-    "parent_node_id",
-    "parent_distance",
-    "is_root",
-    "outcome",
-    "excluded",
-    "step",
-    "source_line",
-)
-#: What an edge tells of either kernel, as ``parent_`` and ``child_`` columns.
-_OF_KERNEL: Final = (
-    "kernel_id",
-    "program_id",
-    "token_id",
-    "problem",
-    "family",
-    "gpu",
-    "reference_id",
-    "speedup",
-    "language",
-    "flags",
+    *("evaluation_id", "kernel_id", "search_id", "node_id", "parent_node_id", "parent_distance"),
+    *("is_root", "outcome", "excluded", "step", "source_line"),
 )
 
 
-def _first_reason(reasons: Mapping[str, pl.Expr]) -> pl.Expr:
-    """Name the first of some conditions that is true; null where none is."""
-    return pl.coalesce(pl.when(when).then(pl.lit(name)) for name, when in reasons.items())
+def without(
+    rows: pl.DataFrame, reasons: Mapping[str, pl.Expr], dropped: Counter[str]
+) -> pl.DataFrame:
+    """Leave out the rows that a reason holds for, and count them by the first one."""
+    first = pl.coalesce(pl.when(when).then(pl.lit(name)) for name, when in reasons.items())
+    rows = rows.with_columns(reason=first)
+    dropped.update(rows["reason"].drop_nulls().to_list())
+    return rows.filter(pl.col("reason").is_null()).drop("reason")
 
 
-def _with_parents(evaluations: pl.DataFrame) -> pl.DataFrame:
-    """Join the direct parent to each evaluation, in the order of search and log."""
+def _with_parents(evaluations: pl.DataFrame, dropped: Counter[str]) -> pl.DataFrame:
+    """Pair each evaluation with its direct parent, in the order of search and log."""
     rows = evaluations.select(EDGE_COLUMNS).sort(
         "search_id", pl.col("step", "source_line").fill_null(0), "evaluation_id"
     )
@@ -69,12 +52,8 @@ def _with_parents(evaluations: pl.DataFrame) -> pl.DataFrame:
         "overruled_on_one_side": allowed & (own.is_null() != parent.is_null()),
         "excluded": ~allowed,
     }
-    return both.select(
-        "search_id",
-        child_kernel_id="kernel_id",
-        parent_kernel_id="parent_kernel_id",
-        why=_first_reason(reasons),
-    )
+    both = without(both, reasons, dropped)
+    return both.select("search_id", "parent_kernel_id", child_kernel_id="kernel_id")
 
 
 def find_edges(
@@ -98,21 +77,19 @@ def find_edges(
 
     Returns:
         Edges in the order of search and evaluation, with ``search_id``, ``ratio`` (child / parent
-        speedup of the kernels) and the columns of both kernels; and counts of the evaluations that
-        gave none.
+        speedup of the kernels) and the columns of both kernels, as ``parent_`` and ``child_``
+        columns; and counts of the evaluations that gave none.
     """
-    rows = _with_parents(evaluations)
-    dropped = Counter(rows["why"].drop_nulls().to_list())
-    rows = rows.filter(pl.col("why").is_null()).drop("why")
+    dropped: Counter[str] = Counter()
+    rows = _with_parents(evaluations, dropped)
     for side in ("child", "parent"):
-        columns = kernels.select(pl.col(_OF_KERNEL).name.prefix(f"{side}_"))
-        columns = columns.with_columns(pl.lit(value=True).alias(f"{side}_known"))
+        columns = kernels.select(pl.all().name.prefix(f"{side}_"))
         rows = rows.join(columns, on=f"{side}_kernel_id", how="left", maintain_order="left")
     ratio = pl.col("child_speedup") / pl.col("parent_speedup")
     ids = ("child_kernel_id", "parent_kernel_id")
     both = pl.concat_str(pl.min_horizontal(ids), pl.max_horizontal(ids), separator=" ")
     reasons = {
-        "not_in_kernels": pl.col("child_known").is_null() | pl.col("parent_known").is_null(),
+        "not_in_kernels": pl.col("child_speedup").is_null() | pl.col("parent_speedup").is_null(),
         "self_edge": pl.col("child_kernel_id") == pl.col("parent_kernel_id"),
         "other_problem_or_gpu": (pl.col("child_problem") != pl.col("parent_problem"))
         | (pl.col("child_gpu") != pl.col("parent_gpu")),
@@ -120,10 +97,8 @@ def find_edges(
         "ratio_out_of_range": ~(ratio.is_finite() & (ratio > 0)),
         **(refuse or {}),
     }
-    rows = rows.with_columns(why=_first_reason(reasons), ratio=ratio)
-    dropped.update(rows["why"].drop_nulls().to_list())
-    rows = rows.filter(pl.col("why").is_null())
-    edges = rows.filter(both.is_first_distinct())
+    rows = without(rows, reasons, dropped)
+    edges = rows.filter(both.is_first_distinct()).with_columns(ratio=ratio)
     if len(edges) < len(rows):
         dropped["repeat"] += len(rows) - len(edges)
-    return edges.drop("why", "child_known", "parent_known"), dropped
+    return edges, dropped

@@ -1,4 +1,4 @@
-"""An evaluation split: at most ``cap`` kernels per task and bin, of one GPU, from held-out searches.
+"""An evaluation split: at most ``cap`` held-out kernels per task and bin, of one GPU.
 
 Of a cell with more kernels than the cap, those with the smallest hashes are taken, one of
 near copies. What is near to a training program is left out: the evaluation gives way
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 import polars as pl
@@ -19,40 +19,20 @@ from kernel_archive.errors import UsageError, printable
 from kernel_archive.gpus import canonical_gpu
 from kernel_archive.ids import sha256_hex
 from kernel_archive.selection.definitions import (
-    LEAST_BINS,
     EvalDefinition,
     KernelDefinition,
-    OwnEvalDefinition,
     canonical_definition,
     variant_name,
 )
-from kernel_archive.selection.discovery import has_flag
 from kernel_archive.selection.selected import Selection, cell_counts, count_values, label_rows
 from kernel_archive.selection.similarity import near_copies, overlap
+from kernel_archive.selection.tables import has_flag
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from kernel_archive.selection.tables import ArchiveTables
     from kernel_archive.splits import SplitSpec
-
-#: Why a kernel is not asked about, and what to change.
-WAYS_OUT: Final = {
-    "not_held_out": 'role = "held_out" in its [[source]], or [eval] roles = '
-    '{ held_out = ["PROBLEM"] }',
-    "other_problem": "add the problem to [eval] tasks, or leave tasks out",
-    "other_builder": "an [eval] of your own in the recipe",
-    "other_language": "add the language to [eval] languages, or leave languages out",
-    "unknown_reference": 'reference = "references/{problem}.py" in its [[source]], or map '
-    "reference_code",
-    "reference_itself": "nothing: its speedup is that of two runs of one program",
-    "flagged": "see kernel-archive audit",
-    "measured_too_seldom": "measure it again",
-    "other_gpu": 'gpu = "NAME" in [eval], or build-eval --gpu NAME',
-    "few_bins": "bins = 1 in [eval], or name the problem in tasks",
-    "near_training": "hold the training program out, too",
-    "near_copy_in_cell": "nothing: it is nearly the same as a row",
-}
 
 
 class AmbiguousGpuError(UsageError):
@@ -72,18 +52,17 @@ def choose_gpu(present: Mapping[str, int], preferred: str, asked: str | None = N
     """Choose the one GPU of a split, of those that qualifying kernels were measured on.
 
     Returns:
-        The one that was asked for; else the preferred one when present, or where none is preferred
-        the one with the most kernels; else the only one; ``None`` when there is none at all.
+        The one that was asked for; else the preferred one when present; else the only one;
+        ``None`` when there is none at all.
 
     Raises:
         UsageError: the named GPU has no qualifying kernel.
-        AmbiguousGpuError: several GPUs, none preferred or named.
+        AmbiguousGpuError: several GPUs, none named, and none the preferred one.
 
     >>> choose_gpu({"H200": 9}, "A100-80GB"), choose_gpu({"H200": 9, "A100-80GB": 1}, "A100-80GB")
     ('H200', 'A100-80GB')
     """
     names = sorted(present)
-    preferred = preferred or max(names, key=lambda name: present[name], default="")
     listed = ", ".join(printable(n) for n in names) or "none"
     if asked is not None:
         wanted = canonical_gpu(asked)
@@ -97,9 +76,8 @@ def choose_gpu(present: Mapping[str, int], preferred: str, asked: str | None = N
         return preferred
     if len(names) > 1:
         raise AmbiguousGpuError(
-            f"held-out kernels were measured on several GPUs ({listed}) and none of "
-            f"them is {preferred}. "
-            "Choose one with --gpu"
+            f"held-out kernels were measured on several GPUs ({listed}) and none of them is "
+            f"{preferred}. Choose one with --gpu"
         )
     return names[0] if names else None
 
@@ -117,13 +95,13 @@ def with_reasons(
     tables: ArchiveTables, rule: KernelDefinition, kernels: pl.DataFrame
 ) -> pl.DataFrame:
     """Add ``bin``, and ``reason``: why the definition's words don't allow a kernel, or null."""
-    own = isinstance(rule, OwnEvalDefinition)
+    own = tables.archive.manifest.evaluation is not None
     searches = tables.searches_with(natural=rule.natural, builders=rule.builders)
     held_out = tables.searches_with(rule.role)
     reference = pl.concat_str("reference_id", "problem", separator="\0")
     known = tables.references.select(reference)["reference_id"]
     reasons = {
-        "other_problem": ~pl.col("problem").is_in(rule.problems) & (not _asks_of_every(rule)),
+        "other_problem": ~pl.col("problem").is_in(rule.problems),
         "not_held_out": ~pl.col("search_id").is_in(held_out["search_id"].implode()),
         "other_builder": ~pl.col("search_id").is_in(searches["search_id"].implode()),
         "other_language": ~pl.col("language").is_in(rule.languages) & bool(rule.languages),
@@ -143,10 +121,6 @@ def with_reasons(
     return rows.join(labels, on="kernel_id", how="left", maintain_order="left")
 
 
-def _asks_of_every(rule: KernelDefinition) -> bool:
-    return isinstance(rule, OwnEvalDefinition) and rule.tasks == "every"
-
-
 def near_training(tables: ArchiveTables, kernels: pl.DataFrame, limit: float | None) -> list[str]:
     """Find kernels that are near copies of a training program, but not its very tokens.
 
@@ -163,19 +137,6 @@ def near_training(tables: ArchiveTables, kernels: pl.DataFrame, limit: float | N
         copies = near_copies(grams, tables.training_grams(str(problem)), limit)
         near += group.filter(pl.col("program_id").is_in(list(copies)))["kernel_id"].to_list()
     return near
-
-
-def _few_bins(rule: EvalDefinition, kernels: pl.DataFrame) -> dict[str, int]:
-    """Count the bins of problems that have kernels in too few of them.
-
-    Where the definition leaves the number open and no problem has as many, none is left out: a
-    table with one program per problem can still be asked about.
-    """
-    if not (isinstance(rule, OwnEvalDefinition) and rule.tasks == "every"):
-        return {}
-    counts = kernels.group_by("problem").agg(pl.col("bin").n_unique()).sort("problem")
-    few = counts.filter(pl.col("bin") < (rule.bins or LEAST_BINS))
-    return {} if not rule.bins and len(few) == len(counts) else dict(few.iter_rows())
 
 
 def _fill_cells(
@@ -227,15 +188,11 @@ def select_eval(
     chosen_gpu = choose_gpu(per_gpu, rule.gpu, gpu)
     allowed = allowed.filter(pl.col("gpu") == (chosen_gpu or ""))
     dropped["other_gpu"] = sum(per_gpu.values()) - len(allowed)
-    few = _few_bins(rule, allowed)
-    asked = allowed.filter(~pl.col("problem").is_in(list(few)))
-    if few:
-        dropped["few_bins"] = len(allowed) - len(asked)
-    near = near_training(tables, asked, rule.near_copy)
+    near = near_training(tables, allowed, rule.near_copy)
     if rule.near_copy is not None:
         dropped["near_training"] = len(near)
-    asked = asked.filter(~pl.col("kernel_id").is_in(near))
-    chosen = asked.filter(pl.col("kernel_id").is_in(_fill_cells(tables, rule, asked, dropped)))
+    allowed = allowed.filter(~pl.col("kernel_id").is_in(near))
+    chosen = allowed.filter(pl.col("kernel_id").is_in(_fill_cells(tables, rule, allowed, dropped)))
     rows, counts = label_rows(split, _with_reference(tables, chosen), rule.scheme)
     cells = cell_counts(rows.select("problem", "bin").iter_rows(), rule.problems)
     facts: dict[str, Any] = {
@@ -256,7 +213,8 @@ def select_eval(
 
 def _with_reference(tables: ArchiveTables, kernels: pl.DataFrame) -> pl.DataFrame:
     """Turn kernels into rows, each with what its reference states of the problem."""
-    stated = tables.references.drop("code", "token_id")
+    names = ("reference_id", "problem", "benchmark_cases", "rtol", "atol")
+    stated = tables.references.select(names)
     rows = kernels.drop("bin").join(stated, on=["reference_id", "problem"], how="left")
     return rows.with_columns(
         row_id="kernel_id",

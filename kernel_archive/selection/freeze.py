@@ -125,11 +125,24 @@ def read_frozen(path: Path) -> FrozenSplit:
     raise ArchiveMismatchError.of(code="bad-frozen-split", file=str(path), message=message)
 
 
-def differences(
-    wanted: list[FrozenRow], present: list[FrozenRow], table: str, what: str
+def compare_split(
+    archive: Archive, table: str, wanted: list[FrozenRow], facts: SplitFacts, what: str
 ) -> Iterator[Finding]:
-    """Find rows that are missing, too many, labelled or measured otherwise, or in another order."""
-    want, have = {row[0]: row for row in wanted}, {row[0]: row for row in present}
+    """Compare a split of an archive with the rows and facts that it should have.
+
+    Rows can be missing, too many, labelled or measured otherwise, or in another order. Where they
+    are not, other columns or texts can differ, or the facts.
+
+    Args:
+        archive: the archive.
+        table: table of the split.
+        wanted: the rows, in their order.
+        facts: the facts; those that only one side states are let be.
+        what: what the split is compared with, for the messages.
+    """
+    stated = archive.manifest.splits[table]
+    want = {row[0]: row for row in wanted}
+    have = {row[0]: row for row in frozen_rows(archive, table)}
     both = want.keys() & have.keys()
     kinds = {
         ("split-row-missing", f"rows that {what} has are missing"): want.keys() - have.keys(),
@@ -145,9 +158,24 @@ def differences(
         if ids:
             rows = f"{message}: {len(ids)} rows"
             yield Finding(code=code, message=rows, field=table, value=name_rows(sorted(ids), 120))
-    if not any(kinds.values()) and list(want) != list(have):
+    if any(kinds.values()):
+        return
+    ours, theirs = ({**msgspec.structs.asdict(f), **f.facts} for f in (stated, facts))
+    shared = ours.keys() & theirs.keys() - {"facts"}
+    names = sorted(name for name in shared if ours[name] != theirs[name])
+    if list(want) != list(have):
         message = f"the rows stand in another order than {what}"
         yield Finding(code="split-order", message=message, field=table)
+    elif "logical_digest" in names:
+        message = f"the rows are those of {what}, but other columns or texts differ"
+        yield Finding(code="split-content", message=message, field=table)
+    elif names == ["name"]:
+        message = f"is called {printable(stated.name)!r}; {what} says {facts.name!r}"
+        yield Finding(code="split-name", severity="warning", message=message, field=table)
+    elif names:
+        message = f"facts differ from those of {what}: {', '.join(names)}"
+        fix = "Make the split again"
+        yield Finding(code="split-facts", message=message, field=table, fix=fix)
 
 
 def check_frozen(archive: Archive) -> Iterator[Finding]:
@@ -181,19 +209,4 @@ def check_frozen(archive: Archive) -> Iterator[Finding]:
             yield Finding(code="split-missing", message=message, field=frozen.table)
         elif (facts.name, facts.origin) == (frozen.facts.name, frozen.facts.origin):
             what = f"the frozen split of {frozen.version}"
-            rows = frozen_rows(archive, frozen.table)
-            listed = list(differences(frozen.rows, rows, frozen.table, what))
-            yield from listed or changed_facts(facts, frozen.facts, frozen.table, what)
-
-
-def changed_facts(
-    stated: SplitFacts, wanted: SplitFacts, table: str, what: str
-) -> Iterator[Finding]:
-    """Find facts of a split that are not those of another one; facts of one side only are let be."""
-    ours, theirs = ({**msgspec.structs.asdict(f), **f.facts} for f in (stated, wanted))
-    shared = ours.keys() & theirs.keys() - {"facts"}
-    names = sorted(name for name in shared if ours[name] != theirs[name])
-    if names:
-        message = f"facts differ from those of {what}: {', '.join(names)}"
-        fix = "Make the split again"
-        yield Finding(code="split-facts", message=message, field=table, fix=fix)
+            yield from compare_split(archive, frozen.table, frozen.rows, frozen.facts, what)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Literal
 
 import msgspec
 
@@ -52,15 +52,17 @@ def check_inputs(archive: Archive) -> Iterator[Finding]:
     for table in INPUTS:
         facts = archive.manifest.tables.get(table)
         for name, rows in _inputs(archive, table).items():
+            severity: Literal["warning", "error"]
             if facts is None or name not in facts.splits:
-                message = "the evaluation split has no rows without labels"
-                fix = "Make it again"
-                yield Finding(
-                    code="inputs-missing", severity="warning", message=message, field=name, fix=fix
-                )
-            elif not archive.arrow(table, name).equals(rows.cast(TABLES[table].schema)):
-                message = "the rows without labels are not those of the evaluation split"
-                fix = "Make the split again"
-                yield Finding(
-                    code="inputs-differ", message=message, field=f"{table}.{name}", fix=fix
-                )
+                severity, code, what = "warning", "inputs-missing", "has no rows without labels"
+            elif archive.arrow(table, name) != rows.cast(TABLES[table].schema):
+                severity, code, what = "error", "inputs-differ", "has other rows without labels"
+            else:
+                continue
+            yield Finding(
+                code=code,
+                severity=severity,
+                message=f"the evaluation split {what}",
+                field=f"{table}.{name}",
+                fix="Make the split again",
+            )

@@ -10,7 +10,7 @@ that once in 500 archives.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
@@ -29,25 +29,8 @@ LARGEST_Z: Final = 4.5
 #: Fewer rows have no correlation that chance could not give.
 LEAST_ROWS: Final = 8
 #: The labels, and what the documentation says to tell of them: the measured speed of the parent.
-_LABELS: Final = {"bin", "speedup_min", "speedup_max", "g_cases", "parent_speedup"}
+_LABELS: Final = {"bin", "speedup_min", "speedup_max", "g_cases", "parent_speedup", "canary"}
 _NUMBER: Final = "row number"
-
-
-class Correlation(NamedTuple):
-    """A rank correlation of a column with the label, and the largest one that chance explains.
-
-    ``task`` is ``all tasks`` for that over all of them.
-    """
-
-    task: str
-    column: str
-    value: float
-    limit: float
-
-    @property
-    def excess(self) -> float:
-        """How many times as large as chance gives it is."""
-        return abs(self.value) / self.limit
 
 
 def largest_correlation(rows: float) -> float:
@@ -60,31 +43,32 @@ def largest_correlation(rows: float) -> float:
     return math.tanh(LARGEST_Z * math.sqrt(1.06 / (rows - 3)))
 
 
-def label_correlations(split: SplitSpec, rows: pl.DataFrame) -> Iterator[Correlation]:
-    """Yield the correlations of every column, task by task and over all tasks.
+def label_correlations(split: SplitSpec, rows: pl.DataFrame) -> pl.DataFrame:
+    """Correlate every column with the label: ``task``, ``column``, ``value`` and ``limit``.
 
-    Tasks with few rows and columns with one value are left out.
+    ``limit`` is what chance gives. The task ``all tasks`` stands for ranks within each. Tasks with
+    few rows and columns with one value are left out.
     """
     aside = {*_LABELS, split.task, split.value, split.anchor, split.candidate}
     rows = rows.with_row_index(_NUMBER)
     names = [name for name in rows.columns if name not in aside]
-    middle = (pl.len().over(split.task) + 1) / 2
-    ranked = rows.select(
-        split.task,
-        pl.col(split.value, *names).rank("average").over(split.task) - middle,
-    )
-    groups = {str(task): group for (task,), group in ranked.group_by(split.task)}
-    n_tasks = len(groups)
-    # A rank in a large task weighs as much as one in a small one.
+    task = pl.col(split.task).alias("task")
+    ranks = pl.col(split.value, *names).rank("average").over(split.task)
     size = pl.len().over(split.task)
-    groups["all tasks"] = ranked.with_columns(pl.col(split.value, *names) / size)
-    for task, group in sorted(groups.items()):
-        count = len(group) - (n_tasks - 1 if task == "all tasks" else 0)
-        if count >= LEAST_ROWS:
-            values = group.select(pl.corr(name, split.value).alias(name) for name in names)
-            for name, value in values.row(0, named=True).items():
-                if value is not None and math.isfinite(value):
-                    yield Correlation(task, name, value, largest_correlation(count))
+    ranked = rows.select(task, ranks - (size + 1) / 2, size=size, degrees=pl.len().over(split.task))
+    # A rank in a large task weighs as much as one in a small one.
+    n_tasks = ranked["task"].n_unique()
+    overall = ranked.with_columns(
+        pl.col(split.value, *names) / pl.col("size"),
+        task=pl.lit("all tasks"),
+        degrees=pl.len() - (n_tasks - 1),
+    )
+    groups = pl.concat([ranked, overall.cast(ranked.schema)])
+    groups = groups.filter(pl.col("degrees") >= LEAST_ROWS).group_by("task", "degrees")
+    values = groups.agg(pl.corr(name, split.value).alias(name) for name in names)
+    long = values.unpivot(names, index=["task", "degrees"], variable_name="column")
+    limit = pl.col("degrees").map_elements(largest_correlation, return_dtype=pl.Float64)
+    return long.filter(pl.col("value").is_finite()).select("task", "column", "value", limit=limit)
 
 
 def check_label_order(archive: Archive) -> Iterator[Finding]:
@@ -97,20 +81,19 @@ def check_label_order(archive: Archive) -> Iterator[Finding]:
         split = SPLIT_TABLES.get(name)
         if split is None or split.kind == "train" or facts.origin == "withheld":
             continue
-        texts = {split.anchor, split.candidate, "canary"}
-        columns = [c for c in TABLES[name].schema.names if c not in texts]
-        worst: dict[str, Correlation] = {}
-        for correlation in label_correlations(split, archive.polars(name, columns=columns)):
-            other = worst.get(correlation.column, correlation)
-            worst[correlation.column] = max(correlation, other, key=lambda c: c.excess)
-        for task, column, value, limit in worst.values():
-            if abs(value) > limit:
-                ours = column == _NUMBER or (column == "row_id" and facts.origin == "selected")
-                yield Finding(
-                    code="ordered-labels",
-                    severity="error" if ours else "warning",
-                    message=f"the {column} orders the labels of {task}: rank correlation "
-                    f"{value:.2f}, chance gives up to {limit:.2f}",
-                    field=f"{name}.{column}",
-                    fix="Make the split again, or leave the column out",
-                )
+        columns = {*TABLES[name].schema.names} - {split.anchor, split.candidate}
+        rows = archive.polars(name, columns=sorted(columns))
+        excess = pl.col("value").abs() / pl.col("limit")
+        worst = label_correlations(split, rows).filter(excess > 1).sort(excess, descending=True)
+        for task, column, value, limit in (
+            worst.unique("column", keep="first").sort("column").rows()
+        ):
+            ours = column == _NUMBER or (column == "row_id" and facts.origin == "selected")
+            yield Finding(
+                code="ordered-labels",
+                severity="error" if ours else "warning",
+                message=f"the {column} orders the labels of {task}: rank correlation "
+                f"{value:.2f}, chance gives up to {limit:.2f}",
+                field=f"{name}.{column}",
+                fix="Make the split again, or leave the column out",
+            )

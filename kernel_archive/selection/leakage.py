@@ -7,7 +7,7 @@ Refused:
 - a program of an evaluation split or a near duplicate of it (the same tokens) in
   ``kernels/train`` or training pairs;
 - where the split's definition says what a near copy is, also one of those (a share of their
-  5-grams of tokens) in ``kernels/train``;
+  5-grams of tokens);
 - a training search, a kernel of ``kernels/train`` or a training pair of a problem that is wholly
   held out;
 - a search or a program pair of the discovery pairs, in either direction, in training pairs.
@@ -18,7 +18,7 @@ leak. Whether it is the reference is looked up in ``references``, not believed o
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 import polars as pl
@@ -28,187 +28,181 @@ from kernel_archive.ids import program_id, token_id
 from kernel_archive.problems import HELD_OUT_PROBLEMS
 from kernel_archive.selection.selected import MEMBER, members_of, name_rows, with_ids
 from kernel_archive.selection.similarity import near_copies, token_grams
-from kernel_archive.splits import SPLIT_TABLES
+from kernel_archive.selection.training import pair_key
+from kernel_archive.splits import EVALUATIONS, SPLIT_TABLES
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping
 
     from kernel_archive.selection.selected import Selection
     from kernel_archive.selection.tables import ArchiveTables
 
+#: What each kind of leak is, in a sentence about the rows that are named.
+_MESSAGES: Final = {
+    "held-out-search": "training holds a held-out search, or its log under another name",
+    "program-leak": "training holds a program that is asked about",
+    "near-duplicate-leak": "training holds a program that is asked about, but for comments and "
+    "white space",
+    "near-copy-leak": "training holds a near copy of a program that is asked about",
+    "held-out-problem": "training holds rows of a problem that nobody may train on",
+    "discovery-search": "training pairs hold a search of the discovery pairs",
+    "discovery-pair": "training pairs hold a program pair that is asked about",
+}
 _FIX: Final = (
-    "Give its source the role held_out or archive, or keep the row out with "
-    "an [[exclude]] entry, and build again"
+    "Give its source the role held_out or archive, or keep the row out with an [[exclude]] entry, "
+    "and build again; of discovery pairs, make the training pairs again: kernel-archive build-train"
 )
 TRAIN: Final = "kernels/train"
+#: A kind of leak, and its rows: ``where`` in training, and ``text`` that names the row and why.
+_Leak = tuple[str, pl.DataFrame]
 
 
-class _Leak(NamedTuple):
-    """Leaked rows of one kind in one table of training."""
-
-    code: str
-    message: str
-    where: str
-    rows: Sequence[str]
-    fix: str = _FIX
+def _leak(rows: pl.DataFrame, template: str, *columns: str) -> pl.DataFrame:
+    return rows.select("where", text=pl.format(template, *columns))
 
 
-def _of_kind(members: Mapping[str, pl.DataFrame], *kinds: str) -> dict[str, pl.DataFrame]:
-    return {name: rows for name, rows in members.items() if SPLIT_TABLES[name].kind in kinds}
+def _trained(tables: ArchiveTables, members: Mapping[str, pl.DataFrame]) -> pl.DataFrame:
+    """Collect every program that a trainer gets.
 
-
-def _trained(tables: ArchiveTables, members: Mapping[str, pl.DataFrame]) -> dict[str, pl.DataFrame]:
-    """Collect every program that a trainer gets: ``row``, ``search``, ``program``, ``token``."""
+    ``where`` names the table; the rest is ``row``, ``search``, ``problem``, ``program``, ``token``.
+    """
+    columns = {"search": "search_id", "problem": "problem"}
     kernels = tables.training.select(
-        row="kernel_id", search="search_id", program="program_id", token="token_id"
+        pl.lit(TRAIN).alias("where"),
+        row="kernel_id",
+        **columns,
+        program="program_id",
+        token="token_id",
     )
+    pairs = members.get("train_pairs", MEMBER.to_frame())
     rows = tables.references.select("problem", "code").iter_rows()
     references = [f"{problem} {program_id(code)}" for problem, code in rows]
-    trained = {TRAIN: kernels}
-    for table, pairs in _of_kind(members, "train").items():
-        anchor = pl.concat_str("problem", "anchor_program", separator=" ")
-        shared = pl.col("pair_type").eq_missing(pl.lit("seed")) & anchor.is_in(references)
-        both = {
-            kind: pl.concat_list(pl.when(~shared).then(f"anchor_{kind}"), f"candidate_{kind}")
-            for kind in ("program", "token")
-        }
-        listed = pairs.select(row="row_id", search="search_id", **both)
-        trained[table] = listed.explode("program", "token")
-    return trained
+    anchor = pl.concat_str("problem", "anchor_program", separator=" ")
+    shared = pl.col("pair_type").eq_missing(pl.lit("seed")) & anchor.is_in(references)
+    sides = [
+        rows.select(
+            pl.lit("train_pairs").alias("where"),
+            row="row_id",
+            **columns,
+            program=f"{side}_program",
+            token=f"{side}_token",
+        )
+        for side, rows in (("anchor", pairs.filter(~shared)), ("candidate", pairs))
+    ]
+    return pl.concat([kernels, *sides])
 
 
-def _searches(
-    tables: ArchiveTables, where: str, trained: pl.DataFrame, held: pl.Series
-) -> Iterator[_Leak]:
-    """Look for held-out searches, and for their logs under another name."""
+def _searches(tables: ArchiveTables, trained: pl.DataFrame, held: pl.Series) -> Iterator[_Leak]:
+    """Look for held-out searches, their logs under another name, and what they measured."""
     sources = tables.searches.select(search="search_id", digest="source_digest")
     digests = sources.filter(pl.col("search").is_in(held.implode()), pl.col("digest") != "")
-    first = trained.unique("search", keep="first", maintain_order=True).sort("search")
-    first = first.join(sources, on="search", how="left", maintain_order="left").with_columns(
-        held=pl.col("search").is_in(held.implode()),
-        copied=pl.col("digest").is_in(digests["digest"].implode()),
-        text=pl.format("{} ({} row {})", "search", pl.lit(where), "row"),
-    )
-    both = first.filter(pl.col("held"))["text"].to_list()
-    yield _Leak("held-out-search", f"a held-out search is in {where}", where, both)
-    copies = first.filter(~pl.col("held"), pl.col("copied"))["text"].to_list()
-    message = f"the log of a held-out search is in {where} under another name"
-    yield _Leak("held-out-search", message, where, copies)
-
-
-def _programs(
-    where: str, trained: pl.DataFrame, table: str, asked: pl.DataFrame
-) -> Iterator[_Leak]:
-    """Look for programs of an evaluation split, or near duplicates of them."""
-    for code, kind, words, but in (
-        ("program-leak", "program", "is", ""),
-        ("near-duplicate-leak", "token", "has the tokens of", " but for comments and white space"),
-    ):
-        column = f"candidate_{kind}"
-        first = trained.unique(kind, keep="first", maintain_order=True)
-        first = first.select("row", pl.col(kind).alias(column))
-        hits = asked.join(first, on=column, maintain_order="left").select("row_id", "row")
-        leaked = [f"{row_id} ({words} {where} row {row})" for row_id, row in hits.iter_rows()]
-        yield _Leak(code, f"a program of {table}{but} is in {where}", where, leaked)
-        asked = asked.join(first, on=column, how="anti", maintain_order="left")
-
-
-def _measured(tables: ArchiveTables, held: pl.Series) -> Iterator[_Leak]:
-    """Look for kernels of training that a held-out search measured as well."""
-    rows = tables.read("evaluations", ["search_id", "kernel_id", "outcome", "excluded"])
+    rows = trained.unique(["where", "search"], keep="first", maintain_order=True)
+    rows = rows.join(sources, on="search", how="left", maintain_order="left")
+    is_held = pl.col("search").is_in(held.implode())
+    is_copy = pl.col("digest").is_in(digests["digest"].implode())
+    yield "held-out-search", _leak(rows.filter(is_held), "{} ({} row {})", "search", "where", "row")
+    template = "{}, under another name ({} row {})"
+    copies = rows.filter(is_copy & ~is_held)
+    yield "held-out-search", _leak(copies, template, "search", "where", "row")
+    measured = tables.read("evaluations", ["search_id", "kernel_id", "outcome", "excluded"])
     passed = (pl.col("outcome") == "success") & pl.col("excluded").is_null()
-    rows = rows.filter(passed & pl.col("search_id").is_in(held.implode())).unique("kernel_id")
-    hits = tables.training.select("kernel_id").join(rows, on="kernel_id").sort("kernel_id")
-    leaked = hits.select(pl.format("{} (measured in {})", "kernel_id", "search_id")).to_series()
-    message = f"a kernel that a held-out search measured is in {TRAIN}"
-    yield _Leak("held-out-search", message, TRAIN, leaked.to_list())
+    measured = measured.filter(passed & pl.col("search_id").is_in(held.implode()))
+    hits = trained.filter(pl.col("where") == TRAIN).join(
+        measured.unique("kernel_id"), left_on="row", right_on="kernel_id"
+    )
+    yield "held-out-search", _leak(hits, "{} (measured in {})", "row", "search_id")
 
 
-def _problems(tables: ArchiveTables, members: Mapping[str, pl.DataFrame]) -> Iterator[_Leak]:
-    """Look for what training holds of problems that are wholly held out."""
-    given = {
-        TRAIN: tables.training.select("kernel_id", "problem"),
-        "searches": tables.searches_with("training").select("search_id", "problem"),
-    }
-    pairs = _of_kind(members, "train")
-    given |= {table: rows.select("row_id", "problem") for table, rows in pairs.items()}
-    for table, rows in given.items():
-        hits = rows.filter(pl.col("problem").is_in(list(HELD_OUT_PROBLEMS))).iter_rows()
-        leaked = [f"{name} (of {problem})" for name, problem in hits]
-        message = f"{table} has rows of a problem that nobody may train on"
-        yield _Leak("held-out-problem", message, table, leaked)
+def _programs(trained: pl.DataFrame, asked: pl.DataFrame) -> Iterator[_Leak]:
+    """Look for programs of an evaluation split, and for near duplicates of them."""
+    for code, kind in (("program-leak", "program"), ("near-duplicate-leak", "token")):
+        first = trained.unique(["where", kind], keep="first", maintain_order=True)
+        hits = asked.join(first, left_on=f"candidate_{kind}", right_on=kind, maintain_order="left")
+        if kind == "token":
+            hits = hits.filter(pl.col("program") != pl.col("candidate_program"))
+        yield code, _leak(hits, "{} (is {} row {})", "row_id", "where", "row")
 
 
-def _pairs(where: str, trained: pl.DataFrame, table: str, edges: pl.DataFrame) -> Iterator[_Leak]:
+def _pairs(pairs: pl.DataFrame, edges: pl.DataFrame) -> Iterator[_Leak]:
     """Look for searches and program pairs of the discovery pairs among training pairs."""
+    pairs = pairs.with_columns(where=pl.lit("train_pairs"))
     searches = edges["search_id"].filter(edges["search_id"] != "")
-    shared = trained.filter(pl.col("search_id").is_in(searches.implode()))
+    shared = pairs.filter(pl.col("search_id").is_in(searches.implode()))
     shared = shared.unique("search_id", keep="last").sort("search_id")
-    leaked = shared.select(pl.format("{} (of search {})", "row_id", "search_id")).to_series()
-    message = f"a search of {table} is in {where}"
-    yield _Leak("discovery-search", message, where, leaked.to_list())
+    yield "discovery-search", _leak(shared, "{} (of search {})", "row_id", "search_id")
     for kind in ("program", "token"):
-        sides = (f"anchor_{kind}", f"candidate_{kind}")
-        ends = {"low": pl.min_horizontal(sides), "high": pl.max_horizontal(sides)}
-        first = edges.select(pl.col("row_id").alias("same"), **ends)
-        first = first.unique(["low", "high"], keep="first", maintain_order=True)
-        hits = trained.with_columns(**ends).join(first, on=["low", "high"], maintain_order="left")
-        rows = hits.select(pl.format("{} (is {} row {})", "row_id", pl.lit(table), "same"))
-        fix = "Make the training pairs again: kernel-archive build-train"
-        message = f"a {kind} pair of {table} is in {where}"
-        yield _Leak("discovery-pair", message, where, rows.to_series().to_list(), fix)
-        trained = trained.join(hits, on="row_id", how="anti", maintain_order="left")
+        key = pair_key(f"anchor_{kind}", f"candidate_{kind}").alias("pair")
+        first = edges.select(key, edge="row_id").unique("pair", keep="first", maintain_order=True)
+        hits = pairs.with_columns(key).join(first, on="pair", maintain_order="left")
+        yield "discovery-pair", _leak(hits, "{} (is row {})", "row_id", "edge")
 
 
-def _near_copies(tables: ArchiveTables, selections: Mapping[str, Selection]) -> Iterator[_Leak]:
+def _foreign_texts(tables: ArchiveTables, trained: pl.DataFrame) -> pl.DataFrame:
+    """Read the programs of training pairs that no training kernel has: problem, row and text."""
+    pairs = trained.filter(pl.col("where") == "train_pairs")
+    foreign = pairs.join(tables.training, left_on="program", right_on="program_id", how="anti")
+    if foreign.is_empty():
+        return pl.DataFrame(schema={"problem": pl.String, "row": pl.String, "code": pl.String})
+    columns = ["row_id", "anchor_code", "candidate_code"]
+    rows = tables.archive.polars("train_pairs", columns=columns)
+    texts = rows.unpivot(index="row_id", value_name="code").rename({"row_id": "row"})
+    ids = pl.Series([program_id(code) for code in texts["code"]], dtype=pl.String)
+    return texts.with_columns(program=ids).join(foreign, on=["row", "program"])
+
+
+def _near_copies(
+    tables: ArchiveTables, trained: pl.DataFrame, selections: Mapping[str, Selection]
+) -> Iterator[_Leak]:
     """Look for rows whose program is a near copy, as the split's definition says."""
-    stored = tables.archive.manifest.splits
-    trained = {*tables.training["token_id"]}
-    for table, split in SPLIT_TABLES.items():
-        stated = selections.get(table) or stored.get(table)
+    tokens = {*trained["token"]}
+    foreign = _foreign_texts(tables, trained)
+    for split in EVALUATIONS.values():
+        chosen = selections.get(split.table)
+        stated = chosen or tables.archive.manifest.splits.get(split.table)
         limit = None if stated is None else stated.parameters.get("near_copy")
         # What is no number selects nothing, either: a finding of its own.
-        if split.kind != "eval" or not isinstance(limit, int | float):
+        if not isinstance(limit, int | float):
             continue
-        columns = ["row_id", split.task, split.candidate]
-        chosen = selections.get(table)
-        rows = (
-            tables.read(table, columns)
-            if chosen is None
-            else pl.DataFrame(chosen.table.select(columns))
-        )
-        # The same tokens are a leak by every definition, which _programs names.
-        other = [token_id(code) not in trained for code in rows[split.candidate]]
-        leaked = []
-        for (problem,), group in rows.filter(pl.Series(other, dtype=pl.Boolean)).group_by(
-            split.task
-        ):
-            grams = token_grams(group[split.candidate].to_list())
-            programs = dict(zip(group["row_id"], grams, strict=True))
-            near = near_copies(programs, tables.training_grams(str(problem)), limit)
-            leaked += [
-                f"{row} ({copy.similarity:.2f} of the tokens of {TRAIN} row {copy.name})"
-                for row, copy in near.items()
-            ]
-        message = f"a near copy of a program of {table} is in {TRAIN}"
-        yield _Leak("near-copy-leak", message, TRAIN, sorted(leaked))
+        rows = pl.DataFrame(chosen.table) if chosen else tables.archive.polars(split.table)
+        for (problem,), group in rows.group_by(split.task):
+            # The same tokens are a leak by every definition, which _programs names.
+            names = group.select("row_id", split.candidate).iter_rows()
+            codes = {row: code for row, code in names if token_id(code) not in tokens}
+            programs = dict(zip(codes, token_grams(list(codes.values())), strict=True))
+            pairs = foreign.filter(pl.col("problem") == problem)
+            in_pairs = dict(zip(pairs["row"], token_grams(pairs["code"].to_list()), strict=True))
+            for where, others in (
+                (TRAIN, tables.training_grams(str(problem))),
+                ("train_pairs", in_pairs),
+            ):
+                near = near_copies(programs, others, limit)
+                texts = [f"{row} ({n.similarity:.2f} of row {n.name})" for row, n in near.items()]
+                rows = pl.DataFrame({"text": texts}, schema={"text": pl.String})
+                yield "near-copy-leak", rows.select(pl.lit(where).alias("where"), "text")
 
 
-def _leaks(tables: ArchiveTables, members: Mapping[str, pl.DataFrame]) -> Iterator[_Leak]:
-    """Look for every kind of leak but near copies."""
-    evaluated, pairs = _of_kind(members, "eval"), _of_kind(members, "train")
-    searches = [tables.searches_with("held_out")["search_id"]]
-    searches += [rows["search_id"].filter(rows["search_id"] != "") for rows in evaluated.values()]
-    held = pl.concat(searches).unique()
-    for where, trained in _trained(tables, members).items():
-        yield from _searches(tables, where, trained, held)
-        for table, asked in evaluated.items():
-            yield from _programs(where, trained, table, asked)
-    yield from _measured(tables, held)
-    yield from _problems(tables, members)
-    for table, edges in _of_kind(members, "close", "discovery").items():
-        for where, trained in pairs.items():
-            yield from _pairs(where, trained, table, edges)
+def _leaks(
+    tables: ArchiveTables, members: Mapping[str, pl.DataFrame], selections: Mapping[str, Selection]
+) -> Iterator[_Leak]:
+    """Look for every kind of leak."""
+    kinds = {name: SPLIT_TABLES[name].kind for name in members}
+    trained = _trained(tables, members)
+    empty = MEMBER.to_frame()
+    asked = pl.concat([empty, *(members[n] for n, kind in kinds.items() if kind == "eval")])
+    searches = asked["search_id"].filter(asked["search_id"] != "")
+    held = pl.concat([tables.searches_with("held_out")["search_id"], searches]).unique()
+    yield from _searches(tables, trained, held)
+    yield from _programs(trained, asked)
+    begun = tables.searches_with("training").select(
+        pl.lit("searches").alias("where"), "problem", row="search_id"
+    )
+    rows = pl.concat([begun, trained.select("where", "problem", "row").unique(maintain_order=True)])
+    rows = rows.filter(pl.col("problem").is_in(list(HELD_OUT_PROBLEMS)))
+    yield "held-out-problem", _leak(rows, "{} (of {})", "row", "problem")
+    for table, kind in kinds.items():
+        if kind in ("close", "discovery"):
+            yield from _pairs(members.get("train_pairs", empty), members[table])
+    yield from _near_copies(tables, trained, selections)
 
 
 def present_members(
@@ -222,7 +216,8 @@ def present_members(
             kinds = ("pair_type",) if split.kind == "train" else ()
             columns = ("row_id", split.task, "search_id", split.anchor, split.candidate, *kinds)
             parts = [
-                members_of(split, with_ids(split, part)) for part in tables.batches(name, columns)
+                members_of(split, with_ids(split, pl.DataFrame(batch)))
+                for batch in tables.archive.batches(name, columns)
             ]
             members[name] = pl.concat([MEMBER.to_frame(), *parts])
     return members
@@ -244,25 +239,26 @@ def leakage_findings(
     """
     facts = tables.archive.manifest.splits.get("train_pairs")
     published = facts is not None and facts.origin == "published"
+    leaked: dict[tuple[str, str], dict[str, None]] = {}
+    for code, rows in _leaks(tables, members, selections or {}):
+        for where, text in rows.iter_rows():
+            leaked.setdefault((code, where), {})[text] = None
     return [
         Finding(
-            code=leak.code,
-            message=f"{leak.message}: {len(leak.rows)} rows, {name_rows(leak.rows)}",
-            field=leak.where,
-            value=printable(leak.rows[0], 200),
-            fix=leak.fix,
-            severity="warning" if published and leak.where in SPLIT_TABLES else "error",
+            code=code,
+            message=f"{_MESSAGES[code]}: {len(texts)} rows of {where}, {name_rows([*texts])}",
+            field=where,
+            value=printable(next(iter(texts)), 200),
+            fix=_FIX,
+            severity="warning" if published and where in SPLIT_TABLES else "error",
         )
-        for leak in (*_leaks(tables, members), *_near_copies(tables, selections or {}))
-        if leak.rows
+        for (code, where), texts in leaked.items()
     ]
 
 
 def prove(
-    tables: ArchiveTables,
-    members: Mapping[str, pl.DataFrame],
-    selections: Mapping[str, Selection],
-) -> dict[str, list[dict[str, object]]]:
+    tables: ArchiveTables, members: Mapping[str, pl.DataFrame], selections: Mapping[str, Selection]
+) -> dict[str, Any]:
     """Refuse leaks; return what is only a warning, for the manifest's reports.
 
     Raises:

@@ -1,7 +1,4 @@
-"""Making the splits of an archive directory.
-
-Decide, prove that nothing leaks, write, and note it in the manifest.
-"""
+"""Making the splits of an archive directory: decide, prove that nothing leaks, write."""
 
 from __future__ import annotations
 
@@ -11,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from kernel_archive.archive.manifest import shard_faults, write_manifest
+from kernel_archive.archive.manifest import write_manifest
 from kernel_archive.archive.open import Archive, open_archive
 from kernel_archive.archive.shards import write_table
 from kernel_archive.archive.swap import locked_stage, replaced_directory, stage_directory
-from kernel_archive.errors import ArchiveMismatchError, UsageError
+from kernel_archive.errors import UsageError
 from kernel_archive.schema import TABLES
 from kernel_archive.selection.close import select_close
 from kernel_archive.selection.definitions import (
@@ -53,12 +50,14 @@ class RemadeSplit(msgspec.Struct, kw_only=True):
     Attributes:
         facts: facts of the split that the archive has now.
         kept: whether others published it, so that it was left as it was.
+        changed: whether its rows or facts are others than before.
         directory: where the new archive lies until it takes the old one's place; ``None`` where
-            nothing changed.
+            the split is kept.
     """
 
     facts: SplitFacts
     kept: bool = False
+    changed: bool = False
     directory: Path | None = None
 
 
@@ -98,25 +97,20 @@ def select_split(
 def _write_selections(
     directory: Path, manifest: Manifest, selections: Iterable[Selection], **reports: Any
 ) -> Manifest:
-    """Write the files of splits, and their rows without labels.
-
-    Return the manifest with them, and with the reports, in place of those that it has.
-    """
+    """Write the files of splits; return the manifest with them and with further reports."""
     tables, splits = dict(manifest.tables), dict(manifest.splits)
     for selection in selections:
         name = selection.split.table
         metadata = {"bin_scheme": selection.scheme, "split": selection.variant}
         (part,) = TABLES[name].splits
         tables[name] = write_table(directory, name, {part: selection.parts()}, metadata=metadata)
-        selection.digest = tables[name].logical_digest
         splits[name] = selection.facts
-    written = msgspec.structs.replace(
+    return msgspec.structs.replace(
         manifest,
         tables={name: tables[name] for name in TABLES if name in tables},
         splits={name: splits[name] for name in SPLIT_TABLES if name in splits},
         reports={**manifest.reports, **reports},
     )
-    return write_inputs(directory, written) if reports else written
 
 
 def make_splits(
@@ -124,6 +118,8 @@ def make_splits(
     manifest: Manifest | None = None,
     *,
     names: Sequence[str] = tuple(SPLIT_TABLES),
+    rule: Definition | None = None,
+    gpu: str | None = None,
 ) -> Manifest:
     """Make derived tables of an archive directory that nobody else reads yet.
 
@@ -135,6 +131,8 @@ def make_splits(
         manifest: its manifest, which the caller will write; without one, the stored one is read
             and written again.
         names: tables of the splits.
+        rule: definition of a single split; its canonical one when not given.
+        gpu: GPU of a single split, when its definition should not choose.
 
     Returns:
         The manifest with the splits.
@@ -147,23 +145,20 @@ def make_splits(
     tables = ArchiveTables(archive)
     members = present_members(tables, [n for n in SPLIT_TABLES if n not in names])
     selections: dict[str, Selection] = {}
-    missing = _not_made(archive.manifest, names)
+    # What was not asked for this time is still missing for the reason that was found then.
+    before = archive.manifest.reports.get("splits_not_made", {})
+    missing = {name: reason for name, reason in before.items() if name not in names}
     for name in (n for n in SPLIT_TABLES if n in names):
         try:
-            selection = select_split(SPLIT_TABLES[name], tables, members)
+            selection = select_split(SPLIT_TABLES[name], tables, members, rule, gpu)
         except AmbiguousGpuError as error:
             missing[name] = str(error)
         else:
             selections[name], members[name] = selection, selection.members
     reports = {"leakage": prove(tables, members, selections), "splits_not_made": missing}
     written = _write_selections(place, archive.manifest, selections.values(), **reports)
+    written = write_inputs(place, written)
     return write_manifest(place, written) if manifest is None else written
-
-
-def _not_made(manifest: Manifest, names: Sequence[str]) -> dict[str, str]:
-    """Say why splits other than these are missing, as it was found when they were asked for."""
-    reasons = manifest.reports.get("splits_not_made", {})
-    return {name: reason for name, reason in reasons.items() if name not in names}
 
 
 @contextmanager
@@ -179,8 +174,7 @@ def remade_split(
 
     Readers see the old archive or the new one, never half of it: the new one lies in the
     ``directory`` of what is yielded, for a card to be written, and takes the old one's place at the
-    end of the block. A split that others published is left as it is. What would come out as it is
-    already is not written, unless its files are not those that the manifest names.
+    end of the block. A split that others published is left as it is.
 
     Args:
         directory: the archive.
@@ -191,7 +185,6 @@ def remade_split(
 
     Raises:
         ArchiveNotFoundError: there is no archive.
-        ArchiveMismatchError: the files of a published split are not those that the manifest names.
         KernelArchiveError: another process is at work on the archive.
         LeakageError: training would hold something of the evaluation; the rows are named.
         RecipeError: the definition is at fault.
@@ -203,46 +196,30 @@ def remade_split(
     with locked_stage(stage_directory(place)):
         # Read again: another process may have replaced the archive just before the lock was free.
         archive = open_archive(place)
-        manifest, facts = archive.manifest, archive.manifest.splits.get(table)
-        damaged = list(shard_faults(place, manifest.shards(table)))
+        facts = archive.manifest.splits.get(table)
         if facts is not None and facts.origin == "published":
-            if damaged:
-                # Where the files of a published split were changed, only its source has it.
-                raise ArchiveMismatchError.from_findings(damaged)
             yield RemadeSplit(facts=facts, kept=True)
             return
-        tables = ArchiveTables(archive)
-        rule = (
-            canonical_definition(split, tables)
-            if definition is None
-            else load_definition(table, definition)
-        )
-        members = present_members(tables, [n for n in SPLIT_TABLES if n != table])
-        selection = select_split(split, tables, members, with_changes(rule, **changes), gpu)
-        leakage = prove(tables, {**members, table: selection.members}, {table: selection})
-        if facts == selection.facts and table in manifest.tables and not damaged:
-            yield RemadeSplit(facts=facts)
-            return
-        reports = {"leakage": leakage, "splits_not_made": _not_made(manifest, [table])}
+        if definition is None:
+            rule = canonical_definition(split, ArchiveTables(archive))
+        else:
+            rule = load_definition(table, definition)
         with replaced_directory(place, copy=True) as new:
-            stored = write_manifest(new, _write_selections(new, manifest, [selection], **reports))
-            yield RemadeSplit(facts=stored.splits[table], directory=new)
+            rule = with_changes(rule, **changes)
+            remade = make_splits(new, names=[table], rule=rule, gpu=gpu)
+            if reason := remade.reports["splits_not_made"].get(table):
+                raise AmbiguousGpuError(reason)
+            made = remade.splits[table]
+            yield RemadeSplit(facts=made, changed=made != facts, directory=new)
 
 
 def store_published(directory: Path, staged: Sequence[Path], manifest: Manifest) -> Manifest:
     """Write the splits that others published into an archive directory that nobody else reads yet.
 
-    Args:
-        directory: the directory.
-        staged: files of published rows.
-        manifest: its manifest, which the caller will write.
-
-    Returns:
-        The manifest with these splits.
+    ``staged`` are files of published rows. Return the manifest with these splits.
 
     Raises:
-        DataError: a row id stands twice, a speedup is not finite and above 0, or a label is not
-            1 to 8.
+        DataError: a row id stands twice.
     """
     selections = read_published(staged, Archive(directory, manifest))
     return _write_selections(directory, manifest, selections)

@@ -8,8 +8,8 @@ import numpy as np
 import polars as pl
 import pyarrow.parquet as pq
 
-from kernel_archive.bins import Scheme, assign_bins, scheme
-from kernel_archive.errors import DataError, Finding
+from kernel_archive.bins import Scheme
+from kernel_archive.errors import DataError
 from kernel_archive.gpus import canonical_gpu
 from kernel_archive.ids import kernel_id
 from kernel_archive.problems import family_of, normalise_problem
@@ -18,7 +18,6 @@ from kernel_archive.selection.discovery import cutoff_counts
 from kernel_archive.selection.selected import (
     Selection,
     count_values,
-    label_facts,
     label_rows,
     name_rows,
     with_ids,
@@ -26,17 +25,14 @@ from kernel_archive.selection.selected import (
 from kernel_archive.splits import SPLIT_TABLES
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
     from pathlib import Path
 
-    from kernel_archive.archive.manifest import SplitFacts
     from kernel_archive.archive.open import Archive
     from kernel_archive.splits import SplitSpec
 
 #: The rule that the published labels follow.
 PUBLISHED_SCHEME: Final[Scheme] = "released"
-#: Columns that name a kernel of the archive.
-_KERNEL: Final = ("problem", "gpu", "program_id", "kernel_id")
 
 
 def read_published(staged: Sequence[Path], archive: Archive) -> list[Selection]:
@@ -48,19 +44,17 @@ def read_published(staged: Sequence[Path], archive: Archive) -> list[Selection]:
     if not staged:
         return []
     rows = pl.concat([pl.DataFrame(pq.read_table(path)).sort("order") for path in staged])
-    kernels = archive.polars("kernels", columns=_KERNEL)
+    kernels = archive.polars("kernels", columns=["problem", "gpu", "program_id", "kernel_id"])
+    by_table = rows.partition_by("split", as_dict=True)
     return [
-        published_split(split, own, kernels)
+        published_split(split, by_table[name,], kernels)
         for name, split in SPLIT_TABLES.items()
-        if len(own := rows.filter(pl.col("split") == name))
+        if (name,) in by_table
     ]
 
 
 def published_split(split: SplitSpec, rows: pl.DataFrame, kernels: pl.DataFrame) -> Selection:
-    """Make a split of its published rows.
-
-    Ids, texts and labels stay as they were published (scheme ``released``). The facts count the
-    labels that are not those of the released rule.
+    """Make a split of its published rows; ids, texts and labels stay as they were published.
 
     Args:
         split: the split.
@@ -73,7 +67,7 @@ def published_split(split: SplitSpec, rows: pl.DataFrame, kernels: pl.DataFrame)
     again = rows.filter(pl.col("row_id").is_duplicated())["row_id"].unique().sort().to_list()
     if again:
         message = f"row ids stand twice in the published {split.table}: {name_rows(again)}"
-        raise DataError.from_findings([Finding(code="duplicate-row", message=message)])
+        raise DataError.of(code="duplicate-row", message=message)
     problems = [normalise_problem(problem) for problem in rows["problem"]]
     languages = [language_of(code) for code in rows["candidate_code"]]
     values: dict[str, Any] = {
@@ -94,21 +88,19 @@ def published_split(split: SplitSpec, rows: pl.DataFrame, kernels: pl.DataFrame)
     table = with_ids(split, table.with_columns(rows["speedup"].alias(split.value)))
     # The candidate was timed against the anchor where the anchor is a reference.
     timed = pl.lit(split.kind == "eval") | (pl.col("pair_type") == "seed")
-    against = table.select(pl.when(timed).then("anchor_program").otherwise(pl.lit("")))
-    unknown = pl.repeat("", len(table), eager=True)
+    reference = pl.when(timed).then("anchor_program").otherwise(pl.lit(""))
     table = table.with_columns(
-        _kernel_ids(table, "candidate", against.to_series(), kernels).alias(split.kernel),
-        _kernel_ids(table, "anchor", unknown, kernels).alias("parent_kernel_id"),
+        _kernel_ids(table, "candidate", reference, kernels).alias(split.kernel),
+        _kernel_ids(table, "anchor", pl.lit(""), kernels).alias("parent_kernel_id"),
         anchor_program_id="anchor_program",
     )
     bins = rows["label"].to_numpy().astype(np.int8)
-    labelled, counts = label_rows(split, table, PUBLISHED_SCHEME, bins)
-    gpus = table["gpu"].unique().to_list()
-    facts: dict[str, Any] = {"off_rule": _off_rule(split, labelled, PUBLISHED_SCHEME)}
+    labelled, facts = label_rows(split, table, PUBLISHED_SCHEME, bins)
     if split.cutoffs:
         facts["cutoffs"] = cutoff_counts(labelled, split.value, split.cutoffs)
     if split.kind == "train":
         facts["kinds"] = count_values(labelled["pair_type"])
+    gpus = list(facts["gpus"])
     return Selection(
         split=split,
         rows=labelled,
@@ -118,41 +110,22 @@ def published_split(split: SplitSpec, rows: pl.DataFrame, kernels: pl.DataFrame)
             "files": sorted(rows["source_file"].unique()),
             "gpu": gpus[0] if len(gpus) == 1 else None,
         },
-        counts=counts | facts,
+        counts=facts,
     )
 
 
 def _kernel_ids(
-    rows: pl.DataFrame, side: str, references: pl.Series, kernels: pl.DataFrame
+    rows: pl.DataFrame, side: str, reference: pl.Expr, kernels: pl.DataFrame
 ) -> pl.Series:
     """Name the kernels of one side: as the archive does, or as it would."""
     keys = ["problem", "gpu", "program_id"]
     single = kernels.unique(keys, keep="none")
-    asked = rows.select("problem", "gpu", references.alias("against"), program_id=f"{side}_program")
-    both = asked.join(single, on=keys, how="left", maintain_order="left")
+    named = rows.select(
+        "problem", "gpu", reference.alias("reference"), program_id=f"{side}_program"
+    )
+    both = named.join(single, on=keys, how="left", maintain_order="left")
     ids = [
-        name or kernel_id(problem=problem, reference_program_id=against, gpu=gpu, program=program)
-        for problem, gpu, against, program, name in both.iter_rows()
+        name or kernel_id(problem=problem, reference_program_id=reference, gpu=gpu, program=program)
+        for problem, gpu, reference, program, name in both.iter_rows()
     ]
     return pl.Series(ids, dtype=pl.String)
-
-
-def _off_rule(split: SplitSpec, rows: pl.DataFrame, rule: Scheme) -> int:
-    """Count the labels that are not those of a scheme."""
-    return int(np.count_nonzero(assign_bins(rows[split.value], rule) != rows["bin"].to_numpy()))
-
-
-def check_published(split: SplitSpec, table: pl.DataFrame, facts: SplitFacts) -> Iterator[Finding]:
-    """Check the labels and facts of a stored published split."""
-    rule = scheme(facts.scheme).name
-    wrong, stated = _off_rule(split, table, rule), facts.facts["off_rule"]
-    if wrong != stated:
-        message = (
-            f"{wrong} labels of the published split are not those of the scheme "
-            f"{facts.scheme}, the facts say {stated}"
-        )
-        yield Finding(code="wrong-label", message=message, field=split.table)
-    counts = label_facts(table[split.value].to_numpy(), table["bin"].to_numpy(), rule)
-    if not counts.items() <= facts.facts.items():
-        message = "facts differ from those of the rows"
-        yield Finding(code="split-facts", message=message, field=split.table)

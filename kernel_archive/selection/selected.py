@@ -32,12 +32,23 @@ CANONICAL: Final = "canonical"
 PART_ROWS: Final = 20_000
 #: Name this many rows in a message; the rest is counted.
 NAMED: Final = 10
-#: Columns with the ids of both programs of a row, and of their near-duplicate classes.
-IDS: Final = ("anchor_program", "anchor_token", "candidate_program", "candidate_token")
-#: What the check of leaks knows of a row; ``pair_type`` is null but in training pairs,
-#: ``search_id`` empty where unknown.
-MEMBER_COLUMNS: Final = ("row_id", "problem", "search_id", "pair_type", *IDS)
-MEMBER: Final = pl.Schema(dict.fromkeys(MEMBER_COLUMNS, pl.String))
+#: What the check of leaks knows of a row: the ids of both programs and of their near-duplicate
+#: classes; ``pair_type`` is null but in training pairs, ``search_id`` empty where unknown.
+MEMBER: Final = pl.Schema(
+    dict.fromkeys(
+        [
+            "row_id",
+            "problem",
+            "search_id",
+            "pair_type",
+            "anchor_program",
+            "anchor_token",
+            "candidate_program",
+            "candidate_token",
+        ],
+        pl.String,
+    )
+)
 
 
 @dataclass(kw_only=True)
@@ -46,8 +57,8 @@ class Selection:
 
     Attributes:
         split: the split.
-        rows: every column but the canary, and the columns of :data:`IDS`; texts only where no
-            source has them.
+        rows: every column but the canary, and the ids of both programs (:data:`MEMBER`); texts
+            only where no source has them.
         source: the tables with the texts of the programs, by their ids.
         variant: ``canonical``, or the name of a variant.
         origin: selected here, or published by others and kept.
@@ -73,6 +84,7 @@ class Selection:
     def parts(self) -> Iterator[pa.Table]:
         """Yield the table in parts, exactly in the schema of its name."""
         schema = TABLES[self.split.table].schema
+        yield schema.empty_table()
         for part in self.rows.iter_slices(PART_ROWS):
             rows = part if self.source is None else self._with_texts(part, self.source)
             missing = set(schema.names) - {*rows.columns, "canary"}
@@ -85,15 +97,15 @@ class Selection:
         """Add both texts; an unknown reference has an empty one."""
         texts = source.texts(pl.concat([rows["anchor_program"], rows["candidate_program"]]))
         for side, column in (("anchor", self.split.anchor), ("candidate", self.split.candidate)):
-            named = texts.select(pl.col("program_id").alias(f"{side}_program"), code="code")
-            rows = rows.join(named, on=f"{side}_program", how="left", maintain_order="left")
-            rows = rows.with_columns(pl.col("code").fill_null("").alias(column)).drop("code")
-        return rows
+            keys = {"left_on": f"{side}_program", "right_on": "program_id"}
+            own = texts.select("program_id", pl.col("code").alias(column))
+            rows = rows.join(own, **keys, how="left", maintain_order="left")
+        return rows.with_columns(pl.col(self.split.anchor, self.split.candidate).fill_null(""))
 
     @cached_property
     def table(self) -> pa.Table:
         """The whole table in memory, exactly in the schema of its name."""
-        return pa.concat_tables([TABLES[self.split.table].schema.empty_table(), *self.parts()])
+        return pa.concat_tables(self.parts())
 
     @cached_property
     def digest(self) -> str:
@@ -118,7 +130,7 @@ class Selection:
 def label_rows(
     split: SplitSpec, rows: pl.DataFrame, scheme: Scheme, bins: NDArray[np.int8] | None = None
 ) -> tuple[pl.DataFrame, dict[str, Any]]:
-    """Add labels to rows (columns of the split's table, and :data:`IDS`).
+    """Add labels to rows: columns of the split's table, and the ids of :data:`MEMBER`.
 
     Return the rows, in the order of the table, and facts of both. ``bins`` are the labels, where
     they are not made from the values.
@@ -126,31 +138,20 @@ def label_rows(
     Raises:
         DataError: a value is not finite and above 0.
     """
-    values = rows[split.value].to_numpy()
+    values, names = rows[split.value].to_numpy(), rows["row_id"].to_list()
     if bins is None:
-        bins = assign_bins(values, scheme, row_ids=rows["row_id"].to_list())
+        bins = assign_bins(values, scheme, row_ids=names)
     rows = rows.with_columns(pl.Series("bin", bins, pl.Int8), pl.lit(scheme).alias("bin_scheme"))
+    ends = representatives(values, bins, scheme)
+    paper, released = (assign_bins(values, name) for name in SCHEMES)
     facts = {
-        **label_facts(values, bins, scheme),
+        "m_1": float(ends[0]),
+        "m_8": float(ends[-1]),
+        "label_differences": int(np.count_nonzero(paper != released)),
         "cells": cell_counts(rows.select(split.task, "bin").iter_rows()),
         "gpus": count_values(rows["gpu"]),
     }
-    if split.kind == "eval":
-        facts |= _several_references(rows, split)
-    return rows if split.kind == "train" else rows[asked_order(rows["row_id"].to_list())], facts
-
-
-def label_facts(
-    speedups: NDArray[np.float64], bins: NDArray[np.int8], scheme: Scheme
-) -> dict[str, Any]:
-    """State the representatives of the end bins, and how many rows the two schemes tell apart."""
-    m = representatives(speedups, bins, scheme)
-    paper, released = (assign_bins(speedups, name) for name in SCHEMES)
-    return {
-        "m_1": float(m[0]),
-        "m_8": float(m[-1]),
-        "label_differences": int(np.count_nonzero(paper != released)),
-    }
+    return rows if split.kind == "train" else rows[asked_order(names)], facts
 
 
 def asked_order(row_ids: Sequence[str]) -> list[int]:
@@ -163,29 +164,13 @@ def asked_order(row_ids: Sequence[str]) -> list[int]:
     return sorted(range(len(row_ids)), key=hashes.__getitem__)
 
 
-def _several_references(rows: pl.DataFrame, split: SplitSpec) -> dict[str, Any]:
-    """Count rows per reference of the tasks that have several.
-
-    ``{"several_references": {task: {reference program id: rows}}}``, or nothing.
-    """
-    counts: dict[str, dict[str, int]] = {}
-    pairs = rows.group_by(split.task, "anchor_program").len().sort(split.task, "anchor_program")
-    for task, reference, n in pairs.iter_rows():
-        counts.setdefault(task, {})[reference] = n
-    several = {task: references for task, references in counts.items() if len(references) > 1}
-    return {"several_references": several} if several else {}
-
-
 def with_ids(split: SplitSpec, rows: pl.DataFrame) -> pl.DataFrame:
-    """Add the ids of the rows' own texts (:data:`IDS`), whatever ids the table states."""
+    """Add the ids of the rows' own texts (:data:`MEMBER`), whatever ids the table states."""
     for column, side in ((split.anchor, "anchor"), (split.candidate, "candidate")):
-        codes = rows[column].unique().to_list()
-        ids = {
-            column: codes,
-            f"{side}_program": [program_id(code) for code in codes],
-            f"{side}_token": [token_id(code) for code in codes],
-        }
-        texts = pl.DataFrame(ids, schema=dict.fromkeys(ids, pl.String))
+        texts = rows.select(pl.col(column).unique())
+        for name, make_id in (("program", program_id), ("token", token_id)):
+            ids = [make_id(code) for code in texts[column]]
+            texts = texts.with_columns(pl.Series(f"{side}_{name}", ids, pl.String))
         rows = rows.join(texts, on=column, how="left", maintain_order="left")
     return rows
 
@@ -193,7 +178,7 @@ def with_ids(split: SplitSpec, rows: pl.DataFrame) -> pl.DataFrame:
 def members_of(split: SplitSpec, rows: pl.DataFrame) -> pl.DataFrame:
     """Select what the check of leaks needs of rows with ids: :data:`MEMBER`."""
     kind = pl.col("pair_type") if split.kind == "train" else pl.lit(None, pl.String)
-    columns = rows.with_columns(problem=split.task, pair_type=kind).select(MEMBER_COLUMNS)
+    columns = rows.with_columns(problem=split.task, pair_type=kind).select(MEMBER.names())
     return columns.cast(MEMBER)
 
 

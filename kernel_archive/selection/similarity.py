@@ -90,7 +90,7 @@ def _similarities(
     programs: Mapping[str, Grams], others: Mapping[str, Grams]
 ) -> Iterator[tuple[str, NDArray[np.float64]]]:
     """Yield the name of each of the others with its Jaccard index to every program."""
-    sizes = np.array([len(grams) for grams in programs.values()])
+    sizes = np.array([len(grams) for grams in programs.values()], np.int64)
     grams = np.concatenate([np.zeros(0, np.uint64), *programs.values()])
     order = np.argsort(grams, kind="stable")
     grams, owners = grams[order], np.repeat(np.arange(len(programs)), sizes)[order]

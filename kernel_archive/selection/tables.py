@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import cached_property
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
@@ -12,37 +12,16 @@ from kernel_archive.schema import TABLES
 from kernel_archive.selection.similarity import Grams, token_grams
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
     from kernel_archive.archive.open import Archive
 
-#: Columns of ``kernels`` that say everything but texts and cases.
-KERNEL_COLUMNS: Final = (
-    "kernel_id",
-    "program_id",
-    "token_id",
-    "problem",
-    "family",
-    "gpu",
-    "reference_id",
-    "search_id",
-    "speedup",
-    "language",
-    "n_measurements",
-    "speedup_min",
-    "speedup_max",
-    "flags",
-)
-_SEARCH_COLUMNS: Final = (
-    "search_id",
-    "builder",
-    "role",
-    "problem",
-    "generation_method",
-    "finished",
-    "source_digest",
-)
-_REFERENCE_COLUMNS: Final = ("reference_id", "problem", "benchmark_cases", "rtol", "atol", "code")
+#: Columns of ``kernels`` that say everything but texts, cases and labels.
+KERNEL_COLUMNS: Final = [
+    name
+    for name in TABLES["kernels"].schema.names
+    if name not in {"code", "cases", "canary", "bin", "bin_scheme"}
+]
 #: The tables with texts of programs, and the columns with their ids.
 _TEXTS: Final = (("kernels", "program_id"), ("references", "reference_id"))
 
@@ -51,22 +30,14 @@ class ArchiveTables:
     """Columns of an archive's tables as Polars data frames; the small tables are read once."""
 
     def __init__(self, archive: Archive) -> None:
-        """Read an opened archive."""
         self.archive = archive
         self._grams: dict[str, Grams] = {}
 
     def read(self, table: str, columns: Sequence[str], split: str | None = None) -> pl.DataFrame:
         """Read columns of a table (of one split); no rows where the archive has no such split."""
         if split is not None and split not in self.archive.manifest.tables[table].splits:
-            return cast("pl.DataFrame", pl.from_arrow(TABLES[table].schema.empty_table())).select(
-                columns
-            )
+            return pl.DataFrame(TABLES[table].schema.empty_table()).select(columns)
         return self.archive.polars(table, split, columns=columns)
-
-    def batches(self, table: str, columns: Sequence[str]) -> Iterator[pl.DataFrame]:
-        """Read columns of a table some rows at a time; nothing where the archive lacks it."""
-        if table in self.archive.manifest.tables:
-            yield from map(pl.DataFrame, self.archive.batches(table, columns))
 
     def kernels(self, split: str | None = None) -> pl.DataFrame:
         """Read the kernels (of one split) without texts and cases.
@@ -79,12 +50,12 @@ class ArchiveTables:
     @cached_property
     def searches(self) -> pl.DataFrame:
         """The searches."""
-        return self.read("searches", _SEARCH_COLUMNS)
+        return self.archive.polars("searches")
 
     @cached_property
     def references(self) -> pl.DataFrame:
         """The reference programs with their texts, and their token ids as ``token_id``."""
-        rows = self.read("references", _REFERENCE_COLUMNS)
+        rows = self.archive.polars("references")
         rows = rows.unique(["reference_id", "problem"], keep="last", maintain_order=True)
         tokens = [token_id(code) for code in rows["code"]]
         return rows.with_columns(pl.Series("token_id", tokens, pl.String))
@@ -120,7 +91,7 @@ class ArchiveTables:
         wanted = programs.unique().implode()
         parts = [pl.DataFrame(schema={"program_id": pl.String, "code": pl.String})]
         for table, key in _TEXTS:
-            for rows in self.batches(table, [key, "code"]):
+            for rows in map(pl.DataFrame, self.archive.batches(table, [key, "code"])):
                 named = rows.select(pl.col(key).alias("program_id"), "code")
                 parts.append(named.filter(pl.col("program_id").is_in(wanted)))
         return pl.concat(parts).unique("program_id", keep="last")
@@ -145,3 +116,9 @@ class ArchiveTables:
         return {
             kernel: grams[program] for kernel, program in rows[["kernel_id", "program_id"]].rows()
         }
+
+
+def has_flag(flags: Sequence[str], column: str = "flags") -> pl.Expr:
+    """Whether a list of audit flags holds one of these."""
+    named = pl.col(column).list.eval(pl.element().is_in(list(flags)))
+    return named.list.any().fill_null(value=False)

@@ -15,10 +15,10 @@ import numpy as np
 import polars as pl
 
 from kernel_archive.selection.definitions import TrainDefinition, load_definition, variant_name
-from kernel_archive.selection.discovery import has_flag
-from kernel_archive.selection.edges import EDGE_COLUMNS, find_edges
+from kernel_archive.selection.edges import EDGE_COLUMNS, find_edges, without
 from kernel_archive.selection.sampling import program_mark, quotas, stratum_pairs
 from kernel_archive.selection.selected import Selection, count_values, label_rows, pair_id
+from kernel_archive.selection.tables import has_flag
 from kernel_archive.splits import SPLIT_TABLES
 
 if TYPE_CHECKING:
@@ -114,7 +114,7 @@ def select_train(
     dropped: Counter[str] = Counter()
     searches = tables.searches_with(rule.role)["search_id"].implode()
     kernels = tables.kernels("train").sort("kernel_id")
-    kernels = _without(
+    kernels = without(
         kernels,
         {
             "other_role": ~pl.col("search_id").is_in(searches),
@@ -159,16 +159,6 @@ def select_train(
     )
 
 
-def _without(
-    rows: pl.DataFrame, reasons: Mapping[str, pl.Expr], dropped: Counter[str]
-) -> pl.DataFrame:
-    """Leave out the rows that a reason holds for, and count them by the first one."""
-    first = pl.coalesce(pl.when(when).then(pl.lit(name)) for name, when in reasons.items())
-    rows = rows.with_columns(reason=first)
-    dropped.update(rows["reason"].drop_nulls().to_list())
-    return rows.filter(pl.col("reason").is_null()).drop("reason")
-
-
 def _seeds(
     tables: ArchiveTables, kernels: pl.DataFrame, held_out: HeldOut, dropped: Counter[str]
 ) -> pl.DataFrame:
@@ -182,7 +172,7 @@ def _seeds(
         "reference_itself": pl.col("program_id") == pl.col("reference_id"),
         "discovery_pair": held_out.holds_row("anchor_{}", "candidate_{}"),
     }
-    return _without(rows, reasons, dropped).select(_COLUMNS)
+    return without(rows, reasons, dropped).select(_COLUMNS)
 
 
 def _edits(edges: pl.DataFrame) -> pl.DataFrame:

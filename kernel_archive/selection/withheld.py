@@ -1,7 +1,8 @@
 """Hidden labels: those of the evaluation splits in a folder of their own.
 
-The public part keeps the programs of the evaluation rows and nothing else of the searches that
-found them: what an author's other programs measured says much of the one that is asked about.
+The public part keeps the programs of the evaluation rows and what a trainer may see, and nothing
+else that held-out searches ran: what an author's other programs measured says much of the one that
+is asked about.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from kernel_archive.archive.shards import digest_rows, write_table
 from kernel_archive.archive.swap import locked_stage, replaced_directory, stage_directory
 from kernel_archive.errors import ArchiveMismatchError, Finding, TargetExistsError, UsageError
 from kernel_archive.ids import logical_digest
-from kernel_archive.schema import OUTCOMES, TABLES
+from kernel_archive.schema import OUTCOMES
 from kernel_archive.selection.leakage import present_members
 from kernel_archive.selection.make import make_splits
 from kernel_archive.selection.selected import asked_order, name_rows
@@ -35,18 +36,13 @@ if TYPE_CHECKING:
 
 #: Columns of an evaluation row that are withheld, and what the public part has in their place.
 LABELS: Final[dict[str, Any]] = {
-    "speedup": None,
-    "bin": None,
-    "n_measurements": None,
-    "speedup_min": None,
-    "speedup_max": None,
+    **dict.fromkeys(["speedup", "bin", "n_measurements", "speedup_min", "speedup_max"]),
     "search_id": "",
 }
-#: What authors were told, which a public part says of no program.
+#: What authors were told, which a public part says of no program: it says nearly as much as a label.
 GOALS: Final = ("goal_bin", "aim")
 #: Facts of a split that say nothing of its labels.
-_OPEN_FACTS: Final = ("gpus",)
-_PROGRAMS: Final = ("kernels", "failures", "evaluations")
+_OPEN_FACTS: Final = {"gpus"}
 _FIX: Final = "Build the archive again from its logs, and withhold once more: build-eval --withhold"
 
 
@@ -125,19 +121,23 @@ def withheld_labels(directory: Path, folder: Path) -> Iterator[Path]:
             digest = read_manifest(new).logical_digest
             for name in hidden:
                 rows = archive.polars(name, columns=["row_id", *LABELS]).iter_rows()
-                by_id = {row_id: values for row_id, *values in rows}
-                labels = {"table": name, "public_digest": digest, "facts": splits[name]}
-                data = msgspec.json.encode({**labels, "rows": by_id})
-                write_atomically(folder / f"{name}.labels.json", data + b"\n")
+                labels = {
+                    "table": name,
+                    "public_digest": digest,
+                    "facts": splits[name],
+                    "rows": {row_id: values for row_id, *values in rows},
+                }
+                data = msgspec.json.encode(labels) + b"\n"
+                write_atomically(folder / f"{name}.labels.json", data)
 
 
 def _write_public(archive: Archive, new: Path, hidden: Sequence[str]) -> Manifest:
     """Write the public part of an archive; return its manifest."""
     manifest = archive.manifest
-    rows = pl.concat([archive.polars(n, columns=["search_id", "kernel_id"]) for n in hidden])
-    searches = rows["search_id"].filter(rows["search_id"] != "").unique()
     tables, splits = dict(manifest.tables), dict(manifest.splits)
-    for name, parts in _open_rows(archive, searches, rows["kernel_id"]).items():
+    public = _open_rows(archive)
+    for name, rows in public.items():
+        parts = {part: rows.clear() for part in manifest.tables[name].splits} | {"train": rows}
         tables[name] = write_table(new, name, {part: r.to_arrow() for part, r in parts.items()})
     for name in hidden:
         asked = archive.arrow(name)
@@ -152,56 +152,46 @@ def _write_public(archive: Archive, new: Path, hidden: Sequence[str]) -> Manifes
             logical_digest=tables[name].logical_digest,
             facts={key: value for key, value in splits[name].facts.items() if key in _OPEN_FACTS},
         )
-    withheld = {"splits": list(hidden), "searches": sorted(searches)}
+    searches = set(public["searches"]["search_id"])
     return msgspec.structs.replace(
         manifest,
         version=f"{manifest.version}-withheld" if manifest.released else manifest.version,
         tables=tables,
         splits=splits,
-        inputs=[run for run in manifest.inputs if run.search_id not in searches],
+        inputs=[run for run in manifest.inputs if run.search_id in searches],
         findings={**manifest.findings, "first": []},
-        reports={**manifest.reports, "withheld": withheld},
+        reports={**manifest.reports, "withheld": {"splits": list(hidden)}},
     )
 
 
-def _open_rows(
-    archive: Archive, searches: pl.Series, kernels: pl.Series
-) -> dict[str, dict[str, pl.DataFrame]]:
-    """Select what tells nothing of hidden kernels and their searches: rows by table and split.
+def _open_rows(archive: Archive) -> dict[str, pl.DataFrame]:
+    """Select what a trainer may see: training kernels, and what was measured of them, by table.
 
-    What the searches ran goes, near duplicates of it, and every measurement of these programs.
+    Goals, and parents that are gone, are null.
     """
-    hidden = pl.col("search_id").is_in(searches.implode())
-    ran = archive.polars("evaluations", columns=["search_id", "program_id", "kernel_id"])
-    own = ran.filter(hidden | pl.col("kernel_id").is_in(kernels.implode()))["program_id"]
-    ids = ["program_id", "token_id"]
-    listed = pl.concat([archive.polars(name, columns=ids) for name in ("kernels", "failures")])
-    tokens = listed.filter(pl.col("program_id").is_in(own.implode()))["token_id"]
-    copies = listed.filter(pl.col("token_id").is_in(tokens.implode()))["program_id"]
-    telling = hidden | pl.col("program_id").is_in(pl.concat([own, copies]).implode())
-    public = {
-        name: {
-            part: archive.polars(name, part).filter(~telling)
-            for part in archive.manifest.tables[name].splits
-        }
-        for name in _PROGRAMS
+    kernels, everything = archive.polars("kernels", "train"), archive.polars("evaluations")
+    left = everything.filter(pl.col("kernel_id").is_in(kernels["kernel_id"].implode()))
+    parent = pl.col("parent_kernel_id").is_in(left["kernel_id"].implode())
+    changes = [
+        *(
+            pl.when(parent).then(name).alias(name)
+            for name in ("parent_kernel_id", "parent_distance")
+        ),
+        *(pl.lit(None).alias(name) for name in GOALS),
+    ]
+    before = everything["search_id"].value_counts(name="before")
+    return {
+        "kernels": kernels.with_columns(changes),
+        "failures": archive.polars("failures").clear(),
+        "evaluations": left.with_columns(changes),
+        "searches": _recounted(archive.polars("searches"), before, left),
     }
-    evaluations = public["evaluations"]["train"]
-    parent = pl.col("parent_kernel_id").is_in(evaluations["kernel_id"].implode())
-    lineage = [pl.when(parent).then(c).alias(c) for c in ("parent_kernel_id", "parent_distance")]
-    for name, parts in public.items():
-        # A goal says nearly as much as a label, and chains of one author have goals alike.
-        goals = [pl.lit(None).alias(c) for c in GOALS if c in TABLES[name].schema.names]
-        public[name] = {part: rows.with_columns(*lineage, *goals) for part, rows in parts.items()}
-    left = archive.polars("searches").filter(~hidden)
-    return public | {"searches": {"train": _recounted(left, ran, evaluations)}}
 
 
-def _recounted(searches: pl.DataFrame, ran: pl.DataFrame, left: pl.DataFrame) -> pl.DataFrame:
-    """Count the evaluations that are left, for the searches that have lost some."""
+def _recounted(searches: pl.DataFrame, before: pl.DataFrame, left: pl.DataFrame) -> pl.DataFrame:
+    """Select the searches with evaluations left, and count anew those that have lost some."""
     passed = pl.col("outcome") == "success"
-    before = ran["search_id"].value_counts(name="before")
-    after = left.group_by("search_id").agg(
+    counts = left.group_by("search_id").agg(
         n_evaluations=pl.len(),
         n_successes=passed.sum(),
         n_kernels=pl.col("kernel_id").filter(passed).n_unique(),
@@ -209,50 +199,40 @@ def _recounted(searches: pl.DataFrame, ran: pl.DataFrame, left: pl.DataFrame) ->
         best_speedup=pl.col("speedup").max(),
         gpu_seconds=pl.lit(None),
     )
-    counts = searches.select("search_id").join(before, on="search_id")
-    counts = counts.join(after, on="search_id", how="left")
-    counts = counts.with_columns(pl.col("^n_.*$").fill_null(0))
-    lost = counts.filter(pl.col("n_evaluations") != pl.col("before")).drop("before")
-    types = {name: searches.schema[name] for name in lost.columns}
-    return searches.update(lost.cast(types), on="search_id", include_nulls=True)  # type: ignore[arg-type]
+    searches = searches.filter(pl.col("search_id").is_in(counts["search_id"].implode()))
+    lost = counts.join(before, on="search_id").filter(pl.col("n_evaluations") < pl.col("before"))
+    lost = lost.select(pl.col(name).cast(searches.schema[name]) for name in counts.columns)
+    return searches.update(lost, on="search_id", include_nulls=True)
 
 
 def check_withheld(archive: Archive) -> Iterator[Finding]:
     """Find what the public part holds of rows whose labels are withheld."""
     manifest = archive.manifest
     hidden = [name for name, facts in manifest.splits.items() if facts.origin == "withheld"]
-    telling = _traces(archive, hidden) if hidden else {}
+    telling: dict[str, list[str]] = {}
     for name in hidden:
         labels = archive.polars(name, columns=["row_id", *LABELS])
         shown = [pl.col(column).ne_missing(pl.lit(blank)) for column, blank in LABELS.items()]
         telling[name] = labels.filter(pl.any_horizontal(shown))["row_id"].to_list()
-        telling[f"{name} facts"] = sorted(manifest.splits[name].facts.keys() - {*_OPEN_FACTS})
+        telling[f"{name} facts"] = sorted(manifest.splits[name].facts.keys() - _OPEN_FACTS)
+    if hidden:
+        asked = pl.concat(present_members(ArchiveTables(archive), hidden).values())
+        ids = {
+            "kernel_id": asked["row_id"],
+            "program_id": asked["candidate_program"],
+            "token_id": asked["candidate_token"],
+        }
+        for name in ("kernels", "failures", "evaluations"):
+            columns = [*ids][: 2 if name == "evaluations" else 3]
+            rows = archive.polars(name, columns=columns)
+            hits = [pl.col(column).is_in(ids[column].implode()) for column in columns]
+            telling[name] = rows.filter(pl.any_horizontal(hits))["kernel_id"].to_list()
+        roles = archive.polars("searches", columns=["search_id", "role"])
+        held = roles.filter(pl.col("role") == "held_out")["search_id"].implode()
+        searches = archive.polars("evaluations", columns=["search_id"])["search_id"].unique()
+        telling["searches"] = searches.filter(searches.is_in(held)).sort().to_list()
     for name, rows in telling.items():
         if rows:
             message = f"the public part tells withheld labels: {len(rows)}, {name_rows(rows, 100)}"
             place: dict[str, Any] = {"field": name, "value": rows[0][:200], "fix": _FIX}
             yield Finding(code="withheld-label", message=message, **place)
-
-
-def _traces(archive: Archive, hidden: Sequence[str]) -> dict[str, list[str]]:
-    """List rows of other tables with a withheld program, or of a search that found one."""
-    tables = ArchiveTables(archive)
-    rows = pl.concat(present_members(tables, hidden).values())
-    searches = archive.manifest.reports.get("withheld", {}).get("searches", ())
-    ids = {"kernel_id": rows["row_id"], "search_id": pl.Series(searches, dtype=pl.String)}
-    for kind in ("program", "token"):
-        names = (f"{kind}_id", f"anchor_{kind}", f"candidate_{kind}")
-        ids |= dict.fromkeys(names, rows[f"candidate_{kind}"])
-    others = present_members(tables, [name for name in SPLIT_TABLES if name not in hidden])
-    for name in (*_PROGRAMS, "searches"):
-        columns = [c for c in TABLES[name].schema.names if c in ids or c == TABLES[name].key]
-        others[name] = archive.polars(name, columns=columns)
-    telling = {}
-    for name, listed in others.items():
-        hits = [
-            pl.col(n).is_in(values.implode()) for n, values in ids.items() if n in listed.columns
-        ]
-        found = listed.filter(pl.any_horizontal(hits))[TABLES[name].key]
-        telling[name] = sorted({*found})
-    logs = [run.search_id for run in archive.manifest.inputs]
-    return telling | {"manifest.json": [name for name in logs if name in searches]}

@@ -20,104 +20,61 @@ def changed(tmp_path, name, old, new):
 
 
 def test_shipped_definitions_are_the_contract():
-    """The canonical numbers.
-
-    Six tasks, cap 10, A100-80GB, 500 pairs, seed 0, five strata, three cutoffs, one flag.
-    """
+    """Six tasks, cap 10, A100-80GB, 500 pairs, seed 0, five strata, three cutoffs."""
     evaluation, discovery, train = (load_definition(n) for n in ("eval", "discovery", "train"))
-    assert (tuple(evaluation.tasks), evaluation.cap, evaluation.gpu) == (
-        GPU_MODE_TASKS,
-        10,
-        "A100-80GB",
-    )
+    assert tuple(evaluation.tasks) == GPU_MODE_TASKS
+    assert (evaluation.cap, evaluation.gpu, evaluation.near_copy) == (10, "A100-80GB", 0.7)
     assert evaluation.exclude_flags == discovery.exclude_flags == ["artificial", "unfit"]
     assert (evaluation.natural, evaluation.languages) == (True, ["triton"])
-    assert (evaluation.near_copy, evaluation.measured) == (0.7, 3)
     problems, cuda = load_definition("eval_problems"), load_definition("eval_cuda")
     assert problems.problems == sorted(HELD_OUT_PROBLEMS)
-    assert (problems.measured, cuda.measured) == (3, 1)
     assert (cuda.languages, cuda.problems) == (["cuda"], evaluation.problems)
-    assert train.exclude_flags == []
+    assert [d.measured for d in (evaluation, problems, cuda)] == [3, 3, 1]
     assert {d.scheme for d in (evaluation, discovery, train)} == {"paper"}
-    assert (discovery.methods, discovery.cutoffs) == (
-        ["tree_search", "bin_filling", "agentic"],
-        [1.25, 1.5, 2.0],
-    )
-    assert "training" not in discovery.roles
+    assert discovery.methods == ["tree_search", "bin_filling", "agentic"]
+    assert (discovery.cutoffs, discovery.roles) == ([1.25, 1.5, 2.0], ["held_out", "archive"])
     assert (train.pairs_per_task, train.seed, train.strata) == (500, 0, [0.0, 0.1, 0.5, 1.0, 2.0])
-    assert train.priority == ["seed", "parent_edit", "pair"]
+    assert (train.priority, train.exclude_flags) == (["seed", "parent_edit", "pair"], [])
 
 
 @pytest.mark.parametrize(
     ("name", "old", "new", "field"),
     [
         ("eval", "cap = 10", "cap = 0", "cap"),
-        ("eval", "cap = 10", "cap = 10.5", "cap"),
+        ("eval", "cap = 10", "cap = 99999999999", "cap"),
         ("eval", 'scheme = "paper"', 'scheme = "rounded"', "scheme"),
         ("eval", 'role = "held_out"', 'role = "training"', "role"),
         ("eval", '"trimul",', '"level3/48_Mamba2",', "tasks"),
-        ("eval", '"trimul",', '"fp8_quant",', "tasks"),
         ("eval", 'gpu = "A100-80GB"', 'gpu = "a100_80gb"', "gpu"),
-        (
-            "eval",
-            'exclude_flags = ["artificial", "unfit"]',
-            'exclude_flags = ["slow"]',
-            "exclude_flags[0]",
-        ),
+        ("eval", '["artificial", "unfit"]', '["slow"]', "exclude_flags[0]"),
         ("discovery", '"held_out", "archive"', '"training"', "roles[0]"),
-        ("discovery", "1.25", "0.5", "cutoffs[0]"),
+        ("discovery", "1.25", "inf", "cutoffs[0]"),
         ("train", "0.0, 0.1", "0.1", "strata"),
         ("train", "0.5, 1.0", "1.0, 0.5", "strata"),
+        ("train", "1.0, 2.0", "1.0, nan", "strata[4]"),
         ("train", '"parent_edit", ', "", "priority"),
         ("train", "seed = 0", "seed = -1", "seed"),
-        ("discovery", "1.25", "inf", "cutoffs[0]"),
-        ("discovery", "1.25", "1.50000001", "cutoffs"),
-        ("train", "1.0, 2.0", "1.0, 1e9", "strata[4]"),
-        ("train", "1.0, 2.0", "1.0, inf", "strata[4]"),
-        ("train", "1.0, 2.0", "1.0, nan", "strata[4]"),
-        ("train", "seed = 0", "seed = 99999999999999999999", "seed"),
-        ("train", "pairs_per_task = 500", "pairs_per_task = 99999999999", "pairs_per_task"),
-        ("eval", "cap = 10", "cap = 99999999999", "cap"),
+        ("train", "seed = 0", "", None),
+        ("eval", "cap = 10", "capp = 10", None),
     ],
 )
 def test_wrong_values_name_file_and_field(tmp_path, name, old, new, field):
-    """A wrong value is refused with file, field and, where there is one, the way out."""
+    """A wrong, missing or unknown value is refused with file, field and the fields there are."""
     path = changed(tmp_path, name, old, new)
     with pytest.raises(RecipeError) as error:
         load_definition(name, path)
     (finding,) = error.value.findings
     assert (finding.file, finding.field) == (str(path), field)
-
-
-def test_numbers_that_are_none_name_value_and_way_out(tmp_path):
-    """A stratum that no ratio reaches is refused with its value and an example."""
-    with pytest.raises(RecipeError, match=r"strata\[4\]") as error:
-        load_definition("train", changed(tmp_path, "train", "1.0, 2.0", "1.0, 1e9"))
-    (finding,) = error.value.findings
-    assert "1000000000.0" in finding.value
-    assert "< 64" in finding.message
-
-
-def test_unknown_and_missing_fields(tmp_path):
-    """A misspelt key is refused, and so is a definition that lacks one."""
-    with pytest.raises(RecipeError, match="capp") as error:
-        load_definition("eval", changed(tmp_path, "eval", "cap = 10", "capp = 10"))
-    assert "exclude_flags" in error.value.findings[0].fix
-    with pytest.raises(RecipeError, match="seed"):
-        load_definition("train", changed(tmp_path, "train", "seed = 0", ""))
+    assert "exclude_flags" in finding.fix
 
 
 def test_broken_and_missing_files(tmp_path):
     """A file that is no TOML or isn't there is a finding, not a traceback."""
     with pytest.raises(RecipeError, match="not valid TOML"):
         load_definition("eval", changed(tmp_path, "eval", "cap = 10", "cap ="))
-    with pytest.raises(RecipeError, match="not valid TOML"):
-        load_definition("eval", changed(tmp_path, "eval", "cap = 10", f"cap = {'1' * 5000}"))
     with pytest.raises(RecipeError, match="no such split definition"):
         load_definition("eval", tmp_path / "none.toml")
-    with pytest.raises(
-        UsageError, match="Choose one of: eval, eval_problems, eval_cuda, eval_close"
-    ):
+    with pytest.raises(UsageError, match="Choose one of: eval, eval_problems, eval_cuda"):
         load_definition("test")
 
 

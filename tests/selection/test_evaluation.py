@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import math
 import random
 
+import polars as pl
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.archives import MemoryTables, Run, Search, kernel_ids, make_tables, program, reference
+from support.archives import Run, Search, kernel_ids, make_tables, memory_tables, program, reference
 from support.programs import jaccard
 
 from kernel_archive.bins import SCHEMES, bin_of
 from kernel_archive.errors import DataError, UsageError
-from kernel_archive.ids import program_id, sha256_hex
+from kernel_archive.ids import sha256_hex
 from kernel_archive.problems import GPU_MODE_TASKS
 from kernel_archive.schema import TABLES
 from kernel_archive.selection import evaluation
@@ -22,6 +24,7 @@ from kernel_archive.selection.evaluation import AmbiguousGpuError, select_eval, 
 from kernel_archive.splits import SPLITS
 
 RULE = with_changes(load_definition("eval"), measured=1)
+S = Search("s")
 # One program per run keeps what the examples cost small; texts are made once.
 CODES = [program(f"e{i}") for i in range(64)]
 
@@ -30,157 +33,130 @@ CODES = [program(f"e{i}") for i in range(64)]
 def measured_once():
     """The canonical definition is the shipped one, but for programs that were measured once."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(
-            evaluation,
-            "canonical_definition",
-            lambda split, tables: (
-                RULE if tables.evaluation is None else canonical_definition(split, tables)
-            ),
-        )
+        patch.setattr(evaluation, "canonical_definition", lambda split, tables: RULE)
         yield
 
 
-def select(searches, runs, definition=RULE, **options):
+def select(searches, runs, rng=None, gpu=None, **changes):
     """The split of a hand-made archive."""
-    return select_eval(
-        SPLITS["eval"], MemoryTables(make_tables(searches, runs)), definition, **options
-    )
+    tables = memory_tables(make_tables(searches, runs), rng=rng)
+    return select_eval(SPLITS["eval"], tables, with_changes(RULE, **changes), gpu=gpu)
 
 
-def cells(selection):
-    """(task, bin) -> row ids, in order."""
-    found = {}
-    for row in selection.rows.select(["task", "bin", "row_id"]).to_dicts():
-        found.setdefault((row["task"], row["bin"]), []).append(row["row_id"])
-    return found
+def excluded(selection):
+    """Counts of what was left out, by reason."""
+    return {name: n for name, n in selection.facts.facts["excluded"].items() if n}
 
 
-def test_table_has_exactly_the_schema_and_the_texts():
-    """The table follows the data contract.
+def with_column(table, name, values):
+    """A table with other values of a column."""
+    at = table.schema.get_field_index(name)
+    field = table.schema.field(at)
+    return table.set_column(at, field, pa.array(values, field.type))
 
-    Both programs stand in it, and the row is named by its kernel.
-    """
-    searches, runs = [Search("s", "trimul")], [Run("s", CODES[0], 1.71)]
-    table = select(searches, runs).table
+
+def test_a_row_is_its_kernel_with_what_a_forecaster_may_see():
+    """Both texts, the label and how sure it is; cases and tolerances are the reference's."""
+    runs = [Run("s", CODES[0], s, node=f"n{s}") for s in (1.71, 1.6, 1.8)]
+    tables = make_tables([S], runs)
+    stated = {"benchmark_cases": '[{"n":1}]', "rtol": 0.01, "atol": 0.001}
+    for name, value in stated.items():
+        tables["references"] = with_column(tables["references"], name, [value])
+    table = select_eval(SPLITS["eval"], memory_tables(tables), RULE).table
     assert table.schema == TABLES["eval"].schema
     (row,) = table.to_pylist()
-    assert (row["row_id"], row["kernel_id"]) == (kernel_ids(searches, runs)[0],) * 2
-    assert (row["reference_code"], row["candidate_code"]) == (reference("trimul"), CODES[0])
-    assert (row["task"], row["gpu"], row["speedup"], row["bin"], row["bin_scheme"]) == (
-        "trimul",
-        "H200",
-        1.71,
-        6,
-        "paper",
-    )
+    name = kernel_ids([S], runs)[0]
+    wanted = {
+        **stated,
+        **{"row_id": name, "kernel_id": name, "task": "trimul", "gpu": "H200"},
+        **{"reference_code": reference("trimul"), "candidate_code": CODES[0]},
+        **{"speedup": 1.71, "bin": 6, "bin_scheme": "paper", "language": "triton"},
+        **{"n_measurements": 3, "speedup_min": 1.6, "speedup_max": 1.8, "search_id": "s"},
+    }
+    assert {key: row[key] for key in wanted} == wanted
 
 
 def test_cap_takes_the_smallest_hashes_in_order():
-    """A full cell gives the kernels with the smallest hash of their id, sorted by task, bin and
-    that hash.
-    """
+    """A full cell gives the kernels with the smallest hash of their id; rows are in another."""
     searches = [Search("a", "trimul"), Search("b", "cross_entropy")]
     runs = [Run("ab"[i % 2], code, 1.1 if i % 3 else 3.0) for i, code in enumerate(CODES)]
     names = kernel_ids(searches, runs)
-    got = select(searches, runs, RULE)
-    for search, task in (("a", "trimul"), ("b", "cross_entropy")):
-        for speedup in (1.1, 3.0):
-            members = [
-                n
-                for n, r in zip(names, runs, strict=True)
-                if (r.search, r.speedup) == (search, speedup)
-            ]
-            wanted = sorted(members, key=lambda n: selection_hash("eval:", n))[:10]
-            assert sorted(cells(got)[task, bin_of(speedup)]) == sorted(wanted)
-    ids = got.table["row_id"].to_pylist()
-    assert len(ids) == 40
+    rows = select(searches, runs).table
+    wanted = set()
+    for cell in {(run.search, run.speedup) for run in runs}:
+        members = [n for n, r in zip(names, runs, strict=True) if (r.search, r.speedup) == cell]
+        wanted.update(sorted(members, key=lambda n: selection_hash("eval:", n))[:10])
+    ids = rows["row_id"].to_pylist()
+    assert (len(ids), set(ids)) == (40, wanted)
     assert ids == sorted(ids, key=lambda name: sha256_hex(f"order:{name}".encode()))
 
 
 @pytest.mark.parametrize("scheme", ["paper", "released"])
-@pytest.mark.parametrize("edge", [0.25, 0.5, 2**-0.5, 1.0, 2**0.5, 2.0, 2**1.5, 4.0])
+@pytest.mark.parametrize("edge", [0.25, 2**-0.5, 1.0, 2.0, 2**1.5])
 def test_edges_are_labelled_by_the_scheme(scheme, edge):
-    """Speedups exactly at an edge, one step below and one above get the label that the scheme's
-    own intervals say.
-    """
-    import math
-
+    """Speedups at an edge and one step beside it get the label of the scheme's own intervals."""
     speedups = [math.nextafter(edge, 0), edge, math.nextafter(edge, 9)]
     runs = [Run("s", code, s) for code, s in zip(CODES, speedups, strict=False)]
-    got = select([Search("s")], runs, with_changes(RULE, scheme=scheme))
-    found = {row["speedup"]: row["bin"] for row in got.rows.to_dicts()}
-    rule = SCHEMES[scheme]
+    got, rule = select([S], runs, scheme=scheme), SCHEMES[scheme]
+    labels = dict(got.rows.select("speedup", "bin").rows())
     for s in speedups:
-        low, high = rule.interval(found[s])
-        inside = low < s <= high if rule.right_closed else low <= s < high
-        assert inside, (s, found[s])
-    assert got.scheme == scheme
-    assert set(got.rows["bin_scheme"].to_list()) == {scheme}
+        low, high = rule.interval(labels[s])
+        assert low < s <= high if rule.right_closed else low <= s < high
+    assert {got.scheme, *got.rows["bin_scheme"]} == {scheme}
 
 
 def test_empty_cells_and_tasks_show():
-    """A bin or a task without kernels has a zero in the table, and counts as short."""
-    facts = select([Search("s", "fp8_quant")], [Run("s", CODES[0], 3.0)]).facts.facts
-    assert list(facts["cells"]) == sorted(GPU_MODE_TASKS)
-    assert facts["cells"]["fp8_quant"] == [0, 0, 0, 0, 0, 0, 1, 0]
-    assert facts["cells"]["trimul"] == [0] * 8
-    assert facts["short_cells"] == 48
+    """A bin or a task without kernels has a zero in the table."""
+    cells = select([Search("s", "fp8_quant")], [Run("s", CODES[0], 3.0)]).facts.facts["cells"]
+    assert list(cells) == sorted(GPU_MODE_TASKS)
+    assert (cells["fp8_quant"], cells["trimul"]) == ([0, 0, 0, 0, 0, 0, 1, 0], [0] * 8)
+
+
+def test_what_is_not_asked_about_is_counted_by_its_reason():
+    """Each kernel but one is left out for a reason of its own."""
+    searches = [
+        S,
+        Search("b", "kernelbench_l3_p48"),
+        Search("c", reference=None),
+        Search("d", builder="generated"),
+    ]
+    runs = [
+        Run("s", CODES[0], 2.0),
+        Run("b", CODES[1], 2.0),
+        Run("c", CODES[2], 2.0),
+        Run("d", CODES[3], 2.0),
+        Run("s", CODES[4], 2.0, flags=("unfit",)),
+        Run("s", CODES[5], 2.0, gpu="A100-80GB"),
+    ]
+    got = select(searches, runs, gpu="H200")
+    assert got.rows["candidate_program"].to_list() == [
+        pl.DataFrame(make_tables([S], runs[:1])["kernels/test"])["program_id"][0]
+    ]
+    reasons = ("other_problem", "unknown_reference", "other_builder", "flagged", "other_gpu")
+    assert excluded(got) == dict.fromkeys(reasons, 1)
+    assert got.facts.facts["gpus"] == {"A100-80GB": 1, "H200": 1}
+    assert len(select(searches, runs, natural=False, gpu="H200").rows) == 2
 
 
 def test_only_held_out_searches():
     """A kernel that stands in test though its search is not held out does not enter."""
     runs = [Run("s", CODES[0], 3.0)]
-    searches = make_tables([Search("s", role="archive")], runs)["searches"]
-    got = select_eval(
-        SPLITS["eval"],
-        MemoryTables({**make_tables([Search("s")], runs), "searches": searches}),
-        RULE,
-    )
-    assert len(got) == 0
-    assert got.facts.facts["excluded"]["not_held_out"] == 1
-
-
-def test_other_problems_and_unknown_references_are_counted_out():
-    """Problems that are no task, and kernels whose reference no log states, are no rows."""
-    searches = [Search("a"), Search("b", "kernelbench_l3_p48"), Search("c", reference=None)]
-    runs = [Run("a", CODES[0], 2.0), Run("b", CODES[1], 2.0), Run("c", CODES[2], 2.0)]
-    got = select(searches, runs)
-    assert got.rows["search_id"].to_list() == ["a"]
-    assert got.facts.facts["excluded"] == {
-        "near_training": 0,
-        "other_gpu": 0,
-        "other_problem": 1,
-        "unknown_reference": 1,
-    }
+    tables = make_tables([S], runs)
+    tables["searches"] = make_tables([Search("s", role="archive")], runs)["searches"]
+    got = select_eval(SPLITS["eval"], memory_tables(tables), RULE)
+    assert (len(got.rows), excluded(got)) == (0, {"not_held_out": 1})
 
 
 def test_the_reference_itself_is_not_asked_about_in_an_archive_of_ones_own():
-    """Where a search's first program is its reference, its own row would be two runs of one
-    text; the shipped split stays as it is.
-    """
-    runs = [
-        Run("s", reference("trimul"), 1.0),
-        *(Run("s", code, n) for code, n in zip(CODES, (0.3, 1.2, 3.0), strict=False)),
-    ]
-    tables = MemoryTables(make_tables([Search("s")], runs))
-    assert len(select_eval(SPLITS["eval"], tables, RULE)) == 4
-    tables.evaluation = {}
-    got = select_eval(SPLITS["eval"], tables, canonical_definition(SPLITS["eval"], tables))
-    assert reference("trimul") not in got.table["candidate_code"].to_pylist()
-    assert (len(got), got.facts.facts["excluded"]["reference_itself"]) == (3, 1)
-
-
-def test_flags_exclude_only_when_the_definition_says_so():
-    """By default a flag drops nothing.
-
-    A definition that lists it drops its kernels and makes a variant.
-    """
-    runs = [Run("s", CODES[0], 2.0, flags=("unstable",)), Run("s", CODES[1], 2.0)]
-    assert len(select([Search("s")], runs)) == 2
-    strict = select([Search("s")], runs, with_changes(RULE, exclude_flags=["unstable"]))
-    assert len(strict) == 1
-    assert strict.facts.facts["excluded"]["flagged"] == 1
-    assert strict.variant.startswith("eval-")
+    """Its own row would be two runs of one text; the shipped split stays as it is."""
+    speedups = (1.0, 0.3, 1.2, 3.0)
+    codes = (reference("trimul"), *CODES)
+    runs = [Run("s", code, n) for code, n in zip(codes, speedups, strict=False)]
+    tables = make_tables([S], runs)
+    assert len(select_eval(SPLITS["eval"], memory_tables(tables), RULE).rows) == 4
+    own = memory_tables(tables, evaluation={})
+    got = select_eval(SPLITS["eval"], own, canonical_definition(SPLITS["eval"], own))
+    assert (len(got.rows), excluded(got)) == (3, {"reference_itself": 1})
 
 
 def test_two_references_of_one_problem_stay_apart():
@@ -188,34 +164,17 @@ def test_two_references_of_one_problem_stay_apart():
     other = reference("trimul", 1)
     searches = [Search("a"), Search("b", reference=other)]
     got = select(searches, [Run("a", CODES[0], 1.2), Run("b", CODES[0], 5.0)]).table.to_pylist()
-    assert {(r["speedup"], r["reference_code"]) for r in got} == {
-        (1.2, reference("trimul")),
-        (5.0, other),
-    }
-    assert {program_id(r["candidate_code"]) for r in got} == {program_id(CODES[0])}
-    facts = select(searches, [Run("a", CODES[0], 1.2), Run("b", CODES[0], 5.0)]).facts.facts
-    assert facts["references"] == 2
-    ids = [program_id(reference("trimul")), program_id(other)]
-    assert facts["several_references"] == {"trimul": dict.fromkeys(ids, 1)}
-
-
-def test_one_program_on_two_gpus_enters_once():
-    """A split has one GPU: the same program's other measurement is left out, and counted."""
-    searches = [Search("a", gpu="A100-80GB"), Search("b", gpu="H200")]
-    got = select(searches, [Run("a", CODES[0], 1.2), Run("b", CODES[0], 5.0)])
-    assert got.rows["speedup"].to_list() == [1.2]
-    assert got.facts.facts["excluded"]["other_gpu"] == 1
-    assert got.facts.facts["gpus"] == {"A100-80GB": 1, "H200": 1}
+    found = {(r["speedup"], r["reference_code"], r["candidate_code"]) for r in got}
+    assert found == {(1.2, reference("trimul"), CODES[0]), (5.0, other, CODES[0])}
 
 
 def test_gpu_choice():
     """The preferred GPU when present, else the only one, else the user must say."""
 
-    def pick(gpus, **options):
+    def pick(gpus, gpu=None):
         searches = [Search(g, gpu=g) for g in gpus]
-        return select(
-            searches, [Run(g, c, 1.2) for g, c in zip(gpus, CODES, strict=False)], **options
-        )
+        runs = [Run(g, code, 1.2) for g, code in zip(gpus, CODES, strict=False)]
+        return select(searches, runs, gpu=gpu)
 
     assert pick(["A100-80GB", "H200"]).facts.parameters["gpu"] == "A100-80GB"
     assert pick(["L40S"]).facts.parameters["gpu"] == "L40S"
@@ -226,140 +185,51 @@ def test_gpu_choice():
         pick(["L40S", "H200"], gpu="H100")
 
 
-def test_variants_say_what_differs():
+@pytest.mark.parametrize(
+    ("changes", "name"),
+    [
+        ({}, "canonical"),
+        ({"gpu": "NVIDIA A100-SXM4-80GB"}, "canonical"),
+        ({"cap": 20}, "eval-cap20"),
+        ({"gpu": "h200"}, "eval-h200"),
+        ({"cap": 5, "scheme": "released", "gpu": "H200"}, "eval-cap5-h200-released"),
+        ({"tasks": ["trimul"], "gpu": "H200"}, "eval-h200-........"),
+        ({"selection_key": "other:"}, "eval-........"),
+    ],
+)
+def test_variants_say_what_differs(changes, name):
     """A split with another cap, GPU, scheme or task list is never called canonical."""
     searches = [Search("a", gpu="A100-80GB"), Search("b", gpu="H200")]
-    runs = [Run("a", CODES[0], 1.2), Run("b", CODES[1], 5.0)]
-    names = {
-        "canonical": {},
-        "eval-cap20": {"definition": with_changes(RULE, cap=20)},
-        "eval-h200": {"gpu": "h200"},
-        "eval-cap5-h200-released": {
-            "definition": with_changes(RULE, cap=5, scheme="released"),
-            "gpu": "H200",
-        },
-    }
-    for name, options in names.items():
-        assert select(searches, runs, **options).variant == name
-    assert select(searches, runs, gpu="NVIDIA A100-SXM4-80GB").variant == "canonical"
-    assert select(
-        searches, runs, with_changes(RULE, gpu="H200", tasks=["trimul"])
-    ).variant.startswith("eval-h200-")
-    assert select(searches, runs, with_changes(RULE, selection_key="other:")).variant != "canonical"
-
-
-def test_a_definition_that_prefers_an_absent_gpu_is_a_variant():
-    """It gives the canonical rows here, yet not by the canonical parameters."""
-    searches, runs = [Search("a", gpu="H200")], [Run("a", CODES[0], 1.2)]
-    canonical, other = (
-        select(searches, runs),
-        select(searches, runs, with_changes(RULE, gpu="B200")),
-    )
-    assert (canonical.variant, other.variant) == ("canonical", "eval-prefersb200")
-    assert canonical.rows.equals(other.rows)
-    assert canonical.parameters != other.parameters
-    assert select([], []).variant == "canonical"
-    assert select([], [], with_changes(RULE, gpu="B200")).variant == "eval-prefersb200"
-    assert select(searches, runs, gpu="H200").parameters == canonical.parameters
+    got = select(searches, [Run("a", CODES[0], 1.2), Run("b", CODES[1], 5.0)], **changes)
+    assert len(got.variant) == len(name)
+    assert got.variant.startswith(name.rstrip("."))
 
 
 def test_bad_speedups_name_the_kernel():
     """A speedup that is not finite and above 0 ends the selection and names the kernel."""
-    tables = make_tables([Search("s")], [Run("s", CODES[0], 1.0)])
-    broken = tables["kernels/test"]
-    at = broken.schema.get_field_index("speedup")
-    broken = broken.set_column(at, broken.schema.field(at), pa.array([float("nan")]))
+    tables = make_tables([S], [Run("s", CODES[0], 1.0)])
+    kernels = with_column(tables["kernels/test"], "speedup", [float("nan")])
     with pytest.raises(DataError) as error:
-        select_eval(SPLITS["eval"], MemoryTables({**tables, "kernels/test": broken}), RULE)
-    assert broken["kernel_id"][0].as_py() in error.value.findings[0].field
+        select_eval(SPLITS["eval"], memory_tables({**tables, "kernels/test": kernels}), RULE)
+    assert kernels["kernel_id"][0].as_py() in error.value.findings[0].field
 
 
-SPEEDUPS = st.sampled_from([0.1, 0.25, 0.3, 0.6, 0.9, 1.0, 1.3, 1.71, 2.0, 3.0, 4.0, 4.5])
-PLACES = st.tuples(st.sampled_from(["trimul", "fp8_quant"]), SPEEDUPS)
-
-
-@st.composite
-def measured(draw, least=0, most=40):
-    """Held-out runs of two tasks, one program each."""
-    places = draw(st.lists(PLACES, min_size=least, max_size=most))
-    return [Run(f"s/{task}", code, s) for (task, s), code in zip(places, CODES, strict=False)]
-
-
-TWO = [Search("s/trimul", "trimul"), Search("s/fp8_quant", "fp8_quant")]
-
-
-@settings(max_examples=25, deadline=None)
-@given(runs=measured(), cap=st.integers(1, 4))
-def test_no_cell_is_over_the_cap_and_none_is_short_without_need(runs, cap):
-    """A cell holds the lesser of the cap and the kernels that there are."""
-    got = select(TWO, runs, with_changes(RULE, cap=cap))
-    facts = got.facts.facts
-    for task, counts in facts["available"].items():
-        assert facts["cells"][task] == [min(cap, n) for n in counts]
-        assert sum(counts) == sum(r.search == f"s/{task}" for r in runs)
-    assert all(row["bin"] == bin_of(row["speedup"]) for row in got.rows.to_dicts())
-
-
-def rule(**changes):
-    """The canonical definition, changed."""
-    return with_changes(RULE, **changes)
-
-
-def test_only_natural_programs():
-    """Programs of a builder that says nothing of how they were written are left out and counted;
-    other rules take them.
-    """
-    searches, runs = (
-        [Search("s", builder="generated"), Search("n")],
-        [Run("s", CODES[0], 3.0), Run("n", CODES[1], 3.0)],
-    )
-    got = select(searches, runs)
-    assert got.rows["search_id"].to_list() == ["n"]
-    assert got.facts.facts["excluded"]["other_builder"] == 1
-    assert len(select(searches, runs, rule(natural=False))) == 2
-
-
-def test_only_the_languages_that_the_definition_names():
+@pytest.mark.parametrize(
+    ("languages", "expected"), [(["triton"], 1), (["cuda"], 1), ([], 2), (["triton", "cuda"], 2)]
+)
+def test_only_the_languages_that_the_definition_names(languages, expected):
     """The language is that of the text; no language means every one."""
-    tables = make_tables([Search("s")], [Run("s", CODES[0], 3.0), Run("s", CODES[1], 3.0)])
-    kernels = tables["kernels/test"]
-    at = kernels.schema.get_field_index("language")
-    tables["kernels/test"] = kernels.set_column(
-        at, kernels.schema.field(at), pa.array(["cuda", "triton"])
-    )
-    for languages, expected in (
-        (["triton"], ["triton"]),
-        (["cuda"], ["cuda"]),
-        ([], ["cuda", "triton"]),
-    ):
-        got = select_eval(SPLITS["eval"], MemoryTables(tables), rule(languages=languages))
-        assert sorted(got.rows["language"].to_list()) == expected
-        assert got.facts.facts["excluded"].get("other_language", 0) == 2 - len(expected)
+    tables = make_tables([S], [Run("s", CODES[0], 3.0), Run("s", CODES[1], 3.0)])
+    kernels = with_column(tables["kernels/test"], "language", ["cuda", "triton"])
+    rule = with_changes(RULE, languages=languages)
+    got = select_eval(SPLITS["eval"], memory_tables({**tables, "kernels/test": kernels}), rule)
+    assert len(got.rows) == expected
+    assert excluded(got).get("other_language", 0) == 2 - expected
 
 
-def test_a_row_shows_what_a_forecaster_may_see_and_how_sure_its_label_is():
-    """Cases and tolerances are those of the reference."""
-    tables = make_tables(
-        [Search("s")], [Run("s", CODES[0], s, node=f"n{s}") for s in (3.0, 2.0, 2.5)]
-    )
-    references = tables["references"].drop_columns(["benchmark_cases", "rtol", "atol"])
-    for name, value in (("benchmark_cases", '[{"n":1}]'), ("rtol", 0.01), ("atol", 0.001)):
-        references = references.append_column(name, pa.array([value]))
-    tables["references"] = references
-    (row,) = select_eval(SPLITS["eval"], MemoryTables(tables), RULE).table.to_pylist()
-    assert (row["benchmark_cases"], row["rtol"], row["atol"]) == ('[{"n":1}]', 0.01, 0.001)
-    assert (row["n_measurements"], row["speedup_min"], row["speedup"], row["speedup_max"]) == (
-        3,
-        2.0,
-        2.5,
-        3.0,
-    )
-    assert row["language"] == "triton"
-
-
-def copies(n, base="base"):
+def copies(n):
     """Near copies of one program: one constant differs."""
-    text = program(base, size=16)
+    text = program("base", size=16)
     made = [text, *(text.replace("pid + 15)", f"pid + {100 + i})") for i in range(n - 1))]
     assert min(jaccard(text, other) for other in made) >= 0.7
     return made
@@ -369,26 +239,19 @@ def test_a_cell_takes_one_of_near_copies():
     """Of five near copies and two other programs of a cell three are taken."""
     runs = [Run("s", code, 3.0) for code in (*copies(5), CODES[0], CODES[1])]
     runs.append(Run("s", program("base", size=16).replace("pid + 15)", "pid + 999)"), 1.1))
-    got = select([Search("s")], runs)
-    assert {cell: len(rows) for cell, rows in cells(got).items()} == {
-        ("trimul", 5): 1,
-        ("trimul", 7): 3,
-    }
-    assert got.facts.facts["excluded"]["near_copy_in_cell"] == 4
-    assert len(select([Search("s")], runs, rule(near_copy=1.0))) == 8
+    got = select([S], runs)
+    assert got.facts.facts["cells"]["trimul"] == [0, 0, 0, 0, 1, 0, 3, 0]
+    assert excluded(got) == {"near_copy_in_cell": 4}
+    assert len(select([S], runs, near_copy=1.0).rows) == 8
 
 
 def test_what_is_near_to_training_is_left_out():
     """A near copy of a training program of the same problem is left out."""
     one, two = copies(2)
-    searches = [
-        Search("s"),
-        Search("t", role="training"),
-        Search("u", "fp8_quant", role="training"),
-    ]
+    searches = [S, Search("t", role="training"), Search("u", "fp8_quant", role="training")]
     near = select(searches, [Run("s", one, 3.0), Run("t", two, 3.0)])
-    assert (len(near), near.facts.facts["excluded"]["near_training"]) == (0, 1)
-    assert len(select(searches, [Run("s", one, 3.0), Run("u", two, 3.0)])) == 1
+    assert (len(near.rows), excluded(near)) == (0, {"near_training": 1})
+    assert len(select(searches, [Run("s", one, 3.0), Run("u", two, 3.0)]).rows) == 1
 
 
 def test_only_kernels_that_were_measured_often_enough():
@@ -398,9 +261,9 @@ def test_only_kernels_that_were_measured_often_enough():
         for i, code in enumerate(CODES[:14])
         for k in range(1 + 2 * (i % 2))
     ]
-    got = select([Search("s")], runs, rule(measured=3))
+    got = select([S], runs, measured=3)
     assert got.rows["n_measurements"].to_list() == [3] * 7
-    assert got.facts.facts["excluded"]["measured_too_seldom"] == 7
+    assert excluded(got) == {"measured_too_seldom": 7}
 
 
 def test_the_shipped_transfer_splits_select_by_their_own_rules():
@@ -409,48 +272,38 @@ def test_the_shipped_transfer_splits_select_by_their_own_rules():
     runs = [
         Run(s.search_id, CODES[i], 3.0, node=f"n{k}") for i, s in enumerate(searches) for k in "abc"
     ]
-    tables = MemoryTables(make_tables(searches, runs))
-    for name, tasks in (
-        ("eval_problems", ["nbody_forces"]),
-        ("eval_cuda", []),
-        ("eval", ["trimul"]),
-    ):
+    tables = memory_tables(make_tables(searches, runs))
+    for name, tasks in ("eval_problems", ["nbody_forces"]), ("eval_cuda", []), ("eval", ["trimul"]):
         got = select_eval(SPLITS[name], tables, load_definition(name))
         assert got.rows["task"].to_list() == tasks
 
 
 @settings(max_examples=25, deadline=None)
-@given(data=st.data())
-def test_rows_do_not_depend_on_the_order_of_the_tables(data):
-    """Any mixture of searches, problems and measurements gives the same rows, shuffled or not."""
-    names = ["a", "b", "c"]
-    searches = [
-        Search(name, task)
-        for name, task in zip(names, ("trimul", "trimul", "fp8_quant"), strict=True)
-    ]
-    picks = data.draw(
-        st.lists(st.tuples(st.sampled_from(names), st.integers(1, 4)), min_size=1, max_size=30)
-    )
+@given(
+    picks=st.lists(
+        st.tuples(st.sampled_from("abc"), st.sampled_from([0.1, 0.25, 1.1, 3.0])), max_size=40
+    ),
+    cap=st.integers(1, 4),
+    seed=st.integers(0, 9),
+)
+def test_cells_of_any_archive(picks, cap, seed):
+    """No cell is over the cap or has near copies; the order of the tables says nothing."""
+    searches = [Search("a"), Search("b"), Search("c", "fp8_quant")]
     pool = [*copies(10), *CODES]
-    runs = [
-        Run(name, pool[i], 3.0 if i % 2 else 1.1, node=f"{i}.{k}")
-        for i, (name, n) in enumerate(picks)
-        for k in range(n)
-    ]
-    tables = MemoryTables(make_tables(searches, runs))
-    definition = rule(cap=data.draw(st.integers(1, 5)))
-    first = select_eval(SPLITS["eval"], tables, definition)
-    again = select_eval(
-        SPLITS["eval"], tables.shuffled(random.Random(data.draw(st.integers(0, 9)))), definition
-    )
+    runs = [Run(name, code, s) for (name, s), code in zip(picks, pool, strict=False)]
+    first, again = (select(searches, runs, cap=cap, rng=rng) for rng in (None, random.Random(seed)))
     assert first.table.equals(again.table)
-    code = dict(
-        zip(
-            first.table["row_id"].to_pylist(),
-            first.table["candidate_code"].to_pylist(),
-            strict=True,
-        )
-    )
-    for rows in cells(first).values():
-        assert len(rows) <= definition.cap
-        assert all(jaccard(code[a], code[b]) < 0.7 for i, a in enumerate(rows) for b in rows[:i])
+    cells = pl.DataFrame(first.table).partition_by("task", "bin")
+    for rows in cells:
+        codes = rows["candidate_code"].to_list()
+        assert len(codes) <= cap
+        assert all(jaccard(a, b) < 0.7 for i, a in enumerate(codes) for b in codes[:i])
+        assert set(map(bin_of, rows["speedup"])) == set(rows["bin"])
+    if len(runs) < 10:
+        return
+    alone = select(searches, runs[10:], cap=cap).facts.facts["cells"]
+    for task, problem_searches in (("trimul", "ab"), ("fp8_quant", "c")):
+        counts = [0] * 8
+        for run in runs[10:]:
+            counts[bin_of(run.speedup) - 1] += run.search in problem_searches
+        assert alone[task] == [min(cap, n) for n in counts]

@@ -12,43 +12,11 @@ from support.archives import program
 from support.programs import jaccard
 
 from kernel_archive.ids import token_text
-from kernel_archive.selection.similarity import (
-    Neighbours,
-    token_grams,
-    token_sets,
-)
-
-
-def one_set(name, problem, code):
-    """The token set of one program."""
-    return token_sets([(name, problem, code)])[0]
-
-
-def near(rows, programs, limit=0.7):
-    """Near copies of programs in a list, by name."""
-    return Neighbours(lambda problem: [p for p in programs if p.problem == problem]).near_copies(
-        rows, limit
-    )
-
+from kernel_archive.selection.similarity import near_copies, near_copy_classes, token_grams
 
 WORDS = [
-    "x",
-    "y1",
-    "tl.load(",
-    ")",
-    "+",
-    " ",
-    "\n    ",
-    "0.5",
-    "BLOCK",
-    "[i]",
-    "é",
-    "→",
-    "# note\n",
-    "=",
-    "\t",
-    "_a",
-    '"s"',
+    *("x", "y1", "tl.load(", ")", "+", " ", "\n    ", "0.5", "BLOCK", "[i]", "é", "→"),
+    *("# note\n", "=", "\t", "_a", '"s"'),
 ]
 
 
@@ -76,17 +44,15 @@ def test_jaccard_is_that_of_the_token_sets(a, b):
 
 
 def test_hand_computed():
-    """Nine tokens give five 5-grams; one changed at the end leaves four of six in common."""
+    """Nine tokens give five 5-grams; one changed at the end leaves four of six in common.
+
+    White space, comments and layout do not count.
+    """
     assert jaccard("a b c d e f g h i", "a b c d e f g h j") == pytest.approx(4 / 6)
-    assert jaccard("a b c d", "a b c d") == 0.0
-    assert jaccard("", "") == 0.0
-
-
-def test_white_space_comments_and_layout_do_not_count():
-    """The same tokens in another layout are the same program; another name is not."""
-    a = "def f(x):\n    return x + 1  # add\n"
-    assert jaccard(a, 'def f( x ) :\n  """Doc."""\n  return x+1') == 1.0
-    assert jaccard(a, a.replace("x", "z")) < 0.2
+    assert jaccard("a b c d", "a b c d") == jaccard("", "") == 0.0
+    code = "def f(x):\n    return x + 1  # add\n"
+    assert jaccard(code, 'def f( x ) :\n  """Doc."""\n  return x+1') == 1.0
+    assert jaccard(code, code.replace("x", "z")) < 0.2
 
 
 @settings(max_examples=50, deadline=None)
@@ -94,51 +60,38 @@ def test_white_space_comments_and_layout_do_not_count():
 def test_grams_of_a_text_do_not_depend_on_its_neighbours(texts):
     """A text among others has the hashes that it has alone, none reaching over its end."""
     for together, text in zip(token_grams(texts), texts, strict=True):
-        (alone,) = token_grams([text])
-        assert together.tolist() == alone.tolist()
+        assert together.tolist() == token_grams([text])[0].tolist()
 
 
 def corpus(n, seed=0):
     """Programs in families: members differ in a few numbers, families in everything."""
     rng = random.Random(seed)
-    made = []
+    codes = {}
     for i in range(n):
         lines = program(f"family{i % 7}", size=30).splitlines()
         for _ in range(rng.randrange(16)):
             at = rng.randrange(8, len(lines) - 1)
             lines[at] = lines[at].replace("+ ", f"+ {rng.randrange(9)}")
-        made.append((f"p{i:03}", "trimul" if i % 2 else "fp8_quant", "\n".join(lines)))
-    return made
+        codes[f"p{i:03}"] = "\n".join(lines)
+    return codes
 
 
-def test_near_rows_are_those_that_comparing_all_finds():
-    """Rows with a similar program of their problem are found."""
-    programs = corpus(120)
-    rows, training = programs[:40], programs[40:]
-    found = near(token_sets(rows), token_sets(training))
-    for name, problem, code in rows:
-        values = {n: expected(code, c) for n, p, c in training if p == problem}
-        best = max(values.values())
-        assert (name in found) == (best >= 0.7), (name, best)
-        if name in found:
-            assert found[name].similarity == pytest.approx(best, abs=1e-6)
-            assert values[found[name].program] == best
-    assert 0 < len(found) < len(rows)
-
-
-def test_a_text_is_compared_once_whatever_it_is_called():
-    """Asking again, under other names too, reads no training program again."""
-    read = []
-
-    def training(problem):
-        read.append(problem)
-        return [one_set("t", problem, program("same"))]
-
-    found = Neighbours(training)
-    assert found.near_copies([one_set("a", "trimul", program("same"))], 0.7)["a"].similarity == 1.0
-    sets = [one_set(name, "trimul", program("same")) for name in "bc"]
-    again = found.near_copies(sets, 0.7)
-    assert {name: n.program for name, n in again.items()} == {"b": "t", "c": "t"}
-    assert read == ["trimul"]
-    found.near_copies([one_set("b", "fp8_quant", program("same"))], 0.7)
-    assert read == ["trimul", "fp8_quant"]
+def test_near_copies_are_those_that_comparing_all_finds():
+    """Programs with a similar one are found with the nearest; classes are what links them."""
+    codes = corpus(120)
+    grams = dict(zip(codes, token_grams(list(codes.values())), strict=True))
+    names = list(codes)
+    near = near_copies({n: grams[n] for n in names[:40]}, {n: grams[n] for n in names[40:]}, 0.7)
+    for name in names[:40]:
+        values = {other: expected(codes[name], codes[other]) for other in names[40:]}
+        assert (name in near) == (max(values.values()) >= 0.7)
+        if name in near:
+            assert near[name].similarity == pytest.approx(max(values.values()), abs=1e-6)
+            assert values[near[name].name] == max(values.values())
+    assert 0 < len(near) < 40
+    classes = near_copy_classes(grams, 0.7)
+    for a in names[:30]:
+        for b in names[:30]:
+            if expected(codes[a], codes[b]) >= 0.7:
+                assert classes[a] == classes[b] <= min(a, b)
+    assert 7 <= len(set(classes.values())) < 120

@@ -17,8 +17,10 @@ import json
 import math
 import statistics
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import polars as pl
 import pyarrow as pa
 
@@ -33,6 +35,7 @@ from kernel_archive.gpus import is_known
 from kernel_archive.ids import CANARY, evaluation_id, kernel_id, program_id, token_id
 from kernel_archive.problems import GPU_MODE_TASKS, family_of
 from kernel_archive.schema import TABLES
+from kernel_archive.selection.inputs import write_inputs
 from kernel_archive.selection.make import remade_split
 from kernel_archive.selection.tables import ArchiveTables
 
@@ -46,16 +49,17 @@ if TYPE_CHECKING:
 
 __all__ = [
     "RECIPE",
-    "MemoryTables",
     "Run",
     "Search",
     "kernel_ids",
     "make_archive",
     "make_rows",
     "make_tables",
+    "memory_tables",
     "program",
     "reference",
     "remake",
+    "replant",
     "six_tasks",
     "validate_archive",
 ]
@@ -401,64 +405,58 @@ def make_tables(
     return {f"{t}/{s}" if t == "kernels" else t: _table(t, part) for (t, s), part in rows.items()}
 
 
-class MemoryTexts:
-    """Texts in memory by program id, as :class:`~kernel_archive.selection.tables.ArchiveTexts`
-    gives them.
+class MemoryArchive:
+    """What selection reads of an archive, without a directory: the tables of :func:`make_tables`.
+
+    ``kernels`` stands as ``kernels/train`` and ``kernels/test``. ``evaluation`` is ``[eval]`` of an
+    archive of one's own; the shipped definitions say what is asked about where it is ``None``.
     """
 
-    block_rows = 1000
-
-    def __init__(self, texts: dict[str, str]) -> None:
-        """Program id -> text."""
-        self.texts = texts | {"": ""}
-
-    def fetch(self, keys: Sequence[str]) -> pa.Array:
-        """The texts of these programs, in their order."""
-        return pa.array([self.texts[key] for key in keys], pa.large_string())
-
-
-class MemoryTables(ArchiveTables):
-    """Tables as selection reads them, without a directory: those of :func:`make_tables`."""
-
-    def __init__(self, tables: dict[str, pa.Table]) -> None:
-        """Tables by name, ``kernels`` as ``kernels/train`` and ``kernels/test``."""
-        self.tables = tables
-        self.natural = frozenset([str(RECIPE["name"])])
-
-    #: The shipped definitions say what the evaluation split asks about.
-    evaluation = None
-
-    def stored(self, table: str, columns: Sequence[str]) -> Iterator[pl.DataFrame]:
-        """No split is stored in memory."""
-        return iter(())
-
-    def shuffled(self, rng: random.Random) -> MemoryTables:
-        """The same rows in another order."""
-        return MemoryTables(
-            {
-                n: t.take(pa.array(rng.sample(range(len(t)), len(t)), pa.int64()))
-                for n, t in self.tables.items()
-            }
+    def __init__(
+        self, tables: dict[str, pa.Table], evaluation: dict[str, Any] | None = None
+    ) -> None:
+        self.by_name = tables
+        self.manifest = SimpleNamespace(
+            builders=[RECIPE],
+            evaluation=evaluation,
+            splits={},
+            tables={
+                name: SimpleNamespace(splits=table.splits)
+                for name, table in TABLES.items()
+                if not table.derived
+            },
         )
 
-    def read(self, table: str, columns: Sequence[str], split: str | None = None) -> pl.DataFrame:
-        """Columns of a table, or of one of its splits."""
+    def arrow(
+        self, table: str, split: str | None = None, columns: Sequence[str] | None = None
+    ) -> pa.Table:
+        """A table, or one of its splits."""
         parts = TABLES[table].splits if table == "kernels" else [None]
         names = [f"{table}/{s}" if s else table for s in parts if split in (None, s)]
-        return pl.DataFrame(pa.concat_tables([self.tables[name] for name in names]).select(columns))
+        rows = pa.concat_tables([self.by_name[name] for name in names])
+        return rows.select(columns or rows.column_names)
 
-    @property
-    def texts(self) -> MemoryTexts:
-        """Texts by program id."""
-        texts: dict[str, str] = {}
-        for name, key in (
-            ("kernels/train", "program_id"),
-            ("kernels/test", "program_id"),
-            ("references", "reference_id"),
-        ):
-            rows = self.tables[name]
-            texts |= zip(rows[key].to_pylist(), rows["code"].to_pylist(), strict=True)
-        return MemoryTexts(texts)
+    def polars(self, *which: Any, columns: Sequence[str] | None = None) -> pl.DataFrame:
+        """A table, or one of its splits, as a data frame."""
+        return pl.DataFrame(self.arrow(*which, columns=columns))
+
+    def batches(self, table: str, columns: Sequence[str]) -> Iterator[pa.Table]:
+        """The whole table at once."""
+        yield self.arrow(table, columns=columns)
+
+
+def memory_tables(
+    tables: dict[str, pa.Table],
+    evaluation: dict[str, Any] | None = None,
+    rng: random.Random | None = None,
+) -> ArchiveTables:
+    """Tables in memory as selection reads them, their rows shuffled where ``rng`` is given."""
+    if rng is not None:
+        tables = {
+            name: rows.take(pa.array(rng.sample(range(len(rows)), len(rows)), pa.int64()))
+            for name, rows in tables.items()
+        }
+    return ArchiveTables(MemoryArchive(tables, evaluation))
 
 
 def make_archive(
@@ -512,6 +510,36 @@ def make_archive(
     }
     write_manifest(directory, Manifest(**{**made, **manifest}))
     return directory
+
+
+def replant(
+    directory: Path,
+    table: str,
+    change: Callable[[list[dict[str, Any]]], list[dict[str, Any]]],
+    part: str | None = None,
+    **facts: Any,
+) -> None:
+    """Change the rows of one part of a table, with a manifest that agrees with the new files.
+
+    ``facts`` are further fields of the split's facts.
+    """
+    archive = open_archive(directory)
+    rows = {
+        name: archive.arrow(table, name).to_pylist()
+        for name in archive.manifest.tables[table].splits
+    }
+    part = part or next(iter(rows))
+    rows[part] = change(rows[part])
+    written = write_table(directory, table, {n: _table(table, r) for n, r in rows.items()})
+    manifest = msgspec.structs.replace(
+        archive.manifest, tables={**archive.manifest.tables, table: written}
+    )
+    if table in manifest.splits:
+        stated = {"logical_digest": written.logical_digest, "rows": len(rows[part]), **facts}
+        split = msgspec.structs.replace(manifest.splits[table], **stated)
+        splits = {**manifest.splits, table: split}
+        manifest = write_inputs(directory, msgspec.structs.replace(manifest, splits=splits))
+    write_manifest(directory, manifest)
 
 
 def remake(directory: Path, table: str, **options: Any) -> RemadeSplit:

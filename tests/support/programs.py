@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from kernel_archive.ids import token_text
 from kernel_archive.selection.similarity import overlap, token_grams
 
 
 def jaccard(a, b):
     """Similarity of two programs, 0 to 1, as an archive's are compared."""
-    return overlap(*token_grams([token_text(a), token_text(b)]))
+    return overlap(*token_grams([a, b]))
