@@ -11,7 +11,6 @@ from kernel_archive.splits import EVALUATIONS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
     from kernel_archive.archive.manifest import SplitFacts
 

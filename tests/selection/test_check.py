@@ -5,24 +5,20 @@ from __future__ import annotations
 import shutil
 
 import msgspec
-import pyarrow as pa
 import pytest
-from support.archives import Run, Search, make_archive, program, remake
+from support.archives import Run, Search, make_archive, program, remake, replant
 
 from kernel_archive.archive.manifest import write_manifest
 from kernel_archive.archive.open import open_archive
-from kernel_archive.archive.shards import write_table
-from kernel_archive.schema import TABLES
 from kernel_archive.selection.check import check_splits
 from kernel_archive.selection.definitions import (
     canonical_definition,
     load_definition,
     recorded_definition,
 )
-from kernel_archive.selection.inputs import write_inputs
 from kernel_archive.selection.make import make_splits
 from kernel_archive.selection.tables import ArchiveTables
-from kernel_archive.splits import SPLIT_TABLES
+from kernel_archive.splits import EVALUATIONS, SPLIT_TABLES
 
 SEARCHES = [Search("held"), Search("train", role="training")]
 RUNS = [
@@ -46,29 +42,6 @@ def place(made, tmp_path):
     return shutil.copytree(made, tmp_path / "a")
 
 
-def rewrite(place, table, change, *, facts=None):
-    """Change a derived table's rows, with a manifest that agrees with the new files."""
-    archive = open_archive(place)
-    rows = change(archive.arrow(table).to_pylist())
-    (split,) = TABLES[table].splits
-    written = write_table(
-        place, table, {split: pa.Table.from_pylist(rows, schema=TABLES[table].schema)}
-    )
-    manifest = archive.manifest
-    stated = msgspec.structs.replace(
-        manifest.splits[table],
-        logical_digest=written.logical_digest,
-        rows=len(rows),
-        **(facts or {}),
-    )
-    changed = msgspec.structs.replace(
-        manifest,
-        tables={**manifest.tables, table: written},
-        splits={**manifest.splits, table: stated},
-    )
-    write_manifest(place, write_inputs(place, changed))
-
-
 def codes(place):
     """Codes of the errors and warnings."""
     return [f.code for f in check_splits(open_archive(place))]
@@ -76,72 +49,68 @@ def codes(place):
 
 @pytest.mark.parametrize("table", ["eval", "discovery_pairs", "train_pairs"])
 def test_missing_rows_are_found(place, table):
-    """A row that the definition selects and the table lacks is named, though digest and facts
-    agree with the table.
-    """
+    """A row that the definition selects and the table lacks is named."""
     gone = open_archive(place).arrow(table)["row_id"][0].as_py()
-    rewrite(place, table, lambda rows: rows[1:])
+    replant(place, table, lambda rows: rows[1:])
     (finding,) = check_splits(open_archive(place))
     assert (finding.code, finding.field, finding.value) == ("split-row-missing", table, gone)
 
 
-def test_changed_order_text_and_label_are_found(place):
+def first_row(**changes):
+    """Change the first row."""
+    return lambda rows: [{**rows[0], **changes}, *rows[1:]]
+
+
+@pytest.mark.parametrize(
+    ("change", "code"),
+    [
+        (lambda rows: rows[::-1], "split-order"),
+        (first_row(candidate_code="x = 1"), "split-content"),
+        (first_row(bin=8), "split-relabelled"),
+        (first_row(speedup=3.3), "split-remeasured"),
+    ],
+)
+def test_changed_order_text_and_label_are_found(place, change, code):
     """Rows in another order, a changed program, a changed label: each is found as what it is."""
-    rewrite(place, "eval", lambda rows: rows[::-1])
-    assert codes(place) == ["split-order"]
-    make_splits(place)
-    rewrite(place, "eval", lambda rows: [{**rows[0], "candidate_code": "x = 1"}, *rows[1:]])
-    assert codes(place) == ["split-content"]
-    make_splits(place)
-    rewrite(place, "eval", lambda rows: [{**rows[0], "bin": 8}, *rows[1:]])
-    assert codes(place) == ["split-relabelled"]
+    replant(place, "eval", change)
+    assert codes(place) == [code]
 
 
 def test_changed_facts_are_found(place):
-    """Facts that are not those of the rows are named."""
+    """Facts that are not those of the rows are named; those of another version are let be."""
     facts = open_archive(place).manifest.splits["eval"].facts
-    rewrite(place, "eval", lambda rows: rows, facts={"facts": {**facts, "m_8": 7.0}})
+    replant(place, "eval", lambda rows: rows, facts={**facts, "of_old": 1})
+    assert codes(place) == []
+    replant(place, "eval", lambda rows: rows, facts={**facts, "m_8": 7.0})
     (finding,) = check_splits(open_archive(place))
-    assert (finding.code, finding.message) == (
-        "split-facts",
-        "facts differ from those of the rows: m_8",
-    )
+    assert finding.code == "split-facts"
+    assert finding.message == "facts differ from those of its definition: m_8"
 
 
 def test_a_variant_called_canonical_is_found(place):
     """A split that was selected otherwise and calls itself canonical is found by its parameters."""
     remake(place, "eval", cap=1)
     assert codes(place) == []
-    rewrite(place, "eval", lambda rows: rows, facts={"name": "canonical"})
+    replant(place, "eval", lambda rows: rows, name="canonical")
     (finding,) = check_splits(open_archive(place))
     assert finding.code == "split-name"
     assert "'eval-cap1'" in finding.message
 
 
-def test_parameters_that_select_nothing(place):
+@pytest.mark.parametrize("broken", [{}, {"cap": "many"}, {"near_copy": "0.1"}, {"gpu": "nowhere"}])
+def test_parameters_that_select_nothing(place, broken):
     """Parameters that are no definition are a finding, not a traceback."""
-    for broken in (
-        {},
-        {"cap": "many"},
-        {**msgspec.to_builtins(load_definition("eval")), "gpu": "nowhere"},
-    ):
-        rewrite(place, "eval", lambda rows: rows, facts={"parameters": broken})
-        assert codes(place) == ["split-parameters"]
+    whole = msgspec.to_builtins(load_definition("eval"))
+    parameters = {**whole, **broken} if broken else {}
+    replant(place, "eval", lambda rows: rows, parameters=parameters)
+    assert codes(place) == ["split-parameters"]
 
 
 def test_planted_program_is_a_leak_whatever_its_ids_say(place):
-    """A program of eval written into train_pairs under the ids of another row is found from its
-    text.
-    """
-    archive = open_archive(place)
-    code = archive.arrow("eval")["candidate_code"][0].as_py()
-    rewrite(place, "train_pairs", lambda rows: [{**rows[0], "candidate_code": code}, *rows[1:]])
-    assert set(codes(place)) == {
-        "split-content",
-        "program-leak",
-        "near-copy-leak",
-        "split-row-added",
-    }
+    """A program of eval in train_pairs under the ids of another row is found from its text."""
+    code = open_archive(place).arrow("eval")["candidate_code"][0].as_py()
+    replant(place, "train_pairs", first_row(candidate_code=code))
+    assert codes(place) == ["split-content", "program-leak"]
 
 
 def test_tables_without_facts_and_facts_without_tables(place):
@@ -151,10 +120,9 @@ def test_tables_without_facts_and_facts_without_tables(place):
     write_manifest(place, msgspec.structs.replace(manifest, splits=splits))
     (finding,) = (f for f in check_splits(open_archive(place)) if f.severity == "error")
     assert (finding.code, finding.field) == ("split-missing", "eval")
-    wrong = {**manifest.splits, "eval": msgspec.structs.replace(manifest.splits["eval"], rows=99)}
-    write_manifest(
-        place, msgspec.structs.replace(manifest, splits={**wrong, "mine": manifest.splits["eval"]})
-    )
+    facts = manifest.splits["eval"]
+    wrong = {**manifest.splits, "eval": msgspec.structs.replace(facts, rows=99), "mine": facts}
+    write_manifest(place, msgspec.structs.replace(manifest, splits=wrong))
     assert set(codes(place)) == {"wrong-rows", "unknown-split"}
 
 
@@ -169,41 +137,18 @@ def test_recorded_definitions_come_back(place):
 
 
 def test_rows_without_labels_are_those_of_the_evaluation_splits(place):
-    """Every evaluation split stands in eval_inputs, in its order."""
+    """Every evaluation split stands in eval_inputs, in its order; changes and gaps are found."""
     archive = open_archive(place)
     names = archive.arrow("eval_inputs").column_names
-    assert not {
-        "speedup",
-        "bin",
-        "n_measurements",
-        "speedup_min",
-        "speedup_max",
-        "search_id",
-        "kernel_id",
-    } & set(names)
-    for table in ("eval", "eval_problems", "eval_cuda"):
+    assert not {"speedup", "bin", "n_measurements", "search_id", "kernel_id"} & set(names)
+    for table in EVALUATIONS:
         assert archive.arrow("eval_inputs", table).equals(archive.arrow(table, columns=names))
     assert archive.arrow("eval_inputs", "eval").num_rows > 0
-
-
-def test_other_rows_without_labels_are_found(place):
-    """A changed text and a missing table are each said."""
-    archive = open_archive(place)
-    rows = {
-        split: archive.arrow("eval_inputs", split).to_pylist()
-        for split in ("eval", "eval_problems", "eval_cuda")
-    }
-    rows["eval"][0]["candidate_code"] = "x = 1"
-    schema = TABLES["eval_inputs"].schema
-    written = write_table(
-        place, "eval_inputs", {n: pa.Table.from_pylist(r, schema=schema) for n, r in rows.items()}
-    )
-    tables = {**archive.manifest.tables, "eval_inputs": written}
-    write_manifest(place, msgspec.structs.replace(archive.manifest, tables=tables))
+    replant(place, "eval_inputs", first_row(candidate_code="x = 1"), part="eval")
     (finding,) = check_splits(open_archive(place))
     assert (finding.code, finding.field) == ("inputs-differ", "eval_inputs.eval")
-    del tables["eval_inputs"]
-    write_manifest(place, msgspec.structs.replace(archive.manifest, tables=tables))
-    assert {f.code: f.severity for f in check_splits(open_archive(place))} == {
-        "inputs-missing": "warning"
-    }
+    manifest = open_archive(place).manifest
+    tables = {name: facts for name, facts in manifest.tables.items() if name != "eval_inputs"}
+    write_manifest(place, msgspec.structs.replace(manifest, tables=tables))
+    findings = check_splits(open_archive(place))
+    assert {(f.code, f.severity) for f in findings} == {("inputs-missing", "warning")}

@@ -68,10 +68,20 @@ def test_a_row_is_its_kernel_with_what_a_forecaster_may_see():
     name = kernel_ids([S], runs)[0]
     wanted = {
         **stated,
-        **{"row_id": name, "kernel_id": name, "task": "trimul", "gpu": "H200"},
-        **{"reference_code": reference("trimul"), "candidate_code": CODES[0]},
-        **{"speedup": 1.71, "bin": 6, "bin_scheme": "paper", "language": "triton"},
-        **{"n_measurements": 3, "speedup_min": 1.6, "speedup_max": 1.8, "search_id": "s"},
+        "row_id": name,
+        "kernel_id": name,
+        "task": "trimul",
+        "gpu": "H200",
+        "reference_code": reference("trimul"),
+        "candidate_code": CODES[0],
+        "speedup": 1.71,
+        "bin": 6,
+        "bin_scheme": "paper",
+        "language": "triton",
+        "n_measurements": 3,
+        "speedup_min": 1.6,
+        "speedup_max": 1.8,
+        "search_id": "s",
     }
     assert {key: row[key] for key in wanted} == wanted
 
