@@ -134,6 +134,7 @@ def build(builders: tuple[str, ...], bins: str, **options: Any) -> None:
 
 
 def _show_result(result: BuildResult) -> None:
+    from kernel_archive.archive.open import open_archive
     from kernel_archive.cli.splits import show_left_out
 
     common.print_findings(result.shown, total=result.findings)
@@ -145,13 +146,11 @@ def _show_result(result: BuildResult) -> None:
     if result.unchanged:
         state = "is up to date"
     common.tell(f"{result.path} {state}: version {result.version}, {result.logical_digest}")
-    for name, why in result.not_made.items():
-        common.say(f"warning: {name} was not made: {why}")
     if result.own and result.rows.get("eval"):
         n = result.rows["eval"]
         common.tell(f"eval asks about {n:,} kernels; kernel-archive build-eval shows which")
     elif result.own:
-        show_left_out(Path(result.path), "eval")
+        show_left_out(open_archive(result.path).manifest.splits["eval"])
     if result.findings:
         common.tell(f"{result.findings} findings in the logs are kept in manifest.json")
 

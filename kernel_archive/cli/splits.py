@@ -50,15 +50,7 @@ def _make(
 
     def show() -> None:
         text(split)
-        excluded = {name: n for name, n in split.facts.get("excluded", {}).items() if n}
-        if excluded:
-            counts = (f"{n:,} {name.replace('_', ' ')}" for name, n in excluded.items())
-            common.tell(f"Left out: {', '.join(counts)}.")
-        if not split.rows:
-            common.tell(
-                'Only kernels of sources with role = "held_out" are asked about. What else leaves '
-                "them out, and what to change: docs/splits.md."
-            )
+        show_left_out(split)
         common.tell(
             f"Labels: scheme {split.scheme}; the two bin schemes label "
             f"{split.facts['label_differences']:,} of {split.rows:,} rows differently. "
@@ -80,6 +72,19 @@ def _make(
     result = {"path": str(directory), "table": table, "changed": changed}
     result |= {"published_and_kept": made.kept, "split": split}
     common.emit(result, show)
+
+
+def show_left_out(split: SplitFacts) -> None:
+    """Print how many kernels a split does not ask about, by reason."""
+    excluded = {name: n for name, n in split.facts.get("excluded", {}).items() if n}
+    if excluded:
+        counts = (f"{n:,} {name.replace('_', ' ')}" for name, n in excluded.items())
+        common.tell(f"Left out: {', '.join(counts)}.")
+    if not split.rows:
+        common.tell(
+            'Only kernels of sources with role = "held_out" are asked about. What else leaves them '
+            "out, and what to change: docs/splits.md."
+        )
 
 
 def _cells(split: SplitFacts, title: str, first: str, cap: int | None = None) -> None:

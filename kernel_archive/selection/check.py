@@ -33,12 +33,10 @@ _AGAIN = "Make the split again"
 def _presence(archive: Archive) -> Iterator[Finding]:
     """Check that every derived table has facts and the other way round."""
     manifest = archive.manifest
-    missing = manifest.reports.get("splits_not_made", {})
     for name in SPLIT_TABLES:
         facts, table = manifest.splits.get(name), manifest.tables.get(name)
         if facts is None and table is None:
-            why = f": {missing[name]}" if name in missing else ""
-            message = f"the archive has no such split{why}"
+            message = "the archive has no such split"
             yield Finding(code="split-missing", severity="warning", message=message, field=name)
         elif facts is None or table is None:
             message = f"the split has no {'facts' if facts is None else 'rows'}"

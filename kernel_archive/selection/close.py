@@ -10,17 +10,17 @@ from collections import Counter
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Final, cast
 
-import msgspec
 import numpy as np
 import polars as pl
 
 from kernel_archive.selection.definitions import (
     CloseDefinition,
     canonical_definition,
+    choose_gpu,
     variant_name,
 )
-from kernel_archive.selection.evaluation import choose_gpu, gpu_part, near_training, with_reasons
-from kernel_archive.selection.selected import Selection, count_values, label_rows, pair_id
+from kernel_archive.selection.evaluation import gpu_part, near_training, with_reasons
+from kernel_archive.selection.selected import Selection, count_values, make_selection, pair_id
 from kernel_archive.selection.similarity import near_copy_classes
 
 if TYPE_CHECKING:
@@ -141,13 +141,7 @@ def draw_pairs(pairs: pl.DataFrame, classes: dict[str, str], rule: CloseDefiniti
 def select_close(
     split: SplitSpec, tables: ArchiveTables, rule: CloseDefinition, *, gpu: str | None = None
 ) -> Selection:
-    """Select the close pairs (docs/splits.md); rows stand in the order of a hash of their ids.
-
-    Raises:
-        UsageError: the GPU asked for has no kernel here.
-        AmbiguousGpuError: the GPU must be named.
-        DataError: a speedup is not finite and above 0.
-    """
+    """Select the close pairs (docs/splits.md); rows stand in the order of a hash of their ids."""
     standard = cast("CloseDefinition", canonical_definition(split, tables))
     kernels = with_reasons(tables, rule, tables.kernels("test"))
     no_goal = pl.when(pl.col("goal_bin").is_null()).then(pl.lit("no_goal"))
@@ -159,9 +153,8 @@ def select_close(
     near = near_training(tables, allowed, rule.near_copy)
     allowed = allowed.filter(~pl.col("kernel_id").is_in(near))
     classes: dict[str, str] = {}
-    if rule.near_copy is not None:
-        for group in allowed.partition_by("problem"):
-            classes |= near_copy_classes(tables.grams(group["program_id"]), rule.near_copy)
+    for group in allowed.partition_by("problem"):
+        classes |= near_copy_classes(tables.grams(group["program_id"]), rule.near_copy)
     pairs = find_pairs(allowed, rule)
     rows = pairs.filter(pl.col("row_id").is_in(draw_pairs(pairs, classes, rule)))
     rows = rows.with_columns(
@@ -173,13 +166,7 @@ def select_close(
         candidate_program="second_program_id",
         candidate_token="second_token_id",
     )
-    labelled, counts = label_rows(split, rows, rule.scheme)
-    return Selection(
-        split=split,
-        rows=labelled,
-        source=tables,
-        scheme=rule.scheme,
-        variant=variant_name(split, rule, standard, gpu=gpu_part(chosen_gpu, standard, per_gpu)),
-        parameters={**msgspec.to_builtins(rule), "preferred_gpu": rule.gpu, "gpu": chosen_gpu},
-        counts={**counts, "excluded": count_values(kernels["reason"].drop_nulls())},
-    )
+    facts = {"excluded": count_values(kernels["reason"].drop_nulls())}
+    variant = variant_name(split, rule, standard, gpu=gpu_part(chosen_gpu, standard, per_gpu))
+    gpus = {"preferred_gpu": rule.gpu, "gpu": chosen_gpu}
+    return make_selection(split, tables, rows, rule, variant, facts, **gpus)

@@ -16,7 +16,7 @@ import polars as pl
 
 from kernel_archive.archive.labels import FLAGS
 from kernel_archive.bins import Scheme, assign_bins
-from kernel_archive.errors import RecipeError, printable
+from kernel_archive.errors import RecipeError, UsageError, printable
 from kernel_archive.gpus import canonical_gpu
 from kernel_archive.ids import canonical_json, sha256_hex
 from kernel_archive.problems import HELD_OUT_PROBLEMS, normalise_problem
@@ -81,7 +81,7 @@ class KernelDefinition(Definition, frozen=True, kw_only=True, forbid_unknown_fie
         languages: languages of the candidates; all when empty.
         near_copy: similarity from which two programs are near copies
             (:mod:`kernel_archive.selection.similarity`), of which one is taken; a near copy of a
-            training program is left out. ``None``: no rule.
+            training program is left out.
         measured: measurements that a kernel has at least.
     """
 
@@ -90,7 +90,7 @@ class KernelDefinition(Definition, frozen=True, kw_only=True, forbid_unknown_fie
     role: Literal["held_out"]
     selection_key: _Text
     languages: list[_Language] = []
-    near_copy: Annotated[float, msgspec.Meta(gt=0, le=1)] | None = None
+    near_copy: Annotated[float, msgspec.Meta(gt=0, le=1)]
     measured: _Positive = 1
 
     @property
@@ -281,9 +281,9 @@ def canonical_definition(split: SplitSpec, tables: ArchiveTables) -> Definition:
         pl.col("language").is_in(languages) | (not languages),
         ~has_flag(["unfit"]),
     )
-    gpus = count_values(kernels["gpu"])
-    gpu = canonical_gpu(stated.get("gpu") or max(gpus, key=lambda name: gpus[name], default=""))
-    kernels = kernels.filter((pl.col("gpu") == gpu) | (gpu not in gpus))
+    gpu = canonical_gpu(stated.get("gpu") or "")
+    chosen_gpu = choose_gpu(count_values(kernels["gpu"]), gpu)
+    kernels = kernels.filter(pl.col("gpu") == (chosen_gpu or ""))
     tasks = stated.get("tasks")
     return with_changes(
         shipped,
@@ -292,9 +292,33 @@ def canonical_definition(split: SplitSpec, tables: ArchiveTables) -> Definition:
         tasks=_in_bins(kernels, stated.get("bins")) if tasks is None else _named(tasks, tables),
         exclude_flags=["unfit"],  # which only readings of its own recipes give
         measured=1,
-        gpu=gpu,
+        gpu=chosen_gpu or gpu,
         cap=stated.get("cap"),
     )
+
+
+def choose_gpu(present: Mapping[str, int], preferred: str, asked: str | None = None) -> str | None:
+    """Choose the one GPU of a split, of those that qualifying kernels were measured on.
+
+    The one that was asked for; else the preferred one when present; else the one with the most
+    kernels; ``None`` when there is none at all.
+
+    Raises:
+        UsageError: the named GPU has no qualifying kernel.
+
+    >>> choose_gpu({"H200": 9}, "A100-80GB"), choose_gpu({"H200": 9, "A100-80GB": 1}, "A100-80GB")
+    ('H200', 'A100-80GB')
+    """
+    if asked is not None:
+        preferred = canonical_gpu(asked)
+        if preferred not in present:
+            raise UsageError(
+                "no held-out kernel of these tasks was measured on GPU "
+                f"{printable(preferred)}. GPUs with such kernels: "
+                f"{', '.join(map(printable, sorted(present))) or 'none'}"
+            )
+    most = max(sorted(present), key=lambda name: present[name], default=None)
+    return preferred if preferred in present else most
 
 
 def _in_bins(kernels: pl.DataFrame, least: int | None) -> list[str]:
@@ -308,7 +332,7 @@ def _in_bins(kernels: pl.DataFrame, least: int | None) -> list[str]:
 def _named(tasks: Sequence[str], tables: ArchiveTables) -> list[str]:
     """Find the problems that a recipe names; one of our names may be kept as ``BUILDER.NAME``."""
     present = set(tables.read("kernels", ["problem"])["problem"])
-    names = []
+    names: list[str] = []
     for task in map(normalise_problem, tasks):
         kept = [name for name in present if name.endswith(f".{task}")]
         names += kept if task not in present and len(kept) == 1 else [task]

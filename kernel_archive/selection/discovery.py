@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any, Final, cast
 
-import msgspec
 import polars as pl
 
 from kernel_archive.selection.definitions import (
@@ -19,7 +18,7 @@ from kernel_archive.selection.definitions import (
     variant_name,
 )
 from kernel_archive.selection.edges import EDGE_COLUMNS, find_edges
-from kernel_archive.selection.selected import Selection, label_rows, pair_id
+from kernel_archive.selection.selected import Selection, make_selection, pair_id
 from kernel_archive.selection.tables import has_flag
 
 if TYPE_CHECKING:
@@ -80,9 +79,6 @@ def select_discovery(
     """Select the discovery pairs (docs/splits.md).
 
     ``row_id`` is made from the two kernel ids; rows stand in the order of a hash of it.
-
-    Raises:
-        DataError: a speedup is not finite and above 0.
     """
     standard = cast("DiscoveryDefinition", canonical_definition(split, tables))
     searches = tables.searches_with(*rule.roles, natural=rule.natural, builders=rule.builders)
@@ -96,20 +92,12 @@ def select_discovery(
     edges, dropped = find_edges(
         evaluations, tables.kernels(), {"flagged": pl.any_horizontal(flags)}
     )
-    rows, counts = label_rows(split, _rows(split, tables, edges), rule.scheme)
+    rows = _rows(split, tables, edges)
     facts: dict[str, Any] = {
         "cutoffs": cutoff_counts(rows, split.value, rule.cutoffs),
         "excluded": dict(sorted(dropped.items())),
     }
-    return Selection(
-        split=split,
-        rows=rows,
-        source=tables,
-        scheme=rule.scheme,
-        variant=variant_name(split, rule, standard),
-        parameters=msgspec.to_builtins(rule),
-        counts=counts | facts,
-    )
+    return make_selection(split, tables, rows, rule, variant_name(split, rule, standard), facts)
 
 
 def _rows(split: SplitSpec, tables: ArchiveTables, edges: pl.DataFrame) -> pl.DataFrame:

@@ -11,20 +11,18 @@ import re
 from collections import Counter
 from typing import TYPE_CHECKING, Any, cast
 
-import msgspec
 import polars as pl
 
 from kernel_archive.bins import assign_bins
-from kernel_archive.errors import UsageError, printable
-from kernel_archive.gpus import canonical_gpu
 from kernel_archive.ids import sha256_hex
 from kernel_archive.selection.definitions import (
     EvalDefinition,
     KernelDefinition,
     canonical_definition,
+    choose_gpu,
     variant_name,
 )
-from kernel_archive.selection.selected import Selection, cell_counts, count_values, label_rows
+from kernel_archive.selection.selected import Selection, cell_counts, count_values, make_selection
 from kernel_archive.selection.similarity import near_copies, overlap
 from kernel_archive.selection.tables import has_flag
 
@@ -33,10 +31,6 @@ if TYPE_CHECKING:
 
     from kernel_archive.selection.tables import ArchiveTables
     from kernel_archive.splits import SplitSpec
-
-
-class AmbiguousGpuError(UsageError):
-    """Raised when held-out kernels exist on several GPUs and none is preferred or named."""
 
 
 def selection_hash(key: str, kernel_id: str) -> str:
@@ -48,46 +42,9 @@ def selection_hash(key: str, kernel_id: str) -> str:
     return sha256_hex(f"{key}{kernel_id}".encode())
 
 
-def choose_gpu(present: Mapping[str, int], preferred: str, asked: str | None = None) -> str | None:
-    """Choose the one GPU of a split, of those that qualifying kernels were measured on.
-
-    Returns:
-        The one that was asked for; else the preferred one when present; else the only one;
-        ``None`` when there is none at all.
-
-    Raises:
-        UsageError: the named GPU has no qualifying kernel.
-        AmbiguousGpuError: several GPUs, none named, and none the preferred one.
-
-    >>> choose_gpu({"H200": 9}, "A100-80GB"), choose_gpu({"H200": 9, "A100-80GB": 1}, "A100-80GB")
-    ('H200', 'A100-80GB')
-    """
-    names = sorted(present)
-    listed = ", ".join(printable(n) for n in names) or "none"
-    if asked is not None:
-        wanted = canonical_gpu(asked)
-        if wanted not in names:
-            raise UsageError(
-                "no held-out kernel of these tasks was measured on GPU "
-                f"{printable(wanted)}. GPUs with such kernels: {listed}"
-            )
-        return wanted
-    if preferred in names:
-        return preferred
-    if len(names) > 1:
-        raise AmbiguousGpuError(
-            f"held-out kernels were measured on several GPUs ({listed}) and none of them is "
-            f"{preferred}. Choose one with --gpu"
-        )
-    return names[0] if names else None
-
-
 def gpu_part(gpu: str | None, standard: KernelDefinition, per_gpu: Mapping[str, int]) -> str:
     """Say the GPU for the name of a variant; nothing where the choice is the canonical one."""
-    try:
-        canonical = choose_gpu(per_gpu, standard.gpu)
-    except AmbiguousGpuError:
-        canonical = None
+    canonical = choose_gpu(per_gpu, standard.gpu)
     return "" if gpu == canonical else re.sub(r"[^a-z0-9]+", "", (gpu or "none").lower())
 
 
@@ -121,15 +78,13 @@ def with_reasons(
     return rows.join(labels, on="kernel_id", how="left", maintain_order="left")
 
 
-def near_training(tables: ArchiveTables, kernels: pl.DataFrame, limit: float | None) -> list[str]:
+def near_training(tables: ArchiveTables, kernels: pl.DataFrame, limit: float) -> list[str]:
     """Find kernels that are near copies of a training program, but not its very tokens.
 
     What has the very tokens should not be there at all: it is kept, so that the check of leaks
-    refuses it. Without a limit there are no near copies.
+    refuses it.
     """
     near: list[str] = []
-    if limit is None:
-        return near
     trained = tables.training["token_id"].implode()
     others = kernels.filter(~pl.col("token_id").is_in(trained))
     for (problem,), group in others.group_by("problem", maintain_order=True):
@@ -145,7 +100,7 @@ def _fill_cells(
     """Take the kernels of the smallest hashes of each cell, without near copies of each other."""
     hashes = [selection_hash(rule.selection_key, name) for name in kernels["kernel_id"]]
     kernels = kernels.with_columns(hash=pl.Series(hashes, dtype=pl.String)).sort("hash")
-    grams = {} if rule.near_copy is None else tables.grams(kernels["program_id"])
+    grams = tables.grams(kernels["program_id"])
     cells: dict[tuple[str, int], list[str]] = {}
     chosen: list[str] = []
     columns = kernels.select("kernel_id", "program_id", "problem", "bin")
@@ -153,9 +108,7 @@ def _fill_cells(
         cell = cells.setdefault((problem, number), [])
         if len(cell) >= rule.cap:
             continue
-        if rule.near_copy is not None and any(
-            overlap(grams[program], grams[other]) >= rule.near_copy for other in cell
-        ):
+        if any(overlap(grams[program], grams[other]) >= rule.near_copy for other in cell):
             dropped["near_copy_in_cell"] += 1
         else:
             cell.append(program)
@@ -174,11 +127,6 @@ def select_eval(
     of a hash of their ids. Nothing depends on the order of the input.
 
     ``gpu`` is the GPU, where the definition's rule should not choose.
-
-    Raises:
-        UsageError: the GPU asked for has no kernel here.
-        AmbiguousGpuError: the GPU must be named.
-        DataError: a speedup is not finite and above 0.
     """
     standard = cast("EvalDefinition", canonical_definition(split, tables))
     kernels = with_reasons(tables, rule, tables.kernels("test"))
@@ -189,26 +137,18 @@ def select_eval(
     allowed = allowed.filter(pl.col("gpu") == (chosen_gpu or ""))
     dropped["other_gpu"] = sum(per_gpu.values()) - len(allowed)
     near = near_training(tables, allowed, rule.near_copy)
-    if rule.near_copy is not None:
-        dropped["near_training"] = len(near)
+    dropped["near_training"] = len(near)
     allowed = allowed.filter(~pl.col("kernel_id").is_in(near))
     chosen = allowed.filter(pl.col("kernel_id").is_in(_fill_cells(tables, rule, allowed, dropped)))
-    rows, counts = label_rows(split, _with_reference(tables, chosen), rule.scheme)
-    cells = cell_counts(rows.select("problem", "bin").iter_rows(), rule.problems)
     facts: dict[str, Any] = {
-        "cells": cells,
+        "cells": cell_counts(chosen.select("problem", "bin").iter_rows(), rule.problems),
         "excluded": dict(sorted(dropped.items())),
         "gpus": per_gpu,
     }
-    return Selection(
-        split=split,
-        rows=rows,
-        source=tables,
-        scheme=rule.scheme,
-        variant=variant_name(split, rule, standard, gpu=gpu_part(chosen_gpu, standard, per_gpu)),
-        parameters={**msgspec.to_builtins(rule), "preferred_gpu": rule.gpu, "gpu": chosen_gpu},
-        counts=counts | facts,
-    )
+    variant = variant_name(split, rule, standard, gpu=gpu_part(chosen_gpu, standard, per_gpu))
+    gpus = {"preferred_gpu": rule.gpu, "gpu": chosen_gpu}
+    rows = _with_reference(tables, chosen)
+    return make_selection(split, tables, rows, rule, variant, facts, **gpus)
 
 
 def _with_reference(tables: ArchiveTables, kernels: pl.DataFrame) -> pl.DataFrame:

@@ -61,14 +61,16 @@ def label_correlations(split: SplitSpec, rows: pl.DataFrame) -> pl.DataFrame:
     overall = ranked.with_columns(
         pl.col(split.value, *names) / pl.col("size"),
         task=pl.lit("all tasks"),
-        degrees=pl.len() - (n_tasks - 1),
+        degrees=(pl.len() - (n_tasks - 1)).cast(pl.UInt32),
     )
-    groups = pl.concat([ranked, overall.cast(ranked.schema)])
-    groups = groups.filter(pl.col("degrees") >= LEAST_ROWS).group_by("task", "degrees")
-    values = groups.agg(pl.corr(name, split.value).alias(name) for name in names)
-    long = values.unpivot(names, index=["task", "degrees"], variable_name="column")
+    both = pl.concat([ranked, overall])
+    correlations = (pl.corr(name, split.value).alias(name) for name in names)
+    by_task = both.filter(pl.col("degrees") >= LEAST_ROWS).group_by("task", "degrees")
+    values = by_task.agg(correlations).unpivot(
+        names, index=["task", "degrees"], variable_name="column"
+    )
     limit = pl.col("degrees").map_elements(largest_correlation, return_dtype=pl.Float64)
-    return long.filter(pl.col("value").is_finite()).select("task", "column", "value", limit=limit)
+    return values.filter(pl.col("value").is_finite()).select("task", "column", "value", limit=limit)
 
 
 def check_label_order(archive: Archive) -> Iterator[Finding]:

@@ -25,7 +25,7 @@ from kernel_archive.selection.definitions import (
     with_changes,
 )
 from kernel_archive.selection.discovery import select_discovery
-from kernel_archive.selection.evaluation import AmbiguousGpuError, select_eval
+from kernel_archive.selection.evaluation import select_eval
 from kernel_archive.selection.inputs import write_inputs
 from kernel_archive.selection.leakage import present_members, prove
 from kernel_archive.selection.published import read_published
@@ -78,8 +78,7 @@ def select_split(
         gpu: the GPU of an evaluation split, when the definition's rule should not choose.
 
     Raises:
-        AmbiguousGpuError: the GPU of an evaluation split must be named.
-        UsageError: there is nothing on the GPU that was named.
+        UsageError: the GPU that was named has no kernel.
     """
     rule = rule or canonical_definition(split, tables)
     match rule:
@@ -123,8 +122,7 @@ def make_splits(
 ) -> Manifest:
     """Make derived tables of an archive directory that nobody else reads yet.
 
-    Nothing is written when the splits would leak. Where held-out kernels exist on several GPUs and
-    none is the canonical one, an evaluation split is left out, with the reason in the manifest.
+    Nothing is written when the splits would leak.
 
     Args:
         directory: the directory.
@@ -145,18 +143,11 @@ def make_splits(
     tables = ArchiveTables(archive)
     members = present_members(tables, [n for n in SPLIT_TABLES if n not in names])
     selections: dict[str, Selection] = {}
-    # What was not asked for this time is still missing for the reason that was found then.
-    before = archive.manifest.reports.get("splits_not_made", {})
-    missing = {name: reason for name, reason in before.items() if name not in names}
     for name in (n for n in SPLIT_TABLES if n in names):
-        try:
-            selection = select_split(SPLIT_TABLES[name], tables, members, rule, gpu)
-        except AmbiguousGpuError as error:
-            missing[name] = str(error)
-        else:
-            selections[name], members[name] = selection, selection.members
-    reports = {"leakage": prove(tables, members, selections), "splits_not_made": missing}
-    written = _write_selections(place, archive.manifest, selections.values(), **reports)
+        selections[name] = select_split(SPLIT_TABLES[name], tables, members, rule, gpu)
+        members[name] = selections[name].members
+    leakage = prove(tables, members, selections)
+    written = _write_selections(place, archive.manifest, selections.values(), leakage=leakage)
     written = write_inputs(place, written)
     return write_manifest(place, written) if manifest is None else written
 
@@ -184,11 +175,8 @@ def remade_split(
         changes: fields of the definition to change; ``None`` leaves one as it is.
 
     Raises:
-        ArchiveNotFoundError: there is no archive.
-        KernelArchiveError: another process is at work on the archive.
-        LeakageError: training would hold something of the evaluation; the rows are named.
-        RecipeError: the definition is at fault.
-        UsageError: there is nothing on the GPU that was named, or several GPUs and none was.
+        KernelArchiveError: there is no archive, another process is at work on it, training would
+            leak, the definition is at fault, or the GPU has no kernel.
     """
     place, split = Path(directory), SPLIT_TABLES[table]
     # Before the lock, whose folder would otherwise be made beside an archive that is not there.
@@ -204,11 +192,9 @@ def remade_split(
             rule = canonical_definition(split, ArchiveTables(archive))
         else:
             rule = load_definition(table, definition)
+        rule = with_changes(rule, **changes)
         with replaced_directory(place, copy=True) as new:
-            rule = with_changes(rule, **changes)
             remade = make_splits(new, names=[table], rule=rule, gpu=gpu)
-            if reason := remade.reports["splits_not_made"].get(table):
-                raise AmbiguousGpuError(reason)
             made = remade.splits[table]
             yield RemadeSplit(facts=made, changed=made != facts, directory=new)
 

@@ -8,7 +8,6 @@ import numpy as np
 import polars as pl
 import pyarrow.parquet as pq
 
-from kernel_archive.bins import Scheme
 from kernel_archive.errors import DataError
 from kernel_archive.gpus import canonical_gpu
 from kernel_archive.ids import kernel_id
@@ -32,7 +31,7 @@ if TYPE_CHECKING:
     from kernel_archive.splits import SplitSpec
 
 #: The rule that the published labels follow.
-PUBLISHED_SCHEME: Final[Scheme] = "released"
+PUBLISHED_SCHEME: Final = "released"
 
 
 def read_published(staged: Sequence[Path], archive: Archive) -> list[Selection]:
@@ -60,9 +59,6 @@ def published_split(split: SplitSpec, rows: pl.DataFrame, kernels: pl.DataFrame)
         split: the split.
         rows: with the fields of :class:`~kernel_archive.readers.records.PublishedRow`.
         kernels: problem, GPU, program and kernel id of the archive's kernels.
-
-    Raises:
-        DataError: a row id stands twice.
     """
     again = rows.filter(pl.col("row_id").is_duplicated())["row_id"].unique().sort().to_list()
     if again:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, Literal
 
+import msgspec
 import numpy as np
 import polars as pl
 import pyarrow as pa
@@ -19,10 +20,11 @@ from kernel_archive.ids import CANARY, ID_LENGTH, logical_digest, program_id, sh
 from kernel_archive.schema import TABLES
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from numpy.typing import NDArray
 
+    from kernel_archive.selection.definitions import Definition
     from kernel_archive.selection.tables import ArchiveTables
     from kernel_archive.splits import SplitSpec
 
@@ -97,9 +99,10 @@ class Selection:
         """Add both texts; an unknown reference has an empty one."""
         texts = source.texts(pl.concat([rows["anchor_program"], rows["candidate_program"]]))
         for side, column in (("anchor", self.split.anchor), ("candidate", self.split.candidate)):
-            keys = {"left_on": f"{side}_program", "right_on": "program_id"}
-            own = texts.select("program_id", pl.col("code").alias(column))
-            rows = rows.join(own, **keys, how="left", maintain_order="left")
+            own = texts.select(
+                pl.col("program_id").alias(f"{side}_program"), pl.col("code").alias(column)
+            )
+            rows = rows.join(own, on=f"{side}_program", how="left", maintain_order="left")
         return rows.with_columns(pl.col(self.split.anchor, self.split.candidate).fill_null(""))
 
     @cached_property
@@ -127,6 +130,32 @@ class Selection:
         )
 
 
+def make_selection(
+    split: SplitSpec,
+    tables: ArchiveTables,
+    rows: pl.DataFrame,
+    rule: Definition,
+    variant: str,
+    facts: Mapping[str, Any],
+    **parameters: Any,
+) -> Selection:
+    """Label the rows that a definition selects; facts and parameters add to what follows of both.
+
+    Raises:
+        DataError: a value is not finite and above 0.
+    """
+    labelled, counts = label_rows(split, rows, rule.scheme)
+    return Selection(
+        split=split,
+        rows=labelled,
+        source=tables,
+        scheme=rule.scheme,
+        variant=variant,
+        parameters={**msgspec.to_builtins(rule), **parameters},
+        counts={**counts, **facts},
+    )
+
+
 def label_rows(
     split: SplitSpec, rows: pl.DataFrame, scheme: Scheme, bins: NDArray[np.int8] | None = None
 ) -> tuple[pl.DataFrame, dict[str, Any]]:
@@ -134,9 +163,6 @@ def label_rows(
 
     Return the rows, in the order of the table, and facts of both. ``bins`` are the labels, where
     they are not made from the values.
-
-    Raises:
-        DataError: a value is not finite and above 0.
     """
     values, names = rows[split.value].to_numpy(), rows["row_id"].to_list()
     if bins is None:

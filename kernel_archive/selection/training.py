@@ -10,14 +10,13 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
-import msgspec
 import numpy as np
 import polars as pl
 
 from kernel_archive.selection.definitions import TrainDefinition, load_definition, variant_name
 from kernel_archive.selection.edges import EDGE_COLUMNS, find_edges, without
 from kernel_archive.selection.sampling import program_mark, quotas, stratum_pairs
-from kernel_archive.selection.selected import Selection, count_values, label_rows, pair_id
+from kernel_archive.selection.selected import Selection, count_values, make_selection, pair_id
 from kernel_archive.selection.tables import has_flag
 from kernel_archive.splits import SPLIT_TABLES
 
@@ -107,9 +106,6 @@ def select_train(
 
     ``row_id`` is made from anchor program and candidate kernel; rows are sorted by kind, problem,
     search and candidate. The same pairs come out for any order of the input, on any machine.
-
-    Raises:
-        DataError: a speedup is not finite and above 0.
     """
     dropped: Counter[str] = Counter()
     searches = tables.searches_with(rule.role)["search_id"].implode()
@@ -141,22 +137,14 @@ def select_train(
     groups = rows.group_by("problem", "pair_type").len().sort("problem", "pair_type")
     for task, kind, n in groups.iter_rows():
         per_task.setdefault(task, {})[kind] = n
-    labelled, counts = label_rows(split, rows, rule.scheme)
     facts: dict[str, Any] = {
         "kinds": count_values(rows["pair_type"]),
         "kinds_per_task": per_task,
         "excluded": dict(sorted(dropped.items())),
         "no_edges": dict(sorted(no_edges.items())),
     }
-    return Selection(
-        split=split,
-        rows=labelled,
-        source=tables,
-        scheme=rule.scheme,
-        variant=variant_name(split, rule, cast("TrainDefinition", load_definition(split.name))),
-        parameters=msgspec.to_builtins(rule),
-        counts=counts | facts,
-    )
+    standard = cast("TrainDefinition", load_definition(split.name))
+    return make_selection(split, tables, rows, rule, variant_name(split, rule, standard), facts)
 
 
 def _seeds(

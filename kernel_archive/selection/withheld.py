@@ -39,7 +39,7 @@ LABELS: Final[dict[str, Any]] = {
     **dict.fromkeys(["speedup", "bin", "n_measurements", "speedup_min", "speedup_max"]),
     "search_id": "",
 }
-#: What authors were told, which a public part says of no program: it says nearly as much as a label.
+#: What authors were told, which says nearly as much as a label: a public part has none of it.
 GOALS: Final = ("goal_bin", "aim")
 #: Facts of a split that say nothing of its labels.
 _OPEN_FACTS: Final = {"gpus"}
@@ -224,9 +224,9 @@ def check_withheld(archive: Archive) -> Iterator[Finding]:
         }
         for name in ("kernels", "failures", "evaluations"):
             columns = [*ids][: 2 if name == "evaluations" else 3]
-            rows = archive.polars(name, columns=columns)
+            listed = archive.polars(name, columns=columns)
             hits = [pl.col(column).is_in(ids[column].implode()) for column in columns]
-            telling[name] = rows.filter(pl.any_horizontal(hits))["kernel_id"].to_list()
+            telling[name] = listed.filter(pl.any_horizontal(hits))["kernel_id"].to_list()
         roles = archive.polars("searches", columns=["search_id", "role"])
         held = roles.filter(pl.col("role") == "held_out")["search_id"].implode()
         searches = archive.polars("evaluations", columns=["search_id"])["search_id"].unique()

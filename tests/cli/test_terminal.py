@@ -48,7 +48,7 @@ def place(tmp_path_factory):
         other,
         version=EVIL,
         bin_scheme=EVIL,
-        reports={**other.reports, "flags": {EVIL: 1}, "splits_not_made": {EVIL: EVIL}},
+        reports={**other.reports, "flags": {EVIL: 1}},
     )
     (folder / "b/manifest.json").write_bytes(msgspec.json.encode(odd))
     (folder / "bad.toml").write_text(

@@ -20,7 +20,7 @@ from kernel_archive.problems import GPU_MODE_TASKS
 from kernel_archive.schema import TABLES
 from kernel_archive.selection import evaluation
 from kernel_archive.selection.definitions import canonical_definition, load_definition, with_changes
-from kernel_archive.selection.evaluation import AmbiguousGpuError, select_eval, selection_hash
+from kernel_archive.selection.evaluation import select_eval, selection_hash
 from kernel_archive.splits import SPLITS
 
 RULE = with_changes(load_definition("eval"), measured=1)
@@ -179,17 +179,16 @@ def test_two_references_of_one_problem_stay_apart():
 
 
 def test_gpu_choice():
-    """The preferred GPU when present, else the only one, else the user must say."""
+    """The preferred GPU when present, else the one with the most kernels, or as the user says."""
 
     def pick(gpus, gpu=None):
-        searches = [Search(g, gpu=g) for g in gpus]
+        searches = [Search(g, gpu=g) for g in set(gpus)]
         runs = [Run(g, code, 1.2) for g, code in zip(gpus, CODES, strict=False)]
         return select(searches, runs, gpu=gpu)
 
     assert pick(["A100-80GB", "H200"]).facts.parameters["gpu"] == "A100-80GB"
     assert pick(["L40S"]).facts.parameters["gpu"] == "L40S"
-    with pytest.raises(AmbiguousGpuError, match="H200, L40S"):
-        pick(["L40S", "H200"])
+    assert pick(["L40S", "H200", "H200"]).facts.parameters["gpu"] == "H200"
     assert pick(["L40S", "H200"], gpu="NVIDIA H200").rows["gpu"].to_list() == ["H200"]
     with pytest.raises(UsageError, match=r"H100\. GPUs with such kernels: H200, L40S"):
         pick(["L40S", "H200"], gpu="H100")

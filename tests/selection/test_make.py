@@ -128,34 +128,28 @@ def test_leaks_write_nothing(tmp_path):
     assert contents(place) == before
 
 
-def test_several_gpus_leave_eval_out_of_a_build_and_stop_a_command(tmp_path):
-    """A build makes what it can and says why eval is missing; the command asks for the GPU."""
+def test_of_several_gpus_the_one_with_the_most_kernels_is_taken(tmp_path):
+    """Where none is preferred; another one is a variant."""
     searches = [Search("a", gpu="H200"), Search("b", gpu="L40S"), Search("t", role="training")]
-    runs = [Run(s.search_id, program(s.search_id), 2.0) for s in searches]
+    runs = [
+        Run(name, program(f"{name}{i}"), 2.0) for name in "abt" for i in range(1 + (name == "b"))
+    ]
     place = make_archive(tmp_path / "a", searches, runs)
-    made = make_splits(place)
-    assert "H200, L40S" in made.reports["splits_not_made"]["eval"]
-    opened = open_archive(place)
-    assert "eval" not in opened.manifest.tables
-    assert "H200, L40S" in opened.manifest.reports["splits_not_made"]["eval"]
-    assert [f.severity for f in check_splits(opened)] == ["warning"]
-    with pytest.raises(UsageError, match="--gpu"):
-        remake(place, "eval")
-    assert remake(place, "eval", gpu="L40S").facts.name == "eval-l40s"
-    opened = open_archive(place)
-    assert opened.manifest.reports["splits_not_made"] == {}
-    assert check_splits(opened) == []
+    make_splits(place)
+    assert open_archive(place).manifest.splits["eval"].parameters["gpu"] == "L40S"
+    assert remake(place, "eval", gpu="H200").facts.name == "eval-h200"
+    assert check_splits(open_archive(place)) == []
+    with pytest.raises(UsageError, match="GPUs with such kernels: H200, L40S"):
+        remake(place, "eval", gpu="B200")
 
 
 def test_training_avoids_the_discovery_pairs_that_are_there(tmp_path):
-    """An edge of an archive search whose programs training has measured too is in
-    discovery_pairs and not in train_pairs.
-    """
+    """An edge of an archive search that training has measured too is in discovery_pairs alone."""
     searches = [Search("old", role="archive"), Search("train", role="training")]
     pair = [program("shared parent"), program("shared child")]
     runs = [
-        Run(s, code, 1.0 + i, parent=None if i == 0 else "n0")
-        for s in ("old", "train")
+        Run(name, code, 1.0 + i, parent="n0" if i else None)
+        for name in ("old", "train")
         for i, code in enumerate(pair)
     ]
     place = make_archive(tmp_path / "a", searches, runs)
