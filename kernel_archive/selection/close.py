@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from itertools import zip_longest
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 import polars as pl
@@ -28,19 +28,6 @@ if TYPE_CHECKING:
 
     from kernel_archive.selection.tables import ArchiveTables
     from kernel_archive.splits import SplitSpec
-
-#: What a row says of either kernel, as ``first_`` and ``second_`` columns.
-_COLUMNS: Final = (
-    "kernel_id",
-    "program_id",
-    "token_id",
-    "problem",
-    "gpu",
-    "search_id",
-    "speedup",
-)
-#: What two kernels are paired by.
-_PAIRED_BY: Final = ("reference_id", "goal_bin", "parent_kernel_id", "standard_error")
 
 
 def standard_errors(tables: ArchiveTables, kernels: pl.DataFrame) -> pl.DataFrame:
@@ -75,10 +62,7 @@ def find_pairs(kernels: pl.DataFrame, rule: CloseDefinition) -> pl.DataFrame:
     def same(column: str) -> pl.Expr:
         return pl.col(f"low_{column}") == pl.col(f"high_{column}")
 
-    low, high = (
-        kernels.select(pl.col(*_COLUMNS, *_PAIRED_BY).name.prefix(side))
-        for side in ("low_", "high_")
-    )
+    low, high = (kernels.select(pl.all().name.prefix(side)) for side in ("low_", "high_"))
     ordered = pl.col("low_kernel_id") < pl.col("high_kernel_id")
     pairs = low.join_where(high, same("problem"), same("reference_id"), ordered)
     siblings = same("search_id") & same("parent_kernel_id")
@@ -95,14 +79,13 @@ def find_pairs(kernels: pl.DataFrame, rule: CloseDefinition) -> pl.DataFrame:
     pairs = pairs.with_columns(pl.Series("row_id", ids, pl.String))
     # The last digit of the id knows nothing of the speedups.
     turned = pl.col("row_id").str.contains("[02468ace]$")
-    first = [
-        pl.when(turned).then(f"high_{c}").otherwise(f"low_{c}").alias(f"first_{c}")
-        for c in _COLUMNS
-    ]
-    second = [
-        pl.when(turned).then(f"low_{c}").otherwise(f"high_{c}").alias(f"second_{c}")
-        for c in _COLUMNS
-    ]
+    first, second = (
+        [
+            pl.when(turned).then(f"{a}_{c}").otherwise(f"{b}_{c}").alias(f"{side}_{c}")
+            for c in kernels.columns
+        ]
+        for side, a, b in (("first", "high", "low"), ("second", "low", "high"))
+    )
     rows = pairs.select("row_id", "noise", *first, *second)
     return rows.with_columns(ratio=pl.col("second_speedup") / pl.col("first_speedup")).sort(
         "row_id"
