@@ -171,14 +171,14 @@ def _near_copies(
             programs = dict(zip(codes, token_grams(list(codes.values())), strict=True))
             pairs = foreign.filter(pl.col("problem") == problem)
             in_pairs = dict(zip(pairs["row"], token_grams(pairs["code"].to_list()), strict=True))
-            for where, others in (
-                (TRAIN, tables.training_grams(str(problem))),
-                ("train_pairs", in_pairs),
-            ):
-                near = near_copies(programs, others, limit)
-                texts = [f"{row} ({n.similarity:.2f} of row {n.name})" for row, n in near.items()]
-                rows = pl.DataFrame({"text": texts}, schema={"text": pl.String})
-                yield "near-copy-leak", rows.select(pl.lit(where).alias("where"), "text")
+            training = {TRAIN: tables.training_grams(str(problem)), "train_pairs": in_pairs}
+            leaked = [
+                (where, f"{row} ({near.similarity:.2f} of row {near.name})")
+                for where, others in training.items()
+                for row, near in near_copies(programs, others, limit).items()
+            ]
+            schema = {"where": pl.String, "text": pl.String}
+            yield "near-copy-leak", pl.DataFrame(leaked, schema=schema, orient="row")
 
 
 def _leaks(

@@ -306,7 +306,8 @@ def test_withheld_labels_rank_and_are_not_shown(tmp_path):
 def test_an_open_split_beside_a_withheld_one_keeps_its_entries(tmp_path):
     """The labels' folder says nothing of discovery pairs, which are scored as ever."""
     speeds = tuple(1.0123457 * s for s in (0.2, 0.4, 0.6, 0.9, 1.2, 1.7, 3.0, 4.9))
-    searches = [Search("held"), Search("aside", "histogram"), Search("other", "nbody_forces")]
+    aside = Search("aside", "histogram", role="archive")
+    searches = [Search("held"), aside, Search("other", "nbody_forces")]
     runs = [
         Run(s.search_id, program(f"{s.search_id}{i}"), x, parent=f"n{i - 1}" if i else None)
         for s in searches

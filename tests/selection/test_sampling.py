@@ -11,7 +11,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kernel_archive.selection.sampling import (
+from kernel_archive.selection.training import (
     program_mark,
     quotas,
     stratum_factors,
