@@ -56,13 +56,13 @@ def with_reasons(
     searches = tables.searches_with(natural=rule.natural, builders=rule.builders)
     held_out = tables.searches_with(rule.role)
     reference = pl.concat_str("reference_id", "problem", separator="\0")
-    known = tables.references.select(reference)["reference_id"]
+    references = tables.references.select(reference)["reference_id"]
     reasons = {
         "other_problem": ~pl.col("problem").is_in(rule.problems),
         "not_held_out": ~pl.col("search_id").is_in(held_out["search_id"].implode()),
         "other_builder": ~pl.col("search_id").is_in(searches["search_id"].implode()),
         "other_language": ~pl.col("language").is_in(rule.languages) & bool(rule.languages),
-        "unknown_reference": ~reference.is_in(known.implode()) & (not own),
+        "unknown_reference": ~reference.is_in(references.implode()) & (not own),
         # The shipped definitions keep what they selected before this rule.
         "reference_itself": (pl.col("program_id") == pl.col("reference_id")) & own,
         "flagged": has_flag(rule.exclude_flags),

@@ -92,13 +92,13 @@ def _trained(tables: ArchiveTables, members: Mapping[str, pl.DataFrame]) -> pl.D
     return pl.concat([kernels, *sides])
 
 
-def _searches(tables: ArchiveTables, trained: pl.DataFrame, held: pl.Series) -> Iterator[_Leak]:
+def _searches(tables: ArchiveTables, trained: pl.DataFrame, held_out: pl.Series) -> Iterator[_Leak]:
     """Look for held-out searches, their logs under another name, and what they measured."""
     sources = tables.searches.select(search="search_id", digest="source_digest")
-    digests = sources.filter(pl.col("search").is_in(held.implode()), pl.col("digest") != "")
+    digests = sources.filter(pl.col("search").is_in(held_out.implode()), pl.col("digest") != "")
     rows = trained.unique(["where", "search"], keep="first", maintain_order=True)
     rows = rows.join(sources, on="search", how="left", maintain_order="left")
-    is_held = pl.col("search").is_in(held.implode())
+    is_held = pl.col("search").is_in(held_out.implode())
     is_copy = pl.col("digest").is_in(digests["digest"].implode())
     yield "held-out-search", _leak(rows.filter(is_held), "{} ({} row {})", "search", "where", "row")
     template = "{}, under another name ({} row {})"
@@ -106,7 +106,7 @@ def _searches(tables: ArchiveTables, trained: pl.DataFrame, held: pl.Series) -> 
     yield "held-out-search", _leak(copies, template, "search", "where", "row")
     measured = tables.read("evaluations", ["search_id", "kernel_id", "outcome", "excluded"])
     passed = (pl.col("outcome") == "success") & pl.col("excluded").is_null()
-    measured = measured.filter(passed & pl.col("search_id").is_in(held.implode()))
+    measured = measured.filter(passed & pl.col("search_id").is_in(held_out.implode()))
     hits = trained.filter(pl.col("where") == TRAIN).join(
         measured.unique("kernel_id"), left_on="row", right_on="kernel_id"
     )
@@ -190,8 +190,8 @@ def _leaks(
     empty = MEMBER.to_frame()
     asked = pl.concat([empty, *(members[n] for n, kind in kinds.items() if kind == "eval")])
     searches = asked["search_id"].filter(asked["search_id"] != "")
-    held = pl.concat([tables.searches_with("held_out")["search_id"], searches]).unique()
-    yield from _searches(tables, trained, held)
+    held_out = pl.concat([tables.searches_with("held_out")["search_id"], searches]).unique()
+    yield from _searches(tables, trained, held_out)
     yield from _programs(trained, asked)
     begun = tables.searches_with("training").select(
         pl.lit("searches").alias("where"), "problem", row="search_id"

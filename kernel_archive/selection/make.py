@@ -195,8 +195,8 @@ def remade_split(
         rule = with_changes(rule, **changes)
         with replaced_directory(place, copy=True) as new:
             remade = make_splits(new, names=[table], rule=rule, gpu=gpu)
-            made = remade.splits[table]
-            yield RemadeSplit(facts=made, changed=made != facts, directory=new)
+            after = remade.splits[table]
+            yield RemadeSplit(facts=after, changed=after != facts, directory=new)
 
 
 def store_published(directory: Path, staged: Sequence[Path], manifest: Manifest) -> Manifest:

@@ -98,7 +98,7 @@ def held_out_programs(tables: ArchiveTables, members: Mapping[str, pl.DataFrame]
     for table in ("kernels", "failures"):
         listed = tables.read(table, ["program_id", "token_id"])
         tokens.append(listed.filter(pl.col("program_id").is_in(programs.implode()))["token_id"])
-    held = tables.training.filter(
+    forbidden = tables.training.filter(
         pl.col("program_id").is_in(programs.implode())
         | pl.col("token_id").is_in(pl.concat(tokens).implode())
     )
@@ -108,7 +108,7 @@ def held_out_programs(tables: ArchiveTables, members: Mapping[str, pl.DataFrame]
             for kind in ("program", "token"):
                 key = pair_key(f"anchor_{kind}", f"candidate_{kind}")
                 pairs.append(rows.select(key.alias("pair"))["pair"])
-    return HeldOut(held["program_id"].unique(), pl.concat(pairs).unique())
+    return HeldOut(forbidden["program_id"].unique(), pl.concat(pairs).unique())
 
 
 def select_train(

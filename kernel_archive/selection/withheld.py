@@ -228,9 +228,9 @@ def check_withheld(archive: Archive) -> Iterator[Finding]:
             hits = [pl.col(column).is_in(ids[column].implode()) for column in columns]
             telling[name] = listed.filter(pl.any_horizontal(hits))["kernel_id"].to_list()
         roles = archive.polars("searches", columns=["search_id", "role"])
-        held = roles.filter(pl.col("role") == "held_out")["search_id"].implode()
+        held_out = roles.filter(pl.col("role") == "held_out")["search_id"].implode()
         searches = archive.polars("evaluations", columns=["search_id"])["search_id"].unique()
-        telling["searches"] = searches.filter(searches.is_in(held)).sort().to_list()
+        telling["searches"] = searches.filter(searches.is_in(held_out)).sort().to_list()
     for name, rows in telling.items():
         if rows:
             message = f"the public part tells withheld labels: {len(rows)}, {name_rows(rows, 100)}"
