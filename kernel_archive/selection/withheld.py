@@ -167,31 +167,17 @@ def _write_public(archive: Archive, new: Path, hidden: Sequence[str]) -> Manifes
 def _open_rows(archive: Archive) -> dict[str, pl.DataFrame]:
     """Select what a trainer may see: training kernels, and what was measured of them, by table.
 
-    Goals, and parents that are gone, are null.
+    Goals, and parents that are gone, are null. Searches are counted anew.
     """
-    kernels, everything = archive.polars("kernels", "train"), archive.polars("evaluations")
-    left = everything.filter(pl.col("kernel_id").is_in(kernels["kernel_id"].implode()))
-    parent = pl.col("parent_kernel_id").is_in(left["kernel_id"].implode())
-    changes = [
-        *(
-            pl.when(parent).then(name).alias(name)
-            for name in ("parent_kernel_id", "parent_distance")
-        ),
-        *(pl.lit(None).alias(name) for name in GOALS),
-    ]
-    before = everything["search_id"].value_counts(name="before")
-    return {
-        "kernels": kernels.with_columns(changes),
-        "failures": archive.polars("failures").clear(),
-        "evaluations": left.with_columns(changes),
-        "searches": _recounted(archive.polars("searches"), before, left),
-    }
-
-
-def _recounted(searches: pl.DataFrame, before: pl.DataFrame, left: pl.DataFrame) -> pl.DataFrame:
-    """Select the searches with evaluations left, and count anew those that have lost some."""
+    kernels = archive.polars("kernels", "train")
+    shown = pl.col("kernel_id").is_in(kernels["kernel_id"].implode())
+    evaluations = archive.polars("evaluations").filter(shown)
+    parent = pl.col("parent_kernel_id").is_in(evaluations["kernel_id"].implode())
+    lineage = ("parent_kernel_id", "parent_distance")
+    changes = [pl.when(parent).then(name).alias(name) for name in lineage]
+    changes += [pl.lit(None).alias(name) for name in GOALS]
     passed = pl.col("outcome") == "success"
-    counts = left.group_by("search_id").agg(
+    counts = evaluations.group_by("search_id").agg(
         n_evaluations=pl.len(),
         n_successes=passed.sum(),
         n_kernels=pl.col("kernel_id").filter(passed).n_unique(),
@@ -199,10 +185,13 @@ def _recounted(searches: pl.DataFrame, before: pl.DataFrame, left: pl.DataFrame)
         best_speedup=pl.col("speedup").max(),
         gpu_seconds=pl.lit(None),
     )
-    searches = searches.filter(pl.col("search_id").is_in(counts["search_id"].implode()))
-    lost = counts.join(before, on="search_id").filter(pl.col("n_evaluations") < pl.col("before"))
-    lost = lost.select(pl.col(name).cast(searches.schema[name]) for name in counts.columns)
-    return searches.update(lost, on="search_id", include_nulls=True)
+    searches = archive.polars("searches").drop(counts.columns[1:])
+    return {
+        "kernels": kernels.with_columns(changes),
+        "failures": archive.polars("failures").clear(),
+        "evaluations": evaluations.with_columns(changes),
+        "searches": searches.join(counts, on="search_id", maintain_order="left"),
+    }
 
 
 def check_withheld(archive: Archive) -> Iterator[Finding]:
