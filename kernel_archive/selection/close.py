@@ -17,10 +17,11 @@ from kernel_archive.selection.definitions import (
     CloseDefinition,
     canonical_definition,
     choose_gpu,
+    make_selection,
     variant_name,
 )
 from kernel_archive.selection.evaluation import gpu_part, near_training, with_reasons
-from kernel_archive.selection.selected import Selection, count_values, make_selection, pair_id
+from kernel_archive.selection.selected import Selection, count_values, pair_id
 from kernel_archive.selection.similarity import near_copy_classes
 
 if TYPE_CHECKING:

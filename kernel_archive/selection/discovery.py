@@ -15,10 +15,11 @@ import polars as pl
 from kernel_archive.selection.definitions import (
     DiscoveryDefinition,
     canonical_definition,
+    make_selection,
     variant_name,
 )
 from kernel_archive.selection.edges import EDGE_COLUMNS, find_edges
-from kernel_archive.selection.selected import Selection, make_selection, pair_id
+from kernel_archive.selection.selected import Selection, pair_id
 from kernel_archive.selection.tables import has_flag
 
 if TYPE_CHECKING:

@@ -20,9 +20,10 @@ from kernel_archive.selection.definitions import (
     KernelDefinition,
     canonical_definition,
     choose_gpu,
+    make_selection,
     variant_name,
 )
-from kernel_archive.selection.selected import Selection, cell_counts, count_values, make_selection
+from kernel_archive.selection.selected import Selection, cell_counts, count_values
 from kernel_archive.selection.similarity import near_copies, overlap
 from kernel_archive.selection.tables import has_flag
 

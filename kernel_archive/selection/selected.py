@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-import msgspec
 import numpy as np
 import polars as pl
 import pyarrow as pa
@@ -20,11 +19,10 @@ from kernel_archive.ids import CANARY, ID_LENGTH, logical_digest, program_id, sh
 from kernel_archive.schema import TABLES
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from numpy.typing import NDArray
 
-    from kernel_archive.selection.definitions import Definition
     from kernel_archive.selection.tables import ArchiveTables
     from kernel_archive.splits import SplitSpec
 
@@ -128,32 +126,6 @@ class Selection:
             parameters=self.parameters,
             facts=self.counts,
         )
-
-
-def make_selection(
-    split: SplitSpec,
-    tables: ArchiveTables,
-    rows: pl.DataFrame,
-    rule: Definition,
-    variant: str,
-    facts: Mapping[str, Any],
-    **parameters: Any,
-) -> Selection:
-    """Label the rows that a definition selects; facts and parameters add to what follows of both.
-
-    Raises:
-        DataError: a value is not finite and above 0.
-    """
-    labelled, counts = label_rows(split, rows, rule.scheme)
-    return Selection(
-        split=split,
-        rows=labelled,
-        source=tables,
-        scheme=rule.scheme,
-        variant=variant,
-        parameters={**msgspec.to_builtins(rule), **parameters},
-        counts={**counts, **facts},
-    )
 
 
 def label_rows(

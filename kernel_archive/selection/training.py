@@ -21,9 +21,14 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 import numpy as np
 import polars as pl
 
-from kernel_archive.selection.definitions import TrainDefinition, load_definition, variant_name
+from kernel_archive.selection.definitions import (
+    TrainDefinition,
+    load_definition,
+    make_selection,
+    variant_name,
+)
 from kernel_archive.selection.edges import EDGE_COLUMNS, find_edges, without
-from kernel_archive.selection.selected import Selection, count_values, make_selection, pair_id
+from kernel_archive.selection.selected import Selection, count_values, pair_id
 from kernel_archive.selection.tables import has_flag
 from kernel_archive.splits import SPLIT_TABLES
 
