@@ -86,11 +86,13 @@ def near_training(tables: ArchiveTables, kernels: pl.DataFrame, limit: float) ->
     refuses it.
     """
     near: list[str] = []
-    trained = tables.training["token_id"].implode()
-    others = kernels.filter(~pl.col("token_id").is_in(trained))
+    others = kernels.join(tables.training, on="token_id", how="anti", maintain_order="left")
+    trained = tables.training.join(others, on="problem", how="semi")
+    # The texts are read once, not problem by problem.
+    grams = tables.grams(pl.concat([others["program_id"], trained["program_id"]]))
     for (problem,), group in others.group_by("problem", maintain_order=True):
-        grams = tables.grams(group["program_id"])
-        copies = near_copies(grams, tables.training_grams(str(problem)), limit)
+        programs = {name: grams[name] for name in group["program_id"]}
+        copies = near_copies(programs, tables.training_grams(str(problem)), limit)
         near += group.filter(pl.col("program_id").is_in(list(copies)))["kernel_id"].to_list()
     return near
 
