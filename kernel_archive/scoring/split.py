@@ -23,7 +23,7 @@ from kernel_archive.errors import DataError, Finding, UsageError, printable, sug
 from kernel_archive.splits import FORECAST_SPLITS, REPLAY, SplitSpec, split_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from typing import Unpack
 
     from numpy.typing import ArrayLike, NDArray
@@ -139,10 +139,6 @@ class Split:
     relabelled: bool = False  # the bins follow another scheme than the split was frozen with
     #: The labels are hidden from the public: no figure of a single row is shown.
     withheld: bool = False
-    #: Gives other places with row ids: what they are, what to do about it, and the ids.
-    others: Callable[[], Iterable[tuple[str, str, set[str]]]] | None = field(
-        default=None, repr=False
-    )
     _frozen: Split | None = field(default=None, repr=False)
     _made: dict[Callable[[Split], Any], Any] = field(default_factory=dict, init=False, repr=False)
 
