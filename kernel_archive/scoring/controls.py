@@ -103,8 +103,6 @@ EDIT_CUES: Final[dict[str, str]] = {
 BOUNDS: Final = ("goal", "oracle_bins", "oracle_speedups")
 #: Strengths of a cue that are tried: correlations of the copula.
 STRENGTHS: Final = tuple(round(0.1 * i, 1) for i in range(-9, 10))
-#: Measurements of a row that the ceiling of pairs is made from.
-MAX_MEASURED: Final = 5
 #: Of a larger task this many rows, evenly spaced, decide on a strength.
 _MAX_FITTED: Final = 300
 
@@ -261,7 +259,6 @@ def read_surface(archive: Archive, spec: SplitSpec, rows: Mapping[str, Sequence[
             spreads=np.array(spreads),
             cues=cues,
             goals=_goals(archive, rows[spec.kernel]),
-            measured=_repeated(archive, rows[spec.kernel]),
         )
     anchors = rows[spec.anchor]
     if spec.kind == "close":
@@ -284,13 +281,10 @@ def _surface_of_close(
     idle = launch_idle(archive, anchors, rows[spec.task])
     if idle is not None:
         first["launch_idle"] = idle
-    both = [_repeated(archive, rows[name]) for name in ("first_kernel_id", spec.kernel)]
-    measured = None if both[0] is None or both[1] is None else both[1] / both[0]
     return Surface(
         languages=tuple(map(language_of, rows[spec.candidate])),
         spreads=np.ones(len(anchors)),
         cues={name: cue - first[name] for name, cue in cues.items()},
-        measured=measured,
     )
 
 
@@ -325,21 +319,6 @@ def _goals(archive: Archive, kernels: Sequence[str]) -> Floats | None:
     goal = dict(zip(*(column.to_pylist() for column in table.columns), strict=True))
     goals = np.array([goal.get(name) for name in kernels], dtype=np.float64)
     return None if np.isnan(goals).all() else goals
-
-
-def _repeated(archive: Archive, kernels: Sequence[str]) -> Floats | None:
-    """Return the first measurements of every kernel: shape (n, k); ``None`` without any."""
-    if "evaluations" not in archive.manifest.tables:
-        return None
-    table = archive.arrow("evaluations", columns=["kernel_id", "speedup", "excluded"])
-    found: dict[str, list[float]] = {name: [] for name in kernels}
-    for name, speedup, excluded in zip(*(c.to_pylist() for c in table.columns), strict=True):
-        if name in found and speedup and not excluded and len(found[name]) < MAX_MEASURED:
-            found[name].append(speedup)
-    out = np.full((len(kernels), MAX_MEASURED), np.nan)
-    for row, name in zip(out, kernels, strict=True):
-        row[: len(found[name])] = found[name]
-    return None if np.isnan(out).all() else out
 
 
 def _measurements(archive: Archive) -> dict[str, tuple[float, float]]:

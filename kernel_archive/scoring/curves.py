@@ -7,26 +7,19 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from kernel_archive.scoring import calibration, order
-from kernel_archive.scoring.forecasts import Forecasts
-from kernel_archive.scoring.metrics import METRICS, metrics_of
-from kernel_archive.scoring.record import Bucket, Deferral, DiscoveryCurve, PairBand, RiskCoverage
-from kernel_archive.scoring.samples import ForecastRows, RowSample
+from kernel_archive.scoring.metrics import metrics_of
+from kernel_archive.scoring.record import Bucket, Deferral, DiscoveryCurve, RiskCoverage
+from kernel_archive.scoring.samples import RowSample
 from kernel_archive.scoring.uncertainty import joined, measure
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
-    from kernel_archive.scoring.arrays import Bools, Floats, Ints
+    from kernel_archive.scoring.arrays import Bools, Floats
     from kernel_archive.scoring.record import Metric
-    from kernel_archive.scoring.split import Split
+    from kernel_archive.scoring.samples import ForecastRows
 
 _PERCENT: Final = np.arange(1, 101)
-#: Distances of two speedups, in x.
-_BANDS: Final = ((order.MIN_RATIO, 1.2), (1.2, 1.5), (1.5, 2.0), (2.0, 4.0), (4.0, np.inf))
-_TITLES: Final = (
-    *(f"{low:g}x to {high:g}x" if high < np.inf else f"over {low:g}x" for low, high in _BANDS),
-    "close pairs",
-)
 
 
 def buckets(rows: ForecastRows) -> tuple[Bucket, ...]:
@@ -82,95 +75,6 @@ def discovery_curve(rows: ForecastRows, cutoff: float) -> DiscoveryCurve:
         recall=tuple(recall.tolist()),
         precision=tuple(np.mean(precisions, axis=0).tolist()),
     )
-
-
-def bands_of(split: Split, rows: ForecastRows) -> tuple[PairBand, ...]:
-    """Count pairs in the right order by their distance, where the split has pairs to order."""
-    if split.kind == "close":
-        return _close_bands(split, rows)
-    return pair_bands(split, rows) if split.kind == "eval" else ()
-
-
-def _close_bands(split: Split, rows: ForecastRows) -> tuple[PairBand, ...]:
-    """Count the close pairs whose faster program is named; ceiling: what one measurement names."""
-    right = METRICS["faster"].of_rows(rows).mean(axis=0)
-    ratio = np.maximum(rows.speedups, 1.0 / rows.speedups)
-    measured = split.ordered.surface.measured
-    out = []
-    for (low, high), title in zip(_BANDS, _TITLES, strict=False):
-        inside = (ratio > low) & (ratio <= high)
-        if not inside.any():
-            continue
-        ceiling = None if measured is None else _one_measurement(measured[inside])
-        band = PairBand(
-            title=title,
-            n_pairs=int(inside.sum()),
-            accuracy=float(right[inside].mean()),
-            ceiling=ceiling,
-        )
-        out.append(band)
-    return tuple(out)
-
-
-def _one_measurement(ratios: Floats) -> float | None:
-    """Share of measured ratios, shape (n, k), on the side of 1 of the median of the others."""
-    sides = []
-    for k in range(ratios.shape[1]):
-        others = np.delete(ratios, k, axis=1)
-        known = ~np.isnan(ratios[:, k]) & ~np.isnan(others).all(axis=1)
-        truth = np.log(np.nanmedian(others[known], axis=1))
-        sides.append(np.sign(np.log(ratios[known, k])) == np.sign(truth))
-    agree = np.concatenate(sides)
-    return float(agree.mean()) if len(agree) else None
-
-
-def pair_bands(split: Split, rows: ForecastRows) -> tuple[PairBand, ...]:
-    """Count pairs in the right order by the distance of their speedups, with their ceilings."""
-    ceilings = split.once(_ceilings)
-    counts = np.zeros((len(_BANDS) + 1, 2))
-    for name, at in rows.pools.items():
-        table = rows.pair_tables[name]
-        for number, within in enumerate(_bands(rows, at[table.rows])):
-            counts[number] += table.share_right(within)
-    return tuple(
-        PairBand(title=title, n_pairs=int(n), accuracy=right / n if n else None, ceiling=ceiling)
-        for title, (right, n), ceiling in zip(_TITLES, counts.tolist(), ceilings, strict=True)
-    )
-
-
-def _bands(rows: ForecastRows, at: Ints) -> Iterator[Bools]:
-    """Give the pairs of every band among rows from the fastest to the slowest, then close ones."""
-    speedups = rows.speedups[at]
-    ratio = np.divide.outer(speedups, speedups)
-    for low, high in _BANDS:
-        yield (ratio > low) & (ratio <= high)
-    yield order.close_pairs(speedups, None if rows.goals is None else rows.goals[at])
-
-
-def _ceilings(split: Split) -> tuple[float | None, ...]:
-    """Find how often one measurement orders a pair as the median of the others does, by band."""
-    even = Forecasts.from_arrays(split, np.full((len(split), 8), 0.125))
-    rows, measured = ForecastRows.of(split, even), split.ordered.surface.measured
-    if measured is None:
-        return (None,) * len(_TITLES)
-    others = np.full(measured.shape, np.nan)
-    for k in range(measured.shape[1]):
-        left = np.delete(measured, k, axis=1)
-        known = ~np.isnan(measured[:, k]) & ~np.isnan(left).all(axis=1)
-        others[known, k] = np.nanmedian(left[known], axis=1)
-    counts = np.zeros((len(_TITLES), 2))
-    for pool in rows.pools.values():
-        at = pool[np.argsort(-rows.speedups[pool], kind="stable")][: order.MAX_ROWS]
-        countable = order.countable_pairs(rows.speedups[at], rows.spreads[at])
-        bands = [countable & band for band in _bands(rows, at)]
-        for a, b in np.ndindex(measured.shape[1], measured.shape[1]):
-            one = np.sign(np.subtract.outer(measured[at, a], measured[at, b]))
-            truth = np.sign(np.subtract.outer(others[at, a], others[at, b]))
-            known = ~np.isnan(one) & ~np.isnan(truth)
-            for number, band in enumerate(bands):
-                chosen = band & known
-                counts[number] += ((one == truth)[chosen].sum(), chosen.sum())
-    return tuple(right / n if n else None for right, n in counts.tolist())
 
 
 def deferral(

@@ -86,11 +86,11 @@ class PairTable:
             above += np.sign(np.subtract.outer(key, key))
         # Over all repeats a right order scores 2, a tie 1: whole numbers, so that sums are exact.
         self._most = 2.0 * len(keys)
-        self.points = len(keys) + above
+        points = len(keys) + above
         number = np.float32 if self._most * m * m < _EXACT else np.float64
         close = self.countable & close_pairs(s, None if goals is None else goals[self.rows])
         self._tables: list[Floats] = [
-            (self.points * part if scored else part).astype(number)
+            (points * part if scored else part).astype(number)
             for part in (self.countable, close)
             for scored in (True, False)
         ]
@@ -113,11 +113,6 @@ class PairTable:
         out: Floats = np.stack(forms)[:, :n_draws].astype(np.float64)
         out[::2] /= self._most
         return out
-
-    def share_right(self, within: Bools) -> tuple[float, int]:
-        """Share in the right order, over all repeats, and number of some of the pairs."""
-        chosen = self.countable & within
-        return float(self.points[chosen].sum()) / self._most, int(chosen.sum())
 
 
 def shares_above(cutoff: float, scheme: Scheme = DEFAULT_SCHEME) -> Floats:

@@ -95,7 +95,6 @@ def score_with_draws(
         confusion=tuple(map(tuple, confusion(predicted=rows.predicted, bins=rows.bins).tolist())),
         buckets=curves.buckets(rows),
         recovery=_recovery(figures, even, drawn),
-        pairs=curves.bands_of(split, rows),
         risk=curves.risk_coverage(rows),
         deferral=curves.deferral(rows, forecasts.deferred[:, split.canonical_order], _metric),
         discovery=tuple(

@@ -65,8 +65,6 @@ class Surface:
     cues: Mapping[str, Floats] = field(default_factory=dict)
     #: Shape (n,), the bin that the author was told to land in, NaN for none; ``None`` if all are.
     goals: Floats | None = None
-    #: Shape (n, k), measured speedups, NaN where there are fewer; ``None`` where none is known.
-    measured: Floats | None = None
 
     @classmethod
     def plain(cls, n: int) -> Surface:
@@ -80,7 +78,6 @@ class Surface:
             spreads=self.spreads[rows],
             cues={name: values[rows] for name, values in self.cues.items()},
             goals=None if self.goals is None else self.goals[rows],
-            measured=None if self.measured is None else self.measured[rows],
         )
 
 

@@ -69,12 +69,6 @@ def score_sheets(record: Score) -> list[Sheet]:
         columns = ["budget", "recovered", *_SCORE_COLUMNS[2:4], "random order", "best control"]
         rows = [[shown, *_metric_row(record, name)[1:7]] for name, shown in budgets.items()]
         sheets.append(Sheet("Speedup recovered by budget", [*columns, "oracle"], rows, []))
-    if record.pairs:
-        columns = ["distance", "pairs", "in the right order", "by one more measurement"]
-        rows = [
-            [b.title, f"{b.n_pairs:,}", _share(b.accuracy), _share(b.ceiling)] for b in record.pairs
-        ]
-        sheets.append(Sheet("Pairs by distance", columns, rows, []))
     if record.discovery:
         columns = ["cutoff", "positives", "base rate", "least and largest average precision"]
         rows = [

@@ -101,27 +101,14 @@ def test_pairs_in_draws_are_the_pairs_of_the_drawn_rows(n, repeats, seed):
 
 
 def test_close_pairs_by_hand():
-    """At most 2x apart and of one goal: 1 and 1.5, in the wrong order, 1.5 and 2.9, in the right.
-
-    By distance one of two pairs of 1.2x to 1.5x is wrong; a measurement more orders all that it
-    can.
-    """
-    surface = replace(
-        Surface.plain(4),
-        goals=np.array([5.0, 5.0, 5.0, 7.0]),
-        measured=np.array([[1.0, 1.0, 1.0], [1.5, 1.4, 1.6], [2.9, 2.9, np.nan], [2.2, 2.2, 2.2]]),
-    )
+    """At most 2x apart and of one goal: 1 and 1.5, in the wrong order, 1.5 and 2.9, in the right."""
+    surface = replace(Surface.plain(4), goals=np.array([5.0, 5.0, 5.0, 7.0]))
     target = Split.from_arrays(
         row_ids=list("abcd"), tasks=["t"] * 4, speedups=[1.0, 1.5, 2.9, 2.2], surface=surface
     )
     cast = Forecasts.from_arrays(target, np.full((4, 8), 0.125), expected_speedups=[2, 1, 3, 4])
     record = score(target, cast, draws=0)
     assert record.metrics["close_pairs"].mean == 0.5
-    bands = {band.title: band for band in record.pairs}
-    assert bands["close pairs"].n_pairs == 2
-    assert bands["1.2x to 1.5x"].accuracy == pytest.approx(1 / 3)
-    assert bands["2x to 4x"].accuracy == 1.0
-    assert {band.ceiling for band in record.pairs} == {None, 1.0}
 
 
 def test_a_large_set_is_thinned_and_stays_in_memory(rng):
