@@ -57,7 +57,7 @@ def risk_coverage(rows: ForecastRows) -> RiskCoverage | None:
 
 def discovery_curve(rows: ForecastRows, cutoff: float) -> DiscoveryCurve:
     """Compute precision and recall at one cutoff."""
-    positive = rows.speedups >= cutoff
+    positive = rows.split.speedups >= cutoff
     n, base_rate = int(positive.sum()), float(positive.mean())
     if not n:
         return DiscoveryCurve(cutoff=cutoff, n_positive=n, base_rate=base_rate)
@@ -87,8 +87,8 @@ def deferral(
     if not deferred.any():
         return None
     answered = deferred & rows.parsed
-    names = [name for name, info in metrics_of(rows.kind).items() if info.accepted]
-    kept = (rows.repeat(r).part(np.flatnonzero(~deferred[r])) for r in range(rows.n_repeats))
+    names = [name for name, info in metrics_of(rows.split.kind).items() if info.accepted]
+    kept = (rows.repeat(r).take(np.flatnonzero(~deferred[r])) for r in range(rows.n_repeats))
     accepted = joined(measure(RowSample.once(part), names) for part in kept).overall
     return Deferral(
         rate=float(deferred.mean()),

@@ -105,26 +105,21 @@ def _recovered(sample: RowSample, budgets: tuple[int, ...] = BUDGETS) -> Floats:
     return mean
 
 
-def _calibration_error(sample: RowSample) -> Floats:
-    rows = sample.rows
-    return sample.mean(
-        lambda r: calibration.ece(
-            confidence=rows.confidence[r],
-            correct=rows.hits[r],
-            parsed=rows.parsed[r],
-            weights=sample.weights,
-        )
-    )
+def _pooled(sample: RowSample) -> Floats:
+    """Take all rows as one candidate set."""
+    at = np.arange(len(sample.rows))
+    return np.asarray(sample.recovered(at, sample.weights, BUDGETS).mean(axis=0))
 
 
-def _monotonicity(sample: RowSample) -> Floats:
+def _of_confidence(sample: RowSample, formula: Callable[..., Floats], **values: Floats) -> Floats:
+    """Apply a formula of confidence and one value of every row; ``values`` have shape (R, n)."""
     rows = sample.rows
     return sample.mean(
-        lambda r: calibration.confidence_monotonicity(
+        lambda r: formula(
             confidence=rows.confidence[r],
-            errors=rows.errors[r],
             parsed=rows.parsed[r],
             weights=sample.weights,
+            **{name: value[r] for name, value in values.items()},
         )
     )
 
@@ -138,15 +133,17 @@ def _skill(sample: RowSample, over: str) -> Floats:
 
 
 def _of_probabilities(formula: Callable[..., Floats], rows: ForecastRows) -> Floats:
-    return formula(probabilities=rows.probabilities, bins=rows.bins)
+    return formula(probabilities=rows.probabilities, bins=rows.split.bins)
 
 
 #: Metric -> its value for every row, shape (R, n), where the metric is the mean over the rows.
 _ROWS: Final[dict[str, Callable[[ForecastRows], Floats]]] = {
     "forecast_error": lambda r: r.errors,
-    "faster": lambda r: order.named_faster(above=r.exceedance(1.0), speedups=r.speedups),
+    "faster": lambda r: order.named_faster(above=r.exceedance(1.0), speedups=r.split.speedups),
     "accuracy": lambda r: r.hits.astype(float),
-    "within_one": lambda r: forecasts.within_one(predicted=r.predicted, bins=r.bins).astype(float),
+    "within_one": lambda r: forecasts.within_one(predicted=r.predicted, bins=r.split.bins).astype(
+        float
+    ),
     "brier": partial(_of_probabilities, forecasts.brier),
     "crps": partial(_of_probabilities, forecasts.crps),
     "nll": partial(_of_probabilities, forecasts.nll),
@@ -156,15 +153,17 @@ _ROWS: Final[dict[str, Callable[[ForecastRows], Floats]]] = {
 _DRAWS: Final[dict[str, Callable[[RowSample], Floats]]] = {
     "speedup_recovered": _recovered,
     **{budget_name(c): partial(_recovered, budgets=(c,)) for c in BUDGETS},
-    "speedup_recovered_pooled": lambda s: s.pooled,
+    "speedup_recovered_pooled": _pooled,
     "recovery_area": lambda s: recovery_area(curve=s.curve),
-    "ece": _calibration_error,
-    "confidence_monotonicity": _monotonicity,
+    "ece": lambda s: _of_confidence(s, calibration.ece, correct=s.rows.hits),
+    "confidence_monotonicity": lambda s: _of_confidence(
+        s, calibration.confidence_monotonicity, errors=s.rows.errors
+    ),
+    "aurc": lambda s: _of_confidence(s, calibration.aurc, losses=s.rows.errors),
     "crps_skill": partial(_skill, over="zero_crps"),
-    "crps_skill_cue": partial(_skill, over="control_crps"),
+    "crps_skill_cue": partial(_skill, over="cue_crps"),
     "pair_accuracy": lambda s: s.pair_accuracy(close=False),
     "close_pairs": lambda s: s.pair_accuracy(close=True),
-    "aurc": lambda s: s.risk,
     **{cutoff_name(x): partial(lambda s, x: s.average_precisions[x], x=x) for x in order.CUTOFFS},
     **{f"lift_{x:g}": partial(lambda s, x: s.lift(x), x=x) for x in order.CUTOFFS},
 }

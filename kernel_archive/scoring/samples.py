@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from kernel_archive.scoring import calibration, order, recovery
+from kernel_archive.scoring import order, recovery
 from kernel_archive.scoring.arrays import product
 from kernel_archive.scoring.controls import best_control, zero_of
 from kernel_archive.scoring.forecasts import confidence, correct, expected_speedup, forecast_errors
@@ -16,94 +16,72 @@ from kernel_archive.scoring.forecasts import confidence, correct, expected_speed
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from kernel_archive.bins import Scheme
     from kernel_archive.scoring.arrays import Bools, Floats, Ints
     from kernel_archive.scoring.forecasts import Forecasts
     from kernel_archive.scoring.split import Split
-    from kernel_archive.splits import Kind
 
 #: Cues of an edit that find discoveries without reading it.
 SHORTCUTS: Final = ("parent_speedup", "language_change")
-#: Fields of :class:`ForecastRows` with a value for every row.
-_ROW_FIELDS: Final = (
-    "speedups",
-    "bins",
-    "spreads",
-    "control_crps",
-    "zero_crps",
-    "clusters",
-    "goals",
-)
-#: Its fields with a value for every repeat and row.
+#: Fields of :class:`ForecastRows` with a value for every repeat and row.
 REPEAT_FIELDS: Final = ("probabilities", "parsed", "predicted", "stated")
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class ForecastRows:
-    """Hold rows of a split with their forecasts, stratum after stratum."""
+    """Hold n rows of a split with their forecasts."""
 
-    kind: Kind
-    scheme: Scheme
-    representatives: Floats  # shape (8,), m_b in x
-    #: Task or family; task and language; reported group: each -> positions of its rows.
-    strata: Mapping[str, Ints]
-    pools: Mapping[str, Ints]
-    groups: Mapping[str, Ints]
-    speedups: Floats  # shape (n,): speedups in x, true bins, largest over smallest measurement
-    bins: Ints
-    spreads: Floats
-    control_crps: Floats  # shape (n,), of the best cue
-    zero_crps: Floats  # shape (n,), of what a skill of 0 stands for
-    #: Shape (n,), number of the cluster that a row is of; ``None`` where rows are drawn. What they
-    #: are called.
-    clusters: Ints | None
-    unit: str
-    #: Shape (n,), the bin that the author was told to land in; ``None`` where nobody was told.
-    goals: Floats | None
-    #: Name -> shape (n,), scores of the known shortcuts to discoveries.
-    shortcuts: Mapping[str, Floats]
+    split: Split
     probabilities: Floats  # shape (R, n, 8)
-    #: Shape (R, n): where there is a distribution, and the predicted bin, 0 where there is none.
-    parsed: Bools
-    predicted: Ints
-    #: Shape (R, n), expected speedup stated beside the bins, x; NaN where there is none.
-    stated: Floats
+    parsed: Bools  # shape (R, n): whether there is a distribution
+    predicted: Ints  # shape (R, n): the predicted bin, 0 where there is none
+    stated: Floats  # shape (R, n): expected speedup stated beside the bins, x; NaN for none
+    cue_crps: Floats  # shape (n,), of the best cue
+    zero_crps: Floats  # shape (n,), of what a skill of 0 stands for
 
     @classmethod
     def of(cls, split: Split, forecasts: Forecasts, predicted_bin: str = "argmax") -> ForecastRows:
         """Put the rows of a split and their forecasts in canonical order: no file order matters."""
         places = split.canonical_order
-        rows, cast = split.ordered, forecasts.take(places)
-        named = rows.clusters
+        cast = forecasts.take(places)
         return cls(
-            kind=rows.kind,
-            scheme=rows.scheme,
-            representatives=rows.representatives,
-            strata=rows.task_rows,
-            pools=rows.pool_rows,
-            groups=rows.group_rows,
-            speedups=rows.speedups,
-            bins=rows.bins,
-            spreads=rows.surface.spreads,
-            control_crps=split.once(best_control)[1][places],
-            zero_crps=split.once(zero_of)[1][places],
-            clusters=None if named is None else np.unique(named.names, return_inverse=True)[1],
-            unit="rows" if named is None else named.unit,
-            goals=rows.surface.goals,
-            shortcuts={k: v for k, v in rows.surface.cues.items() if k in SHORTCUTS},
+            split=split.ordered,
             probabilities=cast.probabilities,
             parsed=cast.parsed,
             predicted=cast.predicted(predicted_bin),
             stated=np.where(cast.parsed, cast.expected_speedups, np.nan),
+            cue_crps=split.once(best_control)[1][places],
+            zero_crps=split.once(zero_of)[1][places],
         )
 
     def __len__(self) -> int:
-        return len(self.speedups)
+        return len(self.split)
 
     @property
     def n_repeats(self) -> int:
         """Number of repeats R."""
         return int(self.parsed.shape[0])
+
+    def repeat(self, r: int) -> ForecastRows:
+        """Select one repeat alone."""
+        arrays: dict[str, Any] = {name: getattr(self, name)[r, None] for name in REPEAT_FIELDS}
+        return replace(self, **arrays)
+
+    def take(self, at: Ints) -> ForecastRows:
+        """Select rows by position, in this order, any of them several times."""
+        arrays: dict[str, Any] = {name: getattr(self, name)[:, at] for name in REPEAT_FIELDS}
+        arrays |= {name: getattr(self, name)[at] for name in ("cue_crps", "zero_crps")}
+        return replace(self, split=self.split.take(at), **arrays)
+
+    @cached_property
+    def by_group(self) -> dict[str, ForecastRows]:
+        """The rows of every reported group."""
+        return {name: self.take(at) for name, at in self.split.group_rows.items()}
+
+    @cached_property
+    def clusters(self) -> Ints | None:
+        """Shape (n,), number of the cluster that a row is of; ``None`` where rows are drawn."""
+        named = self.split.clusters
+        return None if named is None else np.unique(named.names, return_inverse=True)[1]
 
     @property
     def n_drawn(self) -> int:
@@ -119,20 +97,22 @@ class ForecastRows:
     @cached_property
     def hits(self) -> Bools:
         """Whether the predicted bin is the true one, shape (R, n)."""
-        return correct(predicted=self.predicted, bins=self.bins)
+        return correct(predicted=self.predicted, bins=self.split.bins)
 
     @cached_property
     def errors(self) -> Floats:
         """Forecast errors, x, shape (R, n)."""
         return forecast_errors(
-            predicted=self.predicted, speedups=self.speedups, representatives=self.representatives
+            predicted=self.predicted,
+            speedups=self.split.speedups,
+            representatives=self.split.representatives,
         )
 
     @cached_property
     def expected(self) -> Floats:
         """Expected speedups S^, x, shape (R, n)."""
         return expected_speedup(
-            probabilities=self.probabilities, representatives=self.representatives
+            probabilities=self.probabilities, representatives=self.split.representatives
         )
 
     @cached_property
@@ -145,56 +125,22 @@ class ForecastRows:
     @cached_property
     def pair_tables(self) -> dict[str, order.PairTable]:
         """The pairs of every task and language."""
+        goals, spreads = self.split.surface.goals, self.split.surface.spreads
         return {
             name: order.PairTable(
                 self.keys[:, at],
-                self.speedups[at],
-                self.spreads[at],
-                None if self.goals is None else self.goals[at],
+                self.split.speedups[at],
+                spreads[at],
+                None if goals is None else goals[at],
             )
-            for name, at in self.pools.items()
+            for name, at in self.split.pool_rows.items()
         }
 
     def exceedance(self, cutoff: float) -> Floats:
         """Pr[g >= cutoff], shape (R, n)."""
-        return order.exceedance(probabilities=self.probabilities, cutoff=cutoff, scheme=self.scheme)
-
-    def repeat(self, r: int) -> ForecastRows:
-        """Select one repeat alone."""
-        arrays: dict[str, Any] = {name: getattr(self, name)[r, None] for name in REPEAT_FIELDS}
-        return replace(self, **arrays)
-
-    def take(
-        self, at: Ints, *, strata: Mapping[str, Ints], pools: Mapping[str, Ints]
-    ) -> ForecastRows:
-        """Select rows by position, in this order, any of them several times; without groups."""
-        arrays: dict[str, Any] = {
-            name: values[at] for name in _ROW_FIELDS if (values := getattr(self, name)) is not None
-        }
-        arrays |= {name: getattr(self, name)[:, at] for name in REPEAT_FIELDS}
-        shortcuts = {name: scores[at] for name, scores in self.shortcuts.items()}
-        return replace(self, strata=strata, pools=pools, groups={}, shortcuts=shortcuts, **arrays)
-
-    def part(self, at: Ints) -> ForecastRows:
-        """Select some rows, in their order; strata and pools that lie in them whole are kept."""
-        inside = np.zeros(len(self), bool)
-        inside[at] = True
-
-        def whole(sets: Mapping[str, Ints]) -> dict[str, Ints]:
-            return {
-                name: np.searchsorted(at, rows) for name, rows in sets.items() if inside[rows].all()
-            }
-
-        return self.take(at, strata=whole(self.strata), pools=whole(self.pools))
-
-    def stratum_of(self, at: Ints) -> str:
-        """Name the stratum that holds some rows."""
-        return next(name for name, rows in self.strata.items() if at[0] in rows)
-
-    @cached_property
-    def by_group(self) -> dict[str, ForecastRows]:
-        """The rows of every reported group."""
-        return {name: self.part(at) for name, at in self.groups.items()}
+        return order.exceedance(
+            probabilities=self.probabilities, cutoff=cutoff, scheme=self.split.scheme
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -203,7 +149,7 @@ class RowSample:
 
     rows: ForecastRows
     weights: Floats  # shape (n, D), how often each row is in each draw
-    #: Stratum -> shape (D,), how often it was drawn as a whole, where strata are drawn.
+    #: Task -> shape (D,), how often it was drawn as a whole, where tasks are drawn.
     copies: Mapping[str, Floats] | None = None
     whole: RowSample | None = None  # the draws of all rows, when these are the rows of one group
 
@@ -214,11 +160,11 @@ class RowSample:
 
     def of_group(self, name: str) -> RowSample:
         """Select the rows of one reported group in the same draws."""
-        weights = self.weights[self.rows.groups[name]]
+        weights = self.weights[self.rows.split.group_rows[name]]
         return RowSample(self.rows.by_group[name], weights, self.copies, self)
 
     def inside(self, at: Ints) -> Floats:
-        """How often the rows of one stratum are in each draw of that stratum."""
+        """How often the rows of one task are in each draw of that task."""
         return self.weights[at] if self.copies is None else np.ones((len(at), 1))
 
     def mean(self, value: Callable[[int], Floats]) -> Floats:
@@ -233,32 +179,27 @@ class RowSample:
         with np.errstate(invalid="ignore"):
             return np.asarray(product(values.mean(axis=0), self.weights) / self.weights.sum(axis=0))
 
-    @property
-    def risk(self) -> Floats:
-        """AURC of the forecast error, mean over the repeats: shape (D,)."""
-        rows = self.rows
-        return self.mean(
-            lambda r: calibration.aurc(
-                confidence=rows.confidence[r],
-                losses=rows.errors[r],
-                parsed=rows.parsed[r],
-                weights=self.weights,
-            )
-        )
-
     @cached_property
-    def stratum_curves(self) -> dict[str, Floats]:
-        """Recovery curve of every stratum, mean over the repeats: shape (100, D) each."""
-        if self.whole is not None:
-            return {name: self.whole.stratum_curves[name] for name in self.rows.strata}
+    def task_curves(self) -> dict[str, Floats]:
+        """Recovery curve of every task, mean over the repeats: shape (100, D) each."""
+        known = {} if self.whole is None else self.whole.task_curves
         return {
-            name: self._recovered(at, self.inside(at), recovery.CURVE)
-            for name, at in self.rows.strata.items()
+            name: known[name]
+            if self._is_whole(name)
+            else self.recovered(at, self.inside(at), recovery.CURVE)
+            for name, at in self.rows.split.task_rows.items()
         }
 
-    def _recovered(self, at: Ints, weights: Floats, budgets: tuple[int, ...]) -> Floats:
+    def _is_whole(self, task: str) -> bool:
+        """Tell whether a group holds a task whole: its figures are known from all rows."""
+        if self.whole is None:
+            return False
+        both = (self.whole.rows.split.task_rows[task], self.rows.split.task_rows[task])
+        return len(both[0]) == len(both[1])
+
+    def recovered(self, at: Ints, weights: Floats, budgets: tuple[int, ...]) -> Floats:
         """Speedup recovered from one candidate set at K budgets, mean over the repeats: (K, D)."""
-        speedups = self.rows.speedups[at]
+        speedups = self.rows.split.speedups[at]
         return self.mean(
             lambda r: recovery.recovered_at(
                 expected=self.rows.expected[r, at],
@@ -270,31 +211,27 @@ class RowSample:
 
     @cached_property
     def curve(self) -> Floats:
-        """Recovery curve, mean over strata and repeats: shape (100, D); NaN without a stratum."""
+        """Recovery curve, mean over tasks and repeats: shape (100, D)."""
         total = np.zeros((len(recovery.CURVE), self.weights.shape[1]))
         count = np.zeros(self.weights.shape[1])
-        for name, curve in self.stratum_curves.items():
+        for name, curve in self.task_curves.items():
             copies = ~np.isnan(curve[0]) if self.copies is None else self.copies[name]
             total += np.where(copies > 0, copies * curve, 0.0)
             count += copies
         with np.errstate(invalid="ignore"):
             return total / count
 
-    @property
-    def pooled(self) -> Floats:
-        """Speedup recovered with all rows as one candidate set, mean over budgets: shape (D,)."""
-        at = np.arange(len(self.rows))
-        return np.asarray(self._recovered(at, self.weights, recovery.BUDGETS).mean(axis=0))
-
     @cached_property
     def pool_pairs(self) -> dict[str, Floats]:
         """Of every pool the counts of :meth:`~order.PairTable.count`: shape (4, D) each."""
-        if self.whole is not None:
-            return {name: self.whole.pool_pairs[name] for name in self.rows.pools}
-        tables, out = self.rows.pair_tables, {}
-        for name, at in self.rows.pools.items():
-            copies = 1.0 if self.copies is None else self.copies[self.rows.stratum_of(at)]
-            out[name] = tables[name].count(self.inside(at)) * copies
+        out = {}
+        for name, at in self.rows.split.pool_rows.items():
+            task = self.rows.split.tasks[at[0]]
+            if self.whole is not None and self._is_whole(task):
+                out[name] = self.whole.pool_pairs[name]
+                continue
+            copies = 1.0 if self.copies is None else self.copies[task]
+            out[name] = self.rows.pair_tables[name].count(self.inside(at)) * copies
         return out
 
     def pair_accuracy(self, *, close: bool) -> Floats:
@@ -317,12 +254,13 @@ class RowSample:
 
     def lift(self, cutoff: float) -> Floats:
         """Average precision less that of the better shortcut: shape (D,); NaN without one."""
-        shortcuts = list(self.rows.shortcuts.values())
+        cues = self.rows.split.surface.cues
+        shortcuts = [cues[name] for name in SHORTCUTS if name in cues]
         if not shortcuts:
             return np.full(self.weights.shape[1], np.nan)
         better = max(shortcuts, key=lambda scores: float(self._precision(cutoff, scores, None)))
         return self.average_precisions[cutoff] - self._precision(cutoff, better, self.weights)
 
     def _precision(self, cutoff: float, scores: Floats, weights: Floats | None) -> Floats:
-        positive = self.rows.speedups >= cutoff
+        positive = self.rows.split.speedups >= cutoff
         return order.average_precision(scores=scores, positive=positive, weights=weights)

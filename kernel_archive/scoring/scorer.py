@@ -83,7 +83,7 @@ def score_with_draws(
         predicted_bin=rule,
         seed=seed,
         draws=draws,
-        drawn=Drawn(unit=rows.unit, n=rows.n_drawn),
+        drawn=drawn_of(rows),
         forecasts=forecast_facts(forecasts),
         metrics=metrics,
         groups={
@@ -92,7 +92,9 @@ def score_with_draws(
         },
         group_rows={name: len(places) for name, places in split.group_rows.items()},
         uniform=means(even.overall),
-        confusion=tuple(map(tuple, confusion(predicted=rows.predicted, bins=rows.bins).tolist())),
+        confusion=tuple(
+            map(tuple, confusion(predicted=rows.predicted, bins=rows.split.bins).tolist())
+        ),
         buckets=curves.buckets(rows),
         recovery=_recovery(figures, even, drawn),
         risk=curves.risk_coverage(rows),
@@ -216,6 +218,12 @@ def _recovery(figures: Figures, even: Figures, drawn: Figures | None) -> Recover
         high=tuple(high),
         random=tuple(even.curve[:, 0].tolist()),
     )
+
+
+def drawn_of(rows: ForecastRows) -> Drawn:
+    """State what the draws of intervals are of."""
+    clusters = rows.split.clusters
+    return Drawn(unit="rows" if clusters is None else clusters.unit, n=rows.n_drawn)
 
 
 def forecast_facts(forecasts: Forecasts) -> ForecastFacts:

@@ -6,7 +6,7 @@ as many of each task as it has. The value of a draw is the mean over the repeats
 percentiles of the draws. Two submissions drawn with one seed get the same rows.
 
 A draw is a column of weights, how often each row was drawn, and a metric is computed for all
-columns at once. A test holds this equal to the plain bootstrap, one draw after the other. How well
+columns at once. :func:`plain_bootstrap` says what that means, one draw after the other. How well
 the intervals cover: ``benchmarks/coverage_of_intervals.py`` and docs/metrics.md.
 """
 
@@ -48,12 +48,12 @@ def measure(
     sample: RowSample, names: Collection[str] | None = None, *, groups: Collection[str] = ()
 ) -> Figures:
     """Compute the named metrics of a sample (all when ``None``), and ``groups`` of every group."""
-    every = metrics_of(sample.rows.kind)
+    every = metrics_of(sample.rows.split.kind)
     overall = {
         name: metric.of(sample) for name, metric in every.items() if names is None or name in names
     }
     by_group: dict[str, dict[str, Floats]] = {}
-    for group, at in sample.rows.groups.items() if groups else ():
+    for group, at in sample.rows.split.group_rows.items() if groups else ():
         if len(at) == len(sample.rows):  # all rows: their figures are there already
             by_group[group] = {n: v for n, v in overall.items() if every[n].groups != "none"}
             continue
@@ -106,7 +106,7 @@ def resampled(rows: ForecastRows, *, seed: int, draws: int) -> Iterator[RowSampl
     for size in chunk_sizes(len(rows), draws):
         if rows.clusters is None:
             weights = np.empty((len(rows), size))
-            for at in rows.strata.values():
+            for at in rows.split.task_rows.values():
                 weights[at] = _draw(rng, len(at), size)
             yield RowSample(rows, weights)
             continue
@@ -123,10 +123,29 @@ def _draw(rng: np.random.Generator, n: int, size: int) -> Floats:
 
 
 def _copies(rows: ForecastRows, cluster: Ints, drawn: Floats) -> dict[str, Floats] | None:
-    """How often each stratum was drawn, where every stratum lies in one cluster."""
-    if any(len(set(cluster[at].tolist())) > 1 for at in rows.strata.values()):
+    """How often each task was drawn, where every task lies in one cluster."""
+    tasks = rows.split.task_rows
+    if any(len(set(cluster[at].tolist())) > 1 for at in tasks.values()):
         return None
-    return {name: drawn[cluster[at[0]]] for name, at in rows.strata.items()}
+    return {name: drawn[cluster[at[0]]] for name, at in tasks.items()}
+
+
+def plain_bootstrap(sample: RowSample) -> dict[str, Floats]:
+    """Score the rows of every draw anew: the bootstrap, written plainly.
+
+    :func:`bootstrap` gives the same, for all draws at once. A task that is drawn twice as a whole
+    is two tasks.
+    """
+    scores = []
+    for counts in sample.weights.astype(int).T:
+        drawn = sample.rows.take(np.repeat(np.arange(len(counts)), counts))
+        if sample.copies is not None:
+            copies = np.concatenate([np.arange(count) for count in counts])
+            names = zip(drawn.split.tasks, copies, strict=True)
+            tasks = tuple(f"{task} {copy}" for task, copy in names)
+            drawn = replace(drawn, split=replace(drawn.split, tasks=tasks))
+        scores.append(repeats_of(drawn, groups=False).overall)
+    return {name: np.array([score[name].mean() for score in scores]) for name in scores[0]}
 
 
 def bootstrap(

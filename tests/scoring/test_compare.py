@@ -10,12 +10,7 @@ from support.made_forecasts import make_forecasts, make_target
 
 from kernel_archive.errors import UsageError
 from kernel_archive.scoring import Forecasts, compare, load_split, read_forecasts, score
-from kernel_archive.scoring.compare import (
-    compare_files,
-    holm,
-    permutation_p,
-    repeat_order,
-)
+from kernel_archive.scoring.compare import compare_files, holm, permutation_p
 from kernel_archive.scoring.metrics import COMPARED
 from kernel_archive.scoring.samples import ForecastRows
 from kernel_archive.scoring.scorer import means
@@ -110,15 +105,12 @@ def test_permutations_are_those_of_swapped_forecasts(rng, kind, authors):
     a, b = (make_forecasts(rng, target, repeats=2, noise=noise, places=1) for noise in (0.5, 1.5))
     rows_a, rows_b = ForecastRows.of(target, a), ForecastRows.of(target, b)
     names = COMPARED[kind]
-    (pa, sa), (pb, sb) = (
-        (f.probabilities[repeat_order(rows)], f.stated[repeat_order(rows)])
-        for f, rows in ((a, rows_a), (b, rows_b))
-    )
 
     def differences(swap):
-        first = np.where(swap[None, :, None], pb, pa)
-        second = np.where(swap[None, :, None], pa, pb)
-        stated = [np.where(swap, x, y) for x, y in ((sb, sa), (sa, sb))]
+        first, second = (
+            np.where(swap[:, None], x.probabilities, y.probabilities) for x, y in ((b, a), (a, b))
+        )
+        stated = [np.where(swap, x.stated, y.stated) for x, y in ((b, a), (a, b))]
         one, two = (
             means(
                 repeats_of(
@@ -146,23 +138,3 @@ def test_permutations_are_those_of_swapped_forecasts(rng, kind, authors):
         assert got[name] == pytest.approx(
             exact, abs=4 * np.sqrt(exact * (1 - exact) / 4000) + 1e-3
         ), name
-
-
-@pytest.mark.parametrize("repeats", [(3, 3), (3, 2), (7, 8)])
-def test_how_repeats_are_numbered_changes_nothing(rng, target, repeats):
-    """The same repeats in another order, or scaled before they are renormalised: every p-value
-    stays.
-    """
-    a, b = (make_forecasts(rng, target, repeats=r, noise=0.8 + 0.2 * r) for r in repeats)
-
-    def table(p, q, stated):
-        one = Forecasts.from_arrays(target, p, stated=stated, name="a")
-        two = Forecasts.from_arrays(target, q, stated=b.stated[: len(q)], name="b")
-        result = compare(target, one, two, draws=150)
-        return {name: (d.p, d.p_holm, d.better) for name, d in result.differences.items()}
-
-    expected = table(a.probabilities, b.probabilities, a.stated)
-    turned = np.roll(np.arange(repeats[0]), 1)
-    assert table(a.probabilities[turned], b.probabilities, a.stated[turned]) == expected
-    assert table(a.probabilities[::-1], b.probabilities, a.stated[::-1]) == expected
-    assert table(a.probabilities * 0.7, b.probabilities, a.stated) == expected

@@ -101,7 +101,7 @@ def test_pairs_in_draws_are_the_pairs_of_the_drawn_rows(n, repeats, seed):
 
 
 def test_close_pairs_by_hand():
-    """At most 2x apart and of one goal: 1 and 1.5, in the wrong order, 1.5 and 2.9, in the right."""
+    """At most 2x apart and of one goal: 1 and 1.5 in the wrong order, 1.5 and 2.9 in the right."""
     surface = replace(Surface.plain(4), goals=np.array([5.0, 5.0, 5.0, 7.0]))
     target = Split.from_arrays(
         row_ids=list("abcd"), tasks=["t"] * 4, speedups=[1.0, 1.5, 2.9, 2.2], surface=surface

@@ -6,34 +6,17 @@ import numpy as np
 import pytest
 from support.made_forecasts import make_forecasts, make_target
 
-from kernel_archive.scoring import Forecasts, Split, score, uncertainty
-from kernel_archive.scoring.metrics import METRICS
-from kernel_archive.scoring.samples import ForecastRows
+from kernel_archive.scoring import Forecasts, score, uncertainty
+from kernel_archive.scoring.samples import ForecastRows, RowSample
 from kernel_archive.scoring.split import Clusters
-from kernel_archive.scoring.uncertainty import bootstrap, interval, repeats_of, resampled
-
-
-def drawn_again(target, forecasts, chosen):
-    """Split and forecasts with the chosen rows under new ids; labels and representatives of the
-    whole split.
-    """
-    ids = [f"{n:05d}" for n in range(len(chosen))]
-    again = Split.from_arrays(
-        row_ids=ids,
-        tasks=[target.tasks[i] for i in chosen],
-        groups=[target.groups[i] for i in chosen],
-        speedups=target.speedups[chosen],
-        bins=target.bins[chosen],
-        ends=(target.representatives[0], target.representatives[7]),
-        split=target.spec.name,
-    )
-    cast = Forecasts.from_arrays(
-        again,
-        forecasts.probabilities[:, chosen],
-        parsed=forecasts.parsed[:, chosen],
-        stated=forecasts.stated[:, chosen],
-    )
-    return again, cast
+from kernel_archive.scoring.uncertainty import (
+    bootstrap,
+    interval,
+    measure,
+    plain_bootstrap,
+    repeats_of,
+    resampled,
+)
 
 
 def clustered(target, by):
@@ -53,41 +36,28 @@ def clustered(target, by):
     ],
 )
 def test_the_weighted_bootstrap_is_the_plain_one_draw_for_draw(rng, kind, places, by):
-    """Written plainly, a draw scores the drawn rows anew::
-
-        drawn = rng.choice(clusters, len(clusters))  # or, task by task, its rows
-        values.append(np.mean([metric(repeat, rows_of(drawn)) for repeat in repeats]))
-
-    A problem that is drawn twice is two tasks.
-    """
+    """Every metric, with ties, missing forecasts, and problems that are drawn twice."""
     target = clustered(make_target(rng, split=kind), by)
-    forecasts = make_forecasts(rng, target, places=places, missing=0.15)
-    rows = ForecastRows.of(target, forecasts)
+    rows = ForecastRows.of(target, make_forecasts(rng, target, places=places, missing=0.15))
     drawn = bootstrap(rows, seed=3, draws=12)
     sample = next(resampled(rows, seed=3, draws=12))
-    # What is relative to the best control, or needs parents, has tests of its own.
-    own = {"crps_skill", "crps_skill_cue", *(name for name in METRICS if name.startswith("lift"))}
-    for d in range(12):
-        counts = sample.weights[:, d].astype(int)
-        places_drawn = np.repeat(np.arange(len(rows)), counts)
-        chosen = target.canonical_order[places_drawn]
-        again, cast = drawn_again(target, forecasts, chosen)
-        if by == "problems":
-            copy = np.concatenate([np.arange(count) for count in counts])
-            tasks = tuple(f"{t}.{c}" for t, c in zip(again.tasks, copy, strict=True))
-            again = replace(again, tasks=tasks)
-        plain = repeats_of(ForecastRows.of(again, cast))
-        for name, values in ((n, v) for n, v in drawn.overall.items() if n not in own):
-            np.testing.assert_allclose(
-                values[d], plain.overall[name].mean(), rtol=1e-11, atol=1e-12, err_msg=name
-            )
-        for group, metrics in drawn.groups.items():
-            for name, values in ((n, v) for n, v in metrics.items() if n not in own):
-                expected = plain.groups[group][name].mean() if group in plain.groups else np.nan
-                np.testing.assert_allclose(
-                    values[d], expected, rtol=1e-11, atol=1e-12, err_msg=name
-                )
+    for name, values in plain_bootstrap(sample).items():
+        np.testing.assert_allclose(
+            drawn.overall[name], values, rtol=1e-11, atol=1e-12, err_msg=name
+        )
     assert bool(drawn.groups) == (by != "problems")
+    for group, metrics in drawn.groups.items():
+        part = plain_bootstrap(sample.of_group(group))
+        for name, values in metrics.items():
+            np.testing.assert_allclose(values, part[name], rtol=1e-11, atol=1e-12, err_msg=name)
+
+
+def test_every_row_once_is_the_mean_of_the_repeats(rng):
+    """What each repeat gives alone, on average."""
+    rows = ForecastRows.of(target := make_target(rng), make_forecasts(rng, target, missing=0.1))
+    each = repeats_of(rows, groups=False).overall
+    for name, values in measure(RowSample.once(rows)).overall.items():
+        assert values == pytest.approx(each[name].mean(), rel=1e-12), name
 
 
 def test_authors_that_differ_make_intervals_wide(rng):
@@ -127,19 +97,12 @@ def test_the_interval_of_a_mean_is_the_textbook_one(rng):
     assert (high - low) / 2 == pytest.approx(1.96 * np.sqrt(p * (1 - p) / 400), rel=0.08)
 
 
-@pytest.mark.parametrize("kind", ["eval", "discovery"])
-def test_draws_in_portions_are_the_same_draws(rng, monkeypatch, kind):
+def test_draws_in_portions_are_the_same_draws(rng, monkeypatch):
     """The portions of one seed are always the same: figures agree to the last bit."""
     monkeypatch.setattr(uncertainty, "_MAX_WEIGHTS", 400)
-    target = make_target(rng, split=kind)
+    target = make_target(rng)
     rows = ForecastRows.of(target, make_forecasts(rng, target))
-    alone = bootstrap(rows, seed=5, draws=60)
-    together = bootstrap(rows, seed=5, draws=60)
-    assert all(
-        np.array_equal(alone.overall[name], found, equal_nan=True)
-        for name, found in together.overall.items()
-    )
-    for group, found in together.groups.items():
-        assert all(
-            np.array_equal(alone.groups[group][name], found[name], equal_nan=True) for name in found
-        )
+    one, other = (bootstrap(rows, seed=5, draws=60) for _ in range(2))
+    for name, values in one.overall.items():
+        assert values.shape == (60,)
+        assert np.array_equal(values, other.overall[name], equal_nan=True)
