@@ -55,8 +55,7 @@ def template(
     probabilities, then: kernel-archive check FILE, kernel-archive score FILE.
     """
     from kernel_archive.scoring import load_split
-    from kernel_archive.scoring.formats import FIELDS
-    from kernel_archive.scoring.template import explanation, template_lines
+    from kernel_archive.scoring.formats import FIELDS, explanation, template_lines
 
     if output is not None:
         check_new(output, force=force)
@@ -201,8 +200,7 @@ def replay(
 
     FILES are forecast files (kernel-archive template --split replay -o FILE). Figures are
     percentages: the area under the best speedup so far (0 is random, 100 is an oracle), the same
-    unscaled, the share of the measurements until 95 % of the best, and the best so far after 10
-    and 25 % of them.
+    unscaled, and the share of the measurements until 95 % of the best.
     """
     from kernel_archive.archive.open import open_archive
     from kernel_archive.scoring.reader import name_of, read_forecasts

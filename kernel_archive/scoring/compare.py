@@ -92,10 +92,8 @@ def compare(
     values_a, values_b = (
         means(repeats_of(rows, names, groups=False).overall) for rows in (rows_a, rows_b)
     )
-    # A metric that differs by as much as another one is not drawn: the other one is.
-    sources = {name: METRICS[name].differs_as or name for name in names}
     drawn_a, drawn_b = (
-        bootstrap(rows, seed=seed, draws=draws, names={*sources.values()}, groups=False).overall
+        bootstrap(rows, seed=seed, draws=draws, names=names, groups=False).overall
         for rows in (rows_a, rows_b)
     )
     defined = [name for name in names if None not in (values_a[name], values_b[name])]
@@ -106,10 +104,10 @@ def compare(
         members = [name for name in names if METRICS[name].family == family]
         corrected |= dict(zip(members, holm([p[name] for name in members]), strict=True))
     table: dict[str, MetricDifference] = {}
-    for name, source in sources.items():
+    for name in names:
         one, other = values_a[name], values_b[name]
         difference = None if one is None or other is None else one - other
-        ends = None if difference is None else interval(drawn_a[source] - drawn_b[source])
+        ends = None if difference is None else interval(drawn_a[name] - drawn_b[name])
         low, high = ends or (None, None)
         table[name] = MetricDifference(
             a=one,
@@ -185,20 +183,19 @@ def permutation_p(
     swaps. The differences must be defined.
     """
     both = _side_by_side(a, b)
-    sources = {name: METRICS[name].differs_as or name for name in names}
     n, rng = len(a), np.random.default_rng([seed, 1])
     clusters = np.arange(n) if a.clusters is None else a.clusters
-    observed = _swapped_differences(both, np.zeros((n, 1), bool), {*sources.values()})
+    observed = _swapped_differences(both, np.zeros((n, 1), bool), names)
     parts = []
     for size in chunk_sizes(2 * n, draws):
         flips = rng.integers(0, 2, size=(size, clusters.max() + 1), dtype=np.int8)
         swapped = flips[:, clusters].astype(bool).T
-        parts.append(_swapped_differences(both, swapped, {*sources.values()}))
+        parts.append(_swapped_differences(both, swapped, names))
     p = {}
-    for name, source in sources.items():
-        distance = abs(float(observed[source][0]))
+    for name in names:
+        distance = abs(float(observed[name][0]))
         slack = 1e-9 * max(distance, 1e-6)
-        larger = np.abs(np.concatenate([part[source] for part in parts])) >= distance - slack
+        larger = np.abs(np.concatenate([part[name] for part in parts])) >= distance - slack
         p[name] = float(1 + np.sum(larger)) / (1 + draws)
     return p
 

@@ -12,11 +12,14 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import msgspec
 from msgspec import Meta
 
-from kernel_archive.bins import BIN_NAMES, N_BINS
+from kernel_archive.bins import BIN_NAMES, N_BINS, SCHEMES
 from kernel_archive.errors import printable
+from kernel_archive.splits import REPLAY
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
+
+    from kernel_archive.scoring.split import Split
 
 #: Repeats of one row are numbered 0 to 99; a higher number is refused.
 MAX_REPEATS: Final = 100
@@ -233,3 +236,28 @@ def _fault_of(fields: Mapping[str, Any], error: msgspec.ValidationError) -> Line
     if mass < 0:
         return LineError("negative", "a probability must not be negative", where, mass)
     return LineError("not-finite", "a probability must be finite", where, mass)
+
+
+def template_lines(split: Split, *, repeats: int = 1) -> Iterator[bytes]:
+    """Give the lines of a valid file: the uniform distribution for every row and repeat."""
+    for repeat in range(repeats):
+        for row_id in split.row_ids:
+            line = {"row_id": row_id, "repeat": repeat, "probabilities": [1.0 / N_BINS] * N_BINS}
+            yield msgspec.json.encode(line) + b"\n"
+
+
+def explanation(split: Split) -> list[str]:
+    """Explain the format in words, as lines of text."""
+    rule = SCHEMES[split.scheme]
+    lines = ["One JSON object a line, one forecast each. Only row_id and probabilities are needed:"]
+    lines += [f"  {name:<16} {meaning}" for name, meaning in FIELDS.items()]
+    lines += ["", f"The eight bins of S = {split.spec.ratio}, scheme {split.scheme}:"]
+    lines += [f"  {b}  {name:<21} {rule.describe(b)}" for b, name in enumerate(BIN_NAMES, 1)]
+    lines += [
+        "",
+        f"The arguments of a tool call are read, too: {TOOL_FIELDS[0]} ... {TOOL_FIELDS[-1]}.",
+        "gzip, zstd and Parquet are read, too. The texts to forecast are in the archive:",
+    ]
+    if split.spec.name == REPLAY.name:
+        return [*lines, "  kernel-archive forecast --split replay --export questions.jsonl"]
+    return [*lines, f'  kernel-archive sql "SELECT * FROM {split.facts.table} LIMIT 1"']

@@ -57,8 +57,6 @@ class MetricInfo(msgspec.Struct, frozen=True, kw_only=True):
     ranks: bool = False
     #: Whether single tasks or families have it: with an interval, as a value alone, or not at all.
     groups: Literal["interval", "value", "none"] = "interval"
-    #: Another metric with the same differences between any two forecasters, drawn instead.
-    differs_as: str = ""
     #: Whether it is also stated for the rows alone that a forecaster did not defer.
     accepted: bool = True
 
@@ -74,14 +72,6 @@ class MetricInfo(msgspec.Struct, frozen=True, kw_only=True):
     def sign(self) -> int:
         """1 where lower is better, else -1: the smaller ``sign * value`` is the better figure."""
         return -1 if self.better == "higher" else 1
-
-    def of_rows(self, rows: ForecastRows) -> Floats:
-        """Compute the metric of every row, shape (R, n), where it is a mean over rows.
-
-        Raises:
-            KeyError: it is no such mean.
-        """
-        return _ROWS[self.name](rows)
 
     def of(self, sample: RowSample) -> Floats:
         """Compute the metric in every draw of rows, mean over the repeats: shape (D,)."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import heapq
 import math
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Final, Literal, get_args
 
 import msgspec
 import numpy as np
@@ -26,16 +26,11 @@ if TYPE_CHECKING:
     from kernel_archive.scoring.worlds import World, Worlds
 
 Policy = Literal["random", "expected", "oracle"]
-#: Policy -> what it measures, for people.
-POLICIES: Final[dict[Policy, str]] = {
-    "random": "a random share",
-    "expected": "the share with the largest expected speedup",
-    "oracle": "the share that is fastest: it knows the speedups of the children that it sees",
-}
+#: What a step measures: a random share of the children that it sees, that with the largest
+#: expected speedups, or the fastest one.
+POLICIES: Final[tuple[Policy, ...]] = get_args(Policy)
 #: A program this near to the best one counts as having found it.
 NEAR: Final = 0.95
-#: Shares of a world's measurements at which curves are given, percent.
-CURVE: Final = (5, 10, 15, 20, 25, 30, 40, 50, 60, 80, 100)
 
 
 class ReplayFigure(msgspec.Struct, frozen=True):
@@ -53,9 +48,6 @@ class PolicyFigures(msgspec.Struct, frozen=True, kw_only=True):
     area: ReplayFigure  # best speedup so far over the best of the world, mean over all measurements
     rescaled: ReplayFigure  # the area, 0 for random and 100 for oracle
     to_near: ReplayFigure  # share of a world's measurements until 95 % of the best
-    #: Percent of the measurements -> best speedup so far over the best of the world.
-    curve: dict[int, float]
-    worlds: dict[str, float]  # world -> its area
 
 
 class ReplayOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -101,7 +93,7 @@ def replay_order(world: World, scores: Floats, options: ReplayOptions, seed: int
     places = np.empty(len(world), dtype=np.intp)
     places[np.lexsort((ties, -scores))] = np.arange(len(world))
     place_of = places.tolist().__getitem__
-    speedups = np.nan_to_num(world.speedups, nan=0.0).tolist()
+    speedups: list[float] = np.nan_to_num(world.speedups, nan=0.0).tolist()
     left = world.children()
     heap = [(-speedups[0], 0)]
     order: list[int] = []
@@ -125,7 +117,7 @@ def _scores(forecasts: Forecasts | None, world: World, policy: Policy, repeat: i
     if policy == "random":
         return np.zeros(len(world))
     if policy == "oracle":
-        return np.nan_to_num(world.speedups, nan=-1.0)
+        return np.nan_to_num(np.array(world.speedups), nan=-1.0)
     probabilities = np.full((len(world), 8), 0.125)
     if forecasts is not None:
         of_repeat = forecasts.probabilities[repeat % forecasts.n_repeats]
@@ -137,8 +129,8 @@ def _scores(forecasts: Forecasts | None, world: World, policy: Policy, repeat: i
 def _run(
     forecasts: Forecasts | None, worlds: Sequence[World], policy: Policy, options: ReplayOptions
 ) -> Floats:
-    """Area, share until near the best, and curve of every world: shape (worlds, 2 + points)."""
-    out = np.zeros((len(worlds), 2 + len(CURVE)))
+    """Area, and share until near the best, of every world in percent: shape (2, worlds)."""
+    out = np.zeros((2, len(worlds)))
     for w, world in enumerate(worlds):
         speedups = np.nan_to_num(world.speedups, nan=0.0)
         for repeat in range(options.repeats):
@@ -147,8 +139,7 @@ def _run(
             found = np.concatenate([speedups[:1], speedups[order]])
             curve = np.maximum.accumulate(found)[1:] / speedups.max()
             near = int(np.argmax(curve >= NEAR)) + 1
-            ends = [max(0, math.ceil(c * len(curve) / 100) - 1) for c in CURVE]
-            out[w] += [curve.mean(), near / len(curve), *curve[ends]]
+            out[:, w] += curve.mean(), near / len(curve)
     return 100.0 * out / options.repeats
 
 
@@ -180,18 +171,15 @@ def replay(
     }
     n = len(worlds.worlds)
     rows = np.random.default_rng(options.seed).integers(0, n, (options.draws, n))
-    low, high = runs["random"][:, 0], runs["oracle"][:, 0]
+    low, high = runs["random"][0], runs["oracle"][0]
     policies = []
-    for policy in runs:
-        area, near, curve = runs[policy][:, 0], runs[policy][:, 1], runs[policy][:, 2:]
+    for policy, (area, near) in runs.items():
         drawn = _rescaled(area[rows], low[rows], high[rows])
         figures = PolicyFigures(
             policy=policy,
             area=_figure(area.mean(), area[rows].mean(axis=1)),
             rescaled=_figure(_rescaled(area, low, high), drawn),
             to_near=_figure(near.mean(), near[rows].mean(axis=1)),
-            curve=dict(zip(CURVE, curve.mean(axis=0).tolist(), strict=True)),
-            worlds={w.name: float(a) for w, a in zip(worlds.worlds, area, strict=True)},
         )
         policies.append(figures)
     return Replay(

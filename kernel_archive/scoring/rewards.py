@@ -14,7 +14,6 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Literal, get_args
 
-import msgspec
 import numpy as np
 
 from kernel_archive.bins import N_BINS
@@ -33,13 +32,6 @@ if TYPE_CHECKING:
 RewardKind = Literal["correctness", "brier", "crps", "log"]
 #: The rewards by name.
 KINDS: Final[tuple[RewardKind, ...]] = get_args(RewardKind)
-
-
-class Answer(msgspec.Struct, frozen=True):
-    """Hold what a completion says: probabilities that sum to 1, and the stated bin (0: none)."""
-
-    probabilities: tuple[float, ...]
-    stated: int
 
 
 def reward(
@@ -102,14 +94,12 @@ def of_completions(
     _check_kind(kind)
     if len(completions) != len(bins) or not all(b in range(1, N_BINS + 1) for b in bins):
         raise UsageError("give one true bin from 1 to 8 for every completion")
-    if len(bins) == 0:
+    if not completions:
         return []
-    nothing = Answer((0.0,) * N_BINS, 0)
-    answers = [parse_completion(c) or nothing for c in completions]
-    p, stated = np.array([a.probabilities for a in answers]), np.array([a.stated for a in answers])
-    rewards: list[float] = reward(
-        kind, probabilities=p, bins=np.array(bins), stated=stated
-    ).tolist()
+    answers = [read_completion(completion) for completion in completions]
+    p = [answer.probabilities or (0.0,) * N_BINS for answer in answers]
+    stated = [answer.stated for answer in answers]
+    rewards: list[float] = reward(kind, probabilities=p, bins=bins, stated=stated).tolist()
     return rewards
 
 
@@ -141,15 +131,3 @@ def trl_reward(kind: RewardKind = "crps", column: str = "bin") -> Callable[..., 
 
     reward_of.__name__ = f"{kind}_reward"
     return reward_of
-
-
-def parse_completion(completion: Any) -> Answer | None:
-    """Read the forecast in a model's answer; ``None`` where there is none that could be scored.
-
-    As :func:`kernel_archive.scoring.completions.read_completion`.
-    """
-    read = read_completion(completion)
-    if read.probabilities is None:
-        return None
-    p = normalise(raw=np.array(read.probabilities, dtype=np.float64))
-    return Answer(tuple(p.tolist()), read.stated)

@@ -172,8 +172,7 @@ def replay_sheet(replays: Sequence[Replay]) -> Sheet:
     for d in replays:
         for p in d.policies:
             figures = [shown(p.rescaled), shown(p.area), shown(p.to_near)]
-            curve = [f"{p.curve[c]:.0f}" for c in (10, 25)]
-            rows.append([d.name or "(none needed)", p.policy, *figures, *curve])
+            rows.append([d.name or "(none needed)", p.policy, *figures])
     columns = ["forecasts", "policy", "area, random to oracle", "area", "measured until 95 %"]
     first, how = replays[0], replays[0].options
     recorded = f"{first.n_worlds} worlds with {first.n_edges:,} recorded children"
@@ -183,7 +182,7 @@ def replay_sheet(replays: Sequence[Replay]) -> Sheet:
         if d.name and d.coverage < 1:
             what = f"{d.name} has forecasts of {d.coverage:.0%} of the rows"
             notes.append(f"{what}; the others count as uniform.")
-    return Sheet("", [*columns, "at 10 %", "at 25 %"], rows, notes, left=2)
+    return Sheet("", columns, rows, notes, left=2)
 
 
 def check_lines(report: CheckReport) -> list[str]:

@@ -19,32 +19,39 @@ from kernel_archive.scoring.split import Split, TargetFacts
 from kernel_archive.splits import REPLAY
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterator
 
     from kernel_archive.archive.open import Archive
-    from kernel_archive.scoring.arrays import Floats, Ints
+    from kernel_archive.scoring.arrays import Floats
 
 #: Speedup that stands for a program which failed, where a label is needed: the slowest bin.
 FAILED = 0.1
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
+@dataclass(eq=False, kw_only=True)
 class World:
-    """Hold one world; node 0 is where a search starts, and a parent stands before its children."""
+    """Hold one world of n nodes; node 0 is where a search starts, and a parent precedes a child."""
 
     name: str  # problem and GPU, or id of the search
-    #: Shape (n,), position of each node among the rows that are forecast; -1 for the start.
-    rows: Ints
-    parents: Ints  # shape (n,), -1 for the start
-    speedups: Floats  # shape (n,), x; NaN for a program that failed
+    #: Position of each node among the rows that are forecast; -1 for the start.
+    rows: list[int]
+    parents: list[int]  # -1 for the start
+    speedups: list[float]  # x; NaN for a program that failed
 
     def __len__(self) -> int:
         return len(self.rows)
 
+    def add(self, row: int, parent: int, speedup: float) -> int:
+        """Add a node below a parent, and return its number."""
+        self.rows.append(row)
+        self.parents.append(parent)
+        self.speedups.append(speedup)
+        return len(self) - 1
+
     def children(self) -> list[list[int]]:
         """List the children of every node, in recorded order."""
         children: list[list[int]] = [[] for _ in range(len(self))]
-        for node, parent in enumerate(self.parents.tolist()):
+        for node, parent in enumerate(self.parents):
             if parent >= 0:
                 children[parent].append(node)
         return children
@@ -100,33 +107,9 @@ class _Step(NamedTuple):
     source_line: int | None
 
 
-class _Builder:
-    """Collect the nodes of one world."""
-
-    def __init__(self, name: str, start: float | None) -> None:
-        self.name = name
-        #: Search and node id -> place in the world; kernel id -> the same.
-        self.nodes: dict[tuple[str, str], int] = {}
-        self.places: dict[str, int] = {}
-        #: Row, parent and speedup of every node.
-        self.values: list[tuple[int, int, float]] = [(-1, -1, np.nan if start is None else start)]
-
-    def build(self) -> World:
-        """Make the world."""
-        rows, parents, speedups = (np.array(v) for v in zip(*self.values, strict=True))
-        return World(name=self.name, rows=rows, parents=parents, speedups=speedups)
-
-
-def _rows(
-    archive: Archive, table: str, *names: str, searches: Iterable[str] | None = None
-) -> Iterator[tuple[Any, ...]]:
-    """Read some columns of a table row by row; of certain searches alone, when they are given."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
+def _rows(archive: Archive, table: str, *names: str) -> Iterator[tuple[Any, ...]]:
+    """Read some columns of a table, row by row."""
     rows = archive.arrow(table, columns=list(names))
-    if searches is not None:
-        rows = rows.filter(pc.is_in(rows["search_id"], pa.array(list(searches), pa.string())))
     return zip(*(rows[name].to_pylist() for name in names), strict=True)
 
 
@@ -153,30 +136,33 @@ def load_worlds(archive: Archive) -> Worlds:
         UsageError: the archive has no such searches, or its labels are withheld.
     """
     chains = _chains(archive)
-    columns = _Step._fields
-    steps = [_Step(*row) for row in _rows(archive, "evaluations", *columns, searches=chains)]
+    steps = [_Step(*row) for row in _rows(archive, "evaluations", *_Step._fields)]
+    steps = [step for step in steps if step.search_id in chains]
     if any(step.excluded == "withheld" for step in steps):
         raise UsageError(f"the labels of {archive.path} are withheld: it cannot be replayed")
     speedups = dict(_rows(archive, "kernels", "kernel_id", "speedup"))
-    builders: dict[str, _Builder] = {}
+    worlds: dict[str, World] = {}
+    #: Kernel id -> the step that first measured it; world and kernel id, and search and node id,
+    #: -> node of a world.
     asked: dict[str, _Step] = {}
+    places: dict[tuple[str, str], int] = {}
+    nodes: dict[tuple[str, str], int] = {}
     numbers: dict[str, int] = {}
     for step in sorted(steps, key=lambda s: (s.search_id, s.source_line or 0, s.node_id)):
         chain, kernel = chains[step.search_id], step.kernel_id
         name = f"{step.problem} on {step.gpu}" if chain else step.search_id
-        start = 1.0 if chain or not step.is_root else speedups.get(kernel)
-        world = builders.setdefault(name, _Builder(name, start))
-        node = (step.search_id, step.node_id)
+        start = 1.0 if chain or not step.is_root else speedups.get(kernel) or np.nan
+        empty = World(name=name, rows=[-1], parents=[-1], speedups=[start])
+        world = worlds.setdefault(name, empty)
         if step.is_root and not chain:
-            world.nodes[node] = 0
+            nodes[step.search_id, step.node_id] = 0
             continue
-        if kernel not in world.places:
+        if (name, kernel) not in places:
             asked.setdefault(kernel, step)
             row = numbers.setdefault(kernel, len(numbers))
-            parent = world.nodes.get((step.search_id, step.parent_node_id), 0)
-            world.places[kernel] = len(world.values)
-            world.values.append((row, parent, speedups.get(kernel, np.nan)))
-        world.nodes[node] = world.places[kernel]
+            parent = nodes.get((step.search_id, step.parent_node_id), 0)
+            places[name, kernel] = world.add(row, parent, speedups.get(kernel, np.nan))
+        nodes[step.search_id, step.node_id] = places[name, kernel]
     if not asked:
         raise UsageError(f"the archive in {archive.path} has no held-out searches to replay")
     manifest = archive.manifest
@@ -185,7 +171,7 @@ def load_worlds(archive: Archive) -> Worlds:
         problems=tuple(step.problem for step in asked.values()),
         gpus=tuple(step.gpu for step in asked.values()),
         speedups=np.array([speedups.get(kernel, np.nan) for kernel in asked], dtype=np.float64),
-        worlds=tuple(w.build() for _, w in sorted(builders.items()) if len(w.values) > 1),
+        worlds=tuple(world for _, world in sorted(worlds.items()) if len(world) > 1),
         source=(manifest.name, manifest.version, manifest.logical_digest),
     )
 

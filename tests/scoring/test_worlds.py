@@ -41,7 +41,7 @@ def test_chains_of_a_problem_are_one_world_below_the_reference(tmp_path):
     worlds = load_worlds(chain(tmp_path))
     assert [w.name.split()[0] for w in worlds.worlds] == ["fp8_quant", "trimul"]
     trimul = worlds.worlds[1]
-    assert trimul.parents.tolist() == [-1, 0, 1, 2, 0]
+    assert trimul.parents == [-1, 0, 1, 2, 0]
     np.testing.assert_array_equal(trimul.speedups, [1.0, 2.0, np.nan, 3.0, 0.5])
     assert trimul.rows[0] == -1
     assert len(worlds.row_ids) == 5
