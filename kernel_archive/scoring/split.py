@@ -11,15 +11,8 @@ from typing import TYPE_CHECKING, Any, TypedDict, TypeVar
 import msgspec
 import numpy as np
 
-from kernel_archive.bins import (
-    DEFAULT_SCHEME,
-    N_BINS,
-    SCHEMES,
-    Scheme,
-    assign_bins,
-    representatives,
-)
-from kernel_archive.errors import DataError, Finding, UsageError, printable, suggestion
+from kernel_archive.bins import DEFAULT_SCHEME, N_BINS, Scheme, assign_bins, representatives
+from kernel_archive.errors import DataError, UsageError, printable, suggestion
 from kernel_archive.splits import FORECAST_SPLITS, REPLAY, SplitSpec, split_of
 
 if TYPE_CHECKING:
@@ -136,7 +129,6 @@ class Split:
     relabelled: bool = False  # the bins follow another scheme than the split was frozen with
     #: The labels are hidden from the public: no figure of a single row is shown.
     withheld: bool = False
-    _frozen: Split | None = field(default=None, repr=False)
     _made: dict[Callable[[Split], Any], Any] = field(default_factory=dict, init=False, repr=False)
 
     @classmethod
@@ -149,14 +141,10 @@ class Split:
         split: str = "eval",
         **options: Unpack[SplitOptions],
     ) -> Split:
-        """Make a split of n rows from plain arrays; speedups are in x, finite and above 0.
+        """Make a split of n rows from plain arrays, in the form of the split of that name.
 
-        Args:
-            row_ids: n distinct names.
-            tasks: n task names.
-            speedups: shape (n,).
-            split: name of the split that the rows are like.
-            options: what else is known, see :class:`SplitOptions`.
+        Row ids are distinct; speedups are in x, finite and above 0. What else may be known is in
+        :class:`SplitOptions`.
 
         Raises:
             DataError: lengths differ, an id repeats, or a speedup or bin is out of range.
@@ -174,13 +162,10 @@ class Split:
         if s.shape != (len(ids),) or len(names) != len(ids) or len(reported) != len(ids):
             what = f"{len(ids)} row ids, {len(names)} tasks and speedups of shape {s.shape}"
             raise DataError(f"{what} don't belong together")
-        twice = [name for name, count in Counter(ids).items() if count > 1]
-        if twice:
-            message = "this row id is in the split twice"
-            raise DataError.from_findings(
-                Finding(code="repeated-row", message=message, value=printable(name))
-                for name in twice
-            )
+        for name, count in Counter(ids).items():
+            if count > 1:
+                what = "this row id is in the split twice"
+                raise DataError.of(code="repeated-row", message=what, value=printable(name))
         computed, bins = assign_bins(s, scheme, row_ids=ids), options.get("bins")
         y = computed if bins is None else np.asarray(bins)
         if y.shape != s.shape or not np.isin(y, np.arange(1, N_BINS + 1)).all():
@@ -188,9 +173,6 @@ class Split:
         y = np.ascontiguousarray(y, dtype=np.int8)
         m = representatives(s, y, scheme)
         m[0], m[-1] = options.get("ends") or (m[0], m[-1])
-        for array in (s, y, m):
-            array.setflags(write=False)
-        rows = sorted(zip(ids, names, s.tolist(), y.tolist(), strict=True))
         return cls(
             spec=split_of(split),
             row_ids=ids,
@@ -200,7 +182,7 @@ class Split:
             bins=y,
             scheme=scheme,
             representatives=m,
-            facts=options.get("facts") or _facts_of(split, rows),
+            facts=options.get("facts") or _facts_of(split, ids, names, s, y),
             surface=options.get("surface") or Surface.plain(len(ids)),
             clusters=options.get("clusters"),
             zero=options.get("zero"),
@@ -211,7 +193,7 @@ class Split:
 
     @property
     def kind(self) -> Kind:
-        """``eval`` or ``discovery``."""
+        """Kind of the split: it decides which metrics there are."""
         return self.spec.kind
 
     @cached_property
@@ -265,34 +247,28 @@ class Split:
             surface=self.surface.take(rows),
             clusters=self.clusters and self.clusters.take(rows),
             zero=self.zero and replace(self.zero, probabilities=self.zero.probabilities[rows]),
-            _frozen=None,
         )
 
     def under(self, scheme: Scheme) -> Split:
         """Label the rows by a scheme, with representatives computed from the speedups."""
-        return self if scheme == self.scheme else self.other
-
-    @cached_property
-    def other(self) -> Split:
-        """The same rows under the other of the two schemes, which every score asks for."""
-        if self._frozen is not None:
-            return self._frozen
-        scheme = next(name for name in SCHEMES if name != self.scheme)
+        if scheme == self.scheme:
+            return self
         y = assign_bins(self.speedups, scheme, row_ids=self.row_ids)
-        m = representatives(self.speedups, y, scheme)
         return replace(
             self,
             bins=y,
             scheme=scheme,
-            representatives=m,
+            representatives=representatives(self.speedups, y, scheme),
             relabelled=True,
             zero=None,  # its forecasts are over the bins of the other scheme
-            _frozen=self,
         )
 
 
-def _facts_of(split: str, rows: Sequence[tuple[str, str, float, int]]) -> TargetFacts:
+def _facts_of(
+    split: str, ids: Sequence[str], tasks: Sequence[str], speedups: Floats, bins: Ints
+) -> TargetFacts:
     """Identify plain arrays by the digest of their rows."""
+    rows = sorted(zip(ids, tasks, speedups.tolist(), bins.tolist(), strict=True))
     digest = hashlib.sha256(b"".join(map(msgspec.json.encode, rows)))
     return TargetFacts(
         archive_name="arrays",
@@ -309,10 +285,8 @@ def _facts_of(split: str, rows: Sequence[tuple[str, str, float, int]]) -> Target
 
 def _positions(names: Sequence[str]) -> dict[str, NDArray[np.intp]]:
     """Name -> positions, in order of the names."""
-    numbers = {name: number for number, name in enumerate(sorted(set(names)))}
-    of_rows = np.array([numbers[name] for name in names], dtype=np.intp)
-    parts = np.split(np.argsort(of_rows, kind="stable"), np.cumsum(np.bincount(of_rows))[:-1])
-    return dict(zip(numbers, parts, strict=True))
+    unique, numbers = np.unique(names, return_inverse=True)
+    return {name: np.flatnonzero(numbers == k) for k, name in enumerate(unique.tolist())}
 
 
 def forecast_split(name: str) -> SplitSpec:
