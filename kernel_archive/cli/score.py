@@ -211,12 +211,12 @@ def replay(
 
     archive = open_archive(archive_path)
     worlds = load_worlds(archive)
-    target, options = worlds.target(), ReplayOptions(**how)
+    options = ReplayOptions(**how)
     forecasts: list[Forecasts | None] = []
     for file in files:
         # A submission's file is always called the same: its folder has the name.
         name = Path(file).parent.name if name_of(file) == "forecasts" else None
-        forecasts.append(read_forecasts(file, target, name=name or None))
+        forecasts.append(read_forecasts(file, worlds.target, name=name or None))
     forecasts = forecasts or [None]
     results = []
     with common.progress("Replaying") as advance:

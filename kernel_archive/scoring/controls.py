@@ -29,7 +29,8 @@ from kernel_archive.bins import N_BINS
 from kernel_archive.ids import program_id
 from kernel_archive.program_text import LANGUAGE_ORDER, language_of
 from kernel_archive.scoring.arrays import group_ties
-from kernel_archive.scoring.forecasts import Forecasts, crps
+from kernel_archive.scoring.forecasts import Forecasts
+from kernel_archive.scoring.rules import crps
 from kernel_archive.scoring.split import Surface
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from kernel_archive.bins import assign_bins
 from kernel_archive.bins import scheme as scheme_of
 from kernel_archive.errors import ArchiveMismatchError, UsageError
 from kernel_archive.scoring.controls import read_surface, surface_columns
-from kernel_archive.scoring.forecasts import normalise
+from kernel_archive.scoring.rules import normalise
 from kernel_archive.scoring.split import (
     Clusters,
     Split,
@@ -72,7 +72,7 @@ def load_split(
             raise UsageError(
                 "replay's rows are searched again, not scored. Use: kernel-archive replay FILE"
             )
-        return load_worlds(opened).target()
+        return load_worlds(opened).target
     facts = split_facts(opened, spec)
     faults = list(shard_faults(opened.path, opened.manifest.shards(spec.table)))
     if faults:  # no edited label is scored under an old digest

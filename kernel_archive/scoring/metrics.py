@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, Literal, get_args
 import msgspec
 import numpy as np
 
-from kernel_archive.scoring import calibration, forecasts, order
+from kernel_archive.scoring import calibration, order, rules
 from kernel_archive.scoring.recovery import BUDGETS, recovery_area
 from kernel_archive.splits import Kind
 
@@ -131,13 +131,13 @@ _ROWS: Final[dict[str, Callable[[ForecastRows], Floats]]] = {
     "forecast_error": lambda r: r.errors,
     "faster": lambda r: order.named_faster(above=r.exceedance(1.0), speedups=r.split.speedups),
     "accuracy": lambda r: r.hits.astype(float),
-    "within_one": lambda r: forecasts.within_one(predicted=r.predicted, bins=r.split.bins).astype(
+    "within_one": lambda r: rules.within_one(predicted=r.predicted, bins=r.split.bins).astype(
         float
     ),
-    "brier": partial(_of_probabilities, forecasts.brier),
-    "crps": partial(_of_probabilities, forecasts.crps),
-    "nll": partial(_of_probabilities, forecasts.nll),
-    "entropy": lambda r: forecasts.entropy(probabilities=r.probabilities),
+    "brier": partial(_of_probabilities, rules.brier),
+    "crps": partial(_of_probabilities, rules.crps),
+    "nll": partial(_of_probabilities, rules.nll),
+    "entropy": lambda r: rules.entropy(probabilities=r.probabilities),
 }
 #: Metric -> its value in every draw of rows, mean over the repeats, where it is no such mean.
 _DRAWS: Final[dict[str, Callable[[RowSample], Floats]]] = {

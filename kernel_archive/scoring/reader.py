@@ -20,7 +20,7 @@ import numpy as np
 
 from kernel_archive.bins import N_BINS
 from kernel_archive.errors import Finding, ForecastError, UsageError, printable
-from kernel_archive.scoring.forecasts import RAW_SUM_BOUNDS, Forecasts, normalise
+from kernel_archive.scoring.forecasts import RAW_SUM_BOUNDS, Forecasts
 from kernel_archive.scoring.formats import (
     KNOWN,
     MAX_REPEATS,
@@ -29,6 +29,7 @@ from kernel_archive.scoring.formats import (
     decode_line,
     read_line,
 )
+from kernel_archive.scoring.rules import normalise
 from kernel_archive.untrusted import Lines, UntrustedFileError, is_parquet, regular_file
 from kernel_archive.untrusted_tables import parquet_rows
 
@@ -235,12 +236,13 @@ class _Collector:
             fix = "Number the repeats 0, 1, 2, ... without a gap"
             self.fault("repeat-gap", what, field="repeat", fix=fix)
         if self.counts["unknown-row"] and not self.cells:
+            value = next((f.value for f in self.findings if f.code == "unknown-row"), None)
             self._take_back("unknown-row")
             facts = self.split.facts
             version = f"{printable(facts.archive_name)} {printable(facts.archive_version)}"
             what = f"no id in this file is one of the {facts.table} split ({version})"
             fix = "Name its split with --split. Is it for another version of the archive?"
-            self.fault("wrong-split", what, fix=fix)
+            self.fault("wrong-split", what, field="row_id", value=value, fix=fix)
         if not self.n_lines and not self.n_errors:
             fix = "See: kernel-archive template"
             self.fault("no-forecasts", "the file holds no forecast", fix=fix)

@@ -18,9 +18,10 @@ import numpy as np
 
 from kernel_archive.bins import N_BINS
 from kernel_archive.errors import UsageError, printable
-from kernel_archive.scoring import forecasts
+from kernel_archive.scoring import rules
 from kernel_archive.scoring.completions import read_completion
-from kernel_archive.scoring.forecasts import RAW_SUM_BOUNDS, normalise, predicted_bins
+from kernel_archive.scoring.forecasts import RAW_SUM_BOUNDS
+from kernel_archive.scoring.rules import normalise, predicted_bins
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -64,12 +65,12 @@ def reward(
     use = use & (p >= 0).all(axis=-1) & (total >= low) & (total <= high)
     normal = normalise(raw=np.where(use[..., None], p, 1.0 / N_BINS))
     if kind == "log":
-        loss = forecasts.nll(probabilities=normal, bins=y)
-        return np.where(use, 1.0 + loss / np.log(forecasts.LEAST), 0.0)
+        loss = rules.nll(probabilities=normal, bins=y)
+        return np.where(use, 1.0 + loss / np.log(rules.LEAST), 0.0)
     named = None if stated is None else np.asarray(stated)
     value = (predicted_bins(probabilities=normal, stated=named) == y).astype(float)
     if kind != "correctness":
-        value = value + 1.0 - getattr(forecasts, kind)(probabilities=normal, bins=y)
+        value = value + 1.0 - getattr(rules, kind)(probabilities=normal, bins=y)
     return np.where(use, value, 0.0)
 
 

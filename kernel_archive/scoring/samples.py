@@ -11,7 +11,7 @@ import numpy as np
 from kernel_archive.scoring import order, recovery
 from kernel_archive.scoring.arrays import product
 from kernel_archive.scoring.controls import best_control, zero_of
-from kernel_archive.scoring.forecasts import confidence, correct, expected_speedup, forecast_errors
+from kernel_archive.scoring.rules import confidence, correct, expected_speedup, forecast_errors
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -13,7 +13,6 @@ from kernel_archive.errors import UsageError, printable
 from kernel_archive.scoring import recovery, uncertainty
 from kernel_archive.scoring.calibration import N_BUCKETS, bucket_of, selective_risk
 from kernel_archive.scoring.controls import controls_of
-from kernel_archive.scoring.forecasts import confusion
 from kernel_archive.scoring.load import as_split
 from kernel_archive.scoring.metrics import METRICS, metrics_of
 from kernel_archive.scoring.order import CUTOFFS, average_precision, precision_recall
@@ -30,6 +29,7 @@ from kernel_archive.scoring.record import (
     RiskCoverage,
     Score,
 )
+from kernel_archive.scoring.rules import confusion
 from kernel_archive.scoring.samples import ForecastRows, RowSample
 from kernel_archive.scoring.uncertainty import joined, measure, repeats_of
 

@@ -8,12 +8,11 @@ world of its own, below its root. A program that nobody proposed is in no world.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from kernel_archive.bins import DEFAULT_SCHEME
 from kernel_archive.errors import DataError, UsageError
 from kernel_archive.scoring.split import Split, TargetFacts
 from kernel_archive.splits import REPLAY
@@ -22,7 +21,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from kernel_archive.archive.open import Archive
-    from kernel_archive.scoring.arrays import Floats
 
 #: Speedup that stands for a program which failed, where a label is needed: the slowest bin.
 FAILED = 0.1
@@ -59,38 +57,11 @@ class World:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Worlds:
-    """Hold the worlds of an archive and the n rows of them that are forecast."""
+    """Hold the worlds of an archive, and the n rows of them that are forecast."""
 
-    row_ids: tuple[str, ...]  # kernel ids
-    problems: tuple[str, ...]
-    gpus: tuple[str, ...]
-    speedups: Floats  # shape (n,), x, against the reference; NaN for programs that failed
+    target: Split  # the rows, named by their kernels; a failed program is slow in it
+    gpus: tuple[str, ...]  # of the rows
     worlds: tuple[World, ...]
-    #: Name, version and digest of the archive.
-    source: tuple[str, str, str] = field(default=("", "", ""))
-
-    def target(self) -> Split:
-        """Make a split of the rows, for reading forecasts; a failed program is slow in it."""
-        name, version, digest = self.source
-        facts = TargetFacts(
-            archive_name=name,
-            archive_version=version,
-            archive_digest=digest,
-            table=REPLAY.table,
-            split_name="canonical",
-            split_digest="",
-            origin="selected",
-            gpus=tuple(sorted(set(self.gpus))),
-            n_rows=len(self.row_ids),
-        )
-        return Split.from_arrays(
-            row_ids=self.row_ids,
-            tasks=self.problems,
-            speedups=np.nan_to_num(self.speedups, nan=FAILED),
-            split=REPLAY.name,
-            scheme=DEFAULT_SCHEME,
-            facts=facts,
-        )
 
 
 class _Step(NamedTuple):
@@ -165,15 +136,27 @@ def load_worlds(archive: Archive) -> Worlds:
         nodes[step.search_id, step.node_id] = places[name, kernel]
     if not asked:
         raise UsageError(f"the archive in {archive.path} has no held-out searches to replay")
-    manifest = archive.manifest
-    return Worlds(
-        row_ids=tuple(asked),
-        problems=tuple(step.problem for step in asked.values()),
-        gpus=tuple(step.gpu for step in asked.values()),
-        speedups=np.array([speedups.get(kernel, np.nan) for kernel in asked], dtype=np.float64),
-        worlds=tuple(world for _, world in sorted(worlds.items()) if len(world) > 1),
-        source=(manifest.name, manifest.version, manifest.logical_digest),
+    gpus, manifest = tuple(step.gpu for step in asked.values()), archive.manifest
+    facts = TargetFacts(
+        archive_name=manifest.name,
+        archive_version=manifest.version,
+        archive_digest=manifest.logical_digest,
+        table=REPLAY.table,
+        split_name="canonical",
+        split_digest="",
+        origin="selected",
+        gpus=tuple(sorted(set(gpus))),
+        n_rows=len(asked),
     )
+    target = Split.from_arrays(
+        row_ids=list(asked),
+        tasks=[step.problem for step in asked.values()],
+        speedups=[speedups.get(kernel, FAILED) for kernel in asked],
+        split=REPLAY.name,
+        facts=facts,
+    )
+    recorded = tuple(world for _, world in sorted(worlds.items()) if len(world) > 1)
+    return Worlds(target=target, gpus=gpus, worlds=recorded)
 
 
 def replay_texts(archive: Archive, worlds: Worlds) -> list[tuple[str, str]]:
@@ -188,8 +171,8 @@ def replay_texts(archive: Archive, worlds: Worlds) -> list[tuple[str, str]]:
         for table in ("kernels", "failures")
         for kernel, code, reference in _rows(archive, table, "kernel_id", "code", "reference_id")
     }
-    missing = [kernel for kernel in worlds.row_ids if kernel not in texts]
+    missing = [kernel for kernel in worlds.target.row_ids if kernel not in texts]
     if missing:
         what = f"the archive in {archive.path} has no program of kernel {missing[0]}"
         raise DataError(f"{what}, which a search measured")
-    return [texts[kernel] for kernel in worlds.row_ids]
+    return [texts[kernel] for kernel in worlds.target.row_ids]

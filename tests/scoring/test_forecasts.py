@@ -11,7 +11,7 @@ import scoringrules
 from sklearn import metrics as sk
 
 from kernel_archive.errors import DataError
-from kernel_archive.scoring import Forecasts, Split, forecasts
+from kernel_archive.scoring import Forecasts, Split, rules
 
 
 @pytest.fixture
@@ -102,63 +102,59 @@ def y(rng):
 
 def test_brier_by_hand():
     """True bin 5: half of (0.1^2 + 0.8^2 + 0.7^2) = 0.57; true bin 6."""
-    assert forecasts.brier(probabilities=HAND, bins=np.array([5]))[0] == pytest.approx(
-        0.57, abs=1e-15
-    )
-    assert forecasts.brier(probabilities=HAND, bins=np.array([6]))[0] == pytest.approx(
-        0.07, abs=1e-15
-    )
+    assert rules.brier(probabilities=HAND, bins=np.array([5]))[0] == pytest.approx(0.57, abs=1e-15)
+    assert rules.brier(probabilities=HAND, bins=np.array([6]))[0] == pytest.approx(0.07, abs=1e-15)
 
 
 def test_crps_by_hand():
     """True bin 5: F = 0,0,0,.1,.3,1,1 against 0,0,0,0,1,1,1 gives (0.01 + 0.49) / 7."""
-    assert forecasts.crps(probabilities=HAND, bins=np.array([5]))[0] == pytest.approx(
+    assert rules.crps(probabilities=HAND, bins=np.array([5]))[0] == pytest.approx(
         0.5 / 7, abs=1e-15
     )
 
 
 def test_crps_of_the_uniform_forecast():
     """True bin 1: (7^2 + 6^2 + ... + 1) / 64 / 7 = 140 / 448 = 0.3125."""
-    assert forecasts.crps(probabilities=UNIFORM, bins=np.array([1]))[0] == pytest.approx(
+    assert rules.crps(probabilities=UNIFORM, bins=np.array([1]))[0] == pytest.approx(
         0.3125, abs=1e-15
     )
 
 
 def test_nll_by_hand_and_its_floor():
     """-ln 0.7, and -ln 1e-12 where the true bin has no mass."""
-    assert forecasts.nll(probabilities=HAND, bins=np.array([6]))[0] == pytest.approx(
+    assert rules.nll(probabilities=HAND, bins=np.array([6]))[0] == pytest.approx(
         0.35667494393873245, abs=1e-15
     )
-    assert forecasts.nll(probabilities=HAND, bins=np.array([1]))[0] == pytest.approx(
+    assert rules.nll(probabilities=HAND, bins=np.array([1]))[0] == pytest.approx(
         12 * math.log(10), abs=1e-12
     )
 
 
 def test_entropy_by_hand():
     """Ln 8 for the uniform forecast, 0 for a certain one (0 ln 0 is 0)."""
-    assert forecasts.entropy(probabilities=UNIFORM)[0] == pytest.approx(math.log(8), abs=1e-15)
-    assert forecasts.entropy(probabilities=np.eye(8)[[3]])[0] == 0.0
+    assert rules.entropy(probabilities=UNIFORM)[0] == pytest.approx(math.log(8), abs=1e-15)
+    assert rules.entropy(probabilities=np.eye(8)[[3]])[0] == 0.0
     expected = -(0.1 * math.log(0.1) + 0.2 * math.log(0.2) + 0.7 * math.log(0.7))
-    assert forecasts.entropy(probabilities=HAND)[0] == pytest.approx(expected, abs=1e-15)
+    assert rules.entropy(probabilities=HAND)[0] == pytest.approx(expected, abs=1e-15)
 
 
 def test_crps_agrees_with_scoringrules(p, y):
     """Ours is the ranked probability score over 7."""
     other = scoringrules.rps_score(y, p)
     np.testing.assert_allclose(
-        forecasts.crps(probabilities=p, bins=y), other / 7, rtol=1e-12, atol=1e-15
+        rules.crps(probabilities=p, bins=y), other / 7, rtol=1e-12, atol=1e-15
     )
 
 
 def test_brier_agrees_with_scikit_learn(p, y):
     """Ours is half of the multi-class Brier score."""
     other = sk.brier_score_loss(y, p, labels=list(range(1, 9)), scale_by_half=True)
-    assert forecasts.brier(probabilities=p, bins=y).mean() == pytest.approx(other, abs=1e-12)
+    assert rules.brier(probabilities=p, bins=y).mean() == pytest.approx(other, abs=1e-12)
 
 
 def test_normalise_divides_by_the_sum_and_drops_the_sign_of_zero():
     """2, 2 and a negative zero become 0.5, 0.5 and a plain zero."""
-    out = forecasts.normalise(raw=np.array([2.0, 2, -0.0, 0, 0, 0, 0, 0]))
+    out = rules.normalise(raw=np.array([2.0, 2, -0.0, 0, 0, 0, 0, 0]))
     assert out.tolist() == [0.5, 0.5, 0, 0, 0, 0, 0, 0]
     assert not np.signbit(out).any()
 
@@ -190,27 +186,27 @@ def test_normalise_divides_by_the_sum_and_drops_the_sign_of_zero():
 )
 def test_predicted_bin(probabilities, stated, expected):
     """The most probable bin; ties go to the stated bin."""
-    got = forecasts.predicted_bins(probabilities=np.array(probabilities), stated=np.array(stated))
+    got = rules.predicted_bins(probabilities=np.array(probabilities), stated=np.array(stated))
     assert got.item() == expected
 
 
 def test_confidence_is_the_mass_of_the_predicted_bin():
     """Also when the predicted bin is a stated one without any."""
-    assert forecasts.confidence(probabilities=HAND, predicted=np.array([5])).tolist() == [0.2]
-    assert forecasts.confidence(probabilities=HAND, predicted=np.array([1])).tolist() == [0.0]
+    assert rules.confidence(probabilities=HAND, predicted=np.array([5])).tolist() == [0.2]
+    assert rules.confidence(probabilities=HAND, predicted=np.array([1])).tolist() == [0.0]
 
 
 def test_expected_speedup_by_hand():
     """0.1 * 0.84 + 0.2 * 1.19 + 0.7 * 1.68."""
     m = np.array([0.2, 0.35, 0.6, 0.84, 1.19, 1.68, 2.8, 5.0])
-    got = forecasts.expected_speedup(probabilities=HAND, representatives=m)
+    got = rules.expected_speedup(probabilities=HAND, representatives=m)
     assert got[0] == pytest.approx(0.084 + 0.238 + 1.176, abs=1e-15)
 
 
 def test_forecast_error_by_hand():
     """abs(1.68 - 1.5) where bin 6 is predicted."""
     m = np.array([0.2, 0.35, 0.6, 0.84, 1.19, 1.68, 2.8, 5.0])
-    got = forecasts.forecast_errors(
+    got = rules.forecast_errors(
         predicted=np.array([6, 0]), speedups=np.array([1.5, 1.5]), representatives=m
     )
     assert got[0] == pytest.approx(0.18, abs=1e-15)

@@ -8,15 +8,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kernel_archive.scoring import calibration as formulas
-from kernel_archive.scoring.forecasts import (
+from kernel_archive.scoring.metrics import COMPARED, HEADLINE, METRICS, metrics_of
+from kernel_archive.scoring.order import average_precision
+from kernel_archive.scoring.recovery import recovered_at
+from kernel_archive.scoring.rules import (
     confidence,
     expected_speedup,
     normalise,
     predicted_bins,
 )
-from kernel_archive.scoring.metrics import COMPARED, HEADLINE, METRICS, metrics_of
-from kernel_archive.scoring.order import average_precision
-from kernel_archive.scoring.recovery import recovered_at
 
 
 def same(got, expected):

@@ -5,7 +5,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kernel_archive.bins import assign_bins
 from kernel_archive.errors import UsageError
 from kernel_archive.scoring.forecasts import Forecasts
 from kernel_archive.scoring.replay import (
@@ -13,7 +12,8 @@ from kernel_archive.scoring.replay import (
     replay,
     replay_order,
 )
-from kernel_archive.scoring.worlds import World, Worlds
+from kernel_archive.scoring.split import Split
+from kernel_archive.scoring.worlds import FAILED, World, Worlds
 
 
 def world_of(parents, speedups, name="w", first_row=0):
@@ -26,15 +26,10 @@ def world_of(parents, speedups, name="w", first_row=0):
 def worlds_of(*worlds):
     """Worlds with their rows."""
     n = sum(len(w) - 1 for w in worlds)
-    speedups = np.concatenate([w.speedups[1:] for w in worlds])
-    ids = tuple(f"k{i}" for i in range(n))
-    return Worlds(
-        row_ids=ids,
-        problems=("p",) * n,
-        gpus=("H200",) * n,
-        speedups=speedups,
-        worlds=worlds,
-    )
+    speedups = np.nan_to_num(np.concatenate([w.speedups[1:] for w in worlds]), nan=FAILED)
+    ids = [f"k{i}" for i in range(n)]
+    target = Split.from_arrays(row_ids=ids, tasks=["p"] * n, speedups=speedups, split="replay")
+    return Worlds(target=target, gpus=("H200",) * n, worlds=worlds)
 
 
 #: 0 start; 1 (2x) with children 3 (4x) and 4 (failed); 2 (1.5x) without children.
@@ -102,12 +97,8 @@ def test_sure_forecasts_of_the_right_bins_are_an_oracle_and_the_seed_decides_alo
         for k in range(3)
     ]
     worlds = worlds_of(*trees)
-    right = Forecasts.from_arrays(
-        worlds.target(), np.eye(8)[assign_bins(worlds.speedups) - 1], name="right"
-    )
-    wrong = Forecasts.from_arrays(
-        worlds.target(), np.eye(8)[8 - assign_bins(worlds.speedups)], name="wrong"
-    )
+    right = Forecasts.from_arrays(worlds.target, np.eye(8)[worlds.target.bins - 1], name="right")
+    wrong = Forecasts.from_arrays(worlds.target, np.eye(8)[8 - worlds.target.bins], name="wrong")
     options = ReplayOptions(seed=7, draws=50)
     first, again = (replay(worlds, right, options) for _ in range(2))
     assert first == again

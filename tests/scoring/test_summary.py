@@ -23,11 +23,11 @@ def text_of(sheets):
     )
 
 
-def test_a_score_has_headline_budgets_and_tasks(target, forecasts):
-    """Every figure with its interval and unit; one row per metric, budget and task."""
+def test_a_score_has_metrics_and_tasks(target, forecasts):
+    """Every figure with its interval and unit; one row per metric and task."""
     record = score(target, forecasts, draws=50)
     sheets = score_sheets(record)
-    assert [len(s.rows) for s in sheets] == [len(record.metrics) - 5, 5, 3]
+    assert [len(s.rows) for s in sheets] == [len(record.metrics), 3]
     for sheet in sheets:
         assert all(len(row) == len(sheet.columns) for row in sheet.rows)
     text = text_of(sheets)

@@ -44,10 +44,12 @@ def test_chains_of_a_problem_are_one_world_below_the_reference(tmp_path):
     assert trimul.parents == [-1, 0, 1, 2, 0]
     np.testing.assert_array_equal(trimul.speedups, [1.0, 2.0, np.nan, 3.0, 0.5])
     assert trimul.rows[0] == -1
-    assert len(worlds.row_ids) == 5
-    assert 9.0 not in worlds.speedups
-    texts = dict(zip(worlds.row_ids, replay_texts(chain(tmp_path / "again"), worlds), strict=True))
-    assert texts[worlds.row_ids[trimul.rows[1]]][1] == program("x")
+    assert len(worlds.target.row_ids) == 5
+    assert 9.0 not in worlds.target.speedups
+    texts = dict(
+        zip(worlds.target.row_ids, replay_texts(chain(tmp_path / "again"), worlds), strict=True)
+    )
+    assert texts[worlds.target.row_ids[trimul.rows[1]]][1] == program("x")
     assert all("def reference" in reference for reference, _ in texts.values())
 
 
@@ -63,4 +65,4 @@ def test_natural_searches_come_first(tmp_path):
         load_worlds(open_archive(tmp_path / "none"))
     more = Search("h/1", "trimul", method="agentic")
     make_archive(tmp_path / "one", [*searches, more], [*runs, Run("h/1", program("h"), 3.0)])
-    assert load_worlds(open_archive(tmp_path / "one")).speedups.tolist() == [3.0]
+    assert load_worlds(open_archive(tmp_path / "one")).target.speedups.tolist() == [3.0]
