@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from kernel_archive.scoring.arrays import Floats
-    from kernel_archive.scoring.samples import ForecastRows, RowSample
+    from kernel_archive.scoring.draws import ForecastRows, RowSample
 
 __all__ = [
     "COMPARED",
@@ -34,6 +34,10 @@ __all__ = [
     "RANKINGS",
     "metrics_of",
 ]
+
+
+#: Cues of an edit that find discoveries without reading it.
+SHORTCUTS: Final = ("parent_speedup", "language_change")
 
 
 class MetricInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -80,16 +84,6 @@ class MetricInfo(msgspec.Struct, frozen=True, kw_only=True):
         return _DRAWS[self.name](sample)
 
 
-def budget_name(budget: int) -> str:
-    """Metric name of one budget of speedup recovered."""
-    return f"speedup_recovered_at_{budget}"
-
-
-def cutoff_name(cutoff: float) -> str:
-    """Metric name of average precision at one cutoff."""
-    return f"average_precision_{cutoff:g}"
-
-
 def _recovered(sample: RowSample, budgets: tuple[int, ...] = BUDGETS) -> Floats:
     mean: Floats = sample.curve[[c - 1 for c in budgets]].mean(axis=0)
     return mean
@@ -112,6 +106,27 @@ def _of_confidence(sample: RowSample, formula: Callable[..., Floats], **values: 
             **{name: value[r] for name, value in values.items()},
         )
     )
+
+
+def _average_precision(sample: RowSample, cutoff: float) -> Floats:
+    positive = sample.rows.split.speedups >= cutoff
+    return sample.mean(
+        lambda r: order.average_precision(
+            scores=sample.rows.exceedance(cutoff)[r], positive=positive, weights=sample.weights
+        )
+    )
+
+
+def _lift(sample: RowSample, cutoff: float) -> Floats:
+    """Compare the average precision with that of the better shortcut; NaN without one."""
+    cues = sample.rows.split.surface.cues
+    scores = [cues[name] for name in SHORTCUTS if name in cues]
+    if not scores:
+        return np.full(sample.weights.shape[1], np.nan)
+    precision = partial(order.average_precision, positive=sample.rows.split.speedups >= cutoff)
+    better = max(scores, key=lambda shortcut: float(precision(scores=shortcut)))
+    own = _average_precision(sample, cutoff)
+    return own - precision(scores=better, weights=sample.weights)
 
 
 def _skill(sample: RowSample, over: str) -> Floats:
@@ -142,7 +157,7 @@ _ROWS: Final[dict[str, Callable[[ForecastRows], Floats]]] = {
 #: Metric -> its value in every draw of rows, mean over the repeats, where it is no such mean.
 _DRAWS: Final[dict[str, Callable[[RowSample], Floats]]] = {
     "speedup_recovered": _recovered,
-    **{budget_name(c): partial(_recovered, budgets=(c,)) for c in BUDGETS},
+    **{f"speedup_recovered_at_{c}": partial(_recovered, budgets=(c,)) for c in BUDGETS},
     "speedup_recovered_pooled": _pooled,
     "recovery_area": lambda s: recovery_area(curve=s.curve),
     "ece": lambda s: _of_confidence(s, calibration.ece, correct=s.rows.hits),
@@ -154,8 +169,8 @@ _DRAWS: Final[dict[str, Callable[[RowSample], Floats]]] = {
     "crps_skill_cue": partial(_skill, over="cue_crps"),
     "pair_accuracy": lambda s: s.pair_accuracy(close=False),
     "close_pairs": lambda s: s.pair_accuracy(close=True),
-    **{cutoff_name(x): partial(lambda s, x: s.average_precisions[x], x=x) for x in order.CUTOFFS},
-    **{f"lift_{x:g}": partial(lambda s, x: s.lift(x), x=x) for x in order.CUTOFFS},
+    **{f"average_precision_{x:g}": partial(_average_precision, cutoff=x) for x in order.CUTOFFS},
+    **{f"lift_{x:g}": partial(_lift, cutoff=x) for x in order.CUTOFFS},
 }
 _STATED: Final = tomllib.loads(
     (files("kernel_archive.scoring") / "metrics.toml").read_text(encoding="utf-8")

@@ -10,9 +10,19 @@ import numpy as np
 
 from kernel_archive.bins import N_BINS
 from kernel_archive.errors import UsageError, printable
-from kernel_archive.scoring import recovery, uncertainty
+from kernel_archive.scoring import recovery
 from kernel_archive.scoring.calibration import N_BUCKETS, bucket_of, selective_risk
 from kernel_archive.scoring.controls import controls_of
+from kernel_archive.scoring.draws import (
+    LEVEL,
+    ForecastRows,
+    RowSample,
+    bootstrap,
+    interval,
+    joined,
+    measure,
+    repeats_of,
+)
 from kernel_archive.scoring.load import as_split
 from kernel_archive.scoring.metrics import METRICS, metrics_of
 from kernel_archive.scoring.order import CUTOFFS, average_precision, precision_recall
@@ -30,8 +40,6 @@ from kernel_archive.scoring.record import (
     Score,
 )
 from kernel_archive.scoring.rules import confusion
-from kernel_archive.scoring.samples import ForecastRows, RowSample
-from kernel_archive.scoring.uncertainty import joined, measure, repeats_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -40,10 +48,10 @@ if TYPE_CHECKING:
 
     from kernel_archive.archive.open import Archive
     from kernel_archive.scoring.arrays import Bools, Floats
+    from kernel_archive.scoring.draws import Figures
     from kernel_archive.scoring.forecasts import Forecasts
     from kernel_archive.scoring.reader import ForecastSource
     from kernel_archive.scoring.split import Split
-    from kernel_archive.scoring.uncertainty import Figures
 
 PredictedBin = Literal["argmax", "stated"]
 _PERCENT: Final = np.arange(1, 101)
@@ -81,7 +89,7 @@ def score_with_draws(
         raise UsageError(f"these are forecasts of {n} rows, the split has {len(split)}")
     rows = ForecastRows.of(split, forecasts, rule)
     figures = repeats_of(rows)
-    drawn = uncertainty.bootstrap(rows, seed=seed, draws=draws) if draws else None
+    drawn = bootstrap(rows, seed=seed, draws=draws) if draws else None
     metrics = _metrics(figures.overall, drawn.overall if drawn else None)
     controls = split.once(control_figures)
     record = Score(
@@ -199,7 +207,7 @@ def _metric(values: Floats, drawn: Floats | None = None) -> Metric:
     repeats = tuple(None if np.isnan(v) else float(v) for v in values)
     if None in repeats:
         return Metric(mean=None, std=None, repeats=repeats)
-    ends = None if drawn is None else uncertainty.interval(drawn)
+    ends = None if drawn is None else interval(drawn)
     low, high = ends or (None, None)
     mean, std = float(values.mean()), float(values.std())
     return Metric(mean=mean, std=std, repeats=repeats, low=low, high=high)
@@ -208,7 +216,7 @@ def _metric(values: Floats, drawn: Floats | None = None) -> Metric:
 def _recovery(rows: ForecastRows, figures: Figures, drawn: Figures | None) -> Recovery | None:
     if figures.curve is None:
         return None
-    tail = (1 - uncertainty.LEVEL) / 2
+    tail = (1 - LEVEL) / 2
     low, high = [], []
     if drawn is not None and drawn.curve is not None:
         low, high = np.quantile(drawn.curve, (tail, 1 - tail), axis=1).tolist()

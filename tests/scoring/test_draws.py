@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from support.made_forecasts import make_forecasts, make_target
 
-from kernel_archive.scoring import Forecasts, score, uncertainty
-from kernel_archive.scoring.samples import ForecastRows, RowSample
-from kernel_archive.scoring.split import Clusters
-from kernel_archive.scoring.uncertainty import (
+from kernel_archive.scoring import Forecasts, draws, score
+from kernel_archive.scoring.draws import (
+    ForecastRows,
+    RowSample,
     bootstrap,
     interval,
     measure,
@@ -17,6 +17,7 @@ from kernel_archive.scoring.uncertainty import (
     repeats_of,
     resampled,
 )
+from kernel_archive.scoring.split import Clusters
 
 
 def clustered(target, by):
@@ -99,7 +100,7 @@ def test_the_interval_of_a_mean_is_the_textbook_one(rng):
 
 def test_draws_in_portions_are_the_same_draws(rng, monkeypatch):
     """The portions of one seed are always the same: figures agree to the last bit."""
-    monkeypatch.setattr(uncertainty, "_MAX_WEIGHTS", 400)
+    monkeypatch.setattr(draws, "_MAX_WEIGHTS", 400)
     target = make_target(rng)
     rows = ForecastRows.of(target, make_forecasts(rng, target))
     one, other = (bootstrap(rows, seed=5, draws=60) for _ in range(2))
