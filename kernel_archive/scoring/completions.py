@@ -82,7 +82,8 @@ def read_completion(answer: Any) -> Completion:
 def _completion(given: dict[str, Any]) -> Completion:
     """Read the forecast in an object that names probabilities."""
     fields = {name: value for name, value in given.items() if name in _FROM_MODEL}
-    speedup, rationale = given.get("expected_speedup"), fields.get("rationale")
+    speedup: Any = given.get("expected_speedup")
+    rationale = fields.get("rationale")
     is_speedup = type(speedup) in (int, float) and 0 < speedup < 1e300
     completion = Completion(
         None,

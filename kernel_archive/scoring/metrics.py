@@ -21,7 +21,7 @@ from kernel_archive.splits import Kind
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from kernel_archive.scoring.arrays import Floats
+    from kernel_archive.scoring.arrays import Bools, Floats
     from kernel_archive.scoring.draws import ForecastRows, RowSample
 
 __all__ = [
@@ -95,7 +95,9 @@ def _pooled(sample: RowSample) -> Floats:
     return np.asarray(sample.recovered(at, sample.weights, BUDGETS).mean(axis=0))
 
 
-def _of_confidence(sample: RowSample, formula: Callable[..., Floats], **values: Floats) -> Floats:
+def _of_confidence(
+    sample: RowSample, formula: Callable[..., Floats], **values: Floats | Bools
+) -> Floats:
     """Apply a formula of confidence and one value of every row; ``values`` have shape (R, n)."""
     rows = sample.rows
     return sample.mean(

@@ -117,7 +117,7 @@ def _scores(forecasts: Forecasts | None, world: World, policy: Policy, repeat: i
     if policy == "random":
         return np.zeros(len(world))
     if policy == "oracle":
-        return np.nan_to_num(np.array(world.speedups), nan=-1.0)
+        return np.asarray(np.nan_to_num(world.speedups, nan=-1.0))
     probabilities = np.full((len(world), 8), 0.125)
     if forecasts is not None:
         of_repeat = forecasts.probabilities[repeat % forecasts.n_repeats]

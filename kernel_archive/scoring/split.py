@@ -235,7 +235,7 @@ class Split:
         """The same rows in canonical order."""
         return self.take(self.canonical_order)
 
-    def take(self, rows: NDArray[np.intp]) -> Split:
+    def take(self, rows: Ints) -> Split:
         """Select rows, in this order; the representatives stay those of the whole split."""
         return replace(
             self,
