@@ -70,12 +70,11 @@ def test_files_are_compared_like_forecasts(archive, tmp_path):
     for name, sure in (("a", 0.86), ("b", 0.3)):
         p = np.full((len(target), 8), (1 - sure) / 7)
         p[np.arange(len(target)), target.bins - 1] = sure
-        lines = [
-            json.dumps({"row_id": r, "probabilities": q})
-            for r, q in zip(target.row_ids, p.tolist(), strict=True)
-        ]
+        rows = zip(target.row_ids, p.tolist(), strict=True)
         paths.append(tmp_path / f"{name}.jsonl")
-        paths[-1].write_text("\n".join(lines))
+        paths[-1].write_text(
+            "\n".join(json.dumps({"row_id": row, "probabilities": q}) for row, q in rows)
+        )
     got = compare_files(*paths, archive.path, draws=50)
     assert got == compare(target, *(read_forecasts(path, target) for path in paths), draws=50)
     assert (got.a.name, got.b.name) == ("a", "b")
@@ -120,12 +119,9 @@ def test_permutations_are_those_of_swapped_forecasts(rng, kind, authors):
         )
         return [np.nan if one[n] is None or two[n] is None else one[n] - two[n] for n in names]
 
+    swaps = [np.array(swap, bool) for swap in itertools.product([0, 1], repeat=6)]
     everything = np.array(
-        [
-            differences(np.array(s, bool))
-            for s in itertools.product([0, 1], repeat=6)
-            if not authors or (s[::2] == s[1::2])
-        ]
+        [differences(s) for s in swaps if not authors or (s[::2] == s[1::2]).all()]
     )
     observed = everything[0]
     defined = [name for i, name in enumerate(names) if not np.isnan(observed[i])]

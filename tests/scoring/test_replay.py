@@ -97,16 +97,15 @@ def test_sure_forecasts_of_the_right_bins_are_an_oracle_and_the_seed_decides_alo
         for k in range(3)
     ]
     worlds = worlds_of(*trees)
-    right = Forecasts.from_arrays(worlds.target, np.eye(8)[worlds.target.bins - 1], name="right")
-    wrong = Forecasts.from_arrays(worlds.target, np.eye(8)[8 - worlds.target.bins], name="wrong")
+    sure = np.eye(8)[worlds.target.bins - 1]
+    right, wrong = (Forecasts.from_arrays(worlds.target, p) for p in (sure, sure[:, ::-1]))
     options = ReplayOptions(seed=7, draws=50)
     first, again = (replay(worlds, right, options) for _ in range(2))
     assert first == again
     by = {p.policy: p for p in first.policies}
     assert by["expected"].rescaled.mean == pytest.approx(100.0)
-    assert {p.policy: p for p in replay(worlds, wrong, ReplayOptions(draws=50)).policies}[
-        "expected"
-    ].rescaled.mean < 0
+    reverse = {p.policy: p for p in replay(worlds, wrong, ReplayOptions(draws=50)).policies}
+    assert reverse["expected"].rescaled.mean < 0
     assert replay(worlds, right, ReplayOptions(seed=8, draws=50)) != first
 
 

@@ -60,13 +60,8 @@ def test_a_record_by_hand(small):
     assert record.groups["u"]["speedup_recovered"].mean == pytest.approx(4.0)
     assert record.groups["u"]["accuracy"].mean == 0.5
     assert record.group_rows == {"t": 2, "u": 2}
-    assert (
-        record.confusion[3][3]
-        == record.confusion[5][4]
-        == record.confusion[0][0]
-        == record.confusion[7][0]
-        == 1
-    )
+    confusion = [record.confusion[row][column] for row, column in ((3, 3), (5, 4), (0, 0), (7, 0))]
+    assert confusion == [1, 1, 1, 1]
 
 
 def test_missing_forecasts_count_as_the_definitions_say(small):
@@ -166,12 +161,8 @@ def test_a_record_names_everything_that_it_depends_on(archive, tmp_path):
     """Archive, digests, split, scheme, versions, seed, draws; and it survives JSON."""
     target = load_split(archive)
     path = tmp_path / "forecaster.jsonl"
-    path.write_text(
-        "".join(
-            json.dumps({"row_id": r, "probabilities": [0.125] * 8}) + "\n"
-            for r in target.row_ids[:-1]
-        )
-    )
+    lines = [{"row_id": r, "probabilities": [0.125] * 8} for r in target.row_ids[:-1]]
+    path.write_text("\n".join(map(json.dumps, lines)))
     record = score_file(path, archive.path, seed=9, draws=20)
     assert record.target == target.facts
     assert (record.metric_version, record.package) == (METRIC_VERSION, __version__)
@@ -205,16 +196,16 @@ def test_discovery_pairs_have_their_own_headline(rng):
     assert set(record.groups) == {"left", "right"}
 
 
-def test_discovery_without_a_positive_is_not_defined():
-    """No child is 1.25 times as fast: no average precision, no curve, no interval."""
+def test_discovery_at_the_edge_of_a_cutoff():
+    """A g exactly at it is positive; without a positive there is no figure and no curve."""
     target = Split.from_arrays(
-        row_ids=["a", "b"], tasks=["t", "t"], speedups=[0.5, 1.0], split="discovery"
+        row_ids=["a", "b"], tasks=["t", "t"], speedups=[1.25, 1.0], split="discovery"
     )
-    record = score(target, Forecasts.from_arrays(target, np.full((2, 8), 0.125)), draws=20)
-    assert record.metrics["average_precision_1.25"].mean is None
-    assert record.discovery[0].precision == ()
-    assert record.discovery[0].low is None
-    assert record.metrics["brier"].mean == pytest.approx(0.4375)
+    record = score(target, Forecasts.from_arrays(target, np.eye(8)[[5, 3]]), draws=20)
+    assert record.discovery[0].n_positive == 1
+    assert record.metrics["average_precision_1.25"].mean == 1.0
+    assert record.metrics["average_precision_1.5"].mean is None
+    assert (record.discovery[1].precision, record.discovery[1].low) == ((), None)
 
 
 def test_groups_may_cut_through_tasks():
@@ -239,16 +230,6 @@ def test_tiny_splits_are_scored(rng, sizes):
     target = make_target(rng, sizes=sizes)
     record = score(target, make_forecasts(rng, target, repeats=1), draws=20)
     assert record.metrics["speedup_recovered"].mean is not None
-
-
-def test_a_cutoff_is_reached_by_equality():
-    """G exactly at the cutoff is positive."""
-    target = Split.from_arrays(
-        row_ids=["a", "b"], tasks=["t", "t"], speedups=[1.25, 1.0], split="discovery"
-    )
-    record = score(target, Forecasts.from_arrays(target, np.eye(8)[[5, 3]]), draws=0)
-    assert record.discovery[0].n_positive == 1
-    assert record.metrics["average_precision_1.25"].mean == 1.0
 
 
 @pytest.mark.parametrize(
