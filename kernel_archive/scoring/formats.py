@@ -85,14 +85,8 @@ _PUBLISHED: Final = {
 READ: Final = frozenset(
     {*ForecastLine.__struct_fields__, *_PUBLISHED, *TOOL_FIELDS, "bin_probabilities"}
 )
-#: Fields of the published tables that say nothing to the scorer.
-_IGNORED: Final = (
-    "pack pack_name model forecaster name type id canary source_search source_id hardware"
-)
-KNOWN: Final = READ | {
-    *_IGNORED.split(),
-    *("internal_experiment", "true_bin", "problem_id", "benchmark_family"),
-}
+#: Those, and fields of the published tables that say nothing to the scorer.
+KNOWN: Final = READ | {"pack", "model", "hardware", "problem_id", "true_bin", "canary"}
 
 _FLAG: Final = ("not-a-flag", "must be true or false")
 _TEXT: Final = ("not-text", "must be text")

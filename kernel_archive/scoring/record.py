@@ -198,21 +198,19 @@ class Score(Terms, frozen=True, kw_only=True):
         """
 
         def rounded(figures: dict[str, float | None]) -> dict[str, float | None]:
-            return {
-                name: None if value is None else round(value, 3)
-                for name, value in figures.items()
-                if not name.startswith(_OF_FEW)
-            }
+            shown = {n: v for n, v in figures.items() if not n.startswith(_OF_FEW)}
+            return {name: None if v is None else round(v, 3) for name, v in shown.items()}
 
-        def summed(metric: Metric) -> Metric:
-            ends = {name: getattr(metric, name) for name in ("mean", "std", "low", "high")}
-            return Metric(repeats=(), **rounded(ends))
-
+        ends = ("mean", "std", "low", "high")
+        metrics = {
+            name: Metric(repeats=(), **rounded({end: getattr(metric, end) for end in ends}))
+            for name, metric in self.metrics.items()
+            if not name.startswith(_OF_FEW)
+        }
         replace = msgspec.structs.replace
-        kept = {name: m for name, m in self.metrics.items() if not name.startswith(_OF_FEW)}
         return replace(
             self,
-            metrics={name: summed(metric) for name, metric in kept.items()},
+            metrics=metrics,
             groups={},
             uniform=rounded(self.uniform),
             confusion=(),

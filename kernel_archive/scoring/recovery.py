@@ -101,13 +101,10 @@ def _expect_ties(
 ) -> None:
     """Replace the best inside tie groups by its expectation over random orders of each group.
 
-    Args:
-        best: shape (m, D), best of the first k candidates; changed in place.
-        ordered: shape (n,), speedups in order.
-        places: shape (m, D), the drawn places in that order, sorted.
-        labels: shape (n,), tie groups in that order, from 0 to G - 1.
-        mixed: shape (G,), groups of unequal speedups: of no others does the order matter.
-        asked: the ranks that will be asked for, ascending.
+    ``best``, shape (m, D), of the first k candidates is changed in place. ``places``, shape (m, D),
+    are the drawn places in the order of ``ordered`` speedups and tie-group ``labels``, shape (n,);
+    ``mixed``, shape (G,), are groups of unequal speedups: of no others does the order matter.
+    ``asked`` are the ranks that will be asked for, ascending.
     """
     m, n_draws = places.shape
     cells = labels[places] * n_draws + np.arange(n_draws)

@@ -181,21 +181,18 @@ def replay_sheet(replays: Sequence[Replay]) -> Sheet:
 
 def check_lines(report: CheckReport) -> list[str]:
     """Show a checked file in figures, as lines of text."""
+    shares = f"coverage {_share(report.coverage)}, parse rate {_share(report.parse_rate)}"
+    kinds = ", ".join(f"{code} {count:,}" for code, count in report.counts.items())
+    rows = f"{_repeats(report.n_repeats)} of {report.n_rows:,} rows"
+    lines = [
+        f"{report.file}: {'can be scored' if report.ok else 'can not be scored'}",
+        f"  {report.n_lines:,} forecasts in {rows}: {shares}, {report.n_deferred:,} deferred",
+        f"  {report.n_errors:,} faults, {report.n_warnings:,} warnings{kinds and ': '}{kinds}",
+    ]
     missing = report.n_rows * report.n_repeats - report.n_present
-    lines = {
-        "forecasts": f"{report.n_lines:,} in {_repeats(report.n_repeats)}, {report.n_rows:,} rows",
-        "coverage": _share(report.coverage),
-        "parse rate": _share(report.parse_rate),
-        "missing": f"{missing:,} row and repeat cells without a forecast; they count as uniform"
-        if report.ok and missing
-        else "",
-        "deferred": f"{report.n_deferred:,}" if report.n_deferred else "",
-        "faults": f"{report.n_errors:,}",
-        "warnings": f"{report.n_warnings:,}",
-        "by kind": ", ".join(f"{code} {count:,}" for code, count in report.counts.items()),
-    }
-    verdict = f"{report.file}: {'can be scored' if report.ok else 'can not be scored'}"
-    return [verdict, *(f"  {name:<11} {text}" for name, text in lines.items() if text)]
+    if report.ok and missing:
+        lines.append(f"  {missing:,} row and repeat cells without a forecast count as uniform")
+    return lines
 
 
 def _repeats(n: int) -> str:

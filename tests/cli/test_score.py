@@ -117,7 +117,7 @@ def test_missing_rows_are_no_fault_and_are_said(run, files):
     files[0].write_text("\n".join(lines[3:]))
     status, out, _ = run("check", files[0])
     assert status == 0
-    assert "missing     3 row and repeat cells" in out
+    assert "3 row and repeat cells without a forecast" in out
     assert f"3 of {len(lines)} forecasts are missing" in run("score", files[0], "--draws", 0)[1]
 
 
