@@ -58,12 +58,8 @@ def test_keys_by_hand():
     expected = np.array([2.0, 1.0, 2.0, 2.0])
     assert order_keys(expected=expected).tolist() == [1, 0, 1, 1]
     assert order_keys(expected=expected, stated=np.full(4, np.nan)).tolist() == [1, 0, 1, 1]
-    assert order_keys(expected=expected, stated=np.array([1.5, 9.0, 3.0, np.nan])).tolist() == [
-        1,
-        0,
-        3,
-        2,
-    ]
+    stated = np.array([1.5, 9.0, 3.0, np.nan])
+    assert order_keys(expected=expected, stated=stated).tolist() == [1, 0, 3, 2]
 
 
 def test_pairs_by_hand():

@@ -48,24 +48,16 @@ def test_arrays_earn_nothing_where_a_file_would_hold_no_forecast(masses):
     row beside it stays.
     """
     for reward in (rewards.correctness, rewards.brier, rewards.crps):
-        alone = reward(probabilities=[P], bins=[6])
-        assert reward(probabilities=[masses, P], bins=[6, 6], parsed=[True, True]).tolist() == [
-            0,
-            alone[0],
-        ]
+        (alone,) = reward(probabilities=[P], bins=[6])
+        assert reward(probabilities=[masses, P], bins=[6, 6]).tolist() == [0, alone]
         assert reward(probabilities=[[1.49 * v for v in P]], bins=[6]) == pytest.approx(alone)
 
 
 def test_the_log_score_by_hand():
     """1 + ln 0.7 / ln 1e12: 0.987; nothing for the true bin is 0, everything 1, unparsed 0."""
-    given = {
-        "probabilities": [P, [0, 0, 0, 0, 0, 1, 0, 0], P, P],
-        "bins": [6, 6, 8, 6],
-        "parsed": [1, 1, 1, 0],
-    }
-    assert rewards.log_score(**given) == pytest.approx(
-        [1 + np.log(0.7) / np.log(1e12), 1, 0, 0], abs=1e-15
-    )
+    p = [P, [0, 0, 0, 0, 0, 1, 0, 0], P, P]
+    found = rewards.log_score(probabilities=p, bins=[6, 6, 8, 6], parsed=[1, 1, 1, 0])
+    assert found == pytest.approx([1 + np.log(0.7) / np.log(1e12), 1, 0, 0], abs=1e-15)
 
 
 @given(
