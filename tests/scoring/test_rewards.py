@@ -105,10 +105,6 @@ CANONICAL = json.dumps({"probabilities": P})
         "about 1.5x",
         "{",
         '{"probabilities": [1, 2]}',
-        '{"probabilities": "high"}',
-        json.dumps({"probabilities": [0] * 8}),
-        json.dumps({"probabilities": [10] * 8}),  # a sum of 80 is no forecast
-        json.dumps({"probabilities": [1.5, -0.5, 0, 0, 0, 0, 0, 0]}),
         '{"probabilities": [NaN, 1, 0, 0, 0, 0, 0, 0]}',
         json.dumps(dict.fromkeys(TOOL_FIELDS[:7], 0.1)),
         None,
