@@ -15,9 +15,8 @@ import time
 import numpy as np
 
 from kernel_archive.scoring.forecasts import Forecasts
-from kernel_archive.scoring.replay import POLICIES, ReplayOptions, replay
+from kernel_archive.scoring.replay import FAILED, POLICIES, ReplayOptions, World, Worlds, replay
 from kernel_archive.scoring.split import Split
-from kernel_archive.scoring.worlds import FAILED, World, Worlds
 
 SIZE = 250
 

@@ -9,8 +9,8 @@ import numpy as np
 
 from kernel_archive.bins import DEFAULT_SCHEME, scheme
 from kernel_archive.errors import ArchiveMismatchError, DataError
+from kernel_archive.scoring.replay import load_worlds, replay_texts
 from kernel_archive.scoring.split import forecast_split, split_facts
-from kernel_archive.scoring.worlds import load_worlds, replay_texts
 from kernel_archive.splits import REPLAY, SPLITS
 
 if TYPE_CHECKING:

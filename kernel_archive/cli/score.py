@@ -204,10 +204,9 @@ def replay(
     """
     from kernel_archive.archive.open import open_archive
     from kernel_archive.scoring.reader import name_of, read_forecasts
-    from kernel_archive.scoring.replay import ReplayOptions
+    from kernel_archive.scoring.replay import ReplayOptions, load_worlds
     from kernel_archive.scoring.replay import replay as run
     from kernel_archive.scoring.summary import replay_sheet
-    from kernel_archive.scoring.worlds import load_worlds
 
     archive = open_archive(archive_path)
     worlds = load_worlds(archive)

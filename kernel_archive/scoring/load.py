@@ -15,6 +15,7 @@ from kernel_archive.bins import assign_bins
 from kernel_archive.bins import scheme as scheme_of
 from kernel_archive.errors import ArchiveMismatchError, UsageError
 from kernel_archive.scoring.controls import read_surface, surface_columns
+from kernel_archive.scoring.replay import load_worlds
 from kernel_archive.scoring.rules import normalise
 from kernel_archive.scoring.split import (
     Clusters,
@@ -24,7 +25,6 @@ from kernel_archive.scoring.split import (
     forecast_split,
     split_facts,
 )
-from kernel_archive.scoring.worlds import load_worlds
 from kernel_archive.splits import REPLAY
 from kernel_archive.storage import content_path
 

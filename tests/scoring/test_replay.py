@@ -8,12 +8,14 @@ from hypothesis import strategies as st
 from kernel_archive.errors import UsageError
 from kernel_archive.scoring.forecasts import Forecasts
 from kernel_archive.scoring.replay import (
+    FAILED,
     ReplayOptions,
+    World,
+    Worlds,
     replay,
     replay_order,
 )
 from kernel_archive.scoring.split import Split
-from kernel_archive.scoring.worlds import FAILED, World, Worlds
 
 
 def world_of(parents, speedups, name="w", first_row=0):

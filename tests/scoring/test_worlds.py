@@ -6,7 +6,7 @@ from support.archives import Run, Search, make_archive, program
 
 from kernel_archive.archive.open import open_archive
 from kernel_archive.errors import UsageError
-from kernel_archive.scoring.worlds import load_worlds, replay_texts
+from kernel_archive.scoring.replay import load_worlds, replay_texts
 
 
 def chain(tmp_path):
