@@ -165,11 +165,11 @@ def compare_files(
 
 def holm(p_values: Sequence[float | None]) -> list[float | None]:
     """Holm's step-down correction over a table; ``None`` stays out of it."""
-    known = sorted((p, i) for i, p in enumerate(p_values) if p is not None)
+    ranked = sorted((p, i) for i, p in enumerate(p_values) if p is not None)
     out: list[float | None] = [None] * len(p_values)
     largest = 0.0
-    for step, (p, i) in enumerate(known):
-        largest = max(largest, min(1.0, p * (len(known) - step)))
+    for step, (p, i) in enumerate(ranked):
+        largest = max(largest, min(1.0, p * (len(ranked) - step)))
         out[i] = largest
     return out
 

@@ -79,10 +79,10 @@ def read_completion(answer: Any) -> Completion:
     return Completion(None, unparsed="in-reasoning" if _REASONING.search(text) else "half-json")
 
 
-def _completion(given: dict[str, Any]) -> Completion:
+def _completion(answer: dict[str, Any]) -> Completion:
     """Read the forecast in an object that names probabilities."""
-    fields = {name: value for name, value in given.items() if name in _FROM_MODEL}
-    speedup: Any = given.get("expected_speedup")
+    fields = {name: value for name, value in answer.items() if name in _FROM_MODEL}
+    speedup: Any = answer.get("expected_speedup")
     rationale = fields.get("rationale")
     is_speedup = type(speedup) in (int, float) and 0 < speedup < 1e300
     completion = Completion(

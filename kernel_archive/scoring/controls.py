@@ -196,8 +196,8 @@ def controls_of(split: Split) -> tuple[Control, ...]:
         masses[zero_name(split)] = title, split.zero.probabilities
     if split.surface.goals is not None:
         goals = np.nan_to_num(split.surface.goals, nan=float(np.nanmean(split.surface.goals)))
-        told = by_cue(goals, split.bins, split.task_rows, cumulative)
-        masses["goal"] = "the range of speedups that the author was told to land in", told
+        goal_masses = by_cue(goals, split.bins, split.task_rows, cumulative)
+        masses["goal"] = "the range of speedups that the author was told to land in", goal_masses
     masses["oracle_bins"] = "certain of every true bin", certain
     masses["oracle_speedups"] = "the same, and states every measured speedup", certain
     out = []
@@ -287,16 +287,16 @@ def launch_idle(archive: Archive, codes: Sequence[str], problems: Sequence[str])
     if "launches" not in archive.manifest.tables:
         return None
     columns = ["program_id", "problem", "case", "kind", "n", "grid_x", "grid_y", "grid_z"]
-    found: dict[tuple[str, str], dict[int, float]] = {}
+    by_program: dict[tuple[str, str], dict[int, float]] = {}
     table = archive.arrow("launches", columns=columns)
     for program, problem, case, kind, n, *grid in zip(
         *(column.to_pylist() for column in table.columns), strict=True
     ):
         if kind == "launch":
             blocks = math.prod(max(1, side or 1) for side in grid)
-            cases = found.setdefault((program, problem), {})
+            cases = by_program.setdefault((program, problem), {})
             cases[case] = cases.get(case, 0.0) + n * max(1.0, MULTIPROCESSORS / blocks)
-    sums = [found.get((program_id(c), p), {}) for c, p in zip(codes, problems, strict=True)]
+    sums = [by_program.get((program_id(c), p), {}) for c, p in zip(codes, problems, strict=True)]
     values = np.array([np.mean(list(cases.values())) if cases else np.nan for cases in sums])
     known = values[~np.isnan(values)]
     return np.where(np.isnan(values), np.median(known), values) if len(known) else None

@@ -81,16 +81,16 @@ class ForecastRows:
         arrays: dict[str, Any] = {name: getattr(self, name)[r, None] for name in REPEAT_FIELDS}
         return replace(self, **arrays)
 
-    def take(self, at: Ints) -> ForecastRows:
+    def take(self, places: Ints) -> ForecastRows:
         """Select rows by position, in this order, any of them several times."""
-        arrays: dict[str, Any] = {name: getattr(self, name)[:, at] for name in REPEAT_FIELDS}
-        arrays |= {name: getattr(self, name)[at] for name in ("cue_crps", "zero_crps")}
-        return replace(self, split=self.split.take(at), **arrays)
+        arrays: dict[str, Any] = {name: getattr(self, name)[:, places] for name in REPEAT_FIELDS}
+        arrays |= {name: getattr(self, name)[places] for name in ("cue_crps", "zero_crps")}
+        return replace(self, split=self.split.take(places), **arrays)
 
     @cached_property
     def by_group(self) -> dict[str, ForecastRows]:
         """The rows of every reported group."""
-        return {name: self.take(at) for name, at in self.split.group_rows.items()}
+        return {name: self.take(places) for name, places in self.split.group_rows.items()}
 
     @cached_property
     def clusters(self) -> Ints | None:
@@ -143,12 +143,12 @@ class ForecastRows:
         goals, spreads = self.split.surface.goals, self.split.surface.spreads
         return {
             name: order.PairTable(
-                self.keys[:, at],
-                self.split.speedups[at],
-                spreads[at],
-                None if goals is None else goals[at],
+                self.keys[:, places],
+                self.split.speedups[places],
+                spreads[places],
+                None if goals is None else goals[places],
             )
-            for name, at in self.split.pool_rows.items()
+            for name, places in self.split.pool_rows.items()
         }
 
     def exceedance(self, cutoff: float) -> Floats:
@@ -178,9 +178,9 @@ class RowSample:
         weights = self.weights[self.rows.split.group_rows[name]]
         return RowSample(self.rows.by_group[name], weights, self.copies, self)
 
-    def inside(self, at: Ints) -> Floats:
+    def inside(self, places: Ints) -> Floats:
         """How often the rows of one task are in each draw of that task."""
-        return self.weights[at] if self.copies is None else np.ones((len(at), 1))
+        return self.weights[places] if self.copies is None else np.ones((len(places), 1))
 
     def mean(self, value: Callable[[int], Floats]) -> Floats:
         """Mean over the repeats of what a formula gives for a repeat number: shape (..., D)."""
@@ -202,20 +202,20 @@ class RowSample:
     def task_curves(self) -> dict[str, Floats]:
         """Recovery curve of every task, mean over the repeats: shape (100, D) each."""
         curves = {}
-        for name, at in self.rows.split.task_rows.items():
+        for name, places in self.rows.split.task_rows.items():
             whole = self._whole_with(name)
             drawn = None if whole is None else whole.task_curves[name]
-            curves[name] = self.recovered(at, self.inside(at)) if drawn is None else drawn
+            if drawn is None:
+                drawn = self.recovered(places, self.inside(places), recovery.CURVE)
+            curves[name] = drawn
         return curves
 
-    def recovered(
-        self, at: Ints, weights: Floats, budgets: tuple[int, ...] = recovery.CURVE
-    ) -> Floats:
+    def recovered(self, places: Ints, weights: Floats, budgets: tuple[int, ...]) -> Floats:
         """Speedup recovered from one candidate set at K budgets, mean over the repeats: (K, D)."""
-        speedups = self.rows.split.speedups[at]
+        speedups = self.rows.split.speedups[places]
         return self.mean(
             lambda r: recovery.recovered_at(
-                expected=self.rows.expected[r, at],
+                expected=self.rows.expected[r, places],
                 speedups=speedups,
                 budgets=budgets,
                 weights=weights,
@@ -238,14 +238,14 @@ class RowSample:
     def pool_pairs(self) -> dict[str, Floats]:
         """Of every pool the counts of :meth:`~order.PairTable.count`: shape (4, D) each."""
         counts = {}
-        for name, at in self.rows.split.pool_rows.items():
-            task = self.rows.split.tasks[at[0]]
+        for name, places in self.rows.split.pool_rows.items():
+            task = self.rows.split.tasks[places[0]]
             whole = self._whole_with(task)
             if whole is not None:
                 counts[name] = whole.pool_pairs[name]
                 continue
             copies = 1.0 if self.copies is None else self.copies[task]
-            counts[name] = self.rows.pair_tables[name].count(self.inside(at)) * copies
+            counts[name] = self.rows.pair_tables[name].count(self.inside(places)) * copies
         return counts
 
     def pair_accuracy(self, *, close: bool) -> Floats:
@@ -323,8 +323,8 @@ def resampled(rows: ForecastRows, *, seed: int, draws: int) -> Iterator[RowSampl
     for size in chunk_sizes(len(rows), draws):
         if rows.clusters is None:
             weights = np.empty((len(rows), size))
-            for at in rows.split.task_rows.values():
-                weights[at] = _draw(rng, len(at), size)
+            for places in rows.split.task_rows.values():
+                weights[places] = _draw(rng, len(places), size)
             yield RowSample(rows, weights)
             continue
         names, cluster = np.unique(rows.clusters, return_inverse=True)
@@ -342,9 +342,9 @@ def _draw(rng: np.random.Generator, n: int, size: int) -> Floats:
 def _copies(rows: ForecastRows, cluster: Ints, drawn: Floats) -> dict[str, Floats] | None:
     """How often each task was drawn, where every task lies in one cluster."""
     tasks = rows.split.task_rows
-    if any(len(set(cluster[at].tolist())) > 1 for at in tasks.values()):
+    if any(len(set(cluster[places].tolist())) > 1 for places in tasks.values()):
         return None
-    return {name: drawn[cluster[at[0]]] for name, at in tasks.items()}
+    return {name: drawn[cluster[places[0]]] for name, places in tasks.items()}
 
 
 def plain_bootstrap(sample: RowSample) -> dict[str, Floats]:
@@ -383,8 +383,8 @@ def bootstrap(
         measure(sample, names, groups=of_groups if sample.copies is None else ())
         for sample in samples
     )
-    known = {g: v for g, v in drawn.groups.items() if rows.by_group[g].n_drawn > 1}
-    return replace(drawn, groups=known)
+    several = {g: v for g, v in drawn.groups.items() if rows.by_group[g].n_drawn > 1}
+    return replace(drawn, groups=several)
 
 
 def interval(values: Floats) -> tuple[float, float] | None:

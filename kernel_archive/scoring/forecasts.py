@@ -82,17 +82,17 @@ class Forecasts:
             expected = f"(repeats, {len(split)}, {N_BINS})"
             raise DataError(f"probabilities have shape {raw.shape}, expected {expected}")
         use = _shaped(parsed, shape, True, "parsed")
-        given = raw[use]
-        if not np.isfinite(given).all() or (given < 0).any():
+        used = raw[use]
+        if not np.isfinite(used).all() or (used < 0).any():
             raise DataError("probabilities must be finite and at least 0")
         sums = np.full(shape, np.nan)
-        sums[use] = row_sums(given)
+        sums[use] = row_sums(used)
         if (sums[use] <= 0).any():
             raise DataError("the probabilities of a row must not all be 0")
         low, high = RAW_SUM_BOUNDS
-        kept = use & (np.nan_to_num(sums) >= low) & (np.nan_to_num(sums) <= high)
+        valid = use & (np.nan_to_num(sums) >= low) & (np.nan_to_num(sums) <= high)
         normal = np.full(raw.shape, 1.0 / N_BINS)
-        normal[kept] = normalise(raw=raw[kept])
+        normal[valid] = normalise(raw=raw[valid])
         bins = _shaped(stated, shape, 0, "stated")
         if ((bins < 0) | (bins > N_BINS)).any():
             raise DataError("stated bins must be 1 to 8, or 0 for none")
@@ -100,13 +100,13 @@ class Forecasts:
         if np.isinf(speedups).any() or (speedups <= 0).any():
             raise DataError("expected speedups must be positive and finite, or NaN for none")
         nothing = np.full(shape, np.nan)
-        digest = hashlib.sha256(np.where(kept[..., None], raw, -1.0).tobytes())
+        digest = hashlib.sha256(np.where(valid[..., None], raw, -1.0).tobytes())
         if not np.isnan(speedups).all():
             digest.update(speedups.tobytes())
         return cls(
             name=name,
             probabilities=normal,
-            parsed=kept,
+            parsed=valid,
             present=np.ones(shape, bool),
             deferred=_shaped(deferred, shape, False, "deferred"),
             stated=bins.astype(np.int8),
@@ -131,8 +131,8 @@ class Forecasts:
     @property
     def parse_rate(self) -> float | None:
         """Share of the lines with a distribution, of those that don't defer without one."""
-        asked = self.present & (self.parsed | ~self.deferred)
-        return float(self.parsed[asked].mean()) if asked.any() else None
+        answerable = self.present & (self.parsed | ~self.deferred)
+        return float(self.parsed[answerable].mean()) if answerable.any() else None
 
     def predicted(self, rule: str = "argmax") -> NDArray[np.int8]:
         """Predicted bins, shape (R, n), 0 without a distribution; by ``stated`` the bins named."""

@@ -159,19 +159,19 @@ def read_line(fields: Mapping[str, Any]) -> ForecastLine:
     Traceback (most recent call last):
     kernel_archive.scoring.formats.LineError: must be true or false
     """
-    given = {name: value for name, value in fields.items() if value is not None}
+    present = {name: value for name, value in fields.items() if value is not None}
     forms = ("probabilities", "bin_probabilities", TOOL_FIELDS[0])
-    if sum(form in given for form in forms) > 1:
+    if sum(form in present for form in forms) > 1:
         fix = f"Keep one of {', '.join(forms)}"
         raise LineError("contradiction", "there are two distributions", "probabilities", fix=fix)
-    given = of_tool_call(of_published(given))
+    present = of_tool_call(of_published(present))
     for name in ("repeat", "predicted_bin"):  # data frames write whole numbers as 5.0 beside gaps
-        if isinstance(given.get(name), float) and given[name].is_integer():
-            given[name] = int(given[name])
+        if isinstance(present.get(name), float) and present[name].is_integer():
+            present[name] = int(present[name])
     try:
-        line = msgspec.convert(given, ForecastLine)
+        line = msgspec.convert(present, ForecastLine)
     except msgspec.ValidationError as error:
-        raise _fault_of(given, error) from None
+        raise _fault_of(present, error) from None
     masses = line.probabilities
     if masses is not None and line.parse_failed:
         what = "parse_failed is true and there are probabilities"

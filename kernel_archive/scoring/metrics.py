@@ -91,8 +91,8 @@ def _recovered(sample: RowSample, budgets: tuple[int, ...] = BUDGETS) -> Floats:
 
 def _pooled(sample: RowSample) -> Floats:
     """Take all rows as one candidate set."""
-    at = np.arange(len(sample.rows))
-    return np.asarray(sample.recovered(at, sample.weights, BUDGETS).mean(axis=0))
+    places = np.arange(len(sample.rows))
+    return np.asarray(sample.recovered(places, sample.weights, BUDGETS).mean(axis=0))
 
 
 def _of_confidence(

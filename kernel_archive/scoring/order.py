@@ -154,8 +154,8 @@ def precision_recall(*, scores: Floats, positive: Bools) -> tuple[Floats, Floats
     """
     group = group_ties(-scores)
     hits = np.cumsum(np.bincount(group, weights=positive))
-    taken = np.cumsum(np.bincount(group))
-    return hits / taken, hits / hits[-1]
+    counts = np.cumsum(np.bincount(group))
+    return hits / counts, hits / hits[-1]
 
 
 def average_precision(*, scores: Floats, positive: Bools, weights: Floats | None = None) -> Floats:
@@ -174,9 +174,9 @@ def average_precision(*, scores: Floats, positive: Bools, weights: Floats | None
     groups, first = np.unique(group[hit], return_index=True)
     ends = np.searchsorted(group[ranked], groups, side="right")
     starts = np.append(0, ends[:-1])
-    taken = running(np.add, np.add.reduceat(w[ranked[: ends[-1]]], starts, axis=0))
+    counts = running(np.add, np.add.reduceat(w[ranked[: ends[-1]]], starts, axis=0))
     hits = np.add.reduceat(w[hit], first, axis=0)
     reached = running(np.add, hits.copy())
-    precision = np.divide(reached, taken, out=np.zeros_like(taken), where=taken > 0)
+    precision = np.divide(reached, counts, out=np.zeros_like(counts), where=counts > 0)
     with np.errstate(invalid="ignore", divide="ignore"):
         return per_draw(np.einsum("nd,nd->d", hits, precision) / reached[-1], weights)

@@ -132,7 +132,7 @@ def load_worlds(archive: Archive) -> Worlds:
     worlds: dict[str, World] = {}
     #: Kernel id -> the step that first measured it; world and kernel id, and search and node id,
     #: -> node of a world.
-    asked: dict[str, _Step] = {}
+    first_steps: dict[str, _Step] = {}
     places: dict[tuple[str, str], int] = {}
     nodes: dict[tuple[str, str], int] = {}
     numbers: dict[str, int] = {}
@@ -146,14 +146,14 @@ def load_worlds(archive: Archive) -> Worlds:
             nodes[step.search_id, step.node_id] = 0
             continue
         if (name, kernel) not in places:
-            asked.setdefault(kernel, step)
+            first_steps.setdefault(kernel, step)
             row = numbers.setdefault(kernel, len(numbers))
             parent = nodes.get((step.search_id, step.parent_node_id), 0)
             places[name, kernel] = world.add(row, parent, speedups.get(kernel, np.nan))
         nodes[step.search_id, step.node_id] = places[name, kernel]
-    if not asked:
+    if not first_steps:
         raise UsageError(f"the archive in {archive.path} has no held-out searches to replay")
-    gpus, manifest = tuple(step.gpu for step in asked.values()), archive.manifest
+    gpus, manifest = tuple(step.gpu for step in first_steps.values()), archive.manifest
     facts = TargetFacts(
         archive_name=manifest.name,
         archive_version=manifest.version,
@@ -163,12 +163,12 @@ def load_worlds(archive: Archive) -> Worlds:
         split_digest="",
         origin="selected",
         gpus=tuple(sorted(set(gpus))),
-        n_rows=len(asked),
+        n_rows=len(first_steps),
     )
     target = Split.from_arrays(
-        row_ids=list(asked),
-        tasks=[step.problem for step in asked.values()],
-        speedups=[speedups.get(kernel, FAILED) for kernel in asked],
+        row_ids=list(first_steps),
+        tasks=[step.problem for step in first_steps.values()],
+        speedups=[speedups.get(kernel, FAILED) for kernel in first_steps],
         split=REPLAY.name,
         facts=facts,
     )
@@ -298,8 +298,8 @@ def _run(
         for repeat in range(options.repeats):
             scores = _scores(forecasts, world, policy, repeat)
             order = replay_order(world, scores, options, options.seed + repeat)
-            found = np.concatenate([speedups[:1], speedups[order]])
-            curve = np.maximum.accumulate(found)[1:] / speedups.max()
+            speeds = np.concatenate([speedups[:1], speedups[order]])
+            curve = np.maximum.accumulate(speeds)[1:] / speedups.max()
             near = int(np.argmax(curve >= NEAR)) + 1
             out[:, w] += curve.mean(), near / len(curve)
     return 100.0 * out / options.repeats

@@ -47,16 +47,18 @@ def predicted_bins(*, probabilities: Floats, stated: Ints | None = None) -> NDAr
     nearest = distance <= distance.min(axis=-1, keepdims=True) + EDGE
     chosen = np.argmax(nearest, axis=-1) + 1
     if stated is not None:
-        at = np.clip(stated, 1, N_BINS).astype(np.intp) - 1
-        named = (np.asarray(stated) > 0) & np.take_along_axis(tied, at[..., None], axis=-1)[..., 0]
+        index = np.clip(stated, 1, N_BINS).astype(np.intp) - 1
+        named = (np.asarray(stated) > 0) & np.take_along_axis(tied, index[..., None], axis=-1)[
+            ..., 0
+        ]
         chosen = np.where(named, stated, chosen)
     return np.asarray(chosen, dtype=np.int8)
 
 
 def confidence(*, probabilities: Floats, predicted: Ints) -> Floats:
     """Confidence q = p[predicted bin], shape (...,); ``predicted`` is 1 to 8."""
-    at = np.asarray(predicted).astype(np.intp)[..., None] - 1
-    return np.take_along_axis(probabilities, at, axis=-1)[..., 0]
+    index = np.asarray(predicted).astype(np.intp)[..., None] - 1
+    return np.take_along_axis(probabilities, index, axis=-1)[..., 0]
 
 
 def expected_speedup(*, probabilities: Floats, representatives: Floats) -> Floats:
@@ -85,10 +87,10 @@ def crps(*, probabilities: Floats, bins: Ints) -> Floats:
 
 def nll(*, probabilities: Floats, bins: Ints) -> Floats:
     """Negative log likelihood of the true bin per row, nats; shapes as in :func:`brier`."""
-    at = np.broadcast_to(
+    index = np.broadcast_to(
         np.asarray(bins).astype(np.intp)[:, None] - 1, (*probabilities.shape[:-1], 1)
     )
-    return -np.log(np.maximum(np.take_along_axis(probabilities, at, axis=-1)[..., 0], LEAST))
+    return -np.log(np.maximum(np.take_along_axis(probabilities, index, axis=-1)[..., 0], LEAST))
 
 
 def entropy(*, probabilities: Floats) -> Floats:
@@ -123,6 +125,6 @@ def confusion(*, predicted: Ints, bins: Ints) -> NDArray[np.int64]:
     """Counts, shape (8, 8): rows measured bin, columns predicted bin; 0 is left out."""
     guess = np.asarray(predicted).astype(np.intp)
     truth = np.broadcast_to(np.asarray(bins).astype(np.intp), guess.shape)
-    kept = guess > 0
-    flat = (truth[kept] - 1) * N_BINS + guess[kept] - 1
+    valid = guess > 0
+    flat = (truth[valid] - 1) * N_BINS + guess[valid] - 1
     return np.bincount(flat, minlength=N_BINS * N_BINS).reshape(N_BINS, N_BINS)

@@ -291,8 +291,8 @@ def deferral_of(rows: ForecastRows, deferred: Bools) -> Deferral | None:
         return None
     answered = deferred & rows.parsed
     names = [name for name, info in metrics_of(rows.split.kind).items() if info.accepted]
-    kept = (rows.repeat(r).take(np.flatnonzero(~deferred[r])) for r in range(rows.n_repeats))
-    accepted = joined(measure(RowSample.once(part), names) for part in kept).overall
+    remaining = (rows.repeat(r).take(np.flatnonzero(~deferred[r])) for r in range(rows.n_repeats))
+    accepted = joined(measure(RowSample.once(part), names) for part in remaining).overall
     return Deferral(
         rate=float(deferred.mean()),
         accepted={name: _metric(values) for name, values in accepted.items()},
