@@ -7,7 +7,7 @@ percentiles of the draws. Two submissions drawn with one seed get the same rows.
 
 A draw is a column of weights, how often each row was drawn, and a metric is computed for all
 columns at once. :func:`plain_bootstrap` says what that means, one draw after the other. How well
-the intervals cover: ``benchmarks/coverage_of_intervals.py`` and docs/metrics.md.
+intervals cover is in docs/metrics.md.
 """
 
 from __future__ import annotations
@@ -212,11 +212,10 @@ class RowSample:
 
     def recovered(self, places: Ints, weights: Floats, budgets: tuple[int, ...]) -> Floats:
         """Speedup recovered from one candidate set at K budgets, mean over the repeats: (K, D)."""
-        speedups = self.rows.split.speedups[places]
         return self.mean(
             lambda r: recovery.recovered_at(
                 expected=self.rows.expected[r, places],
-                speedups=speedups,
+                speedups=self.rows.split.speedups[places],
                 budgets=budgets,
                 weights=weights,
             )
