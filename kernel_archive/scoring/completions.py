@@ -95,7 +95,7 @@ def _completion(answer: dict[str, Any]) -> Completion:
     try:
         line = read_line({"row_id": "completion", **_fractions(fields)})
     except LineError as error:
-        code = error.parts["code"]
+        code = error.faults[0]["code"]
         return replace(completion, unparsed=code if code in UNPARSED else "bad-field")
     completion = replace(completion, stated=line.predicted_bin or 0)
     if line.probabilities is None:  # a deferred candidate may go without

@@ -6,8 +6,8 @@ Two adapters bring other forms into it: the arguments of a tool call (``p_severe
 
 from __future__ import annotations
 
-import re
-from typing import TYPE_CHECKING, Annotated, Any, Final
+import json
+from typing import TYPE_CHECKING, Annotated, Any, Final, get_type_hints
 
 import msgspec
 from msgspec import Meta
@@ -103,27 +103,27 @@ _FAULTS: Final[dict[str, tuple[str, str]]] = {
     **dict.fromkeys(("input_tokens", "output_tokens", "latency_s"), _AMOUNT),
     "raw_probability_sum": _AMOUNT,
 }
-#: Where msgspec says that a value is wrong: a field, or a place in a list.
-_PLACE: Final = re.compile(r"at `\$\.(\w+)(?:\[(\d+)\])?")
-#: What Python writes for numbers that JSON does not have.
-_NO_NUMBER: Final = re.compile(rb"[\[:,]\s*-?(NaN|Infinity)\b")
+_TYPES: Final = get_type_hints(ForecastLine, include_extras=True)
 
 
 class LineError(ValueError):
-    """Raised where a line holds no forecast: the parts of a finding without file and line."""
+    """Raised where a line holds no forecast; every fault has the parts of a finding."""
 
-    def __init__(
-        self,
-        code: str,
-        message: str,
-        field: str | None = None,
-        value: object = None,
-        fix: str | None = None,
-    ) -> None:
-        super().__init__(message)
-        shown = None if value is None else printable(value)
-        self.parts: dict[str, Any] = {"code": code, "message": message, "field": field}
-        self.parts |= {"value": shown, "fix": fix}
+    def __init__(self, *faults: dict[str, Any]) -> None:
+        super().__init__(faults[0]["message"])
+        self.faults = faults
+
+
+def fault_of(
+    code: str,
+    message: str,
+    field: str | None = None,
+    value: object = None,
+    fix: str | None = None,
+) -> dict[str, Any]:
+    """Make the parts of a finding, without file and line."""
+    shown = None if value is None else printable(value)
+    return {"code": code, "message": message, "field": field, "value": shown, "fix": fix}
 
 
 def decode_line(text: bytes) -> dict[str, Any]:
@@ -134,25 +134,28 @@ def decode_line(text: bytes) -> dict[str, Any]:
     """
     try:
         return msgspec.json.decode(text, type=dict[str, Any])
-    except msgspec.ValidationError as error:
-        raise LineError("bad-json", f"a line must hold one JSON object: {error}") from None
     except UnicodeDecodeError as error:
-        raise LineError("bad-utf8", f"not UTF-8: {error.reason}", fix="Save it as UTF-8") from None
+        fix = "Save the file as UTF-8"
+        raise LineError(fault_of("bad-utf8", f"not UTF-8: {error.reason}", fix=fix)) from None
     except RecursionError:
-        raise LineError("nested-too-deeply", "nested too deeply to be a forecast") from None
+        what = "nested too deeply to be a forecast"
+        raise LineError(fault_of("nested-too-deeply", what)) from None
     except msgspec.DecodeError as error:
-        if _NO_NUMBER.search(text):
-            fix = "Write parse_failed: true where there is no distribution"
-            raise LineError("not-finite", "JSON has no NaN and no Infinity", fix=fix) from None
-        shown = text[:80].decode(errors="replace")
-        raise LineError("bad-json", f"not a JSON line: {error}", value=shown) from None
+        try:  # which takes NaN, Infinity and 1e400, so that their fault can name the field
+            fields = json.loads(text)
+        except (ValueError, RecursionError):
+            fields = None
+        if isinstance(fields, dict):
+            return fields
+        what, shown = f"not a JSON object in a line: {error}", text[:80].decode(errors="replace")
+        raise LineError(fault_of("bad-json", what, value=shown)) from None
 
 
 def read_line(fields: Mapping[str, Any]) -> ForecastLine:
     """Read the forecast in the fields of a line; fields that are null count as absent.
 
     Raises:
-        LineError: it has a fault.
+        LineError: it has faults.
 
     >>> fields = {"row_id": "a", "probabilities": [0, 0, 0, 1, 0, 0, 0, 0], "defer": "no"}
     >>> read_line(fields)
@@ -162,26 +165,26 @@ def read_line(fields: Mapping[str, Any]) -> ForecastLine:
     present = {name: value for name, value in fields.items() if value is not None}
     forms = ("probabilities", "bin_probabilities", TOOL_FIELDS[0])
     if sum(form in present for form in forms) > 1:
-        fix = f"Keep one of {', '.join(forms)}"
-        raise LineError("contradiction", "there are two distributions", "probabilities", fix=fix)
+        what, fix = "there are two distributions", f"Keep one of {', '.join(forms)}"
+        raise LineError(fault_of("contradiction", what, "probabilities", fix=fix))
     present = of_tool_call(of_published(present))
     for name in ("repeat", "predicted_bin"):  # data frames write whole numbers as 5.0 beside gaps
         if isinstance(present.get(name), float) and present[name].is_integer():
             present[name] = int(present[name])
     try:
         line = msgspec.convert(present, ForecastLine)
-    except msgspec.ValidationError as error:
-        raise _fault_of(present, error) from None
-    masses = line.probabilities
+    except msgspec.ValidationError:
+        raise LineError(*_faults(present)) from None
+    masses, field = line.probabilities, "probabilities"
     if masses is not None and line.parse_failed:
         what = "parse_failed is true and there are probabilities"
-        raise LineError("contradiction", what, "probabilities", fix="Drop one of the two")
+        raise LineError(fault_of("contradiction", what, field, fix="Drop one of the two"))
     fix = "Write parse_failed: true where the forecaster gave no distribution"
     if masses is not None and not any(masses):
         what = "the probabilities must not all be 0"
-        raise LineError("zero-sum", what, "probabilities", masses, fix)
+        raise LineError(fault_of("zero-sum", what, field, masses, fix))
     if masses is None and not (line.parse_failed or line.defer):
-        raise LineError("missing-field", "there are no probabilities", "probabilities", fix=fix)
+        raise LineError(fault_of("missing-field", "there are no probabilities", field, fix=fix))
     return line
 
 
@@ -191,7 +194,8 @@ def of_tool_call(fields: dict[str, Any]) -> dict[str, Any]:
         return fields
     for name in TOOL_FIELDS:
         if name not in fields:
-            raise LineError("missing-field", "one of the eight probabilities is missing", name)
+            what = "one of the eight probabilities is missing"
+            raise LineError(fault_of("missing-field", what, name))
     return fields | {"probabilities": [fields[name] for name in TOOL_FIELDS]}
 
 
@@ -207,29 +211,42 @@ def of_published(fields: Mapping[str, Any]) -> dict[str, Any]:
         pairs = masses.items() if isinstance(masses, dict) else [(m["bin"], m["p"]) for m in masses]
     except (KeyError, TypeError):
         what = "must be a list of {bin, p} or a map from bin to p"
-        raise LineError("wrong-shape", what, field, masses) from None
+        raise LineError(fault_of("wrong-shape", what, field, masses)) from None
     by_bin = {str(label): mass for label, mass in pairs}
     wanted = [str(label) for label in range(1, N_BINS + 1)]
     if by_bin and (len(pairs) != N_BINS or sorted(by_bin) != wanted):
-        raise LineError("wrong-length", "must hold the bins 1 to 8, each once", field, masses)
+        what = "must hold the bins 1 to 8, each once"
+        raise LineError(fault_of("wrong-length", what, field, masses))
     return named | {"probabilities": [by_bin[label] for label in wanted] if by_bin else None}
 
 
-def _fault_of(fields: Mapping[str, Any], error: msgspec.ValidationError) -> LineError:
-    """State the first value that msgspec found wrong."""
-    place = _PLACE.search(str(error))
-    if place is None:
+def _faults(fields: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """Give a fault for every value that a field can't have."""
+    if "row_id" not in fields:
         fix = "Give the row_id of the split"
-        return LineError("missing-field", "there is no row id", "row_id", fix=fix)
-    name, number = place.groups()
-    if number is None:
-        return LineError(*_FAULTS[name], name, fields[name])
-    mass, where = fields[name][int(number)], f"{name}[{number}]"
-    if type(mass) not in (int, float):
-        return LineError("not-a-number", "a probability must be a number", where, mass)
-    if mass < 0:
-        return LineError("negative", "a probability must not be negative", where, mass)
-    return LineError("not-finite", "a probability must be finite", where, mass)
+        yield fault_of("missing-field", "there is no row id", "row_id", fix=fix)
+    for name in [name for name in _TYPES if name in fields]:
+        try:
+            msgspec.convert(fields[name], _TYPES[name])
+        except msgspec.ValidationError:
+            if name == "probabilities" and isinstance(fields[name], list):
+                yield from _mass_faults(fields[name])
+            else:
+                yield fault_of(*_FAULTS[name], name, fields[name])
+
+
+def _mass_faults(masses: list[Any]) -> Iterator[dict[str, Any]]:
+    if len(masses) != N_BINS:
+        yield fault_of(*_FAULTS["probabilities"], "probabilities", masses)
+        return
+    for number, mass in enumerate(masses):
+        place = f"probabilities[{number}]"
+        if type(mass) not in (int, float):
+            yield fault_of("not-a-number", "a probability must be a number", place, mass)
+        elif mass < 0:
+            yield fault_of("negative", "a probability must not be negative", place, mass)
+        elif not mass < 1e300:
+            yield fault_of("not-finite", "a probability must be finite", place, mass)
 
 
 def template_lines(split: Split, *, repeats: int = 1) -> Iterator[bytes]:

@@ -27,6 +27,7 @@ from kernel_archive.scoring.formats import (
     READ,
     LineError,
     decode_line,
+    fault_of,
     read_line,
 )
 from kernel_archive.scoring.rules import normalise
@@ -170,10 +171,14 @@ class _Collector:
                 self.unread.update(fields.keys() - KNOWN)
             self._store(read_line(fields), number)
         except LineError as error:
-            if cut_off and error.parts["code"] == "bad-json":
-                what, fix = "the file ends in the middle of this line", "Was the writer stopped?"
-                error = LineError("cut-off", what, value=error.parts["value"], fix=fix)
-            self.add(Finding(file=self.file, line=number, **error.parts))
+            for fault in error.faults:
+                if cut_off and fault["code"] == "bad-json":
+                    what, fix = (
+                        "the file ends in the middle of this line",
+                        "Was the writer stopped?",
+                    )
+                    fault |= {"code": "cut-off", "message": what, "fix": fix}
+                self.add(Finding(file=self.file, line=number, **fault))
 
     def _store(self, line: ForecastLine, number: int) -> None:
         """Keep the forecast of a line in its cell."""
@@ -182,7 +187,7 @@ class _Collector:
         row = self.split.index.get(line.row_id)
         if row is None:
             what = "no row of this split has this id"
-            raise LineError("unknown-row", what, "row_id", line.row_id)
+            raise LineError(fault_of("unknown-row", what, "row_id", line.row_id))
         raw_sum = reduce(operator.add, line.probabilities or (np.nan,))
         low, high = self.raw_sum_bounds
         what = "the probabilities sum"
@@ -198,7 +203,7 @@ class _Collector:
         if first != number:
             what = f"repeat {line.repeat} of this row was already forecast in line {first}"
             fix = "Number the repeats, or drop one of the lines"
-            raise LineError("repeated-forecast", what, "row_id", line.row_id, fix)
+            raise LineError(fault_of("repeated-forecast", what, "row_id", line.row_id, fix))
 
     def finish(self, name: str, source: str, digest: str) -> tuple[Forecasts | None, CheckReport]:
         """Return the forecasts when there is no fault, and the report."""

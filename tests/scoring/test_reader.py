@@ -181,17 +181,18 @@ def test_every_fault_of_a_file_is_listed_in_one_pass(write, target):
         ("unknown-row", 2),
         ("bad-json", 4),
         ("repeated-forecast", 5),
-        ("bad-json", 7),
+        ("not-finite", 7),
         ("bad-utf8", 8),
         ("nested-too-deeply", 9),
         ("unknown-row", 10),
         ("out-of-range", 11),
+        *[("not-a-number", 11)] * 8,
     ]
-    assert report.n_errors == 10
+    assert report.n_errors == 18
     assert "line 3" in report.findings[4].message
-    with pytest.raises(ForecastError, match="10 faults") as raised:
+    with pytest.raises(ForecastError, match="18 faults") as raised:
         read_forecasts(path, target)
-    assert len(raised.value.findings) == 10
+    assert len(raised.value.findings) == 18
 
 
 def test_a_file_that_ends_in_a_line_says_so(write, target):
