@@ -138,8 +138,8 @@ def decode_line(text: bytes) -> dict[str, Any]:
         fix = "Save the file as UTF-8"
         raise LineError(fault_of("bad-utf8", f"not UTF-8: {error.reason}", fix=fix)) from None
     except RecursionError:
-        what = "nested too deeply to be a forecast"
-        raise LineError(fault_of("nested-too-deeply", what)) from None
+        fault = fault_of("nested-too-deeply", "nested too deeply to be a forecast")
+        raise LineError(fault) from None
     except msgspec.DecodeError as error:
         try:  # which takes NaN, Infinity and 1e400, so that their fault can name the field
             fields = json.loads(text)
@@ -147,8 +147,9 @@ def decode_line(text: bytes) -> dict[str, Any]:
             fields = None
         if isinstance(fields, dict):
             return fields
-        what, shown = f"not a JSON object in a line: {error}", text[:80].decode(errors="replace")
-        raise LineError(fault_of("bad-json", what, value=shown)) from None
+        shown = text[:80].decode(errors="replace")
+        fault = fault_of("bad-json", f"not a JSON object in a line: {error}", value=shown)
+        raise LineError(fault) from None
 
 
 def read_line(fields: Mapping[str, Any]) -> ForecastLine:
@@ -210,13 +211,13 @@ def of_published(fields: Mapping[str, Any]) -> dict[str, Any]:
     try:
         pairs = masses.items() if isinstance(masses, dict) else [(m["bin"], m["p"]) for m in masses]
     except (KeyError, TypeError):
-        what = "must be a list of {bin, p} or a map from bin to p"
-        raise LineError(fault_of("wrong-shape", what, field, masses)) from None
+        fault = fault_of("wrong-shape", "must be a list of {bin, p} or a map", field, masses)
+        raise LineError(fault) from None
     by_bin = {str(label): mass for label, mass in pairs}
     wanted = [str(label) for label in range(1, N_BINS + 1)]
     if by_bin and (len(pairs) != N_BINS or sorted(by_bin) != wanted):
-        what = "must hold the bins 1 to 8, each once"
-        raise LineError(fault_of("wrong-length", what, field, masses))
+        fault = fault_of("wrong-length", "must hold the bins 1 to 8, each once", field, masses)
+        raise LineError(fault)
     return named | {"probabilities": [by_bin[label] for label in wanted] if by_bin else None}
 
 

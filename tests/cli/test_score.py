@@ -89,7 +89,7 @@ def test_a_faulty_file_ends_with_status_1_and_every_fault(run, tmp_path, files):
     path = tmp_path / "bad.jsonl"
     path.write_text(
         "".join(
-            json.dumps({"row_id": f"nobody{i}", "probabilities": ["\x1b[2J"] * 8}) + "\n"
+            json.dumps({"row_id": f"nobody{i}", "probabilities": ["\x1b[2J"] + [1] * 7}) + "\n"
             for i in range(30)
         )
     )
