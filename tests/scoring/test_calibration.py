@@ -4,8 +4,6 @@ import itertools
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from kernel_archive.scoring.calibration import (
     aurc,
@@ -50,21 +48,6 @@ def test_ece_by_hand(q, correct, expected):
     """The mean distance of hits and confidence by bucket; certain hits and misses."""
     got = ece(confidence=np.array(q), correct=np.array(correct, bool))
     assert got == pytest.approx(expected, abs=1e-15)
-
-
-@given(
-    st.lists(st.tuples(st.integers(0, 10), st.booleans()), min_size=1, max_size=40), st.randoms()
-)
-def test_no_calibration_metric_depends_on_the_order_of_rows(rows, random):
-    """Shuffled rows, many of them tied, give the same figures."""
-    shuffled = rows[:]
-    random.shuffle(shuffled)
-    values = []
-    for part in (rows, shuffled):
-        q, hit = np.array([r[0] / 10 for r in part]), np.array([r[1] for r in part])
-        monotony = confidence_monotonicity(confidence=q, errors=1.0 - hit)
-        values.append([ece(confidence=q, correct=hit), monotony])
-    np.testing.assert_allclose(values[0], values[1], rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.parametrize(
