@@ -15,8 +15,8 @@ import time
 import numpy as np
 
 from kernel_archive.scoring.forecasts import Forecasts
-from kernel_archive.scoring.replay import POLICIES, ReplayOptions, replay
-from kernel_archive.scoring.worlds import World, Worlds
+from kernel_archive.scoring.replay import FAILED, POLICIES, ReplayOptions, World, Worlds, replay
+from kernel_archive.scoring.split import Split
 
 SIZE = 250
 
@@ -36,26 +36,22 @@ def made_up(edges: int) -> Worlds:
         worlds.append(
             World(
                 name=f"w{k}",
-                rows=rows,
-                parents=parents,
-                speedups=speedups,
+                rows=rows.tolist(),
+                parents=parents.tolist(),
+                speedups=speedups.tolist(),
             )
         )
     n = len(worlds) * SIZE
     ids = tuple(f"k{i}" for i in range(n))
-    return Worlds(
-        row_ids=ids,
-        problems=("p",) * n,
-        gpus=("H200",) * n,
-        worlds=tuple(worlds),
-        speedups=np.concatenate([w.speedups[1:] for w in worlds]),
-    )
+    speedups = np.nan_to_num(np.concatenate([w.speedups[1:] for w in worlds]), nan=FAILED)
+    target = Split.from_arrays(row_ids=ids, tasks=("p",) * n, speedups=speedups, split="replay")
+    return Worlds(target=target, gpus=("H200",) * n, worlds=tuple(worlds))
 
 
 def main(edges: int) -> None:
     """Print seconds by policy and the peak of memory before and after."""
     worlds = made_up(edges)
-    target = worlds.target()
+    target = worlds.target
     noise = np.random.default_rng(1).dirichlet(np.ones(8), len(target))
     cast = Forecasts.from_arrays(target, 0.5 * np.eye(8)[target.bins - 1] + 0.5 * noise)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

@@ -27,8 +27,8 @@ from kernel_archive.baselines.pairs import AskedPairs, load_asked_pairs, load_tr
 from kernel_archive.program_text import language_of
 from kernel_archive.scoring import Forecasts, Split, load_split, score
 from kernel_archive.scoring.controls import CUES, controls_of, launch_idle
-from kernel_archive.scoring.forecasts import crps
 from kernel_archive.scoring.load import search_authors
+from kernel_archive.scoring.rules import crps
 from kernel_archive.scoring.split import Surface
 from kernel_archive.splits import FORECAST_SPLITS
 

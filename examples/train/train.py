@@ -22,7 +22,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback
 from transformers.trainer_utils import get_last_checkpoint
 from trl import GRPOConfig, GRPOTrainer, SFTConfig, SFTTrainer
 
-from kernel_archive.scoring.rewards import crps, of_completions, parse_completion
+from kernel_archive.scoring.completions import read_completion
+from kernel_archive.scoring.rewards import crps, of_completions
 
 CUDA = torch.cuda.is_available()
 
@@ -81,16 +82,17 @@ def watched(kind: str) -> Any:
         **_: Any,
     ) -> list[float]:
         read = [
-            (parse_completion(text), label) for text, label in zip(completions, bin, strict=True)
+            (read_completion(text).probabilities, label)
+            for text, label in zip(completions, bin, strict=True)
         ]
-        p = np.array([answer.probabilities for answer, _ in read if answer is not None])
-        y = np.array([label for answer, label in read if answer is not None])
+        p = np.array([masses for masses, _ in read if masses is not None])
+        y = np.array([label for masses, label in read if masses is not None])
         if log_metric is not None:
             log_metric("forecast/parsed", len(p) / len(read))
             if len(p):
                 hit = p.argmax(1) + 1 == y
                 log_metric("forecast/accuracy", float(hit.mean()))
-                log_metric("forecast/confidence", float(p.max(1).mean()))
+                log_metric("forecast/confidence", float((p.max(1) / p.sum(1)).mean()))
                 log_metric("forecast/crps", float((1 + hit - crps(probabilities=p, bins=y)).mean()))
         return of_completions(completions, bins=bin, kind=kind)
 

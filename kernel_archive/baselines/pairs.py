@@ -9,8 +9,8 @@ import numpy as np
 
 from kernel_archive.bins import DEFAULT_SCHEME, scheme
 from kernel_archive.errors import ArchiveMismatchError, DataError
+from kernel_archive.scoring.replay import load_worlds, replay_texts
 from kernel_archive.scoring.split import forecast_split, split_facts
-from kernel_archive.scoring.worlds import load_worlds, replay_texts
 from kernel_archive.splits import REPLAY, SPLITS
 
 if TYPE_CHECKING:
@@ -147,8 +147,8 @@ def _recorded_pairs(archive: Archive) -> AskedPairs:
     return AskedPairs(
         split=REPLAY,
         scheme=DEFAULT_SCHEME,
-        row_ids=worlds.row_ids,
-        problems=worlds.problems,
+        row_ids=worlds.target.row_ids,
+        problems=worlds.target.tasks,
         gpus=worlds.gpus,
         anchors=tuple(reference for reference, _ in texts),
         candidates=tuple(code for _, code in texts),

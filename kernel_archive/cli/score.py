@@ -55,8 +55,7 @@ def template(
     probabilities, then: kernel-archive check FILE, kernel-archive score FILE.
     """
     from kernel_archive.scoring import load_split
-    from kernel_archive.scoring.formats import FIELDS
-    from kernel_archive.scoring.template import explanation, template_lines
+    from kernel_archive.scoring.formats import FIELDS, explanation, template_lines
 
     if output is not None:
         check_new(output, force=force)
@@ -201,24 +200,22 @@ def replay(
 
     FILES are forecast files (kernel-archive template --split replay -o FILE). Figures are
     percentages: the area under the best speedup so far (0 is random, 100 is an oracle), the same
-    unscaled, the share of the measurements until 95 % of the best, and the best so far after 10
-    and 25 % of them.
+    unscaled, and the share of the measurements until 95 % of the best.
     """
     from kernel_archive.archive.open import open_archive
     from kernel_archive.scoring.reader import name_of, read_forecasts
-    from kernel_archive.scoring.replay import ReplayOptions
+    from kernel_archive.scoring.replay import ReplayOptions, load_worlds
     from kernel_archive.scoring.replay import replay as run
     from kernel_archive.scoring.summary import replay_sheet
-    from kernel_archive.scoring.worlds import load_worlds
 
     archive = open_archive(archive_path)
     worlds = load_worlds(archive)
-    target, options = worlds.target(), ReplayOptions(**how)
+    options = ReplayOptions(**how)
     forecasts: list[Forecasts | None] = []
     for file in files:
         # A submission's file is always called the same: its folder has the name.
         name = Path(file).parent.name if name_of(file) == "forecasts" else None
-        forecasts.append(read_forecasts(file, target, name=name or None))
+        forecasts.append(read_forecasts(file, worlds.target, name=name or None))
     forecasts = forecasts or [None]
     results = []
     with common.progress("Replaying") as advance:

@@ -72,30 +72,3 @@ def running(operation: np.ufunc, values: Floats) -> Floats:
     for i in range(1, len(values)):
         operation(values[i - 1], values[i], out=values[i])
     return values
-
-
-class Ranking:
-    """Order rows by a score, best first, and count draws up to the end of every tie group.
-
-    Attributes:
-        order: positions of the rows that take part.
-        ends: where each tie group ends in that order.
-        single: which tie groups hold one row.
-        weights: shape (rows, D), in that order.
-        counts: rows drawn up to the end of every group, shape (groups, D).
-    """
-
-    def __init__(self, weights: Floats, scores: Floats, parsed: Bools | None = None) -> None:
-        rows = np.arange(len(scores)) if parsed is None else np.flatnonzero(parsed)
-        group = group_ties(-scores[rows])
-        self.order = rows[np.argsort(group, kind="stable")]
-        sizes = np.bincount(group)
-        self.ends = np.cumsum(sizes)
-        self.single = sizes == 1
-        self.weights = weights[self.order]
-        self.counts = self.up_to(self.weights.copy())
-
-    def up_to(self, values: Floats) -> Floats:
-        """Sum rows up to the end of every tie group, shape (groups, D); ``values`` is used up."""
-        total = running(np.add, values)
-        return total if self.single.all() else total[self.ends - 1]

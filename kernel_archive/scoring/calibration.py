@@ -6,7 +6,15 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from kernel_archive.scoring.arrays import EDGE, TIE, Ranking, counted, group_ties, per_draw, product
+from kernel_archive.scoring.arrays import (
+    EDGE,
+    TIE,
+    counted,
+    group_ties,
+    per_draw,
+    product,
+    running,
+)
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -108,12 +116,15 @@ def aurc(
     A tie group at the places a+1..b of the order adds its mean loss times the sum over its places m
     of (H_n - H_{m-1}) / n, where H are the harmonic numbers. Arguments as of :func:`ece`.
     """
-    w = counted(weights, len(confidence))
-    ranking = Ranking(w, confidence, parsed)
-    if not len(ranking.order):
+    w, kept = counted(weights, len(confidence)), np.flatnonzero(_all(parsed, len(confidence)))
+    if not len(kept):
         return per_draw(np.full(w.shape[1], np.nan), weights)
-    lost = ranking.up_to(ranking.weights * losses[ranking.order][:, None])
-    ends = np.concatenate([np.zeros((1, w.shape[1])), ranking.counts]).astype(np.int32)
+    group = group_ties(-confidence[kept])
+    order, last = kept[np.argsort(group, kind="stable")], np.cumsum(np.bincount(group)) - 1
+    drawn = w[order]
+    lost = running(np.add, drawn * losses[order][:, None])[last]
+    counts = running(np.add, drawn)[last]
+    ends = np.concatenate([np.zeros((1, w.shape[1])), counts]).astype(np.int32)
     size, n = np.diff(ends, axis=0), ends[-1]
     mean = np.diff(lost, axis=0, prepend=0.0) / np.maximum(size, 1)
     harmonic = np.concatenate([[0.0], np.cumsum(1.0 / np.arange(1, n.max() + 1))])

@@ -5,17 +5,12 @@ p-value is two-sided: if the two don't differ, which forecast of a row came from
 toss. So the two are swapped row by row, or author by author where the data name authors, all
 repeats of a row together, and the difference is computed anew.
 
-Repeats that are swapped with each other form a pair. How a file numbers its repeats must not
-matter, so each submission's repeats are put in the order of a digest of what they forecast. Where
-the numbers of repeats differ, both sides are repeated up to the least common multiple. Where that
-is large (7 against 8 would be 56), the smaller side starts again from its first repeat until it has
-as many as the larger one, and the test is of the difference of these pairs.
+Repeats that are swapped with each other form a pair, by their numbers. A side with fewer repeats
+starts again from its first one.
 """
 
 from __future__ import annotations
 
-import hashlib
-import math
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, Literal
 
@@ -23,30 +18,35 @@ import msgspec
 import numpy as np
 
 from kernel_archive.errors import UsageError, suggestion
+from kernel_archive.scoring.draws import (
+    REPEAT_FIELDS,
+    ForecastRows,
+    RowSample,
+    bootstrap,
+    chunk_sizes,
+    interval,
+    measure,
+    repeats_of,
+)
 from kernel_archive.scoring.load import as_split
 from kernel_archive.scoring.metrics import COMPARED, METRICS, metrics_of
 from kernel_archive.scoring.reader import forecasts_of
-from kernel_archive.scoring.record import Drawn, ForecastFacts, Terms
-from kernel_archive.scoring.samples import REPEAT_FIELDS, ForecastRows, RowSample
-from kernel_archive.scoring.scorer import ScoreOptions, forecast_facts, means
-from kernel_archive.scoring.uncertainty import bootstrap, chunk_sizes, interval, measure, repeats_of
+from kernel_archive.scoring.record import ForecastFacts, Terms
+from kernel_archive.scoring.scorer import ScoreOptions, drawn_of, forecast_facts, means
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Collection, Sequence
     from pathlib import Path
     from typing import Unpack
 
     from kernel_archive.archive.open import Archive
-    from kernel_archive.scoring.arrays import Bools, Floats, Ints
+    from kernel_archive.scoring.arrays import Bools, Floats
     from kernel_archive.scoring.forecasts import Forecasts
     from kernel_archive.scoring.reader import ForecastSource
     from kernel_archive.scoring.split import Split
 
 #: Two submissions differ in a metric when the corrected p-value is below this.
 SIGNIFICANCE: Final = 0.05
-#: Up to this many pairs of repeats every repeat of either side counts alike; with more, the time
-#: would grow with the pairs.
-_MAX_PAIRS: Final = 12
 Side = Literal["a", "b", "neither"]
 
 
@@ -100,10 +100,8 @@ def compare(
     values_a, values_b = (
         means(repeats_of(rows, names, groups=False).overall) for rows in (rows_a, rows_b)
     )
-    # A metric that differs by as much as another one is not drawn: the other one is.
-    sources = {name: METRICS[name].differs_as or name for name in names}
     drawn_a, drawn_b = (
-        bootstrap(rows, seed=seed, draws=draws, names={*sources.values()}, groups=False).overall
+        bootstrap(rows, seed=seed, draws=draws, names=names, groups=False).overall
         for rows in (rows_a, rows_b)
     )
     defined = [name for name in names if None not in (values_a[name], values_b[name])]
@@ -114,10 +112,10 @@ def compare(
         members = [name for name in names if METRICS[name].family == family]
         corrected |= dict(zip(members, holm([p[name] for name in members]), strict=True))
     table: dict[str, MetricDifference] = {}
-    for name, source in sources.items():
+    for name in names:
         one, other = values_a[name], values_b[name]
         difference = None if one is None or other is None else one - other
-        ends = None if difference is None else interval(drawn_a[source] - drawn_b[source])
+        ends = None if difference is None else interval(drawn_a[name] - drawn_b[name])
         low, high = ends or (None, None)
         table[name] = MetricDifference(
             a=one,
@@ -136,7 +134,7 @@ def compare(
         predicted_bin=rule,
         seed=seed,
         draws=draws,
-        drawn=Drawn(unit=rows_a.unit, n=rows_a.n_drawn),
+        drawn=drawn_of(rows_a),
         a=forecast_facts(a),
         b=forecast_facts(b),
         differences=table,
@@ -167,11 +165,11 @@ def compare_files(
 
 def holm(p_values: Sequence[float | None]) -> list[float | None]:
     """Holm's step-down correction over a table; ``None`` stays out of it."""
-    known = sorted((p, i) for i, p in enumerate(p_values) if p is not None)
+    ranked = sorted((p, i) for i, p in enumerate(p_values) if p is not None)
     out: list[float | None] = [None] * len(p_values)
     largest = 0.0
-    for step, (p, i) in enumerate(known):
-        largest = max(largest, min(1.0, p * (len(known) - step)))
+    for step, (p, i) in enumerate(ranked):
+        largest = max(largest, min(1.0, p * (len(ranked) - step)))
         out[i] = largest
     return out
 
@@ -193,76 +191,40 @@ def permutation_p(
     swaps. The differences must be defined.
     """
     both = _side_by_side(a, b)
-    sources = {name: METRICS[name].differs_as or name for name in names}
     n, rng = len(a), np.random.default_rng([seed, 1])
-    unswapped = {name: np.zeros((1, len(rows)), bool) for name, rows in a.strata.items()}
-    observed = _swapped_differences(both, unswapped, {*sources.values()})
+    clusters = np.arange(n) if a.clusters is None else a.clusters
+    observed = _swapped_differences(both, np.zeros((n, 1), bool), names)
     parts = []
     for size in chunk_sizes(2 * n, draws):
-        if a.clusters is None:
-            swapped = {
-                name: rng.integers(0, 2, size=(size, len(rows)), dtype=np.int8).astype(bool)
-                for name, rows in a.strata.items()
-            }
-        else:
-            flips = rng.integers(0, 2, size=(size, a.clusters.max() + 1), dtype=np.int8)
-            swapped = {name: flips[:, a.clusters[at]].astype(bool) for name, at in a.strata.items()}
-        parts.append(_swapped_differences(both, swapped, {*sources.values()}))
+        flips = rng.integers(0, 2, size=(size, clusters.max() + 1), dtype=np.int8)
+        swapped = flips[:, clusters].astype(bool).T
+        parts.append(_swapped_differences(both, swapped, names))
     p = {}
-    for name, source in sources.items():
-        distance = abs(float(observed[source][0]))
+    for name in names:
+        distance = abs(float(observed[name][0]))
         slack = 1e-9 * max(distance, 1e-6)
-        larger = np.abs(np.concatenate([part[source] for part in parts])) >= distance - slack
+        larger = np.abs(np.concatenate([part[name] for part in parts])) >= distance - slack
         p[name] = float(1 + np.sum(larger)) / (1 + draws)
     return p
 
 
 def _swapped_differences(
-    both: ForecastRows, swapped: Mapping[str, Bools], names: Collection[str]
+    both: ForecastRows, swapped: Bools, names: Collection[str]
 ) -> dict[str, Floats]:
-    """Difference of every metric when rows are swapped: shape (D,) each.
-
-    ``swapped`` says of every stratum which of its m rows are swapped, shape (D, m).
-    """
+    """Difference of every metric when ``swapped`` rows, shape (n, D), are swapped: shape (D,)."""
     sides = []
-    for flip in (False, True):
-        from_b = {name: swap ^ flip for name, swap in swapped.items()}
-        weights = [np.concatenate([~rows.T, rows.T]) for rows in from_b.values()]
-        sample = RowSample(both, np.concatenate(weights).astype(np.float64))
-        sides.append(measure(sample, names).overall)
+    for from_b in (swapped, ~swapped):
+        weights = np.concatenate([~from_b, from_b]).astype(np.float64)
+        sides.append(measure(RowSample(both, weights), names).overall)
     return {name: sides[0][name] - sides[1][name] for name in names}
 
 
-def repeat_order(rows: ForecastRows) -> Ints:
-    """Order the repeats by what they forecast, not by their numbers: shape (R,).
-
-    Probabilities are rounded to nine decimals first, so that forecasts that were renormalised keep
-    their order.
-    """
-    keys = []
-    for r in range(rows.n_repeats):
-        digest = hashlib.sha256(rows.parsed[r].tobytes())
-        for values in (rows.probabilities[r], rows.predicted[r], rows.keys[r]):
-            digest.update((np.round(values.astype(np.float64), 9) + 0.0).tobytes())
-        keys.append(digest.digest())
-    return np.array(sorted(range(rows.n_repeats), key=keys.__getitem__), dtype=np.intp)
-
-
 def _side_by_side(a: ForecastRows, b: ForecastRows) -> ForecastRows:
-    """Rows with the paired forecasts of A and then those of B in every stratum."""
-    n, repeats = len(a), [repeat_order(a), repeat_order(b)]
-    most = max(map(len, repeats))
-    common = math.lcm(*map(len, repeats))
-    n_pairs = common if common <= max(_MAX_PAIRS, most) else most
-    first, second = (np.resize(order, n_pairs) for order in repeats)
-    order = np.concatenate([np.concatenate([at, at + n]) for at in a.strata.values()])
-    place = np.argsort(order)
-
-    def doubled(sets: Mapping[str, Ints]) -> dict[str, Ints]:
-        return {name: np.sort(place[np.concatenate([at, at + n])]) for name, at in sets.items()}
-
+    """Rows with the forecasts of A, and then the same rows with those of B, in as many repeats."""
+    n, n_repeats = len(a), max(a.n_repeats, b.n_repeats)
+    first, second = (np.arange(n_repeats) % side.n_repeats for side in (a, b))
     cast: dict[str, Any] = {
-        name: np.concatenate([getattr(a, name)[first], getattr(b, name)[second]], axis=1)[:, order]
+        name: np.concatenate([getattr(a, name)[first], getattr(b, name)[second]], axis=1)
         for name in REPEAT_FIELDS
     }
-    return replace(a.take(order % n, strata=doubled(a.strata), pools=doubled(a.pools)), **cast)
+    return replace(a.take(np.tile(np.arange(n), 2)), **cast)

@@ -11,7 +11,7 @@ import msgspec
 
 from kernel_archive.bins import N_BINS
 from kernel_archive.scoring.forecasts import RAW_SUM_BOUNDS
-from kernel_archive.scoring.formats import FIELDS, TOOL_FIELDS, LineFaults, canonical, read_line
+from kernel_archive.scoring.formats import TOOL_FIELDS, LineError, read_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -30,8 +30,7 @@ _MAX_DEPTH: Final = 8
 _MASSES: Final = ("probabilities", "bin_probabilities", TOOL_FIELDS[0])
 #: What an answer may say; which row it is about and what it cost is not for the model to say.
 _FROM_MODEL: Final = frozenset(
-    {"probabilities", "bin_probabilities", *TOOL_FIELDS, "predicted_bin", "defer"}
-    | {"rationale", "reasoning"}
+    {*_MASSES, *TOOL_FIELDS, "predicted_bin", "defer", "rationale", "reasoning"}
 )
 #: Where in a message the answer can stand, the likeliest first.
 _INNER: Final = ("tool_calls", "function", "arguments", "content", "text")
@@ -67,11 +66,12 @@ def read_completion(answer: Any) -> Completion:
     >>> read_completion("about 1.5x").unparsed
     'no-json'
     """
-    completions = [_completion(fields) for fields in _objects(answer)]
+    parts = list(_parts(answer))
+    completions = [_completion(part) for part in parts if isinstance(part, dict)]
     if completions:
         scored = (one for one in completions if one.unparsed in ("", "raw-sum"))
         return next(scored, completions[0])
-    text = "".join(leaf for leaf in _leaves(answer) if isinstance(leaf, str))
+    text = "".join(part for part in parts if isinstance(part, str))
     if not text.strip():
         return Completion(None, unparsed="empty")
     if not any(key in text for key in _MASSES):
@@ -79,15 +79,10 @@ def read_completion(answer: Any) -> Completion:
     return Completion(None, unparsed="in-reasoning" if _REASONING.search(text) else "half-json")
 
 
-def _completion(given: dict[str, Any]) -> Completion:
+def _completion(answer: dict[str, Any]) -> Completion:
     """Read the forecast in an object that names probabilities."""
-    faults = LineFaults("", 0)
-    fields, _ = canonical({k: v for k, v in given.items() if k in _FROM_MODEL}, faults)
-    fields = {name: value for name, value in fields.items() if name in FIELDS}
-    if isinstance(fields.get("probabilities"), list):
-        fields["probabilities"] = _fractions(fields["probabilities"])
-    line = read_line({"row_id": "completion", **fields}, faults)
-    speedup: Any = given.get("expected_speedup")
+    fields = {name: value for name, value in answer.items() if name in _FROM_MODEL}
+    speedup: Any = answer.get("expected_speedup")
     rationale = fields.get("rationale")
     is_speedup = type(speedup) in (int, float) and 0 < speedup < 1e300
     completion = Completion(
@@ -97,10 +92,11 @@ def _completion(given: dict[str, Any]) -> Completion:
         rationale=rationale if isinstance(rationale, str) else "",
     )
     replace = msgspec.structs.replace
-    if line is None or faults.findings:
-        codes = (finding.code for finding in faults.findings)
-        code = next((code for code in codes if code in UNPARSED), "bad-field")
-        return replace(completion, unparsed=code)
+    try:
+        line = read_line({"row_id": "completion", **_fractions(fields)})
+    except LineError as error:
+        code = error.faults[0]["code"]
+        return replace(completion, unparsed=code if code in UNPARSED else "bad-field")
     completion = replace(completion, stated=line.predicted_bin or 0)
     if line.probabilities is None:  # a deferred candidate may go without
         return completion
@@ -110,39 +106,40 @@ def _completion(given: dict[str, Any]) -> Completion:
     return replace(completion, raw_sum=total, probabilities=tuple(line.probabilities))
 
 
-def _fractions(masses: list[Any]) -> list[Any]:
+def _fractions(fields: dict[str, Any]) -> dict[str, Any]:
     """Divide percentages by 100: all have the sign, or all are numbers that sum to about 100."""
+    names = [name for name in TOOL_FIELDS if name in fields]
+    masses = [fields[name] for name in names] or fields.get("probabilities")
+    if not isinstance(masses, list) or len(masses) != N_BINS:
+        return fields
     texts = [_PERCENT_TEXT.fullmatch(mass) for mass in masses if isinstance(mass, str)]
-    if len(masses) == N_BINS and len(texts) == N_BINS and all(texts):
-        return [float(text[1]) / 100.0 for text in texts if text]
     numbers = [mass for mass in masses if type(mass) in (int, float) and -1e6 < mass < 1e6]
-    if len(numbers) == len(masses) == N_BINS and _PERCENT[0] <= sum(numbers) <= _PERCENT[1]:
-        return [mass / 100.0 for mass in numbers]
-    return masses
+    if len(texts) == N_BINS and all(texts):
+        numbers = [float(text[1]) for text in texts if text]
+    elif len(numbers) != N_BINS or not _PERCENT[0] <= sum(numbers) <= _PERCENT[1]:
+        return fields
+    shares = [number / 100.0 for number in numbers]
+    return fields | (dict(zip(names, shares, strict=True)) if names else {"probabilities": shares})
 
 
-def _leaves(item: Any, depth: int = 0) -> list[str | dict[str, Any]]:
-    """List the texts of an answer, and the objects that could be the forecast, likeliest first."""
+def _parts(item: Any, depth: int = 0) -> Iterator[str | dict[str, Any]]:
+    """Give the texts of an answer, and the objects that could be the forecast, likeliest first."""
+    if depth >= _MAX_DEPTH:
+        return
+    inner: list[Any] = []
     if isinstance(item, str):
-        return [item[-_MAX_TEXT:]]
-    if isinstance(item, list) and item and depth < _MAX_DEPTH:
-        return _leaves(item[-1], depth + 1)
-    if not isinstance(item, dict) or depth >= _MAX_DEPTH:
-        return []
-    if any(key in item for key in _MASSES) or item.get("defer") is True:
-        return [item]
-    inner = [item[key] for key in _INNER if item.get(key) is not None]
-    return [leaf for part in inner for leaf in _leaves(part, depth + 1)]
-
-
-def _objects(item: Any, depth: int = 0) -> Iterator[dict[str, Any]]:
-    """Give the objects that could be the forecast, those inside texts opened."""
-    for leaf in _leaves(item):
-        if isinstance(leaf, dict):
-            yield leaf
-            continue
-        for inner in _objects_of_text(leaf) if depth < _MAX_DEPTH else ():
-            yield from _objects(inner, depth + 1)
+        yield item
+        inner = _objects_of_text(item[-_MAX_TEXT:])
+    elif isinstance(item, list):
+        inner = item[-1:]
+    elif isinstance(item, dict) and (
+        item.get("defer") is True or not item.keys().isdisjoint(_MASSES)
+    ):
+        yield item
+    elif isinstance(item, dict):
+        inner = [item.get(key) for key in _INNER]
+    for part in inner:
+        yield from _parts(part, depth + 1)
 
 
 def _objects_of_text(text: str) -> list[dict[str, Any]]:

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import math
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, partial
 from statistics import NormalDist
 from typing import TYPE_CHECKING, Any, Final
@@ -29,7 +29,8 @@ from kernel_archive.bins import N_BINS
 from kernel_archive.ids import program_id
 from kernel_archive.program_text import LANGUAGE_ORDER, language_of
 from kernel_archive.scoring.arrays import group_ties
-from kernel_archive.scoring.forecasts import Forecasts, crps
+from kernel_archive.scoring.forecasts import Forecasts
+from kernel_archive.scoring.rules import crps
 from kernel_archive.scoring.split import Surface
 
 if TYPE_CHECKING:
@@ -103,8 +104,6 @@ EDIT_CUES: Final[dict[str, str]] = {
 BOUNDS: Final = ("goal", "oracle_bins", "oracle_speedups")
 #: Strengths of a cue that are tried: correlations of the copula.
 STRENGTHS: Final = tuple(round(0.1 * i, 1) for i in range(-9, 10))
-#: Measurements of a row that the ceiling of pairs is made from.
-MAX_MEASURED: Final = 5
 #: Of a larger task this many rows, evenly spaced, decide on a strength.
 _MAX_FITTED: Final = 300
 
@@ -197,8 +196,8 @@ def controls_of(split: Split) -> tuple[Control, ...]:
         masses[zero_name(split)] = title, split.zero.probabilities
     if split.surface.goals is not None:
         goals = np.nan_to_num(split.surface.goals, nan=float(np.nanmean(split.surface.goals)))
-        told = by_cue(goals, split.bins, split.task_rows, cumulative)
-        masses["goal"] = "the range of speedups that the author was told to land in", told
+        goal_masses = by_cue(goals, split.bins, split.task_rows, cumulative)
+        masses["goal"] = "the range of speedups that the author was told to land in", goal_masses
     masses["oracle_bins"] = "certain of every true bin", certain
     masses["oracle_speedups"] = "the same, and states every measured speedup", certain
     out = []
@@ -237,61 +236,47 @@ def surface_columns(spec: SplitSpec) -> tuple[str, ...]:
     """List the columns of a split's table that :func:`read_surface` reads."""
     more = {
         "eval": ("speedup_min", "speedup_max"),
-        "close": (spec.anchor, "first_kernel_id"),
+        "close": (spec.anchor,),
         "discovery": (spec.anchor, "parent_kernel_id"),
     }[spec.kind]
     return (spec.candidate, spec.kernel, *more)
 
 
 def read_surface(archive: Archive, spec: SplitSpec, rows: Mapping[str, Sequence[Any]]) -> Surface:
-    """Read the surface of rows from their columns, and from the kernels' measurements."""
-    candidates = rows[spec.candidate]
-    languages = tuple(map(language_of, candidates))
-    cues = {name: np.array([rule(code) for code in candidates]) for name, (_, rule) in CUES.items()}
-    idle = launch_idle(archive, candidates, rows[spec.task])
-    if idle is not None:
-        cues["launch_idle"] = idle
-    measured = _measurements(archive)
-    spreads = [measured.get(name, (np.nan, 1.0))[1] for name in rows[spec.kernel]]
+    """Read the surface of rows from their columns, and from the archive's kernels and dry runs."""
+    cues = _read_cues(archive, rows[spec.candidate], rows[spec.task])
+    languages = tuple(map(language_of, rows[spec.candidate]))
+    surface = replace(Surface.plain(len(languages)), languages=languages, cues=cues)
     if spec.kind == "eval":
+        columns = ("speedup_min", "speedup_max", "goal_bin")
+        low, high, goals = _of_kernels(archive, rows[spec.kernel], columns)
         # The row's own columns, where it has them: withheld kernels are in no other table.
-        spreads = list(map(_spread, rows["speedup_min"], rows["speedup_max"], spreads))
-        return Surface(
-            languages=languages,
-            spreads=np.array(spreads),
-            cues=cues,
-            goals=_goals(archive, rows[spec.kernel]),
-            measured=_repeated(archive, rows[spec.kernel]),
-        )
+        own_low, own_high = (np.array(rows[name], np.float64) for name in columns[:2])
+        spreads = _spread(own_low, own_high, unknown=_spread(low, high))
+        return replace(surface, spreads=spreads, goals=None if np.isnan(goals).all() else goals)
     anchors = rows[spec.anchor]
-    if spec.kind == "close":
-        return _surface_of_close(archive, rows, spec, cues)
-    changed = np.array([language_of(a) != b for a, b in zip(anchors, languages, strict=True)], bool)
-    before, after = (np.array([len(text) + 1.0 for text in side]) for side in (anchors, candidates))
-    parents = np.array([measured.get(name, (np.nan, 1.0))[0] for name in rows["parent_kernel_id"]])
-    cues |= {"language_change": changed.astype(np.float64), "length_change": np.log(after / before)}
-    if len(parents) and not np.isnan(parents).any():
-        cues["parent_speedup"] = -parents
-    return Surface(languages=languages, spreads=np.array(spreads), cues=cues)
-
-
-def _surface_of_close(
-    archive: Archive, rows: Mapping[str, Sequence[Any]], spec: SplitSpec, cues: dict[str, Floats]
-) -> Surface:
-    """Read the surface of close pairs: cues are the second program's less the first one's."""
-    anchors = rows[spec.anchor]
-    first = {name: np.array([CUES[name][1](code) for code in anchors]) for name in CUES}
-    idle = launch_idle(archive, anchors, rows[spec.task])
-    if idle is not None:
-        first["launch_idle"] = idle
-    both = [_repeated(archive, rows[name]) for name in ("first_kernel_id", spec.kernel)]
-    measured = None if both[0] is None or both[1] is None else both[1] / both[0]
-    return Surface(
-        languages=tuple(map(language_of, rows[spec.candidate])),
-        spreads=np.ones(len(anchors)),
-        cues={name: cue - first[name] for name, cue in cues.items()},
-        measured=measured,
+    if spec.kind == "close":  # what the second program has more than the first one
+        first = _read_cues(archive, anchors, rows[spec.task])
+        return replace(surface, cues={name: cue - first[name] for name, cue in cues.items()})
+    pairs = list(zip(anchors, rows[spec.candidate], strict=True))
+    changed = [language_of(parent) != language_of(child) for parent, child in pairs]
+    cues["language_change"] = np.array(changed, np.float64)
+    cues["length_change"] = np.log(
+        [(len(child) + 1.0) / (len(parent) + 1.0) for parent, child in pairs]
     )
+    (parents,) = _of_kernels(archive, rows["parent_kernel_id"], ("speedup",))
+    if not np.isnan(parents).any():
+        cues["parent_speedup"] = -parents
+    return surface
+
+
+def _read_cues(
+    archive: Archive, codes: Sequence[str], problems: Sequence[str]
+) -> dict[str, Floats]:
+    """Compute the cues of programs: name -> shape (n,)."""
+    cues = {name: np.array([rule(code) for code in codes]) for name, (_, rule) in CUES.items()}
+    idle = launch_idle(archive, codes, problems)
+    return cues if idle is None else cues | {"launch_idle": idle}
 
 
 def launch_idle(archive: Archive, codes: Sequence[str], problems: Sequence[str]) -> Floats | None:
@@ -302,55 +287,32 @@ def launch_idle(archive: Archive, codes: Sequence[str], problems: Sequence[str])
     if "launches" not in archive.manifest.tables:
         return None
     columns = ["program_id", "problem", "case", "kind", "n", "grid_x", "grid_y", "grid_z"]
-    found: dict[tuple[str, str], dict[int, float]] = {}
+    by_program: dict[tuple[str, str], dict[int, float]] = {}
     table = archive.arrow("launches", columns=columns)
     for program, problem, case, kind, n, *grid in zip(
         *(column.to_pylist() for column in table.columns), strict=True
     ):
         if kind == "launch":
             blocks = math.prod(max(1, side or 1) for side in grid)
-            cases = found.setdefault((program, problem), {})
+            cases = by_program.setdefault((program, problem), {})
             cases[case] = cases.get(case, 0.0) + n * max(1.0, MULTIPROCESSORS / blocks)
-    sums = [found.get((program_id(c), p), {}) for c, p in zip(codes, problems, strict=True)]
+    sums = [by_program.get((program_id(c), p), {}) for c, p in zip(codes, problems, strict=True)]
     values = np.array([np.mean(list(cases.values())) if cases else np.nan for cases in sums])
     known = values[~np.isnan(values)]
     return np.where(np.isnan(values), np.median(known), values) if len(known) else None
 
 
-def _goals(archive: Archive, kernels: Sequence[str]) -> Floats | None:
-    """Return the bins that authors were told to land in, shape (n,); ``None`` without any."""
+def _of_kernels(archive: Archive, kernels: Sequence[str], columns: Sequence[str]) -> Floats:
+    """Look up columns of the table ``kernels``: shape (columns, n), NaN where one is not there."""
     if "kernels" not in archive.manifest.tables:
-        return None
-    table = archive.arrow("kernels", columns=["kernel_id", "goal_bin"])
-    goal = dict(zip(*(column.to_pylist() for column in table.columns), strict=True))
-    goals = np.array([goal.get(name) for name in kernels], dtype=np.float64)
-    return None if np.isnan(goals).all() else goals
+        return np.full((len(columns), len(kernels)), np.nan)
+    table = archive.arrow("kernels", columns=["kernel_id", *columns])
+    ids, *values = (column.to_pylist() for column in table.columns)
+    known = dict(zip(ids, zip(*values, strict=True), strict=True))
+    nothing = (None,) * len(columns)
+    return np.array([known.get(name, nothing) for name in kernels], np.float64).T
 
 
-def _repeated(archive: Archive, kernels: Sequence[str]) -> Floats | None:
-    """Return the first measurements of every kernel: shape (n, k); ``None`` without any."""
-    if "evaluations" not in archive.manifest.tables:
-        return None
-    table = archive.arrow("evaluations", columns=["kernel_id", "speedup", "excluded"])
-    found: dict[str, list[float]] = {name: [] for name in kernels}
-    for name, speedup, excluded in zip(*(c.to_pylist() for c in table.columns), strict=True):
-        if name in found and speedup and not excluded and len(found[name]) < MAX_MEASURED:
-            found[name].append(speedup)
-    out = np.full((len(kernels), MAX_MEASURED), np.nan)
-    for row, name in zip(out, kernels, strict=True):
-        row[: len(found[name])] = found[name]
-    return None if np.isnan(out).all() else out
-
-
-def _measurements(archive: Archive) -> dict[str, tuple[float, float]]:
-    """Kernel id -> its speedup, and its largest over its smallest measurement."""
-    if "kernels" not in archive.manifest.tables:
-        return {}
-    table = archive.arrow("kernels", columns=["kernel_id", "speedup", "speedup_min", "speedup_max"])
-    kernels, speedups, lows, highs = (column.to_pylist() for column in table.columns)
-    return dict(zip(kernels, zip(speedups, map(_spread, lows, highs), strict=True), strict=True))
-
-
-def _spread(low: float | None, high: float | None, unknown: float = 1.0) -> float:
-    """Divide the largest by the smallest measurement."""
-    return high / low if low and high and low > 0 else unknown
+def _spread(low: Floats, high: Floats, unknown: Floats | float = 1.0) -> Floats:
+    """Divide the largest by the smallest measurement, where there are both."""
+    return np.where((low > 0) & (high > 0), high / low, unknown)

@@ -1,7 +1,4 @@
-"""Hold forecasts as arrays of repeats x rows, and score single ones: functions of arrays.
-
-Shapes: R repeats, n rows in the order of the split; ``...`` stands for any leading axes.
-"""
+"""Hold forecasts as checked arrays of R repeats x n rows, in the order of the split."""
 
 from __future__ import annotations
 
@@ -14,18 +11,17 @@ import numpy as np
 
 from kernel_archive.bins import N_BINS
 from kernel_archive.errors import DataError, Finding
-from kernel_archive.scoring.arrays import EDGE, TIE, row_sums
+from kernel_archive.scoring.arrays import row_sums
+from kernel_archive.scoring.rules import normalise, predicted_bins
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
 
-    from kernel_archive.scoring.arrays import Bools, Floats, Ints
+    from kernel_archive.scoring.arrays import Bools, Floats
     from kernel_archive.scoring.split import Split
 
 #: A raw sum outside these bounds is a parse failure, not a forecast.
 RAW_SUM_BOUNDS: Final = (0.5, 1.5)
-#: A probability below this counts as this in the log likelihood.
-LEAST: Final = 1e-12
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -86,17 +82,17 @@ class Forecasts:
             expected = f"(repeats, {len(split)}, {N_BINS})"
             raise DataError(f"probabilities have shape {raw.shape}, expected {expected}")
         use = _shaped(parsed, shape, True, "parsed")
-        given = raw[use]
-        if not np.isfinite(given).all() or (given < 0).any():
+        used = raw[use]
+        if not np.isfinite(used).all() or (used < 0).any():
             raise DataError("probabilities must be finite and at least 0")
         sums = np.full(shape, np.nan)
-        sums[use] = row_sums(given)
+        sums[use] = row_sums(used)
         if (sums[use] <= 0).any():
             raise DataError("the probabilities of a row must not all be 0")
         low, high = RAW_SUM_BOUNDS
-        kept = use & (np.nan_to_num(sums) >= low) & (np.nan_to_num(sums) <= high)
+        valid = use & (np.nan_to_num(sums) >= low) & (np.nan_to_num(sums) <= high)
         normal = np.full(raw.shape, 1.0 / N_BINS)
-        normal[kept] = normalise(raw=raw[kept])
+        normal[valid] = normalise(raw=raw[valid])
         bins = _shaped(stated, shape, 0, "stated")
         if ((bins < 0) | (bins > N_BINS)).any():
             raise DataError("stated bins must be 1 to 8, or 0 for none")
@@ -104,13 +100,13 @@ class Forecasts:
         if np.isinf(speedups).any() or (speedups <= 0).any():
             raise DataError("expected speedups must be positive and finite, or NaN for none")
         nothing = np.full(shape, np.nan)
-        digest = hashlib.sha256(np.where(kept[..., None], raw, -1.0).tobytes())
+        digest = hashlib.sha256(np.where(valid[..., None], raw, -1.0).tobytes())
         if not np.isnan(speedups).all():
             digest.update(speedups.tobytes())
         return cls(
             name=name,
             probabilities=normal,
-            parsed=kept,
+            parsed=valid,
             present=np.ones(shape, bool),
             deferred=_shaped(deferred, shape, False, "deferred"),
             stated=bins.astype(np.int8),
@@ -135,8 +131,8 @@ class Forecasts:
     @property
     def parse_rate(self) -> float | None:
         """Share of the lines with a distribution, of those that don't defer without one."""
-        asked = self.present & (self.parsed | ~self.deferred)
-        return float(self.parsed[asked].mean()) if asked.any() else None
+        answerable = self.present & (self.parsed | ~self.deferred)
+        return float(self.parsed[answerable].mean()) if answerable.any() else None
 
     def predicted(self, rule: str = "argmax") -> NDArray[np.int8]:
         """Predicted bins, shape (R, n), 0 without a distribution; by ``stated`` the bins named."""
@@ -163,109 +159,3 @@ def _shaped(
     except ValueError:
         expected = f"{shape} or ({shape[1]},)"
         raise DataError(f"{name} has shape {array.shape}, expected {expected}") from None
-
-
-def normalise(*, raw: Floats) -> Floats:
-    """Divide raw probabilities, shape (..., 8), by their sum, which must be above 0."""
-    return raw / row_sums(raw)[..., None] + 0.0  # which turns a negative zero into a plain one
-
-
-def predicted_bins(*, probabilities: Floats, stated: Ints | None = None) -> NDArray[np.int8]:
-    """Predicted bin of every forecast, 1 to 8, shape (...,): the most probable one.
-
-    Ties go to the stated bin (0: none) if it is among the tied ones, else to the tied bin nearest
-    to the mean bin, the lower of two equally near.
-
-    >>> tied = np.array([0, 0.4, 0, 0, 0.4, 0.2, 0, 0])
-    >>> int(predicted_bins(probabilities=tied))
-    5
-    >>> int(predicted_bins(probabilities=tied, stated=np.array(2)))
-    2
-    """
-    best = probabilities.max(axis=-1, keepdims=True)
-    tied = probabilities >= best - TIE * best
-    labels = np.arange(1, N_BINS + 1)
-    mean_bin = row_sums(probabilities * labels)[..., None]
-    distance = np.where(tied, np.abs(labels - mean_bin), np.inf)
-    nearest = distance <= distance.min(axis=-1, keepdims=True) + EDGE
-    chosen = np.argmax(nearest, axis=-1) + 1
-    if stated is not None:
-        at = np.clip(stated, 1, N_BINS).astype(np.intp) - 1
-        named = (np.asarray(stated) > 0) & np.take_along_axis(tied, at[..., None], axis=-1)[..., 0]
-        chosen = np.where(named, stated, chosen)
-    return np.asarray(chosen, dtype=np.int8)
-
-
-def confidence(*, probabilities: Floats, predicted: Ints) -> Floats:
-    """Confidence q = p[predicted bin], shape (...,); ``predicted`` is 1 to 8."""
-    at = np.asarray(predicted).astype(np.intp)[..., None] - 1
-    return np.take_along_axis(probabilities, at, axis=-1)[..., 0]
-
-
-def expected_speedup(*, probabilities: Floats, representatives: Floats) -> Floats:
-    """Expected speedup S^ = sum_b p_b m_b, in x, shape (...,); equal for equal forecasts."""
-    return row_sums(probabilities * representatives)
-
-
-def brier(*, probabilities: Floats, bins: Ints) -> Floats:
-    """Brier score per row, shape (..., n), of ``probabilities`` (..., n, 8) and true ``bins`` (n,).
-
-    Half the squared distance to the true bin's indicator, 0 (best) to 1.
-    """
-    hit = np.arange(1, N_BINS + 1) == np.asarray(bins)[:, None]
-    return 0.5 * row_sums((probabilities - hit) ** 2)
-
-
-def crps(*, probabilities: Floats, bins: Ints) -> Floats:
-    """Ranked probability score per row: mean over the inner edges of (F_k - 1[y <= k])^2, 0 to 1.
-
-    Shapes as in :func:`brier`. It is ``scoringrules.rps_score`` over 7.
-    """
-    at_most = np.arange(1, N_BINS) >= np.asarray(bins)[:, None]
-    cumulative = np.cumsum(probabilities, axis=-1)[..., :-1]
-    return row_sums((cumulative - at_most) ** 2) / (N_BINS - 1)
-
-
-def nll(*, probabilities: Floats, bins: Ints) -> Floats:
-    """Negative log likelihood of the true bin per row, nats; shapes as in :func:`brier`."""
-    at = np.broadcast_to(
-        np.asarray(bins).astype(np.intp)[:, None] - 1, (*probabilities.shape[:-1], 1)
-    )
-    return -np.log(np.maximum(np.take_along_axis(probabilities, at, axis=-1)[..., 0], LEAST))
-
-
-def entropy(*, probabilities: Floats) -> Floats:
-    """Entropy of every forecast in nats, shape (...,); 0 ln 0 is 0."""
-    safe = np.where(probabilities > 0, probabilities, 1.0)
-    return -row_sums(safe * np.log(safe))
-
-
-def correct(*, predicted: Ints, bins: Ints) -> Bools:
-    """Whether the predicted bin, shape (..., n), is the true one; 0 (no forecast) never is."""
-    hit: Bools = np.asarray(predicted) == np.asarray(bins)
-    return hit
-
-
-def within_one(*, predicted: Ints, bins: Ints) -> Bools:
-    """Whether the predicted bin is the true one or next to it; 0 (no forecast) never is."""
-    guess = np.asarray(predicted).astype(np.int16)
-    return (np.abs(guess - np.asarray(bins)) <= 1) & (guess > 0)
-
-
-def forecast_errors(*, predicted: Ints, speedups: Floats, representatives: Floats) -> Floats:
-    """Forecast error per row, in x, shape (..., n): abs(m_{predicted bin} - S).
-
-    Where ``predicted`` is 0 there is no forecast: the error is then the mean over the bins.
-    """
-    distance = np.abs(representatives[None, :] - np.asarray(speedups)[:, None])
-    table: Floats = np.concatenate([row_sums(distance)[:, None] / N_BINS, distance], axis=1)
-    return table[np.arange(table.shape[0]), np.asarray(predicted).astype(np.intp)]
-
-
-def confusion(*, predicted: Ints, bins: Ints) -> NDArray[np.int64]:
-    """Counts, shape (8, 8): rows measured bin, columns predicted bin; 0 is left out."""
-    guess = np.asarray(predicted).astype(np.intp)
-    truth = np.broadcast_to(np.asarray(bins).astype(np.intp), guess.shape)
-    kept = guess > 0
-    flat = (truth[kept] - 1) * N_BINS + guess[kept] - 1
-    return np.bincount(flat, minlength=N_BINS * N_BINS).reshape(N_BINS, N_BINS)

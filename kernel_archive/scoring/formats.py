@@ -1,29 +1,25 @@
-"""Read one line of a forecast file: its fields, the accepted forms, every fault of it.
+"""State the one form of a forecast, :class:`ForecastLine`, and read a line of a file into it.
 
-Two further forms, told apart by their fields, are brought into the canonical one (:data:`FIELDS`):
-
-* tool call: ``p_severe_slowdown`` ... ``p_extreme_speedup``;
-* published tables: ``comparison_id`` or ``pair_id``, and ``bin_probabilities`` (a list of
-  ``{bin, p}`` or a map).
-
-msgspec converts that to a :class:`ForecastLine`. A field that is null counts as absent.
+Two adapters bring other forms into it: the arguments of a tool call (``p_severe_slowdown`` to
+``p_extreme_speedup``), and rows of the published predictions (``bin_probabilities``).
 """
 
 from __future__ import annotations
 
-import difflib
 import json
-import reprlib
 from typing import TYPE_CHECKING, Annotated, Any, Final, get_type_hints
 
 import msgspec
 from msgspec import Meta
 
-from kernel_archive.bins import BIN_NAMES, N_BINS
-from kernel_archive.errors import Finding, printable
+from kernel_archive.bins import BIN_NAMES, N_BINS, SCHEMES
+from kernel_archive.errors import printable
+from kernel_archive.splits import REPLAY
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
+
+    from kernel_archive.scoring.split import Split
 
 #: Repeats of one row are numbered 0 to 99; a higher number is refused.
 MAX_REPEATS: Final = 100
@@ -56,15 +52,15 @@ _Eight = Annotated[list[_Amount], Meta(min_length=N_BINS, max_length=N_BINS)]
 
 
 class ForecastLine(msgspec.Struct, kw_only=True):
-    """Hold one forecast in canonical form (:data:`FIELDS`); ``None`` is what is not there."""
+    """Hold one forecast (:data:`FIELDS`); ``None`` is what is not there."""
 
     row_id: Annotated[str, Meta(min_length=1)]
-    repeat: Annotated[int, Meta(ge=0, lt=MAX_REPEATS)] | None = 0
+    repeat: Annotated[int, Meta(ge=0, lt=MAX_REPEATS)] = 0
     probabilities: _Eight | None = None
     predicted_bin: Annotated[int, Meta(ge=1, le=N_BINS)] | None = None
     expected_speedup: Annotated[float, Meta(gt=0, lt=1e300)] | None = None
-    defer: bool | None = None
-    parse_failed: bool | None = None
+    defer: bool = False
+    parse_failed: bool = False
     parse_error: str | None = None
     rationale: str | None = None
     prompt: str | None = None
@@ -73,261 +69,207 @@ class ForecastLine(msgspec.Struct, kw_only=True):
     input_tokens: _Amount | None = None
     output_tokens: _Amount | None = None
     latency_s: _Amount | None = None
-    #: The sum before somebody renormalised, in the published tables only: it can't save a forecast.
+    # Of the published predictions: the sum before somebody renormalised, and the forecaster.
     raw_probability_sum: _Amount | None = None
+    surrogate_label: Any = None
 
 
-_TYPES: Final = get_type_hints(ForecastLine, include_extras=True)
-#: Another name of a field -> its name.
-_SYNONYMS: Final = {
+#: Names in the published predictions -> names here.
+_PUBLISHED: Final = {
     "comparison_id": "row_id",
     "pair_id": "row_id",
     "elapsed_s": "latency_s",
     "reasoning": "rationale",
 }
 #: Every field that is read.
-READ: Final = frozenset({*_TYPES, *_SYNONYMS, *TOOL_FIELDS, "bin_probabilities", "surrogate_label"})
-#: Fields of the published tables that say nothing to the scorer.
-_IGNORED: Final = (
-    "pack pack_name model forecaster name type id canary source_search source_id hardware"
+READ: Final = frozenset(
+    {*ForecastLine.__struct_fields__, *_PUBLISHED, *TOOL_FIELDS, "bin_probabilities"}
 )
-KNOWN: Final = READ | {
-    *_IGNORED.split(),
-    *("internal_experiment", "true_bin", "problem_id", "benchmark_family"),
-}
+#: Those, and fields of the published tables that say nothing to the scorer.
+KNOWN: Final = READ | {"pack", "model", "hardware", "problem_id", "true_bin", "canary"}
 
-_FLAG: Final = ("not-a-flag", "must be true or false", None)
-_TEXT: Final = ("not-text", "must be text", None)
-_AMOUNT: Final = ("out-of-range", "must be a finite number of at least 0", None)
-#: Field -> code, message and fix of a value that it can't have.
-_FAULTS: Final[dict[str, tuple[str, str, str | None]]] = {
-    "row_id": ("bad-row-id", "must be the id of a row, as text", None),
-    "repeat": (
-        "out-of-range",
-        f"must be a whole number from 0 to {MAX_REPEATS - 1}",
-        "Number the repeats 0, 1, 2, ... without a gap",
-    ),
-    "predicted_bin": (
-        "out-of-range",
-        f"must be a whole number from 1 to {N_BINS}",
-        "Give a bin from 1 to 8, or leave it out",
-    ),
-    "expected_speedup": (
-        "out-of-range",
-        "must be a positive, finite number",
-        "Give the speedup in x, for example 1.7, or leave the field out",
-    ),
+_FLAG: Final = ("not-a-flag", "must be true or false")
+_TEXT: Final = ("not-text", "must be text")
+_AMOUNT: Final = ("out-of-range", "must be a finite number of at least 0")
+#: Field -> code and message of a value that it can't have.
+_FAULTS: Final[dict[str, tuple[str, str]]] = {
+    "row_id": ("bad-row-id", "must be the id of a row, as text"),
+    "repeat": ("out-of-range", f"must be a whole number from 0 to {MAX_REPEATS - 1}"),
+    "probabilities": ("wrong-length", "must be eight numbers"),
+    "predicted_bin": ("out-of-range", f"must be a whole number from 1 to {N_BINS}"),
+    "expected_speedup": ("out-of-range", "must be a positive, finite number"),
     **dict.fromkeys(("defer", "parse_failed"), _FLAG),
     **dict.fromkeys(("parse_error", "rationale", "prompt", "question", "stop_reason"), _TEXT),
     **dict.fromkeys(("input_tokens", "output_tokens", "latency_s"), _AMOUNT),
     "raw_probability_sum": _AMOUNT,
 }
+_TYPES: Final = get_type_hints(ForecastLine, include_extras=True)
 
 
-#: Python's texts can hold half of a surrogate pair; UTF-8 can't.
-HALF_CHARACTER: Final = "a text has half a character, which JSON can't hold"
+class LineError(ValueError):
+    """Raised where a line holds no forecast; every fault has the parts of a finding."""
+
+    def __init__(self, *faults: dict[str, Any]) -> None:
+        super().__init__(faults[0]["message"])
+        self.faults = faults
 
 
-class LineFaults:
-    """Collect the faults of one line."""
-
-    def __init__(self, file: str, line: int) -> None:
-        self.file = file
-        self.line = line
-        self.findings: list[Finding] = []
-
-    def add(
-        self,
-        code: str,
-        message: str,
-        field: str | None = None,
-        value: object = None,
-        fix: str | None = None,
-    ) -> None:
-        """Add one fault."""
-        place: dict[str, Any] = {"file": self.file, "line": self.line, "field": field}
-        place["value"] = None if value is None else printable(_short(value))
-        self.findings.append(Finding(code=code, message=message, fix=fix, **place))
+def fault_of(
+    code: str,
+    message: str,
+    field: str | None = None,
+    value: object = None,
+    fix: str | None = None,
+) -> dict[str, Any]:
+    """Make the parts of a finding, without file and line."""
+    shown = None if value is None else printable(value)
+    return {"code": code, "message": message, "field": field, "value": shown, "fix": fix}
 
 
-def _short(value: object) -> str:
-    """Show a value in bounded length and time; whole numbers can have millions of digits."""
-    if isinstance(value, str):
-        return value
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, int) and value.bit_length() > 200:
-        return "a whole number of more than 60 digits"
-    if isinstance(value, (list, tuple)):
-        return f"[{', '.join(map(_short, value[:12]))}{', ...' if len(value) > 12 else ''}]"
-    return reprlib.repr(value)
+def decode_line(text: bytes) -> dict[str, Any]:
+    """Decode the JSON object of a line.
 
-
-class RepeatedFieldError(ValueError):
-    """Raised when an object holds one field twice: neither value is taken."""
-
-
-def _once(items: list[tuple[str, Any]]) -> dict[str, Any]:
-    fields: dict[str, Any] = {}
-    for name, value in items:
-        if name in fields:
-            raise RepeatedFieldError(name)
-        fields[name] = value
-    return fields
-
-
-def decode_line(text: bytes, faults: LineFaults) -> dict[str, Any] | None:
-    """Decode the JSON object of a line; ``None`` where there is none, and ``faults`` say why."""
+    Raises:
+        LineError: there is none.
+    """
     try:
-        # Takes NaN, infinities and numbers beyond a double, so that their fault names the field.
-        value = json.loads(text.decode("utf-8"), object_pairs_hook=_once)
-        if isinstance(value, dict):
-            return value
-        what, fix = "a line must hold one JSON object", "See: kernel-archive template"
-        faults.add("bad-json", what, value=value, fix=fix)
-    except RepeatedFieldError as error:
-        faults.add("repeated-field", "the field is there twice in one object", str(error))
+        return msgspec.json.decode(text, type=dict[str, Any])
     except UnicodeDecodeError as error:
-        what = f"not UTF-8 at byte {error.start + 1} of the line"
-        faults.add("bad-utf8", what, fix="Save the file as UTF-8")
+        fix = "Save the file as UTF-8"
+        raise LineError(fault_of("bad-utf8", f"not UTF-8: {error.reason}", fix=fix)) from None
     except RecursionError:
-        faults.add("nested-too-deeply", "the line is nested too deeply to be a forecast")
-    except ValueError as error:
+        fault = fault_of("nested-too-deeply", "nested too deeply to be a forecast")
+        raise LineError(fault) from None
+    except msgspec.DecodeError as error:
+        try:  # which takes NaN, Infinity and 1e400, so that their fault can name the field
+            fields = json.loads(text)
+        except (ValueError, RecursionError):
+            fields = None
+        if isinstance(fields, dict):
+            return fields
         shown = text[:80].decode(errors="replace")
-        faults.add("bad-json", f"not a JSON line: {printable(str(error), 200)}", value=shown)
-    return None
+        fault = fault_of("bad-json", f"not a JSON object in a line: {error}", value=shown)
+        raise LineError(fault) from None
 
 
-def read_line(row: Mapping[str, Any], faults: LineFaults) -> ForecastLine | None:
-    """Read one forecast from the fields of a line; ``None`` where it has a fault."""
-    fields, names = canonical(row, faults)
+def read_line(fields: Mapping[str, Any]) -> ForecastLine:
+    """Read the forecast in the fields of a line; fields that are null count as absent.
+
+    Raises:
+        LineError: it has faults.
+
+    >>> fields = {"row_id": "a", "probabilities": [0, 0, 0, 1, 0, 0, 0, 0], "defer": "no"}
+    >>> read_line(fields)
+    Traceback (most recent call last):
+    kernel_archive.scoring.formats.LineError: must be true or false
+    """
+    present = {name: value for name, value in fields.items() if value is not None}
+    forms = ("probabilities", "bin_probabilities", TOOL_FIELDS[0])
+    if sum(form in present for form in forms) > 1:
+        what, fix = "there are two distributions", f"Keep one of {', '.join(forms)}"
+        raise LineError(fault_of("contradiction", what, "probabilities", fix=fix))
+    present = of_tool_call(of_published(present))
+    for name in ("repeat", "predicted_bin"):  # data frames write whole numbers as 5.0 beside gaps
+        if isinstance(present.get(name), float) and present[name].is_integer():
+            present[name] = int(present[name])
     try:
-        line = msgspec.convert(fields, ForecastLine)
-    except (msgspec.ValidationError, UnicodeEncodeError):
-        _add_field_faults(fields, names, faults)
-        if not faults.findings:
-            faults.add("bad-json", HALF_CHARACTER)
-        return None
-    masses = line.probabilities
+        line = msgspec.convert(present, ForecastLine)
+    except msgspec.ValidationError:
+        raise LineError(*_faults(present)) from None
+    masses, field = line.probabilities, "probabilities"
     if masses is not None and line.parse_failed:
         what = "parse_failed is true and there are probabilities"
-        faults.add("contradiction", what, names["probabilities"], fix="Drop one of the two")
-    elif masses is not None and not any(masses):
-        fix = "Write parse_failed: true where the forecaster gave no distribution"
+        raise LineError(fault_of("contradiction", what, field, fix="Drop one of the two"))
+    fix = "Write parse_failed: true where the forecaster gave no distribution"
+    if masses is not None and not any(masses):
         what = "the probabilities must not all be 0"
-        faults.add("zero-sum", what, names["probabilities"], masses, fix)
-    elif masses is None and not (faults.findings or line.parse_failed or line.defer):
-        _add_missing(row, faults)
-    return None if faults.findings else line
+        raise LineError(fault_of("zero-sum", what, field, masses, fix))
+    if masses is None and not (line.parse_failed or line.defer):
+        raise LineError(fault_of("missing-field", "there are no probabilities", field, fix=fix))
+    return line
 
 
-def canonical(row: Mapping[str, Any], faults: LineFaults) -> tuple[dict[str, Any], dict[str, str]]:
-    """Bring any form into the canonical one: the fields, and field -> its name in the line."""
-    fields = {name: value for name, value in row.items() if value is not None}
-    names = {name: name for name in _TYPES}
-    for other in _SYNONYMS.keys() & fields.keys():
-        name, value = _SYNONYMS[other], fields.pop(other)
+def of_tool_call(fields: dict[str, Any]) -> dict[str, Any]:
+    """Bring the arguments of a tool call into the one form; other fields stay as they are."""
+    if fields.keys().isdisjoint(TOOL_FIELDS):
+        return fields
+    for name in TOOL_FIELDS:
         if name not in fields:
-            fields[name], names[name] = value, other
-        elif fields[name] != value and name != "rationale":
-            _add_contradiction(names[name], other, value, faults)
-    for name in ("repeat", "predicted_bin"):  # data frames write whole numbers as 5.0 beside gaps
-        if isinstance(fields.get(name), float) and fields[name].is_integer():
-            fields[name] = int(fields[name])
-    _unite_masses(fields, names, faults)
-    if names["probabilities"] != "bin_probabilities":
-        fields.pop("raw_probability_sum", None)
-    return fields, names
+            what = "one of the eight probabilities is missing"
+            raise LineError(fault_of("missing-field", what, name))
+    return fields | {"probabilities": [fields[name] for name in TOOL_FIELDS]}
 
 
-def _unite_masses(fields: dict[str, Any], names: dict[str, str], faults: LineFaults) -> None:
-    """Set ``probabilities`` from the form that the line has; two forms must agree."""
-    forms = {}
-    if not fields.keys().isdisjoint(TOOL_FIELDS):
-        forms["p_*"] = _tool_masses(fields, faults)
-    if "bin_probabilities" in fields:
-        forms["bin_probabilities"] = _published_masses(fields["bin_probabilities"], faults)
-    for form, masses in forms.items():
-        if masses is not None and "probabilities" not in fields:
-            fields["probabilities"], names["probabilities"] = masses, form
-        elif masses is not None and fields["probabilities"] != masses:
-            _add_contradiction(names["probabilities"], form, masses, faults)
-
-
-def _add_contradiction(name: str, other: str, value: object, faults: LineFaults) -> None:
-    message = f"{name} states another value in the same line"
-    faults.add("contradiction", message, other, value, "Drop one of the two")
-
-
-def _tool_masses(fields: Mapping[str, Any], faults: LineFaults) -> list[Any] | None:
-    """Eight values from the arguments of a tool call."""
-    missing = [name for name in TOOL_FIELDS if name not in fields]
-    for name in missing:
-        faults.add("missing-field", "one of the eight probabilities is missing", name)
-    return None if missing else [fields[name] for name in TOOL_FIELDS]
-
-
-def _published_masses(given: Any, faults: LineFaults) -> list[Any] | None:
-    """Eight values from a list of ``{bin, p}``, a map, or a map's pairs; none of an empty one."""
-    field = "bin_probabilities"
-    items = list(given.items()) if isinstance(given, dict) else given
+def of_published(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Bring a row of the published predictions into the one form; other fields stay."""
+    named = dict(fields)
+    for name in _PUBLISHED.keys() & fields.keys():
+        named.setdefault(_PUBLISHED[name], named.pop(name))
+    if "bin_probabilities" not in fields:
+        return named
+    masses, field = fields["bin_probabilities"], "bin_probabilities"
     try:
-        items = [(i["bin"], i["p"]) if isinstance(i, dict) else i for i in items[:99]]
+        pairs = masses.items() if isinstance(masses, dict) else [(m["bin"], m["p"]) for m in masses]
     except (KeyError, TypeError):
-        items = [None]
-    if not all(isinstance(item, tuple) and len(item) == 2 for item in items):
-        faults.add("wrong-shape", "must be a list of {bin, p} or a map from bin to p", field, given)
-        return None
-    masses = {str(name): mass for name, mass in items}
-    wanted = [str(b) for b in range(1, N_BINS + 1)]
-    if items and (len(items) != N_BINS or sorted(masses) != wanted):
-        bins = [name for name, _ in items[:12]]
-        faults.add("wrong-length", "must hold the bins 1 to 8, each once", field, bins)
-        return None
-    return [masses[name] for name in wanted] if items else None
+        fault = fault_of("wrong-shape", "must be a list of {bin, p} or a map", field, masses)
+        raise LineError(fault) from None
+    by_bin = {str(label): mass for label, mass in pairs}
+    wanted = [str(label) for label in range(1, N_BINS + 1)]
+    if by_bin and (len(pairs) != N_BINS or sorted(by_bin) != wanted):
+        fault = fault_of("wrong-length", "must hold the bins 1 to 8, each once", field, masses)
+        raise LineError(fault)
+    return named | {"probabilities": [by_bin[label] for label in wanted] if by_bin else None}
 
 
-def _add_field_faults(
-    fields: Mapping[str, Any], names: Mapping[str, str], faults: LineFaults
-) -> None:
-    """Add a fault for every field whose value it can't have."""
+def _faults(fields: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """Give a fault for every value that a field can't have."""
     if "row_id" not in fields:
-        faults.add(
-            "missing-field", "there is no row id", "row_id", fix="Give the row_id of the split"
-        )
+        fix = "Give the row_id of the split"
+        yield fault_of("missing-field", "there is no row id", "row_id", fix=fix)
     for name in [name for name in _TYPES if name in fields]:
         try:
             msgspec.convert(fields[name], _TYPES[name])
-        except (msgspec.ValidationError, UnicodeEncodeError):
-            if name == "probabilities":
-                _add_mass_faults(fields[name], names[name], faults)
+        except msgspec.ValidationError:
+            if name == "probabilities" and isinstance(fields[name], list):
+                yield from _mass_faults(fields[name])
             else:
-                code, message, fix = _FAULTS[name]
-                faults.add(code, message, names[name], fields[name], fix)
+                yield fault_of(*_FAULTS[name], name, fields[name])
 
 
-def _add_mass_faults(masses: Any, field: str, faults: LineFaults) -> None:
-    """Add a fault for every probability that is none."""
-    if not isinstance(masses, list) or len(masses) != N_BINS:
-        count = f"{len(masses)} numbers" if isinstance(masses, list) else "something else"
-        faults.add("wrong-length", f"must be eight numbers and holds {count}", field, masses)
+def _mass_faults(masses: list[Any]) -> Iterator[dict[str, Any]]:
+    if len(masses) != N_BINS:
+        yield fault_of(*_FAULTS["probabilities"], "probabilities", masses)
         return
-    for i, mass in enumerate(masses):
-        where = TOOL_FIELDS[i] if field == "p_*" else f"{field}[{i}]"
+    for number, mass in enumerate(masses):
+        place = f"probabilities[{number}]"
         if type(mass) not in (int, float):
-            what, fix = "a probability must be a number", "Write 0.25, not a text"
-            faults.add("not-a-number", what, where, mass, fix)
-        elif not -1e300 < mass < 1e300:
-            faults.add("not-finite", "a probability must be finite", where, mass)
+            yield fault_of("not-a-number", "a probability must be a number", place, mass)
         elif mass < 0:
-            faults.add("negative", "a probability must not be negative", where, mass)
+            yield fault_of("negative", "a probability must not be negative", place, mass)
+        elif not mass < 1e300:
+            yield fault_of("not-finite", "a probability must be finite", place, mass)
 
 
-def _add_missing(row: Mapping[str, Any], faults: LineFaults) -> None:
-    fix = "Give eight numbers, or parse_failed: true where the forecaster gave no distribution"
-    unknown = [name for name in list(row)[:100] if name not in KNOWN]
-    for near in difflib.get_close_matches("probabilities", unknown, n=1):
-        fix = f"Did you mean {printable(near)!r}?"
-    if "arguments" in row:
-        fix = "Put the arguments of the tool call beside row_id, not into one field"
-    faults.add("missing-field", "there are no probabilities", "probabilities", fix=fix)
+def template_lines(split: Split, *, repeats: int = 1) -> Iterator[bytes]:
+    """Give the lines of a valid file: the uniform distribution for every row and repeat."""
+    for repeat in range(repeats):
+        for row_id in split.row_ids:
+            line = {"row_id": row_id, "repeat": repeat, "probabilities": [1.0 / N_BINS] * N_BINS}
+            yield msgspec.json.encode(line) + b"\n"
+
+
+def explanation(split: Split) -> list[str]:
+    """Explain the format in words, as lines of text."""
+    rule = SCHEMES[split.scheme]
+    lines = ["One JSON object a line, one forecast each. Only row_id and probabilities are needed:"]
+    lines += [f"  {name:<16} {meaning}" for name, meaning in FIELDS.items()]
+    lines += ["", f"The eight bins of S = {split.spec.ratio}, scheme {split.scheme}:"]
+    lines += [f"  {b}  {name:<21} {rule.describe(b)}" for b, name in enumerate(BIN_NAMES, 1)]
+    lines += [
+        "",
+        f"The arguments of a tool call are read, too: {TOOL_FIELDS[0]} ... {TOOL_FIELDS[-1]}.",
+        "gzip, zstd and Parquet are read, too. The texts to forecast are in the archive:",
+    ]
+    if split.spec.name == REPLAY.name:
+        return [*lines, "  kernel-archive forecast --split replay --export questions.jsonl"]
+    return [*lines, f'  kernel-archive sql "SELECT * FROM {split.facts.table} LIMIT 1"']

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 import json
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -16,7 +15,8 @@ from kernel_archive.bins import assign_bins
 from kernel_archive.bins import scheme as scheme_of
 from kernel_archive.errors import ArchiveMismatchError, UsageError
 from kernel_archive.scoring.controls import read_surface, surface_columns
-from kernel_archive.scoring.forecasts import normalise
+from kernel_archive.scoring.replay import load_worlds
+from kernel_archive.scoring.rules import normalise
 from kernel_archive.scoring.split import (
     Clusters,
     Split,
@@ -25,12 +25,11 @@ from kernel_archive.scoring.split import (
     forecast_split,
     split_facts,
 )
-from kernel_archive.scoring.worlds import load_worlds
-from kernel_archive.splits import FORECAST_SPLITS, REPLAY
+from kernel_archive.splits import REPLAY
 from kernel_archive.storage import content_path
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     import pyarrow as pa
 
@@ -73,7 +72,7 @@ def load_split(
             raise UsageError(
                 "replay's rows are searched again, not scored. Use: kernel-archive replay FILE"
             )
-        return load_worlds(opened).target()
+        return load_worlds(opened).target
     facts = split_facts(opened, spec)
     faults = list(shard_faults(opened.path, opened.manifest.shards(spec.table)))
     if faults:  # no edited label is scored under an old digest
@@ -118,7 +117,7 @@ def load_split(
             n_rows=rows.num_rows,
         ),
     )
-    loaded = replace(loaded, withheld=withheld, others=partial(_other_ids, opened, spec))
+    loaded = replace(loaded, withheld=withheld)
     return loaded if scheme is None else loaded.under(scheme_of(scheme).name)
 
 
@@ -140,32 +139,6 @@ def read_zero(digest: str, version: str, spec: SplitSpec, row_ids: Sequence[str]
         return None
     p = np.array([stored.probabilities[row] for row in row_ids])
     return Zero(name=stored.forecast, probabilities=normalise(raw=p))
-
-
-class _FrozenRows(msgspec.Struct):
-    """Hold the rows of a frozen split; the first value of a row is its id."""
-
-    rows: list[list[Any]]
-
-
-def _other_ids(archive: Archive, split: SplitSpec) -> Iterator[tuple[str, str, set[str]]]:
-    """Give other places with row ids: what they are, what to do about it, and the ids.
-
-    They are the archive's other splits, then the splits of released data versions, newest first.
-    """
-    for other in FORECAST_SPLITS.values():
-        if other.table != split.table and other.table in archive.manifest.tables:
-            ids = archive.arrow(other.table, columns=["row_id"])["row_id"].to_pylist()
-            yield other.name, f"Use --split {other.name}", set(ids)
-    own = archive.manifest.version
-    folders = [f for f in (content_path("splits") / "frozen").iterdir() if f.name != own]
-    for folder in sorted(folders, key=lambda f: [int(n) for n in f.name.split(".")], reverse=True):
-        for spec in FORECAST_SPLITS.values():
-            path = folder / f"{spec.table}.json"
-            if path.is_file():
-                rows = msgspec.json.decode(path.read_bytes(), type=_FrozenRows).rows
-                fix = f"This archive is version {own}: forecast its rows, or build the other one"
-                yield f"{spec.name} in data version {folder.name}", fix, {row[0] for row in rows}
 
 
 def _with_labels(

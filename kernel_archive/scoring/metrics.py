@@ -14,15 +14,15 @@ from typing import TYPE_CHECKING, Final, Literal, get_args
 import msgspec
 import numpy as np
 
-from kernel_archive.scoring import calibration, forecasts, order
+from kernel_archive.scoring import calibration, order, rules
 from kernel_archive.scoring.recovery import BUDGETS, recovery_area
 from kernel_archive.splits import Kind
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from kernel_archive.scoring.arrays import Floats
-    from kernel_archive.scoring.samples import ForecastRows, RowSample
+    from kernel_archive.scoring.arrays import Bools, Floats
+    from kernel_archive.scoring.draws import ForecastRows, RowSample
 
 __all__ = [
     "COMPARED",
@@ -34,6 +34,10 @@ __all__ = [
     "RANKINGS",
     "metrics_of",
 ]
+
+
+#: Cues of an edit that find discoveries without reading it.
+SHORTCUTS: Final = ("parent_speedup", "language_change")
 
 
 class MetricInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -57,8 +61,6 @@ class MetricInfo(msgspec.Struct, frozen=True, kw_only=True):
     ranks: bool = False
     #: Whether single tasks or families have it: with an interval, as a value alone, or not at all.
     groups: Literal["interval", "value", "none"] = "interval"
-    #: Another metric with the same differences between any two forecasters, drawn instead.
-    differs_as: str = ""
     #: Whether it is also stated for the rows alone that a forecaster did not defer.
     accepted: bool = True
 
@@ -75,14 +77,6 @@ class MetricInfo(msgspec.Struct, frozen=True, kw_only=True):
         """1 where lower is better, else -1: the smaller ``sign * value`` is the better figure."""
         return -1 if self.better == "higher" else 1
 
-    def of_rows(self, rows: ForecastRows) -> Floats:
-        """Compute the metric of every row, shape (R, n), where it is a mean over rows.
-
-        Raises:
-            KeyError: it is no such mean.
-        """
-        return _ROWS[self.name](rows)
-
     def of(self, sample: RowSample) -> Floats:
         """Compute the metric in every draw of rows, mean over the repeats: shape (D,)."""
         if self.name in _ROWS:
@@ -90,43 +84,51 @@ class MetricInfo(msgspec.Struct, frozen=True, kw_only=True):
         return _DRAWS[self.name](sample)
 
 
-def budget_name(budget: int) -> str:
-    """Metric name of one budget of speedup recovered."""
-    return f"speedup_recovered_at_{budget}"
-
-
-def cutoff_name(cutoff: float) -> str:
-    """Metric name of average precision at one cutoff."""
-    return f"average_precision_{cutoff:g}"
-
-
 def _recovered(sample: RowSample, budgets: tuple[int, ...] = BUDGETS) -> Floats:
     mean: Floats = sample.curve[[c - 1 for c in budgets]].mean(axis=0)
     return mean
 
 
-def _calibration_error(sample: RowSample) -> Floats:
+def _pooled(sample: RowSample) -> Floats:
+    """Take all rows as one candidate set."""
+    places = np.arange(len(sample.rows))
+    return np.asarray(sample.recovered(places, sample.weights, BUDGETS).mean(axis=0))
+
+
+def _of_confidence(
+    sample: RowSample, formula: Callable[..., Floats], **values: Floats | Bools
+) -> Floats:
+    """Apply a formula of confidence and one value of every row; ``values`` have shape (R, n)."""
     rows = sample.rows
     return sample.mean(
-        lambda r: calibration.ece(
+        lambda r: formula(
             confidence=rows.confidence[r],
-            correct=rows.hits[r],
             parsed=rows.parsed[r],
             weights=sample.weights,
+            **{name: value[r] for name, value in values.items()},
         )
     )
 
 
-def _monotonicity(sample: RowSample) -> Floats:
-    rows = sample.rows
+def _average_precision(sample: RowSample, cutoff: float) -> Floats:
+    positive = sample.rows.split.speedups >= cutoff
     return sample.mean(
-        lambda r: calibration.confidence_monotonicity(
-            confidence=rows.confidence[r],
-            errors=rows.errors[r],
-            parsed=rows.parsed[r],
-            weights=sample.weights,
+        lambda r: order.average_precision(
+            scores=sample.rows.exceedance(cutoff)[r], positive=positive, weights=sample.weights
         )
     )
+
+
+def _lift(sample: RowSample, cutoff: float) -> Floats:
+    """Compare the average precision with that of the better shortcut; NaN without one."""
+    cues = sample.rows.split.surface.cues
+    scores = [cues[name] for name in SHORTCUTS if name in cues]
+    if not scores:
+        return np.full(sample.weights.shape[1], np.nan)
+    precision = partial(order.average_precision, positive=sample.rows.split.speedups >= cutoff)
+    better = max(scores, key=lambda shortcut: float(precision(scores=shortcut)))
+    own = _average_precision(sample, cutoff)
+    return own - precision(scores=better, weights=sample.weights)
 
 
 def _skill(sample: RowSample, over: str) -> Floats:
@@ -138,35 +140,39 @@ def _skill(sample: RowSample, over: str) -> Floats:
 
 
 def _of_probabilities(formula: Callable[..., Floats], rows: ForecastRows) -> Floats:
-    return formula(probabilities=rows.probabilities, bins=rows.bins)
+    return formula(probabilities=rows.probabilities, bins=rows.split.bins)
 
 
 #: Metric -> its value for every row, shape (R, n), where the metric is the mean over the rows.
 _ROWS: Final[dict[str, Callable[[ForecastRows], Floats]]] = {
     "forecast_error": lambda r: r.errors,
-    "faster": lambda r: order.named_faster(above=r.exceedance(1.0), speedups=r.speedups),
+    "faster": lambda r: order.named_faster(above=r.exceedance(1.0), speedups=r.split.speedups),
     "accuracy": lambda r: r.hits.astype(float),
-    "within_one": lambda r: forecasts.within_one(predicted=r.predicted, bins=r.bins).astype(float),
-    "brier": partial(_of_probabilities, forecasts.brier),
-    "crps": partial(_of_probabilities, forecasts.crps),
-    "nll": partial(_of_probabilities, forecasts.nll),
-    "entropy": lambda r: forecasts.entropy(probabilities=r.probabilities),
+    "within_one": lambda r: rules.within_one(predicted=r.predicted, bins=r.split.bins).astype(
+        float
+    ),
+    "brier": partial(_of_probabilities, rules.brier),
+    "crps": partial(_of_probabilities, rules.crps),
+    "nll": partial(_of_probabilities, rules.nll),
+    "entropy": lambda r: rules.entropy(probabilities=r.probabilities),
 }
 #: Metric -> its value in every draw of rows, mean over the repeats, where it is no such mean.
 _DRAWS: Final[dict[str, Callable[[RowSample], Floats]]] = {
     "speedup_recovered": _recovered,
-    **{budget_name(c): partial(_recovered, budgets=(c,)) for c in BUDGETS},
-    "speedup_recovered_pooled": lambda s: s.pooled,
+    **{f"speedup_recovered_at_{c}": partial(_recovered, budgets=(c,)) for c in BUDGETS},
+    "speedup_recovered_pooled": _pooled,
     "recovery_area": lambda s: recovery_area(curve=s.curve),
-    "ece": _calibration_error,
-    "confidence_monotonicity": _monotonicity,
+    "ece": lambda s: _of_confidence(s, calibration.ece, correct=s.rows.hits),
+    "confidence_monotonicity": lambda s: _of_confidence(
+        s, calibration.confidence_monotonicity, errors=s.rows.errors
+    ),
+    "aurc": lambda s: _of_confidence(s, calibration.aurc, losses=s.rows.errors),
     "crps_skill": partial(_skill, over="zero_crps"),
-    "crps_skill_cue": partial(_skill, over="control_crps"),
+    "crps_skill_cue": partial(_skill, over="cue_crps"),
     "pair_accuracy": lambda s: s.pair_accuracy(close=False),
     "close_pairs": lambda s: s.pair_accuracy(close=True),
-    "aurc": lambda s: s.risk,
-    **{cutoff_name(x): partial(lambda s, x: s.average_precisions[x], x=x) for x in order.CUTOFFS},
-    **{f"lift_{x:g}": partial(lambda s, x: s.lift(x), x=x) for x in order.CUTOFFS},
+    **{f"average_precision_{x:g}": partial(_average_precision, cutoff=x) for x in order.CUTOFFS},
+    **{f"lift_{x:g}": partial(_lift, cutoff=x) for x in order.CUTOFFS},
 }
 _STATED: Final = tomllib.loads(
     (files("kernel_archive.scoring") / "metrics.toml").read_text(encoding="utf-8")

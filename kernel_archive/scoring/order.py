@@ -86,11 +86,11 @@ class PairTable:
             above += np.sign(np.subtract.outer(key, key))
         # Over all repeats a right order scores 2, a tie 1: whole numbers, so that sums are exact.
         self._most = 2.0 * len(keys)
-        self.points = len(keys) + above
+        points = len(keys) + above
         number = np.float32 if self._most * m * m < _EXACT else np.float64
         close = self.countable & close_pairs(s, None if goals is None else goals[self.rows])
         self._tables: list[Floats] = [
-            (self.points * part if scored else part).astype(number)
+            (points * part if scored else part).astype(number)
             for part in (self.countable, close)
             for scored in (True, False)
         ]
@@ -113,11 +113,6 @@ class PairTable:
         out: Floats = np.stack(forms)[:, :n_draws].astype(np.float64)
         out[::2] /= self._most
         return out
-
-    def share_right(self, within: Bools) -> tuple[float, int]:
-        """Share in the right order, over all repeats, and number of some of the pairs."""
-        chosen = self.countable & within
-        return float(self.points[chosen].sum()) / self._most, int(chosen.sum())
 
 
 def shares_above(cutoff: float, scheme: Scheme = DEFAULT_SCHEME) -> Floats:
@@ -159,8 +154,8 @@ def precision_recall(*, scores: Floats, positive: Bools) -> tuple[Floats, Floats
     """
     group = group_ties(-scores)
     hits = np.cumsum(np.bincount(group, weights=positive))
-    taken = np.cumsum(np.bincount(group))
-    return hits / taken, hits / hits[-1]
+    counts = np.cumsum(np.bincount(group))
+    return hits / counts, hits / hits[-1]
 
 
 def average_precision(*, scores: Floats, positive: Bools, weights: Floats | None = None) -> Floats:
@@ -179,9 +174,9 @@ def average_precision(*, scores: Floats, positive: Bools, weights: Floats | None
     groups, first = np.unique(group[hit], return_index=True)
     ends = np.searchsorted(group[ranked], groups, side="right")
     starts = np.append(0, ends[:-1])
-    taken = running(np.add, np.add.reduceat(w[ranked[: ends[-1]]], starts, axis=0))
+    counts = running(np.add, np.add.reduceat(w[ranked[: ends[-1]]], starts, axis=0))
     hits = np.add.reduceat(w[hit], first, axis=0)
     reached = running(np.add, hits.copy())
-    precision = np.divide(reached, taken, out=np.zeros_like(taken), where=taken > 0)
+    precision = np.divide(reached, counts, out=np.zeros_like(counts), where=counts > 0)
     with np.errstate(invalid="ignore", divide="ignore"):
         return per_draw(np.einsum("nd,nd->d", hits, precision) / reached[-1], weights)

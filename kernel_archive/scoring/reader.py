@@ -1,11 +1,11 @@
 """Read forecasts from a file, a table or objects: arrays, or every fault of them in one pass.
 
-What one line may say is in :mod:`kernel_archive.scoring.formats`.
+Whatever the source, a forecast comes as a JSON line, which :mod:`kernel_archive.scoring.formats`
+reads.
 """
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 import operator
 from collections import Counter
@@ -20,16 +20,17 @@ import numpy as np
 
 from kernel_archive.bins import N_BINS
 from kernel_archive.errors import Finding, ForecastError, UsageError, printable
-from kernel_archive.scoring.forecasts import RAW_SUM_BOUNDS, Forecasts, normalise
+from kernel_archive.scoring.forecasts import RAW_SUM_BOUNDS, Forecasts
 from kernel_archive.scoring.formats import (
-    HALF_CHARACTER,
     KNOWN,
     MAX_REPEATS,
     READ,
-    LineFaults,
+    LineError,
     decode_line,
+    fault_of,
     read_line,
 )
+from kernel_archive.scoring.rules import normalise
 from kernel_archive.untrusted import Lines, UntrustedFileError, is_parquet, regular_file
 from kernel_archive.untrusted_tables import parquet_rows
 
@@ -46,12 +47,6 @@ RowSource: TypeAlias = Any
 ForecastSource: TypeAlias = "Forecasts | RowSource"
 #: Keep this many findings in full; further ones are only counted.
 KEPT_FINDINGS: Final = 20_000
-#: Suggest a row id for this many unknown ones, and hold them against other splits.
-_MAX_SUGGESTIONS: Final = 20
-#: Ids longer than this get no suggestion: comparing them with every row takes too long.
-_MAX_ID: Final = 200
-#: Similarity (0 to 1) from which an unknown id may be a misspelt one.
-_SIMILAR: Final = 0.8
 #: Remember this many labels and unknown fields; a file with more is hostile.
 _MAX_NAMES: Final = 100
 _AMOUNTS: Final = ("expected_speedup", "input_tokens", "output_tokens", "latency_s")
@@ -139,20 +134,6 @@ class CheckReport(msgspec.Struct, frozen=True, kw_only=True):
     findings: tuple[Finding, ...]  # in order of lines: all, or the first KEPT_FINDINGS
 
 
-def near_id(unknown: str, row_ids: Iterable[str]) -> str | None:
-    """Suggest the one known id that an unknown one resembles; nothing is repaired silently.
-
-    >>> near_id("A1B2C3D ", ["a1b2c3d4", "ffffffff"])
-    "Did you mean 'a1b2c3d4'?"
-    """
-    if len(unknown) > _MAX_ID:
-        return None
-    folded = {name.casefold(): name for name in row_ids}
-    word = unknown.strip().casefold()
-    near = [word] if word in folded else difflib.get_close_matches(word, folded, 2, _SIMILAR)
-    return f"Did you mean {folded[near[0]]!r}?" if len(near) == 1 else None
-
-
 class _Collector:
     """Collect forecasts and faults line by line, then make arrays and a report of them."""
 
@@ -162,48 +143,51 @@ class _Collector:
         self.raw_sum_bounds = options.get("raw_sum_bounds", RAW_SUM_BOUNDS)
         self.keep_rationales = options.get("keep_rationales", False)
         self.n_lines = 0
+        self.n_errors = 0
         self.findings: list[Finding] = []
         self.counts: Counter[str] = Counter()
-        self.n_errors = 0
         self.labels: set[str] = set()
         self.unread: Counter[str] = Counter()
-        #: Lines with an unknown id: number and id.
-        self.unknown: list[tuple[int, str]] = []
-        self.repeated: list[Finding] = []
         #: (repeat, row) -> number of the line, forecast, its raw sum.
         self.cells: dict[tuple[int, int], tuple[int, ForecastLine, float]] = {}
 
-    def add(self, *findings: Finding) -> None:
-        """Count findings, and keep them while there is room."""
-        for finding in findings:
-            self.counts[finding.code] += 1
-            self.n_errors += finding.severity == "error"
-        self.findings += findings[: max(KEPT_FINDINGS - len(self.findings), 0)]
+    def add(self, finding: Finding) -> None:
+        """Count a finding, and keep it while there is room."""
+        self.counts[finding.code] += 1
+        self.n_errors += finding.severity == "error"
+        if len(self.findings) < KEPT_FINDINGS:
+            self.findings.append(finding)
 
     def fault(self, code: str, message: str, **more: Any) -> None:
         """Add a fault of the whole file, or of the place that is given."""
         self.add(Finding(code=code, message=message, file=self.file, **more))
 
-    def take(self, row: Mapping[str, Any], number: int) -> None:
-        """Take one forecast, as a JSON object or a row of a table."""
+    def take(self, text: bytes, number: int, *, cut_off: bool = False) -> None:
+        """Take one line; ``cut_off`` where the file ends in it."""
         self.n_lines += 1
-        if len(self.labels) < _MAX_NAMES:
-            self.labels.add(str(row.get("surrogate_label")))
-        if len(self.unread) < _MAX_NAMES:
-            self.unread.update(name for name in row if name not in KNOWN)
-        faults = LineFaults(self.file, number)
-        line = read_line(row, faults)
-        self.add(*faults.findings)
-        if line is None:
-            return
-        place_of_row = self.split.index.get(line.row_id)
-        if place_of_row is None:
-            self.unknown.append((number, line.row_id))
-        else:
-            self._store(line, (line.repeat or 0, place_of_row), number)
+        try:
+            fields = decode_line(text)
+            if len(self.unread) < _MAX_NAMES:
+                self.unread.update(fields.keys() - KNOWN)
+            self._store(read_line(fields), number)
+        except LineError as error:
+            for fault in error.faults:
+                if cut_off and fault["code"] == "bad-json":
+                    what, fix = (
+                        "the file ends in the middle of this line",
+                        "Was the writer stopped?",
+                    )
+                    fault |= {"code": "cut-off", "message": what, "fix": fix}
+                self.add(Finding(file=self.file, line=number, **fault))
 
-    def _store(self, line: ForecastLine, cell: tuple[int, int], number: int) -> None:
-        """Keep a forecast without a fault of its own in its cell."""
+    def _store(self, line: ForecastLine, number: int) -> None:
+        """Keep the forecast of a line in its cell."""
+        if len(self.labels) < _MAX_NAMES:
+            self.labels.add(str(line.surrogate_label))
+        row = self.split.index.get(line.row_id)
+        if row is None:
+            what = "no row of this split has this id"
+            raise LineError(fault_of("unknown-row", what, "row_id", line.row_id))
         raw_sum = reduce(operator.add, line.probabilities or (np.nan,))
         low, high = self.raw_sum_bounds
         what = "the probabilities sum"
@@ -215,45 +199,72 @@ class _Collector:
             line.probabilities = None
         if not self.keep_rationales:
             line.rationale = None
-        if cell not in self.cells:
-            self.cells[cell] = (number, line, raw_sum)
-            return
-        first = self.cells[cell][0]
-        faults = LineFaults(self.file, number)
-        what = f"repeat {cell[0]} of this row was already forecast in line {first}"
-        fix = "Number the repeats, or drop one of the lines"
-        faults.add("repeated-forecast", what, "row_id", line.row_id, fix)
-        self.repeated += faults.findings
+        first, *_ = self.cells.setdefault((line.repeat, row), (number, line, raw_sum))
+        if first != number:
+            what = f"repeat {line.repeat} of this row was already forecast in line {first}"
+            fix = "Number the repeats, or drop one of the lines"
+            raise LineError(fault_of("repeated-forecast", what, "row_id", line.row_id, fix))
 
     def finish(self, name: str, source: str, digest: str) -> tuple[Forecasts | None, CheckReport]:
         """Return the forecasts when there is no fault, and the report."""
-        n_repeats = max((repeat for repeat, _ in self.cells), default=-1) + 1
-        self._check_ids()
+        self._check_whole()
+        forecasts = self._forecasts(name, source, digest)
+        report = CheckReport(
+            file=self.file,
+            ok=not self.n_errors,
+            n_rows=len(self.split),
+            n_repeats=forecasts.n_repeats,
+            n_lines=self.n_lines,
+            n_present=int(forecasts.present.sum()),
+            n_parsed=int(forecasts.parsed.sum()),
+            n_deferred=int(forecasts.deferred.sum()),
+            coverage=forecasts.coverage,
+            parse_rate=forecasts.parse_rate,
+            n_errors=self.n_errors,
+            n_warnings=self.counts.total() - self.n_errors,
+            counts=dict(sorted(self.counts.items())),
+            findings=forecasts.remarks,
+        )
+        return (forecasts if report.ok else None), report
+
+    def _check_whole(self) -> None:
+        """Add the faults of the file as a whole."""
         if len(self.labels) > 1:  # which would be why forecasts are repeated
             what = f"the file holds {len(self.labels)} forecasters: "
             what += ", ".join(printable(label, 60) for label in sorted(self.labels)[:10])
             fix = "Write the lines of each into a file of its own"
             self.fault("several-forecasters", what, field="surrogate_label", fix=fix)
-        else:
-            self.add(*self.repeated)
-        for missing in sorted({*range(n_repeats)} - {repeat for repeat, _ in self.cells}):
-            last = f"there are some with repeat {n_repeats - 1}"
-            what = f"there is no forecast with repeat {missing}, but {last}"
+            self._take_back("repeated-forecast")
+        repeats = {repeat for repeat, _ in self.cells}
+        for missing in sorted({*range(max(repeats, default=0))} - repeats):
+            what = f"there is no forecast with repeat {missing}, but some with a higher one"
             fix = "Number the repeats 0, 1, 2, ... without a gap"
             self.fault("repeat-gap", what, field="repeat", fix=fix)
+        if self.counts["unknown-row"] and not self.cells:
+            value = next((f.value for f in self.findings if f.code == "unknown-row"), None)
+            self._take_back("unknown-row")
+            facts = self.split.facts
+            version = f"{printable(facts.archive_name)} {printable(facts.archive_version)}"
+            what = f"no id in this file is one of the {facts.table} split ({version})"
+            fix = "Name its split with --split. Is it for another version of the archive?"
+            self.fault("wrong-split", what, field="row_id", value=value, fix=fix)
         if not self.n_lines and not self.n_errors:
             fix = "See: kernel-archive template"
             self.fault("no-forecasts", "the file holds no forecast", fix=fix)
         for field, count in self.unread.items():
             what = f"nothing reads this field ({count} lines)"
             self.fault("unknown-field", what, severity="warning", field=printable(field))
-        report = self._report(n_repeats)
-        return (self._forecasts(name, source, digest, report) if report.ok else None), report
 
-    def _forecasts(self, name: str, source: str, digest: str, report: CheckReport) -> Forecasts:
+    def _take_back(self, code: str) -> None:
+        """Drop findings of single lines that one of the whole file says better."""
+        self.n_errors -= self.counts.pop(code, 0)
+        self.findings = [finding for finding in self.findings if finding.code != code]
+
+    def _forecasts(self, name: str, source: str, digest: str) -> Forecasts:
         """Spread the collected lines over arrays."""
-        shape = (report.n_repeats, report.n_rows)
-        repeats, rows = np.array(list(self.cells)).T
+        n_repeats = max((repeat for repeat, _ in self.cells), default=0) + 1
+        shape = (n_repeats, len(self.split))
+        repeats, rows = np.array(list(self.cells), dtype=np.intp).reshape(-1, 2).T
         lines = [line for _, line, _ in self.cells.values()]
 
         def spread(values: Iterable[Any], empty: float | bool, dtype: Any = np.float64) -> Any:
@@ -264,10 +275,10 @@ class _Collector:
         amounts = {
             field: spread((getattr(line, field) for line in lines), np.nan) for field in _AMOUNTS
         }
-        probabilities = np.full((*shape, N_BINS), 1.0 / N_BINS)
         uniform = [1.0 / N_BINS] * N_BINS
+        probabilities = np.full((*shape, N_BINS), 1.0 / N_BINS)
         raw = np.array([line.probabilities or uniform for line in lines], dtype=np.float64)
-        probabilities[repeats, rows] = normalise(raw=raw)
+        probabilities[repeats, rows] = normalise(raw=raw.reshape(-1, N_BINS))
         rationales = {
             cell: line.rationale
             for cell, (_, line, _) in self.cells.items()
@@ -278,7 +289,7 @@ class _Collector:
             source=source,
             digest=digest,
             prompts=tuple(sorted({line.prompt or "" for line in lines})),
-            remarks=report.findings,
+            remarks=tuple(sorted(self.findings, key=lambda finding: finding.line or 0)),
             rationales=rationales if self.keep_rationales else None,
             probabilities=probabilities,
             parsed=spread((line.probabilities is not None for line in lines), False, bool),
@@ -289,49 +300,6 @@ class _Collector:
             expected_speedups=amounts.pop("expected_speedup"),
             **amounts,
         )
-
-    def _report(self, n_repeats: int) -> CheckReport:
-        lines = [line for _, line, _ in self.cells.values()]
-        n_parsed = sum(line.probabilities is not None for line in lines)
-        n_asked = sum(line.probabilities is not None or not line.defer for line in lines)
-        n_rows = len(self.split)
-        return CheckReport(
-            file=self.file,
-            ok=not self.n_errors,
-            n_rows=n_rows,
-            n_repeats=n_repeats,
-            n_lines=self.n_lines,
-            n_present=len(lines),
-            n_parsed=n_parsed,
-            n_deferred=sum(line.defer is True for line in lines),
-            coverage=len(lines) / (n_rows * max(n_repeats, 1)),
-            parse_rate=n_parsed / n_asked if n_asked else None,
-            n_errors=self.n_errors,
-            n_warnings=self.counts.total() - self.n_errors,
-            counts=dict(sorted(self.counts.items())),
-            findings=tuple(sorted(self.findings, key=lambda finding: finding.line or 0)),
-        )
-
-    def _check_ids(self) -> None:
-        """Add a fault for every unknown id, or one where most are of another split or version."""
-        n, first = len(self.unknown), [row_id for _, row_id in self.unknown[:_MAX_SUGGESTIONS]]
-        places = self.split.others() if self.split.others and n * 2 > self.n_lines else ()
-        for name, fix, ids in places:
-            if 2 * len(ids.intersection(first)) > len(first):
-                what = f"{n:,} of {self.n_lines:,} lines have no row of {self.split.spec.name}"
-                what += f": these are ids of {name}"
-                self.fault("unknown-row", what, field="row_id", fix=fix)
-                return
-        for i, (number, row_id) in enumerate(self.unknown):
-            near = near_id(row_id, self.split.row_ids) if i < len(first) else None
-            place = {"line": number, "field": "row_id", "value": printable(row_id)}
-            self.fault("unknown-row", "no row of this split has this id", fix=near, **place)
-        if n and not self.cells:
-            facts = self.split.facts
-            version = f"{printable(facts.archive_name)} {printable(facts.archive_version)}"
-            what = f"no id in this file is one of the {facts.table} split ({version})"
-            fix = "Is it for another split, or another version of the archive?"
-            self.fault("wrong-split", what, fix=fix)
 
 
 def _limits(split: Split) -> tuple[int, int]:
@@ -347,29 +315,20 @@ def _read_lines(path: Path, collector: _Collector) -> str:
     for item in source:
         if isinstance(item, Finding):
             collector.add(item)
-            continue
-        number, text = item
-        faults = LineFaults(collector.file, number)
-        row = decode_line(text, faults)
-        if row is not None:
-            collector.take(row, number)
-            continue
-        if source.ended_mid_line and faults.findings[0].code == "bad-json":
-            faults.findings.clear()
-            what, fix = "the file ends in the middle of this line", "Was the writer stopped?"
-            faults.add("cut-off", what, value=text[:80].decode(errors="replace"), fix=fix)
-        collector.n_lines += 1
-        collector.add(*faults.findings)
+        else:
+            number, text = item
+            collector.take(text, number, cut_off=source.ended_mid_line)
     return source.digest
 
 
 def _read_parquet(path: Path, collector: _Collector) -> str:
     """Read a Parquet file; the digest is that of its bytes."""
     max_bytes, max_rows = _limits(collector.split)
+    texts = {"rationale", "reasoning"}
     for item in parquet_rows(
         path,
         name=collector.file,
-        wanted=READ - (set() if collector.keep_rationales else {"rationale", "reasoning"}),
+        wanted=READ if collector.keep_rationales else READ - texts,
         max_rows=max_rows,
         max_bytes=max_bytes,
     ):
@@ -377,12 +336,12 @@ def _read_parquet(path: Path, collector: _Collector) -> str:
             collector.add(item)
         else:
             number, row = item
-            collector.take(row, number)
+            collector.take(msgspec.json.encode(row), number)
     with path.open("rb") as stream:
         return f"sha256:{hashlib.file_digest(stream, 'sha256').hexdigest()}"
 
 
-def _read_objects(source: RowSource, into: _Collector) -> str:
+def _read_objects(source: RowSource, collector: _Collector) -> str:
     """Read objects of this process; the digest is that of the same objects as JSON lines."""
     if hasattr(source, "__arrow_c_stream__"):
         import pyarrow as pa
@@ -395,17 +354,14 @@ def _read_objects(source: RowSource, into: _Collector) -> str:
         )
     digest = hashlib.sha256()
     for number, item in enumerate(source, 1):
-        row = msgspec.to_builtins(item, str_keys=True, enc_hook=_plain)
-        what = "a forecast is an object with named fields"
         try:
-            digest.update(msgspec.json.encode(row) + b"\n")
-            if isinstance(row, dict):
-                lists = {name: list(v) if isinstance(v, tuple) else v for name, v in row.items()}
-                into.take(lists, number)
-                continue
+            text = msgspec.json.encode(item, enc_hook=_plain)
         except UnicodeEncodeError:
-            what = HALF_CHARACTER
-        into.fault("bad-json", what, line=number, value=printable(row))
+            what = "a text has half a character, which JSON can't hold"
+            collector.fault("bad-json", what, line=number)
+            continue
+        digest.update(text + b"\n")
+        collector.take(text, number)
     return f"sha256:{digest.hexdigest()}"
 
 

@@ -122,16 +122,6 @@ class DiscoveryCurve(msgspec.Struct, frozen=True, kw_only=True):
     precision: tuple[float, ...] = ()
 
 
-class PairBand(msgspec.Struct, frozen=True, kw_only=True):
-    """Hold how many pairs of some distance are in the right order."""
-
-    title: str  # such as ``1.05x to 1.2x``, or ``close pairs``
-    n_pairs: int
-    #: Share in the right order, all repeats together, and of an order by one more measurement.
-    accuracy: float | None
-    ceiling: float | None
-
-
 class ControlFigures(msgspec.Struct, frozen=True, kw_only=True):
     """Hold the figures of one control or bound on the same rows."""
 
@@ -187,8 +177,6 @@ class Score(Terms, frozen=True, kw_only=True):
     confusion: tuple[tuple[int, ...], ...]
     buckets: tuple[Bucket, ...]
     recovery: Recovery | None  # for ``eval`` only
-    #: Pairs by the distance of their speedups, then the close ones; for ``eval`` only.
-    pairs: tuple[PairBand, ...] = ()
     risk: RiskCoverage | None  # ``None`` without a parsed row
     deferral: Deferral | None  # ``None`` where nothing is deferred
     discovery: tuple[DiscoveryCurve, ...]  # one curve per cutoff, for ``discovery`` only
@@ -210,21 +198,19 @@ class Score(Terms, frozen=True, kw_only=True):
         """
 
         def rounded(figures: dict[str, float | None]) -> dict[str, float | None]:
-            return {
-                name: None if value is None else round(value, 3)
-                for name, value in figures.items()
-                if not name.startswith(_OF_FEW)
-            }
+            shown = {n: v for n, v in figures.items() if not n.startswith(_OF_FEW)}
+            return {name: None if v is None else round(v, 3) for name, v in shown.items()}
 
-        def summed(metric: Metric) -> Metric:
-            ends = {name: getattr(metric, name) for name in ("mean", "std", "low", "high")}
-            return Metric(repeats=(), **rounded(ends))
-
+        ends = ("mean", "std", "low", "high")
+        metrics = {
+            name: Metric(repeats=(), **rounded({end: getattr(metric, end) for end in ends}))
+            for name, metric in self.metrics.items()
+            if not name.startswith(_OF_FEW)
+        }
         replace = msgspec.structs.replace
-        kept = {name: m for name, m in self.metrics.items() if not name.startswith(_OF_FEW)}
         return replace(
             self,
-            metrics={name: summed(metric) for name, metric in kept.items()},
+            metrics=metrics,
             groups={},
             uniform=rounded(self.uniform),
             confusion=(),
@@ -233,7 +219,6 @@ class Score(Terms, frozen=True, kw_only=True):
             risk=None,
             deferral=None,
             discovery=(),
-            pairs=(),
             controls=tuple(replace(c, metrics=rounded(c.metrics)) for c in self.controls),
         )
 

@@ -97,17 +97,14 @@ def best_of_draws(size: int, drawn: Ints) -> Floats:
 
 
 def _expect_ties(
-    best: Floats, ordered: Floats, places: Ints, labels: Ints, mixed: Bools, asked: Ints
+    best: Floats, ordered: Floats, places: Ints, labels: Ints, mixed: Bools, cuts: Ints
 ) -> None:
     """Replace the best inside tie groups by its expectation over random orders of each group.
 
-    Args:
-        best: shape (m, D), best of the first k candidates; changed in place.
-        ordered: shape (n,), speedups in order.
-        places: shape (m, D), the drawn places in that order, sorted.
-        labels: shape (n,), tie groups in that order, from 0 to G - 1.
-        mixed: shape (G,), groups of unequal speedups: of no others does the order matter.
-        asked: the ranks that will be asked for, ascending.
+    ``best``, shape (m, D), of the first k candidates is changed in place. ``places``, shape (m, D),
+    are the drawn places in the order of ``ordered`` speedups and tie-group ``labels``, shape (n,);
+    ``mixed``, shape (G,), are groups of unequal speedups: of no others does the order matter.
+    ``cuts`` are the ranks that will be asked for, ascending.
     """
     m, n_draws = places.shape
     cells = labels[places] * n_draws + np.arange(n_draws)
@@ -115,8 +112,8 @@ def _expect_ties(
     first = (np.cumsum(sizes, axis=0) - sizes)[mixed]
     sizes = sizes[mixed]
     # A group matters in the draws in which an asked rank cuts it.
-    up_to = np.searchsorted(asked, np.arange(m + 1), side="right")
-    below = np.searchsorted(asked, np.arange(m + 1), side="left")
+    up_to = np.searchsorted(cuts, np.arange(m + 1), side="right")
+    below = np.searchsorted(cuts, np.arange(m + 1), side="left")
     group, draw = np.nonzero(up_to[first] < below[first + sizes])
     begin, size = first[group, draw], sizes[group, draw]
     above = np.where(begin > 0, best[begin - 1, draw], 0.0)
@@ -125,7 +122,7 @@ def _expect_ties(
         start, column = begin[part], draw[part]
         rows = start + np.arange(many)[:, None]
         candidates = np.maximum(ordered[places[rows, column]], above[part])
-        left = np.unique(asked[:, None] - start)
+        left = np.unique(cuts[:, None] - start)
         left = left[(left > 0) & (left < many)]
         chances = best_of_draws(many, left)
         best[start + left[:, None] - 1, column] = product(chances, candidates)

@@ -1,5 +1,10 @@
 """Search recorded worlds again: what a policy finds when forecasts choose what is measured.
 
+A world holds the programs that were proposed and measured in held-out searches, each below the one
+that it was made from. Chains of programs that were written one by one for the same problem and GPU
+are one world below the reference, from which every author started. A search over templates is a
+world of its own, below its root. A program that nobody proposed is in no world.
+
 At each step the fastest measured programs that still have unmeasured recorded children are the
 parents. The policy sees these children with their forecasts and measures a share of them; what it
 leaves out is seen again when its parent is chosen again. So every policy measures the whole world
@@ -10,32 +15,184 @@ from __future__ import annotations
 
 import heapq
 import math
-from typing import TYPE_CHECKING, Final, Literal
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, get_args
 
 import msgspec
 import numpy as np
 
 from kernel_archive.bins import representatives
-from kernel_archive.errors import UsageError
+from kernel_archive.errors import DataError, UsageError
+from kernel_archive.scoring.split import Split, TargetFacts
+from kernel_archive.splits import REPLAY
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
+    from kernel_archive.archive.open import Archive
     from kernel_archive.scoring.arrays import Floats
     from kernel_archive.scoring.forecasts import Forecasts
-    from kernel_archive.scoring.worlds import World, Worlds
 
 Policy = Literal["random", "expected", "oracle"]
-#: Policy -> what it measures, for people.
-POLICIES: Final[dict[Policy, str]] = {
-    "random": "a random share",
-    "expected": "the share with the largest expected speedup",
-    "oracle": "the share that is fastest: it knows the speedups of the children that it sees",
-}
+#: What a step measures: a random share of the children that it sees, that with the largest
+#: expected speedups, or the fastest one.
+POLICIES: Final[tuple[Policy, ...]] = get_args(Policy)
 #: A program this near to the best one counts as having found it.
 NEAR: Final = 0.95
-#: Shares of a world's measurements at which curves are given, percent.
-CURVE: Final = (5, 10, 15, 20, 25, 30, 40, 50, 60, 80, 100)
+#: Speedup that stands for a program which failed, where a label is needed: the slowest bin.
+FAILED = 0.1
+
+
+@dataclass(eq=False, kw_only=True)
+class World:
+    """Hold one world of n nodes; node 0 is where a search starts, and a parent precedes a child."""
+
+    name: str  # problem and GPU, or id of the search
+    #: Position of each node among the rows that are forecast; -1 for the start.
+    rows: list[int]
+    parents: list[int]  # -1 for the start
+    speedups: list[float]  # x; NaN for a program that failed
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def add(self, row: int, parent: int, speedup: float) -> int:
+        """Add a node below a parent, and return its number."""
+        self.rows.append(row)
+        self.parents.append(parent)
+        self.speedups.append(speedup)
+        return len(self) - 1
+
+    def children(self) -> list[list[int]]:
+        """List the children of every node, in recorded order."""
+        children: list[list[int]] = [[] for _ in range(len(self))]
+        for node, parent in enumerate(self.parents):
+            if parent >= 0:
+                children[parent].append(node)
+        return children
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Worlds:
+    """Hold the worlds of an archive, and the n rows of them that are forecast."""
+
+    target: Split  # the rows, named by their kernels; a failed program is slow in it
+    gpus: tuple[str, ...]  # of the rows
+    worlds: tuple[World, ...]
+
+
+class _Step(NamedTuple):
+    """One program of a search, as a row of the evaluations; its fields are their columns."""
+
+    search_id: str
+    node_id: str
+    parent_node_id: str
+    kernel_id: str
+    problem: str
+    gpu: str
+    is_root: bool
+    excluded: str
+    source_line: int | None
+
+
+def _rows(archive: Archive, table: str, *names: str) -> Iterator[tuple[Any, ...]]:
+    """Read some columns of a table, row by row."""
+    rows = archive.arrow(table, columns=list(names))
+    return zip(*(rows[name].to_pylist() for name in names), strict=True)
+
+
+def _chains(archive: Archive) -> dict[str, bool]:
+    """Held-out searches for speed (not bin filling) -> whether they are chains.
+
+    Where some have natural programs, written one by one, the others are left out.
+    """
+    wrote = {str(b["name"]) for b in archive.manifest.builders if b.get("natural") is True}
+    columns = ("search_id", "role", "builder", "generation_method")
+    rows = [row for row in _rows(archive, "searches", *columns) if row[1] == "held_out"]
+    natural = any(builder in wrote for _, _, builder, _ in rows)
+    return {
+        search: method == "agentic"
+        for search, _, builder, method in rows
+        if method != "bin_filling" and (builder in wrote or not natural)
+    }
+
+
+def load_worlds(archive: Archive) -> Worlds:
+    """Load the worlds of an archive's held-out searches.
+
+    Raises:
+        UsageError: the archive has no such searches, or its labels are withheld.
+    """
+    chains = _chains(archive)
+    steps = [_Step(*row) for row in _rows(archive, "evaluations", *_Step._fields)]
+    steps = [step for step in steps if step.search_id in chains]
+    if any(step.excluded == "withheld" for step in steps):
+        raise UsageError(f"the labels of {archive.path} are withheld: it cannot be replayed")
+    speedups = dict(_rows(archive, "kernels", "kernel_id", "speedup"))
+    worlds: dict[str, World] = {}
+    #: Kernel id -> the step that first measured it; world and kernel id, and search and node id,
+    #: -> node of a world.
+    first_steps: dict[str, _Step] = {}
+    places: dict[tuple[str, str], int] = {}
+    nodes: dict[tuple[str, str], int] = {}
+    numbers: dict[str, int] = {}
+    for step in sorted(steps, key=lambda s: (s.search_id, s.source_line or 0, s.node_id)):
+        chain, kernel = chains[step.search_id], step.kernel_id
+        name = f"{step.problem} on {step.gpu}" if chain else step.search_id
+        start = 1.0 if chain or not step.is_root else speedups.get(kernel) or np.nan
+        empty = World(name=name, rows=[-1], parents=[-1], speedups=[start])
+        world = worlds.setdefault(name, empty)
+        if step.is_root and not chain:
+            nodes[step.search_id, step.node_id] = 0
+            continue
+        if (name, kernel) not in places:
+            first_steps.setdefault(kernel, step)
+            row = numbers.setdefault(kernel, len(numbers))
+            parent = nodes.get((step.search_id, step.parent_node_id), 0)
+            places[name, kernel] = world.add(row, parent, speedups.get(kernel, np.nan))
+        nodes[step.search_id, step.node_id] = places[name, kernel]
+    if not first_steps:
+        raise UsageError(f"the archive in {archive.path} has no held-out searches to replay")
+    gpus, manifest = tuple(step.gpu for step in first_steps.values()), archive.manifest
+    facts = TargetFacts(
+        archive_name=manifest.name,
+        archive_version=manifest.version,
+        archive_digest=manifest.logical_digest,
+        table=REPLAY.table,
+        split_name="canonical",
+        split_digest="",
+        origin="selected",
+        gpus=tuple(sorted(set(gpus))),
+        n_rows=len(first_steps),
+    )
+    target = Split.from_arrays(
+        row_ids=list(first_steps),
+        tasks=[step.problem for step in first_steps.values()],
+        speedups=[speedups.get(kernel, FAILED) for kernel in first_steps],
+        split=REPLAY.name,
+        facts=facts,
+    )
+    recorded = tuple(world for _, world in sorted(worlds.items()) if len(world) > 1)
+    return Worlds(target=target, gpus=gpus, worlds=recorded)
+
+
+def replay_texts(archive: Archive, worlds: Worlds) -> list[tuple[str, str]]:
+    """Reference and program of every row.
+
+    Raises:
+        DataError: the archive lacks a program.
+    """
+    references = dict(_rows(archive, "references", "reference_id", "code"))
+    texts = {
+        kernel: (references.get(reference, ""), code)
+        for table in ("kernels", "failures")
+        for kernel, code, reference in _rows(archive, table, "kernel_id", "code", "reference_id")
+    }
+    missing = [kernel for kernel in worlds.target.row_ids if kernel not in texts]
+    if missing:
+        what = f"the archive in {archive.path} has no program of kernel {missing[0]}"
+        raise DataError(f"{what}, which a search measured")
+    return [texts[kernel] for kernel in worlds.target.row_ids]
 
 
 class ReplayFigure(msgspec.Struct, frozen=True):
@@ -53,9 +210,6 @@ class PolicyFigures(msgspec.Struct, frozen=True, kw_only=True):
     area: ReplayFigure  # best speedup so far over the best of the world, mean over all measurements
     rescaled: ReplayFigure  # the area, 0 for random and 100 for oracle
     to_near: ReplayFigure  # share of a world's measurements until 95 % of the best
-    #: Percent of the measurements -> best speedup so far over the best of the world.
-    curve: dict[int, float]
-    worlds: dict[str, float]  # world -> its area
 
 
 class ReplayOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -101,7 +255,7 @@ def replay_order(world: World, scores: Floats, options: ReplayOptions, seed: int
     places = np.empty(len(world), dtype=np.intp)
     places[np.lexsort((ties, -scores))] = np.arange(len(world))
     place_of = places.tolist().__getitem__
-    speedups = np.nan_to_num(world.speedups, nan=0.0).tolist()
+    speedups: list[float] = np.nan_to_num(world.speedups, nan=0.0).tolist()
     left = world.children()
     heap = [(-speedups[0], 0)]
     order: list[int] = []
@@ -125,7 +279,7 @@ def _scores(forecasts: Forecasts | None, world: World, policy: Policy, repeat: i
     if policy == "random":
         return np.zeros(len(world))
     if policy == "oracle":
-        return np.nan_to_num(world.speedups, nan=-1.0)
+        return np.asarray(np.nan_to_num(world.speedups, nan=-1.0))
     probabilities = np.full((len(world), 8), 0.125)
     if forecasts is not None:
         of_repeat = forecasts.probabilities[repeat % forecasts.n_repeats]
@@ -137,18 +291,17 @@ def _scores(forecasts: Forecasts | None, world: World, policy: Policy, repeat: i
 def _run(
     forecasts: Forecasts | None, worlds: Sequence[World], policy: Policy, options: ReplayOptions
 ) -> Floats:
-    """Area, share until near the best, and curve of every world: shape (worlds, 2 + points)."""
-    out = np.zeros((len(worlds), 2 + len(CURVE)))
+    """Area, and share until near the best, of every world in percent: shape (2, worlds)."""
+    out = np.zeros((2, len(worlds)))
     for w, world in enumerate(worlds):
         speedups = np.nan_to_num(world.speedups, nan=0.0)
         for repeat in range(options.repeats):
             scores = _scores(forecasts, world, policy, repeat)
             order = replay_order(world, scores, options, options.seed + repeat)
-            found = np.concatenate([speedups[:1], speedups[order]])
-            curve = np.maximum.accumulate(found)[1:] / speedups.max()
+            speeds = np.concatenate([speedups[:1], speedups[order]])
+            curve = np.maximum.accumulate(speeds)[1:] / speedups.max()
             near = int(np.argmax(curve >= NEAR)) + 1
-            ends = [max(0, math.ceil(c * len(curve) / 100) - 1) for c in CURVE]
-            out[w] += [curve.mean(), near / len(curve), *curve[ends]]
+            out[:, w] += curve.mean(), near / len(curve)
     return 100.0 * out / options.repeats
 
 
@@ -180,18 +333,15 @@ def replay(
     }
     n = len(worlds.worlds)
     rows = np.random.default_rng(options.seed).integers(0, n, (options.draws, n))
-    low, high = runs["random"][:, 0], runs["oracle"][:, 0]
+    low, high = runs["random"][0], runs["oracle"][0]
     policies = []
-    for policy in runs:
-        area, near, curve = runs[policy][:, 0], runs[policy][:, 1], runs[policy][:, 2:]
+    for policy, (area, near) in runs.items():
         drawn = _rescaled(area[rows], low[rows], high[rows])
         figures = PolicyFigures(
             policy=policy,
             area=_figure(area.mean(), area[rows].mean(axis=1)),
             rescaled=_figure(_rescaled(area, low, high), drawn),
             to_near=_figure(near.mean(), near[rows].mean(axis=1)),
-            curve=dict(zip(CURVE, curve.mean(axis=0).tolist(), strict=True)),
-            worlds={w.name: float(a) for w, a in zip(worlds.worlds, area, strict=True)},
         )
         policies.append(figures)
     return Replay(

@@ -14,14 +14,14 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Literal, get_args
 
-import msgspec
 import numpy as np
 
 from kernel_archive.bins import N_BINS
 from kernel_archive.errors import UsageError, printable
-from kernel_archive.scoring import forecasts
+from kernel_archive.scoring import rules
 from kernel_archive.scoring.completions import read_completion
-from kernel_archive.scoring.forecasts import RAW_SUM_BOUNDS, normalise, predicted_bins
+from kernel_archive.scoring.forecasts import RAW_SUM_BOUNDS
+from kernel_archive.scoring.rules import normalise, predicted_bins
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -33,13 +33,6 @@ if TYPE_CHECKING:
 RewardKind = Literal["correctness", "brier", "crps", "log"]
 #: The rewards by name.
 KINDS: Final[tuple[RewardKind, ...]] = get_args(RewardKind)
-
-
-class Answer(msgspec.Struct, frozen=True):
-    """Hold what a completion says: probabilities that sum to 1, and the stated bin (0: none)."""
-
-    probabilities: tuple[float, ...]
-    stated: int
 
 
 def reward(
@@ -72,12 +65,12 @@ def reward(
     use = use & (p >= 0).all(axis=-1) & (total >= low) & (total <= high)
     normal = normalise(raw=np.where(use[..., None], p, 1.0 / N_BINS))
     if kind == "log":
-        loss = forecasts.nll(probabilities=normal, bins=y)
-        return np.where(use, 1.0 + loss / np.log(forecasts.LEAST), 0.0)
+        loss = rules.nll(probabilities=normal, bins=y)
+        return np.where(use, 1.0 + loss / np.log(rules.LEAST), 0.0)
     named = None if stated is None else np.asarray(stated)
     value = (predicted_bins(probabilities=normal, stated=named) == y).astype(float)
     if kind != "correctness":
-        value = value + 1.0 - getattr(forecasts, kind)(probabilities=normal, bins=y)
+        value = value + 1.0 - getattr(rules, kind)(probabilities=normal, bins=y)
     return np.where(use, value, 0.0)
 
 
@@ -102,14 +95,12 @@ def of_completions(
     _check_kind(kind)
     if len(completions) != len(bins) or not all(b in range(1, N_BINS + 1) for b in bins):
         raise UsageError("give one true bin from 1 to 8 for every completion")
-    if len(bins) == 0:
+    if not completions:
         return []
-    nothing = Answer((0.0,) * N_BINS, 0)
-    answers = [parse_completion(c) or nothing for c in completions]
-    p, stated = np.array([a.probabilities for a in answers]), np.array([a.stated for a in answers])
-    rewards: list[float] = reward(
-        kind, probabilities=p, bins=np.array(bins), stated=stated
-    ).tolist()
+    answers = [read_completion(completion) for completion in completions]
+    p = [answer.probabilities or (0.0,) * N_BINS for answer in answers]
+    stated = [answer.stated for answer in answers]
+    rewards: list[float] = reward(kind, probabilities=p, bins=bins, stated=stated).tolist()
     return rewards
 
 
@@ -141,15 +132,3 @@ def trl_reward(kind: RewardKind = "crps", column: str = "bin") -> Callable[..., 
 
     reward_of.__name__ = f"{kind}_reward"
     return reward_of
-
-
-def parse_completion(completion: Any) -> Answer | None:
-    """Read the forecast in a model's answer; ``None`` where there is none that could be scored.
-
-    As :func:`kernel_archive.scoring.completions.read_completion`.
-    """
-    read = read_completion(completion)
-    if read.probabilities is None:
-        return None
-    p = normalise(raw=np.array(read.probabilities, dtype=np.float64))
-    return Answer(tuple(p.tolist()), read.stated)

@@ -2,29 +2,44 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal, TypedDict, get_args
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final, Literal, TypedDict, get_args
 
 import msgspec
 import numpy as np
 
+from kernel_archive.bins import N_BINS
 from kernel_archive.errors import UsageError, printable
-from kernel_archive.scoring import curves, recovery, uncertainty
+from kernel_archive.scoring import recovery
+from kernel_archive.scoring.calibration import N_BUCKETS, bucket_of, selective_risk
 from kernel_archive.scoring.controls import controls_of
-from kernel_archive.scoring.forecasts import Forecasts, confusion
+from kernel_archive.scoring.draws import (
+    LEVEL,
+    ForecastRows,
+    RowSample,
+    bootstrap,
+    interval,
+    joined,
+    measure,
+    repeats_of,
+)
 from kernel_archive.scoring.load import as_split
-from kernel_archive.scoring.metrics import METRICS
-from kernel_archive.scoring.order import CUTOFFS
+from kernel_archive.scoring.metrics import METRICS, metrics_of
+from kernel_archive.scoring.order import CUTOFFS, average_precision, precision_recall
 from kernel_archive.scoring.reader import forecasts_of
 from kernel_archive.scoring.record import (
+    Bucket,
     ControlFigures,
+    Deferral,
+    DiscoveryCurve,
     Drawn,
     ForecastFacts,
     Metric,
     Recovery,
+    RiskCoverage,
     Score,
 )
-from kernel_archive.scoring.samples import ForecastRows
-from kernel_archive.scoring.uncertainty import repeats_of
+from kernel_archive.scoring.rules import confusion
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -32,12 +47,14 @@ if TYPE_CHECKING:
     from typing import Unpack
 
     from kernel_archive.archive.open import Archive
-    from kernel_archive.scoring.arrays import Floats
+    from kernel_archive.scoring.arrays import Bools, Floats
+    from kernel_archive.scoring.draws import Figures
+    from kernel_archive.scoring.forecasts import Forecasts
     from kernel_archive.scoring.reader import ForecastSource
     from kernel_archive.scoring.split import Split
-    from kernel_archive.scoring.uncertainty import Figures
 
 PredictedBin = Literal["argmax", "stated"]
+_PERCENT: Final = np.arange(1, 101)
 
 
 class ScoreOptions(TypedDict, total=False):
@@ -72,9 +89,9 @@ def score_with_draws(
         raise UsageError(f"these are forecasts of {n} rows, the split has {len(split)}")
     rows = ForecastRows.of(split, forecasts, rule)
     figures = repeats_of(rows)
-    drawn = uncertainty.bootstrap(rows, seed=seed, draws=draws) if draws else None
+    drawn = bootstrap(rows, seed=seed, draws=draws) if draws else None
     metrics = _metrics(figures.overall, drawn.overall if drawn else None)
-    even, controls = split.once(even_figures), split.once(control_figures)
+    controls = split.once(control_figures)
     record = Score(
         kind=split.kind,
         target=split.facts,
@@ -83,7 +100,7 @@ def score_with_draws(
         predicted_bin=rule,
         seed=seed,
         draws=draws,
-        drawn=Drawn(unit=rows.unit, n=rows.n_drawn),
+        drawn=drawn_of(rows),
         forecasts=forecast_facts(forecasts),
         metrics=metrics,
         groups={
@@ -91,16 +108,15 @@ def score_with_draws(
             for name, values in figures.groups.items()
         },
         group_rows={name: len(places) for name, places in split.group_rows.items()},
-        uniform=means(even.overall),
-        confusion=tuple(map(tuple, confusion(predicted=rows.predicted, bins=rows.bins).tolist())),
-        buckets=curves.buckets(rows),
-        recovery=_recovery(figures, even, drawn),
-        pairs=curves.bands_of(split, rows),
-        risk=curves.risk_coverage(rows),
-        deferral=curves.deferral(rows, forecasts.deferred[:, split.canonical_order], _metric),
-        discovery=tuple(
-            curves.discovery_curve(rows, x) for x in CUTOFFS if split.kind == "discovery"
+        uniform=controls[0].metrics,
+        confusion=tuple(
+            map(tuple, confusion(predicted=rows.predicted, bins=rows.split.bins).tolist())
         ),
+        buckets=buckets(rows),
+        recovery=_recovery(rows, figures, drawn),
+        risk=risk_coverage(rows),
+        deferral=deferral_of(rows, forecasts.deferred[:, split.canonical_order]),
+        discovery=tuple(discovery_curve(rows, x) for x in CUTOFFS if split.kind == "discovery"),
         controls=controls,
         best_controls=best_controls(controls),
     )
@@ -143,12 +159,6 @@ def means(values: Mapping[str, Floats]) -> dict[str, float | None]:
         name: None if np.isnan(repeats).any() else float(repeats.mean())
         for name, repeats in values.items()
     }
-
-
-def even_figures(split: Split) -> Figures:
-    """Compute the figures of the uniform forecast: the scale on which the others stand."""
-    even = Forecasts.from_arrays(split, np.full((len(split), 8), 0.125), name="uniform")
-    return repeats_of(ForecastRows.of(split, even), groups=False)
 
 
 def control_figures(split: Split) -> tuple[ControlFigures, ...]:
@@ -197,26 +207,104 @@ def _metric(values: Floats, drawn: Floats | None = None) -> Metric:
     repeats = tuple(None if np.isnan(v) else float(v) for v in values)
     if None in repeats:
         return Metric(mean=None, std=None, repeats=repeats)
-    ends = None if drawn is None else uncertainty.interval(drawn)
+    ends = None if drawn is None else interval(drawn)
     low, high = ends or (None, None)
     mean, std = float(values.mean()), float(values.std())
     return Metric(mean=mean, std=std, repeats=repeats, low=low, high=high)
 
 
-def _recovery(figures: Figures, even: Figures, drawn: Figures | None) -> Recovery | None:
-    if figures.curve is None or even.curve is None:
+def _recovery(rows: ForecastRows, figures: Figures, drawn: Figures | None) -> Recovery | None:
+    if figures.curve is None:
         return None
-    tail = (1 - uncertainty.LEVEL) / 2
+    tail = (1 - LEVEL) / 2
     low, high = [], []
     if drawn is not None and drawn.curve is not None:
         low, high = np.quantile(drawn.curve, (tail, 1 - tail), axis=1).tolist()
+    tied = replace(rows.repeat(0), probabilities=np.full((1, len(rows), N_BINS), 1 / N_BINS))
     return Recovery(
         budgets=recovery.CURVE,
         mean=tuple(figures.curve.mean(axis=1).tolist()),
         low=tuple(low),
         high=tuple(high),
-        random=tuple(even.curve[:, 0].tolist()),
+        random=tuple(RowSample.once(tied).curve[:, 0].tolist()),
     )
+
+
+def buckets(rows: ForecastRows) -> tuple[Bucket, ...]:
+    """Compute the ten confidence buckets, all repeats together, parsed rows only."""
+    parsed = rows.parsed
+    values = (rows.confidence[parsed], rows.hits[parsed], rows.errors[parsed])
+    place = bucket_of(confidence=values[0])
+    out: list[Bucket] = []
+    for m in range(N_BUCKETS):
+        inside = place == m
+        count = int(inside.sum())
+        q, hit, error = (float(v[inside].mean()) if count else None for v in values)
+        out.append(Bucket(m / 10, (m + 1) / 10, count, q, hit, error))
+    return tuple(out)
+
+
+def risk_coverage(rows: ForecastRows) -> RiskCoverage | None:
+    """Compute selective forecasting, mean over repeats; ``None`` where one has no parsed row."""
+    if not rows.parsed.any(axis=1).all():
+        return None
+    curves = []
+    for r, parsed in enumerate(rows.parsed):
+        # At a coverage of c % the k = ceil(c n / 100) most confident of n rows are accepted.
+        k = -(-_PERCENT * int(parsed.sum()) // 100)
+        risks = [
+            selective_risk(confidence=rows.confidence[r, parsed], losses=losses)
+            for losses in (rows.errors[r, parsed], 1.0 - rows.hits[r, parsed])
+        ]
+        curves.append([risk[np.maximum(k, 1) - 1] for risk in risks])
+    error, error_rate = np.mean(curves, axis=0).tolist()
+    return RiskCoverage(
+        coverage=tuple((_PERCENT / 100).tolist()), error=tuple(error), error_rate=tuple(error_rate)
+    )
+
+
+def discovery_curve(rows: ForecastRows, cutoff: float) -> DiscoveryCurve:
+    """Compute precision and recall at one cutoff."""
+    positive = rows.split.speedups >= cutoff
+    n, base_rate = int(positive.sum()), float(positive.mean())
+    if not n:
+        return DiscoveryCurve(cutoff=cutoff, n_positive=n, base_rate=base_rate)
+    recall, precisions, averages = _PERCENT / 100, [], []
+    for scores in rows.exceedance(cutoff):
+        precision, reached = precision_recall(scores=scores, positive=positive)
+        precisions.append(precision[np.searchsorted(reached, recall - 1e-12)])
+        averages.append(float(average_precision(scores=scores, positive=positive)))
+    return DiscoveryCurve(
+        cutoff=cutoff,
+        n_positive=n,
+        base_rate=base_rate,
+        low=min(averages),
+        high=max(averages),
+        recall=tuple(recall.tolist()),
+        precision=tuple(np.mean(precisions, axis=0).tolist()),
+    )
+
+
+def deferral_of(rows: ForecastRows, deferred: Bools) -> Deferral | None:
+    """Compute what deferring (R, n) changes; ``None`` where nothing is deferred."""
+    if not deferred.any():
+        return None
+    answered = deferred & rows.parsed
+    names = [name for name, info in metrics_of(rows.split.kind).items() if info.accepted]
+    remaining = (rows.repeat(r).take(np.flatnonzero(~deferred[r])) for r in range(rows.n_repeats))
+    accepted = joined(measure(RowSample.once(part), names) for part in remaining).overall
+    return Deferral(
+        rate=float(deferred.mean()),
+        accepted={name: _metric(values) for name, values in accepted.items()},
+        deferred_accuracy=float(rows.hits[answered].mean()) if answered.any() else None,
+        n_deferred_parsed=int(answered.sum()),
+    )
+
+
+def drawn_of(rows: ForecastRows) -> Drawn:
+    """State what the draws of intervals are of."""
+    clusters = rows.split.clusters
+    return Drawn(unit="rows" if clusters is None else clusters.unit, n=rows.n_drawn)
 
 
 def forecast_facts(forecasts: Forecasts) -> ForecastFacts:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections import Counter
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -11,19 +10,12 @@ from typing import TYPE_CHECKING, Any, TypedDict, TypeVar
 import msgspec
 import numpy as np
 
-from kernel_archive.bins import (
-    DEFAULT_SCHEME,
-    N_BINS,
-    SCHEMES,
-    Scheme,
-    assign_bins,
-    representatives,
-)
-from kernel_archive.errors import DataError, Finding, UsageError, printable, suggestion
+from kernel_archive.bins import DEFAULT_SCHEME, N_BINS, Scheme, assign_bins, representatives
+from kernel_archive.errors import DataError, UsageError, printable, suggestion
 from kernel_archive.splits import FORECAST_SPLITS, REPLAY, SplitSpec, split_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from typing import Unpack
 
     from numpy.typing import ArrayLike, NDArray
@@ -65,8 +57,6 @@ class Surface:
     cues: Mapping[str, Floats] = field(default_factory=dict)
     #: Shape (n,), the bin that the author was told to land in, NaN for none; ``None`` if all are.
     goals: Floats | None = None
-    #: Shape (n, k), measured speedups, NaN where there are fewer; ``None`` where none is known.
-    measured: Floats | None = None
 
     @classmethod
     def plain(cls, n: int) -> Surface:
@@ -80,7 +70,6 @@ class Surface:
             spreads=self.spreads[rows],
             cues={name: values[rows] for name, values in self.cues.items()},
             goals=None if self.goals is None else self.goals[rows],
-            measured=None if self.measured is None else self.measured[rows],
         )
 
 
@@ -139,11 +128,6 @@ class Split:
     relabelled: bool = False  # the bins follow another scheme than the split was frozen with
     #: The labels are hidden from the public: no figure of a single row is shown.
     withheld: bool = False
-    #: Gives other places with row ids: what they are, what to do about it, and the ids.
-    others: Callable[[], Iterable[tuple[str, str, set[str]]]] | None = field(
-        default=None, repr=False
-    )
-    _frozen: Split | None = field(default=None, repr=False)
     _made: dict[Callable[[Split], Any], Any] = field(default_factory=dict, init=False, repr=False)
 
     @classmethod
@@ -156,14 +140,10 @@ class Split:
         split: str = "eval",
         **options: Unpack[SplitOptions],
     ) -> Split:
-        """Make a split of n rows from plain arrays; speedups are in x, finite and above 0.
+        """Make a split of n rows from plain arrays, in the form of the split of that name.
 
-        Args:
-            row_ids: n distinct names.
-            tasks: n task names.
-            speedups: shape (n,).
-            split: name of the split that the rows are like.
-            options: what else is known, see :class:`SplitOptions`.
+        Row ids are distinct; speedups are in x, finite and above 0. What else may be known is in
+        :class:`SplitOptions`.
 
         Raises:
             DataError: lengths differ, an id repeats, or a speedup or bin is out of range.
@@ -181,13 +161,10 @@ class Split:
         if s.shape != (len(ids),) or len(names) != len(ids) or len(reported) != len(ids):
             what = f"{len(ids)} row ids, {len(names)} tasks and speedups of shape {s.shape}"
             raise DataError(f"{what} don't belong together")
-        twice = [name for name, count in Counter(ids).items() if count > 1]
-        if twice:
-            message = "this row id is in the split twice"
-            raise DataError.from_findings(
-                Finding(code="repeated-row", message=message, value=printable(name))
-                for name in twice
-            )
+        for name, count in Counter(ids).items():
+            if count > 1:
+                what = "this row id is in the split twice"
+                raise DataError.of(code="repeated-row", message=what, value=printable(name))
         computed, bins = assign_bins(s, scheme, row_ids=ids), options.get("bins")
         y = computed if bins is None else np.asarray(bins)
         if y.shape != s.shape or not np.isin(y, np.arange(1, N_BINS + 1)).all():
@@ -195,9 +172,6 @@ class Split:
         y = np.ascontiguousarray(y, dtype=np.int8)
         m = representatives(s, y, scheme)
         m[0], m[-1] = options.get("ends") or (m[0], m[-1])
-        for array in (s, y, m):
-            array.setflags(write=False)
-        rows = sorted(zip(ids, names, s.tolist(), y.tolist(), strict=True))
         return cls(
             spec=split_of(split),
             row_ids=ids,
@@ -207,7 +181,7 @@ class Split:
             bins=y,
             scheme=scheme,
             representatives=m,
-            facts=options.get("facts") or _facts_of(split, rows),
+            facts=options.get("facts") or _facts_of(split, len(ids)),
             surface=options.get("surface") or Surface.plain(len(ids)),
             clusters=options.get("clusters"),
             zero=options.get("zero"),
@@ -218,7 +192,7 @@ class Split:
 
     @property
     def kind(self) -> Kind:
-        """``eval`` or ``discovery``."""
+        """Kind of the split: it decides which metrics there are."""
         return self.spec.kind
 
     @cached_property
@@ -260,7 +234,7 @@ class Split:
         """The same rows in canonical order."""
         return self.take(self.canonical_order)
 
-    def take(self, rows: NDArray[np.intp]) -> Split:
+    def take(self, rows: Ints) -> Split:
         """Select rows, in this order; the representatives stay those of the whole split."""
         return replace(
             self,
@@ -272,54 +246,42 @@ class Split:
             surface=self.surface.take(rows),
             clusters=self.clusters and self.clusters.take(rows),
             zero=self.zero and replace(self.zero, probabilities=self.zero.probabilities[rows]),
-            _frozen=None,
         )
 
     def under(self, scheme: Scheme) -> Split:
         """Label the rows by a scheme, with representatives computed from the speedups."""
-        return self if scheme == self.scheme else self.other
-
-    @cached_property
-    def other(self) -> Split:
-        """The same rows under the other of the two schemes, which every score asks for."""
-        if self._frozen is not None:
-            return self._frozen
-        scheme = next(name for name in SCHEMES if name != self.scheme)
+        if scheme == self.scheme:
+            return self
         y = assign_bins(self.speedups, scheme, row_ids=self.row_ids)
-        m = representatives(self.speedups, y, scheme)
         return replace(
             self,
             bins=y,
             scheme=scheme,
-            representatives=m,
+            representatives=representatives(self.speedups, y, scheme),
             relabelled=True,
             zero=None,  # its forecasts are over the bins of the other scheme
-            _frozen=self,
         )
 
 
-def _facts_of(split: str, rows: Sequence[tuple[str, str, float, int]]) -> TargetFacts:
-    """Identify plain arrays by the digest of their rows."""
-    digest = hashlib.sha256(b"".join(map(msgspec.json.encode, rows)))
+def _facts_of(split: str, n_rows: int) -> TargetFacts:
+    """Say that rows are plain arrays, of no archive."""
     return TargetFacts(
         archive_name="arrays",
         archive_version="",
         archive_digest="",
         table=split_of(split).table,
         split_name="arrays",
-        split_digest=f"sha256:{digest.hexdigest()}",
+        split_digest="",
         origin="selected",
         gpus=(),
-        n_rows=len(rows),
+        n_rows=n_rows,
     )
 
 
 def _positions(names: Sequence[str]) -> dict[str, NDArray[np.intp]]:
     """Name -> positions, in order of the names."""
-    numbers = {name: number for number, name in enumerate(sorted(set(names)))}
-    of_rows = np.array([numbers[name] for name in names], dtype=np.intp)
-    parts = np.split(np.argsort(of_rows, kind="stable"), np.cumsum(np.bincount(of_rows))[:-1])
-    return dict(zip(numbers, parts, strict=True))
+    unique, numbers = np.unique(names, return_inverse=True)
+    return {name: np.flatnonzero(numbers == k) for k, name in enumerate(unique.tolist())}
 
 
 def forecast_split(name: str) -> SplitSpec:

@@ -6,8 +6,7 @@ import math
 from typing import TYPE_CHECKING, NamedTuple
 
 from kernel_archive.errors import printable
-from kernel_archive.scoring.metrics import HEADLINE, LEAD, LEADS, METRICS, RANKED_BY, budget_name
-from kernel_archive.scoring.recovery import BUDGETS
+from kernel_archive.scoring.metrics import HEADLINE, LEAD, LEADS, METRICS, RANKED_BY
 from kernel_archive.splits import split_of
 
 if TYPE_CHECKING:
@@ -19,7 +18,10 @@ if TYPE_CHECKING:
     from kernel_archive.scoring.replay import Replay, ReplayFigure
     from kernel_archive.scoring.split import TargetFacts
 
-_SCORE_COLUMNS = ["metric", "value", "95 % interval", "sd of repeats", "uniform", "best control"]
+_SCORE_COLUMNS = [
+    *("metric", "value", "95 % interval", "sd of repeats", "uniform", "best control"),
+    *("oracle", "better"),
+]
 #: Shown beside the headline metrics.
 _FURTHER = ("accuracy", "crps")
 _MARK_NOTE = "* does not beat the best control: its interval reaches that figure"
@@ -45,36 +47,24 @@ def heading(target: TargetFacts, scheme: str) -> str:
 
 
 def score_sheets(record: Score) -> list[Sheet]:
-    """Make the tables of one score: all metrics, per budget, per task or family."""
-    f = record.forecasts
-    shown = (*LEADS[record.kind], *HEADLINE[record.kind])
-    first = [name for name in shown if name in record.metrics]
-    budgets = {budget_name(c): f"{c} %" for c in BUDGETS if budget_name(c) in record.metrics}
-    others = [name for name in record.metrics if name not in first and name not in budgets]
+    """Make the tables of one score: all metrics, discovery moments, tasks or families."""
+    shown = dict.fromkeys((*LEADS[record.kind], *HEADLINE[record.kind], *record.metrics))
+    facts = record.forecasts
     of = f" of {record.drawn.said}" if record.drawn else ""
     intervals = f"Intervals: 95 %, {record.draws:,} bootstrap draws{of}; seed {record.seed}"
-    shares = f"coverage {_share(f.coverage)}, parse rate {_share(f.parse_rate)}"
+    shares = f"coverage {_share(facts.coverage)}, parse rate {_share(facts.parse_rate)}"
     notes = [
-        f"{_repeats(f.n_repeats)}, {shares}",
+        f"{_repeats(facts.n_repeats)}, {shares}",
         intervals if record.draws else "No intervals",
         "Uniform: the figure of a forecast that gives each of the eight bins 1/8, for scale",
         "Best control: the best figure of the forecasts that read no program, metric by metric",
         "Oracle: the figure of a forecast that knows every bin; behind a stroke, every speedup",
-        *([] if all(record.beats_control.values()) else [_MARK_NOTE]),
     ]
-    rows = [_metric_row(record, name) for name in (*first, *others)]
-    title = f"{f.name} on {heading(record.target, record.scheme)}"
-    sheets = [Sheet(title, [*_SCORE_COLUMNS, "oracle", "better"], rows, notes)]
-    if budgets:
-        columns = ["budget", "recovered", *_SCORE_COLUMNS[2:4], "random order", "best control"]
-        rows = [[shown, *_metric_row(record, name)[1:7]] for name, shown in budgets.items()]
-        sheets.append(Sheet("Speedup recovered by budget", [*columns, "oracle"], rows, []))
-    if record.pairs:
-        columns = ["distance", "pairs", "in the right order", "by one more measurement"]
-        rows = [
-            [b.title, f"{b.n_pairs:,}", _share(b.accuracy), _share(b.ceiling)] for b in record.pairs
-        ]
-        sheets.append(Sheet("Pairs by distance", columns, rows, []))
+    if not all(record.beats_control.values()):
+        notes.append(_MARK_NOTE)
+    rows = [_metric_row(record, name) for name in shown if name in record.metrics]
+    title = f"{facts.name} on {heading(record.target, record.scheme)}"
+    sheets = [Sheet(title, _SCORE_COLUMNS, rows, notes)]
     if record.discovery:
         columns = ["cutoff", "positives", "base rate", "least and largest average precision"]
         rows = [
@@ -87,10 +77,9 @@ def score_sheets(record: Score) -> list[Sheet]:
 
 def score_remarks(record: Score) -> list[str]:
     """State what a reader of the figures should know besides: one sentence each."""
-    f, target, deferral = record.forecasts, record.target, record.deferral
-    out = []
-    if not target.canonical:
-        variant = printable(target.split_name)
+    f, deferral, out = record.forecasts, record.deferral, []
+    if not record.target.canonical:
+        variant = printable(record.target.split_name)
         out.append(f"This is the variant {variant!r} of the split: don't compare across.")
     if record.relabelled:
         out.append(f"Labels computed anew under {record.scheme}; the split has another scheme.")
@@ -101,17 +90,16 @@ def score_remarks(record: Score) -> list[str]:
         rejected = f"{f.n_raw_sum_rejected:,} forecasts sum to less than 0.5 or more than 1.5"
         out.append(f"{rejected} and count as not parsed.")
     if f.n_stated_differs:
-        scored = "most probable" if record.predicted_bin == "argmax" else "stated"
         differing = f"{f.n_stated_differs:,} of {f.n_stated:,} stated bins"
-        out.append(f"{differing} are not the most probable one; the {scored} one is scored.")
+        out.append(f"{differing} are not the most probable one; scored: {record.predicted_bin}.")
     if deferral is not None:
-        figures = {name: deferral.accepted[name].mean for name in ("accuracy", "forecast_error")}
-        kept = ", ".join(f"{METRICS[n].title} {METRICS[n].format(v)}" for n, v in figures.items())
+        accuracy = METRICS["accuracy"].format(deferral.accepted["accuracy"].mean)
+        error = METRICS["forecast_error"].format(deferral.accepted["forecast_error"].mean)
         rate = f"Deferred: {_share(deferral.rate)} of the forecasts; the tables hold all of them"
-        out.append(f"{rate}. On those not deferred alone: {kept}.")
+        out.append(f"{rate}. On those not deferred alone: accuracy {accuracy}, error {error}.")
         if deferral.deferred_accuracy is not None:
-            n, accuracy = deferral.n_deferred_parsed, deferral.deferred_accuracy
-            out.append(f"Accuracy on the {n:,} deferred that have a distribution: {accuracy:.3f}.")
+            n, accuracy = deferral.n_deferred_parsed, f"{deferral.deferred_accuracy:.3f}"
+            out.append(f"Accuracy on the {n:,} deferred that have a distribution: {accuracy}.")
     return out
 
 
@@ -178,8 +166,7 @@ def replay_sheet(replays: Sequence[Replay]) -> Sheet:
     for d in replays:
         for p in d.policies:
             figures = [shown(p.rescaled), shown(p.area), shown(p.to_near)]
-            curve = [f"{p.curve[c]:.0f}" for c in (10, 25)]
-            rows.append([d.name or "(none needed)", p.policy, *figures, *curve])
+            rows.append([d.name or "(none needed)", p.policy, *figures])
     columns = ["forecasts", "policy", "area, random to oracle", "area", "measured until 95 %"]
     first, how = replays[0], replays[0].options
     recorded = f"{first.n_worlds} worlds with {first.n_edges:,} recorded children"
@@ -189,26 +176,23 @@ def replay_sheet(replays: Sequence[Replay]) -> Sheet:
         if d.name and d.coverage < 1:
             what = f"{d.name} has forecasts of {d.coverage:.0%} of the rows"
             notes.append(f"{what}; the others count as uniform.")
-    return Sheet("", [*columns, "at 10 %", "at 25 %"], rows, notes, left=2)
+    return Sheet("", columns, rows, notes, left=2)
 
 
 def check_lines(report: CheckReport) -> list[str]:
     """Show a checked file in figures, as lines of text."""
+    shares = f"coverage {_share(report.coverage)}, parse rate {_share(report.parse_rate)}"
+    kinds = ", ".join(f"{code} {count:,}" for code, count in report.counts.items())
+    rows = f"{_repeats(report.n_repeats)} of {report.n_rows:,} rows"
+    lines = [
+        f"{report.file}: {'can be scored' if report.ok else 'can not be scored'}",
+        f"  {report.n_lines:,} forecasts in {rows}: {shares}, {report.n_deferred:,} deferred",
+        f"  {report.n_errors:,} faults, {report.n_warnings:,} warnings{kinds and ': '}{kinds}",
+    ]
     missing = report.n_rows * report.n_repeats - report.n_present
-    lines = {
-        "forecasts": f"{report.n_lines:,} in {_repeats(report.n_repeats)}, {report.n_rows:,} rows",
-        "coverage": _share(report.coverage),
-        "parse rate": _share(report.parse_rate),
-        "missing": f"{missing:,} row and repeat cells without a forecast; they count as uniform"
-        if report.ok and missing
-        else "",
-        "deferred": f"{report.n_deferred:,}" if report.n_deferred else "",
-        "faults": f"{report.n_errors:,}",
-        "warnings": f"{report.n_warnings:,}",
-        "by kind": ", ".join(f"{code} {count:,}" for code, count in report.counts.items()),
-    }
-    verdict = f"{report.file}: {'can be scored' if report.ok else 'can not be scored'}"
-    return [verdict, *(f"  {name:<11} {text}" for name, text in lines.items() if text)]
+    if report.ok and missing:
+        lines.append(f"  {missing:,} row and repeat cells without a forecast count as uniform")
+    return lines
 
 
 def _repeats(n: int) -> str:

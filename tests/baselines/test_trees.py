@@ -11,7 +11,7 @@ from kernel_archive.baselines.pairs import load_asked_pairs, load_training_pairs
 from kernel_archive.baselines.trees import trees
 from kernel_archive.bins import assign_bins
 from kernel_archive.errors import MissingExtraError
-from kernel_archive.scoring import forecasts as metrics
+from kernel_archive.scoring import rules as metrics
 
 
 @pytest.fixture(autouse=True)

@@ -89,25 +89,25 @@ def test_a_faulty_file_ends_with_status_1_and_every_fault(run, tmp_path, files):
     path = tmp_path / "bad.jsonl"
     path.write_text(
         "".join(
-            json.dumps({"row_id": f"\x1b[2Jnobody{i}", "probabilities": [0.125] * 8}) + "\n"
+            json.dumps({"row_id": f"nobody{i}", "probabilities": ["\x1b[2J"] + [1] * 7}) + "\n"
             for i in range(30)
         )
     )
     status, out, err = run("check", path)
     assert status == 1
     assert "can not be scored" in out
-    assert "no row of this split has this id" in err
+    assert "a probability must be a number" in err
     assert len([line for line in err.splitlines() if line.startswith("error: ")]) == 20
-    assert "... and 11 more (all of them with --json)" in err
+    assert "... and 10 more (all of them with --json)" in err
     assert "\x1b" not in out + err
     status, out, _ = run("check", path, "--json")
     report = json.loads(out)
     assert status == 1
-    assert len(report["findings"]) == 31
+    assert len(report["findings"]) == 30
     assert {"code", "message", "file", "line", "field", "value"} <= set(report["findings"][1])
     status, _, err = run("score", path)
     assert status == 1
-    assert "31 faults" in err
+    assert "30 faults" in err
     assert "Traceback" not in err
 
 
@@ -117,7 +117,7 @@ def test_missing_rows_are_no_fault_and_are_said(run, files):
     files[0].write_text("\n".join(lines[3:]))
     status, out, _ = run("check", files[0])
     assert status == 0
-    assert "missing     3 row and repeat cells" in out
+    assert "3 row and repeat cells without a forecast" in out
     assert f"3 of {len(lines)} forecasts are missing" in run("score", files[0], "--draws", 0)[1]
 
 

@@ -81,7 +81,7 @@ def published_map(name, repeat, p):
 
 
 FORMS = (canonical, tool, published_list, published_map)
-TABULAR = (canonical, tool, published_list, published_map)
+TABULAR = (canonical, tool, published_list)
 
 
 def made(rng, form):
@@ -104,16 +104,11 @@ def lines(rows):
 
 def table(rng, rows):
     """Rows as a Parquet file, in row groups of any size."""
-    masses = rows[0].get("bin_probabilities")
     columns = {}
     for key in rows[0]:
         values = [row[key] for row in rows]
         if key != "bin_probabilities":
             columns[key] = pa.array(values, COLUMNS[key])
-        elif isinstance(masses, dict):
-            columns[key] = pa.array(
-                [list(v.items()) for v in values], pa.map_(pa.string(), pa.float64())
-            )
         else:
             columns[key] = pa.array(values, MASSES)
     out = io.BytesIO()

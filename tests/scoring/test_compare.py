@@ -10,17 +10,11 @@ from support.made_forecasts import make_forecasts, make_target
 
 from kernel_archive.errors import UsageError
 from kernel_archive.scoring import Forecasts, compare, load_split, read_forecasts, score
-from kernel_archive.scoring.compare import (
-    compare_files,
-    holm,
-    permutation_p,
-    repeat_order,
-)
+from kernel_archive.scoring.compare import compare_files, holm, permutation_p
+from kernel_archive.scoring.draws import ForecastRows, repeats_of
 from kernel_archive.scoring.metrics import COMPARED
-from kernel_archive.scoring.samples import ForecastRows
 from kernel_archive.scoring.scorer import means
 from kernel_archive.scoring.split import Clusters
-from kernel_archive.scoring.uncertainty import repeats_of
 
 
 @pytest.mark.parametrize(
@@ -76,12 +70,11 @@ def test_files_are_compared_like_forecasts(archive, tmp_path):
     for name, sure in (("a", 0.86), ("b", 0.3)):
         p = np.full((len(target), 8), (1 - sure) / 7)
         p[np.arange(len(target)), target.bins - 1] = sure
-        lines = [
-            json.dumps({"row_id": r, "probabilities": q})
-            for r, q in zip(target.row_ids, p.tolist(), strict=True)
-        ]
+        rows = zip(target.row_ids, p.tolist(), strict=True)
         paths.append(tmp_path / f"{name}.jsonl")
-        paths[-1].write_text("\n".join(lines))
+        paths[-1].write_text(
+            "\n".join(json.dumps({"row_id": row, "probabilities": q}) for row, q in rows)
+        )
     got = compare_files(*paths, archive.path, draws=50)
     assert got == compare(target, *(read_forecasts(path, target) for path in paths), draws=50)
     assert (got.a.name, got.b.name) == ("a", "b")
@@ -110,15 +103,12 @@ def test_permutations_are_those_of_swapped_forecasts(rng, kind, authors):
     a, b = (make_forecasts(rng, target, repeats=2, noise=noise, places=1) for noise in (0.5, 1.5))
     rows_a, rows_b = ForecastRows.of(target, a), ForecastRows.of(target, b)
     names = COMPARED[kind]
-    (pa, sa), (pb, sb) = (
-        (f.probabilities[repeat_order(rows)], f.stated[repeat_order(rows)])
-        for f, rows in ((a, rows_a), (b, rows_b))
-    )
 
     def differences(swap):
-        first = np.where(swap[None, :, None], pb, pa)
-        second = np.where(swap[None, :, None], pa, pb)
-        stated = [np.where(swap, x, y) for x, y in ((sb, sa), (sa, sb))]
+        first, second = (
+            np.where(swap[:, None], x.probabilities, y.probabilities) for x, y in ((b, a), (a, b))
+        )
+        stated = [np.where(swap, x.stated, y.stated) for x, y in ((b, a), (a, b))]
         one, two = (
             means(
                 repeats_of(
@@ -129,12 +119,9 @@ def test_permutations_are_those_of_swapped_forecasts(rng, kind, authors):
         )
         return [np.nan if one[n] is None or two[n] is None else one[n] - two[n] for n in names]
 
+    swaps = [np.array(swap, bool) for swap in itertools.product([0, 1], repeat=6)]
     everything = np.array(
-        [
-            differences(np.array(s, bool))
-            for s in itertools.product([0, 1], repeat=6)
-            if not authors or (s[::2] == s[1::2])
-        ]
+        [differences(s) for s in swaps if not authors or (s[::2] == s[1::2]).all()]
     )
     observed = everything[0]
     defined = [name for i, name in enumerate(names) if not np.isnan(observed[i])]
@@ -146,23 +133,3 @@ def test_permutations_are_those_of_swapped_forecasts(rng, kind, authors):
         assert got[name] == pytest.approx(
             exact, abs=4 * np.sqrt(exact * (1 - exact) / 4000) + 1e-3
         ), name
-
-
-@pytest.mark.parametrize("repeats", [(3, 3), (3, 2), (7, 8)])
-def test_how_repeats_are_numbered_changes_nothing(rng, target, repeats):
-    """The same repeats in another order, or scaled before they are renormalised: every p-value
-    stays.
-    """
-    a, b = (make_forecasts(rng, target, repeats=r, noise=0.8 + 0.2 * r) for r in repeats)
-
-    def table(p, q, stated):
-        one = Forecasts.from_arrays(target, p, stated=stated, name="a")
-        two = Forecasts.from_arrays(target, q, stated=b.stated[: len(q)], name="b")
-        result = compare(target, one, two, draws=150)
-        return {name: (d.p, d.p_holm, d.better) for name, d in result.differences.items()}
-
-    expected = table(a.probabilities, b.probabilities, a.stated)
-    turned = np.roll(np.arange(repeats[0]), 1)
-    assert table(a.probabilities[turned], b.probabilities, a.stated[turned]) == expected
-    assert table(a.probabilities[::-1], b.probabilities, a.stated[::-1]) == expected
-    assert table(a.probabilities * 0.7, b.probabilities, a.stated) == expected

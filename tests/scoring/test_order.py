@@ -58,12 +58,8 @@ def test_keys_by_hand():
     expected = np.array([2.0, 1.0, 2.0, 2.0])
     assert order_keys(expected=expected).tolist() == [1, 0, 1, 1]
     assert order_keys(expected=expected, stated=np.full(4, np.nan)).tolist() == [1, 0, 1, 1]
-    assert order_keys(expected=expected, stated=np.array([1.5, 9.0, 3.0, np.nan])).tolist() == [
-        1,
-        0,
-        3,
-        2,
-    ]
+    stated = np.array([1.5, 9.0, 3.0, np.nan])
+    assert order_keys(expected=expected, stated=stated).tolist() == [1, 0, 3, 2]
 
 
 def test_pairs_by_hand():
@@ -101,37 +97,23 @@ def test_pairs_in_draws_are_the_pairs_of_the_drawn_rows(n, repeats, seed):
 
 
 def test_close_pairs_by_hand():
-    """At most 2x apart and of one goal: 1 and 1.5, in the wrong order, 1.5 and 2.9, in the right.
-
-    By distance one of two pairs of 1.2x to 1.5x is wrong; a measurement more orders all that it
-    can.
-    """
-    surface = replace(
-        Surface.plain(4),
-        goals=np.array([5.0, 5.0, 5.0, 7.0]),
-        measured=np.array([[1.0, 1.0, 1.0], [1.5, 1.4, 1.6], [2.9, 2.9, np.nan], [2.2, 2.2, 2.2]]),
-    )
+    """At most 2x apart and of one goal: 1 and 1.5 in the wrong order, 1.5 and 2.9 in the right."""
+    surface = replace(Surface.plain(4), goals=np.array([5.0, 5.0, 5.0, 7.0]))
     target = Split.from_arrays(
         row_ids=list("abcd"), tasks=["t"] * 4, speedups=[1.0, 1.5, 2.9, 2.2], surface=surface
     )
     cast = Forecasts.from_arrays(target, np.full((4, 8), 0.125), expected_speedups=[2, 1, 3, 4])
     record = score(target, cast, draws=0)
     assert record.metrics["close_pairs"].mean == 0.5
-    bands = {band.title: band for band in record.pairs}
-    assert bands["close pairs"].n_pairs == 2
-    assert bands["1.2x to 1.5x"].accuracy == pytest.approx(1 / 3)
-    assert bands["2x to 4x"].accuracy == 1.0
-    assert {band.ceiling for band in record.pairs} == {None, 1.0}
 
 
 def test_a_large_set_is_thinned_and_stays_in_memory(rng):
-    """Of 20,000 rows 1,000 enter pairs: a share near the true one."""
+    """Of 20,000 rows 1,000 enter pairs: a share near that of others."""
     speedups = np.exp2(rng.normal(0, 1.3, 20_000))
     keys = order_keys(expected=speedups * np.exp2(rng.normal(0, 1.0, 20_000)))
     found = pair_accuracy(keys=keys[None], speedups=speedups)
-    other = np.arange(7, 20_000, 20)
+    other = np.arange(7, 20_000, 20_000 // MAX_ROWS)
     again = pair_accuracy(keys=keys[None, other], speedups=speedups[other])
-    assert len(other) == MAX_ROWS
     assert found == pytest.approx(again, abs=0.03)
 
 
@@ -182,49 +164,33 @@ def test_shares_above_the_cutoffs(cutoff, scheme, expected):
     np.testing.assert_allclose(shares_above(cutoff, scheme), expected, atol=5e-7)
 
 
-@pytest.mark.parametrize("cutoff", [0.1, 8.0])
-def test_a_cutoff_inside_an_open_bin_is_refused(cutoff):
+def test_a_cutoff_inside_an_open_bin_is_refused():
     """An end bin has no width to share out."""
-    with pytest.raises(ValueError, match="open end bin"):
-        shares_above(cutoff)
+    for cutoff in (0.1, 8.0):
+        with pytest.raises(ValueError, match="open end bin"):
+            shares_above(cutoff)
 
 
 def test_average_precision_agrees_with_scikit_learn(rng):
-    """Also with ties, which are one step."""
+    """Also with ties, which are one step; the curve without the end point that it appends."""
     for places in (1, 2, 6):
         scores = np.round(rng.random(200), places)
         positive = rng.random(200) < scores
         got = average_precision(scores=scores, positive=positive)
         assert got == pytest.approx(average_precision_score(positive, scores), abs=1e-12)
-
-
-def test_the_curve_agrees_with_scikit_learn(rng):
-    """Its points, without the end point that scikit-learn appends."""
-    scores = np.round(rng.random(60), 1)
-    positive = rng.random(60) < scores
-    precision, recall = precision_recall(scores=scores, positive=positive)
-    other_precision, other_recall, _ = precision_recall_curve(
-        positive, scores, drop_intermediate=False
-    )
-    np.testing.assert_allclose(precision, other_precision[:-1][::-1], rtol=1e-12)
-    np.testing.assert_allclose(recall, other_recall[:-1][::-1], rtol=1e-12)
-
-
-def test_a_constant_forecast_gets_its_prevalence():
-    """One step at the base rate, whatever the order of the rows."""
-    positive = np.array([True] + [False] * 9)
-    for order in (positive, positive[::-1]):
-        assert average_precision(scores=np.full(10, 0.3), positive=order) == pytest.approx(
-            0.1, abs=1e-15
-        )
+        curve = precision_recall(scores=scores, positive=positive)
+        others = precision_recall_curve(positive, scores, drop_intermediate=False)[:2]
+        for values, other in zip(curve, others, strict=True):
+            np.testing.assert_allclose(values, other[:-1][::-1], rtol=1e-12)
 
 
 def test_average_precision_by_hand():
-    """Hits at places 1 and 3 of 4: 1/2 * 1 + 1/2 * 2/3."""
+    """Hits at places 1 and 3 of 4: 1/2 * 1 + 1/2 * 2/3; a constant gives the share of positives."""
     scores, positive = np.array([4.0, 3, 2, 1]), np.array([True, False, True, False])
-    assert average_precision(scores=scores, positive=positive) == pytest.approx(
-        0.5 + 1 / 3, abs=1e-15
-    )
+    found = average_precision(scores=scores, positive=positive)
+    assert found == pytest.approx(0.5 + 1 / 3, abs=1e-15)
+    for order in (positive, positive[::-1]):
+        assert average_precision(scores=np.full(4, 0.3), positive=order) == pytest.approx(0.5)
 
 
 def test_average_precision_without_a_positive_is_not_defined():

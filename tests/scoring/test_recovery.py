@@ -61,19 +61,6 @@ def test_a_large_tie_is_its_expectation(rng):
     assert found[0] == pytest.approx(100 * speedups[half].max() / ordered[0])
 
 
-def test_draws_of_different_sizes_are_the_drawn_rows(rng):
-    """Each draw of a cluster bootstrap holds another number of rows, or none."""
-    expected, speedups = np.round(rng.random(30), 1), np.exp2(rng.normal(0, 1, 30))
-    weights = rng.integers(0, 4, (30, 6)).astype(float)
-    weights[:, 5] = 0
-    found = recovered_at(expected=expected, speedups=speedups, weights=weights)
-    for d in range(5):
-        rows = np.repeat(np.arange(30), weights[:, d].astype(int))
-        alone = recovered_at(expected=expected[rows], speedups=speedups[rows])
-        np.testing.assert_allclose(found[:, d], alone, rtol=1e-12)
-    assert np.isnan(found[:, 5]).all()
-
-
 @pytest.mark.parametrize(
     ("n", "ranks"),
     [

@@ -1,45 +1,41 @@
-"""Policies on recorded worlds: what they measure when, and what figures say of it."""
+"""Recorded searches as worlds; policies on them: what they measure when, and their figures."""
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.archives import Run, Search, make_archive, program
 
-from kernel_archive.bins import assign_bins
+from kernel_archive.archive.open import open_archive
 from kernel_archive.errors import UsageError
 from kernel_archive.scoring.forecasts import Forecasts
 from kernel_archive.scoring.replay import (
+    FAILED,
     ReplayOptions,
+    World,
+    Worlds,
+    load_worlds,
     replay,
     replay_order,
+    replay_texts,
 )
-from kernel_archive.scoring.worlds import World, Worlds
+from kernel_archive.scoring.split import Split
 
 
 def world_of(parents, speedups, name="w", first_row=0):
     """A world whose start is node 0."""
     n = len(parents)
-    rows = np.array([-1, *range(first_row, first_row + n - 1)])
-    return World(
-        name=name,
-        rows=rows,
-        parents=np.array(parents),
-        speedups=np.array(speedups, dtype=float),
-    )
+    rows = [-1, *range(first_row, first_row + n - 1)]
+    return World(name=name, rows=rows, parents=parents, speedups=speedups)
 
 
 def worlds_of(*worlds):
     """Worlds with their rows."""
     n = sum(len(w) - 1 for w in worlds)
-    speedups = np.concatenate([w.speedups[1:] for w in worlds])
-    ids = tuple(f"k{i}" for i in range(n))
-    return Worlds(
-        row_ids=ids,
-        problems=("p",) * n,
-        gpus=("H200",) * n,
-        speedups=speedups,
-        worlds=worlds,
-    )
+    speedups = np.nan_to_num(np.concatenate([w.speedups[1:] for w in worlds]), nan=FAILED)
+    ids = [f"k{i}" for i in range(n)]
+    target = Split.from_arrays(row_ids=ids, tasks=["p"] * n, speedups=speedups, split="replay")
+    return Worlds(target=target, gpus=("H200",) * n, worlds=worlds)
 
 
 #: 0 start; 1 (2x) with children 3 (4x) and 4 (failed); 2 (1.5x) without children.
@@ -94,8 +90,6 @@ def test_figures_of_the_small_world():
     assert set(by) == {"random", "oracle"}
     assert by["oracle"].area.mean == pytest.approx(100 * 3.5 / 4)
     assert by["oracle"].to_near.mean == pytest.approx(50.0)
-    assert by["oracle"].curve[25] == pytest.approx(50.0)
-    assert by["oracle"].curve[50] == by["oracle"].curve[100] == pytest.approx(100.0)
     assert (by["random"].rescaled.mean, by["oracle"].rescaled.mean) == (0.0, 100.0)
 
 
@@ -109,20 +103,15 @@ def test_sure_forecasts_of_the_right_bins_are_an_oracle_and_the_seed_decides_alo
         for k in range(3)
     ]
     worlds = worlds_of(*trees)
-    right = Forecasts.from_arrays(
-        worlds.target(), np.eye(8)[assign_bins(worlds.speedups) - 1], name="right"
-    )
-    wrong = Forecasts.from_arrays(
-        worlds.target(), np.eye(8)[8 - assign_bins(worlds.speedups)], name="wrong"
-    )
+    sure = np.eye(8)[worlds.target.bins - 1]
+    right, wrong = (Forecasts.from_arrays(worlds.target, p) for p in (sure, sure[:, ::-1]))
     options = ReplayOptions(seed=7, draws=50)
     first, again = (replay(worlds, right, options) for _ in range(2))
     assert first == again
     by = {p.policy: p for p in first.policies}
     assert by["expected"].rescaled.mean == pytest.approx(100.0)
-    assert {p.policy: p for p in replay(worlds, wrong, ReplayOptions(draws=50)).policies}[
-        "expected"
-    ].rescaled.mean < 0
+    reverse = {p.policy: p for p in replay(worlds, wrong, ReplayOptions(draws=50)).policies}
+    assert reverse["expected"].rescaled.mean < 0
     assert replay(worlds, right, ReplayOptions(seed=8, draws=50)) != first
 
 
@@ -131,3 +120,62 @@ def test_impossible_settings_are_refused():
     for wrong in ({"share": 0.0}, {"share": 1.5}, {"parents": 0}, {"repeats": 0}):
         with pytest.raises(UsageError, match="share"):
             ReplayOptions(**wrong)
+
+
+def chain(tmp_path):
+    """Two authors of one problem: x -> y (failed) -> z, and w; a search over the same problem that
+    learns; another problem.
+    """
+    make_archive(
+        tmp_path / "a",
+        [
+            Search("s/1", "trimul", method="agentic"),
+            Search("s/2", "trimul", method="agentic"),
+            Search("s/3", "trimul", role="training", method="agentic"),
+            Search("s/4", "fp8_quant", method="agentic"),
+        ],
+        [
+            Run("s/1", program("x"), 2.0),
+            Run("s/1", program("y"), None, parent="n0"),
+            Run("s/1", program("z"), 3.0, parent="n1"),
+            Run("s/2", program("w"), 0.5),
+            Run("s/2", program("x"), 2.0, parent="n0"),
+            Run("s/3", program("t"), 9.0),
+            Run("s/4", program("q"), 1.5),
+        ],
+    )
+    return open_archive(tmp_path / "a")
+
+
+def test_chains_of_a_problem_are_one_world_below_the_reference(tmp_path):
+    """Every author starts anew from the reference; a program that two of them had is there once;
+    failures have no speedup.
+    """
+    worlds = load_worlds(chain(tmp_path))
+    assert [w.name.split()[0] for w in worlds.worlds] == ["fp8_quant", "trimul"]
+    trimul = worlds.worlds[1]
+    assert trimul.parents == [-1, 0, 1, 2, 0]
+    np.testing.assert_array_equal(trimul.speedups, [1.0, 2.0, np.nan, 3.0, 0.5])
+    assert trimul.rows[0] == -1
+    assert len(worlds.target.row_ids) == 5
+    assert 9.0 not in worlds.target.speedups
+    texts = dict(
+        zip(worlds.target.row_ids, replay_texts(chain(tmp_path / "again"), worlds), strict=True)
+    )
+    assert texts[worlds.target.row_ids[trimul.rows[1]]][1] == program("x")
+    assert all("def reference" in reference for reference, _ in texts.values())
+
+
+def test_natural_searches_come_first(tmp_path):
+    """Without natural ones others are replayed; training searches and bin filling never are."""
+    searches = [
+        Search("t/1", "trimul", role="training"),
+        Search("b/1", "trimul", method="bin_filling"),
+    ]
+    runs = [Run(s.search_id, program(s.search_id), 2.0) for s in searches]
+    make_archive(tmp_path / "none", searches, runs)
+    with pytest.raises(UsageError, match="no held-out searches to replay"):
+        load_worlds(open_archive(tmp_path / "none"))
+    more = Search("h/1", "trimul", method="agentic")
+    make_archive(tmp_path / "one", [*searches, more], [*runs, Run("h/1", program("h"), 3.0)])
+    assert load_worlds(open_archive(tmp_path / "one")).target.speedups.tolist() == [3.0]

@@ -1,15 +1,21 @@
-"""Targets from arrays and from archives."""
+"""Targets from arrays and from archives, and what their rows come from."""
 
+import json
 import shutil
 
 import msgspec
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from support.made_forecasts import make_forecasts, make_target
 
 from kernel_archive.archive.manifest import read_manifest
 from kernel_archive.errors import ArchiveMismatchError, ArchiveNotFoundError, DataError, UsageError
-from kernel_archive.scoring import Split, load_split
+from kernel_archive.scoring import Split, load_split, score
+from kernel_archive.scoring.load import read_clusters
+from kernel_archive.scoring.record import Drawn
+from kernel_archive.splits import SPLITS
 
 
 def of(**changes):
@@ -42,21 +48,15 @@ def test_published_labels_are_kept():
     other = target.under("paper")
     assert other.bins.tolist() == [1, 6, 8]
     assert other.relabelled
-    assert other.under("released") is target
 
 
 def test_what_is_made_of_the_rows_is_made_once_for_them():
     """The same thing at every call; other rows, or the same under another scheme."""
     asked = []
-
-    def note(rows):
-        asked.append(rows)
-        return len(rows)
-
     target = of()
     other, part = target.under("released"), target.take(np.array([1]))
-    for rows in (target, other, part, part, target.under("released"), target):
-        assert rows.once(note) == len(rows)
+    for rows in (target, other, part, part, other, target):
+        rows.once(asked.append)
     assert asked == [target, other, part]
 
 
@@ -96,19 +96,13 @@ def test_an_archive_s_split_is_loaded_with_its_identity(archive):
 
 
 def test_discovery_pairs_are_loaded_with_g_as_the_speedup(archive):
-    """Strata are the problems, groups the families."""
-    target = load_split(archive, "discovery")
+    """Tasks are the problems, groups the families; labels anew under another scheme."""
+    target = load_split(archive, "discovery", scheme="released")
     table = archive.arrow("discovery_pairs")
     np.testing.assert_array_equal(target.speedups, table["g"].to_numpy())
-    assert set(target.tasks) == set(table["problem"].to_pylist())
-    assert set(target.groups) == set(table["family"].to_pylist())
-
-
-def test_another_scheme_can_be_asked_for(archive):
-    """Labels are computed anew and say so."""
-    target = load_split(archive, scheme="released")
-    assert target.scheme == "released"
-    assert target.relabelled
+    assert target.tasks == tuple(table["problem"].to_pylist())
+    assert target.groups == tuple(table["family"].to_pylist())
+    assert (target.scheme, target.relabelled) == ("released", True)
     with pytest.raises(UsageError, match="unknown bin scheme"):
         load_split(archive, scheme="other")
 
@@ -129,6 +123,13 @@ def test_missing_archive_and_missing_split_say_what_to_do(archive, tmp_path):
         load_split(copy, "discovery")
 
 
+def test_a_variant_split_is_never_taken_for_the_canonical_one(archive):
+    """Its name is in the facts that every score carries."""
+    facts = load_split(archive).facts
+    assert facts.canonical
+    assert not msgspec.structs.replace(facts, split_name="cap-3").canonical
+
+
 def test_an_edited_label_is_not_scored_under_the_old_digest(archive, tmp_path):
     """The split's file must have the bytes that the manifest names."""
     copy = _copy(archive, tmp_path / "copy", lambda m: m)
@@ -142,21 +143,57 @@ def test_an_edited_label_is_not_scored_under_the_old_digest(archive, tmp_path):
         load_split(copy)
 
 
-def test_a_variant_split_is_never_taken_for_the_canonical_one(archive, tmp_path):
-    """Its name is in the facts that every score carries."""
-
-    def rename(manifest):
-        split = msgspec.structs.replace(manifest.splits["eval"], name="cap-3")
-        return msgspec.structs.replace(manifest, splits={**manifest.splits, "eval": split})
-
-    facts = load_split(_copy(archive, tmp_path / "copy", rename)).facts
-    assert facts.split_name == "cap-3"
-    assert not facts.canonical
-
-
 def _copy(archive, directory, change):
     """A copy of an archive with a changed manifest."""
     shutil.copytree(archive.path, directory)
     manifest = change(read_manifest(archive.path))
     (directory / "manifest.json").write_bytes(msgspec.json.encode(manifest))
     return directory
+
+
+class Searches:
+    """An archive of three natural searches, of which two name an author, and a generated one."""
+
+    class manifest:
+        """One recipe of natural programs."""
+
+        tables = ("searches",)
+        builders = ({"name": "lm", "natural": True}, {"name": "templates"})
+
+    def arrow(self, table, columns):
+        """Its searches."""
+        assert table == "searches"
+        rows = [
+            ("s1", "lm", json.dumps({"author": "a1"})),
+            ("s2", "lm", json.dumps({"author": "a1"})),
+            ("s3", "lm", None),
+            ("s4", "templates", json.dumps({"author": "nobody"})),
+        ]
+        return pa.table(dict(zip(columns, zip(*rows, strict=True), strict=True)))
+
+
+@pytest.mark.parametrize(
+    ("split", "searches", "expected"),
+    [
+        ("eval", ["s1", "s2", "s3", "s4"], ("authors", ("lm a1", "lm a1", "s3", "r3"))),
+        ("eval", ["s3", "s3", "s4", ""], ("chains", ("s3", "s3", "r2", "r3"))),
+        ("eval", ["s4"] * 4, None),
+        ("eval", ["s1"] * 4, None),
+        ("eval_problems", ["s1"] * 4, ("problems", ("p", "p", "q", "q"))),
+    ],
+)
+def test_clusters_are_authors_chains_or_problems(split, searches, expected):
+    """Two chains of one author are one cluster; a row of a generated search is its own."""
+    rows = {"search_id": searches, "row_id": ["r0", "r1", "r2", "r3"], "task": list("ppqq")}
+    found = read_clusters(Searches(), SPLITS[split], rows)
+    assert (found and (found.unit, found.names)) == expected
+
+
+def test_a_score_says_what_was_drawn(rng):
+    """Rows, where the data name no clusters; few clusters are called few."""
+    target = make_target(rng)
+    record = score(target, make_forecasts(rng, target), draws=10)
+    assert record.drawn == Drawn(unit="rows", n=28)
+    assert record.drawn.said == "28 rows"
+    assert "few" in Drawn(unit="authors", n=6).said
+    assert "few" not in Drawn(unit="authors", n=24).said

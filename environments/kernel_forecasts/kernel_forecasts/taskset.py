@@ -12,7 +12,8 @@ import verifiers.v1 as vf
 
 from kernel_archive import open_archive
 from kernel_archive.llm.training import load_training_examples
-from kernel_archive.scoring.rewards import KINDS, of_completions, parse_completion
+from kernel_archive.scoring.completions import read_completion
+from kernel_archive.scoring.rewards import KINDS, of_completions
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -58,14 +59,14 @@ class ForecastTask(vf.Task[ForecastData, vf.State, ForecastTaskConfig]):
     @vf.metric
     async def rewards(self, trace: vf.Trace) -> dict[str, float]:
         """Every reward, whether the answer could be read, and how sure it is."""
-        read = parse_completion(trace.last_reply)
+        read = read_completion(trace.last_reply).probabilities
         made = {
             f"reward_{kind}": of_completions([trace.last_reply], bins=[self.data.bin], kind=kind)[0]
             for kind in KINDS
         }
         return made | {
             "parsed": float(read is not None),
-            "confidence": max(read.probabilities) if read else 0.0,
+            "confidence": max(read) / sum(read) if read else 0.0,
         }
 
     async def validate(self, runtime: vf.Runtime) -> bool:

@@ -1,0 +1,130 @@
+"""Score single forecasts, and say what one says: formulas, which check nothing.
+
+Shapes: n rows in the order of the split; ``...`` stands for any leading axes, such as repeats.
+Probabilities have shape (..., n, 8), and each row's sum to 1.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from kernel_archive.bins import N_BINS
+from kernel_archive.scoring.arrays import EDGE, TIE, row_sums
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from kernel_archive.scoring.arrays import Bools, Floats, Ints
+
+#: A probability below this counts as this in the log likelihood.
+LEAST: Final = 1e-12
+
+
+def normalise(*, raw: Floats) -> Floats:
+    """Divide raw probabilities, shape (..., 8), by their sum, which must be above 0."""
+    return raw / row_sums(raw)[..., None] + 0.0  # which turns a negative zero into a plain one
+
+
+def predicted_bins(*, probabilities: Floats, stated: Ints | None = None) -> NDArray[np.int8]:
+    """Predicted bin of every forecast, 1 to 8, shape (...,): the most probable one.
+
+    Ties go to the stated bin (0: none) if it is among the tied ones, else to the tied bin nearest
+    to the mean bin, the lower of two equally near.
+
+    >>> tied = np.array([0, 0.4, 0, 0, 0.4, 0.2, 0, 0])
+    >>> int(predicted_bins(probabilities=tied))
+    5
+    >>> int(predicted_bins(probabilities=tied, stated=np.array(2)))
+    2
+    """
+    best = probabilities.max(axis=-1, keepdims=True)
+    tied = probabilities >= best - TIE * best
+    labels = np.arange(1, N_BINS + 1)
+    mean_bin = row_sums(probabilities * labels)[..., None]
+    distance = np.where(tied, np.abs(labels - mean_bin), np.inf)
+    nearest = distance <= distance.min(axis=-1, keepdims=True) + EDGE
+    chosen = np.argmax(nearest, axis=-1) + 1
+    if stated is not None:
+        index = np.clip(stated, 1, N_BINS).astype(np.intp) - 1
+        named = (np.asarray(stated) > 0) & np.take_along_axis(tied, index[..., None], axis=-1)[
+            ..., 0
+        ]
+        chosen = np.where(named, stated, chosen)
+    return np.asarray(chosen, dtype=np.int8)
+
+
+def confidence(*, probabilities: Floats, predicted: Ints) -> Floats:
+    """Confidence q = p[predicted bin], shape (...,); ``predicted`` is 1 to 8."""
+    index = np.asarray(predicted).astype(np.intp)[..., None] - 1
+    return np.take_along_axis(probabilities, index, axis=-1)[..., 0]
+
+
+def expected_speedup(*, probabilities: Floats, representatives: Floats) -> Floats:
+    """Expected speedup S^ = sum_b p_b m_b, in x, shape (...,); equal for equal forecasts."""
+    return row_sums(probabilities * representatives)
+
+
+def brier(*, probabilities: Floats, bins: Ints) -> Floats:
+    """Brier score per row, shape (..., n), of ``probabilities`` (..., n, 8) and true ``bins`` (n,).
+
+    Half the squared distance to the true bin's indicator, 0 (best) to 1.
+    """
+    hit = np.arange(1, N_BINS + 1) == np.asarray(bins)[:, None]
+    return 0.5 * row_sums((probabilities - hit) ** 2)
+
+
+def crps(*, probabilities: Floats, bins: Ints) -> Floats:
+    """Ranked probability score per row: mean over the inner edges of (F_k - 1[y <= k])^2, 0 to 1.
+
+    Shapes as in :func:`brier`. It is ``scoringrules.rps_score`` over 7.
+    """
+    at_most = np.arange(1, N_BINS) >= np.asarray(bins)[:, None]
+    cumulative = np.cumsum(probabilities, axis=-1)[..., :-1]
+    return row_sums((cumulative - at_most) ** 2) / (N_BINS - 1)
+
+
+def nll(*, probabilities: Floats, bins: Ints) -> Floats:
+    """Negative log likelihood of the true bin per row, nats; shapes as in :func:`brier`."""
+    index = np.broadcast_to(
+        np.asarray(bins).astype(np.intp)[:, None] - 1, (*probabilities.shape[:-1], 1)
+    )
+    return -np.log(np.maximum(np.take_along_axis(probabilities, index, axis=-1)[..., 0], LEAST))
+
+
+def entropy(*, probabilities: Floats) -> Floats:
+    """Entropy of every forecast in nats, shape (...,); 0 ln 0 is 0."""
+    safe = np.where(probabilities > 0, probabilities, 1.0)
+    return -row_sums(safe * np.log(safe))
+
+
+def correct(*, predicted: Ints, bins: Ints) -> Bools:
+    """Whether the predicted bin, shape (..., n), is the true one; 0 (no forecast) never is."""
+    hit: Bools = np.asarray(predicted) == np.asarray(bins)
+    return hit
+
+
+def within_one(*, predicted: Ints, bins: Ints) -> Bools:
+    """Whether the predicted bin is the true one or next to it; 0 (no forecast) never is."""
+    guess = np.asarray(predicted).astype(np.int16)
+    return (np.abs(guess - np.asarray(bins)) <= 1) & (guess > 0)
+
+
+def forecast_errors(*, predicted: Ints, speedups: Floats, representatives: Floats) -> Floats:
+    """Forecast error per row, in x, shape (..., n): abs(m_{predicted bin} - S).
+
+    Where ``predicted`` is 0 there is no forecast: the error is then the mean over the bins.
+    """
+    distance = np.abs(representatives[None, :] - np.asarray(speedups)[:, None])
+    table: Floats = np.concatenate([row_sums(distance)[:, None] / N_BINS, distance], axis=1)
+    return table[np.arange(table.shape[0]), np.asarray(predicted).astype(np.intp)]
+
+
+def confusion(*, predicted: Ints, bins: Ints) -> NDArray[np.int64]:
+    """Counts, shape (8, 8): rows measured bin, columns predicted bin; 0 is left out."""
+    guess = np.asarray(predicted).astype(np.intp)
+    truth = np.broadcast_to(np.asarray(bins).astype(np.intp), guess.shape)
+    valid = guess > 0
+    flat = (truth[valid] - 1) * N_BINS + guess[valid] - 1
+    return np.bincount(flat, minlength=N_BINS * N_BINS).reshape(N_BINS, N_BINS)

@@ -1,0 +1,109 @@
+"""Bootstrap: the rows that are drawn, the metrics of the draws, the intervals."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from support.made_forecasts import make_forecasts, make_target
+
+from kernel_archive.scoring import Forecasts, draws, score
+from kernel_archive.scoring.draws import (
+    ForecastRows,
+    RowSample,
+    bootstrap,
+    interval,
+    measure,
+    plain_bootstrap,
+    repeats_of,
+    resampled,
+)
+from kernel_archive.scoring.split import Clusters
+
+
+def clustered(target, by):
+    """The rows in clusters: five authors over all tasks, or the tasks themselves."""
+    names = [f"a{i % 5}" for i in range(len(target))] if by == "authors" else target.tasks
+    return replace(target, clusters=Clusters(unit=by, names=tuple(names)) if by else None)
+
+
+@pytest.mark.parametrize(
+    ("kind", "places", "by"),
+    [
+        ("eval", None, ""),
+        ("discovery", 1, ""),
+        ("eval", 1, "authors"),
+        ("discovery", None, "authors"),
+        ("eval", 1, "problems"),
+    ],
+)
+def test_the_weighted_bootstrap_is_the_plain_one_draw_for_draw(rng, kind, places, by):
+    """Every metric, with ties, missing forecasts, and problems that are drawn twice."""
+    target = clustered(make_target(rng, split=kind), by)
+    rows = ForecastRows.of(target, make_forecasts(rng, target, places=places, missing=0.15))
+    drawn = bootstrap(rows, seed=3, draws=12)
+    sample = next(resampled(rows, seed=3, draws=12))
+    for name, values in plain_bootstrap(sample).items():
+        np.testing.assert_allclose(
+            drawn.overall[name], values, rtol=1e-11, atol=1e-12, err_msg=name
+        )
+    assert bool(drawn.groups) == (by != "problems")
+    for group, metrics in drawn.groups.items():
+        part = plain_bootstrap(sample.of_group(group))
+        for name, values in metrics.items():
+            np.testing.assert_allclose(values, part[name], rtol=1e-11, atol=1e-12, err_msg=name)
+
+
+def test_every_row_once_is_the_mean_of_the_repeats(rng):
+    """What each repeat gives alone, on average."""
+    rows = ForecastRows.of(target := make_target(rng), make_forecasts(rng, target, missing=0.1))
+    each = repeats_of(rows, groups=False).overall
+    for name, values in measure(RowSample.once(rows)).overall.items():
+        assert values == pytest.approx(each[name].mean(), rel=1e-12), name
+
+
+def test_authors_that_differ_make_intervals_wide(rng):
+    """Rows of an author are right or wrong together: ten things were drawn, not 400."""
+    target = make_target(rng, sizes=(400,))
+    good = np.arange(400) % 10 < 5
+    p = np.where(good[:, None], np.eye(8)[target.bins - 1], 0.125)
+    names = tuple(f"a{i % 10}" for i in range(400))
+    widths = []
+    for clusters in (None, Clusters(unit="authors", names=names)):
+        split = replace(target, clusters=clusters)
+        figure = score(split, Forecasts.from_arrays(split, p), draws=400).metrics["crps"]
+        widths.append(figure.high - figure.low)
+    assert widths[1] > 3 * widths[0]
+
+
+def test_intervals_are_percentiles():
+    """2.5 % and 97.5 % of the draws."""
+    assert interval(np.arange(1001.0)) == pytest.approx((25.0, 975.0))
+
+
+def test_undefined_draws_take_the_interval_away():
+    """A few are left out; with more than one in twenty there is no interval."""
+    values = np.arange(100.0)
+    values[:4] = np.nan
+    assert interval(values) is not None
+    values[:6] = np.nan
+    assert interval(values) is None
+
+
+def test_the_interval_of_a_mean_is_the_textbook_one(rng):
+    """Accuracy of 400 rows: as wide as the normal interval of a proportion."""
+    target = make_target(rng, sizes=(400,))
+    rows = ForecastRows.of(target, make_forecasts(rng, target, repeats=1))
+    low, high = interval(bootstrap(rows, seed=0, draws=4000).overall["accuracy"])
+    p = rows.hits.mean()
+    assert (high - low) / 2 == pytest.approx(1.96 * np.sqrt(p * (1 - p) / 400), rel=0.08)
+
+
+def test_draws_in_portions_are_the_same_draws(rng, monkeypatch):
+    """The portions of one seed are always the same: figures agree to the last bit."""
+    monkeypatch.setattr(draws, "_MAX_WEIGHTS", 400)
+    target = make_target(rng)
+    rows = ForecastRows.of(target, make_forecasts(rng, target))
+    one, other = (bootstrap(rows, seed=5, draws=60) for _ in range(2))
+    for name, values in one.overall.items():
+        assert values.shape == (60,)
+        assert np.array_equal(values, other.overall[name], equal_nan=True)
