@@ -48,7 +48,7 @@ def build(
         if result := unchanged(plan):
             return result
         with replaced_directory(plan.target) as new, plan.published() as published:
-            manifest = build_tables(plan, executor, new)
+            manifest = build_tables(plan, new)
             manifest = write_launches(new, manifest, plan.recipes)
             manifest = _add_splits(new, manifest, published)
             return finished(plan, manifest)

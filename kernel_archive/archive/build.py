@@ -260,7 +260,7 @@ def unchanged(build: Build) -> BuildResult | None:
     return result
 
 
-def build_tables(build: Build, executor: Executor, directory: Path) -> Manifest:
+def build_tables(build: Build, directory: Path) -> Manifest:
     """Merge, label and write what was staged; return the manifest, not written yet, without splits.
 
     The steps are those of :func:`~kernel_archive.archive.consolidate.consolidate`.
@@ -272,7 +272,6 @@ def build_tables(build: Build, executor: Executor, directory: Path) -> Manifest:
         directory,
         rules=build.rules,
         gpus={gpu: facts for loaded in build.recipes for gpu, facts in loaded.recipe.gpu.items()},
-        executor=executor,
         scratch=build.hidden / f"merge.{os.getpid()}",
     )
     log_counts = Counter[str]()
@@ -362,5 +361,5 @@ def build_archive(
         if result := unchanged(build):
             return result
         with replaced_directory(build.target) as new:
-            manifest = write_manifest(new, build_tables(build, executor, new))
+            manifest = write_manifest(new, build_tables(build, new))
             return finished(build, manifest)

@@ -84,18 +84,6 @@ _NAMES: Final = {
     # Which evaluation of a program comes first.
     "order": "role_rank, search_id, seq",
 }
-#: Rows for the writers of the large splits, in order; the longest split to write comes first.
-SPLIT_QUERIES: Final = {
-    key: f"{query} ORDER BY search_id, seq"
-    for key, query in {
-        ("kernels", "test"): "SELECT * EXCLUDE (held_out, kept) FROM kernel_row WHERE held_out",
-        ("evaluations", "train"): "FROM evaluation_row",
-        ("failures", "train"): "SELECT kernel_id, n_evaluations, search_id, seq, label_search, "
-        "label_seq FROM failure",
-        ("kernels", "train"): "SELECT * EXCLUDE (held_out, kept) FROM kernel_row "
-        "WHERE kept AND NOT held_out",
-    }.items()
-}
 #: Counts for the manifest: what is counted of which table.
 _REPORT: Final = {
     "contested_evaluations": f"evaluation WHERE excluded = '{CONTESTED}'",
@@ -117,7 +105,7 @@ class LabelRules(msgspec.Struct, frozen=True):
 
 
 def decide(connection: duckdb.DuckDBPyConnection, rules: LabelRules) -> None:
-    """Decide what becomes of every row of ``fragment``: then :data:`SPLIT_QUERIES` can be asked."""
+    """Decide what becomes of every row of ``fragment``: makes views of the large tables."""
     from duckdb.sqltypes import DOUBLE, TINYINT
 
     pairs = sorted(rules.supersedes)
