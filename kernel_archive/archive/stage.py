@@ -13,7 +13,6 @@ import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from kernel_archive.archive.fragments import FRAGMENT_GROUP
 from kernel_archive.archive.jobs import RunJob, fragment_key, run_digest
 from kernel_archive.archive.search_rows import SearchRows
 from kernel_archive.archive.store import Store, Stored
@@ -32,6 +31,8 @@ if TYPE_CHECKING:
 
 #: Findings kept in full per run; the rest is counted.
 FINDINGS_KEPT: Final = 200
+#: Rows of a fragment in one block of its file: a reader holds one at a time.
+_GROUP_ROWS: Final = 2000
 
 _PUBLISHED_TEXTS: Final = (
     *("split", "row_id", "problem", "gpu", "pair_type", "source_file", "source_search"),
@@ -128,7 +129,7 @@ def _collect(
 
 def _write_table(store: Store, stem: str, suffix: str, table: pa.Table) -> Stored:
     settings = {"compression": "lz4", "use_dictionary": False, "write_statistics": False}
-    settings |= {"row_group_size": FRAGMENT_GROUP, "write_page_checksum": True}
+    settings |= {"row_group_size": _GROUP_ROWS, "write_page_checksum": True}
     write = partial(pq.write_table, table, **settings)
     return store.write(stem, suffix, write)
 
