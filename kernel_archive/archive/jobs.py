@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from kernel_archive.archive.git_source import fetch_commit
-from kernel_archive.archive.store import fetch_source
+from kernel_archive.archive.sources import fetch_source
 from kernel_archive.errors import printable
 from kernel_archive.ids import canonical_json, sha256_hex
 from kernel_archive.readers import READERS
@@ -86,10 +85,16 @@ class RunJob(msgspec.Struct, frozen=True, kw_only=True, dict=True):
             if name == self.search_id or name.startswith(f"{self.search_id}/")
         }
 
+    @cached_property
+    def roles(self) -> dict[str, list[str]]:
+        """Roles -> patterns of the problems that have them whatever their source says."""
+        rules = self.loaded.recipe.eval
+        return {str(role): patterns for role, patterns in rules.roles.items()} if rules else {}
+
     def role_of(self, problem: str | None) -> str:
         """The role of a problem's rows: what the recipe's ``[eval]`` says, else the source."""
-        for role, patterns in _roles(self.loaded.recipe).items():
-            if any(fnmatch.fnmatchcase(problem or "", pattern) for pattern in patterns if problem):
+        for role, patterns in self.roles.items():
+            if problem and any(fnmatch.fnmatchcase(problem, pattern) for pattern in patterns):
                 return role
         return self.source.role
 
@@ -118,11 +123,6 @@ def excludes(recipe: Recipe) -> dict[str, dict[str, str]]:
         name = f"{recipe.name}/{entry.search.removeprefix(recipe.name + '/')}"
         excluded.setdefault(name, {})[entry.node] = entry.reason
     return excluded
-
-
-def _roles(recipe: Recipe) -> dict[str, list[str]]:
-    """Map roles to patterns of the problems that have them whatever their source says."""
-    return {str(role): names for role, names in (recipe.eval.roles if recipe.eval else {}).items()}
 
 
 def run_digest(files: RunFiles) -> tuple[str, dict[str, str], int]:
@@ -154,7 +154,7 @@ def fragment_key(job: RunJob, digest: str) -> str:
         "source_key": job.source_key,
         "excluded": job.excluded,
         "gpus": tuple(job.loaded.recipe.gpu),
-        "roles": _roles(job.loaded.recipe),
+        "roles": job.roles,
         "references": {p.name: file_sha256(p) for p in sorted(files) if p.is_file()},
         "input": digest,
     }
@@ -183,9 +183,7 @@ def _matches(loaded: LoadedRecipe, index: int, stage: Path) -> list[tuple[Path, 
     base, pattern = loaded.directory, source.path
     field, fix = f"source[{index}].path", "Paths are relative to the recipe; wildcards: *, ? and **"
     code, message = "no-match", "the path matches no file or directory"
-    if pattern.startswith("git+"):
-        base, pattern = fetch_commit(pattern, stage)
-    elif "://" in pattern:
+    if "://" in pattern:
         base, pattern = fetch_source(pattern, stage, beside=bool(READERS[source.format].files))
         code, message = "bad-source", "the address matches no file"
     elif Path(pattern).is_absolute() or ".." in Path(pattern).parts:

@@ -82,8 +82,7 @@ def whole(recipes, tmp_path_factory):
 def test_the_same_bytes_whatever_is_held(recipes, whole, tmp_path, monkeypatch, rows):
     """Few rows held at a time and small fragments' blocks."""
     monkeypatch.setattr(consolidate, "CHUNK_ROWS", rows)
-    for module in (consolidate, stage):
-        monkeypatch.setattr(module, "FRAGMENT_GROUP", 2)
+    monkeypatch.setattr(stage, "_GROUP_ROWS", 2)
     build_archive(recipes, out=tmp_path / "out", jobs=1)
     assert tree(tmp_path / "out") == tree(whole)
     assert not list((tmp_path / ".out.stage").glob("merge*"))
@@ -107,7 +106,6 @@ def test_files_end_where_they_would(recipes, tmp_path, monkeypatch):
         "GROUP_RATE": 4,
     }.items():
         monkeypatch.setattr(shards, name, value)
-    monkeypatch.setattr(consolidate, "SHARD_ROWS", 12)
     build_archive(recipes, out=tmp_path / "b", jobs=1)
     assert validate_archive(tmp_path / "b") == []
     files = sorted((tmp_path / "b/data/evaluations").iterdir())

@@ -54,7 +54,7 @@ def test_a_run_that_takes_all_memory_is_named(job, tmp_path, monkeypatch):
     def too_much(rows):
         raise MemoryError
 
-    monkeypatch.setattr(search_rows.fragments, "fragment_table", too_much)
+    monkeypatch.setattr(search_rows, "fragment_table", too_much)
     with pytest.raises(LogError, match="made/run takes more memory"):
         stage_run(job, Store(str(tmp_path / "stage")))
     assert list((tmp_path / "stage").iterdir()) == []

@@ -10,7 +10,7 @@ import fsspec
 import pytest
 from support.puct import RunLog, program, recipe
 
-from kernel_archive.archive import consolidate
+from kernel_archive.archive import shards
 from kernel_archive.archive.build import build_archive
 from kernel_archive.archive.store import Store
 from kernel_archive.errors import KernelArchiveError, LogError, RecipeError
@@ -60,7 +60,7 @@ def test_source_and_staging_area_in_a_bucket(bucket, logs, tmp_path, monkeypatch
     fsspec.filesystem("s3").put(str(logs), "bucket/logs", recursive=True)
     there = recipe_at(tmp_path / "there", "s3://bucket/logs")
     bucket.plan = {"logs/run_1": ["throttle", "break"], ".run": ["throttle"]}
-    monkeypatch.setattr(consolidate, "SHARD_ROWS", 14)
+    monkeypatch.setattr(shards, "SHARD_ROWS", 14)
     built = build_archive([there], out=tmp_path / "b", jobs=1, stage="s3://bucket/stage")
     assert built.logical_digest == here.logical_digest
     assert tree(tmp_path / "b") == tree(tmp_path / "a")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kernel_archive.archive.git_source import fetch_commit
+from kernel_archive.archive.sources import fetch_source
 from kernel_archive.archive.open import open_archive
 from kernel_archive.errors import RecipeError
 from kernel_archive.pipeline import build
@@ -73,12 +73,12 @@ def test_a_build_reads_one_commit(repository: tuple[Path, str], tmp_path: Path) 
 def test_the_tree_is_written_as_plain_files(repository: tuple[Path, str], tmp_path: Path) -> None:
     """A link is a file that holds its words; nothing beside the path comes."""
     theirs, commit = repository
-    folder, pattern = fetch_commit(f"git+file://{theirs}@{commit}#results/*.csv", tmp_path / "s")
+    folder, pattern = fetch_source(f"git+file://{theirs}@{commit}#results/*.csv", tmp_path / "s")
     assert [path.name for path in folder.glob(pattern)] == ["t.csv"]
     assert (folder / "passwd").read_text() == "/etc/passwd"
     assert not (folder / "passwd").is_symlink()
     assert not (folder.parent / "other.txt").exists()
-    whole, name = fetch_commit(f"git+file://{theirs}@{commit}#.", tmp_path / "s")
+    whole, name = fetch_source(f"git+file://{theirs}@{commit}#.", tmp_path / "s")
     assert (whole / name / "other.txt").read_text() == "other"
 
 
@@ -101,6 +101,6 @@ def test_what_is_no_commit(
     theirs, commit = repository
     url = change(f"git+file://{theirs}@{commit}#results", commit)  # type: ignore[operator]
     with pytest.raises(RecipeError, match=words) as caught:
-        fetch_commit(url, tmp_path / "s")
+        fetch_source(url, tmp_path / "s")
     assert caught.value.findings[0].value == url
     assert not list((tmp_path / "s").rglob("*.csv"))
