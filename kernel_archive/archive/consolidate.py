@@ -117,8 +117,7 @@ def _stream_rows(
     """Yield the rows of a split in order, as the schema has them."""
     made = {"bin_scheme": scheme, "canary": CANARY}
     columns = ", ".join(
-        f"'{made[name]}' AS {name}" if name in made else name
-        for name in TABLES[table].schema.names
+        f"'{made[name]}' AS {name}" if name in made else name for name in TABLES[table].schema.names
     )
     query = f"SELECT {columns} FROM {table} WHERE {condition} ORDER BY search_id, seq"
     for batch in connection.sql(query).to_arrow_reader(CHUNK_ROWS):

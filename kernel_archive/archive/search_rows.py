@@ -344,7 +344,7 @@ def _completed(job: RunJob, search_id: str, facts: SearchFacts) -> SearchFacts:
     """
     problem = job.source.problem
     if problem is not None:
-        problem = problem.replace("{name}", search_id.rsplit("/", 1)[-1].split("__")[0])
+        problem = problem.replace("{name}", search_id.rsplit("/", 1)[-1].split("__", maxsplit=1)[0])
     stated = {"problem": problem, "gpu": job.source.gpu, "model": job.source.model}
     normalise = {"problem": normalise_problem, "gpu": canonical_gpu, "model": str}
     whole: dict[str, str | None] = {}
@@ -359,9 +359,7 @@ def _completed(job: RunJob, search_id: str, facts: SearchFacts) -> SearchFacts:
     return msgspec.structs.replace(facts, **whole)
 
 
-def _contradiction(
-    job: RunJob, place: str, field: str, stated: str, logged: str
-) -> RecipeError:
+def _contradiction(job: RunJob, place: str, field: str, stated: str, logged: str) -> RecipeError:
     message = f"the recipe says {printable(stated)!r}, the log of {place} says"
     return RecipeError.of(
         code="recipe-contradicts-log",

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kernel_archive.archive.sources import fetch_source
 from kernel_archive.archive.open import open_archive
+from kernel_archive.archive.sources import fetch_source
 from kernel_archive.errors import RecipeError
 from kernel_archive.pipeline import build
 
