@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from support.puct import RunLog, program, recipe
 
+from kernel_archive.archive.jobs import jobs_of
 from kernel_archive.archive.open import open_archive
-from kernel_archive.archive.recipe import load_recipe, shipped_recipes
+from kernel_archive.archive.recipe import find_recipe, load_recipe, shipped_recipes
 from kernel_archive.errors import RecipeError
 from kernel_archive.pipeline import build
 
@@ -171,3 +173,34 @@ def test_mistakes_of_a_source(tmp_path: Path, more: str, words: str) -> None:
         load_recipe(tmp_path / "builder.toml")
     assert words in str(caught.value)
     assert "source[0]" in str(caught.value)
+
+
+@pytest.fixture
+def source(tmp_path):
+    """A recipe of one run."""
+    log = RunLog()
+    log.root(program("seed"), 1.0)
+    log.write(tmp_path / "src/logs/run")
+    return recipe(tmp_path / "src", ("logs/*", "held_out"))
+
+
+@pytest.mark.parametrize(
+    "path", ["", ".", "/", "*/" * 200, "**/" * 200, "logs/\\u0000", "a" * 5000, "/" * 3, "~"]
+)
+def test_a_path_that_names_nothing_is_one_clear_error(source, path):
+    """Empty, absolute, endless and impossible paths: file and field are named."""
+    source.write_text(source.read_text().replace("logs/*", path))
+    with pytest.raises(RecipeError) as caught:
+        jobs_of([find_recipe(str(source))])
+    assert caught.value.findings[0].field == "source[0].path"
+
+
+def test_a_path_that_leads_up_and_down_again_is_followed(source, tmp_path):
+    """``..`` in the middle of a path, and an absolute path, name the run as the plain one does."""
+    plain = source.read_text()
+    (wanted,) = jobs_of([find_recipe(str(source))])
+    for path in ("../src/logs/*", str(tmp_path / "src/logs/*")):
+        source.write_text(plain.replace("logs/*", path))
+        (found,) = jobs_of([find_recipe(str(source))])
+        assert found.path == wanted.path
+        assert found.search_id == "made/run"
