@@ -11,7 +11,6 @@ import fnmatch
 import os
 import re
 import tempfile
-import tomllib
 from collections import Counter
 from itertools import islice
 from pathlib import Path
@@ -30,7 +29,7 @@ from kernel_archive.readers.sql import QueryError, files_below, run_query
 from kernel_archive.storage import content_path, write_atomically
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
 #: Look at this many files of a folder, tables of it, and columns of a table.
 _MAX_FILES: Final = 20_000
@@ -49,10 +48,21 @@ _READ: Final = {
     ".parquet": "read_parquet(getvariable('file'))",
 }
 _PROGRAMS: Final = (".py", ".cu", ".cuh", ".cpp", ".hip", ".txt")
-_NAMES: Final = tomllib.loads(Path(__file__).with_name("init_names.toml").read_text("utf-8"))
-_UNITS: Final[dict[str, str]] = _NAMES["units"]
-_FALSE: Final = "('false', '0', '0.0', 'no', 'fail', 'failed')"
-_GOOD: Final = "('ok', 'pass', 'passed', 'success', 'successful', 'correct', 'valid', 'true', '1')"
+
+
+class KnownColumn(msgspec.Struct, frozen=True, kw_only=True):
+    """A column of ours, and how theirs are called and read (``init_names.toml``)."""
+
+    name: str
+    patterns: list[str]  # over the words of a name, the best first
+    sql: str = "{}"  # what makes ours of theirs
+    file: bool = False  # whether theirs names a file with the text
+    look: str | None = None  # what a person must check
+
+
+_KNOWN: Final = msgspec.toml.decode(
+    Path(__file__).with_name("init_names.toml").read_bytes(), type=dict[str, list[KnownColumn]]
+)["column"]
 
 
 class Draft(msgspec.Struct, kw_only=True):
@@ -129,7 +139,7 @@ def _table(folder: Path, names: Sequence[str]) -> Draft | None:
     """Recognise the table from which most columns of ours are known, and the tables like it."""
     tables = [name for name in names if _uncompressed(name).suffix.lower() in _READ]
     columns = {name: _columns(folder, name) for name in tables[:_MAX_TABLES]}
-    n_known = {name: len(_matched(c)) + len(_times(c)) for name, c in columns.items()}
+    n_known = {name: len(_matched(c)) for name, c in columns.items()}
     best = max(n_known, key=n_known.__getitem__, default=None)
     if best is None or n_known[best] < 2:
         return None
@@ -160,39 +170,20 @@ def _columns(folder: Path, table: str) -> list[str]:
             return []
 
 
-def _words(name: str) -> list[str]:
-    """The words of a column's name: ``kernelTime (ms)`` gives kernel, time and ms."""
-    split = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower().replace("\u00b5s", "us")
-    return [word for word in re.split(r"[^a-z0-9]+", split) if word]
-
-
-def _matched(columns: Sequence[str]) -> dict[str, str]:
-    """Map columns of ours to the column of theirs with the best synonym; each is taken once."""
-    plain = {column: "_".join(_words(column)) for column in columns if column.strip()}
-    matched: dict[str, str] = {}
-    for ours, patterns in _NAMES["columns"].items():
-        for pattern in patterns:
-            fits = [c for c, words in plain.items() if re.fullmatch(pattern, words)]
-            if fits:
-                matched[ours] = fits[0]
-                del plain[fits[0]]
-                break
-    return matched
-
-
-def _times(columns: Sequence[str]) -> dict[str, tuple[str, str | None]]:
-    """Map our columns of times to theirs, and its unit where its name has one."""
-    times: dict[str, tuple[str, str | None]] = {}
-    words_of = _NAMES["words"]
+def _matched(columns: Sequence[str]) -> dict[str, tuple[str, KnownColumn]]:
+    """Map columns of ours to a column of theirs, with what is known of such."""
+    words = {}
     for column in columns:
-        words = _words(column)
-        unit = next((word for word in reversed(words) if word in _UNITS), None)
-        is_time = set(words_of["time"]).intersection(words) or unit not in (None, "s")
-        if is_time and not set(words_of["other_time"]).intersection(words):
-            is_reference = set(words_of["reference"]).intersection(words)
-            name = "reference_runtime_us" if is_reference else "runtime_us"
-            times.setdefault(name, (column, unit))
-    return times
+        # kernelTime (ms) becomes kernel_time_ms.
+        split = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", column).lower().replace("\u00b5s", "us")
+        words[column] = re.sub(r"[^a-z0-9]+", "_", split).strip("_")
+    matched: dict[str, tuple[str, KnownColumn]] = {}
+    for known in _KNOWN:
+        fits = [c for p in known.patterns for c, name in words.items() if re.fullmatch(p, name)]
+        if fits and known.name not in matched:
+            matched[known.name] = (fits[0], known)
+            del words[fits[0]]
+    return matched
 
 
 def quoted(name: str) -> str:
@@ -202,36 +193,31 @@ def quoted(name: str) -> str:
 
 def _query(table: str, columns: Sequence[str], names: Sequence[str]) -> tuple[str, list[str]]:
     """Write a query over a table, and what a person must look at."""
-    matched, times = _matched(columns), _times(columns)
+    matched = _matched(columns)
     lines, joins, notes = list[str](), list[str](), list[str]()
-    ending = Counter(Path(n).suffix for n in names if Path(n).suffix in _PROGRAMS).most_common(1)
-    for ours in ("code", "reference_code"):
-        theirs = matched.get(ours, "")
-        if ending and {"path", "file", "filename"}.intersection(_words(theirs)):
+    programs = Counter(ending for n in names if (ending := Path(n).suffix) in _PROGRAMS)
+    for ours, (theirs, known) in matched.items():
+        value = f"t.{quoted(theirs)}"
+        if known.file:
+            ending = programs.most_common(1)[0][0] if programs else ".py"
             alias = f"{ours}_file"
-            lines.append(f"{alias}.content AS {ours},  -- the file that {printable(theirs)} names")
             joins.append(
-                f"LEFT JOIN read_text('**/*{ending[0][0]}') {alias}\n"
-                f"  ON ends_with('/' || {alias}.filename, '/' || ltrim(t.{quoted(theirs)}, './'))"
+                f"LEFT JOIN read_text('**/*{ending}') {alias}\n"
+                f"  ON ends_with('/' || {alias}.filename, '/' || ltrim({value}, './'))"
             )
-            del matched[ours]
-    for ours, (theirs, unit) in times.items():
-        remark = f"{unit} by its name"
-        if unit is None:
-            remark = "LOOK: ms is a guess, its name states no unit"
-            notes.append(f"the unit of {printable(theirs, 60)} is not in its name: ms is a guess")
-        factor = _UNITS[unit or "ms"]
-        lines.append(f"TRY_CAST(t.{quoted(theirs)} AS DOUBLE) {factor} AS {ours},  -- {remark}")
-    lines += _verdict(matched)
-    lines += [f"t.{quoted(theirs)} AS {ours}," for ours, theirs in matched.items()]
-    if not any(re.search(r" AS code,", line) for line in lines):
+            lines.append(f"{alias}.content AS {ours},  -- the file that {printable(theirs)} names")
+        else:
+            look = f"  -- LOOK: {known.look}" if known.look else ""
+            lines.append(f"{known.sql.format(value)} AS {ours},{look}")
+        if known.look:
+            notes.append(f"{printable(theirs, 60)}: {known.look}")
+    if "code" not in matched:
         notes.append("no column with the program, or with the name of its file, was recognised")
-    text = "\n".join([*lines, *joins])
-    unused = ", ".join([printable(c, 40) for c in columns if f"t.{quoted(c)}" not in text][:40])
+    used = {theirs for theirs, _ in matched.values()}
+    unused = ", ".join([printable(c, 40) for c in columns if c not in used][:40])
     read = _READ[_uncompressed(table).suffix.lower()]
     query = [
         "-- Written by kernel-archive init from the names of the columns: read it first.",
-        *(f"-- LOOK: {note}" for note in notes),
         f"-- Columns that nothing is read from: {unused or 'none'}",
         "SELECT",
         *(f"  {line}" for line in lines),
@@ -242,21 +228,6 @@ def _query(table: str, columns: Sequence[str], names: Sequence[str]) -> tuple[st
         "ORDER BY t.source_row",
     ]
     return "\n".join(query) + "\n", notes
-
-
-def _verdict(matched: dict[str, str]) -> Iterator[str]:
-    """Write the outcome, from columns that say true and false or in words; takes them out."""
-    cases = []
-    for ours, failure in (("compiled", "compile_failed"), ("correct", "incorrect")):
-        if ours in matched:
-            theirs = f"t.{quoted(matched.pop(ours))}"
-            cases.append(f"  WHEN lower({theirs}::VARCHAR) IN {_FALSE} THEN '{failure}'")
-    other = "'success'"
-    if "outcome" in matched:
-        other = f"t.{quoted(matched.pop('outcome'))}::VARCHAR"
-        cases.append(f"  WHEN lower({other}) IN {_GOOD} THEN 'success'  -- LOOK: other words?")
-    if cases:
-        yield from ("CASE", *cases, f"  ELSE {other} END AS outcome,")
 
 
 def write_recipe(draft: Draft, target: Path, *, name: str, answers: dict[str, str]) -> None:
@@ -293,9 +264,8 @@ def write_recipe(draft: Draft, target: Path, *, name: str, answers: dict[str, st
 
 def preview(recipe: Path) -> dict[str, Any]:
     """Read what a recipe names, without building: counts, first rows, findings, what is missing."""
-    outcomes, gpus, problems = Counter[str](), Counter[str](), Counter[str]()
     findings: list[Finding] = []
-    first: list[dict[str, Any]] = []
+    rows: list[dict[str, Any]] = []
     n_rows = 0
     jobs = jobs_of([load_recipe(recipe)])
     for job in jobs:
@@ -304,30 +274,32 @@ def preview(recipe: Path) -> dict[str, Any]:
         facts = next((r for r in records if isinstance(r, SearchFacts)), SearchFacts())
         evaluations = [record for record in records if isinstance(record, Evaluation)]
         n_rows += facts.counts.get("rows", len(evaluations))
-        for record in evaluations:
-            gpu = canonical_gpu(record.gpu or facts.gpu or job.source.gpu or "")
-            problem = record.problem or facts.problem or job.source.problem or ""
-            outcomes["refused" if record.excluded else record.outcome] += 1
-            gpus[gpu] += 1
-            problems[problem] += 1
-            if len(first) < 3 and record.outcome == "success" and record.excluded is None:
-                code = record.code.strip().split("\n", 1)[0][:80]
-                row = {"problem": problem, "gpu": gpu, "speedup": record.speedup, "code": code}
-                first.append({**row, "from": record.source_file, "line": record.source_line})
-    without = {"gpu": gpus.pop("", 0), "problem": problems.pop("", 0)}
+        rows += [
+            {
+                "problem": record.problem or facts.problem or job.source.problem or "",
+                "gpu": canonical_gpu(record.gpu or facts.gpu or job.source.gpu or ""),
+                "outcome": "refused" if record.excluded else record.outcome,
+                "speedup": record.speedup,
+                "code": record.code.strip().split("\n", 1)[0][:80],
+                "from": record.source_file,
+                "line": record.source_line,
+            }
+            for record in evaluations
+        ]
+    counts = {name: Counter(row[name] for row in rows) for name in ("outcome", "problem", "gpu")}
     missing = [
-        f"the {what} of {n:,} rows: {what} = ... in the [[source]]"
-        for what, n in without.items()
-        if n
+        f"the {name} of {n:,} rows: {name} = ... in the [[source]]"
+        for name in ("gpu", "problem")
+        if (n := counts[name].pop("", 0))
     ]
     return {
         "runs": len(jobs),
         "rows": n_rows,
-        "evaluations": outcomes.total(),
-        "outcomes": dict(outcomes.most_common()),
-        "problems": len(problems),
-        "gpus": dict(gpus.most_common()),
-        "first": first,
+        "evaluations": len(rows),
+        "outcomes": dict(counts["outcome"].most_common()),
+        "problems": len(counts["problem"]),
+        "gpus": dict(counts["gpu"].most_common()),
+        "first": [row for row in rows if row["outcome"] == "success"][:3],
         "findings": findings,
         "missing": missing,
     }
