@@ -214,25 +214,17 @@ def _refuse_repeats(runs: Sequence[StagedRun]) -> None:
     The same log twice would count every measurement twice; held out and training at once, it would
     leak.
     """
-    by_digest: dict[str, StagedRun] = {}
-    by_search: dict[str, StagedRun] = {}
+    seen: dict[str, StagedRun] = {}
     for run in runs:
-        other = by_digest.setdefault(run.digest, run)
-        if other is not run and run.rows:
-            roles = f" as {other.role} and as {run.role}" if other.role != run.role else ""
-            message = f"the same run is matched twice{roles}: {other.search_id}, {run.search_id}"
-            raise _repeat("same-run-twice", message)
-        for row in run.searches:
-            name = str(row["search_id"])
-            other = by_search.setdefault(name, run)
+        names = [str(row["search_id"]) for row in run.searches]
+        for name in [run.digest, *names] if run.rows else names:
+            other = seen.setdefault(name, run)
             if other is not run:
-                message = f"two runs hold a search called {printable(name)}"
-                raise _repeat("same-search-twice", f"{message}: {other.path}, {run.path}")
-
-
-def _repeat(code: str, message: str) -> RecipeError:
-    fix = "Let each run match one source of one recipe, or rename one of the files"
-    return RecipeError.of(code=code, message=message, field="source.path", fix=fix)
+                roles = f"as {other.role} and as {run.role}"
+                message = f"the same run is matched twice, {roles}: {other.path}, {run.path}"
+                fix = "Let each run match one source of one recipe, or rename one of the files"
+                place = {"field": "source.path", "fix": fix}
+                raise RecipeError.of(code="same-run-twice", message=message, **place)
 
 
 def unchanged(plan: BuildPlan, staging: Staging) -> BuildResult | None:
