@@ -23,7 +23,6 @@ from kernel_archive.archive.labels import LabelRules
 from kernel_archive.archive.launches import write_launches
 from kernel_archive.archive.manifest import (
     FORMAT,
-    InputFacts,
     Manifest,
     present_manifest,
     shard_faults,
@@ -199,8 +198,8 @@ def stage_runs(plan: BuildPlan, advance: Advance | None = None) -> Staging:
             runs.append(run)
             anew += was_read
             if advance:
-                advance(len(runs), len(calls), run.search_id)
-    runs.sort(key=lambda run: run.search_id)
+                advance(len(runs), len(calls), run.facts.search_id)
+    runs.sort(key=lambda run: run.facts.search_id)
     _refuse_repeats(runs)
     versions = [FORMAT, STAGE_VERSION, __version__, writer_version(), options.scheme]
     keys = sorted(run.key for run in runs)
@@ -216,12 +215,15 @@ def _refuse_repeats(runs: Sequence[StagedRun]) -> None:
     """
     seen: dict[str, StagedRun] = {}
     for run in runs:
-        names = [str(row["search_id"]) for row in run.searches]
-        for name in [run.digest, *names] if run.rows else names:
+        once = [str(row["search_id"]) for row in run.searches]
+        if run.facts.evaluations:
+            once.append(run.facts.digest)
+        for name in once:
             other = seen.setdefault(name, run)
             if other is not run:
+                names = f"{other.facts.search_id}, {run.facts.search_id}"
                 roles = f"as {other.role} and as {run.role}"
-                message = f"the same run is matched twice, {roles}: {other.path}, {run.path}"
+                message = f"the same run is matched twice, {roles}: {names}"
                 fix = "Let each run match one source of one recipe, or rename one of the files"
                 place = {"field": "source.path", "fix": fix}
                 raise RecipeError.of(code="same-run-twice", message=message, **place)
@@ -272,20 +274,9 @@ def build_tables(plan: BuildPlan, staging: Staging, directory: Path) -> Manifest
         builders=plan.facts,
         tables=tables,
         splits={},
-        inputs=[
-            InputFacts(
-                search_id=run.search_id,
-                builder=run.builder,
-                path=run.path,
-                digest=f"sha256:{run.digest}",
-                bytes=run.bytes,
-                evaluations=run.rows,
-                findings=run.n_findings,
-            )
-            for run in runs
-        ],
+        inputs=[run.facts for run in runs],
         findings={
-            "total": sum(run.n_findings for run in runs),
+            "total": sum(run.facts.findings for run in runs),
             "by_code": dict(sorted(Counter(finding.code for finding in findings).items())),
             "first": msgspec.to_builtins(findings[:FINDINGS_IN_MANIFEST]),
         },

@@ -14,19 +14,18 @@ from kernel_archive.program_text import artificial_patterns, language_of
 from kernel_archive.schema import CASE, TABLES
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from kernel_archive.readers.records import Case, Evaluation
 
-#: Leave out a row that holds more: logs are untrusted, and such a row could fill the memory of
-#: everything behind it. Programs that searches write stay below 200,000 characters, and problems
-#: have up to 24 cases.
-MAX_CODE: Final = 4_000_000
-MAX_NAME: Final = 4000
-MAX_CASES: Final = 1000
-MAX_SHAPES: Final = 100_000
-#: Other quantities (microseconds, seconds) are below this, so that their sums stay finite.
-MAX_QUANTITY: Final = 1e18
+#: Leave out a number that is larger, so that it fits its column and sums stay finite. Texts are
+#: bounded where lines are read.
+LARGEST: Final = {
+    **dict.fromkeys(("step", "n_logged", "source_line", "goal_bin"), 2**31 - 1),
+    **dict.fromkeys(("n_pending", "n_mutations_failed", "n_deferred", "n_forecasts"), 2**31 - 1),
+    **dict.fromkeys(("input_tokens", "output_tokens"), 2**53),
+    **dict.fromkeys(("gpu_seconds", "wall_seconds", "runtime_us", "reference_runtime_us"), 1e18),
+}
 
 #: What a table has beyond single evaluations: it is made when fragments are merged.
 _MERGED: Final = frozenset(
@@ -52,28 +51,13 @@ FRAGMENT_SCHEMA: Final = pa.schema(
 )
 
 
-def limits(schema: pa.Schema) -> dict[str, float]:
-    """Return how large each number, and how long each text of a schema may be."""
-    bounds: dict[str, float] = {}
-    for field in schema:
-        if pa.types.is_integer(field.type):
-            bounds[field.name] = 2 ** (field.type.bit_width - 1) - 1
-        elif pa.types.is_floating(field.type):
-            bounds[field.name] = MAX_QUANTITY
-        elif pa.types.is_string(field.type):
-            bounds[field.name] = MAX_CODE if field.name == "code" else MAX_NAME
-    return bounds
-
-
-def beyond_limits(row: Mapping[str, Any], bounds: Mapping[str, float]) -> Iterator[str]:
-    """Yield the columns whose value is larger or longer than its limit, or no number."""
-    for name, most in bounds.items():
-        value = row.get(name)
-        if value is None:
-            continue
-        size = len(value) if isinstance(value, str) else abs(value)
-        if not size <= most:
-            yield name
+def too_large(numbers: Mapping[str, Any]) -> list[str]:
+    """List the names whose number is larger than :data:`LARGEST`, or no number."""
+    return [
+        name
+        for name, most in LARGEST.items()
+        if (value := numbers.get(name)) is not None and not abs(value) <= most
+    ]
 
 
 def encodable(text: str | None) -> str | None:

@@ -7,7 +7,7 @@ import os
 import re
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from kernel_archive.archive.recipe import LoadedRecipe, Recipe, Source
 
 #: Raised when the fragments' own layout or the derivation of their columns changes.
-STAGE_VERSION: Final = 9
+STAGE_VERSION: Final = 10
 #: Independent counts may lie beside logs; they are no logs.
 _NOT_A_RUN: Final = frozenset({"EXPECTED.json", "README.md"})
 #: Names of problems that can stand in a file name.
@@ -125,20 +125,25 @@ def excludes(recipe: Recipe) -> dict[str, dict[str, str]]:
     return excluded
 
 
-def run_digest(files: RunFiles) -> tuple[str, dict[str, str], int]:
-    """Digest the names and digests of a run's files; also digests of each file, and bytes on disk.
+class RunDigests(NamedTuple):
+    """sha256 of what a run consists of, as hex digits."""
+
+    run: str  # over names and digests of its files
+    files: dict[str, str]  # by name, as rows state it
+
+
+def run_digests(files: RunFiles) -> RunDigests:
+    """Digest the files of a run.
 
     Names count relative to the run: a run that was moved or renamed keeps its digest.
     """
     each: dict[str, str] = {}
     inside: dict[str, str] = {}
-    size = 0
     for path in files.files:
         below = path.is_relative_to(files.root)
         name = path.relative_to(files.root).as_posix() if below else path.name
         each[files.name(path)] = inside[name] = file_sha256(path)
-        size += path.stat().st_size
-    return sha256_hex(canonical_json(inside)), each, size
+    return RunDigests(sha256_hex(canonical_json(inside)), each)
 
 
 def fragment_key(job: RunJob, digest: str) -> str:

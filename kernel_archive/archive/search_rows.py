@@ -13,17 +13,12 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import msgspec
 
 from kernel_archive.archive.fragments import (
-    FRAGMENT_SCHEMA,
-    MAX_CASES,
-    MAX_CODE,
-    MAX_SHAPES,
     Programs,
-    beyond_limits,
     encodable,
     fragment_table,
     json_text,
-    limits,
     micros,
+    too_large,
     total_time,
 )
 from kernel_archive.errors import Finding, RecipeError, printable
@@ -32,14 +27,14 @@ from kernel_archive.ids import evaluation_id, kernel_id
 from kernel_archive.problems import REFERENCE_IDS, family_of, get_problem, normalise_problem
 from kernel_archive.readers import READERS
 from kernel_archive.readers.records import SPEEDUP_RANGE, Evaluation, SearchFacts
-from kernel_archive.schema import OUTCOMES, TABLES
+from kernel_archive.schema import OUTCOMES
 
 if TYPE_CHECKING:
     from collections.abc import Container, Sequence
 
     import pyarrow as pa
 
-    from kernel_archive.archive.jobs import RunJob
+    from kernel_archive.archive.jobs import RunDigests, RunJob
 
     Row = dict[str, Any]
 
@@ -52,9 +47,12 @@ _NUMBERS: Final = (
     *("source_line", "narrow_domain", "goal_bin"),
 )
 _TEXTS: Final = ("node_id", "parent_node_id", "source_file", "aim")
-_LIMITS: Final = limits(FRAGMENT_SCHEMA)
-_SEARCH_JSON: Final = ("hyperparameters", "measurement", "software")
-_SEARCH_LIMITS: Final = limits(TABLES["searches"].schema) | dict.fromkeys(_SEARCH_JSON, MAX_CODE)
+#: Columns of searches that are as the log has them: counts and times, and settings as JSON.
+_OF_SEARCH: Final = (
+    *("gpu_seconds", "wall_seconds", "input_tokens", "output_tokens", "n_pending"),
+    *("n_mutations_failed", "n_deferred", "n_forecasts", "finished"),
+)
+_SETTINGS: Final = ("hyperparameters", "measurement", "software")
 
 
 class Rows(NamedTuple):
@@ -122,12 +120,12 @@ class References:
 class SearchRows:
     """Collects the records of one search in the order of the log, and makes its rows."""
 
-    def __init__(self, job: RunJob, search_id: str, digest: str, digests: dict[str, str]) -> None:
+    def __init__(self, job: RunJob, search_id: str, digests: RunDigests) -> None:
         self.job = job
         self.role = str(job.source.role)
         self.search_id = search_id
-        self.digest = digest
-        self.digests = digests
+        self.digest = digests.run
+        self.digests = digests.files
         self.evaluations: list[Evaluation] = []
         self.facts = SearchFacts()
         self.findings: list[Finding] = []  # those of the reader come first
@@ -148,7 +146,7 @@ class SearchRows:
                 row = self._row(record, str(problem), str(gpu))
                 row["excluded"] = encodable(reasons.get(record.node_id, record.excluded))
                 row["seq"] = first + len(kept)
-                fault = self._overflow(record, row)
+                fault = _overflow(row)
             if fault is not None:
                 self.findings.append(fault)
                 continue
@@ -227,23 +225,6 @@ class SearchRows:
             "generation_method": job.source.generation_method,
         }
 
-    def _overflow(self, record: Evaluation, row: Row) -> Finding | None:
-        """Say what of a row is more than a row may hold, if anything is."""
-        name = next(beyond_limits(row, _LIMITS), None)
-        cases = row["cases"]
-        if len(cases) > MAX_CASES or sum(len(str(case.shape)) for case in cases) > MAX_SHAPES:
-            name = name or "cases"
-        if name is None:
-            return None
-        return Finding(
-            code="bad-value",
-            message="a value beyond what a row of evaluations may hold; the row is left out",
-            file=record.source_file,
-            line=record.source_line,
-            field=name,
-            value=printable(row[name]),
-        )
-
     def _identify(self, record: Evaluation, row: Row, problem: str) -> None:
         """Give a row its reference and its ids; ``problem`` is as the log spells it."""
         reference = record.reference_code
@@ -301,14 +282,21 @@ class SearchRows:
             problem = self._references.own_name(problem, reference)
         outcomes = [row["outcome"] for row in rows]
         times = _present(rows, "started_at") + _present(rows, "completed_at")
-        stated = {n: getattr(facts, n) for n in facts.__struct_fields__ if n in _SEARCH_LIMITS}
+        row = {name: getattr(facts, name) for name in _OF_SEARCH}
+        for name in too_large(row):
+            message = f"{name} of {self.search_id} is larger than it can be; left out"
+            place = {"file": job.run_path, "field": name}
+            self.findings.append(Finding(code="bad-value", message=message, **place))
+            row[name] = None
         for name in ("input_tokens", "output_tokens", "gpu_seconds"):
-            if stated[name] is None:
-                stated[name] = _total(_present(rows, name))
-        row = stated | {
-            **{name: json_text(stated[name]) for name in _SEARCH_JSON},
+            if row[name] is None:
+                row[name] = _total(_present(rows, name))
+        return row | {
+            **{name: json_text(getattr(facts, name)) for name in _SETTINGS},
             **{f"n_{o}": outcomes.count(o) for o in OUTCOMES if o != "success"},
             "problem": problem,
+            "gpu": facts.gpu,
+            "model": facts.model,
             "reference_id": reference and self._programs.text(reference).program_id,
             "search_id": self.search_id,
             "builder": job.builder,
@@ -316,7 +304,6 @@ class SearchRows:
             "role": self.role,
             "generation_method": job.source.generation_method,
             "family": family_of(problem) if problem is not None else None,
-            "finished": facts.finished,
             "n_evaluations": len(rows),
             "n_successes": outcomes.count("success"),
             "n_kernels": len({r["kernel_id"] for r in rows if r["outcome"] == "success"}),
@@ -326,14 +313,8 @@ class SearchRows:
             "completed_at": max(times, default=None),
             "source_path": job.run_path,
             "source_digest": self.digest,
+            "n_findings": len(self.findings),
         }
-        for name in [*beyond_limits(row, _SEARCH_LIMITS)]:
-            message = f"{name} of {self.search_id} is beyond what a row of searches may hold"
-            place = {"file": job.run_path, "field": name}
-            note = Finding(code="bad-value", message=f"{message}; left out", **place)
-            self.findings.append(note)
-            row[name] = None
-        return row | {"n_findings": len(self.findings)}
 
 
 def _completed(job: RunJob, search_id: str, facts: SearchFacts) -> SearchFacts:
@@ -368,6 +349,16 @@ def _contradiction(job: RunJob, place: str, field: str, stated: str, logged: str
         field=f"source[{job.index}].{field}",
         fix="Correct the recipe; a recipe only adds what the logs don't say",
     )
+
+
+def _overflow(row: Row) -> Finding | None:
+    """Say what number of a row is larger than it may be, if one is."""
+    for name in too_large(row):
+        message = "a value beyond what a row of evaluations may hold; the row is left out"
+        place = {"file": row["source_file"], "line": row["source_line"]}
+        value = printable(row[name])
+        return Finding(code="bad-value", message=message, field=name, value=value, **place)
+    return None
 
 
 def _parent(record: Evaluation, rows: dict[str, Row]) -> Row:
