@@ -19,7 +19,7 @@ import msgspec
 from kernel_archive._version import DATA_VERSION, __version__
 from kernel_archive.archive.consolidate import consolidate
 from kernel_archive.archive.jobs import STAGE_VERSION, RunJob, jobs_of
-from kernel_archive.archive.labels import LabelRules
+from kernel_archive.archive.labels import LabelRules, supersession
 from kernel_archive.archive.launches import write_launches
 from kernel_archive.archive.manifest import (
     FORMAT,
@@ -38,7 +38,6 @@ from kernel_archive.archive.recipe import (
     load_recipes,
     local_copy,
     recipe_facts,
-    supersession,
 )
 from kernel_archive.archive.shards import writer_version
 from kernel_archive.archive.stage import StagedRun, stage_run

@@ -102,18 +102,15 @@ class RunJob(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         """Read the reference program that the recipe supplies for a problem, if it does."""
         if self.source.reference is None or problem is None:
             return None
-        path = self.loaded.directory / self.source.reference.replace("{problem}", problem)
         field = f"source[{self.index}].reference"
+        if not _PROBLEM_FILE.fullmatch(problem):  # a name from a log may not lead elsewhere
+            raise self.loaded.error("bad-recipe", "no file can be called so", field, problem)
+        path = self.loaded.beside(self.source.reference.replace("{problem}", problem), field)
         try:
-            # A problem's name comes from a log: it may not lead out of the recipe's folder.
-            inside = path.resolve().is_relative_to(self.loaded.directory.resolve())
-            if _PROBLEM_FILE.fullmatch(problem) and inside:
-                return path.read_text(encoding="utf-8")
+            return path.read_text(encoding="utf-8")
         except (OSError, ValueError) as error:
             message = f"reference program cannot be read: {error}"
             raise self.loaded.error("bad-recipe", message, field, path.name) from None
-        message = "the path of a reference program leaves the recipe's folder"
-        raise self.loaded.error("bad-recipe", message, field, problem)
 
 
 def excludes(recipe: Recipe) -> dict[str, dict[str, str]]:

@@ -16,8 +16,11 @@ import pyarrow as pa
 
 from kernel_archive.archive.readings import refuse_unknown
 from kernel_archive.bins import Scheme, assign_bins
+from kernel_archive.errors import RecipeError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     import duckdb
 
 # Reasons in ``evaluations.excluded``.
@@ -102,6 +105,22 @@ class LabelRules(msgspec.Struct, frozen=True):
     supersedes: list[tuple[str, str]]  # builders (new, old): the new one's verdicts count
     unanimous: list[str]  # builders: one failed measurement of a kernel takes its label
     readings: pa.Table  # what readers found in programs
+
+
+def supersession(recipes: Iterable[dict[str, Any]]) -> list[tuple[str, str]]:
+    """List all pairs (new, old) of builders, also over several steps, by their recipes' facts."""
+    pairs = {(str(recipe["name"]), str(old)) for recipe in recipes for old in recipe["supersedes"]}
+    for _ in range(len(pairs)):
+        pairs |= {(new, older) for new, old in pairs for newer, older in pairs if old == newer}
+    if circle := sorted(new for new, old in pairs if new == old):
+        raise RecipeError.of(
+            code="bad-recipe",
+            message="a builder supersedes itself",
+            field="supersedes",
+            value=circle[0],
+            fix="Take it out",
+        )
+    return sorted(pairs)
 
 
 def decide(connection: duckdb.DuckDBPyConnection, rules: LabelRules) -> None:

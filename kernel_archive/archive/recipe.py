@@ -198,11 +198,12 @@ class LoadedRecipe(msgspec.Struct, frozen=True, kw_only=True):
         place: dict[str, Any] = {"file": str(self.file), "field": field, "value": value, "fix": fix}
         return RecipeError.of(code=code, message=message, **place)
 
-    def beside(self, field: Literal["readings", "launches"]) -> Path | None:
-        """Return the file that the recipe names in a field, if it does."""
-        name: str | None = getattr(self.recipe, field)
-        if name is None:
-            return None
+    def beside(self, name: str, field: str) -> Path:
+        """Find the file that the recipe names in a field; it lies in the recipe's folder.
+
+        Raises:
+            RecipeError: it is not there, no regular file, or elsewhere.
+        """
         message = "the file lies outside of the recipe's folder"
         try:
             path = regular_file(self.directory / name)
@@ -259,26 +260,18 @@ def _check_source(loaded: LoadedRecipe, index: int) -> str | None:
     if source.query is None:
         fix = 'Add query = "import.sql"; kernel-archive init FOLDER writes one'
         raise fail("query", "the format 'sql' needs a query", None, fix)
+    query = source.query
+    if query.endswith(".sql") and "\n" not in query:
+        file = loaded.beside(query, f"source[{index}].query")
+        try:
+            query = read_whole(file, max_bytes=_MAX_QUERY).decode()
+        except (UntrustedFileError, UnicodeDecodeError) as error:
+            raise fail("query", f"cannot be read: {error}", query, None) from None
     try:
-        return _query_text(source.query, loaded.directory)
+        check_query(query)
     except QueryError as error:
         raise fail("query", str(error), None, error.fix) from None
-
-
-def _query_text(query: str, directory: Path) -> str:
-    """Return the text of a query, which may stand in a file beside the recipe."""
-    text = query
-    if query.endswith(".sql") and "\n" not in query:
-        path = (directory / query).resolve()
-        shown = printable(query, 80)
-        if not path.is_relative_to(directory.resolve()):
-            raise QueryError(f"the query's file {shown} is not in the recipe's folder")
-        try:
-            text = read_whole(regular_file(path), max_bytes=_MAX_QUERY).decode()
-        except (UntrustedFileError, UnicodeDecodeError) as error:
-            raise QueryError(f"the query {shown} cannot be read: {error}") from None
-    check_query(text)
-    return text
+    return query
 
 
 def _way_out(text: str, field: str) -> str:
@@ -299,9 +292,11 @@ def recipe_facts(loaded: LoadedRecipe) -> dict[str, Any]:
     """Return what the manifest keeps of a recipe, with digests of it and the files it names."""
     facts = {key: getattr(loaded.recipe, key) for key in _FACTS.split()}
     facts["digest"] = f"sha256:{sha256_hex(canonical_json(loaded.recipe))}"
-    readings, launches = loaded.beside("readings"), loaded.beside("launches")
-    facts["readings"] = f"sha256:{file_sha256(readings)}" if readings else None
-    return facts | ({"launches": f"sha256:{file_sha256(launches)}"} if launches else {})
+    digests = {"readings": None}
+    for field in ("readings", "launches"):
+        if name := getattr(loaded.recipe, field):
+            digests[field] = f"sha256:{file_sha256(loaded.beside(name, field))}"
+    return facts | digests
 
 
 def attributes(kind: type) -> dict[str, str]:
@@ -394,19 +389,3 @@ def local_copy(loaded: LoadedRecipe, directory: str | Path) -> LoadedRecipe:
     replace = msgspec.structs.replace
     sources = [replace(source, path=local(source.path)) for source in loaded.recipe.source]
     return replace(loaded, recipe=replace(loaded.recipe, source=sources))
-
-
-def supersession(recipes: Iterable[dict[str, Any]]) -> list[tuple[str, str]]:
-    """List all pairs (new, old) of builders, also over several steps, by their recipes' facts."""
-    pairs = {(str(recipe["name"]), str(old)) for recipe in recipes for old in recipe["supersedes"]}
-    for _ in range(len(pairs)):
-        pairs |= {(new, older) for new, old in pairs for newer, older in pairs if old == newer}
-    if circle := sorted(new for new, old in pairs if new == old):
-        raise RecipeError.of(
-            code="bad-recipe",
-            message="a builder supersedes itself",
-            field="supersedes",
-            value=circle[0],
-            fix="Take it out",
-        )
-    return sorted(pairs)

@@ -148,7 +148,7 @@ def test_every_shipped_recipe_can_be_read() -> None:
         ('format = "measurements"', 'Any table: format = "sql"'),
         ('query = "q.sql"', "only the format 'sql' takes query"),
         ('format = "sql"', "needs a query"),
-        ('format = "sql"\nquery = "../q.sql"', "not in the recipe's folder"),
+        ('format = "sql"\nquery = "../q.sql"', "cannot be read"),
         ('format = "sql"\nquery = "none.sql"', "cannot be read"),
         ('format = "sql"\nquery = "SELECT 1; SELECT 2"', "exactly one SELECT"),
         ('path = "."', "the logs of a search need a path"),
