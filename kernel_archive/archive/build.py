@@ -224,8 +224,8 @@ def _refuse_repeats(runs: Sequence[StagedRun]) -> None:
                 roles = f"as {other.role} and as {run.role}"
                 message = f"the same run is matched twice, {roles}: {names}"
                 fix = "Let each run match one source of one recipe, or rename one of the files"
-                place = {"field": "source.path", "fix": fix}
-                raise RecipeError.of(code="same-run-twice", message=message, **place)
+                field = "source.path"
+                raise RecipeError.of(code="same-run-twice", message=message, field=field, fix=fix)
 
 
 def unchanged(plan: BuildPlan, staging: Staging) -> BuildResult | None:

@@ -292,7 +292,7 @@ def recipe_facts(loaded: LoadedRecipe) -> dict[str, Any]:
     """Return what the manifest keeps of a recipe, with digests of it and the files it names."""
     facts = {key: getattr(loaded.recipe, key) for key in _FACTS.split()}
     facts["digest"] = f"sha256:{sha256_hex(canonical_json(loaded.recipe))}"
-    digests = {"readings": None}
+    digests: dict[str, str | None] = {"readings": None}
     for field in ("readings", "launches"):
         if name := getattr(loaded.recipe, field):
             digests[field] = f"sha256:{file_sha256(loaded.beside(name, field))}"

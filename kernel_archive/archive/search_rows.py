@@ -30,7 +30,7 @@ from kernel_archive.readers.records import SPEEDUP_RANGE, Evaluation, SearchFact
 from kernel_archive.schema import OUTCOMES
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Sequence
+    from collections.abc import Callable, Container, Sequence
 
     import pyarrow as pa
 
@@ -88,7 +88,7 @@ class References:
                 f"{problem} is called like a problem of this package and {has} reference: "
                 f"it is kept as {name}"
             )
-            place = {"file": self.job.run_path, "field": "problem"}
+            place: Row = {"file": self.job.run_path, "field": "problem"}
             note = Finding(code="not-our-problem", message=message, severity="info", **place)
             self.findings.append(note)
         return name
@@ -285,7 +285,7 @@ class SearchRows:
         row = {name: getattr(facts, name) for name in _OF_SEARCH}
         for name in too_large(row):
             message = f"{name} of {self.search_id} is larger than it can be; left out"
-            place = {"file": job.run_path, "field": name}
+            place: Row = {"file": job.run_path, "field": name}
             self.findings.append(Finding(code="bad-value", message=message, **place))
             row[name] = None
         for name in ("input_tokens", "output_tokens", "gpu_seconds"):
@@ -327,12 +327,16 @@ def _completed(job: RunJob, search_id: str, facts: SearchFacts) -> SearchFacts:
     if problem is not None:
         problem = problem.replace("{name}", search_id.rsplit("/", 1)[-1].split("__", maxsplit=1)[0])
     stated = {"problem": problem, "gpu": job.source.gpu, "model": job.source.model}
-    normalise = {"problem": normalise_problem, "gpu": canonical_gpu, "model": str}
+    normalise: dict[str, Callable[[str], str]] = {
+        "problem": normalise_problem,
+        "gpu": canonical_gpu,
+        "model": str,
+    }
     whole: dict[str, str | None] = {}
     for name, own in stated.items():
         logged = getattr(facts, name)
-        if None not in (own, logged) and normalise[name](own) != normalise[name](logged):
-            raise _contradiction(job, search_id, name, str(own), logged)
+        if own and logged and normalise[name](own) != normalise[name](logged):
+            raise _contradiction(job, search_id, name, own, logged)
         value = logged if logged is not None else own
         whole[name] = value and encodable(normalise[name](value))
     if facts.reference_code is None:

@@ -129,14 +129,14 @@ def write_table(
 
     folder = directory / "data" / table
     folder.mkdir(parents=True, exist_ok=True)
-    facts = {}
+    facts: dict[str, list[ShardFacts]] = {}
     for split in TABLES[table].splits:
         if split not in splits:
             continue
         for old in folder.glob(f"{split}-*-of-*.parquet"):
             old.unlink()
         groups = row_groups(table, shaped(splits[split]))
-        counts = []
+        counts: list[int] = []
         for first in groups:
             path = folder / f"{split}-{len(counts):05}.part"
             counts.append(_write_file(path, table, itertools.chain([first], groups), metadata))
