@@ -14,6 +14,7 @@ from kernel_archive.archive.jobs import jobs_of
 from kernel_archive.archive.labels import supersession
 from kernel_archive.archive.manifest import read_manifest
 from kernel_archive.archive.recipe import find_recipe
+from kernel_archive.archive.swap import locked_stage, stage_directory
 from kernel_archive.errors import LogError, RecipeError, TargetExistsError
 
 
@@ -209,3 +210,33 @@ def test_a_reference_stays_in_the_recipe_s_folder(tmp_path):
             job.reference_text(name)
     with pytest.raises(RecipeError, match="cannot be read"):
         job.reference_text("trimul")
+
+
+def test_a_planted_link_in_the_place_of_the_stage_is_refused(tmp_path):
+    """What a build deletes lies in its own stage: never behind a link."""
+    precious = tmp_path / "precious"
+    (precious / "new.1").mkdir(parents=True)
+    (precious / "new.1/thesis.txt").write_text("years")
+    (precious / ".x.tmp").write_text("years")
+    stage_directory(tmp_path / "a").symlink_to(precious)
+    with (
+        pytest.raises(TargetExistsError, match="is a link"),
+        locked_stage(stage_directory(tmp_path / "a")),
+    ):
+        pass
+    assert (precious / "new.1/thesis.txt").read_text() == "years"
+    assert (precious / ".x.tmp").exists()
+    assert not (precious / "lock").exists()
+
+
+def test_links_inside_the_stage_are_not_followed(tmp_path):
+    """What killed builds left goes; what a link there points to stays."""
+    stage = stage_directory(tmp_path / "a")
+    stage.mkdir()
+    (tmp_path / "precious").mkdir()
+    (tmp_path / "precious/x").write_text("years")
+    (stage / "new.1").symlink_to(tmp_path / "precious")
+    (stage / "old.2").mkdir()
+    with locked_stage(stage):
+        assert [p.name for p in stage.iterdir()] == ["lock"]
+    assert (tmp_path / "precious/x").read_text() == "years"
