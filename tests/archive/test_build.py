@@ -5,17 +5,20 @@ from __future__ import annotations
 import hashlib
 import os
 
+import pyarrow.parquet as pq
 import pytest
+from support.archives import validate_archive
 from support.puct import RunLog, program, recipe
 
 from kernel_archive.archive import build as build_module
+from kernel_archive.archive import consolidate, shards, stage
 from kernel_archive.archive.build import build_archive
 from kernel_archive.archive.jobs import jobs_of
 from kernel_archive.archive.labels import supersession
 from kernel_archive.archive.manifest import read_manifest
 from kernel_archive.archive.recipe import find_recipe
 from kernel_archive.archive.swap import locked_stage, stage_directory
-from kernel_archive.errors import LogError, RecipeError, TargetExistsError
+from kernel_archive.errors import KernelArchiveError, LogError, RecipeError, TargetExistsError
 
 
 def write_runs(folder, count=4, children=5, first=0):
@@ -240,3 +243,34 @@ def test_links_inside_the_stage_are_not_followed(tmp_path):
     with locked_stage(stage):
         assert [p.name for p in stage.iterdir()] == ["lock"]
     assert (tmp_path / "precious/x").read_text() == "years"
+
+
+@pytest.mark.parametrize("rows", [1, 9])
+def test_the_same_bytes_whatever_is_held(tmp_path, source, monkeypatch, rows):
+    """Few rows held at a time and small blocks of fragments; nothing of the merge is left."""
+    build_archive([str(source)], out=tmp_path / "a", jobs=1)
+    monkeypatch.setattr(consolidate, "CHUNK_ROWS", rows)
+    monkeypatch.setattr(stage, "_GROUP_ROWS", 2)
+    build_archive([str(source)], out=tmp_path / "b", jobs=1)
+    assert tree_digest(tmp_path / "b") == tree_digest(tmp_path / "a")
+    assert not list((tmp_path / ".b.stage").glob("merge*"))
+
+
+def test_a_merge_that_does_not_fit_is_an_error(tmp_path, source, monkeypatch):
+    """Too little memory for the merge ends the build, with what is kept."""
+    monkeypatch.setattr(consolidate, "MEMORY_LIMIT", "1MB")
+    with pytest.raises(KernelArchiveError, match=r"merge could not go on.*fragments are kept"):
+        build_archive([str(source)], out=tmp_path / "a", jobs=1)
+    assert not (tmp_path / "a").exists()
+
+
+def test_files_end_where_they_would(tmp_path, source, monkeypatch):
+    """Small files and groups: each file ends with a group, and the archive is valid."""
+    small = {"SHARD_ROWS": 6, "GROUP_MIN": 2, "GROUP_FULL": 3, "GROUP_MAX": 4, "GROUP_RATE": 3}
+    for name, value in small.items():
+        monkeypatch.setattr(shards, name, value)
+    build_archive([str(source)], out=tmp_path / "a", jobs=1)
+    assert validate_archive(tmp_path / "a") == []
+    files = [pq.read_metadata(f) for f in (tmp_path / "a/data/evaluations").iterdir()]
+    assert len(files) > 3
+    assert max(f.row_group(g).num_rows for f in files for g in range(f.num_row_groups)) <= 4
