@@ -74,8 +74,9 @@ def consolidate(
             }
             metadata = {"bin_scheme": rules.scheme} if name == "kernels" else {}
             tables[name] = write_table(directory, name, parts, metadata=metadata)
+    searches = [row for run in runs for row in run.searches]
     small = {
-        "searches": _search_rows(runs),
+        "searches": sorted(searches, key=lambda row: str(row["search_id"])),
         "references": _reference_rows(runs),
         "gpus": [_gpu_row(name, gpus) for name in gpu_names],
     }
@@ -122,10 +123,6 @@ def _stream_rows(
     query = f"SELECT {columns} FROM {table} WHERE {condition} ORDER BY search_id, seq"
     for batch in connection.sql(query).to_arrow_reader(CHUNK_ROWS):
         yield pa.Table.from_batches([batch])
-
-
-def _search_rows(runs: Sequence[StagedRun]) -> list[dict[str, Any]]:
-    return sorted((row for run in runs for row in run.searches), key=lambda row: row["search_id"])
 
 
 def _reference_rows(runs: Sequence[StagedRun]) -> list[dict[str, Any]]:

@@ -129,13 +129,13 @@ class SearchRows:
         self.evaluations: list[Evaluation] = []
         self.facts = SearchFacts()
         self.findings: list[Finding] = []  # those of the reader come first
+        self._programs = Programs()
+        self._references = References(job, self._programs, self.findings)
 
     def rows(self, first: int) -> Rows:
         """Make all rows; ``first`` is the position of the first evaluation in the run."""
         self.facts = _completed(self.job, self.search_id, self.facts)
         self._report_gpus()
-        self._programs = Programs()
-        self._references = References(self.job, self._programs, self.findings)
         reasons = self.job.excluded.get(self.search_id, {})
         rows: dict[str, Row] = {}  # by node; refused records have no children
         kept: list[Evaluation] = []

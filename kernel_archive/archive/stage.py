@@ -106,7 +106,7 @@ def _collect(
             part.facts = msgspec.structs.replace(other.facts, counts=counts)
     ordered = list(searches.values())
     if len(ordered) > 1 and not whole.evaluations:
-        ordered[1].findings = whole.findings
+        ordered[1].findings += whole.findings
         ordered = ordered[1:]
     return ordered, published
 
